@@ -5,7 +5,7 @@ d width of queries and keys, dv width of values, L lags.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 import torch
@@ -21,8 +21,8 @@ class AttentionArguments:
     """One call of the operator, checked and normalised by `check_arguments`."""
 
     query: Tensor  # (B, H, Nq, d)
-    key: Tensor  # (B, H, Nk, d), key-value heads already repeated
-    value: Tensor  # (B, H, Nk, dv)
+    key: Tensor  # (B, G, Nk, d)
+    value: Tensor  # (B, G, Nk, dv)
     similarity: Similarity
     scale: float  # factor of the dot product; 1.0 for the Gaussian
     bandwidth: Tensor | None  # (H,) or (1,), float32 at least
@@ -44,6 +44,14 @@ class AttentionArguments:
     def compute_dtype(self) -> torch.dtype:
         """The dtype of logits and sums: float32 at least, whatever the tensors are."""
         return torch.promote_types(self.query.dtype, torch.float32)
+
+    def with_repeated_heads(self) -> "AttentionArguments":
+        """The same call with a copy of its key-value head for every query head."""
+        groups = self.query.shape[1] // self.key.shape[1]
+        if groups == 1:
+            return self
+        key, value = (t.repeat_interleave(groups, 1) for t in (self.key, self.value))
+        return replace(self, key=key, value=value)
 
 
 def check_arguments(
@@ -70,10 +78,7 @@ def check_arguments(
     """
     if similarity not in get_args(Similarity):
         raise unknown_name("similarity", similarity, get_args(Similarity))
-    num_heads = _check_tensors(query, key, value)
-    if num_heads != key.shape[1]:
-        groups = num_heads // key.shape[1]
-        key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
+    _check_tensors(query, key, value)
     check_options(window, dropout_p, eps)
     if similarity == "gaussian":
         if scale is not None:
@@ -119,7 +124,7 @@ def check_options(window: int | None, dropout_p: float, eps: float) -> None:
         raise InputError(f"eps must be zero or positive and finite, got {eps!r}")
 
 
-def _check_tensors(query: Tensor, key: Tensor, value: Tensor) -> int:
+def _check_tensors(query: Tensor, key: Tensor, value: Tensor) -> None:
     for name, tensor in (("query", query), ("key", key), ("value", value)):
         if not isinstance(tensor, Tensor):
             raise InputError(f"{name} must be a torch tensor, got {type(tensor).__name__}")
@@ -145,7 +150,6 @@ def _check_tensors(query: Tensor, key: Tensor, value: Tensor) -> int:
         raise InputError(f"query and key must agree in batch and width: {shapes}")
     if key.shape[1] == 0 or query.shape[1] % key.shape[1]:
         raise InputError(f"the heads of query must be a multiple of those of key: {shapes}")
-    return query.shape[1]
 
 
 def _check_bandwidth(bandwidth: float | Tensor | None, query: Tensor) -> Tensor:

@@ -2,20 +2,28 @@
 
 from collections.abc import Callable
 from contextlib import nullcontext
-from typing import Literal, TypedDict, Unpack, overload
+from typing import Literal, NamedTuple, TypedDict, Unpack, overload
 
 import torch
 from torch import Tensor
 
-from nadaraya.attention import reference, sdpa
+from nadaraya.attention import reference, sdpa, triton
 from nadaraya.attention.arguments import AttentionArguments, check_arguments
 from nadaraya.errors import InputError, unknown_name
 
-# Fastest first. A backend is a pair: why it cannot do a call (None when it can), and the call itself.
-_FAST_BACKENDS: dict[
-    str, tuple[Callable[[AttentionArguments], str | None], Callable[[AttentionArguments], Tensor]]
-] = {
-    "sdpa": (sdpa.why_not, sdpa.attention),
+
+class _Backend(NamedTuple):
+    """A way to compute the operator."""
+
+    why_not: Callable[[AttentionArguments], str | None]  # why it cannot do a call, None when it can
+    attention: Callable[[AttentionArguments], Tensor]
+    devices: frozenset[str] | None  # where "auto" may choose it; None, everywhere
+
+
+# Fastest first.
+_FAST_BACKENDS = {
+    "triton": _Backend(triton.why_not, triton.attention, frozenset({"cuda"})),
+    "sdpa": _Backend(sdpa.why_not, sdpa.attention, None),
 }
 
 
@@ -109,7 +117,8 @@ def kernel_attention(
         dropout_p: probability of dropping a weight; the caller passes 0 in evaluation.
         eps: ε in the denominator (document D, equation 4); default 0.
         backend: "reference" (the definition, O(Nq·Nk) memory), "sdpa" (exact rewrites onto PyTorch's fused
-            attention, O(Nq + Nk) memory), or "auto", the fastest that can do the call.
+            attention, O(Nq + Nk) memory), "triton" (fused kernels for NVIDIA GPUs, O(Nq + Nk) memory), or "auto",
+            the fastest that can do the call.
         return_weights: also return the weights; only the reference has them.
 
     Returns:
@@ -143,7 +152,7 @@ def kernel_attention(
         if name == "reference":
             out, weights = reference.attention(args)
             return (out, weights) if return_weights else out
-        return _FAST_BACKENDS[name][1](args)
+        return _FAST_BACKENDS[name].attention(args)
 
 
 def _choose_backend(backend: str, args: AttentionArguments, return_weights: bool) -> str:
@@ -154,10 +163,12 @@ def _choose_backend(backend: str, args: AttentionArguments, return_weights: bool
     if backend == "auto":
         if return_weights:
             return "reference"
-        return next(
-            (name for name, (why_not, _) in _FAST_BACKENDS.items() if why_not(args) is None), "reference"
-        )
-    reason = "only the reference returns weights" if return_weights else _FAST_BACKENDS[backend][0](args)
+        device = args.query.device.type
+        for name, fast in _FAST_BACKENDS.items():
+            if (fast.devices is None or device in fast.devices) and fast.why_not(args) is None:
+                return name
+        return "reference"
+    reason = "only the reference returns weights" if return_weights else _FAST_BACKENDS[backend].why_not(args)
     if reason is not None:
         raise InputError(f"backend {backend!r} cannot do this call: {reason}")
     return backend

@@ -27,6 +27,7 @@ def attention(args: AttentionArguments) -> tuple[Tensor, Tensor]:
 
 def rows(args: AttentionArguments, start: int, stop: int) -> tuple[Tensor, Tensor]:
     """`attention` for the queries start … stop − 1 only: the same sums, in O((stop − start) · Nk) memory."""
+    args = args.with_repeated_heads()
     log_kappa = logits(args, start, stop)
     # Any shift of a row cancels between numerator and denominator; the row's maximum keeps exp in range.
     shift = (
@@ -49,6 +50,7 @@ def logits(args: AttentionArguments, start: int, stop: int) -> Tensor:
     Returns:
         (B, H, stop − start, Nk) in float32 at least.
     """
+    args = args.with_repeated_heads()
     query = args.query[:, :, start:stop].to(args.compute_dtype)
     key = args.key.to(args.compute_dtype)
     if args.similarity == "gaussian":

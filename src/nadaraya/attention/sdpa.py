@@ -13,12 +13,12 @@ such calls, and those with dropout, take row blocks of the definition instead.
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.autograd import forward_ad
 from torch.utils.checkpoint import checkpoint
 
 from nadaraya.attention import reference
 from nadaraya.attention.arguments import AttentionArguments
 from nadaraya.attention.blocked import blocked_attention
+from nadaraya.attention.transforms import is_transformed
 
 _DEFINITION_ROWS = 128
 # Rounding of the Gaussian's logits that is still accepted; the weights are off by the same fraction.
@@ -30,14 +30,9 @@ def why_not(args: AttentionArguments) -> str | None:
     mask = args.attn_mask
     if mask is not None and mask.requires_grad:
         return "it does not differentiate attn_mask"
-    if not torch.compiler.is_compiling() and _is_transformed():
+    if not torch.compiler.is_compiling() and is_transformed():
         return "it has no rule for torch.func transforms and forward-mode differentiation"
     return None
-
-
-def _is_transformed() -> bool:
-    # PyTorch would drop forward tangents of custom operators without a word.
-    return torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
 
 
 def attention(args: AttentionArguments) -> Tensor:
@@ -49,6 +44,7 @@ def attention(args: AttentionArguments) -> Tensor:
     Returns:
         (B, H, Nq, dv) in the dtype of the query.
     """
+    args = args.with_repeated_heads()
     if args.query.shape[2] == 0 or args.key.shape[2] == 0:
         return reference.attention(args)[0]
     if args.dropout_p > 0.0:

@@ -1,0 +1,118 @@
+"""The backend "triton" of `kernel_attention`: what it can do, and the call."""
+
+import os
+from importlib.util import find_spec
+
+import torch
+from torch import Tensor
+
+from nadaraya.attention import reference
+from nadaraya.attention.arguments import AttentionArguments
+from nadaraya.attention.transforms import is_transformed
+
+_DTYPES = (torch.float16, torch.bfloat16, torch.float32)
+_WIDEST = 256
+_OLDEST = (8, 0)
+
+
+def why_not(args: AttentionArguments) -> str | None:
+    """Why this backend cannot do a call, or None when it can."""
+    query = args.query
+    reason = None
+    if find_spec("triton") is None:
+        reason = "Triton is not installed"
+    elif query.device.type != "cuda" and not is_interpreted():
+        reason = f"the tensors are on {query.device.type}, not on a CUDA device"
+    elif query.device.type == "cuda" and torch.version.hip is not None:
+        reason = "its kernels are for NVIDIA GPUs"
+    elif query.device.type == "cuda" and torch.cuda.get_device_capability(query.device) < _OLDEST:
+        reason = "it needs a GPU of compute capability 8.0 or newer"
+    elif query.dtype not in _DTYPES:
+        reason = f"it computes in float16, bfloat16 or float32, not {query.dtype}"
+    elif max(query.shape[3], args.value.shape[3]) > _WIDEST:
+        reason = f"heads are wider than {_WIDEST}"
+    elif args.attn_mask is not None:
+        reason = "it takes no attn_mask"
+    elif args.dropout_p > 0.0:
+        reason = "it has no dropout"
+    elif not torch.compiler.is_compiling() and is_transformed():
+        reason = "it has no rule for torch.func transforms and forward-mode differentiation"
+    return reason
+
+
+def is_interpreted() -> bool:
+    """Whether Triton was told to run kernels on the CPU."""
+    return os.environ.get("TRITON_INTERPRET") == "1"
+
+
+def attention(args: AttentionArguments) -> Tensor:
+    """`kernel_attention` by the fused kernels.
+
+    Args:
+        args: the checked arguments; `why_not` must have returned None.
+
+    Returns:
+        (B, H, Nq, dv) in the dtype of the query.
+    """
+    if 0 in (*args.query.shape, *args.key.shape, *args.value.shape):
+        return reference.attention(args)[0]
+    from nadaraya.attention.triton.launch import with_dense_rows
+    from nadaraya.attention.triton.one_tensor_operator import triton_one_tensor_attention
+    from nadaraya.attention.triton.operator import triton_attention
+
+    window = args.window or 0
+    if _is_one_tensor(args):
+        assert args.bandwidth is not None
+        features, centre = _centred_features(args)
+        out, lse, _ = triton_one_tensor_attention(
+            with_dense_rows(features), args.bandwidth, args.causal, window, args.exclude_self
+        )
+        if centre is not None:
+            out = out + centre
+    else:
+        query, key = _centred(args)
+        out, lse, _ = triton_attention(
+            with_dense_rows(query), with_dense_rows(key), with_dense_rows(args.value), args.scale,
+            args.bandwidth, args.lag_logits, args.key_padding_mask, args.causal, window, args.exclude_self,
+        )  # fmt: skip
+    if args.eps > 0.0:
+        out = out * _mass_fraction(lse, args.eps).to(out.dtype)
+    return out
+
+
+def _is_one_tensor(args: AttentionArguments) -> bool:
+    """Whether the call smooths one tensor on itself by a Gaussian alone, in a way that has one gradient."""
+    return (
+        args.query is args.key
+        and args.key is args.value
+        and args.similarity == "gaussian"
+        and args.lag_logits is None
+        and args.key_padding_mask is None
+    )
+
+
+def _centred_features(args: AttentionArguments) -> tuple[Tensor, Tensor | None]:
+    """Float32 features minus their mean, which the weights' sum of 1 gives back to the output.
+
+    Points far from the origin would lose digits in ‖x‖² − 2 x·y + ‖y‖². Half precision has none to lose: its
+    products are exact in float32, and a difference rounded to it would be worse.
+    """
+    if args.query.dtype != torch.float32:
+        return args.query, None
+    centre = args.query.detach().mean(2, keepdim=True)
+    return args.query - centre, centre
+
+
+def _centred(args: AttentionArguments) -> tuple[Tensor, Tensor]:
+    """Float32 queries and keys of a Gaussian minus the mean of the keys; see `_centred_features`."""
+    query, key = args.query, args.key
+    if args.similarity == "dot" or query.dtype != torch.float32:
+        return query, key
+    centre = key.detach().mean(2, keepdim=True)
+    return query - centre.repeat_interleave(query.shape[1] // key.shape[1], 1), key - centre
+
+
+def _mass_fraction(lse: Tensor, eps: float) -> Tensor:
+    """Z / (Z + ε) with Z = Σ_j κ(i,j), (B, H, Nq, 1)."""
+    log_mass = torch.where(lse == -torch.inf, 0.0, lse)
+    return torch.sigmoid(log_mass - torch.log(torch.tensor(eps, dtype=lse.dtype, device=lse.device)))[..., None]

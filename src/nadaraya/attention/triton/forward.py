@@ -1,0 +1,237 @@
+"""The forward kernel: softmax over tiles of keys with a running maximum, or none where the Gaussian allows it."""
+
+import triton
+import triton.language as tl
+
+from nadaraya.attention.triton.tiles import LN2, LOG2E, content_logits, key_ranges, lag_bias, load_rows, visible_pairs
+
+
+@triton.jit
+def _attend(
+    state,
+    query,
+    query_norms,
+    rows,
+    key_base,
+    value_base,
+    key_norm_base,
+    hidden_base,
+    table,
+    factor,
+    start,
+    stop,
+    key_stride,
+    value_stride,
+    num_keys,
+    offset,
+    window,
+    width,
+    value_width,
+    MASKED: tl.constexpr,
+    GAUSSIAN: tl.constexpr,
+    ONE_TENSOR: tl.constexpr,
+    FIXED_PEAK: tl.constexpr,
+    TABLE: tl.constexpr,
+    HIDDEN: tl.constexpr,
+    CAUSAL: tl.constexpr,
+    WINDOW: tl.constexpr,
+    EXCLUDE_SELF: tl.constexpr,
+    PRECISION: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    WIDTH: tl.constexpr,
+    VALUE_WIDTH: tl.constexpr,
+    EVEN_WIDTH: tl.constexpr,
+    EVEN_VALUE_WIDTH: tl.constexpr,
+):
+    """Takes the keys start … stop − 1 into the running (output, sum, peak) of a block of queries."""
+    columns = tl.arange(0, WIDTH)
+    value_columns = tl.arange(0, VALUE_WIDTH)
+    out, total, peak = state
+    for first in tl.range(start, stop, BLOCK_N):
+        keys = first + tl.arange(0, BLOCK_N)
+        key = load_rows(key_base, keys, columns, key_stride, num_keys, width, MASKED, EVEN_WIDTH)
+        key_norms = tl.zeros((BLOCK_N,), tl.float32)
+        if GAUSSIAN:
+            if MASKED:
+                key_norms = tl.load(key_norm_base + keys, mask=keys < num_keys, other=0.0) * factor
+            else:
+                key_norms = tl.load(key_norm_base + keys) * factor
+        logits = content_logits(query, key, query_norms, key_norms, factor, GAUSSIAN, PRECISION)
+        if TABLE:
+            logits += lag_bias(table, (rows + offset)[:, None], keys[None, :])
+        if HIDDEN:
+            if MASKED:
+                hidden = tl.load(hidden_base + keys, mask=keys < num_keys, other=1)
+            else:
+                hidden = tl.load(hidden_base + keys)
+            logits += tl.where(hidden != 0, float("-inf"), 0.0)[None, :]
+        if MASKED:
+            visible = visible_pairs(
+                (rows + offset)[:, None], keys[None, :], False, num_keys, window, CAUSAL, WINDOW, EXCLUDE_SELF
+            )
+            logits = tl.where(visible, logits, float("-inf"))
+        if FIXED_PEAK:
+            weights = tl.exp2(logits)
+            total += tl.sum(weights, 1)
+        else:
+            new_peak = tl.maximum(peak, tl.max(logits, 1))
+            safe_peak = tl.where(new_peak == float("-inf"), 0.0, new_peak)
+            weights = tl.exp2(logits - safe_peak[:, None])
+            shrink = tl.exp2(peak - safe_peak)
+            total = total * shrink + tl.sum(weights, 1)
+            out = out * shrink[:, None]
+            peak = new_peak
+        if ONE_TENSOR:
+            value = key
+        else:
+            value = load_rows(
+                value_base, keys, value_columns, value_stride, num_keys, value_width, MASKED, EVEN_VALUE_WIDTH
+            )
+        out = tl.dot(weights.to(value.dtype), value, out, input_precision=PRECISION)
+    return out, total, peak
+
+
+@triton.jit
+def forward_kernel(
+    query_ptr,
+    key_ptr,
+    value_ptr,
+    out_ptr,
+    lse_ptr,
+    alone_ptr,
+    query_norm_ptr,
+    key_norm_ptr,
+    table_ptr,
+    hidden_ptr,
+    range_ptr,
+    precision_ptr,
+    scale,
+    query_strides,
+    key_strides,
+    value_strides,
+    out_strides,
+    num_heads,
+    group_size,
+    num_queries,
+    num_keys,
+    table_zero,
+    table_stride,
+    window,
+    width,
+    value_width,
+    GAUSSIAN: tl.constexpr,
+    ONE_TENSOR: tl.constexpr,
+    FIXED_PEAK: tl.constexpr,
+    TABLE: tl.constexpr,
+    HIDDEN: tl.constexpr,
+    CAUSAL: tl.constexpr,
+    WINDOW: tl.constexpr,
+    EXCLUDE_SELF: tl.constexpr,
+    PRECISION: tl.constexpr,
+    WIDTH: tl.constexpr,
+    VALUE_WIDTH: tl.constexpr,
+    EVEN_WIDTH: tl.constexpr,
+    EVEN_VALUE_WIDTH: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+):
+    """Output and log-sum-exp of one block of queries of one head."""
+    num_blocks = tl.cdiv(num_queries, BLOCK_M)
+    # The last rows of a causal call see most keys: they start first.
+    first_row = (num_blocks - 1 - tl.program_id(0) % num_blocks) * BLOCK_M
+    pair = tl.program_id(0) // num_blocks
+    batch = (pair // num_heads).to(tl.int64)
+    head = pair % num_heads
+    group = head // group_size
+    rows = first_row + tl.arange(0, BLOCK_M)
+    offset = num_keys - num_queries
+    query_base = query_ptr + batch * query_strides[0] + head * query_strides[1]
+    key_base = key_ptr + batch * key_strides[0] + group * key_strides[1]
+    value_base = value_ptr + batch * value_strides[0] + group * value_strides[1]
+    key_norm_base = key_norm_ptr + (batch * (num_heads // group_size) + group) * num_keys
+    hidden_base = hidden_ptr + batch * num_keys
+    table = table_ptr + head * table_stride + table_zero
+    line = (batch * num_heads + head) * num_queries
+
+    query = load_rows(
+        query_base, rows, tl.arange(0, WIDTH), query_strides[2], num_queries, width, True, EVEN_WIDTH
+    )
+    query_norms = tl.zeros((BLOCK_M,), tl.float32)
+    if GAUSSIAN:
+        factor = tl.load(precision_ptr + head) * LOG2E
+        query_norms = tl.load(query_norm_ptr + line + rows, mask=rows < num_queries, other=0.0) * factor
+    else:
+        factor = scale * LOG2E
+
+    first_key, last_key = 0, num_keys
+    if HIDDEN:
+        first_key = tl.load(range_ptr + 2 * batch)
+        last_key = tl.load(range_ptr + 2 * batch + 1)
+    start, full_start, full_stop, stop = key_ranges(
+        first_row, offset, first_key, last_key, num_keys, window, CAUSAL, WINDOW, EXCLUDE_SELF, BLOCK_M, BLOCK_N
+    )
+    state = (
+        tl.zeros((BLOCK_M, VALUE_WIDTH), tl.float32),
+        tl.zeros((BLOCK_M,), tl.float32),
+        tl.full((BLOCK_M,), float("-inf"), tl.float32),
+    )
+    if WINDOW:
+        state = _attend(
+            state, query, query_norms, rows, key_base, value_base, key_norm_base, hidden_base, table, factor,
+            start, tl.minimum(full_start, stop), key_strides[2], value_strides[2], num_keys, offset, window,
+            width, value_width, True, GAUSSIAN, ONE_TENSOR, FIXED_PEAK, TABLE, HIDDEN, CAUSAL, WINDOW,
+            EXCLUDE_SELF, PRECISION, BLOCK_N, WIDTH, VALUE_WIDTH, EVEN_WIDTH, EVEN_VALUE_WIDTH,
+        )  # fmt: skip
+    if CAUSAL or not EXCLUDE_SELF:
+        state = _attend(
+            state, query, query_norms, rows, key_base, value_base, key_norm_base, hidden_base, table, factor,
+            full_start, full_stop, key_strides[2], value_strides[2], num_keys, offset, window,
+            width, value_width, False, GAUSSIAN, ONE_TENSOR, FIXED_PEAK, TABLE, HIDDEN, CAUSAL, WINDOW,
+            EXCLUDE_SELF, PRECISION, BLOCK_N, WIDTH, VALUE_WIDTH, EVEN_WIDTH, EVEN_VALUE_WIDTH,
+        )  # fmt: skip
+    state = _attend(
+        state, query, query_norms, rows, key_base, value_base, key_norm_base, hidden_base, table, factor,
+        full_stop, stop, key_strides[2], value_strides[2], num_keys, offset, window,
+        width, value_width, True, GAUSSIAN, ONE_TENSOR, FIXED_PEAK, TABLE, HIDDEN, CAUSAL, WINDOW,
+        EXCLUDE_SELF, PRECISION, BLOCK_N, WIDTH, VALUE_WIDTH, EVEN_WIDTH, EVEN_VALUE_WIDTH,
+    )  # fmt: skip
+    out, total, peak = state
+    if FIXED_PEAK:
+        peak = tl.zeros((BLOCK_M,), tl.float32)
+    out = out / tl.where(total == 0.0, 1.0, total)[:, None]
+    lse = tl.where(total == 0.0, float("-inf"), peak + tl.log2(total))
+
+    value_columns = tl.arange(0, VALUE_WIDTH)
+    inside = rows < num_queries
+    if EXCLUDE_SELF:
+        own = rows + offset
+        alone = (total == 0.0) & (own >= 0) & inside
+        if HIDDEN:
+            alone = alone & (tl.load(hidden_base + own, mask=alone, other=1) == 0)
+        own_key = tl.load(
+            key_base + own.to(tl.int64)[:, None] * key_strides[2] + tl.arange(0, WIDTH)[None, :],
+            mask=alone[:, None] & (tl.arange(0, WIDTH) < width)[None, :],
+            other=0.0,
+        )
+        own_logit = tl.sum(query.to(tl.float32) * own_key.to(tl.float32), 1) * factor
+        if GAUSSIAN:
+            own_norms = tl.load(key_norm_base + own, mask=alone, other=0.0) * factor
+            own_logit = tl.minimum(own_logit - (query_norms + own_norms), 0.0)
+        if TABLE:
+            own_logit += tl.load(table)
+        alone = alone & (own_logit > float("-inf"))
+        own_value = tl.load(
+            value_base + own.to(tl.int64)[:, None] * value_strides[2] + value_columns[None, :],
+            mask=alone[:, None] & (value_columns < value_width)[None, :],
+            other=0.0,
+        )
+        out = tl.where(alone[:, None], own_value.to(tl.float32), out)
+        lse = tl.where(alone, own_logit, lse)
+        tl.store(alone_ptr + line + rows, alone.to(tl.int8), mask=inside)
+    tl.store(lse_ptr + line + rows, lse * LN2, mask=inside)
+    out_base = out_ptr + batch * out_strides[0] + head * out_strides[1]
+    tl.store(
+        out_base + rows.to(tl.int64)[:, None] * out_strides[2] + value_columns[None, :],
+        out.to(out_ptr.dtype.element_ty),
+        mask=inside[:, None] & (value_columns < value_width)[None, :],
+    )

@@ -1,0 +1,296 @@
+"""Backward kernels for keys and values, and the row sums that both backward passes start from."""
+
+import triton
+import triton.language as tl
+
+from nadaraya.attention.triton.tiles import LOG2E, content_logits, lag_bias, load_rows, visible_pairs
+
+
+@triton.jit
+def row_sum_kernel(
+    out_ptr,
+    grad_out_ptr,
+    grad_lse_ptr,
+    delta_ptr,
+    out_strides,
+    grad_out_strides,
+    num_heads,
+    num_queries,
+    width,
+    WIDTH: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+):
+    """δ_i = dO_i · O_i − dLSE_i."""
+    num_blocks = tl.cdiv(num_queries, BLOCK_M)
+    pair = tl.program_id(0) // num_blocks
+    rows = tl.program_id(0) % num_blocks * BLOCK_M + tl.arange(0, BLOCK_M)
+    batch = (pair // num_heads).to(tl.int64)
+    head = pair % num_heads
+    columns = tl.arange(0, WIDTH)
+    out = load_rows(
+        out_ptr + batch * out_strides[0] + head * out_strides[1],
+        rows, columns, out_strides[2], num_queries, width, True, False,
+    )  # fmt: skip
+    grad_out = load_rows(
+        grad_out_ptr + batch * grad_out_strides[0] + head * grad_out_strides[1],
+        rows, columns, grad_out_strides[2], num_queries, width, True, False,
+    )  # fmt: skip
+    delta = tl.sum(out.to(tl.float32) * grad_out.to(tl.float32), 1)
+    line = pair.to(tl.int64) * num_queries + rows
+    delta -= tl.load(grad_lse_ptr + line, mask=rows < num_queries, other=0.0)
+    tl.store(delta_ptr + line, delta, mask=rows < num_queries)
+
+
+@triton.jit
+def load_log_sums(base, rows, num_rows, CHECK_ROWS: tl.constexpr):
+    """Log-sum-exps in units of log 2; rows without any weight get infinity, so that exp2(· − it) is zero."""
+    if CHECK_ROWS:
+        lse = tl.load(base + rows, mask=rows < num_rows, other=float("inf"))
+    else:
+        lse = tl.load(base + rows)
+    return tl.where(lse == float("-inf"), float("inf"), lse * LOG2E)
+
+
+@triton.jit
+def _gather_gradients(
+    state,
+    key,
+    value,
+    key_norms,
+    hidden,
+    keys,
+    query_base,
+    grad_out_base,
+    lse_base,
+    delta_base,
+    alone_base,
+    query_norm_base,
+    table,
+    factor,
+    precision,
+    start,
+    stop,
+    query_stride,
+    grad_out_stride,
+    num_queries,
+    num_keys,
+    offset,
+    window,
+    width,
+    value_width,
+    MASKED: tl.constexpr,
+    GAUSSIAN: tl.constexpr,
+    TABLE: tl.constexpr,
+    HIDDEN: tl.constexpr,
+    CAUSAL: tl.constexpr,
+    WINDOW: tl.constexpr,
+    EXCLUDE_SELF: tl.constexpr,
+    PRECISION: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    WIDTH: tl.constexpr,
+    VALUE_WIDTH: tl.constexpr,
+    EVEN_WIDTH: tl.constexpr,
+    EVEN_VALUE_WIDTH: tl.constexpr,
+):
+    """Takes the queries start … stop − 1 into the gradients of a block of keys; tiles are keys × queries."""
+    grad_key, grad_value, score_sums = state
+    for first in tl.range(start, stop, BLOCK_M):
+        rows = first + tl.arange(0, BLOCK_M)
+        query = load_rows(
+            query_base, rows, tl.arange(0, WIDTH), query_stride, num_queries, width, MASKED, EVEN_WIDTH
+        )
+        query_norms = tl.zeros((BLOCK_M,), tl.float32)
+        if GAUSSIAN:
+            query_norms = tl.load(query_norm_base + rows, mask=rows < num_queries, other=0.0) * factor
+        logits = content_logits(key, query, key_norms, query_norms, factor, GAUSSIAN, PRECISION)
+        if TABLE:
+            logits += lag_bias(table, (rows + offset)[None, :], keys[:, None])
+        lse = load_log_sums(lse_base, rows, num_queries, MASKED)
+        weights = tl.exp2(logits - lse[None, :])
+        if HIDDEN:
+            weights = tl.where(hidden[:, None], 0.0, weights)
+        if MASKED:
+            alone = False
+            if EXCLUDE_SELF:
+                alone = (tl.load(alone_base + rows, mask=rows < num_queries, other=0) != 0)[None, :]
+            visible = visible_pairs(
+                (rows + offset)[None, :], keys[:, None], alone, num_keys, window, CAUSAL, WINDOW, EXCLUDE_SELF
+            )
+            weights = tl.where(visible, weights, 0.0)
+        grad_out = load_rows(
+            grad_out_base, rows, tl.arange(0, VALUE_WIDTH), grad_out_stride, num_queries, value_width, MASKED,
+            EVEN_VALUE_WIDTH,
+        )  # fmt: skip
+        grad_value = tl.dot(weights.to(grad_out.dtype), grad_out, grad_value, input_precision=PRECISION)
+        delta = tl.load(delta_base + rows, mask=rows < num_queries, other=0.0)
+        grad_weights = tl.dot(value, tl.trans(grad_out), input_precision=PRECISION)
+        grad_scores = weights * (grad_weights - delta[None, :])
+        if GAUSSIAN:
+            grad_scores *= precision
+        rounded = grad_scores.to(query.dtype)
+        grad_key = tl.dot(rounded, query, grad_key, input_precision=PRECISION)
+        if GAUSSIAN:
+            # Of the rounded numbers: both terms of Σ dS (q − k) must hold the same dS.
+            score_sums += tl.sum(rounded.to(tl.float32), 1)
+    return grad_key, grad_value, score_sums
+
+
+@triton.jit
+def key_value_gradient_kernel(
+    query_ptr,
+    key_ptr,
+    value_ptr,
+    grad_out_ptr,
+    grad_key_ptr,
+    grad_value_ptr,
+    lse_ptr,
+    delta_ptr,
+    alone_ptr,
+    query_norm_ptr,
+    key_norm_ptr,
+    table_ptr,
+    hidden_ptr,
+    range_ptr,
+    precision_ptr,
+    scale,
+    query_strides,
+    key_strides,
+    value_strides,
+    grad_out_strides,
+    grad_key_strides,
+    grad_value_strides,
+    num_heads,
+    group_size,
+    num_queries,
+    num_keys,
+    table_zero,
+    table_stride,
+    window,
+    width,
+    value_width,
+    GAUSSIAN: tl.constexpr,
+    TABLE: tl.constexpr,
+    HIDDEN: tl.constexpr,
+    CAUSAL: tl.constexpr,
+    WINDOW: tl.constexpr,
+    EXCLUDE_SELF: tl.constexpr,
+    PRECISION: tl.constexpr,
+    WIDTH: tl.constexpr,
+    VALUE_WIDTH: tl.constexpr,
+    EVEN_WIDTH: tl.constexpr,
+    EVEN_VALUE_WIDTH: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+):
+    """Gradients of one block of keys and values of one key-value head, over all query heads it serves."""
+    num_blocks = tl.cdiv(num_keys, BLOCK_N)
+    # The first keys of a causal call are seen by most rows: they start first.
+    first_key = (tl.program_id(0) % num_blocks) * BLOCK_N
+    pair = tl.program_id(0) // num_blocks
+    num_groups = num_heads // group_size
+    batch = (pair // num_groups).to(tl.int64)
+    group = pair % num_groups
+    keys = first_key + tl.arange(0, BLOCK_N)
+    offset = num_keys - num_queries
+    columns = tl.arange(0, WIDTH)
+    value_columns = tl.arange(0, VALUE_WIDTH)
+    key = load_rows(
+        key_ptr + batch * key_strides[0] + group * key_strides[1],
+        keys, columns, key_strides[2], num_keys, width, True, EVEN_WIDTH,
+    )  # fmt: skip
+    value = load_rows(
+        value_ptr + batch * value_strides[0] + group * value_strides[1],
+        keys, value_columns, value_strides[2], num_keys, value_width, True, EVEN_VALUE_WIDTH,
+    )  # fmt: skip
+
+    # Rows first … last − 1 see a key of the block; those in [full_first, full_last) see all of it.
+    first, last = 0, num_queries
+    if CAUSAL:
+        first = tl.maximum(first, first_key - offset)
+    if WINDOW:
+        last = tl.minimum(last, first_key + BLOCK_N - 1 + window - offset)
+        if not CAUSAL:
+            first = tl.maximum(first, first_key - window + 1 - offset)
+    first = first // BLOCK_M * BLOCK_M
+    hidden = tl.zeros((BLOCK_N,), tl.int1)
+    if HIDDEN:
+        hidden = tl.load(hidden_ptr + batch * num_keys + keys, mask=keys < num_keys, other=1) != 0
+        is_empty = (first_key >= tl.load(range_ptr + 2 * batch + 1)) | (
+            first_key + BLOCK_N <= tl.load(range_ptr + 2 * batch)
+        )
+        last = tl.where(is_empty, first, last)
+    full_first, full_last = first, tl.minimum(last, num_queries // BLOCK_M * BLOCK_M)
+    if CAUSAL:
+        full_first = tl.maximum(full_first, first_key + BLOCK_N - (0 if EXCLUDE_SELF else 1) - offset)
+    if WINDOW:
+        full_last = tl.minimum(full_last, first_key + window - offset)
+        if not CAUSAL:
+            full_first = tl.maximum(full_first, first_key + BLOCK_N - window - offset)
+    if EXCLUDE_SELF and not CAUSAL:
+        full_first = tl.maximum(last, first)
+    full_first = tl.cdiv(full_first, BLOCK_M) * BLOCK_M
+    full_last = tl.maximum(tl.maximum(full_last, 0) // BLOCK_M * BLOCK_M, full_first)
+
+    state = (
+        tl.zeros((BLOCK_N, WIDTH), tl.float32),
+        tl.zeros((BLOCK_N, VALUE_WIDTH), tl.float32),
+        tl.zeros((BLOCK_N,), tl.float32),
+    )
+    for member in range(group_size):
+        head = group * group_size + member
+        line = (batch * num_heads + head) * num_queries
+        query_base = query_ptr + batch * query_strides[0] + head * query_strides[1]
+        grad_out_base = grad_out_ptr + batch * grad_out_strides[0] + head * grad_out_strides[1]
+        table = table_ptr + head * table_stride + table_zero
+        key_norms = tl.zeros((BLOCK_N,), tl.float32)
+        precision = scale
+        if GAUSSIAN:
+            precision = tl.load(precision_ptr + head)
+            key_norms = tl.load(key_norm_ptr + pair.to(tl.int64) * num_keys + keys, mask=keys < num_keys, other=0.0)
+        factor = precision * LOG2E
+        key_norms *= factor
+        if CAUSAL or WINDOW or EXCLUDE_SELF:
+            state = _gather_gradients(
+                state, key, value, key_norms, hidden, keys, query_base, grad_out_base, lse_ptr + line,
+                delta_ptr + line, alone_ptr + line, query_norm_ptr + line, table, factor, precision,
+                first, tl.minimum(full_first, last), query_strides[2], grad_out_strides[2],
+                num_queries, num_keys, offset, window, width, value_width, True, GAUSSIAN, TABLE, HIDDEN,
+                CAUSAL, WINDOW, EXCLUDE_SELF, PRECISION, BLOCK_M, WIDTH, VALUE_WIDTH, EVEN_WIDTH,
+                EVEN_VALUE_WIDTH,
+            )  # fmt: skip
+        if CAUSAL or not EXCLUDE_SELF:
+            state = _gather_gradients(
+                state, key, value, key_norms, hidden, keys, query_base, grad_out_base, lse_ptr + line,
+                delta_ptr + line, alone_ptr + line, query_norm_ptr + line, table, factor, precision,
+                full_first, full_last, query_strides[2], grad_out_strides[2],
+                num_queries, num_keys, offset, window, width, value_width, False, GAUSSIAN, TABLE, HIDDEN,
+                CAUSAL, WINDOW, EXCLUDE_SELF, PRECISION, BLOCK_M, WIDTH, VALUE_WIDTH, EVEN_WIDTH,
+                EVEN_VALUE_WIDTH,
+            )  # fmt: skip
+        state = _gather_gradients(
+            state, key, value, key_norms, hidden, keys, query_base, grad_out_base, lse_ptr + line,
+            delta_ptr + line, alone_ptr + line, query_norm_ptr + line, table, factor, precision,
+            full_last, last, query_strides[2], grad_out_strides[2],
+            num_queries, num_keys, offset, window, width, value_width, True, GAUSSIAN, TABLE, HIDDEN,
+            CAUSAL, WINDOW, EXCLUDE_SELF, PRECISION, BLOCK_M, WIDTH, VALUE_WIDTH, EVEN_WIDTH,
+            EVEN_VALUE_WIDTH,
+        )  # fmt: skip
+    grad_key, grad_value, score_sums = state
+    if GAUSSIAN:
+        grad_key -= score_sums[:, None] * key.to(tl.float32)
+    else:
+        grad_key *= scale
+    inside = keys < num_keys
+    places = keys.to(tl.int64)[:, None]
+    tl.store(
+        grad_key_ptr + batch * grad_key_strides[0] + group * grad_key_strides[1]
+        + places * grad_key_strides[2] + columns[None, :],
+        grad_key.to(grad_key_ptr.dtype.element_ty),
+        mask=inside[:, None] & (columns < width)[None, :],
+    )  # fmt: skip
+    tl.store(
+        grad_value_ptr + batch * grad_value_strides[0] + group * grad_value_strides[1]
+        + places * grad_value_strides[2] + value_columns[None, :],
+        grad_value.to(grad_value_ptr.dtype.element_ty),
+        mask=inside[:, None] & (value_columns < value_width)[None, :],
+    )  # fmt: skip

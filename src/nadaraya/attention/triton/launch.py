@@ -1,0 +1,101 @@
+"""What every launch needs: padded widths, dense rows, the lag table and the norms as the kernels read them."""
+
+from contextlib import AbstractContextManager, nullcontext
+from functools import cache
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from nadaraya.attention.triton.tiles import LOG2E, TABLE_PADDING
+
+# 1/σ² beyond which a Gaussian's weights are 0 or 1 for all that float32 can tell.
+_LARGEST_PRECISION = 1e30
+_SMALLEST_WIDTH = 16  # of a matrix product
+
+
+def on_device(tensor: Tensor) -> AbstractContextManager[object]:
+    """Kernels are launched on the current device, which need not be the tensor's."""
+    return torch.cuda.device(tensor.device) if tensor.is_cuda else nullcontext()
+
+
+@cache
+def capability(device: torch.device) -> tuple[int, int]:
+    """Compute capability; the interpreter stands in for Hopper."""
+    return torch.cuda.get_device_capability(device) if device.type == "cuda" else (9, 0)
+
+
+@cache
+def num_multiprocessors(device: torch.device) -> int:
+    if device.type != "cuda":
+        return 1
+    return torch.cuda.get_device_properties(device).multi_processor_count
+
+
+def padded_width(width: int) -> int:
+    """The power of two that a tile's width is filled up to."""
+    return max(_SMALLEST_WIDTH, 1 << (width - 1).bit_length())
+
+
+def with_dense_rows(tensor: Tensor) -> Tensor:
+    """The tensor itself if its last dimension is adjacent in memory, else a copy."""
+    return tensor if tensor.stride(-1) == 1 or tensor.shape[-1] == 1 else tensor.contiguous()
+
+
+def empty_output(query: Tensor, width: int) -> Tensor:
+    """(B, H, Nq, width); in the memory layout of the query where the widths agree."""
+    if query.shape[3] == width:
+        return torch.empty_like(query)
+    return query.new_empty((*query.shape[:3], width))
+
+
+def strides(tensor: Tensor) -> tuple[int, int, int]:
+    """Steps of batch, head and token."""
+    batch, head, token, _ = tensor.stride()
+    return batch, head, token
+
+
+def matmul_precision(dtype: torch.dtype) -> str:
+    """How float32 products are taken, by `torch.set_float32_matmul_precision`; halves are exact in any case."""
+    if dtype == torch.float32 and torch.get_float32_matmul_precision() == "highest":
+        return "tf32x3"
+    return "tf32"
+
+
+def half_squared_norms(tensor: Tensor) -> Tensor:
+    """‖x‖²/2, (B, H, N), in float32."""
+    return 0.5 * torch.linalg.vector_norm(tensor, dim=-1, dtype=torch.float32).square()
+
+
+def precision_of(bandwidth: Tensor, num_heads: int) -> Tensor:
+    """1/σ², (H,)."""
+    return bandwidth.square().reciprocal().clamp(max=_LARGEST_PRECISION).expand(num_heads).contiguous()
+
+
+def kernel_table(table: Tensor | None, like: Tensor) -> tuple[Tensor, int, int]:
+    """The lag logits in units of log 2, padded so that tiles may stick out.
+
+    Args:
+        table: (H or 1, 2L − 1), entry r + L − 1 for lag r; None, no table.
+        like: a float32 tensor to pass in place of a table.
+
+    Returns:
+        The padded table, the place of lag 0 in a row, and the step from one head's row to the next (0 if shared).
+    """
+    if table is None:
+        return like, 0, 0
+    padded = F.pad(table * LOG2E.value, (TABLE_PADDING, TABLE_PADDING))
+    return padded, TABLE_PADDING + table.shape[1] // 2, padded.shape[1] if table.shape[0] > 1 else 0
+
+
+def hidden_keys(padding: Tensor | None, like: Tensor) -> tuple[Tensor, Tensor]:
+    """The padding mask as bytes, and for each batch item the range of keys outside which all are padding."""
+    if padding is None:
+        return like, like
+    num_keys = padding.shape[1]
+    seen = (~padding).to(torch.uint8)
+    first = seen.argmax(1)
+    last = num_keys - seen.flip(1).argmax(1)
+    # argmax of all zeros is 0: such an item gets the empty range (0, 0).
+    last = last * seen.any(1)
+    return padding.contiguous().view(torch.uint8), torch.stack((first, last), 1).to(torch.int32)

@@ -1,0 +1,226 @@
+"""Backward kernel of Gaussian kernel attention where queries, keys and values are one tensor.
+
+With weights P, score gradients A_ij = P_ij (dO_i · x_j − δ_i) and T = A + Aᵀ,
+
+    dx_i = Σ_j T_ij (x_j − x_i) / σ² + Σ_j P_ji dO_j        dσ = −(2/σ) Σ_ij A_ij log K_ij
+
+The logits are symmetric: a block of rows visits every block it sees or is seen by, and has its one gradient
+complete, in one accumulator.
+"""
+
+import triton
+import triton.language as tl
+
+from nadaraya.attention.triton.gradients import load_log_sums
+from nadaraya.attention.triton.tiles import LOG2E, content_logits, key_ranges, load_rows, visible_pairs
+
+
+@triton.jit
+def _gather_gradient(
+    state,
+    tile,
+    grad_out,
+    norms,
+    lse,
+    delta,
+    alone,
+    rows,
+    base,
+    grad_out_base,
+    norm_base,
+    lse_base,
+    delta_base,
+    alone_base,
+    factor,
+    precision,
+    start,
+    stop,
+    stride,
+    grad_out_stride,
+    num_tokens,
+    window,
+    width,
+    MASKED: tl.constexpr,
+    SEES: tl.constexpr,
+    SEEN: tl.constexpr,
+    FIXED_PEAK: tl.constexpr,
+    CAUSAL: tl.constexpr,
+    WINDOW: tl.constexpr,
+    EXCLUDE_SELF: tl.constexpr,
+    PRECISION: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    WIDTH: tl.constexpr,
+    EVEN_WIDTH: tl.constexpr,
+):
+    """Takes the tokens start … stop − 1 in, those that the rows see, are seen by, or both."""
+    gradient, score_sums, distance_sums = state
+    columns = tl.arange(0, WIDTH)
+    for first in tl.range(start, stop, BLOCK_N):
+        others = first + tl.arange(0, BLOCK_N)
+        other = load_rows(base, others, columns, stride, num_tokens, width, MASKED, EVEN_WIDTH)
+        other_norms = tl.load(norm_base + others, mask=others < num_tokens, other=0.0) * factor
+        logits = content_logits(tile, other, norms, other_norms, factor, True, PRECISION)
+        if FIXED_PEAK:
+            kernel = tl.exp2(logits)
+        symmetric = tl.zeros_like(logits)
+        if SEES:
+            if FIXED_PEAK:
+                weights = kernel * tl.exp2(-lse)[:, None]
+            else:
+                weights = tl.exp2(logits - lse[:, None])
+            if MASKED:
+                visible = visible_pairs(
+                    rows[:, None], others[None, :], alone[:, None], num_tokens, window, CAUSAL, WINDOW,
+                    EXCLUDE_SELF,
+                )  # fmt: skip
+                weights = tl.where(visible, weights, 0.0)
+            grad_weights = tl.dot(grad_out, tl.trans(other), input_precision=PRECISION)
+            symmetric = weights * (grad_weights - delta[:, None])
+        if SEEN:
+            other_lse = load_log_sums(lse_base, others, num_tokens, MASKED)
+            other_delta = tl.load(delta_base + others, mask=others < num_tokens, other=0.0)
+            if FIXED_PEAK:
+                weights = kernel * tl.exp2(-other_lse)[None, :]
+            else:
+                weights = tl.exp2(logits - other_lse[None, :])
+            if MASKED:
+                other_alone = False
+                if EXCLUDE_SELF:
+                    other_alone = (tl.load(alone_base + others, mask=others < num_tokens, other=0) != 0)[None, :]
+                visible = visible_pairs(
+                    others[None, :], rows[:, None], other_alone, num_tokens, window, CAUSAL, WINDOW,
+                    EXCLUDE_SELF,
+                )  # fmt: skip
+                weights = tl.where(visible, weights, 0.0)
+            other_grad_out = load_rows(
+                grad_out_base, others, columns, grad_out_stride, num_tokens, width, MASKED, EVEN_WIDTH
+            )
+            gradient = tl.dot(weights.to(other.dtype), other_grad_out, gradient, input_precision=PRECISION)
+            grad_weights = tl.dot(tile, tl.trans(other_grad_out), input_precision=PRECISION)
+            symmetric += weights * (grad_weights - other_delta[None, :])
+        distance_sums += tl.sum(symmetric * logits, 1)
+        rounded = (symmetric * precision).to(other.dtype)
+        gradient = tl.dot(rounded, other, gradient, input_precision=PRECISION)
+        # Of the rounded numbers: both terms of Σ T (x_j − x_i) must hold the same T.
+        score_sums += tl.sum(rounded.to(tl.float32), 1)
+    return gradient, score_sums, distance_sums
+
+
+@triton.jit
+def one_tensor_gradient_kernel(
+    features_ptr,
+    grad_out_ptr,
+    gradient_ptr,
+    distance_sum_ptr,
+    lse_ptr,
+    delta_ptr,
+    alone_ptr,
+    norm_ptr,
+    precision_ptr,
+    strides,
+    grad_out_strides,
+    gradient_strides,
+    num_heads,
+    num_tokens,
+    window,
+    width,
+    FIXED_PEAK: tl.constexpr,
+    CAUSAL: tl.constexpr,
+    WINDOW: tl.constexpr,
+    EXCLUDE_SELF: tl.constexpr,
+    PRECISION: tl.constexpr,
+    WIDTH: tl.constexpr,
+    EVEN_WIDTH: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+):
+    """The gradient of one block of tokens of one head."""
+    num_blocks = tl.cdiv(num_tokens, BLOCK_M)
+    first_row = tl.program_id(0) % num_blocks * BLOCK_M
+    pair = tl.program_id(0) // num_blocks
+    batch = (pair // num_heads).to(tl.int64)
+    head = pair % num_heads
+    rows = first_row + tl.arange(0, BLOCK_M)
+    inside = rows < num_tokens
+    columns = tl.arange(0, WIDTH)
+    line = pair.to(tl.int64) * num_tokens
+    base = features_ptr + batch * strides[0] + head * strides[1]
+    grad_out_base = grad_out_ptr + batch * grad_out_strides[0] + head * grad_out_strides[1]
+    precision = tl.load(precision_ptr + head)
+    factor = precision * LOG2E
+    tile = load_rows(base, rows, columns, strides[2], num_tokens, width, True, EVEN_WIDTH)
+    grad_out = load_rows(
+        grad_out_base, rows, columns, grad_out_strides[2], num_tokens, width, True, EVEN_WIDTH
+    )
+    norms = tl.load(norm_ptr + line + rows, mask=inside, other=0.0) * factor
+    lse = load_log_sums(lse_ptr + line, rows, num_tokens, True)
+    delta = tl.load(delta_ptr + line + rows, mask=inside, other=0.0)
+    alone = tl.zeros((BLOCK_M,), tl.int1)
+    if EXCLUDE_SELF:
+        alone = tl.load(alone_ptr + line + rows, mask=inside, other=0) != 0
+
+    state = (
+        tl.zeros((BLOCK_M, WIDTH), tl.float32),
+        tl.zeros((BLOCK_M,), tl.float32),
+        tl.zeros((BLOCK_M,), tl.float32),
+    )
+    start, full_start, full_stop, stop = key_ranges(
+        first_row, 0, 0, num_tokens, num_tokens, window, CAUSAL, WINDOW, EXCLUDE_SELF, BLOCK_M, BLOCK_N
+    )
+    if WINDOW:
+        state = _gather_gradient(
+            state, tile, grad_out, norms, lse, delta, alone, rows, base, grad_out_base, norm_ptr + line,
+            lse_ptr + line, delta_ptr + line, alone_ptr + line, factor, precision, start,
+            tl.minimum(full_start, stop), strides[2], grad_out_strides[2], num_tokens, window, width, True,
+            True, not CAUSAL, FIXED_PEAK, CAUSAL, WINDOW, EXCLUDE_SELF, PRECISION, BLOCK_N, WIDTH, EVEN_WIDTH,
+        )  # fmt: skip
+    if CAUSAL or not EXCLUDE_SELF:
+        state = _gather_gradient(
+            state, tile, grad_out, norms, lse, delta, alone, rows, base, grad_out_base, norm_ptr + line,
+            lse_ptr + line, delta_ptr + line, alone_ptr + line, factor, precision, full_start, full_stop,
+            strides[2], grad_out_strides[2], num_tokens, window, width, False,
+            True, not CAUSAL, FIXED_PEAK, CAUSAL, WINDOW, EXCLUDE_SELF, PRECISION, BLOCK_N, WIDTH, EVEN_WIDTH,
+        )  # fmt: skip
+    state = _gather_gradient(
+        state, tile, grad_out, norms, lse, delta, alone, rows, base, grad_out_base, norm_ptr + line,
+        lse_ptr + line, delta_ptr + line, alone_ptr + line, factor, precision, full_stop, stop,
+        strides[2], grad_out_strides[2], num_tokens, window, width, True,
+        True, not CAUSAL, FIXED_PEAK, CAUSAL, WINDOW, EXCLUDE_SELF, PRECISION, BLOCK_N, WIDTH, EVEN_WIDTH,
+    )  # fmt: skip
+    if CAUSAL:
+        # The tokens after the rows, which see them: masked around the rows' own places and at the far end.
+        start, stop = first_row // BLOCK_N * BLOCK_N, num_tokens
+        full_start = tl.cdiv(first_row + BLOCK_M, BLOCK_N) * BLOCK_N
+        full_stop = num_tokens
+        if WINDOW:
+            stop = tl.minimum(stop, first_row + BLOCK_M - 1 + window)
+            full_stop = tl.minimum(full_stop, first_row + window)
+        full_stop = tl.maximum(full_stop // BLOCK_N * BLOCK_N, full_start)
+        state = _gather_gradient(
+            state, tile, grad_out, norms, lse, delta, alone, rows, base, grad_out_base, norm_ptr + line,
+            lse_ptr + line, delta_ptr + line, alone_ptr + line, factor, precision, start,
+            tl.minimum(full_start, stop), strides[2], grad_out_strides[2], num_tokens, window, width, True,
+            False, True, FIXED_PEAK, CAUSAL, WINDOW, EXCLUDE_SELF, PRECISION, BLOCK_N, WIDTH, EVEN_WIDTH,
+        )  # fmt: skip
+        state = _gather_gradient(
+            state, tile, grad_out, norms, lse, delta, alone, rows, base, grad_out_base, norm_ptr + line,
+            lse_ptr + line, delta_ptr + line, alone_ptr + line, factor, precision, full_start, full_stop,
+            strides[2], grad_out_strides[2], num_tokens, window, width, False,
+            False, True, FIXED_PEAK, CAUSAL, WINDOW, EXCLUDE_SELF, PRECISION, BLOCK_N, WIDTH, EVEN_WIDTH,
+        )  # fmt: skip
+        state = _gather_gradient(
+            state, tile, grad_out, norms, lse, delta, alone, rows, base, grad_out_base, norm_ptr + line,
+            lse_ptr + line, delta_ptr + line, alone_ptr + line, factor, precision, full_stop, stop,
+            strides[2], grad_out_strides[2], num_tokens, window, width, True,
+            False, True, FIXED_PEAK, CAUSAL, WINDOW, EXCLUDE_SELF, PRECISION, BLOCK_N, WIDTH, EVEN_WIDTH,
+        )  # fmt: skip
+    gradient, score_sums, distance_sums = state
+    gradient -= score_sums[:, None] * tile.to(tl.float32)
+    # Every pair was met from both its ends.
+    tl.store(distance_sum_ptr + line + rows, 0.5 * distance_sums, mask=inside)
+    tl.store(
+        gradient_ptr + batch * gradient_strides[0] + head * gradient_strides[1]
+        + rows.to(tl.int64)[:, None] * gradient_strides[2] + columns[None, :],
+        gradient.to(gradient_ptr.dtype.element_ty),
+        mask=inside[:, None] & (columns < width)[None, :],
+    )  # fmt: skip

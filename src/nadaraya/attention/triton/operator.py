@@ -1,0 +1,297 @@
+"""Softmax attention with dot or Gaussian content and a table of lag logits, as a PyTorch operator.
+
+Opaque to torch.compile, with shapes for tracing and a rule for gradients.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nadaraya.attention.triton.configs import Config, Kernel, choose
+from nadaraya.attention.triton.forward import forward_kernel
+from nadaraya.attention.triton.gradients import key_value_gradient_kernel, row_sum_kernel
+from nadaraya.attention.triton.launch import (
+    capability,
+    empty_output,
+    half_squared_norms,
+    hidden_keys,
+    kernel_table,
+    matmul_precision,
+    num_multiprocessors,
+    on_device,
+    padded_width,
+    precision_of,
+    strides,
+    with_dense_rows,
+)
+from nadaraya.attention.triton.query_gradient import query_gradient_kernel
+from nadaraya.attention.triton.tiles import LN2
+
+_ROW_SUM_BLOCK = 64
+_TABLE_PROGRAMS_PER_MULTIPROCESSOR = 2
+
+
+@dataclass(frozen=True)
+class Masks:
+    """Which pairs take part."""
+
+    padding: Tensor | None  # (B, Nk) bool, True where a key is padding
+    causal: bool
+    window: int  # 0 for no limit
+    exclude_self: bool
+
+    @property
+    def options(self) -> dict[str, bool]:
+        return {"CAUSAL": self.causal, "WINDOW": self.window > 0, "EXCLUDE_SELF": self.exclude_self}
+
+
+def configured(kernel: Kernel, *tensors: Tensor) -> Config:
+    """The tiles of a kernel for the widest of the tensors."""
+    width = max(padded_width(t.shape[3]) for t in tensors)
+    return choose(kernel, width, tensors[0].dtype, capability(tensors[0].device))
+
+
+def width_options(query: Tensor, value: Tensor) -> dict[str, Any]:
+    """Compile-time arguments about the head widths."""
+    width, value_width = query.shape[3], value.shape[3]
+    return {
+        "PRECISION": matmul_precision(query.dtype),
+        "WIDTH": padded_width(width),
+        "VALUE_WIDTH": padded_width(value_width),
+        "EVEN_WIDTH": padded_width(width) == width,
+        "EVEN_VALUE_WIDTH": padded_width(value_width) == value_width,
+    }
+
+
+def empty_results(query: Tensor, value: Tensor, exclude_self: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """Output, log-sum-exp and the flags of rows that keep themselves, to be filled."""
+    out = empty_output(query, value.shape[3])
+    lse = query.new_empty(query.shape[:3], dtype=torch.float32)
+    alone = query.new_empty(query.shape[:3] if exclude_self else (0,), dtype=torch.int8)
+    return out, lse, alone
+
+
+def launch_forward(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    scale: float,
+    bandwidth: Tensor | None,
+    table: Tensor | None,
+    masks: Masks,
+    fixed_peak: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Runs the forward kernel on tensors with dense rows; `fixed_peak`: every row sees itself, at distance 0."""
+    batch, num_heads, num_queries, width = query.shape
+    num_keys, value_width = value.shape[2:]
+    out, lse, alone = empty_results(query, value, masks.exclude_self)
+    config = configured("forward", query, value)
+    entries, zero, step = kernel_table(table, lse)
+    hidden, ranges = hidden_keys(masks.padding, lse)
+    gaussian = bandwidth is not None
+    query_norms = key_norms = precision = lse
+    if bandwidth is not None:
+        precision = precision_of(bandwidth, num_heads)
+        query_norms = half_squared_norms(query)
+        key_norms = query_norms if query is key else half_squared_norms(key)
+    grid = (-(-num_queries // config.block_m) * batch * num_heads,)
+    with on_device(query):
+        forward_kernel[grid](
+            query, key, value, out, lse, alone, query_norms, key_norms, entries, hidden, ranges, precision,
+            scale, strides(query), strides(key), strides(value), strides(out), num_heads,
+            num_heads // key.shape[1], num_queries, num_keys, zero, step, masks.window, width, value_width,
+            GAUSSIAN=gaussian, ONE_TENSOR=is_same(key, value), FIXED_PEAK=fixed_peak,
+            TABLE=table is not None, HIDDEN=masks.padding is not None, **masks.options,
+            **width_options(query, value), **config.launch_options,
+        )  # fmt: skip
+    return out, lse, alone
+
+
+def is_same(a: Tensor, b: Tensor) -> bool:
+    """Whether two tensors are the same numbers in memory."""
+    return a.data_ptr() == b.data_ptr() and a.shape == b.shape and a.stride() == b.stride()
+
+
+def row_sums(out: Tensor, grad_out: Tensor, grad_lse: Tensor) -> Tensor:
+    """δ_i = dO_i · O_i − dLSE_i, (B, H, Nq) float32."""
+    batch, num_heads, num_queries, width = out.shape
+    delta = out.new_empty(out.shape[:3], dtype=torch.float32)
+    grid = (-(-num_queries // _ROW_SUM_BLOCK) * batch * num_heads,)
+    with on_device(out):
+        row_sum_kernel[grid](
+            out, grad_out, grad_lse.contiguous(), delta, strides(out), strides(grad_out), num_heads,
+            num_queries, width, WIDTH=padded_width(width), BLOCK_M=_ROW_SUM_BLOCK,
+        )  # fmt: skip
+    return delta
+
+
+@torch.library.custom_op("nadaraya::triton_attention", mutates_args=())
+def triton_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    scale: float,
+    bandwidth: Tensor | None,
+    table: Tensor | None,
+    padding: Tensor | None,
+    causal: bool,
+    window: int,
+    exclude_self: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Softmax attention with logits content + table[i − j], in O(Nq + Nk) memory.
+
+    Args:
+        query: (B, H, Nq, d), float16, bfloat16 or float32, the last dimension adjacent in memory.
+        key: (B, G, Nk, d) likewise, H a multiple of G.
+        value: (B, G, Nk, e) likewise.
+        scale: factor of the dot product; not used with a bandwidth.
+        bandwidth: (H or 1,) float32; with it the content is −‖q − k‖²/(2σ²).
+        table: (H or 1, 2L − 1) float32, L = max(Nq, Nk), entry r + L − 1 for lag r = i + Nk − Nq − j.
+        padding: (B, Nk) bool, True where a key is padding.
+        causal: only lags ≥ 0.
+        window: only |lag| < window; 0 for no limit.
+        exclude_self: not lag 0, unless nothing else is left.
+
+    Returns:
+        The output (B, H, Nq, e), zero in rows that see nothing; the log-sum-exp of the logits (B, H, Nq) in
+        float32, −∞ in such rows; with `exclude_self` which rows keep themselves, (B, H, Nq) int8, else nothing.
+    """
+    masks = Masks(padding, causal, window, exclude_self)
+    return launch_forward(query, key, value, scale, bandwidth, table, masks, fixed_peak=False)
+
+
+@triton_attention.register_fake
+def _(query, key, value, scale, bandwidth, table, padding, causal, window, exclude_self):  # type: ignore[no-untyped-def]
+    return empty_results(query, value, exclude_self)
+
+
+@torch.library.custom_op("nadaraya::triton_attention_backward", mutates_args=())
+def triton_attention_backward(
+    grad_out: Tensor,
+    grad_lse: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    alone: Tensor,
+    scale: float,
+    bandwidth: Tensor | None,
+    table: Tensor | None,
+    padding: Tensor | None,
+    causal: bool,
+    window: int,
+    exclude_self: bool,
+    need_table: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Gradients of `triton_attention` for query, key, value, bandwidth (H,) and table (H, 2L − 1), both float32.
+
+    The last two are empty where they are not needed. Bit-identical in every run.
+    """
+    batch, num_heads, num_queries, width = query.shape
+    num_keys, value_width = value.shape[2:]
+    group_size = num_heads // key.shape[1]
+    masks = Masks(padding, causal, window, exclude_self)
+    grad_out = with_dense_rows(grad_out)
+    delta = row_sums(out, grad_out, grad_lse)
+    entries, zero, step = kernel_table(table, lse)
+    hidden, ranges = hidden_keys(padding, lse)
+    query_norms = key_norms = precision = distance_sums = lse
+    if bandwidth is not None:
+        precision = precision_of(bandwidth, num_heads)
+        query_norms, key_norms = half_squared_norms(query), half_squared_norms(key)
+        distance_sums = torch.empty_like(lse)
+    grad_query, grad_key, grad_value = empty_gradients(query, key, value)
+    options = {
+        "GAUSSIAN": bandwidth is not None,
+        "TABLE": table is not None,
+        "HIDDEN": padding is not None,
+        **masks.options,
+        **width_options(query, value),
+    }
+    with on_device(query):
+        config = configured("key_value_gradient", query, value)
+        key_value_gradient_kernel[(-(-num_keys // config.block_n) * batch * key.shape[1],)](
+            query, key, value, grad_out, grad_key, grad_value, lse, delta, alone, query_norms, key_norms,
+            entries, hidden, ranges, precision, scale, strides(query), strides(key), strides(value),
+            strides(grad_out), strides(grad_key), strides(grad_value), num_heads, group_size, num_queries,
+            num_keys, zero, step, window, width, value_width, **options, **config.launch_options,
+        )  # fmt: skip
+        config = configured("table_gradient" if need_table else "query_gradient", query, value)
+        num_programs = batch * -(-num_queries // config.block_m)
+        partial = lse
+        if need_table:
+            wanted = _TABLE_PROGRAMS_PER_MULTIPROCESSOR * num_multiprocessors(query.device)
+            num_programs = min(num_programs, -(-wanted // num_heads))
+            partial = lse.new_zeros((num_heads * num_programs, entries.shape[1]))
+        query_gradient_kernel[(num_heads * num_programs,)](
+            query, key, value, grad_out, grad_query, partial, distance_sums, lse, delta, alone, query_norms,
+            key_norms, entries, hidden, ranges, precision, scale, strides(query), strides(key), strides(value),
+            strides(grad_out), strides(grad_query), batch, num_heads, group_size, num_queries, num_keys,
+            num_programs, zero, step, partial.stride(0), window, width, value_width,
+            ONE_TENSOR=is_same(key, value), TABLE_GRAD=need_table, **options, **config.launch_options,
+        )  # fmt: skip
+    grad_table = lse.new_empty((0,))
+    if need_table:
+        assert table is not None
+        middle = table.shape[1] // 2
+        by_program = partial.view(num_heads, num_programs, -1)[..., zero - middle : zero + middle + 1]
+        grad_table = by_program.sum(1)
+    return grad_query, grad_key, grad_value, bandwidth_gradient(distance_sums, bandwidth), grad_table
+
+
+def empty_gradients(*tensors: Tensor) -> tuple[Tensor, ...]:
+    """Dense tensors to be filled with gradients; an expanded tensor gets one entry for each of its elements."""
+    return tuple(torch.empty_like(t) for t in tensors)
+
+
+def bandwidth_gradient(distance_sums: Tensor, bandwidth: Tensor | None) -> Tensor:
+    """dσ = −(2/σ) Σ dS log κ, (H,), from the row sums of dS log₂ κ, (B, H, Nq)."""
+    if bandwidth is None:
+        return distance_sums.new_empty((0,))
+    return distance_sums.sum((0, 2)) * (-2.0 * LN2.value / bandwidth)
+
+
+@triton_attention_backward.register_fake
+def _(  # type: ignore[no-untyped-def]
+    grad_out, grad_lse, query, key, value, out, lse, alone, scale, bandwidth, table, padding, causal, window,
+    exclude_self, need_table,
+):  # fmt: skip
+    heads = query.shape[1]
+    grad_bandwidth = lse.new_empty((0,) if bandwidth is None else (heads,))
+    grad_table = lse.new_empty((heads, table.shape[1]) if need_table else (0,))
+    return *empty_gradients(query, key, value), grad_bandwidth, grad_table
+
+
+def _save_for_backward(ctx, inputs, output) -> None:  # type: ignore[no-untyped-def]
+    query, key, value, scale, bandwidth, table, padding, causal, window, exclude_self = inputs
+    ctx.save_for_backward(query, key, value, *output, bandwidth, table, padding)
+    ctx.mark_non_differentiable(output[2])
+    ctx.options = (scale, causal, window, exclude_self)
+
+
+def _backward(ctx, grad_out, grad_lse, _):  # type: ignore[no-untyped-def]
+    query, key, value, out, lse, alone, bandwidth, table, padding = ctx.saved_tensors
+    scale, causal, window, exclude_self = ctx.options
+    need_table = ctx.needs_input_grad[5]
+    grad_query, grad_key, grad_value, grad_bandwidth, grad_table = triton_attention_backward(
+        grad_out, grad_lse, query, key, value, out, lse, alone, scale, bandwidth, table, padding, causal,
+        window, exclude_self, need_table,
+    )  # fmt: skip
+    return (
+        grad_query,
+        grad_key,
+        grad_value,
+        None,
+        grad_bandwidth.sum_to_size(bandwidth.shape) if ctx.needs_input_grad[4] else None,
+        grad_table.sum_to_size(table.shape) if need_table else None,
+        None,
+        None,
+        None,
+        None,
+    )
+
+
+triton_attention.register_autograd(_backward, setup_context=_save_for_backward)

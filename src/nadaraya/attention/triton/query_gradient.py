@@ -1,0 +1,267 @@
+"""Backward kernel for queries, which also sums the gradient of the lag table and of the bandwidth.
+
+The table's gradient is a sum of score gradients along diagonals. Each tile is reduced along its diagonals on
+the chip; a program adds the sums of all tiles it visits, in order, to a table of its own, and the tables of
+the programs are added afterwards, in order: no atomic operation, the same bits in every run, and memory for
+(programs × lags) numbers.
+"""
+
+import triton
+import triton.language as tl
+
+from nadaraya.attention.triton.gradients import load_log_sums
+from nadaraya.attention.triton.tiles import (
+    LOG2E,
+    content_logits,
+    diagonal_sums,
+    key_ranges,
+    lag_bias,
+    load_rows,
+    visible_pairs,
+)
+
+
+@triton.jit
+def _gather_gradients(
+    state,
+    query,
+    grad_out,
+    query_norms,
+    lse,
+    delta,
+    alone,
+    rows,
+    first_row,
+    key_base,
+    value_base,
+    key_norm_base,
+    hidden_base,
+    table,
+    partial,
+    factor,
+    precision,
+    start,
+    stop,
+    key_stride,
+    value_stride,
+    num_keys,
+    offset,
+    window,
+    width,
+    value_width,
+    MASKED: tl.constexpr,
+    GAUSSIAN: tl.constexpr,
+    ONE_TENSOR: tl.constexpr,
+    TABLE: tl.constexpr,
+    TABLE_GRAD: tl.constexpr,
+    HIDDEN: tl.constexpr,
+    CAUSAL: tl.constexpr,
+    WINDOW: tl.constexpr,
+    EXCLUDE_SELF: tl.constexpr,
+    PRECISION: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    WIDTH: tl.constexpr,
+    VALUE_WIDTH: tl.constexpr,
+    EVEN_WIDTH: tl.constexpr,
+    EVEN_VALUE_WIDTH: tl.constexpr,
+):
+    """Takes the keys start … stop − 1 into the gradients of a block of queries."""
+    grad_query, score_sums, distance_sums, lower = state
+    for first in tl.range(start, stop, BLOCK_N):
+        keys = first + tl.arange(0, BLOCK_N)
+        key = load_rows(
+            key_base, keys, tl.arange(0, WIDTH), key_stride, num_keys, width, MASKED, EVEN_WIDTH
+        )
+        if ONE_TENSOR:
+            value = key
+        else:
+            value = load_rows(
+                value_base, keys, tl.arange(0, VALUE_WIDTH), value_stride, num_keys, value_width, MASKED,
+                EVEN_VALUE_WIDTH,
+            )  # fmt: skip
+        key_norms = tl.zeros((BLOCK_N,), tl.float32)
+        if GAUSSIAN:
+            key_norms = tl.load(key_norm_base + keys, mask=keys < num_keys, other=0.0) * factor
+        content = content_logits(query, key, query_norms, key_norms, factor, GAUSSIAN, PRECISION)
+        logits = content
+        if TABLE:
+            logits += lag_bias(table, (rows + offset)[:, None], keys[None, :])
+        weights = tl.exp2(logits - lse[:, None])
+        if HIDDEN:
+            hidden = tl.load(hidden_base + keys, mask=keys < num_keys, other=1) != 0
+            weights = tl.where(hidden[None, :], 0.0, weights)
+        if MASKED:
+            visible = visible_pairs(
+                (rows + offset)[:, None], keys[None, :], alone[:, None], num_keys, window, CAUSAL, WINDOW,
+                EXCLUDE_SELF,
+            )  # fmt: skip
+            weights = tl.where(visible, weights, 0.0)
+        grad_weights = tl.dot(grad_out, tl.trans(value), input_precision=PRECISION)
+        grad_scores = weights * (grad_weights - delta[:, None])
+        if TABLE_GRAD:
+            upper, below = diagonal_sums(grad_scores, BLOCK_N)
+            places = partial + (first_row + offset - first) + tl.arange(0, BLOCK_N)
+            tl.store(places, tl.load(places) + upper + lower)
+            lower = below
+        if GAUSSIAN:
+            distance_sums += tl.sum(grad_scores * content, 1)
+            grad_scores *= precision
+        rounded = grad_scores.to(key.dtype)
+        grad_query = tl.dot(rounded, key, grad_query, input_precision=PRECISION)
+        if GAUSSIAN:
+            # Of the rounded numbers: both terms of Σ dS (k − q) must hold the same dS.
+            score_sums += tl.sum(rounded.to(tl.float32), 1)
+    return grad_query, score_sums, distance_sums, lower
+
+
+@triton.jit
+def query_gradient_kernel(
+    query_ptr,
+    key_ptr,
+    value_ptr,
+    grad_out_ptr,
+    grad_query_ptr,
+    partial_ptr,
+    distance_sum_ptr,
+    lse_ptr,
+    delta_ptr,
+    alone_ptr,
+    query_norm_ptr,
+    key_norm_ptr,
+    table_ptr,
+    hidden_ptr,
+    range_ptr,
+    precision_ptr,
+    scale,
+    query_strides,
+    key_strides,
+    value_strides,
+    grad_out_strides,
+    grad_query_strides,
+    num_batch,
+    num_heads,
+    group_size,
+    num_queries,
+    num_keys,
+    num_programs,
+    table_zero,
+    table_stride,
+    partial_stride,
+    window,
+    width,
+    value_width,
+    GAUSSIAN: tl.constexpr,
+    ONE_TENSOR: tl.constexpr,
+    TABLE: tl.constexpr,
+    TABLE_GRAD: tl.constexpr,
+    HIDDEN: tl.constexpr,
+    CAUSAL: tl.constexpr,
+    WINDOW: tl.constexpr,
+    EXCLUDE_SELF: tl.constexpr,
+    PRECISION: tl.constexpr,
+    WIDTH: tl.constexpr,
+    VALUE_WIDTH: tl.constexpr,
+    EVEN_WIDTH: tl.constexpr,
+    EVEN_VALUE_WIDTH: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+):
+    """Gradients of every `num_programs`-th block of queries of one head, the blocks of all batch items in turn."""
+    tl.static_assert(not TABLE_GRAD or BLOCK_M == BLOCK_N)
+    head = tl.program_id(0) // num_programs
+    slot = tl.program_id(0) % num_programs
+    group = head // group_size
+    offset = num_keys - num_queries
+    table = table_ptr + head * table_stride + table_zero
+    partial = partial_ptr + tl.program_id(0).to(tl.int64) * partial_stride + table_zero
+    num_blocks = tl.cdiv(num_queries, BLOCK_M)
+    columns = tl.arange(0, WIDTH)
+    precision = scale
+    if GAUSSIAN:
+        precision = tl.load(precision_ptr + head)
+    factor = precision * LOG2E
+    for item in range(slot, num_batch * num_blocks, num_programs):
+        batch = (item % num_batch).to(tl.int64)
+        # The last rows of a causal call see most keys: they come first.
+        first_row = (num_blocks - 1 - item // num_batch) * BLOCK_M
+        rows = first_row + tl.arange(0, BLOCK_M)
+        inside = rows < num_queries
+        line = (batch * num_heads + head) * num_queries
+        key_base = key_ptr + batch * key_strides[0] + group * key_strides[1]
+        value_base = value_ptr + batch * value_strides[0] + group * value_strides[1]
+        key_norm_base = key_norm_ptr + (batch * (num_heads // group_size) + group) * num_keys
+        hidden_base = hidden_ptr + batch * num_keys
+        query = load_rows(
+            query_ptr + batch * query_strides[0] + head * query_strides[1],
+            rows, columns, query_strides[2], num_queries, width, True, EVEN_WIDTH,
+        )  # fmt: skip
+        grad_out = load_rows(
+            grad_out_ptr + batch * grad_out_strides[0] + head * grad_out_strides[1],
+            rows, tl.arange(0, VALUE_WIDTH), grad_out_strides[2], num_queries, value_width, True,
+            EVEN_VALUE_WIDTH,
+        )  # fmt: skip
+        query_norms = tl.zeros((BLOCK_M,), tl.float32)
+        if GAUSSIAN:
+            query_norms = tl.load(query_norm_ptr + line + rows, mask=inside, other=0.0) * factor
+        lse = load_log_sums(lse_ptr + line, rows, num_queries, True)
+        delta = tl.load(delta_ptr + line + rows, mask=inside, other=0.0)
+        alone = tl.zeros((BLOCK_M,), tl.int1)
+        if EXCLUDE_SELF:
+            alone = tl.load(alone_ptr + line + rows, mask=inside, other=0) != 0
+
+        first_key, last_key = 0, num_keys
+        if HIDDEN:
+            first_key = tl.load(range_ptr + 2 * batch)
+            last_key = tl.load(range_ptr + 2 * batch + 1)
+        start, full_start, full_stop, stop = key_ranges(
+            first_row, offset, first_key, last_key, num_keys, window, CAUSAL, WINDOW, EXCLUDE_SELF, BLOCK_M,
+            BLOCK_N,
+        )  # fmt: skip
+        state = (
+            tl.zeros((BLOCK_M, WIDTH), tl.float32),
+            tl.zeros((BLOCK_M,), tl.float32),
+            tl.zeros((BLOCK_M,), tl.float32),
+            tl.zeros((BLOCK_N,), tl.float32),
+        )
+        if WINDOW:
+            state = _gather_gradients(
+                state, query, grad_out, query_norms, lse, delta, alone, rows, first_row, key_base, value_base,
+                key_norm_base, hidden_base, table, partial, factor, precision,
+                start, tl.minimum(full_start, stop), key_strides[2], value_strides[2], num_keys, offset, window,
+                width, value_width, True, GAUSSIAN, ONE_TENSOR, TABLE, TABLE_GRAD, HIDDEN, CAUSAL, WINDOW,
+                EXCLUDE_SELF, PRECISION, BLOCK_N, WIDTH, VALUE_WIDTH, EVEN_WIDTH, EVEN_VALUE_WIDTH,
+            )  # fmt: skip
+        if CAUSAL or not EXCLUDE_SELF:
+            state = _gather_gradients(
+                state, query, grad_out, query_norms, lse, delta, alone, rows, first_row, key_base, value_base,
+                key_norm_base, hidden_base, table, partial, factor, precision,
+                full_start, full_stop, key_strides[2], value_strides[2], num_keys, offset, window,
+                width, value_width, False, GAUSSIAN, ONE_TENSOR, TABLE, TABLE_GRAD, HIDDEN, CAUSAL, WINDOW,
+                EXCLUDE_SELF, PRECISION, BLOCK_N, WIDTH, VALUE_WIDTH, EVEN_WIDTH, EVEN_VALUE_WIDTH,
+            )  # fmt: skip
+        state = _gather_gradients(
+            state, query, grad_out, query_norms, lse, delta, alone, rows, first_row, key_base, value_base,
+            key_norm_base, hidden_base, table, partial, factor, precision,
+            full_stop, stop, key_strides[2], value_strides[2], num_keys, offset, window,
+            width, value_width, True, GAUSSIAN, ONE_TENSOR, TABLE, TABLE_GRAD, HIDDEN, CAUSAL, WINDOW,
+            EXCLUDE_SELF, PRECISION, BLOCK_N, WIDTH, VALUE_WIDTH, EVEN_WIDTH, EVEN_VALUE_WIDTH,
+        )  # fmt: skip
+        grad_query, score_sums, distance_sums, lower = state
+        if TABLE_GRAD and stop > start:
+            # What lies below the last tile's diagonal belongs to the next tile, which there is not.
+            last_tile = start + (stop - 1 - start) // BLOCK_N * BLOCK_N
+            places = partial + (first_row + offset - last_tile - BLOCK_N) + tl.arange(0, BLOCK_N)
+            tl.store(places, tl.load(places) + lower)
+            # The next block adds to the same places.
+            tl.debug_barrier()
+        if GAUSSIAN:
+            grad_query -= score_sums[:, None] * query.to(tl.float32)
+            tl.store(distance_sum_ptr + line + rows, distance_sums, mask=inside)
+        else:
+            grad_query *= scale
+        tl.store(
+            grad_query_ptr + batch * grad_query_strides[0] + head * grad_query_strides[1]
+            + rows.to(tl.int64)[:, None] * grad_query_strides[2] + columns[None, :],
+            grad_query.to(grad_query_ptr.dtype.element_ty),
+            mask=inside[:, None] & (columns < width)[None, :],
+        )  # fmt: skip

@@ -1,0 +1,155 @@
+"""What every kernel does with one tile of BLOCK_M queries × BLOCK_N keys: logits, masks, sums along diagonals.
+
+Logits are kept in units of log 2, so that exp2 serves as the exponential.
+"""
+
+import triton
+import triton.language as tl
+from triton import knobs
+
+LOG2E = tl.constexpr(1.4426950408889634)
+LN2 = tl.constexpr(0.6931471805599453)
+# Entries that the table of lag logits has on either side beyond those of real pairs: tiles may stick out.
+TABLE_PADDING = 256
+_INTERPRETED = tl.constexpr(knobs.runtime.interpret)
+
+
+@triton.jit
+def load_rows(base, rows, columns, stride, num_rows, width, CHECK_ROWS: tl.constexpr, EVEN_WIDTH: tl.constexpr):
+    """Rows of a matrix whose columns are adjacent in memory; zeros outside of it."""
+    pointers = base + rows.to(tl.int64)[:, None] * stride + columns[None, :]
+    if CHECK_ROWS:
+        if EVEN_WIDTH:
+            tile = tl.load(pointers, mask=(rows < num_rows)[:, None], other=0.0)
+        else:
+            tile = tl.load(
+                pointers, mask=(rows < num_rows)[:, None] & (columns < width)[None, :], other=0.0
+            )
+    elif EVEN_WIDTH:
+        tile = tl.load(pointers)
+    else:
+        tile = tl.load(pointers, mask=(columns < width)[None, :], other=0.0)
+    return tile
+
+
+@triton.jit
+def lag_bias(table, positions, keys):
+    """table[positions − keys] for a tile; `positions` and `keys` broadcast to it.
+
+    A load would be coalesced in a layout of its own and brought to the layout of the matrix unit through
+    shared memory. An elementwise instruction is done in that layout; and since a tile's entries depend on the
+    lag alone, most of a thread's addresses are equal and the compiler keeps one load of each: for 64 keys
+    18 loads a thread in place of 32.
+    """
+    pointers = table + (positions - keys)
+    if _INTERPRETED:
+        bias = tl.load(pointers)
+    else:
+        bias = tl.inline_asm_elementwise(
+            "ld.global.nc.f32 $0, [$1];", "=r,l", [pointers], dtype=tl.float32, is_pure=True, pack=1
+        )
+    return bias
+
+
+@triton.jit
+def content_logits(
+    row_tile, column_tile, row_norms, column_norms, factor, GAUSSIAN: tl.constexpr, PRECISION: tl.constexpr
+):
+    """factor·⟨row, column⟩, or −factor·‖row − column‖²/2 from norms that hold factor·‖·‖²/2."""
+    logits = tl.dot(row_tile, tl.trans(column_tile), input_precision=PRECISION)
+    if GAUSSIAN:
+        # Rounding could make a distance negative, and a narrow bandwidth would blow that up.
+        logits = tl.minimum(logits * factor - (row_norms[:, None] + column_norms[None, :]), 0.0)
+    else:
+        logits = logits * factor
+    return logits
+
+
+@triton.jit
+def visible_pairs(
+    positions,
+    keys,
+    alone,
+    num_keys,
+    window,
+    CAUSAL: tl.constexpr,
+    WINDOW: tl.constexpr,
+    EXCLUDE_SELF: tl.constexpr,
+):
+    """Which pairs of a tile take part, by their lag; `positions` and `keys` broadcast to the tile.
+
+    Rows that leave-one-out leaves with nothing (`alone`) see themselves.
+    """
+    visible = (keys < num_keys) & (positions == positions)
+    if CAUSAL:
+        visible = visible & (keys <= positions)
+    if WINDOW:
+        visible = visible & (positions - keys < window)
+        if not CAUSAL:
+            visible = visible & (keys - positions < window)
+    if EXCLUDE_SELF:
+        visible = visible & ((keys != positions) | alone)
+    return visible
+
+
+@triton.jit
+def key_ranges(
+    first_row,
+    offset,
+    first_key,
+    last_key,
+    num_keys,
+    window,
+    CAUSAL: tl.constexpr,
+    WINDOW: tl.constexpr,
+    EXCLUDE_SELF: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+):
+    """The tiles of keys that a block of queries sees.
+
+    Returns:
+        start, full_start, full_stop, stop: all but `stop` are multiples of BLOCK_N; the tiles from `full_start`
+        to `full_stop` lie inside the keys and hide no pair by its lag.
+    """
+    start, stop = first_key, last_key
+    if CAUSAL:
+        stop = tl.minimum(stop, first_row + BLOCK_M + offset)
+    if WINDOW:
+        start = tl.maximum(start, first_row + offset - window + 1)
+        if not CAUSAL:
+            stop = tl.minimum(stop, first_row + BLOCK_M - 1 + offset + window)
+    start = start // BLOCK_N * BLOCK_N
+    full_start, full_stop = start, tl.minimum(stop, num_keys // BLOCK_N * BLOCK_N)
+    if CAUSAL:
+        # Leave-one-out hides the pair of the first row with itself too.
+        full_stop = tl.minimum(full_stop, first_row + offset + (0 if EXCLUDE_SELF else 1))
+    if WINDOW:
+        full_start = tl.maximum(start, first_row + BLOCK_M + offset - window)
+        full_start = tl.cdiv(full_start, BLOCK_N) * BLOCK_N
+        if not CAUSAL:
+            full_stop = tl.minimum(full_stop, first_row + offset + window)
+    if EXCLUDE_SELF and not CAUSAL:
+        full_stop = full_start
+    full_stop = tl.maximum(tl.maximum(full_stop, 0) // BLOCK_N * BLOCK_N, full_start)
+    return start, full_start, full_stop, stop
+
+
+@triton.jit
+def diagonal_sums(tile, BLOCK: tl.constexpr):
+    """Sums of a square tile along its diagonals.
+
+    Each row is rotated so that a diagonal becomes a column: entry (m, c) of the rotated tile is entry
+    (m, m − c mod BLOCK). Column c then holds the pairs with lag m − n = c above row c and those with lag
+    c − BLOCK below.
+
+    Returns:
+        The sums for the lags 0 … BLOCK − 1, and those for −BLOCK … −1.
+    """
+    rows = tl.arange(0, BLOCK)[:, None]
+    lags = tl.arange(0, BLOCK)[None, :]
+    # Gathered in one dimension, the tile goes through shared memory once; by rows it would take shuffles.
+    places = tl.reshape(rows * BLOCK + ((rows - lags) & (BLOCK - 1)), (BLOCK * BLOCK,))
+    rotated = tl.reshape(tl.gather(tl.reshape(tile, (BLOCK * BLOCK,)), places, axis=0), (BLOCK, BLOCK))
+    upper = tl.sum(tl.where(rows >= lags, rotated, 0.0), 0)
+    return upper, tl.sum(rotated, 0) - upper

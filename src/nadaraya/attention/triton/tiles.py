@@ -14,17 +14,32 @@ TABLE_PADDING = 256
 _INTERPRETED = tl.constexpr(knobs.runtime.interpret)
 
 
+# Addresses are written as (one number for the tile) + (a pattern that all tiles share): the pattern is computed
+# once for a kernel and stays in few registers.
+
+
 @triton.jit
-def load_rows(base, rows, columns, stride, num_rows, width, CHECK_ROWS: tl.constexpr, EVEN_WIDTH: tl.constexpr):
-    """Rows of a matrix whose columns are adjacent in memory; zeros outside of it."""
-    pointers = base + rows.to(tl.int64)[:, None] * stride + columns[None, :]
+def load_rows(
+    base,
+    first,
+    stride,
+    num_rows,
+    width,
+    CHECK_ROWS: tl.constexpr,
+    EVEN_WIDTH: tl.constexpr,
+    ROWS: tl.constexpr,
+    WIDTH: tl.constexpr,
+):
+    """Rows first … first + ROWS − 1 of a matrix whose columns are adjacent in memory; zeros outside of it."""
+    rows = tl.arange(0, ROWS)
+    columns = tl.arange(0, WIDTH)
+    pointers = (base + tl.cast(first, tl.int64) * stride) + (rows[:, None] * stride + columns[None, :])
     if CHECK_ROWS:
         if EVEN_WIDTH:
-            tile = tl.load(pointers, mask=(rows < num_rows)[:, None], other=0.0)
+            tile = tl.load(pointers, mask=(rows < num_rows - first)[:, None], other=0.0)
         else:
-            tile = tl.load(
-                pointers, mask=(rows < num_rows)[:, None] & (columns < width)[None, :], other=0.0
-            )
+            inside = (rows < num_rows - first)[:, None] & (columns < width)[None, :]
+            tile = tl.load(pointers, mask=inside, other=0.0)
     elif EVEN_WIDTH:
         tile = tl.load(pointers)
     else:
@@ -33,15 +48,36 @@ def load_rows(base, rows, columns, stride, num_rows, width, CHECK_ROWS: tl.const
 
 
 @triton.jit
-def lag_bias(table, positions, keys):
-    """table[positions − keys] for a tile; `positions` and `keys` broadcast to it.
+def store_rows(base, first, stride, num_rows, width, tile, ROWS: tl.constexpr, WIDTH: tl.constexpr):
+    """Writes a tile to rows first … first + ROWS − 1 of a matrix, as far as they and the columns exist."""
+    rows = tl.arange(0, ROWS)
+    columns = tl.arange(0, WIDTH)
+    pointers = (base + tl.cast(first, tl.int64) * stride) + (rows[:, None] * stride + columns[None, :])
+    inside = (rows < num_rows - first)[:, None] & (columns < width)[None, :]
+    tl.store(pointers, tile.to(base.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def load_line(base, first, length, other, CHECK: tl.constexpr, COUNT: tl.constexpr):
+    """Entries first … first + COUNT − 1 of a line of `length` numbers, `other` beyond its end."""
+    places = tl.arange(0, COUNT)
+    if CHECK:
+        line = tl.load(base + first + places, mask=places < length - first, other=other)
+    else:
+        line = tl.load(base + first + places)
+    return line
+
+
+@triton.jit
+def lag_bias(table, lag, pattern):
+    """table[lag + pattern] for a tile whose entry (m, n) has the pattern m − n.
 
     A load would be coalesced in a layout of its own and brought to the layout of the matrix unit through
     shared memory. An elementwise instruction is done in that layout; and since a tile's entries depend on the
     lag alone, most of a thread's addresses are equal and the compiler keeps one load of each: for 64 keys
     18 loads a thread in place of 32.
     """
-    pointers = table + (positions - keys)
+    pointers = (table + lag) + pattern
     if _INTERPRETED:
         bias = tl.load(pointers)
     else:
@@ -67,28 +103,21 @@ def content_logits(
 
 @triton.jit
 def visible_pairs(
-    positions,
-    keys,
-    alone,
-    num_keys,
-    window,
-    CAUSAL: tl.constexpr,
-    WINDOW: tl.constexpr,
-    EXCLUDE_SELF: tl.constexpr,
+    lags, inside, alone, window, CAUSAL: tl.constexpr, WINDOW: tl.constexpr, EXCLUDE_SELF: tl.constexpr
 ):
-    """Which pairs of a tile take part, by their lag; `positions` and `keys` broadcast to the tile.
+    """Which pairs of a tile take part, by their lag; `inside`, by the keys' existence.
 
     Rows that leave-one-out leaves with nothing (`alone`) see themselves.
     """
-    visible = (keys < num_keys) & (positions == positions)
+    visible = inside & (lags == lags)
     if CAUSAL:
-        visible = visible & (keys <= positions)
+        visible = visible & (lags >= 0)
     if WINDOW:
-        visible = visible & (positions - keys < window)
+        visible = visible & (lags < window)
         if not CAUSAL:
-            visible = visible & (keys - positions < window)
+            visible = visible & (lags > -window)
     if EXCLUDE_SELF:
-        visible = visible & ((keys != positions) | alone)
+        visible = visible & ((lags != 0) | alone)
     return visible
 
 

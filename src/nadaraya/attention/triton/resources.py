@@ -1,0 +1,151 @@
+"""What the kernels take on a GPU, read from code compiled ahead of time: no GPU is needed.
+
+    python -m nadaraya.attention.triton.resources
+
+compiles every kernel with its chosen tiles for two generations and prints registers, spills, shared memory
+and matrix instructions.
+"""
+
+import re
+import subprocess
+import tempfile
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import triton
+from triton import JITFunction
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+from nadaraya.attention.triton.configs import Config, Kernel, choose
+from nadaraya.attention.triton.forward import forward_kernel
+from nadaraya.attention.triton.gradients import key_value_gradient_kernel
+from nadaraya.attention.triton.one_tensor import one_tensor_gradient_kernel
+from nadaraya.attention.triton.query_gradient import query_gradient_kernel
+
+_KERNELS: dict[Kernel, JITFunction] = {
+    "forward": forward_kernel,
+    "key_value_gradient": key_value_gradient_kernel,
+    "query_gradient": query_gradient_kernel,
+    "table_gradient": query_gradient_kernel,
+    "one_tensor_gradient": one_tensor_gradient_kernel,
+}
+_TENSORS = re.compile(r"(query|key|value|out|grad_out|grad_query|grad_key|grad_value|features|gradient)_ptr")
+_POINTER_TYPES = {"alone_ptr": "*i8", "hidden_ptr": "*u8", "range_ptr": "*i32"}
+_TYPE_NAMES = {torch.float16: "fp16", torch.bfloat16: "bf16", torch.float32: "fp32"}
+_MATRIX_INSTRUCTIONS = ("HGMMA", "HMMA", "QGMMA", "IMMA", "UTCHMMA", "UTCMMA")
+_WARP_REGISTERS = 65_536
+_THREADS_PER_WARP = 32
+
+
+@dataclass(frozen=True)
+class Resources:
+    """One compiled kernel."""
+
+    registers: int  # of a thread
+    spills: int  # instructions that move registers to local memory and back
+    shared_memory: int  # bytes of a program
+    instructions: Counter[str]  # by opcode, whole kernel
+
+    @property
+    def matrix_instructions(self) -> int:
+        return sum(self.instructions[name] for name in _MATRIX_INSTRUCTIONS)
+
+    def programs_in_registers(self, num_warps: int) -> int:
+        """How many programs' registers fit a multiprocessor."""
+        return _WARP_REGISTERS // (self.registers * _THREADS_PER_WARP * num_warps)
+
+
+def compile_kernel(
+    kernel: Kernel,
+    capability: tuple[int, int],
+    *,
+    width: int,
+    dtype: torch.dtype = torch.bfloat16,
+    config: Config | None = None,
+    grouped: bool = False,
+    **options: bool,
+) -> Resources:
+    """Compiles a kernel as it would be for a call and reads the machine code.
+
+    Args:
+        kernel: its name.
+        capability: compute capability of the GPU, such as (9, 0).
+        width: head width of queries, keys and values.
+        dtype: of the tensors.
+        config: tiles; default those chosen for such a call.
+        grouped: several query heads share a key-value head.
+        options: compile-time switches in lower case that differ from False: causal, table, gaussian, hidden,
+            window, exclude_self, one_tensor, fixed_peak.
+
+    Returns:
+        The resources.
+    """
+    function = _KERNELS[kernel]
+    padded = max(16, 1 << (width - 1).bit_length())
+    config = config or choose(kernel, padded, dtype, capability)
+    constants: dict[str, Any] = {
+        "PRECISION": "tf32x3" if dtype == torch.float32 else "tf32",
+        "WIDTH": padded,
+        "VALUE_WIDTH": padded,
+        "EVEN_WIDTH": padded == width,
+        "EVEN_VALUE_WIDTH": padded == width,
+        "TABLE_GRAD": kernel == "table_gradient",
+        "BLOCK_M": config.block_m,
+        "BLOCK_N": config.block_n,
+        **{name.upper(): value for name, value in options.items()},
+    }
+    signature: dict[str, Any] = {}
+    attributes = {}
+    for index, parameter in enumerate(function.params):
+        name = parameter.name
+        if parameter.is_constexpr:
+            signature[name] = "constexpr"
+            constants.setdefault(name, False)
+        elif name == "group_size" and not grouped:
+            signature[name], constants[name] = "constexpr", 1  # as a call does to arguments that are 1
+        elif name.endswith("strides"):
+            signature[name] = ("i32",) * 3
+            attributes.update({(index, place): [["tt.divisibility", 16]] for place in range(3)})
+        elif name.endswith("_ptr"):
+            pointed = f"*{_TYPE_NAMES[dtype]}" if _TENSORS.fullmatch(name) else "*fp32"
+            signature[name] = _POINTER_TYPES.get(name, pointed)
+            attributes[(index,)] = [["tt.divisibility", 16]]
+        else:
+            signature[name] = "fp32" if name == "scale" else "i32"
+    constants = {name: value for name, value in constants.items() if name in signature}
+    source = ASTSource(function, signature=signature, constexprs=constants, attrs=attributes)
+    compiled = triton.compile(
+        source,
+        target=GPUTarget("cuda", 10 * capability[0] + capability[1], _THREADS_PER_WARP),
+        options={"num_warps": config.num_warps, "num_stages": config.num_stages},
+    )
+    registers, instructions = _read_machine_code(compiled.asm["cubin"])
+    return Resources(
+        registers=registers,
+        spills=instructions["LDL"] + instructions["STL"],
+        shared_memory=compiled.metadata.shared,
+        instructions=instructions,
+    )
+
+
+def _read_machine_code(cubin: bytes) -> tuple[int, Counter[str]]:
+    """Registers of a thread, and how often each opcode occurs."""
+    tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        usage = _output(tool, "-res-usage", file.name)
+        code = _output(tool, "-sass", file.name)
+    registers = re.search(r"\bREG:(\d+)", usage)
+    if registers is None:
+        raise RuntimeError(f"{tool.name} did not tell the registers: {usage[:200]!r}")
+    opcodes = re.findall(r"^\s+/\*[0-9a-f]+\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9]*)", code, re.MULTILINE)
+    return int(registers[1]), Counter(opcodes)
+
+
+def _output(tool: Path, *arguments: str) -> str:
+    return subprocess.run([tool, *arguments], capture_output=True, text=True, check=True).stdout

@@ -1,61 +1,135 @@
 """Side-by-side timing: every case in turn, again and again, so that a drifting machine is fair to all."""
 
 import platform
+import shutil
 import statistics
+import subprocess
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import torch
 
+# Larger than the L2 cache of any GPU so far: after writing it nothing of a case's inputs is left there.
+_FLUSH_BYTES = 256 * 2**20
+# About a millisecond of writing: the host is done issuing a short case before the device starts on it.
+_FLUSHES = 16
+
 
 @dataclass(frozen=True)
 class Timing:
-    """Milliseconds of one call: median, and the quartiles as spread."""
+    """Milliseconds of one call: median, and the quartiles as spread; `host` is the median until it returned.
+
+    On a GPU the first three are the device's own time, and `host` far above them means that calls are bound
+    by what Python and PyTorch do to issue them.
+    """
 
     median: float
     low: float
     high: float
     runs: int
+    host: float
 
 
-def alternate(cases: dict[str, Callable[[], Any]], runs: int, warmup: int = 2) -> dict[str, Timing]:
+def alternate(
+    cases: dict[str, Callable[[], Any]], runs: int, warmup: int = 2, device: str = "cpu"
+) -> dict[str, Timing]:
     """Times cases in turn.
 
     Args:
         cases: name → a call that does the work once.
         runs: counted rounds; every case runs once a round.
         warmup: rounds before counting.
+        device: "cpu", by the clock; "cuda", by CUDA events, from a flushed L2 cache and with the call issued
+            while the device is still busy flushing, so that gaps before its first kernel do not count.
 
     Returns:
         name → its timing.
     """
-    seconds: dict[str, list[float]] = {name: [] for name in cases}
+    measure = _Events() if device == "cuda" else _clock
+    seconds: dict[str, list[tuple[float, float]]] = {name: [] for name in cases}
     for turn in range(warmup + runs):
         for name, case in cases.items():
-            start = time.perf_counter()
-            case()
+            taken = measure(case)
             if turn >= warmup:
-                seconds[name].append(time.perf_counter() - start)
+                seconds[name].append(taken)
     return {name: _summary(times) for name, times in seconds.items()}
 
 
-def _summary(times: list[float]) -> Timing:
-    low, median, high = statistics.quantiles(times, n=4) if len(times) > 1 else (times[0], times[0], times[0])
-    return Timing(median * 1e3, low * 1e3, high * 1e3, len(times))
+def one_line(error: BaseException) -> str:
+    """What went wrong, in one line of at most 200 characters."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {lines[0] if lines else 'no message'}"[:200]
+
+
+def why_it_fails(case: Callable[[], Any], device: str = "cpu") -> str | None:
+    """Runs a case once.
+
+    Args:
+        case: a call that does the work once.
+        device: "cpu" or "cuda"; what fails on the device is waited for, and its memory is given back.
+
+    Returns:
+        The reason in one line when it cannot run here, None when it can.
+    """
+    try:
+        case()
+        if device == "cuda":
+            torch.cuda.synchronize()
+    except Exception as error:  # a rival may fail in any way: that is its result
+        reason = one_line(error)
+    else:
+        return None
+    if device == "cuda":
+        torch.cuda.empty_cache()
+    return reason
+
+
+def _clock(case: Callable[[], Any]) -> tuple[float, float]:
+    start = time.perf_counter()
+    case()
+    seconds = time.perf_counter() - start
+    return seconds, seconds
+
+
+class _Events:
+    """Seconds on the device and until the call returned on the host."""
+
+    def __init__(self) -> None:
+        self._cache = torch.empty(_FLUSH_BYTES, dtype=torch.uint8, device="cuda")
+
+    def __call__(self, case: Callable[[], Any]) -> tuple[float, float]:
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        torch.cuda.synchronize()
+        for _ in range(_FLUSHES):
+            self._cache.zero_()
+        start = time.perf_counter()
+        begin.record()
+        case()
+        end.record()
+        host = time.perf_counter() - start
+        end.synchronize()
+        return begin.elapsed_time(end) / 1e3, host
+
+
+def _summary(times: list[tuple[float, float]]) -> Timing:
+    taken = [seconds for seconds, _ in times]
+    # A single time is its own quartiles.
+    low, median, high = statistics.quantiles(taken * 2 if len(taken) == 1 else taken, n=4, method="inclusive")
+    host = statistics.median(seconds for _, seconds in times)
+    return Timing(median * 1e3, low * 1e3, high * 1e3, len(times), host * 1e3)
 
 
 def as_table(timings: dict[str, Timing], base: str) -> str:
-    """Timings as text, each with its ratio to the case named `base`."""
+    """Timings as text, each with its ratio to the case named `base`, where that ran."""
     width = max(map(len, timings))
     lines = [f"{'':{width}}  median ms   quartiles        ratio"]
     for name, timing in timings.items():
-        ratio = timing.median / timings[base].median
-        lines.append(
-            f"{name:{width}}  {timing.median:9.2f}   {timing.low:7.2f}–{timing.high:<8.2f} {ratio:5.2f}×"
-        )
+        ratio = f"{timing.median / timings[base].median:5.2f}×" if base in timings else ""
+        lines.append(f"{name:{width}}  {timing.median:9.2f}   {timing.low:7.2f}–{timing.high:<8.2f} {ratio}")
     return "\n".join(lines)
 
 
@@ -65,14 +139,38 @@ def as_json(timings: dict[str, Timing]) -> dict[str, Any]:
 
 
 def environment() -> dict[str, Any]:
-    """What the numbers depend on: processor, threads, versions."""
-    return {
+    """What the numbers depend on: processor, threads, versions, and the GPU where there is one."""
+    facts: dict[str, Any] = {
         "processor": _processor(),
         "threads": torch.get_num_threads(),
         "python": platform.python_version(),
         "torch": torch.__version__,
+        "triton": _version("triton"),
+        "commit": _output("git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"),
         "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
     }
+    if torch.cuda.is_available():
+        facts |= {
+            "cuda": torch.version.cuda,
+            "cudnn": torch.backends.cudnn.version(),
+            "driver": _output("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"),
+        }
+    return facts
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _output(program: str, *arguments: str) -> str | None:
+    """The first line that a program prints, or None where it is absent or fails."""
+    if shutil.which(program) is None:
+        return None
+    result = subprocess.run([program, *arguments], capture_output=True, text=True, check=False)
+    return result.stdout.splitlines()[0] if result.returncode == 0 and result.stdout else None
 
 
 def _processor() -> str:

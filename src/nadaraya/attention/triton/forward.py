@@ -3,17 +3,7 @@
 import triton
 import triton.language as tl
 
-from nadaraya.attention.triton.tiles import (
-    LN2,
-    LOG2E,
-    content_logits,
-    key_ranges,
-    lag_bias,
-    load_line,
-    load_rows,
-    store_rows,
-    visible_pairs,
-)
+from nadaraya.attention.triton.tiles import LN2, LOG2E, content_logits, key_ranges, lag_bias, load_rows, visible_pairs
 
 
 @triton.jit
@@ -21,7 +11,7 @@ def _attend(
     state,
     query,
     query_norms,
-    first_position,
+    rows,
     key_base,
     value_base,
     key_norm_base,
@@ -33,6 +23,7 @@ def _attend(
     key_stride,
     value_stride,
     num_keys,
+    offset,
     window,
     width,
     value_width,
@@ -46,7 +37,6 @@ def _attend(
     WINDOW: tl.constexpr,
     EXCLUDE_SELF: tl.constexpr,
     PRECISION: tl.constexpr,
-    BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     WIDTH: tl.constexpr,
     VALUE_WIDTH: tl.constexpr,
@@ -54,23 +44,31 @@ def _attend(
     EVEN_VALUE_WIDTH: tl.constexpr,
 ):
     """Takes the keys start … stop − 1 into the running (output, sum, peak) of a block of queries."""
+    columns = tl.arange(0, WIDTH)
+    value_columns = tl.arange(0, VALUE_WIDTH)
     out, total, peak = state
-    pattern = tl.arange(0, BLOCK_M)[:, None] - tl.arange(0, BLOCK_N)[None, :]
     for first in tl.range(start, stop, BLOCK_N):
-        key = load_rows(key_base, first, key_stride, num_keys, width, MASKED, EVEN_WIDTH, BLOCK_N, WIDTH)
+        keys = first + tl.arange(0, BLOCK_N)
+        key = load_rows(key_base, keys, columns, key_stride, num_keys, width, MASKED, EVEN_WIDTH)
         key_norms = tl.zeros((BLOCK_N,), tl.float32)
         if GAUSSIAN:
-            key_norms = load_line(key_norm_base, first, num_keys, 0.0, MASKED, BLOCK_N) * factor
+            if MASKED:
+                key_norms = tl.load(key_norm_base + keys, mask=keys < num_keys, other=0.0) * factor
+            else:
+                key_norms = tl.load(key_norm_base + keys) * factor
         logits = content_logits(query, key, query_norms, key_norms, factor, GAUSSIAN, PRECISION)
-        lag = first_position - first
         if TABLE:
-            logits += lag_bias(table, lag, pattern)
+            logits += lag_bias(table, (rows + offset)[:, None], keys[None, :])
         if HIDDEN:
-            hidden = load_line(hidden_base, first, num_keys, 1, MASKED, BLOCK_N)
+            if MASKED:
+                hidden = tl.load(hidden_base + keys, mask=keys < num_keys, other=1)
+            else:
+                hidden = tl.load(hidden_base + keys)
             logits += tl.where(hidden != 0, float("-inf"), 0.0)[None, :]
         if MASKED:
-            inside = (tl.arange(0, BLOCK_N) < num_keys - first)[None, :]
-            visible = visible_pairs(lag + pattern, inside, False, window, CAUSAL, WINDOW, EXCLUDE_SELF)
+            visible = visible_pairs(
+                (rows + offset)[:, None], keys[None, :], False, num_keys, window, CAUSAL, WINDOW, EXCLUDE_SELF
+            )
             logits = tl.where(visible, logits, float("-inf"))
         if FIXED_PEAK:
             weights = tl.exp2(logits)
@@ -87,9 +85,8 @@ def _attend(
             value = key
         else:
             value = load_rows(
-                value_base, first, value_stride, num_keys, value_width, MASKED, EVEN_VALUE_WIDTH, BLOCK_N,
-                VALUE_WIDTH,
-            )  # fmt: skip
+                value_base, keys, value_columns, value_stride, num_keys, value_width, MASKED, EVEN_VALUE_WIDTH
+            )
         out = tl.dot(weights.to(value.dtype), value, out, input_precision=PRECISION)
     return out, total, peak
 
@@ -157,12 +154,12 @@ def forward_kernel(
     line = (batch * num_heads + head) * num_queries
 
     query = load_rows(
-        query_base, first_row, query_strides[2], num_queries, width, True, EVEN_WIDTH, BLOCK_M, WIDTH
+        query_base, rows, tl.arange(0, WIDTH), query_strides[2], num_queries, width, True, EVEN_WIDTH
     )
     query_norms = tl.zeros((BLOCK_M,), tl.float32)
     if GAUSSIAN:
         factor = tl.load(precision_ptr + head) * LOG2E
-        query_norms = load_line(query_norm_ptr + line, first_row, num_queries, 0.0, True, BLOCK_M) * factor
+        query_norms = tl.load(query_norm_ptr + line + rows, mask=rows < num_queries, other=0.0) * factor
     else:
         factor = scale * LOG2E
 
@@ -180,23 +177,23 @@ def forward_kernel(
     )
     if WINDOW:
         state = _attend(
-            state, query, query_norms, first_row + offset, key_base, value_base, key_norm_base, hidden_base, table, factor,
-            start, tl.minimum(full_start, stop), key_strides[2], value_strides[2], num_keys, window,
+            state, query, query_norms, rows, key_base, value_base, key_norm_base, hidden_base, table, factor,
+            start, tl.minimum(full_start, stop), key_strides[2], value_strides[2], num_keys, offset, window,
             width, value_width, True, GAUSSIAN, ONE_TENSOR, FIXED_PEAK, TABLE, HIDDEN, CAUSAL, WINDOW,
-            EXCLUDE_SELF, PRECISION, BLOCK_M, BLOCK_N, WIDTH, VALUE_WIDTH, EVEN_WIDTH, EVEN_VALUE_WIDTH,
+            EXCLUDE_SELF, PRECISION, BLOCK_N, WIDTH, VALUE_WIDTH, EVEN_WIDTH, EVEN_VALUE_WIDTH,
         )  # fmt: skip
     if CAUSAL or not EXCLUDE_SELF:
         state = _attend(
-            state, query, query_norms, first_row + offset, key_base, value_base, key_norm_base, hidden_base, table, factor,
-            full_start, full_stop, key_strides[2], value_strides[2], num_keys, window,
+            state, query, query_norms, rows, key_base, value_base, key_norm_base, hidden_base, table, factor,
+            full_start, full_stop, key_strides[2], value_strides[2], num_keys, offset, window,
             width, value_width, False, GAUSSIAN, ONE_TENSOR, FIXED_PEAK, TABLE, HIDDEN, CAUSAL, WINDOW,
-            EXCLUDE_SELF, PRECISION, BLOCK_M, BLOCK_N, WIDTH, VALUE_WIDTH, EVEN_WIDTH, EVEN_VALUE_WIDTH,
+            EXCLUDE_SELF, PRECISION, BLOCK_N, WIDTH, VALUE_WIDTH, EVEN_WIDTH, EVEN_VALUE_WIDTH,
         )  # fmt: skip
     state = _attend(
-        state, query, query_norms, first_row + offset, key_base, value_base, key_norm_base, hidden_base, table, factor,
-        full_stop, stop, key_strides[2], value_strides[2], num_keys, window,
+        state, query, query_norms, rows, key_base, value_base, key_norm_base, hidden_base, table, factor,
+        full_stop, stop, key_strides[2], value_strides[2], num_keys, offset, window,
         width, value_width, True, GAUSSIAN, ONE_TENSOR, FIXED_PEAK, TABLE, HIDDEN, CAUSAL, WINDOW,
-        EXCLUDE_SELF, PRECISION, BLOCK_M, BLOCK_N, WIDTH, VALUE_WIDTH, EVEN_WIDTH, EVEN_VALUE_WIDTH,
+        EXCLUDE_SELF, PRECISION, BLOCK_N, WIDTH, VALUE_WIDTH, EVEN_WIDTH, EVEN_VALUE_WIDTH,
     )  # fmt: skip
     out, total, peak = state
     if FIXED_PEAK:
@@ -232,7 +229,9 @@ def forward_kernel(
         lse = tl.where(alone, own_logit, lse)
         tl.store(alone_ptr + line + rows, alone.to(tl.int8), mask=inside)
     tl.store(lse_ptr + line + rows, lse * LN2, mask=inside)
-    store_rows(
-        out_ptr + batch * out_strides[0] + head * out_strides[1],
-        first_row, out_strides[2], num_queries, value_width, out, BLOCK_M, VALUE_WIDTH,
-    )  # fmt: skip
+    out_base = out_ptr + batch * out_strides[0] + head * out_strides[1]
+    tl.store(
+        out_base + rows.to(tl.int64)[:, None] * out_strides[2] + value_columns[None, :],
+        out.to(out_ptr.dtype.element_ty),
+        mask=inside[:, None] & (value_columns < value_width)[None, :],
+    )

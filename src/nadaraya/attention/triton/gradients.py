@@ -3,15 +3,7 @@
 import triton
 import triton.language as tl
 
-from nadaraya.attention.triton.tiles import (
-    LOG2E,
-    content_logits,
-    lag_bias,
-    load_line,
-    load_rows,
-    store_rows,
-    visible_pairs,
-)
+from nadaraya.attention.triton.tiles import LOG2E, content_logits, lag_bias, load_rows, visible_pairs
 
 
 @triton.jit
@@ -31,28 +23,31 @@ def row_sum_kernel(
     """δ_i = dO_i · O_i − dLSE_i."""
     num_blocks = tl.cdiv(num_queries, BLOCK_M)
     pair = tl.program_id(0) // num_blocks
-    first = tl.program_id(0) % num_blocks * BLOCK_M
+    rows = tl.program_id(0) % num_blocks * BLOCK_M + tl.arange(0, BLOCK_M)
     batch = (pair // num_heads).to(tl.int64)
     head = pair % num_heads
+    columns = tl.arange(0, WIDTH)
     out = load_rows(
         out_ptr + batch * out_strides[0] + head * out_strides[1],
-        first, out_strides[2], num_queries, width, True, False, BLOCK_M, WIDTH,
+        rows, columns, out_strides[2], num_queries, width, True, False,
     )  # fmt: skip
     grad_out = load_rows(
         grad_out_ptr + batch * grad_out_strides[0] + head * grad_out_strides[1],
-        first, grad_out_strides[2], num_queries, width, True, False, BLOCK_M, WIDTH,
+        rows, columns, grad_out_strides[2], num_queries, width, True, False,
     )  # fmt: skip
     delta = tl.sum(out.to(tl.float32) * grad_out.to(tl.float32), 1)
-    line = pair.to(tl.int64) * num_queries
-    delta -= load_line(grad_lse_ptr + line, first, num_queries, 0.0, True, BLOCK_M)
-    rows = first + tl.arange(0, BLOCK_M)
-    tl.store(delta_ptr + line + rows, delta, mask=rows < num_queries)
+    line = pair.to(tl.int64) * num_queries + rows
+    delta -= tl.load(grad_lse_ptr + line, mask=rows < num_queries, other=0.0)
+    tl.store(delta_ptr + line, delta, mask=rows < num_queries)
 
 
 @triton.jit
-def load_log_sums(base, first, length, CHECK: tl.constexpr, COUNT: tl.constexpr):
+def load_log_sums(base, rows, num_rows, CHECK_ROWS: tl.constexpr):
     """Log-sum-exps in units of log 2; rows without any weight get infinity, so that exp2(· − it) is zero."""
-    lse = load_line(base, first, length, float("inf"), CHECK, COUNT)
+    if CHECK_ROWS:
+        lse = tl.load(base + rows, mask=rows < num_rows, other=float("inf"))
+    else:
+        lse = tl.load(base + rows)
     return tl.where(lse == float("-inf"), float("inf"), lse * LOG2E)
 
 
@@ -63,7 +58,7 @@ def _gather_gradients(
     value,
     key_norms,
     hidden,
-    first_key_row,
+    keys,
     query_base,
     grad_out_base,
     lse_base,
@@ -78,6 +73,8 @@ def _gather_gradients(
     query_stride,
     grad_out_stride,
     num_queries,
+    num_keys,
+    offset,
     window,
     width,
     value_width,
@@ -90,7 +87,6 @@ def _gather_gradients(
     EXCLUDE_SELF: tl.constexpr,
     PRECISION: tl.constexpr,
     BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
     WIDTH: tl.constexpr,
     VALUE_WIDTH: tl.constexpr,
     EVEN_WIDTH: tl.constexpr,
@@ -98,34 +94,35 @@ def _gather_gradients(
 ):
     """Takes the queries start … stop − 1 into the gradients of a block of keys; tiles are keys × queries."""
     grad_key, grad_value, score_sums = state
-    pattern = tl.arange(0, BLOCK_M)[None, :] - tl.arange(0, BLOCK_N)[:, None]
     for first in tl.range(start, stop, BLOCK_M):
+        rows = first + tl.arange(0, BLOCK_M)
         query = load_rows(
-            query_base, first, query_stride, num_queries, width, MASKED, EVEN_WIDTH, BLOCK_M, WIDTH
+            query_base, rows, tl.arange(0, WIDTH), query_stride, num_queries, width, MASKED, EVEN_WIDTH
         )
         query_norms = tl.zeros((BLOCK_M,), tl.float32)
         if GAUSSIAN:
-            query_norms = load_line(query_norm_base, first, num_queries, 0.0, MASKED, BLOCK_M) * factor
+            query_norms = tl.load(query_norm_base + rows, mask=rows < num_queries, other=0.0) * factor
         logits = content_logits(key, query, key_norms, query_norms, factor, GAUSSIAN, PRECISION)
-        lag = first - first_key_row
         if TABLE:
-            logits += lag_bias(table, lag, pattern)
-        lse = load_log_sums(lse_base, first, num_queries, MASKED, BLOCK_M)
+            logits += lag_bias(table, (rows + offset)[None, :], keys[:, None])
+        lse = load_log_sums(lse_base, rows, num_queries, MASKED)
         weights = tl.exp2(logits - lse[None, :])
         if HIDDEN:
             weights = tl.where(hidden[:, None], 0.0, weights)
         if MASKED:
             alone = False
             if EXCLUDE_SELF:
-                alone = (load_line(alone_base, first, num_queries, 0, True, BLOCK_M) != 0)[None, :]
-            visible = visible_pairs(lag + pattern, True, alone, window, CAUSAL, WINDOW, EXCLUDE_SELF)
+                alone = (tl.load(alone_base + rows, mask=rows < num_queries, other=0) != 0)[None, :]
+            visible = visible_pairs(
+                (rows + offset)[None, :], keys[:, None], alone, num_keys, window, CAUSAL, WINDOW, EXCLUDE_SELF
+            )
             weights = tl.where(visible, weights, 0.0)
         grad_out = load_rows(
-            grad_out_base, first, grad_out_stride, num_queries, value_width, MASKED, EVEN_VALUE_WIDTH,
-            BLOCK_M, VALUE_WIDTH,
+            grad_out_base, rows, tl.arange(0, VALUE_WIDTH), grad_out_stride, num_queries, value_width, MASKED,
+            EVEN_VALUE_WIDTH,
         )  # fmt: skip
         grad_value = tl.dot(weights.to(grad_out.dtype), grad_out, grad_value, input_precision=PRECISION)
-        delta = load_line(delta_base, first, num_queries, 0.0, MASKED, BLOCK_M)
+        delta = tl.load(delta_base + rows, mask=rows < num_queries, other=0.0)
         grad_weights = tl.dot(value, tl.trans(grad_out), input_precision=PRECISION)
         grad_scores = weights * (grad_weights - delta[None, :])
         if GAUSSIAN:
@@ -193,14 +190,17 @@ def key_value_gradient_kernel(
     num_groups = num_heads // group_size
     batch = (pair // num_groups).to(tl.int64)
     group = pair % num_groups
+    keys = first_key + tl.arange(0, BLOCK_N)
     offset = num_keys - num_queries
+    columns = tl.arange(0, WIDTH)
+    value_columns = tl.arange(0, VALUE_WIDTH)
     key = load_rows(
         key_ptr + batch * key_strides[0] + group * key_strides[1],
-        first_key, key_strides[2], num_keys, width, True, EVEN_WIDTH, BLOCK_N, WIDTH,
+        keys, columns, key_strides[2], num_keys, width, True, EVEN_WIDTH,
     )  # fmt: skip
     value = load_rows(
         value_ptr + batch * value_strides[0] + group * value_strides[1],
-        first_key, value_strides[2], num_keys, value_width, True, EVEN_VALUE_WIDTH, BLOCK_N, VALUE_WIDTH,
+        keys, value_columns, value_strides[2], num_keys, value_width, True, EVEN_VALUE_WIDTH,
     )  # fmt: skip
 
     # Rows first … last − 1 see a key of the block; those in [full_first, full_last) see all of it.
@@ -214,7 +214,7 @@ def key_value_gradient_kernel(
     first = first // BLOCK_M * BLOCK_M
     hidden = tl.zeros((BLOCK_N,), tl.int1)
     if HIDDEN:
-        hidden = load_line(hidden_ptr + batch * num_keys, first_key, num_keys, 1, True, BLOCK_N) != 0
+        hidden = tl.load(hidden_ptr + batch * num_keys + keys, mask=keys < num_keys, other=1) != 0
         is_empty = (first_key >= tl.load(range_ptr + 2 * batch + 1)) | (
             first_key + BLOCK_N <= tl.load(range_ptr + 2 * batch)
         )
@@ -247,34 +247,33 @@ def key_value_gradient_kernel(
         precision = scale
         if GAUSSIAN:
             precision = tl.load(precision_ptr + head)
-            key_norm_base = key_norm_ptr + pair.to(tl.int64) * num_keys
-            key_norms = load_line(key_norm_base, first_key, num_keys, 0.0, True, BLOCK_N)
+            key_norms = tl.load(key_norm_ptr + pair.to(tl.int64) * num_keys + keys, mask=keys < num_keys, other=0.0)
         factor = precision * LOG2E
         key_norms *= factor
         if CAUSAL or WINDOW or EXCLUDE_SELF:
             state = _gather_gradients(
-                state, key, value, key_norms, hidden, first_key - offset, query_base, grad_out_base, lse_ptr + line,
+                state, key, value, key_norms, hidden, keys, query_base, grad_out_base, lse_ptr + line,
                 delta_ptr + line, alone_ptr + line, query_norm_ptr + line, table, factor, precision,
                 first, tl.minimum(full_first, last), query_strides[2], grad_out_strides[2],
-                num_queries, window, width, value_width, True, GAUSSIAN, TABLE, HIDDEN,
-                CAUSAL, WINDOW, EXCLUDE_SELF, PRECISION, BLOCK_M, BLOCK_N, WIDTH, VALUE_WIDTH,
-                EVEN_WIDTH, EVEN_VALUE_WIDTH,
+                num_queries, num_keys, offset, window, width, value_width, True, GAUSSIAN, TABLE, HIDDEN,
+                CAUSAL, WINDOW, EXCLUDE_SELF, PRECISION, BLOCK_M, WIDTH, VALUE_WIDTH, EVEN_WIDTH,
+                EVEN_VALUE_WIDTH,
             )  # fmt: skip
         if CAUSAL or not EXCLUDE_SELF:
             state = _gather_gradients(
-                state, key, value, key_norms, hidden, first_key - offset, query_base, grad_out_base, lse_ptr + line,
+                state, key, value, key_norms, hidden, keys, query_base, grad_out_base, lse_ptr + line,
                 delta_ptr + line, alone_ptr + line, query_norm_ptr + line, table, factor, precision,
                 full_first, full_last, query_strides[2], grad_out_strides[2],
-                num_queries, window, width, value_width, False, GAUSSIAN, TABLE, HIDDEN,
-                CAUSAL, WINDOW, EXCLUDE_SELF, PRECISION, BLOCK_M, BLOCK_N, WIDTH, VALUE_WIDTH,
-                EVEN_WIDTH, EVEN_VALUE_WIDTH,
+                num_queries, num_keys, offset, window, width, value_width, False, GAUSSIAN, TABLE, HIDDEN,
+                CAUSAL, WINDOW, EXCLUDE_SELF, PRECISION, BLOCK_M, WIDTH, VALUE_WIDTH, EVEN_WIDTH,
+                EVEN_VALUE_WIDTH,
             )  # fmt: skip
         state = _gather_gradients(
-            state, key, value, key_norms, hidden, first_key - offset, query_base, grad_out_base, lse_ptr + line,
+            state, key, value, key_norms, hidden, keys, query_base, grad_out_base, lse_ptr + line,
             delta_ptr + line, alone_ptr + line, query_norm_ptr + line, table, factor, precision,
             full_last, last, query_strides[2], grad_out_strides[2],
-            num_queries, window, width, value_width, True, GAUSSIAN, TABLE, HIDDEN,
-            CAUSAL, WINDOW, EXCLUDE_SELF, PRECISION, BLOCK_M, BLOCK_N, WIDTH, VALUE_WIDTH, EVEN_WIDTH,
+            num_queries, num_keys, offset, window, width, value_width, True, GAUSSIAN, TABLE, HIDDEN,
+            CAUSAL, WINDOW, EXCLUDE_SELF, PRECISION, BLOCK_M, WIDTH, VALUE_WIDTH, EVEN_WIDTH,
             EVEN_VALUE_WIDTH,
         )  # fmt: skip
     grad_key, grad_value, score_sums = state
@@ -282,11 +281,17 @@ def key_value_gradient_kernel(
         grad_key -= score_sums[:, None] * key.to(tl.float32)
     else:
         grad_key *= scale
-    store_rows(
-        grad_key_ptr + batch * grad_key_strides[0] + group * grad_key_strides[1],
-        first_key, grad_key_strides[2], num_keys, width, grad_key, BLOCK_N, WIDTH,
+    inside = keys < num_keys
+    places = keys.to(tl.int64)[:, None]
+    tl.store(
+        grad_key_ptr + batch * grad_key_strides[0] + group * grad_key_strides[1]
+        + places * grad_key_strides[2] + columns[None, :],
+        grad_key.to(grad_key_ptr.dtype.element_ty),
+        mask=inside[:, None] & (columns < width)[None, :],
     )  # fmt: skip
-    store_rows(
-        grad_value_ptr + batch * grad_value_strides[0] + group * grad_value_strides[1],
-        first_key, grad_value_strides[2], num_keys, value_width, grad_value, BLOCK_N, VALUE_WIDTH,
+    tl.store(
+        grad_value_ptr + batch * grad_value_strides[0] + group * grad_value_strides[1]
+        + places * grad_value_strides[2] + value_columns[None, :],
+        grad_value.to(grad_value_ptr.dtype.element_ty),
+        mask=inside[:, None] & (value_columns < value_width)[None, :],
     )  # fmt: skip

@@ -12,15 +12,7 @@ import triton
 import triton.language as tl
 
 from nadaraya.attention.triton.gradients import load_log_sums
-from nadaraya.attention.triton.tiles import (
-    LOG2E,
-    content_logits,
-    key_ranges,
-    load_line,
-    load_rows,
-    store_rows,
-    visible_pairs,
-)
+from nadaraya.attention.triton.tiles import LOG2E, content_logits, key_ranges, load_rows, visible_pairs
 
 
 @triton.jit
@@ -32,7 +24,7 @@ def _gather_gradient(
     lse,
     delta,
     alone,
-    first_row,
+    rows,
     base,
     grad_out_base,
     norm_base,
@@ -56,20 +48,18 @@ def _gather_gradient(
     WINDOW: tl.constexpr,
     EXCLUDE_SELF: tl.constexpr,
     PRECISION: tl.constexpr,
-    BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     WIDTH: tl.constexpr,
     EVEN_WIDTH: tl.constexpr,
 ):
     """Takes the tokens start … stop − 1 in, those that the rows see, are seen by, or both."""
     gradient, score_sums, distance_sums = state
-    pattern = tl.arange(0, BLOCK_M)[:, None] - tl.arange(0, BLOCK_N)[None, :]
+    columns = tl.arange(0, WIDTH)
     for first in tl.range(start, stop, BLOCK_N):
-        other = load_rows(base, first, stride, num_tokens, width, MASKED, EVEN_WIDTH, BLOCK_N, WIDTH)
-        other_norms = load_line(norm_base, first, num_tokens, 0.0, MASKED, BLOCK_N) * factor
+        others = first + tl.arange(0, BLOCK_N)
+        other = load_rows(base, others, columns, stride, num_tokens, width, MASKED, EVEN_WIDTH)
+        other_norms = tl.load(norm_base + others, mask=others < num_tokens, other=0.0) * factor
         logits = content_logits(tile, other, norms, other_norms, factor, True, PRECISION)
-        lags = (first_row - first) + pattern
-        inside = (tl.arange(0, BLOCK_N) < num_tokens - first)[None, :]
         if FIXED_PEAK:
             kernel = tl.exp2(logits)
         symmetric = tl.zeros_like(logits)
@@ -79,13 +69,16 @@ def _gather_gradient(
             else:
                 weights = tl.exp2(logits - lse[:, None])
             if MASKED:
-                visible = visible_pairs(lags, inside, alone[:, None], window, CAUSAL, WINDOW, EXCLUDE_SELF)
+                visible = visible_pairs(
+                    rows[:, None], others[None, :], alone[:, None], num_tokens, window, CAUSAL, WINDOW,
+                    EXCLUDE_SELF,
+                )  # fmt: skip
                 weights = tl.where(visible, weights, 0.0)
             grad_weights = tl.dot(grad_out, tl.trans(other), input_precision=PRECISION)
             symmetric = weights * (grad_weights - delta[:, None])
         if SEEN:
-            other_lse = load_log_sums(lse_base, first, num_tokens, MASKED, BLOCK_N)
-            other_delta = load_line(delta_base, first, num_tokens, 0.0, MASKED, BLOCK_N)
+            other_lse = load_log_sums(lse_base, others, num_tokens, MASKED)
+            other_delta = tl.load(delta_base + others, mask=others < num_tokens, other=0.0)
             if FIXED_PEAK:
                 weights = kernel * tl.exp2(-other_lse)[None, :]
             else:
@@ -93,11 +86,14 @@ def _gather_gradient(
             if MASKED:
                 other_alone = False
                 if EXCLUDE_SELF:
-                    other_alone = (load_line(alone_base, first, num_tokens, 0, True, BLOCK_N) != 0)[None, :]
-                visible = visible_pairs(-lags, inside, other_alone, window, CAUSAL, WINDOW, EXCLUDE_SELF)
+                    other_alone = (tl.load(alone_base + others, mask=others < num_tokens, other=0) != 0)[None, :]
+                visible = visible_pairs(
+                    others[None, :], rows[:, None], other_alone, num_tokens, window, CAUSAL, WINDOW,
+                    EXCLUDE_SELF,
+                )  # fmt: skip
                 weights = tl.where(visible, weights, 0.0)
             other_grad_out = load_rows(
-                grad_out_base, first, grad_out_stride, num_tokens, width, MASKED, EVEN_WIDTH, BLOCK_N, WIDTH
+                grad_out_base, others, columns, grad_out_stride, num_tokens, width, MASKED, EVEN_WIDTH
             )
             gradient = tl.dot(weights.to(other.dtype), other_grad_out, gradient, input_precision=PRECISION)
             grad_weights = tl.dot(tile, tl.trans(other_grad_out), input_precision=PRECISION)
@@ -144,21 +140,24 @@ def one_tensor_gradient_kernel(
     pair = tl.program_id(0) // num_blocks
     batch = (pair // num_heads).to(tl.int64)
     head = pair % num_heads
+    rows = first_row + tl.arange(0, BLOCK_M)
+    inside = rows < num_tokens
+    columns = tl.arange(0, WIDTH)
     line = pair.to(tl.int64) * num_tokens
     base = features_ptr + batch * strides[0] + head * strides[1]
     grad_out_base = grad_out_ptr + batch * grad_out_strides[0] + head * grad_out_strides[1]
     precision = tl.load(precision_ptr + head)
     factor = precision * LOG2E
-    tile = load_rows(base, first_row, strides[2], num_tokens, width, True, EVEN_WIDTH, BLOCK_M, WIDTH)
+    tile = load_rows(base, rows, columns, strides[2], num_tokens, width, True, EVEN_WIDTH)
     grad_out = load_rows(
-        grad_out_base, first_row, grad_out_strides[2], num_tokens, width, True, EVEN_WIDTH, BLOCK_M, WIDTH
+        grad_out_base, rows, columns, grad_out_strides[2], num_tokens, width, True, EVEN_WIDTH
     )
-    norms = load_line(norm_ptr + line, first_row, num_tokens, 0.0, True, BLOCK_M) * factor
-    lse = load_log_sums(lse_ptr + line, first_row, num_tokens, True, BLOCK_M)
-    delta = load_line(delta_ptr + line, first_row, num_tokens, 0.0, True, BLOCK_M)
+    norms = tl.load(norm_ptr + line + rows, mask=inside, other=0.0) * factor
+    lse = load_log_sums(lse_ptr + line, rows, num_tokens, True)
+    delta = tl.load(delta_ptr + line + rows, mask=inside, other=0.0)
     alone = tl.zeros((BLOCK_M,), tl.int1)
     if EXCLUDE_SELF:
-        alone = load_line(alone_ptr + line, first_row, num_tokens, 0, True, BLOCK_M) != 0
+        alone = tl.load(alone_ptr + line + rows, mask=inside, other=0) != 0
 
     state = (
         tl.zeros((BLOCK_M, WIDTH), tl.float32),
@@ -170,26 +169,23 @@ def one_tensor_gradient_kernel(
     )
     if WINDOW:
         state = _gather_gradient(
-            state, tile, grad_out, norms, lse, delta, alone, first_row, base, grad_out_base, norm_ptr + line,
+            state, tile, grad_out, norms, lse, delta, alone, rows, base, grad_out_base, norm_ptr + line,
             lse_ptr + line, delta_ptr + line, alone_ptr + line, factor, precision, start,
             tl.minimum(full_start, stop), strides[2], grad_out_strides[2], num_tokens, window, width, True,
-            True, not CAUSAL, FIXED_PEAK, CAUSAL, WINDOW, EXCLUDE_SELF, PRECISION, BLOCK_M, BLOCK_N, WIDTH,
-            EVEN_WIDTH,
+            True, not CAUSAL, FIXED_PEAK, CAUSAL, WINDOW, EXCLUDE_SELF, PRECISION, BLOCK_N, WIDTH, EVEN_WIDTH,
         )  # fmt: skip
     if CAUSAL or not EXCLUDE_SELF:
         state = _gather_gradient(
-            state, tile, grad_out, norms, lse, delta, alone, first_row, base, grad_out_base, norm_ptr + line,
+            state, tile, grad_out, norms, lse, delta, alone, rows, base, grad_out_base, norm_ptr + line,
             lse_ptr + line, delta_ptr + line, alone_ptr + line, factor, precision, full_start, full_stop,
             strides[2], grad_out_strides[2], num_tokens, window, width, False,
-            True, not CAUSAL, FIXED_PEAK, CAUSAL, WINDOW, EXCLUDE_SELF, PRECISION, BLOCK_M, BLOCK_N, WIDTH,
-            EVEN_WIDTH,
+            True, not CAUSAL, FIXED_PEAK, CAUSAL, WINDOW, EXCLUDE_SELF, PRECISION, BLOCK_N, WIDTH, EVEN_WIDTH,
         )  # fmt: skip
     state = _gather_gradient(
-        state, tile, grad_out, norms, lse, delta, alone, first_row, base, grad_out_base, norm_ptr + line,
+        state, tile, grad_out, norms, lse, delta, alone, rows, base, grad_out_base, norm_ptr + line,
         lse_ptr + line, delta_ptr + line, alone_ptr + line, factor, precision, full_stop, stop,
         strides[2], grad_out_strides[2], num_tokens, window, width, True,
-        True, not CAUSAL, FIXED_PEAK, CAUSAL, WINDOW, EXCLUDE_SELF, PRECISION, BLOCK_M, BLOCK_N, WIDTH,
-            EVEN_WIDTH,
+        True, not CAUSAL, FIXED_PEAK, CAUSAL, WINDOW, EXCLUDE_SELF, PRECISION, BLOCK_N, WIDTH, EVEN_WIDTH,
     )  # fmt: skip
     if CAUSAL:
         # The tokens after the rows, which see them: masked around the rows' own places and at the far end.
@@ -201,32 +197,30 @@ def one_tensor_gradient_kernel(
             full_stop = tl.minimum(full_stop, first_row + window)
         full_stop = tl.maximum(full_stop // BLOCK_N * BLOCK_N, full_start)
         state = _gather_gradient(
-            state, tile, grad_out, norms, lse, delta, alone, first_row, base, grad_out_base, norm_ptr + line,
+            state, tile, grad_out, norms, lse, delta, alone, rows, base, grad_out_base, norm_ptr + line,
             lse_ptr + line, delta_ptr + line, alone_ptr + line, factor, precision, start,
             tl.minimum(full_start, stop), strides[2], grad_out_strides[2], num_tokens, window, width, True,
-            False, True, FIXED_PEAK, CAUSAL, WINDOW, EXCLUDE_SELF, PRECISION, BLOCK_M, BLOCK_N, WIDTH,
-            EVEN_WIDTH,
+            False, True, FIXED_PEAK, CAUSAL, WINDOW, EXCLUDE_SELF, PRECISION, BLOCK_N, WIDTH, EVEN_WIDTH,
         )  # fmt: skip
         state = _gather_gradient(
-            state, tile, grad_out, norms, lse, delta, alone, first_row, base, grad_out_base, norm_ptr + line,
+            state, tile, grad_out, norms, lse, delta, alone, rows, base, grad_out_base, norm_ptr + line,
             lse_ptr + line, delta_ptr + line, alone_ptr + line, factor, precision, full_start, full_stop,
             strides[2], grad_out_strides[2], num_tokens, window, width, False,
-            False, True, FIXED_PEAK, CAUSAL, WINDOW, EXCLUDE_SELF, PRECISION, BLOCK_M, BLOCK_N, WIDTH,
-            EVEN_WIDTH,
+            False, True, FIXED_PEAK, CAUSAL, WINDOW, EXCLUDE_SELF, PRECISION, BLOCK_N, WIDTH, EVEN_WIDTH,
         )  # fmt: skip
         state = _gather_gradient(
-            state, tile, grad_out, norms, lse, delta, alone, first_row, base, grad_out_base, norm_ptr + line,
+            state, tile, grad_out, norms, lse, delta, alone, rows, base, grad_out_base, norm_ptr + line,
             lse_ptr + line, delta_ptr + line, alone_ptr + line, factor, precision, full_stop, stop,
             strides[2], grad_out_strides[2], num_tokens, window, width, True,
-            False, True, FIXED_PEAK, CAUSAL, WINDOW, EXCLUDE_SELF, PRECISION, BLOCK_M, BLOCK_N, WIDTH,
-            EVEN_WIDTH,
+            False, True, FIXED_PEAK, CAUSAL, WINDOW, EXCLUDE_SELF, PRECISION, BLOCK_N, WIDTH, EVEN_WIDTH,
         )  # fmt: skip
     gradient, score_sums, distance_sums = state
     gradient -= score_sums[:, None] * tile.to(tl.float32)
     # Every pair was met from both its ends.
-    rows = first_row + tl.arange(0, BLOCK_M)
-    tl.store(distance_sum_ptr + line + rows, 0.5 * distance_sums, mask=rows < num_tokens)
-    store_rows(
-        gradient_ptr + batch * gradient_strides[0] + head * gradient_strides[1],
-        first_row, gradient_strides[2], num_tokens, width, gradient, BLOCK_M, WIDTH,
+    tl.store(distance_sum_ptr + line + rows, 0.5 * distance_sums, mask=inside)
+    tl.store(
+        gradient_ptr + batch * gradient_strides[0] + head * gradient_strides[1]
+        + rows.to(tl.int64)[:, None] * gradient_strides[2] + columns[None, :],
+        gradient.to(gradient_ptr.dtype.element_ty),
+        mask=inside[:, None] & (columns < width)[None, :],
     )  # fmt: skip

@@ -16,9 +16,7 @@ from nadaraya.attention.triton.tiles import (
     diagonal_sums,
     key_ranges,
     lag_bias,
-    load_line,
     load_rows,
-    store_rows,
     visible_pairs,
 )
 
@@ -32,7 +30,8 @@ def _gather_gradients(
     lse,
     delta,
     alone,
-    first_position,
+    rows,
+    first_row,
     key_base,
     value_base,
     key_norm_base,
@@ -46,6 +45,7 @@ def _gather_gradients(
     key_stride,
     value_stride,
     num_keys,
+    offset,
     window,
     width,
     value_width,
@@ -59,7 +59,6 @@ def _gather_gradients(
     WINDOW: tl.constexpr,
     EXCLUDE_SELF: tl.constexpr,
     PRECISION: tl.constexpr,
-    BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     WIDTH: tl.constexpr,
     VALUE_WIDTH: tl.constexpr,
@@ -68,39 +67,40 @@ def _gather_gradients(
 ):
     """Takes the keys start … stop − 1 into the gradients of a block of queries."""
     grad_query, score_sums, distance_sums, lower = state
-    pattern = tl.arange(0, BLOCK_M)[:, None] - tl.arange(0, BLOCK_N)[None, :]
     for first in tl.range(start, stop, BLOCK_N):
-        key = load_rows(key_base, first, key_stride, num_keys, width, MASKED, EVEN_WIDTH, BLOCK_N, WIDTH)
+        keys = first + tl.arange(0, BLOCK_N)
+        key = load_rows(
+            key_base, keys, tl.arange(0, WIDTH), key_stride, num_keys, width, MASKED, EVEN_WIDTH
+        )
         if ONE_TENSOR:
             value = key
         else:
             value = load_rows(
-                value_base, first, value_stride, num_keys, value_width, MASKED, EVEN_VALUE_WIDTH, BLOCK_N,
-                VALUE_WIDTH,
+                value_base, keys, tl.arange(0, VALUE_WIDTH), value_stride, num_keys, value_width, MASKED,
+                EVEN_VALUE_WIDTH,
             )  # fmt: skip
         key_norms = tl.zeros((BLOCK_N,), tl.float32)
         if GAUSSIAN:
-            key_norms = load_line(key_norm_base, first, num_keys, 0.0, MASKED, BLOCK_N) * factor
+            key_norms = tl.load(key_norm_base + keys, mask=keys < num_keys, other=0.0) * factor
         content = content_logits(query, key, query_norms, key_norms, factor, GAUSSIAN, PRECISION)
         logits = content
-        lag = first_position - first
         if TABLE:
-            logits += lag_bias(table, lag, pattern)
+            logits += lag_bias(table, (rows + offset)[:, None], keys[None, :])
         weights = tl.exp2(logits - lse[:, None])
         if HIDDEN:
-            hidden = load_line(hidden_base, first, num_keys, 1, MASKED, BLOCK_N) != 0
+            hidden = tl.load(hidden_base + keys, mask=keys < num_keys, other=1) != 0
             weights = tl.where(hidden[None, :], 0.0, weights)
         if MASKED:
-            inside = (tl.arange(0, BLOCK_N) < num_keys - first)[None, :]
             visible = visible_pairs(
-                lag + pattern, inside, alone[:, None], window, CAUSAL, WINDOW, EXCLUDE_SELF
-            )
+                (rows + offset)[:, None], keys[None, :], alone[:, None], num_keys, window, CAUSAL, WINDOW,
+                EXCLUDE_SELF,
+            )  # fmt: skip
             weights = tl.where(visible, weights, 0.0)
         grad_weights = tl.dot(grad_out, tl.trans(value), input_precision=PRECISION)
         grad_scores = weights * (grad_weights - delta[:, None])
         if TABLE_GRAD:
             upper, below = diagonal_sums(grad_scores, BLOCK_N)
-            places = partial + lag + tl.arange(0, BLOCK_N)
+            places = partial + (first_row + offset - first) + tl.arange(0, BLOCK_N)
             tl.store(places, tl.load(places) + upper + lower)
             lower = below
         if GAUSSIAN:
@@ -175,6 +175,7 @@ def query_gradient_kernel(
     table = table_ptr + head * table_stride + table_zero
     partial = partial_ptr + tl.program_id(0).to(tl.int64) * partial_stride + table_zero
     num_blocks = tl.cdiv(num_queries, BLOCK_M)
+    columns = tl.arange(0, WIDTH)
     precision = scale
     if GAUSSIAN:
         precision = tl.load(precision_ptr + head)
@@ -190,7 +191,8 @@ def query_gradient_kernel(
         batch = (item % num_batch).to(tl.int64)
         # The last rows of a causal call see most keys: they come first.
         first_row = (num_blocks - 1 - item // num_batch) * BLOCK_M
-        first_position = first_row + offset
+        rows = first_row + tl.arange(0, BLOCK_M)
+        inside = rows < num_queries
         line = (batch * num_heads + head) * num_queries
         key_base = key_ptr + batch * key_strides[0] + group * key_strides[1]
         value_base = value_ptr + batch * value_strides[0] + group * value_strides[1]
@@ -198,21 +200,21 @@ def query_gradient_kernel(
         hidden_base = hidden_ptr + batch * num_keys
         query = load_rows(
             query_ptr + batch * query_strides[0] + head * query_strides[1],
-            first_row, query_strides[2], num_queries, width, True, EVEN_WIDTH, BLOCK_M, WIDTH,
+            rows, columns, query_strides[2], num_queries, width, True, EVEN_WIDTH,
         )  # fmt: skip
         grad_out = load_rows(
             grad_out_ptr + batch * grad_out_strides[0] + head * grad_out_strides[1],
-            first_row, grad_out_strides[2], num_queries, value_width, True, EVEN_VALUE_WIDTH, BLOCK_M,
-            VALUE_WIDTH,
+            rows, tl.arange(0, VALUE_WIDTH), grad_out_strides[2], num_queries, value_width, True,
+            EVEN_VALUE_WIDTH,
         )  # fmt: skip
         query_norms = tl.zeros((BLOCK_M,), tl.float32)
         if GAUSSIAN:
-            query_norms = load_line(query_norm_ptr + line, first_row, num_queries, 0.0, True, BLOCK_M) * factor
-        lse = load_log_sums(lse_ptr + line, first_row, num_queries, True, BLOCK_M)
-        delta = load_line(delta_ptr + line, first_row, num_queries, 0.0, True, BLOCK_M)
+            query_norms = tl.load(query_norm_ptr + line + rows, mask=inside, other=0.0) * factor
+        lse = load_log_sums(lse_ptr + line, rows, num_queries, True)
+        delta = tl.load(delta_ptr + line + rows, mask=inside, other=0.0)
         alone = tl.zeros((BLOCK_M,), tl.int1)
         if EXCLUDE_SELF:
-            alone = load_line(alone_ptr + line, first_row, num_queries, 0, True, BLOCK_M) != 0
+            alone = tl.load(alone_ptr + line + rows, mask=inside, other=0) != 0
 
         first_key, last_key = 0, num_keys
         if HIDDEN:
@@ -230,45 +232,43 @@ def query_gradient_kernel(
         )
         if WINDOW:
             state = _gather_gradients(
-                state, query, grad_out, query_norms, lse, delta, alone, first_position, key_base, value_base,
+                state, query, grad_out, query_norms, lse, delta, alone, rows, first_row, key_base, value_base,
                 key_norm_base, hidden_base, table, partial, factor, precision,
-                start, tl.minimum(full_start, stop), key_strides[2], value_strides[2], num_keys, window,
+                start, tl.minimum(full_start, stop), key_strides[2], value_strides[2], num_keys, offset, window,
                 width, value_width, True, GAUSSIAN, ONE_TENSOR, TABLE, TABLE_GRAD, HIDDEN, CAUSAL, WINDOW,
-                EXCLUDE_SELF, PRECISION, BLOCK_M, BLOCK_N, WIDTH, VALUE_WIDTH, EVEN_WIDTH,
-                EVEN_VALUE_WIDTH,
+                EXCLUDE_SELF, PRECISION, BLOCK_N, WIDTH, VALUE_WIDTH, EVEN_WIDTH, EVEN_VALUE_WIDTH,
             )  # fmt: skip
         if CAUSAL or not EXCLUDE_SELF:
             state = _gather_gradients(
-                state, query, grad_out, query_norms, lse, delta, alone, first_position, key_base, value_base,
+                state, query, grad_out, query_norms, lse, delta, alone, rows, first_row, key_base, value_base,
                 key_norm_base, hidden_base, table, partial, factor, precision,
-                full_start, full_stop, key_strides[2], value_strides[2], num_keys, window,
+                full_start, full_stop, key_strides[2], value_strides[2], num_keys, offset, window,
                 width, value_width, False, GAUSSIAN, ONE_TENSOR, TABLE, TABLE_GRAD, HIDDEN, CAUSAL, WINDOW,
-                EXCLUDE_SELF, PRECISION, BLOCK_M, BLOCK_N, WIDTH, VALUE_WIDTH, EVEN_WIDTH,
-                EVEN_VALUE_WIDTH,
+                EXCLUDE_SELF, PRECISION, BLOCK_N, WIDTH, VALUE_WIDTH, EVEN_WIDTH, EVEN_VALUE_WIDTH,
             )  # fmt: skip
         state = _gather_gradients(
-            state, query, grad_out, query_norms, lse, delta, alone, first_position, key_base, value_base,
+            state, query, grad_out, query_norms, lse, delta, alone, rows, first_row, key_base, value_base,
             key_norm_base, hidden_base, table, partial, factor, precision,
-            full_stop, stop, key_strides[2], value_strides[2], num_keys, window,
+            full_stop, stop, key_strides[2], value_strides[2], num_keys, offset, window,
             width, value_width, True, GAUSSIAN, ONE_TENSOR, TABLE, TABLE_GRAD, HIDDEN, CAUSAL, WINDOW,
-            EXCLUDE_SELF, PRECISION, BLOCK_M, BLOCK_N, WIDTH, VALUE_WIDTH, EVEN_WIDTH,
-                EVEN_VALUE_WIDTH,
+            EXCLUDE_SELF, PRECISION, BLOCK_N, WIDTH, VALUE_WIDTH, EVEN_WIDTH, EVEN_VALUE_WIDTH,
         )  # fmt: skip
         grad_query, score_sums, distance_sums, lower = state
         if TABLE_GRAD and stop > start:
             # What lies below the last tile's diagonal belongs to the next tile, which there is not.
             last_tile = start + (stop - 1 - start) // BLOCK_N * BLOCK_N
-            places = partial + (first_position - last_tile - BLOCK_N) + tl.arange(0, BLOCK_N)
+            places = partial + (first_row + offset - last_tile - BLOCK_N) + tl.arange(0, BLOCK_N)
             tl.store(places, tl.load(places) + lower)
             # The next block adds to the same places.
             tl.debug_barrier()
         if GAUSSIAN:
             grad_query -= score_sums[:, None] * query.to(tl.float32)
-            rows = first_row + tl.arange(0, BLOCK_M)
-            tl.store(distance_sum_ptr + line + rows, distance_sums, mask=rows < num_queries)
+            tl.store(distance_sum_ptr + line + rows, distance_sums, mask=inside)
         else:
             grad_query *= scale
-        store_rows(
-            grad_query_ptr + batch * grad_query_strides[0] + head * grad_query_strides[1],
-            first_row, grad_query_strides[2], num_queries, width, grad_query, BLOCK_M, WIDTH,
+        tl.store(
+            grad_query_ptr + batch * grad_query_strides[0] + head * grad_query_strides[1]
+            + rows.to(tl.int64)[:, None] * grad_query_strides[2] + columns[None, :],
+            grad_query.to(grad_query_ptr.dtype.element_ty),
+            mask=inside[:, None] & (columns < width)[None, :],
         )  # fmt: skip

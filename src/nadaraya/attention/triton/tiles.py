@@ -14,32 +14,17 @@ TABLE_PADDING = 256
 _INTERPRETED = tl.constexpr(knobs.runtime.interpret)
 
 
-# Addresses are written as (one number for the tile) + (a pattern that all tiles share): the pattern is computed
-# once for a kernel and stays in few registers.
-
-
 @triton.jit
-def load_rows(
-    base,
-    first,
-    stride,
-    num_rows,
-    width,
-    CHECK_ROWS: tl.constexpr,
-    EVEN_WIDTH: tl.constexpr,
-    ROWS: tl.constexpr,
-    WIDTH: tl.constexpr,
-):
-    """Rows first … first + ROWS − 1 of a matrix whose columns are adjacent in memory; zeros outside of it."""
-    rows = tl.arange(0, ROWS)
-    columns = tl.arange(0, WIDTH)
-    pointers = (base + tl.cast(first, tl.int64) * stride) + (rows[:, None] * stride + columns[None, :])
+def load_rows(base, rows, columns, stride, num_rows, width, CHECK_ROWS: tl.constexpr, EVEN_WIDTH: tl.constexpr):
+    """Rows of a matrix whose columns are adjacent in memory; zeros outside of it."""
+    pointers = base + rows.to(tl.int64)[:, None] * stride + columns[None, :]
     if CHECK_ROWS:
         if EVEN_WIDTH:
-            tile = tl.load(pointers, mask=(rows < num_rows - first)[:, None], other=0.0)
+            tile = tl.load(pointers, mask=(rows < num_rows)[:, None], other=0.0)
         else:
-            inside = (rows < num_rows - first)[:, None] & (columns < width)[None, :]
-            tile = tl.load(pointers, mask=inside, other=0.0)
+            tile = tl.load(
+                pointers, mask=(rows < num_rows)[:, None] & (columns < width)[None, :], other=0.0
+            )
     elif EVEN_WIDTH:
         tile = tl.load(pointers)
     else:
@@ -48,36 +33,15 @@ def load_rows(
 
 
 @triton.jit
-def store_rows(base, first, stride, num_rows, width, tile, ROWS: tl.constexpr, WIDTH: tl.constexpr):
-    """Writes a tile to rows first … first + ROWS − 1 of a matrix, as far as they and the columns exist."""
-    rows = tl.arange(0, ROWS)
-    columns = tl.arange(0, WIDTH)
-    pointers = (base + tl.cast(first, tl.int64) * stride) + (rows[:, None] * stride + columns[None, :])
-    inside = (rows < num_rows - first)[:, None] & (columns < width)[None, :]
-    tl.store(pointers, tile.to(base.dtype.element_ty), mask=inside)
-
-
-@triton.jit
-def load_line(base, first, length, other, CHECK: tl.constexpr, COUNT: tl.constexpr):
-    """Entries first … first + COUNT − 1 of a line of `length` numbers, `other` beyond its end."""
-    places = tl.arange(0, COUNT)
-    if CHECK:
-        line = tl.load(base + first + places, mask=places < length - first, other=other)
-    else:
-        line = tl.load(base + first + places)
-    return line
-
-
-@triton.jit
-def lag_bias(table, lag, pattern):
-    """table[lag + pattern] for a tile whose entry (m, n) has the pattern m − n.
+def lag_bias(table, positions, keys):
+    """table[positions − keys] for a tile; `positions` and `keys` broadcast to it.
 
     A load would be coalesced in a layout of its own and brought to the layout of the matrix unit through
     shared memory. An elementwise instruction is done in that layout; and since a tile's entries depend on the
     lag alone, most of a thread's addresses are equal and the compiler keeps one load of each: for 64 keys
     18 loads a thread in place of 32.
     """
-    pointers = (table + lag) + pattern
+    pointers = table + (positions - keys)
     if _INTERPRETED:
         bias = tl.load(pointers)
     else:
@@ -103,21 +67,28 @@ def content_logits(
 
 @triton.jit
 def visible_pairs(
-    lags, inside, alone, window, CAUSAL: tl.constexpr, WINDOW: tl.constexpr, EXCLUDE_SELF: tl.constexpr
+    positions,
+    keys,
+    alone,
+    num_keys,
+    window,
+    CAUSAL: tl.constexpr,
+    WINDOW: tl.constexpr,
+    EXCLUDE_SELF: tl.constexpr,
 ):
-    """Which pairs of a tile take part, by their lag; `inside`, by the keys' existence.
+    """Which pairs of a tile take part, by their lag; `positions` and `keys` broadcast to the tile.
 
     Rows that leave-one-out leaves with nothing (`alone`) see themselves.
     """
-    visible = inside & (lags == lags)
+    visible = (keys < num_keys) & (positions == positions)
     if CAUSAL:
-        visible = visible & (lags >= 0)
+        visible = visible & (keys <= positions)
     if WINDOW:
-        visible = visible & (lags < window)
+        visible = visible & (positions - keys < window)
         if not CAUSAL:
-            visible = visible & (lags > -window)
+            visible = visible & (keys - positions < window)
     if EXCLUDE_SELF:
-        visible = visible & ((lags != 0) | alone)
+        visible = visible & ((keys != positions) | alone)
     return visible
 
 

@@ -13,6 +13,9 @@ from nadaraya.attention.transforms import is_transformed
 _DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 _WIDEST = 256
 _OLDEST = (8, 0)
+# Up to so many rows (queries × heads that share keys), and from so many keys a row, the keys are split.
+_MOST_DECODING_ROWS = 64
+_FEWEST_CACHED = 4
 
 
 def why_not(args: AttentionArguments) -> str | None:
@@ -56,12 +59,18 @@ def attention(args: AttentionArguments) -> Tensor:
     """
     if 0 in (*args.query.shape, *args.key.shape, *args.value.shape):
         return reference.attention(args)[0]
+    from nadaraya.attention.triton.decoding_operator import triton_decoding
     from nadaraya.attention.triton.launch import with_dense_rows
     from nadaraya.attention.triton.one_tensor_operator import triton_one_tensor_attention
     from nadaraya.attention.triton.operator import triton_attention
 
     window = args.window or 0
-    if _is_one_tensor(args):
+    if _decodes(args):
+        out, lse = triton_decoding(
+            with_dense_rows(args.query), with_dense_rows(args.key), with_dense_rows(args.value), args.scale,
+            args.bandwidth, args.lag_logits, args.key_padding_mask, args.causal, window, args.exclude_self,
+        )  # fmt: skip
+    elif _is_one_tensor(args):
         assert args.bandwidth is not None
         features, centre = _centred_features(args)
         out, lse, _ = triton_one_tensor_attention(
@@ -78,6 +87,14 @@ def attention(args: AttentionArguments) -> Tensor:
     if args.eps > 0.0:
         out = out * _mass_fraction(lse, args.eps).to(out.dtype)
     return out
+
+
+def _decodes(args: AttentionArguments) -> bool:
+    """Whether a few queries meet many keys, and no gradient is wanted."""
+    tensors = (args.query, args.key, args.value, args.bandwidth, args.lag_logits)
+    differentiated = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
+    rows = args.query.shape[2] * (args.query.shape[1] // args.key.shape[1])
+    return not differentiated and rows <= _MOST_DECODING_ROWS and args.key.shape[2] >= _FEWEST_CACHED * rows
 
 
 def _is_one_tensor(args: AttentionArguments) -> bool:

@@ -3,7 +3,7 @@
 import triton
 import triton.language as tl
 
-from nadaraya.attention.triton.tiles import LN2, LOG2E, content_logits, key_ranges, lag_bias, load_rows, visible_pairs
+from nadaraya.attention.triton.tiles import LN2, LOG2E, content_logits, key_ranges, lag_bias, load_rows, matmul, visible_pairs
 
 
 @triton.jit
@@ -87,7 +87,7 @@ def _attend(
             value = load_rows(
                 value_base, keys, value_columns, value_stride, num_keys, value_width, MASKED, EVEN_VALUE_WIDTH
             )
-        out = tl.dot(weights.to(value.dtype), value, out, input_precision=PRECISION)
+        out = matmul(weights.to(value.dtype), value, out, PRECISION)
     return out, total, peak
 
 

@@ -3,7 +3,7 @@
 import triton
 import triton.language as tl
 
-from nadaraya.attention.triton.tiles import LOG2E, content_logits, lag_bias, load_rows, visible_pairs
+from nadaraya.attention.triton.tiles import LOG2E, content_logits, lag_bias, load_rows, matmul, visible_pairs
 
 
 @triton.jit
@@ -121,14 +121,14 @@ def _gather_gradients(
             grad_out_base, rows, tl.arange(0, VALUE_WIDTH), grad_out_stride, num_queries, value_width, MASKED,
             EVEN_VALUE_WIDTH,
         )  # fmt: skip
-        grad_value = tl.dot(weights.to(grad_out.dtype), grad_out, grad_value, input_precision=PRECISION)
+        grad_value = matmul(weights.to(grad_out.dtype), grad_out, grad_value, PRECISION)
         delta = tl.load(delta_base + rows, mask=rows < num_queries, other=0.0)
-        grad_weights = tl.dot(value, tl.trans(grad_out), input_precision=PRECISION)
+        grad_weights = matmul(value, tl.trans(grad_out), None, PRECISION)
         grad_scores = weights * (grad_weights - delta[None, :])
         if GAUSSIAN:
             grad_scores *= precision
         rounded = grad_scores.to(query.dtype)
-        grad_key = tl.dot(rounded, query, grad_key, input_precision=PRECISION)
+        grad_key = matmul(rounded, query, grad_key, PRECISION)
         if GAUSSIAN:
             # Of the rounded numbers: both terms of Σ dS (q − k) must hold the same dS.
             score_sums += tl.sum(rounded.to(tl.float32), 1)

@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 
 from nadaraya.attention.triton.gradients import load_log_sums
-from nadaraya.attention.triton.tiles import LOG2E, content_logits, key_ranges, load_rows, visible_pairs
+from nadaraya.attention.triton.tiles import LOG2E, content_logits, key_ranges, load_rows, matmul, visible_pairs
 
 
 @triton.jit
@@ -74,7 +74,7 @@ def _gather_gradient(
                     EXCLUDE_SELF,
                 )  # fmt: skip
                 weights = tl.where(visible, weights, 0.0)
-            grad_weights = tl.dot(grad_out, tl.trans(other), input_precision=PRECISION)
+            grad_weights = matmul(grad_out, tl.trans(other), None, PRECISION)
             symmetric = weights * (grad_weights - delta[:, None])
         if SEEN:
             other_lse = load_log_sums(lse_base, others, num_tokens, MASKED)
@@ -95,12 +95,12 @@ def _gather_gradient(
             other_grad_out = load_rows(
                 grad_out_base, others, columns, grad_out_stride, num_tokens, width, MASKED, EVEN_WIDTH
             )
-            gradient = tl.dot(weights.to(other.dtype), other_grad_out, gradient, input_precision=PRECISION)
-            grad_weights = tl.dot(tile, tl.trans(other_grad_out), input_precision=PRECISION)
+            gradient = matmul(weights.to(other.dtype), other_grad_out, gradient, PRECISION)
+            grad_weights = matmul(tile, tl.trans(other_grad_out), None, PRECISION)
             symmetric += weights * (grad_weights - other_delta[None, :])
         distance_sums += tl.sum(symmetric * logits, 1)
         rounded = (symmetric * precision).to(other.dtype)
-        gradient = tl.dot(rounded, other, gradient, input_precision=PRECISION)
+        gradient = matmul(rounded, other, gradient, PRECISION)
         # Of the rounded numbers: both terms of Σ T (x_j − x_i) must hold the same T.
         score_sums += tl.sum(rounded.to(tl.float32), 1)
     return gradient, score_sums, distance_sums

@@ -17,6 +17,7 @@ from nadaraya.attention.triton.tiles import (
     key_ranges,
     lag_bias,
     load_rows,
+    matmul,
     visible_pairs,
 )
 
@@ -96,7 +97,7 @@ def _gather_gradients(
                 EXCLUDE_SELF,
             )  # fmt: skip
             weights = tl.where(visible, weights, 0.0)
-        grad_weights = tl.dot(grad_out, tl.trans(value), input_precision=PRECISION)
+        grad_weights = matmul(grad_out, tl.trans(value), None, PRECISION)
         grad_scores = weights * (grad_weights - delta[:, None])
         if TABLE_GRAD:
             upper, below = diagonal_sums(grad_scores, BLOCK_N)
@@ -107,7 +108,7 @@ def _gather_gradients(
             distance_sums += tl.sum(grad_scores * content, 1)
             grad_scores *= precision
         rounded = grad_scores.to(key.dtype)
-        grad_query = tl.dot(rounded, key, grad_query, input_precision=PRECISION)
+        grad_query = matmul(rounded, key, grad_query, PRECISION)
         if GAUSSIAN:
             # Of the rounded numbers: both terms of Σ dS (k − q) must hold the same dS.
             score_sums += tl.sum(rounded.to(tl.float32), 1)

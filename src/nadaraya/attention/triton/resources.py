@@ -25,6 +25,7 @@ from nadaraya.attention.triton.forward import forward_kernel
 from nadaraya.attention.triton.gradients import key_value_gradient_kernel
 from nadaraya.attention.triton.one_tensor import one_tensor_gradient_kernel
 from nadaraya.attention.triton.query_gradient import query_gradient_kernel
+from nadaraya.errors import InputError
 
 _KERNELS: dict[Kernel, JITFunction] = {
     "forward": forward_kernel,
@@ -37,6 +38,8 @@ _TENSORS = re.compile(r"(query|key|value|out|grad_out|grad_query|grad_key|grad_v
 _POINTER_TYPES = {"alone_ptr": "*i8", "hidden_ptr": "*u8", "range_ptr": "*i32"}
 _TYPE_NAMES = {torch.float16: "fp16", torch.bfloat16: "bf16", torch.float32: "fp32"}
 _MATRIX_INSTRUCTIONS = ("HGMMA", "HMMA", "QGMMA", "IMMA", "UTCHMMA", "UTCMMA")
+_SPILLS = ("LDL", "STL")
+_INSTRUCTION = re.compile(r"^\s+/\*([0-9a-f]+)\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9]*)(.*?);", re.MULTILINE)
 _WARP_REGISTERS = 65_536
 _THREADS_PER_WARP = 32
 
@@ -47,6 +50,7 @@ class Resources:
 
     registers: int  # of a thread
     spills: int  # instructions that move registers to local memory and back
+    loop_spills: int  # those among them in the loops over tiles, where they would cost time
     shared_memory: int  # bytes of a program
     instructions: Counter[str]  # by opcode, whole kernel
 
@@ -116,6 +120,9 @@ def compile_kernel(
             attributes[(index,)] = [["tt.divisibility", 16]]
         else:
             signature[name] = "fp32" if name == "scale" else "i32"
+    unknown = [name for name in options if name.upper() not in signature]
+    if unknown:
+        raise InputError(f"kernel {kernel!r} has no switch {unknown[0]!r}")
     constants = {name: value for name, value in constants.items() if name in signature}
     source = ASTSource(function, signature=signature, constexprs=constants, attrs=attributes)
     compiled = triton.compile(
@@ -123,28 +130,50 @@ def compile_kernel(
         target=GPUTarget("cuda", 10 * capability[0] + capability[1], _THREADS_PER_WARP),
         options={"num_warps": config.num_warps, "num_stages": config.num_stages},
     )
-    registers, instructions = _read_machine_code(compiled.asm["cubin"])
+    registers, code = _disassemble(compiled.asm["cubin"])
+    opcodes = [opcode for _, opcode, _ in code]
     return Resources(
         registers=registers,
-        spills=instructions["LDL"] + instructions["STL"],
+        spills=sum(opcode in _SPILLS for opcode in opcodes),
+        loop_spills=sum(opcodes[place] in _SPILLS for place in _tile_loops(code)),
         shared_memory=compiled.metadata.shared,
-        instructions=instructions,
+        instructions=Counter(opcodes),
     )
 
 
-def _read_machine_code(cubin: bytes) -> tuple[int, Counter[str]]:
-    """Registers of a thread, and how often each opcode occurs."""
+def _disassemble(cubin: bytes) -> tuple[int, list[tuple[int, str, str]]]:
+    """Registers of a thread, and the machine code as (address, opcode, operands)."""
     tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(cubin)
         file.flush()
         usage = _output(tool, "-res-usage", file.name)
-        code = _output(tool, "-sass", file.name)
+        text = _output(tool, "-sass", file.name)
     registers = re.search(r"\bREG:(\d+)", usage)
     if registers is None:
         raise RuntimeError(f"{tool.name} did not tell the registers: {usage[:200]!r}")
-    opcodes = re.findall(r"^\s+/\*[0-9a-f]+\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9]*)", code, re.MULTILINE)
-    return int(registers[1]), Counter(opcodes)
+    return int(registers[1]), [(int(at, 16), opcode, rest) for at, opcode, rest in _INSTRUCTION.findall(text)]
+
+
+def _tile_loops(code: list[tuple[int, str, str]]) -> set[int]:
+    """Places of the instructions inside innermost loops that hold matrix instructions."""
+    places = {address: place for place, (address, _, _) in enumerate(code)}
+    loops = []
+    for place, (address, opcode, rest) in enumerate(code):
+        target = re.search(r"\b0x([0-9a-f]+)", rest) if opcode == "BRA" else None
+        if target is not None and int(target[1], 16) < address:
+            loops.append((places[int(target[1], 16)], place))
+    innermost = [
+        (start, stop)
+        for start, stop in loops
+        if not any(start <= a and b < stop or start < a and b <= stop for a, b in loops)
+    ]
+    return {
+        place
+        for start, stop in innermost
+        if any(code[place][1] in _MATRIX_INSTRUCTIONS for place in range(start, stop))
+        for place in range(start, stop + 1)
+    }
 
 
 def _output(tool: Path, *arguments: str) -> str:

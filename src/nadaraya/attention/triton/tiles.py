@@ -33,6 +33,16 @@ def load_rows(base, rows, columns, stride, num_rows, width, CHECK_ROWS: tl.const
 
 
 @triton.jit
+def matmul(a, b, accumulator, PRECISION: tl.constexpr):
+    """a @ b + accumulator in float32."""
+    if _INTERPRETED:
+        # The interpreter keeps bfloat16 as its bits and would multiply those.
+        a = a.to(tl.float32)
+        b = b.to(tl.float32)
+    return tl.dot(a, b, accumulator, input_precision=PRECISION)
+
+
+@triton.jit
 def lag_bias(table, positions, keys):
     """table[positions − keys] for a tile; `positions` and `keys` broadcast to it.
 
@@ -56,7 +66,7 @@ def content_logits(
     row_tile, column_tile, row_norms, column_norms, factor, GAUSSIAN: tl.constexpr, PRECISION: tl.constexpr
 ):
     """factor·⟨row, column⟩, or −factor·‖row − column‖²/2 from norms that hold factor·‖·‖²/2."""
-    logits = tl.dot(row_tile, tl.trans(column_tile), input_precision=PRECISION)
+    logits = matmul(row_tile, tl.trans(column_tile), None, PRECISION)
     if GAUSSIAN:
         # Rounding could make a distance negative, and a narrow bandwidth would blow that up.
         logits = tl.minimum(logits * factor - (row_norms[:, None] + column_norms[None, :]), 0.0)

@@ -1,0 +1,87 @@
+"""A few queries against many cached keys, as a PyTorch operator without gradients."""
+
+import torch
+from torch import Tensor
+
+from nadaraya.attention.triton.decoding import decoding_kernel, merging_kernel
+from nadaraya.attention.triton.launch import (
+    empty_output,
+    hidden_keys,
+    kernel_table,
+    num_multiprocessors,
+    on_device,
+    padded_width,
+    precision_of,
+    strides,
+)
+from nadaraya.attention.triton.operator import Masks, is_same, width_options
+
+_FEWEST_ROWS = 16  # of a matrix product
+_BLOCK_BYTES = 16_384  # of keys in one tile
+_PROGRAMS_PER_MULTIPROCESSOR = 8
+_FEWEST_TILES = 4  # of a split: fewer would not pay for the merging
+_MOST_SPLITS = 128
+
+
+@torch.library.custom_op("nadaraya::triton_decoding", mutates_args=())
+def triton_decoding(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    scale: float,
+    bandwidth: Tensor | None,
+    table: Tensor | None,
+    padding: Tensor | None,
+    causal: bool,
+    window: int,
+    exclude_self: bool,
+) -> tuple[Tensor, Tensor]:
+    """`triton_attention` for at most 64 rows (queries × query heads of a key-value head), without gradients.
+
+    The keys are split among programs, whose parts are merged by a second kernel. Keys and values that are the same
+    numbers in memory, as in the cache of Gaussian kernel attention, are read once.
+
+    Returns:
+        The output (B, H, Nq, e) and the log-sum-exp (B, H, Nq).
+    """
+    batch, num_heads, num_queries, width = query.shape
+    num_groups, num_keys, value_width = value.shape[1:]
+    group_size = num_heads // num_groups
+    masks = Masks(padding, causal, window, exclude_self)
+    block = max(16, min(128, _BLOCK_BYTES // (padded_width(max(width, value_width)) * query.element_size())))
+    tiles = -(-num_keys // block)
+    wanted = -(-_PROGRAMS_PER_MULTIPROCESSOR * num_multiprocessors(query.device) // (batch * num_groups))
+    tiles_per_split = max(_FEWEST_TILES, -(-tiles // min(wanted, _MOST_SPLITS)))
+    num_splits = -(-tiles // tiles_per_split)
+    num_lines = batch * num_heads * num_queries
+    num_parts = num_splits + exclude_self
+    out = empty_output(query, value_width)
+    lse = query.new_empty(query.shape[:3], dtype=torch.float32)
+    partial_out = lse.new_empty((num_parts, num_lines, value_width))
+    partial_lse = lse.new_empty((num_parts, num_lines))
+    entries, zero, step = kernel_table(table, lse)
+    hidden, ranges = hidden_keys(padding, lse)
+    precision = lse if bandwidth is None else precision_of(bandwidth, num_heads)
+    options = width_options(query, value)
+    with on_device(query):
+        decoding_kernel[(num_splits * batch * num_groups,)](
+            query, key, value, partial_out, partial_lse, entries, hidden, ranges, precision, scale,
+            strides(query), strides(key), strides(value), num_heads, group_size, num_queries, num_keys,
+            num_splits, tiles_per_split * block, num_lines, zero, step, window, width, value_width,
+            GAUSSIAN=bandwidth is not None,
+            CENTRED=bandwidth is not None and query.dtype == torch.float32,
+            ONE_TENSOR=is_same(key, value), TABLE=table is not None, HIDDEN=padding is not None,
+            BLOCK_M=max(_FEWEST_ROWS, 1 << (group_size * num_queries - 1).bit_length()), BLOCK_N=block,
+            **masks.options, **options, num_warps=4, num_stages=3,
+        )  # fmt: skip
+        merging_kernel[(num_lines,)](
+            partial_out, partial_lse, out, lse, strides(out), num_heads, num_queries, num_splits, num_lines,
+            value_width, EXCLUDE_SELF=exclude_self, SPLITS=1 << (num_splits - 1).bit_length(),
+            VALUE_WIDTH=options["VALUE_WIDTH"], num_warps=4,
+        )  # fmt: skip
+    return out, lse
+
+
+@triton_decoding.register_fake
+def _(query, key, value, scale, bandwidth, table, padding, causal, window, exclude_self):  # type: ignore[no-untyped-def]
+    return empty_output(query, value.shape[3]), query.new_empty(query.shape[:3], dtype=torch.float32)

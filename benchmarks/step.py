@@ -3,21 +3,21 @@
     python benchmarks/step.py [--variants rope gpa-rope …] [--width 128 512] [--json FILE]
     python benchmarks/step.py --device cuda --width 512 --batch 256 --compile
 
-A step is forward, backward, clipping and AdamW of the character GPT (4 layers, 4 heads, context 256), on a GPU
-under bfloat16 autocast as in training. Width 512 and batch 256 are the papers' model and batch. A variant that
-cannot run is reported with its reason.
+A step is forward, backward, clipping and AdamW of the character GPT (4 layers, 4 heads, context 256), on a
+GPU under bfloat16 autocast as in training. Width 512 is the papers' model. A variant that cannot run is
+reported with its reason.
 """
 
 import argparse
-import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from timing import alternate, as_json, as_table, environment, why_it_fails
+from timing import alternate, as_json, as_table, environment, why_it_fails, write_json
 
+from nadaraya import variants
 from nadaraya.models import KernelGPTConfig, KernelGPTForCausalLM
 
 VOCABULARY = 93
@@ -47,7 +47,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--variants", nargs="+", default=["rope", "gpa-rope", "gpa-mul", "gka-loo-bank"])
+    parser.add_argument(
+        "--variants",
+        nargs="+",
+        choices=variants.names(),
+        default=["rope", "gpa-rope", "gpa-mul", "gka-loo-bank"],
+        metavar="VARIANT",
+    )
     parser.add_argument("--width", nargs="+", type=int, default=[128, 512])
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--runs", type=int, default=15)
@@ -74,8 +80,7 @@ def main() -> None:
             print(f"{name}: {reason}")
         print(flush=True)
         if options.json:
-            options.json.parent.mkdir(parents=True, exist_ok=True)
-            options.json.write_text(json.dumps(results, indent=1) + "\n")
+            write_json(options.json, results)
 
 
 def _runnable(

@@ -1,5 +1,6 @@
 """Side-by-side timing: every case in turn, again and again, so that a drifting machine is fair to all."""
 
+import json
 import platform
 import shutil
 import statistics
@@ -136,6 +137,14 @@ def as_table(timings: dict[str, Timing], base: str) -> str:
 def as_json(timings: dict[str, Timing]) -> dict[str, Any]:
     """Timings as plain numbers for a results file."""
     return {name: asdict(timing) for name, timing in timings.items()}
+
+
+def write_json(path: Path, results: dict[str, Any]) -> None:
+    """Writes a results file as a whole: a run that is killed leaves the last complete one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_suffix(".unfinished")
+    unfinished.write_text(json.dumps(results, indent=1) + "\n")
+    unfinished.replace(path)
 
 
 def environment() -> dict[str, Any]:

@@ -117,8 +117,8 @@ def kernel_attention(
         dropout_p: probability of dropping a weight; the caller passes 0 in evaluation.
         eps: ε in the denominator (document D, equation 4); default 0.
         backend: "reference" (the definition, O(Nq·Nk) memory), "sdpa" (exact rewrites onto PyTorch's fused
-            attention, O(Nq + Nk) memory), "triton" (fused kernels for NVIDIA GPUs, O(Nq + Nk) memory), or "auto",
-            the fastest that can do the call.
+            attention, O(Nq + Nk) memory), "triton" (fused kernels for NVIDIA GPUs, O(Nq + Nk) memory), or
+            "auto", the fastest that can do the call.
         return_weights: also return the weights; only the reference has them.
 
     Returns:

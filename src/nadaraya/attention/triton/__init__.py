@@ -1,4 +1,4 @@
-"""The operator on fused GPU kernels of our own, written in Triton: O(N) memory, every gradient, deterministic.
+"""The operator on fused GPU kernels, written in Triton: O(N) memory, every gradient, deterministic.
 
 Triton is imported with the first call. Without a GPU the kernels run, slowly, in Triton's interpreter
 (TRITON_INTERPRET=1), when asked for by name.

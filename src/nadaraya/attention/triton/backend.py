@@ -1,5 +1,6 @@
 """The backend "triton" of `kernel_attention`: what it can do, and the call."""
 
+import math
 import os
 from importlib.util import find_spec
 
@@ -132,4 +133,4 @@ def _centred(args: AttentionArguments) -> tuple[Tensor, Tensor]:
 def _mass_fraction(lse: Tensor, eps: float) -> Tensor:
     """Z / (Z + ε) with Z = Σ_j κ(i,j), (B, H, Nq, 1)."""
     log_mass = torch.where(lse == -torch.inf, 0.0, lse)
-    return torch.sigmoid(log_mass - torch.log(torch.tensor(eps, dtype=lse.dtype, device=lse.device)))[..., None]
+    return torch.sigmoid(log_mass - math.log(eps))[..., None]

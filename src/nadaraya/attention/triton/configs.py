@@ -1,13 +1,35 @@
-"""Tile sizes, warps and pipeline depth of every kernel, by GPU generation and head width."""
+"""Tile sizes, warps and pipeline depth of every kernel, by GPU generation, precision and head width.
 
+They are read from a table, so that no call waits for a search. `python benchmarks/tune.py` times a few
+candidates on the GPU at hand and writes such a table; NADARAYA_TRITON_CONFIGS names one to be used in place
+of the packaged `configs.json`.
+"""
+
+import json
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Literal
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from typing import Literal, get_args
 
 import torch
 
-Kernel = Literal["forward", "key_value_gradient", "query_gradient", "table_gradient", "one_tensor_gradient"]
+from nadaraya.errors import InputError
+
+# "table_gradient" is the query's kernel when it also sums the table's gradient, with dot or Gaussian content.
+Kernel = Literal[
+    "forward",
+    "key_value_gradient",
+    "query_gradient",
+    "table_gradient",
+    "gaussian_table_gradient",
+    "one_tensor_gradient",
+]
+KERNELS: tuple[Kernel, ...] = get_args(Kernel)
+_VARIABLE = "NADARAYA_TRITON_CONFIGS"
 
 
 @dataclass(frozen=True)
@@ -21,6 +43,7 @@ class Config:
 
     @property
     def launch_options(self) -> dict[str, int]:
+        """The arguments of a launch."""
         return {
             "BLOCK_M": self.block_m,
             "BLOCK_N": self.block_n,
@@ -29,9 +52,6 @@ class Config:
         }
 
 
-# Widest head first that a line serves: (kernel, head width up to) → tiles, by generation. Compiled ahead of
-# time, none of them spills registers (tests/attention/triton/test_compilation.py).
-_HALF_PRECISION: dict[int, dict[tuple[str, int], Config]] = {}
 _chosen: dict[str, Config] = {}
 
 
@@ -48,6 +68,50 @@ def use(**configs: Config) -> Iterator[None]:
 
 
 def choose(kernel: Kernel, width: int, dtype: torch.dtype, capability: tuple[int, int]) -> Config:
+    """The tiles of a kernel.
+
+    Args:
+        kernel: its name.
+        width: the wider of the padded head widths of keys and values, 16 to 256.
+        dtype: of the tensors.
+        capability: compute capability of the GPU.
+
+    Returns:
+        Those of `use`, else of the table.
+    """
     if kernel in _chosen:
         return _chosen[kernel]
-    return Config(64, 64, 8 if width > 64 else 4, 2)
+    by_width = _table()[_generation(capability)]["single" if dtype == torch.float32 else "half"][kernel]
+    return by_width[min(known for known in by_width if known >= width)]
+
+
+def _generation(capability: tuple[int, int]) -> str:
+    """Whose settings a GPU takes: those of 8.0 fit the shared memory of all others too."""
+    return {9: "9.0", 10: "10.0"}.get(capability[0], "8.0")
+
+
+@cache
+def _table() -> dict[str, dict[str, dict[str, dict[int, Config]]]]:
+    path = os.environ.get(_VARIABLE)
+    if path is None:
+        return parse(resources.files(__package__).joinpath("configs.json").read_text(encoding="utf-8"))
+    try:
+        return parse(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InputError(
+            f"{_VARIABLE} must name a table as benchmarks/tune.py writes it; {path}: {error}"
+        ) from error
+
+
+def parse(text: str) -> dict[str, dict[str, dict[str, dict[int, Config]]]]:
+    """Generation → "half" or "single" → kernel → head width up to → tiles, from JSON."""
+    return {
+        generation: {
+            precision: {
+                kernel: {int(width): Config(*numbers) for width, numbers in kernels[kernel].items()}
+                for kernel in KERNELS
+            }
+            for precision, kernels in precisions.items()
+        }
+        for generation, precisions in json.loads(text).items()
+    }

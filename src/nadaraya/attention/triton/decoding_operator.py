@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from nadaraya.attention.triton.decoding import decoding_kernel, merging_kernel
+from nadaraya.attention.triton.kernels.decoding import decoding_kernel, merging_kernel
 from nadaraya.attention.triton.launch import (
     empty_output,
     hidden_keys,
@@ -38,8 +38,8 @@ def triton_decoding(
 ) -> tuple[Tensor, Tensor]:
     """`triton_attention` for at most 64 rows (queries × query heads of a key-value head), without gradients.
 
-    The keys are split among programs, whose parts are merged by a second kernel. Keys and values that are the same
-    numbers in memory, as in the cache of Gaussian kernel attention, are read once.
+    The keys are split among programs, whose parts are merged by a second kernel. Keys and values that are the
+    same numbers in memory, as in the cache of Gaussian kernel attention, are read once.
 
     Returns:
         The output (B, H, Nq, e) and the log-sum-exp (B, H, Nq).

@@ -1,4 +1,4 @@
-"""What every launch needs: padded widths, dense rows, the lag table and the norms as the kernels read them."""
+"""What every launch needs: padded widths, dense rows, the lag table and the norms as kernels read them."""
 
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from nadaraya.attention.triton.tiles import LOG2E, TABLE_PADDING
+from nadaraya.attention.triton.kernels.tiles import LOG2E, TABLE_PADDING
 
 # 1/σ² beyond which a Gaussian's weights are 0 or 1 for all that float32 can tell.
 _LARGEST_PRECISION = 1e30
@@ -56,7 +56,7 @@ def strides(tensor: Tensor) -> tuple[int, int, int]:
 
 
 def matmul_precision(dtype: torch.dtype) -> str:
-    """How float32 products are taken, by `torch.set_float32_matmul_precision`; halves are exact in any case."""
+    """How float32 products are taken, by `torch.set_float32_matmul_precision`; those of halves are exact."""
     if dtype == torch.float32 and torch.get_float32_matmul_precision() == "highest":
         return "tf32x3"
     return "tf32"
@@ -80,7 +80,7 @@ def kernel_table(table: Tensor | None, like: Tensor) -> tuple[Tensor, int, int]:
         like: a float32 tensor to pass in place of a table.
 
     Returns:
-        The padded table, the place of lag 0 in a row, and the step from one head's row to the next (0 if shared).
+        The padded table, the place of lag 0 in a row, and the step from row to row (0 if heads share one).
     """
     if table is None:
         return like, 0, 0

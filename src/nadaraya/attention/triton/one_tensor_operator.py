@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from nadaraya.attention.triton.kernels.one_tensor import one_tensor_gradient_kernel
 from nadaraya.attention.triton.launch import (
     half_squared_norms,
     on_device,
@@ -10,7 +11,6 @@ from nadaraya.attention.triton.launch import (
     strides,
     with_dense_rows,
 )
-from nadaraya.attention.triton.one_tensor import one_tensor_gradient_kernel
 from nadaraya.attention.triton.operator import (
     Masks,
     bandwidth_gradient,

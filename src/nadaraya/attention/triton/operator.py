@@ -10,8 +10,10 @@ import torch
 from torch import Tensor
 
 from nadaraya.attention.triton.configs import Config, Kernel, choose
-from nadaraya.attention.triton.forward import forward_kernel
-from nadaraya.attention.triton.gradients import key_value_gradient_kernel, row_sum_kernel
+from nadaraya.attention.triton.kernels.forward import forward_kernel
+from nadaraya.attention.triton.kernels.gradients import key_value_gradient_kernel, row_sum_kernel
+from nadaraya.attention.triton.kernels.query_gradient import query_gradient_kernel
+from nadaraya.attention.triton.kernels.tiles import LN2
 from nadaraya.attention.triton.launch import (
     capability,
     empty_output,
@@ -26,8 +28,6 @@ from nadaraya.attention.triton.launch import (
     strides,
     with_dense_rows,
 )
-from nadaraya.attention.triton.query_gradient import query_gradient_kernel
-from nadaraya.attention.triton.tiles import LN2
 
 _ROW_SUM_BLOCK = 64
 _TABLE_PROGRAMS_PER_MULTIPROCESSOR = 2
@@ -83,7 +83,7 @@ def launch_forward(
     masks: Masks,
     fixed_peak: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Runs the forward kernel on tensors with dense rows; `fixed_peak`: every row sees itself, at distance 0."""
+    """Runs the forward kernel; `fixed_peak`: every row sees itself, at distance 0."""
     batch, num_heads, num_queries, width = query.shape
     num_keys, value_width = value.shape[2:]
     out, lse, alone = empty_results(query, value, masks.exclude_self)
@@ -156,7 +156,8 @@ def triton_attention(
 
     Returns:
         The output (B, H, Nq, e), zero in rows that see nothing; the log-sum-exp of the logits (B, H, Nq) in
-        float32, −∞ in such rows; with `exclude_self` which rows keep themselves, (B, H, Nq) int8, else nothing.
+        float32, −∞ in such rows; with `exclude_self` which rows keep themselves, (B, H, Nq) int8, else
+        nothing.
     """
     masks = Masks(padding, causal, window, exclude_self)
     return launch_forward(query, key, value, scale, bandwidth, table, masks, fixed_peak=False)
@@ -186,9 +187,9 @@ def triton_attention_backward(
     exclude_self: bool,
     need_table: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Gradients of `triton_attention` for query, key, value, bandwidth (H,) and table (H, 2L − 1), both float32.
+    """Gradients of `triton_attention` for query, key, value, bandwidth (H,) and table (H, 2L − 1).
 
-    The last two are empty where they are not needed. Bit-identical in every run.
+    The last two are float32, and empty where they are not needed. Bit-identical in every run.
     """
     batch, num_heads, num_queries, width = query.shape
     num_keys, value_width = value.shape[2:]
@@ -219,7 +220,10 @@ def triton_attention_backward(
             strides(grad_out), strides(grad_key), strides(grad_value), num_heads, group_size, num_queries,
             num_keys, zero, step, window, width, value_width, **options, **config.launch_options,
         )  # fmt: skip
-        config = configured("table_gradient" if need_table else "query_gradient", query, value)
+        kernel: Kernel = "query_gradient"
+        if need_table:
+            kernel = "table_gradient" if bandwidth is None else "gaussian_table_gradient"
+        config = configured(kernel, query, value)
         num_programs = batch * -(-num_queries // config.block_m)
         partial = lse
         if need_table:
@@ -228,9 +232,9 @@ def triton_attention_backward(
             partial = lse.new_zeros((num_heads * num_programs, entries.shape[1]))
         query_gradient_kernel[(num_heads * num_programs,)](
             query, key, value, grad_out, grad_query, partial, distance_sums, lse, delta, alone, query_norms,
-            key_norms, entries, hidden, ranges, precision, scale, strides(query), strides(key), strides(value),
-            strides(grad_out), strides(grad_query), batch, num_heads, group_size, num_queries, num_keys,
-            num_programs, zero, step, partial.stride(0), window, width, value_width,
+            key_norms, entries, hidden, ranges, precision, scale, strides(query), strides(key),
+            strides(value), strides(grad_out), strides(grad_query), batch, num_heads, group_size,
+            num_queries, num_keys, num_programs, zero, step, partial.stride(0), window, width, value_width,
             ONE_TENSOR=is_same(key, value), TABLE_GRAD=need_table, **options, **config.launch_options,
         )  # fmt: skip
     grad_table = lse.new_empty((0,))
@@ -243,7 +247,7 @@ def triton_attention_backward(
 
 
 def empty_gradients(*tensors: Tensor) -> tuple[Tensor, ...]:
-    """Dense tensors to be filled with gradients; an expanded tensor gets one entry for each of its elements."""
+    """Dense tensors to be filled with gradients, also where the inputs are expanded."""
     return tuple(torch.empty_like(t) for t in tensors)
 
 

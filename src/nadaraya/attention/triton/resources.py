@@ -21,10 +21,10 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from nadaraya.attention.triton.configs import Config, Kernel, choose
-from nadaraya.attention.triton.forward import forward_kernel
-from nadaraya.attention.triton.gradients import key_value_gradient_kernel
-from nadaraya.attention.triton.one_tensor import one_tensor_gradient_kernel
-from nadaraya.attention.triton.query_gradient import query_gradient_kernel
+from nadaraya.attention.triton.kernels.forward import forward_kernel
+from nadaraya.attention.triton.kernels.gradients import key_value_gradient_kernel
+from nadaraya.attention.triton.kernels.one_tensor import one_tensor_gradient_kernel
+from nadaraya.attention.triton.kernels.query_gradient import query_gradient_kernel
 from nadaraya.errors import InputError
 
 _KERNELS: dict[Kernel, JITFunction] = {
@@ -32,6 +32,7 @@ _KERNELS: dict[Kernel, JITFunction] = {
     "key_value_gradient": key_value_gradient_kernel,
     "query_gradient": query_gradient_kernel,
     "table_gradient": query_gradient_kernel,
+    "gaussian_table_gradient": query_gradient_kernel,
     "one_tensor_gradient": one_tensor_gradient_kernel,
 }
 _TENSORS = re.compile(r"(query|key|value|out|grad_out|grad_query|grad_key|grad_value|features|gradient)_ptr")
@@ -97,13 +98,14 @@ def compile_kernel(
         "VALUE_WIDTH": padded,
         "EVEN_WIDTH": padded == width,
         "EVEN_VALUE_WIDTH": padded == width,
-        "TABLE_GRAD": kernel == "table_gradient",
+        "TABLE_GRAD": kernel.endswith("table_gradient"),
+        "GAUSSIAN": kernel == "gaussian_table_gradient",
         "BLOCK_M": config.block_m,
         "BLOCK_N": config.block_n,
         **{name.upper(): value for name, value in options.items()},
     }
     signature: dict[str, Any] = {}
-    attributes = {}
+    attributes: dict[tuple[int, ...], list[list[Any]]] = {}
     for index, parameter in enumerate(function.params):
         name = parameter.name
         if parameter.is_constexpr:
@@ -166,7 +168,7 @@ def _tile_loops(code: list[tuple[int, str, str]]) -> set[int]:
     innermost = [
         (start, stop)
         for start, stop in loops
-        if not any(start <= a and b < stop or start < a and b <= stop for a, b in loops)
+        if not any((start <= a and b < stop) or (start < a and b <= stop) for a, b in loops)
     ]
     return {
         place

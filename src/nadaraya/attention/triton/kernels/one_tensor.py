@@ -11,8 +11,15 @@ complete, in one accumulator.
 import triton
 import triton.language as tl
 
-from nadaraya.attention.triton.gradients import load_log_sums
-from nadaraya.attention.triton.tiles import LOG2E, content_logits, key_ranges, load_rows, matmul, visible_pairs
+from nadaraya.attention.triton.kernels.gradients import load_log_sums
+from nadaraya.attention.triton.kernels.tiles import (
+    LOG2E,
+    content_logits,
+    key_ranges,
+    load_rows,
+    matmul,
+    visible_pairs,
+)
 
 
 @triton.jit
@@ -86,7 +93,9 @@ def _gather_gradient(
             if MASKED:
                 other_alone = False
                 if EXCLUDE_SELF:
-                    other_alone = (tl.load(alone_base + others, mask=others < num_tokens, other=0) != 0)[None, :]
+                    other_alone = (tl.load(alone_base + others, mask=others < num_tokens, other=0) != 0)[
+                        None, :
+                    ]
                 visible = visible_pairs(
                     others[None, :], rows[:, None], other_alone, num_tokens, window, CAUSAL, WINDOW,
                     EXCLUDE_SELF,
@@ -167,53 +176,31 @@ def one_tensor_gradient_kernel(
     start, full_start, full_stop, stop = key_ranges(
         first_row, 0, 0, num_tokens, num_tokens, window, CAUSAL, WINDOW, EXCLUDE_SELF, BLOCK_M, BLOCK_N
     )
-    if WINDOW:
-        state = _gather_gradient(
-            state, tile, grad_out, norms, lse, delta, alone, rows, base, grad_out_base, norm_ptr + line,
-            lse_ptr + line, delta_ptr + line, alone_ptr + line, factor, precision, start,
-            tl.minimum(full_start, stop), strides[2], grad_out_strides[2], num_tokens, window, width, True,
-            True, not CAUSAL, FIXED_PEAK, CAUSAL, WINDOW, EXCLUDE_SELF, PRECISION, BLOCK_N, WIDTH, EVEN_WIDTH,
-        )  # fmt: skip
-    if CAUSAL or not EXCLUDE_SELF:
-        state = _gather_gradient(
-            state, tile, grad_out, norms, lse, delta, alone, rows, base, grad_out_base, norm_ptr + line,
-            lse_ptr + line, delta_ptr + line, alone_ptr + line, factor, precision, full_start, full_stop,
-            strides[2], grad_out_strides[2], num_tokens, window, width, False,
-            True, not CAUSAL, FIXED_PEAK, CAUSAL, WINDOW, EXCLUDE_SELF, PRECISION, BLOCK_N, WIDTH, EVEN_WIDTH,
-        )  # fmt: skip
-    state = _gather_gradient(
-        state, tile, grad_out, norms, lse, delta, alone, rows, base, grad_out_base, norm_ptr + line,
-        lse_ptr + line, delta_ptr + line, alone_ptr + line, factor, precision, full_stop, stop,
-        strides[2], grad_out_strides[2], num_tokens, window, width, True,
-        True, not CAUSAL, FIXED_PEAK, CAUSAL, WINDOW, EXCLUDE_SELF, PRECISION, BLOCK_N, WIDTH, EVEN_WIDTH,
-    )  # fmt: skip
-    if CAUSAL:
-        # The tokens after the rows, which see them: masked around the rows' own places and at the far end.
-        start, stop = first_row // BLOCK_N * BLOCK_N, num_tokens
-        full_start = tl.cdiv(first_row + BLOCK_M, BLOCK_N) * BLOCK_N
-        full_stop = num_tokens
-        if WINDOW:
-            stop = tl.minimum(stop, first_row + BLOCK_M - 1 + window)
-            full_stop = tl.minimum(full_stop, first_row + window)
-        full_stop = tl.maximum(full_stop // BLOCK_N * BLOCK_N, full_start)
-        state = _gather_gradient(
-            state, tile, grad_out, norms, lse, delta, alone, rows, base, grad_out_base, norm_ptr + line,
-            lse_ptr + line, delta_ptr + line, alone_ptr + line, factor, precision, start,
-            tl.minimum(full_start, stop), strides[2], grad_out_strides[2], num_tokens, window, width, True,
-            False, True, FIXED_PEAK, CAUSAL, WINDOW, EXCLUDE_SELF, PRECISION, BLOCK_N, WIDTH, EVEN_WIDTH,
-        )  # fmt: skip
-        state = _gather_gradient(
-            state, tile, grad_out, norms, lse, delta, alone, rows, base, grad_out_base, norm_ptr + line,
-            lse_ptr + line, delta_ptr + line, alone_ptr + line, factor, precision, full_start, full_stop,
-            strides[2], grad_out_strides[2], num_tokens, window, width, False,
-            False, True, FIXED_PEAK, CAUSAL, WINDOW, EXCLUDE_SELF, PRECISION, BLOCK_N, WIDTH, EVEN_WIDTH,
-        )  # fmt: skip
-        state = _gather_gradient(
-            state, tile, grad_out, norms, lse, delta, alone, rows, base, grad_out_base, norm_ptr + line,
-            lse_ptr + line, delta_ptr + line, alone_ptr + line, factor, precision, full_stop, stop,
-            strides[2], grad_out_strides[2], num_tokens, window, width, True,
-            False, True, FIXED_PEAK, CAUSAL, WINDOW, EXCLUDE_SELF, PRECISION, BLOCK_N, WIDTH, EVEN_WIDTH,
-        )  # fmt: skip
+    # Parts 0 to 2, the tokens that the rows see (and, without causality, are seen by): the edge of the window,
+    # the tiles inside, the other edge. Parts 3 to 5, in a causal call: the later tokens, which see the rows.
+    for part in tl.static_range(0 if WINDOW else 1, 6 if CAUSAL else 3):
+        if part == 3:
+            start, stop = first_row // BLOCK_N * BLOCK_N, num_tokens
+            full_start = tl.cdiv(first_row + BLOCK_M, BLOCK_N) * BLOCK_N
+            full_stop = num_tokens
+            if WINDOW:
+                stop = tl.minimum(stop, first_row + BLOCK_M - 1 + window)
+                full_stop = tl.minimum(full_stop, first_row + window)
+            full_stop = tl.maximum(full_stop // BLOCK_N * BLOCK_N, full_start)
+        if part % 3 == 0:
+            lower, upper = start, tl.minimum(full_start, stop)
+        elif part % 3 == 1:
+            lower, upper = full_start, full_stop
+        else:
+            lower, upper = full_stop, stop
+        if part % 3 != 1 or CAUSAL or not EXCLUDE_SELF:
+            state = _gather_gradient(
+                state, tile, grad_out, norms, lse, delta, alone, rows, base, grad_out_base, norm_ptr + line,
+                lse_ptr + line, delta_ptr + line, alone_ptr + line, factor, precision, lower, upper,
+                strides[2], grad_out_strides[2], num_tokens, window, width, part % 3 != 1, part < 3,
+                part >= 3 or not CAUSAL, FIXED_PEAK, CAUSAL, WINDOW, EXCLUDE_SELF, PRECISION, BLOCK_N,
+                WIDTH, EVEN_WIDTH,
+            )  # fmt: skip
     gradient, score_sums, distance_sums = state
     gradient -= score_sums[:, None] * tile.to(tl.float32)
     # Every pair was met from both its ends.

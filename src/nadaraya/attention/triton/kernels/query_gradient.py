@@ -9,8 +9,8 @@ the programs are added afterwards, in order: no atomic operation, the same bits 
 import triton
 import triton.language as tl
 
-from nadaraya.attention.triton.gradients import load_log_sums
-from nadaraya.attention.triton.tiles import (
+from nadaraya.attention.triton.kernels.gradients import load_log_sums
+from nadaraya.attention.triton.kernels.tiles import (
     LOG2E,
     content_logits,
     diagonal_sums,
@@ -70,9 +70,7 @@ def _gather_gradients(
     grad_query, score_sums, distance_sums, lower = state
     for first in tl.range(start, stop, BLOCK_N):
         keys = first + tl.arange(0, BLOCK_N)
-        key = load_rows(
-            key_base, keys, tl.arange(0, WIDTH), key_stride, num_keys, width, MASKED, EVEN_WIDTH
-        )
+        key = load_rows(key_base, keys, tl.arange(0, WIDTH), key_stride, num_keys, width, MASKED, EVEN_WIDTH)
         if ONE_TENSOR:
             value = key
         else:
@@ -167,7 +165,7 @@ def query_gradient_kernel(
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
 ):
-    """Gradients of every `num_programs`-th block of queries of one head, the blocks of all batch items in turn."""
+    """Gradients of every `num_programs`-th block of queries of one head, batch items in turn."""
     tl.static_assert(not TABLE_GRAD or BLOCK_M == BLOCK_N)
     head = tl.program_id(0) // num_programs
     slot = tl.program_id(0) % num_programs
@@ -182,12 +180,8 @@ def query_gradient_kernel(
         precision = tl.load(precision_ptr + head)
     factor = precision * LOG2E
     num_items = num_batch * num_blocks
-    if TABLE_GRAD:
-        num_turns = tl.cdiv(num_items - slot, num_programs)
-    else:
-        num_turns: tl.constexpr = 1
-    # Hoisted out of this loop, the addresses of the inner ones would fill the registers.
-    for turn in tl.range(0, num_turns, disable_licm=True):
+    # One turn, known as such, is no loop: the compiler would keep what it can hoist out of it in registers.
+    for turn in tl.range(0, tl.cdiv(num_items - slot, num_programs) if TABLE_GRAD else 1, disable_licm=True):
         item = slot + turn * num_programs
         batch = (item % num_batch).to(tl.int64)
         # The last rows of a causal call see most keys: they come first.
@@ -231,29 +225,21 @@ def query_gradient_kernel(
             tl.zeros((BLOCK_M,), tl.float32),
             tl.zeros((BLOCK_N,), tl.float32),
         )
-        if WINDOW:
-            state = _gather_gradients(
-                state, query, grad_out, query_norms, lse, delta, alone, rows, first_row, key_base, value_base,
-                key_norm_base, hidden_base, table, partial, factor, precision,
-                start, tl.minimum(full_start, stop), key_strides[2], value_strides[2], num_keys, offset, window,
-                width, value_width, True, GAUSSIAN, ONE_TENSOR, TABLE, TABLE_GRAD, HIDDEN, CAUSAL, WINDOW,
-                EXCLUDE_SELF, PRECISION, BLOCK_N, WIDTH, VALUE_WIDTH, EVEN_WIDTH, EVEN_VALUE_WIDTH,
-            )  # fmt: skip
-        if CAUSAL or not EXCLUDE_SELF:
-            state = _gather_gradients(
-                state, query, grad_out, query_norms, lse, delta, alone, rows, first_row, key_base, value_base,
-                key_norm_base, hidden_base, table, partial, factor, precision,
-                full_start, full_stop, key_strides[2], value_strides[2], num_keys, offset, window,
-                width, value_width, False, GAUSSIAN, ONE_TENSOR, TABLE, TABLE_GRAD, HIDDEN, CAUSAL, WINDOW,
-                EXCLUDE_SELF, PRECISION, BLOCK_N, WIDTH, VALUE_WIDTH, EVEN_WIDTH, EVEN_VALUE_WIDTH,
-            )  # fmt: skip
-        state = _gather_gradients(
-            state, query, grad_out, query_norms, lse, delta, alone, rows, first_row, key_base, value_base,
-            key_norm_base, hidden_base, table, partial, factor, precision,
-            full_stop, stop, key_strides[2], value_strides[2], num_keys, offset, window,
-            width, value_width, True, GAUSSIAN, ONE_TENSOR, TABLE, TABLE_GRAD, HIDDEN, CAUSAL, WINDOW,
-            EXCLUDE_SELF, PRECISION, BLOCK_N, WIDTH, VALUE_WIDTH, EVEN_WIDTH, EVEN_VALUE_WIDTH,
-        )  # fmt: skip
+        for part in tl.static_range(0 if WINDOW else 1, 3):
+            if part == 0:
+                first_tile, end = start, tl.minimum(full_start, stop)
+            elif part == 1:
+                first_tile, end = full_start, full_stop
+            else:
+                first_tile, end = full_stop, stop
+            if part != 1 or CAUSAL or not EXCLUDE_SELF:
+                state = _gather_gradients(
+                    state, query, grad_out, query_norms, lse, delta, alone, rows, first_row, key_base,
+                    value_base, key_norm_base, hidden_base, table, partial, factor, precision, first_tile,
+                    end, key_strides[2], value_strides[2], num_keys, offset, window, width, value_width,
+                    part != 1, GAUSSIAN, ONE_TENSOR, TABLE, TABLE_GRAD, HIDDEN, CAUSAL, WINDOW,
+                    EXCLUDE_SELF, PRECISION, BLOCK_N, WIDTH, VALUE_WIDTH, EVEN_WIDTH, EVEN_VALUE_WIDTH,
+                )  # fmt: skip
         grad_query, score_sums, distance_sums, lower = state
         if TABLE_GRAD and stop > start:
             # What lies below the last tile's diagonal belongs to the next tile, which there is not.

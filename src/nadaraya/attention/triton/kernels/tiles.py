@@ -1,4 +1,4 @@
-"""What every kernel does with one tile of BLOCK_M queries × BLOCK_N keys: logits, masks, sums along diagonals.
+"""What kernels do with one tile of BLOCK_M queries × BLOCK_N keys: logits, masks, sums along diagonals.
 
 Logits are kept in units of log 2, so that exp2 serves as the exponential.
 """
@@ -15,16 +15,16 @@ _INTERPRETED = tl.constexpr(knobs.runtime.interpret)
 
 
 @triton.jit
-def load_rows(base, rows, columns, stride, num_rows, width, CHECK_ROWS: tl.constexpr, EVEN_WIDTH: tl.constexpr):
+def load_rows(
+    base, rows, columns, stride, num_rows, width, CHECK_ROWS: tl.constexpr, EVEN_WIDTH: tl.constexpr
+):
     """Rows of a matrix whose columns are adjacent in memory; zeros outside of it."""
     pointers = base + rows.to(tl.int64)[:, None] * stride + columns[None, :]
     if CHECK_ROWS:
         if EVEN_WIDTH:
             tile = tl.load(pointers, mask=(rows < num_rows)[:, None], other=0.0)
         else:
-            tile = tl.load(
-                pointers, mask=(rows < num_rows)[:, None] & (columns < width)[None, :], other=0.0
-            )
+            tile = tl.load(pointers, mask=(rows < num_rows)[:, None] & (columns < width)[None, :], other=0.0)
     elif EVEN_WIDTH:
         tile = tl.load(pointers)
     else:
@@ -119,8 +119,8 @@ def key_ranges(
     """The tiles of keys that a block of queries sees.
 
     Returns:
-        start, full_start, full_stop, stop: all but `stop` are multiples of BLOCK_N; the tiles from `full_start`
-        to `full_stop` lie inside the keys and hide no pair by its lag.
+        start, full_start, full_stop, stop: all but `stop` are multiples of BLOCK_N; the tiles from
+        `full_start` to `full_stop` lie inside the keys and hide no pair by its lag.
     """
     start, stop = first_key, last_key
     if CAUSAL:

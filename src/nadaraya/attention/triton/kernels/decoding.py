@@ -3,7 +3,7 @@
 import triton
 import triton.language as tl
 
-from nadaraya.attention.triton.tiles import LN2, LOG2E, load_rows, matmul, visible_pairs
+from nadaraya.attention.triton.kernels.tiles import LN2, LOG2E, load_rows, matmul, visible_pairs
 
 
 @triton.jit
@@ -51,8 +51,8 @@ def decoding_kernel(
 ):
     """Output and log-sum-exp over one part of the keys, for all queries of all heads that share them.
 
-    A tile's rows are (query head of the group, query). Key norms are taken from the tiles as they pass: reading
-    the cache is what the time goes to. Leave-one-out writes each row's own pair as one part more.
+    A tile's rows are (query head of the group, query). Key norms are taken from the tiles as they pass: time
+    goes to reading the cache. Leave-one-out writes each row's own pair as one part more.
     """
     split = tl.program_id(0) % num_splits
     pair = tl.program_id(0) // num_splits
@@ -104,11 +104,20 @@ def decoding_kernel(
             value = key
         else:
             value = load_rows(
-                value_base, keys, value_columns, value_strides[2], num_keys, value_width, True, EVEN_VALUE_WIDTH
+                value_base,
+                keys,
+                value_columns,
+                value_strides[2],
+                num_keys,
+                value_width,
+                True,
+                EVEN_VALUE_WIDTH,
             )
         logits = pair_logits(query, key, query_norms, centre, factors, width, GAUSSIAN, CENTRED, PRECISION)
         if TABLE:
-            places = table_ptr + table_zero + heads[:, None] * table_stride + (positions[:, None] - keys[None, :])
+            places = (
+                table_ptr + table_zero + heads[:, None] * table_stride + (positions[:, None] - keys[None, :])
+            )
             logits += tl.load(places, mask=is_row[:, None], other=0.0)
         visible = visible_pairs(
             positions[:, None], keys[None, :], False, stop, window, CAUSAL, WINDOW, EXCLUDE_SELF
@@ -206,7 +215,9 @@ def merging_kernel(
     splits = tl.arange(0, SPLITS)
     columns = tl.arange(0, VALUE_WIDTH)
     lses = tl.load(
-        partial_lse_ptr + splits.to(tl.int64) * num_lines + line, mask=splits < num_splits, other=float("-inf")
+        partial_lse_ptr + splits.to(tl.int64) * num_lines + line,
+        mask=splits < num_splits,
+        other=float("-inf"),
     )
     peak = tl.max(lses, 0)
     weights = tl.exp2(lses - tl.where(peak == float("-inf"), 0.0, peak))

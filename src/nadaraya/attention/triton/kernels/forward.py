@@ -1,9 +1,18 @@
-"""The forward kernel: softmax over tiles of keys with a running maximum, or none where the Gaussian allows it."""
+"""The forward kernel: softmax over tiles of keys, with a running maximum where one is needed."""
 
 import triton
 import triton.language as tl
 
-from nadaraya.attention.triton.tiles import LN2, LOG2E, content_logits, key_ranges, lag_bias, load_rows, matmul, visible_pairs
+from nadaraya.attention.triton.kernels.tiles import (
+    LN2,
+    LOG2E,
+    content_logits,
+    key_ranges,
+    lag_bias,
+    load_rows,
+    matmul,
+    visible_pairs,
+)
 
 
 @triton.jit
@@ -168,33 +177,38 @@ def forward_kernel(
         first_key = tl.load(range_ptr + 2 * batch)
         last_key = tl.load(range_ptr + 2 * batch + 1)
     start, full_start, full_stop, stop = key_ranges(
-        first_row, offset, first_key, last_key, num_keys, window, CAUSAL, WINDOW, EXCLUDE_SELF, BLOCK_M, BLOCK_N
+        first_row,
+        offset,
+        first_key,
+        last_key,
+        num_keys,
+        window,
+        CAUSAL,
+        WINDOW,
+        EXCLUDE_SELF,
+        BLOCK_M,
+        BLOCK_N,
     )
     state = (
         tl.zeros((BLOCK_M, VALUE_WIDTH), tl.float32),
         tl.zeros((BLOCK_M,), tl.float32),
         tl.full((BLOCK_M,), float("-inf"), tl.float32),
     )
-    if WINDOW:
-        state = _attend(
-            state, query, query_norms, rows, key_base, value_base, key_norm_base, hidden_base, table, factor,
-            start, tl.minimum(full_start, stop), key_strides[2], value_strides[2], num_keys, offset, window,
-            width, value_width, True, GAUSSIAN, ONE_TENSOR, FIXED_PEAK, TABLE, HIDDEN, CAUSAL, WINDOW,
-            EXCLUDE_SELF, PRECISION, BLOCK_N, WIDTH, VALUE_WIDTH, EVEN_WIDTH, EVEN_VALUE_WIDTH,
-        )  # fmt: skip
-    if CAUSAL or not EXCLUDE_SELF:
-        state = _attend(
-            state, query, query_norms, rows, key_base, value_base, key_norm_base, hidden_base, table, factor,
-            full_start, full_stop, key_strides[2], value_strides[2], num_keys, offset, window,
-            width, value_width, False, GAUSSIAN, ONE_TENSOR, FIXED_PEAK, TABLE, HIDDEN, CAUSAL, WINDOW,
-            EXCLUDE_SELF, PRECISION, BLOCK_N, WIDTH, VALUE_WIDTH, EVEN_WIDTH, EVEN_VALUE_WIDTH,
-        )  # fmt: skip
-    state = _attend(
-        state, query, query_norms, rows, key_base, value_base, key_norm_base, hidden_base, table, factor,
-        full_stop, stop, key_strides[2], value_strides[2], num_keys, offset, window,
-        width, value_width, True, GAUSSIAN, ONE_TENSOR, FIXED_PEAK, TABLE, HIDDEN, CAUSAL, WINDOW,
-        EXCLUDE_SELF, PRECISION, BLOCK_N, WIDTH, VALUE_WIDTH, EVEN_WIDTH, EVEN_VALUE_WIDTH,
-    )  # fmt: skip
+    # The edge of the window, the tiles inside, the edge towards the future or the end.
+    for part in tl.static_range(0 if WINDOW else 1, 3):
+        if part == 0:
+            lower, upper = start, tl.minimum(full_start, stop)
+        elif part == 1:
+            lower, upper = full_start, full_stop
+        else:
+            lower, upper = full_stop, stop
+        if part != 1 or CAUSAL or not EXCLUDE_SELF:
+            state = _attend(
+                state, query, query_norms, rows, key_base, value_base, key_norm_base, hidden_base, table,
+                factor, lower, upper, key_strides[2], value_strides[2], num_keys, offset, window, width,
+                value_width, part != 1, GAUSSIAN, ONE_TENSOR, FIXED_PEAK, TABLE, HIDDEN, CAUSAL, WINDOW,
+                EXCLUDE_SELF, PRECISION, BLOCK_N, WIDTH, VALUE_WIDTH, EVEN_WIDTH, EVEN_VALUE_WIDTH,
+            )  # fmt: skip
     out, total, peak = state
     if FIXED_PEAK:
         peak = tl.zeros((BLOCK_M,), tl.float32)

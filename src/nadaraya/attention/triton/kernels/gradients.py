@@ -3,7 +3,14 @@
 import triton
 import triton.language as tl
 
-from nadaraya.attention.triton.tiles import LOG2E, content_logits, lag_bias, load_rows, matmul, visible_pairs
+from nadaraya.attention.triton.kernels.tiles import (
+    LOG2E,
+    content_logits,
+    lag_bias,
+    load_rows,
+    matmul,
+    visible_pairs,
+)
 
 
 @triton.jit
@@ -247,35 +254,26 @@ def key_value_gradient_kernel(
         precision = scale
         if GAUSSIAN:
             precision = tl.load(precision_ptr + head)
-            key_norms = tl.load(key_norm_ptr + pair.to(tl.int64) * num_keys + keys, mask=keys < num_keys, other=0.0)
+            key_norms = tl.load(
+                key_norm_ptr + pair.to(tl.int64) * num_keys + keys, mask=keys < num_keys, other=0.0
+            )
         factor = precision * LOG2E
         key_norms *= factor
-        if CAUSAL or WINDOW or EXCLUDE_SELF:
-            state = _gather_gradients(
-                state, key, value, key_norms, hidden, keys, query_base, grad_out_base, lse_ptr + line,
-                delta_ptr + line, alone_ptr + line, query_norm_ptr + line, table, factor, precision,
-                first, tl.minimum(full_first, last), query_strides[2], grad_out_strides[2],
-                num_queries, num_keys, offset, window, width, value_width, True, GAUSSIAN, TABLE, HIDDEN,
-                CAUSAL, WINDOW, EXCLUDE_SELF, PRECISION, BLOCK_M, WIDTH, VALUE_WIDTH, EVEN_WIDTH,
-                EVEN_VALUE_WIDTH,
-            )  # fmt: skip
-        if CAUSAL or not EXCLUDE_SELF:
-            state = _gather_gradients(
-                state, key, value, key_norms, hidden, keys, query_base, grad_out_base, lse_ptr + line,
-                delta_ptr + line, alone_ptr + line, query_norm_ptr + line, table, factor, precision,
-                full_first, full_last, query_strides[2], grad_out_strides[2],
-                num_queries, num_keys, offset, window, width, value_width, False, GAUSSIAN, TABLE, HIDDEN,
-                CAUSAL, WINDOW, EXCLUDE_SELF, PRECISION, BLOCK_M, WIDTH, VALUE_WIDTH, EVEN_WIDTH,
-                EVEN_VALUE_WIDTH,
-            )  # fmt: skip
-        state = _gather_gradients(
-            state, key, value, key_norms, hidden, keys, query_base, grad_out_base, lse_ptr + line,
-            delta_ptr + line, alone_ptr + line, query_norm_ptr + line, table, factor, precision,
-            full_last, last, query_strides[2], grad_out_strides[2],
-            num_queries, num_keys, offset, window, width, value_width, True, GAUSSIAN, TABLE, HIDDEN,
-            CAUSAL, WINDOW, EXCLUDE_SELF, PRECISION, BLOCK_M, WIDTH, VALUE_WIDTH, EVEN_WIDTH,
-            EVEN_VALUE_WIDTH,
-        )  # fmt: skip
+        for part in tl.static_range(0 if CAUSAL or WINDOW or EXCLUDE_SELF else 1, 3):
+            if part == 0:
+                lower, upper = first, tl.minimum(full_first, last)
+            elif part == 1:
+                lower, upper = full_first, full_last
+            else:
+                lower, upper = full_last, last
+            if part != 1 or CAUSAL or not EXCLUDE_SELF:
+                state = _gather_gradients(
+                    state, key, value, key_norms, hidden, keys, query_base, grad_out_base, lse_ptr + line,
+                    delta_ptr + line, alone_ptr + line, query_norm_ptr + line, table, factor, precision,
+                    lower, upper, query_strides[2], grad_out_strides[2], num_queries, num_keys, offset,
+                    window, width, value_width, part != 1, GAUSSIAN, TABLE, HIDDEN, CAUSAL, WINDOW,
+                    EXCLUDE_SELF, PRECISION, BLOCK_M, WIDTH, VALUE_WIDTH, EVEN_WIDTH, EVEN_VALUE_WIDTH,
+                )  # fmt: skip
     grad_key, grad_value, score_sums = state
     if GAUSSIAN:
         grad_key -= score_sums[:, None] * key.to(tl.float32)

@@ -1,0 +1,178 @@
+"""The contenders of the attention benchmarks: PyTorch's fused attention, others' kernels, N × N forms, ours.
+
+A contender is a forward call and the tensors that it is differentiated by. What cannot run on this machine
+raises when called; the benchmark records the reason.
+
+Shapes: q_BHNd, k_BHNd, v_BHNd (one query in decoding), x_BHNd is all three at once; table_HN, entry r is the
+logit of lag r, float32; bandwidth_H, float32.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+from nadaraya import kernel_attention
+
+OURS = "nadaraya"
+OURS_ON_SDPA = "nadaraya, backend sdpa"
+STOCK = {
+    "SDPA flash": SDPBackend.FLASH_ATTENTION,
+    "SDPA cuDNN": SDPBackend.CUDNN_ATTENTION,
+    "SDPA efficient": SDPBackend.EFFICIENT_ATTENTION,
+}
+SDPA_BIAS = "SDPA, N×N bias with gradient"
+FLEX = "FlexAttention, table"
+FLEX_GRADIENT = "FlexAttention, table with gradient"
+BY_HAND = "N×N by hand"
+
+
+@dataclass(frozen=True)
+class Contender:
+    """One way to compute a case.
+
+    Args:
+        name: as the results call it.
+        forward: computes the output once.
+        inputs: what the output is differentiated by; empty for forward only.
+        cuda_only: whether it is left out elsewhere.
+    """
+
+    name: str
+    forward: Callable[[], Tensor]
+    inputs: tuple[Tensor, ...]
+    cuda_only: bool = False
+
+
+def stock(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> list[Contender]:
+    """Attention without any bias, by each backend of PyTorch and by the flash-attn packages."""
+
+    def by_backend(backend: SDPBackend) -> Tensor:
+        with sdpa_kernel(backend):
+            return F.scaled_dot_product_attention(q, k, v, is_causal=causal)
+
+    def flash_attn_2() -> Tensor:
+        from flash_attn import flash_attn_func
+
+        return flash_attn_func(*(t.transpose(1, 2) for t in (q, k, v)), causal=causal).transpose(1, 2)
+
+    def flash_attn_3() -> Tensor:
+        from flash_attn_interface import flash_attn_func
+
+        out = flash_attn_func(*(t.transpose(1, 2) for t in (q, k, v)), causal=causal)
+        return (out[0] if isinstance(out, tuple) else out).transpose(1, 2)
+
+    inputs = _differentiable(q, k, v)
+    return [
+        *(Contender(name, lambda b=backend: by_backend(b), inputs) for name, backend in STOCK.items()),
+        Contender("flash-attn 2", flash_attn_2, inputs, cuda_only=True),
+        Contender("flash-attn 3", flash_attn_3, inputs, cuda_only=True),
+    ]
+
+
+def ours(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    similarity: str = "dot",
+    causal: bool = False,
+    bandwidth: Tensor | None = None,
+    table: Tensor | None = None,
+    exclude_self: bool = False,
+) -> list[Contender]:
+    """`kernel_attention` by the GPU kernels and by the rewrites onto SDPA; off the GPU only by these."""
+
+    def call(backend: str) -> Tensor:
+        return kernel_attention(
+            q, k, v, similarity=similarity, bandwidth=bandwidth, lag_logits=table, causal=causal,
+            exclude_self=exclude_self, backend=backend,
+        )  # fmt: skip
+
+    inputs = _differentiable(q, k, v, bandwidth, table)
+    if q.device.type != "cuda":
+        return [Contender(OURS, lambda: call("sdpa"), inputs)]
+    return [
+        Contender(OURS, lambda: call("triton"), inputs),
+        Contender(OURS_ON_SDPA, lambda: call("sdpa"), inputs),
+    ]
+
+
+def biased_by_others(q: Tensor, k: Tensor, v: Tensor, table: Tensor) -> list[Contender]:
+    """Causal attention with a bias by lag, as one computes it without this library."""
+    n = q.shape[2]
+    lags = torch.arange(n, device=q.device)[:, None] - torch.arange(n, device=q.device)
+    future, lags = lags < 0, lags.clamp(min=0)
+
+    def bias() -> Tensor:
+        return table.to(q.dtype)[:, lags].masked_fill(future, -torch.inf)[None]
+
+    def by_hand() -> Tensor:
+        return (q @ k.transpose(-1, -2) / math.sqrt(q.shape[3]) + bias()).softmax(-1) @ v
+
+    inputs = _differentiable(q, k, v, table)
+    return [
+        Contender(SDPA_BIAS, lambda: F.scaled_dot_product_attention(q, k, v, attn_mask=bias()), inputs),
+        _flex(FLEX, q, k, v, table.detach()),
+        _flex(FLEX_GRADIENT, q, k, v, table),
+        Contender(BY_HAND, by_hand, inputs),
+    ]
+
+
+def _flex(name: str, q: Tensor, k: Tensor, v: Tensor, table: Tensor) -> Contender:
+    def add_bias(score: Tensor, _batch: Tensor, head: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        # Half-masked blocks are computed whole: the lag of a hidden pair must stay inside the table.
+        return score + table[head, (i - j).abs()]
+
+    def causal(_batch: Tensor, _head: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        return i >= j
+
+    n, device = q.shape[2], q.device.type
+    mask = create_block_mask(causal, None, None, n, n, device=device) if device == "cuda" else None
+    compiled = torch.compile(flex_attention, dynamic=False)
+    return Contender(
+        name,
+        lambda: compiled(q, k, v, score_mod=add_bias, block_mask=mask),
+        _differentiable(q, k, v, table),
+        cuda_only=True,
+    )
+
+
+def gaussian_by_hand(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    bandwidth: Tensor,
+    *,
+    causal: bool,
+    table: Tensor | None = None,
+    exclude_self: bool = False,
+) -> Contender:
+    """Gaussian kernel attention, every pair written out (‖q‖² + ‖k‖² − 2qk) in the dtype of the inputs."""
+    n = q.shape[2]
+    lags = torch.arange(n, device=q.device)[:, None] - torch.arange(n, device=q.device)
+    hidden = (lags < 0) if causal else torch.zeros_like(lags, dtype=torch.bool)
+    if exclude_self:
+        hidden = hidden | (lags == 0)
+        hidden[0, 0] = False  # the first token of a causal text has nothing else
+    lags = lags.clamp(min=0)
+
+    def forward() -> Tensor:
+        square_q, square_k = q.square().sum(-1), k.square().sum(-1)
+        distance = square_q[..., :, None] + square_k[..., None, :] - 2 * q @ k.transpose(-1, -2)
+        logits = -distance / (2 * bandwidth.to(q.dtype).square()[:, None, None])
+        if table is not None:
+            logits = logits + table.to(q.dtype)[:, lags]
+        return logits.masked_fill(hidden, -torch.inf).softmax(-1) @ v
+
+    return Contender(BY_HAND, forward, _differentiable(q, k, v, bandwidth, table))
+
+
+def _differentiable(*tensors: Tensor | None) -> tuple[Tensor, ...]:
+    """Those that require grad, each once."""
+    return tuple({id(t): t for t in tensors if t is not None and t.requires_grad}.values())

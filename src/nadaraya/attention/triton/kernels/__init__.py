@@ -1,0 +1,1 @@
+"""The Triton kernels themselves; the operators beside this package launch them."""

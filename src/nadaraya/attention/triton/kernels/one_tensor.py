@@ -176,7 +176,7 @@ def one_tensor_gradient_kernel(
     start, full_start, full_stop, stop = key_ranges(
         first_row, 0, 0, num_tokens, num_tokens, window, CAUSAL, WINDOW, EXCLUDE_SELF, BLOCK_M, BLOCK_N
     )
-    # Parts 0 to 2, the tokens that the rows see (and, without causality, are seen by): the edge of the window,
+    # Parts 0 to 2, the tokens that the rows see (without causality also are seen by): the edge of the window,
     # the tiles inside, the other edge. Parts 3 to 5, in a causal call: the later tokens, which see the rows.
     for part in tl.static_range(0 if WINDOW else 1, 6 if CAUSAL else 3):
         if part == 3:

@@ -1,5 +1,7 @@
 """Every backend equals the reference, in values and in every gradient, over a generated grid of calls."""
 
+import os
+from importlib.util import find_spec
 from typing import Any
 
 import pytest
@@ -11,7 +13,11 @@ from nadaraya import InputError, kernel_attention
 from nadaraya.attention.arguments import check_arguments
 from nadaraya.attention.sdpa import why_not
 
-FAST_BACKENDS = ["sdpa"]
+ON_GPU = os.environ.get("NADARAYA_TEST_DEVICE") == "cuda"
+# What "triton" computes, in its three dtypes, is tested in triton/.
+FAST_BACKENDS = ["sdpa", *(["triton"] if ON_GPU and find_spec("triton") else [])]
+FLOAT64_BACKENDS = ["sdpa"]
+DROPOUT_BACKENDS = ["sdpa"]
 
 
 @st.composite
@@ -76,7 +82,7 @@ def run(
     return out, [torch.zeros_like(i) if g is None else g for i, g in zip(inputs, grads, strict=True)]
 
 
-@pytest.mark.parametrize("backend", FAST_BACKENDS)
+@pytest.mark.parametrize("backend", FLOAT64_BACKENDS)
 @settings(max_examples=100, deadline=None, derandomize=True)
 @given(call=calls())
 def test_values_and_all_gradients_equal_the_reference(backend: str, call: tuple) -> None:
@@ -123,7 +129,7 @@ def test_gradients_come_in_the_dtype_of_their_inputs(backend: str, dtype: torch.
     assert table.grad.abs().sum() > 0
 
 
-@pytest.mark.parametrize("backend", ["reference", *FAST_BACKENDS])
+@pytest.mark.parametrize("backend", ["reference", *FLOAT64_BACKENDS])
 def test_gradcheck_through_table_and_bandwidth(backend: str) -> None:
     torch.manual_seed(1)
     x = torch.randn(1, 2, 6, 3, dtype=torch.float64, requires_grad=True)
@@ -139,7 +145,7 @@ def test_gradcheck_through_table_and_bandwidth(backend: str) -> None:
     assert torch.autograd.gradcheck(call, (x, log_bandwidth, table))
 
 
-@pytest.mark.parametrize("backend", FAST_BACKENDS)
+@pytest.mark.parametrize("backend", FLOAT64_BACKENDS)
 def test_far_from_the_origin_the_gaussian_keeps_its_digits(backend: str) -> None:
     torch.manual_seed(2)
     near = torch.randn(1, 1, 50, 3, dtype=torch.float64)
@@ -209,7 +215,7 @@ def test_autocast_takes_nothing_out_of_float32(backend: str, options: dict[str, 
     torch.manual_seed(10)
     q, k, v = torch.randn(3, 1, 2, 40, 8).unbind(0)
     expected = kernel_attention(q, k, v, **options, backend=backend)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
+    with torch.autocast(q.device.type, dtype=torch.bfloat16):
         torch.testing.assert_close(kernel_attention(q, k, v, **options, backend=backend), expected)
 
 
@@ -228,7 +234,7 @@ def test_function_transforms_take_the_definition() -> None:
     torch.testing.assert_close(slope, (expected * direction).sum())
 
 
-@pytest.mark.parametrize("backend", FAST_BACKENDS)
+@pytest.mark.parametrize("backend", FLOAT64_BACKENDS)
 def test_a_table_that_forbids_lags_equals_a_window(backend: str) -> None:
     torch.manual_seed(3)
     q, k, v = torch.randn(3, 1, 2, 40, 8, dtype=torch.float64).unbind(0)
@@ -250,7 +256,7 @@ def test_runs_are_bit_identical(backend: str) -> None:
     assert all(torch.equal(a, b) for a, b in zip(first[1], second[1], strict=True))
 
 
-@pytest.mark.parametrize("backend", ["reference", *FAST_BACKENDS])
+@pytest.mark.parametrize("backend", ["reference", *DROPOUT_BACKENDS])
 def test_dropout_keeps_the_mean_and_repeats_with_the_seed(backend: str) -> None:
     torch.manual_seed(5)
     q, k, v = torch.randn(1, 1, 300, 8), torch.randn(1, 1, 300, 8), torch.ones(1, 1, 300, 4)
@@ -262,7 +268,7 @@ def test_dropout_keeps_the_mean_and_repeats_with_the_seed(backend: str) -> None:
     assert abs(dropped.mean() - 1.0) < 0.02
 
 
-@pytest.mark.parametrize("backend", FAST_BACKENDS)
+@pytest.mark.parametrize("backend", DROPOUT_BACKENDS)
 def test_dropout_backward_uses_the_weights_of_the_forward_pass(backend: str) -> None:
     torch.manual_seed(7)
     q, k = torch.randn(1, 2, 200, 8), torch.randn(1, 2, 200, 8)

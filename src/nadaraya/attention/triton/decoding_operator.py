@@ -7,7 +7,6 @@ from nadaraya.attention.triton.kernels.decoding import decoding_kernel, merging_
 from nadaraya.attention.triton.launch import (
     empty_output,
     hidden_keys,
-    kernel_table,
     num_multiprocessors,
     on_device,
     padded_width,
@@ -59,7 +58,10 @@ def triton_decoding(
     lse = query.new_empty(query.shape[:3], dtype=torch.float32)
     partial_out = lse.new_empty((num_parts, num_lines, value_width))
     partial_lse = lse.new_empty((num_parts, num_lines))
-    entries, zero, step = kernel_table(table, lse)
+    # Every pair is a real one here: the table is read as it is, without the padding of whole tiles.
+    entries = lse if table is None else table.contiguous()
+    zero = 0 if table is None else table.shape[1] // 2
+    step = table.shape[1] if table is not None and table.shape[0] > 1 else 0
     hidden, ranges = hidden_keys(padding, lse)
     precision = lse if bandwidth is None else precision_of(bandwidth, num_heads)
     options = width_options(query, value)

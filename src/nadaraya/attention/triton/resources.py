@@ -12,7 +12,7 @@ import tempfile
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import triton
@@ -21,20 +21,24 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from nadaraya.attention.triton.configs import Config, Kernel, choose
+from nadaraya.attention.triton.kernels.decoding import decoding_kernel
 from nadaraya.attention.triton.kernels.forward import forward_kernel
 from nadaraya.attention.triton.kernels.gradients import key_value_gradient_kernel
 from nadaraya.attention.triton.kernels.one_tensor import one_tensor_gradient_kernel
 from nadaraya.attention.triton.kernels.query_gradient import query_gradient_kernel
 from nadaraya.errors import InputError
 
-_KERNELS: dict[Kernel, JITFunction] = {
+_KERNELS: dict[str, JITFunction] = {
     "forward": forward_kernel,
     "key_value_gradient": key_value_gradient_kernel,
     "query_gradient": query_gradient_kernel,
     "table_gradient": query_gradient_kernel,
     "gaussian_table_gradient": query_gradient_kernel,
     "one_tensor_gradient": one_tensor_gradient_kernel,
+    "decoding": decoding_kernel,
 }
+# As the decoding operator cuts it for one query a head: 16 rows, 16 KiB of keys a tile.
+_DECODING_BYTES = 16_384
 _TENSORS = re.compile(r"(query|key|value|out|grad_out|grad_query|grad_key|grad_value|features|gradient)_ptr")
 _POINTER_TYPES = {"alone_ptr": "*i8", "hidden_ptr": "*u8", "range_ptr": "*i32"}
 _TYPE_NAMES = {torch.float16: "fp16", torch.bfloat16: "bf16", torch.float32: "fp32"}
@@ -65,14 +69,14 @@ class Resources:
 
 
 def compile_kernel(
-    kernel: Kernel,
+    kernel: Kernel | Literal["decoding"],
     capability: tuple[int, int],
     *,
     width: int,
     dtype: torch.dtype = torch.bfloat16,
     config: Config | None = None,
     grouped: bool = False,
-    **options: bool,
+    **options: Any,
 ) -> Resources:
     """Compiles a kernel as it would be for a call and reads the machine code.
 
@@ -91,7 +95,10 @@ def compile_kernel(
     """
     function = _KERNELS[kernel]
     padded = max(16, 1 << (width - 1).bit_length())
-    config = config or choose(kernel, padded, dtype, capability)
+    if config is None and kernel == "decoding":
+        config = Config(16, min(128, _DECODING_BYTES // (padded * dtype.itemsize)), 4, 3)
+    elif config is None:
+        config = choose(kernel, padded, dtype, capability)  # type: ignore[arg-type]
     constants: dict[str, Any] = {
         "PRECISION": "tf32x3" if dtype == torch.float32 else "tf32",
         "WIDTH": padded,
@@ -180,3 +187,35 @@ def _tile_loops(code: list[tuple[int, str, str]]) -> set[int]:
 
 def _output(tool: Path, *arguments: str) -> str:
     return subprocess.run([tool, *arguments], capture_output=True, text=True, check=True).stdout
+
+
+def main() -> None:
+    """Prints what every kernel takes with its chosen tiles."""
+    causal_table = {"causal": True, "table": True}
+    switches: list[tuple[Kernel | Literal["decoding"], dict[str, bool]]] = [
+        ("forward", causal_table),
+        ("forward", {"gaussian": True, "one_tensor": True, "fixed_peak": True}),
+        ("key_value_gradient", causal_table),
+        ("query_gradient", causal_table),
+        ("table_gradient", causal_table),
+        ("gaussian_table_gradient", {**causal_table, "exclude_self": True}),
+        ("one_tensor_gradient", {"fixed_peak": True}),
+        ("one_tensor_gradient", {"fixed_peak": True, "causal": True}),
+        ("decoding", causal_table),
+        ("decoding", {"gaussian": True, "one_tensor": True, "causal": True}),
+    ]
+    print(f"{'':52}width  registers  spills  in loops  shared  matrix")
+    for capability in ((8, 0), (9, 0)):
+        for kernel, options in switches:
+            for width in (64, 128):
+                found = compile_kernel(kernel, capability, width=width, **options)
+                name = f"sm_{capability[0]}{capability[1]} {kernel} ({', '.join(options)})"
+                print(
+                    f"{name:52} {width:5} {found.registers:9} {found.spills:8} {found.loop_spills:9} "
+                    f"{found.shared_memory:8} {found.matrix_instructions:6}",
+                    flush=True,
+                )
+
+
+if __name__ == "__main__":
+    main()

@@ -3,7 +3,7 @@
 import triton
 import triton.language as tl
 
-from nadaraya.attention.triton.kernels.tiles import LN2, LOG2E, load_rows, matmul, visible_pairs
+from nadaraya.attention.triton.kernels.tiles import LN2, LOG2E, lag_bias, load_rows, matmul, visible_pairs
 
 
 @triton.jit
@@ -115,10 +115,10 @@ def decoding_kernel(
             )
         logits = pair_logits(query, key, query_norms, centre, factors, width, GAUSSIAN, CENTRED, PRECISION)
         if TABLE:
-            places = (
-                table_ptr + table_zero + heads[:, None] * table_stride + (positions[:, None] - keys[None, :])
-            )
-            logits += tl.load(places, mask=is_row[:, None], other=0.0)
+            # Rows and keys that stick out read an entry that exists.
+            entries = table_ptr + table_zero + tl.where(is_row, heads, group * group_size) * table_stride
+            near = tl.minimum(keys, num_keys - 1)
+            logits += lag_bias(entries[:, None], positions[:, None], near[None, :]) * LOG2E
         visible = visible_pairs(
             positions[:, None], keys[None, :], False, stop, window, CAUSAL, WINDOW, EXCLUDE_SELF
         )
@@ -163,7 +163,7 @@ def decoding_kernel(
             lse = tl.minimum(lse - query_norms - 0.5 * tl.sum(own_key * own_key, 1), 0.0)
         lse *= factors
         if TABLE:
-            lse += tl.load(table_ptr + table_zero + heads * table_stride, mask=is_row, other=0.0)
+            lse += tl.load(table_ptr + table_zero + heads * table_stride, mask=is_row, other=0.0) * LOG2E
         lse = tl.where(has_own, lse, float("-inf"))
         lines_before = tl.cast(num_splits, tl.int64) * num_lines
         tl.store(partial_lse_ptr + lines_before + lines, lse, mask=is_row)

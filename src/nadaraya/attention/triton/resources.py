@@ -191,8 +191,8 @@ def _output(tool: Path, *arguments: str) -> str:
 
 def main() -> None:
     """Prints what every kernel takes with its chosen tiles."""
-    causal_table = {"causal": True, "table": True}
-    switches: list[tuple[Kernel | Literal["decoding"], dict[str, bool]]] = [
+    causal_table: dict[str, Any] = {"causal": True, "table": True}
+    switches: list[tuple[Kernel | Literal["decoding"], dict[str, Any]]] = [
         ("forward", causal_table),
         ("forward", {"gaussian": True, "one_tensor": True, "fixed_peak": True}),
         ("key_value_gradient", causal_table),

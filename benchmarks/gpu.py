@@ -20,6 +20,7 @@ import threading
 import time
 import xml.etree.ElementTree as ET
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from types import FrameType
 from typing import Any, TextIO
@@ -30,6 +31,7 @@ from timing import environment, write_json
 
 HERE = Path(__file__).parent
 GRACE_SECONDS = 10.0
+_MOST_WORKERS = 12
 
 
 @dataclass
@@ -82,6 +84,12 @@ def plan(out: Path, scratch: Path, quick: bool, dickens: Path | None) -> list[St
 
     junit = ["--junit-xml", str(scratch / "tests.xml")]
     pytest = ["-m", "pytest", "--maxfail=20", "-p", "no:cacheprovider", *junit, tests]
+    if not quick:
+        # What compiles ahead of time for other GPUs needs none.
+        pytest += ["--ignore", "tests/attention/triton/test_compilation.py"]
+        # Most of the time goes to compiling kernels, one core each.
+        workers = min(os.cpu_count() or 1, _MOST_WORKERS)
+        pytest += ["-n", str(workers)] if find_spec("xdist") is not None else []
     rest = ["gka-both", "decode", "general", "widths"]
     return [
         Step("tests", pytest, 0.35, {"NADARAYA_TEST_DEVICE": device}),

@@ -118,8 +118,8 @@ def kernel_attention(
         eps: ε in the denominator (document D, equation 4); default 0.
         backend: "reference" (the definition, O(Nq·Nk) memory), "sdpa" (exact rewrites onto PyTorch's fused
             attention, O(Nq + Nk) memory), "triton" (fused kernels for NVIDIA GPUs, O(Nq + Nk) memory), or
-            "auto", the fastest that can do the call. Dropout and attn_mask are not in the fused kernels: on a GPU
-            such calls take "sdpa".
+            "auto", the fastest that can do the call. The fused kernels have no dropout and no attn_mask: such
+            calls take "sdpa" on a GPU too.
         return_weights: also return the weights; only the reference has them.
 
     Returns:

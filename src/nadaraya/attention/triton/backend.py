@@ -131,6 +131,6 @@ def _centred(args: AttentionArguments) -> tuple[Tensor, Tensor]:
 
 
 def _mass_fraction(lse: Tensor, eps: float) -> Tensor:
-    """Z / (Z + ε) with Z = Σ_j κ(i,j), (B, H, Nq, 1)."""
-    log_mass = torch.where(lse == -torch.inf, 0.0, lse)
+    """Z / (Z + ε) with Z = Σ_j κ(i,j), (B, H, Nq, 1), from log₂ Z."""
+    log_mass = math.log(2.0) * torch.where(lse == -torch.inf, 0.0, lse)
     return torch.sigmoid(log_mass - math.log(eps))[..., None]

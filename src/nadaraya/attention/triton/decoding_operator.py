@@ -41,7 +41,7 @@ def triton_decoding(
     same numbers in memory, as in the cache of Gaussian kernel attention, are read once.
 
     Returns:
-        The output (B, H, Nq, e) and the log-sum-exp (B, H, Nq).
+        The output (B, H, Nq, e) and the log-sum-exp (B, H, Nq) in units of log 2.
     """
     batch, num_heads, num_queries, width = query.shape
     num_groups, num_keys, value_width = value.shape[1:]

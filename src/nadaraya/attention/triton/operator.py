@@ -156,8 +156,8 @@ def triton_attention(
 
     Returns:
         The output (B, H, Nq, e), zero in rows that see nothing; the log-sum-exp of the logits (B, H, Nq) in
-        float32, −∞ in such rows; with `exclude_self` which rows keep themselves, (B, H, Nq) int8, else
-        nothing.
+        float32 and units of log 2, −∞ in such rows; with `exclude_self` which rows keep themselves,
+        (B, H, Nq) int8, else nothing.
     """
     masks = Masks(padding, causal, window, exclude_self)
     return launch_forward(query, key, value, scale, bandwidth, table, masks, fixed_peak=False)

@@ -3,7 +3,7 @@
 import triton
 import triton.language as tl
 
-from nadaraya.attention.triton.kernels.tiles import LN2, LOG2E, lag_bias, load_rows, matmul, visible_pairs
+from nadaraya.attention.triton.kernels.tiles import LOG2E, lag_bias, load_rows, matmul, visible_pairs
 
 
 @triton.jit
@@ -237,7 +237,7 @@ def merging_kernel(
         alone = (total == 0.0) & (own_lse > float("-inf"))
         out = tl.where(alone, own_value, out)
         lse = tl.where(alone, own_lse, lse)
-    tl.store(lse_ptr + line, lse * LN2)
+    tl.store(lse_ptr + line, lse)
     batch = (line // (num_heads * num_queries)).to(tl.int64)
     head = line // num_queries % num_heads
     places = batch * out_strides[0] + head * out_strides[1] + line % num_queries * out_strides[2] + columns

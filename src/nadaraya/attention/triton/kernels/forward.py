@@ -4,7 +4,6 @@ import triton
 import triton.language as tl
 
 from nadaraya.attention.triton.kernels.tiles import (
-    LN2,
     LOG2E,
     content_logits,
     key_ranges,
@@ -242,7 +241,7 @@ def forward_kernel(
         out = tl.where(alone[:, None], own_value.to(tl.float32), out)
         lse = tl.where(alone, own_logit, lse)
         tl.store(alone_ptr + line + rows, alone.to(tl.int8), mask=inside)
-    tl.store(lse_ptr + line + rows, lse * LN2, mask=inside)
+    tl.store(lse_ptr + line + rows, lse, mask=inside)
     out_base = out_ptr + batch * out_strides[0] + head * out_strides[1]
     tl.store(
         out_base + rows.to(tl.int64)[:, None] * out_strides[2] + value_columns[None, :],

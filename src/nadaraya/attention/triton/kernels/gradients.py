@@ -27,7 +27,7 @@ def row_sum_kernel(
     WIDTH: tl.constexpr,
     BLOCK_M: tl.constexpr,
 ):
-    """δ_i = dO_i · O_i − dLSE_i."""
+    """δ_i = dO_i · O_i − dLSE_i, the log-sum-exp being in units of log 2."""
     num_blocks = tl.cdiv(num_queries, BLOCK_M)
     pair = tl.program_id(0) // num_blocks
     rows = tl.program_id(0) % num_blocks * BLOCK_M + tl.arange(0, BLOCK_M)
@@ -44,18 +44,40 @@ def row_sum_kernel(
     )  # fmt: skip
     delta = tl.sum(out.to(tl.float32) * grad_out.to(tl.float32), 1)
     line = pair.to(tl.int64) * num_queries + rows
-    delta -= tl.load(grad_lse_ptr + line, mask=rows < num_queries, other=0.0)
+    delta -= tl.load(grad_lse_ptr + line, mask=rows < num_queries, other=0.0) * LOG2E
     tl.store(delta_ptr + line, delta, mask=rows < num_queries)
 
 
 @triton.jit
 def load_log_sums(base, rows, num_rows, CHECK_ROWS: tl.constexpr):
-    """Log-sum-exps in units of log 2; rows without any weight get infinity, so that exp2(· − it) is zero."""
+    """Log-sum-exps; rows without any weight get infinity, so that exp2(· − it) is zero."""
     if CHECK_ROWS:
         lse = tl.load(base + rows, mask=rows < num_rows, other=float("inf"))
     else:
         lse = tl.load(base + rows)
-    return tl.where(lse == float("-inf"), float("inf"), lse * LOG2E)
+    return tl.where(lse == float("-inf"), float("inf"), lse)
+
+
+@triton.jit
+def softmax_weights(differences, GAUSSIAN: tl.constexpr):
+    """2^(logit − log-sum-exp)."""
+    if GAUSSIAN:
+        # No weight is above 1; where a narrow bandwidth makes logits huge, their rounding could say so.
+        differences = tl.minimum(differences, 0.0)
+    return tl.exp2(differences)
+
+
+@triton.jit
+def distance_gradients(grad_scores, content, precision, points):
+    """dS / σ², by which differences of points are weighted; zero at zero distance.
+
+    In exact arithmetic that changes nothing: the difference is zero there. Of float32 points σ may be so
+    small that the rounding of dS over σ² would drown the rest of the sum.
+    """
+    weighted = grad_scores * precision
+    if points.dtype == tl.float32:
+        weighted = tl.where(content < 0.0, weighted, 0.0)
+    return weighted
 
 
 @triton.jit
@@ -109,11 +131,12 @@ def _gather_gradients(
         query_norms = tl.zeros((BLOCK_M,), tl.float32)
         if GAUSSIAN:
             query_norms = tl.load(query_norm_base + rows, mask=rows < num_queries, other=0.0) * factor
-        logits = content_logits(key, query, key_norms, query_norms, factor, GAUSSIAN, PRECISION)
+        content = content_logits(key, query, key_norms, query_norms, factor, GAUSSIAN, PRECISION)
+        logits = content
         if TABLE:
             logits += lag_bias(table, (rows + offset)[None, :], keys[:, None])
         lse = load_log_sums(lse_base, rows, num_queries, MASKED)
-        weights = tl.exp2(logits - lse[None, :])
+        weights = softmax_weights(logits - lse[None, :], GAUSSIAN)
         if HIDDEN:
             weights = tl.where(hidden[:, None], 0.0, weights)
         if MASKED:
@@ -133,7 +156,7 @@ def _gather_gradients(
         grad_weights = matmul(value, tl.trans(grad_out), None, PRECISION)
         grad_scores = weights * (grad_weights - delta[None, :])
         if GAUSSIAN:
-            grad_scores *= precision
+            grad_scores = distance_gradients(grad_scores, content, precision, query)
         rounded = grad_scores.to(query.dtype)
         grad_key = matmul(rounded, query, grad_key, PRECISION)
         if GAUSSIAN:

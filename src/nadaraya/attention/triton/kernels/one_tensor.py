@@ -11,7 +11,7 @@ complete, in one accumulator.
 import triton
 import triton.language as tl
 
-from nadaraya.attention.triton.kernels.gradients import load_log_sums
+from nadaraya.attention.triton.kernels.gradients import distance_gradients, load_log_sums, softmax_weights
 from nadaraya.attention.triton.kernels.tiles import (
     LOG2E,
     content_logits,
@@ -74,7 +74,7 @@ def _gather_gradient(
             if FIXED_PEAK:
                 weights = kernel * tl.exp2(-lse)[:, None]
             else:
-                weights = tl.exp2(logits - lse[:, None])
+                weights = softmax_weights(logits - lse[:, None], True)
             if MASKED:
                 visible = visible_pairs(
                     rows[:, None], others[None, :], alone[:, None], num_tokens, window, CAUSAL, WINDOW,
@@ -89,7 +89,7 @@ def _gather_gradient(
             if FIXED_PEAK:
                 weights = kernel * tl.exp2(-other_lse)[None, :]
             else:
-                weights = tl.exp2(logits - other_lse[None, :])
+                weights = softmax_weights(logits - other_lse[None, :], True)
             if MASKED:
                 other_alone = False
                 if EXCLUDE_SELF:
@@ -108,7 +108,7 @@ def _gather_gradient(
             grad_weights = matmul(tile, tl.trans(other_grad_out), None, PRECISION)
             symmetric += weights * (grad_weights - other_delta[None, :])
         distance_sums += tl.sum(symmetric * logits, 1)
-        rounded = (symmetric * precision).to(other.dtype)
+        rounded = distance_gradients(symmetric, logits, precision, tile).to(other.dtype)
         gradient = matmul(rounded, other, gradient, PRECISION)
         # Of the rounded numbers: both terms of Σ T (x_j − x_i) must hold the same T.
         score_sums += tl.sum(rounded.to(tl.float32), 1)

@@ -9,7 +9,7 @@ the programs are added afterwards, in order: no atomic operation, the same bits 
 import triton
 import triton.language as tl
 
-from nadaraya.attention.triton.kernels.gradients import load_log_sums
+from nadaraya.attention.triton.kernels.gradients import distance_gradients, load_log_sums, softmax_weights
 from nadaraya.attention.triton.kernels.tiles import (
     LOG2E,
     content_logits,
@@ -85,7 +85,7 @@ def _gather_gradients(
         logits = content
         if TABLE:
             logits += lag_bias(table, (rows + offset)[:, None], keys[None, :])
-        weights = tl.exp2(logits - lse[:, None])
+        weights = softmax_weights(logits - lse[:, None], GAUSSIAN)
         if HIDDEN:
             hidden = tl.load(hidden_base + keys, mask=keys < num_keys, other=1) != 0
             weights = tl.where(hidden[None, :], 0.0, weights)
@@ -104,7 +104,7 @@ def _gather_gradients(
             lower = below
         if GAUSSIAN:
             distance_sums += tl.sum(grad_scores * content, 1)
-            grad_scores *= precision
+            grad_scores = distance_gradients(grad_scores, content, precision, key)
         rounded = grad_scores.to(key.dtype)
         grad_query = matmul(rounded, key, grad_query, PRECISION)
         if GAUSSIAN:

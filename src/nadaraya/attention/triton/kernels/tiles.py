@@ -11,6 +11,8 @@ LOG2E = tl.constexpr(1.4426950408889634)
 LN2 = tl.constexpr(0.6931471805599453)
 # Entries that the table of lag logits has on either side beyond those of real pairs: tiles may stick out.
 TABLE_PADDING = 256
+# Relative rounding of ‖x‖² + ‖y‖² − 2 x·y in float32, generously.
+_ROUNDING = tl.constexpr(2e-6)
 _INTERPRETED = tl.constexpr(knobs.runtime.interpret)
 
 
@@ -68,8 +70,13 @@ def content_logits(
     """factor·⟨row, column⟩, or −factor·‖row − column‖²/2 from norms that hold factor·‖·‖²/2."""
     logits = matmul(row_tile, tl.trans(column_tile), None, PRECISION)
     if GAUSSIAN:
-        # Rounding could make a distance negative, and a narrow bandwidth would blow that up.
-        logits = tl.minimum(logits * factor - (row_norms[:, None] + column_norms[None, :]), 0.0)
+        norms = row_norms[:, None] + column_norms[None, :]
+        logits = logits * factor - norms
+        # A narrow bandwidth would blow up what rounding leaves of a zero distance, or makes negative.
+        if row_tile.dtype == tl.float32:
+            logits = tl.where(logits + norms * _ROUNDING > 0.0, 0.0, logits)
+        else:
+            logits = tl.minimum(logits, 0.0)
     else:
         logits = logits * factor
     return logits

@@ -1,0 +1,132 @@
+"""The kernels run in Triton's interpreter here, or, with NADARAYA_TEST_DEVICE=cuda, on a GPU."""
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from nadaraya import kernel_attention
+from nadaraya.attention.triton.configs import KERNELS, Config, use
+
+ON_GPU = os.environ.get("NADARAYA_TEST_DEVICE") == "cuda"
+if not ON_GPU:
+    os.environ["TRITON_INTERPRET"] = "1"  # Triton reads it where a kernel is defined: before the import
+
+
+def _cut(block_m: int, block_n: int) -> AbstractContextManager[None]:
+    tiles, square = (Config(block_m, columns, num_warps=4, num_stages=2) for columns in (block_n, block_m))
+    # Sums along diagonals need square tiles.
+    return use(**{kernel: square if kernel.endswith("table_gradient") else tiles for kernel in KERNELS})
+
+
+# So small that a few dozen tokens make several tiles; on a GPU also the tiles of every day.
+_TILINGS: dict[str, Callable[[], AbstractContextManager[None]]] = {
+    "16x32": lambda: _cut(16, 32),
+    "32x16": lambda: _cut(32, 16),
+    **({"chosen": nullcontext} if ON_GPU else {}),
+}
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _needs_triton() -> None:
+    pytest.importorskip("triton")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _quiet_infinities() -> Iterator[None]:
+    """The interpreter computes with numpy, which would warn of every −∞ that a mask is made of."""
+    with np.errstate(all="ignore"):
+        yield
+
+
+@pytest.fixture(params=list(_TILINGS), scope="module")
+def tiles(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Every way of cutting the kernels in turn."""
+    with _TILINGS[request.param]():
+        yield
+
+
+def _outcome(
+    tensors: list[Tensor], options: dict[str, Any], backend: str, dtype: torch.dtype
+) -> dict[str, Tensor]:
+    """The output, and the gradient of every floating-point argument; computed in a dtype.
+
+    A tensor that is given several times is one leaf, as it is to the operator, with one gradient.
+    """
+    leaves = {id(t): t.detach().to(dtype).requires_grad_() for t in tensors}
+    precise = torch.promote_types(dtype, torch.float32)
+    named = {
+        name: options[name].detach().to(precise).requires_grad_()
+        for name in ("lag_logits", "bandwidth")
+        if isinstance(options.get(name), Tensor)
+    }
+    out = kernel_attention(*(leaves[id(t)] for t in tensors), **{**options, **named}, backend=backend)
+    # Rounded as the tensors are, so that both computations start from the same numbers.
+    grad_out = torch.sin(torch.arange(out.numel())).to(tensors[0].dtype).to(dtype).view(out.shape)
+    inputs = [*leaves.values(), *named.values()]
+    grads = torch.autograd.grad(out, inputs, grad_out, allow_unused=True)
+    names = {id(t): name for name, t in zip(("value", "key", "query"), reversed(tensors), strict=True)}
+    results = zip([*(names[key] for key in leaves), *named], inputs, grads, strict=True)
+    return {
+        "output": out.detach(),
+        **{name: torch.zeros_like(leaf) if grad is None else grad for name, leaf, grad in results},
+    }
+
+
+def _assert_agreement(
+    tensors: list[Tensor], options: dict[str, Any], largest_logit: float = 0.0
+) -> dict[str, Tensor]:
+    dtype = tensors[0].dtype
+    expected = _outcome(tensors, options, "reference", torch.float64)
+    actual = _outcome(tensors, options, "triton", dtype)
+    # A logit's rounding in float32 is a relative error of its weight.
+    tolerance = 1e-5 + 4 * torch.finfo(torch.float32).eps * largest_logit
+    if dtype != torch.float32:
+        # Weights, their gradients, the output and the share of ε are each rounded to eps / 2.
+        tolerance += 3 * torch.finfo(dtype).eps
+    for name, want in expected.items():
+        assert want.isfinite().all(), name
+        assert actual[name].dtype == (torch.float32 if name in ("lag_logits", "bandwidth") else dtype)
+        largest = want.abs().max().item() if want.numel() else 0.0
+        # These add up what the rounding of the output leaves in every row.
+        factor = 4.0 if name in ("bandwidth", "lag_logits") else 1.0
+        torch.testing.assert_close(
+            actual[name].double(),
+            want,
+            rtol=0,
+            atol=factor * tolerance * max(1.0, largest),
+            msg=lambda m, name=name: f"{name}: {m}",
+        )
+    return actual
+
+
+@pytest.fixture(scope="module")
+def usual_tiles() -> Iterator[None]:
+    """The tiles of every day on a GPU, small ones in the interpreter."""
+    with _TILINGS["chosen" if ON_GPU else "16x32"]():
+        yield
+
+
+@pytest.fixture(scope="session")
+def cut() -> Callable[[int, int], AbstractContextManager[None]]:
+    """Cuts all kernels to BLOCK_M queries × BLOCK_N keys within a block."""
+    return _cut
+
+
+@pytest.fixture(scope="session")
+def outcome() -> Callable[..., dict[str, Tensor]]:
+    return _outcome
+
+
+@pytest.fixture(scope="session")
+def assert_agreement() -> Callable[..., dict[str, Tensor]]:
+    """Output and gradients equal the definition in float64, but for the rounding of the tensors' dtype.
+
+    `largest_logit` is to be told where logits are in the hundreds. Returns what the kernels gave.
+    """
+    return _assert_agreement

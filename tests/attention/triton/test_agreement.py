@@ -1,0 +1,76 @@
+"""The fused kernels equal the definition in values and all gradients, over a balanced sample of options."""
+
+import os
+import random
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import pytest
+import torch
+
+ON_GPU = os.environ.get("NADARAYA_TEST_DEVICE") == "cuda"
+NUM_CALLS = 240 if ON_GPU else 60
+OPTIONS: dict[str, list[Any]] = {
+    "lengths": (
+        [(45, 45), (256, 256), (131, 300), (300, 131), (1, 140), (20, 1)]
+        if ON_GPU
+        else [(45, 45), (64, 64), (33, 50), (50, 33), (1, 40), (20, 1)]
+    ),
+    "widths": [(16, 16), (24, 24), (40, 40), (64, 64), (16, 40), (24, 16)],
+    "heads": [(2, 1, 1), (1, 2, 1), (1, 1, 2), (2, 1, 2), (1, 2, 2)],  # batch, key-value heads, group
+    "dtype": [torch.float32, torch.float16, torch.bfloat16],
+    "tiles": [(16, 32), (32, 16), (16, 16), *([None] if ON_GPU else [])],
+    "similarity": ["dot", "gaussian"],
+    "table": ["none", "by lag", "signed", "one row", "one signed row"],
+    "padded": [False, True],
+    "causal": [False, True],
+    "window": [None, None, 3, 20],
+    "exclude_self": [False, True],
+    "eps": [0.0, 0.0, 0.3],
+}
+
+
+def balanced_calls() -> list[dict[str, Any]]:
+    """Each level of each option equally often, in combinations drawn at random."""
+    generator = random.Random(0)
+    columns = []
+    for levels in OPTIONS.values():
+        column = [levels[i % len(levels)] for i in range(NUM_CALLS)]
+        generator.shuffle(column)
+        columns.append(column)
+    return [dict(zip(OPTIONS, row, strict=True)) for row in zip(*columns, strict=True)]
+
+
+@pytest.mark.parametrize("call", balanced_calls(), ids=lambda call: "-".join(map(str, call.values())))
+def test_values_and_all_gradients_equal_the_definition(
+    assert_agreement: Callable[..., object],
+    cut: Callable[[int, int], AbstractContextManager[None]],
+    call: dict[str, Any],
+) -> None:
+    torch.manual_seed(0)
+    batch, kv_heads, group = call["heads"]
+    heads = kv_heads * group
+    num_queries, num_keys = call["lengths"]
+    width, value_width = call["widths"]
+    length = max(num_queries, num_keys)
+    tensors = [
+        torch.randn(batch, heads, num_queries, width).to(call["dtype"]),
+        torch.randn(batch, kv_heads, num_keys, width).to(call["dtype"]),
+        torch.randn(batch, kv_heads, num_keys, value_width).to(call["dtype"]),
+    ]
+    options = {name: call[name] for name in ("similarity", "causal", "window", "exclude_self", "eps")}
+    if call["similarity"] == "gaussian":
+        options["bandwidth"] = (torch.randn(heads).abs() + 0.5) * width**0.5
+    shapes = {
+        "by lag": (heads, length),
+        "signed": (heads, 2 * length - 1),
+        "one row": (1, length),
+        "one signed row": (1, 2 * length - 1),
+    }
+    if call["table"] in shapes:
+        options["lag_logits"] = torch.randn(shapes[call["table"]])
+    if call["padded"]:
+        options["key_padding_mask"] = torch.rand(batch, num_keys) < 0.4
+    with cut(*call["tiles"]) if call["tiles"] else nullcontext():
+        assert_agreement(tensors, options)

@@ -1,0 +1,164 @@
+"""What the kernels take of a GPU, read from code compiled ahead of time for two generations without a GPU."""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+
+from nadaraya.attention.triton.configs import choose
+
+pytestmark = pytest.mark.slow
+
+AMPERE, HOPPER = (8, 0), (9, 0)
+SHARED_MEMORY = {AMPERE: 163 * 1024, HOPPER: 227 * 1024}  # bytes that one program may have
+MATRIX_INSTRUCTION = {AMPERE: "HMMA", HOPPER: "HGMMA"}
+
+
+class Compilation(NamedTuple):
+    kernel: str
+    capability: tuple[int, int]
+    width: int
+    dtype: str
+    options: tuple[str, ...]
+
+    def __str__(self) -> str:
+        generation = f"sm_{self.capability[0]}{self.capability[1]}"
+        return "-".join((self.kernel, generation, str(self.width), self.dtype, *self.options))
+
+    @property
+    def is_usual(self) -> bool:
+        """Half precision, heads up to 128, and no persistent loop or general Gaussian around the tiles."""
+        heavy = self.kernel.endswith("table_gradient") or (
+            "gaussian" in self.options and "one_tensor" not in self.options
+        )
+        return self.dtype != "float32" and self.width <= 128 and not heavy
+
+    @property
+    def has_narrow_tiles(self) -> bool:
+        """Tiles of fewer than 64 rows, for want of registers: HGMMA works on 64."""
+        return self.width > 128 or (self.kernel == "gaussian_table_gradient" and self.width > 64)
+
+
+# Of each kernel, the calls that models make most and the one that asks most of the registers.
+OPTIONS = {
+    "forward": [("causal", "table"), ("gaussian", "one_tensor", "fixed_peak"), ()],
+    "key_value_gradient": [("causal", "table"), ("causal", "gaussian", "table")],
+    "query_gradient": [("causal",)],
+    "table_gradient": [("causal", "table")],
+    "gaussian_table_gradient": [("causal", "table", "exclude_self")],
+    "one_tensor_gradient": [("fixed_peak",), ("fixed_peak", "causal")],
+    "decoding": [("causal", "table")],
+}
+WIDTHS = (64, 128)
+COMPILATIONS = [
+    *(
+        Compilation(kernel, capability, width, "bfloat16", options)
+        for capability in (AMPERE, HOPPER)
+        for kernel, sets in OPTIONS.items()
+        for options in sets
+        for width in WIDTHS
+    ),
+    *(
+        Compilation(kernel, HOPPER, width, dtype, OPTIONS[kernel][0])
+        for kernel in OPTIONS
+        for width, dtype in ((64, "float32"), (256, "bfloat16"))
+    ),
+    Compilation("forward", HOPPER, 16, "float16", ("causal", "window", "hidden", "exclude_self")),
+    Compilation("table_gradient", AMPERE, 256, "bfloat16", ("causal", "table")),
+    Compilation("forward", HOPPER, 64, "bfloat16", ("causal",)),
+]
+PROGRAM = """
+import json, sys
+import torch
+from nadaraya.attention.triton.resources import compile_kernel
+
+for kernel, capability, width, dtype, options in json.load(sys.stdin):
+    compiled = compile_kernel(
+        kernel, tuple(capability), width=width, dtype=getattr(torch, dtype), **dict.fromkeys(options, True)
+    )
+    print(json.dumps(vars(compiled)), flush=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def resources(tmp_path_factory: pytest.TempPathFactory) -> dict[Compilation, dict[str, Any]]:
+    """Registers, spills, shared memory and instructions of every compilation, by two processes."""
+    if importlib.util.find_spec("triton.backends.nvidia") is None:
+        pytest.skip("this Triton has no compiler for NVIDIA GPUs")
+    # Without the interpreter, and without anything compiled before.
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    environment["TRITON_CACHE_DIR"] = str(tmp_path_factory.mktemp("triton"))
+    halves = COMPILATIONS[::2], COMPILATIONS[1::2]
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", PROGRAM],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment,
+        )
+        for _ in halves
+    ]  # fmt: skip
+    outputs: dict[Compilation, dict[str, Any]] = {}
+    for process, half in zip(processes, halves, strict=True):
+        process.stdin.write(json.dumps(half))
+        process.stdin.close()
+    for process, half in zip(processes, halves, strict=True):
+        lines = process.stdout.read().splitlines()
+        assert process.wait() == 0, process.stderr.read()
+        outputs.update(zip(half, map(json.loads, lines), strict=True))
+    return outputs
+
+
+@pytest.mark.parametrize("compilation", COMPILATIONS, ids=str)
+def test_kernels_fit_the_device(
+    resources: dict[Compilation, dict[str, Any]], compilation: Compilation
+) -> None:
+    found = resources[compilation]
+    assert found["registers"] <= 255
+    assert found["shared_memory"] <= SHARED_MEMORY[compilation.capability]
+
+
+@pytest.mark.parametrize("compilation", COMPILATIONS, ids=str)
+def test_no_register_is_spilled_in_the_loops_over_tiles(
+    resources: dict[Compilation, dict[str, Any]], compilation: Compilation
+) -> None:
+    assert resources[compilation]["loop_spills"] == 0
+
+
+@pytest.mark.parametrize("compilation", [c for c in COMPILATIONS if c.is_usual], ids=str)
+def test_the_usual_kernels_spill_nowhere(
+    resources: dict[Compilation, dict[str, Any]], compilation: Compilation
+) -> None:
+    assert resources[compilation]["spills"] == 0
+
+
+@pytest.mark.parametrize("compilation", COMPILATIONS, ids=str)
+def test_products_are_taken_by_the_matrix_unit(
+    resources: dict[Compilation, dict[str, Any]], compilation: Compilation
+) -> None:
+    instructions = resources[compilation]["instructions"]
+    if compilation.kernel == "decoding":
+        # A few queries fill no group of 64 rows, which HGMMA would need.
+        assert instructions.get("HMMA", 0) > 0
+    elif compilation.dtype == "float32" or compilation.has_narrow_tiles:
+        assert any(instructions.get(name, 0) for name in MATRIX_INSTRUCTION.values())
+    else:
+        assert instructions.get(MATRIX_INSTRUCTION[compilation.capability], 0) > 0
+
+
+def test_the_lag_table_costs_no_shared_memory_and_less_than_a_load_a_pair(
+    resources: dict[Compilation, dict[str, Any]],
+) -> None:
+    without, with_table = (
+        resources[Compilation("forward", HOPPER, 64, "bfloat16", options)]
+        for options in (("causal",), ("causal", "table"))
+    )
+    assert with_table["shared_memory"] == without["shared_memory"]
+    loads = with_table["instructions"]["LDG"] - without["instructions"].get("LDG", 0)
+    # A causal kernel has two loops over tiles, one with masks and one without.
+    tiles = choose("forward", 64, torch.bfloat16, HOPPER)
+    pairs_of_a_thread = tiles.block_m * tiles.block_n // (32 * tiles.num_warps)
+    assert 0 < loads < 2 * pairs_of_a_thread

@@ -1,0 +1,95 @@
+"""A few queries against many cached keys, split over the keys and without gradients, equal the definition."""
+
+import itertools
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from nadaraya import kernel_attention
+
+TOLERANCE = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}
+
+
+@pytest.fixture(autouse=True)
+def _seed() -> None:
+    torch.manual_seed(0)
+
+
+def assert_agreement(query: Tensor, key: Tensor, value: Tensor, **options: Any) -> Tensor:
+    exact = {name: o.double() if name in ("bandwidth", "lag_logits") else o for name, o in options.items()}
+    doubles = (t.double() for t in (query, key, value))
+    expected = kernel_attention(*doubles, **exact, backend="reference")
+    actual = kernel_attention(query, key, value, **options, backend="triton")
+    tolerance = TOLERANCE[query.dtype] * max(1.0, value.abs().max().item())
+    torch.testing.assert_close(actual.double(), expected, rtol=0, atol=tolerance)
+    return actual
+
+
+@pytest.mark.parametrize("exclude_self", [False, True])
+@pytest.mark.parametrize(("causal", "window"), [(True, None), (True, 30), (False, 30), (False, None)])
+@pytest.mark.parametrize("similarity", ["dot", "gaussian"])
+@pytest.mark.parametrize(
+    ("num_queries", "group", "num_keys"), [(1, 1, 700), (1, 4, 700), (5, 2, 1300)], ids=str
+)
+def test_every_option_equals_the_definition(
+    similarity: str, causal: bool, window: int | None, exclude_self: bool,
+    num_queries: int, group: int, num_keys: int,
+) -> None:  # fmt: skip
+    options: dict[str, Any] = {"causal": causal, "window": window, "exclude_self": exclude_self}
+    if similarity == "gaussian":
+        options |= {"similarity": similarity, "bandwidth": torch.rand(2 * group) * 4 + 2}
+    options["lag_logits"] = torch.randn(2 * group, num_keys)
+    options["key_padding_mask"] = torch.rand(2, num_keys) < 0.3
+    query = torch.randn(2, 2 * group, num_queries, 24)
+    assert_agreement(query, torch.randn(2, 2, num_keys, 24), torch.randn(2, 2, num_keys, 40), **options)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("similarity", ["dot", "gaussian"])
+@pytest.mark.parametrize("same", [False, True])
+def test_halves_lose_only_what_they_round(dtype: torch.dtype, similarity: str, same: bool) -> None:
+    options: dict[str, Any] = {"eps": 0.3, "causal": True, "lag_logits": torch.randn(1, 700)}
+    if similarity == "gaussian":
+        options |= {"similarity": similarity, "bandwidth": torch.tensor([2.0, 5.0])}
+    query, key = torch.randn(1, 2, 1, 16).to(dtype), torch.randn(1, 2, 700, 16).to(dtype)
+    value = key if same else torch.randn(1, 2, 700, 16).to(dtype)
+    assert assert_agreement(query, key, value, **options).dtype == dtype
+
+
+def test_a_row_that_sees_nothing_is_zero_and_a_lone_row_keeps_itself() -> None:
+    query, key, value = torch.randn(2, 2, 1, 16), *torch.randn(2, 2, 2, 700, 16).unbind(0)
+    padding = torch.ones(2, 700, dtype=torch.bool)
+    padding[1, -1] = False
+    actual = assert_agreement(query, key, value, key_padding_mask=padding, exclude_self=True)
+    assert (actual[0] == 0).all()
+    torch.testing.assert_close(actual[1], value[1, :, -1:])
+
+
+def test_far_from_the_origin_the_gaussian_keeps_its_digits() -> None:
+    query, key = torch.randn(1, 2, 1, 16) + 1000.0, torch.randn(1, 2, 700, 16) + 1000.0
+    bandwidth = torch.tensor([2.0, 5.0])
+    assert_agreement(query, key, torch.randn(1, 2, 700, 16), similarity="gaussian", bandwidth=bandwidth)
+
+
+@pytest.mark.parametrize("layout", ["heads after tokens", "a slice of a longer cache", "one head repeated"])
+def test_the_layout_of_the_cache_does_not_matter(layout: str) -> None:
+    key, value = {
+        "heads after tokens": lambda: torch.randn(2, 1, 700, 2, 16).transpose(2, 3),
+        "a slice of a longer cache": lambda: torch.randn(2, 1, 2, 900, 16)[..., 50:750, :],
+        "one head repeated": lambda: torch.randn(2, 1, 1, 700, 16).expand(2, 1, 2, 700, 16),
+    }[layout]().unbind(0)
+    assert_agreement(torch.randn(1, 2, 1, 16), key, value, causal=True)
+
+
+def test_one_query_after_the_other_gives_the_rows_of_one_causal_call() -> None:
+    query, key, value = torch.randn(3, 1, 2, 40, 16).unbind(0)
+    table = torch.randn(2, 40)
+    whole = kernel_attention(query, key, value, lag_logits=table, causal=True, backend="triton")
+    for last in itertools.chain(range(1, 6), (20, 40)):
+        row = kernel_attention(
+            query[:, :, last - 1 : last], key[:, :, :last], value[:, :, :last], lag_logits=table[:, :last],
+            causal=True, backend="triton",
+        )  # fmt: skip
+        torch.testing.assert_close(row, whole[:, :, last - 1 : last])

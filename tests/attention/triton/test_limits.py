@@ -1,0 +1,154 @@
+"""Numbers and memory at their limits: bandwidths, distances, scales, head widths, layouts, no tokens."""
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+Agreement = Callable[..., dict[str, Tensor]]
+TOKENS = 300 if os.environ.get("NADARAYA_TEST_DEVICE") == "cuda" else 45
+pytestmark = pytest.mark.usefixtures("usual_tiles")
+
+
+@pytest.fixture(autouse=True)
+def _seed() -> None:
+    torch.manual_seed(0)
+
+
+def normal(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    return torch.randn(shape).to(dtype)
+
+
+def three(tokens: int = 40, width: int = 16) -> list[Tensor]:
+    return [normal(1, 2, tokens, width) for _ in range(3)]
+
+
+def options_of(similarity: str, **options: Any) -> dict[str, Any]:
+    bandwidth = {"bandwidth": torch.tensor([2.0, 5.0])} if similarity == "gaussian" else {}
+    return {"similarity": similarity, **bandwidth, **options}
+
+
+@pytest.mark.parametrize("similarity", ["dot", "gaussian"])
+def test_keys_that_are_the_values_have_one_gradient(assert_agreement: Agreement, similarity: str) -> None:
+    query, x, _ = three(width=24)
+    options = options_of(similarity, causal=True, lag_logits=normal(2, 40))
+    actual = assert_agreement([query, x, x], options)
+    apart = assert_agreement([query, x, x.clone()], options)
+    torch.testing.assert_close(actual["key"], apart["key"] + apart["value"])
+
+
+@pytest.mark.parametrize("eps", [0.0, 0.1])
+@pytest.mark.parametrize("bandwidth", [1e-30, 1e-3, 1e30])
+@pytest.mark.parametrize("same", ["query and key", "all"])
+def test_extreme_bandwidths_keep_to_the_definition(
+    assert_agreement: Agreement, bandwidth: float, eps: float, same: str
+) -> None:
+    x, value = normal(1, 1, 20, 16), normal(1, 1, 20, 16)
+    tensors = [x, x, value] if same == "query and key" else [x, x, x]
+    actual = assert_agreement(tensors, {"similarity": "gaussian", "bandwidth": bandwidth, "eps": eps})
+    # Far below every distance each point keeps its own value; far above, all take the mean.
+    mean = tensors[2].mean(2, keepdim=True).expand_as(value)
+    limit = tensors[2] / (1 + eps) if bandwidth < 1 else mean * 20 / (20 + eps)
+    torch.testing.assert_close(actual["output"], limit, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("bandwidth", [1e-30, 1e-3])
+@pytest.mark.parametrize("same", ["query and key", "all"])
+def test_far_below_every_distance_leave_one_out_takes_the_nearest(
+    outcome: Callable[..., dict[str, Tensor]], bandwidth: float, same: str
+) -> None:
+    x, value = normal(1, 1, 20, 16), normal(1, 1, 20, 16)
+    tensors = [x, x, value] if same == "query and key" else [x, x, x]
+    options = {"similarity": "gaussian", "bandwidth": torch.tensor([bandwidth]), "exclude_self": True}
+    actual = outcome(tensors, options, "triton", torch.float32)
+    distances = torch.cdist(x[0, 0], x[0, 0]).fill_diagonal_(torch.inf)
+    torch.testing.assert_close(actual["output"], tensors[2][:, :, distances.argmin(1)], rtol=1e-4, atol=1e-5)
+    # Logits this large have no digits left behind the point: of the gradients only that they are numbers. What
+    # rounding leaves of the bandwidth's, over σ³, is none.
+    assert all(actual[name].isfinite().all() for name in actual if name != "bandwidth")
+
+
+@pytest.mark.parametrize("same", ["nothing", "query and key", "all"])
+def test_far_from_the_origin_the_gaussian_keeps_its_digits(assert_agreement: Agreement, same: str) -> None:
+    query, key, value = (t + 1000.0 for t in three())
+    tensors = {
+        "nothing": [query, key, value - 1000.0],
+        "query and key": [query, query, value - 1000.0],
+        "all": [query, query, query],
+    }[same]
+    options = {"similarity": "gaussian", "bandwidth": torch.tensor([2.0, 5.0]), "causal": True}
+    assert_agreement(tensors, options)
+
+
+LAYOUTS: dict[str, Callable[[], Tensor]] = {
+    "heads after tokens": lambda: normal(1, 40, 2, 16).transpose(1, 2),
+    "features first": lambda: normal(1, 2, 16, 40).transpose(2, 3),
+    "a slice of wider rows": lambda: normal(1, 2, 40, 50)[..., 3:19],
+    "every second token": lambda: normal(1, 2, 80, 16)[:, :, ::2],
+    "every second feature": lambda: normal(1, 2, 40, 32)[..., ::2],
+    "one row repeated": lambda: normal(1, 2, 1, 16).expand(1, 2, 40, 16),
+    "one column repeated": lambda: normal(1, 2, 40, 1).expand(1, 2, 40, 16),
+    "one head repeated": lambda: normal(1, 1, 40, 16).expand(1, 2, 40, 16),
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_the_layout_in_memory_does_not_matter(assert_agreement: Agreement, layout: str) -> None:
+    tensors = [LAYOUTS[layout]() for _ in range(3)]
+    assert_agreement(tensors, {"lag_logits": normal(2, 40), "causal": True})
+    one = tensors[0]
+    assert_agreement([one, one, one], {"similarity": "gaussian", "bandwidth": torch.tensor([2.0, 5.0])})
+
+
+@pytest.mark.parametrize(
+    ("num_queries", "num_keys", "width"), [(0, 5, 16), (5, 0, 16), (0, 0, 16), (5, 5, 0)]
+)
+def test_without_tokens_or_features_nothing_goes_wrong(
+    assert_agreement: Agreement, num_queries: int, num_keys: int, width: int
+) -> None:
+    tensors = [normal(1, 2, num_queries, width), normal(1, 2, num_keys, width), normal(1, 2, num_keys, 3)]
+    assert_agreement(tensors, {"causal": True})
+
+
+@pytest.mark.parametrize("similarity", ["dot", "gaussian"])
+def test_eps_sends_gradients_through_the_mass_alone(assert_agreement: Agreement, similarity: str) -> None:
+    query, key, value = three()
+    constant = torch.ones_like(value)
+    # Equal values leave the softmax nothing to choose: what is left is Z / (Z + ε).
+    options = options_of(similarity, lag_logits=normal(2, 40) - 3.0, eps=0.5)
+    actual = assert_agreement([query, key, constant], options)
+    assert all(actual[name].abs().max() > 1e-4 for name in ("query", "key", "lag_logits"))
+
+
+@pytest.mark.parametrize("scale", [0.0, -2.0, 100.0])
+def test_any_scale(assert_agreement: Agreement, scale: float) -> None:
+    tensors = three()
+    largest = abs(scale) * (tensors[0] @ tensors[1].mT).abs().max().item()
+    assert_agreement(tensors, {"scale": scale, "causal": True}, largest_logit=largest)
+
+
+def test_rows_whose_every_logit_is_far_below_zero_are_still_averages(assert_agreement: Agreement) -> None:
+    tensors = [torch.zeros(1, 1, 40, 16), torch.zeros(1, 1, 40, 16), normal(1, 1, 40, 16)]
+    table = torch.full((1, 40), -1000.0)
+    actual = assert_agreement(tensors, {"lag_logits": table}, largest_logit=1000.0)
+    torch.testing.assert_close(actual["output"], tensors[2].mean(2, keepdim=True).expand(1, 1, 40, 16))
+
+
+@pytest.mark.parametrize(("width", "value_width"), [(1, 1), (3, 9), (16, 200), (256, 256)])
+def test_narrow_and_wide_heads(assert_agreement: Agreement, width: int, value_width: int) -> None:
+    tensors = [normal(1, 2, 40, width), normal(1, 2, 40, width), normal(1, 2, 40, value_width)]
+    assert_agreement(tensors, {"lag_logits": normal(2, 40), "causal": True})
+
+
+@pytest.mark.parametrize("same", [False, True])
+def test_runs_are_bit_identical(outcome: Callable[..., dict[str, Tensor]], same: bool) -> None:
+    if same:
+        x = normal(2, 1, TOKENS, 16)
+        call = [x, x, x], {"similarity": "gaussian", "bandwidth": torch.tensor([2.0]), "causal": True}
+    else:
+        call = [normal(2, 1, TOKENS, 16) for _ in range(3)], {"lag_logits": normal(1, TOKENS), "causal": True}
+    first, second = (outcome(*call, "triton", torch.float32) for _ in range(2))
+    assert all(torch.equal(first[name], second[name]) for name in first)

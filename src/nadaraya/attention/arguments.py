@@ -156,7 +156,11 @@ def _check_bandwidth(bandwidth: float | Tensor | None, query: Tensor) -> Tensor:
     if bandwidth is None:
         raise InputError("similarity='gaussian' needs a bandwidth: a positive number, or one a head")
     dtype = torch.promote_types(query.dtype, torch.float32)
-    values = torch.as_tensor(bandwidth, device=query.device).to(dtype)
+    if isinstance(bandwidth, (int, float)):
+        # Filled on the device: a copy from the host would wait for it.
+        values = torch.full((), bandwidth, dtype=dtype, device=query.device)
+    else:
+        values = torch.as_tensor(bandwidth, device=query.device).to(dtype)
     if values.dim() > 1 or values.numel() not in (1, query.shape[1]):
         raise InputError(
             f"bandwidth must be a number or have shape ({query.shape[1]},), got {tuple(values.shape)}"
@@ -182,6 +186,7 @@ def _check_lag_logits(lag_logits: Tensor | None, query: Tensor, key: Tensor) -> 
         )
     if not lag_logits.is_floating_point():
         raise InputError(f"lag_logits must be floating point, got {lag_logits.dtype}")
+    _check_device("lag_logits", lag_logits, query)
     # Tables stay in float32 at least: half precision would round long-lag logits away.
     table = lag_logits.to(torch.promote_types(query.dtype, torch.float32))
     if shape[1] == length:
@@ -198,7 +203,13 @@ def _check_key_padding_mask(mask: Tensor | None, key: Tensor) -> Tensor | None:
             f"key_padding_mask must be bool of shape {expected}, True where a key is padding; "
             f"got {mask.dtype} of shape {tuple(mask.shape)}"
         )
+    _check_device("key_padding_mask", mask, key)
     return mask
+
+
+def _check_device(name: str, tensor: Tensor, query: Tensor) -> None:
+    if tensor.device != query.device:
+        raise InputError(f"{name} must be on the device of the query, {query.device}, got {tensor.device}")
 
 
 def _check_attn_mask(mask: Tensor | None, query: Tensor, key: Tensor) -> Tensor | None:
@@ -207,6 +218,7 @@ def _check_attn_mask(mask: Tensor | None, query: Tensor, key: Tensor) -> Tensor 
     full = (query.shape[0], query.shape[1], query.shape[2], key.shape[2])
     if mask.dtype != torch.bool and not mask.is_floating_point():
         raise InputError(f"attn_mask must be bool (True takes part) or floating point, got {mask.dtype}")
+    _check_device("attn_mask", mask, query)
     padded = (1,) * (4 - mask.dim()) + tuple(mask.shape)
     if len(padded) != 4 or any(size not in (1, want) for size, want in zip(padded, full, strict=True)):
         raise InputError(f"attn_mask must broadcast to {full}, got shape {tuple(mask.shape)}")

@@ -36,7 +36,7 @@ class RotaryEmbedding(nn.Module):
 
     def _log_angles(self, device: torch.device | None) -> Tensor:
         pairs = torch.arange(0, self.head_dim, 2, dtype=torch.float32, device=device)
-        return -torch.log(torch.tensor(self.base, device=device)) * pairs / self.head_dim
+        return -math.log(self.base) * pairs / self.head_dim
 
     def forward(self, x: Tensor, first_position: int = 0) -> Tensor:
         """Rotates features by their positions.

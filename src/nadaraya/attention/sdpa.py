@@ -10,6 +10,8 @@ mean, which changes no distance. A bandwidth that is tiny against the spread of 
 such calls, and those with dropout, take row blocks of the definition instead.
 """
 
+import math
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -229,8 +231,7 @@ def _mass_fraction(args: AttentionArguments, query: Tensor, lse: Tensor) -> Tens
         # The softmax form left out −‖q_i‖²/(2σ²); `query` is already divided by σ².
         log_mass = lse - 0.5 * (query * args.bandwidth.view(-1, 1, 1)).square().sum(-1)
     nothing = log_mass == -torch.inf
-    log_eps = torch.log(torch.tensor(args.eps, dtype=lse.dtype, device=lse.device))
-    return torch.sigmoid(log_mass.masked_fill(nothing, 0.0) - log_eps)[..., None]
+    return torch.sigmoid(log_mass.masked_fill(nothing, 0.0) - math.log(args.eps))[..., None]
 
 
 def _definition_in_row_blocks(args: AttentionArguments) -> Tensor:

@@ -8,6 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from nadaraya import kernel_attention
+
 Agreement = Callable[..., dict[str, Tensor]]
 TOKENS = 300 if os.environ.get("NADARAYA_TEST_DEVICE") == "cuda" else 45
 pytestmark = pytest.mark.usefixtures("usual_tiles")
@@ -66,8 +68,8 @@ def test_far_below_every_distance_leave_one_out_takes_the_nearest(
     actual = outcome(tensors, options, "triton", torch.float32)
     distances = torch.cdist(x[0, 0], x[0, 0]).fill_diagonal_(torch.inf)
     torch.testing.assert_close(actual["output"], tensors[2][:, :, distances.argmin(1)], rtol=1e-4, atol=1e-5)
-    # Logits this large have no digits left behind the point: of the gradients only that they are numbers. What
-    # rounding leaves of the bandwidth's, over σ³, is none.
+    # Logits this large have no digits left behind the point: of the gradients only that they are numbers.
+    # What rounding leaves of the bandwidth's, over σ³, is none.
     assert all(actual[name].isfinite().all() for name in actual if name != "bandwidth")
 
 
@@ -152,3 +154,58 @@ def test_runs_are_bit_identical(outcome: Callable[..., dict[str, Tensor]], same:
         call = [normal(2, 1, TOKENS, 16) for _ in range(3)], {"lag_logits": normal(1, TOKENS), "causal": True}
     first, second = (outcome(*call, "triton", torch.float32) for _ in range(2))
     assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+@pytest.mark.parametrize("exclude_self", [False, True])
+def test_close_points_in_few_dimensions_keep_their_distances(
+    assert_agreement: Agreement, exclude_self: bool
+) -> None:
+    """Two clusters and a bandwidth far below their distance: ‖x‖² − 2 x·y + ‖y‖² would have no digits."""
+    x = torch.cat((torch.linspace(-100, -90, 30), torch.linspace(90, 100, 30))).view(1, 1, 60, 1)
+    options = {"similarity": "gaussian", "bandwidth": torch.tensor([0.2]), "exclude_self": exclude_self}
+    assert_agreement([x, x, normal(1, 1, 60, 2)], options, largest_logit=100.0)
+
+
+def test_a_window_beyond_all_lags_hides_nothing() -> None:
+    query, key, value = three()
+    for window in (query.shape[2], 2**31 - 1):
+        torch.testing.assert_close(
+            kernel_attention(query, key, value, window=window, backend="triton"),
+            kernel_attention(query, key, value, backend="triton"),
+        )
+
+
+def test_overlapping_rows_are_smoothed_as_copies_are() -> None:
+    x = normal(1, 1, 31).unfold(-1, 20, 1)  # (1, 1, 12, 20), every row the last one moved by one place
+    options = {"similarity": "gaussian", "bandwidth": 3.0, "backend": "triton"}
+    expected = x.contiguous()
+    torch.testing.assert_close(
+        kernel_attention(x, x, x, **options), kernel_attention(expected, expected, expected, **options)
+    )
+
+
+@pytest.mark.parametrize("similarity", ["dot", "gaussian"])
+def test_what_stands_in_padded_keys_does_not_matter(similarity: str) -> None:
+    query, key, value = three()
+    padding = torch.zeros(key.shape[0], key.shape[2], dtype=torch.bool)
+    padding[:, 5:9] = True
+    options = {"similarity": similarity, "key_padding_mask": padding, "backend": "triton"}
+    if similarity == "gaussian":
+        options["bandwidth"] = 2.0
+    expected = kernel_attention(query, key, value, **options)
+    for garbage in (1e8, torch.nan):
+        spoilt = key.masked_fill(padding[:, None, :, None], garbage)
+        torch.testing.assert_close(kernel_attention(query, spoilt, value, **options), expected)
+
+
+def test_the_newer_setting_of_float32_products_is_respected() -> None:
+    query, key, value = three()
+    products = torch.backends.cuda.matmul
+    if not hasattr(products, "fp32_precision"):
+        pytest.skip("this PyTorch has the older setting only")
+    before = products.fp32_precision
+    try:
+        products.fp32_precision = "tf32"
+        assert kernel_attention(query, key, value, backend="triton").isfinite().all()
+    finally:
+        products.fp32_precision = before

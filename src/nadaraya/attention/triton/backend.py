@@ -2,7 +2,8 @@
 
 import math
 import os
-from importlib.util import find_spec
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
 
 import torch
 from torch import Tensor
@@ -14,6 +15,7 @@ from nadaraya.attention.transforms import is_transformed
 _DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 _WIDEST = 256
 _OLDEST = (8, 0)
+_OLDEST_TRITON = (3, 6)
 # Up to so many rows (queries × heads that share keys), and from so many keys a row, the keys are split.
 _MOST_DECODING_ROWS = 64
 _FEWEST_CACHED = 4
@@ -23,8 +25,8 @@ def why_not(args: AttentionArguments) -> str | None:
     """Why this backend cannot do a call, or None when it can."""
     query = args.query
     reason = None
-    if find_spec("triton") is None:
-        reason = "Triton is not installed"
+    if _triton_version() < _OLDEST_TRITON:
+        reason = f"it needs Triton {'.'.join(map(str, _OLDEST_TRITON))} or newer"
     elif query.device.type != "cuda" and not is_interpreted():
         reason = f"the tensors are on {query.device.type}, not on a CUDA device"
     elif query.device.type == "cuda" and torch.version.hip is not None:
@@ -42,6 +44,15 @@ def why_not(args: AttentionArguments) -> str | None:
     elif not torch.compiler.is_compiling() and is_transformed():
         reason = "it has no rule for torch.func transforms and forward-mode differentiation"
     return reason
+
+
+@cache
+def _triton_version() -> tuple[int, ...]:
+    """Major and minor version; nothing where Triton is not installed."""
+    try:
+        return tuple(int(part) for part in version("triton").split(".")[:2])
+    except PackageNotFoundError:
+        return ()
 
 
 def is_interpreted() -> bool:
@@ -66,6 +77,8 @@ def attention(args: AttentionArguments) -> Tensor:
     from nadaraya.attention.triton.operator import triton_attention
 
     window = args.window or 0
+    if window >= max(args.query.shape[2], args.key.shape[2]):
+        window = 0  # it hides nothing
     if _decodes(args):
         out, lse = triton_decoding(
             with_dense_rows(args.query), with_dense_rows(args.key), with_dense_rows(args.value), args.scale,
@@ -126,7 +139,14 @@ def _centred(args: AttentionArguments) -> tuple[Tensor, Tensor]:
     query, key = args.query, args.key
     if args.similarity == "dot" or query.dtype != torch.float32:
         return query, key
-    centre = key.detach().mean(2, keepdim=True)
+    if args.key_padding_mask is None:
+        centre = key.detach().mean(2, keepdim=True)
+    else:
+        present = ~args.key_padding_mask[:, None, :, None]
+        centre = torch.where(present, key.detach(), 0.0).sum(2, keepdim=True)
+        centre = centre / present.sum(2, keepdim=True).clamp(min=1)
+    if query is key:
+        return (query - centre,) * 2
     return query - centre.repeat_interleave(query.shape[1] // key.shape[1], 1), key - centre
 
 

@@ -30,6 +30,8 @@ Kernel = Literal[
 ]
 KERNELS: tuple[Kernel, ...] = get_args(Kernel)
 _VARIABLE = "NADARAYA_TRITON_CONFIGS"
+# Half of what the lag table is padded by: tiles stick out by one tile, and their sums by lag by another.
+_WIDEST_TILE = 128
 
 
 @dataclass(frozen=True)
@@ -105,7 +107,7 @@ def _table() -> dict[str, dict[str, dict[str, dict[int, Config]]]]:
 
 def parse(text: str) -> dict[str, dict[str, dict[str, dict[int, Config]]]]:
     """Generation → "half" or "single" → kernel → head width up to → tiles, from JSON."""
-    return {
+    table: dict[str, dict[str, dict[str, dict[int, Config]]]] = {
         generation: {
             precision: {
                 kernel: {int(width): Config(*numbers) for width, numbers in kernels[kernel].items()}
@@ -115,3 +117,10 @@ def parse(text: str) -> dict[str, dict[str, dict[str, dict[int, Config]]]]:
         }
         for generation, precisions in json.loads(text).items()
     }
+    configs = [
+        c for p in table.values() for kernels in p.values() for k in kernels.values() for c in k.values()
+    ]
+    widest = max(max(config.block_m, config.block_n) for config in configs)
+    if widest > _WIDEST_TILE:
+        raise ValueError(f"tiles are at most {_WIDEST_TILE} wide, got {widest}")
+    return table

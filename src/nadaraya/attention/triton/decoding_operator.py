@@ -3,23 +3,35 @@
 import torch
 from torch import Tensor
 
+from nadaraya.attention.triton.configs import Config
 from nadaraya.attention.triton.kernels.decoding import decoding_kernel, merging_kernel
 from nadaraya.attention.triton.launch import (
     empty_output,
     hidden_keys,
+    is_same,
     num_multiprocessors,
     on_device,
     padded_width,
     precision_of,
     strides,
 )
-from nadaraya.attention.triton.operator import Masks, is_same, width_options
+from nadaraya.attention.triton.operator import Masks, width_options
 
 _FEWEST_ROWS = 16  # of a matrix product
-_BLOCK_BYTES = 16_384  # of keys in one tile
+# Of keys in one tile, and tiles in flight: what a program takes must fit 99 KiB of shared memory.
+_BLOCK_BYTES = 16_384
+_BLOCK_BYTES_WIDE = 8_192
 _PROGRAMS_PER_MULTIPROCESSOR = 8
 _FEWEST_TILES = 4  # of a split: fewer would not pay for the merging
 _MOST_SPLITS = 128
+_FEW_SPLITS = 16
+
+
+def decoding_config(rows: int, width: int, dtype: torch.dtype) -> Config:
+    """The tiles for so many rows (16 to 64), padded head width and dtype."""
+    wide = dtype == torch.float32 or rows > _FEWEST_ROWS
+    block_bytes = _BLOCK_BYTES_WIDE if wide else _BLOCK_BYTES
+    return Config(rows, max(16, min(128, block_bytes // (width * dtype.itemsize))), 4, 2 if wide else 3)
 
 
 @torch.library.custom_op("nadaraya::triton_decoding", mutates_args=())
@@ -47,7 +59,9 @@ def triton_decoding(
     num_groups, num_keys, value_width = value.shape[1:]
     group_size = num_heads // num_groups
     masks = Masks(padding, causal, window, exclude_self)
-    block = max(16, min(128, _BLOCK_BYTES // (padded_width(max(width, value_width)) * query.element_size())))
+    rows = max(_FEWEST_ROWS, 1 << (group_size * num_queries - 1).bit_length())
+    config = decoding_config(rows, padded_width(max(width, value_width)), query.dtype)
+    block = config.block_n
     tiles = -(-num_keys // block)
     wanted = -(-_PROGRAMS_PER_MULTIPROCESSOR * num_multiprocessors(query.device) // (batch * num_groups))
     tiles_per_split = max(_FEWEST_TILES, -(-tiles // min(wanted, _MOST_SPLITS)))
@@ -64,7 +78,7 @@ def triton_decoding(
     step = table.shape[1] if table is not None and table.shape[0] > 1 else 0
     hidden, ranges = hidden_keys(padding, lse)
     precision = lse if bandwidth is None else precision_of(bandwidth, num_heads)
-    options = width_options(query, value)
+    options = width_options(query, value, bandwidth is not None)
     with on_device(query):
         decoding_kernel[(num_splits * batch * num_groups,)](
             query, key, value, partial_out, partial_lse, entries, hidden, ranges, precision, scale,
@@ -73,12 +87,12 @@ def triton_decoding(
             GAUSSIAN=bandwidth is not None,
             CENTRED=bandwidth is not None and query.dtype == torch.float32,
             ONE_TENSOR=is_same(key, value), TABLE=table is not None, HIDDEN=padding is not None,
-            BLOCK_M=max(_FEWEST_ROWS, 1 << (group_size * num_queries - 1).bit_length()), BLOCK_N=block,
-            **masks.options, **options, num_warps=4, num_stages=3,
+            **masks.options, **options, **config.launch_options,
         )  # fmt: skip
         merging_kernel[(num_lines,)](
             partial_out, partial_lse, out, lse, strides(out), num_heads, num_queries, num_splits, num_lines,
-            value_width, EXCLUDE_SELF=exclude_self, SPLITS=1 << (num_splits - 1).bit_length(),
+            value_width, EXCLUDE_SELF=exclude_self,
+            SPLITS=_MOST_SPLITS if num_splits > _FEW_SPLITS else _FEW_SPLITS,
             VALUE_WIDTH=options["VALUE_WIDTH"], num_warps=4,
         )  # fmt: skip
     return out, lse

@@ -10,8 +10,10 @@ from torch import Tensor
 from nadaraya.attention.triton.kernels.tiles import LOG2E, TABLE_PADDING
 
 # 1/σ² beyond which a Gaussian's weights are 0 or 1 for all that float32 can tell.
-_LARGEST_PRECISION = 1e30
+_LARGEST_PRECISION = 1e25
 _SMALLEST_WIDTH = 16  # of a matrix product
+# Up to so many features, differences cost less than the digits that products lose.
+_WIDEST_DIRECT = 8
 
 
 def on_device(tensor: Tensor) -> AbstractContextManager[object]:
@@ -45,8 +47,14 @@ def with_dense_rows(tensor: Tensor) -> Tensor:
 def empty_output(query: Tensor, width: int) -> Tensor:
     """(B, H, Nq, width); in the memory layout of the query where the widths agree."""
     if query.shape[3] == width:
-        return torch.empty_like(query)
+        return empty_with_dense_rows(query)
     return query.new_empty((*query.shape[:3], width))
+
+
+def empty_with_dense_rows(like: Tensor) -> Tensor:
+    """A tensor of the same shape, and memory layout where that has its last dimension adjacent."""
+    empty = torch.empty_like(like)
+    return empty if empty.stride(-1) == 1 else torch.empty_like(like, memory_format=torch.contiguous_format)
 
 
 def strides(tensor: Tensor) -> tuple[int, int, int]:
@@ -55,11 +63,36 @@ def strides(tensor: Tensor) -> tuple[int, int, int]:
     return batch, head, token
 
 
-def matmul_precision(dtype: torch.dtype) -> str:
-    """How float32 products are taken, by `torch.set_float32_matmul_precision`; those of halves are exact."""
-    if dtype == torch.float32 and torch.get_float32_matmul_precision() == "highest":
-        return "tf32x3"
-    return "tf32"
+def matmul_precision(dtype: torch.dtype, gaussian: bool) -> str:
+    """How float32 products are taken, by PyTorch's setting for CUDA; those of halves are exact.
+
+    A Gaussian's are always taken in full: ‖x‖² − 2 x·y + ‖y‖² would lose the digits twice.
+    """
+    if dtype != torch.float32:
+        return "tf32"
+    # PyTorch refuses to read its older setting where the newer was used.
+    newer = getattr(torch.backends.cuda.matmul, "fp32_precision", None)
+    rounded = torch.get_float32_matmul_precision() != "highest" if newer is None else newer == "tf32"
+    return "tf32" if rounded and not gaussian else "tf32x3"
+
+
+def gaussian_mode(query: Tensor, key: Tensor, bandwidth: Tensor | None) -> int:
+    """How the kernels take distances; `content_logits` explains the numbers.
+
+    Half precision has no digits to lose: its products are exact in float32.
+    """
+    if bandwidth is None:
+        return 0
+    if query.dtype != torch.float32:
+        return -1
+    if query.shape[3] <= _WIDEST_DIRECT:
+        return query.shape[3]
+    return -2 if is_same(query, key) else -1
+
+
+def is_same(a: Tensor, b: Tensor) -> bool:
+    """Whether two tensors are the same numbers in memory."""
+    return a.data_ptr() == b.data_ptr() and a.shape == b.shape and a.stride() == b.stride()
 
 
 def half_squared_norms(tensor: Tensor) -> Tensor:

@@ -5,6 +5,7 @@ from torch import Tensor
 
 from nadaraya.attention.triton.kernels.one_tensor import one_tensor_gradient_kernel
 from nadaraya.attention.triton.launch import (
+    gaussian_mode,
     half_squared_norms,
     on_device,
     precision_of,
@@ -69,21 +70,22 @@ def triton_one_tensor_backward(
     (gradient,) = empty_gradients(features)
     distance_sums = torch.empty_like(lse)
     config = configured("one_tensor_gradient", features)
-    options = width_options(features, features)
+    options = width_options(features, features, gaussian=True)
     with on_device(features):
         one_tensor_gradient_kernel[(-(-num_tokens // config.block_m) * batch * num_heads,)](
             features, grad_out, gradient, distance_sums, lse, delta, alone, half_squared_norms(features),
             precision_of(bandwidth, num_heads), strides(features), strides(grad_out), strides(gradient),
-            num_heads, num_tokens, window, width, FIXED_PEAK=not exclude_self, **masks.options,
+            num_heads, num_tokens, window, width,
+            GAUSSIAN=gaussian_mode(features, features, bandwidth), FIXED_PEAK=not exclude_self,
             PRECISION=options["PRECISION"], WIDTH=options["WIDTH"], EVEN_WIDTH=options["EVEN_WIDTH"],
-            **config.launch_options,
+            **masks.options, **config.launch_options,
         )  # fmt: skip
     return gradient, bandwidth_gradient(distance_sums, bandwidth)
 
 
 @triton_one_tensor_backward.register_fake
 def _(grad_out, grad_lse, features, out, lse, alone, bandwidth, causal, window, exclude_self):  # type: ignore[no-untyped-def]
-    return torch.empty_like(features), lse.new_empty((features.shape[1],))
+    return *empty_gradients(features), lse.new_empty((features.shape[1],))
 
 
 def _save_for_backward(ctx, inputs, output) -> None:  # type: ignore[no-untyped-def]

@@ -17,8 +17,11 @@ from nadaraya.attention.triton.kernels.tiles import LN2
 from nadaraya.attention.triton.launch import (
     capability,
     empty_output,
+    empty_with_dense_rows,
+    gaussian_mode,
     half_squared_norms,
     hidden_keys,
+    is_same,
     kernel_table,
     matmul_precision,
     num_multiprocessors,
@@ -53,11 +56,11 @@ def configured(kernel: Kernel, *tensors: Tensor) -> Config:
     return choose(kernel, width, tensors[0].dtype, capability(tensors[0].device))
 
 
-def width_options(query: Tensor, value: Tensor) -> dict[str, Any]:
+def width_options(query: Tensor, value: Tensor, gaussian: bool) -> dict[str, Any]:
     """Compile-time arguments about the head widths."""
     width, value_width = query.shape[3], value.shape[3]
     return {
-        "PRECISION": matmul_precision(query.dtype),
+        "PRECISION": matmul_precision(query.dtype, gaussian),
         "WIDTH": padded_width(width),
         "VALUE_WIDTH": padded_width(value_width),
         "EVEN_WIDTH": padded_width(width) == width,
@@ -102,16 +105,11 @@ def launch_forward(
             query, key, value, out, lse, alone, query_norms, key_norms, entries, hidden, ranges, precision,
             scale, strides(query), strides(key), strides(value), strides(out), num_heads,
             num_heads // key.shape[1], num_queries, num_keys, zero, step, masks.window, width, value_width,
-            GAUSSIAN=gaussian, ONE_TENSOR=is_same(key, value), FIXED_PEAK=fixed_peak,
-            TABLE=table is not None, HIDDEN=masks.padding is not None, **masks.options,
-            **width_options(query, value), **config.launch_options,
+            GAUSSIAN=gaussian_mode(query, key, bandwidth), ONE_TENSOR=is_same(key, value),
+            FIXED_PEAK=fixed_peak, TABLE=table is not None, HIDDEN=masks.padding is not None, **masks.options,
+            **width_options(query, value, gaussian), **config.launch_options,
         )  # fmt: skip
     return out, lse, alone
-
-
-def is_same(a: Tensor, b: Tensor) -> bool:
-    """Whether two tensors are the same numbers in memory."""
-    return a.data_ptr() == b.data_ptr() and a.shape == b.shape and a.stride() == b.stride()
 
 
 def row_sums(out: Tensor, grad_out: Tensor, grad_lse: Tensor) -> Tensor:
@@ -206,11 +204,11 @@ def triton_attention_backward(
         distance_sums = torch.empty_like(lse)
     grad_query, grad_key, grad_value = empty_gradients(query, key, value)
     options = {
-        "GAUSSIAN": bandwidth is not None,
+        "GAUSSIAN": gaussian_mode(query, key, bandwidth),
         "TABLE": table is not None,
         "HIDDEN": padding is not None,
         **masks.options,
-        **width_options(query, value),
+        **width_options(query, value, bandwidth is not None),
     }
     with on_device(query):
         config = configured("key_value_gradient", query, value)
@@ -228,7 +226,8 @@ def triton_attention_backward(
         partial = lse
         if need_table:
             wanted = _TABLE_PROGRAMS_PER_MULTIPROCESSOR * num_multiprocessors(query.device)
-            num_programs = min(num_programs, -(-wanted // num_heads))
+            # One program more than fit at once would double the time.
+            num_programs = min(num_programs, max(1, wanted // num_heads))
             partial = lse.new_zeros((num_heads * num_programs, entries.shape[1]))
         query_gradient_kernel[(num_heads * num_programs,)](
             query, key, value, grad_out, grad_query, partial, distance_sums, lse, delta, alone, query_norms,
@@ -248,7 +247,7 @@ def triton_attention_backward(
 
 def empty_gradients(*tensors: Tensor) -> tuple[Tensor, ...]:
     """Dense tensors to be filled with gradients, also where the inputs are expanded."""
-    return tuple(torch.empty_like(t) for t in tensors)
+    return tuple(empty_with_dense_rows(t) for t in tensors)
 
 
 def bandwidth_gradient(distance_sums: Tensor, bandwidth: Tensor | None) -> Tensor:

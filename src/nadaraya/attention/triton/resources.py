@@ -21,6 +21,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from nadaraya.attention.triton.configs import Config, Kernel, choose
+from nadaraya.attention.triton.decoding_operator import decoding_config
 from nadaraya.attention.triton.kernels.decoding import decoding_kernel
 from nadaraya.attention.triton.kernels.forward import forward_kernel
 from nadaraya.attention.triton.kernels.gradients import key_value_gradient_kernel
@@ -37,8 +38,6 @@ _KERNELS: dict[str, JITFunction] = {
     "one_tensor_gradient": one_tensor_gradient_kernel,
     "decoding": decoding_kernel,
 }
-# As the decoding operator cuts it for one query a head: 16 rows, 16 KiB of keys a tile.
-_DECODING_BYTES = 16_384
 _TENSORS = re.compile(r"(query|key|value|out|grad_out|grad_query|grad_key|grad_value|features|gradient)_ptr")
 _POINTER_TYPES = {"alone_ptr": "*i8", "hidden_ptr": "*u8", "range_ptr": "*i32"}
 _TYPE_NAMES = {torch.float16: "fp16", torch.bfloat16: "bf16", torch.float32: "fp32"}
@@ -76,6 +75,7 @@ def compile_kernel(
     dtype: torch.dtype = torch.bfloat16,
     config: Config | None = None,
     grouped: bool = False,
+    rows: int = 16,
     **options: Any,
 ) -> Resources:
     """Compiles a kernel as it would be for a call and reads the machine code.
@@ -87,6 +87,7 @@ def compile_kernel(
         dtype: of the tensors.
         config: tiles; default those chosen for such a call.
         grouped: several query heads share a key-value head.
+        rows: of the decoding kernel: queries × heads that share keys, as a power of two from 16 on.
         options: compile-time switches in lower case that differ from False: causal, table, gaussian, hidden,
             window, exclude_self, one_tensor, fixed_peak.
 
@@ -96,7 +97,7 @@ def compile_kernel(
     function = _KERNELS[kernel]
     padded = max(16, 1 << (width - 1).bit_length())
     if config is None and kernel == "decoding":
-        config = Config(16, min(128, _DECODING_BYTES // (padded * dtype.itemsize)), 4, 3)
+        config = decoding_config(rows, padded, dtype)
     elif config is None:
         config = choose(kernel, padded, dtype, capability)  # type: ignore[arg-type]
     constants: dict[str, Any] = {
@@ -106,11 +107,12 @@ def compile_kernel(
         "EVEN_WIDTH": padded == width,
         "EVEN_VALUE_WIDTH": padded == width,
         "TABLE_GRAD": kernel.endswith("table_gradient"),
-        "GAUSSIAN": kernel == "gaussian_table_gradient",
         "BLOCK_M": config.block_m,
         "BLOCK_N": config.block_n,
         **{name.upper(): value for name, value in options.items()},
     }
+    gaussian = kernel in ("gaussian_table_gradient", "one_tensor_gradient") or options.get("gaussian")
+    constants["GAUSSIAN"] = -1 if gaussian else 0  # by products, as half precision takes it
     signature: dict[str, Any] = {}
     attributes: dict[tuple[int, ...], list[list[Any]]] = {}
     for index, parameter in enumerate(function.params):

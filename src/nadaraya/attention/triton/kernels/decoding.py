@@ -6,7 +6,10 @@ import triton.language as tl
 from nadaraya.attention.triton.kernels.tiles import LOG2E, lag_bias, load_rows, matmul, visible_pairs
 
 
-@triton.jit
+# Counts that grow with the text: no new compilation for those that happen to be multiples of 16.
+@triton.jit(
+    do_not_specialize=["num_keys", "num_splits", "keys_per_split", "num_lines", "table_zero", "table_stride"]
+)
 def decoding_kernel(
     query_ptr,
     key_ptr,
@@ -58,7 +61,7 @@ def decoding_kernel(
     pair = tl.program_id(0) // num_splits
     num_groups = num_heads // group_size
     batch = (pair // num_groups).to(tl.int64)
-    group = pair % num_groups
+    group = (pair % num_groups).to(tl.int64)
     rows = tl.arange(0, BLOCK_M)
     is_row = rows < group_size * num_queries
     heads = group * group_size + rows // num_queries
@@ -158,10 +161,11 @@ def decoding_kernel(
         own_key = key.to(tl.float32)
         if CENTRED:
             own_key = tl.where((columns < width)[None, :], own_key - centre[None, :], 0.0)
-        lse = tl.sum(query.to(tl.float32) * own_key, 1)
         if GAUSSIAN:
-            lse = tl.minimum(lse - query_norms - 0.5 * tl.sum(own_key * own_key, 1), 0.0)
-        lse *= factors
+            difference = query.to(tl.float32) - own_key
+            lse = -0.5 * tl.sum(difference * difference, 1) * factors
+        else:
+            lse = tl.sum(query.to(tl.float32) * own_key, 1) * factors
         if TABLE:
             lse += tl.load(table_ptr + table_zero + heads * table_stride, mask=is_row, other=0.0) * LOG2E
         lse = tl.where(has_own, lse, float("-inf"))
@@ -194,7 +198,7 @@ def pair_logits(
     return logits * factors[:, None]
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_splits", "num_lines"])
 def merging_kernel(
     partial_out_ptr,
     partial_lse_ptr,
@@ -239,6 +243,6 @@ def merging_kernel(
         lse = tl.where(alone, own_lse, lse)
     tl.store(lse_ptr + line, lse)
     batch = (line // (num_heads * num_queries)).to(tl.int64)
-    head = line // num_queries % num_heads
+    head = (line // num_queries % num_heads).to(tl.int64)
     places = batch * out_strides[0] + head * out_strides[1] + line % num_queries * out_strides[2] + columns
     tl.store(out_ptr + places, out.to(out_ptr.dtype.element_ty), mask=columns < value_width)

@@ -64,7 +64,7 @@ def _attend(
                 key_norms = tl.load(key_norm_base + keys, mask=keys < num_keys, other=0.0) * factor
             else:
                 key_norms = tl.load(key_norm_base + keys) * factor
-        logits = content_logits(query, key, query_norms, key_norms, factor, GAUSSIAN, PRECISION)
+        logits = content_logits(query, key, query_norms, key_norms, rows, keys, factor, GAUSSIAN, PRECISION)
         if TABLE:
             logits += lag_bias(table, (rows + offset)[:, None], keys[None, :])
         if HIDDEN:
@@ -72,7 +72,7 @@ def _attend(
                 hidden = tl.load(hidden_base + keys, mask=keys < num_keys, other=1)
             else:
                 hidden = tl.load(hidden_base + keys)
-            logits += tl.where(hidden != 0, float("-inf"), 0.0)[None, :]
+            logits = tl.where((hidden != 0)[None, :], float("-inf"), logits)
         if MASKED:
             visible = visible_pairs(
                 (rows + offset)[:, None], keys[None, :], False, num_keys, window, CAUSAL, WINDOW, EXCLUDE_SELF
@@ -149,7 +149,7 @@ def forward_kernel(
     first_row = (num_blocks - 1 - tl.program_id(0) % num_blocks) * BLOCK_M
     pair = tl.program_id(0) // num_blocks
     batch = (pair // num_heads).to(tl.int64)
-    head = pair % num_heads
+    head = (pair % num_heads).to(tl.int64)
     group = head // group_size
     rows = first_row + tl.arange(0, BLOCK_M)
     offset = num_keys - num_queries
@@ -211,6 +211,10 @@ def forward_kernel(
     out, total, peak = state
     if FIXED_PEAK:
         peak = tl.zeros((BLOCK_M,), tl.float32)
+        # A row's own weight is 1: where a narrow bandwidth lost it to rounding, the row keeps itself.
+        lost = total < 0.5
+        out = tl.where(lost[:, None], query.to(tl.float32), out)
+        total = tl.where(lost, 1.0, total)
     out = out / tl.where(total == 0.0, 1.0, total)[:, None]
     lse = tl.where(total == 0.0, float("-inf"), peak + tl.log2(total))
 
@@ -226,10 +230,11 @@ def forward_kernel(
             mask=alone[:, None] & (tl.arange(0, WIDTH) < width)[None, :],
             other=0.0,
         )
-        own_logit = tl.sum(query.to(tl.float32) * own_key.to(tl.float32), 1) * factor
         if GAUSSIAN:
-            own_norms = tl.load(key_norm_base + own, mask=alone, other=0.0) * factor
-            own_logit = tl.minimum(own_logit - (query_norms + own_norms), 0.0)
+            difference = query.to(tl.float32) - own_key.to(tl.float32)
+            own_logit = tl.sum(difference * difference, 1) * (-0.5 * factor)
+        else:
+            own_logit = tl.sum(query.to(tl.float32) * own_key.to(tl.float32), 1) * factor
         if TABLE:
             own_logit += tl.load(table)
         alone = alone & (own_logit > float("-inf"))

@@ -32,7 +32,7 @@ def row_sum_kernel(
     pair = tl.program_id(0) // num_blocks
     rows = tl.program_id(0) % num_blocks * BLOCK_M + tl.arange(0, BLOCK_M)
     batch = (pair // num_heads).to(tl.int64)
-    head = pair % num_heads
+    head = (pair % num_heads).to(tl.int64)
     columns = tl.arange(0, WIDTH)
     out = load_rows(
         out_ptr + batch * out_strides[0] + head * out_strides[1],
@@ -131,7 +131,7 @@ def _gather_gradients(
         query_norms = tl.zeros((BLOCK_M,), tl.float32)
         if GAUSSIAN:
             query_norms = tl.load(query_norm_base + rows, mask=rows < num_queries, other=0.0) * factor
-        content = content_logits(key, query, key_norms, query_norms, factor, GAUSSIAN, PRECISION)
+        content = content_logits(key, query, key_norms, query_norms, keys, rows, factor, GAUSSIAN, PRECISION)
         logits = content
         if TABLE:
             logits += lag_bias(table, (rows + offset)[None, :], keys[:, None])
@@ -219,7 +219,7 @@ def key_value_gradient_kernel(
     pair = tl.program_id(0) // num_blocks
     num_groups = num_heads // group_size
     batch = (pair // num_groups).to(tl.int64)
-    group = pair % num_groups
+    group = (pair % num_groups).to(tl.int64)
     keys = first_key + tl.arange(0, BLOCK_N)
     offset = num_keys - num_queries
     columns = tl.arange(0, WIDTH)

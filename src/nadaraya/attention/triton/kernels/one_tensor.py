@@ -50,6 +50,7 @@ def _gather_gradient(
     MASKED: tl.constexpr,
     SEES: tl.constexpr,
     SEEN: tl.constexpr,
+    GAUSSIAN: tl.constexpr,
     FIXED_PEAK: tl.constexpr,
     CAUSAL: tl.constexpr,
     WINDOW: tl.constexpr,
@@ -66,7 +67,7 @@ def _gather_gradient(
         others = first + tl.arange(0, BLOCK_N)
         other = load_rows(base, others, columns, stride, num_tokens, width, MASKED, EVEN_WIDTH)
         other_norms = tl.load(norm_base + others, mask=others < num_tokens, other=0.0) * factor
-        logits = content_logits(tile, other, norms, other_norms, factor, True, PRECISION)
+        logits = content_logits(tile, other, norms, other_norms, rows, others, factor, GAUSSIAN, PRECISION)
         if FIXED_PEAK:
             kernel = tl.exp2(logits)
         symmetric = tl.zeros_like(logits)
@@ -133,6 +134,7 @@ def one_tensor_gradient_kernel(
     num_tokens,
     window,
     width,
+    GAUSSIAN: tl.constexpr,
     FIXED_PEAK: tl.constexpr,
     CAUSAL: tl.constexpr,
     WINDOW: tl.constexpr,
@@ -148,7 +150,7 @@ def one_tensor_gradient_kernel(
     first_row = tl.program_id(0) % num_blocks * BLOCK_M
     pair = tl.program_id(0) // num_blocks
     batch = (pair // num_heads).to(tl.int64)
-    head = pair % num_heads
+    head = (pair % num_heads).to(tl.int64)
     rows = first_row + tl.arange(0, BLOCK_M)
     inside = rows < num_tokens
     columns = tl.arange(0, WIDTH)
@@ -198,8 +200,8 @@ def one_tensor_gradient_kernel(
                 state, tile, grad_out, norms, lse, delta, alone, rows, base, grad_out_base, norm_ptr + line,
                 lse_ptr + line, delta_ptr + line, alone_ptr + line, factor, precision, lower, upper,
                 strides[2], grad_out_strides[2], num_tokens, window, width, part % 3 != 1, part < 3,
-                part >= 3 or not CAUSAL, FIXED_PEAK, CAUSAL, WINDOW, EXCLUDE_SELF, PRECISION, BLOCK_N,
-                WIDTH, EVEN_WIDTH,
+                part >= 3 or not CAUSAL, GAUSSIAN, FIXED_PEAK, CAUSAL, WINDOW, EXCLUDE_SELF, PRECISION,
+                BLOCK_N, WIDTH, EVEN_WIDTH,
             )  # fmt: skip
     gradient, score_sums, distance_sums = state
     gradient -= score_sums[:, None] * tile.to(tl.float32)

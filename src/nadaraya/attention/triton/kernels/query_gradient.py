@@ -81,7 +81,7 @@ def _gather_gradients(
         key_norms = tl.zeros((BLOCK_N,), tl.float32)
         if GAUSSIAN:
             key_norms = tl.load(key_norm_base + keys, mask=keys < num_keys, other=0.0) * factor
-        content = content_logits(query, key, query_norms, key_norms, factor, GAUSSIAN, PRECISION)
+        content = content_logits(query, key, query_norms, key_norms, rows, keys, factor, GAUSSIAN, PRECISION)
         logits = content
         if TABLE:
             logits += lag_bias(table, (rows + offset)[:, None], keys[None, :])
@@ -167,7 +167,7 @@ def query_gradient_kernel(
 ):
     """Gradients of every `num_programs`-th block of queries of one head, batch items in turn."""
     tl.static_assert(not TABLE_GRAD or BLOCK_M == BLOCK_N)
-    head = tl.program_id(0) // num_programs
+    head = (tl.program_id(0) // num_programs).to(tl.int64)
     slot = tl.program_id(0) % num_programs
     group = head // group_size
     offset = num_keys - num_queries

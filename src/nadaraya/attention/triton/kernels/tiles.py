@@ -11,8 +11,6 @@ LOG2E = tl.constexpr(1.4426950408889634)
 LN2 = tl.constexpr(0.6931471805599453)
 # Entries that the table of lag logits has on either side beyond those of real pairs: tiles may stick out.
 TABLE_PADDING = 256
-# Relative rounding of ‖x‖² + ‖y‖² − 2 x·y in float32, generously.
-_ROUNDING = tl.constexpr(2e-6)
 _INTERPRETED = tl.constexpr(knobs.runtime.interpret)
 
 
@@ -65,20 +63,38 @@ def lag_bias(table, positions, keys):
 
 @triton.jit
 def content_logits(
-    row_tile, column_tile, row_norms, column_norms, factor, GAUSSIAN: tl.constexpr, PRECISION: tl.constexpr
+    row_tile,
+    column_tile,
+    row_norms,
+    column_norms,
+    row_places,
+    column_places,
+    factor,
+    GAUSSIAN: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):
-    """factor·⟨row, column⟩, or −factor·‖row − column‖²/2 from norms that hold factor·‖·‖²/2."""
-    logits = matmul(row_tile, tl.trans(column_tile), None, PRECISION)
-    if GAUSSIAN:
-        norms = row_norms[:, None] + column_norms[None, :]
-        logits = logits * factor - norms
-        # A narrow bandwidth would blow up what rounding leaves of a zero distance, or makes negative.
-        if row_tile.dtype == tl.float32:
-            logits = tl.where(logits + norms * _ROUNDING > 0.0, 0.0, logits)
-        else:
-            logits = tl.minimum(logits, 0.0)
+    """factor·⟨row, column⟩, or −factor·‖row − column‖²/2.
+
+    GAUSSIAN says how: 0, the product alone; −1, distances from the product and norms that hold factor·‖·‖²/2;
+    −2, likewise between points of one tensor, where equal places are one point; n > 0, distances as sums of
+    n squared differences, exact however close points are and however far from the origin.
+    """
+    if GAUSSIAN > 0:
+        columns = tl.arange(0, row_tile.shape[1])[None, :]
+        distances = tl.zeros((row_tile.shape[0], column_tile.shape[0]), tl.float32)
+        for feature in tl.static_range(GAUSSIAN):
+            rows = tl.sum(tl.where(columns == feature, row_tile, 0.0), 1)
+            others = tl.sum(tl.where(columns == feature, column_tile, 0.0), 1)
+            difference = rows[:, None] - others[None, :]
+            distances += difference * difference
+        logits = distances * (-0.5 * factor)
     else:
-        logits = logits * factor
+        logits = matmul(row_tile, tl.trans(column_tile), None, PRECISION) * factor
+        if GAUSSIAN < 0:
+            # Rounding could make a distance negative, and a narrow bandwidth would blow that up.
+            logits = tl.minimum(logits - (row_norms[:, None] + column_norms[None, :]), 0.0)
+        if GAUSSIAN == -2:
+            logits = tl.where(row_places[:, None] == column_places[None, :], 0.0, logits)
     return logits
 
 

@@ -17,7 +17,7 @@ _WIDEST = 256
 _OLDEST = (8, 0)
 _OLDEST_TRITON = (3, 6)
 # Up to so many rows (queries × heads that share keys), and from so many keys a row, the keys are split.
-_MOST_DECODING_ROWS = 64
+_MOST_DECODING_ROWS = {torch.float32: 16, torch.float16: 64, torch.bfloat16: 64}
 _FEWEST_CACHED = 4
 
 
@@ -108,7 +108,11 @@ def _decodes(args: AttentionArguments) -> bool:
     tensors = (args.query, args.key, args.value, args.bandwidth, args.lag_logits)
     differentiated = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
     rows = args.query.shape[2] * (args.query.shape[1] // args.key.shape[1])
-    return not differentiated and rows <= _MOST_DECODING_ROWS and args.key.shape[2] >= _FEWEST_CACHED * rows
+    return (
+        not differentiated
+        and rows <= _MOST_DECODING_ROWS[args.query.dtype]
+        and args.key.shape[2] >= _FEWEST_CACHED * rows
+    )
 
 
 def _is_one_tensor(args: AttentionArguments) -> bool:

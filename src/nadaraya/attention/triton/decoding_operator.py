@@ -31,7 +31,8 @@ def decoding_config(rows: int, width: int, dtype: torch.dtype) -> Config:
     """The tiles for so many rows (16 to 64), padded head width and dtype."""
     wide = dtype == torch.float32 or rows > _FEWEST_ROWS
     block_bytes = _BLOCK_BYTES_WIDE if wide else _BLOCK_BYTES
-    return Config(rows, max(16, min(128, block_bytes // (width * dtype.itemsize))), 4, 2 if wide else 3)
+    block = max(16, min(128, block_bytes // (width * dtype.itemsize)))
+    return Config(rows, block, 8 if dtype == torch.float32 and width > 128 else 4, 2 if wide else 3)
 
 
 @torch.library.custom_op("nadaraya::triton_decoding", mutates_args=())

@@ -226,3 +226,16 @@ def test_bad_arguments_are_named(changes: dict[str, Any], message: str) -> None:
 def test_wrong_input_shape_is_named() -> None:
     with pytest.raises(InputError, match=r"\(batch, tokens, 32\), got \(2, 12, 31\)"):
         make("rope")(torch.randn(2, 12, 31, dtype=torch.float64))
+
+
+def test_parameters_written_through_data_are_seen_by_the_next_text() -> None:
+    torch.manual_seed(0)
+    layer = KernelSelfAttention(16, 2, causal=True, lag_kernel=lambda heads: KernelBank(heads, 4)).eval()
+    x = torch.randn(1, 12, 16)
+    with torch.no_grad():
+        before = layer(x)
+        for parameter in layer.lag_kernel.parameters():
+            parameter.data.mul_(0.1)
+        after = layer(x)
+    assert not torch.allclose(before, after)
+    torch.testing.assert_close(after, layer(x).detach())

@@ -170,11 +170,12 @@ class KernelSelfAttention(nn.Module):
         Returns:
             (B, N, D), or with `return_weights` the pair of it and the weights.
         """
+        decoding = cache is not None and cache.length() > 0
         query, key, value, key_padding_mask = self._heads(x, key_padding_mask, cache)
         options: AttentionOptions = {
             "similarity": self.similarity,
             "bandwidth": self.bandwidth if self.similarity == "gaussian" else None,
-            "lag_logits": self._lag_logits(key.shape[2]),
+            "lag_logits": self._lag_logits(key.shape[2], decoding),
             "causal": self.causal,
             "window": self.window,
             "exclude_self": self.exclude_self,
@@ -251,15 +252,18 @@ class KernelSelfAttention(nn.Module):
     def _rotate(self, x: Tensor, first_position: int) -> Tensor:
         return x if self.rotary is None else self.rotary(x, first_position)
 
-    def _lag_logits(self, num_lags: int) -> Tensor | None:
+    def _lag_logits(self, num_lags: int, decoding: bool) -> Tensor | None:
         if self.lag_kernel is None:
             return None
+        if not decoding:
+            # Parameters may have been written through `.data`, which leaves no trace: the kept table goes.
+            self._table = None
         if torch.is_grad_enabled() or torch.compiler.is_compiling():
             return self._new_table(num_lags)
         tensors = (*self.lag_kernel.parameters(), *self.lag_kernel.buffers())
         if any(t.is_inference() for t in tensors):  # these do not say when they change
             return self._new_table(num_lags)
-        # Decoding asks for a longer table at every token: keep one, valid while the parameters are untouched.
+        # Decoding asks for a longer table at every token: one is kept while text and parameters are the same.
         state = [(t.data_ptr(), t._version) for t in tensors]
         if self._table is not None and self._table[0] == state and self._covers(self._table[1], num_lags):
             return self._cut(self._table[1], num_lags)

@@ -53,6 +53,17 @@ class AttentionArguments:
         key, value = (t.repeat_interleave(groups, 1) for t in (self.key, self.value))
         return replace(self, key=key, value=value)
 
+    def key_centre(self) -> Tensor:
+        """Mean of the keys that are not padding, (B, G, 1, d) in the compute dtype, without gradient.
+
+        Points moved by it keep their distances and the digits that ‖x‖² − 2 x·y + ‖y‖² loses far from 0.
+        """
+        key = self.key.detach().to(self.compute_dtype)
+        if self.key_padding_mask is None:
+            return key.mean(2, keepdim=True)
+        present = ~self.key_padding_mask[:, None, :, None]
+        return torch.where(present, key, 0.0).sum(2, keepdim=True) / present.sum(2, keepdim=True).clamp(min=1)
+
 
 def check_arguments(
     query: Tensor,

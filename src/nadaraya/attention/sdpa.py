@@ -113,7 +113,7 @@ def _gaussian_columns(args: AttentionArguments) -> tuple[Tensor, Tensor]:
 def _centred(args: AttentionArguments) -> tuple[Tensor, Tensor]:
     """Queries and keys minus the mean of the keys, in the compute dtype: distances stay, digits are saved."""
     query, key = args.query.to(args.compute_dtype), args.key.to(args.compute_dtype)
-    centre = key.detach().mean(2, keepdim=True)
+    centre = args.key_centre()
     return query - centre, key - centre
 
 

@@ -134,7 +134,7 @@ def _centred_features(args: AttentionArguments) -> tuple[Tensor, Tensor | None]:
     """
     if args.query.dtype != torch.float32:
         return args.query, None
-    centre = args.query.detach().mean(2, keepdim=True)
+    centre = args.key_centre()
     return args.query - centre, centre
 
 
@@ -143,12 +143,7 @@ def _centred(args: AttentionArguments) -> tuple[Tensor, Tensor]:
     query, key = args.query, args.key
     if args.similarity == "dot" or query.dtype != torch.float32:
         return query, key
-    if args.key_padding_mask is None:
-        centre = key.detach().mean(2, keepdim=True)
-    else:
-        present = ~args.key_padding_mask[:, None, :, None]
-        centre = torch.where(present, key.detach(), 0.0).sum(2, keepdim=True)
-        centre = centre / present.sum(2, keepdim=True).clamp(min=1)
+    centre = args.key_centre()
     if query is key:
         return (query - centre,) * 2
     return query - centre.repeat_interleave(query.shape[1] // key.shape[1], 1), key - centre

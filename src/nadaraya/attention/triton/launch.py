@@ -100,6 +100,12 @@ def half_squared_norms(tensor: Tensor) -> Tensor:
     return 0.5 * torch.linalg.vector_norm(tensor, dim=-1, dtype=torch.float32).square()
 
 
+def pair_norms(query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
+    """`half_squared_norms` of queries and keys, taken once where they are one tensor."""
+    norms = half_squared_norms(query)
+    return norms, norms if is_same(query, key) else half_squared_norms(key)
+
+
 def precision_of(bandwidth: Tensor, num_heads: int) -> Tensor:
     """1/σ², (H,)."""
     return bandwidth.square().reciprocal().clamp(max=_LARGEST_PRECISION).expand(num_heads).contiguous()

@@ -19,7 +19,6 @@ from nadaraya.attention.triton.launch import (
     empty_output,
     empty_with_dense_rows,
     gaussian_mode,
-    half_squared_norms,
     hidden_keys,
     is_same,
     kernel_table,
@@ -27,6 +26,7 @@ from nadaraya.attention.triton.launch import (
     num_multiprocessors,
     on_device,
     padded_width,
+    pair_norms,
     precision_of,
     strides,
     with_dense_rows,
@@ -97,8 +97,7 @@ def launch_forward(
     query_norms = key_norms = precision = lse
     if bandwidth is not None:
         precision = precision_of(bandwidth, num_heads)
-        query_norms = half_squared_norms(query)
-        key_norms = query_norms if query is key else half_squared_norms(key)
+        query_norms, key_norms = pair_norms(query, key)
     grid = (-(-num_queries // config.block_m) * batch * num_heads,)
     with on_device(query):
         forward_kernel[grid](
@@ -200,7 +199,7 @@ def triton_attention_backward(
     query_norms = key_norms = precision = distance_sums = lse
     if bandwidth is not None:
         precision = precision_of(bandwidth, num_heads)
-        query_norms, key_norms = half_squared_norms(query), half_squared_norms(key)
+        query_norms, key_norms = pair_norms(query, key)
         distance_sums = torch.empty_like(lse)
     grad_query, grad_key, grad_value = empty_gradients(query, key, value)
     options = {

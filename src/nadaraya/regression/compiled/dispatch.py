@@ -1,11 +1,13 @@
-"""Sums over pairs for arrays in any order: prepares, calls the compiled loops, puts results back in order."""
+"""The compiled ways to the sums of `nadaraya.regression.sums`: which can serve a call, and the arrays they take."""
 
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from nadaraya.kernels import Kernel
+from nadaraya.regression.compiled import one_dimension
 from nadaraya.regression.compiled.order import TILE, spatial_order
 from nadaraya.regression.compiled.pairs import (
     BY_BANDWIDTH,
@@ -15,7 +17,8 @@ from nadaraya.regression.compiled.pairs import (
     VALUES,
     accumulate,
 )
-from nadaraya.regression.compiled.profiles import Profile
+from nadaraya.regression.compiled.profiles import Profile, profile_of
+from nadaraya.regression.sums import PairSums
 
 Array = NDArray[np.floating]
 
@@ -23,83 +26,66 @@ Array = NDArray[np.floating]
 _TOLERANCE = {np.dtype(np.float64): (1e-17, 1e-19), np.dtype(np.float32): (1e-9, 1e-11)}
 # Below these, sums may consist of underflow; they are made again relative to the nearest point.
 _TINY = {np.dtype(np.float64): 1e-280, np.dtype(np.float32): 1e-25}
+_MODES = {"values": VALUES, "bandwidth": BY_BANDWIDTH, "position": BY_POSITION, "moments": MOMENTS}
+# From so many pairs on sorting costs less than visiting them.
+_PAIRS_WORTH_SORTING = 2**20
+
+
+def pair_sums(
+    query: Array,
+    points: Array,
+    columns: Array,
+    kernel: Kernel,
+    bandwidth: Array,
+    what: str,
+    power: int,
+    query_scale: Array | None,
+    exclude_self: bool,
+) -> PairSums | None:
+    """The sums of `nadaraya.regression.sums.pair_sums`, which explains the arguments; None for other kernels."""
+    profile = profile_of(kernel)
+    if profile is None:
+        return None
+    if (
+        points.shape[1] == 1
+        and what in ("values", "bandwidth")
+        and query_scale is None
+        and np.isfinite(bandwidth[0])
+        and len(query) * len(points) >= _PAIRS_WORTH_SORTING
+        and one_dimension.can_sort(profile)
+    ):
+        return one_dimension.pair_sums(query, points, columns, profile, float(bandwidth[0]), what, power, exclude_self)
+    unit = np.where(np.isfinite(bandwidth), bandwidth, np.inf)
+    ordered = _Ordered.of(points, unit)
+    ordered_query = ordered if exclude_self or query is points else _Ordered.of(query, unit)
+    return _over_tiles(ordered_query, ordered, columns, profile, bandwidth, what, power, query_scale, exclude_self)
 
 
 @dataclass(frozen=True)
-class OrderedPoints:
-    """Points in spatial order.
-
-    Attributes:
-        x: (d, n) coordinates, contiguous by feature.
-        permutation: (n,) which point stands where.
-    """
+class _Ordered:
+    """Points in spatial order: x (d, n), and permutation (n,), which point stands where."""
 
     x: Array
     permutation: NDArray[np.int64]
 
     @classmethod
-    def of(cls, points: Array, unit: Array) -> "OrderedPoints":
-        """Orders points.
-
-        Args:
-            points: (n, d), float32 or float64.
-            unit: (d,) for each feature the difference that counts as one; any positive numbers are correct.
-        """
+    def of(cls, points: Array, unit: Array) -> "_Ordered":
         x = np.ascontiguousarray(points.T)
-        permutation = spatial_order(x / unit[:, None].astype(x.dtype), TILE)
+        permutation = spatial_order(x * (1.0 / unit[:, None]).astype(x.dtype), TILE)
         return cls(np.ascontiguousarray(x[:, permutation]), permutation)
 
 
-class PairSums(NamedTuple):
-    """Sums over the points, for every query; each is to be multiplied by exp(log_scale).
-
-    Attributes:
-        values: (m, c) Σ_j κ C_cj.
-        by_feature: (m, d, c) with derivative "bandwidth" ∂/∂log h_f of the same, with "position" ∂/∂q_f of the
-            same, with moments Σ_j κ (q_f − x_jf) C_cj.
-        second: (m, d, d) with moments Σ_j κ (q_f − x_jf) (q_g − x_jg) C_0j.
-        log_scale: (m,) 0, except where weights underflow: then sums are relative to the nearest point's weight,
-            and −inf where every weight is exactly zero; the sums are then those of the nearest points alone.
-    """
-
-    values: Array
-    by_feature: Array
-    second: Array
-    log_scale: Array
-
-
-_MODES = {"values": VALUES, "bandwidth": BY_BANDWIDTH, "position": BY_POSITION, "moments": MOMENTS}
-
-
-def pair_sums(
-    query: OrderedPoints,
-    points: OrderedPoints,
+def _over_tiles(
+    query: _Ordered,
+    points: _Ordered,
     columns: Array,
     profile: Profile,
     bandwidth: Array,
-    *,
-    what: str = "values",
-    power: int = 1,
-    query_scale: Array | None = None,
-    exclude_self: bool = False,
+    what: str,
+    power: int,
+    query_scale: Array | None,
+    exclude_self: bool,
 ) -> PairSums:
-    """Sums over all pairs of queries and points, O(n + m) memory, on all threads.
-
-    Args:
-        query: m points; with exclude_self, the object `points` itself.
-        points: n points.
-        columns: (c, n) in the order in which the points were given; columns[0] ≥ 0 are their weights, not above
-            1, and bound the others up to a common factor.
-        profile: the kernel.
-        bandwidth: (d,), inf for a feature that plays no part.
-        what: "values"; "bandwidth" or "position" for derivatives too; "moments" for local regression.
-        power: 2 for sums with κ², of "values" only.
-        query_scale: (m,) bandwidths of the queries relative to `bandwidth`; default all 1.
-        exclude_self: query i does not see point i.
-
-    Returns:
-        The sums, float64, in the order in which the queries were given.
-    """
     dtype = points.x.dtype
     d, m = query.x.shape
     inverse = 1.0 / (np.asarray(bandwidth, np.float64) * profile.length)
@@ -107,8 +93,7 @@ def pair_sums(
     x = _tiles(points.x * inverse[:, None].astype(dtype), "edge")
     tiled_columns = _tiles(columns[:, points.permutation].astype(dtype), "constant")
     shrink = np.ones(m) if query_scale is None else query_scale[query.permutation] ** -2.0
-    c = len(columns)
-    mode = _MODES[what]
+    mode, c = _MODES[what], len(columns)
     values, log_scale = np.zeros((m, c)), np.zeros(m)
     by_feature = np.zeros((m, d, c) if mode != VALUES else (0, d, c))
     second = np.zeros((m, d, d) if mode == MOMENTS else (0, d, d))
@@ -124,7 +109,7 @@ def pair_sums(
         tiled_columns[:, 0].sum(axis=1, dtype=np.float64),
         shrink,
         np.arange(m) if exclude_self else np.full(m, NOT_A_POINT),
-        _TOLERANCE[dtype][0 if what == "values" else 1],
+        _TOLERANCE[dtype][0 if mode == VALUES else 1],
         0.0 if profile.compact else _TINY[dtype],
         values,
         by_feature,
@@ -136,7 +121,7 @@ def pair_sums(
     elif mode == BY_POSITION:  # ∂u/∂q_f = 2 Δ_f / h_f²
         by_feature *= 2.0 * shrink[:, None, None] * inverse[:, None]
     elif mode == MOMENTS:  # differences were in units of the bandwidth
-        h = np.where(inverse > 0, 1.0 / np.where(inverse > 0, inverse, 1.0), 1.0)
+        h = np.divide(1.0, inverse, out=np.zeros(d), where=inverse > 0)
         by_feature *= h[:, None]
         second += np.tril(second, -1).transpose(0, 2, 1)
         second *= h[:, None] * h
@@ -145,8 +130,8 @@ def pair_sums(
     back[query.permutation] = np.arange(m)
     return PairSums(
         values[back],
-        by_feature[back] if len(by_feature) else by_feature,
-        second[back] if len(second) else second,
+        by_feature[back] if mode != VALUES else by_feature,
+        second[back] if mode == MOMENTS else second,
         log_scale[back],
     )
 

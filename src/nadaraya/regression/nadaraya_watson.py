@@ -1,0 +1,286 @@
+"""`NadarayaWatson`: kernel regression as a scikit-learn estimator."""
+
+from typing import Any, Self
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator, RegressorMixin
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from nadaraya.errors import InputError, unknown_name
+from nadaraya.kernels import Kernel
+from nadaraya.regression import intervals
+from nadaraya.regression.bandwidth import Choice, choose_bandwidth
+from nadaraya.regression.checks import fixed_kernel, fraction, torch_device, weights_of, whole_number
+from nadaraya.regression.local import LocalFit, local_fit, what_to_sum
+from nadaraya.regression.neighbours import NeighbourScale
+from nadaraya.regression.sample import Sample
+
+Array = NDArray[np.floating]
+
+_EMPTY = ("nearest", "mean", "nan", "error")
+
+
+class NadarayaWatson(RegressorMixin, BaseEstimator):
+    r"""Kernel regression of Nadaraya (1964) and Watson (1964), and its local linear form.
+
+        f(x) = Σ_i s_i κ(‖(x − x_i) / h‖) y_i / Σ_j s_j κ(‖(x − x_j) / h‖)
+
+    s are sample weights, h the bandwidth, one number a feature or one for all. With `degree=1` f(x) is the value at
+    x of the line fitted with these weights, which has no bias from the slope at the edge of the data.
+
+    All predictions take O(n + m) memory. On the CPU pairs are visited in tiles by compiled loops, those too far apart
+    to count never; in one dimension compact kernels, the exponential and the Matérn kernels need only sorting. Kernels
+    of the algebra without compiled loops, and other devices, go through PyTorch in blocks. The results are the same.
+
+    Args:
+        kernel: "gaussian" exp(−r²/2), "exponential", "matern32", "matern52", "epanechnikov", "tricube", "boxcar", or any
+            symmetric kernel of `nadaraya.kernels`, of the distance r in units of the bandwidth. Default "gaussian".
+        bandwidth: a positive number, or (d,), one a feature, in units of the features; or how to choose them:
+            "aic", corrected AIC (Hurvich, Simonoff and Tsai 1998); "loo", leave-one-out squared error; both over all
+            features' bandwidths at once, in O(n²) time an evaluation (O(n log n) in one dimension for kernels that sort);
+            "silverman" or "scott", rules of thumb, in O(n). Features that do not vary get inf. Default "aic".
+        degree: 0, a local constant; 1, a local line. Default 0.
+        adaptive: k, to widen the bandwidth where points are rare: it is h times the distance from x to its k-th
+            nearest neighbour (features divided by their standard deviation) over that distance's geometric mean at
+            the points. Default None.
+        fit_kernel: also choose the kernel's own parameters, by the criterion of `bandwidth`, "loo" if that is none.
+            Default False.
+        n_starts: runs of the optimiser from different starts. Default 3.
+        empty: the prediction where every weight is exactly zero, as compact kernels have it far from all points:
+            "nearest" point's target, weighted "mean" of the targets, "nan", or an "error". Where weights merely
+            underflow there is no such case: the prediction is then the limit, the nearest point's. Default "nearest".
+        device: where PyTorch computes, "cuda" for a GPU. Default None: the fastest way on the CPU.
+        random_state: seed or generator, for starts beyond the third and for the bootstrap. Default None.
+        verbose: 1 prints a line for each run of the optimiser and progress of long predictions. Default 0.
+
+    Attributes:
+        bandwidth_: (d,) h.
+        kernel_: the kernel as fitted, float64.
+        selection_: how the bandwidth was chosen (`Selection`); None if it was given or came from a rule.
+        X_: (n, d) the points, float32 or float64 as given.
+        y_: (n,) or (n, p) the targets, float64.
+        sample_weight_: (n,) their weights.
+        n_features_in_: d.
+        feature_names_in_: (d,) names of the features, where X had them.
+    """
+
+    def __init__(
+        self,
+        kernel: str | Kernel = "gaussian",
+        bandwidth: float | ArrayLike | str = "aic",
+        *,
+        degree: int = 0,
+        adaptive: int | None = None,
+        fit_kernel: bool = False,
+        n_starts: int = 3,
+        empty: str = "nearest",
+        device: str | torch.device | None = None,
+        random_state: int | np.random.RandomState | None = None,
+        verbose: int = 0,
+    ) -> None:
+        self.kernel = kernel
+        self.bandwidth = bandwidth
+        self.degree = degree
+        self.adaptive = adaptive
+        self.fit_kernel = fit_kernel
+        self.n_starts = n_starts
+        self.empty = empty
+        self.device = device
+        self.random_state = random_state
+        self.verbose = verbose
+
+    def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
+        """Keeps the points and chooses the bandwidth.
+
+        Args:
+            X: (n, d) points, float32 or float64 (other numbers are converted to float64).
+            y: (n,) or (n, p) targets.
+            sample_weight: (n,) weights ≥ 0; a weight of 2 is two observations. Default 1 each.
+
+        Returns:
+            The estimator.
+
+        Raises:
+            InputError: a parameter or sample_weight is out of its range or has a shape that does not fit.
+            ValueError: X or y is no finite numerical array, or their lengths differ (scikit-learn's checks).
+        """
+        X, y = validate_data(
+            self, X, y, dtype=(np.float64, np.float32), multi_output=True, y_numeric=True, order="C", copy=True
+        )
+        weight = weights_of(sample_weight, len(X))
+        kernel = fixed_kernel(self.kernel)
+        whole_number("degree", self.degree, 0, 1)
+        whole_number("n_starts", self.n_starts)
+        if self.empty not in _EMPTY:
+            raise unknown_name("treatment of queries without weights", self.empty, _EMPTY)
+        self.X_, self.y_, self.sample_weight_ = X, np.asarray(y, np.float64), weight
+        self._sample = Sample.of(X, weight, torch_device(self.device))
+        self._centre = np.average(self._targets, axis=0, weights=weight)
+        self._neighbours = None if self.adaptive is None else NeighbourScale(self._sample, self.adaptive)
+        choice = Choice(
+            sample=self._sample,
+            weight=weight,
+            targets=self._targets - self._centre,
+            kernel=kernel,
+            degree=self.degree,
+            query_scale=None if self._neighbours is None else self._neighbours.of_points,
+            fit_kernel=self.fit_kernel,
+            n_starts=self.n_starts,
+            generator=check_random_state(self.random_state),
+            report=self._report,
+        )
+        self.bandwidth_, self.selection_ = choose_bandwidth(self.bandwidth, choice)
+        self.kernel_ = kernel
+        self._noise: intervals.Noise | None = None
+        return self
+
+    def predict(self, X: ArrayLike, return_std: bool = False) -> Any:
+        """f(x), and how far targets scatter about it.
+
+        Args:
+            X: (m, d) points.
+            return_std: also return the local standard deviation of y given x: the squared residuals, each corrected
+                for what its own point contributed to the fit (Ruppert, Wand, Holst and Hössjer 1997), smoothed with
+                the weights of the regression. It is that of observations; `band` is about the curve. Default False.
+
+        Returns:
+            (m,) or (m, p); with `return_std` a pair of such arrays.
+        """
+        X = self._validated(X)
+        mean = self._prediction(self._fit_at(X))
+        if not return_std:
+            return self._as_targets(mean)
+        return self._as_targets(mean), self._as_targets(np.sqrt(self._noise_model().variance(self._view, X)))
+
+    def marginal_effects(self, X: ArrayLike) -> Array:
+        """∂f/∂x: the derivative of the prediction (degree 0), or the slope of the local line (degree 1).
+
+        Args:
+            X: (m, d) points.
+
+        Returns:
+            (m, d), or (m, d, p) for several targets; 0 where every weight is zero.
+
+        Raises:
+            InputError: for a local constant with adaptive bandwidths, whose own change with x is not known.
+        """
+        X = self._validated(X)
+        if self.degree == 1:
+            slope = self._fit_at(X).slope
+            assert slope is not None
+        else:
+            if self._neighbours is not None:
+                raise InputError("marginal_effects with adaptive bandwidths needs degree=1, the slopes of local lines")
+            sums = self._view.sums(X, self._columns, what="position")
+            mass = sums.values[:, :1]
+            mean = sums.values[:, 1:] / mass
+            slope = (sums.by_feature[:, :, 1:] - mean[:, None] * sums.by_feature[:, :, :1]) / mass[:, None]
+        effects: Array = slope[:, :, 0] if self.y_.ndim == 1 else slope
+        return effects.astype(self.X_.dtype, copy=False)
+
+    def band(
+        self,
+        X: ArrayLike,
+        level: float = 0.95,
+        method: str = "pointwise",
+        n_bootstrap: int = 999,
+    ) -> tuple[Array, Array]:
+        """A band for the curve x ↦ E f(x), from the spread of the smoother; its bias is not part of it.
+
+        Args:
+            X: (m, d) points.
+            level: probability of covering. Default 0.95.
+            method: "pointwise", the normal approximation with local variances; "bootstrap", percentiles of the wild
+                bootstrap (Rademacher signs, Davidson and Flachaire 2008), for each point alone; or "simultaneous",
+                the same bootstrap for all points of X at once. Default "pointwise".
+            n_bootstrap: draws. Default 999.
+
+        Returns:
+            lower and upper, each (m,) or (m, p).
+        """
+        X = self._validated(X)
+        fraction("level", level)
+        fit = self._fit_at(X)
+        arguments = (self._view, X, fit, self._noise_model())
+        if method == "pointwise":
+            below, above = intervals.pointwise(*arguments, level)
+        elif method in ("bootstrap", "simultaneous"):
+            draws = whole_number("n_bootstrap", n_bootstrap)
+            generator = check_random_state(self.random_state)
+            below, above = intervals.bootstrap(*arguments, level, draws, generator, method == "simultaneous")
+        else:
+            raise unknown_name("method of a band", method, ("pointwise", "bootstrap", "simultaneous"))
+        mean = self._prediction(fit)
+        return self._as_targets(mean - below), self._as_targets(mean + above)
+
+    def loo_predictions(self) -> Array:
+        """(n,) or (n, p) the prediction of every point from all the others, in closed form."""
+        check_is_fitted(self)
+        return self._as_targets(self._prediction(self._fit_at(None, exclude_self=True)))
+
+    def loo_score(self) -> float:
+        """The weighted mean squared error of `loo_predictions`, averaged over targets."""
+        errors = (self._targets - self.loo_predictions().reshape(self._targets.shape)) ** 2
+        return float(np.average(errors, axis=0, weights=self.sample_weight_).mean())
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.single_output = True
+        tags.target_tags.multi_output = True
+        return tags
+
+    @property
+    def _targets(self) -> Array:
+        return self.y_.reshape(len(self.y_), -1)
+
+    @property
+    def _columns(self) -> Array:
+        return (self._targets - self._centre).T
+
+    @property
+    def _view(self) -> "intervals.View":
+        return intervals.View(self._sample, self.kernel_, self.bandwidth_, self.degree, self._neighbours)
+
+    def _noise_model(self) -> intervals.Noise:
+        if self._noise is None:
+            self._noise = intervals.Noise.of(self._view, self._columns, self.sample_weight_)
+        return self._noise
+
+    def _fit_at(self, X: Array | None, exclude_self: bool = False) -> LocalFit:
+        sums = self._view.sums(
+            X, self._columns, what=what_to_sum(self.degree), exclude_self=exclude_self, report=self._report if self.verbose else None
+        )
+        return local_fit(sums, self.degree, self.bandwidth_)
+
+    def _prediction(self, fit: LocalFit) -> Array:
+        """(m, p) predictions with their centre, and what `empty` asks for."""
+        mean = fit.mean + self._centre
+        nowhere = np.isnan(mean).any(axis=1)  # no point has any weight: leave-one-out of the only one
+        mean[nowhere] = self._centre
+        empty = fit.empty | nowhere
+        if empty.any() and self.empty == "error":
+            raise InputError(
+                f"{int(empty.sum())} of {len(empty)} queries have no point within the kernel's support: give a larger "
+                "bandwidth, a kernel without compact support, or empty='nearest', 'mean' or 'nan'"
+            )
+        if self.empty == "mean":
+            mean[empty] = self._centre
+        elif self.empty == "nan":
+            mean[empty] = np.nan
+        return mean
+
+    def _as_targets(self, values: Array) -> Array:
+        shaped = values[:, 0] if self.y_.ndim == 1 else values
+        return shaped.astype(self.X_.dtype, copy=False)
+
+    def _validated(self, X: ArrayLike) -> Array:
+        check_is_fitted(self)
+        validated: Array = validate_data(self, X, reset=False, dtype=self.X_.dtype, order="C")
+        return validated
+
+    def _report(self, line: str) -> None:
+        if self.verbose:
+            print(f"[{type(self).__name__}] {line}", flush=True)

@@ -1,0 +1,99 @@
+"""Rules of thumb for bandwidths, from the spread of the features alone, and what a kernel's bandwidth amounts to."""
+
+import math
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from nadaraya.errors import InputError, unknown_name
+from nadaraya.kernels import Kernel
+
+Array = NDArray[np.floating]
+
+RULES = ("silverman", "scott")
+
+
+def rule_of_thumb(rule: str, x: Array, weight: Array, kernel: Kernel) -> NDArray[np.float64]:
+    """Bandwidths by feature, for the Gaussian c(d) σ_f n^(−1/(d + 4)).
+
+    c(d) is 1 (Scott 1992) or (4 / (d + 2))^(1/(d + 4)) (Silverman 1986); n is the sum of the weights, d the number
+    of features that vary and σ_f their weighted standard deviation. For another kernel the result is divided by
+    the kernel's standard deviation on the line, so that it smooths as much as the Gaussian (Marron and Nolan 1988).
+
+    Args:
+        rule: "silverman" or "scott".
+        x: (n, d) points.
+        weight: (n,) weights ≥ 0, in number of observations.
+        kernel: κ(r).
+
+    Returns:
+        (d,) bandwidths, inf for a feature that does not vary.
+    """
+    spread = standard_deviations(x, weight)
+    d, n = int((spread > 0).sum()), float(weight.sum())
+    if d and n < 1:
+        raise InputError(
+            f"sample_weight sums to {n:g}: bandwidth={rule!r} counts observations by their weights; "
+            "scale them to sum to the number of observations, or give a number"
+        )
+    constant = (4.0 / (d + 2.0)) ** (1.0 / (d + 4.0)) if rule == "silverman" else 1.0
+    factor = constant * n ** (-1.0 / (d + 4.0)) / spread_of_kernel(kernel) if d else 1.0
+    return np.where(spread > 0, factor * spread, np.inf)
+
+
+def standard_deviations(x: Array, weight: Array) -> NDArray[np.float64]:
+    """(d,) weighted standard deviations of the features; 0 where the weighted points are all equal."""
+    weighted = x[weight > 0].astype(np.float64)
+    varies = (weighted != weighted[0]).any(axis=0)
+    mean = np.average(weighted, axis=0, weights=weight[weight > 0])
+    variance = np.average((weighted - mean) ** 2, axis=0, weights=weight[weight > 0])
+    result: NDArray[np.float64] = np.where(varies, np.sqrt(variance), 0.0)
+    return result
+
+
+def spread_of_kernel(kernel: Kernel) -> float:
+    """√(∫ r² κ / ∫ κ), the standard deviation of the kernel on the line; 1 for a kernel with heavy tails."""
+    mass, second = radial_moment(kernel, 0), radial_moment(kernel, 2)
+    return math.sqrt(second / mass) if math.isfinite(second) else 1.0
+
+
+def radial_moment(kernel: Kernel, order: int) -> float:
+    """∫_0^∞ r^order κ(r) dr by Gauss-Legendre quadrature in halving intervals; inf if κ does not fall to 0.
+
+    Rounding apart exact for kernels of compact support, whose edge is found first, and for those that decay
+    exponentially.
+    """
+    edge = _edge(kernel)
+    if math.isinf(edge):
+        return math.inf
+    nodes, weights = np.polynomial.legendre.leggauss(64)
+    edges = edge * 2.0 ** -np.arange(32.0)
+    low, high = np.append(edges[1:], 0.0)[:, None], edges[:, None]
+    r = (low + high) / 2 + (high - low) / 2 * nodes
+    return float((values(kernel, r) * r**order * (high - low) / 2 * weights).sum())
+
+
+def values(kernel: Kernel, r: Array) -> NDArray[np.float64]:
+    """κ(r) in float64, without gradients."""
+    with torch.no_grad():
+        result: NDArray[np.float64] = kernel(torch.tensor(r, dtype=torch.float64)).numpy()
+    return result
+
+
+def _edge(kernel: Kernel) -> float:
+    """Where κ becomes exactly 0 and stays so, by underflow or for good; inf if nowhere."""
+    grid = 2.0 ** np.arange(-60, 61)
+    positive = np.flatnonzero(values(kernel, grid) > 0)
+    if len(positive) == 0 or positive[-1] == len(grid) - 1:
+        return 0.0 if len(positive) == 0 else math.inf
+    inside, outside = grid[positive[-1]], grid[positive[-1] + 1]
+    while (middle := (inside + outside) / 2) not in (inside, outside):
+        inside, outside = (middle, outside) if values(kernel, middle) > 0 else (inside, middle)
+    return float(outside)
+
+
+def check_rule(bandwidth: str, accepted: tuple[str, ...]) -> None:
+    """Raises InputError for the name of a bandwidth that is not among those accepted."""
+    if bandwidth not in accepted:
+        raise unknown_name("bandwidth", bandwidth, (*accepted, "a positive number", "one positive number a feature"))

@@ -1,12 +1,18 @@
-"""Kernel regression as scikit-learn estimators, on the operator that attention is (needs the extra `regression`)."""
+"""Kernel regression as scikit-learn estimators; needs the extra `regression`."""
 
+from nadaraya.regression.classifier import NadarayaWatsonClassifier
+from nadaraya.regression.density import NadarayaWatsonDensity
 from nadaraya.regression.masked import MaskedTraining, masked_training
 from nadaraya.regression.multi_head import MultiHeadKernelRegression
 from nadaraya.regression.nadaraya_watson import NadarayaWatson
+from nadaraya.regression.selection import Selection
 
 __all__ = [
     "MaskedTraining",
     "MultiHeadKernelRegression",
     "NadarayaWatson",
+    "NadarayaWatsonClassifier",
+    "NadarayaWatsonDensity",
+    "Selection",
     "masked_training",
 ]

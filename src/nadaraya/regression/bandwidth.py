@@ -23,6 +23,8 @@ Array = NDArray[np.floating]
 # AIC_c divides by n − 2 − tr L, and the trace is at least 1.
 _LEAST_FOR_AIC = 3
 
+_CRITERIA = {"loo": loo_error, "aic": corrected_aic}
+
 
 @dataclass(frozen=True)
 class Choice:
@@ -54,57 +56,92 @@ class Choice:
 
 
 def choose_bandwidth(bandwidth: Any, choice: Choice) -> tuple[NDArray[np.float64], Selection | None]:
-    """The bandwidths (d,) and how they were selected, None where they were not.
+    """The bandwidths (d,) of a regression and how they were selected, None where they were not.
 
     Raises:
-        InputError: the bandwidth is neither positive nor a known name, or the weights do not allow the choice.
+        InputError: the bandwidth is neither positive nor a known name, or the weights do not allow the
+            choice.
     """
-    sample, weight = choice.sample, choice.weight
-    rule = "scott"
-    if isinstance(bandwidth, str):
-        check_rule(bandwidth, ("loo", "aic", *RULES))
-        if bandwidth in RULES:
-            rule = bandwidth
-        numbers = None
-    else:
-        numbers = given_bandwidth(bandwidth, sample.x.shape[1])
-    by_rule = rule_of_thumb(rule, sample.x, weight, choice.kernel) if numbers is None else numbers
-    selected = isinstance(bandwidth, str) and bandwidth not in RULES
-    if not selected and not choice.fit_kernel:
-        return by_rule, None
-    criterion = str(bandwidth) if selected else "loo"
-    varies = np.isfinite(by_rule)
-    if not varies.any():
-        return by_rule, None
-    if criterion == "aic" and weight.sum() <= _LEAST_FOR_AIC:
-        if (weight > 0).sum() > _LEAST_FOR_AIC:
-            raise InputError(
-                f"sample_weight sums to {weight.sum():g}: bandwidth='aic' counts observations by their weights; "
-                "scale them to sum to the number of observations, or use bandwidth='loo'"
-            )
-        return by_rule, None
+    weight = choice.weight
+    selects = isinstance(bandwidth, str) and bandwidth in _CRITERIA
+    if selects and bandwidth == "aic":
+        _check_weights_for_aic(weight)
+    first = _given_or_by_rule(bandwidth, tuple(_CRITERIA), choice.sample, weight, choice.kernel)
+    criterion = str(bandwidth) if selects else "loo"
+    too_few = criterion == "aic" and weight.sum() <= _LEAST_FOR_AIC
+    if too_few or not (selects or choice.fit_kernel) or not np.isfinite(first).any():
+        return first, None
     if choice.fit_kernel or choice.degree:
-        return _select_differentiating(criterion, choice, by_rule, selected)
-    make = loo_error if criterion == "loo" else corrected_aic
-    function = make(sample, weight, choice.targets, choice.kernel, choice.query_scale)
-    selection = select(
-        criterion,
-        _of_varying(function, varies),
-        by_rule[varies],
-        choice.n_starts,
-        choice.generator,
-        choice.report,
-    )
+        return _select_differentiating(criterion, choice, first, selects)
+    function = _CRITERIA[criterion](choice.sample, weight, choice.targets, choice.kernel, choice.query_scale)
+    return _select(criterion, function, first, choice.n_starts, choice.generator, choice.report)
+
+
+def select_or_rule(
+    bandwidth: Any,
+    name: str,
+    criterion: Callable[[], Criterion],
+    sample: Sample,
+    weight: Array,
+    kernel: Kernel,
+    n_starts: int,
+    generator: np.random.RandomState,
+    report: Callable[[str], None],
+) -> tuple[NDArray[np.float64], Selection | None]:
+    """The bandwidths (d,), selected by one criterion if it is asked for by name, otherwise given or by a
+    rule.
+
+    Raises:
+        InputError: the bandwidth is neither positive nor a known name.
+    """
+    first = _given_or_by_rule(bandwidth, (name,), sample, weight, kernel)
+    if not isinstance(bandwidth, str) or bandwidth != name or not np.isfinite(first).any():
+        return first, None
+    return _select(name, criterion(), first, n_starts, generator, report)
+
+
+def _given_or_by_rule(
+    bandwidth: Any, criteria: tuple[str, ...], sample: Sample, weight: Array, kernel: Kernel
+) -> NDArray[np.float64]:
+    """Numbers as they are; by a rule of thumb, Scott's where a criterion is yet to choose."""
+    if not isinstance(bandwidth, str):
+        return given_bandwidth(bandwidth, sample.x.shape[1])
+    check_rule(bandwidth, (*criteria, *RULES))
+    return rule_of_thumb(bandwidth if bandwidth in RULES else "scott", sample.x, weight, kernel)
+
+
+def _check_weights_for_aic(weight: Array) -> None:
+    if weight.sum() <= _LEAST_FOR_AIC < (weight > 0).sum():
+        raise InputError(
+            f"sample_weight sums to {weight.sum():g}: bandwidth='aic' counts observations by their weights; "
+            "scale them to sum to the number of observations, or use bandwidth='loo'"
+        )
+
+
+def _select(
+    name: str,
+    criterion: Criterion,
+    first: Array,
+    n_starts: int,
+    generator: np.random.RandomState,
+    report: Callable[[str], None],
+) -> tuple[NDArray[np.float64], Selection]:
+    varies = np.isfinite(first)
+    selection = select(name, _of_varying(criterion, varies), first[varies], n_starts, generator, report)
     return _with_inf(selection.starts[0].end, varies), selection
 
 
 def _select_differentiating(
-    criterion: str, choice: Choice, first: Array, select_bandwidth: bool
+    criterion: str, choice: Choice, first: NDArray[np.float64], select_bandwidth: bool
 ) -> tuple[NDArray[np.float64], Selection]:
     """Selects the bandwidths, the kernel's parameters, or both."""
     varies = np.isfinite(first)
     kernel = choice.kernel.requires_grad_(choice.fit_kernel)
-    logs = nn.utils.parameters_to_vector(kernel.parameters()).detach().numpy() if choice.fit_kernel else np.zeros(0)
+    logs = (
+        nn.utils.parameters_to_vector(kernel.parameters()).detach().numpy()
+        if choice.fit_kernel
+        else np.zeros(0)
+    )
     function: Criterion = DifferentiableCriterion(
         criterion,
         choice.sample,
@@ -126,11 +163,13 @@ def _select_differentiating(
     if choice.fit_kernel:
         tail = torch.tensor(np.log(best[len(best) - len(logs) :]))
         nn.utils.vector_to_parameters(tail, kernel.parameters())
-    return (_with_inf(best[: int(varies.sum())], varies) if select_bandwidth else first), selection
+    if not select_bandwidth:
+        return first, selection
+    return _with_inf(best[: int(varies.sum())], varies), selection
 
 
 def _of_varying(criterion: Criterion, varies: NDArray[np.bool_], others: int = 0) -> Criterion:
-    """The criterion as a function of the features that vary (and `others` after them); the rest have h = ∞."""
+    """The criterion of the features that vary (and `others` after them); the rest have h = ∞."""
     moves = np.append(varies, np.ones(others, bool))
 
     def restricted(arguments: Array) -> tuple[float, Array]:

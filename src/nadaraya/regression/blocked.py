@@ -49,7 +49,9 @@ def pair_sums(
     shrink = None if query_scale is None else torch.tensor(1.0 / query_scale, dtype=dtype, device=device)
     rows = rows_of_a_block(len(x), 4 + x.shape[1], device)
     blocks = [
-        _block(q, x, c, kernel, scale, shrink, slice(start, min(start + rows, len(q))), what, power, exclude_self)
+        _block(
+            q, x, c, kernel, scale, shrink, slice(start, min(start + rows, len(q))), what, power, exclude_self
+        )
         for start in range(0, len(q), rows)
     ]
     if not blocks:

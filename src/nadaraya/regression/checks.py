@@ -42,7 +42,8 @@ def fixed_kernel(kernel: str | Kernel) -> Kernel:
         kernel = KERNELS[kernel]()
     if not isinstance(kernel, Kernel):
         raise InputError(
-            f"kernel is {kernel!r}: accepted are {', '.join(sorted(KERNELS))}, or a kernel of nadaraya.kernels"
+            f"kernel is {kernel!r}: accepted are {', '.join(sorted(KERNELS))}, "
+            "or a kernel of nadaraya.kernels"
         )
     if not kernel.symmetric or kernel.batch_shape:
         raise InputError(f"kernel is {kernel!r}: accepted are symmetric kernels without heads of their own")
@@ -79,7 +80,9 @@ def weights_of(sample_weight: ArrayLike | None, n: int) -> NDArray[np.float64]:
     if weight.shape != (n,):
         raise InputError(f"sample_weight has shape {weight.shape}: accepted is ({n},), one number a point")
     if not ((weight >= 0) & np.isfinite(weight)).all():
-        raise InputError("sample_weight has an entry that is negative or not finite: accepted are numbers from 0")
+        raise InputError(
+            "sample_weight has an entry that is negative or not finite: accepted are numbers from 0"
+        )
     if not weight.any():
         raise InputError("sample_weight is zero everywhere: at least one point must count")
     return weight
@@ -104,7 +107,7 @@ def fraction(name: str, value: Any) -> float:
     Raises:
         InputError: otherwise.
     """
-    if isinstance(value, bool) or not isinstance(value, Real) or not 0 < value < 1:
+    if isinstance(value, bool) or not isinstance(value, Real) or not 0 < float(value) < 1:
         raise InputError(f"{name} is {value!r}: accepted are numbers between 0 and 1")
     return float(value)
 

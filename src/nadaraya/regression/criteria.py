@@ -1,6 +1,8 @@
-"""What a bandwidth is judged by, with its derivative: leave-one-out error, corrected AIC, leave-one-out likelihood.
+"""What a bandwidth is judged by, with its derivative: leave-one-out error, corrected AIC, leave-one-out
+likelihood.
 
-Each criterion is a function of the logarithms of the bandwidths. Value and gradient come from one pass over the
+Each criterion is a function of the logarithms of the bandwidths. Value and gradient come from one pass over
+the
 pairs: a prediction is a ratio of sums, and the derivatives of sums are sums as well.
 """
 
@@ -18,7 +20,8 @@ Array = NDArray[np.floating]
 Criterion = Callable[[Array], tuple[float, Array]]
 
 _TINY = 1e-300
-# The correction of AIC grows without limit as the smoother's trace nears n − 2; from here on along its tangent.
+# The correction of AIC grows without limit as the smoother's trace nears n − 2; from here on along its
+# tangent.
 _LEAST_ROOM = 1e-2
 
 
@@ -29,7 +32,7 @@ def target_scale(y: Array, weight: Array) -> Array:
 
 
 def loo_of_errors(squared_errors: Array, weight: Array, scale: Array) -> tuple[float, Array]:
-    """log of the mean over targets of weighted mean squared error over variance, and its derivative by (n, p)."""
+    """log of the mean over targets of mean squared error over variance, and its derivatives (n, p)."""
     per_point = weight[:, None] / weight.sum() / (scale * len(scale))
     loss = float((per_point * squared_errors).sum()) + _TINY
     return np.log(loss), per_point / loss
@@ -38,7 +41,8 @@ def loo_of_errors(squared_errors: Array, weight: Array, scale: Array) -> tuple[f
 def aic_of_fit(
     squared_errors: Array, trace: float, weight: Array, scale: Array
 ) -> tuple[float, Array, float]:
-    r"""AIC_c = mean over targets of log σ̂² + (1 + tr L / n) / (1 − (tr L + 2) / n) (Hurvich, Simonoff, Tsai 1998).
+    r"""AIC_c = mean over targets of log σ̂² + (1 + tr L / n) / (1 − (tr L + 2) / n) (Hurvich, Simonoff, Tsai
+    1998).
 
     Returns:
         The criterion and its derivatives by the squared errors (n, p) and by the trace. n counts the weights.
@@ -55,7 +59,9 @@ def aic_of_fit(
     return float(np.log(variance).mean() + correction), by_errors, slope / n
 
 
-def loo_error(sample: Sample, weight: Array, y: Array, kernel: Kernel, query_scale: Array | None) -> Criterion:
+def loo_error(
+    sample: Sample, weight: Array, y: Array, kernel: Kernel, query_scale: Array | None
+) -> Criterion:
     """Leave-one-out squared error of local constant regression; see `loo_of_errors`."""
     scale = target_scale(y, weight)
 
@@ -78,7 +84,7 @@ def corrected_aic(
     def criterion(log_bandwidth: Array) -> tuple[float, Array]:
         sums = _sums(sample, y, kernel, log_bandwidth, query_scale, exclude_self=False)
         mean, by_bandwidth = _means(sums)
-        leverage = sample.weight * at_zero * np.exp(-sums.log_scale) / sums.values[:, 0]
+        leverage = leverages(sample, at_zero, sums)
         score, by_error, by_trace = aic_of_fit((y - mean) ** 2, float(leverage.sum()), weight, scale)
         mass_slope = sums.by_feature[:, :, 0] / sums.values[:, :1]
         gradient = -2.0 * np.einsum("np,np,ndp->d", by_error, y - mean, by_bandwidth)
@@ -102,6 +108,15 @@ def loo_likelihood(sample: Sample, weight: Array, kernel: Kernel) -> Criterion:
         return float(log_bandwidth[varies].sum() - share @ log_mass), varies - share @ by_bandwidth
 
     return criterion
+
+
+def leverages(sample: Sample, at_zero: float, sums: PairSums) -> Array:
+    """L_ii = s_i κ(0) / Z_i of local constants, (n,); 0 for points without weight."""
+    counted = sample.weight > 0
+    result = np.zeros(len(counted))
+    log_mass = np.log(sums.values[counted, 0]) + sums.log_scale[counted]
+    result[counted] = sample.weight[counted] * at_zero * np.exp(-log_mass)
+    return result
 
 
 def _sums(

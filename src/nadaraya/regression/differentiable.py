@@ -17,7 +17,8 @@ from nadaraya.regression.sample import Sample
 
 Array = NDArray[np.floating]
 
-# Added to the diagonal of a moment matrix, relative to its weight: lines through too few points stay solvable.
+# Added to the diagonal of a moment matrix, relative to its weight: lines through too few points stay
+# solvable.
 _RIDGE = 1e-10
 
 
@@ -89,12 +90,12 @@ class DifferentiableCriterion:
             for total, gradient in zip(totals, gradients, strict=True):
                 if gradient is not None:
                     total += gradient
-        gradient = np.zeros(len(arguments))
+        slopes = np.zeros(len(arguments))
         if self._fixed is None:
-            gradient += totals.pop(0).cpu().numpy()
+            slopes[: len(totals[0])] += totals.pop(0).cpu().numpy()
         if totals:
-            gradient[-self._num_kernel_parameters :] += nn.utils.parameters_to_vector(totals).cpu().numpy()
-        return score, gradient
+            slopes[-self._num_kernel_parameters :] += nn.utils.parameters_to_vector(totals).cpu().numpy()
+        return score, slopes
 
     @property
     def _num_kernel_parameters(self) -> int:
@@ -123,7 +124,9 @@ class DifferentiableCriterion:
         if empty.any():
             reach = r.detach().masked_fill(hidden, torch.inf)
             nearest = reach <= reach.amin(dim=1, keepdim=True)
-            logits = torch.where(empty[:, None], torch.zeros_like(r).masked_fill(~nearest, -torch.inf), logits)
+            logits = torch.where(
+                empty[:, None], torch.zeros_like(r).masked_fill(~nearest, -torch.inf), logits
+            )
         weights = logits.softmax(dim=1)
         if self._degree:
             weights = _line_weights(weights, points - z[:, None])
@@ -133,12 +136,11 @@ class DifferentiableCriterion:
 def _line_weights(weights: Tensor, offsets: Tensor) -> Tensor:
     """Weights (b, n) of a local mean as those of a local line's value at the query; offsets (b, n, d)."""
     design = torch.cat([torch.ones_like(offsets[..., :1]), offsets], dim=-1)
-    moments = torch.einsum("bn,bnf,bng->bfg", weights, design, design)
+    weighted = weights[..., None] * design
+    moments = weighted.transpose(1, 2) @ design
     ridge = _RIDGE * torch.eye(design.shape[-1], dtype=design.dtype, device=design.device)
     ridge[0, 0] = 0.0
     first = torch.zeros_like(design[:, 0])
     first[:, 0] = 1.0
     row = torch.linalg.solve(moments + ridge, first)
-    return weights * torch.einsum("bnf,bf->bn", design, row)
-
-
+    return (weighted @ row[..., None])[..., 0]

@@ -39,6 +39,7 @@ class View:
         power: int = 1,
         weight: Array | None = None,
         exclude_self: bool = False,
+        ratios: bool = False,
         report: Callable[[str], None] | None = None,
     ) -> PairSums:
         """`Sample.sums` with the kernel, the bandwidth and its local scale."""
@@ -55,6 +56,7 @@ class View:
             weight=weight,
             query_scale=scale,
             exclude_self=exclude_self,
+            ratios=ratios,
             report=report,
         )
 
@@ -65,7 +67,8 @@ class Noise:
 
     Attributes:
         residuals: (n, p) y − f(x), divided by √(1 − 2 L_ii + Σ_j L_ij²), what the fit leaves of unit noise.
-        informative: (n,) 1 where they say something; 0 for points that determine their own fit, or have no weight.
+        informative: (n,) 1 where they say something; 0 for points that determine their own fit, or have no
+            weight.
     """
 
     residuals: Array
@@ -75,13 +78,12 @@ class Noise:
     def of(cls, view: View, columns: Array, weight: Array) -> "Noise":
         """From the targets (p, n) less their mean, and the sample weights (n,)."""
         fit = local_fit(view.sums(None, columns, what=what_to_sum(view.degree)), view.degree, view.bandwidth)
-        squares = fit.combine_squares(
-            view.sums(None, columns[:0], what=what_to_sum(view.degree), power=2)
-        )
-        own = view.sample.weight * float(values(view.kernel, np.zeros(())))
-        leverage = own * fit.row[:, 0] * np.exp(-fit.log_mass)
+        squares = fit.combine_squares(view.sums(None, columns[:0], what=what_to_sum(view.degree), power=2))
+        counted = (weight > 0) & ~fit.empty
+        own = view.sample.weight * float(values(view.kernel, np.zeros(()))) * fit.row[:, 0]
+        leverage = np.where(counted, own * np.exp(-np.where(counted, fit.log_mass, 0.0)), 0.0)
         freedom = 1.0 - 2.0 * leverage + squares
-        informative = (freedom > _LEAST_FREEDOM) & (weight > 0) & ~fit.empty
+        informative = counted & (freedom > _LEAST_FREEDOM)
         scale = np.sqrt(np.where(informative, freedom, 1.0))
         residuals = np.where(informative[:, None], (columns.T - fit.mean) / scale[:, None], 0.0)
         return cls(residuals, informative.astype(np.float64))
@@ -92,7 +94,7 @@ class Noise:
         weight = view.sample.weight * self.informative
         if not weight.any():
             return np.zeros((len(view.sample.x) if X is None else len(X), len(squares)))
-        sums = view.sums(X, squares, what="values", weight=weight)
+        sums = view.sums(X, squares, what="values", weight=weight, ratios=True)
         variance: Array = sums.values[:, 1:] / sums.values[:, :1]
         return np.maximum(variance, 0.0)
 
@@ -126,8 +128,8 @@ def bootstrap(
 ) -> tuple[Array, Array]:
     """Half-widths below and above, (m, p), of the wild bootstrap.
 
-    The smoother is linear: the smooth of y* = f + e v is that of f plus that of e v, so that all draws are columns
-    of one pass over the pairs.
+    The smoother is linear: the smooth of y* = f + e v is that of f plus that of e v, so that all draws are
+    columns of one pass over the pairs.
     """
     signs = generator.choice([-1.0, 1.0], size=(draws, len(noise.residuals)))
     tail = (1.0 - level) / 2

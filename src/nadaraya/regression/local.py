@@ -1,8 +1,8 @@
 """From sums to local fits: a weighted mean (degree 0) or a weighted line (degree 1) at every query.
 
 Either way the prediction is linear in the targets, f(x) = Σ_j L_j(x) y_j with
-L_j(x) = s_j κ(x, x_j) / Z(x) · (a_0 + a · (x_j − x)), Z(x) = Σ_j s_j κ(x, x_j); (a_0, a) is Z times the first row of
-the inverse of the moment matrix Σ_j s_j κ z zᵀ, z = (1, x_j − x), and (1,) for degree 0.
+L_j(x) = s_j κ(x, x_j) / Z(x) · (a_0 + a · (x_j − x)), Z(x) = Σ_j s_j κ(x, x_j); (a_0, a) is Z times the first
+row of the inverse of the moment matrix Σ_j s_j κ z zᵀ, z = (1, x_j − x), and (1,) for degree 0.
 """
 
 from dataclasses import dataclass

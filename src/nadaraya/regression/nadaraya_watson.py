@@ -28,30 +28,35 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):
 
         f(x) = Σ_i s_i κ(‖(x − x_i) / h‖) y_i / Σ_j s_j κ(‖(x − x_j) / h‖)
 
-    s are sample weights, h the bandwidth, one number a feature or one for all. With `degree=1` f(x) is the value at
-    x of the line fitted with these weights, which has no bias from the slope at the edge of the data.
+    s are sample weights, h the bandwidth, one number a feature or one for all. With `degree=1` f(x) is the
+    value at x of the line fitted with these weights, which has no bias from the slope at the edge of the
+    data.
 
-    All predictions take O(n + m) memory. On the CPU pairs are visited in tiles by compiled loops, those too far apart
-    to count never; in one dimension compact kernels, the exponential and the Matérn kernels need only sorting. Kernels
-    of the algebra without compiled loops, and other devices, go through PyTorch in blocks. The results are the same.
+    All predictions take O(n + m) memory. On the CPU pairs are visited in tiles by compiled loops, those too
+    far apart to count never; in one dimension compact kernels, the exponential and the Matérn kernels need
+    only sorting. Kernels of the algebra without compiled loops, and other devices, go through PyTorch in
+    blocks. The results are the same.
 
     Args:
-        kernel: "gaussian" exp(−r²/2), "exponential", "matern32", "matern52", "epanechnikov", "tricube", "boxcar", or any
-            symmetric kernel of `nadaraya.kernels`, of the distance r in units of the bandwidth. Default "gaussian".
+        kernel: "gaussian" exp(−r²/2), "exponential", "matern32", "matern52", "epanechnikov", "tricube",
+            "boxcar", or any symmetric kernel of `nadaraya.kernels`, of the distance r in units of the
+            bandwidth. Default "gaussian".
         bandwidth: a positive number, or (d,), one a feature, in units of the features; or how to choose them:
-            "aic", corrected AIC (Hurvich, Simonoff and Tsai 1998); "loo", leave-one-out squared error; both over all
-            features' bandwidths at once, in O(n²) time an evaluation (O(n log n) in one dimension for kernels that sort);
-            "silverman" or "scott", rules of thumb, in O(n). Features that do not vary get inf. Default "aic".
+            "aic", corrected AIC (Hurvich, Simonoff and Tsai 1998); "loo", leave-one-out squared error; both
+            over all features' bandwidths at once, in O(n²) time an evaluation (O(n log n) in one dimension
+            for kernels that sort); "silverman" or "scott", rules of thumb, in O(n). Features that do not vary
+            get inf. Default "aic".
         degree: 0, a local constant; 1, a local line. Default 0.
-        adaptive: k, to widen the bandwidth where points are rare: it is h times the distance from x to its k-th
-            nearest neighbour (features divided by their standard deviation) over that distance's geometric mean at
-            the points. Default None.
-        fit_kernel: also choose the kernel's own parameters, by the criterion of `bandwidth`, "loo" if that is none.
-            Default False.
+        adaptive: k, to widen the bandwidth where points are rare: it is h times the distance from x to its
+            k-th nearest neighbour (features divided by their standard deviation) over that distance's
+            geometric mean at the points. Default None.
+        fit_kernel: also choose the kernel's own parameters, by the criterion of `bandwidth`, "loo" if that is
+            none. Default False.
         n_starts: runs of the optimiser from different starts. Default 3.
-        empty: the prediction where every weight is exactly zero, as compact kernels have it far from all points:
-            "nearest" point's target, weighted "mean" of the targets, "nan", or an "error". Where weights merely
-            underflow there is no such case: the prediction is then the limit, the nearest point's. Default "nearest".
+        empty: the prediction where every weight is exactly zero, as compact kernels have it far from all
+            points: the "nearest" point's target, the weighted "mean" of the targets, "nan", or an "error".
+            Weights that merely underflow are no such case: the prediction is then their limit, the nearest
+            point's. Default "nearest".
         device: where PyTorch computes, "cuda" for a GPU. Default None: the fastest way on the CPU.
         random_state: seed or generator, for starts beyond the third and for the bootstrap. Default None.
         verbose: 1 prints a line for each run of the optimiser and progress of long predictions. Default 0.
@@ -107,17 +112,24 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):
             InputError: a parameter or sample_weight is out of its range or has a shape that does not fit.
             ValueError: X or y is no finite numerical array, or their lengths differ (scikit-learn's checks).
         """
-        X, y = validate_data(
-            self, X, y, dtype=(np.float64, np.float32), multi_output=True, y_numeric=True, order="C", copy=True
+        points, targets = validate_data(
+            self,
+            X,
+            y,
+            dtype=(np.float64, np.float32),
+            multi_output=True,
+            y_numeric=True,
+            order="C",
+            copy=True,
         )
-        weight = weights_of(sample_weight, len(X))
+        weight = weights_of(sample_weight, len(points))
         kernel = fixed_kernel(self.kernel)
         whole_number("degree", self.degree, 0, 1)
         whole_number("n_starts", self.n_starts)
         if self.empty not in _EMPTY:
             raise unknown_name("treatment of queries without weights", self.empty, _EMPTY)
-        self.X_, self.y_, self.sample_weight_ = X, np.asarray(y, np.float64), weight
-        self._sample = Sample.of(X, weight, torch_device(self.device))
+        self.X_, self.y_, self.sample_weight_ = points, np.array(targets, np.float64), weight
+        self._sample = Sample.of(points, weight, torch_device(self.device))
         self._centre = np.average(self._targets, axis=0, weights=weight)
         self._neighbours = None if self.adaptive is None else NeighbourScale(self._sample, self.adaptive)
         choice = Choice(
@@ -142,18 +154,19 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):
 
         Args:
             X: (m, d) points.
-            return_std: also return the local standard deviation of y given x: the squared residuals, each corrected
-                for what its own point contributed to the fit (Ruppert, Wand, Holst and Hössjer 1997), smoothed with
-                the weights of the regression. It is that of observations; `band` is about the curve. Default False.
+            return_std: also return the local standard deviation of y given x: the squared residuals, each
+                corrected for what its own point contributed to the fit (Ruppert, Wand, Holst and Hössjer
+                1997), smoothed with the weights of the regression. It is that of observations; `band` is
+                about the curve. Default False.
 
         Returns:
             (m,) or (m, p); with `return_std` a pair of such arrays.
         """
-        X = self._validated(X)
-        mean = self._prediction(self._fit_at(X))
+        query = self._validated(X)
+        mean = self._as_targets(self._prediction(self._fit_at(query, ratios=True)))
         if not return_std:
-            return self._as_targets(mean)
-        return self._as_targets(mean), self._as_targets(np.sqrt(self._noise_model().variance(self._view, X)))
+            return mean
+        return mean, self._as_targets(np.sqrt(self._noise_model().variance(self._view, query)))
 
     def marginal_effects(self, X: ArrayLike) -> Array:
         """∂f/∂x: the derivative of the prediction (degree 0), or the slope of the local line (degree 1).
@@ -167,14 +180,16 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):
         Raises:
             InputError: for a local constant with adaptive bandwidths, whose own change with x is not known.
         """
-        X = self._validated(X)
+        query = self._validated(X)
         if self.degree == 1:
-            slope = self._fit_at(X).slope
+            slope = self._fit_at(query).slope
             assert slope is not None
         else:
             if self._neighbours is not None:
-                raise InputError("marginal_effects with adaptive bandwidths needs degree=1, the slopes of local lines")
-            sums = self._view.sums(X, self._columns, what="position")
+                raise InputError(
+                    "marginal_effects with adaptive bandwidths needs degree=1, the slopes of local lines"
+                )
+            sums = self._view.sums(query, self._columns, what="position")
             mass = sums.values[:, :1]
             mean = sums.values[:, 1:] / mass
             slope = (sums.by_feature[:, :, 1:] - mean[:, None] * sums.by_feature[:, :, :1]) / mass[:, None]
@@ -193,18 +208,18 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):
         Args:
             X: (m, d) points.
             level: probability of covering. Default 0.95.
-            method: "pointwise", the normal approximation with local variances; "bootstrap", percentiles of the wild
-                bootstrap (Rademacher signs, Davidson and Flachaire 2008), for each point alone; or "simultaneous",
-                the same bootstrap for all points of X at once. Default "pointwise".
+            method: "pointwise", the normal approximation with local variances; "bootstrap", percentiles of
+                the wild bootstrap (Rademacher signs, Davidson and Flachaire 2008), for each point alone; or
+                "simultaneous", the same bootstrap for all points of X at once. Default "pointwise".
             n_bootstrap: draws. Default 999.
 
         Returns:
             lower and upper, each (m,) or (m, p).
         """
-        X = self._validated(X)
+        query = self._validated(X)
         fraction("level", level)
-        fit = self._fit_at(X)
-        arguments = (self._view, X, fit, self._noise_model())
+        fit = self._fit_at(query)
+        arguments = (self._view, query, fit, self._noise_model())
         if method == "pointwise":
             below, above = intervals.pointwise(*arguments, level)
         elif method in ("bootstrap", "simultaneous"):
@@ -249,9 +264,14 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):
             self._noise = intervals.Noise.of(self._view, self._columns, self.sample_weight_)
         return self._noise
 
-    def _fit_at(self, X: Array | None, exclude_self: bool = False) -> LocalFit:
+    def _fit_at(self, X: Array | None, *, exclude_self: bool = False, ratios: bool = False) -> LocalFit:
         sums = self._view.sums(
-            X, self._columns, what=what_to_sum(self.degree), exclude_self=exclude_self, report=self._report if self.verbose else None
+            X,
+            self._columns,
+            what=what_to_sum(self.degree),
+            exclude_self=exclude_self,
+            ratios=ratios,
+            report=self._report if self.verbose else None,
         )
         return local_fit(sums, self.degree, self.bandwidth_)
 
@@ -263,8 +283,8 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):
         empty = fit.empty | nowhere
         if empty.any() and self.empty == "error":
             raise InputError(
-                f"{int(empty.sum())} of {len(empty)} queries have no point within the kernel's support: give a larger "
-                "bandwidth, a kernel without compact support, or empty='nearest', 'mean' or 'nan'"
+                f"{int(empty.sum())} of {len(empty)} queries have no point within the kernel's support: give "
+                "a larger bandwidth, a kernel without compact support, or empty='nearest', 'mean' or 'nan'"
             )
         if self.empty == "mean":
             mean[empty] = self._centre

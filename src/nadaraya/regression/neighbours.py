@@ -4,6 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.neighbors import NearestNeighbors
 
+from nadaraya.errors import InputError
 from nadaraya.regression.checks import whole_number
 from nadaraya.regression.rules import standard_deviations
 from nadaraya.regression.sample import Sample
@@ -12,10 +13,12 @@ Array = NDArray[np.floating]
 
 
 class NeighbourScale:
-    """λ(x), the distance from x to its k-th nearest neighbour over that distance's geometric mean at the points.
+    """λ(x), the distance from x to its k-th nearest neighbour over that distance's geometric mean at the
+    points.
 
-    Features are divided by their standard deviations; points of weight 0 are no neighbours. Where k points coincide
-    with x, the distance is taken to be the smallest positive one that any point has to its k-th neighbour.
+    Features are divided by their standard deviations; points of weight 0 are no neighbours. Where k points
+    coincide with x, the distance is taken to be the smallest positive one that any point has to its k-th
+    neighbour.
 
     Args:
         sample: the points.
@@ -27,18 +30,21 @@ class NeighbourScale:
 
     def __init__(self, sample: Sample, k: int) -> None:
         counted = sample.weight > 0
-        self._k = whole_number("adaptive", k, 1, max(1, int(counted.sum()) - 1))
+        whole_number("adaptive", k)
+        n = int(counted.sum())
+        if k >= n:
+            raise InputError(
+                f"adaptive is {k} with n_samples = {n}: accepted are whole numbers below n_samples"
+            )
+        self._k = int(k)
         deviations = standard_deviations(sample.x, sample.weight)
         self._per_unit = np.divide(1.0, deviations, out=np.zeros_like(deviations), where=deviations > 0)
         self._search = NearestNeighbors().fit(sample.x[counted] * self._per_unit)
-        # Without an argument kneighbors leaves each point itself out; the others have no self to leave out.
-        num_neighbours = min(self._k, int(counted.sum()) - 1)
         distances = np.empty(len(sample.x))
-        if num_neighbours:
-            distances[counted] = self._search.kneighbors(n_neighbors=num_neighbours)[0][:, -1]
-            distances[~counted] = self._reach(sample.x[~counted])
-        else:
-            distances[:] = 1.0
+        # Without queries kneighbors leaves each point itself out; points of weight 0 are not among the
+        # others.
+        distances[counted] = self._search.kneighbors(n_neighbors=self._k)[0][:, -1]
+        distances[~counted] = self._reach(sample.x[~counted])
         positive = distances[counted & (distances > 0)]
         self._least = float(positive.min()) if len(positive) else 1.0
         self._mean = float(np.exp(np.log(np.maximum(distances[counted], self._least)).mean()))
@@ -51,7 +57,9 @@ class NeighbourScale:
     def _reach(self, centred: Array) -> NDArray[np.float64]:
         if len(centred) == 0:
             return np.zeros(0)
-        found: NDArray[np.float64] = self._search.kneighbors(centred * self._per_unit, n_neighbors=self._k)[0][:, -1]
+        found: NDArray[np.float64] = self._search.kneighbors(centred * self._per_unit, n_neighbors=self._k)[
+            0
+        ][:, -1]
         return found
 
     def _relative(self, distances: Array) -> NDArray[np.float64]:

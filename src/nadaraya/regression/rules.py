@@ -1,4 +1,4 @@
-"""Rules of thumb for bandwidths, from the spread of the features alone, and what a kernel's bandwidth amounts to."""
+"""Rules of thumb for bandwidths, and how wide a kernel of bandwidth 1 is."""
 
 import math
 
@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from nadaraya.errors import InputError, unknown_name
+from nadaraya.errors import unknown_name
 from nadaraya.kernels import Kernel
 
 Array = NDArray[np.floating]
@@ -17,9 +17,10 @@ RULES = ("silverman", "scott")
 def rule_of_thumb(rule: str, x: Array, weight: Array, kernel: Kernel) -> NDArray[np.float64]:
     """Bandwidths by feature, for the Gaussian c(d) σ_f n^(−1/(d + 4)).
 
-    c(d) is 1 (Scott 1992) or (4 / (d + 2))^(1/(d + 4)) (Silverman 1986); n is the sum of the weights, d the number
-    of features that vary and σ_f their weighted standard deviation. For another kernel the result is divided by
-    the kernel's standard deviation on the line, so that it smooths as much as the Gaussian (Marron and Nolan 1988).
+    c(d) is 1 (Scott 1992) or (4 / (d + 2))^(1/(d + 4)) (Silverman 1986); n is the sum of the weights, at
+    least 1, d the number of features that vary and σ_f their weighted standard deviation. For another kernel
+    the result is divided by the kernel's standard deviation on the line, so that it smooths as much as the
+    Gaussian (Marron and Nolan 1988).
 
     Args:
         rule: "silverman" or "scott".
@@ -31,12 +32,7 @@ def rule_of_thumb(rule: str, x: Array, weight: Array, kernel: Kernel) -> NDArray
         (d,) bandwidths, inf for a feature that does not vary.
     """
     spread = standard_deviations(x, weight)
-    d, n = int((spread > 0).sum()), float(weight.sum())
-    if d and n < 1:
-        raise InputError(
-            f"sample_weight sums to {n:g}: bandwidth={rule!r} counts observations by their weights; "
-            "scale them to sum to the number of observations, or give a number"
-        )
+    d, n = int((spread > 0).sum()), max(1.0, float(weight.sum()))
     constant = (4.0 / (d + 2.0)) ** (1.0 / (d + 4.0)) if rule == "silverman" else 1.0
     factor = constant * n ** (-1.0 / (d + 4.0)) / spread_of_kernel(kernel) if d else 1.0
     return np.where(spread > 0, factor * spread, np.inf)
@@ -96,4 +92,6 @@ def _edge(kernel: Kernel) -> float:
 def check_rule(bandwidth: str, accepted: tuple[str, ...]) -> None:
     """Raises InputError for the name of a bandwidth that is not among those accepted."""
     if bandwidth not in accepted:
-        raise unknown_name("bandwidth", bandwidth, (*accepted, "a positive number", "one positive number a feature"))
+        raise unknown_name(
+            "bandwidth", bandwidth, (*accepted, "a positive number", "one positive number a feature")
+        )

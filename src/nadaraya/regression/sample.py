@@ -51,6 +51,7 @@ class Sample:
         weight: Array | None = None,
         query_scale: Array | None = None,
         exclude_self: bool = False,
+        ratios: bool = False,
         report: Callable[[str], None] | None = None,
     ) -> PairSums:
         """Sums over the points, with their weights.
@@ -58,7 +59,7 @@ class Sample:
         Args:
             X: (m, d) queries as the user gave them; None for the points themselves.
             columns: (c, n) what to sum beside the weights.
-            kernel, bandwidth, what, power, query_scale, exclude_self: as `pair_sums` explains.
+            kernel, bandwidth, what, power, query_scale, exclude_self, ratios: as `pair_sums` explains.
             weight: (n,) in the place of the sample's weights (of their squares with power 2).
             report: takes a line of progress now and then, if the queries are many.
 
@@ -81,6 +82,7 @@ class Sample:
                 power=power,
                 query_scale=None if query_scale is None else query_scale[rows],
                 exclude_self=exclude_self,
+                ratios=ratios,
                 device=self.device,
             )
 

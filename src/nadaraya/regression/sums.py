@@ -1,4 +1,5 @@
-"""Sums over pairs of queries and points: the one thing that every estimator here is made of, and who computes it.
+"""Sums over pairs of queries and points: the one thing that every estimator here is made of, and who computes
+it.
 
 With weights s_j, values y_j and κ_ij = κ(‖(q_i − x_j) / h‖), Nadaraya-Watson regression is Σ κ s y / Σ κ s, a
 density is Σ κ s, local linear regression solves with Σ κ s Δ Δᵀ, and their derivatives are sums as well.
@@ -44,39 +45,48 @@ def pair_sums(
     power: int = 1,
     query_scale: Array | None = None,
     exclude_self: bool = False,
+    ratios: bool = False,
     device: torch.device | None = None,
 ) -> PairSums:
     """Sums over all pairs; O(n + m) memory.
 
-    Computed by the first of these that can: sorted sums, O(n log n), in one dimension, for kernels that are
-    polynomials or polynomials times exponentials; compiled loops on the CPU, which never visit pairs whose weight
-    cannot count; blocks of queries in PyTorch, for every kernel and device. All agree to rounding.
+    Computed by the first of these that can: `kernel_attention`, on a GPU, for ratios of sums with the
+    Gaussian kernel; sorted sums, O(n log n), in one dimension, for kernels that are polynomials or
+    polynomials times exponentials; compiled loops on the CPU, which never visit pairs whose
+    weight cannot count; blocks of queries in PyTorch, for every kernel and device. All agree to rounding.
 
     Args:
         query: (m, d), float32 or float64; with exclude_self the array `points` itself.
         points: (n, d), of the same type, their coordinates small in size against their differences (centred).
-        columns: (c, n); columns[0] are the weights of the points, in [0, 1], and where they are zero so are the
-            others.
+        columns: (c, n); columns[0] are the weights of the points, in [0, 1], and where they are zero so are
+            the others.
         kernel: κ(r).
         bandwidth: (d,) h, in units of the features; inf for a feature that plays no part.
         what: "values"; "bandwidth" or "position", with derivatives; "moments", for local regression.
         power: 2 for κ² in the place of κ (not with derivatives).
         query_scale: (m,) the bandwidth of each query relative to h; default 1.
         exclude_self: leave-one-out: query i does not see point i.
+        ratios: only ratios of a query's sums matter; log_scale then says no more than where it is −inf.
         device: where PyTorch computes; default the CPU.
 
     Returns:
         The sums.
     """
-    from nadaraya.regression import blocked
+    from nadaraya.regression import attention, blocked
 
+    sigma = attention.gaussian_bandwidth(kernel)
+    plain = what == "values" and power == 1 and query_scale is None and not exclude_self
+    if device is not None and device.type == "cuda" and ratios and plain and sigma is not None:
+        return attention.ratio_sums(query, points, columns, sigma, bandwidth, device)
     if device is None or device.type == "cpu":
         try:
             from nadaraya.regression.compiled import dispatch
         except ImportError:  # numba is not installed: PyTorch's blocks give the same sums
             pass
         else:
-            sums = dispatch.pair_sums(query, points, columns, kernel, bandwidth, what, power, query_scale, exclude_self)
+            sums = dispatch.pair_sums(
+                query, points, columns, kernel, bandwidth, what, power, query_scale, exclude_self
+            )
             if sums is not None:
                 return sums
     return blocked.pair_sums(

@@ -1,4 +1,4 @@
-"""The compiled ways to the sums of `nadaraya.regression.sums`: which can serve a call, and the arrays they take."""
+"""Which compiled way can serve a call of `nadaraya.regression.sums`, and the arrays it takes."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -42,7 +42,7 @@ def pair_sums(
     query_scale: Array | None,
     exclude_self: bool,
 ) -> PairSums | None:
-    """The sums of `nadaraya.regression.sums.pair_sums`, which explains the arguments; None for other kernels."""
+    """The sums of `nadaraya.regression.sums.pair_sums`; None for kernels that are not compiled."""
     profile = profile_of(kernel)
     if profile is None:
         return None
@@ -54,11 +54,15 @@ def pair_sums(
         and len(query) * len(points) >= _PAIRS_WORTH_SORTING
         and one_dimension.can_sort(profile)
     ):
-        return one_dimension.pair_sums(query, points, columns, profile, float(bandwidth[0]), what, power, exclude_self)
+        return one_dimension.pair_sums(
+            query, points, columns, profile, float(bandwidth[0]), what, power, exclude_self
+        )
     unit = np.where(np.isfinite(bandwidth), bandwidth, np.inf)
     ordered = _Ordered.of(points, unit)
     ordered_query = ordered if exclude_self or query is points else _Ordered.of(query, unit)
-    return _over_tiles(ordered_query, ordered, columns, profile, bandwidth, what, power, query_scale, exclude_self)
+    return _over_tiles(
+        ordered_query, ordered, columns, profile, bandwidth, what, power, query_scale, exclude_self
+    )
 
 
 @dataclass(frozen=True)

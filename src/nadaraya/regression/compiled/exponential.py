@@ -1,16 +1,18 @@
 """exp(x) for x ≤ 0 in a form that a compiler turns into vector instructions.
 
-exp(x) = 2^k exp(r) with k = round(x / log 2) and |r| ≤ log(2) / 2; exp(r) is a polynomial, 2^k is written straight
-into the bits of the exponent. The polynomials interpolate exp at Chebyshev
-nodes: error 3e-18 at degree 11 for float64, 2e-9 at degree 6 for float32, below the rounding of the type.
+exp(x) = 2^k exp(r) with k = round(x / log 2) and |r| ≤ log(2) / 2; exp(r) is a polynomial, and 2^k is written
+straight into the bits of the exponent. The polynomials interpolate exp at Chebyshev nodes: error 3e-18 at
+degree 11 for float64, 2e-9 at degree 6 for float32, below the rounding of the type.
 """
 
 from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba import njit, types
+from numba import types
 from numba.extending import intrinsic, overload
+
+from nadaraya.regression.compiled.jit import compiled
 
 # Below these the result is a tiny number instead of 0; callers treat sums so small apart.
 SMALLEST64 = -708.0
@@ -50,8 +52,7 @@ _PER_LOG2_64 = 1.4426950408889634
 _PER_LOG2_32 = np.float32(_PER_LOG2_64)
 
 
-@intrinsic
-def _power_of_two(typing_context: Any, k: Any) -> Any:
+def _power_of_two_code(typing_context: Any, k: Any) -> Any:
     """2^k for a whole number k held in a floating-point type."""
 
     def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -68,8 +69,11 @@ def _power_of_two(typing_context: Any, k: Any) -> Any:
     return k(k), codegen
 
 
-@njit(inline="always", fastmath=True)
-def exp64(x: float) -> float:
+_power_of_two: Any = intrinsic(_power_of_two_code)
+
+
+@compiled(inline="always", fastmath=True)
+def exp64(x: Any) -> Any:
     """exp(x), float64, x ≤ 0; not below exp(−708)."""
     x = max(x, SMALLEST64)
     k = np.rint(x * _PER_LOG2_64)
@@ -88,8 +92,8 @@ def exp64(x: float) -> float:
     return p * _power_of_two(k)
 
 
-@njit(inline="always", fastmath=True)
-def exp32(x: float) -> float:
+@compiled(inline="always", fastmath=True)
+def exp32(x: Any) -> Any:
     """exp(x), float32, x ≤ 0; not below exp(−87)."""
     x = max(x, SMALLEST32)
     k = np.rint(x * _PER_LOG2_32)

@@ -1,6 +1,7 @@
-"""The sums in one dimension, sorted: O(n log n) for compact kernels and for polynomials times exponentials."""
+"""The sums in one dimension, sorted, O(n log n): compact kernels and polynomials times exponentials."""
 
 import math
+from typing import Any
 
 import numpy as np
 from numpy.polynomial import polynomial
@@ -18,7 +19,7 @@ from nadaraya.regression.compiled.profiles import (
 from nadaraya.regression.compiled.sorted import compact_sums, exponential_sums
 from nadaraya.regression.sums import PairSums
 
-Array = NDArray[np.floating]
+Array = NDArray[Any]
 
 # κ(u) = (Σ a_k u^k) exp(−u) or, on u ≤ 1, Σ a_k u^k; and what a length of 1 is in units of u.
 _POLYNOMIALS = {
@@ -61,7 +62,8 @@ def pair_sums(
     Returns:
         The sums.
     """
-    coefficients, units = _POLYNOMIALS[profile.family]
+    polynomial_of_kernel, units = _POLYNOMIALS[profile.family]
+    coefficients: Array = np.array(polynomial_of_kernel)
     length = bandwidth * profile.length / units
     if power == 2:
         coefficients = polynomial.polymul(coefficients, coefficients)
@@ -77,11 +79,11 @@ def pair_sums(
             return compact_sums(q, x, c, length, a, exclude_self=exclude_self), np.zeros(len(q))
         return exponential_sums(q, x, c, length, a, exclude_self=exclude_self)
 
-    values, log_scale = sums(np.asarray(coefficients))
+    values, log_scale = sums(coefficients)
     values = values.T.copy()
-    by_feature = np.zeros((0, 1, len(c)))
+    by_feature: Array = np.zeros((0, 1, len(c)))
     if what == "bandwidth":
-        derivative, derivative_scale = sums(_by_log_length(np.asarray(coefficients), profile.compact))
+        derivative, derivative_scale = sums(_by_log_length(coefficients, profile.compact))
         by_feature = (derivative * np.exp(derivative_scale - log_scale)).T[:, None, :].copy()
     if profile.compact:
         alone = values[:, 0] <= 0.0
@@ -98,7 +100,9 @@ def _by_log_length(a: Array, compact: bool) -> Array:
     return falling if compact else polynomial.polyadd(np.append(0.0, a), falling)
 
 
-def _nearest_columns(q: Array, x: Array, columns: Array, rows: NDArray[np.bool_], exclude_self: bool) -> Array:
+def _nearest_columns(
+    q: Array, x: Array, columns: Array, rows: NDArray[np.bool_], exclude_self: bool
+) -> Array:
     """(rows, c) sums of the columns over the nearest points that have weight, for queries that see none."""
     weighted = columns[0] > 0
     locations, where = np.unique(x[weighted], return_inverse=True)
@@ -110,7 +114,9 @@ def _nearest_columns(q: Array, x: Array, columns: Array, rows: NDArray[np.bool_]
     # A query that is a point itself, and alone in its support, stands between its neighbours.
     right = np.searchsorted(locations, asked, side="right" if exclude_self else "left")
     to_left = np.where(left >= 0, asked - locations[np.maximum(left, 0)], np.inf)
-    to_right = np.where(right < len(locations), locations[np.minimum(right, len(locations) - 1)] - asked, np.inf)
+    to_right = np.where(
+        right < len(locations), locations[np.minimum(right, len(locations) - 1)] - asked, np.inf
+    )
     reach = np.minimum(to_left, to_right) * (1 + 1e-12)
     result: Array = np.where(to_left <= reach, totals[left].T, 0.0).T
     return result + np.where(to_right <= reach, totals[np.minimum(right, len(locations) - 1)].T, 0.0).T

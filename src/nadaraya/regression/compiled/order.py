@@ -1,4 +1,4 @@
-"""Points in an order in which neighbours in space are neighbours in memory and tiles of them small in space."""
+"""An order of points in which neighbours in space are neighbours in memory, and tiles are small in space."""
 
 import numpy as np
 from numpy.typing import NDArray

@@ -1,23 +1,26 @@
 """The loop over pairs: weighted sums of columns, their derivatives and local moments, for every query.
 
-Queries come in blocks, points in tiles, both with bounding boxes. A block takes its tiles nearest first and stops
-when all the weight that is left could not change the last digit: far pairs are never visited (compact kernels: the
-pairs outside the support). Differences are taken directly, coordinate by coordinate, so nothing cancels. Sums run
-over a tile in the type of the data and over tiles in float64.
+Queries come in blocks, points in tiles, both with bounding boxes. A block takes its tiles nearest first and
+stops
+when all the weight that is left could not change the last digit: far pairs are never visited (compact
+kernels: the pairs outside the support). Differences are taken directly, coordinate by coordinate, so nothing
+cancels. Sums run over a tile in the type of the data and over tiles in float64.
 
-Where every weight of a query underflows, a second look measures weights against the nearest point's, in logarithms.
+Where every weight of a query underflows, a second look measures weights against the nearest point's, in
+logarithms.
 
-Shapes: q_dm, x_TdJ scaled by the bandwidth, in spatial order, in T tiles of J = TILE points; columns_TcJ, the first of
-them nonnegative and the measure of what matters (the sample weights), 0 where a tile is padded; out_mc,
-by_feature_mdc, second_mdd.
+Shapes: q_dm, x_TdJ scaled by the bandwidth, in spatial order, in T tiles of J = TILE points; columns_TcJ, the
+first of them nonnegative and the measure of what matters (the sample weights), 0 where a tile is padded;
+out_mc, by_feature_mdc, second_mdd.
 """
 
 import math
 from typing import Any
 
 import numpy as np
-from numba import njit, prange
+from numba import prange
 
+from nadaraya.regression.compiled.jit import compiled
 from nadaraya.regression.compiled.order import BLOCK, TILE
 from nadaraya.regression.compiled.profiles import FIRST_COMPACT, fill, log_profile, log_slope, upper_bound
 
@@ -28,7 +31,7 @@ VALUES, BY_BANDWIDTH, BY_POSITION, MOMENTS = range(4)
 NOT_A_POINT = -1
 
 
-@njit(fastmath=True, cache=True)
+@compiled(fastmath=True)
 def _squared_distances(q: Any, i: int, tile: Any, scale: float, u: Any) -> None:
     """u_j = scale · ‖q_i − x_j‖² over the points of a tile (d, TILE)."""
     for f in range(tile.shape[0]):
@@ -48,7 +51,7 @@ def _squared_distances(q: Any, i: int, tile: Any, scale: float, u: Any) -> None:
             u[j] *= s
 
 
-@njit(fastmath=True, cache=True)
+@compiled(fastmath=True)
 def _dot(w: Any, column: Any) -> float:
     total = w.dtype.type(0.0)
     for j in range(TILE):
@@ -56,7 +59,7 @@ def _dot(w: Any, column: Any) -> float:
     return float(total)
 
 
-@njit(fastmath=True, cache=True)
+@compiled(fastmath=True)
 def _add_tile(
     mode: int,
     q: Any,
@@ -103,7 +106,7 @@ def _add_tile(
                 second[i, f, g] += total
 
 
-@njit(cache=True)
+@compiled()
 def _distance(q: Any, i: int, tile: Any, j: int) -> float:
     """The squared distance of one pair, in float64."""
     u = 0.0
@@ -113,7 +116,7 @@ def _distance(q: Any, i: int, tile: Any, j: int) -> float:
     return u
 
 
-@njit(cache=True)
+@compiled()
 def _nearest(
     q: Any, i: int, x: Any, columns: Any, self_at: int, scale: float, bounds: Any, nearest_first: Any
 ) -> float:
@@ -128,7 +131,7 @@ def _nearest(
     return best
 
 
-@njit(cache=True)
+@compiled()
 def _add_from_nearest(
     mode: int,
     family: int,
@@ -159,7 +162,8 @@ def _add_from_nearest(
         return -np.inf
     compact = family >= FIRST_COMPACT
     top = 0.0 if compact else log_profile(family, nearest * scale)
-    # All points together, each below exp(negligible), stay below the last digit of the nearest one's weight 1.
+    # All points together, each below exp(negligible), stay below the last digit of the nearest one's weight
+    # 1.
     negligible = -45.0 - math.log(x.shape[0] * TILE)
     for t in nearest_first:
         if compact:
@@ -168,7 +172,7 @@ def _add_from_nearest(
         elif log_profile(family, bounds[t]) - top < negligible:
             break
         for j in range(TILE):
-            if t * TILE + j == self_at:
+            if columns[t, 0, j] == 0.0 or t * TILE + j == self_at:
                 continue
             u = _distance(q, i, x[t], j)
             weight, slope = 1.0, 0.0
@@ -184,7 +188,7 @@ def _add_from_nearest(
     return -np.inf if compact else power * top
 
 
-@njit(cache=True)
+@compiled()
 def _add_features(
     mode: int,
     q: Any,
@@ -212,9 +216,9 @@ def _add_features(
             by_feature[i, f, c] += factor * columns[c, j]
 
 
-@njit(cache=True)
+@compiled()
 def _tile_bounds(low: Any, high: Any, tile_low: Any, tile_high: Any, scale: float, bounds: Any) -> None:
-    """The least squared distance from a box of queries to each tile's box, a rounding below what pairs can have."""
+    """The least squared distance from a box of queries to each tile's box, a rounding below any pair's."""
     for t in range(tile_low.shape[1]):
         u = 0.0
         for f in range(low.shape[0]):
@@ -224,7 +228,7 @@ def _tile_bounds(low: Any, high: Any, tile_low: Any, tile_high: Any, scale: floa
         bounds[t] = u * scale * (1.0 - 1e-5)
 
 
-@njit(parallel=True, cache=True)
+@compiled(parallel=True)
 def accumulate(
     mode: int,
     family: int,
@@ -258,7 +262,8 @@ def accumulate(
         self_at: (m,) the point that a query must not see, or NOT_A_POINT.
         tolerance: weight that may stay unvisited, relative to the weight visited.
         tiny: sums of columns[:, 0] at or below it are made again relative to the nearest point.
-        out: (m, c), by_feature: (m, d, c), second: (m, d, d, its lower triangle): zeros, float64, filled here.
+        out: (m, c), by_feature: (m, d, c), second: (m, d, d, its lower triangle): zeros, float64, filled
+            here.
         log_scale: (m,) zeros; afterwards the sums are to be multiplied by exp(log_scale).
     """
     m, tiles = q.shape[1], tile_low.shape[1]
@@ -282,7 +287,7 @@ def accumulate(
             t = nearest_first[k]
             for i in range(start, stop):
                 _squared_distances(q, i, x[t], query_scale[i], u)
-                fill(family, u, w, v, mode == BY_BANDWIDTH or mode == BY_POSITION)
+                fill(family, u, w, v, mode in (BY_BANDWIDTH, BY_POSITION))
                 if power == 2:
                     for j in range(TILE):
                         w[j] *= w[j]

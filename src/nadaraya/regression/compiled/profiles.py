@@ -1,4 +1,5 @@
-"""The kernels that have compiled code, as functions of the squared scaled distance u = Σ_f ((x_f − z_f) / h_f)².
+"""The kernels that have compiled code, as functions of the squared scaled distance u = Σ_f ((x_f − z_f) /
+h_f)².
 
 A profile gives κ(u), its derivative κ'(u) = dκ/du, log κ(u) and d log κ/du. The vector forms fill buffers and
 are what sums are made of; the scalar forms serve the rare rows in which κ underflows.
@@ -9,7 +10,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numba import njit
 
 from nadaraya.kernels import (
     Boxcar,
@@ -23,6 +23,7 @@ from nadaraya.kernels import (
 )
 from nadaraya.kernels.base import Scaled
 from nadaraya.regression.compiled.exponential import exp_nonpositive
+from nadaraya.regression.compiled.jit import compiled
 from nadaraya.regression.compiled.order import TILE
 
 GAUSSIAN, EXPONENTIAL, MATERN32, MATERN52, EPANECHNIKOV, TRICUBE, BOXCAR = range(7)
@@ -72,9 +73,9 @@ def _number(parameter: Any) -> float:
     return float(parameter.detach())
 
 
-@njit(fastmath=True, cache=True)
+@compiled(fastmath=True)
 def fill(family: int, u: Any, w: Any, v: Any, derivative: bool) -> None:
-    """w = κ(u) and, if `derivative`, v = κ'(u), for a tile; u is overwritten. Constants are in the type of u."""
+    """w = κ(u) and, if `derivative`, v = κ'(u), for a tile; u is overwritten."""
     zero, half, one = u.dtype.type(0.0), u.dtype.type(0.5), u.dtype.type(1.0)
     if family == GAUSSIAN:
         for j in range(TILE):
@@ -122,7 +123,7 @@ def fill(family: int, u: Any, w: Any, v: Any, derivative: bool) -> None:
             v[j] = zero
 
 
-@njit(cache=True)
+@compiled()
 def log_profile(family: int, u: float) -> float:
     """log κ(u), for the kernels of unbounded support."""
     if family == GAUSSIAN:
@@ -136,7 +137,7 @@ def log_profile(family: int, u: float) -> float:
     return math.log1p(t + t * t / 3.0) - t
 
 
-@njit(cache=True)
+@compiled()
 def log_slope(family: int, u: float) -> float:
     """d log κ/du, for the kernels of unbounded support; 0 at the cusp of the exponential."""
     if family == GAUSSIAN:
@@ -149,7 +150,7 @@ def log_slope(family: int, u: float) -> float:
     return -(5.0 / 6.0) * (1.0 + t) / (1.0 + t + t * t / 3.0)
 
 
-@njit(cache=True)
+@compiled()
 def upper_bound(family: int, u: float) -> float:
     """κ(u) to a few digits and not below it: what a pair at least that far apart can weigh."""
     if family < FIRST_COMPACT:

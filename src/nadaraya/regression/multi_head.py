@@ -1,0 +1,203 @@
+"""Multi-head kernel regression (document A), a scikit-learn estimator."""
+
+from typing import Self
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator, RegressorMixin
+from sklearn.utils import Tags
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from nadaraya.errors import InputError
+from nadaraya.kernels import Kernel
+from nadaraya.regression.masked import bandwidth_array, fixed_kernel, masked_training, smooth, whole_number
+
+_BLOCK = 2**20  # logits of a block of queries: 8 MiB in float64
+
+
+class MultiHeadKernelRegression(RegressorMixin, BaseEstimator):
+    r"""Several kernel regressions of different bandwidths, added with free factors (document A).
+
+        f(x) = Σ_h u_h f_h(x),   f_h(x) = Σ_i y_i κ(‖(x − x_i) / ℓ_h‖) / Σ_j κ(‖(x − x_j) / ℓ_h‖)
+
+    The factors u_h may be negative and need not sum to one: adding a constant to y changes more than the
+    predictions' level. Bandwidths and factors are fitted together by `masked_training`, which explains the
+    options; document A's procedure to the letter is `n_splits=1, average=0`.
+
+    With the default kernel f is multi-head attention: queries x and keys x_i, the same for every head, values
+    y_i, and outputs combined by u. In tensors of shapes (m, d), (n, d), (n, 1), (H,) and (H,)::
+
+        f_h = nadaraya.kernel_attention(
+            x.expand(1, H, -1, -1),
+            x_i.expand(1, H, -1, -1),
+            y_i.expand(1, H, -1, -1),
+            similarity="gaussian",
+            bandwidth=bandwidths / 2**0.5,
+        )
+        f = torch.einsum("h,bhmp->mp", combination, f_h)
+
+    Args:
+        n_heads: H. Default 4.
+        kernel: κ of the scaled distance, for all heads. Default `nadaraya.kernels.GaussianWithoutHalf(1.0)`,
+            document A's exp(−(r/ℓ)²).
+        hold_out: points held out in a split, a whole number or a fraction of them. Default 1.
+        n_steps: steps of Adam. Default 1000.
+        learning_rate: of Adam, on log ℓ and u. Default 0.2.
+        n_splits: splits a step; None for max(1, 10 // hold_out). Default None.
+        average: fraction of the steps, the last ones, whose iterates are averaged. Default 0.5.
+        initial_bandwidths: where ℓ starts, in units of the features, positive: (H,), or (H, d) for one
+            bandwidth a feature. Default None: linspace(0.1, 3, H), document A's, in units of the data. Its
+            points are evenly spaced from −3 to 3, so the numbers are a thirtieth of the points' half-width
+            up to all of it; the half-width of other data is that of evenly spaced points of the same
+            variance (for d > 1, of the same mean squared distance from the mean). The fit is thereby the
+            same whatever the unit of X.
+        per_feature: one bandwidth a feature, started in units of that feature times √d. Default False.
+        random_state: seed or generator of the splits. Default None, a fresh one.
+        device: where torch computes, in float64. Default None, the CPU.
+        verbose: above 0, prints the mean loss ten times during training.
+
+    Attributes:
+        bandwidths_: (H,), or (H, d), in units of the features.
+        combination_: (H,) factors u.
+        kernel_: κ, a copy in float64.
+        loss_curve_: (n_steps,) mean squared error of the points held out at each step.
+        n_iter_: steps taken.
+        X_: (n, d) points, float64.
+        y_: (n,) or (n, p) targets, float64.
+        n_features_in_: d.
+    """
+
+    def __init__(
+        self,
+        n_heads: int = 4,
+        kernel: Kernel | None = None,
+        *,
+        hold_out: int | float = 1,
+        n_steps: int = 1000,
+        learning_rate: float = 0.2,
+        n_splits: int | None = None,
+        average: float = 0.5,
+        initial_bandwidths: ArrayLike | None = None,
+        per_feature: bool = False,
+        random_state: int | np.random.RandomState | None = None,
+        device: str | torch.device | None = None,
+        verbose: int = 0,
+    ) -> None:
+        self.n_heads = n_heads
+        self.kernel = kernel
+        self.hold_out = hold_out
+        self.n_steps = n_steps
+        self.learning_rate = learning_rate
+        self.n_splits = n_splits
+        self.average = average
+        self.initial_bandwidths = initial_bandwidths
+        self.per_feature = per_feature
+        self.random_state = random_state
+        self.device = device
+        self.verbose = verbose
+
+    def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
+        """Fits bandwidths and combination.
+
+        Args:
+            X: (n, d) points.
+            y: (n,) or (n, p) targets.
+
+        Returns:
+            The estimator.
+
+        Raises:
+            InputError: an argument is out of its range or has a shape that does not fit.
+            ValueError: X or y is no finite numerical array, or their lengths differ (scikit-learn's checks).
+        """
+        points, targets = validate_data(self, X, y, dtype=np.float64, multi_output=True, y_numeric=True)
+        whole_number("n_heads", self.n_heads)
+        found = masked_training(
+            self._start(points),
+            points,
+            targets,
+            kernel=self.kernel,
+            hold_out=self.hold_out,
+            n_steps=self.n_steps,
+            learning_rate=self.learning_rate,
+            n_splits=self.n_splits,
+            average=self.average,
+            combination=np.full(self.n_heads, 1 / self.n_heads),
+            random_state=self.random_state,
+            device=self.device,
+            verbose=self.verbose,
+        )
+        self.X_, self.y_ = points.copy(), targets.astype(np.float64)
+        self.bandwidths_, self.combination_, self.loss_curve_ = found
+        self.kernel_ = fixed_kernel(self.kernel, torch.device("cpu"))
+        self.n_iter_ = self.n_steps
+        return self
+
+    def predict(self, X: ArrayLike) -> NDArray[np.float64]:
+        """f(x), in O(n + m) memory.
+
+        Args:
+            X: (m, d) points.
+
+        Returns:
+            (m,) or (m, p).
+        """
+        check_is_fitted(self)
+        predictions: NDArray[np.float64] = np.tensordot(self.combination_, self.head_predictions(X), axes=1)
+        return predictions
+
+    def head_predictions(self, X: ArrayLike) -> NDArray[np.float64]:
+        """f_h(x) of each head, in O(n + m) memory.
+
+        Where no point lies in the support of a compact kernel, a head gives the nearest point's target.
+
+        Args:
+            X: (m, d) points.
+
+        Returns:
+            (H, m) or (H, m, p).
+        """
+        check_is_fitted(self)
+        inputs = validate_data(self, X, dtype=np.float64, reset=False)
+        device = torch.device("cpu" if self.device is None else self.device)
+        kernel = fixed_kernel(self.kernel_, device)
+        heads = len(self.combination_)
+        queries, points, values, bandwidths = (
+            torch.tensor(array, dtype=torch.float64, device=device)
+            for array in (
+                inputs,
+                self.X_,
+                self.y_.reshape(len(self.y_), -1),
+                self.bandwidths_.reshape(heads, -1),
+            )
+        )
+        rows = max(1, _BLOCK // (heads * len(points)))
+        blocks = [smooth(kernel, bandwidths, block, points, values)[0] for block in queries.split(rows)]
+        return torch.cat(blocks, dim=1).cpu().numpy().reshape(heads, len(inputs), *self.y_.shape[1:])
+
+    def _start(self, X: NDArray[np.float64]) -> NDArray[np.float64]:
+        """The initial bandwidths, (H,) or (H, d)."""
+        n, dimension = X.shape
+        if self.initial_bandwidths is not None:
+            start, shape = bandwidth_array("initial_bandwidths", self.initial_bandwidths, dimension)
+            if len(start) != self.n_heads:
+                raise InputError(
+                    f"initial_bandwidths has shape {shape}: accepted are ({self.n_heads},), one a head, "
+                    f"and ({self.n_heads}, {dimension}), one a head and feature"
+                )
+            per_feature = (self.n_heads, dimension)
+            return np.broadcast_to(start, per_feature) if self.per_feature else start.reshape(shape)
+        # n evenly spaced points of half-width a have the variance a²(n + 1) / (3(n − 1)).
+        squares = 3 * (n - 1) / (n + 1) * X.var(axis=0)
+        if self.per_feature:
+            widths = np.sqrt(dimension * squares)
+        else:
+            widths = np.sqrt(squares.sum())
+        widths = np.where(widths > 0, widths, 3.0)  # where points do not differ any bandwidth will do
+        return np.multiply.outer(np.linspace(0.1, 3, self.n_heads), widths / 3)
+
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = True
+        return tags

@@ -12,7 +12,7 @@ from torch import nn
 from nadaraya.errors import InputError
 from nadaraya.kernels import Kernel
 from nadaraya.regression.checks import given_bandwidth
-from nadaraya.regression.criteria import Criterion, corrected_aic, loo_error
+from nadaraya.regression.criteria import Criterion, Regression, corrected_aic, loo_error
 from nadaraya.regression.differentiable import DifferentiableCriterion
 from nadaraya.regression.rules import RULES, check_rule, rule_of_thumb
 from nadaraya.regression.sample import Sample
@@ -27,54 +27,37 @@ _CRITERIA = {"loo": loo_error, "aic": corrected_aic}
 
 
 @dataclass(frozen=True)
-class Choice:
-    """What the choice of a bandwidth depends on.
+class Search:
+    """How the optimiser goes about it: runs, generator of starts beyond the third, who hears of progress."""
 
-    Attributes:
-        sample: the points.
-        weight: (n,) their weights, in number of observations.
-        targets: (n, p) less their mean.
-        kernel: κ, float64; its parameters are set in place if `fit_kernel`.
-        degree: 0 or 1.
-        query_scale: (n,) bandwidths of the points relative to the common one, or None.
-        fit_kernel: whether the kernel's parameters are chosen too.
-        n_starts: runs of the optimiser.
-        generator: of starts beyond the third.
-        report: takes a line of progress.
-    """
-
-    sample: Sample
-    weight: Array
-    targets: Array
-    kernel: Kernel
-    degree: int
-    query_scale: Array | None
-    fit_kernel: bool
     n_starts: int
     generator: np.random.RandomState
     report: Callable[[str], None]
 
 
-def choose_bandwidth(bandwidth: Any, choice: Choice) -> tuple[NDArray[np.float64], Selection | None]:
+def choose_bandwidth(
+    bandwidth: Any, regression: Regression, fit_kernel: bool, search: Search
+) -> tuple[NDArray[np.float64], Selection | None]:
     """The bandwidths (d,) of a regression and how they were selected, None where they were not.
+
+    With `fit_kernel` the parameters of the regression's kernel are chosen too, and set in place.
 
     Raises:
         InputError: the bandwidth is neither positive nor a known name, or the weights do not allow the
             choice.
     """
-    weight = choice.weight
+    sample, weight, kernel = regression.sample, regression.weight, regression.kernel
     selects = isinstance(bandwidth, str) and bandwidth in _CRITERIA
     if selects and bandwidth == "aic":
         _check_weights_for_aic(weight)
-    first = _given_or_by_rule(bandwidth, tuple(_CRITERIA), choice.sample, weight, choice.kernel)
+    first = _given_or_by_rule(bandwidth, tuple(_CRITERIA), sample, weight, kernel)
     criterion = str(bandwidth) if selects else "loo"
     too_few = criterion == "aic" and weight.sum() <= _LEAST_FOR_AIC
-    if too_few or not (selects or choice.fit_kernel) or not np.isfinite(first).any():
+    if too_few or not (selects or fit_kernel) or not np.isfinite(first).any():
         return first, None
-    if choice.fit_kernel or choice.degree:
-        return _select_differentiating(criterion, choice, first, selects)
-    function = _CRITERIA[criterion](choice.sample, weight, choice.targets, choice.kernel, choice.query_scale)
-    return _select(criterion, function, first, choice.n_starts, choice.generator, choice.report)
+    if fit_kernel:
+        return _select_with_kernel(criterion, regression, first, selects, search)
+    return _select(criterion, _CRITERIA[criterion](regression), first, search)
 
 
 def select_or_rule(
@@ -84,9 +67,7 @@ def select_or_rule(
     sample: Sample,
     weight: Array,
     kernel: Kernel,
-    n_starts: int,
-    generator: np.random.RandomState,
-    report: Callable[[str], None],
+    search: Search,
 ) -> tuple[NDArray[np.float64], Selection | None]:
     """The bandwidths (d,), selected by one criterion if it is asked for by name, otherwise given or by a
     rule.
@@ -97,7 +78,7 @@ def select_or_rule(
     first = _given_or_by_rule(bandwidth, (name,), sample, weight, kernel)
     if not isinstance(bandwidth, str) or bandwidth != name or not np.isfinite(first).any():
         return first, None
-    return _select(name, criterion(), first, n_starts, generator, report)
+    return _select(name, criterion(), first, search)
 
 
 def _given_or_by_rule(
@@ -119,50 +100,41 @@ def _check_weights_for_aic(weight: Array) -> None:
 
 
 def _select(
-    name: str,
-    criterion: Criterion,
-    first: Array,
-    n_starts: int,
-    generator: np.random.RandomState,
-    report: Callable[[str], None],
+    name: str, criterion: Criterion, first: Array, search: Search
 ) -> tuple[NDArray[np.float64], Selection]:
     varies = np.isfinite(first)
-    selection = select(name, _of_varying(criterion, varies), first[varies], n_starts, generator, report)
+    selection = select(
+        name,
+        _of_varying(criterion, varies),
+        first[varies],
+        search.n_starts,
+        search.generator,
+        search.report,
+    )
     return _with_inf(selection.starts[0].end, varies), selection
 
 
-def _select_differentiating(
-    criterion: str, choice: Choice, first: NDArray[np.float64], select_bandwidth: bool
+def _select_with_kernel(
+    criterion: str,
+    regression: Regression,
+    first: NDArray[np.float64],
+    select_bandwidth: bool,
+    search: Search,
 ) -> tuple[NDArray[np.float64], Selection]:
-    """Selects the bandwidths, the kernel's parameters, or both."""
+    """Selects the kernel's parameters, and with them the bandwidths if wanted."""
     varies = np.isfinite(first)
-    kernel = choice.kernel.requires_grad_(choice.fit_kernel)
-    logs = (
-        nn.utils.parameters_to_vector(kernel.parameters()).detach().numpy()
-        if choice.fit_kernel
-        else np.zeros(0)
-    )
-    function: Criterion = DifferentiableCriterion(
-        criterion,
-        choice.sample,
-        choice.weight,
-        choice.targets,
-        kernel,
-        choice.degree,
-        choice.query_scale,
-        None if select_bandwidth else first,
-        choice.fit_kernel,
-    )
+    kernel = regression.kernel.requires_grad_()
+    logs = nn.utils.parameters_to_vector(kernel.parameters()).detach().numpy()
+    function: Criterion = DifferentiableCriterion(criterion, regression, None if select_bandwidth else first)
     start = np.exp(logs)
     if select_bandwidth:
         function = _of_varying(function, varies, len(logs))
         start = np.concatenate([first[varies], start])
-    selection = select(criterion, function, start, choice.n_starts, choice.generator, choice.report)
+    selection = select(criterion, function, start, search.n_starts, search.generator, search.report)
     best = selection.starts[0].end
     kernel.cpu().requires_grad_(False)
-    if choice.fit_kernel:
-        tail = torch.tensor(np.log(best[len(best) - len(logs) :]))
-        nn.utils.vector_to_parameters(tail, kernel.parameters())
+    tail = torch.tensor(np.log(best[len(best) - len(logs) :]))
+    nn.utils.vector_to_parameters(tail, kernel.parameters())
     if not select_bandwidth:
         return first, selection
     return _with_inf(best[: int(varies.sum())], varies), selection

@@ -11,9 +11,9 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from nadaraya.kernels import Kernel
-from nadaraya.regression.bandwidth import select_or_rule
+from nadaraya.regression.bandwidth import Search, select_or_rule
 from nadaraya.regression.checks import fixed_kernel, torch_device, weights_of, whole_number
-from nadaraya.regression.criteria import loo_error
+from nadaraya.regression.criteria import Regression, loo_error
 from nadaraya.regression.local import local_fit
 from nadaraya.regression.sample import Sample
 
@@ -88,13 +88,11 @@ class NadarayaWatsonClassifier(ClassifierMixin, BaseEstimator):
         self.bandwidth_, self.selection_ = select_or_rule(
             self.bandwidth,
             "loo",
-            lambda: loo_error(self._sample, weight, self._indicators - self._prior, kernel, None),
+            lambda: loo_error(Regression(self._sample, weight, self._indicators - self._prior, kernel)),
             self._sample,
             weight,
             kernel,
-            self.n_starts,
-            check_random_state(self.random_state),
-            self._report,
+            Search(self.n_starts, check_random_state(self.random_state), self._report),
         )
         self.X_, self.y_, self.sample_weight_, self.kernel_ = points, labels, weight, kernel
         return self

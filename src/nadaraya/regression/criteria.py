@@ -7,14 +7,16 @@ pairs: a prediction is a ratio of sums, and the derivatives of sums are sums as 
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
 from nadaraya.kernels import Kernel
+from nadaraya.regression.local import LocalFit, local_fit
 from nadaraya.regression.rules import values
 from nadaraya.regression.sample import Sample
-from nadaraya.regression.sums import PairSums
 
 Array = NDArray[np.floating]
 Criterion = Callable[[Array], tuple[float, Array]]
@@ -59,36 +61,78 @@ def aic_of_fit(
     return float(np.log(variance).mean() + correction), by_errors, slope / n
 
 
-def loo_error(
-    sample: Sample, weight: Array, y: Array, kernel: Kernel, query_scale: Array | None
-) -> Criterion:
-    """Leave-one-out squared error of local constant regression; see `loo_of_errors`."""
-    scale = target_scale(y, weight)
+@dataclass(frozen=True)
+class Regression:
+    """What the criteria of a regression depend on beside the bandwidth.
+
+    Attributes:
+        sample: the points.
+        weight: (n,) their weights, in number of observations.
+        targets: (n, p) less their mean.
+        kernel: κ, float64.
+        degree: 0 or 1.
+        query_scale: (n,) bandwidths of the points relative to the common one, or None.
+    """
+
+    sample: Sample
+    weight: Array
+    targets: Array
+    kernel: Kernel
+    degree: int = 0
+    query_scale: Array | None = None
+
+    def fit(self, log_bandwidth: Array, exclude_self: bool) -> tuple[LocalFit, Array]:
+        """Fits at the points, and Z times the derivatives of predictions: (n, d, 1 + p) by log bandwidth.
+
+        The first of the 1 + p is the derivative of minus the value of L_ii / (s_i κ(0)), times Z² / Z.
+        """
+        bandwidth = np.exp(log_bandwidth)
+        sums = partial(
+            self.sample.sums,
+            None,
+            self.targets.T,
+            self.kernel,
+            bandwidth,
+            query_scale=self.query_scale,
+            exclude_self=exclude_self,
+        )
+        if self.degree == 0:
+            moments = sums(what="bandwidth")
+            fit = local_fit(moments, 0, bandwidth)
+            changes = moments.by_feature.copy()
+            changes[:, :, 1:] -= fit.mean[:, None] * changes[:, :, :1]
+            return fit, changes / fit.mass[:, None, None]
+        fit = local_fit(sums(what="moments"), 1, bandwidth)
+        assert fit.slope is not None
+        coefficients = np.concatenate([fit.mean[:, None], fit.slope], axis=1)
+        changes = sums(what="lines", lines=(fit.row, coefficients)).by_feature
+        return fit, changes / fit.mass[:, None, None]
+
+
+def loo_error(regression: Regression) -> Criterion:
+    """Leave-one-out squared error; see `loo_of_errors`."""
+    scale = target_scale(regression.targets, regression.weight)
 
     def criterion(log_bandwidth: Array) -> tuple[float, Array]:
-        sums = _sums(sample, y, kernel, log_bandwidth, query_scale, exclude_self=True)
-        mean, by_bandwidth = _means(sums)
-        loss, by_error = loo_of_errors((y - mean) ** 2, weight, scale)
-        return loss, -2.0 * np.einsum("np,np,ndp->d", by_error, y - mean, by_bandwidth)
+        fit, changes = regression.fit(log_bandwidth, exclude_self=True)
+        errors = regression.targets - fit.mean
+        loss, by_error = loo_of_errors(errors**2, regression.weight, scale)
+        return loss, -2.0 * np.einsum("np,np,ndp->d", by_error, errors, changes[:, :, 1:])
 
     return criterion
 
 
-def corrected_aic(
-    sample: Sample, weight: Array, y: Array, kernel: Kernel, query_scale: Array | None
-) -> Criterion:
-    """AIC_c of local constant regression; see `aic_of_fit`."""
-    scale = target_scale(y, weight)
-    at_zero = float(values(kernel, np.zeros(())))
+def corrected_aic(regression: Regression) -> Criterion:
+    """AIC_c; see `aic_of_fit`."""
+    scale = target_scale(regression.targets, regression.weight)
 
     def criterion(log_bandwidth: Array) -> tuple[float, Array]:
-        sums = _sums(sample, y, kernel, log_bandwidth, query_scale, exclude_self=False)
-        mean, by_bandwidth = _means(sums)
-        leverage = leverages(sample, at_zero, sums)
-        score, by_error, by_trace = aic_of_fit((y - mean) ** 2, float(leverage.sum()), weight, scale)
-        mass_slope = sums.by_feature[:, :, 0] / sums.values[:, :1]
-        gradient = -2.0 * np.einsum("np,np,ndp->d", by_error, y - mean, by_bandwidth)
-        return score, gradient - by_trace * (leverage @ mass_slope)
+        fit, changes = regression.fit(log_bandwidth, exclude_self=False)
+        errors = regression.targets - fit.mean
+        own = leverage(regression.sample, regression.kernel, fit)
+        score, by_error, by_trace = aic_of_fit(errors**2, float(own.sum()), regression.weight, scale)
+        gradient = -2.0 * np.einsum("np,np,ndp->d", by_error, errors, changes[:, :, 1:])
+        return score, gradient - by_trace * ((own / fit.row[:, 0]) @ changes[:, :, 0])
 
     return criterion
 
@@ -97,7 +141,14 @@ def loo_likelihood(sample: Sample, weight: Array, kernel: Kernel) -> Criterion:
     """Minus the mean log-density of each point under the others, up to a constant (Habbema et al. 1974)."""
 
     def criterion(log_bandwidth: Array) -> tuple[float, Array]:
-        sums = _sums(sample, np.zeros((len(weight), 0)), kernel, log_bandwidth, None, exclude_self=True)
+        sums = sample.sums(
+            None,
+            np.zeros((0, len(weight))),
+            kernel,
+            np.exp(log_bandwidth),
+            what="bandwidth",
+            exclude_self=True,
+        )
         if np.isneginf(sums.log_scale[weight > 0]).any():
             # A point alone in a compact support has likelihood zero; smaller bandwidths are no better.
             return 1e10 - float(log_bandwidth.sum()), -np.ones(len(log_bandwidth))
@@ -110,37 +161,8 @@ def loo_likelihood(sample: Sample, weight: Array, kernel: Kernel) -> Criterion:
     return criterion
 
 
-def leverages(sample: Sample, at_zero: float, sums: PairSums) -> Array:
-    """L_ii = s_i κ(0) / Z_i of local constants, (n,); 0 for points without weight."""
-    counted = sample.weight > 0
-    result = np.zeros(len(counted))
-    log_mass = np.log(sums.values[counted, 0]) + sums.log_scale[counted]
-    result[counted] = sample.weight[counted] * at_zero * np.exp(-log_mass)
-    return result
-
-
-def _sums(
-    sample: Sample,
-    y: Array,
-    kernel: Kernel,
-    log_bandwidth: Array,
-    query_scale: Array | None,
-    exclude_self: bool,
-) -> PairSums:
-    return sample.sums(
-        None,
-        y.T,
-        kernel,
-        np.exp(log_bandwidth),
-        what="bandwidth",
-        query_scale=query_scale,
-        exclude_self=exclude_self,
-    )
-
-
-def _means(sums: PairSums) -> tuple[Array, Array]:
-    """Predictions (n, p) and their derivatives by log bandwidth (n, d, p)."""
-    mass = sums.values[:, :1]
-    mean = sums.values[:, 1:] / mass
-    slopes = (sums.by_feature[:, :, 1:] - mean[:, None] * sums.by_feature[:, :, :1]) / mass[:, None]
-    return mean, slopes
+def leverage(sample: Sample, kernel: Kernel, fit: LocalFit) -> Array:
+    """L_ii = s_i κ(0) a_0 / Z_i of fits at the points themselves, (n,); 0 for points without weight."""
+    counted = (sample.weight > 0) & ~fit.empty
+    at_zero = sample.weight * float(values(kernel, np.zeros(()))) * fit.row[:, 0]
+    return np.where(counted, at_zero * np.exp(-np.where(counted, fit.log_mass, 0.0)), 0.0)

@@ -12,7 +12,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from nadaraya.errors import InputError
 from nadaraya.kernels import Kernel
-from nadaraya.regression.bandwidth import select_or_rule
+from nadaraya.regression.bandwidth import Search, select_or_rule
 from nadaraya.regression.checks import fixed_kernel, torch_device, weights_of, whole_number
 from nadaraya.regression.criteria import loo_likelihood
 from nadaraya.regression.rules import radial_moment
@@ -95,9 +95,7 @@ class NadarayaWatsonDensity(DensityMixin, BaseEstimator):
             self._sample,
             weight,
             kernel,
-            self.n_starts,
-            check_random_state(self.random_state),
-            self._report,
+            Search(self.n_starts, check_random_state(self.random_state), self._report),
         )
         if not np.isfinite(self.bandwidth_).all():
             constant = np.flatnonzero(np.isinf(self.bandwidth_)).tolist()

@@ -1,4 +1,4 @@
-"""The same criteria by automatic differentiation: for local lines, and for the kernel's own parameters.
+"""The same criteria by automatic differentiation, for the kernel's own parameters.
 
 Blocks of queries are computed twice, first without and then with gradients, so that memory stays O(n).
 """
@@ -10,10 +10,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from nadaraya.kernels import Kernel
 from nadaraya.regression.blocked import distances, rows_of_a_block
-from nadaraya.regression.criteria import aic_of_fit, loo_of_errors, target_scale
-from nadaraya.regression.sample import Sample
+from nadaraya.regression.criteria import Regression, aic_of_fit, loo_of_errors, target_scale
 
 Array = NDArray[np.floating]
 
@@ -27,41 +25,28 @@ class DifferentiableCriterion:
 
     Args:
         criterion: "loo" or "aic".
-        sample: the points.
-        weight: (n,) their weights, in number of observations.
-        y: (n, p) targets.
-        kernel: κ, float64, changed in place by every evaluation if it is trained.
-        degree: 0 or 1.
-        query_scale: (n,) bandwidths of the points relative to the common one, or None.
-        bandwidth: (d,) where it is held fixed; None if the arguments begin with log bandwidths.
-        train_kernel: whether the arguments end with the kernel's parameters.
+        regression: what is fitted; its kernel is changed in place by every evaluation.
+        bandwidth: (d,) where it is held fixed; None if the arguments begin with log bandwidths. They end with
+            those parameters of the kernel that require gradients.
     """
 
-    def __init__(
-        self,
-        criterion: str,
-        sample: Sample,
-        weight: Array,
-        y: Array,
-        kernel: Kernel,
-        degree: int,
-        query_scale: Array | None,
-        bandwidth: Array | None,
-        train_kernel: bool,
-    ) -> None:
+    def __init__(self, criterion: str, regression: Regression, bandwidth: Array | None) -> None:
+        sample = regression.sample
         device = sample.device or torch.device("cpu")
 
         def tensor(array: Array) -> Tensor:
             return torch.tensor(array, dtype=torch.float64, device=device)
 
         self._is_loo = criterion == "loo"
-        self._x, self._y = tensor(sample.x), tensor(y)
+        self._x, self._y = tensor(sample.x), tensor(regression.targets)
         self._log_weight = tensor(sample.weight).log()
-        self._shrink = None if query_scale is None else tensor(1.0 / query_scale)
-        self._weight, self._targets, self._scale = weight, y, target_scale(y, weight)
-        self._kernel, self._degree = kernel.to(device), degree
+        scale = regression.query_scale
+        self._shrink = None if scale is None else tensor(1.0 / scale)
+        self._weight, self._targets = regression.weight, regression.targets
+        self._scale = target_scale(regression.targets, regression.weight)
+        self._kernel, self._degree = regression.kernel.to(device), regression.degree
         self._fixed = None if bandwidth is None else tensor(bandwidth).log()
-        self._trained = list(kernel.parameters()) if train_kernel else []
+        self._trained = [parameter for parameter in self._kernel.parameters() if parameter.requires_grad]
 
     def __call__(self, arguments: Array) -> tuple[float, Array]:
         """The criterion and its gradient at (log h_1, …, log h_d, the kernel's parameters)."""

@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nadaraya.kernels import Kernel
+from nadaraya.regression.criteria import leverage
 from nadaraya.regression.local import LocalFit, local_fit, what_to_sum
 from nadaraya.regression.neighbours import NeighbourScale
-from nadaraya.regression.rules import values
 from nadaraya.regression.sample import Sample
 from nadaraya.regression.sums import PairSums
 
@@ -79,11 +79,9 @@ class Noise:
         """From the targets (p, n) less their mean, and the sample weights (n,)."""
         fit = local_fit(view.sums(None, columns, what=what_to_sum(view.degree)), view.degree, view.bandwidth)
         squares = fit.combine_squares(view.sums(None, columns[:0], what=what_to_sum(view.degree), power=2))
-        counted = (weight > 0) & ~fit.empty
-        own = view.sample.weight * float(values(view.kernel, np.zeros(()))) * fit.row[:, 0]
-        leverage = np.where(counted, own * np.exp(-np.where(counted, fit.log_mass, 0.0)), 0.0)
-        freedom = 1.0 - 2.0 * leverage + squares
-        informative = counted & (freedom > _LEAST_FREEDOM)
+        own = leverage(view.sample, view.kernel, fit)
+        freedom = 1.0 - 2.0 * own + squares
+        informative = (weight > 0) & ~fit.empty & (freedom > _LEAST_FREEDOM)
         scale = np.sqrt(np.where(informative, freedom, 1.0))
         residuals = np.where(informative[:, None], (columns.T - fit.mean) / scale[:, None], 0.0)
         return cls(residuals, informative.astype(np.float64))

@@ -12,8 +12,9 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from nadaraya.errors import InputError, unknown_name
 from nadaraya.kernels import Kernel
 from nadaraya.regression import intervals
-from nadaraya.regression.bandwidth import Choice, choose_bandwidth
+from nadaraya.regression.bandwidth import Search, choose_bandwidth
 from nadaraya.regression.checks import fixed_kernel, fraction, torch_device, weights_of, whole_number
+from nadaraya.regression.criteria import Regression
 from nadaraya.regression.local import LocalFit, local_fit, what_to_sum
 from nadaraya.regression.neighbours import NeighbourScale
 from nadaraya.regression.sample import Sample
@@ -132,19 +133,18 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):
         self._sample = Sample.of(points, weight, torch_device(self.device))
         self._centre = np.average(self._targets, axis=0, weights=weight)
         self._neighbours = None if self.adaptive is None else NeighbourScale(self._sample, self.adaptive)
-        choice = Choice(
-            sample=self._sample,
-            weight=weight,
-            targets=self._targets - self._centre,
-            kernel=kernel,
-            degree=self.degree,
-            query_scale=None if self._neighbours is None else self._neighbours.of_points,
-            fit_kernel=self.fit_kernel,
-            n_starts=self.n_starts,
-            generator=check_random_state(self.random_state),
-            report=self._report,
+        regression = Regression(
+            self._sample,
+            weight,
+            self._targets - self._centre,
+            kernel,
+            self.degree,
+            None if self._neighbours is None else self._neighbours.of_points,
         )
-        self.bandwidth_, self.selection_ = choose_bandwidth(self.bandwidth, choice)
+        search = Search(self.n_starts, check_random_state(self.random_state), self._report)
+        self.bandwidth_, self.selection_ = choose_bandwidth(
+            self.bandwidth, regression, self.fit_kernel, search
+        )
         self.kernel_ = kernel
         self._noise: intervals.Noise | None = None
         return self

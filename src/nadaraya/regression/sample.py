@@ -52,6 +52,7 @@ class Sample:
         query_scale: Array | None = None,
         exclude_self: bool = False,
         ratios: bool = False,
+        lines: tuple[Array, Array] | None = None,
         report: Callable[[str], None] | None = None,
     ) -> PairSums:
         """Sums over the points, with their weights.
@@ -59,7 +60,7 @@ class Sample:
         Args:
             X: (m, d) queries as the user gave them; None for the points themselves.
             columns: (c, n) what to sum beside the weights.
-            kernel, bandwidth, what, power, query_scale, exclude_self, ratios: as `pair_sums` explains.
+            kernel, bandwidth, what, power, query_scale, exclude_self, ratios, lines: as `pair_sums` explains.
             weight: (n,) in the place of the sample's weights (of their squares with power 2).
             report: takes a line of progress now and then, if the queries are many.
 
@@ -83,6 +84,7 @@ class Sample:
                 query_scale=None if query_scale is None else query_scale[rows],
                 exclude_self=exclude_self,
                 ratios=ratios,
+                lines=lines,
                 device=self.device,
             )
 

@@ -86,7 +86,7 @@ def select(
                 jac=True,
                 method="L-BFGS-B",
                 bounds=bounds,
-                options={"maxiter": 200, "ftol": 1e-10},
+                options={"maxfun": 150, "ftol": 1e-10},
             )
         else:
             found = minimize(

@@ -22,7 +22,8 @@ class PairSums(NamedTuple):
     Attributes:
         values: (m, c) Σ_j κ C_cj.
         by_feature: (m, d, c) for "bandwidth" ∂/∂log h_f of the same, for "position" ∂/∂q_f of the same, for
-            "moments" Σ_j κ (q_f − x_jf) C_cj; empty for "values".
+            "moments" Σ_j κ (q_f − x_jf) C_cj, for "lines" Σ_j ∂κ/∂log h_f (a · z) (C_cj − C_0j β_c · z) with
+            z = (1, x_j − q), or (a · z) C_0j in the place of that bracket for c = 0; empty for "values".
         second: (m, d, d) for "moments" Σ_j κ (q_f − x_jf) (q_g − x_jg) C_0j; empty otherwise.
         log_scale: (m,) finite where a point has weight; −inf where every weight is exactly zero, and the sums
             are then those of the nearest points alone, each with weight 1.
@@ -46,6 +47,7 @@ def pair_sums(
     query_scale: Array | None = None,
     exclude_self: bool = False,
     ratios: bool = False,
+    lines: tuple[Array, Array] | None = None,
     device: torch.device | None = None,
 ) -> PairSums:
     """Sums over all pairs; O(n + m) memory.
@@ -62,11 +64,13 @@ def pair_sums(
             the others.
         kernel: κ(r).
         bandwidth: (d,) h, in units of the features; inf for a feature that plays no part.
-        what: "values"; "bandwidth" or "position", with derivatives; "moments", for local regression.
+        what: "values"; "bandwidth" or "position", with derivatives; "moments", for local lines; "lines", for
+            the derivatives of local lines.
         power: 2 for κ² in the place of κ (not with derivatives).
         query_scale: (m,) the bandwidth of each query relative to h; default 1.
         exclude_self: leave-one-out: query i does not see point i.
         ratios: only ratios of a query's sums matter; log_scale then says no more than where it is −inf.
+        lines: for "lines" a (m, 1 + d) and β (m, 1 + d, c − 1).
         device: where PyTorch computes; default the CPU.
 
     Returns:
@@ -85,7 +89,7 @@ def pair_sums(
             pass
         else:
             sums = dispatch.pair_sums(
-                query, points, columns, kernel, bandwidth, what, power, query_scale, exclude_self
+                query, points, columns, kernel, bandwidth, what, power, query_scale, exclude_self, lines
             )
             if sums is not None:
                 return sums
@@ -99,5 +103,6 @@ def pair_sums(
         power=power,
         query_scale=query_scale,
         exclude_self=exclude_self,
+        lines=lines,
         device=device or torch.device("cpu"),
     )

@@ -1,7 +1,7 @@
 """Which compiled way can serve a call of `nadaraya.regression.sums`, and the arrays it takes."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +12,7 @@ from nadaraya.regression.compiled.order import TILE, spatial_order
 from nadaraya.regression.compiled.pairs import (
     BY_BANDWIDTH,
     BY_POSITION,
+    LINES,
     MOMENTS,
     NOT_A_POINT,
     VALUES,
@@ -26,7 +27,13 @@ Array = NDArray[np.floating]
 _TOLERANCE = {np.dtype(np.float64): (1e-17, 1e-19), np.dtype(np.float32): (1e-9, 1e-11)}
 # Below these, sums may consist of underflow; they are made again relative to the nearest point.
 _TINY = {np.dtype(np.float64): 1e-280, np.dtype(np.float32): 1e-25}
-_MODES = {"values": VALUES, "bandwidth": BY_BANDWIDTH, "position": BY_POSITION, "moments": MOMENTS}
+_MODES = {
+    "values": VALUES,
+    "bandwidth": BY_BANDWIDTH,
+    "position": BY_POSITION,
+    "moments": MOMENTS,
+    "lines": LINES,
+}
 # From so many pairs on sorting costs less than visiting them.
 _PAIRS_WORTH_SORTING = 2**20
 
@@ -41,6 +48,7 @@ def pair_sums(
     power: int,
     query_scale: Array | None,
     exclude_self: bool,
+    lines: tuple[Array, Array] | None,
 ) -> PairSums | None:
     """The sums of `nadaraya.regression.sums.pair_sums`; None for kernels that are not compiled."""
     profile = profile_of(kernel)
@@ -61,7 +69,7 @@ def pair_sums(
     ordered = _Ordered.of(points, unit)
     ordered_query = ordered if exclude_self or query is points else _Ordered.of(query, unit)
     return _over_tiles(
-        ordered_query, ordered, columns, profile, bandwidth, what, power, query_scale, exclude_self
+        ordered_query, ordered, columns, profile, bandwidth, what, power, query_scale, exclude_self, lines
     )
 
 
@@ -89,6 +97,7 @@ def _over_tiles(
     power: int,
     query_scale: Array | None,
     exclude_self: bool,
+    lines: tuple[Array, Array] | None,
 ) -> PairSums:
     dtype = points.x.dtype
     d, m = query.x.shape
@@ -101,6 +110,8 @@ def _over_tiles(
     values, log_scale = np.zeros((m, c)), np.zeros(m)
     by_feature = np.zeros((m, d, c) if mode != VALUES else (0, d, c))
     second = np.zeros((m, d, d) if mode == MOMENTS else (0, d, d))
+    unit = np.divide(1.0, inverse, out=np.zeros(d), where=inverse > 0)
+    row, coefficients = _scaled_lines(lines, query.permutation, unit, dtype, c)
     accumulate(
         mode,
         profile.family,
@@ -115,20 +126,21 @@ def _over_tiles(
         np.arange(m) if exclude_self else np.full(m, NOT_A_POINT),
         _TOLERANCE[dtype][0 if mode == VALUES else 1],
         0.0 if profile.compact else _TINY[dtype],
+        row,
+        coefficients,
         values,
         by_feature,
         second,
         log_scale,
     )
-    if mode == BY_BANDWIDTH:  # ∂u/∂log h_f = −2 (Δ_f / h_f)²
+    if mode in (BY_BANDWIDTH, LINES):  # ∂u/∂log h_f = −2 (Δ_f / h_f)²
         by_feature *= -2.0 * shrink[:, None, None]
     elif mode == BY_POSITION:  # ∂u/∂q_f = 2 Δ_f / h_f²
         by_feature *= 2.0 * shrink[:, None, None] * inverse[:, None]
     elif mode == MOMENTS:  # differences were in units of the bandwidth
-        h = np.divide(1.0, inverse, out=np.zeros(d), where=inverse > 0)
-        by_feature *= h[:, None]
+        by_feature *= unit[:, None]
         second += np.tril(second, -1).transpose(0, 2, 1)
-        second *= h[:, None] * h
+        second *= unit[:, None] * unit
     log_scale += power * profile.log_factor
     back = np.empty_like(query.permutation)
     back[query.permutation] = np.arange(m)
@@ -138,6 +150,24 @@ def _over_tiles(
         second[back] if mode == MOMENTS else second,
         log_scale[back],
     )
+
+
+def _scaled_lines(
+    lines: tuple[Array, Array] | None,
+    permutation: NDArray[np.int64],
+    unit: Array,
+    dtype: Any,
+    num_columns: int,
+) -> tuple[Array, Array]:
+    """Rows (m, d + 1) and coefficients (m, d + 1, c) in the order and the units of the compiled loops."""
+    d = len(unit)
+    if lines is None:
+        return np.zeros((0, d + 1), dtype), np.zeros((0, d + 1, num_columns), dtype)
+    scale = np.append(1.0, unit)
+    row = lines[0][permutation] * scale
+    coefficients = np.zeros((len(permutation), d + 1, num_columns))
+    coefficients[:, :, 1:] = lines[1][permutation] * scale[:, None]
+    return row.astype(dtype), coefficients.astype(dtype)
 
 
 def _tiles(rows: Array, padding: Literal["edge", "constant"]) -> Array:

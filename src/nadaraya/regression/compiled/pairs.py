@@ -25,8 +25,9 @@ from nadaraya.regression.compiled.order import BLOCK, TILE
 from nadaraya.regression.compiled.profiles import FIRST_COMPACT, fill, log_profile, log_slope, upper_bound
 
 # What is summed beside Σ κ C: nothing; Σ κ' Δ² C, for derivatives by bandwidth; Σ κ' Δ C, by position;
-# Σ κ Δ C and Σ κ Δ Δᵀ C_0, for local regression.
-VALUES, BY_BANDWIDTH, BY_POSITION, MOMENTS = range(4)
+# Σ κ Δ C and Σ κ Δ Δᵀ C_0, for local lines; Σ κ' Δ² (a · z) (C − C_0 β · z), z = (1, −Δ), for their derivatives
+# by bandwidth, given rows a and coefficients β of every query (for C_0 itself, Σ κ' Δ² (a · z)² C_0).
+VALUES, BY_BANDWIDTH, BY_POSITION, MOMENTS, LINES = range(5)
 
 NOT_A_POINT = -1
 
@@ -76,7 +77,7 @@ def _add_tile(
     """Adds one tile with weights w and their derivatives v to the sums of query i."""
     for c in range(columns.shape[0]):
         out[i, c] += _dot(w, columns[c])
-    if mode == VALUES:
+    if mode in (VALUES, LINES):
         return
     for f in range(tile.shape[0]):
         a = q[f, i]
@@ -104,6 +105,50 @@ def _add_tile(
                 for j in range(TILE):
                     total += z[j] * (b - x[j])
                 second[i, f, g] += total
+
+
+@compiled(fastmath=True)
+def _add_lines(
+    q: Any,
+    i: int,
+    tile: Any,
+    columns: Any,
+    v: Any,
+    z: Any,
+    leaning: Any,
+    residual: Any,
+    row: Any,
+    coefficients: Any,
+    by_feature: Any,
+) -> None:
+    """Adds one tile to the derivatives of a local line; row (d + 1,), coefficients (d + 1, c)."""
+    for j in range(TILE):
+        leaning[j] = row[0]
+    for f in range(tile.shape[0]):
+        a, x, slope = q[f, i], tile[f], row[1 + f]
+        for j in range(TILE):
+            leaning[j] += slope * (x[j] - a)
+    for c in range(columns.shape[0]):
+        weight = columns[0]
+        if c == 0:
+            for j in range(TILE):
+                residual[j] = v[j] * leaning[j] * leaning[j] * weight[j]
+        else:
+            column, level = columns[c], coefficients[0, c]
+            for j in range(TILE):
+                residual[j] = level
+            for f in range(tile.shape[0]):
+                a, x, slope = q[f, i], tile[f], coefficients[1 + f, c]
+                for j in range(TILE):
+                    residual[j] += slope * (x[j] - a)
+            for j in range(TILE):
+                residual[j] = v[j] * leaning[j] * (column[j] - weight[j] * residual[j])
+        for f in range(tile.shape[0]):
+            a, x = q[f, i], tile[f]
+            for j in range(TILE):
+                t = a - x[j]
+                z[j] = t * t
+            by_feature[i, f, c] += _dot(z, residual)
 
 
 @compiled()
@@ -144,6 +189,8 @@ def _add_from_nearest(
     scale: float,
     bounds: Any,
     nearest_first: Any,
+    row: Any,
+    coefficients: Any,
     out: Any,
     by_feature: Any,
     second: Any,
@@ -183,7 +230,9 @@ def _add_from_nearest(
                 continue
             for c in range(columns.shape[1]):
                 out[i, c] += weight * columns[t, c, j]
-            if mode != VALUES:
+            if mode == LINES:
+                _add_line(q, i, x[t], columns[t], j, weight * slope, row, coefficients, by_feature)
+            elif mode != VALUES:
                 _add_features(mode, q, i, x[t], columns[t], j, weight, slope, by_feature, second)
     return -np.inf if compact else power * top
 
@@ -217,6 +266,33 @@ def _add_features(
 
 
 @compiled()
+def _add_line(
+    q: Any,
+    i: int,
+    x: Any,
+    columns: Any,
+    j: int,
+    change: float,
+    row: Any,
+    coefficients: Any,
+    by_feature: Any,
+) -> None:
+    """Adds the pair (i, j), whose weight has derivative `change`, to the derivatives of a local line."""
+    leaning = row[i, 0]
+    for f in range(x.shape[0]):
+        leaning += row[i, 1 + f] * (float(x[f, j]) - float(q[f, i]))
+    for c in range(columns.shape[0]):
+        line = leaning if c == 0 else coefficients[i, 0, c]
+        if c > 0:
+            for f in range(x.shape[0]):
+                line += coefficients[i, 1 + f, c] * (float(x[f, j]) - float(q[f, i]))
+        residual = columns[0, j] * line if c == 0 else columns[c, j] - columns[0, j] * line
+        for f in range(x.shape[0]):
+            t = float(q[f, i]) - float(x[f, j])
+            by_feature[i, f, c] += change * leaning * residual * t * t
+
+
+@compiled()
 def _tile_bounds(low: Any, high: Any, tile_low: Any, tile_high: Any, scale: float, bounds: Any) -> None:
     """The least squared distance from a box of queries to each tile's box, a rounding below any pair's."""
     for t in range(tile_low.shape[1]):
@@ -243,6 +319,8 @@ def accumulate(
     self_at: Any,
     tolerance: float,
     tiny: float,
+    row: Any,
+    coefficients: Any,
     out: Any,
     by_feature: Any,
     second: Any,
@@ -251,7 +329,7 @@ def accumulate(
     """Fills the sums of every query.
 
     Args:
-        mode: VALUES, BY_BANDWIDTH, BY_POSITION or MOMENTS.
+        mode: VALUES, BY_BANDWIDTH, BY_POSITION, MOMENTS or LINES.
         family: a family of `profiles`.
         power: 1, or 2 for sums with κ² (VALUES only).
         q: (d, m) queries and x: (T, d, TILE) points, divided by the bandwidth, in spatial order.
@@ -262,6 +340,8 @@ def accumulate(
         self_at: (m,) the point that a query must not see, or NOT_A_POINT.
         tolerance: weight that may stay unvisited, relative to the weight visited.
         tiny: sums of columns[:, 0] at or below it are made again relative to the nearest point.
+        row: (m, d + 1) and coefficients: (m, d + 1, c), for LINES, in the type of x and scaled coordinates;
+            coefficients of column 0 are not read.
         out: (m, c), by_feature: (m, d, c), second: (m, d, d, its lower triangle): zeros, float64, filled
             here.
         log_scale: (m,) zeros; afterwards the sums are to be multiplied by exp(log_scale).
@@ -271,6 +351,7 @@ def accumulate(
         start, stop = block * BLOCK, min(m, (block + 1) * BLOCK)
         u, w = np.empty(TILE, x.dtype), np.empty(TILE, x.dtype)
         v, z = np.empty(TILE, x.dtype), np.empty(TILE, x.dtype)
+        leaning, residual = np.empty(TILE, x.dtype), np.empty(TILE, x.dtype)
         low, high = np.empty(q.shape[0]), np.empty(q.shape[0])
         for f in range(q.shape[0]):
             low[f], high[f] = q[f, start:stop].min(), q[f, start:stop].max()
@@ -287,7 +368,7 @@ def accumulate(
             t = nearest_first[k]
             for i in range(start, stop):
                 _squared_distances(q, i, x[t], query_scale[i], u)
-                fill(family, u, w, v, mode in (BY_BANDWIDTH, BY_POSITION))
+                fill(family, u, w, v, mode in (BY_BANDWIDTH, BY_POSITION, LINES))
                 if power == 2:
                     for j in range(TILE):
                         w[j] *= w[j]
@@ -296,6 +377,10 @@ def accumulate(
                     w[at] = 0.0
                     v[at] = 0.0
                 _add_tile(mode, q, i, x[t], columns[t], w, v, z, out, by_feature, second)
+                if mode == LINES:
+                    _add_lines(
+                        q, i, x[t], columns[t], v, z, leaning, residual, row[i], coefficients[i], by_feature
+                    )
         for i in range(start, stop):
             if out[i, 0] <= tiny:
                 log_scale[i] = _add_from_nearest(
@@ -310,6 +395,8 @@ def accumulate(
                     query_scale[i],
                     bounds,
                     nearest_first,
+                    row,
+                    coefficients,
                     out,
                     by_feature,
                     second,

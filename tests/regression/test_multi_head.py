@@ -258,7 +258,7 @@ def test_points_that_do_not_differ_give_the_mean():
         ({"hold_out": 0}, "hold_out is 0"),
         ({"hold_out": 60}, "hold_out is 60"),
         ({"learning_rate": 0}, "learning_rate is 0"),
-        ({"kernel": "nearest"}, "kernel is 'nearest'"),
+        ({"kernel": "nearest"}, "unknown kernel"),
     ],
 )
 def test_bad_input_is_named(options, message):

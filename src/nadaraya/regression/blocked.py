@@ -126,7 +126,7 @@ class _Job:
         return log_weights.detach(), slope
 
     def _hidden(self, rows: slice) -> Tensor:
-        """(rows, n) pairs that do not count: points without weight; with `exclude_self`, each query itself."""
+        """(rows, n) pairs that do not count: points without weight and, if excluded, each query itself."""
         hidden = (self.columns[:, 0] == 0).repeat(rows.stop - rows.start, 1)
         if self.exclude_self:
             own = torch.arange(rows.start, rows.stop, device=hidden.device)

@@ -82,9 +82,9 @@ class Regression:
     query_scale: Array | None = None
 
     def fit(self, log_bandwidth: Array, exclude_self: bool) -> tuple[LocalFit, Array]:
-        """Fits at the points, and Z times the derivatives of predictions: (n, d, 1 + p) by log bandwidth.
+        """Fits at the points and (n, d, 1 + p) derivatives by log bandwidth.
 
-        The first of the 1 + p is the derivative of minus the value of L_ii / (s_i κ(0)), times Z² / Z.
+        Of the 1 + p the first is that of −log L_ii, times a_0; the others are those of the predictions.
         """
         bandwidth = np.exp(log_bandwidth)
         sums = partial(

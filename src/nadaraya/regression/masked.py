@@ -1,9 +1,8 @@
 """Masked training (document A): bandwidths that predict held-out points from the others, by Adam."""
 
-import copy
 from collections import deque
 from numbers import Integral, Real
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -13,6 +12,7 @@ from torch import Tensor
 
 from nadaraya.errors import InputError
 from nadaraya.kernels import GaussianWithoutHalf, Kernel
+from nadaraya.regression.checks import fixed_kernel, number_array, weights_of, whole_number
 
 
 class MaskedTraining(NamedTuple):
@@ -35,7 +35,7 @@ def masked_training(
     X: ArrayLike,
     y: ArrayLike,
     *,
-    kernel: Kernel | None = None,
+    kernel: str | Kernel | None = None,
     hold_out: int | float = 1,
     n_steps: int = 100,
     learning_rate: float = 0.2,
@@ -70,8 +70,9 @@ def masked_training(
             bandwidth a feature. Positive.
         X: (n, d) points.
         y: (n,) or (n, p) targets.
-        kernel: κ of the scaled distance, one for all heads, its own parameters held fixed. Default
-            `GaussianWithoutHalf(1.0)`, document A's convention exp(−(r/ℓ)²).
+        kernel: κ of the scaled distance, one for all heads, its own parameters held fixed; a
+            kernel or a name, as for `NadarayaWatson`. Default `GaussianWithoutHalf(1.0)`, document A's
+            convention exp(−(r/ℓ)²).
         hold_out: k, the points held out in a split, a whole number from 1 to n − 1; or a fraction of n
             between 0 and 1, rounded, at least one point. Default 1.
         n_steps: number of steps of Adam. Default 100.
@@ -96,7 +97,7 @@ def masked_training(
         ValueError: X or y is no finite numerical array, or their lengths differ (scikit-learn's checks).
     """
     inputs, targets = check_X_y(X, y, dtype=np.float64, multi_output=True, y_numeric=True)
-    weight = _weights(sample_weight, len(inputs))
+    weight = weights_of(sample_weight, len(inputs))
     inputs, targets, weight = inputs[weight > 0], targets[weight > 0], weight[weight > 0]
     n, dimension = inputs.shape
     k = _hold_out(hold_out, n)
@@ -110,7 +111,7 @@ def masked_training(
         raise InputError(f"average is {average!r}: accepted are numbers from 0 to 1")
     start, shape = bandwidth_array("bandwidth", bandwidth, dimension)
     trains_combination = combination is not None or len(start) > 1
-    factors = _array(
+    factors = number_array(
         "combination", np.full(len(start), 1 / len(start)) if combination is None else combination
     )
     if factors.shape != (len(start),) or not np.isfinite(factors).all():
@@ -119,7 +120,7 @@ def masked_training(
         )
 
     device = torch.device("cpu" if device is None else device)
-    kernel = fixed_kernel(kernel, device)
+    fixed = kernel_or_default(kernel).to(device)
     points, values, counts, log_bandwidth, u = (
         torch.tensor(array, dtype=torch.float64, device=device)
         for array in (inputs, targets.reshape(n, -1), weight, np.log(start), factors)
@@ -139,7 +140,7 @@ def masked_training(
         order = torch.from_numpy(generator.permutation(n)[places]).to(device)  # (splits, n)
         held, seen = order[:, :k], order[:, k:]
         heads, isolated = smooth(
-            kernel,
+            fixed,
             log_bandwidth.exp(),
             points[held],
             points[seen],
@@ -205,19 +206,9 @@ def smooth(
     return logits.softmax(dim=-1) @ values.unsqueeze(-3), isolated
 
 
-def fixed_kernel(kernel: Kernel | None, device: torch.device) -> Kernel:
-    """A float64 copy of the kernel on the device, without gradients of its own; None for document A's.
-
-    Raises:
-        InputError: it is no symmetric kernel of one head.
-    """
-    if kernel is None:
-        kernel = GaussianWithoutHalf(1.0)
-    if not isinstance(kernel, Kernel):
-        raise InputError(f"kernel is {kernel!r}: accepted is a kernel of nadaraya.kernels")
-    if not kernel.symmetric or kernel.batch_shape:
-        raise InputError(f"kernel is {kernel!r}: accepted are symmetric kernels without heads of their own")
-    return copy.deepcopy(kernel).to(device, torch.float64).requires_grad_(False)
+def kernel_or_default(kernel: str | Kernel | None) -> Kernel:
+    """A float64 copy of the kernel; document A's exp(−r²) for None."""
+    return fixed_kernel(GaussianWithoutHalf(1.0) if kernel is None else kernel)
 
 
 def bandwidth_array(
@@ -228,7 +219,7 @@ def bandwidth_array(
     Raises:
         InputError: they have another shape, or are not positive and finite.
     """
-    array = np.atleast_1d(_array(name, bandwidth))
+    array = np.atleast_1d(number_array(name, bandwidth))
     if array.ndim > 2 or array.size == 0 or (array.ndim == 2 and array.shape[1] != dimension):
         raise InputError(
             f"{name} has shape {array.shape}: accepted are a number, (heads,) or (heads, {dimension})"
@@ -236,12 +227,6 @@ def bandwidth_array(
     if not ((array > 0) & np.isfinite(array)).all():
         raise InputError(f"{name} is {array.tolist()}: accepted are positive finite numbers")
     return array.reshape(len(array), -1), array.shape
-
-
-def whole_number(name: str, value: Any) -> None:
-    """Raises InputError unless the value is a whole number from 1."""
-    if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
-        raise InputError(f"{name} is {value!r}: accepted are whole numbers from 1")
 
 
 def _hold_out(hold_out: int | float, n: int) -> int:
@@ -255,21 +240,3 @@ def _hold_out(hold_out: int | float, n: int) -> int:
             "or a fraction between 0 and 1"
         )
     return int(hold_out)
-
-
-def _weights(sample_weight: ArrayLike | None, n: int) -> NDArray[np.float64]:
-    if sample_weight is None:
-        return np.ones(n)
-    weight = _array("sample_weight", sample_weight)
-    if weight.shape != (n,):
-        raise InputError(f"sample_weight has shape {weight.shape}: accepted is ({n},), one number a point")
-    if not ((weight >= 0) & np.isfinite(weight)).all():
-        raise InputError("sample_weight has a negative or infinite entry: accepted are numbers from 0")
-    return weight
-
-
-def _array(name: str, value: ArrayLike) -> NDArray[np.float64]:
-    try:
-        return np.asarray(value, dtype=np.float64)
-    except (TypeError, ValueError) as error:
-        raise InputError(f"{name} is {value!r}: accepted are numbers") from error

@@ -11,7 +11,8 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from nadaraya.errors import InputError
 from nadaraya.kernels import Kernel
-from nadaraya.regression.masked import bandwidth_array, fixed_kernel, masked_training, smooth, whole_number
+from nadaraya.regression.checks import whole_number
+from nadaraya.regression.masked import bandwidth_array, kernel_or_default, masked_training, smooth
 
 _BLOCK = 2**20  # logits of a block of queries: 8 MiB in float64
 
@@ -39,8 +40,8 @@ class MultiHeadKernelRegression(RegressorMixin, BaseEstimator):
 
     Args:
         n_heads: H. Default 4.
-        kernel: κ of the scaled distance, for all heads. Default `nadaraya.kernels.GaussianWithoutHalf(1.0)`,
-            document A's exp(−(r/ℓ)²).
+        kernel: κ of the scaled distance, for all heads; a kernel or a name, as for `NadarayaWatson`.
+            Default `nadaraya.kernels.GaussianWithoutHalf(1.0)`, document A's exp(−(r/ℓ)²).
         hold_out: points held out in a split, a whole number or a fraction of them. Default 1.
         n_steps: steps of Adam. Default 1000.
         learning_rate: of Adam, on log ℓ and u. Default 0.2.
@@ -71,7 +72,7 @@ class MultiHeadKernelRegression(RegressorMixin, BaseEstimator):
     def __init__(
         self,
         n_heads: int = 4,
-        kernel: Kernel | None = None,
+        kernel: str | Kernel | None = None,
         *,
         hold_out: int | float = 1,
         n_steps: int = 1000,
@@ -130,7 +131,7 @@ class MultiHeadKernelRegression(RegressorMixin, BaseEstimator):
         )
         self.X_, self.y_ = points.copy(), targets.astype(np.float64)
         self.bandwidths_, self.combination_, self.loss_curve_ = found
-        self.kernel_ = fixed_kernel(self.kernel, torch.device("cpu"))
+        self.kernel_ = kernel_or_default(self.kernel)
         self.n_iter_ = self.n_steps
         return self
 
@@ -161,7 +162,7 @@ class MultiHeadKernelRegression(RegressorMixin, BaseEstimator):
         check_is_fitted(self)
         inputs = validate_data(self, X, dtype=np.float64, reset=False)
         device = torch.device("cpu" if self.device is None else self.device)
-        kernel = fixed_kernel(self.kernel_, device)
+        kernel = kernel_or_default(self.kernel_).to(device)
         heads = len(self.combination_)
         queries, points, values, bandwidths = (
             torch.tensor(array, dtype=torch.float64, device=device)

@@ -8,16 +8,9 @@ from numpy.typing import NDArray
 
 from nadaraya.kernels import Kernel
 from nadaraya.regression.compiled import one_dimension
+from nadaraya.regression.compiled.modes import BY_BANDWIDTH, BY_POSITION, LINES, MOMENTS, VALUES
 from nadaraya.regression.compiled.order import TILE, spatial_order
-from nadaraya.regression.compiled.pairs import (
-    BY_BANDWIDTH,
-    BY_POSITION,
-    LINES,
-    MOMENTS,
-    NOT_A_POINT,
-    VALUES,
-    accumulate,
-)
+from nadaraya.regression.compiled.pairs import NOT_A_POINT, accumulate
 from nadaraya.regression.compiled.profiles import Profile, profile_of
 from nadaraya.regression.sums import PairSums
 

@@ -6,28 +6,23 @@ when all the weight that is left could not change the last digit: far pairs are 
 kernels: the pairs outside the support). Differences are taken directly, coordinate by coordinate, so nothing
 cancels. Sums run over a tile in the type of the data and over tiles in float64.
 
-Where every weight of a query underflows, a second look measures weights against the nearest point's, in
-logarithms.
+Where every weight of a query underflows, `nearest` measures weights against the nearest point's.
 
 Shapes: q_dm, x_TdJ scaled by the bandwidth, in spatial order, in T tiles of J = TILE points; columns_TcJ, the
 first of them nonnegative and the measure of what matters (the sample weights), 0 where a tile is padded;
 out_mc, by_feature_mdc, second_mdd.
 """
 
-import math
 from typing import Any
 
 import numpy as np
 from numba import prange
 
 from nadaraya.regression.compiled.jit import compiled
+from nadaraya.regression.compiled.modes import BY_BANDWIDTH, BY_POSITION, LINES, MOMENTS, VALUES
+from nadaraya.regression.compiled.nearest import add_from_nearest
 from nadaraya.regression.compiled.order import BLOCK, TILE
-from nadaraya.regression.compiled.profiles import FIRST_COMPACT, fill, log_profile, log_slope, upper_bound
-
-# What is summed beside Σ κ C: nothing; Σ κ' Δ² C, for derivatives by bandwidth; Σ κ' Δ C, by position;
-# Σ κ Δ C and Σ κ Δ Δᵀ C_0, for local lines; Σ κ' Δ² (a · z) (C − C_0 β · z), z = (1, −Δ), for their derivatives
-# by bandwidth, given rows a and coefficients β of every query (for C_0 itself, Σ κ' Δ² (a · z)² C_0).
-VALUES, BY_BANDWIDTH, BY_POSITION, MOMENTS, LINES = range(5)
+from nadaraya.regression.compiled.profiles import fill, upper_bound
 
 NOT_A_POINT = -1
 
@@ -152,147 +147,6 @@ def _add_lines(
 
 
 @compiled()
-def _distance(q: Any, i: int, tile: Any, j: int) -> float:
-    """The squared distance of one pair, in float64."""
-    u = 0.0
-    for f in range(tile.shape[0]):
-        t = float(q[f, i]) - float(tile[f, j])
-        u += t * t
-    return u
-
-
-@compiled()
-def _nearest(
-    q: Any, i: int, x: Any, columns: Any, self_at: int, scale: float, bounds: Any, nearest_first: Any
-) -> float:
-    """The least squared distance from query i to a point that has weight; infinite if there is none."""
-    best = np.inf
-    for t in nearest_first:
-        if bounds[t] > best * scale:
-            break
-        for j in range(TILE):
-            if columns[t, 0, j] > 0 and t * TILE + j != self_at:
-                best = min(best, _distance(q, i, x[t], j))
-    return best
-
-
-@compiled()
-def _add_from_nearest(
-    mode: int,
-    family: int,
-    power: int,
-    q: Any,
-    i: int,
-    x: Any,
-    columns: Any,
-    self_at: int,
-    scale: float,
-    bounds: Any,
-    nearest_first: Any,
-    row: Any,
-    coefficients: Any,
-    out: Any,
-    by_feature: Any,
-    second: Any,
-) -> float:
-    """Sums of query i with weights relative to its nearest point's; returns the logarithm of that weight.
-
-    Beyond the support of a compact kernel, −∞, and the sums are those of the nearest points.
-    """
-    out[i, :] = 0.0
-    if mode != VALUES:
-        by_feature[i] = 0.0
-    if mode == MOMENTS:
-        second[i] = 0.0
-    nearest = _nearest(q, i, x, columns, self_at, scale, bounds, nearest_first)
-    if nearest == np.inf:
-        return -np.inf
-    compact = family >= FIRST_COMPACT
-    top = 0.0 if compact else log_profile(family, nearest * scale)
-    # All points together, each below exp(negligible), stay below the last digit of the nearest one's weight
-    # 1.
-    negligible = -45.0 - math.log(x.shape[0] * TILE)
-    for t in nearest_first:
-        if compact:
-            if bounds[t] > nearest * scale:
-                break
-        elif log_profile(family, bounds[t]) - top < negligible:
-            break
-        for j in range(TILE):
-            if columns[t, 0, j] == 0.0 or t * TILE + j == self_at:
-                continue
-            u = _distance(q, i, x[t], j)
-            weight, slope = 1.0, 0.0
-            if not compact:
-                weight = math.exp(power * (log_profile(family, u * scale) - top))
-                slope = log_slope(family, u * scale)
-            elif u > nearest * (1.0 + 1e-12):
-                continue
-            for c in range(columns.shape[1]):
-                out[i, c] += weight * columns[t, c, j]
-            if mode == LINES:
-                _add_line(q, i, x[t], columns[t], j, weight * slope, row, coefficients, by_feature)
-            elif mode != VALUES:
-                _add_features(mode, q, i, x[t], columns[t], j, weight, slope, by_feature, second)
-    return -np.inf if compact else power * top
-
-
-@compiled()
-def _add_features(
-    mode: int,
-    q: Any,
-    i: int,
-    x: Any,
-    columns: Any,
-    j: int,
-    weight: float,
-    slope: float,
-    by_feature: Any,
-    second: Any,
-) -> None:
-    """Adds the pair (i, j) to the derivatives or moments of query i."""
-    for f in range(x.shape[0]):
-        t = float(q[f, i]) - float(x[f, j])
-        if mode == BY_BANDWIDTH:
-            factor = weight * slope * t * t
-        elif mode == BY_POSITION:
-            factor = weight * slope * t
-        else:
-            factor = weight * t
-            for g in range(f + 1):
-                second[i, f, g] += factor * (float(q[g, i]) - float(x[g, j])) * columns[0, j]
-        for c in range(columns.shape[0]):
-            by_feature[i, f, c] += factor * columns[c, j]
-
-
-@compiled()
-def _add_line(
-    q: Any,
-    i: int,
-    x: Any,
-    columns: Any,
-    j: int,
-    change: float,
-    row: Any,
-    coefficients: Any,
-    by_feature: Any,
-) -> None:
-    """Adds the pair (i, j), whose weight has derivative `change`, to the derivatives of a local line."""
-    leaning = row[i, 0]
-    for f in range(x.shape[0]):
-        leaning += row[i, 1 + f] * (float(x[f, j]) - float(q[f, i]))
-    for c in range(columns.shape[0]):
-        line = leaning if c == 0 else coefficients[i, 0, c]
-        if c > 0:
-            for f in range(x.shape[0]):
-                line += coefficients[i, 1 + f, c] * (float(x[f, j]) - float(q[f, i]))
-        residual = columns[0, j] * line if c == 0 else columns[c, j] - columns[0, j] * line
-        for f in range(x.shape[0]):
-            t = float(q[f, i]) - float(x[f, j])
-            by_feature[i, f, c] += change * leaning * residual * t * t
-
-
-@compiled()
 def _tile_bounds(low: Any, high: Any, tile_low: Any, tile_high: Any, scale: float, bounds: Any) -> None:
     """The least squared distance from a box of queries to each tile's box, a rounding below any pair's."""
     for t in range(tile_low.shape[1]):
@@ -383,7 +237,7 @@ def accumulate(
                     )
         for i in range(start, stop):
             if out[i, 0] <= tiny:
-                log_scale[i] = _add_from_nearest(
+                log_scale[i] = add_from_nearest(
                     mode,
                     family,
                     power,

@@ -1,9 +1,10 @@
-# `make demo` and `make test` need only Python >= 3.11 and make; each makes .venv from constraints.txt first.
+# `make demo`, `make test` and `make docs` need only Python >= 3.11 and make; each makes .venv from
+# constraints.txt first.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint clean
+.PHONY: demo test lint docs clean
 
 demo: $(VENV)/.ready-cli
 	$(BIN)/nadaraya demo
@@ -16,6 +17,9 @@ lint: $(VENV)/.ready-test
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+docs: $(VENV)/.ready-docs
+	$(BIN)/sphinx-build -W --keep-going -q -b html docs docs/_build/html
+
 $(VENV)/bin/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "nadaraya needs Python 3.11 or newer: make PYTHON=python3.11 ...")'
 	$(PYTHON) -m venv $(VENV)
@@ -26,4 +30,4 @@ $(VENV)/.ready-%: $(VENV)/bin/python pyproject.toml constraints.txt
 	touch $@
 
 clean:
-	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .mypy_cache
+	rm -rf $(VENV) build dist docs/_build .pytest_cache .ruff_cache .mypy_cache

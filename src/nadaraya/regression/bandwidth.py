@@ -69,8 +69,7 @@ def select_or_rule(
     kernel: Kernel,
     search: Search,
 ) -> tuple[NDArray[np.float64], Selection | None]:
-    """The bandwidths (d,), selected by one criterion if it is asked for by name, otherwise given or by a
-    rule.
+    """The bandwidths (d,), selected by a criterion if it is asked for by name, else given or by a rule.
 
     Raises:
         InputError: the bandwidth is neither positive nor a known name.

@@ -1,5 +1,4 @@
-"""What a bandwidth is judged by, with its derivative: leave-one-out error, corrected AIC, leave-one-out
-likelihood.
+"""What a bandwidth is judged by, and its derivative: leave-one-out error or likelihood, corrected AIC.
 
 Each criterion is a function of the logarithms of the bandwidths. Value and gradient come from one pass over
 the
@@ -22,8 +21,7 @@ Array = NDArray[np.floating]
 Criterion = Callable[[Array], tuple[float, Array]]
 
 _TINY = 1e-300
-# The correction of AIC grows without limit as the smoother's trace nears n − 2; from here on along its
-# tangent.
+# The correction of AIC has a pole where the smoother's trace is n − 2; this near to it, its tangent.
 _LEAST_ROOM = 1e-2
 
 
@@ -43,8 +41,7 @@ def loo_of_errors(squared_errors: Array, weight: Array, scale: Array) -> tuple[f
 def aic_of_fit(
     squared_errors: Array, trace: float, weight: Array, scale: Array
 ) -> tuple[float, Array, float]:
-    r"""AIC_c = mean over targets of log σ̂² + (1 + tr L / n) / (1 − (tr L + 2) / n) (Hurvich, Simonoff, Tsai
-    1998).
+    r"""AIC_c = mean of log σ̂² over targets + (1 + tr L / n) / (1 − (tr L + 2) / n) (Hurvich et al. 1998).
 
     Returns:
         The criterion and its derivatives by the squared errors (n, p) and by the trace. n counts the weights.

@@ -1,10 +1,10 @@
-"""Sums over pairs of queries and points: the one thing that every estimator here is made of, and who computes
-it.
+"""Sums over pairs of queries and points, which every estimator here is made of, and who computes them.
 
 With weights s_j, values y_j and κ_ij = κ(‖(q_i − x_j) / h‖), Nadaraya-Watson regression is Σ κ s y / Σ κ s, a
 density is Σ κ s, local linear regression solves with Σ κ s Δ Δᵀ, and their derivatives are sums as well.
 """
 
+import threading
 from typing import NamedTuple
 
 import numpy as np
@@ -14,6 +14,9 @@ from numpy.typing import NDArray
 from nadaraya.kernels import Kernel
 
 Array = NDArray[np.floating]
+
+# A compiled call uses all cores, and the simplest of numba's thread pools aborts if two threads enter it.
+_ONE_AT_A_TIME = threading.Lock()
 
 
 class PairSums(NamedTuple):
@@ -88,9 +91,10 @@ def pair_sums(
         except ImportError:  # numba is not installed: PyTorch's blocks give the same sums
             pass
         else:
-            sums = dispatch.pair_sums(
-                query, points, columns, kernel, bandwidth, what, power, query_scale, exclude_self, lines
-            )
+            with _ONE_AT_A_TIME:
+                sums = dispatch.pair_sums(
+                    query, points, columns, kernel, bandwidth, what, power, query_scale, exclude_self, lines
+                )
             if sums is not None:
                 return sums
     return blocked.pair_sums(

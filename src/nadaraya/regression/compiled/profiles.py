@@ -1,5 +1,4 @@
-"""The kernels that have compiled code, as functions of the squared scaled distance u = Σ_f ((x_f − z_f) /
-h_f)².
+"""The kernels that have compiled code, as functions of u = Σ_f ((x_f − z_f) / h_f)².
 
 A profile gives κ(u), its derivative κ'(u) = dκ/du, log κ(u) and d log κ/du. The vector forms fill buffers and
 are what sums are made of; the scalar forms serve the rare rows in which κ underflows.

@@ -24,7 +24,7 @@ from nadaraya.regression.compiled.jit import compiled
 LANES = 16  # queries evaluated together
 WIDTH = 0.125  # of a cell, in σ
 MOST = 4096  # points of a cell
-_FEWEST_WITH_MOMENTS = 12  # fewer are summed one by one
+_FEWEST_WITH_MOMENTS = 8  # fewer are summed one by one
 _NEAR = 9.0  # |a| up to which the first terms of the series reach rounding
 _NEAR_TERMS = 18
 _TERMS = 28
@@ -38,7 +38,7 @@ class Cells(NamedTuple):
     """Neighbouring points together, in ascending order.
 
     Attributes:
-        inverse: 1 / σ.
+        sigma: σ.
         points: (n,) ascending.
         columns: (c, n).
         starts: (cells + 1,) first point of each cell, and n.
@@ -46,12 +46,11 @@ class Cells(NamedTuple):
         last: (cells,) rightmost point.
         up_to: (cells,) weight, Σ columns[0], of the cells up to and with this one.
         from_on: (cells,) weight of this cell and those after it.
-        magnitudes: (cells, c) Σ |C|.
         rows: (cells,) row of a cell in `moments`, −1 where it has none.
         moments: (rows, s, terms) coefficients of a^k for the sums and, from c on, for their derivatives.
     """
 
-    inverse: float
+    sigma: float
     points: NDArray[np.float64]
     columns: NDArray[np.float64]
     starts: NDArray[np.int64]
@@ -59,28 +58,42 @@ class Cells(NamedTuple):
     last: NDArray[np.float64]
     up_to: NDArray[np.float64]
     from_on: NDArray[np.float64]
-    magnitudes: NDArray[np.float64]
     rows: NDArray[np.int64]
     moments: NDArray[np.float64]
 
 
 @compiled()
-def divide(values: NDArray[np.float64], width: float) -> NDArray[np.int64]:
-    """(cells + 1,) starts of runs of ascending values no wider than this and of at most MOST of them."""
+def divide(values: NDArray[np.float64], width: float, few: int, wide: float) -> NDArray[np.int64]:
+    """(runs + 1,) starts of runs of ascending values: no wider than `width`, or few and no wider than `wide`.
+
+    A run has at most MOST values, for equal values may be any number.
+    """
     starts = np.empty(len(values) + 1, np.int64)
-    cells = 0
+    runs, start = 0, -MOST
     for j in range(len(values)):
-        if cells == 0 or values[j] - values[starts[cells - 1]] > width or j - starts[cells - 1] >= MOST:
-            starts[cells] = j
-            cells += 1
-    starts[cells] = len(values)
-    return starts[: cells + 1].copy()
+        count = j - start
+        if count >= MOST or values[j] - values[start] > (wide if count < few else width):
+            starts[runs] = start = j
+            runs += 1
+    starts[runs] = len(values)
+    return starts[: runs + 1].copy()
 
 
 @compiled()
 def middle(low: float, high: float) -> float:
     """A number about half way; only that it is the same everywhere matters."""
     return low + 0.5 * (high - low)
+
+
+@compiled()
+def running_sums(values: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """(n,) sums of the values up to and with each, and of those from it on."""
+    n = len(values)
+    up_to, from_on = values.copy(), values.copy()
+    for j in range(1, n):
+        up_to[j] += up_to[j - 1]
+        from_on[n - 1 - j] += from_on[n - j]
+    return up_to, from_on
 
 
 @compiled(fastmath=True)
@@ -98,7 +111,7 @@ def _fill_moments(
     columns: NDArray[np.float64],
     start: int,
     stop: int,
-    inverse: float,
+    sigma: float,
 ) -> None:
     """One row of `Cells.moments`."""
     c, s, terms = columns.shape[0], out.shape[0], out.shape[1]
@@ -108,7 +121,7 @@ def _fill_moments(
     for begin in range(start, stop, _BLOCK):
         count = min(_BLOCK, stop - begin)
         for j in range(count):
-            t[j] = (points[begin + j] - centre) * inverse
+            t[j] = (points[begin + j] - centre) / sigma
         for r in range(c):
             for j in range(count):
                 power[j] = columns[r, begin + j] * exp_nonpositive(-0.5 * t[j] * t[j])
@@ -129,8 +142,7 @@ def cells_of(
     points: NDArray[np.float64], columns: NDArray[np.float64], sigma: float, derivative: bool
 ) -> Cells:
     """The cells of ascending points (n,), n ≥ 1, with their moments."""
-    inverse = 1.0 / sigma
-    starts = divide(points, WIDTH * sigma)
+    starts = divide(points, WIDTH * sigma, 0, 0.0)
     cells, c = len(starts) - 1, columns.shape[0]
     rows = np.full(cells, -1, np.int64)
     count = 0
@@ -139,22 +151,16 @@ def cells_of(
             rows[cell] = count
             count += 1
     moments = np.empty((count, 2 * c if derivative else c, _TERMS))
-    magnitudes = np.empty((cells, c))
+    first, last, mass = np.empty(cells), np.empty(cells), np.zeros(cells)
     for cell in prange(cells):
         start, stop = starts[cell], starts[cell + 1]
-        for r in range(c):
-            total = 0.0
-            for j in range(start, stop):
-                total += abs(columns[r, j])
-            magnitudes[cell, r] = total
+        first[cell], last[cell] = points[start], points[stop - 1]
+        for j in range(start, stop):
+            mass[cell] += columns[0, j]
         if rows[cell] >= 0:
-            _fill_moments(moments[rows[cell]], points, columns, start, stop, inverse)
-    up_to = np.cumsum(magnitudes[:, 0])
-    from_on = np.cumsum(magnitudes[::-1, 0])[::-1].copy()
-    first, last = points[starts[:-1]], points[starts[1:] - 1]
-    return Cells(
-        inverse, points, columns, starts, first, last, up_to, from_on, magnitudes, rows, moments
-    )
+            _fill_moments(moments[rows[cell]], points, columns, start, stop, sigma)
+    up_to, from_on = running_sums(mass)
+    return Cells(sigma, points, columns, starts, first, last, up_to, from_on, rows, moments)
 
 
 @compiled(error_model="numpy", fastmath=True)
@@ -171,9 +177,9 @@ def _add_points(
     """Adds a cell point by point, without the point that is a query's own."""
     c, lanes = cells.columns.shape[0], len(offsets)
     start, stop = cells.starts[cell], cells.starts[cell + 1]
-    one_is_own = start <= own[0] < stop
+    one_is_own = own[0] < stop and own[lanes - 1] >= start
     for j in range(start, stop):
-        distance = (base - cells.points[j]) * cells.inverse
+        distance = (base - cells.points[j]) / cells.sigma
         for lane in range(lanes):
             u = distance + offsets[lane]
             square[lane] = u * u
@@ -203,35 +209,37 @@ def _add_moments(
 ) -> None:
     """Adds a cell through its moments."""
     lanes = len(offsets)
-    distance = (base - middle(cells.first[cell], cells.last[cell])) * cells.inverse
+    distance = (base - middle(cells.first[cell], cells.last[cell])) / cells.sigma
     for lane in range(lanes):
         a[lane] = distance + offsets[lane]
     for lane in range(lanes):
         weight[lane] = exp_nonpositive(-0.5 * a[lane] * a[lane])
-    row = cells.rows[cell]
+    row, moments = cells.rows[cell], cells.moments
     near = max(abs(a[0]), abs(a[lanes - 1])) <= _NEAR
     for r in range(totals.shape[0]):
-        moments = cells.moments[row, r]
         if near:
             for lane in range(lanes):
-                value = moments[_NEAR_TERMS - 1]
+                value = moments[row, r, _NEAR_TERMS - 1]
                 for k in range(_NEAR_TERMS - 2, -1, -1):
-                    value = value * a[lane] + moments[k]
+                    value = value * a[lane] + moments[row, r, k]
                 totals[r, lane] += weight[lane] * value
         else:
             for lane in range(lanes):
-                value = moments[_TERMS - 1]
+                value = moments[row, r, _TERMS - 1]
                 for k in range(_TERMS - 2, -1, -1):
-                    value = value * a[lane] + moments[k]
+                    value = value * a[lane] + moments[row, r, k]
                 totals[r, lane] += weight[lane] * value
 
 
 @compiled(error_model="numpy")
-def _counts(gap: float, rest: float, masses: NDArray[np.float64]) -> bool:
+def _counts(gap: float, rest: float, totals: NDArray[np.float64]) -> bool:
     """Whether a weight `rest`, no nearer than `gap`, can be seen beside what has been summed."""
     if gap <= _ALWAYS:
         return True
-    return gap < _UNSEEN and math.exp(-0.5 * gap * gap) * rest > _LEFT_OUT * masses.min()
+    least = math.inf
+    for lane in range(LANES):
+        least = min(least, totals[0, lane])
+    return gap < _UNSEEN and math.exp(-0.5 * gap * gap) * rest > _LEFT_OUT * least
 
 
 @compiled(error_model="numpy")
@@ -248,36 +256,36 @@ def add_around(
     Args:
         totals: (s, LANES) increased by the sums and, from c on, by their derivatives.
         base: a place among the queries.
-        offsets: (LANES,) ascending, in σ; their range at most WIDTH.
-        own: (LANES,) the point that a query leaves out, in a cell that has the others' as well; or −1.
+        offsets: (LANES,) ascending, in σ.
+        own: (LANES,) the point that each query leaves out, ascending; or −1 in all places.
         cells: of the points.
         scratch: (2, LANES).
 
     Returns:
         How far from a query, in σ, the farthest visited cell begins.
     """
-    right = np.searchsorted(cells.first, base, side="right")
+    right = int(np.searchsorted(cells.first, base, side="right"))
     left = right - 1
     left_gap = right_gap = 0.0
     farthest = 0.0
     moved_left = moved_right = True
-    own_cell = np.searchsorted(cells.starts, own[0], side="right") - 1
+    first_own, last_own = own[0], own[LANES - 1]
     while True:
         if moved_left:
             left_gap = math.inf
             if left >= 0:
-                left_gap = max((base - cells.last[left]) * cells.inverse + offsets[0], 0.0)
+                left_gap = max((base - cells.last[left]) / cells.sigma + offsets[0], 0.0)
         if moved_right:
             right_gap = math.inf
             if right < len(cells.first):
-                right_gap = max((cells.first[right] - base) * cells.inverse - offsets[LANES - 1], 0.0)
+                right_gap = max((cells.first[right] - base) / cells.sigma - offsets[LANES - 1], 0.0)
         moved_left = left_gap <= right_gap
         moved_right = not moved_left
         gap = min(left_gap, right_gap)
         if gap == math.inf:
             return farthest
         cell = left if moved_left else right
-        if not _counts(gap, cells.up_to[cell] if moved_left else cells.from_on[cell], totals[0]):
+        if not _counts(gap, cells.up_to[cell] if moved_left else cells.from_on[cell], totals):
             # Nothing farther on this side counts; the other side may have more weight.
             if moved_left:
                 left = -1
@@ -285,7 +293,8 @@ def add_around(
                 right = len(cells.first)
             continue
         farthest = gap
-        if cells.rows[cell] < 0 or cell == own_cell:
+        has_own = cells.starts[cell] <= last_own and first_own < cells.starts[cell + 1]
+        if cells.rows[cell] < 0 or has_own:
             _add_points(totals, base, offsets, own, cell, cells, scratch[0], scratch[1])
         else:
             _add_moments(totals, base, offsets, cell, cells, scratch[0], scratch[1])

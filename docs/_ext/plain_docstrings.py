@@ -1,0 +1,63 @@
+"""Docstrings as they are read in a terminal: bars and stars are characters, indented lines are formulas.
+
+The sources write |r| and (*batch, L) where reStructuredText would want escapes; this puts them in.
+"""
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from sphinx.application import Sphinx
+
+_SPAN = re.compile(r"(`+[^`]+`+)")
+_NAME = re.compile(r"`[A-Za-z_][\w.]*`")
+_SEVERAL = re.compile(r"    \w+(, \w+)+:")
+_LETTER = re.compile(r"(?<=: )([A-Za-z]\.)")
+_SECTION = re.compile(r"(Args|Arguments|Attributes|Returns|Yields|Raises|Example|Examples|Note|Notes):")
+
+
+def process(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
+    """Rewrites the lines of one docstring, before napoleon reads its sections."""
+    lines[:] = list(_quoted(lines))
+
+
+def _quoted(lines: list[str]) -> Iterator[str]:
+    in_section = in_block = False
+    previous = ""
+    for line in lines:
+        indented = line.startswith("    ")
+        if line and not indented:
+            in_section, in_block = _SECTION.fullmatch(line) is not None, False
+        if indented and not in_section and not in_block and not previous.strip():
+            in_block = True
+            yield "::"
+            yield ""
+        if in_section and (names := _SEVERAL.match(line)):
+            # One entry for several names; with blanks all but the last would be read as its type.
+            line = "    " + names[0].replace(" ", "") + line[names.end() :]
+        if in_block or not line:
+            yield line
+        elif line.endswith("::"):
+            yield _escaped(line[:-1])
+        else:
+            yield _escaped(line)
+        previous = line
+
+
+def _escaped(line: str) -> str:
+    parts = _SPAN.split(line)
+    return "".join(_literal(part) if i % 2 else _escaped_text(part) for i, part in enumerate(parts))
+
+
+def _escaped_text(text: str) -> str:
+    # "num_heads: H." would begin an enumeration.
+    return _LETTER.sub(r"\\\1", re.sub(r"([|*]|_\b)", r"\\\1", text))
+
+
+def _literal(span: str) -> str:
+    return span if span.startswith("``") or _NAME.fullmatch(span) else f"`{span}`"
+
+
+def setup(app: Sphinx) -> dict[str, bool]:
+    app.connect("autodoc-process-docstring", process, priority=400)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}

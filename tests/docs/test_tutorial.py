@@ -1,0 +1,88 @@
+"""The site's pages: their code compiles and runs, their links and tables of contents lead somewhere."""
+
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+read = pytest.importorskip("myst_nb.core.read", reason="the pages are read by the docs extra")
+markdown_it = pytest.importorskip("markdown_it")
+
+DOCS = Path(__file__).parents[2] / "docs"
+TABLES = DOCS.parents[1] / "shared" / "data" / "regression"
+PAGES = sorted(page for page in DOCS.rglob("*.md") if "_build" not in page.parts)
+NOTEBOOKS = [page for page in PAGES if read.is_myst_markdown_notebook(page.read_text(encoding="utf-8"))]
+
+
+def name(page: Path) -> str:
+    return str(page.relative_to(DOCS))
+
+
+def cells(page: Path) -> list[Any]:
+    """The code cells of a page, compiled, with their place in it for tracebacks."""
+    notebook = read.read_myst_markdown_notebook(page.read_text(encoding="utf-8"))
+    sources = [cell.source for cell in notebook.cells if cell.cell_type == "code"]
+    return [compile(source, f"{name(page)}, cell {i}", "exec") for i, source in enumerate(sources, 1)]
+
+
+def test_the_tutorial_has_its_chapters() -> None:
+    assert [name(page) for page in NOTEBOOKS if page.parent.name == "tutorial"] == [
+        "tutorial/1-kernel-regression.md",
+        "tutorial/2-masked-training.md",
+        "tutorial/3-several-heads.md",
+        "tutorial/4-attention.md",
+        "tutorial/5-real-data.md",
+        "tutorial/6-bank-on-text.md",
+    ]
+
+
+@pytest.mark.parametrize("page", NOTEBOOKS, ids=name)
+def test_code_compiles(page: Path) -> None:
+    assert cells(page)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", NOTEBOOKS, ids=name)
+def test_code_runs(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    matplotlib = pytest.importorskip("matplotlib")
+    pyplot = pytest.importorskip("matplotlib.pyplot")
+    monkeypatch.chdir(page.parent)  # as the build does
+    if TABLES.is_dir() and "NADARAYA_DATA" not in os.environ:
+        monkeypatch.setenv("NADARAYA_DATA", str(TABLES))
+    namespace: dict[str, Any] = {"__name__": "__main__"}
+    with matplotlib.rc_context():
+        pyplot.switch_backend("agg")
+        try:
+            for cell in cells(page):
+                exec(cell, namespace)
+            assert all(figure.axes for figure in map(pyplot.figure, pyplot.get_fignums()))
+        finally:
+            pyplot.close("all")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_links_within_the_project_lead_somewhere(page: Path) -> None:
+    tokens = markdown_it.MarkdownIt("commonmark").enable("table").parse(page.read_text(encoding="utf-8"))
+    inline = [child for token in tokens for child in token.children or []]
+    targets = [child.attrGet("href") or child.attrGet("src") for child in inline]
+    local = [target for target in targets if target and not re.match(r"[a-z]+:", target)]
+    missing = [target for target in local if not (page.parent / target.split("#")[0]).exists()]
+    assert not missing
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_tables_of_contents_name_pages(page: Path) -> None:
+    tokens = markdown_it.MarkdownIt("commonmark").parse(page.read_text(encoding="utf-8"))
+    trees = [token.content for token in tokens if token.type == "fence" and token.info == "{toctree}"]
+    entries = [line for tree in trees for line in tree.splitlines() if line and not line.startswith(":")]
+    assert all((page.parent / f"{entry}.md").is_file() for entry in entries), entries
+
+
+def test_every_page_is_in_a_table_of_contents() -> None:
+    listed = {DOCS / "index.md"}
+    for page in PAGES:
+        for tree in re.findall(r"```\{toctree\}\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL):
+            listed |= {page.parent / f"{line}.md" for line in tree.splitlines() if line and line[0] != ":"}
+    assert listed == set(PAGES)

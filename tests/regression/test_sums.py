@@ -1,7 +1,5 @@
 """Sums over pairs: compiled loops, PyTorch's blocks and the definition give the same."""
 
-import functools
-
 import numpy as np
 import pytest
 import torch
@@ -17,13 +15,13 @@ from nadaraya.kernels import (
     Matern,
     Periodic,
     RationalQuadratic,
+    Sum,
     Tricube,
 )
 from nadaraya.regression.sums import PairSums, pair_sums
 
 pytest.importorskip("numba")
 from nadaraya.regression import blocked
-from nadaraya.regression.compiled import dispatch
 
 
 def over(r):
@@ -77,19 +75,14 @@ KERNELS = {name: entry[0].double() for name, entry in FORMULAS.items()}
 COMPACT = ("epanechnikov", "tricube", "boxcar")
 WHAT = ("values", "bandwidth", "position", "moments")
 
-compiled_sums = functools.partial(
-    pair_sums, what="values", power=1, query_scale=None, exclude_self=False, device=None
-)
-
 
 def blocked_sums(query, points, columns, kernel, bandwidth, **arguments):
-    defaults = {"what": "values", "power": 1, "query_scale": None, "exclude_self": False}
-    defaults["device"] = torch.device("cpu")
-    return blocked.pair_sums(query, points, columns, kernel, bandwidth, **(defaults | arguments))
+    """Sums of kernels have no compiled loops, not even a sum of one."""
+    return pair_sums(query, points, columns, Sum(kernel), bandwidth, **arguments)
 
 
 def by_definition(
-    query, points, columns, name, h, what="values", power=1, query_scale=None, exclude_self=False
+    query, points, columns, name, h, what="values", power=1, query_scale=None, exclude_self=False, lines=None
 ):
     """Everything at once, relative to the largest weight of each query."""
     _, log_kernel, log_slope = FORMULAS[name]
@@ -118,15 +111,26 @@ def by_definition(
         second = np.einsum(
             "mnd,mne->mde", (weights * c[0])[..., None] * difference, difference, optimize=True
         )
+    if what == "lines":
+        a, coefficients = lines
+        z = np.concatenate([np.ones_like(difference[..., :1]), -difference], axis=2)
+        slopes = -np.where(empty[:, None], 0, weights * log_slope(r)) * shrink[:, None] ** 2
+        residual = c[1:] - c[0] * np.einsum("mzp,mnz->mpn", coefficients, z)
+        leaning = np.einsum("mz,mnz->mn", a, z)
+        ends = np.concatenate([(c[0] * leaning)[:, None], residual], axis=1)
+        by_feature = np.einsum("mn,mnd,mcn->mdc", slopes * leaning, (difference / h) ** 2, ends)
     return PairSums(values, by_feature, second, top)
 
 
 def assert_same(sums, expected, tolerance):
-    """Equal log mass, and equal means over the weights; an error is relative to the spread of what is averaged."""
+    """Equal log mass, and equal means over the weights, to a part of the spread of what is averaged."""
     empty = np.isneginf(expected.log_scale)
     np.testing.assert_array_equal(np.isneginf(sums.log_scale), empty)
     mass, expected_mass = sums.values[:, 0], expected.values[:, 0]
     some = expected_mass > 0
+    assert (mass[~some] == 0).all()
+    if not some.any():
+        return
     log_mass = np.log(mass[some]) + np.where(empty, 0, sums.log_scale)[some]
     expected_log_mass = np.log(expected_mass[some]) + np.where(empty, 0, expected.log_scale)[some]
     np.testing.assert_allclose(log_mass, expected_log_mass, rtol=tolerance, atol=tolerance)
@@ -147,8 +151,9 @@ def problem(n, m, d, dtype=np.float64, seed=0, columns=3, zeros=True):
     return query, points, weight * np.concatenate([np.ones((1, n)), random.normal(size=(columns - 1, n))])
 
 
-@pytest.mark.parametrize("dtype", [np.float64, np.float32])
-@pytest.mark.parametrize("d", [1, 2, 3, 8])
+@pytest.mark.parametrize(
+    ("d", "dtype"), [(1, np.float64), (2, np.float64), (3, np.float32), (8, np.float64), (8, np.float32)]
+)
 @pytest.mark.parametrize("name", FORMULAS)
 def test_definition(name, d, dtype):
     query, points, columns = problem(n=300, m=45, d=d, dtype=dtype)
@@ -156,14 +161,21 @@ def test_definition(name, d, dtype):
     scale = np.random.default_rng(1).uniform(0.6, 1.7, len(query))
     tolerance = 1e-11 if dtype == np.float64 else 3e-4 if name in COMPACT else 2e-5
     columns = columns.astype(dtype)
-    for what in WHAT:
-        for power in (1, 2) if what in ("values", "moments") else (1,):
-            for query_scale in (None, scale):
-                arguments = {"what": what, "power": power, "query_scale": query_scale}
-                expected = by_definition(query, points, columns, name, h, **arguments)
-                for sums in (compiled_sums, blocked_sums):
-                    result = sums(query, points, columns, KERNELS[name], h, **arguments)
-                    assert_same(result, expected, 1e-11 if sums is blocked_sums else tolerance)
+    random = np.random.default_rng(2)
+    lines = random.normal(size=(len(query), 1 + d)), random.normal(size=(len(query), 1 + d, 2))
+    for what in (*WHAT, "lines"):
+        for power, query_scale in ((1, scale), (1, None) if what == "bandwidth" else (2, None)):
+            if power == 2 and what in ("position", "lines"):
+                continue
+            arguments = {"what": what, "power": power, "query_scale": query_scale}
+            if what == "lines":
+                arguments["lines"] = lines
+            expected = by_definition(query, points, columns, name, h, **arguments)
+            result = pair_sums(query, points, columns, KERNELS[name], h, **arguments)
+            assert_same(result, expected, tolerance)
+            if dtype == np.float64:
+                result = blocked_sums(query, points, columns, KERNELS[name], h, **arguments)
+                assert_same(result, expected, 1e-11)
 
 
 @pytest.mark.parametrize("what", WHAT)
@@ -176,7 +188,7 @@ def test_exclude_self(name, what):
         h = np.full(d, 0.3)
         arguments = {"what": what, "exclude_self": True, "query_scale": scale}
         expected = by_definition(points, points, columns, name, h, **arguments)
-        for sums in (compiled_sums, blocked_sums):
+        for sums in (pair_sums, blocked_sums):
             assert_same(sums(points, points, columns, KERNELS[name], h, **arguments), expected, 1e-11)
 
 
@@ -190,25 +202,25 @@ def test_sorted_in_one_dimension(name, dtype):
         for what, power in (("values", 1), ("values", 2), ("bandwidth", 1)):
             arguments = {"what": what, "power": power}
             expected = by_definition(query, points, columns, name, np.array([h]), **arguments)
-            result = compiled_sums(query, points, columns, KERNELS[name], np.array([h]), **arguments)
-            # Only the Gaussian is not sorted and computes in float32; where it matters is scaled by 1/h.
-            exact = dtype == np.float64 or "gauss" not in name and name != "without half"
-            assert_same(result, expected, 1e-9 if exact else 2e-2 if h < 0.1 else 2e-5)
+            result = pair_sums(query, points, columns, KERNELS[name], np.array([h]), **arguments)
+            # Tiles of float32 compute in float32: coordinates over h have its relative rounding.
+            double = dtype == np.float64 or name not in ("gaussian", "without half")
+            assert_same(result, expected, 1e-9 if double else 2e-2 if h < 0.1 else 2e-5)
 
 
 @pytest.mark.parametrize("what", WHAT)
-@pytest.mark.parametrize("name", FORMULAS)
-@pytest.mark.parametrize("bandwidth", [1e-2, 0.3, 7.0, 1e3])
+@pytest.mark.parametrize("name", ["gaussian", "exponential", "matern32", "matern52", "tricube", "boxcar"])
+@pytest.mark.parametrize("bandwidth", [1e-2, 0.3, 1e3])
 def test_far_tiles_do_not_count(name, what, bandwidth):
     """Clusters far apart: some tiles are skipped, some must not be."""
     random = np.random.default_rng(3)
     centres = 40 * random.normal(size=(9, 2))
-    points = centres[random.integers(0, 9, 3000)] + random.normal(size=(3000, 2))
-    query = np.concatenate([points[:150:3] + 0.01, centres + 0.1, 200 * random.normal(size=(30, 2))])
-    columns = np.stack([random.random(3000), random.normal(size=3000)])
+    points = centres[random.integers(0, 9, 1500)] + random.normal(size=(1500, 2))
+    query = np.concatenate([points[:150:3] + 0.01, centres + 0.1, 200 * random.normal(size=(20, 2))])
+    columns = np.stack([random.random(1500), random.normal(size=1500)])
     columns[1] *= columns[0]
     expected = by_definition(query, points, columns, name, np.full(2, bandwidth), what=what)
-    result = compiled_sums(query, points, columns, KERNELS[name], np.full(2, bandwidth), what=what)
+    result = pair_sums(query, points, columns, KERNELS[name], np.full(2, bandwidth), what=what)
     # log κ of a pair u away is rounded to u · 2⁻⁵³, in the definition as here.
     assert_same(result, expected, 1e-11 if bandwidth > 0.1 else 1e-7)
 
@@ -226,8 +238,8 @@ def test_underflow_gives_the_nearest_point(name, reach, dtype):
     value = random.normal(size=len(points))
     columns = np.stack([np.full(len(points), 0.5), 0.5 * value]).astype(dtype)
     h = np.full(2, distance / reach)
-    rounding = 1e-9 if dtype == np.float64 else 1e-5
-    for sums in (compiled_sums, blocked_sums):
+    rounding = 1e-9 if dtype == np.float64 else 3e-5
+    for sums in (pair_sums, blocked_sums):
         result = sums(query, points.astype(dtype), columns, KERNELS[name], h)
         mean = result.values[:, 1] / result.values[:, 0]
         np.testing.assert_allclose(mean, value[nearest], rtol=1e-6 if dtype == np.float32 else 1e-13)
@@ -247,16 +259,16 @@ def test_derivatives_and_moments_under_underflow(name, what):
     query, points, columns = problem(n=300, m=20, d=2)
     query = query + 1e3
     expected = by_definition(query, points, columns, name, np.full(2, 0.9), what=what)
-    for sums in (compiled_sums, blocked_sums):
+    for sums in (pair_sums, blocked_sums):
         result = sums(query, points, columns, KERNELS[name], np.full(2, 0.9), what=what)
         assert_same(result, expected, 1e-8)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     seed=st.integers(0, 2**32 - 1),
-    n=st.integers(1, 600),
-    m=st.integers(0, 70),
+    n=st.integers(2, 600),
+    m=st.integers(1, 70),
     d=st.sampled_from([1, 2, 3, 8]),
     name=st.sampled_from(list(FORMULAS)),
     scale=st.floats(-2.0, 2.0),
@@ -280,7 +292,7 @@ def test_compiled_is_blocked(seed, n, m, d, name, scale, lattice, what, power, e
     }
     h = np.full(d, 10.0**scale * np.pi / 3)
     expected = blocked_sums(query, points, columns, KERNELS[name], h, **arguments)
-    assert_same(compiled_sums(query, points, columns, KERNELS[name], h, **arguments), expected, 1e-8)
+    assert_same(pair_sums(query, points, columns, KERNELS[name], h, **arguments), expected, 1e-8)
 
 
 @pytest.mark.parametrize("what", WHAT)
@@ -288,7 +300,7 @@ def test_compiled_is_blocked(seed, n, m, d, name, scale, lattice, what, power, e
 def test_few_points(name, what):
     query, points, columns = problem(n=1, m=5, d=2, zeros=False)
     h = np.ones(2)
-    for sums in (compiled_sums, blocked_sums):
+    for sums in (pair_sums, blocked_sums):
         result = sums(query, points, columns, KERNELS[name], h, what=what)
         assert_same(result, by_definition(query, points, columns, name, h, what=what), 1e-12)
         nobody = sums(query[:0], points, columns, KERNELS[name], h, what=what)
@@ -309,7 +321,7 @@ def test_an_infinite_bandwidth_leaves_a_feature_out(name, what):
     query, points, columns = problem(n=300, m=40, d=3)
     h = np.array([0.5, np.inf, 0.8])
     without = by_definition(query[:, ::2], points[:, ::2], columns, name, h[::2], what=what)
-    for sums in (compiled_sums, blocked_sums):
+    for sums in (pair_sums, blocked_sums):
         result = sums(query, points, columns, KERNELS[name], h, what=what)
         if what in ("bandwidth", "position"):
             assert (result.by_feature[:, 1] == 0).all()
@@ -324,20 +336,18 @@ def test_read_only_arrays():
     for array in (query, points, columns, h, scale):
         array.flags.writeable = False
     for what in WHAT:
-        for sums in (compiled_sums, blocked_sums):
+        for sums in (pair_sums, blocked_sums):
             result = sums(query, points, columns, KERNELS["gaussian"], h, what=what, query_scale=scale)
             assert_same(result, by_definition(query, points, columns, "gaussian", h, what=what), 1e-11)
 
 
-def test_other_kernels_go_through_blocks(monkeypatch):
+def test_kernels_of_the_algebra(monkeypatch):
     query, points, columns = problem(n=50, m=9, d=1)
     h = np.ones(1)
     kernel = (Periodic(0.7, 0.4) * Gaussian(2.0) + 0.5 * RationalQuadratic(1.0, 0.5)).double()
-    arguments = ("values", 1, None, False)
-    assert dispatch.pair_sums(query, points, columns, kernel, h, *arguments) is None
     r = torch.tensor(np.abs(query - points.T))
     expected = kernel(r).detach().numpy() @ columns.T
-    result = compiled_sums(query, points, columns, kernel, h)
+    result = pair_sums(query, points, columns, kernel, h)
     np.testing.assert_allclose(
         result.values * np.exp(result.log_scale)[:, None], expected, rtol=1e-11, atol=1e-12
     )

@@ -1,6 +1,7 @@
 """Checks of what users pass to the estimators, and the names they may use; every message is one line."""
 
 import copy
+import textwrap
 from numbers import Integral, Real
 from typing import Any
 
@@ -42,11 +43,13 @@ def fixed_kernel(kernel: str | Kernel) -> Kernel:
         kernel = KERNELS[kernel]()
     if not isinstance(kernel, Kernel):
         raise InputError(
-            f"kernel is {kernel!r}: accepted are {', '.join(sorted(KERNELS))}, "
+            f"kernel is {_shown(kernel)}: accepted are {', '.join(sorted(KERNELS))}, "
             "or a kernel of nadaraya.kernels"
         )
     if not kernel.symmetric or kernel.batch_shape:
-        raise InputError(f"kernel is {kernel!r}: accepted are symmetric kernels without heads of their own")
+        raise InputError(
+            f"kernel is {_shown(kernel)}: accepted are symmetric kernels without heads of their own"
+        )
     return copy.deepcopy(kernel).to("cpu", torch.float64).requires_grad_(False)
 
 
@@ -62,7 +65,7 @@ def given_bandwidth(bandwidth: Any, num_features: int) -> NDArray[np.float64]:
             f"bandwidth has shape {array.shape}: accepted are a number, or ({num_features},), one a feature"
         )
     if not ((array > 0) & np.isfinite(array)).all():
-        raise InputError(f"bandwidth is {array.tolist()}: accepted are positive finite numbers")
+        raise InputError(f"bandwidth is {_shown(array.tolist())}: accepted are positive finite numbers")
     return np.broadcast_to(array, (num_features,)).copy()
 
 
@@ -74,7 +77,7 @@ def weights_of(sample_weight: ArrayLike | None, n: int) -> NDArray[np.float64]:
     """
     if sample_weight is None:
         return np.ones(n)
-    weight = number_array("sample_weight", sample_weight)
+    weight = number_array("sample_weight", sample_weight).copy()
     if weight.shape == ():
         weight = np.full(n, float(weight))
     if weight.shape != (n,):
@@ -97,7 +100,7 @@ def whole_number(name: str, value: Any, least: int = 1, most: int | None = None)
     whole = isinstance(value, Integral) and not isinstance(value, bool)
     if not whole or value < least or (most is not None and value > most):
         upper = "" if most is None else f" to {most}"
-        raise InputError(f"{name} is {value!r}: accepted are whole numbers from {least}{upper}")
+        raise InputError(f"{name} is {_shown(value)}: accepted are whole numbers from {least}{upper}")
     return int(value)
 
 
@@ -108,7 +111,7 @@ def fraction(name: str, value: Any) -> float:
         InputError: otherwise.
     """
     if isinstance(value, bool) or not isinstance(value, Real) or not 0 < float(value) < 1:
-        raise InputError(f"{name} is {value!r}: accepted are numbers between 0 and 1")
+        raise InputError(f"{name} is {_shown(value)}: accepted are numbers between 0 and 1")
     return float(value)
 
 
@@ -122,8 +125,8 @@ def torch_device(device: str | torch.device | None) -> torch.device | None:
         return None
     try:
         chosen = torch.device(device)
-        torch.empty(0, device=chosen)
-    except (RuntimeError, AssertionError, TypeError) as error:
+        torch.zeros(1, device=chosen).item()
+    except (RuntimeError, AssertionError, TypeError, NotImplementedError) as error:
         raise InputError(
             f"device is {device!r}: accepted are the devices PyTorch has here, such as 'cpu' or 'cuda'"
         ) from error
@@ -139,4 +142,9 @@ def number_array(name: str, value: ArrayLike) -> NDArray[np.float64]:
     try:
         return np.asarray(value, dtype=np.float64)
     except (TypeError, ValueError) as error:
-        raise InputError(f"{name} is {value!r}: accepted are numbers") from error
+        raise InputError(f"{name} is {_shown(value)}: accepted are numbers") from error
+
+
+def _shown(value: Any) -> str:
+    """What was given, on one line of at most 200 characters."""
+    return textwrap.shorten(repr(value), 200, placeholder=" …")

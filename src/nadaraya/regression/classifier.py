@@ -116,7 +116,7 @@ class NadarayaWatsonClassifier(ClassifierMixin, BaseEstimator):
             ratios=True,
             report=self._report if self.verbose else None,
         )
-        probability = np.clip(local_fit(sums, 0, self.bandwidth_).mean + self._prior, 0.0, 1.0)
+        probability = np.clip(local_fit(sums, 0, self._sample.spread).mean + self._prior, 0.0, 1.0)
         probability /= probability.sum(axis=1, keepdims=True)
         return probability.astype(self.X_.dtype, copy=False)
 

@@ -95,11 +95,11 @@ class Regression:
         )
         if self.degree == 0:
             moments = sums(what="bandwidth")
-            fit = local_fit(moments, 0, bandwidth)
+            fit = local_fit(moments, 0, self.sample.spread)
             changes = moments.by_feature.copy()
             changes[:, :, 1:] -= fit.mean[:, None] * changes[:, :, :1]
             return fit, changes / fit.mass[:, None, None]
-        fit = local_fit(sums(what="moments"), 1, bandwidth)
+        fit = local_fit(sums(what="moments"), 1, self.sample.spread)
         assert fit.slope is not None
         coefficients = np.concatenate([fit.mean[:, None], fit.slope], axis=1)
         changes = sums(what="lines", lines=(fit.row, coefficients)).by_feature
@@ -149,9 +149,10 @@ def loo_likelihood(sample: Sample, weight: Array, kernel: Kernel) -> Criterion:
         if np.isneginf(sums.log_scale[weight > 0]).any():
             # A point alone in a compact support has likelihood zero; smaller bandwidths are no better.
             return 1e10 - float(log_bandwidth.sum()), -np.ones(len(log_bandwidth))
-        share = weight / weight.sum()
-        log_mass = np.log(sums.values[:, 0]) + sums.log_scale
-        by_bandwidth = sums.by_feature[:, :, 0] / sums.values[:, :1]
+        counted = weight > 0
+        share = weight[counted] / weight.sum()
+        log_mass = np.log(sums.values[counted, 0]) + sums.log_scale[counted]
+        by_bandwidth = sums.by_feature[counted, :, 0] / sums.values[counted, :1]
         varies = np.isfinite(log_bandwidth)
         return float(log_bandwidth[varies].sum() - share @ log_mass), varies - share @ by_bandwidth
 

@@ -143,7 +143,7 @@ def _log_integral(kernel: Kernel, dimension: int) -> float:
     radial = radial_moment(kernel, dimension - 1)
     if not math.isfinite(radial):
         raise InputError(
-            f"kernel {kernel!r} does not fall to zero: a density needs one with a finite integral"
+            f"kernel {kernel!r} has no finite integral in {dimension} dimensions: a density needs one"
         )
     surface = math.log(2.0) + dimension / 2 * math.log(math.pi) - math.lgamma(dimension / 2)
     return surface + math.log(radial)

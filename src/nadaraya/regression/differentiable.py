@@ -39,6 +39,7 @@ class DifferentiableCriterion:
 
         self._is_loo = criterion == "loo"
         self._x, self._y = tensor(sample.x), tensor(regression.targets)
+        self._spread = tensor(sample.spread)
         self._log_weight = tensor(sample.weight).log()
         scale = regression.query_scale
         self._shrink = None if scale is None else tensor(1.0 / scale)
@@ -114,12 +115,15 @@ class DifferentiableCriterion:
             )
         weights = logits.softmax(dim=1)
         if self._degree:
-            weights = _line_weights(weights, points - z[:, None])
+            weights = _line_weights(weights, (self._x - self._x[rows, None]) / self._spread)
         return weights @ self._y, weights[own - rows.start, own]
 
 
 def _line_weights(weights: Tensor, offsets: Tensor) -> Tensor:
-    """Weights (b, n) of a local mean as those of a local line's value at the query; offsets (b, n, d)."""
+    """Weights (b, n) of a local mean as those of a local line's value at the query; offsets (b, n, d).
+
+    In units of the spread, as in `local_fit`, where a line that points do not determine is the flattest.
+    """
     design = torch.cat([torch.ones_like(offsets[..., :1]), offsets], dim=-1)
     weighted = weights[..., None] * design
     moments = weighted.transpose(1, 2) @ design

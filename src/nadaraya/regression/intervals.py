@@ -77,7 +77,9 @@ class Noise:
     @classmethod
     def of(cls, view: View, columns: Array, weight: Array) -> "Noise":
         """From the targets (p, n) less their mean, and the sample weights (n,)."""
-        fit = local_fit(view.sums(None, columns, what=what_to_sum(view.degree)), view.degree, view.bandwidth)
+        fit = local_fit(
+            view.sums(None, columns, what=what_to_sum(view.degree)), view.degree, view.sample.spread
+        )
         squares = fit.combine_squares(view.sums(None, columns[:0], what=what_to_sum(view.degree), power=2))
         own = leverage(view.sample, view.kernel, fit)
         freedom = 1.0 - 2.0 * own + squares
@@ -111,6 +113,7 @@ def pointwise(view: View, X: Array, fit: LocalFit, noise: Noise, level: float) -
         )
         half[:, target] = np.sqrt(fit.combine_squares(squares) * at_points[:, target].max())
     half *= NormalDist().inv_cdf(0.5 + level / 2)
+    half[fit.empty] = np.nan
     return half, half
 
 
@@ -143,6 +146,7 @@ def bootstrap(
         else:
             low, high = np.quantile(deviations, [tail, 1.0 - tail], axis=1)
             below[:, target], above[:, target] = np.maximum(high, 0.0), np.maximum(-low, 0.0)
+    below[fit.empty] = above[fit.empty] = np.nan
     return below, above
 
 

@@ -14,7 +14,7 @@ from nadaraya.regression.sums import PairSums
 
 Array = NDArray[np.floating]
 
-# Directions in which the points near a query spread less than this, relative to the widest, get slope 0.
+# A line is level in directions in which its points vary less than this, relative to their squared offsets.
 _SINGULAR = 1e-12
 
 
@@ -56,7 +56,10 @@ class LocalFit:
             a = self.row[:, 1:]
             total = total - 2 * self.row[:, 0] * np.einsum("md,md->m", a, sums.by_feature[:, :, 0])
             total = total + np.einsum("md,mde,me->m", a, sums.second, a)
-        return total * np.exp(np.where(self.empty, -np.inf, sums.log_scale - 2 * self.log_mass))
+        known = ~self.empty
+        log_factor = np.full(len(known), -np.inf)
+        log_factor[known] = sums.log_scale[known] - 2 * self.log_mass[known]
+        return total * np.exp(log_factor)
 
 
 def what_to_sum(degree: int) -> str:
@@ -64,13 +67,14 @@ def what_to_sum(degree: int) -> str:
     return "moments" if degree else "values"
 
 
-def local_fit(sums: PairSums, degree: int, bandwidth: Array) -> LocalFit:
+def local_fit(sums: PairSums, degree: int, unit: Array) -> LocalFit:
     """Solves for every query.
 
     Args:
         sums: of s, s y_1, …, s y_p; "moments" for degree 1.
         degree: 0 or 1.
-        bandwidth: (d,) h, to solve in units in which the moments compare.
+        unit: (d,) for each feature the difference that counts as one; lines that the points do not determine
+            are the flattest in these units.
 
     Returns:
         The fits; where no point has any weight at all, a mean of NaN.
@@ -82,18 +86,26 @@ def local_fit(sums: PairSums, degree: int, bandwidth: Array) -> LocalFit:
         log_mass = sums.log_scale + np.log(mass)
     if degree == 0:
         return LocalFit(constant, None, np.ones((len(mass), 1)), mass, log_mass)
-    m, d = sums.by_feature.shape[:2]
-    unit = np.where(np.isfinite(bandwidth), bandwidth, 1.0)
-    offset = -sums.by_feature / unit[:, None]  # x_j − x, where the sums have x − x_j
-    moments = np.empty((m, d + 1, d + 1))
-    moments[:, 0, 0] = mass
-    moments[:, 0, 1:] = moments[:, 1:, 0] = offset[:, :, 0]
-    moments[:, 1:, 1:] = sums.second / (unit[:, None] * unit)
-    moments[empty] = 0.0
-    inverse = np.linalg.pinv(moments, rcond=_SINGULAR, hermitian=True)
-    right = np.concatenate([sums.values[:, None, 1:], offset[:, :, 1:]], axis=1)
-    solution = inverse @ right
-    mean = np.where(empty[:, None], constant, solution[:, 0])
-    row = inverse[:, 0] * mass[:, None]
-    row[:, 1:] /= unit
-    return LocalFit(mean, solution[:, 1:] / unit[:, None], row, mass, log_mass)
+    # Sums are of x − x_j; here are offsets x_j − x, about their local mean: nothing is lost for lines far away.
+    share = 1.0 / np.where(mass > 0, mass, 1.0)
+    offsets = -sums.by_feature * share[:, None, None] / unit[:, None]
+    centre, with_targets = offsets[:, :, 0], offsets[:, :, 1:]
+    squares = sums.second * share[:, None, None] / (unit[:, None] * unit)
+    inverse = _pseudo_inverse(
+        squares - centre[:, :, None] * centre[:, None], np.trace(squares, axis1=1, axis2=2)
+    )
+    inverse[empty] = 0.0
+    slope = inverse @ (with_targets - centre[:, :, None] * constant[:, None])
+    tilt = np.einsum("mde,me->md", inverse, centre)
+    row = np.concatenate([1.0 + np.einsum("md,md->m", tilt, centre)[:, None], -tilt / unit], axis=1)
+    mean = constant - np.einsum("md,mdp->mp", centre, slope)
+    return LocalFit(np.where(empty[:, None], constant, mean), slope / unit[:, None], row, mass, log_mass)
+
+
+def _pseudo_inverse(covariance: Array, scale: Array) -> Array:
+    """Inverses (m, d, d), zero along directions whose variance is rounding beside `scale` (m,)."""
+    variances, directions = np.linalg.eigh(covariance)
+    kept = variances > _SINGULAR * scale[:, None]
+    inverse = np.where(kept, 1.0 / np.where(kept, variances, 1.0), 0.0)
+    result: Array = (directions * inverse[:, None, :]) @ directions.transpose(0, 2, 1)
+    return result

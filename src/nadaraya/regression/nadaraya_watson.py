@@ -214,7 +214,7 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):
             n_bootstrap: draws. Default 999.
 
         Returns:
-            lower and upper, each (m,) or (m, p).
+            lower and upper, each (m,) or (m, p); NaN where every weight is zero: nothing is known there.
         """
         query = self._validated(X)
         fraction("level", level)
@@ -238,7 +238,8 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):
 
     def loo_score(self) -> float:
         """The weighted mean squared error of `loo_predictions`, averaged over targets."""
-        errors = (self._targets - self.loo_predictions().reshape(self._targets.shape)) ** 2
+        predictions = self.loo_predictions()
+        errors = (self._targets - predictions.reshape(self._targets.shape)) ** 2
         return float(np.average(errors, axis=0, weights=self.sample_weight_).mean())
 
     def __sklearn_tags__(self) -> Any:
@@ -273,7 +274,7 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):
             ratios=ratios,
             report=self._report if self.verbose else None,
         )
-        return local_fit(sums, self.degree, self.bandwidth_)
+        return local_fit(sums, self.degree, self._sample.spread)
 
     def _prediction(self, fit: LocalFit) -> Array:
         """(m, p) predictions with their centre, and what `empty` asks for."""

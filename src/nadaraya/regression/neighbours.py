@@ -16,9 +16,9 @@ class NeighbourScale:
     """λ(x), the distance from x to its k-th nearest neighbour over that distance's geometric mean at the
     points.
 
-    Features are divided by their standard deviations; points of weight 0 are no neighbours. Where k points
-    coincide with x, the distance is taken to be the smallest positive one that any point has to its k-th
-    neighbour.
+    Features are divided by their standard deviations; points of weight 0 are no neighbours. No distance is
+    less than the smallest positive one that any point has to its k-th neighbour. While a bandwidth is chosen
+    no point is its own neighbour; a later query that coincides with a point has it as the nearest.
 
     Args:
         sample: the points.

@@ -8,6 +8,7 @@ import torch
 from numpy.typing import NDArray
 
 from nadaraya.kernels import Kernel
+from nadaraya.regression.rules import standard_deviations
 from nadaraya.regression.sums import PairSums, pair_sums
 
 Array = NDArray[np.floating]
@@ -24,12 +25,14 @@ class Sample:
         x: (n, d) points less their mean, float32 or float64.
         centre: (d,) that mean, float64.
         weight: (n,) sample weights divided by the largest, float64.
+        spread: (d,) weighted standard deviations of the features, 1 for those that do not vary.
         device: where PyTorch computes.
     """
 
     x: Array
     centre: NDArray[np.float64]
     weight: NDArray[np.float64]
+    spread: NDArray[np.float64]
     device: torch.device | None
 
     @classmethod
@@ -37,7 +40,9 @@ class Sample:
         """Centres points (n, d) and scales their weights (n,), None for equal ones."""
         weight = np.ones(len(X)) if sample_weight is None else np.asarray(sample_weight, np.float64)
         centre = X.mean(axis=0, dtype=np.float64)
-        return cls(_less(X, centre), centre, weight / weight.max(), device)
+        x = _less(X, centre)
+        deviations = standard_deviations(x, weight)
+        return cls(x, centre, weight / weight.max(), np.where(deviations > 0, deviations, 1.0), device)
 
     def sums(
         self,

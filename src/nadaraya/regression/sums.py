@@ -81,6 +81,7 @@ def pair_sums(
     """
     from nadaraya.regression import attention, blocked
 
+    bandwidth = _representable(bandwidth, query, points)
     sigma = attention.gaussian_bandwidth(kernel)
     plain = what == "values" and power == 1 and query_scale is None and not exclude_self
     if device is not None and device.type == "cuda" and ratios and plain and sigma is not None:
@@ -110,3 +111,11 @@ def pair_sums(
         lines=lines,
         device=device or torch.device("cpu"),
     )
+
+
+def _representable(bandwidth: Array, query: Array, points: Array) -> Array:
+    """Bandwidths under which squared distances do not overflow; smaller ones see the nearest point alone."""
+    least = 1e-15 if points.dtype == np.float32 else 1e-150
+    extent = np.abs(points).max(axis=0, initial=0.0)
+    extent = np.maximum(extent, np.abs(query).max(axis=0, initial=0.0))
+    return np.maximum(bandwidth, least * extent.astype(np.float64))

@@ -14,7 +14,7 @@ from numba.extending import intrinsic, overload
 
 from nadaraya.regression.compiled.jit import compiled
 
-# Below these the result is a tiny number instead of 0; callers treat sums so small apart.
+# Below these the result is 0.
 SMALLEST64 = -708.0
 SMALLEST32 = np.float32(-87.0)
 
@@ -74,10 +74,10 @@ _power_of_two: Any = intrinsic(_power_of_two_code)
 
 @compiled(inline="always", fastmath=True)
 def exp64(x: Any) -> Any:
-    """exp(x), float64, x ≤ 0; not below exp(−708)."""
-    x = max(x, SMALLEST64)
-    k = np.rint(x * _PER_LOG2_64)
-    r = (x - k * _LOG2_HIGH64) - k * _LOG2_LOW64
+    """exp(x), float64, x ≤ 0; 0 below exp(−708)."""
+    y = max(x, SMALLEST64)
+    k = np.rint(y * _PER_LOG2_64)
+    r = (y - k * _LOG2_HIGH64) - k * _LOG2_LOW64
     p = _P64[10] + r * _P64[11]
     p = _P64[9] + r * p
     p = _P64[8] + r * p
@@ -89,22 +89,22 @@ def exp64(x: Any) -> Any:
     p = _P64[2] + r * p
     p = _P64[1] + r * p
     p = _P64[0] + r * p
-    return p * _power_of_two(k)
+    return p * _power_of_two(k) * np.float64(x >= SMALLEST64)
 
 
 @compiled(inline="always", fastmath=True)
 def exp32(x: Any) -> Any:
-    """exp(x), float32, x ≤ 0; not below exp(−87)."""
-    x = max(x, SMALLEST32)
-    k = np.rint(x * _PER_LOG2_32)
-    r = (x - k * _LOG2_HIGH32) - k * _LOG2_LOW32
+    """exp(x), float32, x ≤ 0; 0 below exp(−87)."""
+    y = max(x, SMALLEST32)
+    k = np.rint(y * _PER_LOG2_32)
+    r = (y - k * _LOG2_HIGH32) - k * _LOG2_LOW32
     p = _P32[5] + r * _P32[6]
     p = _P32[4] + r * p
     p = _P32[3] + r * p
     p = _P32[2] + r * p
     p = _P32[1] + r * p
     p = _P32[0] + r * p
-    return p * _power_of_two(k)
+    return p * _power_of_two(k) * np.float32(x >= SMALLEST32)
 
 
 def exp_nonpositive(x: float) -> float:

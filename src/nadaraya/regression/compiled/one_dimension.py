@@ -1,4 +1,4 @@
-"""The sums in one dimension, sorted, O(n log n): compact kernels and polynomials times exponentials."""
+"""The sums in one dimension, sorted, O(n log n): Gaussian, compact kernels, polynomial times exponential."""
 
 import math
 from typing import Any
@@ -11,12 +11,14 @@ from nadaraya.regression.compiled.profiles import (
     BOXCAR,
     EPANECHNIKOV,
     EXPONENTIAL,
+    GAUSSIAN,
     MATERN32,
     MATERN52,
     TRICUBE,
     Profile,
 )
 from nadaraya.regression.compiled.sorted import compact_sums, exponential_sums
+from nadaraya.regression.compiled.sorted_gaussian import gaussian_sums
 from nadaraya.regression.sums import PairSums
 
 Array = NDArray[Any]
@@ -34,7 +36,7 @@ _POLYNOMIALS = {
 
 def can_sort(profile: Profile) -> bool:
     """Whether the kernel has a sum over sorted points."""
-    return profile.family in _POLYNOMIALS
+    return profile.family == GAUSSIAN or profile.family in _POLYNOMIALS
 
 
 def pair_sums(
@@ -62,6 +64,17 @@ def pair_sums(
     Returns:
         The sums.
     """
+    q = np.ascontiguousarray(query[:, 0], dtype=np.float64)
+    x = q if query is points else np.ascontiguousarray(points[:, 0], dtype=np.float64)
+    c = np.ascontiguousarray(columns, dtype=np.float64)
+    log_factor = power * profile.log_factor
+    if profile.family == GAUSSIAN:
+        sigma = bandwidth * profile.length / math.sqrt(power)  # κ² has the kernel's form
+        values, slopes, log_scale = gaussian_sums(
+            q, x, c, sigma, exclude_self=exclude_self, derivative=what == "bandwidth"
+        )
+        by_feature = slopes.T.reshape(-1, 1, len(c)).copy()
+        return PairSums(values.T.copy(), by_feature, np.zeros((0, 1, 1)), log_scale + log_factor)
     polynomial_of_kernel, units = _POLYNOMIALS[profile.family]
     coefficients: Array = np.array(polynomial_of_kernel)
     length = bandwidth * profile.length / units
@@ -70,9 +83,6 @@ def pair_sums(
         if not profile.compact:  # (Σ a_k u^k)² exp(−2u) in terms of 2u
             coefficients = coefficients / 2.0 ** np.arange(len(coefficients))
             length /= 2.0
-    q = np.ascontiguousarray(query[:, 0], dtype=np.float64)
-    x = q if query is points else np.ascontiguousarray(points[:, 0], dtype=np.float64)
-    c = np.ascontiguousarray(columns, dtype=np.float64)
 
     def sums(a: Array) -> tuple[Array, Array]:
         if profile.compact:
@@ -81,7 +91,7 @@ def pair_sums(
 
     values, log_scale = sums(coefficients)
     values = values.T.copy()
-    by_feature: Array = np.zeros((0, 1, len(c)))
+    by_feature = np.zeros((0, 1, len(c)))
     if what == "bandwidth":
         derivative, derivative_scale = sums(_by_log_length(coefficients, profile.compact))
         by_feature = (derivative * np.exp(derivative_scale - log_scale)).T[:, None, :].copy()
@@ -91,7 +101,7 @@ def pair_sums(
         log_scale[alone] = -np.inf
         if what == "bandwidth":
             by_feature[alone] = 0.0
-    return PairSums(values, by_feature, np.zeros((0, 1, 1)), log_scale + power * profile.log_factor)
+    return PairSums(values, by_feature, np.zeros((0, 1, 1)), log_scale + log_factor)
 
 
 def _by_log_length(a: Array, compact: bool) -> Array:

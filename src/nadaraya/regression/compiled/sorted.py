@@ -49,7 +49,7 @@ def exponential_sums(
         counts the sums are 0 and log_scale is −inf.
     """
     a = _trimmed(coefficients)
-    line = _sorted_line(query, points, columns, exclude_self)
+    line = sorted_line(query, points, columns, exclude_self)
     binomials = np.array([[math.comb(k, i) for i in range(len(a))] for k in range(len(a))], np.float64)
     sums, log_scale = exponential_sweeps(
         line.query, line.points, line.columns, line.before, int(exclude_self), float(length), a, binomials
@@ -87,7 +87,7 @@ def compact_sums(
         (c, m) float64, exactly 0 where no point is within h.
     """
     kernel = _compact_kernel(float(bandwidth), _trimmed(coefficients))
-    line = _sorted_line(query, points, columns, exclude_self)
+    line = sorted_line(query, points, columns, exclude_self)
     sums = compact_windows(line.query, line.points, line.columns, line.before, int(exclude_self), kernel)
     return line.in_given_order(sums)
 
@@ -119,7 +119,7 @@ class _Line(NamedTuple):
         return out
 
 
-def _sorted_line(query: Array, points: Array, columns: Array, exclude_self: bool) -> _Line:
+def sorted_line(query: Array, points: Array, columns: Array, exclude_self: bool) -> _Line:
     order = _ascending_order(points)
     x, c = _taken(points, order), _taken(columns, order)
     if exclude_self:

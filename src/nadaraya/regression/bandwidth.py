@@ -129,7 +129,9 @@ def _select_with_kernel(
     if select_bandwidth:
         function = _of_varying(function, varies, len(logs))
         start = np.concatenate([first[varies], start])
-    selection = select(criterion, function, start, search.n_starts, search.generator, search.report)
+    selection = select(
+        criterion, function, start, search.n_starts, search.generator, search.report, keep_first=True
+    )
     best = selection.starts[0].end
     kernel.cpu().requires_grad_(False)
     tail = torch.tensor(np.log(best[len(best) - len(logs) :]))

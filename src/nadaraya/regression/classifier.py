@@ -29,9 +29,9 @@ class NadarayaWatsonClassifier(ClassifierMixin, BaseEstimator):
         kernel: as in `NadarayaWatson`. Default "gaussian".
         bandwidth: a positive number, or (d,), one a feature; "scott" or "silverman", rules of thumb; or
             "loo", the bandwidths with the least leave-one-out Brier score. Default "scott".
-        n_starts: runs of the optimiser from different starts. Default 3.
+        n_starts: runs of the optimiser, from the best of a scan of common multiples. Default 3.
         device: where PyTorch computes; default None, the fastest way on the CPU.
-        random_state: seed or generator of the starts beyond the third. Default None.
+        random_state: seed or generator of the starts beyond the twelfth. Default None.
         verbose: 1 prints a line for each run of the optimiser and progress of long predictions. Default 0.
 
     Attributes:

@@ -12,12 +12,9 @@ from torch import Tensor, nn
 
 from nadaraya.regression.blocked import distances, rows_of_a_block
 from nadaraya.regression.criteria import Regression, aic_of_fit, loo_of_errors, target_scale
+from nadaraya.regression.local import pseudo_inverse
 
 Array = NDArray[np.floating]
-
-# Added to the diagonal of a moment matrix, relative to its weight: lines through too few points stay
-# solvable.
-_RIDGE = 1e-10
 
 
 class DifferentiableCriterion:
@@ -124,12 +121,14 @@ def _line_weights(weights: Tensor, offsets: Tensor) -> Tensor:
 
     In units of the spread, as in `local_fit`, where a line that points do not determine is the flattest.
     """
-    design = torch.cat([torch.ones_like(offsets[..., :1]), offsets], dim=-1)
-    weighted = weights[..., None] * design
-    moments = weighted.transpose(1, 2) @ design
-    ridge = _RIDGE * torch.eye(design.shape[-1], dtype=design.dtype, device=design.device)
-    ridge[0, 0] = 0.0
-    first = torch.zeros_like(design[:, 0])
-    first[:, 0] = 1.0
-    row = torch.linalg.solve(moments + ridge, first)
-    return (weighted @ row[..., None])[..., 0]
+    centre = weights[:, None] @ offsets  # (b, 1, d)
+    about_centre = offsets - centre
+    covariance = (weights[..., None] * about_centre).transpose(1, 2) @ about_centre
+    squares = (weights[..., None] * offsets.square()).sum(dim=(1, 2))
+    known = torch.from_numpy(
+        pseudo_inverse(covariance.detach().cpu().numpy(), squares.detach().cpu().numpy())
+    )
+    known = known.to(covariance.device)
+    # One Newton step leaves the inverse as it is and gives it its derivative −S⁺ dS S⁺.
+    inverse = 2 * known - known @ covariance @ known
+    return weights * (1 - about_centre @ inverse @ centre.transpose(1, 2))[..., 0]

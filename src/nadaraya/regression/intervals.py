@@ -77,10 +77,9 @@ class Noise:
     @classmethod
     def of(cls, view: View, columns: Array, weight: Array) -> "Noise":
         """From the targets (p, n) less their mean, and the sample weights (n,)."""
-        fit = local_fit(
-            view.sums(None, columns, what=what_to_sum(view.degree)), view.degree, view.sample.spread
-        )
-        squares = fit.combine_squares(view.sums(None, columns[:0], what=what_to_sum(view.degree), power=2))
+        what = what_to_sum(view.degree)
+        fit = local_fit(view.sums(None, columns, what=what), view.degree, view.sample.spread)
+        squares = fit.combine_squares(view.sums(None, columns[:0], what=what, power=2))
         own = leverage(view.sample, view.kernel, fit)
         freedom = 1.0 - 2.0 * own + squares
         informative = (weight > 0) & ~fit.empty & (freedom > _LEAST_FREEDOM)

@@ -86,12 +86,12 @@ def local_fit(sums: PairSums, degree: int, unit: Array) -> LocalFit:
         log_mass = sums.log_scale + np.log(mass)
     if degree == 0:
         return LocalFit(constant, None, np.ones((len(mass), 1)), mass, log_mass)
-    # Sums are of x − x_j; here are offsets x_j − x, about their local mean: nothing is lost for lines far away.
+    # Sums are of x − x_j; a line has offsets x_j − x, here about their local mean.
     share = 1.0 / np.where(mass > 0, mass, 1.0)
     offsets = -sums.by_feature * share[:, None, None] / unit[:, None]
     centre, with_targets = offsets[:, :, 0], offsets[:, :, 1:]
     squares = sums.second * share[:, None, None] / (unit[:, None] * unit)
-    inverse = _pseudo_inverse(
+    inverse = pseudo_inverse(
         squares - centre[:, :, None] * centre[:, None], np.trace(squares, axis1=1, axis2=2)
     )
     inverse[empty] = 0.0
@@ -102,7 +102,7 @@ def local_fit(sums: PairSums, degree: int, unit: Array) -> LocalFit:
     return LocalFit(np.where(empty[:, None], constant, mean), slope / unit[:, None], row, mass, log_mass)
 
 
-def _pseudo_inverse(covariance: Array, scale: Array) -> Array:
+def pseudo_inverse(covariance: Array, scale: Array) -> Array:
     """Inverses (m, d, d), zero along directions whose variance is rounding beside `scale` (m,)."""
     variances, directions = np.linalg.eigh(covariance)
     kept = variances > _SINGULAR * scale[:, None]

@@ -53,13 +53,13 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):
             geometric mean at the points. Default None.
         fit_kernel: also choose the kernel's own parameters, by the criterion of `bandwidth`, "loo" if that is
             none. Default False.
-        n_starts: runs of the optimiser from different starts. Default 3.
+        n_starts: runs of the optimiser, from the best of a scan of common multiples. Default 3.
         empty: the prediction where every weight is exactly zero, as compact kernels have it far from all
             points: the "nearest" point's target, the weighted "mean" of the targets, "nan", or an "error".
             Weights that merely underflow are no such case: the prediction is then their limit, the nearest
             point's. Default "nearest".
         device: where PyTorch computes, "cuda" for a GPU. Default None: the fastest way on the CPU.
-        random_state: seed or generator, for starts beyond the third and for the bootstrap. Default None.
+        random_state: seed or generator, for starts beyond the twelfth and for the bootstrap. Default None.
         verbose: 1 prints a line for each run of the optimiser and progress of long predictions. Default 0.
 
     Attributes:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import minimize
+from threadpoolctl import threadpool_limits
 
 from nadaraya.regression.criteria import Criterion
 
@@ -14,8 +15,9 @@ Array = NDArray[np.floating]
 # How far from the rule of thumb a bandwidth may go: down to almost no neighbour, up to where a feature plays
 # no part.
 _LEAST, _GREATEST = 1e-5, 1e4
-# Later starts, as multiples of the first.
-_STARTS = (1.0, 1 / 3, 3.0)
+# Multiples of `first`, in logarithms, that are looked at before any descent: a criterion may have several
+# valleys, as with seasons, and no descent from a wide window finds the narrow ones.
+_SCAN = np.log(2.0) * np.arange(-8, 4)
 
 
 @dataclass(frozen=True)
@@ -51,13 +53,14 @@ def select(
     num_starts: int,
     generator: np.random.RandomState,
     report: Callable[[str], None] | None = None,
+    keep_first: bool = False,
 ) -> Selection:
     """Minimises a criterion over positive numbers, in their logarithms, by L-BFGS-B.
 
-    The first start is `first`, the second and third a third and three times of it, further ones random
-    multiples, each its own for every number. A criterion that does not depend smoothly on its arguments (its
-    gradient vanishes
-    at every start: the boxcar) is minimised by the simplex method of Nelder and Mead.
+    A scan of common multiples of `first` gives the starts: its minima, best first, then its other points.
+    Starts beyond the scan are random, each number with a factor of its own. A criterion that does not depend
+    smoothly on its arguments (its gradient vanishes: the boxcar) is minimised by the simplex method of Nelder
+    and Mead.
 
     Args:
         name: of the criterion.
@@ -66,42 +69,54 @@ def select(
         num_starts: how many runs.
         generator: of the random starts.
         report: called with a line after each run.
+        keep_first: `first` is the user's own and is the first start.
 
     Returns:
         The runs, best first.
     """
     first = np.asarray(first, np.float64)
     bounds = np.log(np.stack([first * _LEAST, first * _GREATEST], axis=1))
-    runs = []
-    for number in range(num_starts):
-        factor = (
-            _STARTS[number] if number < len(_STARTS) else np.exp(1.2 * generator.standard_normal(len(first)))
-        )
-        start = np.clip(np.log(first * factor), *bounds.T)
-        smooth = np.any(criterion(start)[1] != 0)
-        if smooth:
-            found = minimize(
-                criterion,
-                start,
-                jac=True,
-                method="L-BFGS-B",
-                bounds=bounds,
-                options={"maxfun": 150, "ftol": 1e-10},
-            )
-        else:
-            found = minimize(
-                lambda arguments: criterion(arguments)[0],
-                start,
-                method="Nelder-Mead",
-                bounds=bounds,
-                options={"maxfev": 200 * len(first), "xatol": 1e-3, "fatol": 1e-6},
-            )
-        runs.append(Start(np.exp(start), np.exp(found.x), float(found.fun), int(found.nfev)))
-        if report is not None:
-            ends = ", ".join(f"{value:.4g}" for value in runs[-1].end)
-            report(
-                f"start {number + 1} of {num_starts}: {name} {found.fun:.6g} at {ends} "
-                f"({found.nfev} evaluations)"
-            )
+    runs: list[Start] = []
+    # Vectors this short gain nothing from BLAS's threads, which would wait for cores that the sums use.
+    with threadpool_limits(1, "blas"):
+        for start in _starts(criterion, np.log(first), num_starts, generator, keep_first):
+            runs.append(_run(criterion, np.clip(start, *bounds.T), bounds))
+            if report is not None:
+                ends = ", ".join(f"{value:.4g}" for value in runs[-1].end)
+                report(
+                    f"start {len(runs)} of {num_starts}: {name} {runs[-1].score:.6g} at {ends} "
+                    f"({runs[-1].evaluations} evaluations)"
+                )
     runs.sort(key=lambda run: run.score)
     return Selection(name, runs[0].score, tuple(runs))
+
+
+def _starts(
+    criterion: Criterion, first: Array, num_starts: int, generator: np.random.RandomState, keep_first: bool
+) -> list[Array]:
+    """Logarithms (k,) from which to descend."""
+    if keep_first and num_starts == 1:
+        return [first]
+    scores = np.array([criterion(first + shift)[0] for shift in _SCAN])
+    padded = np.concatenate([[np.inf], scores, [np.inf]])
+    is_minimum = (scores <= padded[:-2]) & (scores <= padded[2:])
+    # Wider first among equals: where nothing tells bandwidths apart, the smoothest fit.
+    ranked = np.lexsort([-_SCAN, scores, ~is_minimum])
+    starts = [first + _SCAN[place] for place in ranked]
+    if keep_first:
+        starts.insert(0, first)
+    while len(starts) < num_starts:
+        starts.append(first + 1.2 * generator.standard_normal(len(first)))
+    return starts[:num_starts]
+
+
+def _run(criterion: Criterion, start: Array, bounds: Array) -> Start:
+    if np.any(criterion(start)[1] != 0):
+        options = {"maxfun": 150, "ftol": 1e-10}
+        found = minimize(criterion, start, jac=True, method="L-BFGS-B", bounds=bounds, options=options)
+    else:
+        options = {"maxfev": 200 * len(start), "xatol": 1e-3, "fatol": 1e-6}
+        found = minimize(
+            lambda x: criterion(x)[0], start, method="Nelder-Mead", bounds=bounds, options=options
+        )
+    return Start(np.exp(start), np.exp(found.x), float(criterion(found.x)[0]), int(found.nfev))

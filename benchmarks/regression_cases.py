@@ -28,7 +28,7 @@ STATSMODELS = "statsmodels KernelReg, cv_ls"
 _BLOCK = 2**21
 # Bandwidth of the sums in one dimension, in standard deviations of x.
 LINE_BANDWIDTH = 0.01
-LINE_KERNELS = ("exponential", "matern32", "epanechnikov", "tricube", "boxcar")
+LINE_KERNELS = ("gaussian", "exponential", "matern32", "epanechnikov", "tricube", "boxcar")
 # κ(r), written once more for the check.
 _KAPPA: dict[str, Callable[[Array], Array]] = {
     "gaussian": lambda r: np.exp(-0.5 * r**2),

@@ -74,6 +74,7 @@ def select(
     Returns:
         The runs, best first.
     """
+    criterion = _remembered(criterion)
     first = np.asarray(first, np.float64)
     bounds = np.log(np.stack([first * _LEAST, first * _GREATEST], axis=1))
     runs: list[Start] = []
@@ -89,6 +90,20 @@ def select(
                 )
     runs.sort(key=lambda run: run.score)
     return Selection(name, runs[0].score, tuple(runs))
+
+
+def _remembered(criterion: Criterion) -> Criterion:
+    """The criterion, evaluated once at each place: descents begin where the scan has been."""
+    known: dict[bytes, tuple[float, Array]] = {}
+
+    def remembered(arguments: Array) -> tuple[float, Array]:
+        place = np.asarray(arguments).tobytes()
+        if place not in known:
+            known[place] = criterion(arguments)
+        value, gradient = known[place]
+        return value, gradient.copy()
+
+    return remembered
 
 
 def _starts(

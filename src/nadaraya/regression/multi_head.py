@@ -27,8 +27,8 @@ class MultiHeadKernelRegression(RegressorMixin, BaseEstimator):
     options; document A's procedure to the letter is `n_splits=1, average=0`.
 
     With one point held out a wide head sees the target it must predict: it gives (Σ y − y_i) / (n − 1), and a
-    factor near −n turns that into y_i. Long training with `hold_out=1` and several heads can find this way to a
-    small loss and a bad fit; hiding more, `hold_out=0.1` say, closes it.
+    factor near −n turns that into y_i. Long training with `hold_out=1` and several heads can find this way to
+    a small loss and a bad fit; hiding more, `hold_out=0.1` say, closes it.
 
     With the default kernel f is multi-head attention: queries x and keys x_i, the same for every head, values
     y_i, and outputs combined by u. In tensors of shapes (m, d), (n, d), (n, 1), (H,) and (H,)::

@@ -220,6 +220,9 @@ def main() -> None:
                     write_json(out / "tests.json", count_tests(report))
                 print(f"== {step.name}: {step.status}, {step.seconds:.0f} s", flush=True)
         except KeyboardInterrupt:
+            for step in steps:
+                if step.status == "running":  # the signal came before its process was there, or after it
+                    step.status = "interrupted"
             print(f"interrupted; {out / 'summary.md'} has what was done", file=sys.stderr)
             sys.exit(130)
         finally:

@@ -21,13 +21,13 @@ LEAVE_ONE_OUT = "leave-one-out leaves a point out with its whole weight, not one
 
 def expected_failures(estimator):
     """Where a weight of 2 is not the same as two points, by the definition of what is computed."""
+    if estimator.bandwidth == "loo":
+        return dict.fromkeys(WEIGHTS, LEAVE_ONE_OUT)
     if not isinstance(estimator, NadarayaWatson):
         return {}
     if estimator.degree == 1:
         return dict.fromkeys(WEIGHTS, "15 points in 30 dimensions do not determine a line")
-    if estimator.adaptive is not None:
-        return dict.fromkeys(WEIGHTS, "neighbours are counted, not weighted")
-    return dict.fromkeys(WEIGHTS, LEAVE_ONE_OUT) if estimator.bandwidth == "loo" else {}
+    return dict.fromkeys(WEIGHTS, "neighbours are counted, not weighted") if estimator.adaptive else {}
 
 
 @parametrize_with_checks(

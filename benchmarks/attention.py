@@ -22,8 +22,9 @@ import torch
 from cases import Case, all_cases
 from rivals import Contender
 from targets import judge
-from timing import alternate, as_json, environment, one_line, why_it_fails, write_json
 from torch import Tensor
+
+from nadaraya.evaluation.timing import alternate, as_json, environment, one_line, why_it_fails, write_json
 
 CHECKS = {"accuracy": checks.accuracy, "determinism": checks.determinism}
 CHECK_TEXTS = {"accuracy": tables.accuracy_text, "determinism": tables.determinism_text}

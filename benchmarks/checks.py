@@ -12,10 +12,10 @@ import rivals
 import torch
 from cases import Case, Shape
 from rivals import Contender
-from timing import one_line
 from torch import Tensor
 
 from nadaraya import kernel_attention
+from nadaraya.evaluation.timing import one_line
 
 REPEATS = 3
 STOCK_FLASH = "SDPA flash"

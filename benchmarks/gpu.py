@@ -27,7 +27,8 @@ from typing import Any, TextIO
 
 import torch
 from summary import summary_text
-from timing import environment, write_json
+
+from nadaraya.evaluation.timing import environment, write_json
 
 HERE = Path(__file__).parent
 GRACE_SECONDS = 10.0

@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from timing import alternate, as_json, environment, why_it_fails, write_json
 
 from nadaraya.attention.triton.configs import KERNELS, Config, Kernel, choose, use
+from nadaraya.evaluation.timing import alternate, as_json, environment, why_it_fails, write_json
 
 SHAPE = (4, 16, 4096)
 # (BLOCK_M, BLOCK_N, warps, stages); the table's own choice is timed beside them.

@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 from torch.optim import AdamW
 
 from nadaraya.errors import InputError
-from nadaraya.training import Recipe, Run, TrainingDiverged, WriteFailed, loop, train
+from nadaraya.training import Recipe, Run, TrainingDiverged, WriteFailed, text, train
 from nadaraya.training import checkpoint as checkpoints
 
 Make = Callable[..., Recipe]
@@ -235,7 +235,7 @@ def test_a_run_killed_while_finishing_finishes(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(loop, "sample_text", killed)
+        patched.setattr(text, "sample_text", killed)
         with pytest.raises(KeyboardInterrupt):
             train(tiny_recipe(), tmp_path / "run", progress=False)
     run = train(tiny_recipe(), tmp_path / "run", progress=False)

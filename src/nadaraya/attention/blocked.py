@@ -66,8 +66,10 @@ def _blocks(num_queries: int, num_keys: int, rows: int, causal: bool, window: in
         yield _Block(slice(start, stop), slice(first, max(first, last)))
 
 
-def _mask_rows(mask: Tensor, block: _Block) -> Tensor:
-    rows = mask[:, :, block.rows].flip(2) if mask.shape[2] > 1 else mask
+def _mask_rows(mask: Tensor, block: _Block, flip: bool = True) -> Tensor:
+    """The block's part of a mask; in reverse order of rows (a copy), or as a view."""
+    rows = mask[:, :, block.rows] if mask.shape[2] > 1 else mask
+    rows = rows.flip(2) if flip else rows
     return rows[..., block.keys] if mask.shape[3] > 1 else rows
 
 
@@ -101,7 +103,7 @@ def blocked_attention(
         diagonals: (H or 1, Nq + Nk − 1), contiguous, float32 at least; −inf where a lag is masked. None, no
             bias by lag; with `causal` that needs Nq = Nk and the CPU.
         key_bias: (B or 1, H or 1, Nk), float32 at least; −inf where a key is masked.
-        mask: broadcastable to (B, H, Nq, Nk), bool (True takes part) or added; not differentiated.
+        mask: broadcastable to (B, H, Nq, Nk), bool (True takes part) or added.
         causal: no key after a query is visible; diagonals, where given, must already say so.
         window: only |lag| < window is visible, 0 for no limit; needs diagonals that already say so.
 
@@ -194,7 +196,7 @@ def _attend_fused(
     )
     out = out[..., :value_width]
     if bias is None:
-        return out.contiguous(), lse
+        return out.contiguous(), lse.contiguous()
     # It reports 0 (or NaN) for a row that sees nothing; a true 0 is possible but rare.
     suspect = (lse == 0) | lse.isnan()
     if suspect.any():
@@ -204,7 +206,7 @@ def _attend_fused(
         nothing = suspect & hidden.all(-1)
         out = out.masked_fill(nothing[..., None], 0.0)
         lse = lse.masked_fill(nothing, -torch.inf)
-    return out.contiguous(), lse
+    return out.contiguous(), lse.contiguous()
 
 
 def _with_dense_rows(tensor: Tensor) -> Tensor:
@@ -235,8 +237,9 @@ def blocked_attention_backward(
     window: int,
     need_diagonals: bool,
     need_key_bias: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Gradients of `blocked_attention` for query, key, value, diagonals, key_bias (empty if not needed).
+    need_mask: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Gradients of `blocked_attention` for query, key, value, diagonals, key_bias, mask (empty if not needed).
 
     With weights P and score gradients dS = P ∘ (dO Vᵀ − δ), δ_i = dO_i·O_i − dLSE_i, the diagonals' gradient
     is Σ dS over the batch and over all pairs with the same j − i.
@@ -259,6 +262,7 @@ def blocked_attention_backward(
     grad_key_columns = torch.zeros_like(query_columns[:, :, :1].expand(-1, -1, num_keys, -1))
     grad_value = lse.new_zeros(value.shape)
     grad_diagonals = lse.new_zeros((heads, num_queries + num_keys - 1) if need_diagonals else (0,))
+    grad_mask = lse.new_zeros(mask.shape if need_mask and mask is not None else (0,))
     rows = _BACKWARD_ROWS_SHORT if num_queries <= _SHORT else _BACKWARD_ROWS
     for block in _blocks(num_queries, num_keys, rows, causal, window):
         if block.num_keys == 0:
@@ -285,6 +289,8 @@ def blocked_attention_backward(
                 grad_diagonals[group, first : first + along.shape[1]] += along
             else:
                 grad_scores *= weights
+            if need_mask:
+                _add_reduced(_mask_rows(_part(grad_mask, items, group), block, flip=False), grad_scores.flip(2))
             grad_query[items, group, block.rows] = (grad_scores @ keys[..., :width]).mul_(scale).flip(2)
             grad_key_columns[items, group, block.keys] += grad_scores.transpose(-1, -2) @ query_rows
     grad_key = grad_key_columns[..., :width]
@@ -296,7 +302,13 @@ def blocked_attention_backward(
         grad_value.to(value.dtype),
         grad_diagonals,
         grad_key_bias,
+        grad_mask,
     )
+
+
+def _add_reduced(total: Tensor, part: Tensor) -> None:
+    """Add a part to a view of the total, in place, summed over the dimensions that the total broadcasts."""
+    total += part.sum_to_size(total.shape)
 
 
 def _with_columns(tensor: Tensor, *columns: Tensor) -> Tensor:
@@ -344,7 +356,7 @@ def _multiply_along_diagonals(weights: Tensor, grad: Tensor) -> tuple[Tensor, Te
 @blocked_attention_backward.register_fake
 def _(  # type: ignore[no-untyped-def]
     grad_out, grad_lse, query, key, value, out, lse, scale, diagonals, key_bias, mask, causal, window,
-    need_diagonals, need_key_bias,
+    need_diagonals, need_key_bias, need_mask,
 ):  # fmt: skip
     batch, heads, num_queries, _ = query.shape
     num_keys = key.shape[2]
@@ -354,6 +366,7 @@ def _(  # type: ignore[no-untyped-def]
         torch.empty_like(value, memory_format=torch.contiguous_format),
         lse.new_empty((heads, num_queries + num_keys - 1) if need_diagonals else (0,)),
         lse.new_empty((batch, heads, num_keys) if need_key_bias else (0,)),
+        lse.new_empty(mask.shape if need_mask else (0,)),
     )
 
 
@@ -366,10 +379,10 @@ def _save_for_backward(ctx, inputs, output) -> None:  # type: ignore[no-untyped-
 def _backward(ctx, grad_out, grad_lse):  # type: ignore[no-untyped-def]
     query, key, value, out, lse, diagonals, key_bias, mask = ctx.saved_tensors
     scale, causal, window = ctx.options
-    need_diagonals, need_key_bias = ctx.needs_input_grad[4:6]
-    grad_query, grad_key, grad_value, grad_diagonals, grad_key_bias = blocked_attention_backward(
+    need_diagonals, need_key_bias, need_mask = ctx.needs_input_grad[4:7]
+    grad_query, grad_key, grad_value, grad_diagonals, grad_key_bias, grad_mask = blocked_attention_backward(
         grad_out, grad_lse, query, key, value, out, lse, scale, diagonals, key_bias, mask, causal, window,
-        need_diagonals, need_key_bias,
+        need_diagonals, need_key_bias, need_mask,
     )  # fmt: skip
     return (
         grad_query,
@@ -378,7 +391,7 @@ def _backward(ctx, grad_out, grad_lse):  # type: ignore[no-untyped-def]
         None,
         grad_diagonals.sum_to_size(diagonals.shape) if need_diagonals else None,
         grad_key_bias.sum_to_size(key_bias.shape) if need_key_bias else None,
-        None,
+        grad_mask.to(mask.dtype) if need_mask else None,
         None,
         None,
     )

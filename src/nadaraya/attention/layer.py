@@ -57,8 +57,11 @@ class KernelSelfAttention(nn.Module):
         head_norm: root-mean-square normalisation of each head's queries and keys.
         bandwidth: initial σ of every head, in the units of the features; default d^(1/4), which makes the
             Gaussian of normalised features as sharp as a dot product over √d. Learned, stored as log σ.
+        bandwidths: "head", one σ a head (document D), or "channel", one for each channel of each head:
+            log κ = −Σ_c (x_ic − x_jc)² / (2σ_hc²). Channels are scaled before any rotation.
         eps: ε of the denominator; default 0.
         bias: whether the projections have biases; default False.
+        out_bias: whether W_O has one; default as `bias`.
         dropout: probability of dropping an attention weight in training; default 0.
 
     Raises:
@@ -83,8 +86,10 @@ class KernelSelfAttention(nn.Module):
         values: Literal["features", "rotated"] = "features",
         head_norm: bool = False,
         bandwidth: float | None = None,
+        bandwidths: Literal["head", "channel"] = "head",
         eps: float = 0.0,
         bias: bool = False,
+        out_bias: bool | None = None,
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
@@ -105,6 +110,10 @@ class KernelSelfAttention(nn.Module):
             raise unknown_name("composition", compose, ("add", "multiply"))
         if similarity not in ("dot", "gaussian"):
             raise unknown_name("similarity", similarity, ("dot", "gaussian"))
+        if bandwidths not in ("head", "channel"):
+            raise unknown_name("bandwidths", bandwidths, ("head", "channel"))
+        if bandwidths == "channel" and values == "rotated":
+            raise InputError("values='rotated' needs bandwidths='head': scaled channels are no values")
         check_options(window, dropout, eps)
         self.dim, self.num_heads, self.num_kv_heads = dim, num_heads, num_kv_heads
         self.head_dim = dim // num_heads
@@ -117,7 +126,7 @@ class KernelSelfAttention(nn.Module):
         self.q_proj = nn.Linear(dim, dim, bias=bias) if "q" in projections else None
         self.k_proj = nn.Linear(dim, kv_dim, bias=bias) if "k" in projections else None
         self.v_proj = nn.Linear(dim, kv_dim, bias=bias) if "v" in projections else None
-        self.o_proj = nn.Linear(dim, dim, bias=bias)
+        self.o_proj = nn.Linear(dim, dim, bias=bias if out_bias is None else out_bias)
         self.rotary = (
             RotaryEmbedding(self.head_dim, rotary_base, learned=rotary == "learned") if rotary else None
         )
@@ -132,14 +141,16 @@ class KernelSelfAttention(nn.Module):
             initial = self.head_dim**0.25 if bandwidth is None else float(bandwidth)
             if not 0.0 < initial < math.inf:
                 raise InputError(f"bandwidth must be positive and finite, got {bandwidth}")
-            self.log_bandwidth = nn.Parameter(torch.full((num_heads,), math.log(initial)))
-        elif bandwidth is not None:
-            raise InputError("bandwidth belongs to similarity='gaussian'")
+            shape = (num_heads,) if bandwidths == "head" else (num_heads, self.head_dim)
+            self.log_bandwidth = nn.Parameter(torch.full(shape, math.log(initial)))
+        elif bandwidth is not None or bandwidths != "head":
+            raise InputError("bandwidth and bandwidths belong to similarity='gaussian'")
+        self.backend = "auto"
         self._table: tuple[object, Tensor] | None = None
 
     @property
     def bandwidth(self) -> Tensor:
-        """σ of each head, (H,), in the units of the features; only with similarity="gaussian"."""
+        """σ in the units of the features, (H,), or (H, d) by channel; only with similarity="gaussian"."""
         return natural(self.log_bandwidth)
 
     def kernel_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
@@ -154,6 +165,8 @@ class KernelSelfAttention(nn.Module):
     def forward(
         self,
         x: Tensor,
+        attn_mask: Tensor | None = None,
+        is_causal: bool = False,
         *,
         key_padding_mask: Tensor | None = None,
         cache: KeyValueCache | None = None,
@@ -163,6 +176,8 @@ class KernelSelfAttention(nn.Module):
 
         Args:
             x: (B, N, D); with a cache the newest N tokens.
+            attn_mask: broadcastable to (B, H, N, Nk), bool (True takes part) or added to the logits.
+            is_causal: no later token is seen in this call, also where the layer is not causal.
             key_padding_mask: (B, Nk) bool, True where a token is padding; Nk counts cached tokens too.
             cache: keys and values of earlier tokens; receives those of x.
             return_weights: also return the weights (B, H, N, Nk), by the O(N²) definition.
@@ -174,19 +189,31 @@ class KernelSelfAttention(nn.Module):
         query, key, value, key_padding_mask = self._heads(x, key_padding_mask, cache)
         options: AttentionOptions = {
             "similarity": self.similarity,
-            "bandwidth": self.bandwidth if self.similarity == "gaussian" else None,
+            "bandwidth": self._shared_bandwidth(),
             "lag_logits": self._lag_logits(key.shape[2], decoding),
-            "causal": self.causal,
+            "causal": self.causal or is_causal,
             "window": self.window,
             "exclude_self": self.exclude_self,
             "key_padding_mask": key_padding_mask,
+            "attn_mask": self._mask(attn_mask, x),
             "dropout_p": self.dropout if self.training else 0.0,
             "eps": self.eps,
+            "backend": self.backend,
         }
         if return_weights:
             out, weights = kernel_attention(query, key, value, return_weights=True, **options)
             return self._merged(out), weights
         return self._merged(kernel_attention(query, key, value, **options))
+
+    def _shared_bandwidth(self) -> float | Tensor | None:
+        """What the operator divides all channels of a head by: nothing more where each has its own σ."""
+        if self.similarity != "gaussian":
+            return None
+        return 1.0 if self.log_bandwidth.dim() == 2 else self.bandwidth
+
+    def _mask(self, attn_mask: Tensor | None, x: Tensor) -> Tensor | None:
+        """The mask of a call on x; subclasses may add logits of their own."""
+        return attn_mask
 
     def _merged(self, out: Tensor) -> Tensor:
         return self.o_proj(out.transpose(1, 2).flatten(2))
@@ -250,6 +277,9 @@ class KernelSelfAttention(nn.Module):
         return F.rms_norm(x, (self.head_dim,)).to(x.dtype)  # autocast may widen the norm's result
 
     def _rotate(self, x: Tensor, first_position: int) -> Tensor:
+        """Queries or keys as the content score takes them: scaled by channel, then rotated."""
+        if self.similarity == "gaussian" and self.log_bandwidth.dim() == 2:
+            x = x * torch.exp(-self.log_bandwidth)[:, None].to(x.dtype)
         return x if self.rotary is None else self.rotary(x, first_position)
 
     def _lag_logits(self, num_lags: int, decoding: bool) -> Tensor | None:

@@ -29,9 +29,6 @@ _LOGIT_TOLERANCE = 1e-3
 
 def why_not(args: AttentionArguments) -> str | None:
     """Why this backend cannot do a call, or None when it can."""
-    mask = args.attn_mask
-    if mask is not None and mask.requires_grad:
-        return "it does not differentiate attn_mask"
     if not torch.compiler.is_compiling() and is_transformed():
         return "it has no rule for torch.func transforms and forward-mode differentiation"
     return None

@@ -1,64 +1,132 @@
 """`nadaraya count`: parameters, operations and bytes of models, before or after training."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 if TYPE_CHECKING:
-    from nadaraya.models import KernelGPTForCausalLM
+    from collections.abc import Sequence
+
+    from nadaraya.evaluation.efficiency import ImageModelCost, ModelCost
 
 
 def count(
-    models: Annotated[list[str], typer.Argument(help="Variants or run folders.")],
+    models: Annotated[list[str], typer.Argument(help="Text variants, timm's image models, or run folders.")],
     preset: Annotated[
-        str, typer.Option(help="Shape that variants are built in: demo or dickens.")
+        str, typer.Option(help="Shape that text variants are built in: demo or dickens.")
     ] = "dickens",
-    vocabulary: Annotated[int, typer.Option(help="Number of tokens that variants are built with.")] = 93,
+    vocabulary: Annotated[int, typer.Option(help="Number of tokens that text variants are built with.")] = 93,
+    image_size: Annotated[
+        int | None, typer.Option(help="Pixels a side of the image; default each image model's own.", min=1)
+    ] = None,
+    option: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY=VALUE", help="Keyword of timm's create_model, such as pattern=GGGA."),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the table as JSON.")] = False,
 ) -> None:
-    """Count parameters (attention's and kernels' apart), operations a token, and bytes of weights."""
+    """Count parameters (attention's and kernels' apart), operations of a forward pass, and bytes of weights.
+
+    Operations are 2 × multiply-adds: a token of a text model at full context, one image of an image model.
+    Checkpoints are what `torch.save` writes; a MiB is 2^20 bytes.
+    """
     import json
     from dataclasses import asdict
 
+    from nadaraya.cli.options import key_values
+    from nadaraya.evaluation.efficiency import ModelCost
+
+    options = key_values(option or [], "--option")
+    costs = [(name, _cost(name, preset, vocabulary, image_size, options)) for name in models]
+    if as_json:
+        typer.echo(json.dumps([{"model": name, **asdict(cost)} for name, cost in costs], indent=1))
+        return
+    texts = [(name, cost) for name, cost in costs if isinstance(cost, ModelCost)]
+    images = [(name, cost) for name, cost in costs if not isinstance(cost, ModelCost)]
+    if texts:
+        _print_texts(texts)
+    if images:
+        _print_images(images)
+
+
+def _print_texts(costs: "Sequence[tuple[str, ModelCost]]") -> None:
+    rows = [[f"{cost.flops_per_token / 1e6:.2f}", f"{cost.weight_bytes / 1e6:.1f}"] for _, cost in costs]
+    _print(costs, ("MFLOP/\ntoken", "weights\nMB"), rows)
+
+
+def _print_images(costs: "Sequence[tuple[str, ImageModelCost]]") -> None:
+    rows = [
+        [f"{cost.flops_per_image / 1e9:.2f}", f"{cost.checkpoint_bytes / 2**20:.1f}"] for _, cost in costs
+    ]
+    _print(costs, ("GFLOP/\nimage", "checkpt\nMiB"), rows)
+
+
+def _print(
+    costs: "Sequence[tuple[str, ModelCost | ImageModelCost]]",
+    headings: tuple[str, str],
+    rows: list[list[str]],
+) -> None:
     from rich import box
     from rich.console import Console
     from rich.table import Table
 
-    from nadaraya.evaluation.efficiency import model_cost
-
-    costs = [(name, model_cost(_model(name, preset, vocabulary))) for name in models]
-    if as_json:
-        typer.echo(json.dumps([{"model": name, **asdict(cost)} for name, cost in costs], indent=1))
-        return
     table = Table(box=box.SIMPLE, padding=(0, 1, 0, 0))
     table.add_column("model", overflow="fold", min_width=12)
-    for heading in ("parameters", "attention", "MLP", "kernels", "MFLOP/\ntoken", "weights\nMB"):
+    for heading in ("parameters", "attention", "MLP", "kernels", *headings):
         table.add_column(heading, justify="right", no_wrap=True)
-    for name, cost in costs:
-        table.add_row(
-            name,
-            f"{cost.parameters:,}",
-            f"{cost.attention_parameters:,}",
-            f"{cost.mlp_parameters:,}",
-            f"{cost.kernel_parameters:,}",
-            f"{cost.flops_per_token / 1e6:.2f}",
-            f"{cost.weight_bytes / 1e6:.1f}",
+    for (name, cost), row in zip(costs, rows, strict=True):
+        counts = (
+            cost.parameters,
+            cost.attention_parameters,
+            cost.mlp_parameters,
+            cost.kernel_parameters,
         )
+        table.add_row(name, *(f"{number:,}" for number in counts), *row)
     Console().print(table)
 
 
-def _model(name: str, preset: str, vocabulary: int) -> "KernelGPTForCausalLM":
+def _cost(
+    name: str, preset: str, vocabulary: int, image_size: int | None, options: dict[str, Any]
+) -> "ModelCost | ImageModelCost":
     from nadaraya import variants
     from nadaraya.errors import InputError
-    from nadaraya.models import KernelGPTConfig, KernelGPTForCausalLM
+    from nadaraya.evaluation.efficiency import image_model_cost, model_cost
     from nadaraya.training.run import Run
 
     if Path(name).is_dir():
-        return Run(Path(name)).load_model()
+        model: Any = Run(Path(name)).load_model()
+        return model_cost(model) if hasattr(model, "config") else image_model_cost(model, image_size)
     if name in variants.names():
-        return KernelGPTForCausalLM(KernelGPTConfig.preset(preset, vocab_size=vocabulary, variant=name))
+        from nadaraya.models import KernelGPTConfig, KernelGPTForCausalLM
+
+        config = KernelGPTConfig.preset(preset, vocab_size=vocabulary, variant=name)
+        return model_cost(KernelGPTForCausalLM(config))
     if "/" in name:
         raise InputError(f"{name} is not a folder")
-    variants.get(name)  # raises with the nearest name
-    raise AssertionError("variants.get accepts only known names")
+    return _timm_cost(name, image_size, options)
+
+
+def _timm_cost(name: str, image_size: int | None, options: dict[str, Any]) -> "ImageModelCost":
+    from difflib import get_close_matches
+
+    from nadaraya import variants
+    from nadaraya.errors import InputError
+    from nadaraya.evaluation.efficiency import image_model_cost
+    from nadaraya.evaluation.vision_models import create_image_model, load_timm
+
+    texts = variants.names()
+    try:
+        timm = load_timm()
+    except InputError:
+        variants.get(name)  # raises with the nearest of the names that there are without it
+        raise
+    if timm.is_model(name):
+        model = create_image_model(name, image_size=image_size, options=options, device="meta")
+        return image_model_cost(model, image_size)
+    nearest = get_close_matches(name, [*texts, *timm.list_models()], n=1)
+    hint = f": did you mean {nearest[0]!r}?" if nearest else ""
+    raise InputError(
+        f"unknown model {name!r}{hint}; accepted are run folders, names of timm.list_models() and the "
+        f"text variants {', '.join(texts)}"
+    )

@@ -1,5 +1,6 @@
 """What a model costs: parameters by part, operations of the running model, size of its weights."""
 
+import copy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -8,6 +9,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
 from nadaraya.attention.layer import KernelSelfAttention
+from nadaraya.errors import InputError
 
 if TYPE_CHECKING:
     from nadaraya.models import KernelGPTForCausalLM
@@ -15,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ModelCost:
-    """Counts of one model; parameters that two places share are counted once."""
+    """Counts of one language model; parameters that two places share are counted once."""
 
     parameters: int
     attention_parameters: int  # projections, lag kernels and bandwidths
@@ -24,6 +26,20 @@ class ModelCost:
     flops_per_token: float  # forward, 2 × multiply-adds, at full context
     context: int
     weight_bytes: int
+
+
+@dataclass(frozen=True)
+class ImageModelCost:
+    """Counts of one image model, as tables 2, 3 and 5 of document D have them."""
+
+    parameters: int
+    attention_parameters: int  # within attention modules, bandwidths and kernels of lags included
+    mlp_parameters: int
+    kernel_parameters: int  # bandwidths and kernels of lags alone
+    flops_per_image: int  # forward of one image, 2 × multiply-adds
+    image_shape: tuple[int, int, int]  # channels, rows, columns
+    weight_bytes: int
+    checkpoint_bytes: int  # the file that torch.save makes of the state dictionary
 
 
 def model_cost(model: "KernelGPTForCausalLM", context: int | None = None) -> ModelCost:
@@ -45,8 +61,7 @@ def model_cost(model: "KernelGPTForCausalLM", context: int | None = None) -> Mod
     with torch.device("meta"):
         shape_only = KernelGPTForCausalLM(model.config)
         tokens = torch.zeros((1, context), dtype=torch.long)
-    counter = FlopCounterMode(display=False, custom_mapping=_attention_formulas())
-    with counter, torch.no_grad():
+    with (counter := _counter()), torch.no_grad():
         shape_only(tokens, use_cache=False)
     return ModelCost(
         parameters=_count(model),
@@ -55,7 +70,48 @@ def model_cost(model: "KernelGPTForCausalLM", context: int | None = None) -> Mod
         kernel_parameters=sum(parameter.numel() for _, parameter in model.kernel_parameters()),
         flops_per_token=counter.get_total_flops() / context,
         context=context,
-        weight_bytes=sum(parameter.numel() * parameter.element_size() for parameter in model.parameters()),
+        weight_bytes=_weight_bytes(model),
+    )
+
+
+def image_model_cost(model: nn.Module, image_size: int | None = None) -> ImageModelCost:
+    """Count an image model's parameters, operations and bytes.
+
+    Operations are those of matrix products and convolutions, patch embedding and classifier included, in one
+    forward pass of the model's own code over one image, without computing it. Norms, activations, softmax and
+    exponentials are not counted, nor are they in document D's tables.
+
+    Args:
+        model: a model of timm, on any device, "meta" included; it is left as it is.
+        image_size: pixels a side of the counted image; default the model's own.
+
+    Returns:
+        The counts.
+
+    Raises:
+        InputError: the model does not take images of that size.
+    """
+    from nadaraya.evaluation.vision_models import attention_modules, image_shape, mlp_modules
+
+    shape = image_shape(model, image_size)
+    shape_only = copy.deepcopy(model).to("meta").eval()
+    image = torch.zeros((1, *shape), dtype=next(model.parameters()).dtype, device="meta")
+    try:
+        with (counter := _counter()), torch.no_grad():
+            shape_only(image)
+    except (AssertionError, RuntimeError, ValueError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise InputError(f"the model does not take images of {shape[1]} × {shape[2]}: {reason}") from error
+    kernels = getattr(model, "kernel_parameters", tuple)
+    return ImageModelCost(
+        parameters=_count(model),
+        attention_parameters=_count(*attention_modules(model)),
+        mlp_parameters=_count(*mlp_modules(model)),
+        kernel_parameters=sum(parameter.numel() for _, parameter in kernels()),
+        flops_per_image=counter.get_total_flops(),
+        image_shape=shape,
+        weight_bytes=_weight_bytes(model),
+        checkpoint_bytes=_checkpoint_bytes(model),
     )
 
 
@@ -66,6 +122,42 @@ def _parts(model: nn.Module, kind: type[nn.Module]) -> list[nn.Module]:
 def _count(*modules: nn.Module) -> int:
     unique = {id(parameter): parameter.numel() for module in modules for parameter in module.parameters()}
     return sum(unique.values())
+
+
+def _weight_bytes(model: nn.Module) -> int:
+    return sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
+
+
+class _CountingFile:
+    """A file that forgets all but how much was written."""
+
+    def __init__(self) -> None:
+        self.size = 0
+
+    def write(self, data: Any) -> int:
+        written = memoryview(data).nbytes
+        self.size += written
+        return written
+
+    def flush(self) -> None:
+        """Nothing waits."""
+
+
+def _checkpoint_bytes(model: nn.Module) -> int:
+    """What torch.save writes of the state dictionary; its size does not depend on the values."""
+    blank: dict[int, torch.Tensor] = {}  # tensors that two names share are written once
+    state = model.state_dict(keep_vars=True)  # an attribute of it, the modules' versions, is written too
+    for name, tensor in state.items():
+        if id(tensor) not in blank:
+            blank[id(tensor)] = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu")
+        state[name] = blank[id(tensor)]
+    file = _CountingFile()
+    torch.save(state, file)  # type: ignore[arg-type]
+    return file.size
+
+
+def _counter() -> FlopCounterMode:
+    return FlopCounterMode(display=False, custom_mapping=_attention_formulas())
 
 
 def _attention_formulas() -> dict[Any, Any]:

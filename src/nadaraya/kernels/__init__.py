@@ -3,6 +3,7 @@
 from nadaraya.kernels.bank import KernelBank
 from nadaraya.kernels.base import Kernel, Product, Scaled, Sum
 from nadaraya.kernels.compact import Boxcar, Epanechnikov, Tricube
+from nadaraya.kernels.grid import GridKernel
 from nadaraya.kernels.parameters import Positive
 from nadaraya.kernels.relative import KERPLE, ALiBi, FreeTable, Sandwich, T5Buckets
 from nadaraya.kernels.stationary import (
@@ -23,6 +24,7 @@ __all__ = [
     "FreeTable",
     "Gaussian",
     "GaussianWithoutHalf",
+    "GridKernel",
     "Kernel",
     "KernelBank",
     "Matern",

@@ -24,6 +24,8 @@ class KernelBank(Kernel):
             bank has no alpha and no tau. Default True.
         init: where the terms start. "geometric" (default): l from 1.5 to 200 tokens and τ from 2 to 64 tokens
             in equal ratios, log σ from 2 down to −2 in equal steps, α = 0.7; short lengths are the strongest.
+            "grid": for lags between patches of an image, l from 1 to 32 and τ from 2 to 16 patches in equal
+            ratios, log σ from 1 down to −1 in equal steps, α = 0.7.
             "paper": τ evenly spaced from 4 to 192 tokens, α = 1, σ = 1, l = 150 tokens (document C); without
             the periodic factor its terms are all the same and stay so. A single term takes the middle of
             each range.
@@ -112,6 +114,15 @@ def _geometric(num_terms: int) -> dict[str, Tensor]:
     }
 
 
+def _grid(num_terms: int) -> dict[str, Tensor]:
+    return {
+        "log_alpha": torch.full((num_terms,), math.log(0.7)),
+        "log_tau": _evenly(math.log(2), math.log(16), num_terms),
+        "log_sigma": _evenly(1, -1, num_terms),
+        "log_length": _evenly(0, math.log(32), num_terms),
+    }
+
+
 def _paper(num_terms: int) -> dict[str, Tensor]:
     return {
         "log_alpha": torch.zeros(num_terms),
@@ -125,4 +136,8 @@ def _evenly(first: float, last: float, num: int) -> Tensor:
     return torch.linspace(first, last, num) if num > 1 else torch.tensor([(first + last) / 2])
 
 
-_INITS: dict[str, Callable[[int], dict[str, Tensor]]] = {"geometric": _geometric, "paper": _paper}
+_INITS: dict[str, Callable[[int], dict[str, Tensor]]] = {
+    "geometric": _geometric,
+    "grid": _grid,
+    "paper": _paper,
+}

@@ -1,5 +1,18 @@
-"""Language models on the operator, as transformers models (needs the `models` extra)."""
+"""Models on the operator: language models of transformers (`models` extra), timm's vision models (`vision`).
 
-from nadaraya.models.gpt import KernelGPTConfig, KernelGPTForCausalLM, KernelGPTModel
+The language models are imported when they are asked for, so that `nadaraya.models.vit` needs timm alone.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from nadaraya.models.gpt import KernelGPTConfig, KernelGPTForCausalLM, KernelGPTModel
 
 __all__ = ["KernelGPTConfig", "KernelGPTForCausalLM", "KernelGPTModel"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in __all__:
+        return getattr(import_module("nadaraya.models.gpt"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

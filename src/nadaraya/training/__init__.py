@@ -4,7 +4,16 @@ run = train(load_recipe("demo", ["model.variant=gpa-mul"]), Path("runs/demo"))
 run.final["loss"]
 """
 
+import nadaraya._torchvision  # noqa: F401 - before transformers
+
+# isort: split
 from nadaraya.training.checkpoint import WriteFailed
+from nadaraya.training.image_recipe import (
+    ImageDataRecipe,
+    ImageModelRecipe,
+    ImageRecipe,
+    ImageTrainingRecipe,
+)
 from nadaraya.training.loop import train
 from nadaraya.training.metrics import TrainingDiverged
 from nadaraya.training.recipe import (
@@ -20,6 +29,10 @@ from nadaraya.training.run import Run
 
 __all__ = [
     "DataRecipe",
+    "ImageDataRecipe",
+    "ImageModelRecipe",
+    "ImageRecipe",
+    "ImageTrainingRecipe",
     "ModelRecipe",
     "Recipe",
     "Run",

@@ -9,9 +9,19 @@ from nadaraya.errors import InputError
 _BATCH, _TORCH = 0, 1  # what a (seed, step) pair is used for: independent streams
 
 
-def step_seed(seed: int, step: int) -> int:
-    """The seed of torch's own generator (dropout) at one step, independent of other steps and the batch."""
-    return int(np.random.SeedSequence([seed, step, _TORCH]).generate_state(1, np.uint64)[0] >> 1)
+def step_seed(seed: int, step: int, rank: int = 0) -> int:
+    """The seed of torch's own generator (dropout) at one step.
+
+    Args:
+        seed: of the run.
+        step: number of the update.
+        rank: number of the process, default 0: each drops out units of its own.
+
+    Returns:
+        A seed independent of those of other steps and processes, and of the batch.
+    """
+    stream = [seed, step, _TORCH, rank] if rank else [seed, step, _TORCH]
+    return int(np.random.SeedSequence(stream).generate_state(1, np.uint64)[0] >> 1)
 
 
 def check_length(tokens: Tensor, context: int, part: str) -> None:

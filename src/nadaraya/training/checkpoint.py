@@ -1,6 +1,7 @@
 """Checkpoints that are complete or absent: written aside, forced to the disk, renamed; checked when read.
 
     training_state/step-00000600/model.safetensors       weights and buffers
+                                 ema.safetensors         their moving average, where training keeps one
                                  optimizer.safetensors   AdamW's averages, keyed `exp_avg/PARAMETER NAME`
                                  state.json              step, losses not yet in the metrics, checksums
 
@@ -28,6 +29,7 @@ from nadaraya.errors import InputError
 
 PARTIAL = ".partial-"  # prefix of everything that is not complete
 _KEPT = 2
+_MODEL, _AVERAGE, _OPTIMIZER = "model.safetensors", "ema.safetensors", "optimizer.safetensors"
 _log = logging.getLogger("nadaraya")
 
 
@@ -49,7 +51,11 @@ class Checkpoint:
 
 
 def save_checkpoint(
-    folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, state: dict[str, Any]
+    folder: Path,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    state: dict[str, Any],
+    averaged: nn.Module | None = None,
 ) -> Path:
     """Write one checkpoint, then drop all but the newest two.
 
@@ -58,6 +64,7 @@ def save_checkpoint(
         model: its weights and buffers are saved.
         optimizer: its state is saved, keyed by the model's parameter names.
         state: plain values to keep beside them; must have `step`.
+        averaged: the model with averaged weights, where training keeps one; default None.
 
     Returns:
         The folder of the checkpoint.
@@ -70,8 +77,10 @@ def save_checkpoint(
     with writing(target, scrap=partial):
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
-        save_model(model, str(partial / "model.safetensors"))
-        save_file(_optimizer_tensors(model, optimizer), partial / "optimizer.safetensors")
+        save_model(model, str(partial / _MODEL))
+        if averaged is not None:
+            save_model(averaged, str(partial / _AVERAGE))
+        save_file(_optimizer_tensors(model, optimizer), partial / _OPTIMIZER)
         checksums = {path.name: _sha256(path) for path in sorted(partial.iterdir())}
         (partial / "state.json").write_text(
             json.dumps({**state, "sha256": checksums}, indent=1), encoding="utf-8"
@@ -114,16 +123,25 @@ def find_checkpoint(folder: Path) -> Checkpoint | None:
     return None
 
 
-def load_checkpoint(checkpoint: Checkpoint, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """Put the weights and the optimizer state of a checkpoint back, in place.
+def load_checkpoint(
+    checkpoint: Checkpoint,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    averaged: nn.Module | None = None,
+) -> None:
+    """Put the weights, their average and the optimizer state of a checkpoint back, in place.
 
     Raises:
         InputError: a file cannot be read, or does not fit this model.
     """
-    path = checkpoint.path / "model.safetensors"
+    path = checkpoint.path / _MODEL
+    device = str(next(model.parameters()).device)
     try:
-        load_model(model, str(path), device=str(next(model.parameters()).device))
-        path = checkpoint.path / "optimizer.safetensors"
+        load_model(model, str(path), device=device)
+        if averaged is not None:
+            path = checkpoint.path / _AVERAGE
+            load_model(averaged, str(path), device=device)
+        path = checkpoint.path / _OPTIMIZER
         tensors = load_file(path)
     except (OSError, SafetensorError, RuntimeError) as error:
         raise InputError(
@@ -203,7 +221,7 @@ def _check(path: Path) -> Checkpoint:
         state = json.loads(file.read_text(encoding="utf-8"))
         checkpoint = Checkpoint(path, state)
         expected = dict(state["sha256"])
-        if checkpoint.step < 1 or set(expected) != {"model.safetensors", "optimizer.safetensors"}:
+        if checkpoint.step < 1 or set(expected) - {_AVERAGE} != {_MODEL, _OPTIMIZER}:
             raise ValueError("entries are missing")
         for name, digest in expected.items():
             file = path / name

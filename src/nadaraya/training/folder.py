@@ -2,22 +2,20 @@
 
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from safetensors.torch import save_file
+from torch import nn
 
 from nadaraya.errors import InputError
 from nadaraya.training.checkpoint import PARTIAL, sync, write_file, writing
+from nadaraya.training.image_recipe import ImageRecipe
+from nadaraya.training.kernels import kernel_parameters
 from nadaraya.training.recipe import Recipe
-from nadaraya.training.run import INITIAL_KERNELS_FILE, RECIPE_FILE, Run
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerFast
-
-    from nadaraya.models import KernelGPTForCausalLM
+from nadaraya.training.run import RECIPE_FILE, Run
+from nadaraya.training.task import Task
 
 
-def is_run_of(folder: Path, recipe: Recipe, resume: bool) -> bool:
+def is_run_of(folder: Path, recipe: Recipe | ImageRecipe, resume: bool) -> bool:
     """Whether the folder has a run of this very recipe; refuses one of another recipe, and anything else."""
     if not folder.exists():
         return False
@@ -38,19 +36,20 @@ def is_run_of(folder: Path, recipe: Recipe, resume: bool) -> bool:
     return True
 
 
-def begin_folder(
-    folder: Path, recipe: Recipe, tokenizer: "PreTrainedTokenizerFast", model: "KernelGPTForCausalLM"
-) -> None:
+def begin_folder(folder: Path, recipe: Recipe | ImageRecipe, task: Task) -> None:
     """What a run folder has before the first step; the recipe comes first: it makes the folder a run."""
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
     write_file(folder / RECIPE_FILE, recipe.to_yaml())
     partial = scratch_folder(folder, "start")
     with writing(folder, scrap=partial):
-        tokenizer.save_pretrained(partial)
-        initial = {name: parameter.detach().contiguous() for name, parameter in model.kernel_parameters()}
-        save_file(initial, partial / INITIAL_KERNELS_FILE)
+        task.begin(partial)
         move_in(partial, folder)
+
+
+def save_kernels(model: nn.Module, path: Path) -> None:
+    """Write the kernel parameters of a model, by name."""
+    save_file({name: value.detach().contiguous() for name, value in kernel_parameters(model)}, path)
 
 
 def scratch_folder(folder: Path, name: str) -> Path:
@@ -69,23 +68,3 @@ def move_in(partial: Path, folder: Path) -> None:
         path.replace(folder / path.name)
     partial.rmdir()
     sync(folder)
-
-
-class TensorBoard:
-    """The same records as metrics.jsonl, for TensorBoard."""
-
-    def __init__(self, folder: Path, done: int) -> None:
-        """Open the writer in the run folder; what it had after step `done` is dropped."""
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ModuleNotFoundError as error:
-            raise InputError(
-                'training.tensorboard needs tensorboard: pip install "nadaraya[tensorboard]"'
-            ) from error
-        self._writer = SummaryWriter(str(folder / "tensorboard"), purge_step=done + 1)
-
-    def add(self, step: int, values: dict[str, float]) -> None:
-        """Write the values of one step."""
-        for name, value in values.items():
-            self._writer.add_scalar(name, value, step)
-        self._writer.flush()

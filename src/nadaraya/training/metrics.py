@@ -4,6 +4,7 @@ import json
 import math
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from nadaraya.training.checkpoint import write_file, writing
 
 
 class TrainingDiverged(InputError):
-    """The loss or its gradient became infinite or not a number; training stopped."""
+    """The loss or its gradient is infinite or not a number, or a kernel degenerated; training stopped."""
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
@@ -95,16 +96,17 @@ class Meter:
         """Note one update."""
         self._waiting.append(torch.stack([loss.float(), gradient_norm.float()]))
 
-    def collect(self, step: int) -> None:
+    def collect(self, step: int, average: Callable[[Tensor], Tensor] = lambda values: values) -> None:
         """Fetch the values that wait on the device, and stop the clock.
 
         Args:
             step: the update just made.
+            average: the mean of each value over the processes of the run; default of one process.
 
         Raises:
             TrainingDiverged: a loss or a gradient norm is not finite; names the first such step.
         """
-        values = torch.stack(self._waiting).tolist() if self._waiting else []
+        values = average(torch.stack(self._waiting)).tolist() if self._waiting else []
         first = step - len(values) + 1
         self._waiting.clear()
         self.seconds += time.perf_counter() - self._mark

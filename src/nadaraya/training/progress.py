@@ -13,18 +13,20 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 class TrainingProgress:
     """A live line on a terminal, plain lines elsewhere, nothing when not wanted; always on standard error."""
 
-    def __init__(self, name: str, steps: int, done: int, tokens_per_step: int, shown: bool) -> None:
+    def __init__(self, name: str, steps: int, done: int, units_per_step: int, unit: str, shown: bool) -> None:
         """Prepare the display of one run.
 
         Args:
             name: of the run.
             steps: updates of the whole run.
             done: updates made before this process started.
-            tokens_per_step: tokens in one update.
+            units_per_step: how much an update takes.
+            unit: of what, in plural.
             shown: False for silence.
         """
         self._console = Console(stderr=True, quiet=not shown)
-        self._steps, self._first, self._tokens = steps, done, tokens_per_step
+        self._steps, self._first = steps, done
+        self._units, self._unit = units_per_step, unit
         self._started = time.perf_counter()
         self._validation = ""
         self._live: Progress | None = None
@@ -52,19 +54,18 @@ class TrainingProgress:
             self._live.update(self._task, completed=step)
 
     def record(self, step: int, loss: float, seconds_per_step: float) -> None:
-        """Show a training record: loss in nats a token."""
-        status = (
-            f"loss {loss:.3f}{self._validation}  {self._tokens / max(seconds_per_step, 1e-9):,.0f} tokens/s"
-        )
+        """Show a training record: the loss in nats."""
+        speed = self._units / max(seconds_per_step, 1e-9)
+        status = f"loss {loss:.3f}{self._validation}  {speed:,.0f} {self._unit}/s"
         if self._live:
             self._live.update(self._task, status=status)
         else:
             left = (self._steps - step) * (time.perf_counter() - self._started) / max(step - self._first, 1)
             self.say(f"step {step}/{self._steps}  {status}  {_clock(left)} left")
 
-    def validation(self, step: int, loss: float) -> None:
-        """Show a validation record."""
-        self._validation = f"  validation {loss:.3f}"
+    def validation(self, step: int, headline: str) -> None:
+        """Show a validation record, as one short text."""
+        self._validation = f"  {headline}"
         if not self._live:
             self.say(f"step {step}/{self._steps}{self._validation}")
 

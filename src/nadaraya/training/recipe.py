@@ -1,101 +1,71 @@
 """Recipes: everything a run is made from, as checked dataclasses that read and write YAML.
 
-A recipe is the name of a built-in one (`demo`, `dickens`) or a YAML file; every key has a default, and any of
-them can be overridden as `key=value` with dotted keys: `load_recipe("demo", ["model.variant=gpa-mul"])`.
+A recipe is the name of a built-in one (`demo`, `dickens`, `deit`, `cifar-cpu`) or a YAML file; every key has
+a default, and any of them can be overridden as `key=value` with dotted keys:
+`load_recipe("demo", ["model.variant=gpa-mul"])`. Its key `task` says whether it is one of text (the default,
+`Recipe`) or of images (`ImageRecipe`).
 """
 
 import inspect
-import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from importlib.resources import files
 from pathlib import Path
-from types import NoneType, UnionType
-from typing import TYPE_CHECKING, Any, ClassVar, get_args, get_origin, get_type_hints
-
-import yaml
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from nadaraya.errors import InputError, unknown_name
+from nadaraya.training.image_recipe import ImageRecipe
+from nadaraya.training.sections import (
+    BaseRecipe,
+    Section,
+    check_pieces,
+    checked,
+    decay_rates,
+    fraction,
+    natural,
+    not_negative,
+    one_of,
+    parse_yaml,
+    positive,
+    positive_int,
+    precisions,
+)
 
 if TYPE_CHECKING:
     from nadaraya.models import KernelGPTForCausalLM
 
 
-def _checked(default: Any, accepted: str, valid: Callable[[Any], bool]) -> Any:
-    return field(default=default, metadata={"accepted": accepted, "valid": valid})
-
-
-def _positive_int(default: int | None) -> Any:
-    return _checked(default, "a positive integer", lambda value: value is None or value >= 1)
-
-
-def _natural(default: int) -> Any:
-    return _checked(default, "an integer of at least 0", lambda value: value >= 0)
-
-
-def _positive(default: float | None) -> Any:
-    return _checked(default, "a positive number", lambda value: value is None or value > 0)
-
-
-def _fraction(default: float) -> Any:
-    return _checked(default, "a number of at least 0 and below 1", lambda value: 0 <= value < 1)
-
-
-class _Section:
-    """A part of a recipe: wrong types and values out of range are refused when it is made."""
-
-    prefix: ClassVar[str] = ""
-
-    def __post_init__(self) -> None:
-        hints = get_type_hints(type(self))
-        for item in fields(self):  # type: ignore[arg-type]
-            given, hint = getattr(self, item.name), hints[item.name]
-            accepted = item.metadata.get("accepted") or _describe(hint)
-            if type(None) in get_args(hint) and "accepted" in item.metadata:
-                accepted += " or null"
-            try:
-                value = _read(given, hint)
-                if "valid" in item.metadata and not item.metadata["valid"](value):
-                    raise TypeError
-            except TypeError:
-                raise InputError(
-                    f"recipe key {self.prefix}{item.name} = {given!r}: accepted is {accepted}"
-                ) from None
-            object.__setattr__(self, item.name, value)
-
-
 @dataclass(frozen=True)
-class ModelRecipe(_Section):
+class ModelRecipe(Section):
     """The model: sizes, attention variant, and any other argument of `KernelGPTConfig` under `extra`."""
 
     prefix: ClassVar[str] = "model."
-    hidden_size: int = _positive_int(128)
-    num_hidden_layers: int = _positive_int(4)
-    num_attention_heads: int = _positive_int(4)
+    hidden_size: int = positive_int(128)
+    num_hidden_layers: int = positive_int(4)
+    num_attention_heads: int = positive_int(4)
     variant: str | list[str] = "rope"
     variant_options: dict[str, Any] = field(default_factory=dict)
-    dropout: float = _fraction(0.0)
+    dropout: float = fraction(0.0)
     extra: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
-class DataRecipe(_Section):
+class DataRecipe(Section):
     """The text: `embedded`, `dickens` or a path; context in tokens; limit in characters (null: all of it)."""
 
     prefix: ClassVar[str] = "data."
     corpus: str = "embedded"
-    tokenizer: str = _checked("character", "'character'", lambda value: value == "character")
-    context: int = _checked(256, "an integer of at least 2", lambda value: value >= 2)
-    validation_fraction: float = _checked(
+    tokenizer: str = one_of("character", "character")
+    context: int = checked(256, "an integer of at least 2", lambda value: value >= 2)
+    validation_fraction: float = checked(
         0.1, "a number between 0 and 1, exclusive", lambda value: 0 < value < 1
     )
-    limit: int | None = _positive_int(None)
+    limit: int | None = positive_int(None)
 
 
 @dataclass(frozen=True)
-class TrainingRecipe(_Section):
+class TrainingRecipe(Section):
     """The optimisation: AdamW, linear warm-up, cosine decay; intervals are counted in updates.
 
     `batch_size` is the number of windows in one update; `gradient_accumulation` is the number of equal pieces
@@ -105,37 +75,29 @@ class TrainingRecipe(_Section):
     """
 
     prefix: ClassVar[str] = "training."
-    steps: int = _positive_int(600)
-    batch_size: int = _positive_int(16)
-    gradient_accumulation: int = _positive_int(1)
-    learning_rate: float = _positive(2e-3)
-    min_learning_rate_fraction: float = _fraction(0.0)
-    kernel_learning_rate: float = _positive(1e-2)
-    warmup_steps: int = _natural(20)
-    schedule: str = _checked("cosine", "'cosine'", lambda value: value == "cosine")
-    weight_decay: float = _checked(0.1, "a number of at least 0", lambda value: value >= 0)
-    betas: tuple[float, float] = _checked(
-        (0.9, 0.95), "two numbers of at least 0 and below 1", lambda pair: all(0 <= beta < 1 for beta in pair)
-    )
-    clip: float | None = _positive(1.0)
-    precision: str = _checked(
-        "auto", "'auto', 'float32' or 'bfloat16'", lambda value: value in ("auto", "float32", "bfloat16")
-    )
+    steps: int = positive_int(600)
+    batch_size: int = positive_int(16)
+    gradient_accumulation: int = positive_int(1)
+    learning_rate: float = positive(2e-3)
+    min_learning_rate_fraction: float = fraction(0.0)
+    kernel_learning_rate: float = positive(1e-2)
+    warmup_steps: int = natural(20)
+    schedule: str = one_of("cosine", "cosine")
+    weight_decay: float = not_negative(0.1)
+    betas: tuple[float, float] = decay_rates((0.9, 0.95))
+    clip: float | None = positive(1.0)
+    precision: str = precisions()
     compile: bool = False
-    log_every: int = _positive_int(10)
-    evaluate_every: int = _positive_int(50)
-    validation_batches: int = _positive_int(8)
-    checkpoint_every: int = _positive_int(200)
-    sample_characters: int = _natural(2000)
+    log_every: int = positive_int(10)
+    evaluate_every: int = positive_int(50)
+    validation_batches: int = positive_int(8)
+    checkpoint_every: int = positive_int(200)
+    sample_characters: int = natural(2000)
     tensorboard: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.batch_size % self.gradient_accumulation:
-            raise InputError(
-                f"training.batch_size = {self.batch_size} does not divide into "
-                f"training.gradient_accumulation = {self.gradient_accumulation} equal pieces"
-            )
+        check_pieces(self.batch_size, self.gradient_accumulation)
         if self.warmup_steps > self.steps:
             raise InputError(
                 f"training.warmup_steps = {self.warmup_steps} is more than training.steps = {self.steps}"
@@ -143,60 +105,24 @@ class TrainingRecipe(_Section):
 
 
 @dataclass(frozen=True)
-class Recipe(_Section):
-    """A whole run: its name (its folder's too), the seed of everything random, and three sections."""
+class Recipe(BaseRecipe):
+    """A language model's run: task, name and seed as in every recipe, and three sections."""
 
-    name: str = _checked(
-        "run",
-        "letters, digits and . _ + - (it names the run folder)",
-        lambda value: re.fullmatch(r"\w[\w.+-]*", value) is not None,
-    )
-    seed: int = _natural(0)
+    sections: ClassVar[dict[str, type[Section]]] = {
+        "model": ModelRecipe,
+        "data": DataRecipe,
+        "training": TrainingRecipe,
+    }
+    task: str = one_of("text", "text")
     model: ModelRecipe = field(default_factory=ModelRecipe)
     data: DataRecipe = field(default_factory=DataRecipe)
     training: TrainingRecipe = field(default_factory=TrainingRecipe)
 
-    @classmethod
-    def from_mapping(cls, mapping: Mapping[str, Any]) -> "Recipe":
-        """Make a recipe from nested mappings, as YAML gives them.
-
-        Args:
-            mapping: keys of `Recipe`; missing ones take their defaults.
-
-        Returns:
-            The checked recipe.
-
-        Raises:
-            InputError: a key is unknown (the nearest valid one is named), or a value is not accepted.
-        """
-        sections = {"model": ModelRecipe, "data": DataRecipe, "training": TrainingRecipe}
-        mapping = {**mapping, **{name: {} for name in sections if mapping.get(name) is None}}
-        for name in sections:
-            if not isinstance(mapping[name], Mapping):
-                raise InputError(f"recipe key {name} = {mapping[name]!r}: accepted is a section of keys")
-        for key, _ in _entries(mapping):
-            if key not in recipe_keys():
-                raise unknown_name("recipe key", key, recipe_keys())
-        return cls(**{**mapping, **{name: section(**mapping[name]) for name, section in sections.items()}})
-
-    def to_mapping(self) -> dict[str, Any]:
-        """The recipe as nested mappings of plain values; `from_mapping` reads it back equal."""
-        mapping = asdict(self)
-        mapping["training"]["betas"] = list(self.training.betas)
-        return mapping
-
-    def to_yaml(self) -> str:
-        """The recipe as YAML, every key written out."""
-        return yaml.safe_dump(self.to_mapping(), sort_keys=False, allow_unicode=True)
-
-    def first_difference(self, other: "Recipe") -> tuple[str, Any, Any] | None:
-        """The first key on which two recipes differ, with both values; None when they are equal."""
-        ours, theirs = self.to_mapping(), other.to_mapping()
-        for key in recipe_keys():
-            a, b = _lookup(ours, key), _lookup(theirs, key)
-            if a != b:
-                return key, a, b
-        return None
+    @property
+    def label(self) -> str:
+        """The attention variant; those of a hybrid joined by "+"."""
+        variant = self.model.variant
+        return variant if isinstance(variant, str) else "+".join(variant)
 
     def build_model(self, vocab_size: int) -> "KernelGPTForCausalLM":
         """The model of this recipe with freshly initialised weights (drawn from torch's global generator).
@@ -234,9 +160,26 @@ class Recipe(_Section):
         return KernelGPTForCausalLM(config)
 
 
-def recipe_keys() -> list[str]:
-    """Every dotted key of a recipe, in the order of the file."""
-    return [key for key, _ in _entries(Recipe().to_mapping())]
+_RECIPES: dict[str, type[Recipe] | type[ImageRecipe]] = {"text": Recipe, "image": ImageRecipe}
+
+
+def read_mapping(mapping: Mapping[str, Any]) -> Recipe | ImageRecipe:
+    """The recipe of a mapping, of the class that its `task` names ("text" where it names none).
+
+    Raises:
+        InputError: an unknown task or key, or a value that is not accepted.
+    """
+    task = mapping.get("task", "text")
+    if not isinstance(task, str) or task not in _RECIPES:
+        raise unknown_name("task", str(task), _RECIPES)
+    return _RECIPES[task].from_mapping(mapping)
+
+
+def recipe_keys(task: str = "text") -> list[str]:
+    """Every dotted key of a task's recipes, in the order of the file."""
+    if task not in _RECIPES:
+        raise unknown_name("task", task, _RECIPES)
+    return _RECIPES[task].dotted_keys()
 
 
 def built_in_recipes() -> list[str]:
@@ -245,7 +188,7 @@ def built_in_recipes() -> list[str]:
     return sorted(item.name.removesuffix(".yaml") for item in folder.iterdir() if item.name.endswith(".yaml"))
 
 
-def load_recipe(source: str | Path, overrides: Sequence[str] = ()) -> Recipe:
+def load_recipe(source: str | Path, overrides: Sequence[str] = ()) -> Recipe | ImageRecipe:
     """Read a recipe and apply overrides.
 
     Args:
@@ -253,7 +196,8 @@ def load_recipe(source: str | Path, overrides: Sequence[str] = ()) -> Recipe:
         overrides: `key=value` strings; keys are dotted, values are YAML.
 
     Returns:
-        The checked recipe. One that does not give its name is called after its file and its variant.
+        The checked recipe. One that does not give its name is called after its file and its variant
+        or model.
 
     Raises:
         InputError: no such recipe, not YAML, an unknown key, or a value that is not accepted.
@@ -276,23 +220,10 @@ def load_recipe(source: str | Path, overrides: Sequence[str] = ()) -> Recipe:
     mapping = mapping or {}
     for override in overrides:
         _override(mapping, override)
-    recipe = Recipe.from_mapping(mapping)
+    recipe = read_mapping(mapping)
     if "name" not in mapping:
-        variants = [recipe.model.variant] if isinstance(recipe.model.variant, str) else recipe.model.variant
-        stem = re.sub(r"[^\w.+-]", "-", f"{path.stem}-{'+'.join(variants)}")
-        recipe = Recipe.from_mapping({**mapping, "name": stem})
+        recipe = read_mapping({**mapping, "name": re.sub(r"[^\w.+-]", "-", f"{path.stem}-{recipe.label}")})
     return recipe
-
-
-def parse_yaml(text: str, where: str) -> Any:
-    """Plain YAML values only: a document that names a Python object is refused, nothing is run."""
-    try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        line = f", line {mark.line + 1}" if mark else ""
-        problem = getattr(error, "problem", None) or str(error).splitlines()[0]
-        raise InputError(f"{where}{line}: not plain YAML: {problem}") from error
 
 
 def _override(mapping: dict[str, Any], override: str) -> None:
@@ -305,50 +236,3 @@ def _override(mapping: dict[str, Any], override: str) -> None:
             mapping[section] = {}
         mapping = mapping[section]
     mapping[last] = parse_yaml(text, f"override {override!r}")
-
-
-def _entries(mapping: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Dotted keys and values of a recipe's mapping: its sections opened, dictionaries that are values not."""
-    for key, value in mapping.items():
-        if not prefix and key in ("model", "data", "training") and isinstance(value, Mapping):
-            yield from _entries(value, f"{key}.")
-        else:
-            yield f"{prefix}{key}", value
-
-
-def _lookup(mapping: dict[str, Any], key: str) -> Any:
-    section, _, name = key.rpartition(".")
-    return mapping[section][name] if section else mapping[name]
-
-
-def _read(value: Any, hint: Any) -> Any:
-    """The value as its type, or TypeError. A number may come as text, because YAML reads 1e-3 as one."""
-    if isinstance(hint, UnionType):
-        for option in get_args(hint):
-            with suppress(TypeError):
-                return _read(value, option)
-        raise TypeError
-    origin = get_origin(hint) or hint
-    if origin is float and not isinstance(value, bool) and isinstance(value, int | float | str):
-        with suppress(ValueError):
-            if math.isfinite(float(value)):
-                return float(value)
-        raise TypeError
-    if origin is tuple and isinstance(value, list | tuple) and len(value) == len(get_args(hint)):
-        return tuple(_read(part, kind) for part, kind in zip(value, get_args(hint), strict=True))
-    if origin is list and isinstance(value, list) and value:
-        return [_read(part, get_args(hint)[0]) for part in value]
-    plain = origin in (int, bool, str, dict, NoneType) or is_dataclass(origin)
-    if plain and isinstance(value, origin) and not (origin is int and isinstance(value, bool)):
-        return value
-    raise TypeError
-
-
-def _describe(hint: Any) -> str:
-    if isinstance(hint, UnionType):
-        return " or ".join(_describe(option) for option in get_args(hint))
-    names = {int: "an integer", float: "a number", bool: "true or false", str: "text", NoneType: "null"}
-    origin = get_origin(hint) or hint
-    return names.get(origin) or {list: "a list of text", dict: "keys and values"}.get(
-        origin, "a section of keys"
-    )

@@ -11,8 +11,10 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from nadaraya.errors import InputError
+from nadaraya.training.image_recipe import ImageRecipe
 from nadaraya.training.metrics import read_metrics
-from nadaraya.training.recipe import Recipe, parse_yaml
+from nadaraya.training.recipe import Recipe, read_mapping
+from nadaraya.training.sections import parse_yaml
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -151,7 +153,7 @@ def without_bars() -> Iterator[None]:
             logging.enable_progress_bar()
 
 
-def read_recipe(folder: Path) -> Recipe:
+def read_recipe(folder: Path) -> Recipe | ImageRecipe:
     """The recipe of a run folder.
 
     Raises:
@@ -166,4 +168,4 @@ def read_recipe(folder: Path) -> Recipe:
         raise InputError(f"{path} cannot be read: {error}") from error
     if not isinstance(mapping, dict):
         raise InputError(f"{path} is not a recipe")
-    return Recipe.from_mapping(mapping)
+    return read_mapping(mapping)

@@ -38,12 +38,12 @@ class Timing:
 def alternate(
     cases: dict[str, Callable[[], Any]], runs: int, warmup: int = 2, device: str = "cpu"
 ) -> dict[str, Timing]:
-    """Times cases in turn.
+    """Time cases in turn, all in one process.
 
     Args:
         cases: name → a call that does the work once.
         runs: counted rounds; every case runs once a round.
-        warmup: rounds before counting.
+        warmup: rounds before counting; default 2.
         device: "cpu", by the clock; "cuda", by CUDA events, from a flushed L2 cache and with the call issued
             while the device is still busy flushing, so that gaps before its first kernel do not count.
 
@@ -67,7 +67,7 @@ def one_line(error: BaseException) -> str:
 
 
 def why_it_fails(case: Callable[[], Any], device: str = "cpu") -> str | None:
-    """Runs a case once.
+    """Run a case once, to see whether it can.
 
     Args:
         case: a call that does the work once.
@@ -125,7 +125,15 @@ def _summary(times: list[tuple[float, float]]) -> Timing:
 
 
 def as_table(timings: dict[str, Timing], base: str) -> str:
-    """Timings as text, each with its ratio to the case named `base`, where that ran."""
+    """Timings as text, each with its ratio to the case named `base`, where that ran.
+
+    Args:
+        timings: what `alternate` returned; at least one.
+        base: name of a case.
+
+    Returns:
+        A heading and one line a case.
+    """
     width = max(map(len, timings))
     lines = [f"{'':{width}}  median ms   quartiles        ratio"]
     for name, timing in timings.items():
@@ -140,7 +148,12 @@ def as_json(timings: dict[str, Timing]) -> dict[str, Any]:
 
 
 def write_json(path: Path, results: dict[str, Any]) -> None:
-    """Writes a results file as a whole: a run that is killed leaves the last complete one."""
+    """Write a results file as a whole: a run that is killed leaves the last complete one.
+
+    Args:
+        path: the file; folders on the way are made.
+        results: what JSON can hold.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_suffix(".unfinished")
     unfinished.write_text(json.dumps(results, indent=1) + "\n")
@@ -155,7 +168,9 @@ def environment() -> dict[str, Any]:
         "python": platform.python_version(),
         "torch": torch.__version__,
         "triton": _version("triton"),
-        "commit": _output("git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"),
+        "timm": _version("timm"),
+        "nadaraya": _version("nadaraya"),
+        "commit": _commit(),
         "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
     }
     if torch.cuda.is_available():
@@ -165,6 +180,14 @@ def environment() -> dict[str, Any]:
             "driver": _output("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"),
         }
     return facts
+
+
+def _commit() -> str | None:
+    """The checkout that this file lies in, or None where the package was installed from elsewhere."""
+    checkout = Path(__file__).parents[3]
+    if not (checkout / ".git").exists():
+        return None
+    return _output("git", "-C", str(checkout), "describe", "--always", "--dirty")
 
 
 def _version(package: str) -> str | None:

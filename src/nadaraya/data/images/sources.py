@@ -1,0 +1,155 @@
+"""Sources of labelled images, read by number, and the set of a training and a validation source."""
+
+import hashlib
+import io
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from nadaraya.data.images.decode import CorruptImageError, is_grey, reason, to_channels
+from nadaraya.errors import InputError
+
+CONTENT_LIMIT = 2**30
+_SAMPLE = 64
+
+
+class ImageSource(ABC):
+    """Images that are read by number, each with a label.
+
+    Attributes:
+        labels: (N,) int64 numbers of the classes.
+        channels: 3 for pictures in mode "RGB", 1 for mode "L".
+    """
+
+    def __init__(self, labels: np.ndarray, channels: int = 3) -> None:
+        self.labels = np.ascontiguousarray(labels, dtype=np.int64)
+        self.channels = channels
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @abstractmethod
+    def name(self, index: int) -> str:
+        """What to call an image in a message: its file, shard and member, or number."""
+
+    @abstractmethod
+    def digest(self) -> bytes:
+        """A digest of the images and their labels, for `ImageSet.sha256`."""
+
+    @abstractmethod
+    def _open(self, index: int) -> Image.Image:
+        """The image, of any mode; it need not be decoded yet."""
+
+    def read(self, index: int) -> Image.Image:
+        """Decode one image.
+
+        Args:
+            index: its number, from 0 to N - 1.
+
+        Returns:
+            A picture in mode "RGB" or "L", by `channels`.
+
+        Raises:
+            CorruptImageError: it cannot be decoded; the message names it.
+            InputError: its file cannot be read.
+        """
+        try:
+            return to_channels(self._open(index), self.channels)
+        except (InputError, MemoryError):
+            raise
+        except Exception as error:  # the exceptions of Pillow's decoders have no common class
+            raise CorruptImageError(f"cannot decode the image {self.name(index)}: {reason(error)}") from None
+
+    def guess_channels(self) -> int:
+        """1 when each of up to 64 images, evenly spaced over the source, is grey by its mode; else 3."""
+        seen = False
+        for index in np.unique(np.linspace(0, len(self) - 1, _SAMPLE).astype(int)):
+            try:
+                grey = is_grey(self._open(int(index)))
+            except InputError:
+                raise
+            except Exception:  # a corrupt image says nothing; reading it will say so
+                continue
+            if not grey:
+                return 3
+            seen = True
+        return 1 if seen else 3
+
+
+class EncodedImages(ImageSource):
+    """Images kept as the bytes of their files."""
+
+    @abstractmethod
+    def data(self, index: int) -> bytes:
+        """The bytes of an image file; an InputError when they cannot be read."""
+
+    def _open(self, index: int) -> Image.Image:
+        return Image.open(io.BytesIO(self.data(index)))
+
+
+@dataclass(frozen=True, eq=False)
+class ImageSet:
+    """Images to train on and images to validate on, with the same classes.
+
+    Args:
+        name: what to call it in tables and plots.
+        classes: names of the classes; a label is a position in it.
+        channels: 3 for colour, 1 for grey; both sources give pictures of that form.
+        train: images to train on.
+        validation: images to validate on.
+        corrupt: what the batches do with an image that cannot be decoded: "fatal" stops with a
+            `CorruptImageError`, "skip" warns once and takes the next readable one (validation leaves it out).
+    """
+
+    name: str
+    classes: tuple[str, ...]
+    channels: int
+    train: ImageSource
+    validation: ImageSource
+    corrupt: str = "fatal"
+    warned: set[str] = field(default_factory=set, repr=False)
+
+    @cached_property
+    def sha256(self) -> str:
+        """64 hexadecimal digits that change when the images, labels, classes or the split do.
+
+        Files are digested with their content when those of a source hold up to 1 GiB together, else by
+        names, sizes and times of modification, so that ImageNet need not be read twice.
+        """
+        total = hashlib.sha256(repr((self.classes, self.channels)).encode())
+        for source in (self.train, self.validation):
+            total.update(source.digest())
+        return total.hexdigest()
+
+
+def arrays_digest(*arrays: np.ndarray) -> bytes:
+    """SHA-256 of the types, shapes and values of arrays."""
+    total = hashlib.sha256()
+    for array in arrays:
+        total.update(f"{array.dtype.str}{array.shape}".encode())
+        total.update(np.ascontiguousarray(array).data)
+    return total.digest()
+
+
+def files_digest(root: Path, names: Iterable[str]) -> bytes:
+    """SHA-256 of files and their names: with their content up to `CONTENT_LIMIT`, see `ImageSet.sha256`."""
+    total, names = hashlib.sha256(), list(names)
+    try:
+        states = [os.stat(root / name) for name in names]  # noqa: PTH116  (a million files: no Path.stat)
+        with_content = sum(state.st_size for state in states) <= CONTENT_LIMIT
+        for name, state in zip(names, states, strict=True):
+            total.update(f"{name}\0{state.st_size}\0".encode("utf-8", "surrogateescape"))
+            if with_content:
+                with (root / name).open("rb") as file:
+                    total.update(hashlib.file_digest(file, "sha256").digest())
+            else:
+                total.update(f"{state.st_mtime_ns}\0".encode())
+    except OSError as error:
+        raise InputError(f"cannot read {error.filename}: {error.strerror}") from error
+    return total.digest()

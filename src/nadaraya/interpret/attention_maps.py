@@ -1,0 +1,305 @@
+"""The attention weights of every layer of a model, from one forward pass without gradients.
+
+Fused attention never forms its weights. Hooks therefore keep the input of every attention layer, and the
+weights are computed again from it by the definition (document D, section 7.8); that they are those of the
+pass is checked against the layer's own output.
+"""
+
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from nadaraya.attention.layer import KernelSelfAttention
+from nadaraya.errors import InputError
+
+#: What may read the last layer: the class token, all patches in equal parts, or the last token of a text.
+QUERIES = ("cls", "mean", "last")
+# Half precision rounds the output of a layer by a percent at most; another formula is far beyond this.
+_MOST_ERROR = 0.05
+
+
+@dataclass(frozen=True)
+class LayerMaps:
+    """The attention of one layer.
+
+    Attributes:
+        name: the layer's place in the model, such as "blocks.0.attn".
+        weights: (B, H, N, N), query by key, float32, on the CPU.
+        bandwidth: σ in the units of the features, (H,), or (H, d) by channel, float32; None without one.
+        error: largest difference between the layer's own output and the one that these weights give, as a
+            fraction of the largest output.
+    """
+
+    name: str
+    weights: Tensor
+    bandwidth: Tensor | None
+    error: float
+
+
+@dataclass(frozen=True)
+class AttentionMaps:
+    """The attention of all layers in one forward pass, and what its tokens are.
+
+    Attributes:
+        layers: in the order in which they were called.
+        output: what the model returned.
+        reads: the query that the model reads its answer from, one of `QUERIES`.
+        num_prefix_tokens: tokens before the patches: class token and registers.
+        class_token: whether the first token is a class token.
+        grid: rows and columns of patches, in row-major order after the prefix; None where there are none.
+        tokens: the tokens of each text of the batch as strings; None where they are not known.
+        padding: (B, N) bool, True where a token is padding; None without padding.
+    """
+
+    layers: tuple[LayerMaps, ...]
+    output: Any
+    reads: str
+    num_prefix_tokens: int = 0
+    class_token: bool = False
+    grid: tuple[int, int] | None = None
+    tokens: tuple[tuple[str, ...], ...] | None = None
+    padding: Tensor | None = None
+
+    @property
+    def weights(self) -> list[Tensor]:
+        """(B, H, N, N) of every layer."""
+        return [layer.weights for layer in self.layers]
+
+    @property
+    def num_tokens(self) -> int:
+        """N."""
+        return self.layers[0].weights.shape[-1]
+
+
+@dataclass(frozen=True)
+class _Call:
+    """One call of an attention layer: what went in, and what came out."""
+
+    name: str
+    layer: nn.Module
+    x: Tensor
+    options: dict[str, Any]
+    output: Tensor
+
+
+@torch.no_grad()
+def capture_attention(
+    model: nn.Module, *inputs: Any, tokenizer: Any = None, max_bytes: int = 2**30, **options: Any
+) -> AttentionMaps:
+    """Run a model once and compute the attention weights of all its layers (document D, section 7.8).
+
+    The model runs in evaluation mode, without gradients and without a cache of earlier tokens. It is left as
+    it was, also after an error: hooks, training mode, random generators, fused attention.
+
+    Args:
+        model: a model whose attention is `KernelSelfAttention` (the language models), `VisionAttention` or
+            timm's `Attention` (vision transformers), also mixed.
+        inputs: positional arguments of the model: images (B, C, height, width), token numbers (B, N).
+        tokenizer: makes the token strings of a language model from its token numbers; default none.
+        max_bytes: the largest size of all weights together; default 1 GiB.
+        options: keyword arguments of the model, such as attention_mask.
+
+    Returns:
+        The maps, on the CPU.
+
+    Raises:
+        InputError: the model has no such layer or an attention layer of another kind, the weights would be
+            larger than max_bytes, or tokens were cached before.
+    """
+    model = getattr(
+        model, "_orig_mod", model
+    )  # a compiled model runs past hooks; what it was made from has them
+    layers = _attention_layers(model)
+    calls: list[_Call] = []
+    device = next(model.parameters()).device
+    with (
+        _evaluating(model),
+        torch.random.fork_rng(devices=[device] if device.type == "cuda" else []),
+        _hooked(layers, _check_size(layers, max_bytes), calls.append),
+    ):
+        output = model(*inputs, **options)
+        if not calls:
+            raise InputError(f"{type(model).__name__} called none of its attention layers")
+        maps = tuple(_layer_maps(call) for call in calls)
+    first = inputs[0] if inputs else options.get("input_ids")
+    if isinstance(first, Tensor) and first.dim() == 2:
+        return AttentionMaps(
+            maps,
+            output,
+            reads="last",
+            tokens=None if tokenizer is None else _token_strings(tokenizer, first),
+            padding=calls[0].options.get("key_padding_mask"),
+        )
+    prefix, grid = _patches(model, first, maps[0].weights.shape[-1])
+    class_token = getattr(model, "cls_token", None) is not None
+    reads_it = class_token and getattr(model, "global_pool", "token") == "token"
+    return AttentionMaps(maps, output, "cls" if reads_it else "mean", prefix, class_token, grid)
+
+
+def _attention_layers(model: nn.Module) -> dict[nn.Module, str]:
+    """The attention layers that can be looked into, with their names; refuses models that have others too."""
+    known = _known_layers()
+    layers: dict[nn.Module, str] = {}
+    for name, module in model.named_modules():
+        kind = type(module).__name__
+        if isinstance(module, known):
+            layers[module] = name
+        elif "Attention" in kind and "Pool" not in kind and not _inside(name, layers.values()):
+            raise InputError(
+                f"{name} of {type(model).__name__} is {kind}: accepted are KernelSelfAttention, "
+                "VisionAttention and timm's Attention"
+            )
+    if not layers:
+        raise InputError(
+            f"{type(model).__name__} has no attention layer to look into: accepted are models with "
+            "KernelSelfAttention, VisionAttention or timm's Attention"
+        )
+    return layers
+
+
+def _known_layers() -> tuple[type[nn.Module], ...]:
+    timm = sys.modules.get("timm.layers")  # without it loaded no model can have timm's layers
+    return (KernelSelfAttention,) if timm is None else (KernelSelfAttention, timm.Attention)
+
+
+def _inside(name: str, outer: Sequence[str] | Any) -> bool:
+    return any(name.startswith(f"{prefix}.") for prefix in outer)
+
+
+def _check_size(layers: Mapping[nn.Module, str], max_bytes: int) -> Callable[[Tensor], None]:
+    """Refuses, at the first layer already, tokens whose weights would not fit."""
+
+    def check(x: Tensor) -> None:
+        heads = sum(int(layer.num_heads) for layer in layers)  # type: ignore[arg-type, misc]
+        batch, tokens = x.shape[:2]
+        most = int((max_bytes / (4 * heads * batch)) ** 0.5)
+        if tokens > most:
+            raise InputError(
+                f"{tokens:,} tokens: the weights of {heads} heads would take "
+                f"{4 * heads * batch * tokens**2 / 2**30:.1f} GiB; accepted are up to {most:,} tokens"
+            )
+
+    return check
+
+
+@contextmanager
+def _evaluating(model: nn.Module) -> Iterator[None]:
+    training = {module: module.training for module in model.modules()}
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, mode in training.items():
+            module.training = mode
+
+
+@contextmanager
+def _hooked(
+    layers: Mapping[nn.Module, str], check: Callable[[Tensor], None], record: Callable[[_Call], None]
+) -> Iterator[None]:
+    """Records every call of the layers; `check` sees each input before the layer does."""
+
+    def before(layer: nn.Module, args: tuple[Any, ...], options: dict[str, Any]) -> None:
+        check(args[0] if args else options["x"])
+
+    def after(layer: nn.Module, args: tuple[Any, ...], options: dict[str, Any], result: Any) -> None:
+        named = dict(zip(("x", "attn_mask", "is_causal"), args, strict=False)) | options
+        x, cache = named.pop("x"), named.pop("cache", None)
+        if cache is not None and cache.length() > x.shape[1]:
+            raise InputError(
+                f"{cache.length() - x.shape[1]} tokens were cached before: "
+                "maps need the whole text in one pass"
+            )
+        named.pop("return_weights", None)
+        record(_Call(layers[layer], layer, x, named, result[0] if isinstance(result, tuple) else result))
+
+    handles = []
+    try:
+        for layer in layers:
+            handles.append(layer.register_forward_pre_hook(before, with_kwargs=True))
+            handles.append(layer.register_forward_hook(after, with_kwargs=True))
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _layer_maps(call: _Call) -> LayerMaps:
+    layer = call.layer
+    if isinstance(layer, KernelSelfAttention):
+        out, weights = _kernel_attention(layer, call.x, call.options)
+        bandwidth = layer.bandwidth.float().cpu() if layer.similarity == "gaussian" else None
+    else:
+        out, weights = _timm_attention(layer, call.x, **call.options)
+        bandwidth = None
+    largest = call.output.abs().amax().clamp_min(torch.finfo(torch.float32).tiny)
+    error = ((out - call.output).abs().amax() / largest).item()
+    if not error <= _MOST_ERROR:
+        raise InputError(
+            f"{call.name} is {type(layer).__name__}, but its output is not that of its weights by the "
+            f"definition (they differ by {error:.0%} of the largest output): no maps can be made of it"
+        )
+    return LayerMaps(call.name, weights.float().cpu(), bandwidth, error)
+
+
+def _kernel_attention(
+    layer: KernelSelfAttention, x: Tensor, options: Mapping[str, Any]
+) -> tuple[Tensor, Tensor]:
+    """The layer's output and weights by the definition; `forward` itself, so that no hook runs again."""
+    backend, layer.backend = layer.backend, "reference"
+    try:
+        out, weights = layer.forward(x, **options, return_weights=True)
+    finally:
+        layer.backend = backend
+    return out, weights
+
+
+def _timm_attention(
+    layer: Any, x: Tensor, attn_mask: Tensor | None = None, is_causal: bool = False
+) -> tuple[Tensor, Tensor]:
+    """Output and weights of timm's `Attention`: softmax of q·k/√d, in float32 at least."""
+    batch, tokens, _ = x.shape
+    qkv = layer.qkv(x).reshape(batch, tokens, 3, layer.num_heads, -1)
+    query, key, value = qkv.permute(2, 0, 3, 1, 4).unbind(0)
+    query, key = layer.q_norm(query), layer.k_norm(key)
+    wide = torch.promote_types(qkv.dtype, torch.float32)
+    with torch.autocast(x.device.type, enabled=False):
+        query, key = query.to(wide), key.to(wide)
+        logits = layer.scale * query @ key.transpose(-2, -1)
+        if is_causal:
+            later = torch.ones(tokens, tokens, dtype=torch.bool, device=x.device).triu(1)
+            logits = logits.masked_fill(later, -torch.inf)
+        elif attn_mask is not None:
+            logits = (
+                logits.masked_fill(~attn_mask, -torch.inf)
+                if attn_mask.dtype == torch.bool
+                else logits + attn_mask
+            )
+        weights = logits.softmax(dim=-1)
+        out = (weights @ value.to(wide)).to(value.dtype)
+    out = layer.norm(out.transpose(1, 2).flatten(2))
+    gate = getattr(layer, "gate", None)  # older releases of timm have none
+    out = out if gate is None else out * gate(x).sigmoid()
+    return layer.proj_drop(layer.proj(out)), weights
+
+
+def _patches(model: Any, images: Any, num_tokens: int) -> tuple[int, tuple[int, int] | None]:
+    """Number of prefix tokens and the patch grid of a timm model; no grid where it does not fit."""
+    prefix = int(getattr(model, "num_prefix_tokens", 0))
+    embedding = getattr(model, "patch_embed", None)
+    if embedding is None or not isinstance(images, Tensor) or images.dim() != 4:
+        return prefix, None
+    if getattr(model, "dynamic_img_size", False):
+        rows, columns = embedding.dynamic_feat_size(tuple(images.shape[-2:]))
+    else:
+        rows, columns = getattr(embedding, "grid_size", None) or (0, 0)
+    return prefix, (rows, columns) if prefix + rows * columns == num_tokens else None
+
+
+def _token_strings(tokenizer: Any, ids: Tensor) -> tuple[tuple[str, ...], ...]:
+    return tuple(tuple(str(tokenizer.decode([token])) for token in text) for text in ids.tolist())

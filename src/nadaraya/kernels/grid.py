@@ -1,0 +1,78 @@
+"""A kernel of two-dimensional lags, rows and columns of a grid of patches, from the one-dimensional algebra."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from nadaraya.errors import InputError, unknown_name
+from nadaraya.kernels.base import Kernel
+
+
+class GridKernel(nn.Module):
+    """κ(Δy, Δx) = κ_rows(Δy) · κ_columns(Δx): the separable kernel of patches Δy rows and Δx columns apart.
+
+    Args:
+        rows: a Kernel for the lags between rows, with one value a head or one for all, or a function of
+            the number of heads that makes one.
+        columns: the same for the columns; default a second kernel from `rows`, which must then be a function.
+        num_heads: H.
+        compose: "multiply" (the logits are log κ) or "add" (they are κ).
+
+    Raises:
+        InputError: kernels that do not serve H heads, or an unknown composition.
+    """
+
+    def __init__(
+        self,
+        num_heads: int,
+        rows: Kernel | Callable[[int], Kernel],
+        columns: Kernel | Callable[[int], Kernel] | None = None,
+        compose: str = "multiply",
+    ) -> None:
+        super().__init__()
+        if compose not in ("add", "multiply"):
+            raise unknown_name("composition", compose, ("add", "multiply"))
+        if columns is None:
+            if isinstance(rows, Kernel):
+                raise InputError("columns need a kernel of their own: give one, or a function that makes them")
+            columns = rows
+        self.compose = compose
+        self.rows = rows if isinstance(rows, Kernel) else rows(num_heads)
+        self.columns = columns if isinstance(columns, Kernel) else columns(num_heads)
+        for name, kernel in (("rows", self.rows), ("columns", self.columns)):
+            if tuple(kernel.batch_shape) not in ((), (num_heads,)):
+                raise InputError(
+                    f"the kernel of the {name} serves {kernel.batch_shape[0]} heads, not {num_heads}"
+                )
+
+    def forward(self, height: int, width: int, num_prefix: int = 0) -> Tensor:
+        """The logits that attention adds for tokens of a grid in row-major order, after some without a place.
+
+        Args:
+            height: rows of patches h.
+            width: columns of patches w.
+            num_prefix: tokens before the patches (class, registers); pairs with them have logit 0.
+
+        Returns:
+            (H or 1, N, N), N = num_prefix + h·w, query by key, float32 at least.
+        """
+        rows = _table(self.rows, height, self.compose)
+        columns = _table(self.columns, width, self.compose)
+        # (H, h, 1, h, 1) and (H, 1, w, 1, w): each pair of patches meets its row lag and its column lag.
+        rows, columns = rows[:, :, None, :, None], columns[:, None, :, None, :]
+        logits = rows + columns if self.compose == "multiply" else rows * columns
+        logits = logits.reshape(logits.shape[0], height * width, height * width)
+        return nn.functional.pad(logits, (num_prefix, 0, num_prefix, 0))
+
+    def extra_repr(self) -> str:
+        return f"compose={self.compose!r}"
+
+
+def _table(kernel: Kernel, length: int, compose: str) -> Tensor:
+    """Logits of all pairs of places on a line, (H or 1, length, length), query by key."""
+    logits = kernel.lag_logits(length, compose=compose)
+    logits = logits[None] if logits.dim() == 1 else logits
+    places = torch.arange(length, device=logits.device)
+    lags = places[:, None] - places
+    return logits[:, lags.abs() if kernel.symmetric else lags + length - 1]

@@ -1,0 +1,20 @@
+"""Vision transformers on the operator, registered in timm (needs the `vision` extra).
+
+    import timm
+    import nadaraya.models.vit
+
+    model = timm.create_model("gka_tiny_patch16_224", num_classes=10)
+    hybrid = timm.create_model("gka_small_patch16_224", pattern="GGGA")
+
+Gaussian kernel attention ("gka", document D) has no W_Q, W_K and W_V; value-less attention ("vlt") has no W_V.
+Everything else is timm's `VisionTransformer`: any keyword of it passes through.
+"""
+
+import nadaraya._torchvision  # noqa: F401 - before timm
+
+# isort: split
+from nadaraya.models.vit.attention import VISION_VARIANTS, VisionAttention, layer_options
+from nadaraya.models.vit.convert import convert
+from nadaraya.models.vit.model import KernelVisionTransformer
+
+__all__ = ["VISION_VARIANTS", "KernelVisionTransformer", "VisionAttention", "convert", "layer_options"]

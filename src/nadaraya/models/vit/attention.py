@@ -1,0 +1,164 @@
+"""The attention layer of the vision models: the operator behind the constructor that timm's blocks call."""
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Any
+
+import torch
+from timm.layers import use_fused_attn
+from torch import Tensor, nn
+
+from nadaraya.attention import variants
+from nadaraya.attention.layer import KernelSelfAttention
+from nadaraya.errors import InputError, unknown_name
+from nadaraya.kernels import KernelBank
+from nadaraya.kernels.base import Kernel
+from nadaraya.kernels.grid import GridKernel
+
+# A patch grid has far shorter lags than a text: the bank's lengths start from half a patch to the whole grid.
+_GRID_KERNELS: dict[str, Callable[[int], Kernel]] = {
+    "bank": partial(KernelBank, num_terms=4, init="grid"),
+    "decay": partial(KernelBank, num_terms=4, periodic=False, init="grid"),
+}
+
+
+class VisionAttention(KernelSelfAttention):
+    """Kernel self-attention in a timm vision transformer: `Block.attn` with any kernel of the operator.
+
+    Args:
+        dim: width D of the tokens.
+        num_heads: heads H.
+        qkv_bias: whether the projections of queries, keys and values, where there are any, have biases.
+        proj_bias: whether W_O has one.
+        attn_drop: probability of dropping an attention weight in training.
+        proj_drop: dropout of the output.
+        grid_kernel: a kernel of row and column lags between patches, multiplied in (its log is added):
+            "bank", "decay", or a function of num_heads that makes a `Kernel`; default None.
+        grid_compose: "multiply" or "add".
+        **options: keywords of `KernelSelfAttention`.
+
+    Attributes:
+        grid_size: rows and columns of the patches; the model keeps it.
+        num_prefix_tokens: tokens before the patches; the model keeps it.
+
+    Raises:
+        InputError: an unknown grid kernel, or options that do not fit together.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        num_heads: int = 8,
+        *,
+        qkv_bias: bool = False,
+        proj_bias: bool = True,
+        attn_drop: float = 0.0,
+        proj_drop: float = 0.0,
+        grid_kernel: str | Callable[[int], Kernel] | None = None,
+        grid_compose: str = "multiply",
+        **options: Any,
+    ) -> None:
+        super().__init__(dim, num_heads, bias=qkv_bias, out_bias=proj_bias, dropout=attn_drop, **options)
+        self.proj_drop = nn.Dropout(proj_drop)
+        self.fused_attn = use_fused_attn() > 0
+        self.grid_kernel = self._grid_kernel(grid_kernel, grid_compose)
+        self.grid_size: tuple[int, int] | None = None
+        self.num_prefix_tokens = 0
+
+    def _grid_kernel(self, kernel: str | Callable[[int], Kernel] | None, compose: str) -> GridKernel | None:
+        if kernel is None:
+            return None
+        if isinstance(kernel, str):
+            if kernel not in _GRID_KERNELS:
+                raise unknown_name("grid kernel", kernel, _GRID_KERNELS)
+            kernel = _GRID_KERNELS[kernel]
+        return GridKernel(self.num_heads, kernel, compose=compose)
+
+    @property
+    def fused_attn(self) -> bool:
+        """timm's switch: False computes the definition with its N × N weights (for export and inspection)."""
+        return self.backend != "reference"
+
+    @fused_attn.setter
+    def fused_attn(self, fused: bool) -> None:
+        self.backend = "auto" if fused else "reference"
+
+    @property
+    def proj(self) -> nn.Linear:
+        """W_O under the name that timm's blocks and tools know."""
+        return self.o_proj
+
+    def kernel_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
+        """As `KernelSelfAttention.kernel_parameters`, and the kernel of the grid."""
+        yield from super().kernel_parameters()
+        for name, parameter in self.named_parameters():
+            if name.startswith("grid_kernel."):
+                yield name, parameter
+
+    def weights(self, x: Tensor, attn_mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """The layer's output and its weights, by the definition.
+
+        Args:
+            x: (B, N, D).
+            attn_mask: as in `forward`.
+
+        Returns:
+            (B, N, D) and (B, H, N, N), float32 at least, rows summing to 1.
+        """
+        out, weights = self(x, attn_mask, return_weights=True)
+        return out, weights
+
+    def _mask(self, attn_mask: Tensor | None, x: Tensor) -> Tensor | None:
+        if self.grid_kernel is None:
+            return attn_mask
+        if self.grid_size is None:
+            raise InputError("a layer with a grid kernel must know the patch grid: set grid_size")
+        height, width = self.grid_size
+        if self.num_prefix_tokens + height * width != x.shape[1]:
+            raise InputError(
+                f"{x.shape[1]} tokens are not {self.num_prefix_tokens} and a grid of {height} x {width} patches"
+            )
+        logits = self.grid_kernel(height, width, self.num_prefix_tokens)[None]
+        if attn_mask is None:
+            return logits
+        if attn_mask.dtype == torch.bool:
+            return torch.where(attn_mask, logits, -torch.inf)
+        return logits + attn_mask
+
+    def _merged(self, out: Tensor) -> Tensor:
+        return self.proj_drop(super()._merged(out))
+
+
+def layer_options(variant: str, options: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Keywords of `VisionAttention` for a variant as vision uses it: no rotary positions, no head norm.
+
+    Args:
+        variant: "gka", "gka-loo", "vlt" or "softmax".
+        options: further keywords, over those of the variant.
+
+    Returns:
+        The keywords.
+
+    Raises:
+        InputError: an unknown variant or keyword.
+    """
+    if variant not in VISION_VARIANTS:
+        raise unknown_name("vision variant", variant, VISION_VARIANTS)
+    given = dict(options or {})
+    for name in given:
+        if name not in _LAYER_OPTIONS:
+            raise unknown_name("attention option", name, _LAYER_OPTIONS)
+    return {**variants.get(variant, **VISION_VARIANTS[variant]), **given}
+
+
+# Variants of the operator with what vision changes in them (document D, section 3).
+VISION_VARIANTS: dict[str, dict[str, Any]] = {
+    "gka": {"rotary": None, "head_norm": False},
+    "gka-loo": {"rotary": None, "head_norm": False},
+    "vlt": {},
+    "softmax": {},
+}
+_LAYER_OPTIONS = (
+    "bandwidth", "bandwidths", "compose", "eps", "exclude_self", "grid_compose", "grid_kernel", "head_norm",
+    "lag_kernel", "projections", "similarity",
+)  # fmt: skip

@@ -1,0 +1,79 @@
+"""Kernel attention in a timm vision transformer that exists already."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from timm.layers import Attention
+from timm.models.vision_transformer import VisionTransformer
+from torch import nn
+
+from nadaraya.errors import InputError
+from nadaraya.models.vit.attention import VisionAttention, layer_options
+from nadaraya.models.vit.model import KernelVisionTransformer, check_pattern
+
+
+def convert(
+    model: VisionTransformer,
+    variant: str = "gka",
+    variant_options: Mapping[str, Any] | None = None,
+    pattern: str = "G",
+) -> VisionTransformer:
+    """Replace the attention of a timm vision transformer, in place; weights that both have are kept.
+
+    Args:
+        model: a `VisionTransformer` of timm, pretrained or not.
+        variant: as for `KernelVisionTransformer`.
+        variant_options: as for `KernelVisionTransformer`.
+        pattern: which blocks are replaced (G); the others keep their attention.
+
+    Returns:
+        The model itself, now with `kernel_parameters` and their place in `no_weight_decay`.
+
+    Raises:
+        InputError: the model is no plain `VisionTransformer`, or its attention has norms, gates or head
+            widths that the variant does not have; the model is then left as it was.
+    """
+    if type(model) not in (VisionTransformer, KernelVisionTransformer):
+        raise InputError(f"convert takes timm's VisionTransformer, not {type(model).__name__}")
+    check_pattern(pattern)
+    options = layer_options(variant, variant_options)
+    if options.get("grid_kernel") is not None and not isinstance(model.patch_drop, nn.Identity):
+        raise InputError("a kernel of the patch grid needs every patch: patch_drop_rate must be 0")
+    chosen = [block for depth, block in enumerate(model.blocks) if pattern[depth % len(pattern)] == "G"]
+    layers = [_converted(block.attn, options) for block in chosen]
+    for block, layer in zip(chosen, layers, strict=True):
+        block.attn = layer
+    model.__class__ = KernelVisionTransformer
+    assert isinstance(model, KernelVisionTransformer)
+    model.set_grid(model.patch_embed.grid_size)
+    return model
+
+
+@torch.no_grad()
+def _converted(attention: nn.Module, options: Mapping[str, Any]) -> VisionAttention:
+    if type(attention) is not Attention:
+        raise InputError(f"convert replaces timm's Attention, not {type(attention).__name__}")
+    extras = (attention.q_norm, attention.k_norm, attention.norm, attention.gate or nn.Identity())
+    if any(not isinstance(extra, nn.Identity) for extra in extras) or (
+        attention.attn_dim != attention.proj.out_features
+    ):
+        raise InputError("convert takes attention without norms, gates and head widths of its own")
+    layer = VisionAttention(
+        attention.attn_dim,
+        attention.num_heads,
+        qkv_bias=attention.qkv.bias is not None,
+        proj_bias=attention.proj.bias is not None,
+        attn_drop=attention.attn_drop.p,
+        proj_drop=attention.proj_drop.p,
+        **options,
+    ).to(attention.proj.weight)
+    layer.o_proj.load_state_dict(attention.proj.state_dict())
+    for third, projection in enumerate((layer.q_proj, layer.k_proj, layer.v_proj)):
+        if projection is not None:
+            projection.weight.copy_(attention.qkv.weight.chunk(3)[third])
+            if projection.bias is not None:
+                projection.bias.copy_(attention.qkv.bias.chunk(3)[third])
+    layer.fused_attn = attention.fused_attn
+    layer.train(attention.training)
+    return layer

@@ -1,0 +1,213 @@
+"""The vision transformer with kernel attention, and the models of document D by name in timm."""
+
+from collections.abc import Iterator, Mapping
+from functools import partial
+from typing import Any
+
+from timm.models import build_model_with_cfg, generate_default_cfgs, register_model
+from timm.models.vision_transformer import Block, VisionTransformer
+from torch import Tensor, nn
+
+from nadaraya.errors import InputError
+from nadaraya.models.vit.attention import VisionAttention, layer_options
+
+__all__ = ["KernelVisionTransformer"]
+
+
+class KernelBlock(Block):
+    """timm's pre-norm block with a `VisionAttention` where the pattern has the letter G.
+
+    Args:
+        kernel_options: keywords of `VisionAttention`.
+        pattern: letters of the blocks, repeated over the depth.
+        **block: keywords of timm's `Block`.
+    """
+
+    def __init__(self, *, kernel_options: Mapping[str, Any], pattern: str, **block: Any) -> None:
+        kernel = pattern[block["depth"] % len(pattern)] == "G"
+        if kernel and (block["qk_norm"] or block["scale_attn_norm"]):
+            raise InputError(
+                "qk_norm and scale_attn_norm belong to timm's attention; kernel attention has "
+                "variant_options={'head_norm': True}"
+            )
+        super().__init__(**{**block, "attn_layer": _Vacant} if kernel else block)
+        if kernel:
+            attention = VisionAttention(
+                block["dim"],
+                block["num_heads"],
+                qkv_bias=block["qkv_bias"],
+                proj_bias=block["proj_bias"],
+                attn_drop=block["attn_drop"],
+                proj_drop=block["proj_drop"],
+                **kernel_options,
+            )
+            self.attn = attention.to(device=block.get("device"), dtype=block.get("dtype"))
+
+
+class _Vacant(nn.Module):
+    """Keeps the place of the attention while timm's block is built: no weights are drawn for nothing."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__()
+
+
+class KernelModel(nn.Module):
+    """What a timm vision transformer gains with kernel attention: its kernels, known to optimisers and tools."""
+
+    def kernel_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
+        """Names and values of what shapes the kernels: log σ and the kernels of lags."""
+        for prefix, module in self.named_modules():
+            if isinstance(module, VisionAttention):
+                for name, parameter in module.kernel_parameters():
+                    yield f"{prefix}.{name}", parameter
+
+    def no_weight_decay(self) -> set[str]:
+        """timm's set of parameters without weight decay, and every kernel parameter."""
+        return {*super().no_weight_decay(), *(name for name, _ in self.kernel_parameters())}  # type: ignore[misc, operator]
+
+    def set_input_size(self, *args: Any, **kwargs: Any) -> None:
+        """As in timm; layers with a kernel of the grid learn the new grid."""
+        super().set_input_size(*args, **kwargs)  # type: ignore[misc, operator]
+        self.set_grid(self.patch_embed.grid_size)  # type: ignore[union-attr, arg-type]
+
+    def set_grid(self, grid_size: tuple[int, int]) -> None:
+        """Tell every kernel layer where the patches are.
+
+        Args:
+            grid_size: rows and columns of patches.
+        """
+        for module in self.modules():
+            if isinstance(module, VisionAttention):
+                module.grid_size = grid_size
+                module.num_prefix_tokens = self.num_prefix_tokens  # type: ignore[assignment]
+
+    def _pos_embed(self, x: Tensor) -> Tensor:
+        if self.dynamic_img_size:  # the patches still have their grid here, one of this very image
+            self.set_grid((x.shape[1], x.shape[2]))
+        return super()._pos_embed(x)  # type: ignore[misc, no-any-return]
+
+
+class KernelVisionTransformer(KernelModel, VisionTransformer):
+    """timm's `VisionTransformer` with kernel attention (document D, section 3).
+
+    Args:
+        variant: "gka", "gka-loo" (no token sees itself), "vlt" or "softmax"; default "gka".
+        variant_options: further keywords of the attention layers, such as {"bandwidth": 4.0},
+            {"bandwidths": "channel"} or {"grid_kernel": "bank"}.
+        pattern: which blocks have it, letters repeated over the depth: "G" kernel attention, "A" timm's own
+            attention with all projections; default "G".
+        **options: keywords of timm's `VisionTransformer`.
+
+    Raises:
+        InputError: an unknown variant, option or letter, or options that do not fit together.
+    """
+
+    def __init__(
+        self,
+        *,
+        variant: str = "gka",
+        variant_options: Mapping[str, Any] | None = None,
+        pattern: str = "G",
+        **options: Any,
+    ) -> None:
+        check_pattern(pattern)
+        dim, heads = options.get("embed_dim", 768), options.get("num_heads", 12)
+        if dim % heads:
+            raise InputError(f"embed_dim = {dim} is not a multiple of num_heads = {heads}")
+        kernel_options = layer_options(variant, variant_options)
+        if kernel_options.get("grid_kernel") is not None and options.get("patch_drop_rate", 0.0) > 0:
+            raise InputError("a kernel of the patch grid needs every patch: patch_drop_rate must be 0")
+        super().__init__(
+            **options, block_fn=partial(KernelBlock, kernel_options=kernel_options, pattern=pattern)
+        )
+        self.set_grid(self.patch_embed.grid_size)
+
+
+def check_pattern(pattern: str) -> None:
+    """Refuse a pattern of blocks that has no letter or one that is neither G nor A.
+
+    Raises:
+        InputError: naming the pattern.
+    """
+    if not pattern or set(pattern) - {"G", "A"}:
+        raise InputError(f"pattern {pattern!r}: accepted are the letters G (kernel) and A (timm's attention)")
+
+
+_SIZES: dict[str, dict[str, int]] = {
+    "tiny": {"embed_dim": 192, "depth": 12, "num_heads": 3},
+    "small": {"embed_dim": 384, "depth": 12, "num_heads": 6},
+    "base": {"embed_dim": 768, "depth": 12, "num_heads": 12},
+}
+
+# Mean and deviation are those of ImageNet, as in DeiT.
+default_cfgs = generate_default_cfgs(
+    {
+        f"{family}_{size}_patch16_224.untrained": {
+            "input_size": (3, 224, 224),
+            "num_classes": 1000,
+            "pool_size": None,
+            "crop_pct": 0.9,
+            "interpolation": "bicubic",
+            "fixed_input_size": True,
+            "mean": (0.485, 0.456, 0.406),
+            "std": (0.229, 0.224, 0.225),
+            "first_conv": "patch_embed.proj",
+            "classifier": "head",
+            "license": "apache-2.0",
+        }
+        for family in ("gka", "vlt")
+        for size in _SIZES
+    }
+)
+
+
+def _create(name: str, size: str, pretrained: bool, **options: Any) -> KernelVisionTransformer:
+    if pretrained:
+        raise InputError(f"{name} has no pretrained weights: train it, or convert a pretrained vit with nadaraya.models.vit.convert")
+    out_indices = options.pop("out_indices", 3)
+    # timm's builder has an argument called variant too: ours are bound beforehand.
+    ours = {key: options.pop(key) for key in ("variant", "variant_options", "pattern") if key in options}
+    model = build_model_with_cfg(
+        partial(KernelVisionTransformer, **ours),
+        name,
+        pretrained,
+        feature_cfg={"out_indices": out_indices, "feature_cls": "getter"},
+        **{"patch_size": 16, **_SIZES[size], **options},
+    )
+    return model  # type: ignore[no-any-return]
+
+
+@register_model
+def gka_tiny_patch16_224(pretrained: bool = False, **options: Any) -> KernelVisionTransformer:
+    """GKA-Ti: Gaussian kernel attention in the shape of DeiT-Ti (document D, table 2)."""
+    return _create("gka_tiny_patch16_224", "tiny", pretrained, **options)
+
+
+@register_model
+def gka_small_patch16_224(pretrained: bool = False, **options: Any) -> KernelVisionTransformer:
+    """GKA-S: Gaussian kernel attention in the shape of DeiT-S (document D, table 2)."""
+    return _create("gka_small_patch16_224", "small", pretrained, **options)
+
+
+@register_model
+def gka_base_patch16_224(pretrained: bool = False, **options: Any) -> KernelVisionTransformer:
+    """GKA-B: Gaussian kernel attention in the shape of DeiT-B (document D, table 2)."""
+    return _create("gka_base_patch16_224", "base", pretrained, **options)
+
+
+@register_model
+def vlt_tiny_patch16_224(pretrained: bool = False, **options: Any) -> KernelVisionTransformer:
+    """VLT-Ti: attention without W_V in the shape of DeiT-Ti (document D, table 5)."""
+    return _create("vlt_tiny_patch16_224", "tiny", pretrained, **{"variant": "vlt", **options})
+
+
+@register_model
+def vlt_small_patch16_224(pretrained: bool = False, **options: Any) -> KernelVisionTransformer:
+    """VLT-S: attention without W_V in the shape of DeiT-S."""
+    return _create("vlt_small_patch16_224", "small", pretrained, **{"variant": "vlt", **options})
+
+
+@register_model
+def vlt_base_patch16_224(pretrained: bool = False, **options: Any) -> KernelVisionTransformer:
+    """VLT-B: attention without W_V in the shape of DeiT-B."""
+    return _create("vlt_base_patch16_224", "base", pretrained, **{"variant": "vlt", **options})

@@ -1,0 +1,98 @@
+"""The processes of one run: one, or several that a launcher started (`torchrun`, `accelerate launch`)."""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import TypeVar
+
+import torch
+from accelerate import Accelerator
+from accelerate.utils import InitProcessGroupKwargs, gather_object
+from torch import Tensor, nn
+
+from nadaraya.errors import InputError
+
+# How long the others wait while the main process writes or predicts alone.
+_PATIENCE = timedelta(hours=2)
+_T = TypeVar("_T")
+
+
+class Processes:
+    """This process among those of the run: its device, its part, and what they agree on.
+
+    Attributes:
+        rank: number of this process.
+        count: how many there are.
+        main: whether this one writes the run folder and speaks.
+        device: where this one computes.
+    """
+
+    def __init__(self) -> None:
+        self._accelerator = Accelerator(
+            cpu=not torch.cuda.is_available(),
+            mixed_precision="no",  # the recipe says it, not the launcher
+            kwargs_handlers=[InitProcessGroupKwargs(timeout=_PATIENCE)],
+        )
+        self.rank, self.count = self._accelerator.process_index, self._accelerator.num_processes
+        self.main: bool = self._accelerator.is_main_process
+        self.device: torch.device = self._accelerator.device
+
+    def prepare(self, network: nn.Module) -> nn.Module:
+        """Move a model to the device, in place; with several processes, let them average its gradients."""
+        prepared: nn.Module = self._accelerator.prepare(network)
+        return prepared
+
+    def backward(self, loss: Tensor, network: nn.Module, more: bool) -> None:
+        """Add the gradients of a loss; `more` says that the update has further pieces."""
+        with self._accelerator.no_sync(network) if more else contextlib.nullcontext():
+            self._accelerator.backward(loss)
+
+    def clip(self, model: nn.Module, limit: float | None) -> Tensor:
+        """The norm of all gradients, which are scaled down to `limit` where they exceed it."""
+        return self._accelerator.clip_grad_norm_(model.parameters(), limit or float("inf"))
+
+    def mean(self, values: Tensor) -> Tensor:
+        """The mean over the processes, elementwise."""
+        return self._accelerator.reduce(values, "mean") if self.count > 1 else values
+
+    def total(self, value: float) -> float:
+        """The sum of a number over the processes, in float64."""
+        if self.count == 1:
+            return value
+        number = torch.tensor(value, dtype=torch.float64, device=self.device)
+        return float(self._accelerator.reduce(number, "sum"))
+
+    def any(self, flag: bool) -> bool:
+        """Whether the flag is set in any process."""
+        if self.count == 1:
+            return flag
+        return bool(self._accelerator.reduce(torch.tensor(float(flag), device=self.device), "sum") > 0)
+
+    @contextlib.contextmanager
+    def together(self) -> Iterator[None]:
+        """What all processes do, or the main one alone; they go on when all are through.
+
+        Raises:
+            InputError: in the main process, the first that any of them met.
+            SystemExit: in the others, so that it is told once.
+        """
+        error: InputError | None = None
+        try:
+            yield
+        except InputError as raised:
+            error = raised
+        errors = gather_object([error]) if self.count > 1 else [error]
+        first = next((found for found in errors if found is not None), None)
+        if first is not None:
+            if self.main:
+                raise first
+            raise SystemExit(2)
+
+    def main_first(self, make: Callable[[], _T]) -> _T:
+        """The result of `make`, by the main process first: it may download what the others then find."""
+        made: list[_T] = []
+        for turn in (True, False):
+            with self.together():
+                if self.main is turn:
+                    made.append(make())
+        return made[0]

@@ -1,0 +1,73 @@
+"""What the training loop asks of the thing that it trains: text and images answer, each in a module."""
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+
+class Task(Protocol):
+    """A model, its data and its optimisation, opened from a recipe in one of the run's processes.
+
+    Attributes:
+        model: with freshly initialised weights, on the CPU; the loop moves it.
+        steps: updates of the whole run.
+        evaluate_every: updates between two validations.
+        unit: what an update takes, in plural ("tokens", "images").
+        units_per_step: how many of them, all processes together.
+        kept: plain values that a checkpoint keeps to know the data again, such as its digest.
+    """
+
+    model: nn.Module
+    steps: int
+    evaluate_every: int
+    unit: str
+    units_per_step: int
+    kept: dict[str, Any]
+
+    def optimizer(self) -> torch.optim.Optimizer:
+        """The optimiser over the model's parameters; its first group has the learning rate that is shown."""
+
+    def schedule(self, optimizer: torch.optim.Optimizer, done: int) -> Callable[[int], None]:
+        """Set the learning rates of update `done` + 1; call the result with the updates made after each."""
+
+    def average(self) -> "Average | None":
+        """The average of the weights that training keeps, on the model's device; None where it keeps none."""
+
+    def batches(self, done: int) -> Iterable[tuple[Tensor, Tensor]]:
+        """This process's inputs and targets of the updates after `done`, each a function of its number."""
+
+    def loss(self, network: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
+        """The mean loss of a batch, a scalar to differentiate."""
+
+    def validate(self, network: nn.Module, average: nn.Module | None) -> dict[str, float]:
+        """Figures on the validation data, the same in all processes; has "loss"."""
+
+    def headline(self, validation: dict[str, float]) -> str:
+        """Validation figures as the progress display shows them."""
+
+    def begin(self, folder: Path) -> None:
+        """Write what a run folder has before the first update."""
+
+    def finish(
+        self, folder: Path, average: nn.Module | None, validation: dict[str, float], step_seconds: float
+    ) -> dict[str, Any]:
+        """Write the trained model into the run folder; the final figures. The main process does this alone.
+
+        Args:
+            folder: of the run.
+            average: the averaged model, if there is one.
+            validation: figures after the last update.
+            step_seconds: median time of an update in seconds.
+        """
+
+
+class Average(Protocol):
+    """A moving average of weights, as timm's `ModelEmaV3` is one."""
+
+    module: nn.Module
+
+    def update(self, model: nn.Module, step: int | None = None) -> None:
+        """Take in the weights after update `step`, counted from 1."""

@@ -1,0 +1,120 @@
+"""The text task: a character language model, windows of a corpus, cross-entropy in nats a token."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from nadaraya.data import encode_text, load_corpus, train_character_tokenizer
+from nadaraya.evaluation.generation import sample_text
+from nadaraya.evaluation.language import evaluate_string, total_nats
+from nadaraya.training.batches import check_length, training_batch, validation_sample
+from nadaraya.training.checkpoint import write_file, writing
+from nadaraya.training.folder import move_in, save_kernels, scratch_folder
+from nadaraya.training.optimizer import make_optimizer, make_schedule
+from nadaraya.training.processes import Processes
+from nadaraya.training.recipe import Recipe
+from nadaraya.training.run import INITIAL_KERNELS_FILE, MODEL_FILE, SAMPLE_FILE, without_bars
+
+
+class TextTask:
+    """A `Task` on text: see there for the attributes.
+
+    Args:
+        recipe: what to train.
+        processes: those of the run; each takes an equal part of every batch.
+
+    Raises:
+        InputError: the text or the model of the recipe cannot be used.
+    """
+
+    unit = "tokens"
+
+    def __init__(self, recipe: Recipe, processes: Processes) -> None:
+        self._recipe, self._processes = recipe, processes
+        corpus = load_corpus(recipe.data.corpus, limit=recipe.data.limit)
+        self._tokenizer = train_character_tokenizer(corpus.text)
+        train_text, self._validation_text = corpus.split(recipe.data.validation_fraction)
+        self._train = encode_text(self._tokenizer, train_text)
+        self._validation = encode_text(self._tokenizer, self._validation_text)
+        for part, tokens in (("training", self._train), ("validation", self._validation)):
+            check_length(tokens, recipe.data.context, part)
+        self.model = recipe.build_model(len(self._tokenizer))
+        options = recipe.training
+        self.steps, self.evaluate_every = options.steps, options.evaluate_every
+        self.units_per_step = options.batch_size * recipe.data.context
+        self.kept: dict[str, Any] = {"corpus_sha256": corpus.sha256}
+        self._piece = options.batch_size // options.gradient_accumulation
+
+    def optimizer(self) -> torch.optim.Optimizer:
+        """AdamW over three groups of parameters."""
+        return make_optimizer(self.model, self._recipe.training)
+
+    def schedule(self, optimizer: torch.optim.Optimizer, done: int) -> Callable[[int], None]:
+        """Linear warm-up and cosine decay."""
+        scheduler = make_schedule(optimizer, self._recipe.training, done)
+        return lambda updates: scheduler.step()
+
+    def average(self) -> None:
+        """Language models keep no average of their weights."""
+
+    def batches(self, done: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """Windows of the training text: this process's share of each batch, (B / processes, context) each."""
+        options, context = self._recipe.training, self._recipe.data.context
+        rank, count = self._processes.rank, self._processes.count
+        for step in range(done + 1, options.steps + 1):
+            batch = training_batch(self._train, context, options.batch_size, self._recipe.seed, step)
+            inputs, targets = (part.chunk(count)[rank] for part in batch)
+            yield inputs, targets
+
+    def loss(self, network: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
+        """Nats a token."""
+        logits: Any = network(input_ids=inputs, use_cache=False).logits
+        return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
+
+    def validate(self, network: nn.Module, average: nn.Module | None) -> dict[str, float]:
+        """Nats a token on the fixed validation sample, whose windows the processes share out."""
+        count = self._recipe.training.validation_batches * self._recipe.training.batch_size
+        inputs, targets = validation_sample(self._validation, self._recipe.data.context, count)
+        rank, processes = self._processes.rank, self._processes.count
+        pairs = zip(
+            inputs[rank::processes].split(self._piece),
+            targets[rank::processes].split(self._piece),
+            strict=True,
+        )
+        nats = sum(total_nats(network, x, y) for x, y in pairs if len(x))
+        return {"loss": self._processes.total(nats) / targets.numel()}
+
+    def headline(self, validation: dict[str, float]) -> str:
+        """The loss."""
+        return f"validation {validation['loss']:.3f}"
+
+    def begin(self, folder: Path) -> None:
+        """The tokenizer, and the kernels that training starts from."""
+        self._tokenizer.save_pretrained(folder)
+        save_kernels(self.model, folder / INITIAL_KERNELS_FILE)
+
+    def finish(
+        self, folder: Path, average: nn.Module | None, validation: dict[str, float], step_seconds: float
+    ) -> dict[str, Any]:
+        """The model and a sample; figures of the whole validation text."""
+        result = evaluate_string(
+            self.model,
+            self._tokenizer,
+            self._validation_text,
+            context=self._recipe.data.context,
+            batch_size=self._piece,
+        )
+        if self._recipe.training.sample_characters:
+            sample = sample_text(
+                self.model, self._tokenizer, self._recipe.training.sample_characters, self._recipe.seed
+            )
+            write_file(folder / SAMPLE_FILE, sample)
+        partial = scratch_folder(folder, "model")
+        with writing(folder / MODEL_FILE, scrap=partial), without_bars():
+            self.model.save_pretrained(partial)
+            move_in(partial, folder)
+        return {"loss": result.cross_entropy, "bits_per_byte": result.bits_per_byte}

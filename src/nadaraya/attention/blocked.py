@@ -17,8 +17,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
+
+from nadaraya.attention import fused_cpu
+from nadaraya.attention.fused_cpu import with_columns
 
 # Rows of a block: large blocks amortise calls forward, small ones keep the score gradients in cache backward.
 _FORWARD_ROWS = 256
@@ -113,7 +115,7 @@ def blocked_attention(
     """
     num_queries, num_keys = query.shape[2], key.shape[2]
     if diagonals is None and mask is None and query.device.type == "cpu":
-        return _attend_fused(query, key, value, scale, None, key_bias, causal)
+        return fused_cpu.attend(query, key, value, scale, None, key_bias, causal)
     out, lse = _empty_results(query, value)
     rows = _FORWARD_ROWS_SHORT if num_queries <= _SHORT else _FORWARD_ROWS
     for block in _blocks(num_queries, num_keys, rows, causal, window):
@@ -136,7 +138,9 @@ def blocked_attention(
 
 
 def _empty_results(query: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-    out = query.new_empty((*query.shape[:3], value.shape[3]))
+    """In the layout that fused attention gives: the heads of a token lie together, ready to be merged."""
+    batch, heads, num_queries, _ = query.shape
+    out = query.new_empty((batch, num_queries, heads, value.shape[3])).transpose(1, 2)
     return out, query.new_empty(query.shape[:3], dtype=torch.promote_types(query.dtype, torch.float32))
 
 
@@ -151,68 +155,13 @@ def _attend(
             query.new_full(query.shape[:3], -torch.inf, dtype=dtype),
         )
     if query.device.type == "cpu":
-        return _attend_fused(query, key, value, scale, bias, key_bias, causal=False)
+        return fused_cpu.attend(query, key, value, scale, bias, key_bias, causal=False)
     scores = (query.to(dtype) @ key.to(dtype).transpose(-1, -2)) * scale
     for term in (bias, None if key_bias is None else key_bias[:, :, None, :]):
         scores = scores if term is None else scores + term
     lse = scores.logsumexp(-1)
     weights = torch.exp(scores - torch.where(lse == -torch.inf, torch.inf, lse)[..., None])
     return (weights @ value.to(dtype)).to(query.dtype), lse
-
-
-def _attend_fused(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    scale: float,
-    bias: Tensor | None,
-    key_bias: Tensor | None,
-    causal: bool,
-) -> tuple[Tensor, Tensor]:
-    """The same by PyTorch's fused attention for the CPU, which also gives the log-sum-exp.
-
-    The fused kernel reads one additive mask. A bias by key alone is that mask, as a view; beside a bias by
-    lag it becomes one more feature, which costs less than writing both out, unless it hides keys.
-    """
-    value_width = value.shape[3]
-    if key_bias is not None and bias is not None:
-        if key_bias.isneginf().any() or scale == 0.0:
-            bias, key_bias = bias + key_bias[:, :, None, :], None
-        else:
-            column = (key_bias / scale).to(key.dtype).expand(*key.shape[:3])
-            query, key = _with_columns(query, query.new_ones(query.shape[:3])), _with_columns(key, column)
-            key_bias = None
-    elif key_bias is not None:
-        bias, key_bias = key_bias[:, :, None, :], None
-    # One width for all three, and one that fills vector registers, is what the kernel wants.
-    width = max(query.shape[3], value_width)
-    width += -width % 8
-    query, key, value = (F.pad(t, (0, width - t.shape[3])) for t in (query, key, value))
-    if bias is not None:
-        bias = bias.expand(*query.shape[:3], key.shape[2])
-    query, key, value = (_with_dense_rows(t) for t in (query, key, value))
-    out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
-        query, key, value, 0.0, causal, attn_mask=bias, scale=scale
-    )
-    out = out[..., :value_width]
-    if bias is None:
-        return out.contiguous(), lse.contiguous()
-    # It reports 0 (or NaN) for a row that sees nothing; a true 0 is possible but rare.
-    suspect = (lse == 0) | lse.isnan()
-    if suspect.any():
-        hidden = bias == -torch.inf
-        if causal:
-            hidden = hidden | ~torch.ones(hidden.shape[-2:], dtype=torch.bool).tril()
-        nothing = suspect & hidden.all(-1)
-        out = out.masked_fill(nothing[..., None], 0.0)
-        lse = lse.masked_fill(nothing, -torch.inf)
-    return out.contiguous(), lse.contiguous()
-
-
-def _with_dense_rows(tensor: Tensor) -> Tensor:
-    """The tensor, copied if its rows are strided or overlap: the fused kernel would misread them silently."""
-    dense = tensor.stride(-1) == 1 and tensor.stride(-2) >= tensor.shape[-1]
-    return tensor if dense else tensor.contiguous()
 
 
 @blocked_attention.register_fake
@@ -239,11 +188,18 @@ def blocked_attention_backward(
     need_key_bias: bool,
     need_mask: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Gradients of `blocked_attention` for query, key, value, diagonals, key_bias, mask (empty if not needed).
+    """Gradients of `blocked_attention`: query, key, value, diagonals, key_bias, mask (empty if not needed).
 
     With weights P and score gradients dS = P ∘ (dO Vᵀ − δ), δ_i = dO_i·O_i − dLSE_i, the diagonals' gradient
     is Σ dS over the batch and over all pairs with the same j − i.
     """
+    if diagonals is None and mask is None and query.device.type == "cpu" and scale != 0.0:
+        grad_query, grad_key, grad_value, grad_key_bias = fused_cpu.backward(
+            grad_out, grad_lse, query, key, value, out, lse, scale, key_bias, causal
+        )
+        if not need_key_bias:
+            grad_key_bias = lse.new_zeros((0,))
+        return grad_query, grad_key, grad_value, lse.new_zeros((0,)), grad_key_bias, lse.new_zeros((0,))
     batch, heads, num_queries, width = query.shape
     num_keys = key.shape[2]
     dtype = lse.dtype
@@ -253,10 +209,10 @@ def blocked_attention_backward(
     nothing = torch.where(lse == -torch.inf, torch.inf, lse)  # exp(score − inf) = 0: no weight, no gradient
     ones = lse.new_ones((batch, heads, num_keys))
     key_column = ones.new_zeros(()) if key_bias is None else key_bias
-    query_columns = _with_columns(query.to(dtype) * scale, -nothing, torch.ones_like(lse))
-    key_columns = _with_columns(key.to(dtype), ones, key_column.expand(batch, heads, num_keys))
-    grad_columns = _with_columns(grad_out, -delta)
-    value_columns = _with_columns(value.to(dtype), ones)
+    query_columns = with_columns(query.to(dtype) * scale, -nothing, torch.ones_like(lse))
+    key_columns = with_columns(key.to(dtype), ones, key_column.expand(batch, heads, num_keys))
+    grad_columns = with_columns(grad_out, -delta)
+    value_columns = with_columns(value.to(dtype), ones)
 
     grad_query = lse.new_zeros(query.shape)
     grad_key_columns = torch.zeros_like(query_columns[:, :, :1].expand(-1, -1, num_keys, -1))
@@ -290,7 +246,9 @@ def blocked_attention_backward(
             else:
                 grad_scores *= weights
             if need_mask:
-                _add_reduced(_mask_rows(_part(grad_mask, items, group), block, flip=False), grad_scores.flip(2))
+                _add_reduced(
+                    _mask_rows(_part(grad_mask, items, group), block, flip=False), grad_scores.flip(2)
+                )
             grad_query[items, group, block.rows] = (grad_scores @ keys[..., :width]).mul_(scale).flip(2)
             grad_key_columns[items, group, block.keys] += grad_scores.transpose(-1, -2) @ query_rows
     grad_key = grad_key_columns[..., :width]
@@ -309,10 +267,6 @@ def blocked_attention_backward(
 def _add_reduced(total: Tensor, part: Tensor) -> None:
     """Add a part to a view of the total, in place, summed over the dimensions that the total broadcasts."""
     total += part.sum_to_size(total.shape)
-
-
-def _with_columns(tensor: Tensor, *columns: Tensor) -> Tensor:
-    return torch.cat((tensor, *(column[..., None] for column in columns)), dim=-1)
 
 
 def _parts(batch: int, heads: int, scores: int) -> Iterator[tuple[slice, slice]]:

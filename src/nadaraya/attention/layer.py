@@ -144,7 +144,8 @@ class KernelSelfAttention(nn.Module):
             shape = (num_heads,) if bandwidths == "head" else (num_heads, self.head_dim)
             self.log_bandwidth = nn.Parameter(torch.full(shape, math.log(initial)))
         elif bandwidth is not None or bandwidths != "head":
-            raise InputError("bandwidth and bandwidths belong to similarity='gaussian'")
+            name = "bandwidths" if bandwidth is None else "bandwidth"
+            raise InputError(f"{name} belongs to similarity='gaussian'")
         self.backend = "auto"
         self._table: tuple[object, Tensor] | None = None
 

@@ -51,7 +51,7 @@ def attention(args: AttentionArguments) -> Tensor:
     if _is_plain(args):
         return _plain_attention(args)
     query, key, value, key_bias = _softmax_form(args)
-    if key_bias is not None and _loses_digits(args, query, key):
+    if _loses_digits(args, query, key):
         return _definition_in_row_blocks(args)
     mask = args.attn_mask
     if mask is not None and mask.is_floating_point():
@@ -94,10 +94,7 @@ def _gaussian_columns(args: AttentionArguments) -> tuple[Tensor, Tensor]:
     One column in half precision would leave an error of about 0.02 in the logits; the second removes it.
     The width is padded to a multiple of 8, which fused kernels need.
     """
-    assert args.bandwidth is not None
-    query, key = _centred(args)
-    inverse = (1.0 / args.bandwidth).view(-1, 1, 1)
-    query, key = ((t * inverse).to(args.query.dtype) for t in (query, key))
+    query, key = (t.to(args.query.dtype) for t in _standardised(args))
     bias = -0.5 * key.to(args.compute_dtype).square().sum(-1, keepdim=True)
     leading = bias.to(key.dtype)
     remainder = (bias - leading.to(bias.dtype)).to(key.dtype)
@@ -107,11 +104,18 @@ def _gaussian_columns(args: AttentionArguments) -> tuple[Tensor, Tensor]:
     return torch.cat((query, ones, padding), -1), torch.cat((key, leading, remainder, key_padding), -1)
 
 
-def _centred(args: AttentionArguments) -> tuple[Tensor, Tensor]:
-    """Queries and keys minus the mean of the keys, in the compute dtype: distances stay, digits are saved."""
-    query, key = args.query.to(args.compute_dtype), args.key.to(args.compute_dtype)
-    centre = args.key_centre()
-    return query - centre, key - centre
+def _standardised(args: AttentionArguments) -> tuple[Tensor, Tensor]:
+    """Queries and keys minus the mean of the keys, over σ, in the compute dtype: no distance over σ changes.
+
+    Where queries and keys are one tensor, so are the results.
+    """
+    assert args.bandwidth is not None
+    inverse = args.bandwidth.reciprocal().view(-1, 1, 1)
+    shift = -args.key_centre() * inverse
+    key = torch.addcmul(shift, args.key.to(args.compute_dtype), inverse)
+    if args.query is args.key:
+        return key, key
+    return torch.addcmul(shift, args.query.to(args.compute_dtype), inverse), key
 
 
 def _softmax_form(args: AttentionArguments) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
@@ -119,11 +123,8 @@ def _softmax_form(args: AttentionArguments) -> tuple[Tensor, Tensor, Tensor, Ten
     query, key, value = args.query, args.key, args.value
     key_bias: Tensor | None = None
     if args.similarity == "gaussian":
-        assert args.bandwidth is not None
-        query, key = _centred(args)
-        precision = args.bandwidth.square().reciprocal().view(-1, 1, 1)
-        key_bias = -0.5 * key.square().sum(-1) * precision[..., 0]
-        query = query * precision
+        query, key = _standardised(args)
+        key_bias = -0.5 * key.square().sum(-1)
         value = value.to(query.dtype)
     elif args.query.device.type == "cpu":
         # Half precision is emulated on most CPUs: float32 is faster there and no less exact.
@@ -139,16 +140,13 @@ def _softmax_form(args: AttentionArguments) -> tuple[Tensor, Tensor, Tensor, Ten
 def _loses_digits(args: AttentionArguments, query: Tensor, key: Tensor) -> bool:
     """Whether the Gaussian's logits, as differences of larger terms, are rounded by more than is accepted.
 
-    `query` is centred and divided by σ², `key` is centred. Only looked at where reading a value is free.
+    `query` and `key` are standardised. Only looked at where reading a value is free.
     """
     if args.bandwidth is None or torch.compiler.is_compiling() or query.device.type != "cpu":
         return False
     largest = 2 * _LOGIT_TOLERANCE / torch.finfo(args.compute_dtype).eps
     with torch.no_grad():
-        variance = args.bandwidth.square().view(-1, 1)
-        terms = [key.square().sum(-1) / variance]
-        if args.query is not args.key:
-            terms.append(query.square().sum(-1) * variance)
+        terms = [key.square().sum(-1)] if query is key else [t.square().sum(-1) for t in (query, key)]
         # A term that overflowed to infinity or NaN is not below the limit either.
         return not all(bool((term <= largest).all()) for term in terms)
 
@@ -224,9 +222,7 @@ def _mass_fraction(args: AttentionArguments, query: Tensor, lse: Tensor) -> Tens
     """Z / (Z + ε) with Z = Σ_j κ(i,j), (B, H, Nq, 1), from the log-sum-exp of the softmax form."""
     log_mass = lse
     if args.similarity == "gaussian":
-        assert args.bandwidth is not None
-        # The softmax form left out −‖q_i‖²/(2σ²); `query` is already divided by σ².
-        log_mass = lse - 0.5 * (query * args.bandwidth.view(-1, 1, 1)).square().sum(-1)
+        log_mass = lse - 0.5 * query.square().sum(-1)  # −‖q_i‖²/(2σ²), which the softmax form left out
     nothing = log_mass == -torch.inf
     return torch.sigmoid(log_mass.masked_fill(nothing, 0.0) - math.log(args.eps))[..., None]
 

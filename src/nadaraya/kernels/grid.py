@@ -1,4 +1,4 @@
-"""A kernel of two-dimensional lags, rows and columns of a grid of patches, from the one-dimensional algebra."""
+"""Kernels of two-dimensional lags, rows and columns of a grid of patches, from one-dimensional ones."""
 
 from collections.abc import Callable
 
@@ -35,7 +35,9 @@ class GridKernel(nn.Module):
             raise unknown_name("composition", compose, ("add", "multiply"))
         if columns is None:
             if isinstance(rows, Kernel):
-                raise InputError("columns need a kernel of their own: give one, or a function that makes them")
+                raise InputError(
+                    "columns need a kernel of their own: give one, or a function that makes them"
+                )
             columns = rows
         self.compose = compose
         self.rows = rows if isinstance(rows, Kernel) else rows(num_heads)

@@ -6,7 +6,7 @@
     model = timm.create_model("gka_tiny_patch16_224", num_classes=10)
     hybrid = timm.create_model("gka_small_patch16_224", pattern="GGGA")
 
-Gaussian kernel attention ("gka", document D) has no W_Q, W_K and W_V; value-less attention ("vlt") has no W_V.
+Gaussian kernel attention ("gka", document D) has no W_Q, W_K and W_V; value-less attention ("vlt") no W_V.
 Everything else is timm's `VisionTransformer`: any keyword of it passes through.
 """
 

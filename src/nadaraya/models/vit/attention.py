@@ -116,7 +116,7 @@ class VisionAttention(KernelSelfAttention):
         height, width = self.grid_size
         if self.num_prefix_tokens + height * width != x.shape[1]:
             raise InputError(
-                f"{x.shape[1]} tokens are not {self.num_prefix_tokens} and a grid of {height} x {width} patches"
+                f"{x.shape[1]} tokens are not {self.num_prefix_tokens} and {height} x {width} patches"
             )
         logits = self.grid_kernel(height, width, self.num_prefix_tokens)[None]
         if attn_mask is None:

@@ -40,7 +40,9 @@ def convert(
     options = layer_options(variant, variant_options)
     if options.get("grid_kernel") is not None and not isinstance(model.patch_drop, nn.Identity):
         raise InputError("a kernel of the patch grid needs every patch: patch_drop_rate must be 0")
-    chosen = [block for depth, block in enumerate(model.blocks) if pattern[depth % len(pattern)] == "G"]
+    chosen: list[Any] = [
+        block for depth, block in enumerate(model.blocks) if pattern[depth % len(pattern)] == "G"
+    ]
     layers = [_converted(block.attn, options) for block in chosen]
     for block, layer in zip(chosen, layers, strict=True):
         block.attn = layer

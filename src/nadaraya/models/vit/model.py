@@ -52,7 +52,7 @@ class _Vacant(nn.Module):
 
 
 class KernelModel(nn.Module):
-    """What a timm vision transformer gains with kernel attention: its kernels, known to optimisers and tools."""
+    """What a timm vision transformer gains with kernel attention: its kernels, known to optimisers."""
 
     def kernel_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         """Names and values of what shapes the kernels: log σ and the kernels of lags."""
@@ -63,11 +63,11 @@ class KernelModel(nn.Module):
 
     def no_weight_decay(self) -> set[str]:
         """timm's set of parameters without weight decay, and every kernel parameter."""
-        return {*super().no_weight_decay(), *(name for name, _ in self.kernel_parameters())}  # type: ignore[misc, operator]
+        return {*super().no_weight_decay(), *(name for name, _ in self.kernel_parameters())}  # type: ignore[misc]
 
     def set_input_size(self, *args: Any, **kwargs: Any) -> None:
         """As in timm; layers with a kernel of the grid learn the new grid."""
-        super().set_input_size(*args, **kwargs)  # type: ignore[misc, operator]
+        super().set_input_size(*args, **kwargs)  # type: ignore[misc]
         self.set_grid(self.patch_embed.grid_size)  # type: ignore[union-attr, arg-type]
 
     def set_grid(self, grid_size: tuple[int, int]) -> None:
@@ -84,7 +84,7 @@ class KernelModel(nn.Module):
     def _pos_embed(self, x: Tensor) -> Tensor:
         if self.dynamic_img_size:  # the patches still have their grid here, one of this very image
             self.set_grid((x.shape[1], x.shape[2]))
-        return super()._pos_embed(x)  # type: ignore[misc, no-any-return]
+        return super()._pos_embed(x)  # type: ignore[misc]
 
 
 class KernelVisionTransformer(KernelModel, VisionTransformer):
@@ -117,9 +117,8 @@ class KernelVisionTransformer(KernelModel, VisionTransformer):
         kernel_options = layer_options(variant, variant_options)
         if kernel_options.get("grid_kernel") is not None and options.get("patch_drop_rate", 0.0) > 0:
             raise InputError("a kernel of the patch grid needs every patch: patch_drop_rate must be 0")
-        super().__init__(
-            **options, block_fn=partial(KernelBlock, kernel_options=kernel_options, pattern=pattern)
-        )
+        block: Any = partial(KernelBlock, kernel_options=kernel_options, pattern=pattern)
+        super().__init__(**options, block_fn=block)
         self.set_grid(self.patch_embed.grid_size)
 
 
@@ -163,18 +162,19 @@ default_cfgs = generate_default_cfgs(
 
 def _create(name: str, size: str, pretrained: bool, **options: Any) -> KernelVisionTransformer:
     if pretrained:
-        raise InputError(f"{name} has no pretrained weights: train it, or convert a pretrained vit with nadaraya.models.vit.convert")
+        raise InputError(
+            f"{name} has no pretrained weights: train it, or give a pretrained vit to nadaraya.models.vit.convert"
+        )
     out_indices = options.pop("out_indices", 3)
     # timm's builder has an argument called variant too: ours are bound beforehand.
     ours = {key: options.pop(key) for key in ("variant", "variant_options", "pattern") if key in options}
-    model = build_model_with_cfg(
+    return build_model_with_cfg(
         partial(KernelVisionTransformer, **ours),
         name,
         pretrained,
         feature_cfg={"out_indices": out_indices, "feature_cls": "getter"},
         **{"patch_size": 16, **_SIZES[size], **options},
     )
-    return model  # type: ignore[no-any-return]
 
 
 @register_model

@@ -163,7 +163,7 @@ default_cfgs = generate_default_cfgs(
 def _create(name: str, size: str, pretrained: bool, **options: Any) -> KernelVisionTransformer:
     if pretrained:
         raise InputError(
-            f"{name} has no pretrained weights: train it, or give a pretrained vit to nadaraya.models.vit.convert"
+            f"{name} has no pretrained weights: train it, or `convert` a pretrained vit_ or deit_ model"
         )
     out_indices = options.pop("out_indices", 3)
     # timm's builder has an argument called variant too: ours are bound beforehand.

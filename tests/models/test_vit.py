@@ -1,0 +1,211 @@
+"""The vision models: timm's interfaces, the variants' laws, and agreement with timm's own attention."""
+
+from typing import Any
+
+import pytest
+import timm
+import torch
+from timm.optim import param_groups_weight_decay
+from torch import nn
+
+from nadaraya.errors import InputError
+from nadaraya.models.vit import KernelVisionTransformer, VisionAttention, convert
+
+SMALL: dict[str, Any] = {
+    "img_size": 32, "patch_size": 8, "embed_dim": 24, "depth": 3, "num_heads": 3, "num_classes": 5,
+}  # fmt: skip
+VARIANTS: list[dict[str, Any]] = [
+    {},
+    {"variant": "gka-loo"},
+    {"variant": "vlt"},
+    {"variant": "softmax"},
+    {"variant_options": {"bandwidths": "channel"}},
+    {"variant": "gka-loo", "variant_options": {"grid_kernel": "bank"}},
+    {"variant_options": {"grid_kernel": "decay", "grid_compose": "add"}},
+    {"pattern": "GA", "reg_tokens": 2},
+    {"class_token": False, "global_pool": "avg", "variant_options": {"grid_kernel": "bank"}},
+]
+
+
+def small(name: str = "gka_tiny_patch16_224", **options: Any) -> KernelVisionTransformer:
+    torch.manual_seed(0)
+    model = timm.create_model(name, **{**SMALL, **options})
+    assert isinstance(model, KernelVisionTransformer)
+    return model
+
+
+@pytest.mark.parametrize("options", VARIANTS)
+def test_every_parameter_has_a_gradient_and_the_batch_is_no_context(options: dict[str, Any]) -> None:
+    model = small(**options).eval()
+    images = torch.randn(3, 3, 32, 32)
+    logits = model(images)
+    logits.square().sum().backward()
+    assert logits.shape == (3, 5)
+    assert [name for name, p in model.named_parameters() if p.grad is None] == []
+    # The class token alone reads the last layer, and it has no place in the grid.
+    unread = "blocks.2.attn.grid_kernel" if model.has_class_token else "none"
+    still = [name for name, p in model.kernel_parameters() if not p.grad.abs().sum() > 0]
+    assert all(name.startswith(unread) for name in still), still
+    torch.testing.assert_close(model(images[1:2]), logits[1:2], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("options", VARIANTS)
+def test_fast_and_defining_attention_agree(options: dict[str, Any]) -> None:
+    model = small(**options).eval()
+    images = torch.randn(2, 3, 32, 32)
+    fast = model(images)
+    for block in model.blocks:
+        block.attn.fused_attn = False
+    torch.testing.assert_close(model(images), fast, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("options", VARIANTS)
+def test_weights_are_a_regression_of_the_layer_s_own_input(options: dict[str, Any]) -> None:
+    attention = next(m for m in small(**options).modules() if isinstance(m, VisionAttention))
+    x = torch.randn(2, attention.num_prefix_tokens + 16, 24)
+    out, weights = attention.weights(x)
+    torch.testing.assert_close(out, attention(x), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(weights.sum(-1), torch.ones(weights.shape[:3]))
+    if attention.exclude_self:
+        assert weights.diagonal(dim1=-2, dim2=-1).abs().max() == 0.0
+    values = x if attention.v_proj is None else attention.v_proj(x)
+    heads = values.view(2, -1, 3, 8).transpose(1, 2)
+    torch.testing.assert_close(
+        attention.proj((weights @ heads).transpose(1, 2).flatten(2)), out, rtol=1e-4, atol=1e-5
+    )
+
+
+def test_gaussian_weights_are_those_of_document_d() -> None:
+    attention = VisionAttention(8, 2, similarity="gaussian", projections="o", bandwidth=1.3)
+    with torch.no_grad():
+        attention.log_bandwidth.copy_(torch.tensor([0.2, -0.4]))
+    x = torch.randn(1, 5, 8)
+    _, weights = attention.weights(x)
+    for head, sigma in enumerate(torch.tensor([0.2, -0.4]).exp()):
+        tokens = x[0, :, 4 * head : 4 * head + 4]
+        kernel = torch.exp(-(tokens[:, None] - tokens).square().sum(-1) / (2 * sigma**2))
+        torch.testing.assert_close(weights[0, head], kernel / kernel.sum(-1, keepdim=True))
+
+
+def test_bandwidths_by_channel_that_are_equal_are_one_bandwidth() -> None:
+    torch.manual_seed(1)
+    options: dict[str, Any] = {"similarity": "gaussian", "projections": "o", "bandwidth": 1.7}
+    one, many = VisionAttention(12, 3, **options), VisionAttention(12, 3, bandwidths="channel", **options)
+    many.load_state_dict({**one.state_dict(), "log_bandwidth": many.log_bandwidth.detach()})
+    x = torch.randn(2, 9, 12)
+    torch.testing.assert_close(many(x), one(x))
+
+
+def test_converting_to_softmax_changes_nothing() -> None:
+    torch.manual_seed(2)
+    model = timm.create_model("vit_tiny_patch16_224", **SMALL).eval()
+    images = torch.randn(2, 3, 32, 32)
+    expected = model(images)
+    converted = convert(model, "softmax")
+    assert converted is model
+    torch.testing.assert_close(converted(images), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_converting_keeps_the_weights_that_both_have() -> None:
+    model = timm.create_model("vit_tiny_patch16_224", **SMALL)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    converted = convert(model, "vlt", pattern="GA")
+    assert isinstance(converted, KernelVisionTransformer)
+    first, second = converted.blocks[0].attn, converted.blocks[1].attn
+    assert isinstance(first, VisionAttention)
+    assert not isinstance(second, VisionAttention)
+    torch.testing.assert_close(first.q_proj.weight, before["blocks.0.attn.qkv.weight"][:24])
+    torch.testing.assert_close(first.k_proj.bias, before["blocks.0.attn.qkv.bias"][24:48])
+    torch.testing.assert_close(first.proj.weight, before["blocks.0.attn.proj.weight"])
+    assert (
+        "blocks.0.attn.log_bandwidth"
+        in convert(timm.create_model("vit_tiny_patch16_224", **SMALL)).no_weight_decay()
+    )
+
+
+def test_converting_refuses_what_it_cannot_keep() -> None:
+    normed = timm.create_model("vit_tiny_patch16_224", qk_norm=True, **SMALL)
+    with pytest.raises(InputError, match="without norms"):
+        convert(normed)
+    with pytest.raises(InputError, match="VisionTransformer, not ResNet"):
+        convert(timm.create_model("resnet18"))
+    assert normed(torch.randn(1, 3, 32, 32)).shape == (1, 5)
+
+
+def test_timm_s_interfaces() -> None:
+    features = timm.create_model("gka_tiny_patch16_224", features_only=True, out_indices=(0, 2), **SMALL)
+    assert [f.shape for f in features(torch.randn(1, 3, 32, 32))] == [(1, 24, 4, 4), (1, 24, 4, 4)]
+    model = small(drop_path_rate=0.2, num_classes=7)
+    model.reset_classifier(3)
+    assert model(torch.randn(2, 3, 32, 32)).shape == (2, 3)
+    groups = timm.models.group_parameters(model, model.group_matcher())
+    assert sorted(name for names in groups.values() for name in names) == sorted(
+        n for n, _ in model.named_parameters()
+    )
+    assert "gka_base_patch16_224" in timm.list_models("gka_*")
+    assert timm.create_model("vlt_small_patch16_224", device="meta").embed_dim == 384
+
+
+def test_kernels_are_kept_from_weight_decay() -> None:
+    model = small(variant_options={"grid_kernel": "bank", "bandwidths": "channel"})
+    plain, decayed = param_groups_weight_decay(model, 0.1, no_weight_decay_list=model.no_weight_decay())
+    undecayed = {id(p) for p in plain["params"]}
+    assert plain["weight_decay"] == 0.0
+    assert all(id(p) in undecayed for _, p in model.kernel_parameters())
+    assert all(p.ndim >= 2 for p in decayed["params"])
+    assert len(dict(model.kernel_parameters())) == 3 * (1 + 2 * 4)
+
+
+def test_a_grid_follows_the_size_of_the_image() -> None:
+    model = small(variant_options={"grid_kernel": "decay"})
+    model.set_input_size((16, 48))
+    assert model(torch.randn(1, 3, 16, 48)).shape == (1, 5)
+    dynamic = small(variant_options={"grid_kernel": "decay"}, dynamic_img_size=True).eval()
+    assert dynamic(torch.randn(1, 3, 40, 24)).shape == (1, 5)
+    with pytest.raises(InputError, match="patch_drop_rate must be 0"):
+        small(variant_options={"grid_kernel": "decay"}, patch_drop_rate=0.5)
+
+
+def test_masks_and_causality_are_those_of_timm() -> None:
+    torch.manual_seed(3)
+    theirs = timm.layers.Attention(16, 2, qkv_bias=True).eval()
+    host = nn.Module()
+    host.blocks = nn.Sequential(nn.Module())
+    ours = VisionAttention(16, 2, qkv_bias=True)
+    ours.o_proj.load_state_dict(theirs.proj.state_dict())
+    for third, layer in enumerate((ours.q_proj, ours.k_proj, ours.v_proj)):
+        layer.load_state_dict(
+            {"weight": theirs.qkv.weight.chunk(3)[third], "bias": theirs.qkv.bias.chunk(3)[third]}
+        )
+    x, mask = torch.randn(2, 7, 16), torch.rand(2, 1, 7, 7) < 0.6
+    mask |= torch.eye(7, dtype=torch.bool)
+    torch.testing.assert_close(ours(x, attn_mask=mask), theirs(x, attn_mask=mask), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(ours(x, is_causal=True), theirs(x, is_causal=True), rtol=1e-4, atol=1e-5)
+
+
+def test_compiled_models_agree() -> None:
+    model = small(variant="gka-loo", variant_options={"grid_kernel": "decay"}, depth=1)
+    images = torch.randn(2, 3, 32, 32)
+    expected = torch.autograd.grad(model(images).square().sum(), list(model.parameters()))
+    compiled = torch.compile(model, backend="aot_eager")
+    actual = torch.autograd.grad(compiled(images).square().sum(), list(model.parameters()))
+    for got, want in zip(actual, expected, strict=True):
+        torch.testing.assert_close(got, want, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"pattern": "GX"}, "pattern 'GX'"),
+        ({"variant": "gak"}, "did you mean 'gka'"),
+        ({"variant_options": {"bandwith": 1.0}}, "did you mean 'bandwidth'"),
+        ({"variant_options": {"grid_kernel": "banks"}}, "did you mean 'bank'"),
+        ({"num_heads": 5}, "not a multiple of num_heads = 5"),
+        ({"qk_norm": True}, "head_norm"),
+        ({"pretrained": True}, "no pretrained weights"),
+        ({"variant_options": {"bandwidth": 0.0}}, "bandwidth must be positive"),
+    ],
+)
+def test_bad_options_are_named(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        small(**options)

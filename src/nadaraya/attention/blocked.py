@@ -114,8 +114,13 @@ def blocked_attention(
         log-sum-exp of the scores (B, H, Nq) in float32 at least, −inf in such rows.
     """
     num_queries, num_keys = query.shape[2], key.shape[2]
-    if diagonals is None and mask is None and query.device.type == "cpu":
-        return fused_cpu.attend(query, key, value, scale, None, key_bias, causal)
+    if diagonals is None and query.device.type == "cpu" and query.numel() > 0 and num_keys > 0:
+        bias = (
+            None
+            if mask is None
+            else _masked_bias(None, mask, torch.promote_types(query.dtype, torch.float32))
+        )
+        return fused_cpu.attend(query, key, value, scale, bias, key_bias, causal)
     out, lse = _empty_results(query, value)
     rows = _FORWARD_ROWS_SHORT if num_queries <= _SHORT else _FORWARD_ROWS
     for block in _blocks(num_queries, num_keys, rows, causal, window):
@@ -193,9 +198,11 @@ def blocked_attention_backward(
     With weights P and score gradients dS = P ∘ (dO Vᵀ − δ), δ_i = dO_i·O_i − dLSE_i, the diagonals' gradient
     is Σ dS over the batch and over all pairs with the same j − i.
     """
-    if diagonals is None and mask is None and query.device.type == "cpu" and scale != 0.0:
+    fused = diagonals is None and not need_mask and query.device.type == "cpu" and scale != 0.0
+    if fused and query.numel() > 0 and key.shape[2] > 0:
+        bias = None if mask is None else _masked_bias(None, mask, lse.dtype)
         grad_query, grad_key, grad_value, grad_key_bias = fused_cpu.backward(
-            grad_out, grad_lse, query, key, value, out, lse, scale, key_bias, causal
+            grad_out, grad_lse, query, key, value, out, lse, scale, bias, key_bias, causal
         )
         if not need_key_bias:
             grad_key_bias = lse.new_zeros((0,))

@@ -67,6 +67,7 @@ def backward(
     out: Tensor,
     lse: Tensor,
     scale: float,
+    bias: Tensor | None,
     key_bias: Tensor | None,
     causal: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -85,17 +86,20 @@ def backward(
         wide[..., -1] = column
         return wide
 
-    bias = 0.0 if key_bias is None else (key_bias / scale).to(key.dtype)
+    column = 0.0 if key_bias is None else (key_bias / scale).to(key.dtype)
+    if bias is not None:
+        bias = bias.to(query.dtype).expand(*query.shape[:3], key.shape[2])
     nothing = torch.where(lse == -torch.inf, torch.inf, lse)  # exp(score − inf) = 0: no weight, no gradient
     grads = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
         widened(grad_out.to(query.dtype), 1.0),
         widened(query, 1.0),
-        widened(key, bias),
+        widened(key, column),
         widened(value, 0.0),
         widened(out, -grad_lse.to(out.dtype)),
         nothing,
         0.0,
         causal,
+        attn_mask=bias,
         scale=scale,
     )
     # The column of ones collects Σ_i dS_ij · scale. Copies, because an operator must not return views.

@@ -23,6 +23,7 @@ from nadaraya.attention.blocked import blocked_attention
 from nadaraya.attention.transforms import is_transformed
 
 _DEFINITION_ROWS = 128
+_DENSE_MASK = 1024  # tokens: 4 MiB of float32
 # Rounding of the Gaussian's logits that is still accepted; the weights are off by the same fraction.
 _LOGIT_TOLERANCE = 1e-3
 
@@ -56,9 +57,16 @@ def attention(args: AttentionArguments) -> Tensor:
     mask = args.attn_mask
     if mask is not None and mask.is_floating_point():
         mask = mask.to(args.compute_dtype)
-    diagonals = _diagonals(args)
+    diagonals, window = _diagonals(args), args.window or 0
+    if diagonals is not None and _masks_densely(args):
+        hidden = _along_diagonals(diagonals, query.shape[2], key.shape[2])
+        if mask is None:
+            mask = hidden
+        else:
+            mask = torch.where(mask, hidden, -torch.inf) if mask.dtype == torch.bool else mask + hidden
+        diagonals, window = None, 0
     out, lse = blocked_attention(
-        query, key, value, args.scale, diagonals, key_bias, mask, args.causal, args.window or 0
+        query, key, value, args.scale, diagonals, key_bias, mask, args.causal, window
     )
     if args.exclude_self:
         out, lse = _keep_self_where_alone(args, query, key, value, key_bias, out, lse)
@@ -176,6 +184,19 @@ def _diagonals(args: AttentionArguments) -> Tensor | None:
     if args.exclude_self:
         hidden |= lags == 0
     return diagonals.masked_fill(hidden, -torch.inf) if by_lag else diagonals.contiguous()
+
+
+def _masks_densely(args: AttentionArguments) -> bool:
+    """Whether a mask by lag is written out: the CPU's fused kernel then takes all rows of a call at once."""
+    longest = max(args.query.shape[2], args.key.shape[2])
+    short = longest <= _DENSE_MASK and args.query.device.type == "cpu"
+    return short and args.lag_logits is None and not args.causal
+
+
+def _along_diagonals(diagonals: Tensor, num_queries: int, num_keys: int) -> Tensor:
+    """The logits of all pairs, (1, H or 1, Nq, Nk), from those by j − i."""
+    rows = torch.arange(num_queries - 1, -1, -1, device=diagonals.device)
+    return diagonals[None][..., rows[:, None] + torch.arange(num_keys, device=diagonals.device)]
 
 
 def _keep_self_where_alone(

@@ -1,12 +1,14 @@
 """Everything that waits for a GPU, in order of importance, within a time budget.
 
-    python benchmarks/gpu.py --out FOLDER [--minutes 20] [--dickens FOLDER] [--quick]
+    python benchmarks/gpu.py --out FOLDER [--minutes 20] [--images SOURCE] [--dickens FOLDER] [--quick]
 
-Checks of the operator, the main benchmarks, tuning, the other benchmarks, model steps, a short training.
+Checks of the operator, the main benchmarks, tuning, image models, the other benchmarks, model steps, short
+trainings.
 Each is a process with a time limit of its own. FOLDER gets summary.md, rewritten after every step, log.txt
 with all that was printed, and a JSON file a step; a run that is cut at any moment keeps what was done.
 
---dickens names a folder with what `nadaraya data dickens --from FOLDER` takes; without it nothing is trained.
+--images names what `data.source` of an image recipe takes, --dickens a folder with what
+`nadaraya data dickens --from FOLDER` takes; without them nothing is trained on images, or on text.
 --quick runs every step on the CPU at tiny sizes: it shows that the script works and measures nothing.
 """
 
@@ -60,7 +62,9 @@ class Step:
         return {"name": self.name, "status": self.status, "seconds": self.seconds}
 
 
-def plan(out: Path, scratch: Path, quick: bool, dickens: Path | None) -> list[Step]:
+def plan(
+    out: Path, scratch: Path, quick: bool, dickens: Path | None, images: str | None = None
+) -> list[Step]:
     """The steps, most important first."""
     device = "cpu" if quick else "cuda"
     tests = "tests/attention/test_rotary.py" if quick else "tests/attention"
@@ -79,6 +83,16 @@ def plan(out: Path, scratch: Path, quick: bool, dickens: Path | None) -> list[St
         "model.hidden_size=16",
         "training.batch_size=4",
     ]
+
+    vit = [str(HERE / "vit.py"), "--device", device]
+    vit += ["--quick", "--sizes", "tiny", "--no-memory"] if quick else []
+    # Every batch size is compiled anew: fewer of them, the peak is at the larger ones.
+    compiled = ["--compile", *([] if quick else ["--batch-sizes", "64", "256", "512"])]
+    no_timm = (find_spec("timm") is None, "timm is not installed")
+    vision = HERE.parent / "experiments" / "vision.py"
+    study = [str(vision), str(vision.with_name("vision-gpu.yaml")), "--source", str(images), "--seeds", "0"]
+    study += ["--forms", "deit", "gka", "gka-loo-grid", "--runs", str(out / "vision-runs")]
+    study += ["--out", str(out / "vision"), "--set", "training.epochs=10", "training.warmup_epochs=1"]
 
     def json_file(name: str) -> list[str]:
         return ["--json", str(out / f"{name}.json")]
@@ -101,8 +115,16 @@ def plan(out: Path, scratch: Path, quick: bool, dickens: Path | None) -> list[St
             0.2,
             skip=_first((not tune.is_file(), "there is no tune.py"), (quick, "it needs a GPU")),
         ),
+        Step("vit", [*vit, *compiled, *json_file("vit")], 0.35, skip=_first(no_timm)),
         Step("attention-rest", [*attention, *json_file("attention-rest"), "--only", *rest], 0.3),
+        Step("vit-eager", [*vit, *json_file("vit-eager")], 0.2, skip=_first(no_timm)),
         Step("steps", [str(HERE / "step.py"), *step, *json_file("steps")], 0.25),
+        Step(
+            "vision",
+            study,
+            0.5,
+            skip=_first((images is None, "no --images SOURCE"), (quick, "it trains for minutes"), no_timm),
+        ),
         Step(
             "dickens",
             [str(HERE / "training.py"), "--data", str(dickens), *json_file("dickens"), *(training * quick)],
@@ -196,7 +218,7 @@ def main() -> None:
     deadline = time.monotonic() + 60 * options.minutes
     facts = environment()
     with tempfile.TemporaryDirectory() as scratch, (out / "log.txt").open("w", encoding="utf-8") as log:
-        steps = plan(out, Path(scratch), options.quick, options.dickens)
+        steps = plan(out, Path(scratch), options.quick, options.dickens, options.images)
         for step in steps:
             (out / f"{step.name}.json").unlink(missing_ok=True)  # of an earlier run
 
@@ -243,6 +265,7 @@ def _options() -> argparse.Namespace:
     )
     parser.add_argument("--out", type=Path, required=True, metavar="FOLDER")
     parser.add_argument("--minutes", type=float, default=20.0, help="for all of it; default 20")
+    parser.add_argument("--images", metavar="SOURCE", help="real images, for the short training")
     parser.add_argument("--dickens", type=Path, metavar="FOLDER", help="the corpus, for the short training")
     parser.add_argument("--quick", action="store_true", help="tiny, on the CPU: to see the script work")
     options = parser.parse_args()
@@ -250,6 +273,8 @@ def _options() -> argparse.Namespace:
         print("gpu.py: no CUDA device here; --quick shows the script at work on the CPU", file=sys.stderr)
         sys.exit(2)
     options.out = options.out.resolve()  # steps run in the checkout
+    if options.images is not None and Path(options.images).exists():
+        options.images = str(Path(options.images).resolve())
     if options.dickens is not None:
         options.dickens = options.dickens.resolve()
     return options

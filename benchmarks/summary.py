@@ -6,6 +6,7 @@ from typing import Any
 
 import tables
 from targets import NOT_MEASURED
+from vit_tables import vit_text
 
 
 def summary_text(folder: Path, steps: list[dict[str, Any]], environment: dict[str, Any], quick: bool) -> str:
@@ -34,6 +35,7 @@ def summary_text(folder: Path, steps: list[dict[str, Any]], environment: dict[st
         counts = ", ".join(f"{tests[name]} {name}" for name in ("tests", "failures", "errors", "skipped"))
         parts.append("\n".join([f"## Tests\n\n{counts}", "", *(f"- {name}" for name in tests["failed"])]))
     parts += [tables.results_text(run) for run in runs]
+    parts += [_vit_text(name, files[name]) for name in ("vit", "vit-eager") if files.get(name)]
     if model_steps := files.get("steps"):
         parts.append(_steps_text(model_steps))
     if dickens := files.get("dickens"):
@@ -53,6 +55,11 @@ def _best_known(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Every target from the run that measured it."""
     by_target = zip(*(run["targets"] for run in runs), strict=True)
     return [next((row for row in rows if row["status"] != NOT_MEASURED), rows[0]) for rows in by_target]
+
+
+def _vit_text(name: str, results: dict[str, Any]) -> str:
+    sizes = [vit_text(size, part) for size, part in results["sizes"].items()]
+    return "\n\n".join([f"## Image models: {name}", tables.targets_text(results["targets"]), *sizes])
 
 
 def _steps_text(results: dict[str, Any]) -> str:

@@ -92,13 +92,45 @@ def test_a_target_compares_with_the_fastest_stock_attention_of_its_case(ours: fl
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU to run on")
 @pytest.mark.slow
-@pytest.mark.parametrize(("script", "options"), [("gpu.py", ["--out", "."]), ("attention.py", [])])
+@pytest.mark.parametrize(
+    ("script", "options"),
+    [("gpu.py", ["--out", "."]), ("attention.py", []), ("vit.py", ["--device", "cuda"])],
+)
 def test_without_a_gpu_one_line_and_status_2(script: str, options: list[str], tmp_path: Path) -> None:
     result = subprocess.run(command(script, *options), cwd=tmp_path, capture_output=True, text=True)
     assert result.returncode == 2
     assert result.stderr.count("\n") == 1
     assert "no CUDA device" in result.stderr
     assert not list(tmp_path.iterdir())
+
+
+def test_a_run_measures_image_models_compiled_and_not(tmp_path: Path) -> None:
+    from gpu import plan
+
+    pytest.importorskip("timm")
+    steps = {step.name: step for step in plan(tmp_path, tmp_path, quick=False, dickens=None)}
+    assert list(steps).index("vit") < list(steps).index("attention-rest")
+    for name, compiled in (("vit", True), ("vit-eager", False)):
+        assert steps[name].skip is None
+        assert ("--compile" in steps[name].command) == compiled
+        assert str(tmp_path / f"{name}.json") in steps[name].command
+    assert steps["vision"].skip == "no --images SOURCE"
+
+
+@pytest.mark.slow
+def test_the_study_of_images_is_asked_for_what_it_takes(tmp_path: Path) -> None:
+    from gpu import plan
+
+    steps = plan(tmp_path, tmp_path, quick=False, dickens=None, images="cifar10.npz")
+    study = next(step for step in steps if step.name == "vision")
+    assert study.skip is None
+    script, recipe, *_ = study.command
+    assert Path(recipe).is_file()
+    help_text = subprocess.run([sys.executable, script, "--help"], check=True, capture_output=True, text=True)
+    for word in study.command:
+        if word.startswith("--"):
+            assert word in help_text.stdout
+    assert study.command[study.command.index("--source") + 1] == "cifar10.npz"
 
 
 @pytest.mark.slow

@@ -74,7 +74,7 @@ def passes(model: nn.Module, *inputs: Tensor, **options: Any) -> Iterator[tuple[
 
 
 def values_of(layer: Any, x: Tensor) -> Tensor:
-    """(B, H, N, d): W_V x where there is one, else the features, normalised by head where one tensor is all."""
+    """(B, H, N, d): W_V x where there is one, else the features, normalised where one tensor is all."""
     batch, tokens, _ = x.shape
     if isinstance(layer, timm.layers.Attention):
         return layer.qkv(x).chunk(3, dim=-1)[2].reshape(batch, tokens, layer.num_heads, -1).transpose(1, 2)

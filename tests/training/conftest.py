@@ -4,10 +4,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
-from nadaraya.training import Recipe
+from nadaraya.training import ImageRecipe, Recipe
 
 
 @pytest.fixture(autouse=True)
@@ -54,5 +55,53 @@ def tiny_recipe(tiny_text: Path) -> Callable[..., Recipe]:
             section, _, name = key.rpartition("__")
             (mapping[section] if section else mapping)[name] = value
         return Recipe.from_mapping(mapping)
+
+    return make
+
+
+@pytest.fixture
+def tiny_images(tmp_path: Path) -> Path:
+    """An .npz of 48 training and 21 validation images, 16 × 16: brighter by class."""
+    random = np.random.default_rng(0)
+    arrays = {}
+    for part, count in (("train", 48), ("test", 21)):
+        labels = np.arange(count) % 4
+        noise = random.integers(0, 60, (count, 16, 16, 3))
+        images = (noise + 60 * labels[:, None, None, None]).astype(np.uint8)
+        arrays |= {f"{part}_images": images, f"{part}_labels": labels}
+    path = tmp_path / "images.npz"
+    np.savez(path, **arrays)
+    return path
+
+
+@pytest.fixture
+def image_recipe(tiny_images: Path) -> Callable[..., ImageRecipe]:
+    """Make an image recipe of 2 epochs of 4 updates; keyword arguments as for `tiny_recipe`."""
+
+    def make(**changes: Any) -> ImageRecipe:
+        mapping: dict[str, Any] = {
+            "task": "image",
+            "name": "tiny",
+            "model": {
+                "image_size": 16,
+                "drop_path": 0.2,
+                "options": {"patch_size": 8, "embed_dim": 16, "depth": 2, "num_heads": 2},
+            },
+            "data": {"source": str(tiny_images), "flip": 0.0, "padding_crop": 2, "repeats": 2},
+            "training": {
+                "epochs": 2,
+                "batch_size": 12,
+                "learning_rate": 3e-3,
+                "learning_rate_batch": None,
+                "warmup_epochs": 1,
+                "ema_decay": 0.9,
+                "log_every": 2,
+                "checkpoint_every": 3,
+            },
+        }
+        for key, value in changes.items():
+            section, _, name = key.rpartition("__")
+            (mapping[section] if section else mapping)[name] = value
+        return ImageRecipe.from_mapping(mapping)
 
     return make

@@ -7,14 +7,34 @@ import pytest
 import yaml
 
 from nadaraya.errors import InputError
-from nadaraya.training import ModelRecipe, Recipe, TrainingRecipe, built_in_recipes, load_recipe, recipe_keys
+from nadaraya.training import (
+    ImageRecipe,
+    ModelRecipe,
+    Recipe,
+    TrainingRecipe,
+    built_in_recipes,
+    load_recipe,
+    recipe_keys,
+)
 
 
 @pytest.mark.parametrize("name", built_in_recipes())
-def test_built_in_recipes_survive_writing_and_reading(name: str) -> None:
+def test_built_in_recipes_survive_writing_and_reading(name: str, tmp_path: Path) -> None:
     recipe = load_recipe(name)
-    assert Recipe.from_mapping(yaml.safe_load(recipe.to_yaml())) == recipe
-    assert recipe.name == f"{name}-rope"
+    assert type(recipe).from_mapping(yaml.safe_load(recipe.to_yaml())) == recipe
+    (tmp_path / "config.yaml").write_text(recipe.to_yaml())
+    assert load_recipe(tmp_path / "config.yaml") == recipe
+    model = "rope" if recipe.task == "text" else "gka_tiny_patch16_224"
+    assert recipe.name == f"{name}-{model}"
+
+
+def test_the_task_chooses_the_recipe_and_is_text_where_a_file_names_none(tmp_path: Path) -> None:
+    path = tmp_path / "old.yaml"
+    path.write_text("training: {steps: 30}\n")
+    assert isinstance(load_recipe(path), Recipe)
+    assert isinstance(load_recipe(path, ["task=image", "training={epochs: 30}"]), ImageRecipe)
+    with pytest.raises(InputError, match="did you mean 'image'"):
+        load_recipe(path, ["task=imgae"])
 
 
 def test_dickens_is_the_model_of_the_papers() -> None:

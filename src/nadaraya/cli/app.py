@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 import nadaraya
+from nadaraya.cli.bench import bench_app
 from nadaraya.cli.compare import compare
 from nadaraya.cli.count import count
 from nadaraya.cli.data import data_app
@@ -12,6 +13,7 @@ from nadaraya.cli.demo import demo
 from nadaraya.cli.evaluate import evaluate
 from nadaraya.cli.generate import generate
 from nadaraya.cli.lags import lags
+from nadaraya.cli.maps import maps
 from nadaraya.cli.report import report
 from nadaraya.cli.train import train
 
@@ -46,4 +48,6 @@ app.command("evaluate")(evaluate)
 app.command("report")(report)
 app.command("lags")(lags)
 app.command("count")(count)
+app.command("maps")(maps)
 app.add_typer(data_app, name="data")
+app.add_typer(bench_app, name="bench")

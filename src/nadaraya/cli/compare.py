@@ -1,16 +1,44 @@
-"""`nadaraya compare`: runs side by side, as a table and as curves."""
+"""`nadaraya compare`: runs of one task side by side, as a table and as curves."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
 from nadaraya.cli.plots import check_plot
+from nadaraya.errors import InputError
 
 if TYPE_CHECKING:
     from nadaraya.training import Run
 
 _PIPE_WIDTH = 120  # columns of a table that goes to a file or another program
+
+
+class _Column(NamedTuple):
+    """A figure of the final record as the table shows it."""
+
+    key: str
+    heading: str
+    style: str
+    factor: float = 1
+
+
+_SIZES = (_Column("parameters", "parameters", ","), _Column("kernel_parameters", "kernels", ","))
+_COLUMNS = {
+    "text": (
+        *_SIZES,
+        _Column("loss", "nats/\ntoken", ".4f"),
+        _Column("bits_per_byte", "bits/\nbyte", ".4f"),
+        _Column("step_seconds", "ms/\nstep", ".1f", 1000),
+    ),
+    "image": (
+        *_SIZES,
+        _Column("top1", "top-1\n%", ".2f", 100),
+        _Column("ema_top1", "EMA\ntop-1 %", ".2f", 100),
+        _Column("loss", "nats/\nimage", ".4f"),
+        _Column("images_per_second", "images/\ns", ",.0f"),
+    ),
+}
 
 
 def compare(
@@ -19,7 +47,7 @@ def compare(
     plot: Annotated[Path | None, typer.Option(help="Also draw the validation curves: a .png file.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Let --plot overwrite a file.")] = False,
 ) -> None:
-    """Compare runs: parameters, validation loss, bits per byte, step time; best first, unfinished last."""
+    """Compare runs of one task: parameters, validation figures, speed; best first, unfinished last."""
     import json
 
     from rich import box
@@ -31,29 +59,24 @@ def compare(
     if plot is not None:
         check_plot(plot, force, (".png",))
     opened = [Run(path) for path in runs]
+    task = _one_task(opened)
     rows = sorted((_figures(run) for run in opened), key=_best_first)
     if plot is not None:
-        from nadaraya.report.figures import loss_curves
-
-        loss_curves(opened).savefig(plot, dpi=150)
+        _draw(opened, task, plot)
     if as_json:
         typer.echo(json.dumps(rows, indent=1))
         return
     table = Table(box=box.SIMPLE, padding=(0, 1, 0, 0))
-    for heading in ("run", "variant"):
+    for heading in ("run", "variant" if task == "text" else "model"):
         table.add_column(heading, overflow="fold")
-    for heading in ("steps", "parameters", "kernels", "nats/\ntoken", "bits/\nbyte", "ms/\nstep"):
+    for heading in ("steps", *(column.heading for column in _COLUMNS[task])):
         table.add_column(heading, justify="right", no_wrap=True)
     for row in rows:
         table.add_row(
             row["name"],
             row["variant"],
             f"{row['step']}" if row["finished"] else f"{row['step']}/{row['steps']}",
-            _number(row["parameters"], ","),
-            _number(row["kernel_parameters"], ","),
-            _number(row["loss"], ".4f"),
-            _number(row["bits_per_byte"], ".4f"),
-            _number(row["step_seconds"], ".1f", 1000),
+            *(_number(row[column.key], column.style, column.factor) for column in _COLUMNS[task]),
         )
     console = Console()
     if not console.is_terminal:
@@ -61,27 +84,47 @@ def compare(
     console.print(table)
 
 
+def _one_task(runs: list["Run"]) -> str:
+    tasks = {run.recipe.task: run for run in runs}
+    if len(tasks) > 1:
+        raise InputError(
+            f"{tasks['text'].path} is a run on text and {tasks['image'].path} one on images: accepted are "
+            "runs of one task"
+        )
+    return next(iter(tasks))
+
+
+def _draw(runs: list["Run"], task: str, plot: Path) -> None:
+    from nadaraya.report.figures import loss_curves
+
+    figure = loss_curves(runs)
+    if task == "image":
+        for axes in figure.axes:
+            axes.set_title(axes.get_title(loc="left").replace("per token", "per image"), loc="left")
+    figure.savefig(plot, dpi=150)
+
+
 def _figures(run: "Run") -> dict[str, Any]:
-    """One row: of the whole validation text when finished, of the latest validation sample when not."""
+    """One row: the final figures when finished, those of the latest validation when not."""
     final = run.final
     latest: dict[str, Any] = final or next(reversed(run.series("validation")), {})
-    variant = run.recipe.model.variant
     return {
         "run": str(run.path),
         "name": run.name,
-        "variant": variant if isinstance(variant, str) else " + ".join(variant),
+        "variant": run.recipe.label.replace("+", " + "),
         "seed": run.recipe.seed,
         "finished": final is not None,
         "step": max((record["step"] for record in run.metrics), default=0),
-        "steps": run.recipe.training.steps,
-        **{
-            key: latest.get(key)
-            for key in ("parameters", "kernel_parameters", "loss", "bits_per_byte", "step_seconds")
-        },
+        "steps": run.steps,
+        **{column.key: latest.get(column.key) for column in _COLUMNS[run.recipe.task]},
     }
 
 
 def _best_first(row: dict[str, Any]) -> tuple[bool, float]:
+    """Unfinished ones last; by top-1 of the average, top-1, or the loss, as far as there are such figures."""
+    top1 = next((row[key] for key in ("ema_top1", "top1") if row.get(key) is not None), None)
+    if top1 is not None:
+        return not row["finished"], -top1
     return not row["finished"], float("inf") if row["loss"] is None else row["loss"]
 
 

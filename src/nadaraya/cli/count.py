@@ -51,38 +51,50 @@ def count(
 
 
 def _print_texts(costs: "Sequence[tuple[str, ModelCost]]") -> None:
-    rows = [[f"{cost.flops_per_token / 1e6:.2f}", f"{cost.weight_bytes / 1e6:.1f}"] for _, cost in costs]
-    _print(costs, ("MFLOP/\ntoken", "weights\nMB"), rows)
+    headings = ("parameters", "attention", "MLP", "kernels", "MFLOP/\ntoken", "weights\nMB")
+    rows = [
+        (
+            name,
+            f"{cost.parameters:,}",
+            f"{cost.attention_parameters:,}",
+            f"{cost.mlp_parameters:,}",
+            f"{cost.kernel_parameters:,}",
+            f"{cost.flops_per_token / 1e6:.2f}",
+            f"{cost.weight_bytes / 1e6:.1f}",
+        )
+        for name, cost in costs
+    ]
+    _print(headings, rows)
 
 
 def _print_images(costs: "Sequence[tuple[str, ImageModelCost]]") -> None:
+    headings = ("total\nM", "attention\nM", "MLP\nM", "kernels\n", "GFLOP/\nimage", "checkpoint\nMiB")
     rows = [
-        [f"{cost.flops_per_image / 1e9:.2f}", f"{cost.checkpoint_bytes / 2**20:.1f}"] for _, cost in costs
+        (
+            name,
+            f"{cost.parameters / 1e6:.2f}",
+            f"{cost.attention_parameters / 1e6:.2f}",
+            f"{cost.mlp_parameters / 1e6:.2f}",
+            f"{cost.kernel_parameters:,}",
+            f"{cost.flops_per_image / 1e9:.2f}",
+            f"{cost.checkpoint_bytes / 2**20:.1f}",
+        )
+        for name, cost in costs
     ]
-    _print(costs, ("GFLOP/\nimage", "checkpt\nMiB"), rows)
+    _print(headings, rows)
 
 
-def _print(
-    costs: "Sequence[tuple[str, ModelCost | ImageModelCost]]",
-    headings: tuple[str, str],
-    rows: list[list[str]],
-) -> None:
+def _print(headings: "Sequence[str]", rows: "Sequence[Sequence[str]]") -> None:
     from rich import box
     from rich.console import Console
     from rich.table import Table
 
     table = Table(box=box.SIMPLE, padding=(0, 1, 0, 0))
     table.add_column("model", overflow="fold", min_width=12)
-    for heading in ("parameters", "attention", "MLP", "kernels", *headings):
+    for heading in headings:
         table.add_column(heading, justify="right", no_wrap=True)
-    for (name, cost), row in zip(costs, rows, strict=True):
-        counts = (
-            cost.parameters,
-            cost.attention_parameters,
-            cost.mlp_parameters,
-            cost.kernel_parameters,
-        )
-        table.add_row(name, *(f"{number:,}" for number in counts), *row)
+    for row in rows:
+        table.add_row(*row)
     Console().print(table)
 
 
@@ -125,8 +137,8 @@ def _timm_cost(name: str, image_size: int | None, options: dict[str, Any]) -> "I
         model = create_image_model(name, image_size=image_size, options=options, device="meta")
         return image_model_cost(model, image_size)
     nearest = get_close_matches(name, [*texts, *timm.list_models()], n=1)
-    hint = f": did you mean {nearest[0]!r}?" if nearest else ""
+    hint = f"did you mean {nearest[0]!r}? " if nearest else ""
     raise InputError(
-        f"unknown model {name!r}{hint}; accepted are run folders, names of timm.list_models() and the "
-        f"text variants {', '.join(texts)}"
+        f"unknown model {name!r}: {hint}accepted are run folders, names of timm.list_models() and the text "
+        f"variants {', '.join(texts)}"
     )

@@ -1,9 +1,15 @@
-"""`nadaraya evaluate`: cross-entropy and bits per byte of a text under a trained run."""
+"""`nadaraya evaluate`: what a trained run predicts of a text, or of images."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+if TYPE_CHECKING:
+    from nadaraya.training import Run
+
+
+_BATCH_SIZE = 128
 
 
 def evaluate(
@@ -14,28 +20,63 @@ def evaluate(
             help="A text file, a folder, 'embedded' or 'dickens'.", show_default="the run's validation text"
         ),
     ] = None,
+    images: Annotated[
+        str | None,
+        typer.Option(
+            help="A folder, shards, an .npz or torchvision:NAME, whose validation images are classified.",
+            show_default="the run's own",
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print figures as JSON.")] = False,
 ) -> None:
-    """Predict every character of a text but the first, and say how well it went."""
+    """Predict every character of a text but the first, or every image, and say how well it went."""
     import json
+
+    from nadaraya.training import ImageRecipe, Run
+
+    opened = Run(run)
+    if images is not None or (text is None and isinstance(opened.recipe, ImageRecipe)):
+        figures, line = _images(opened, images)
+    else:
+        figures, line = _text(opened, text)
+    typer.echo(json.dumps({"run": str(run), **figures}) if as_json else line)
+
+
+def _text(run: "Run", text: str | None) -> tuple[dict[str, Any], str]:
     from dataclasses import asdict
 
     from nadaraya.data import load_corpus
     from nadaraya.evaluation import evaluate_string
-    from nadaraya.training import Run
 
-    opened = Run(run)
-    model, tokenizer, recipe = opened.load_model(), opened.tokenizer(), opened.recipe
+    recipe = run.text_recipe()
+    model, tokenizer = run.load_model(), run.tokenizer()
     if text is None:
-        name, content = "validation text", opened.corpus().split(recipe.data.validation_fraction)[1]
+        name, content = "validation text", run.corpus().split(recipe.data.validation_fraction)[1]
     else:
         corpus = load_corpus(text)
         name, content = corpus.name, corpus.text
     result = evaluate_string(model, tokenizer, content, context=recipe.data.context)
-    if as_json:
-        typer.echo(json.dumps({"run": str(run), "text": name, **asdict(result)}))
-    else:
-        typer.echo(
-            f"{name}: {result.cross_entropy:.4f} nats/token over {result.tokens:,} tokens, "
-            f"{result.bits_per_byte:.4f} bits/byte over {result.bytes:,} bytes"
-        )
+    line = (
+        f"{name}: {result.cross_entropy:.4f} nats/token over {result.tokens:,} tokens, "
+        f"{result.bits_per_byte:.4f} bits/byte over {result.bytes:,} bytes"
+    )
+    return {"text": name, **asdict(result)}, line
+
+
+def _images(run: "Run", source: str | None) -> tuple[dict[str, Any], str]:
+    from dataclasses import asdict
+
+    from nadaraya.data.images import evaluation_batches
+    from nadaraya.evaluation.classification import evaluate_images
+
+    recipe = run.image_recipe()
+    model, images = run.load_model(), run.images(source)
+    batches = evaluation_batches(
+        images, recipe.augmentation(), batch_size=_BATCH_SIZE, workers=recipe.data.workers
+    )
+    result = evaluate_images(model, batches)
+    line = (
+        f"{images.name}: top-1 {result.top1:.2%}, top-5 {result.top5:.2%}, {result.loss:.4f} nats/image over "
+        f"{result.images:,} validation images"
+    )
+    return {"images_of": images.name, **asdict(result)}, line

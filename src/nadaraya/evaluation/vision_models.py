@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -12,8 +13,6 @@ from nadaraya.errors import InputError
 if TYPE_CHECKING:
     from types import ModuleType
 
-DEIT_SIZES = ("tiny", "small", "base")
-
 
 def load_timm() -> "ModuleType":
     """timm with the models of nadaraya registered in it.
@@ -22,13 +21,12 @@ def load_timm() -> "ModuleType":
         InputError: it is not installed.
     """
     try:
-        import nadaraya.models.vit
-        import timm  # after it: torchvision may need our help to be importable
+        import_module("nadaraya.models.vit")  # before timm: torchvision may need its help
+        return import_module("timm")
     except ModuleNotFoundError as missing:
         if missing.name is None or missing.name.split(".")[0] == "nadaraya":
             raise
         raise InputError(f'image models need {missing.name}: pip install "nadaraya[vision]"') from missing
-    return timm
 
 
 def create_image_model(
@@ -62,13 +60,13 @@ def create_image_model(
     try:
         with torch.device(device):
             if image_size is None or "img_size" in keywords:
-                return timm.create_model(name, **keywords).eval()  # type: ignore[no-any-return]
+                return timm.create_model(name, **keywords).eval()
             try:
-                return timm.create_model(name, img_size=image_size, **keywords).eval()  # type: ignore[no-any-return]
+                return timm.create_model(name, img_size=image_size, **keywords).eval()
             except TypeError as error:  # convolutional networks take images of any size
                 if "img_size" not in str(error):
                     raise
-                return timm.create_model(name, **keywords).eval()  # type: ignore[no-any-return]
+                return timm.create_model(name, **keywords).eval()
     except InputError:
         raise
     except (TypeError, ValueError, RuntimeError, AssertionError, KeyError, AttributeError) as error:

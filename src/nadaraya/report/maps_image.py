@@ -21,6 +21,7 @@ from nadaraya.report.maps_style import (
     limits,
     number,
     scaled,
+    share,
     sheet,
     span,
 )
@@ -90,7 +91,7 @@ class ImageFigures:
                 band, column = divmod(head, per_band)
                 grid = self._on_grid(row)
                 ends = limits(grid)
-                title = f"head {head + 1}\n{span(ends)}"
+                title = f"head {head + 1}, patches {share(float(grid.sum()))}\n{span(ends)}"
                 self._draw_grid(page.panel(2 * band, 2 + column), grid, ends, title)
                 self._draw_overlay(page.panel(2 * band + 1, 2 + column), grid, ends, "over the image")
         return page.figure
@@ -99,7 +100,7 @@ class ImageFigures:
         """Where the four query patches of a layer look, mean over heads (section 7.5, equation 15)."""
         patches = query_patches(self.grid)
         fused = self.maps.weights[layer][0].mean(dim=0)
-        note = f"{_NOTE} The query's own weight (self) has no part in the limits."
+        note = f"{_NOTE} The query's own weight (self) has no part in them."
         with sheet(2, 2 + len(patches), *self._shape, note=note) as page:
             picture = page.panel(0, 0, 2, 2)
             self._draw_image(picture, f"layer {layer + 1}: the queries")

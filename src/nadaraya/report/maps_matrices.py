@@ -32,7 +32,7 @@ def bandwidth_heatmap(sigma: np.ndarray) -> Figure:
         The figure.
     """
     heads, layers = sigma.shape
-    with sheet(1, 1, 0.62 * layers + 1.0, 0.42 * heads, left=0.75, title=0.4, bottom=0.45) as page:
+    with sheet(1, 1, 0.62 * layers + 1.0, 0.42 * heads, left=0.6, right=0.3, title=0.4, bottom=0.45) as page:
         axes = page.panel(0, 0)
         low, high = float(np.nanmin(sigma)), float(np.nanmax(sigma))
         if high - low < 1e-6 * high:  # all alike: one colour, and a bar that still has two ends
@@ -51,7 +51,7 @@ def bandwidth_heatmap(sigma: np.ndarray) -> Figure:
         for spine in axes.spines.values():
             spine.set_visible(False)
         bar = page.figure.colorbar(image, ax=axes, pad=0.02, fraction=0.05)
-        bar.outline.set_visible(False)  # type: ignore[operator]
+        bar.outline.set_visible(False)
     return page.figure
 
 
@@ -98,23 +98,28 @@ def attention_matrix(
         The figure, with a colour bar.
     """
     matrix, positions = _thin_matrix(maps, layer, head)
-    with sheet(1, 1, 4.2, 3.6, left=0.75, title=0.35, bottom=0.7) as page:
+    with sheet(1, 1, 4.3, 3.6, left=0.8, right=0.5, title=0.35, bottom=0.8) as page:
         axes = page.panel(0, 0)
         image = _draw(axes, matrix)
         names = labels(positions)
-        ticks = _ticks(len(positions))
-        axes.set_xticks(ticks, [names[tick] for tick in ticks], rotation=90)
-        axes.set_yticks(ticks, [names[tick] for tick in ticks])
+        if max(map(len, names)) <= 2:  # characters: all of them fit, upright
+            axes.set_xticks(range(len(names)), names, fontsize=5.5)
+            axes.set_yticks(range(len(names)), names, fontsize=5.5)
+            axes.tick_params(length=0)
+        else:
+            ticks = _ticks(len(names))
+            axes.set_xticks(ticks, [names[tick] for tick in ticks], rotation=90)
+            axes.set_yticks(ticks, [names[tick] for tick in ticks])
         axes.set_xlabel("key")
         axes.set_ylabel("query")
         axes.set_title(f"layer {layer + 1}, head {head + 1}: weights off the diagonal", loc="left")
         bar = page.figure.colorbar(image, ax=axes, pad=0.03, fraction=0.05)
-        bar.outline.set_visible(False)  # type: ignore[operator]
+        bar.outline.set_visible(False)
     return page.figure
 
 
 def contact_sheet(maps: AttentionMaps) -> Figure:
-    """All matrices of `attention_matrix` on one sheet: a row a head, a column a layer, as in the heatmap of σ.
+    """All matrices of `attention_matrix` on one sheet: a row a head, a column a layer, as for σ.
 
     Args:
         maps: the first of the batch is drawn.

@@ -45,6 +45,7 @@ class Sheet:
         width: of a panel, in inches.
         height: of a panel, in inches.
         left: room for labels on the left, in inches; default 0.12.
+        right: room for labels on the right, in inches; default 0.
         title: room for the title over each panel, in inches; default 0.42.
         bottom: room for labels under each panel, in inches; default 0.
         note: one line at the foot of the figure.
@@ -58,6 +59,7 @@ class Sheet:
         height: float,
         *,
         left: float = 0.12,
+        right: float = 0.0,
         title: float = 0.42,
         bottom: float = 0.0,
         note: str = "",
@@ -65,7 +67,7 @@ class Sheet:
         self._width, self._height, self._left, self._title, self._bottom = width, height, left, title, bottom
         self._foot = 0.34 if note else 0.1
         self._total = (
-            left + columns * (width + 0.12),
+            left + columns * (width + 0.12) + right,
             rows * (title + height + bottom) + self._foot,
         )
         self.figure = Figure(figsize=self._total)
@@ -105,6 +107,12 @@ def number(value: float) -> str:
     if value >= 100:
         return f"{value:.0f}"
     return f"{value:.2g}" if value >= 1e-4 else f"{value:.0e}".replace("e-0", "e-").replace("-", "−")
+
+
+def share(part: float) -> str:
+    """A share of 1 in percent."""
+    percent = 100 * part
+    return f"{percent:.0f} %" if percent >= 9.95 else f"{number(percent)} %"
 
 
 def limits(values: np.ndarray, leaving_out: int | None = None) -> tuple[float, float]:

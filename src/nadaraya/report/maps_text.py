@@ -1,4 +1,4 @@
-"""Attention over a text: tokens on the colour of their weight (document D, section 7, for language models)."""
+"""Attention over a text: tokens on the colours of their weights (document D, section 7, for texts)."""
 
 import unicodedata
 from collections.abc import Sequence
@@ -34,8 +34,7 @@ _LETTERS = 64  # monospaced letters that a line has room for
 _LONGEST = 8  # letters of a token that are shown
 _FONT = "DejaVu Sans Mono"  # matplotlib brings it along
 _NOTE = (
-    "Colours: inferno, from a panel's smallest weight (dark) to its largest (yellow); both stand over it. "
-    "· is a blank, ⏎ a newline."
+    "Colours: inferno, a panel's smallest weight dark, its largest yellow, both over it. · blank, ⏎ newline."
 )
 _PRINTED = {" ": "·", "\n": "⏎", "\t": "→", "\r": "←"}
 
@@ -92,7 +91,7 @@ class TextFigures:
         """Where four tokens of a layer look, mean over heads (section 7.5, equation 15)."""
         positions = query_positions(len(self.tokens))
         fused = self.maps.weights[layer][0].mean(dim=0)
-        note = f"{_NOTE} A boxed query's own weight (self) has no part in the limits."
+        note = f"{_NOTE} The boxed query's own weight (self) has no part in them."
         with sheet(len(positions), 1, *self._shape, title=0.3, note=note) as page:
             for row, position in enumerate(positions):
                 weights = fused[position].numpy()
@@ -104,7 +103,7 @@ class TextFigures:
         """A row a layer: mean matrix, the query's weights by position and on the text (section 7.6)."""
         layers = len(self._rows)
         height = max(1.7, self._shape[1])
-        with sheet(layers, 7, 1.7, height, left=0.75, title=0.3, bottom=0.2, note=_NOTE) as page:
+        with sheet(layers, 7, 1.7, height, left=0.75, title=0.3, bottom=0.25, note=_NOTE) as page:
             for layer, row in enumerate(self._rows):
                 matrix, mean = self.maps.weights[layer][0].mean(dim=0).numpy(), row.mean(dim=0).numpy()
                 panel, ends = page.panel(layer, 0), limits(matrix)
@@ -138,19 +137,21 @@ class TextFigures:
         """The text in lines, each token on the colour of its weight."""
         ends = limits(weights, leaving_out=query)
         shades = ALPHA * colours(scaled(weights, ends)) + (1 - ALPHA)
-        inches = axes.get_position().width * axes.figure.get_figwidth()
+        inches = axes.get_window_extent().width / axes.get_figure(root=True).dpi  # type: ignore[union-attr]
         letters = self._cell * self._columns
         size = min(8.5, 0.95 * 72 * inches / letters / 0.602)  # a monospaced letter is 0.602 of its size wide
         for position, (token, shade) in enumerate(zip(self.tokens, shades, strict=True)):
             line, column = divmod(position, self._columns)
-            axes.add_patch(Rectangle((column, line), 1, 1, facecolor=shade, linewidth=0))
+            later = query is not None and position > query and weights[position] == 0
+            if not later:
+                axes.add_patch(Rectangle((column, line), 1, 1, facecolor=shade, linewidth=0))
             axes.text(
                 column + 0.5,
                 line + 0.5,
                 token,
                 family=_FONT,
                 fontsize=size,
-                color=readable_on(shade),
+                color=COLOURS["muted"][0] if later else readable_on(shade),
                 ha="center",
                 va="center_baseline",
                 parse_math=False,

@@ -16,6 +16,7 @@ from nadaraya.training.image_recipe import (
 )
 from nadaraya.training.loop import train
 from nadaraya.training.metrics import TrainingDiverged
+from nadaraya.training.processes import is_main_process
 from nadaraya.training.recipe import (
     DataRecipe,
     ModelRecipe,
@@ -40,6 +41,7 @@ __all__ = [
     "TrainingRecipe",
     "WriteFailed",
     "built_in_recipes",
+    "is_main_process",
     "load_recipe",
     "recipe_keys",
     "train",

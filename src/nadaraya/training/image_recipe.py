@@ -40,6 +40,11 @@ class ImageModelRecipe(Section):
     drop_path: float = fraction(0.1)
     options: dict[str, Any] = field(default_factory=dict)
 
+    @property
+    def variant(self) -> str:
+        """The name of the model, where figures and tables of text runs have the attention variant."""
+        return self.name
+
 
 @dataclass(frozen=True)
 class ImageDataRecipe(Section):
@@ -145,8 +150,10 @@ class ImageRecipe(BaseRecipe):
 
     @property
     def label(self) -> str:
-        """The name of the model."""
-        return self.model.name
+        """The name of the model, with the variant and the pattern that its options choose."""
+        options = self.model.options
+        chosen = [str(options[key]) for key in ("variant", "pattern") if key in options]
+        return "-".join([self.model.name, *chosen])
 
     def augmentation(self) -> "Augmentation":
         """What is done to the images, as `nadaraya.data.images` takes it.

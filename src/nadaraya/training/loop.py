@@ -6,16 +6,18 @@ losses of an uninterrupted one, bit for bit. Several processes that a launcher s
 of every batch and average their gradients; the main one writes.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
-from accelerate.utils import set_seed
 from torch import nn
 
 from nadaraya.errors import InputError
 from nadaraya.training.batches import step_seed
 from nadaraya.training.checkpoint import Checkpoint, find_checkpoint, load_checkpoint, save_checkpoint
 from nadaraya.training.folder import begin_folder, is_run_of
+from nadaraya.training.image_model import check_vision
 from nadaraya.training.image_recipe import ImageRecipe
 from nadaraya.training.kernels import BandwidthWatch, kernel_parameters
 from nadaraya.training.metrics import Meter, TrainingDiverged
@@ -109,6 +111,9 @@ def train(
             if average:
                 average.update(model, step)
             meter.add(loss, norm)
+            if processes.device.type == "cpu":  # elsewhere looking means waiting for the device
+                with processes.together(), _diverging(folder):
+                    watch.check(step)
             shown.advance(step)
 
             last = step == task.steps
@@ -119,8 +124,9 @@ def train(
             if not (log or evaluate or save or (stop.requested and processes.count == 1)):
                 continue
             stopping = processes.any(stop.requested)
-            with processes.together():
-                _collect(meter, watch, step, folder, processes)
+            with processes.together(), _diverging(folder):
+                meter.collect(step, processes.mean)
+                watch.check(step)
             if log:
                 figures: dict[str, float] = {
                     "loss": meter.take(),
@@ -161,8 +167,8 @@ def _open(recipe: Recipe | ImageRecipe, processes: Processes) -> Task:
             f"training.batch_size = {recipe.training.batch_size} does not divide among {processes.count} "
             f"processes in gradient_accumulation = {recipe.training.gradient_accumulation} equal pieces each"
         )
-    set_seed(recipe.seed)
     if isinstance(recipe, ImageRecipe):
+        check_vision()
         from nadaraya.training.images import ImageTask
 
         return ImageTask(recipe, processes)
@@ -173,12 +179,8 @@ def _open(recipe: Recipe | ImageRecipe, processes: Processes) -> Task:
 
 def _find_checkpoint(folder: Path, task: Task) -> Checkpoint | None:
     checkpoint = find_checkpoint(folder / STATE_FOLDER)
-    for key, value in task.kept.items():
-        if checkpoint and checkpoint.state.get(key) != value:
-            data = key.removesuffix("_sha256")
-            raise InputError(
-                f"{data} changed: not what {folder} was started on; restore it, or choose another folder"
-            )
+    if checkpoint and any(checkpoint.state.get(key) != value for key, value in task.kept.items()):
+        raise InputError(f"{task.changed} that {folder} was started on: restore it, or choose another folder")
     return checkpoint
 
 
@@ -193,10 +195,11 @@ def _bfloat16(precision: str, device: torch.device) -> bool:
     return precision == "bfloat16" or (precision == "auto" and device.type == "cuda")
 
 
-def _collect(meter: Meter, watch: BandwidthWatch, step: int, folder: Path, processes: Processes) -> None:
+@contextmanager
+def _diverging(folder: Path) -> Iterator[None]:
+    """Tell a run that diverged where its last good checkpoint is."""
     try:
-        meter.collect(step, processes.mean)
-        watch.check(step)
+        yield
     except TrainingDiverged as error:
         checkpoint = find_checkpoint(folder / STATE_FOLDER)
         good = (

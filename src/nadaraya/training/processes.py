@@ -1,6 +1,7 @@
 """The processes of one run: one, or several that a launcher started (`torchrun`, `accelerate launch`)."""
 
 import contextlib
+import os
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import TypeVar
@@ -15,6 +16,11 @@ from nadaraya.errors import InputError
 # How long the others wait while the main process writes or predicts alone.
 _PATIENCE = timedelta(hours=2)
 _T = TypeVar("_T")
+
+
+def is_main_process() -> bool:
+    """Whether this process is the one of its run that writes and speaks; always so without a launcher."""
+    return int(os.environ.get("RANK", 0)) == 0
 
 
 class Processes:

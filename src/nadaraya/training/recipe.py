@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, overload
 
 from nadaraya.errors import InputError, unknown_name
 from nadaraya.training.image_recipe import ImageRecipe
@@ -186,6 +186,14 @@ def built_in_recipes() -> list[str]:
     """Names of the recipes that come with the library."""
     folder = files("nadaraya.training") / "recipes"
     return sorted(item.name.removesuffix(".yaml") for item in folder.iterdir() if item.name.endswith(".yaml"))
+
+
+@overload
+def load_recipe(source: Literal["demo", "dickens"], overrides: Sequence[str] = ()) -> Recipe: ...
+
+
+@overload
+def load_recipe(source: str | Path, overrides: Sequence[str] = ()) -> Recipe | ImageRecipe: ...
 
 
 def load_recipe(source: str | Path, overrides: Sequence[str] = ()) -> Recipe | ImageRecipe:

@@ -1,5 +1,6 @@
 """Run folders, read: the recipe, the metrics, the trained model and what it started from."""
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cached_property
@@ -9,9 +10,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
+from safetensors.torch import load_model as load_weights
+from torch import nn
 
 from nadaraya.errors import InputError
 from nadaraya.training.image_recipe import ImageRecipe
+from nadaraya.training.kernels import kernel_parameters
 from nadaraya.training.metrics import read_metrics
 from nadaraya.training.recipe import Recipe, read_mapping
 from nadaraya.training.sections import parse_yaml
@@ -20,12 +24,14 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
     from nadaraya.data import Corpus
-    from nadaraya.models import KernelGPTForCausalLM
+    from nadaraya.data.images import ImageSet
 
 RECIPE_FILE = "config.yaml"
 METRICS_FILE = "metrics.jsonl"
 MODEL_FILE = "model.safetensors"
 INITIAL_KERNELS_FILE = "initial_kernels.safetensors"
+AVERAGE_FILE = "ema.safetensors"
+IMAGES_FILE = "images.json"
 SAMPLE_FILE = "sample.txt"
 STATE_FOLDER = "training_state"
 
@@ -71,44 +77,136 @@ class Run:
         return next(iter(self.series("final")), None)
 
     @property
+    def steps(self) -> int:
+        """Updates of the whole run."""
+        if isinstance(self.recipe, ImageRecipe):
+            return int(self._described_images()["steps"])
+        return self.recipe.training.steps
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Names of the classes of an image run.
+
+        Raises:
+            InputError: the run is one on text, or its images.json is damaged.
+        """
+        self.image_recipe()
+        return tuple(self._described_images()["classes"])
+
+    def image_recipe(self) -> ImageRecipe:
+        """The recipe of an image run; an InputError for a run on text."""
+        if isinstance(self.recipe, ImageRecipe):
+            return self.recipe
+        raise InputError(f"{self.path} is a run on text: accepted is one on images")
+
+    def text_recipe(self) -> Recipe:
+        """The recipe of a run on text; an InputError for an image run."""
+        if isinstance(self.recipe, Recipe):
+            return self.recipe
+        raise InputError(f"{self.path} is a run on images: accepted is one on text")
+
+    @property
     def sample(self) -> str | None:
         """The text generated at the end of training, prompt included; None when there is none."""
         path = self.path / SAMPLE_FILE
         return path.read_text(encoding="utf-8") if path.is_file() else None
 
     def tokenizer(self) -> "PreTrainedTokenizerFast":
-        """The tokenizer of the run."""
+        """The tokenizer of a run on text."""
         from nadaraya.data import tokenizer_from_file
 
+        self.text_recipe()
         return tokenizer_from_file(self.path)
 
     def corpus(self) -> "Corpus":
         """The text of the run, training and validation parts together, loaded again from its source."""
         from nadaraya.data import load_corpus
 
-        return load_corpus(self.recipe.data.corpus, limit=self.recipe.data.limit)
+        data = self.text_recipe().data
+        return load_corpus(data.corpus, limit=data.limit)
 
-    def load_model(self, initial: bool = False) -> "KernelGPTForCausalLM":
+    def images(self, source: str | None = None) -> "ImageSet":
+        """The images of the run, opened again from their source.
+
+        Args:
+            source: others in their place, as `nadaraya.data.images.open_images` takes them; default None.
+
+        Raises:
+            InputError: they cannot be read, or have other classes or channels than those of the run.
+        """
+        from nadaraya.data.images import open_images
+        from nadaraya.training.images import open_recipe_images
+
+        recipe, described = self.image_recipe(), self._described_images()
+        if source is None:
+            images = open_recipe_images(recipe)
+        else:
+            images = open_images(source, corrupt=recipe.data.corrupt, channels=described["channels"])
+        theirs = {"classes": list(images.classes), "channels": images.channels}
+        for key, value in theirs.items():
+            if value != described[key]:
+                raise InputError(
+                    f"{images.name} has {_shortened(key, value)}, the model of {self.path} was trained on "
+                    f"{_shortened(key, described[key])}"
+                )
+        return images
+
+    def load_model(self, initial: bool = False, ema: bool = True) -> Any:
         """The trained model, in eval mode, on the CPU.
 
         Args:
             initial: put the kernel parameters back to what they were before training; all else stays trained.
+            ema: of an image run, the averaged weights where it has them; default True.
 
         Returns:
-            The model.
+            The model: `KernelGPTForCausalLM` of a run on text, timm's of one on images.
 
         Raises:
             InputError: the run is not finished, or a file is damaged or does not belong to it.
         """
+        if self.final is None or not (self.path / MODEL_FILE).is_file():
+            done = max((record["step"] for record in self.metrics), default=0)
+            raise InputError(
+                f"{self.path} has no trained model yet (step {done} of {self.steps}): run "
+                "the same `nadaraya train` command again to finish it"
+            )
+        model = self._image_model(ema) if isinstance(self.recipe, ImageRecipe) else self._text_model()
+        if initial:
+            self._restore_initial_kernels(model)
+        model.eval()
+        return model
+
+    def _image_model(self, ema: bool) -> nn.Module:
+        from nadaraya.training.image_model import build_image_model
+
+        described = self._described_images()
+        recipe = self.image_recipe()
+        model = build_image_model(recipe.model, len(described["classes"]), int(described["channels"]))
+        averaged = ema and recipe.training.ema_decay is not None
+        path = self.path / (AVERAGE_FILE if averaged else MODEL_FILE)
+        try:
+            load_weights(model, str(path))
+        except (OSError, SafetensorError, RuntimeError) as error:
+            raise InputError(
+                f"{path} cannot be read as the model of this run: {' '.join(str(error).split())}"
+            ) from error
+        return model
+
+    def _described_images(self) -> dict[str, Any]:
+        path = self.path / IMAGES_FILE
+        try:
+            described: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+            missing = {"classes", "channels", "steps"} - set(described)
+        except (OSError, ValueError, TypeError) as error:
+            raise InputError(f"{path} cannot be read: {' '.join(str(error).split())}") from error
+        if missing:
+            raise InputError(f"{path} is damaged: it lacks {sorted(missing)[0]}")
+        return described
+
+    def _text_model(self) -> nn.Module:
         from nadaraya.models import KernelGPTForCausalLM
 
         path = self.path / MODEL_FILE
-        if self.final is None or not path.is_file():
-            done = max((record["step"] for record in self.metrics), default=0)
-            raise InputError(
-                f"{self.path} has no trained model yet (step {done} of {self.recipe.training.steps}): run "
-                "the same `nadaraya train` command again to finish it"
-            )
         try:
             with without_bars():
                 loaded: Any = KernelGPTForCausalLM.from_pretrained(
@@ -121,17 +219,14 @@ class Run:
         model, report = loaded
         if report["missing_keys"]:
             raise InputError(f"{path} is damaged: it lacks {sorted(report['missing_keys'])[0]}")
-        if initial:
-            self._restore_initial_kernels(model)
-        model.eval()
         return model
 
     @torch.no_grad()
-    def _restore_initial_kernels(self, model: "KernelGPTForCausalLM") -> None:
+    def _restore_initial_kernels(self, model: nn.Module) -> None:
         path = self.path / INITIAL_KERNELS_FILE
         try:
             values = load_file(path)
-            for name, parameter in model.kernel_parameters():
+            for name, parameter in kernel_parameters(model):
                 parameter.copy_(values[name])
         except (OSError, SafetensorError, KeyError, RuntimeError) as error:
             raise InputError(
@@ -151,6 +246,13 @@ def without_bars() -> Iterator[None]:
     finally:
         if shown:
             logging.enable_progress_bar()
+
+
+def _shortened(key: str, value: Any) -> str:
+    """Classes or channels of images as a message names them."""
+    if key == "channels":
+        return f"{value} channels"
+    return f"{len(value)} classes ({', '.join(map(str, value[:3]))}, …)"
 
 
 def read_recipe(folder: Path) -> Recipe | ImageRecipe:

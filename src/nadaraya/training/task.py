@@ -18,14 +18,18 @@ class Task(Protocol):
         unit: what an update takes, in plural ("tokens", "images").
         units_per_step: how many of them, all processes together.
         kept: plain values that a checkpoint keeps to know the data again, such as its digest.
+        changed: what to say when they differ, a sentence that goes on "that FOLDER was started on".
     """
 
-    model: nn.Module
     steps: int
     evaluate_every: int
     unit: str
     units_per_step: int
     kept: dict[str, Any]
+    changed: str
+
+    @property
+    def model(self) -> nn.Module: ...
 
     def optimizer(self) -> torch.optim.Optimizer:
         """The optimiser over the model's parameters; its first group has the learning rate that is shown."""

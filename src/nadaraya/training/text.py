@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from accelerate.utils import set_seed
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -32,6 +33,7 @@ class TextTask:
     """
 
     unit = "tokens"
+    changed = "the corpus is not the text"
 
     def __init__(self, recipe: Recipe, processes: Processes) -> None:
         self._recipe, self._processes = recipe, processes
@@ -42,6 +44,7 @@ class TextTask:
         self._validation = encode_text(self._tokenizer, self._validation_text)
         for part, tokens in (("training", self._train), ("validation", self._validation)):
             check_length(tokens, recipe.data.context, part)
+        set_seed(recipe.seed)
         self.model = recipe.build_model(len(self._tokenizer))
         options = recipe.training
         self.steps, self.evaluate_every = options.steps, options.evaluate_every

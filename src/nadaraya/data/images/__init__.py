@@ -4,21 +4,14 @@
 
     images = open_images("torchvision:CIFAR10")
     augmentation = Augmentation(image_size=32, padding_crop=4)
-    for inputs, targets in training_batches(images, augmentation, batch_size=256, seed=0, first_step=0, steps=100):
+    batches = training_batches(images, augmentation, batch_size=256, seed=0, first_step=0, steps=100)
+    for inputs, targets in batches:  # (256, 3, 32, 32), (256, 10)
         ...
 
 It needs the `vision` extra (timm, torchvision).
 """
 
-from importlib.util import find_spec
-
-import nadaraya._torchvision  # noqa: F401  (before anything imports torchvision)
-from nadaraya.errors import InputError
-
-for _library in ("PIL", "torchvision", "timm"):
-    if find_spec(_library) is None:
-        raise InputError(f'images need {_library}, which is not installed: pip install "nadaraya[vision]"')
-
+import nadaraya.data.images.libraries  # noqa: F401  (before the modules that import them)
 from nadaraya.data.images.augment import Augmentation, evaluation_transform
 from nadaraya.data.images.batches import (
     evaluation_batches,

@@ -47,7 +47,7 @@ class ShardImages(EncodedImages):
         table = np.array(rows, dtype=np.int64)
         super().__init__(table[:, 3])
         self.classes = _class_names(shards[0].parent)
-        self._shards = [str(shard) for shard in shards]
+        self._shards = [str(shard.absolute()) for shard in shards]
         self._names = np.array(names)
         self._shard_numbers = table[:, 0].astype(np.int32)
         self._offsets, self._sizes = table[:, 1].copy(), table[:, 2].copy()
@@ -67,10 +67,9 @@ class ShardImages(EncodedImages):
             raise InputError(f"cannot read {path}: {error.strerror}") from error
 
     def digest(self) -> bytes:
-        return files_digest(Path(), self._shards_by_name()) + arrays_digest(self.labels)
-
-    def _shards_by_name(self) -> list[str]:
-        return self._shards
+        root = os.path.commonpath([os.path.dirname(shard) for shard in self._shards])  # noqa: PTH120
+        names = [os.path.relpath(shard, root) for shard in self._shards]
+        return files_digest(Path(root), names) + arrays_digest(self.labels)
 
 
 def _samples(shard: Path) -> list[tuple[str, int, int, int]]:
@@ -88,7 +87,9 @@ def _samples(shard: Path) -> list[tuple[str, int, int, int]]:
                 key, ending = _split(member.name)
                 if ending in IMAGE_ENDINGS:
                     if key in images:
-                        raise InputError(f"{shard} has two images of the key {key}: {images[key][0]}, {member.name}")
+                        raise InputError(
+                            f"{shard} has two images of the key {key}: {images[key][0]}, {member.name}"
+                        )
                     images[key] = member.name, member.offset_data, member.size
                 elif ending in ("cls", "json"):
                     label = _label(file, member, f"{member.name} in {shard}")
@@ -108,7 +109,7 @@ def _samples(shard: Path) -> list[tuple[str, int, int, int]]:
 
 
 def _split(name: str) -> tuple[str, str]:
-    """webdataset's key and ending: the name up to the first dot of its last part, and what follows the dot."""
+    """webdataset's key and ending: the name up to the first dot of its last part, and what follows it."""
     path = PurePosixPath(name)
     stem, _, ending = path.name.partition(".")
     return str(path.parent / stem), ending.lower()
@@ -117,23 +118,18 @@ def _split(name: str) -> tuple[str, str]:
 def _label(file: IO[bytes], member: tarfile.TarInfo, name: str) -> int | None:
     if member.size > _LABEL_LIMIT:
         raise InputError(f"{name} has {member.size} bytes, too many for a label")
-    position = file.tell()
     file.seek(member.offset_data)
     text = file.read(member.size)
-    file.seek(position)
     try:
-        if name_is_json := member.name.lower().endswith(".json"):
-            content = json.loads(text)
-            if not isinstance(content, dict) or "label" not in content:
-                return None
-            value = content["label"]
-        else:
-            value = int(text)
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise ValueError
+        value = json.loads(text)  # a .cls file is a number, which is JSON too
     except ValueError:
-        expected = "a JSON object whose 'label' is an integer" if name_is_json else "an integer"
-        raise InputError(f"{name} is no label: accepted is {expected}") from None
+        value = None
+    if member.name.lower().endswith(".json") and isinstance(value, dict):
+        if "label" not in value:
+            return None
+        value = value["label"]
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**31:
+        raise InputError(f"{name} is no label: accepted is an integer, or a JSON object with one as 'label'")
     return value
 
 

@@ -113,7 +113,7 @@ class ImageSet:
     train: ImageSource
     validation: ImageSource
     corrupt: str = "fatal"
-    warned: set[str] = field(default_factory=set, repr=False)
+    warned: set[str] = field(default_factory=set, init=False, repr=False)
 
     @cached_property
     def sha256(self) -> str:

@@ -1,0 +1,83 @@
+"""Top-1, top-5 and cross-entropy of an image classifier."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, distributed, nn
+from torch.nn import functional as F
+
+from nadaraya.errors import InputError
+
+
+@dataclass(frozen=True)
+class ImageEvaluation:
+    """Result of `evaluate_images`.
+
+    Args:
+        loss: cross-entropy against the labels, in nats an image.
+        top1: fraction of the images whose label has the largest logit.
+        top5: fraction of the images whose label is among the five largest logits (all, with fewer classes).
+        images: how many there were.
+    """
+
+    loss: float
+    top1: float
+    top5: float
+    images: int
+
+
+def evaluate_images(model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]]) -> ImageEvaluation:
+    """Classify every image of some batches once.
+
+    Where `torch.distributed` runs, each process gives its own batches and all get the figures of all images:
+    every process must call this, with a model whose forward pass does not wait for those of the others.
+
+    Args:
+        model: maps (B, C, S, S) images to (B, classes) logits; set to eval mode while it is used.
+        batches: images and their labels, (B,) int64, as `evaluation_batches` gives them.
+
+    Returns:
+        The figures; sums are taken in float64.
+
+    Raises:
+        InputError: there is no image.
+    """
+    return evaluate_side_by_side([model], batches)[0]
+
+
+@torch.no_grad()
+def evaluate_side_by_side(
+    models: Sequence[nn.Module], batches: Iterable[tuple[Tensor, Tensor]]
+) -> list[ImageEvaluation]:
+    """`evaluate_images` of several models on one device, each batch read once."""
+    device = next(models[0].parameters()).device
+    sums = torch.zeros(len(models), 4, dtype=torch.float64, device=device)  # images, nats, top-1, top-5
+    modes = [model.training for model in models]
+    for model in models:
+        model.eval()
+    try:
+        for inputs, labels in batches:
+            inputs, labels = (part.to(device, non_blocking=True) for part in (inputs, labels))
+            for model, row in zip(models, sums, strict=True):
+                row += _sums(model(inputs).float(), labels)
+    finally:
+        for model, mode in zip(models, modes, strict=True):
+            model.train(mode)
+    if distributed.is_available() and distributed.is_initialized():
+        distributed.all_reduce(sums)
+    if not sums[0, 0]:
+        raise InputError("there is no image to evaluate")
+    return [
+        ImageEvaluation(nats / images, top1 / images, top5 / images, int(images))
+        for images, nats, top1, top5 in sums.tolist()
+    ]
+
+
+def _sums(logits: Tensor, labels: Tensor) -> Tensor:
+    """Images, summed nats, and how many labels are the first and among the first five."""
+    ranked = logits.topk(min(5, logits.shape[1]), dim=1).indices
+    hits = ranked == labels[:, None]
+    nats = F.cross_entropy(logits, labels, reduction="none")
+    count = logits.new_full((), len(labels), dtype=torch.float64)
+    return torch.stack([count, nats.double().sum(), hits[:, 0].sum().double(), hits.any(1).sum().double()])

@@ -1,0 +1,241 @@
+"""The image task: a timm classifier on augmented images, soft targets, an average of the weights."""
+
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from accelerate.utils import set_seed
+from PIL import Image
+from safetensors.torch import save_model
+from timm.loss import SoftTargetCrossEntropy
+from timm.optim import create_optimizer_v2, param_groups_weight_decay
+from timm.scheduler import create_scheduler_v2
+from timm.utils import ModelEmaV3
+from torch import Tensor, nn
+
+from nadaraya.data.images import (
+    ImageSet,
+    ImageSource,
+    evaluation_batches,
+    open_images,
+    steps_per_epoch,
+    synthetic_batches,
+    training_batches,
+)
+from nadaraya.errors import InputError
+from nadaraya.evaluation.classification import evaluate_side_by_side
+from nadaraya.training.checkpoint import write_file, writing
+from nadaraya.training.folder import move_in, save_kernels, scratch_folder
+from nadaraya.training.image_model import build_image_model
+from nadaraya.training.image_recipe import ImageRecipe
+from nadaraya.training.kernels import kernel_parameters
+from nadaraya.training.processes import Processes
+from nadaraya.training.run import AVERAGE_FILE, IMAGES_FILE, INITIAL_KERNELS_FILE, MODEL_FILE
+
+_LIMIT_SEED = 0  # of the images that data.limit leaves: the same for every run
+
+
+class ImageTask:
+    """A `Task` on images: see there for the attributes.
+
+    Args:
+        recipe: what to train.
+        processes: those of the run; each takes an equal part of every batch.
+
+    Raises:
+        InputError: the images or the model of the recipe cannot be used.
+    """
+
+    unit = "images"
+    changed = "the images are not those"
+
+    def __init__(self, recipe: ImageRecipe, processes: Processes) -> None:
+        self._recipe = recipe
+        self._augmentation = recipe.augmentation()
+        self._images = open_recipe_images(recipe)
+        options = recipe.training
+        self._steps_per_epoch = steps_per_epoch(self._images, options.batch_size)
+        set_seed(recipe.seed)
+        self.model = build_image_model(recipe.model, len(self._images.classes), self._images.channels)
+        self.steps = options.epochs * self._steps_per_epoch
+        self.evaluate_every = options.evaluate_every_epochs * self._steps_per_epoch
+        self.units_per_step = options.batch_size
+        self.kept: dict[str, Any] = {"images_sha256": self._images.sha256}
+        self._loss = SoftTargetCrossEntropy()
+        self._share: dict[str, Any] = {
+            "workers": recipe.data.workers,
+            "rank": processes.rank,
+            "world_size": processes.count,
+            "pin_memory": processes.device.type == "cuda",
+        }
+        self._validation = evaluation_batches(
+            self._images,
+            self._augmentation,
+            batch_size=options.batch_size // (options.gradient_accumulation * processes.count),
+            **self._share,
+        )
+        self.batches(self.steps)  # refuses what cannot be batched before a folder is made
+
+    def optimizer(self) -> torch.optim.Optimizer:
+        """AdamW: weight matrices decay, all else does not, kernels have their own learning rate."""
+        options = self._recipe.training
+        optimizer: torch.optim.Optimizer = create_optimizer_v2(
+            self.model,
+            opt="adamw",
+            lr=options.peak_learning_rate,
+            betas=options.betas,
+            param_group_fn=lambda model: parameter_groups(
+                model, options.weight_decay, options.kernel_learning_rate_scale
+            ),
+        )
+        return optimizer
+
+    def schedule(self, optimizer: torch.optim.Optimizer, done: int) -> Callable[[int], None]:
+        """Linear warm-up and cosine decay, a function of the number of updates alone."""
+        options = self._recipe.training
+        scheduler, _ = create_scheduler_v2(
+            optimizer,
+            sched="cosine",
+            num_epochs=options.epochs,
+            min_lr=options.min_learning_rate,
+            warmup_lr=options.warmup_learning_rate,
+            warmup_epochs=options.warmup_epochs,
+            step_on_epochs=False,
+            updates_per_epoch=self._steps_per_epoch,
+        )
+        scheduler.step_update(done)
+        return scheduler.step_update
+
+    def average(self) -> ModelEmaV3 | None:
+        """timm's exponential moving average of weights and buffers."""
+        options = self._recipe.training
+        if options.ema_decay is None:
+            return None
+        return ModelEmaV3(self.model, decay=options.ema_decay, use_warmup=options.ema_warmup)
+
+    def batches(self, done: int) -> Iterable[tuple[Tensor, Tensor]]:
+        """Augmented images (b, C, S, S) and mixed, smoothed targets (b, classes), b = B / processes."""
+        make = synthetic_batches if self._recipe.data.synthetic else training_batches
+        batches: Iterable[tuple[Tensor, Tensor]] = make(
+            self._images,
+            self._augmentation,
+            batch_size=self._recipe.training.batch_size,
+            seed=self._recipe.seed,
+            first_step=done,
+            steps=self.steps,
+            **self._share,
+        )
+        return batches
+
+    def loss(self, network: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
+        """Cross-entropy against the soft targets, in nats an image."""
+        loss: Tensor = self._loss(network(inputs).float(), targets)
+        return loss
+
+    def validate(self, network: nn.Module, average: nn.Module | None) -> dict[str, float]:
+        """Loss, top-1 and top-5 (fractions) on every validation image; those of the average with `ema_`."""
+        models = {"": network} if average is None else {"": network, "ema_": average}
+        results = evaluate_side_by_side(list(models.values()), self._validation)
+        return {
+            f"{prefix}{name}": getattr(result, name)
+            for prefix, result in zip(models, results, strict=True)
+            for name in ("loss", "top1", "top5")
+        }
+
+    def headline(self, validation: dict[str, float]) -> str:
+        """Validation loss and top-1, that of the average too."""
+        text = f"validation {validation['loss']:.3f}  top-1 {validation['top1']:.2%}"
+        return f"{text} (EMA {validation['ema_top1']:.2%})" if "ema_top1" in validation else text
+
+    def begin(self, folder: Path) -> None:
+        """What the images are, and the kernels that training starts from."""
+        described = {
+            "name": self._images.name,
+            "classes": list(self._images.classes),
+            "channels": self._images.channels,
+            "sha256": self._images.sha256,
+            "training_images": len(self._images.train),
+            "validation_images": len(self._images.validation),
+            "steps": self.steps,
+        }
+        write_file(folder / IMAGES_FILE, json.dumps(described, indent=1))
+        save_kernels(self.model, folder / INITIAL_KERNELS_FILE)
+
+    def finish(
+        self, folder: Path, average: nn.Module | None, validation: dict[str, float], step_seconds: float
+    ) -> dict[str, Any]:
+        """The model and its average; the figures are those of the last validation, which saw every image."""
+        partial = scratch_folder(folder, "model")
+        with writing(folder / MODEL_FILE, scrap=partial):
+            save_model(self.model, str(partial / MODEL_FILE))
+            if average is not None:
+                save_model(average, str(partial / AVERAGE_FILE))
+            move_in(partial, folder)
+        return {**validation, "images_per_second": self.units_per_step / step_seconds}
+
+
+class LimitedImages(ImageSource):
+    """Some images of a source, drawn once for all.
+
+    Args:
+        source: where they come from.
+        count: how many; all where there are fewer.
+    """
+
+    def __init__(self, source: ImageSource, count: int) -> None:
+        drawn = np.random.default_rng(_LIMIT_SEED).permutation(len(source))[:count]
+        self._source, self._numbers = source, np.sort(drawn)
+        super().__init__(source.labels[self._numbers], source.channels)
+
+    def name(self, index: int) -> str:
+        """As in the source."""
+        return self._source.name(int(self._numbers[index]))
+
+    def digest(self) -> bytes:
+        """That of the source and of the numbers."""
+        return self._source.digest() + self._numbers.tobytes()
+
+    def _open(self, index: int) -> Image.Image:
+        return self._source._open(int(self._numbers[index]))
+
+
+def open_recipe_images(recipe: ImageRecipe) -> ImageSet:
+    """The images of a recipe.
+
+    Raises:
+        InputError: there are none, or they cannot be read.
+    """
+    data = recipe.data
+    if data.source is None:
+        raise InputError(
+            "data.source is not given: accepted are a folder of images, tar shards, an .npz file or a data "
+            "set of torchvision, such as data.source=torchvision:CIFAR10"
+        )
+    images = open_images(data.source, validation=data.validation, corrupt=data.corrupt)
+    return replace(images, train=LimitedImages(images.train, data.limit)) if data.limit else images
+
+
+def parameter_groups(model: nn.Module, weight_decay: float, kernel_scale: float) -> list[dict[str, Any]]:
+    """timm's groups with and without weight decay, and the kernels in one of their own.
+
+    Args:
+        model: its `no_weight_decay` names what does not decay, beside all vectors.
+        weight_decay: of the weight matrices.
+        kernel_scale: the learning rate of `kernel_parameters`, as a multiple of that of the others; timm's
+            schedules know it as `lr_scale`.
+
+    Returns:
+        Groups for an optimiser, each parameter in one; empty ones are left out.
+    """
+    kernels = {id(parameter) for _, parameter in kernel_parameters(model)}
+    exempt: set[str] = getattr(model, "no_weight_decay", set)()
+    groups = param_groups_weight_decay(model, weight_decay, no_weight_decay_list=exempt)
+    for group in groups:
+        group["params"] = [parameter for parameter in group["params"] if id(parameter) not in kernels]
+    own = [p for _, p in kernel_parameters(model) if p.requires_grad]
+    groups.append({"params": own, "weight_decay": 0.0, "lr_scale": kernel_scale})
+    return [group for group in groups if group["params"]]

@@ -1,0 +1,191 @@
+"""`nadaraya maps`: runs on images and on texts, timm models with a checkpoint, and one line for bad input."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import timm
+import torch
+from PIL import Image
+from safetensors.torch import save_file
+
+import nadaraya.models.vit  # noqa: F401 - registers the models
+from nadaraya.interpret.attention_maps import capture_attention
+from nadaraya.report import maps as maps_module
+from nadaraya.training import Run
+
+Command = Callable[..., Any]
+SMALL = ("model.image_size=16", "data.padding_crop=2", "data.rand_augment=null", "data.repeats=1")
+TINY_VIT = "model.options={patch_size: 4, embed_dim: 16, depth: 2, num_heads: 2}"
+
+
+@pytest.fixture(autouse=True)
+def coarse(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few pixels and one thread: what is tested does not depend on them."""
+    monkeypatch.setattr(maps_module, "_DPI", 30)
+    torch.set_num_threads(1)
+
+
+@pytest.fixture
+def image(tmp_path: Path) -> Path:
+    """A picture of 40 x 30 pixels."""
+    path = tmp_path / "picture.png"
+    pixels = np.random.default_rng(0).integers(0, 256, (30, 40, 3), dtype=np.uint8)
+    Image.fromarray(pixels).save(path)
+    return path
+
+
+@pytest.fixture
+def image_run(nadaraya: Command, tmp_path: Path) -> Path:
+    """A finished run of a small GKA on noise in three classes."""
+    rng, source, folder = np.random.default_rng(0), tmp_path / "noise.npz", tmp_path / "image-run"
+    np.savez(
+        source,
+        train_images=rng.integers(0, 256, (24, 16, 16, 3), dtype=np.uint8),
+        train_labels=np.arange(24) % 3,
+        test_images=rng.integers(0, 256, (6, 16, 16, 3), dtype=np.uint8),
+        test_labels=np.arange(6) % 3,
+        class_names=np.array(["ant", "bee", "cow"]),
+    )
+    outcome = nadaraya(
+        "train", "cifar-cpu", f"data.source={source}", *SMALL, TINY_VIT, "training.epochs=1",
+        "training.warmup_epochs=0", "training.batch_size=8", "--run", folder, "--quiet",
+    )  # fmt: skip
+    assert outcome.status == 0, outcome.err
+    return folder
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    """Weights of gka_tiny_patch16_224 with four classes."""
+    torch.manual_seed(0)
+    path = tmp_path / "gka.safetensors"
+    save_file(timm.create_model("gka_tiny_patch16_224", num_classes=4).state_dict(), path)
+    return path
+
+
+def test_a_run_on_images_by_its_own_size_and_classes(
+    nadaraya: Command, image_run: Path, image: Path, tmp_path: Path
+) -> None:
+    outcome = nadaraya("maps", image_run, image, "--out", tmp_path / "maps", "--json")
+    assert outcome.status == 0, outcome.err
+    figures = json.loads(outcome.out)
+    assert (figures["layers"], figures["tokens"], figures["kind"]) == (2, 17, "image")
+    assert {row["class"] for row in figures["predictions"]} == {"ant", "bee", "cow"}
+    assert sum(row["probability"] for row in figures["predictions"]) == pytest.approx(1)
+    assert all((tmp_path / "maps" / name).is_file() for name in figures["files"])
+
+    from nadaraya.data.images import evaluation_transform
+
+    run = Run(image_run)
+    with Image.open(image) as opened:
+        inputs = evaluation_transform(run.image_recipe().augmentation(), 3)(opened)
+    chances = capture_attention(run.load_model(), inputs[None]).output[0].softmax(-1)
+    assert figures["predictions"][0]["probability"] == pytest.approx(chances.max().item(), rel=1e-5)
+
+    outcome = nadaraya("maps", image_run, image, "--out", tmp_path / "patch", "--query", "1,2")
+    assert outcome.status == 0, outcome.err
+    assert "the patch at row 1, column 2" in outcome.out
+    assert figures["predictions"][0]["class"] in outcome.out
+    assert str(tmp_path / "patch" / "index.html") in outcome.out
+
+
+def test_a_run_on_text(nadaraya: Command, finished_run: Path, tmp_path: Path) -> None:
+    outcome = nadaraya("maps", finished_run, "--text", "aaa the 0 of", "--out", tmp_path / "a", "--json")
+    assert outcome.status == 0, outcome.err
+    figures = json.loads(outcome.out)
+    assert (figures["kind"], figures["tokens"], figures["sigma"]) == ("text", 12, None)
+    assert figures["query"] == "token 11, the last (f)"
+    (tmp_path / "some.txt").write_text("aaa the 0 of")
+    outcome = nadaraya(
+        "maps",
+        finished_run,
+        "--text",
+        tmp_path / "some.txt",
+        "--query",
+        "2",
+        "--out",
+        tmp_path / "b",
+        "--json",
+    )
+    from_file = json.loads(outcome.out)
+    assert (from_file["given"], from_file["query"]) == ("some.txt", "token 2 (a)")
+    assert from_file["predictions"] == figures["predictions"]
+
+
+def test_maps_are_replaced_only_when_asked(nadaraya: Command, finished_run: Path, tmp_path: Path) -> None:
+    given = ("maps", finished_run, "--text", "aaa the", "--out", tmp_path / "maps")
+    assert nadaraya(*given).status == 0
+    page = tmp_path / "maps" / "index.html"
+    page.write_text("mine")
+    nadaraya(*given).refuses("--force")
+    assert page.read_text() == "mine"
+    assert nadaraya(*given, "--force").status == 0
+    assert page.read_text() != "mine"
+
+
+def test_bad_texts_are_one_line(nadaraya: Command, finished_run: Path, image: Path, tmp_path: Path) -> None:
+    out = ("--out", tmp_path / "maps")
+    nadaraya("maps", finished_run, *out).refuses("--text")
+    nadaraya("maps", finished_run, image, *out).refuses("--text", "no image")
+    nadaraya("maps", finished_run, "--text", "a", *out).refuses("1 tokens", "2 to 16")
+    nadaraya("maps", finished_run, "--text", "a" * 17, *out).refuses("17 tokens", "2 to 16")
+    nadaraya("maps", finished_run, "--text", "aZa", *out).refuses("'Z'")
+    nadaraya("maps", finished_run, "--text", "aaa", "--query", "cls", *out).refuses("cls")
+    nadaraya("maps", finished_run, "--text", "aaa", "--query", "3", *out).refuses("0 to 2")
+    nadaraya("maps", finished_run, "--text", "aaa", "--query", "1,1", *out).refuses("--query")
+    nadaraya("maps", finished_run, "--text", "aaa", "--checkpoint", "x", *out).refuses("--checkpoint")
+    (finished_run / "metrics.jsonl").write_text("")
+    nadaraya("maps", finished_run, "--text", "aaa", *out).refuses("no trained model yet")
+    (tmp_path / "empty").mkdir()
+    nadaraya("maps", tmp_path / "empty", image, *out).refuses("not a run folder")
+    assert not (tmp_path / "maps").exists()
+
+
+def test_bad_images_are_one_line(nadaraya: Command, image_run: Path, image: Path, tmp_path: Path) -> None:
+    out = ("--out", tmp_path / "maps")
+    nadaraya("maps", image_run, *out).refuses("IMAGE")
+    nadaraya("maps", image_run, "--text", "aaa", *out).refuses("takes an image")
+    nadaraya("maps", image_run, tmp_path / "absent.png", *out).refuses("absent.png", "not a file")
+    (tmp_path / "letter.png").write_text("Dear reader")
+    nadaraya("maps", image_run, tmp_path / "letter.png", *out).refuses("letter.png", "not a known image")
+    (tmp_path / "cut.png").write_bytes(image.read_bytes()[:300])
+    nadaraya("maps", image_run, tmp_path / "cut.png", *out).refuses("cut.png", "as an image")
+    nadaraya("maps", image_run, image, "--query", "4,0", *out).refuses("rows 0 to 3")
+    nadaraya("maps", image_run, image, "--query", "head", *out).refuses("--query head")
+    nadaraya("maps", image_run, image, "--out", image).refuses("not a folder")
+    nadaraya("maps", image_run, image, "--out", image_run).refuses("no maps")
+    assert not (tmp_path / "maps").exists()
+
+
+@pytest.mark.slow
+def test_a_timm_model_with_a_checkpoint(
+    nadaraya: Command, checkpoint: Path, image: Path, tmp_path: Path
+) -> None:
+    given = ("maps", "gka_tiny_patch16_224", image, "--checkpoint", checkpoint)
+    outcome = nadaraya(*given, "--out", tmp_path / "maps", "--json")
+    assert outcome.status == 0, outcome.err
+    figures = json.loads(outcome.out)
+    assert (figures["layers"], figures["tokens"]) == (12, 197)
+    assert np.array(figures["sigma"]).shape == (3, 12)
+    assert {row["class"][:6] for row in figures["predictions"]} == {"class "}
+
+
+def test_bad_models_are_one_line(nadaraya: Command, checkpoint: Path, image: Path, tmp_path: Path) -> None:
+    out = ("--out", tmp_path / "maps")
+    nadaraya("maps", "gka_tiny", image, *out).refuses("neither a run folder nor")
+    nadaraya("maps", "hf-hub:some/model", image, *out).refuses("neither a run folder nor")
+    nadaraya("maps", "gka_tiny_patch16_224", image, *out).refuses("--checkpoint")
+    for name in ("gka_small_patch16_224", "vit_tiny_patch16_224"):
+        nadaraya("maps", name, image, "--checkpoint", checkpoint, *out).refuses("another model", name)
+    nadaraya("maps", "gka_tiny_patch16_224", image, "--checkpoint", image, *out).refuses("cannot be read")
+    nadaraya("maps", "gka_tiny_patch16_224", image, "--checkpoint", tmp_path / "none", *out).refuses("none")
+    torch.manual_seed(0)
+    save_file(timm.create_model("resnet10t", num_classes=2).state_dict(), tmp_path / "resnet.safetensors")
+    resnet = ("resnet10t", image, "--checkpoint", tmp_path / "resnet.safetensors", *out)
+    nadaraya("maps", *resnet).refuses()
+    nadaraya("maps", "gka_tiny_patch16_224", "--checkpoint", checkpoint, *out).refuses("IMAGE")
+    assert not (tmp_path / "maps").exists()

@@ -1,0 +1,105 @@
+"""Splits are found, classes must agree, and what is wrong with a source is said in one line."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from nadaraya.data.images import open_images
+from nadaraya.errors import InputError
+
+Tar = Callable[[Path, dict[str, bytes]], Path]
+
+
+@pytest.mark.parametrize("name", ["val", "validation", "test"])
+def test_validation_folder_has_one_of_three_names(folder: Path, name: str) -> None:
+    (folder / "val").rename(folder / name)
+    assert len(open_images(str(folder)).validation) == 9
+
+
+def test_val_goes_before_test(folder: Path) -> None:
+    shutil.copytree(folder / "train", folder / "test")
+    assert len(open_images(str(folder)).validation) == 9
+
+
+def test_validation_may_lie_elsewhere(folder: Path) -> None:
+    (folder / "val").rename(folder.with_name("elsewhere"))
+    images = open_images(str(folder / "train"), validation=str(folder.with_name("elsewhere")))
+    assert (len(images.train), len(images.validation)) == (18, 9)
+
+
+def test_shards_by_glob_and_by_validation(every_form: dict[str, str]) -> None:
+    root = every_form["shards"]
+    images = open_images(f"{root}/*-train-*.tar", validation=f"{root}/some-val-000000.tar")
+    assert (len(images.train), len(images.validation)) == (18, 5)
+    assert len(open_images(f"{root}/some*").validation) == 9
+
+
+def test_folder_and_shards_can_be_mixed(every_form: dict[str, str]) -> None:
+    images = open_images(every_form["folder"] + "/train", validation=every_form["shards"] + "/*-val-*.tar")
+    assert (len(images.train), len(images.validation)) == (18, 9)
+
+
+@pytest.mark.parametrize(
+    ("missing", "message"), [("val", "none of val/, validation/, test/"), ("train", "no train")]
+)
+def test_missing_split(folder: Path, missing: str, message: str) -> None:
+    shutil.rmtree(folder / missing)
+    with pytest.raises(InputError, match=message):
+        open_images(str(folder))
+
+
+@pytest.mark.parametrize("source", ["absent", "absent.npz", "absent/*.tar", "absent.tar"])
+def test_no_such_source(tmp_path: Path, source: str) -> None:
+    with pytest.raises(InputError, match=r"no such images|no train split"):
+        open_images(str(tmp_path / source))
+
+
+def test_class_only_in_one_split_is_named(folder: Path) -> None:
+    (folder / "val" / "cat").rename(folder / "val" / "dog")
+    with pytest.raises(InputError, match=r"train and .*val differ: only the first has cat"):
+        open_images(str(folder))
+    shutil.copytree(folder / "train" / "cat", folder / "val" / "cat")
+    with pytest.raises(InputError, match=r"val and .*train differ: only the first has dog"):
+        open_images(str(folder))
+
+
+def test_empty_class_folder_is_named(folder: Path) -> None:
+    (folder / "train" / "dog").mkdir()
+    with pytest.raises(InputError, match=r"train/dog holds no image; accepted are files ending in \.jpg"):
+        open_images(str(folder))
+
+
+def test_folder_without_classes(folder: Path) -> None:
+    for file in (folder / "val").rglob("*.png"):
+        file.rename(folder / "val" / file.name)
+    for place in (folder / "val").iterdir():
+        if place.is_dir():
+            place.rmdir()
+    with pytest.raises(InputError, match="no class folders"):
+        open_images(str(folder))
+
+
+def test_shards_not_told_apart(tmp_path: Path, tar_file: Tar) -> None:
+    tar_file(tmp_path / "a.tar", {"0.png": b"", "0.cls": b"0"})
+    with pytest.raises(InputError, match="not told apart"):
+        open_images(str(tmp_path))
+
+
+def test_validation_label_beyond_the_training_ones(tmp_path: Path, tar_file: Tar) -> None:
+    tar_file(tmp_path / "train.tar", {"0.png": b"", "0.cls": b"0", "1.png": b"", "1.cls": b"1"})
+    tar_file(tmp_path / "val.tar", {"7.png": b"", "7.cls": b"2"})
+    with pytest.raises(
+        InputError, match=r"label 2 of image 7\.png in .*val\.tar is out of range: there are 2"
+    ):
+        open_images(str(tmp_path))
+
+
+def test_options_are_checked(folder: Path) -> None:
+    with pytest.raises(InputError, match="did you mean 'skip'"):
+        open_images(str(folder), corrupt="skipp")
+    with pytest.raises(InputError, match="channels is 4"):
+        open_images(str(folder), channels=4)
+    with pytest.raises(InputError, match="neither a folder nor a tar"):
+        open_images(str(folder / "train" / "ant" / "000.png"), validation=str(folder))

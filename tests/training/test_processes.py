@@ -1,0 +1,97 @@
+"""Several processes: the losses of one, every image validated once, one line when they must stop."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nadaraya.errors import InputError
+from nadaraya.training import ImageRecipe, Recipe, Run, train
+from nadaraya.training.batches import step_seed
+from nadaraya.training.processes import Processes
+
+
+def test_one_process_is_all_of_them() -> None:
+    processes = Processes()
+    assert (processes.rank, processes.count, processes.main) == (0, 1, True)
+    assert processes.main_first(lambda: 3) == 3
+    assert processes.total(0.1) == 0.1
+    assert (processes.any(True), processes.any(False)) == (True, False)
+    with pytest.raises(InputError, match="reason"), processes.together():
+        raise InputError("reason")
+
+
+def test_processes_draw_dropout_of_their_own_and_the_first_that_of_one() -> None:
+    assert step_seed(3, 5, 0) == step_seed(3, 5)
+    assert len({step_seed(3, 5, rank) for rank in range(8)}) == 8
+
+
+def _launch(recipe: Recipe | ImageRecipe, folder: Path) -> subprocess.CompletedProcess[str]:
+    """`nadaraya train` in two processes."""
+    path = folder.with_suffix(".yaml")
+    path.write_text(recipe.to_yaml())
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    command += ["-m", "nadaraya.cli", "--", "train", str(path), "--run", str(folder), "--json"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+
+
+def _recipe(
+    task: str, text: Callable[..., Recipe], images: Callable[..., ImageRecipe], **changes: Any
+) -> Any:
+    """A recipe in which nothing depends on how the batch is shared out."""
+    if task == "text":
+        return text(model__dropout=0.0, training__gradient_accumulation=2, **changes)
+    fixed = {"model__drop_path": 0.0, "data__mixup": 0.0, "data__cutmix": 0.0, "data__workers": 1}
+    return images(training__gradient_accumulation=3, **fixed, **changes)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("task", ["text", "image"])
+def test_two_processes_train_as_one(
+    task: str,
+    tiny_recipe: Callable[..., Recipe],
+    image_recipe: Callable[..., ImageRecipe],
+    tmp_path: Path,
+) -> None:
+    recipe = _recipe(task, tiny_recipe, image_recipe)
+    launched = _launch(recipe, tmp_path / "two")
+    assert launched.returncode == 0, launched.stderr
+    two, one = Run(tmp_path / "two"), train(recipe, tmp_path / "one", progress=False)
+    printed = launched.stdout.splitlines()
+    assert len(printed) == 1
+    assert json.loads(printed[0])["loss"] == (two.final or {})["loss"]
+    timed = {"seconds", "step_seconds", "images_per_second"}
+    for ours, theirs in zip(two.metrics, one.metrics, strict=True):
+        assert ours.keys() == theirs.keys()
+        for key in ours.keys() - timed:
+            assert ours[key] == pytest.approx(theirs[key], rel=1e-4), key
+    # Top-1 counts images: it is the same fraction of all 21 only if each was seen once.
+    if task == "image":
+        assert two.final is not None
+        assert two.final["top1"] * 21 == pytest.approx(round(two.final["top1"] * 21), abs=1e-9)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"training__batch_size": 15}, "does not divide among 2 processes"),
+        ({"data__source": "absent.npz"}, "absent.npz"),
+        ({"training__kernel_learning_rate_scale": 1e5, "training__warmup_epochs": 0}, "the bandwidth of"),
+    ],
+)
+def test_an_error_ends_all_with_one_line(
+    image_recipe: Callable[..., ImageRecipe], tmp_path: Path, changes: dict[str, Any], words: str
+) -> None:
+    launched = _launch(image_recipe(**changes), tmp_path / "run")
+    assert launched.returncode != 0
+    told = [line for line in launched.stderr.splitlines() if line.startswith("error: ")]
+    assert len(told) == 1, launched.stderr
+    assert words in told[0]
+    assert launched.stdout == ""

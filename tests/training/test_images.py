@@ -103,7 +103,7 @@ def test_learning_finds_the_classes(image_recipe: Make, tmp_path: Path, name: st
     )
     final = train(recipe, tmp_path / "run", progress=False).final
     assert final is not None
-    assert min(final["top1"], final["ema_top1"]) > 0.6  # chance: 0.25
+    assert min(final["top1"], final["ema_top1"]) > 0.45  # chance: 0.25
 
 
 @pytest.mark.parametrize("workers", [0, 2])

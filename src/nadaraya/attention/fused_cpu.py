@@ -103,7 +103,7 @@ def backward(
         scale=scale,
     )
     # The column of ones collects Σ_i dS_ij · scale. Copies, because an operator must not return views.
-    grad_key_bias = grads[1][..., -1] / scale
+    grad_key_bias = (grads[1][..., -1] / scale).contiguous()
     grad_query, grad_key, grad_value = (
         grad[..., : tensor.shape[3]].clone(memory_format=torch.contiguous_format)
         for grad, tensor in zip(grads, (query, key, value), strict=True)

@@ -92,7 +92,10 @@ def train(
     trained.train()
     meter.start()
     with shown, StopRequest() as stop:
-        for step, (inputs, targets) in enumerate(task.batches(done), start=done + 1):
+        batches = iter(task.batches(done))
+        for step in range(done + 1, task.steps + 1):
+            with processes.together():
+                inputs, targets = next(batches)
             torch.manual_seed(step_seed(recipe.seed, step, processes.rank))
             pieces = options.gradient_accumulation
             loss = torch.zeros((), device=processes.device)
@@ -121,9 +124,9 @@ def train(
                 step % every == 0 or last
                 for every in (options.log_every, task.evaluate_every, options.checkpoint_every)
             )
-            if not (log or evaluate or save or (stop.requested and processes.count == 1)):
-                continue
             stopping = processes.any(stop.requested)
+            if not (log or evaluate or save or stopping):
+                continue
             with processes.together(), _diverging(folder):
                 meter.collect(step, processes.mean)
                 watch.check(step)

@@ -8,8 +8,8 @@ from typing import TypeVar
 
 import torch
 from accelerate import Accelerator
-from accelerate.utils import InitProcessGroupKwargs, gather_object
-from torch import Tensor, nn
+from accelerate.utils import InitProcessGroupKwargs
+from torch import Tensor, distributed, nn
 
 from nadaraya.errors import InputError
 
@@ -42,6 +42,8 @@ class Processes:
         self.rank, self.count = self._accelerator.process_index, self._accelerator.num_processes
         self.main: bool = self._accelerator.is_main_process
         self.device: torch.device = self._accelerator.device
+        # On the CPU, whatever the devices are: what is agreed here must not wait for a GPU's queue.
+        self._control = distributed.new_group(backend="gloo", timeout=_PATIENCE) if self.count > 1 else None
 
     def prepare(self, network: nn.Module) -> nn.Module:
         """Move a model to the device, in place; with several processes, let them average its gradients."""
@@ -69,10 +71,12 @@ class Processes:
         return float(self._accelerator.reduce(number, "sum"))
 
     def any(self, flag: bool) -> bool:
-        """Whether the flag is set in any process."""
+        """Whether the flag is set in any process; waits for the processes, not for their devices."""
         if self.count == 1:
             return flag
-        return bool(self._accelerator.reduce(torch.tensor(float(flag), device=self.device), "sum") > 0)
+        flags = torch.tensor(int(flag))
+        distributed.all_reduce(flags, distributed.ReduceOp.MAX, group=self._control)
+        return bool(flags)
 
     @contextlib.contextmanager
     def together(self) -> Iterator[None]:
@@ -87,12 +91,15 @@ class Processes:
             yield
         except InputError as raised:
             error = raised
-        errors = gather_object([error]) if self.count > 1 else [error]
-        first = next((found for found in errors if found is not None), None)
-        if first is not None:
-            if self.main:
-                raise first
-            raise SystemExit(2)
+        if not self.any(error is not None):
+            return
+        errors = [error]
+        if self.count > 1:
+            errors = [None] * self.count
+            distributed.all_gather_object(errors, error, group=self._control)
+        if self.main:
+            raise next(found for found in errors if found is not None)
+        raise SystemExit(2)
 
     def main_first(self, make: Callable[[], _T]) -> _T:
         """The result of `make`, by the main process first: it may download what the others then find."""

@@ -1,5 +1,6 @@
 """What all pictures of attention share: sheets of panels at exact places, colours, limits written out."""
 
+import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -17,6 +18,7 @@ from nadaraya.report.palette import COLOURS
 WEIGHTS, ALPHA = "inferno", 0.6
 #: boxes around query patches: a colour that the map of weights does not have
 QUERY = "#00e5ff"
+_LETTER = 0.063  # inches, the width of a letter of a note at most
 _INK, _MUTED = COLOURS["ink"][0], COLOURS["muted"][0]
 _RC: Any = {
     "font.size": 9,
@@ -48,7 +50,7 @@ class Sheet:
         right: room for labels on the right, in inches; default 0.
         title: room for the title over each panel, in inches; default 0.42.
         bottom: room for labels under each panel, in inches; default 0.
-        note: one line at the foot of the figure.
+        note: at the foot of the figure, in as many lines as it takes.
     """
 
     def __init__(
@@ -65,14 +67,15 @@ class Sheet:
         note: str = "",
     ) -> None:
         self._width, self._height, self._left, self._title, self._bottom = width, height, left, title, bottom
-        self._foot = 0.34 if note else 0.1
-        self._total = (
-            left + columns * (width + 0.12) + right,
-            rows * (title + height + bottom) + self._foot,
-        )
+        whole = left + columns * (width + 0.12) + right
+        lines = textwrap.wrap(note, int((whole - left) / _LETTER))
+        foot = 0.1 + 0.14 * len(lines) + (0.1 if lines else 0)
+        self._total = (whole, rows * (title + height + bottom) + foot)
         self.figure = Figure(figsize=self._total)
-        if note:
-            self.figure.text(left / self._total[0], 0.1 / self._total[1], note, color=_MUTED, fontsize=7.5)
+        if lines:
+            self.figure.text(
+                left / whole, 0.08 / self._total[1], "\n".join(lines), color=_MUTED, fontsize=7.5, va="bottom"
+            )
 
     def panel(self, row: int, column: int, rows: int = 1, columns: int = 1) -> Axes:
         """Axes in a cell of the grid, or over several; a square picture is centred in them.

@@ -10,7 +10,7 @@ demo: $(VENV)/.ready-cli
 	$(BIN)/nadaraya demo
 
 test: $(VENV)/.ready-test lint
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto --dist worksteal
 
 lint: $(VENV)/.ready-test
 	$(BIN)/ruff check .

@@ -95,11 +95,24 @@ def test_compiles_without_graph_breaks(similarity: str) -> None:
     torch.testing.assert_close(got, want)
 
 
-def test_the_custom_operator_passes_pytorchs_own_checks() -> None:
-    q, k, v = (torch.randn(1, 2, 9, 4, requires_grad=True) for _ in range(3))
-    diagonals = torch.randn(2, 17, requires_grad=True)
-    arguments = (q, k, v, 0.5, diagonals, torch.randn(1, 2, 9, requires_grad=True), None, False, 0)
+@pytest.mark.parametrize("by_lag", [True, False], ids=["row blocks", "fused"])
+@pytest.mark.parametrize("heads_together", [True, False], ids=["as layers give them", "contiguous"])
+def test_the_custom_operators_pass_pytorchs_own_checks(by_lag: bool, heads_together: bool) -> None:
+    """Their strides too: compiled code relies on those that the operators say they have."""
+    shape = (1, 9, 2, 4) if heads_together else (1, 2, 9, 4)
+    q, k, v = (torch.randn(shape) for _ in range(3))
+    if heads_together:
+        q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+    diagonals = torch.randn(2, 17, requires_grad=True) if by_lag else None
+    bias = torch.randn(1, 2, 9, requires_grad=True)
+    arguments = (*(x.detach().requires_grad_() for x in (q, k, v)), 0.5, diagonals, bias, None, False, 0)
     torch.library.opcheck(torch.ops.nadaraya.blocked_attention.default, arguments)
+    with torch.no_grad():
+        out, lse = torch.ops.nadaraya.blocked_attention(*arguments)
+        backward = (torch.ones_like(out), torch.ones_like(lse), q, k, v, out, lse, *arguments[3:])
+        torch.library.opcheck(
+            torch.ops.nadaraya.blocked_attention_backward.default, (*backward, by_lag, True, False)
+        )
 
 
 @pytest.mark.slow

@@ -81,8 +81,10 @@ def _check_name(name: str) -> None:
     import timm
 
     if ":" in name or "/" in name or not timm.is_model(name.split(".")[0]):
-        nearest = get_close_matches(name, timm.list_models(), n=1)
-        hint = f"did you mean {nearest[0]!r}? " if nearest else ""
+        # Names end in patch and image sizes, which nobody mistypes: the beginning decides.
+        starts = {known[: len(name) + 1]: known for known in reversed(timm.list_models())}
+        nearest = get_close_matches(name, starts, n=1)
+        hint = f"did you mean {starts[nearest[0]]!r}? " if nearest else ""
         raise InputError(f"unknown model.name {name!r}: {hint}accepted are the names of timm.list_models()")
 
 

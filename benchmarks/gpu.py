@@ -94,6 +94,10 @@ def plan(
     study += ["--forms", "deit", "gka", "gka-loo-grid", "--runs", str(out / "vision-runs")]
     study += ["--out", str(out / "vision"), "--set", "training.epochs=10", "training.warmup_epochs=1"]
 
+    loading = [str(HERE / "image_loading.py"), "deit", "--source", str(images), "--device", "cuda"]
+    loading += ["--workers", str(min(12, os.cpu_count() or 1)), "--set", "training.batch_size=256"]
+    no_images = (images is None, "no --images SOURCE")
+
     def json_file(name: str) -> list[str]:
         return ["--json", str(out / f"{name}.json")]
 
@@ -123,7 +127,13 @@ def plan(
             "vision",
             study,
             0.5,
-            skip=_first((images is None, "no --images SOURCE"), (quick, "it trains for minutes"), no_timm),
+            skip=_first(no_images, (quick, "it trains for minutes"), no_timm),
+        ),
+        Step(
+            "loading",
+            [*loading, *json_file("loading")],
+            0.3,
+            skip=_first(no_images, (quick, "it needs a GPU"), no_timm),
         ),
         Step(
             "dickens",

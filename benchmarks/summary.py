@@ -38,6 +38,8 @@ def summary_text(folder: Path, steps: list[dict[str, Any]], environment: dict[st
     parts += [_vit_text(name, files[name]) for name in ("vit", "vit-eager") if files.get(name)]
     if model_steps := files.get("steps"):
         parts.append(_steps_text(model_steps))
+    if loading := files.get("loading"):
+        parts.append(_loading_text(loading))
     if dickens := files.get("dickens"):
         parts.append(_dickens_text(dickens))
     return "\n\n".join(parts) + "\n"
@@ -79,6 +81,20 @@ def _steps_text(results: dict[str, Any]) -> str:
         parts.append(tables.markdown([title, "median ms", "quartiles", "host ms", "of the first"], rows))
         parts += [f"{name}: {reason}" for name, reason in results["failed"][title].items()]
     return "\n\n".join(parts)
+
+
+def _loading_text(results: dict[str, Any]) -> str:
+    rows = [
+        [
+            name,
+            f"{row['images_per_second']:.0f}",
+            f"{row['low']:.0f}–{row['high']:.0f}",
+            f"{row['of_synthetic']:.3f}",
+        ]
+        for name, row in results["speeds"].items()
+    ]
+    header = ["batches", "images/s", "range", "of the model's own"]
+    return f"## Loading images: {results['settings']['images']}\n\n" + tables.markdown(header, rows)
 
 
 def _dickens_text(results: dict[str, Any]) -> str:

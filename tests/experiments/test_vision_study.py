@@ -1,0 +1,44 @@
+"""The study of vision forms: two of them trained for an epoch on a few made-up images."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("timm")
+pytest.importorskip("typer")
+
+EXPERIMENTS = Path(__file__).parents[2] / "experiments"
+TINY = ["model.options.embed_dim=16", "model.options.depth=2", "model.options.num_heads=2"]
+SHORT = ["training.epochs=2", "training.batch_size=16"]
+
+
+@pytest.mark.slow
+def test_forms_are_gathered_with_what_tells_them_apart(tmp_path: Path) -> None:
+    generator = np.random.default_rng(0)
+    arrays = {}
+    for split, count in (("train", 32), ("val", 16)):
+        arrays[f"{split}_images"] = generator.integers(0, 256, (count, 32, 32, 3), dtype=np.uint8)
+        arrays[f"{split}_labels"] = np.arange(count) % 4
+    np.savez(tmp_path / "noise.npz", **arrays)
+    command = [sys.executable, str(EXPERIMENTS / "vision.py"), str(EXPERIMENTS / "vision-cpu.yaml")]
+    command += ["--source", str(tmp_path / "noise.npz"), "--seeds", "0", "--forms", "deit", "gka-loo-grid"]
+    folders = ["--out", str(tmp_path / "out"), "--runs", str(tmp_path / "runs"), "--workers", "2"]
+    subprocess.run([*command, *folders, "--set", *TINY, *SHORT], check=True, capture_output=True)
+
+    results = json.loads((tmp_path / "out" / "results.json").read_text())
+    deit, gka = (
+        next(row for row in results["runs"] if row["form"] == name) for name in ("deit", "gka-loo-grid")
+    )
+    assert deit["sigma"] == [None, None]
+    assert [len(heads) for heads in gka["sigma"]] == [2, 2]
+    # W_Q, W_K and W_V with their biases go; what is left is the kernels.
+    assert gka["parameters"] == deit["parameters"] - 2 * 3 * (16 * 16 + 16) + gka["kernel_parameters"]
+    assert deit["kernel_parameters"] == 0
+    assert gka["flops_per_image"] < deit["flops_per_image"]
+    table = (tmp_path / "out" / "results.md").read_text()
+    assert f"{gka['parameters']:,}" in table
+    assert (tmp_path / "out" / "results.png").stat().st_size > 1000

@@ -38,6 +38,10 @@ FORMS: dict[str, dict[str, Any]] = {
         "variant": "gka-loo",
         "variant_options": {"grid_kernel": "bank", "bandwidths": "channel"},
     },
+    "gka-loo-grid-channel-shift": {
+        "variant": "gka-loo",
+        "variant_options": {"grid_kernel": "bank", "bandwidths": "channel", "shift": True},
+    },
     "softmax-grid": {"variant": "softmax", "variant_options": {"grid_kernel": "bank"}},
     "hybrid": {"pattern": "GGGA"},
     "hybrid-loo-grid": {

@@ -89,6 +89,29 @@ def test_vision_form_of_gka_is_the_operator_on_slices(x: torch.Tensor) -> None:
     torch.testing.assert_close(layer(x), layer.o_proj(smoothed.transpose(1, 2).flatten(2)))
 
 
+def test_a_shifted_kernel_looks_around_a_displacement_of_its_token(x: torch.Tensor) -> None:
+    """Where the displaced token is another token, that one has all the weight of a narrow kernel."""
+    options = {**variants.get("gka", rotary=None, head_norm=False), "bandwidth": 0.05, "shift": True}
+    layer = KernelSelfAttention(DIM, HEADS, **options).double()
+    with torch.no_grad():
+        slices = x.view(2, 12, HEADS, DIM // HEADS).transpose(1, 2)
+        layer.shift.copy_(slices[0, :, 7:8] - slices[0, :, 3:4])
+    _, weights = layer(x, return_weights=True)
+    torch.testing.assert_close(weights[0, :, 3, 7], x.new_ones(HEADS))
+    assert "shift" in dict(layer.kernel_parameters())
+
+
+def test_shifted_layers_decode_as_they_train_and_cache_one_tensor(x: torch.Tensor) -> None:
+    layer = KernelSelfAttention(DIM, HEADS, causal=True, **variants.get("gka"), shift=True).double()
+    unshifted, cache = layer(x), ListCache()
+    torch.nn.init.normal_(layer.shift)
+    full = layer(x)
+    steps = [layer(x[:, :7], cache=cache), layer(x[:, 7:], cache=cache)]
+    torch.testing.assert_close(torch.cat(steps, 1), full)
+    assert cache.values.numel() == 0
+    assert not torch.allclose(full, unshifted)
+
+
 def test_rotated_values_are_the_literal_reading_of_document_d(x: torch.Tensor) -> None:
     layer = make("gka", values="rotated")
     features = F.rms_norm(x.view(2, 12, HEADS, DIM // HEADS).transpose(1, 2), (DIM // HEADS,))
@@ -211,6 +234,7 @@ def test_a_padding_mask_of_another_length_is_refused(x: torch.Tensor) -> None:
         ({"values": "feature"}, "did you mean 'features'"),
         ({"similarity": "gaussian", "bandwidth": -1.0}, "bandwidth must be positive and finite, got -1.0"),
         ({"bandwidth": 1.0}, "bandwidth belongs to similarity='gaussian'"),
+        ({"shift": True}, "shift belongs to similarity='gaussian'"),
         ({"eps": -0.5}, "eps must be zero or positive and finite, got -0.5"),
         ({"window": 0}, "window must be a positive number of tokens or None, got 0"),
         ({"dropout": 1.0}, r"must be in \[0, 1\), got 1.0"),

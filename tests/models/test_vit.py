@@ -20,6 +20,7 @@ VARIANTS: list[dict[str, Any]] = [
     {"variant": "vlt"},
     {"variant": "softmax"},
     {"variant_options": {"bandwidths": "channel"}},
+    {"variant_options": {"bandwidths": "channel", "shift": True}},
     {"variant": "gka-loo", "variant_options": {"grid_kernel": "bank"}},
     {"variant_options": {"grid_kernel": "decay", "grid_compose": "add"}},
     {"pattern": "GA", "reg_tokens": 2},

@@ -59,6 +59,8 @@ class KernelSelfAttention(nn.Module):
             Gaussian of normalised features as sharp as a dot product over √d. Learned, stored as log σ.
         bandwidths: "head", one σ a head (document D), or "channel", one for each channel of each head:
             log κ = −Σ_c (x_ic − x_jc)² / (2σ_hc²). Channels are scaled before any rotation.
+        shift: whether each head's Gaussian is centred at a learned displacement of its token, from δ = 0:
+            κ = exp(−‖x_i + δ_h − x_j‖² / (2σ_h²)), so that κ(i,j) and κ(j,i) differ. Default False.
         eps: ε of the denominator; default 0.
         bias: whether the projections have biases; default False.
         out_bias: whether W_O has one; default as `bias`.
@@ -87,6 +89,7 @@ class KernelSelfAttention(nn.Module):
         head_norm: bool = False,
         bandwidth: float | None = None,
         bandwidths: Literal["head", "channel"] = "head",
+        shift: bool = False,
         eps: float = 0.0,
         bias: bool = False,
         out_bias: bool | None = None,
@@ -143,9 +146,11 @@ class KernelSelfAttention(nn.Module):
                 raise InputError(f"bandwidth must be positive and finite, got {bandwidth}")
             shape = (num_heads,) if bandwidths == "head" else (num_heads, self.head_dim)
             self.log_bandwidth = nn.Parameter(torch.full(shape, math.log(initial)))
-        elif bandwidth is not None or bandwidths != "head":
-            name = "bandwidths" if bandwidth is None else "bandwidth"
-            raise InputError(f"{name} belongs to similarity='gaussian'")
+            self.shift = nn.Parameter(torch.zeros(num_heads, 1, self.head_dim)) if shift else None
+        else:
+            given = {"bandwidth": bandwidth is not None, "bandwidths": bandwidths != "head", "shift": shift}
+            for name in (name for name, is_given in given.items() if is_given):
+                raise InputError(f"{name} belongs to similarity='gaussian'")
         self.backend = "auto"
         self._table: tuple[object, Tensor] | None = None
 
@@ -160,7 +165,7 @@ class KernelSelfAttention(nn.Module):
         They are kept from weight decay and have a learning rate of their own.
         """
         for name, parameter in self.named_parameters():
-            if name.startswith("lag_kernel.") or name in ("log_bandwidth", "rotary.log_angle"):
+            if name.startswith("lag_kernel.") or name in ("log_bandwidth", "shift", "rotary.log_angle"):
                 yield name, parameter
 
     def forward(
@@ -244,6 +249,8 @@ class KernelSelfAttention(nn.Module):
             shared_norm = self.k_proj is None and self.q_proj is None
             query = self._normalised(query)
             key = query if shared_norm else self._normalised(key)
+        if self.similarity == "gaussian" and self.shift is not None:
+            query = query + self.shift.to(query.dtype)
         if self.v_proj is not None:
             value = self._split(self.v_proj(x), self.num_kv_heads)
         else:

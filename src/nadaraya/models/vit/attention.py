@@ -160,5 +160,5 @@ VISION_VARIANTS: dict[str, dict[str, Any]] = {
 }
 _LAYER_OPTIONS = (
     "bandwidth", "bandwidths", "compose", "eps", "exclude_self", "grid_compose", "grid_kernel", "head_norm",
-    "lag_kernel", "projections", "similarity",
+    "lag_kernel", "projections", "shift", "similarity",
 )  # fmt: skip

@@ -81,6 +81,10 @@ def main() -> None:
     print(table(results))
 
 
+class RunFailed(Exception):
+    """A run of the study ended without its results."""
+
+
 def train(options: argparse.Namespace, form: str, seed: int) -> Run:
     """One run in a process of its own; the cores are shared out among the workers."""
     folder = options.runs / f"{load_recipe(options.recipe, options.changes).name}-{form}-{seed}"
@@ -91,7 +95,9 @@ def train(options: argparse.Namespace, form: str, seed: int) -> Run:
     folder.parent.mkdir(parents=True, exist_ok=True)
     with folder.with_suffix(".log").open("a") as log:
         environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
-        subprocess.run(command, env=environment, check=True, stdout=log, stderr=log)
+        status = subprocess.run(command, env=environment, check=False, stdout=log, stderr=log).returncode
+    if status != 0:
+        raise RunFailed(f"{form} seed {seed} ended with status {status}: see {log.name}")
     run = Run(folder)
     assert run.final is not None
     print(f"{form} seed {seed}: top-1 {run.final['ema_top1']:.2%}", flush=True)
@@ -200,4 +206,8 @@ def draw(results: dict[str, Any]) -> Figure:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except RunFailed as error:
+        print(f"vision.py: {error}", file=sys.stderr)
+        sys.exit(1)

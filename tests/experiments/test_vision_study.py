@@ -42,3 +42,15 @@ def test_forms_are_gathered_with_what_tells_them_apart(tmp_path: Path) -> None:
     table = (tmp_path / "out" / "results.md").read_text()
     assert f"{gka['parameters']:,}" in table
     assert (tmp_path / "out" / "results.png").stat().st_size > 1000
+
+
+def test_a_run_that_fails_is_named_with_its_log(tmp_path: Path) -> None:
+    command = [sys.executable, str(EXPERIMENTS / "vision.py"), str(EXPERIMENTS / "vision-cpu.yaml")]
+    command += ["--source", str(tmp_path / "absent.npz"), "--seeds", "0", "--forms", "gka"]
+    folders = ["--out", str(tmp_path / "out"), "--runs", str(tmp_path / "runs")]
+    done = subprocess.run([*command, *folders], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    log = tmp_path / "runs" / "vision-cpu-gka-0.log"
+    assert line.endswith(f"see {log}")
+    assert "absent.npz" in log.read_text()

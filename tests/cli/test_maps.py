@@ -174,6 +174,23 @@ def test_a_timm_model_with_a_checkpoint(
     assert {row["class"][:6] for row in figures["predictions"]} == {"class "}
 
 
+def test_a_timm_model_of_another_size_and_kernel(nadaraya: Command, image: Path, tmp_path: Path) -> None:
+    options = ["img_size=32", "patch_size=8", "depth=2", "pattern=GA", "variant=gka-loo", "num_classes=4"]
+    torch.manual_seed(0)
+    model = timm.create_model(
+        "gka_tiny_patch16_224", img_size=32, patch_size=8, depth=2, pattern="GA", num_classes=4
+    )
+    save_file(model.state_dict(), tmp_path / "small.safetensors")
+    given = ["maps", "gka_tiny_patch16_224", image, "--checkpoint", tmp_path / "small.safetensors"]
+    chosen = [part for option in options for part in ("--option", option)]
+    outcome = nadaraya(*given, *chosen, "--out", tmp_path / "maps", "--json")
+    assert outcome.status == 0, outcome.err
+    figures = json.loads(outcome.out)
+    assert (figures["layers"], figures["tokens"]) == (2, 17)
+    nadaraya(*given, *chosen[:2], "--out", tmp_path / "other").refuses("another model")
+    nadaraya(*given, "--option", "img_size=x", "--out", tmp_path / "other").refuses("img_size")
+
+
 def test_bad_models_are_one_line(nadaraya: Command, checkpoint: Path, image: Path, tmp_path: Path) -> None:
     out = ("--out", tmp_path / "maps")
     nadaraya("maps", "gka_tiny", image, *out).refuses("neither a run folder nor")

@@ -28,6 +28,10 @@ def maps(
     checkpoint: Annotated[
         Path | None, typer.Option(help="The weights of a timm model: a .safetensors file.")
     ] = None,
+    option: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY=VALUE", help="Keyword of the timm model, such as img_size=384."),
+    ] = None,
     out: Annotated[Path, typer.Option(help="The folder to write to.")] = Path("maps"),
     query: Annotated[
         str | None,
@@ -42,10 +46,11 @@ def maps(
     """Draw rollout, bandwidths, head maps, query maps, layers and matrices of one image or text."""
     import json
 
+    from nadaraya.cli.options import key_values
     from nadaraya.report.maps import check_folder, write_maps
 
     check_folder(out, force)
-    figures, subject = _look(run, image, text, checkpoint, query)
+    figures, subject = _look(run, image, text, checkpoint, key_values(option or [], "--option"), query)
     record = write_maps(figures, subject, out, force)
     if as_json:
         typer.echo(json.dumps({**record, "out": str(out)}, ensure_ascii=False))
@@ -60,7 +65,12 @@ def maps(
 
 
 def _look(
-    name: str, image: Path | None, text: str | None, checkpoint: Path | None, query: str | None
+    name: str,
+    image: Path | None,
+    text: str | None,
+    checkpoint: Path | None,
+    options: dict[str, Any],
+    query: str | None,
 ) -> "tuple[Figures, Subject]":
     """The figures of what was given, and what the page says of it; nothing is drawn yet."""
     from nadaraya.training.image_recipe import ImageRecipe
@@ -69,9 +79,11 @@ def _look(
     if not Path(name).is_dir():
         if text is not None:
             raise InputError(f"{name} is no run folder: --text needs a run on text")
-        return _look_at_image(*_named_model(name, checkpoint), image, query)
+        return _look_at_image(*_named_model(name, checkpoint, options), image, query)
     if checkpoint is not None:
         raise InputError(f"{name} is a folder and has weights of its own: --checkpoint goes with a timm name")
+    if options:
+        raise InputError(f"{name} is a folder and has its own options: --option goes with a timm name")
     run = Run(name)
     if isinstance(run.recipe, ImageRecipe):
         if text is not None:
@@ -162,21 +174,16 @@ def _run_model(run: "Run") -> tuple[str, Any, _Eyes]:
     return run.name, model, eyes
 
 
-def _named_model(name: str, checkpoint: Path | None) -> tuple[str, Any, _Eyes]:
+def _named_model(name: str, checkpoint: Path | None, options: dict[str, Any]) -> tuple[str, Any, _Eyes]:
     """A timm model with the weights of a checkpoint, which decide about its classes and channels."""
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
+    from nadaraya.evaluation.vision_models import create_image_model, is_image_model
     from nadaraya.training.image_model import check_vision
 
     check_vision()
-    import nadaraya.models.vit  # noqa: F401 - registers our models; before timm
-
-    # isort: split
-    import timm
-    from timm.data import create_transform, resolve_data_config
-
-    if "/" in name or ":" in name or not timm.is_model(name.split(".")[0]):
+    if not is_image_model(name):
         raise InputError(f"{name} is neither a run folder nor the name of a timm model (timm.list_models())")
     if checkpoint is None:
         raise InputError(f"the timm model {name} needs its weights: give --checkpoint FILE.safetensors")
@@ -187,12 +194,12 @@ def _named_model(name: str, checkpoint: Path | None) -> tuple[str, Any, _Eyes]:
             f"{checkpoint} cannot be read as a .safetensors file: {' '.join(str(error).split())}"
         ) from error
     shapes = {key: tuple(tensor.shape) for key, tensor in weights.items()}
-    options: dict[str, Any] = {}
+    seen: dict[str, Any] = {}
     if "head.weight" in shapes:
-        options["num_classes"] = shapes["head.weight"][0]
+        seen["num_classes"] = shapes["head.weight"][0]
     if len(shapes.get("patch_embed.proj.weight", ())) == 4:
-        options["in_chans"] = shapes["patch_embed.proj.weight"][1]
-    model = timm.create_model(name, **options)
+        seen["in_chans"] = shapes["patch_embed.proj.weight"][1]
+    model: Any = create_image_model(name, options={**seen, **options})
     wanted = {key: tuple(tensor.shape) for key, tensor in model.state_dict().items()}
     for key in sorted({*shapes, *wanted}):
         if shapes.get(key) != wanted.get(key):
@@ -201,12 +208,17 @@ def _named_model(name: str, checkpoint: Path | None) -> tuple[str, Any, _Eyes]:
                 f"file and {wanted.get(key, 'absent')} in the model"
             )
     model.load_state_dict(weights)
-    config = resolve_data_config(model=model.eval())
-    classes: Any = model.num_classes
+
+    import timm
+    from timm.data import create_transform, resolve_data_config
+
+    size = getattr(getattr(model, "patch_embed", None), "img_size", None)
+    given = {"input_size": (_channels(model), *size)} if size else {}
+    config = resolve_data_config(given, model=model)
     eyes = _Eyes(
         _on_channels(create_transform(**config), _channels(model)),
         (tuple(config["mean"]), tuple(config["std"])),
-        _class_names(classes),
+        _class_names(int(model.num_classes)),
         [("Checkpoint", checkpoint.name), ("timm", timm.__version__)],
     )
     return name, model, eyes

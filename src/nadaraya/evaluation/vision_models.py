@@ -29,6 +29,19 @@ def load_timm() -> "ModuleType":
         raise InputError(f'image models need {missing.name}: pip install "nadaraya[vision]"') from missing
 
 
+def is_image_model(name: str) -> bool:
+    """Whether timm has a model of that name, with or without a tag of weights; places on a hub are none."""
+    return ":" not in name and "/" not in name and bool(load_timm().is_model(name.split(".")[0]))
+
+
+def nearest_image_model(name: str) -> str | None:
+    """The name of timm that is most like an unknown one, if any is."""
+    # Names end in patch and image sizes, which nobody mistypes: the beginning decides.
+    starts = {known[: len(name) + 1]: known for known in reversed(load_timm().list_models())}
+    nearest = get_close_matches(name, starts, n=1)
+    return starts[nearest[0]] if nearest else None
+
+
 def create_image_model(
     name: str,
     *,
@@ -52,9 +65,9 @@ def create_image_model(
         InputError: an unknown name, or keywords that the model does not take.
     """
     timm = load_timm()
-    if not timm.is_model(name):
-        nearest = get_close_matches(name, timm.list_models(), n=1)
-        hint = f": did you mean {nearest[0]!r}?" if nearest else ""
+    if not is_image_model(name):
+        nearest = nearest_image_model(name)
+        hint = f": did you mean {nearest!r}?" if nearest else ""
         raise InputError(f"timm has no model {name!r}{hint}")
     keywords = dict(options or {})
     try:
@@ -71,7 +84,7 @@ def create_image_model(
         raise
     except (TypeError, ValueError, RuntimeError, AssertionError, KeyError, AttributeError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise InputError(f"{name} cannot be built with these options: {reason}") from error
+        raise InputError(f"{name} cannot be built with the options {keywords}: {reason}") from error
 
 
 def image_shape(model: nn.Module, image_size: int | None = None) -> tuple[int, int, int]:

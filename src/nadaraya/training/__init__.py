@@ -4,9 +4,6 @@ run = train(load_recipe("demo", ["model.variant=gpa-mul"]), Path("runs/demo"))
 run.final["loss"]
 """
 
-import nadaraya._torchvision  # noqa: F401 - before transformers
-
-# isort: split
 from nadaraya.training.checkpoint import WriteFailed
 from nadaraya.training.image_recipe import (
     ImageDataRecipe,

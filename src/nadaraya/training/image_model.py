@@ -36,10 +36,9 @@ def build_image_model(recipe: ImageModelRecipe, num_classes: int, channels: int)
             multiple of its patches.
     """
     check_vision()
-    import nadaraya.models.vit  # noqa: F401 - registers our models; before timm
-
-    # isort: split
     import timm
+
+    import nadaraya.models.vit  # noqa: F401 - registers our models
 
     _check_name(recipe.name)
     for option in recipe.options:

@@ -2,7 +2,6 @@
 
 from importlib.util import find_spec
 
-import nadaraya._torchvision  # noqa: F401  (before anything imports torchvision)
 from nadaraya.errors import InputError
 
 for _library in ("PIL", "torchvision", "timm"):

@@ -10,9 +10,6 @@ Gaussian kernel attention ("gka", document D) has no W_Q, W_K and W_V; value-les
 Everything else is timm's `VisionTransformer`: any keyword of it passes through.
 """
 
-import nadaraya._torchvision  # noqa: F401 - before timm
-
-# isort: split
 from nadaraya.models.vit.attention import VISION_VARIANTS, VisionAttention, layer_options
 from nadaraya.models.vit.convert import convert
 from nadaraya.models.vit.model import KernelVisionTransformer

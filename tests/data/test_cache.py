@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from nadaraya.data.cache import cache_folder, is_intact, make_folder, read_manifest, store, write_atomically
+from nadaraya.data.cache import cache_folder, is_intact, make_folder, read_manifest, store
 from nadaraya.errors import InputError
 
 
@@ -17,21 +17,6 @@ def test_own_variable_wins_over_xdg_and_xdg_over_home(monkeypatch: pytest.Monkey
     assert cache_folder() == Path("/caches/nadaraya")
     monkeypatch.setenv("NADARAYA_CACHE", "~/mine")
     assert cache_folder() == Path("/home/somebody/mine")
-
-
-def test_failed_write_leaves_the_old_file_and_nothing_else(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write_atomically(tmp_path / "a.txt", b"old")
-
-    def fail(self: Path, target: Path) -> None:
-        raise OSError("disk full")
-
-    monkeypatch.setattr(Path, "replace", fail)
-    with pytest.raises(OSError, match="disk full"):
-        write_atomically(tmp_path / "a.txt", b"new")
-    assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]
-    assert (tmp_path / "a.txt").read_bytes() == b"old"
 
 
 def test_stored_file_is_intact_until_one_byte_changes(tmp_path: Path) -> None:

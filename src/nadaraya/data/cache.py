@@ -1,13 +1,13 @@
-"""The cache folder for fetched corpora, atomic writes into it, and the manifest that records checksums."""
+"""The cache folder for fetched corpora, and the manifest that records checksums."""
 
 import hashlib
 import json
 import os
-import tempfile
 from pathlib import Path
 from typing import Any
 
 from nadaraya.errors import InputError
+from nadaraya.files import write_file
 
 MANIFEST = "manifest.json"
 
@@ -41,26 +41,6 @@ def make_folder(folder: Path) -> Path:
     except OSError as error:
         raise InputError(f"cannot create the folder {folder}: {error.strerror}") from error
     return folder
-
-
-def write_atomically(path: Path, data: bytes) -> None:
-    """Write a file so that it is either the old one or the whole new one, never a part.
-
-    Args:
-        path: the file; its folder exists.
-        data: the whole content.
-    """
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    temporary = Path(name)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
 
 
 def sha256(data: bytes) -> str:
@@ -101,10 +81,10 @@ def store(folder: Path, name: str, data: bytes, **record: Any) -> None:
         data: the whole content.
         **record: facts to keep beside the checksum.
     """
-    write_atomically(folder / name, data)
+    write_file(folder / name, data)
     files = read_manifest(folder)
     files[name] = {**record, "bytes": len(data), "sha256": sha256(data)}
-    write_atomically(folder / MANIFEST, json.dumps({"files": files}, indent=1).encode())
+    write_file(folder / MANIFEST, json.dumps({"files": files}, indent=1).encode())
 
 
 def is_intact(folder: Path, name: str) -> bool:

@@ -14,6 +14,8 @@ from typing import Any
 
 import torch
 
+from nadaraya.files import write_file
+
 # Larger than the L2 cache of any GPU so far: after writing it nothing of a case's inputs is left there.
 _FLUSH_BYTES = 256 * 2**20
 # About a millisecond of writing: the host is done issuing a short case before the device starts on it.
@@ -154,10 +156,7 @@ def write_json(path: Path, results: dict[str, Any]) -> None:
         path: the file; folders on the way are made.
         results: what JSON can hold.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_suffix(".unfinished")
-    unfinished.write_text(json.dumps(results, indent=1) + "\n")
-    unfinished.replace(path)
+    write_file(path, json.dumps(results, indent=1) + "\n")
 
 
 def environment() -> dict[str, Any]:

@@ -14,13 +14,13 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 
 from nadaraya.errors import InputError
+from nadaraya.files import write_file
 from nadaraya.interpret.banks import BankShape, Bump, bank_shapes
 from nadaraya.interpret.lags import LagPeak, lag_histogram
 from nadaraya.report import figures
 from nadaraya.report.palette import COLOURS, head_style
 from nadaraya.report.summary import RunSummary, summarise
 from nadaraya.report.svg import inline_svg
-from nadaraya.training.checkpoint import write_file
 
 #: fewer newline separations than this say nothing about a histogram
 LEAST_SEPARATIONS = 30

@@ -16,11 +16,11 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from nadaraya.errors import InputError
+from nadaraya.files import write_file
 from nadaraya.interpret.attention_maps import AttentionMaps
 from nadaraya.interpret.rollout import sigma_matrix
 from nadaraya.report.html import _colour_variables, _versions
 from nadaraya.report.maps_matrices import attention_matrix, bandwidth_heatmap, bandwidth_lines, contact_sheet
-from nadaraya.training.checkpoint import write_file
 
 DISCARD_RATIOS = (0.0, 0.5, 0.9)
 PAGE, RECORD = "index.html", "maps.json"

@@ -4,7 +4,7 @@ run = train(load_recipe("demo", ["model.variant=gpa-mul"]), Path("runs/demo"))
 run.final["loss"]
 """
 
-from nadaraya.training.checkpoint import WriteFailed
+from nadaraya.files import WriteFailed
 from nadaraya.training.image_recipe import (
     ImageDataRecipe,
     ImageModelRecipe,

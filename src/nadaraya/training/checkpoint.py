@@ -8,14 +8,9 @@
 Nothing in them can run code when it is read.
 """
 
-import contextlib
-import errno
 import hashlib
 import json
 import logging
-import os
-import shutil
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,15 +21,11 @@ from safetensors.torch import load_file, load_model, save_file, save_model
 from torch import Tensor, nn
 
 from nadaraya.errors import InputError
+from nadaraya.files import first_line, remove_folder, write_into
 
-PARTIAL = ".partial-"  # prefix of everything that is not complete
 _KEPT = 2
 _MODEL, _AVERAGE, _OPTIMIZER = "model.safetensors", "ema.safetensors", "optimizer.safetensors"
 _log = logging.getLogger("nadaraya")
-
-
-class WriteFailed(InputError):
-    """Something could not be written to the run folder; what was saved before is intact."""
 
 
 @dataclass(frozen=True)
@@ -72,26 +63,21 @@ def save_checkpoint(
     Raises:
         WriteFailed: the disk is full or refuses; older checkpoints are still there.
     """
-    target = folder / f"step-{state['step']:08d}"
-    partial = folder / f"{PARTIAL}{target.name}"
-    with writing(target, scrap=partial):
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir(parents=True)
-        save_model(model, str(partial / _MODEL))
+    name = f"step-{state['step']:08d}"
+    with write_into(folder, name) as scratch:
+        path = scratch / name
+        path.mkdir()
+        save_model(model, str(path / _MODEL))
         if averaged is not None:
-            save_model(averaged, str(partial / _AVERAGE))
-        save_file(_optimizer_tensors(model, optimizer), partial / _OPTIMIZER)
-        checksums = {path.name: _sha256(path) for path in sorted(partial.iterdir())}
-        (partial / "state.json").write_text(
+            save_model(averaged, str(path / _AVERAGE))
+        save_file(_optimizer_tensors(model, optimizer), path / _OPTIMIZER)
+        checksums = {file.name: _sha256(file) for file in sorted(path.iterdir())}
+        (path / "state.json").write_text(
             json.dumps({**state, "sha256": checksums}, indent=1), encoding="utf-8"
         )
-        replace_folder(partial, target)
     for old in _newest_first(folder)[_KEPT:]:
-        # Renamed before it is taken apart: a half-deleted checkpoint must not look like one.
-        scrap = old.with_name(f"{PARTIAL}{old.name}")
-        old.rename(scrap)
-        shutil.rmtree(scrap, ignore_errors=True)
-    return target
+        remove_folder(old)
+    return folder / name
 
 
 def find_checkpoint(folder: Path) -> Checkpoint | None:
@@ -145,7 +131,7 @@ def load_checkpoint(
         tensors = load_file(path)
     except (OSError, SafetensorError, RuntimeError) as error:
         raise InputError(
-            f"{path} cannot be read as a checkpoint of this run: {_first_line(error)}"
+            f"{path} cannot be read as a checkpoint of this run: {first_line(error)}"
         ) from error
     per_parameter: dict[str, dict[str, Tensor]] = {}
     for key, tensor in tensors.items():
@@ -157,58 +143,6 @@ def load_checkpoint(
     )
     state = {indices[name]: values for name, values in per_parameter.items()}
     optimizer.load_state_dict({"state": state, "param_groups": groups})
-
-
-@contextlib.contextmanager
-def writing(target: Path, scrap: Path | None = None) -> Iterator[None]:
-    """Turn a failed write into one line that names what was being written and says what to do.
-
-    Args:
-        target: what is being written.
-        scrap: the incomplete folder to remove after a failure, so that its space is free again.
-
-    Raises:
-        WriteFailed: in place of the OSError (or safetensors' form of it).
-    """
-    try:
-        yield
-    except (OSError, SafetensorError) as error:
-        if scrap is not None:
-            shutil.rmtree(scrap, ignore_errors=True)
-        full = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or "os error 28" in str(error)
-        reason = "the disk is full" if full else _first_line(error)
-        raise WriteFailed(
-            f"cannot write {target}: {reason}; what was saved before is intact: make room and run the same "
-            "command again to resume"
-        ) from error
-
-
-def replace_folder(partial: Path, target: Path) -> None:
-    """Force a finished folder to the disk and give it its name in one step."""
-    for path in partial.iterdir():
-        sync(path)
-    sync(partial)
-    shutil.rmtree(target, ignore_errors=True)
-    partial.rename(target)
-    sync(target.parent)
-
-
-def write_file(path: Path, text: str) -> None:
-    """Write a text file so that it has its old content or the new one, never a part."""
-    partial = path.with_name(f"{PARTIAL}{path.name}")
-    with writing(path):
-        partial.write_text(text, encoding="utf-8", newline="")
-        sync(partial)
-        partial.replace(path)
-
-
-def sync(path: Path) -> None:
-    """Wait until a file or a folder is on the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _newest_first(folder: Path) -> list[Path]:
@@ -228,7 +162,7 @@ def _check(path: Path) -> Checkpoint:
             if _sha256(file) != digest:
                 raise ValueError("its checksum does not match")
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise InputError(f"{file} is damaged ({_first_line(error)})") from error
+        raise InputError(f"{file} is damaged ({first_line(error)})") from error
     return checkpoint
 
 
@@ -251,7 +185,3 @@ def _optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> di
         for index, values in state.items()
         for kind, tensor in values.items()
     }
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]

@@ -1,13 +1,12 @@
 """The run folder, written: claiming it, what it has before the first step, files moved in complete."""
 
-import shutil
 from pathlib import Path
 
 from safetensors.torch import save_file
 from torch import nn
 
 from nadaraya.errors import InputError
-from nadaraya.training.checkpoint import PARTIAL, sync, write_file, writing
+from nadaraya.files import PARTIAL, remove_partial, write_file, write_into
 from nadaraya.training.image_recipe import ImageRecipe
 from nadaraya.training.kernels import kernel_parameters
 from nadaraya.training.recipe import Recipe
@@ -38,33 +37,12 @@ def is_run_of(folder: Path, recipe: Recipe | ImageRecipe, resume: bool) -> bool:
 
 def begin_folder(folder: Path, recipe: Recipe | ImageRecipe, task: Task) -> None:
     """What a run folder has before the first step; the recipe comes first: it makes the folder a run."""
-    with writing(folder):
-        folder.mkdir(parents=True, exist_ok=True)
+    remove_partial(folder)
     write_file(folder / RECIPE_FILE, recipe.to_yaml())
-    partial = scratch_folder(folder, "start")
-    with writing(folder, scrap=partial):
-        task.begin(partial)
-        move_in(partial, folder)
+    with write_into(folder) as scratch:
+        task.begin(scratch)
 
 
 def save_kernels(model: nn.Module, path: Path) -> None:
     """Write the kernel parameters of a model, by name."""
     save_file({name: value.detach().contiguous() for name, value in kernel_parameters(model)}, path)
-
-
-def scratch_folder(folder: Path, name: str) -> Path:
-    """An empty folder inside the run folder for files that are not complete yet; one left over is emptied."""
-    partial = folder / f"{PARTIAL}{name}"
-    with writing(partial):
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir()
-    return partial
-
-
-def move_in(partial: Path, folder: Path) -> None:
-    """Move complete files into the run folder, each in one step, over older ones of the same name."""
-    for path in sorted(partial.iterdir()):
-        sync(path)
-        path.replace(folder / path.name)
-    partial.rmdir()
-    sync(folder)

@@ -28,8 +28,8 @@ from nadaraya.data.images import (
 )
 from nadaraya.errors import InputError
 from nadaraya.evaluation.classification import evaluate_side_by_side
-from nadaraya.training.checkpoint import write_file, writing
-from nadaraya.training.folder import move_in, save_kernels, scratch_folder
+from nadaraya.files import write_file, write_into
+from nadaraya.training.folder import save_kernels
 from nadaraya.training.image_model import build_image_model
 from nadaraya.training.image_recipe import ImageRecipe
 from nadaraya.training.kernels import kernel_parameters
@@ -169,12 +169,10 @@ class ImageTask:
         self, folder: Path, average: nn.Module | None, validation: dict[str, float], step_seconds: float
     ) -> dict[str, Any]:
         """The model and its average; the figures are those of the last validation, which saw every image."""
-        partial = scratch_folder(folder, "model")
-        with writing(folder / MODEL_FILE, scrap=partial):
-            save_model(self.model, str(partial / MODEL_FILE))
+        with write_into(folder, MODEL_FILE) as scratch:
+            save_model(self.model, str(scratch / MODEL_FILE))
             if average is not None:
-                save_model(average, str(partial / AVERAGE_FILE))
-            move_in(partial, folder)
+                save_model(average, str(scratch / AVERAGE_FILE))
         return {**validation, "images_per_second": self.units_per_step / step_seconds}
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from nadaraya.errors import InputError
-from nadaraya.training.checkpoint import write_file, writing
+from nadaraya.files import write_file, writing
 
 
 class TrainingDiverged(InputError):

@@ -12,9 +12,9 @@ from torch.nn import functional as F
 from nadaraya.data import encode_text, load_corpus, train_character_tokenizer
 from nadaraya.evaluation.generation import sample_text
 from nadaraya.evaluation.language import evaluate_string, total_nats
+from nadaraya.files import write_file, write_into
 from nadaraya.training.batches import check_length, training_batch, validation_sample
-from nadaraya.training.checkpoint import write_file, writing
-from nadaraya.training.folder import move_in, save_kernels, scratch_folder
+from nadaraya.training.folder import save_kernels
 from nadaraya.training.optimizer import make_optimizer, make_schedule
 from nadaraya.training.processes import Processes
 from nadaraya.training.recipe import Recipe
@@ -116,8 +116,6 @@ class TextTask:
                 self.model, self._tokenizer, self._recipe.training.sample_characters, self._recipe.seed
             )
             write_file(folder / SAMPLE_FILE, sample)
-        partial = scratch_folder(folder, "model")
-        with writing(folder / MODEL_FILE, scrap=partial), without_bars():
-            self.model.save_pretrained(partial)
-            move_in(partial, folder)
+        with write_into(folder, MODEL_FILE) as scratch, without_bars():
+            self.model.save_pretrained(scratch)
         return {"loss": result.cross_entropy, "bits_per_byte": result.bits_per_byte}

@@ -1,0 +1,124 @@
+"""Files and folders that are complete or absent: written aside, forced to the disk, moved into place."""
+
+import errno
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from nadaraya.errors import InputError
+
+try:
+    from safetensors import SafetensorError
+except ModuleNotFoundError:  # it comes with the extra `models`; without it nothing raises its error
+    SafetensorError = OSError  # type: ignore[assignment, misc]
+
+PARTIAL = ".partial-"  # how the name of everything that is not complete begins
+
+
+class WriteFailed(InputError):
+    """Something could not be written, mostly because the disk is full; what was saved before is intact.
+
+    >>> raise WriteFailed("cannot write run/config.yaml: the disk is full")
+    Traceback (most recent call last):
+    nadaraya.files.WriteFailed: cannot write run/config.yaml: the disk is full
+    """
+
+
+@contextmanager
+def write_into(folder: Path, name: str = "") -> Iterator[Path]:
+    """Give an empty scratch folder; what is in it at the end moves into `folder`, each item in one step.
+
+    A reader, or a run that was killed, meets each file or folder as it was before or complete. Files replace
+    those of the same name; a folder replaces one of the same name after removing it.
+
+    Args:
+        folder: where the items go; made when absent.
+        name: what is written, for messages; default the folder.
+
+    Yields:
+        The scratch folder, inside `folder`.
+
+    Raises:
+        WriteFailed: the disk is full or refuses; `folder` is as it was, or has the items that were moved.
+    """
+    with writing(folder / name):
+        folder.mkdir(parents=True, exist_ok=True)
+        scratch = Path(tempfile.mkdtemp(prefix=PARTIAL, dir=folder))
+        try:
+            yield scratch
+            for item in sorted(scratch.iterdir()):
+                for path in (*item.rglob("*"), item):
+                    sync(path)
+                if item.is_dir():
+                    remove_folder(folder / item.name)
+                item.replace(folder / item.name)
+            sync(folder)
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
+
+
+def write_file(path: Path, content: str | bytes) -> None:
+    """Write a file so that it has its old content or the new one, never a part.
+
+    Args:
+        path: the file; its folder is made when absent.
+        content: all of it; text is written as UTF-8, its line ends as they are.
+
+    Raises:
+        WriteFailed: the disk is full or refuses; the file is as it was.
+    """
+    data = content.encode() if isinstance(content, str) else content
+    with write_into(path.parent, path.name) as scratch:
+        (scratch / path.name).write_bytes(data)
+
+
+@contextmanager
+def writing(target: Path) -> Iterator[None]:
+    """Turn a failed write into one line that names what was being written and says what to do.
+
+    Args:
+        target: what is being written.
+
+    Raises:
+        WriteFailed: in place of the OSError (or safetensors' form of it).
+    """
+    try:
+        yield
+    except (OSError, SafetensorError) as error:
+        full = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or "os error 28" in str(error)
+        reason = "the disk is full" if full else first_line(error)
+        raise WriteFailed(
+            f"cannot write {target}: {reason}; what was saved before is intact: make room and run the same "
+            "command again"
+        ) from error
+
+
+def remove_folder(folder: Path) -> None:
+    """Remove a folder, if it is there, so that a half-removed one cannot be taken for a complete one."""
+    if folder.is_dir():
+        scrap = Path(tempfile.mkdtemp(prefix=PARTIAL, dir=folder.parent))
+        folder.rename(scrap / folder.name)
+        shutil.rmtree(scrap, ignore_errors=True)
+
+
+def remove_partial(folder: Path) -> None:
+    """Remove what writers that were killed left in a folder; only for folders of a single writer."""
+    for leftover in folder.glob(f"{PARTIAL}*"):
+        shutil.rmtree(leftover, ignore_errors=True)
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an error's message, or its type where it has none."""
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
+
+def sync(path: Path) -> None:
+    """Wait until a file or a folder is on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

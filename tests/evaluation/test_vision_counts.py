@@ -11,7 +11,7 @@ pytest.importorskip("timm")
 
 from nadaraya.errors import InputError
 from nadaraya.evaluation.efficiency import ImageModelCost, image_model_cost
-from nadaraya.evaluation.vision_models import create_image_model
+from nadaraya.models.vit import create_image_model
 
 # Tables 2, 3 and 5 as printed: total, attention, MLP (M), σ parameters, FLOPs (G), checkpoint (table 2).
 PRINTED = {

@@ -201,18 +201,18 @@ def test_a_limit_leaves_the_same_images_whatever_the_seed(image_recipe: Make) ->
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"model__image_size": 20}, ("model.image_size = 20", "8 pixels")),
+        ({"model__image_size": 20}, ("image_size must be a multiple", "8 pixels", "got 20")),
         (
             {"model__name": "gka_tinny_patch16_224"},
             ("'gka_tinny_patch16_224'", "did you mean 'gka_tiny_patch16_224'"),
         ),
-        ({"model__name": "hf-hub:timm/vit"}, ("unknown model.name",)),
+        ({"model__name": "hf-hub:timm/vit"}, ("model must be a name", "hf-hub:timm/vit")),
         ({"model__options": {"embed_dims": 16}}, ("'embed_dims'", "did you mean 'embed_dim'")),
         ({"model__options": {"embed_dim": 16, "num_heads": 3}}, ("16", "3")),
         ({"model__options": {"num_classes": 7}}, ("model.options.num_classes", "the images")),
-        ({"model__options": {"pretrained": True}}, ("model.options.pretrained", "fresh weights")),
+        ({"model__options": {"pretrained": True}}, ("pretrained", "fresh weights")),
         ({"model__options": {"variant": "gkaa"}}, ("'gkaa'", "'gka'")),
-        ({"model__name": "vgg11", "model__options": {}}, ("model.drop_path = 0.2", "vgg11")),
+        ({"model__name": "vgg11", "model__options": {}}, ("drop_path_rate must be 0 for vgg11", "got 0.2")),
         ({"data__source": None}, ("data.source is not given",)),
         ({"data__source": "absent.npz"}, ("absent.npz",)),
         ({"data__rand_augment": "nonsense"}, ("rand_augment", "nonsense")),

@@ -1,5 +1,6 @@
 """`nadaraya count`: parameters, operations and bytes of models, before or after training."""
 
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -120,25 +121,16 @@ def _cost(
 
 
 def _timm_cost(name: str, image_size: int | None, options: dict[str, Any]) -> "ImageModelCost":
-    from difflib import get_close_matches
-
     from nadaraya import variants
     from nadaraya.errors import InputError
     from nadaraya.evaluation.efficiency import image_model_cost
-    from nadaraya.evaluation.vision_models import create_image_model, load_timm
 
-    texts = variants.names()
     try:
-        timm = load_timm()
-    except InputError:
-        variants.get(name)  # raises with the nearest of the names that there are without it
-        raise
-    if timm.is_model(name):
+        from nadaraya.models.vit import create_image_model
+
         model = create_image_model(name, image_size=image_size, options=options, device="meta")
-        return image_model_cost(model, image_size)
-    nearest = get_close_matches(name, [*texts, *timm.list_models()], n=1)
-    hint = f"did you mean {nearest[0]!r}? " if nearest else ""
-    raise InputError(
-        f"unknown model {name!r}: {hint}accepted are run folders, names of timm.list_models() and the text "
-        f"variants {', '.join(texts)}"
-    )
+    except InputError:
+        if get_close_matches(name, variants.names(), n=1):
+            variants.get(name)  # raises with the nearest one
+        raise
+    return image_model_cost(model, image_size)

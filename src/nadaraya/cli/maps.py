@@ -179,10 +179,8 @@ def _named_model(name: str, checkpoint: Path | None, options: dict[str, Any]) ->
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
-    from nadaraya.evaluation.vision_models import create_image_model, is_image_model
-    from nadaraya.training.image_model import check_vision
+    from nadaraya.models.vit import create_image_model, is_image_model
 
-    check_vision()
     if not is_image_model(name):
         raise InputError(f"{name} is neither a run folder nor the name of a timm model (timm.list_models())")
     if checkpoint is None:

@@ -91,7 +91,7 @@ def image_model_cost(model: nn.Module, image_size: int | None = None) -> ImageMo
     Raises:
         InputError: the model does not take images of that size.
     """
-    from nadaraya.evaluation.vision_models import attention_modules, image_shape, mlp_modules
+    from nadaraya.models.vit import image_shape
 
     shape = image_shape(model, image_size)
     shape_only = copy.deepcopy(model).to("meta").eval()
@@ -105,8 +105,8 @@ def image_model_cost(model: nn.Module, image_size: int | None = None) -> ImageMo
     kernels = getattr(model, "kernel_parameters", tuple)
     return ImageModelCost(
         parameters=_count(model),
-        attention_parameters=_count(*attention_modules(model)),
-        mlp_parameters=_count(*mlp_modules(model)),
+        attention_parameters=_count(*_outermost(model, ("Attention", "Attn"), "Pool")),
+        mlp_parameters=_count(*_outermost(model, ("Mlp", "MLP", "SwiGLU"), "Mixer")),
         kernel_parameters=sum(parameter.numel() for _, parameter in kernels()),
         flops_per_image=counter.get_total_flops(),
         image_shape=shape,
@@ -117,6 +117,18 @@ def image_model_cost(model: nn.Module, image_size: int | None = None) -> ImageMo
 
 def _parts(model: nn.Module, kind: type[nn.Module]) -> list[nn.Module]:
     return [module for module in model.modules() if isinstance(module, kind)]
+
+
+def _outermost(model: nn.Module, words: tuple[str, ...], without: str) -> list[nn.Module]:
+    """The outermost modules whose class has one of the words in its name, and not the other one."""
+    found: list[nn.Module] = []
+    for child in model.children():
+        name = type(child).__name__
+        if any(word in name for word in words) and without not in name:
+            found.append(child)
+        else:
+            found.extend(_outermost(child, words, without))
+    return found
 
 
 def _count(*modules: nn.Module) -> int:

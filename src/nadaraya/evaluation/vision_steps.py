@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nadaraya.evaluation.vision_models import create_image_model, image_shape
+from nadaraya.models.vit import create_image_model, image_shape
 
 MODES = ("inference", "training")
 PRECISIONS = {"bfloat16": torch.bfloat16, "float32": torch.float32}

@@ -17,7 +17,6 @@ from nadaraya.errors import InputError
 from nadaraya.training.batches import step_seed
 from nadaraya.training.checkpoint import Checkpoint, find_checkpoint, load_checkpoint, save_checkpoint
 from nadaraya.training.folder import begin_folder, is_run_of
-from nadaraya.training.image_model import check_vision
 from nadaraya.training.image_recipe import ImageRecipe
 from nadaraya.training.kernels import BandwidthWatch, kernel_parameters
 from nadaraya.training.metrics import Meter, TrainingDiverged
@@ -171,7 +170,6 @@ def _open(recipe: Recipe | ImageRecipe, processes: Processes) -> Task:
             f"processes in gradient_accumulation = {recipe.training.gradient_accumulation} equal pieces each"
         )
     if isinstance(recipe, ImageRecipe):
-        check_vision()
         from nadaraya.training.images import ImageTask
 
         return ImageTask(recipe, processes)

@@ -6,12 +6,29 @@
     model = timm.create_model("gka_tiny_patch16_224", num_classes=10)
     hybrid = timm.create_model("gka_small_patch16_224", pattern="GGGA")
 
-Gaussian kernel attention ("gka", document D) has no W_Q, W_K and W_V; value-less attention ("vlt") no W_V.
-Everything else is timm's `VisionTransformer`: any keyword of it passes through.
+Gaussian kernel attention ("gka", Kundu et al. 2026) has no W_Q, W_K and W_V; value-less attention ("vlt") no
+W_V. Everything else is timm's `VisionTransformer`: any keyword of it passes through.
 """
 
-from nadaraya.models.vit.attention import VISION_VARIANTS, VisionAttention, layer_options
-from nadaraya.models.vit.convert import convert
-from nadaraya.models.vit.model import KernelVisionTransformer
+from nadaraya.errors import InputError
 
-__all__ = ["VISION_VARIANTS", "KernelVisionTransformer", "VisionAttention", "convert", "layer_options"]
+try:
+    from nadaraya.models.vit.attention import VISION_VARIANTS, VisionAttention, layer_options
+    from nadaraya.models.vit.convert import convert
+    from nadaraya.models.vit.factory import create_image_model, image_shape, is_image_model
+    from nadaraya.models.vit.model import KernelVisionTransformer
+except ModuleNotFoundError as missing:
+    if missing.name is None or missing.name.split(".")[0] == "nadaraya":
+        raise
+    raise InputError(f'image models need {missing.name}: pip install "nadaraya[vision]"') from missing
+
+__all__ = [
+    "VISION_VARIANTS",
+    "KernelVisionTransformer",
+    "VisionAttention",
+    "convert",
+    "create_image_model",
+    "image_shape",
+    "is_image_model",
+    "layer_options",
+]

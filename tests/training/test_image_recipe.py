@@ -1,4 +1,4 @@
-"""Image recipes: document D's figures, checked keys, and the model and the groups that they make."""
+"""Image recipes: figures of Kundu et al. (2026), checked keys, the model and the groups that they make."""
 
 import math
 from collections.abc import Callable
@@ -19,7 +19,7 @@ from nadaraya.training.processes import Processes
 Make = Callable[..., ImageRecipe]
 
 
-def test_deit_is_the_recipe_of_the_document() -> None:
+def test_deit_is_the_recipe_of_the_paper() -> None:
     recipe = load_recipe("deit", ["training.batch_size=896"])
     assert isinstance(recipe, ImageRecipe)
     training, data = recipe.training, recipe.data
@@ -57,22 +57,25 @@ def test_a_misspelt_key_is_refused_with_the_nearest(key: str) -> None:
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("model.image_size=0", "a positive integer"),
-        ("model.drop_path=1", "below 1"),
+        ("model.image_size=0", "model.image_size must be greater than 0, got 0"),
+        ("model.drop_path=1", "less than 1"),
         ("model.options=3", "keys and values"),
         ("data.crop_scale=[0.5, 0.2]", "smallest <= largest"),
         ("data.crop_scale=[0, 1]", "smallest <= largest"),
-        ("data.flip=1.5", "from 0 to 1"),
+        ("data.flip=1.5", "data.flip must be less than or equal to 1"),
         ("data.mixup=-1", "at least 0"),
-        ("data.repeats=0", "a positive integer"),
+        ("data.repeats=0", "greater than 0"),
         ("data.rand_augment=3", "text or null"),
-        ("data.limit=0", "a positive integer or null"),
+        ("data.limit=0", "greater than 0 or null"),
         ("training.compile=fast", "max-autotune"),
-        ("training.compile=3", "true, false or a mode"),
-        ("training.ema_decay=1", "below 1 or null"),
-        ("training.warmup_epochs=301", "is more than training.epochs = 300"),
-        ("training.gradient_accumulation=3", "does not divide"),
-        ("training.kernel_learning_rate_scale=0", "a positive number"),
+        ("training.compile=3", "true or false"),
+        ("training.ema_decay=1", "less than 1 or null"),
+        (
+            "training.warmup_epochs=301",
+            "training.warmup_epochs must be at most training.epochs = 300, got 301",
+        ),
+        ("training.gradient_accumulation=3", "a multiple of training.gradient_accumulation = 3"),
+        ("training.kernel_learning_rate=0", "greater than 0 or null"),
         ("data.workers=-1", "at least 0"),
     ],
 )
@@ -85,7 +88,7 @@ def test_values_out_of_range_are_refused_with_what_is_accepted(override: str, me
 
 @pytest.mark.parametrize("mode", [True, False, "default", "max-autotune"])
 def test_compile_takes_modes(image_recipe: Make, mode: bool | str) -> None:
-    assert image_recipe(training__compile=mode).training.compile is mode
+    assert image_recipe(training__compile=mode).training.compile == mode
 
 
 def _model(**changes: Any) -> nn.Module:
@@ -111,7 +114,7 @@ def test_the_schedule_warms_up_falls_as_a_cosine_and_needs_no_memory(image_recip
         training__epochs=10,
         training__warmup_epochs=2,
         training__min_learning_rate=1e-5,
-        training__kernel_learning_rate_scale=4.0,
+        training__kernel_learning_rate=1.2e-2,
     )
     task = ImageTask(recipe, Processes())
     assert (task.steps, task.evaluate_every, task.units_per_step) == (40, 4, 12)

@@ -326,7 +326,7 @@ def test_tensorboard_gets_the_same_records(tiny_recipe: Make, tmp_path: Path) ->
     pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    run = train(tiny_recipe(training__tensorboard=True), tmp_path / "run", progress=False)
+    run = train(tiny_recipe(training__tracker="tensorboard"), tmp_path / "run", progress=False)
     events = EventAccumulator(str(run.path / "tensorboard"))
     events.Reload()
     written = [(event.step, event.value) for event in events.Scalars("validation/loss")]

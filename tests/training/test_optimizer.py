@@ -36,7 +36,7 @@ def test_kernels_have_their_own_learning_rate_and_one_schedule(tiny_recipe: Call
         training__learning_rate=2.0,
         training__kernel_learning_rate=10.0,
         training__steps=10,
-        training__min_learning_rate_fraction=0.5,
+        training__min_learning_rate=1.0,
     )
     optimizer = make_optimizer(recipe.build_model(11), recipe.training)
     schedule = make_schedule(optimizer, recipe.training)

@@ -125,7 +125,7 @@ def test_an_error_of_one_process_ends_all_with_one_line(
     [
         ({"training__batch_size": 15}, "does not divide among 2 processes"),
         ({"data__source": "absent.npz"}, "absent.npz"),
-        ({"training__kernel_learning_rate_scale": 1e5, "training__warmup_epochs": 0}, "the bandwidth of"),
+        ({"training__kernel_learning_rate": 3e2, "training__warmup_epochs": 0}, "the bandwidth of"),
     ],
 )
 def test_an_error_of_all_is_told_once(

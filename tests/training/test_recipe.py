@@ -15,6 +15,7 @@ from nadaraya.training import (
     built_in_recipes,
     load_recipe,
     recipe_keys,
+    recipe_schema,
 )
 
 
@@ -92,28 +93,32 @@ def test_a_misspelt_key_is_refused_with_the_nearest(key: str) -> None:
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("training.steps=0", "training.steps = 0: accepted is a positive integer"),
-        ("training.steps=1.5", "a positive integer"),
-        ("training.steps=true", "a positive integer"),
-        ("training.steps=many", "training.steps = 'many'"),
-        ("training.steps", "accepted is key=value"),
-        ("training.learning_rate=-1", "a positive number"),
-        ("training.learning_rate=.nan", "a positive number"),
-        ("training.clip=0", "a positive number or null"),
-        ("training.betas=[0.9]", "two numbers"),
-        ("training.betas=[0.9, 1.0]", "two numbers"),
+        ("training.steps=0", "recipe key training.steps must be greater than 0, got 0"),
+        ("training.steps=1.5", "training.steps must be an integer, got 1.5"),
+        ("training.steps=true", "must be an integer, got True"),
+        ("training.steps=many", "must be an integer, got 'many'"),
+        ("training.steps", "override must be KEY=VALUE"),
+        ("training.learning_rate=-1", "greater than 0"),
+        ("training.learning_rate=.nan", "a finite number"),
+        ("training.learning_rate=true", "a number"),
+        ("training.learning_rate=fast", "a number"),
+        ("training.min_learning_rate=1", "at most training.learning_rate = 0.002, got 1"),
+        ("training.clip=0", "greater than 0 or null"),
+        ("training.betas=[0.9]", "training.betas must be a list of two numbers"),
+        ("training.betas=[0.9, 1.0]", "training.betas[1] must be less than 1, got 1.0"),
         ("training.precision=float16", "'auto', 'float32' or 'bfloat16'"),
-        ("training.compile=3", "true or false"),
-        ("training.gradient_accumulation=3", "does not divide"),
-        ("training.warmup_steps=601", "is more than training.steps"),
-        ("data.validation_fraction=1", "between 0 and 1"),
+        ("training.compile=3", "true or false or 'default', "),
+        ("training.tracker=tensorbord", "'tensorboard', 'wandb' or 'trackio' or null"),
+        ("training.gradient_accumulation=3", "a multiple of training.gradient_accumulation = 3, got 16"),
+        ("training.warmup_steps=601", "training.warmup_steps must be at most training.steps = 200, got 601"),
+        ("data.validation_fraction=1", "less than 1"),
         ("data.context=1", "at least 2"),
-        ("data.tokenizer=bpe", "'character'"),
-        ("model.variant=3", "text or a list of text"),
-        ("model.dropout=1", "below 1"),
+        ("model.variant=3", "text or a list"),
+        ("model.dropout=1", "less than 1"),
         ("seed=-1", "at least 0"),
         ("name=../elsewhere", "letters, digits"),
-        ("model=3", "a section of keys"),
+        ("model=3", "recipe key model must be a section of keys, got 3"),
+        ("1=2", "got '1'"),
         ("model.variant=[", "not plain YAML"),
     ],
 )
@@ -127,6 +132,24 @@ def test_values_out_of_range_are_refused_with_what_is_accepted(override: str, me
 def test_recipes_made_in_python_are_checked_too() -> None:
     with pytest.raises(InputError, match=r"training\.steps"):
         TrainingRecipe(steps=-1)
+    with pytest.raises(InputError, match=r"training\.steps must be greater than 0"):
+        Recipe(training={"steps": -1})
+    with pytest.raises(ValueError, match="frozen"):
+        TrainingRecipe().steps = 3  # type: ignore[misc]
+
+
+def test_the_schema_for_editors_has_every_key_with_its_meaning() -> None:
+    definitions = recipe_schema()["$defs"]
+    for task, name in (("text", "Recipe"), ("image", "ImageRecipe")):
+        keys = set()
+        for key, value in definitions[name]["properties"].items():
+            section = definitions.get(value.get("$ref", "").rpartition("/")[2])
+            fields = section["properties"] if section else {key: value}
+            keys |= {f"{key}.{part}" if section else part for part in fields}
+            assert all(field["description"] for field in fields.values())
+        assert keys == set(recipe_keys(task))
+    assert definitions["TrainingRecipe"]["properties"]["steps"]["exclusiveMinimum"] == 0
+    assert definitions["Recipe"]["additionalProperties"] is False
 
 
 def test_yaml_cannot_run_code(tmp_path: Path) -> None:
@@ -159,7 +182,7 @@ def test_a_file_that_is_no_recipe_is_refused(tmp_path: Path, content: bytes) -> 
     [
         ({"model__variant": "gpa-mull"}, "did you mean 'gpa-mul'"),
         ({"model__variant_options": {"num_term": 2}}, "num_term"),
-        ({"model__num_attention_heads": 3}, "does not divide into model.num_attention_heads = 3"),
+        ({"model__num_attention_heads": 3}, "a multiple of model.num_attention_heads = 3, got 32"),
         ({"model__extra": {"nrom": "rmsnorm"}}, "did you mean 'norm'"),
         ({"model__extra": {"hidden_size": 64}}, "hidden_size"),
         ({"model__extra": {"norm": 3}}, "norm"),

@@ -19,7 +19,7 @@ def key_values(given: Sequence[str], where: str) -> dict[str, Any]:
     Raises:
         InputError: a text without "=", or a value that is not plain YAML.
     """
-    from nadaraya.training.recipe import parse_yaml
+    from nadaraya.training.schema import parse_yaml
 
     values = {}
     for text in given:

@@ -22,6 +22,7 @@ from nadaraya.training.recipe import (
     built_in_recipes,
     load_recipe,
     recipe_keys,
+    recipe_schema,
 )
 from nadaraya.training.run import Run
 
@@ -41,5 +42,6 @@ __all__ = [
     "is_main_process",
     "load_recipe",
     "recipe_keys",
+    "recipe_schema",
     "train",
 ]

@@ -130,9 +130,7 @@ def load_checkpoint(
         path = checkpoint.path / _OPTIMIZER
         tensors = load_file(path)
     except (OSError, SafetensorError, RuntimeError) as error:
-        raise InputError(
-            f"{path} cannot be read as a checkpoint of this run: {first_line(error)}"
-        ) from error
+        raise InputError(f"{path} cannot be read as a checkpoint of this run: {first_line(error)}") from error
     per_parameter: dict[str, dict[str, Tensor]] = {}
     for key, tensor in tensors.items():
         kind, _, name = key.partition("/")

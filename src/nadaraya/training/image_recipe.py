@@ -1,44 +1,48 @@
 """Recipes of image classification: a timm model, images, augmentation and the optimisation of DeiT."""
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
-from nadaraya.errors import InputError
-from nadaraya.training.sections import (
+from pydantic import AfterValidator, Field, NonNegativeInt, PositiveInt, model_validator
+
+from nadaraya.errors import must_be
+from nadaraya.training.schema import (
     BaseRecipe,
+    BaseTraining,
+    Fraction,
+    NonNegative,
+    Positive,
+    Probability,
     Section,
-    check_pieces,
-    checked,
-    decay_rates,
-    fraction,
-    natural,
-    not_negative,
-    one_of,
-    positive,
-    positive_int,
-    precisions,
-    probability,
+    TwoFractions,
+    TwoNumbers,
 )
 
 if TYPE_CHECKING:
     from nadaraya.data.images import Augmentation
 
-_COMPILE_MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
+
+def _area(pair: tuple[float, float]) -> tuple[float, float]:
+    if 0 < pair[0] <= pair[1] <= 1:
+        return pair
+    raise ValueError("two numbers, 0 < smallest <= largest <= 1")
 
 
-@dataclass(frozen=True)
 class ImageModelRecipe(Section):
-    """The model: a name that timm knows, ours included; other keywords of its constructor are `options`.
+    """The model.
 
-    `image_size` is the side of the square images in pixels; `drop_path` the rate of stochastic depth at the
-    last block.
+    >>> ImageModelRecipe(name="vlt_tiny_patch16_224").variant
+    'vlt_tiny_patch16_224'
     """
 
     prefix: ClassVar[str] = "model."
     name: str = "gka_tiny_patch16_224"
-    image_size: int = positive_int(224)
-    drop_path: float = fraction(0.1)
-    options: dict[str, Any] = field(default_factory=dict)
+    """A name of `timm.list_models()`, ours among them."""
+    image_size: PositiveInt = 224
+    """Side of the square images in pixels."""
+    drop_path: Fraction = 0.1
+    """Rate of stochastic depth at the last block."""
+    options: dict[str, Any] = Field(default_factory=dict)
+    """Other keywords of the model's constructor."""
 
     @property
     def variant(self) -> str:
@@ -46,85 +50,92 @@ class ImageModelRecipe(Section):
         return self.name
 
 
-@dataclass(frozen=True)
 class ImageDataRecipe(Section):
     """The images and what is done to them; `nadaraya.data.images` explains sources and augmentations.
 
-    `limit` is the number of training images used (null: all), the same ones whatever the seed. `repeats` is
-    how many augmented copies of an image a batch draws together; `workers` the processes that load images.
-    `synthetic` gives one random batch again and again: the model's own speed.
+    >>> ImageDataRecipe(source="torchvision:CIFAR10").repeats
+    3
     """
 
     prefix: ClassVar[str] = "data."
     source: str | None = None
+    """A folder of images, tar shards, an .npz file or torchvision:NAME."""
     validation: str | None = None
+    """Where the validation images are, if not in `source`."""
     corrupt: str = "fatal"
-    limit: int | None = positive_int(None)
-    crop_scale: tuple[float, float] = checked(
-        (0.08, 1.0), "two numbers, 0 < smallest <= largest <= 1", lambda pair: 0 < pair[0] <= pair[1] <= 1
-    )
+    """What a file that cannot be decoded does: `fatal` stops the run, `skip` leaves it out."""
+    limit: PositiveInt | None = None
+    """Training images that are used, the same ones whatever the seed (null: all)."""
+    crop_scale: Annotated[TwoNumbers, AfterValidator(_area)] = (0.08, 1.0)
+    """Smallest and largest area of a random crop, as fractions of the image."""
     interpolation: str = "bicubic"
-    flip: float = probability(0.5)
+    """How images are resized."""
+    flip: Probability = 0.5
+    """Probability of a horizontal flip."""
     rand_augment: str | None = "rand-m9-n2-mstd0.5-inc1"
-    color_jitter: float | None = positive(None)
-    random_erasing: float = probability(0.25)
-    padding_crop: int | None = positive_int(None)
-    mixup: float = not_negative(0.8)
-    cutmix: float = not_negative(1.0)
-    label_smoothing: float = fraction(0.1)
-    repeats: int = positive_int(3)
-    workers: int = natural(0)
+    """Policy of RandAugment in timm's notation (null: none)."""
+    color_jitter: Positive | None = None
+    """Strength of a random change of brightness, contrast and saturation (null: none)."""
+    random_erasing: Probability = 0.25
+    """Probability that a rectangle is erased."""
+    padding_crop: PositiveInt | None = None
+    """Pixels of padding before a random crop of the image's size, in place of `crop_scale` (null: none)."""
+    mixup: NonNegative = 0.8
+    """Parameter of mixup's beta distribution (0: none)."""
+    cutmix: NonNegative = 1.0
+    """Parameter of CutMix's beta distribution (0: none)."""
+    label_smoothing: Fraction = 0.1
+    """Probability that is shared out among the other classes."""
+    repeats: PositiveInt = 3
+    """Augmented copies of an image that a batch draws together."""
+    workers: NonNegativeInt = 0
+    """Processes that load images (0: the main one)."""
     synthetic: bool = False
+    """One random batch again and again: the model's own speed."""
 
 
-@dataclass(frozen=True)
-class ImageTrainingRecipe(Section):
-    """The optimisation: AdamW, linear warm-up, cosine decay by update, an average of the weights.
+class ImageTrainingRecipe(BaseTraining):
+    """The optimisation: AdamW, linear warm-up and cosine decay by update, an average of the weights.
 
-    `batch_size` counts the images of one update, of all processes together; `gradient_accumulation` is the
-    number of equal pieces that each process computes its part in. The learning rate is for a batch of
-    `learning_rate_batch` images and scaled to this one, lr = learning_rate · batch_size /
-    learning_rate_batch; null leaves it as it is. Kernel parameters have `kernel_learning_rate_scale` times
-    that. Weight decay is for weight matrices alone. `ema_decay` is the decay of the average of the weights by
-    update (null: none); `ema_warmup` lets it begin shorter, as short runs need. `compile` is false, true or a
-    mode of `torch.compile`. `log_every` and `checkpoint_every` count updates, `evaluate_every_epochs` epochs.
+    >>> ImageTrainingRecipe(batch_size=512).peak_learning_rate
+    0.0005
     """
 
-    prefix: ClassVar[str] = "training."
-    epochs: int = positive_int(300)
-    batch_size: int = positive_int(1024)
-    gradient_accumulation: int = positive_int(1)
-    learning_rate: float = positive(1e-3)
-    learning_rate_batch: int | None = positive_int(1024)
-    min_learning_rate: float = not_negative(1e-6)
-    warmup_epochs: int = natural(5)
-    warmup_learning_rate: float = not_negative(1e-6)
-    kernel_learning_rate_scale: float = positive(1.0)
-    weight_decay: float = not_negative(0.05)
-    betas: tuple[float, float] = decay_rates((0.9, 0.999))
-    clip: float | None = positive(1.0)
-    ema_decay: float | None = checked(
-        0.99996, "a number of at least 0 and below 1", lambda value: value is None or 0 <= value < 1
-    )
+    epochs: PositiveInt = 300
+    """Passes over the training images in the whole run."""
+    batch_size: PositiveInt = 1024
+    """Images in one update, those of all processes together."""
+    learning_rate: Positive = 1e-3
+    """The highest learning rate, for a batch of `learning_rate_batch` images."""
+    learning_rate_batch: PositiveInt | None = 1024
+    """Both learning rates are multiplied by `batch_size` / `learning_rate_batch` (null: they are not)."""
+    min_learning_rate: NonNegative = 1e-6
+    """Where the cosine decay of the learning rate ends, whatever the batch."""
+    warmup_epochs: NonNegativeInt = 5
+    """Epochs until the learning rate has risen to its highest."""
+    warmup_learning_rate: NonNegative = 1e-6
+    """Where the linear warm-up begins, whatever the batch."""
+    weight_decay: NonNegative = 0.05
+    """Of weight matrices alone."""
+    betas: TwoFractions = (0.9, 0.999)
+    """Decay of AdamW's averages of the gradient and of its square."""
+    ema_decay: Fraction | None = 0.99996
+    """Decay of the average of the weights by update (null: no average)."""
     ema_warmup: bool = False
-    precision: str = precisions()
-    compile: bool | str = checked(
-        False,
-        f"true, false or a mode of torch.compile: {', '.join(_COMPILE_MODES)}",
-        lambda value: isinstance(value, bool) or value in _COMPILE_MODES,
-    )
-    log_every: int = positive_int(50)
-    evaluate_every_epochs: int = positive_int(1)
-    checkpoint_every: int = positive_int(1000)
-    tensorboard: bool = False
+    """Let the average begin shorter, as short runs need."""
+    log_every: PositiveInt = 50
+    """Updates from one training record to the next."""
+    evaluate_every_epochs: PositiveInt = 1
+    """Epochs from one validation to the next."""
+    checkpoint_every: PositiveInt = 1000
+    """Updates from one checkpoint to the next."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_pieces(self.batch_size, self.gradient_accumulation)
+    @model_validator(mode="after")
+    def _check_warmup(self) -> Self:
         if self.warmup_epochs > self.epochs:
-            raise InputError(
-                f"training.warmup_epochs = {self.warmup_epochs} is more than training.epochs = {self.epochs}"
-            )
+            accepted = f"at most training.epochs = {self.epochs}"
+            raise must_be("recipe key training.warmup_epochs", accepted, self.warmup_epochs)
+        return self
 
     @property
     def peak_learning_rate(self) -> float:
@@ -134,19 +145,18 @@ class ImageTrainingRecipe(Section):
         return self.learning_rate * self.batch_size / self.learning_rate_batch
 
 
-@dataclass(frozen=True)
 class ImageRecipe(BaseRecipe):
-    """An image classifier's run: task, name and seed as in every recipe, and three sections."""
+    """An image classifier's run.
 
-    sections: ClassVar[dict[str, type[Section]]] = {
-        "model": ImageModelRecipe,
-        "data": ImageDataRecipe,
-        "training": ImageTrainingRecipe,
-    }
-    task: str = one_of("image", "image")
-    model: ImageModelRecipe = field(default_factory=ImageModelRecipe)
-    data: ImageDataRecipe = field(default_factory=ImageDataRecipe)
-    training: ImageTrainingRecipe = field(default_factory=ImageTrainingRecipe)
+    >>> ImageRecipe(model={"options": {"pattern": "GGGA"}}).label
+    'gka_tiny_patch16_224-GGGA'
+    """
+
+    task: Literal["image"] = "image"
+    """What is trained."""
+    model: ImageModelRecipe = Field(default_factory=ImageModelRecipe)
+    data: ImageDataRecipe = Field(default_factory=ImageDataRecipe)
+    training: ImageTrainingRecipe = Field(default_factory=ImageTrainingRecipe)
 
     @property
     def label(self) -> str:
@@ -163,18 +173,6 @@ class ImageRecipe(BaseRecipe):
         """
         from nadaraya.data.images import Augmentation
 
-        data = self.data
-        return Augmentation(
-            image_size=self.model.image_size,
-            crop_scale=data.crop_scale,
-            interpolation=data.interpolation,
-            flip=data.flip,
-            rand_augment=data.rand_augment,
-            color_jitter=data.color_jitter,
-            random_erasing=data.random_erasing,
-            padding_crop=data.padding_crop,
-            mixup=data.mixup,
-            cutmix=data.cutmix,
-            label_smoothing=data.label_smoothing,
-            repeats=data.repeats,
-        )
+        # The other keys of the section have the names of the augmentation's own arguments.
+        others = {"source", "validation", "corrupt", "limit", "workers", "synthetic"}
+        return Augmentation(image_size=self.model.image_size, **self.data.model_dump(exclude=others))

@@ -89,7 +89,7 @@ class ImageTask:
             lr=options.peak_learning_rate,
             betas=options.betas,
             param_group_fn=lambda model: parameter_groups(
-                model, options.weight_decay, options.kernel_learning_rate_scale
+                model, options.weight_decay, options.kernel_rate_scale
             ),
         )
         return optimizer

@@ -80,7 +80,7 @@ def train(
         recipe.name, task.steps, done, task.units_per_step, task.unit, progress and processes.main
     )
     with processes.together():
-        records = Records(folder, done, shown, options.tensorboard) if processes.main else None
+        records = Records(folder, done, shown, options.tracker == "tensorboard") if processes.main else None
     meter = Meter(state.get("losses", []), state.get("seconds", 0.0))
     watch = BandwidthWatch(model)
     cast = torch.autocast(

@@ -44,7 +44,7 @@ def parameter_groups(model: "KernelGPTForCausalLM", recipe: TrainingRecipe) -> l
         {
             "name": name,
             "params": parameters,
-            "lr": recipe.kernel_learning_rate if name == "kernels" else recipe.learning_rate,
+            "lr": _learning_rate(name, recipe),
             "weight_decay": recipe.weight_decay if name == "matrices" else 0.0,
         }
         for name, parameters in members.items()
@@ -62,7 +62,7 @@ def make_schedule(optimizer: torch.optim.Optimizer, recipe: TrainingRecipe, done
 
     Args:
         optimizer: from `make_optimizer`; its learning rates are set to those of the next update.
-        recipe: warm-up, number of steps, and the fraction of the learning rate that the cosine ends on.
+        recipe: warm-up, number of steps, and the learning rate that the cosine ends on.
         done: updates already made, default 0. The factor depends on this number alone, so that a resumed run
             needs no other state.
 
@@ -72,13 +72,18 @@ def make_schedule(optimizer: torch.optim.Optimizer, recipe: TrainingRecipe, done
     from transformers import get_cosine_with_min_lr_schedule_with_warmup
 
     for group in optimizer.param_groups:
-        group["initial_lr"] = (
-            recipe.kernel_learning_rate if group["name"] == "kernels" else recipe.learning_rate
-        )
+        group["initial_lr"] = _learning_rate(group["name"], recipe)
     return get_cosine_with_min_lr_schedule_with_warmup(
         optimizer,
         num_warmup_steps=recipe.warmup_steps,
         num_training_steps=recipe.steps,
-        min_lr_rate=recipe.min_learning_rate_fraction,
+        min_lr_rate=recipe.min_learning_rate / recipe.learning_rate,
         last_epoch=done - 1,
     )
+
+
+def _learning_rate(group: str, recipe: TrainingRecipe) -> float:
+    """The highest learning rate of a group, by its name."""
+    if group == "kernels" and recipe.kernel_learning_rate is not None:
+        return recipe.kernel_learning_rate
+    return recipe.learning_rate

@@ -9,114 +9,105 @@ a default, and any of them can be overridden as `key=value` with dotted keys:
 import inspect
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, overload
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, overload
 
-from nadaraya.errors import InputError, unknown_name
+from pydantic import Field, NonNegativeInt, PositiveInt, TypeAdapter, model_validator
+
+from nadaraya.errors import InputError, must_be, unknown_name
 from nadaraya.training.image_recipe import ImageRecipe
-from nadaraya.training.sections import (
-    BaseRecipe,
-    Section,
-    check_pieces,
-    checked,
-    decay_rates,
-    fraction,
-    natural,
-    not_negative,
-    one_of,
-    parse_yaml,
-    positive,
-    positive_int,
-    precisions,
-)
+from nadaraya.training.schema import BaseRecipe, BaseTraining, Fraction, Number, Positive, Section, parse_yaml
 
 if TYPE_CHECKING:
     from nadaraya.models import KernelGPTForCausalLM
 
 
-@dataclass(frozen=True)
 class ModelRecipe(Section):
-    """The model: sizes, attention variant, and any other argument of `KernelGPTConfig` under `extra`."""
+    """The model: `KernelGPTConfig` says what its arguments mean.
+
+    >>> ModelRecipe(variant="gpa-mul").hidden_size
+    128
+    """
 
     prefix: ClassVar[str] = "model."
-    hidden_size: int = positive_int(128)
-    num_hidden_layers: int = positive_int(4)
-    num_attention_heads: int = positive_int(4)
+    hidden_size: PositiveInt = 128
+    """Width of the model; a multiple of the heads."""
+    num_hidden_layers: PositiveInt = 4
+    """Number of blocks."""
+    num_attention_heads: PositiveInt = 4
+    """Heads per block."""
     variant: str | list[str] = "rope"
-    variant_options: dict[str, Any] = field(default_factory=dict)
-    dropout: float = fraction(0.0)
-    extra: dict[str, Any] = field(default_factory=dict)
+    """Attention variant; a list of them repeats over the blocks."""
+    variant_options: dict[str, Any] = Field(default_factory=dict)
+    """Settings of the variant."""
+    dropout: Fraction = 0.0
+    """Of activations, in training."""
+    extra: dict[str, Any] = Field(default_factory=dict)
+    """Any other argument of `KernelGPTConfig`."""
 
 
-@dataclass(frozen=True)
 class DataRecipe(Section):
-    """The text: `embedded`, `dickens` or a path; context in tokens; limit in characters (null: all of it)."""
+    """The text, read as characters.
+
+    >>> DataRecipe(corpus="dickens").context
+    256
+    """
 
     prefix: ClassVar[str] = "data."
     corpus: str = "embedded"
-    tokenizer: str = one_of("character", "character")
-    context: int = checked(256, "an integer of at least 2", lambda value: value >= 2)
-    validation_fraction: float = checked(
-        0.1, "a number between 0 and 1, exclusive", lambda value: 0 < value < 1
-    )
-    limit: int | None = positive_int(None)
+    """`embedded`, `dickens`, or the path of a text file or of a folder of them."""
+    context: Annotated[int, Field(ge=2)] = 256
+    """Tokens in a window."""
+    validation_fraction: Annotated[Number, Field(gt=0, lt=1)] = 0.1
+    """The part at the end of the text that is not trained on."""
+    limit: PositiveInt | None = None
+    """Characters of the text that are used (null: all of it)."""
 
 
-@dataclass(frozen=True)
-class TrainingRecipe(Section):
-    """The optimisation: AdamW, linear warm-up, cosine decay; intervals are counted in updates.
+class TrainingRecipe(BaseTraining):
+    """The optimisation: AdamW, linear warm-up and cosine decay.
 
-    `batch_size` is the number of windows in one update; `gradient_accumulation` is the number of equal pieces
-    an update is computed in, which changes the memory it needs and not what it computes. The kernel learning
-    rate is for kernel, bank, bandwidth and learned-angle parameters, which never decay. `precision` "auto" is
-    bfloat16 on CUDA and float32 elsewhere.
+    >>> TrainingRecipe(steps=50, warmup_steps=5).batch_size
+    16
     """
 
-    prefix: ClassVar[str] = "training."
-    steps: int = positive_int(600)
-    batch_size: int = positive_int(16)
-    gradient_accumulation: int = positive_int(1)
-    learning_rate: float = positive(2e-3)
-    min_learning_rate_fraction: float = fraction(0.0)
-    kernel_learning_rate: float = positive(1e-2)
-    warmup_steps: int = natural(20)
-    schedule: str = one_of("cosine", "cosine")
-    weight_decay: float = not_negative(0.1)
-    betas: tuple[float, float] = decay_rates((0.9, 0.95))
-    clip: float | None = positive(1.0)
-    precision: str = precisions()
-    compile: bool = False
-    log_every: int = positive_int(10)
-    evaluate_every: int = positive_int(50)
-    validation_batches: int = positive_int(8)
-    checkpoint_every: int = positive_int(200)
-    sample_characters: int = natural(2000)
-    tensorboard: bool = False
+    steps: PositiveInt = 600
+    """Updates of the whole run."""
+    warmup_steps: NonNegativeInt = 20
+    """Updates until the learning rate has risen to its highest."""
+    kernel_learning_rate: Positive | None = 1e-2
+    """`learning_rate` of kernels, banks, bandwidths and learned angles (null: the same); they never decay."""
+    evaluate_every: PositiveInt = 50
+    """Updates from one validation to the next."""
+    validation_batches: PositiveInt = 8
+    """Batches of windows in a validation, evenly spaced over the validation text."""
+    sample_characters: NonNegativeInt = 2000
+    """Length of the text that is generated at the end."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_pieces(self.batch_size, self.gradient_accumulation)
+    @model_validator(mode="after")
+    def _check_warmup(self) -> Self:
         if self.warmup_steps > self.steps:
-            raise InputError(
-                f"training.warmup_steps = {self.warmup_steps} is more than training.steps = {self.steps}"
-            )
+            accepted = f"at most training.steps = {self.steps}"
+            raise must_be("recipe key training.warmup_steps", accepted, self.warmup_steps)
+        return self
 
 
-@dataclass(frozen=True)
 class Recipe(BaseRecipe):
-    """A language model's run: task, name and seed as in every recipe, and three sections."""
+    """A language model's run.
 
-    sections: ClassVar[dict[str, type[Section]]] = {
-        "model": ModelRecipe,
-        "data": DataRecipe,
-        "training": TrainingRecipe,
-    }
-    task: str = one_of("text", "text")
-    model: ModelRecipe = field(default_factory=ModelRecipe)
-    data: DataRecipe = field(default_factory=DataRecipe)
-    training: TrainingRecipe = field(default_factory=TrainingRecipe)
+    >>> Recipe(training={"steps": 100}).training.steps
+    100
+    >>> Recipe.from_mapping({"model": {"varaint": "gpa"}})
+    Traceback (most recent call last):
+    nadaraya.errors.InputError: recipe key must be one of ... did you mean 'model.variant'?
+    """
+
+    task: Literal["text"] = "text"
+    """What is trained."""
+    model: ModelRecipe = Field(default_factory=ModelRecipe)
+    data: DataRecipe = Field(default_factory=DataRecipe)
+    training: TrainingRecipe = Field(default_factory=TrainingRecipe)
 
     @property
     def label(self) -> str:
@@ -135,18 +126,17 @@ class Recipe(BaseRecipe):
 
         from nadaraya.models import KernelGPTConfig, KernelGPTForCausalLM
 
-        plain = asdict(self.model)
+        plain = self.model.model_dump()
         extra, variant_options = plain.pop("extra"), plain.pop("variant_options")
         taken = {"self", "vocab_size", "max_position_embeddings", "variant_options", "kwargs", *plain}
         accepted = set(inspect.signature(KernelGPTConfig).parameters) - taken
         for name in extra:
             if name not in accepted:
-                raise unknown_name("model argument in model.extra", name, accepted)
-        if self.model.hidden_size % self.model.num_attention_heads:
-            raise InputError(
-                f"model.hidden_size = {self.model.hidden_size} does not divide into "
-                f"model.num_attention_heads = {self.model.num_attention_heads} heads of equal width"
-            )
+                raise unknown_name("key in model.extra", name, accepted)
+        heads = self.model.num_attention_heads
+        if self.model.hidden_size % heads:
+            accepted_width = f"a multiple of model.num_attention_heads = {heads}"
+            raise must_be("recipe key model.hidden_size", accepted_width, self.model.hidden_size)
         try:
             config = KernelGPTConfig(
                 vocab_size=vocab_size,
@@ -169,21 +159,33 @@ def read_mapping(mapping: Mapping[str, Any]) -> Recipe | ImageRecipe:
     Raises:
         InputError: an unknown task or key, or a value that is not accepted.
     """
-    task = mapping.get("task", "text")
-    if not isinstance(task, str) or task not in _RECIPES:
-        raise unknown_name("task", str(task), _RECIPES)
-    return _RECIPES[task].from_mapping(mapping)
+    return _class_of(mapping.get("task", "text")).from_mapping(mapping)
 
 
 def recipe_keys(task: str = "text") -> list[str]:
-    """Every dotted key of a task's recipes, in the order of the file."""
-    if task not in _RECIPES:
-        raise unknown_name("task", task, _RECIPES)
-    return _RECIPES[task].dotted_keys()
+    """Every dotted key of a task's recipes, in the order of the file.
+
+    >>> recipe_keys("text")[:4]
+    ['name', 'seed', 'task', 'model.hidden_size']
+    """
+    return _class_of(task).dotted_keys()
+
+
+def recipe_schema() -> dict[str, Any]:
+    """The JSON schema of recipe files of both tasks, for editors that check and complete YAML by one.
+
+    >>> sorted(recipe_schema()["$defs"]["TrainingRecipe"]["properties"])[:2]
+    ['batch_size', 'betas']
+    """
+    return TypeAdapter(Recipe | ImageRecipe).json_schema()
 
 
 def built_in_recipes() -> list[str]:
-    """Names of the recipes that come with the library."""
+    """Names of the recipes that come with the library.
+
+    >>> built_in_recipes()
+    ['cifar-cpu', 'deit', 'demo', 'dickens']
+    """
     folder = files("nadaraya.training") / "recipes"
     return sorted(item.name.removesuffix(".yaml") for item in folder.iterdir() if item.name.endswith(".yaml"))
 
@@ -209,6 +211,9 @@ def load_recipe(source: str | Path, overrides: Sequence[str] = ()) -> Recipe | I
 
     Raises:
         InputError: no such recipe, not YAML, an unknown key, or a value that is not accepted.
+
+    >>> load_recipe("demo", ["model.variant=gpa-mul", "training.learning_rate=1e-3"]).name
+    'demo-gpa-mul'
     """
     path = Path(source)
     if str(source) in built_in_recipes():
@@ -221,11 +226,10 @@ def load_recipe(source: str | Path, overrides: Sequence[str] = ()) -> Recipe | I
     elif path.suffix in (".yaml", ".yml"):
         raise InputError(f"no recipe file {path}")
     else:
-        raise unknown_name("recipe (not a file either)", str(source), built_in_recipes())
-    mapping = parse_yaml(text, str(source))
-    if not isinstance(mapping or {}, dict):
-        raise InputError(f"recipe {source}: accepted are keys and values, not a {type(mapping).__name__}")
-    mapping = mapping or {}
+        raise unknown_name("recipe, where it is no file,", str(source), built_in_recipes())
+    mapping = parse_yaml(text, str(source)) or {}
+    if not isinstance(mapping, dict):
+        raise must_be(f"recipe {source}", "keys and values", mapping)
     for override in overrides:
         _override(mapping, override)
     recipe = read_mapping(mapping)
@@ -234,10 +238,16 @@ def load_recipe(source: str | Path, overrides: Sequence[str] = ()) -> Recipe | I
     return recipe
 
 
+def _class_of(task: Any) -> type[Recipe] | type[ImageRecipe]:
+    if not isinstance(task, str) or task not in _RECIPES:
+        raise unknown_name("recipe key task", task, _RECIPES)
+    return _RECIPES[task]
+
+
 def _override(mapping: dict[str, Any], override: str) -> None:
     key, equals, text = override.partition("=")
     if not equals or not key:
-        raise InputError(f"override {override!r}: accepted is key=value, for example model.variant=gpa-mul")
+        raise must_be("override", "KEY=VALUE, for example model.variant=gpa-mul", override)
     *sections, last = key.strip().split(".")
     for section in sections:
         if not isinstance(mapping.get(section), dict):

@@ -18,7 +18,7 @@ from nadaraya.training.image_recipe import ImageRecipe
 from nadaraya.training.kernels import kernel_parameters
 from nadaraya.training.metrics import read_metrics
 from nadaraya.training.recipe import Recipe, read_mapping
-from nadaraya.training.sections import parse_yaml
+from nadaraya.training.schema import parse_yaml
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast

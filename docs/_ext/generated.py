@@ -1,0 +1,130 @@
+"""Pages made from the code itself, so that they cannot go stale: the verbs' help and the recipes' keys.
+
+The directives `{verb} bench vit` and `{recipe} nadaraya.training.Recipe` stand where the tables shall appear.
+"""
+
+import json
+from collections.abc import Iterator
+from importlib import import_module
+from typing import Any
+
+from docutils import nodes
+from sphinx.application import Sphinx
+from sphinx.util.docutils import SphinxDirective
+
+BOUNDS = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
+YAML_TYPES = {"object": "mapping", "array": "list", "string": "text", "boolean": "true or false"}
+
+
+class Verb(SphinxDirective):
+    """What `nadaraya VERB --help` says: purpose, usage, arguments and options."""
+
+    required_arguments = 1
+    final_argument_whitespace = True
+
+    def run(self) -> list[nodes.Node]:
+        return self.parse_text_to_nodes("\n".join(describe_verb(self.arguments[0].split())))
+
+
+class Recipe(SphinxDirective):
+    """The keys of a recipe class, one table per section: type or accepted values, default, meaning."""
+
+    required_arguments = 1
+
+    def run(self) -> list[nodes.Node]:
+        module, _, name = self.arguments[0].rpartition(".")
+        schema = getattr(import_module(module), name).model_json_schema()
+        return self.parse_text_to_nodes("\n".join(describe_recipe(schema)))
+
+
+def describe_verb(words: list[str]) -> Iterator[str]:
+    """Markdown of one verb, named by its words, e.g. ["bench", "vit"]."""
+    command, context = find_verb(words)
+    usage = " ".join(["nadaraya", *words, *command.collect_usage_pieces(context)])
+    yield from [command.help, "", "```text", usage, "```", ""]
+    records = [record for parameter in command.params if (record := parameter.get_help_record(context))]
+    if records:
+        yield from ["| argument or option | |", "|---|---|"]
+    for names, text in records:
+        yield f"| {_code(names)} | {_cell(text)} |"
+
+
+def find_verb(words: list[str]) -> tuple[Any, Any]:
+    """The command that some words name, and its context; no words name `nadaraya` itself."""
+    from typer.main import get_command
+
+    from nadaraya.cli.app import app
+
+    command: Any = get_command(app)
+    context = command.make_context("nadaraya", [], resilient_parsing=True)
+    for word in words:
+        command = command.get_command(context, word)
+        context = command.make_context(word, [], parent=context, resilient_parsing=True)
+    return command, context
+
+
+def verbs(words: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """The words of every verb, those of groups opened: ("train",), ("bench", "vit"), …"""
+    command, context = find_verb(list(words))
+    if not hasattr(command, "list_commands"):
+        yield words
+        return
+    for name in command.list_commands(context):
+        yield from verbs((*words, name))
+
+
+def describe_recipe(schema: dict[str, Any]) -> Iterator[str]:
+    """Markdown of a recipe's JSON schema: the keys at its top, then one table per section."""
+    sections = schema.get("$defs", {})
+    top = {key: field for key, field in schema["properties"].items() if _section(field) not in sections}
+    yield from _table("", top)
+    for name, field in schema["properties"].items():
+        if (title := _section(field)) in sections:
+            yield from ["", sections[title].get("description", "").split("\n\n")[0], ""]
+            yield from _table(f"{name}.", sections[title]["properties"])
+
+
+def _section(field: dict[str, Any]) -> str | None:
+    reference = field.get("$ref")
+    return reference.rpartition("/")[2] if reference else None
+
+
+def _table(prefix: str, fields: dict[str, dict[str, Any]]) -> Iterator[str]:
+    yield from ["| key | accepted | default | |", "|---|---|---|---|"]
+    for key, field in fields.items():
+        default = _code(json.dumps(field["default"], ensure_ascii=False)) if "default" in field else ""
+        meaning = _cell(field.get("description", ""))
+        yield f"| {_code(prefix + key)} | {_cell(accepted(field))} | {default} | {meaning} |"
+
+
+def accepted(field: dict[str, Any]) -> str:
+    """What a field of a JSON schema takes, in words: "number > 0 or null"."""
+    if "anyOf" in field:
+        return " or ".join(accepted(option) for option in field["anyOf"])
+    if "enum" in field or "const" in field:
+        return ", ".join(f"`{value}`" for value in field.get("enum", [field.get("const")]))
+    if "prefixItems" in field:
+        return f"[{', '.join(accepted(item) for item in field['prefixItems'])}]"
+    kind = field.get("type", "any value")
+    words = [YAML_TYPES.get(kind, kind)]
+    if kind == "array" and "items" in field:
+        words.append(f"of {accepted(field['items'])}")
+    words += [f"{sign} {field[bound]:g}" for bound, sign in BOUNDS.items() if bound in field]
+    return " ".join(words)
+
+
+def _code(text: str) -> str:
+    return f"`{text.replace('|', chr(92) + '|')}`"
+
+
+def _cell(text: str) -> str:
+    """Text as one cell: on one line, and with brackets and stars that Markdown would take for its own."""
+    for character in "\\|*<[":
+        text = text.replace(character, f"\\{character}")
+    return " ".join(text.split())
+
+
+def setup(app: Sphinx) -> dict[str, bool]:
+    app.add_directive("verb", Verb)
+    app.add_directive("recipe", Recipe)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,10 +1,10 @@
-"""The cache folder: where it is, that writes are whole, that changes are seen."""
+"""The cache folder: where it is, that changes of what it holds are seen."""
 
 from pathlib import Path
 
 import pytest
 
-from nadaraya.data.cache import cache_folder, is_intact, make_folder, read_manifest, store
+from nadaraya.data.cache import cache_folder, is_intact, read_manifest, store
 from nadaraya.errors import InputError
 
 
@@ -20,7 +20,7 @@ def test_own_variable_wins_over_xdg_and_xdg_over_home(monkeypatch: pytest.Monkey
 
 
 def test_stored_file_is_intact_until_one_byte_changes(tmp_path: Path) -> None:
-    store(tmp_path, "a.txt", b"some text", title="A")
+    store(tmp_path, "a.txt", "some text", title="A")
     assert is_intact(tmp_path, "a.txt")
     assert read_manifest(tmp_path)["a.txt"]["title"] == "A"
     (tmp_path / "a.txt").write_bytes(b"some tex.")
@@ -39,7 +39,8 @@ def test_damaged_manifest_is_bad_input_and_names_itself(tmp_path: Path, content:
         read_manifest(tmp_path)
 
 
-def test_folder_that_cannot_be_made_is_bad_input(tmp_path: Path) -> None:
+def test_folder_that_cannot_be_made_is_bad_input_and_holds_nothing(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
-    with pytest.raises(InputError, match="cannot create the folder"):
-        make_folder(tmp_path / "file" / "sub")
+    with pytest.raises(InputError, match=r"cannot write .*a\.txt: .*Not a directory"):
+        store(tmp_path / "file" / "sub", "a.txt", "text")
+    assert read_manifest(tmp_path / "file" / "sub") == {}

@@ -1,7 +1,9 @@
 """Corpora: the split loses nothing, files are read strictly, bad sources get one clear line."""
 
 import hashlib
+import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -24,7 +26,7 @@ def test_last_tenth_validates_by_default() -> None:
 
 @pytest.mark.parametrize("fraction", [0.0, 1.0, -0.1, float("nan")])
 def test_share_outside_zero_to_one_is_bad_input(fraction: float) -> None:
-    with pytest.raises(InputError, match="validation_fraction"):
+    with pytest.raises(InputError, match="validation_fraction must be more than 0 and less than 1, got"):
         Corpus("digits", "0123456789").split(fraction)
 
 
@@ -53,7 +55,7 @@ def test_embedded_corpus_is_large_wrapped_and_the_same_each_time() -> None:
 
 def test_limit_keeps_the_beginning() -> None:
     assert load_corpus("embedded", limit=1000).text == embedded_corpus().text[:1000]
-    with pytest.raises(InputError, match="limit is 0"):
+    with pytest.raises(InputError, match="limit must be at least 1 character, got 0"):
         load_corpus("embedded", limit=0)
 
 
@@ -77,9 +79,9 @@ def test_folder_joins_every_text_file_in_sorted_order(tmp_path: Path) -> None:
     [
         (b"", "holds no text"),
         (b" \n\n", "holds no text"),
-        (b"abc\0def", "bad.txt is binary: a NUL byte at offset 3"),
-        (b"caf\xe9\n", "bad.txt is not UTF-8: byte 0xe9 at offset 3"),
-        (b"\xef\xbb\xbfcaf\xe9\n", "bad.txt is not UTF-8: byte 0xe9 at offset 6"),
+        (b"abc\0def", "bad.txt must be plain text in UTF-8, got a NUL byte at offset 3: it is binary"),
+        (b"caf\xe9\n", "bad.txt must be plain text in UTF-8, got byte 0xe9 at offset 3"),
+        (b"\xef\xbb\xbfcaf\xe9\n", "bad.txt must be plain text in UTF-8, got byte 0xe9 at offset 6"),
     ],
 )
 def test_bad_file_is_named_with_the_place(tmp_path: Path, data: bytes, message: str) -> None:
@@ -91,7 +93,42 @@ def test_bad_file_is_named_with_the_place(tmp_path: Path, data: bytes, message: 
 def test_bad_file_inside_a_folder_is_named(tmp_path: Path) -> None:
     (tmp_path / "good.txt").write_text("fine")
     (tmp_path / "bad.txt").write_bytes(b"\0")
-    with pytest.raises(InputError, match=r"bad\.txt is binary"):
+    with pytest.raises(InputError, match=r"bad\.txt must be plain text"):
+        load_corpus(tmp_path)
+
+
+def test_linked_folders_are_read_and_unreadable_texts_are_named(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "a.txt").write_text("linked\n")
+    corpus = tmp_path / "corpus"
+    corpus.mkdir()
+    (corpus / "b").symlink_to(tmp_path / "elsewhere")
+    assert load_corpus(corpus).text == "linked\n"
+    (corpus / "b.txt").symlink_to(tmp_path / "absent")
+    with pytest.raises(InputError, match=r"cannot read .*b\.txt: No such file"):
+        load_corpus(corpus)
+
+
+def test_links_that_lead_to_a_folder_twice_are_named(tmp_path: Path) -> None:
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "a.txt").write_text("text")
+    (tmp_path / "sub" / "up").symlink_to(tmp_path)
+    with pytest.raises(InputError, match=r"sub/up links to .*, whose files would count twice"):
+        load_corpus(tmp_path)
+
+
+def test_folder_that_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "closed").mkdir()
+    (tmp_path / "a.txt").write_text("text")
+    scandir = os.scandir
+
+    def closed(path: str) -> Any:
+        if str(path).endswith("closed"):  # permissions do not stop the administrator, who may run the tests
+            raise PermissionError(13, "Permission denied", str(path))
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", closed)
+    with pytest.raises(InputError, match=r"cannot read .*closed: Permission denied"):
         load_corpus(tmp_path)
 
 

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from nadaraya.data import cache, fetch_dickens, gutenberg, load_corpus, read_dickens
+from nadaraya import files
+from nadaraya.data import fetch_dickens, gutenberg, load_corpus, read_dickens
 from nadaraya.data.gutenberg import DICKENS, strip_boilerplate
 from nadaraya.errors import InputError
 
@@ -89,11 +90,10 @@ def test_table_names_25_different_works() -> None:
 
 
 def test_books_are_fetched_stripped_and_joined_in_the_tables_order(library: Any, tmp_path: Path) -> None:
-    seen: list[int] = []
-    path = fetch(library, tmp_path, progress=lambda book, now, full: seen.append(book.ebook))
+    path = fetch(library, tmp_path)
     assert path.read_text() == "Book 580.\n\n\nBook 46.\n"
     assert read_dickens(tmp_path) == path.read_text()
-    assert set(seen) == {580, 46}
+    assert all(agent.startswith("nadaraya/") for agent in library.agents)
     assert {file.name for file in path.parent.iterdir()} == {
         "580.txt",
         "46.txt",
@@ -107,17 +107,46 @@ def test_second_call_asks_only_for_what_is_missing_or_changed(library: Any, tmp_
     (folder / "46.txt").write_text("tampered")
     library.requests.clear()
     fetch(library, tmp_path, books=[46, 580, 730])
-    assert [path for path, _ in library.requests] == ["/730/pg730.txt", "/46/pg46.txt"]
+    assert library.requests == ["/730/pg730.txt", "/46/pg46.txt"]
     assert read_dickens(tmp_path) == "Book 580.\n\n\nBook 730.\n\n\nBook 46.\n"
 
 
 def test_interrupted_fetch_keeps_what_it_has_and_goes_on(library: Any, tmp_path: Path) -> None:
-    library.faults = ["", "404"]
-    with pytest.raises(InputError, match=r"A Christmas Carol .*404.*; 1 books are in the cache"):
+    library.faults = ["", "404", "503"]
+    with pytest.raises(
+        InputError, match=r"A Christmas Carol .*503.*; 1 books are in the cache .*run it again"
+    ):
         fetch(library, tmp_path)
     library.requests.clear()
     fetch(library, tmp_path)
-    assert [path for path, _ in library.requests] == ["/46/pg46.txt"]
+    assert library.requests == ["/46/pg46.txt"]
+
+
+@pytest.mark.parametrize("fault", ["cut", "500", "429"])
+def test_broken_transfer_is_repeated_and_leaves_nothing(library: Any, tmp_path: Path, fault: str) -> None:
+    library.faults = [fault]
+    path = fetch(library, tmp_path, books=[580])
+    assert path.read_text() == "Book 580.\n"
+    assert library.requests == 2 * ["/580/pg580.txt"]
+
+
+def test_transfer_that_stays_broken_is_told_in_one_line(library: Any, tmp_path: Path) -> None:
+    library.faults = ["cut", "cut"]
+    with pytest.raises(InputError, match=r"The Pickwick Papers .*bytes read.* more expected") as caught:
+        fetch(library, tmp_path)
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "dickens").exists()
+
+
+def test_progress_is_a_bar_with_the_title(
+    library: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fetch(library, tmp_path, books=[46])
+    assert capsys.readouterr().err == ""
+    fetch(library, tmp_path, books=[580], progress=True)
+    shown = capsys.readouterr().err
+    assert "The Pickwick Papers: 100%" in shown
+    assert shown.count("\n") == 1
 
 
 def test_there_is_a_pause_between_requests_and_none_before_cached_books(
@@ -141,7 +170,7 @@ def test_page_that_is_no_book_is_refused_and_not_kept(library: Any, tmp_path: Pa
     library.files["/580/pg580.txt"] = b"<html>Are you a robot?</html>"
     with pytest.raises(InputError, match=r"pg580\.txt has no Project Gutenberg header"):
         fetch(library, tmp_path)
-    assert list((tmp_path / "dickens").iterdir()) == []
+    assert not (tmp_path / "dickens").exists()
 
 
 def test_offline_is_one_line_that_names_the_way_out(tmp_path: Path) -> None:
@@ -149,7 +178,7 @@ def test_offline_is_one_line_that_names_the_way_out(tmp_path: Path) -> None:
         taken.bind(("127.0.0.1", 0))
         base = f"http://127.0.0.1:{taken.getsockname()[1]}"
     with pytest.raises(InputError, match=r"127\.0\.0\.1: .*refused.*--from FOLDER") as caught:
-        fetch_dickens(tmp_path, mirrors=[base])
+        fetch_dickens(tmp_path, mirrors=[base], pause=0.0)
     assert "\n" not in str(caught.value)
 
 
@@ -161,7 +190,7 @@ def test_changed_file_is_named_when_the_corpus_is_read(
 ) -> None:
     folder = fetch(library, tmp_path).parent
     (folder / file).write_text("tampered")
-    with pytest.raises(InputError, match=rf"{file} \({title}\) .* does not match its checksum"):
+    with pytest.raises(InputError, match=rf"{file} \({title}\) .* does not match its digest"):
         read_dickens(tmp_path)
 
 
@@ -198,8 +227,8 @@ def test_full_disk_is_one_line_and_keeps_the_corpus(
     def fail(handle: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(cache.os, "fsync", fail)
-    with pytest.raises(InputError, match=r"cannot write into .*: No space left on device"):
+    monkeypatch.setattr(files.os, "fsync", fail)
+    with pytest.raises(InputError, match=r"cannot write .*730\.txt: the disk is full"):
         fetch(library, tmp_path, books=[730])
     assert read_dickens(tmp_path) == "Book 580.\n\n\nBook 46.\n"
 

@@ -1,12 +1,13 @@
 """`nadaraya data`: fetch corpora into the cache folder and show what is there."""
 
 import json
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from nadaraya.errors import InputError
+from nadaraya.errors import must_be
 
 data_app = typer.Typer(help="Fetch and list text corpora.", no_args_is_help=True)
 
@@ -28,24 +29,12 @@ def dickens(
 ) -> None:
     """Fetch the works of Charles Dickens from Project Gutenberg: slowly, resumably, checked."""
     from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 
     from nadaraya.data import cache_folder, fetch_dickens
-    from nadaraya.data.gutenberg import Book
 
     chosen = None if books is None else _ebook_numbers(books)
+    path = fetch_dickens(cache, source_folder=source_folder, books=chosen, progress=sys.stderr.isatty())
     console = Console(highlight=False, soft_wrap=True)
-    columns = TextColumn("{task.description:<40}"), BarColumn(), DownloadColumn()
-    screen = Console(stderr=True)
-    with Progress(*columns, console=screen, disable=not screen.is_terminal) as bars:
-        tasks: dict[Book, int] = {}
-
-        def show(book: Book, received: int, total: int | None) -> None:
-            if book not in tasks:
-                tasks[book] = bars.add_task(book.title, total=total)
-            bars.update(tasks[book], completed=received, total=total)  # type: ignore[arg-type]
-
-        path = fetch_dickens(cache, source_folder=source_folder, books=chosen, progress=show)
     console.print(f"corpus: {path} ({path.stat().st_size:,} bytes)")
     if cache is None or cache.resolve() == cache_folder().resolve():
         console.print("use it by name: nadaraya lags dickens")
@@ -58,7 +47,7 @@ def list_corpora(
     cache: CacheOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print figures as JSON.")] = False,
 ) -> None:
-    """Show the embedded corpus and what the cache holds, each file checked against its checksum."""
+    """Show the embedded corpus and what the cache holds, each file checked against its digest."""
     from nadaraya.data import cache_folder, embedded_corpus
     from nadaraya.data.cache import is_intact, read_manifest
 
@@ -99,4 +88,4 @@ def _ebook_numbers(books: str) -> list[int]:
     try:
         return [int(number) for number in books.split(",") if number.strip()]
     except ValueError:
-        raise InputError(f"--books is {books!r}; accepted are ebook numbers such as 580,730") from None
+        raise must_be("--books", "ebook numbers such as 580,730", books) from None

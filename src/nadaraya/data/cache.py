@@ -1,4 +1,4 @@
-"""The cache folder for fetched corpora, and the manifest that records checksums."""
+"""The cache folder for fetched data, and the manifest of a corpus in it: what it holds, with digests."""
 
 import hashlib
 import json
@@ -13,10 +13,17 @@ MANIFEST = "manifest.json"
 
 
 def cache_folder() -> Path:
-    """The folder fetched corpora live in.
+    """The folder that fetched data live in.
 
     Returns:
         `$NADARAYA_CACHE`, else `$XDG_CACHE_HOME/nadaraya`, else `~/.cache/nadaraya`; it need not exist yet.
+
+    >>> import os
+    >>> from nadaraya.data import cache_folder
+    >>> os.environ["NADARAYA_CACHE"] = "corpora"
+    >>> cache_folder().name
+    'corpora'
+    >>> del os.environ["NADARAYA_CACHE"]
     """
     if own := os.environ.get("NADARAYA_CACHE"):
         return Path(own).expanduser()
@@ -24,35 +31,11 @@ def cache_folder() -> Path:
     return (Path(base).expanduser() if base else Path.home() / ".cache") / "nadaraya"
 
 
-def make_folder(folder: Path) -> Path:
-    """Create a folder and its parents.
-
-    Args:
-        folder: where; existing folders are left as they are.
-
-    Returns:
-        The folder.
-
-    Raises:
-        InputError: when it cannot be created.
-    """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"cannot create the folder {folder}: {error.strerror}") from error
-    return folder
-
-
-def sha256(data: bytes) -> str:
-    """The SHA-256 digest of some bytes, as 64 hexadecimal digits."""
-    return hashlib.sha256(data).hexdigest()
-
-
 def read_manifest(folder: Path) -> dict[str, dict[str, Any]]:
-    """What a cache folder says it holds.
+    """What a corpus folder of the cache says it holds.
 
     Args:
-        folder: a corpus folder inside the cache.
+        folder: the corpus folder.
 
     Returns:
         File name to record, each with at least `sha256`; empty when nothing was ever stored.
@@ -64,35 +47,41 @@ def read_manifest(folder: Path) -> dict[str, dict[str, Any]]:
     try:
         files = json.loads(path.read_bytes())["files"]
         if not all("sha256" in record for record in files.values()):
-            raise ValueError("a record has no checksum")
-    except FileNotFoundError:
+            raise ValueError("a record has no digest")
+    except (FileNotFoundError, NotADirectoryError):
         return {}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(f"{path} is damaged ({error}): delete it and fetch the corpus again") from error
     return files
 
 
-def store(folder: Path, name: str, data: bytes, **record: Any) -> None:
-    """Put a file into a corpus folder and its checksum into the manifest.
+def store(folder: Path, name: str, text: str, **record: Any) -> None:
+    """Put a text into a corpus folder and its digest into the manifest, each complete or not at all.
 
     Args:
-        folder: a corpus folder inside the cache.
+        folder: the corpus folder; made when absent.
         name: file name inside it.
-        data: the whole content.
-        **record: facts to keep beside the checksum.
+        text: the whole content.
+        **record: facts to keep beside the digest.
+
+    Raises:
+        WriteFailed: it cannot be written.
     """
+    data = text.encode()
     write_file(folder / name, data)
     files = read_manifest(folder)
-    files[name] = {**record, "bytes": len(data), "sha256": sha256(data)}
-    write_file(folder / MANIFEST, json.dumps({"files": files}, indent=1).encode())
+    files[name] = {**record, "bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+    write_file(folder / MANIFEST, json.dumps({"files": files}, indent=1))
 
 
 def is_intact(folder: Path, name: str) -> bool:
-    """Whether a file of a corpus folder is there and matches its checksum.
+    """Whether a file of a corpus folder is there and has the digest that was recorded.
 
     Args:
-        folder: a corpus folder inside the cache.
+        folder: the corpus folder.
         name: file name inside it.
     """
     record, path = read_manifest(folder).get(name), folder / name
-    return record is not None and path.is_file() and sha256(path.read_bytes()) == record["sha256"]
+    if record is None or not path.is_file():
+        return False
+    return hashlib.sha256(path.read_bytes()).hexdigest() == record["sha256"]

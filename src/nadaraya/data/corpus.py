@@ -1,18 +1,17 @@
 """Corpora: one text with a name, where it comes from, and its split into training and validation."""
 
+import hashlib
 import os
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from nadaraya.data.cache import sha256
 from nadaraya.data.gutenberg import read_dickens
-from nadaraya.data.textfile import PART_SEPARATOR, read_text
-from nadaraya.errors import InputError, unknown_name
+from nadaraya.data.textfile import PART_SEPARATOR, files_below, read_text
+from nadaraya.errors import InputError, must_be, unknown_name
 
 EMBEDDED = "embedded"
 DICKENS = "dickens"
-PATH = "the path of a text file or of a folder of .txt files"
 
 
 @dataclass(frozen=True)
@@ -22,6 +21,10 @@ class Corpus:
     Args:
         name: what to call it in tables and plots.
         text: all of it.
+
+    >>> from nadaraya.data import Corpus
+    >>> Corpus("digits", "0123456789").split(validation_fraction=0.2)
+    ('01234567', '89')
     """
 
     name: str
@@ -30,7 +33,7 @@ class Corpus:
     @cached_property
     def sha256(self) -> str:
         """SHA-256 of the text in UTF-8, 64 hexadecimal digits: two runs saw the same data when it agrees."""
-        return sha256(self.text.encode("utf-8"))
+        return hashlib.sha256(self.text.encode("utf-8")).hexdigest()
 
     @cached_property
     def num_bytes(self) -> int:
@@ -38,7 +41,7 @@ class Corpus:
         return len(self.text.encode("utf-8"))
 
     def split(self, validation_fraction: float = 0.1) -> tuple[str, str]:
-        """Cut the text once: the end validates, as in documents B and C.
+        """Cut the text once: the end validates, as in Bunks et al. (2025) and Gaussian Process Attention.
 
         Args:
             validation_fraction: share of the characters that validate, between 0 and 1, default 0.1.
@@ -50,9 +53,7 @@ class Corpus:
             InputError: when the share is not between 0 and 1 or leaves either part empty.
         """
         if not 0.0 < validation_fraction < 1.0:
-            raise InputError(
-                f"validation_fraction is {validation_fraction}; accepted is more than 0, less than 1"
-            )
+            raise must_be("validation_fraction", "more than 0 and less than 1", validation_fraction)
         cut = len(self.text) - round(len(self.text) * validation_fraction)
         if not 0 < cut < len(self.text):
             raise InputError(
@@ -69,6 +70,10 @@ def embedded_corpus() -> Corpus:
 
     Returns:
         The topics of `pydoc_data.topics` in sorted order, two blank lines between them.
+
+    >>> from nadaraya.data import embedded_corpus
+    >>> "assert" in embedded_corpus().text
+    True
     """
     from pydoc_data.topics import topics
 
@@ -88,10 +93,16 @@ def load_corpus(source: str | os.PathLike[str], *, limit: int | None = None) -> 
         The corpus.
 
     Raises:
-        InputError: when the path does not exist, holds no text, or is not UTF-8.
+        InputError: when the path does not exist, cannot be read, holds no text, or is not UTF-8.
+
+    >>> from pathlib import Path
+    >>> from nadaraya.data import load_corpus
+    >>> _ = Path("story.txt").write_text("Once upon a time.")
+    >>> load_corpus("story.txt", limit=4).text
+    'Once'
     """
     if limit is not None and limit < 1:
-        raise InputError(f"limit is {limit} characters; accepted is at least 1")
+        raise must_be("limit", "at least 1 character", limit)
     if source == EMBEDDED:
         corpus = embedded_corpus()
     elif source == DICKENS:
@@ -106,14 +117,14 @@ def load_corpus(source: str | os.PathLike[str], *, limit: int | None = None) -> 
 def _from_path(source: str | os.PathLike[str]) -> Corpus:
     path = Path(source)
     if path.is_dir():
-        files = sorted(file for file in path.rglob("*.txt") if file.is_file())
+        files = sorted(Path(file) for file in files_below(path) if file.endswith(".txt"))
         if not files:
             raise InputError(f"the folder {path} holds no .txt file")
-        return Corpus(
-            path.resolve().name, PART_SEPARATOR.join(read_text(file).strip("\n") for file in files) + "\n"
-        )
+        text = PART_SEPARATOR.join(read_text(file).strip("\n") for file in files)
+        return Corpus(path.resolve().name, text + "\n")
     if path.exists():
         return Corpus(path.stem, read_text(path))
     if path.name == str(source) and not path.suffix:
-        raise unknown_name("corpus", str(source), [EMBEDDED, DICKENS, PATH])
-    raise InputError(f"no such file or folder: {path}; accepted are {EMBEDDED}, {DICKENS} or {PATH}")
+        names = [EMBEDDED, DICKENS, "the path of a text file or of a folder of .txt files"]
+        raise unknown_name("corpus", str(source), names)
+    raise InputError(f"no such file or folder: {path}; the corpora with names are {EMBEDDED} and {DICKENS}")

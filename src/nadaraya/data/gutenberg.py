@@ -1,16 +1,17 @@
 """The works of Charles Dickens from Project Gutenberg: fetched politely, stripped, checked, cached."""
 
+import io
 import re
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
-from nadaraya.data.cache import cache_folder, is_intact, make_folder, read_manifest, store
-from nadaraya.data.download import DownloadError, discard, download
-from nadaraya.data.textfile import PART_SEPARATOR, decode_text, read_text
-from nadaraya.errors import InputError, unknown_name
+from nadaraya import __version__
+from nadaraya.data.cache import cache_folder, is_intact, read_manifest, store
+from nadaraya.data.textfile import PART_SEPARATOR, decode_text, files_below, read_text
+from nadaraya.errors import InputError, must_be, unknown_name
 
 
 class Book(NamedTuple):
@@ -21,7 +22,7 @@ class Book(NamedTuple):
     year: int
 
 
-# Novels by year, then the other works by year: the first eight are document C's 13 million characters.
+# Novels by year, then the other works by year: the first eight are the 13 million characters.
 DICKENS = (
     Book(580, "The Pickwick Papers", 1837),
     Book(730, "Oliver Twist", 1839),
@@ -56,6 +57,13 @@ PAUSE_SECONDS = 2.0
 CORPUS_FILE = "dickens.txt"
 AGAIN = "run `nadaraya data dickens`, or `nadaraya data dickens --from FOLDER` with files already there"
 
+_ROUNDS = 2  # how often each mirror is asked for a book
+_TIMEOUT_SECONDS = 30.0
+_HEADERS = {
+    "User-Agent": f"nadaraya/{__version__} (text corpus download, one request at a time)",
+    "Accept-Encoding": "identity",  # so that the announced length is that of the text
+}
+
 _START = re.compile(
     r"^[ \t]*\*{3}[ \t]*START OF (?:THE|THIS) PROJECT GUTENBERG E-?(?:BOOK|TEXT)[^*]{0,400}\*{3}[ \t]*$"
     r"|^[ \t]*\*END\*[ \t]*THE SMALL PRINT!.*\*END\*[ \t]*$",
@@ -69,9 +77,7 @@ _END = re.compile(
 _CREDITS = re.compile(
     r"\A(?:Produced by|E-?text prepared by|Transcribed (?:from|by))(?:.+\n)+\n*", re.IGNORECASE
 )
-_NAMES = (r"{}-0\.txt", r"pg{}\.txt(?:\.utf-?8)?", r"{}\.txt(?:\.utf-?8)?")
-
-Progress = Callable[[Book, int, int | None], None]
+_FILE_NAMES = (r"{}-0\.txt", r"pg{}\.txt(?:\.utf-?8)?", r"{}\.txt(?:\.utf-?8)?")
 
 
 def strip_boilerplate(text: str, name: str) -> str:
@@ -106,7 +112,7 @@ def fetch_dickens(
     *,
     source_folder: Path | None = None,
     books: Iterable[int] | None = None,
-    progress: Progress | None = None,
+    progress: bool = False,
     mirrors: Sequence[str] = MIRRORS,
     pause: float = PAUSE_SECONDS,
 ) -> Path:
@@ -120,8 +126,8 @@ def fetch_dickens(
             ebook number (580.txt, 580-0.txt, pg580.txt), or one prepared dickens.txt, taken whole when no
             `books` are named.
         books: ebook numbers, default all 25 works; the corpus holds these, in the table's order.
-        progress: called with the book, bytes so far and bytes in all (None when unknown).
-        mirrors: base addresses, tried in order; a book is at BASE/580/pg580.txt.
+        progress: whether to show a bar for each download on standard error, default no.
+        mirrors: base addresses, tried in turn; a book is at BASE/580/pg580.txt.
         pause: seconds between two requests, default 2.
 
     Returns:
@@ -130,31 +136,34 @@ def fetch_dickens(
     Raises:
         InputError: for an unknown ebook number, a file that is missing or is no Gutenberg text, or when the
             network cannot be reached or the cache cannot be written.
+
+    >>> from pathlib import Path
+    >>> from nadaraya.data import fetch_dickens
+    >>> _ = Path("dickens.txt").write_text("It was the best of times.")
+    >>> fetch_dickens(Path("cache"), source_folder=Path(".")).name
+    'dickens.txt'
     """
     folder = (cache or cache_folder()) / "dickens"
     chosen = _choose(books)
-    if source_folder is not None and not source_folder.is_dir():
+    if source_folder is None:
+        _download_missing(folder, chosen, progress, mirrors, pause)
+    elif not source_folder.is_dir():
         raise InputError(f"no such folder: {source_folder}")
-    make_folder(folder)
-    whole = source_folder / CORPUS_FILE if source_folder is not None and books is None else None
-    try:
-        if whole is not None and whole.is_file():
-            store(folder, CORPUS_FILE, read_text(whole).encode(), title="the corpus, taken whole", books=[])
-            return folder / CORPUS_FILE
-        if source_folder is None:
-            _download_books(folder, chosen, progress, mirrors, pause)
-        else:
-            _copy_books(folder, _find_books(source_folder, chosen), progress)
-        parts = [_read_checked(folder, f"{book.ebook}.txt", book.title).rstrip("\n") for book in chosen]
-        corpus = PART_SEPARATOR.join(parts) + "\n"
-        store(folder, CORPUS_FILE, corpus.encode(), title="the corpus", books=[book.ebook for book in chosen])
-    except OSError as error:
-        raise InputError(f"cannot write into {folder}: {error.strerror or error}") from error
+    elif books is None and (source_folder / CORPUS_FILE).is_file():
+        text = read_text(source_folder / CORPUS_FILE)
+        store(folder, CORPUS_FILE, text, title="the corpus, taken whole", books=[])
+        return folder / CORPUS_FILE
+    else:
+        for book, path in _find_books(source_folder, chosen):
+            _store_book(folder, book, read_text(path), path.name)
+    parts = [_read_checked(folder, f"{book.ebook}.txt", book.title).rstrip("\n") for book in chosen]
+    numbers = [book.ebook for book in chosen]
+    store(folder, CORPUS_FILE, PART_SEPARATOR.join(parts) + "\n", title="the corpus", books=numbers)
     return folder / CORPUS_FILE
 
 
 def read_dickens(cache: Path | None = None) -> str:
-    """The corpus that `fetch_dickens` made, every stored file checked against its checksum.
+    """The corpus that `fetch_dickens` made, every stored file checked against its digest.
 
     Args:
         cache: cache folder, default `cache_folder()`.
@@ -164,6 +173,13 @@ def read_dickens(cache: Path | None = None) -> str:
 
     Raises:
         InputError: when it was never fetched, or a file (named) has changed since.
+
+    >>> from pathlib import Path
+    >>> from nadaraya.data import fetch_dickens, read_dickens
+    >>> _ = Path("dickens.txt").write_text("It was the best of times.")
+    >>> _ = fetch_dickens(Path("cache"), source_folder=Path("."))
+    >>> read_dickens(Path("cache"))
+    'It was the best of times.'
     """
     folder = (cache or cache_folder()) / "dickens"
     files = read_manifest(folder)
@@ -181,87 +197,87 @@ def _choose(books: Iterable[int] | None) -> list[Book]:
     for ebook in sorted(wanted - {book.ebook for book in DICKENS}):
         raise unknown_name("ebook", str(ebook), (str(book.ebook) for book in DICKENS))
     if not wanted:
-        raise InputError("no book was named; accepted are ebook numbers such as 580,730")
+        raise must_be("books", "ebook numbers such as 580,730", [])
     return [book for book in DICKENS if book.ebook in wanted]
 
 
 def _find_books(source: Path, chosen: list[Book]) -> list[tuple[Book, Path]]:
-    paths = sorted(path for path in source.rglob("*") if path.is_file())
-    found = []
+    paths = sorted(map(Path, files_below(source)))
+    found, missing = [], []
     for book in chosen:
-        patterns = [re.compile(name.format(book.ebook), re.IGNORECASE) for name in _NAMES]
+        patterns = [re.compile(name.format(book.ebook), re.IGNORECASE) for name in _FILE_NAMES]
         matches = [path for pattern in patterns for path in paths if pattern.fullmatch(path.name)]
-        found.extend([(book, matches[0])] if matches else [])
-    missing = [book for book in chosen if book not in {have for have, _ in found}]
+        if matches:
+            found.append((book, matches[0]))
+        else:
+            missing.append(f"{book.ebook} ({book.title})")
     if missing:
-        names = ", ".join(f"{book.ebook} ({book.title})" for book in missing)
         raise InputError(
-            f"{source} lacks {len(missing)} of {len(chosen)} books: {names};"
+            f"{source} lacks {len(missing)} of {len(chosen)} books: {', '.join(missing)};"
             f" files are named like 580.txt, 580-0.txt or pg580.txt, or one prepared {CORPUS_FILE}"
         )
     return found
 
 
-def _copy_books(folder: Path, found: list[tuple[Book, Path]], progress: Progress | None) -> None:
-    for book, path in found:
-        _store_book(folder, book, read_text(path), path.name)
-        if progress:
-            size = path.stat().st_size
-            progress(book, size, size)
-
-
-def _download_books(
-    folder: Path, chosen: list[Book], progress: Progress | None, mirrors: Sequence[str], pause: float
+def _download_missing(
+    folder: Path, chosen: list[Book], progress: bool, mirrors: Sequence[str], pause: float
 ) -> None:
-    requested = False
-    for book in chosen:
-        if is_intact(folder, f"{book.ebook}.txt"):
-            size = (folder / f"{book.ebook}.txt").stat().st_size
-            if progress:
-                progress(book, size, size)
-            continue
-        if requested:
-            time.sleep(pause)
-        requested = True
-        _download_book(folder, book, progress, mirrors, pause)
-
-
-def _download_book(
-    folder: Path, book: Book, progress: Progress | None, mirrors: Sequence[str], pause: float
-) -> None:
-    part = folder / f"{book.ebook}.part"
-    failures = []
-    for number, mirror in enumerate(mirrors):
+    missing = [book for book in chosen if not is_intact(folder, f"{book.ebook}.txt")]
+    for number, book in enumerate(missing):
         if number:
             time.sleep(pause)
-        url = f"{mirror}/{book.ebook}/pg{book.ebook}.txt"
         try:
-            data = download(
-                url,
-                part,
-                wait=pause,
-                on_bytes=(lambda now, full: progress(book, now, full)) if progress else None,
-            )
-        except DownloadError as error:
-            failures.append(f"{urlsplit(url).hostname}: {error}")
-            continue
-        # Whatever came is either stored or useless: it must not be taken for the start of a later download.
-        discard(part)
-        _store_book(folder, book, decode_text(data, url), url)
-        return
-    stored = sum(is_intact(folder, f"{other.ebook}.txt") for other in DICKENS)
-    raise InputError(
-        f"cannot fetch {book.title} ({'; '.join(failures)}); {stored} books are in the cache {folder}:"
-        " run it again to go on, or use --from FOLDER with files already there"
-    )
+            address, data = _download(book, progress, mirrors, pause)
+        except ConnectionError as error:
+            stored = sum(is_intact(folder, f"{other.ebook}.txt") for other in DICKENS)
+            raise InputError(
+                f"cannot fetch {book.title} ({error}); {stored} books are in the cache {folder}:"
+                " run it again to go on, or use --from FOLDER with files already there"
+            ) from error
+        _store_book(folder, book, decode_text(data, address), address)
+
+
+def _download(book: Book, progress: bool, mirrors: Sequence[str], pause: float) -> tuple[str, bytes]:
+    """The address and the bytes of a book, from the first mirror that gives all of it.
+
+    Nothing of a broken transfer is kept: a book has two megabytes at most.
+
+    Raises:
+        ConnectionError: no mirror gives it.
+    """
+    from pooch import HTTPDownloader
+    from requests import RequestException
+    from tqdm import tqdm
+
+    failures: dict[str, str] = {}
+    for attempt, mirror in enumerate(_ROUNDS * tuple(mirrors)):
+        if attempt:
+            time.sleep(pause)
+        address, received = f"{mirror}/{book.ebook}/pg{book.ebook}.txt", io.BytesIO()
+        # A bar without a total is neither true nor false, which pooch asks before it sets the right one.
+        with tqdm(desc=book.title, total=1, unit="B", unit_scale=True, disable=not progress) as bar:
+            download = HTTPDownloader(bar, headers=_HEADERS, timeout=_TIMEOUT_SECONDS)
+            try:
+                download(address, received, None)
+                return address, received.getvalue()
+            except RequestException as error:
+                failures[mirror] = f"{urlsplit(mirror).hostname}: {_reason(error)}"
+    raise ConnectionError("; ".join(failures.values()))
+
+
+def _reason(error: Exception) -> str:
+    """The innermost cause of a failed request, which requests wraps in several others."""
+    while (cause := getattr(error, "reason", None) or error.__context__) and isinstance(cause, Exception):
+        error = cause
+    return " ".join(str(error).split())
 
 
 def _store_book(folder: Path, book: Book, text: str, source: str) -> None:
     body = strip_boilerplate(text, source)
-    store(folder, f"{book.ebook}.txt", body.encode(), ebook=book.ebook, title=book.title, source=source)
+    store(folder, f"{book.ebook}.txt", body, ebook=book.ebook, title=book.title, source=source)
 
 
 def _read_checked(folder: Path, name: str, title: str) -> str:
     if not is_intact(folder, name):
-        raise InputError(f"{name} ({title}) in {folder} is missing or does not match its checksum: {AGAIN}")
+        raise InputError(f"{name} ({title}) in {folder} is missing or does not match its digest: {AGAIN}")
     return (folder / name).read_bytes().decode()

@@ -1,11 +1,39 @@
-"""Text from files, strictly: UTF-8 or a clear refusal, line ends as newlines."""
+"""Files as they are found: every file below a folder, and text, strictly UTF-8, line ends as newlines."""
 
+import os
 from pathlib import Path
 
 from nadaraya.errors import InputError
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 PART_SEPARATOR = "\n\n\n"  # two blank lines between the texts that make one corpus
+
+
+def files_below(folder: Path) -> list[str]:
+    """Every file below a folder, however deep; links are followed.
+
+    Args:
+        folder: where to look.
+
+    Returns:
+        Paths that begin with `folder`, in no particular order.
+
+    Raises:
+        InputError: a folder cannot be read, or links lead to one folder twice (its files would count twice).
+    """
+
+    def refuse(error: OSError) -> None:
+        raise InputError(f"cannot read {error.filename}: {error.strerror}") from error
+
+    found: list[str] = []
+    first_path: dict[tuple[int, int], str] = {}
+    for place, _, names in os.walk(folder, followlinks=True, onerror=refuse):
+        state = os.stat(place)  # noqa: PTH116  (a million files: strings, not Paths)
+        first = first_path.setdefault((state.st_dev, state.st_ino), place)
+        if first != place:
+            raise InputError(f"{place} links to {first}, whose files would count twice: remove the link")
+        found += [os.path.join(place, name) for name in names]  # noqa: PTH118
+    return found
 
 
 def decode_text(data: bytes, name: str) -> str:
@@ -21,19 +49,17 @@ def decode_text(data: bytes, name: str) -> str:
     Raises:
         InputError: when the bytes hold a NUL or are not UTF-8; it names the byte offset.
     """
-    accepted = "accepted is plain text in UTF-8"
     nul = data.find(b"\0")
     if nul >= 0:
-        raise InputError(f"{name} is binary: a NUL byte at offset {nul}; {accepted}")
+        raise InputError(f"{name} must be plain text in UTF-8, got a NUL byte at offset {nul}: it is binary")
     body = data.removeprefix(BYTE_ORDER_MARK)
     try:
-        text = body.decode("utf-8")
+        return body.decode("utf-8").replace("\r\n", "\n")
     except UnicodeDecodeError as error:
         offset = error.start + len(data) - len(body)
         raise InputError(
-            f"{name} is not UTF-8: byte 0x{body[error.start]:02x} at offset {offset}; {accepted}"
+            f"{name} must be plain text in UTF-8, got byte 0x{body[error.start]:02x} at offset {offset}"
         ) from error
-    return text.replace("\r\n", "\n")
 
 
 def read_text(path: Path) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from nadaraya.data.cache import cache_folder, make_folder
+from nadaraya.data.cache import cache_folder
 from nadaraya.data.images.sources import EncodedImages, ImageSource, arrays_digest
 from nadaraya.errors import InputError, unknown_name
 
@@ -165,7 +165,7 @@ def read_torchvision(name: str) -> tuple[ImageSource, ImageSource, tuple[str, ..
 
     if name not in _TORCHVISION:
         raise unknown_name("torchvision data set", name, _TORCHVISION)
-    root = make_folder(cache_folder() / "torchvision")
+    root = cache_folder() / "torchvision"
     sources = []
     for train in (True, False):
         try:

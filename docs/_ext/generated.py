@@ -13,6 +13,7 @@ from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
 BOUNDS = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
+BOUNDS |= {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}  # behind a validator pydantic leaves its own words
 YAML_TYPES = {"object": "mapping", "array": "list", "string": "text", "boolean": "true or false"}
 
 
@@ -33,8 +34,8 @@ class Recipe(SphinxDirective):
 
     def run(self) -> list[nodes.Node]:
         module, _, name = self.arguments[0].rpartition(".")
-        schema = getattr(import_module(module), name).model_json_schema()
-        return self.parse_text_to_nodes("\n".join(describe_recipe(schema)))
+        recipe = getattr(import_module(module), name)
+        return self.parse_text_to_nodes("\n".join(describe_recipe(recipe)))
 
 
 def describe_verb(words: list[str]) -> Iterator[str]:
@@ -44,7 +45,7 @@ def describe_verb(words: list[str]) -> Iterator[str]:
     yield from [command.help, "", "```text", usage, "```", ""]
     records = [record for parameter in command.params if (record := parameter.get_help_record(context))]
     if records:
-        yield from ["| argument or option | |", "|---|---|"]
+        yield from ["| argument or option | meaning |", "|---|---|"]
     for names, text in records:
         yield f"| {_code(names)} | {_cell(text)} |"
 
@@ -73,26 +74,26 @@ def verbs(words: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
         yield from verbs((*words, name))
 
 
-def describe_recipe(schema: dict[str, Any]) -> Iterator[str]:
-    """Markdown of a recipe's JSON schema: the keys at its top, then one table per section."""
-    sections = schema.get("$defs", {})
-    top = {key: field for key, field in schema["properties"].items() if _section(field) not in sections}
-    yield from _table("", top)
-    for name, field in schema["properties"].items():
-        if (title := _section(field)) in sections:
-            yield from ["", sections[title].get("description", "").split("\n\n")[0], ""]
-            yield from _table(f"{name}.", sections[title]["properties"])
+def describe_recipe(recipe: Any) -> Iterator[str]:
+    """Markdown of a recipe class (pydantic): the keys at its top, then one table per section."""
+    schema, defaults = recipe.model_json_schema(), recipe().model_dump(mode="json")
+    sections = {
+        key: schema["$defs"][field["$ref"].rpartition("/")[2]]
+        for key, field in schema["properties"].items()
+        if "$ref" in field
+    }
+    top = {key: field for key, field in schema["properties"].items() if key not in sections}
+    yield from _table("", top, defaults)
+    for name, section in sections.items():
+        purpose = section.get("description", "").split("\n\n")[0]
+        yield from ["", f"`{name}`: {' '.join(purpose.split())}", ""]
+        yield from _table(f"{name}.", section["properties"], defaults[name])
 
 
-def _section(field: dict[str, Any]) -> str | None:
-    reference = field.get("$ref")
-    return reference.rpartition("/")[2] if reference else None
-
-
-def _table(prefix: str, fields: dict[str, dict[str, Any]]) -> Iterator[str]:
-    yield from ["| key | accepted | default | |", "|---|---|---|---|"]
+def _table(prefix: str, fields: dict[str, Any], defaults: dict[str, Any]) -> Iterator[str]:
+    yield from ["| key | accepted | default | meaning |", "|---|---|---|---|"]
     for key, field in fields.items():
-        default = _code(json.dumps(field["default"], ensure_ascii=False)) if "default" in field else ""
+        default = _code(json.dumps(defaults[key], ensure_ascii=False))
         meaning = _cell(field.get("description", ""))
         yield f"| {_code(prefix + key)} | {_cell(accepted(field))} | {default} | {meaning} |"
 

@@ -1,6 +1,7 @@
 """Docstrings as they are read in a terminal: bars and stars are characters, indented lines are formulas.
 
-The sources write |r| and (*batch, L) where reStructuredText would want escapes; this puts them in.
+The sources write |r| and (*batch, L) where reStructuredText would want escapes; this puts them in, and a
+heading above the first `>>>` of a docstring.
 """
 
 import re
@@ -22,9 +23,16 @@ def process(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: li
 
 
 def _quoted(lines: list[str]) -> Iterator[str]:
-    in_section = in_block = False
+    in_section = in_block = in_example = has_example = False
     previous = ""
     for line in lines:
+        in_example = bool(line) and (in_example or line.startswith(">>>"))
+        if in_example:
+            if not has_example:
+                yield from [".. rubric:: Example", ""]
+            has_example, in_section, in_block = True, False, False
+            yield line
+            continue
         indented = line.startswith("    ")
         if line and not indented:
             in_section, in_block = _SECTION.fullmatch(line) is not None, False

@@ -10,8 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nadaraya import InputError, kernel_attention
-from nadaraya.attention.arguments import check_arguments
-from nadaraya.attention.sdpa import why_not
 
 ON_GPU = os.environ.get("NADARAYA_TEST_DEVICE") == "cuda"
 # What "triton" computes, in its three dtypes, is tested in triton/.
@@ -285,12 +283,3 @@ def test_a_fast_backend_asked_for_by_name_says_why_it_cannot() -> None:
     q = torch.randn(1, 1, 4, 8)
     with pytest.raises(InputError, match="only the reference returns weights"):
         kernel_attention(q, q, q, backend="sdpa", return_weights=True)
-
-
-def test_why_not_is_none_for_an_ordinary_call() -> None:
-    q = torch.randn(1, 1, 4, 8)
-    args = check_arguments(
-        q, q, q, similarity="dot", scale=None, bandwidth=None, lag_logits=None, causal=True, window=None,
-        exclude_self=False, key_padding_mask=None, attn_mask=None, dropout_p=0.0, eps=0.0,
-    )  # fmt: skip
-    assert why_not(args) is None

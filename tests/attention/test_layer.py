@@ -1,4 +1,4 @@
-"""The layer: every variant is the operator on the tensors the documents name, and decodes as it trains."""
+"""The layer: every variant is the operator on the tensors that its paper names, and decodes as it trains."""
 
 from typing import Any
 
@@ -112,7 +112,7 @@ def test_shifted_layers_decode_as_they_train_and_cache_one_tensor(x: torch.Tenso
     assert not torch.allclose(full, unshifted)
 
 
-def test_rotated_values_are_the_literal_reading_of_document_d(x: torch.Tensor) -> None:
+def test_rotated_values_are_the_literal_reading_of_kundu_et_al(x: torch.Tensor) -> None:
     layer = make("gka", values="rotated")
     features = F.rms_norm(x.view(2, 12, HEADS, DIM // HEADS).transpose(1, 2), (DIM // HEADS,))
     rotated = layer.rotary(features)
@@ -133,8 +133,8 @@ def test_extra_parameters_of_the_papers_banks() -> None:
     def extra(variant: str) -> int:
         return sum(p.numel() for _, p in make(variant).kernel_parameters())
 
-    assert extra("gpa") == extra("gpa-rope") == 4 * 64 * HEADS  # document C: 4M a head
-    assert extra("gpa-mul") == 4 * 8 * HEADS  # document B
+    assert extra("gpa") == extra("gpa-rope") == 4 * 64 * HEADS  # 4 M per head
+    assert extra("gpa-mul") == 4 * 8 * HEADS
     assert extra("decay") == 2 * 8 * HEADS
     assert extra("gka") == HEADS
     assert extra("rope") == 0
@@ -218,28 +218,34 @@ def test_layers_built_in_inference_mode_compute() -> None:
 
 
 def test_a_padding_mask_of_another_length_is_refused(x: torch.Tensor) -> None:
-    with pytest.raises(InputError, match=r"must cover the 12 tokens so far, got shape \(2, 14\)"):
+    with pytest.raises(InputError, match=r"of shape \(batch, 12\), as many as tokens so far, got \(2, 14\)"):
         make("rope")(x, key_padding_mask=torch.zeros(2, 14, dtype=torch.bool))
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"num_heads": 5}, "width 32 is not a multiple of 5 heads"),
-        ({"num_kv_heads": 3}, "4 heads are not a multiple of 3"),
-        ({"num_kv_heads": 2, "projections": "o"}, "need projections 'qkvo'"),
+        ({"num_heads": 5}, "num_heads must be a divisor of dim = 32, got 5"),
+        ({"num_kv_heads": 3}, "num_kv_heads must be a divisor of num_heads = 4, got 3"),
+        ({"num_kv_heads": 2, "projections": "o"}, "projections must be 'qkvo' with num_kv_heads, got 'o'"),
         ({"projections": "qkv"}, "did you mean 'qkvo'"),
         ({"rotary": "statik"}, "did you mean 'static'"),
         ({"compose": "multiplied"}, "did you mean 'multiply'"),
         ({"values": "feature"}, "did you mean 'features'"),
-        ({"similarity": "gaussian", "bandwidth": -1.0}, "bandwidth must be positive and finite, got -1.0"),
+        (
+            {"similarity": "gaussian", "bandwidth": -1.0},
+            "bandwidth must be a positive finite number, got -1.0",
+        ),
         ({"bandwidth": 1.0}, "bandwidth belongs to similarity='gaussian'"),
         ({"shift": True}, "shift belongs to similarity='gaussian'"),
-        ({"eps": -0.5}, "eps must be zero or positive and finite, got -0.5"),
+        ({"eps": -0.5}, "eps must be a finite number of at least 0, got -0.5"),
         ({"window": 0}, "window must be a positive number of tokens or None, got 0"),
-        ({"dropout": 1.0}, r"must be in \[0, 1\), got 1.0"),
+        ({"dropout": 1.0}, r"must be a number in \[0, 1\), got 1.0"),
         ({"rotary": "static", "rotary_base": "10"}, "must be a finite number above 1, got '10'"),
-        ({"lag_kernel": KernelBank(3, 2)}, "serves 3 heads, the layer has 4"),
+        (
+            {"lag_kernel": KernelBank(3, 2)},
+            "lag_kernel must be a kernel shared by all heads or with one value for each of 4, got KernelBank",
+        ),
     ],
 )
 def test_bad_arguments_are_named(changes: dict[str, Any], message: str) -> None:
@@ -248,7 +254,7 @@ def test_bad_arguments_are_named(changes: dict[str, Any], message: str) -> None:
 
 
 def test_wrong_input_shape_is_named() -> None:
-    with pytest.raises(InputError, match=r"\(batch, tokens, 32\), got \(2, 12, 31\)"):
+    with pytest.raises(InputError, match=r"x must be of shape \(batch, tokens, 32\), got \(2, 12, 31\)"):
         make("rope")(torch.randn(2, 12, 31, dtype=torch.float64))
 
 

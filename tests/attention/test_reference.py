@@ -48,7 +48,7 @@ def test_gaussian_content_is_nadaraya_watson_regression(backend: str) -> None:
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_attention_is_multi_head_kernel_regression(backend: str) -> None:
-    """Document A: Σ_h U_h Σ_i W_v^h x_i K_h(x, x_i) / Σ_j K_h(x, x_j) with K_h = exp⟨W_q x, W_k x'⟩/√d."""
+    """Czyż (2024): Σ_h U_h Σ_i W_v^h x_i K_h(x, x_i) / Σ_j K_h(x, x_j) with K_h = exp⟨W_q x, W_k x'⟩/√d."""
     tokens, heads, width = normal(9, 6), 2, 4
     w_q, w_k, w_v = normal(heads, 6, width), normal(heads, 6, width), normal(heads, 6, width)
     u = normal(heads, width, 6)
@@ -100,7 +100,7 @@ def test_log_kernel_multiplies_the_weights(backend: str) -> None:
     torch.testing.assert_close(out[0, 0], (kappa / kappa.sum(1, keepdim=True)) @ v[0, 0])
 
 
-def test_document_a_kernel_is_the_gaussian_with_bandwidth_over_root_two() -> None:
+def test_the_kernel_of_czyz_is_the_gaussian_with_bandwidth_over_root_two() -> None:
     x, y = normal(8, 1), normal(8, 1)
     gram = GaussianWithoutHalf(torch.tensor(0.6, dtype=torch.float64)).matrix(x)
     out = kernel_attention(

@@ -49,7 +49,9 @@ def test_half_precision_rotates_in_float32() -> None:
     torch.testing.assert_close(rotated, RotaryEmbedding(8)(x.float(), 5000).bfloat16())
 
 
-@pytest.mark.parametrize(("arguments", "message"), [((7,), "even head width, got 7"), ((8, 1.0), "above 1")])
+@pytest.mark.parametrize(
+    ("arguments", "message"), [((7,), "head_dim must be even .* got 7"), ((8, 1.0), "above 1")]
+)
 def test_bad_arguments(arguments: tuple, message: str) -> None:
     with pytest.raises(InputError, match=message):
         RotaryEmbedding(*arguments)

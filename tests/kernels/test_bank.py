@@ -103,9 +103,9 @@ def test_reset_brings_the_start_back():
 
 
 def test_bad_requests():
-    with pytest.raises(InputError, match="num_terms is 0"):
+    with pytest.raises(InputError, match="num_terms must be a whole number of at least 1, got 0"):
         KernelBank(2, 0)
-    with pytest.raises(InputError, match=r"num_heads is 2\.0"):
+    with pytest.raises(InputError, match=r"num_heads must be .* got 2\.0"):
         KernelBank(2.0, 4)
     with pytest.raises(InputError, match="did you mean 'geometric'"):
         KernelBank(2, 4, init="geometrc")

@@ -30,9 +30,12 @@ def test_rows_and_columns_learn_apart() -> None:
 
 
 def test_bad_arguments_are_named() -> None:
-    with pytest.raises(InputError, match="serves 2 heads, not 3"):
+    with pytest.raises(
+        InputError,
+        match="rows must be a kernel shared by all heads or with one value for each of 3, got Gaussian",
+    ):
         GridKernel(3, Gaussian(torch.ones(2)), Gaussian(1.0))
-    with pytest.raises(InputError, match="columns need a kernel"):
+    with pytest.raises(InputError, match="columns must be a kernel of its own where rows is one, got None"):
         GridKernel(3, Gaussian(1.0))
-    with pytest.raises(InputError, match="composition"):
+    with pytest.raises(InputError, match="compose must be one of"):
         GridKernel(3, Gaussian, compose="times")

@@ -22,7 +22,7 @@ def test_assigning_a_natural_value_keeps_the_parameter():
     bank.tau = torch.tensor([2.0, 4.0, 8.0])
     assert bank.log_tau is parameter
     torch.testing.assert_close(bank.tau, torch.tensor([[2.0, 4.0, 8.0]] * 2))
-    with pytest.raises(InputError, match="tau is -1"):
+    with pytest.raises(InputError, match="tau must be positive and finite, got -1"):
         bank.tau = -1.0
 
 
@@ -46,14 +46,16 @@ def test_one_head_shares_a_number_with_many():
 
 @pytest.mark.parametrize("value", [0.0, -2.0, float("nan"), float("inf"), torch.tensor([1.0, -3.0]), "wide"])
 def test_refused_values_are_named(value):
-    with pytest.raises(InputError, match=r"bandwidth is .*accepted are"):
+    with pytest.raises(InputError, match=r"bandwidth must be .*positive.*, got "):
         Gaussian(value)
 
 
 def test_refused_shapes_are_named():
-    with pytest.raises(InputError, match=r"shape \(2, 2\)"):
+    with pytest.raises(InputError, match=r"of shape \(heads,\), got \(2, 2\)"):
         Gaussian(torch.ones(2, 2))
-    with pytest.raises(InputError, match="length has 2 heads, sigma has 3"):
+    with pytest.raises(
+        InputError, match=r"numbers of heads must be equal, got \[\('length', 2\), \('sigma', 3\)\]"
+    ):
         ExponentialDecay(torch.ones(2), torch.ones(3))
 
 

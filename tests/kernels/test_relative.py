@@ -124,15 +124,15 @@ def test_reset_brings_a_start_back(kernel_class):
 
 
 def test_bad_requests():
-    with pytest.raises(InputError, match="num_heads is 0"):
+    with pytest.raises(InputError, match=r"num_heads must be .* got 0"):
         ALiBi(0)
     with pytest.raises(InputError, match="did you mean 'power'"):
         KERPLE(2, form="powr")
-    with pytest.raises(InputError, match="dim is 7"):
+    with pytest.raises(InputError, match="dim must be even, got 7"):
         Sandwich(2, dim=7)
-    with pytest.raises(InputError, match="num_buckets is 9"):
+    with pytest.raises(InputError, match="num_buckets must be even, got 9"):
         T5Buckets(2, num_buckets=9, bidirectional=True)
-    with pytest.raises(InputError, match="max_distance is 16"):
+    with pytest.raises(InputError, match="max_distance must be a whole number of at least 17, got 16"):
         T5Buckets(2, num_buckets=32, max_distance=16)
-    with pytest.raises(InputError, match="num_lags is -1"):
+    with pytest.raises(InputError, match=r"num_lags must be .* got -1"):
         FreeTable(2, -1)

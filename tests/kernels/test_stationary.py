@@ -143,5 +143,5 @@ def test_decay_falls_by_e_every_length():
 
 
 def test_matern_knows_three_smoothnesses():
-    with pytest.raises(InputError, match=r"nu is 2\.0: accepted are 0\.5, 1\.5, 2\.5"):
+    with pytest.raises(InputError, match=r"nu must be 0\.5, 1\.5 or 2\.5, got 2\.0"):
         Matern(1.0, nu=2.0)

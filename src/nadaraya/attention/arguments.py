@@ -11,14 +11,14 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from nadaraya.errors import InputError, unknown_name
+from nadaraya.errors import InputError, must_be, unknown_name
 
 Similarity = Literal["dot", "gaussian"]
 
 
 @dataclass(frozen=True)
 class AttentionArguments:
-    """One call of the operator, checked and normalised by `check_arguments`."""
+    """One call of the operator, checked and brought to one form by `kernel_attention`."""
 
     query: Tensor  # (B, H, Nq, d)
     key: Tensor  # (B, G, Nk, d)
@@ -64,61 +64,10 @@ class AttentionArguments:
         present = ~self.key_padding_mask[:, None, :, None]
         return torch.where(present, key, 0.0).sum(2, keepdim=True) / present.sum(2, keepdim=True).clamp(min=1)
 
-
-def check_arguments(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    *,
-    similarity: str,
-    scale: float | None,
-    bandwidth: float | Tensor | None,
-    lag_logits: Tensor | None,
-    causal: bool,
-    window: int | None,
-    exclude_self: bool,
-    key_padding_mask: Tensor | None,
-    attn_mask: Tensor | None,
-    dropout_p: float,
-    eps: float,
-) -> AttentionArguments:
-    """Check every argument of `kernel_attention` and bring it to the form that backends use.
-
-    Raises:
-        InputError: naming the first argument that cannot be used, its value and what is accepted.
-    """
-    if similarity not in get_args(Similarity):
-        raise unknown_name("similarity", similarity, get_args(Similarity))
-    _check_tensors(query, key, value)
-    check_options(window, dropout_p, eps)
-    if similarity == "gaussian":
-        if scale is not None:
-            raise InputError("scale belongs to similarity='dot'; the Gaussian takes bandwidth")
-        checked_bandwidth = _check_bandwidth(bandwidth, query)
-        checked_scale = 1.0
-    else:
-        if bandwidth is not None:
-            raise InputError("bandwidth belongs to similarity='gaussian'; the dot product takes scale")
-        checked_bandwidth = None
-        checked_scale = 1.0 / math.sqrt(max(query.shape[3], 1)) if scale is None else float(scale)
-        if not math.isfinite(checked_scale):
-            raise InputError(f"scale must be a finite number, got {scale}")
-    return AttentionArguments(
-        query=query,
-        key=key,
-        value=value,
-        similarity="gaussian" if similarity == "gaussian" else "dot",
-        scale=checked_scale,
-        bandwidth=checked_bandwidth,
-        lag_logits=_check_lag_logits(lag_logits, query, key),
-        causal=bool(causal),
-        window=window,
-        exclude_self=bool(exclude_self),
-        key_padding_mask=_check_key_padding_mask(key_padding_mask, key),
-        attn_mask=_check_attn_mask(attn_mask, query, key),
-        dropout_p=float(dropout_p),
-        eps=float(eps),
-    )
+    def mass_fraction(self, log_mass: Tensor) -> Tensor:
+        """Z / (Z + ε) for Z = Σ_j κ(i,j), (B, H, Nq, 1), from log Z (B, H, Nq)."""
+        nothing = log_mass == -torch.inf
+        return torch.sigmoid(log_mass.masked_fill(nothing, 0.0) - math.log(self.eps))[..., None]
 
 
 def check_options(window: int | None, dropout_p: float, eps: float) -> None:
@@ -128,109 +77,118 @@ def check_options(window: int | None, dropout_p: float, eps: float) -> None:
         InputError: naming the first that cannot be used and what is accepted.
     """
     if window is not None and (isinstance(window, bool) or not isinstance(window, int) or window < 1):
-        raise InputError(f"window must be a positive number of tokens or None, got {window!r}")
+        raise must_be("window", "a positive number of tokens or None", window)
     if not isinstance(dropout_p, (int, float)) or not 0.0 <= dropout_p < 1.0:
-        raise InputError(f"dropout_p must be in [0, 1), got {dropout_p!r}")
+        raise must_be("dropout_p", "a number in [0, 1)", dropout_p)
     if not isinstance(eps, (int, float)) or not 0.0 <= eps < math.inf:
-        raise InputError(f"eps must be zero or positive and finite, got {eps!r}")
+        raise must_be("eps", "a finite number of at least 0", eps)
 
 
-def _check_tensors(query: Tensor, key: Tensor, value: Tensor) -> None:
-    for name, tensor in (("query", query), ("key", key), ("value", value)):
+def check_tensors(query: Tensor, key: Tensor, value: Tensor) -> None:
+    """Check types, shapes, dtypes and devices of the three tensors."""
+    tensors = {"query": query, "key": key, "value": value}
+    for name, tensor in tensors.items():
         if not isinstance(tensor, Tensor):
-            raise InputError(f"{name} must be a torch tensor, got {type(tensor).__name__}")
+            raise must_be(name, "a torch tensor", type(tensor))
         if tensor.dim() != 4:
-            raise InputError(
-                f"{name} must have 4 dimensions (batch, heads, tokens, width), "
-                f"got shape {tuple(tensor.shape)}"
-            )
+            raise must_be(name, "of shape (batch, heads, tokens, width)", tuple(tensor.shape))
         if not tensor.is_floating_point():
-            raise InputError(f"{name} must be floating point, got {tensor.dtype}")
-    shapes = f"query {tuple(query.shape)}, key {tuple(key.shape)}, value {tuple(value.shape)}"
-    if not query.dtype == key.dtype == value.dtype:
-        raise InputError(
-            f"query, key and value must share a dtype, got {query.dtype}, {key.dtype}, {value.dtype}"
-        )
-    if not query.device == key.device == value.device:
-        raise InputError(
-            f"query, key and value must share a device, got {query.device}, {key.device}, {value.device}"
-        )
+            raise must_be(name, "floating point", tensor.dtype)
+    for attribute in ("dtype", "device"):
+        given = [getattr(tensor, attribute) for tensor in tensors.values()]
+        if len(set(given)) > 1:
+            raise must_be("query, key and value", f"of one {attribute}", given)
+    shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
     if key.shape[:3] != value.shape[:3]:
-        raise InputError(f"key and value must agree in batch, heads and tokens: {shapes}")
+        raise must_be("key and value", "equal in batch, heads and tokens", shapes)
     if query.shape[0] != key.shape[0] or query.shape[3] != key.shape[3]:
-        raise InputError(f"query and key must agree in batch and width: {shapes}")
+        raise must_be("query and key", "equal in batch and width", shapes)
     if key.shape[1] == 0 or query.shape[1] % key.shape[1]:
-        raise InputError(f"the heads of query must be a multiple of those of key: {shapes}")
+        raise must_be("number of heads of query", "a multiple of that of key", shapes)
 
 
-def _check_bandwidth(bandwidth: float | Tensor | None, query: Tensor) -> Tensor:
+def check_content(
+    similarity: str, scale: float | None, bandwidth: float | Tensor | None, query: Tensor
+) -> tuple[Similarity, float, Tensor | None]:
+    """Similarity, factor of the dot product (1.0 for the Gaussian) and bandwidth, (H,) or (1,) or None."""
+    if similarity == "gaussian":
+        if scale is not None:
+            raise InputError("scale belongs to similarity='dot'; the Gaussian takes bandwidth")
+        return "gaussian", 1.0, _checked_bandwidth(bandwidth, query)
+    if similarity != "dot":
+        raise unknown_name("similarity", similarity, get_args(Similarity))
+    if bandwidth is not None:
+        raise InputError("bandwidth belongs to similarity='gaussian'; the dot product takes scale")
+    factor = 1.0 / math.sqrt(max(query.shape[3], 1)) if scale is None else float(scale)
+    if not math.isfinite(factor):
+        raise must_be("scale", "a finite number", scale)
+    return "dot", factor, None
+
+
+def _checked_bandwidth(bandwidth: float | Tensor | None, query: Tensor) -> Tensor:
+    heads, accepted = query.shape[1], "a positive finite number or a tensor of them, one per head"
     if bandwidth is None:
-        raise InputError("similarity='gaussian' needs a bandwidth: a positive number, or one a head")
+        raise must_be("bandwidth", accepted, None)
     dtype = torch.promote_types(query.dtype, torch.float32)
     if isinstance(bandwidth, (int, float)):
         # Filled on the device: a copy from the host would wait for it.
         values = torch.full((), bandwidth, dtype=dtype, device=query.device)
     else:
         values = torch.as_tensor(bandwidth, device=query.device).to(dtype)
-    if values.dim() > 1 or values.numel() not in (1, query.shape[1]):
-        raise InputError(
-            f"bandwidth must be a number or have shape ({query.shape[1]},), got {tuple(values.shape)}"
-        )
+    if values.dim() > 1 or values.numel() not in (1, heads):
+        raise must_be("bandwidth", f"a number or of shape ({heads},)", tuple(values.shape))
     values = values.reshape(-1)
     # Reading values would stall a GPU and break a compiled graph; there a bad bandwidth shows as NaN.
     if not torch.compiler.is_compiling() and values.device.type == "cpu":
         bad = ~((values > 0) & values.isfinite())
         if bad.any():
-            raise InputError(f"bandwidth must be positive and finite, got {values[bad][0].item()}")
+            raise must_be("bandwidth", accepted, values[bad][0].item())
     return values
 
 
-def _check_lag_logits(lag_logits: Tensor | None, query: Tensor, key: Tensor) -> Tensor | None:
+def check_lag_logits(lag_logits: Tensor | None, query: Tensor, key: Tensor) -> Tensor | None:
+    """The table in its signed form, (H or 1, 2L − 1), float32 at least."""
     if lag_logits is None:
         return None
     num_heads, length = query.shape[1], max(query.shape[2], key.shape[2])
     shape = tuple(lag_logits.shape)
     if len(shape) != 2 or shape[0] not in (1, num_heads) or shape[1] not in (length, 2 * length - 1):
-        raise InputError(
-            f"lag_logits must have shape ({num_heads}, {length}) for lags |i - j| < {length}, "
-            f"or ({num_heads}, {2 * length - 1}) signed, got {shape}"
-        )
+        accepted = f"of shape ({num_heads}, {length}) by |i - j|, or ({num_heads}, {2 * length - 1}) by i - j"
+        raise must_be("lag_logits", accepted, shape)
     if not lag_logits.is_floating_point():
-        raise InputError(f"lag_logits must be floating point, got {lag_logits.dtype}")
+        raise must_be("lag_logits", "floating point", lag_logits.dtype)
     _check_device("lag_logits", lag_logits, query)
     # Tables stay in float32 at least: half precision would round long-lag logits away.
     table = lag_logits.to(torch.promote_types(query.dtype, torch.float32))
-    if shape[1] == length:
-        table = torch.cat((table[:, 1:].flip(1), table), dim=1)
-    return table
+    return torch.cat((table[:, 1:].flip(1), table), dim=1) if shape[1] == length else table
 
 
-def _check_key_padding_mask(mask: Tensor | None, key: Tensor) -> Tensor | None:
+def check_key_padding_mask(mask: Tensor | None, key: Tensor) -> Tensor | None:
+    """The mask as it is."""
     if mask is None:
         return None
     expected = (key.shape[0], key.shape[2])
     if mask.dtype != torch.bool or tuple(mask.shape) != expected:
-        raise InputError(
-            f"key_padding_mask must be bool of shape {expected}, True where a key is padding; "
-            f"got {mask.dtype} of shape {tuple(mask.shape)}"
-        )
+        accepted = f"of dtype torch.bool (True where a key is padding) and shape {expected}"
+        raise must_be("key_padding_mask", accepted, (mask.dtype, tuple(mask.shape)))
     _check_device("key_padding_mask", mask, key)
     return mask
 
 
-def _check_device(name: str, tensor: Tensor, query: Tensor) -> None:
-    if tensor.device != query.device:
-        raise InputError(f"{name} must be on the device of the query, {query.device}, got {tensor.device}")
-
-
-def _check_attn_mask(mask: Tensor | None, query: Tensor, key: Tensor) -> Tensor | None:
+def check_attn_mask(mask: Tensor | None, query: Tensor, key: Tensor) -> Tensor | None:
+    """The mask with four dimensions."""
     if mask is None:
         return None
-    full = (query.shape[0], query.shape[1], query.shape[2], key.shape[2])
+    full = (*query.shape[:3], key.shape[2])
     if mask.dtype != torch.bool and not mask.is_floating_point():
-        raise InputError(f"attn_mask must be bool (True takes part) or floating point, got {mask.dtype}")
+        raise must_be("attn_mask", "of dtype torch.bool (True takes part) or floating point", mask.dtype)
     _check_device("attn_mask", mask, query)
     padded = (1,) * (4 - mask.dim()) + tuple(mask.shape)
     if len(padded) != 4 or any(size not in (1, want) for size, want in zip(padded, full, strict=True)):
-        raise InputError(f"attn_mask must broadcast to {full}, got shape {tuple(mask.shape)}")
+        raise must_be("attn_mask", f"broadcastable to {full}", tuple(mask.shape))
     return mask.reshape(padded)
+
+
+def _check_device(name: str, tensor: Tensor, query: Tensor) -> None:
+    if tensor.device != query.device:
+        raise must_be(name, f"on the device of the query, {query.device}", tensor.device)

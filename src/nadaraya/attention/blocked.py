@@ -1,6 +1,6 @@
 """Attention with a bias by lag in row blocks: O(N) memory, forward and backward, as PyTorch custom operators.
 
-The bias is given by diagonals: every pair with the same j − i has the same logit, so Nq + Nk − 1 numbers a
+The bias is given by diagonals: every pair with the same j − i has the same logit, so Nq + Nk − 1 numbers per
 head stand for the Nq × Nk bias. Inside a block the rows are taken in reverse order, which turns the Toeplitz
 bias into a Hankel one; that is a strided view of the diagonals and is never written out. Masks by lag are
 −inf entries. The gradient of the diagonals sums the score gradients of each block along its diagonals,
@@ -27,7 +27,7 @@ _FORWARD_ROWS = 256
 _FORWARD_ROWS_SHORT = 128
 _BACKWARD_ROWS = 128
 _BACKWARD_ROWS_SHORT = 64
-_SHORT = 512  # queries; up to so many, smaller blocks pay: a causal block computes its whole last square
+_SHORT = 512  # queries; below it smaller blocks pay: a causal block computes its whole last square
 # Scores in flight at once in the backward pass: 2 MiB of float32 each for the weights and their gradient.
 _BACKWARD_SCORES = 2**19
 
@@ -75,8 +75,8 @@ def _mask_rows(mask: Tensor, block: _Block, flip: bool = True) -> Tensor:
     return rows[..., block.keys] if mask.shape[3] > 1 else rows
 
 
-def _masked_bias(bias: Tensor | None, mask: Tensor, dtype: torch.dtype) -> Tensor:
-    """A block's bias with its part of the mask: True or 0 leaves a pair as it is."""
+def masked_bias(bias: Tensor | None, mask: Tensor, dtype: torch.dtype) -> Tensor:
+    """A bias with a mask of the same pairs: True or 0 leaves a pair as it is."""
     if mask.dtype != torch.bool:
         return mask.to(dtype) if bias is None else bias + mask
     unmasked = torch.zeros((), dtype=dtype, device=mask.device) if bias is None else bias
@@ -114,21 +114,16 @@ def blocked_attention(
         log-sum-exp of the scores (B, H, Nq) in float32 at least, −inf in such rows.
     """
     num_queries, num_keys = query.shape[2], key.shape[2]
+    dtype = torch.promote_types(query.dtype, torch.float32)
     if diagonals is None and query.device.type == "cpu" and query.numel() > 0 and num_keys > 0:
-        bias = (
-            None
-            if mask is None
-            else _masked_bias(None, mask, torch.promote_types(query.dtype, torch.float32))
-        )
+        bias = None if mask is None else masked_bias(None, mask, dtype)
         return fused_cpu.attend(query, key, value, scale, bias, key_bias, causal)
     out, lse = _empty_results(query, value)
     rows = _FORWARD_ROWS_SHORT if num_queries <= _SHORT else _FORWARD_ROWS
     for block in _blocks(num_queries, num_keys, rows, causal, window):
         bias = None if diagonals is None else block.hankel(diagonals, num_queries)
         if mask is not None:
-            bias = _masked_bias(
-                bias, _mask_rows(mask, block), torch.promote_types(query.dtype, torch.float32)
-            )
+            bias = masked_bias(bias, _mask_rows(mask, block), dtype)
         out_rows, lse_rows = _attend(
             query[:, :, block.rows].flip(2),
             key[:, :, block.keys],
@@ -200,13 +195,13 @@ def blocked_attention_backward(
     """
     fused = diagonals is None and not need_mask and query.device.type == "cpu" and scale != 0.0
     if fused and query.numel() > 0 and key.shape[2] > 0:
-        bias = None if mask is None else _masked_bias(None, mask, lse.dtype)
+        bias = None if mask is None else masked_bias(None, mask, lse.dtype)
         grad_query, grad_key, grad_value, grad_key_bias = fused_cpu.backward(
             grad_out, grad_lse, query, key, value, out, lse, scale, bias, key_bias, causal
         )
-        if not need_key_bias:
-            grad_key_bias = lse.new_zeros((0,))
-        return grad_query, grad_key, grad_value, lse.new_zeros((0,)), grad_key_bias, lse.new_zeros((0,))
+        empty = lse.new_zeros
+        grad_key_bias = grad_key_bias if need_key_bias else empty((0,))
+        return grad_query, grad_key, grad_value, empty((0,)), grad_key_bias, empty((0,))
     batch, heads, num_queries, width = query.shape
     num_keys = key.shape[2]
     dtype = lse.dtype
@@ -241,8 +236,7 @@ def blocked_attention_backward(
             elif causal:
                 _hide_future(weights)
             if mask is not None:
-                part = _part(mask, items, group)
-                weights = _masked_bias(weights, _mask_rows(part, block), dtype)
+                weights = masked_bias(weights, _mask_rows(_part(mask, items, group), block), dtype)
             weights.exp_()
             grad_scores = grad_rows @ value_columns[items, group, block.keys].transpose(-1, -2)
             grad_value[items, group, block.keys] += weights.transpose(-1, -2) @ grad_rows[..., :-1]
@@ -253,9 +247,9 @@ def blocked_attention_backward(
             else:
                 grad_scores *= weights
             if need_mask:
-                _add_reduced(
-                    _mask_rows(_part(grad_mask, items, group), block, flip=False), grad_scores.flip(2)
-                )
+                # Summed over the dimensions that the mask broadcasts.
+                part = _mask_rows(_part(grad_mask, items, group), block, flip=False)
+                part += grad_scores.flip(2).sum_to_size(part.shape)
             grad_query[items, group, block.rows] = (grad_scores @ keys[..., :width]).mul_(scale).flip(2)
             grad_key_columns[items, group, block.keys] += grad_scores.transpose(-1, -2) @ query_rows
     grad_key = grad_key_columns[..., :width]
@@ -269,11 +263,6 @@ def blocked_attention_backward(
         grad_key_bias,
         grad_mask,
     )
-
-
-def _add_reduced(total: Tensor, part: Tensor) -> None:
-    """Add a part to a view of the total, in place, summed over the dimensions that the total broadcasts."""
-    total += part.sum_to_size(total.shape)
 
 
 def _parts(batch: int, heads: int, scores: int) -> Iterator[tuple[slice, slice]]:
@@ -341,14 +330,12 @@ def _backward(ctx, grad_out, grad_lse):  # type: ignore[no-untyped-def]
     query, key, value, out, lse, diagonals, key_bias, mask = ctx.saved_tensors
     scale, causal, window = ctx.options
     need_diagonals, need_key_bias, need_mask = ctx.needs_input_grad[4:7]
-    grad_query, grad_key, grad_value, grad_diagonals, grad_key_bias, grad_mask = blocked_attention_backward(
+    *grads, grad_diagonals, grad_key_bias, grad_mask = blocked_attention_backward(
         grad_out, grad_lse, query, key, value, out, lse, scale, diagonals, key_bias, mask, causal, window,
         need_diagonals, need_key_bias, need_mask,
     )  # fmt: skip
     return (
-        grad_query,
-        grad_key,
-        grad_value,
+        *grads,
         None,
         grad_diagonals.sum_to_size(diagonals.shape) if need_diagonals else None,
         grad_key_bias.sum_to_size(key_bias.shape) if need_key_bias else None,

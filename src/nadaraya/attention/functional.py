@@ -1,30 +1,25 @@
 """`kernel_attention`: the contract of the operator, the argument checks and the choice of backend."""
 
-from collections.abc import Callable
 from contextlib import nullcontext
-from typing import Literal, NamedTuple, TypedDict, Unpack, overload
+from typing import Literal, TypedDict, Unpack, overload
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from nadaraya.attention import reference, sdpa, triton
-from nadaraya.attention.arguments import AttentionArguments, check_arguments
+from nadaraya.attention.arguments import (
+    AttentionArguments,
+    check_attn_mask,
+    check_content,
+    check_key_padding_mask,
+    check_lag_logits,
+    check_options,
+    check_tensors,
+)
 from nadaraya.errors import InputError, unknown_name
 
-
-class _Backend(NamedTuple):
-    """A way to compute the operator."""
-
-    why_not: Callable[[AttentionArguments], str | None]  # why it cannot do a call, None when it can
-    attention: Callable[[AttentionArguments], Tensor]
-    devices: frozenset[str] | None  # where "auto" may choose it; None, everywhere
-
-
-# Fastest first.
-_FAST_BACKENDS = {
-    "triton": _Backend(triton.why_not, triton.attention, frozenset({"cuda"})),
-    "sdpa": _Backend(sdpa.why_not, sdpa.attention, None),
-}
+_FAST_BACKENDS = ("triton", "sdpa")  # fastest first
 
 
 class AttentionOptions(TypedDict, total=False):
@@ -90,9 +85,10 @@ def kernel_attention(
         out_i = Σ_j κ(i,j) v_j / (Σ_j κ(i,j) + ε)
         log κ(i,j) = content(i,j) + position(i − j) + mask(i,j)
 
-    Content is q_i·k_j·scale, or −‖q_i − k_j‖² / (2σ_h²) (document D, equation 3); position is a table of
-    logits by lag (documents B and C, equation 6). Softmax attention, ALiBi, T5's bias, both forms of
-    Gaussian process attention, Gaussian kernel attention and kernel regression are all points of this form.
+    Content is q_i·k_j·scale, or −‖q_i − k_j‖² / (2σ_h²) (Kundu et al. (2026), eq. 3). Position is a relative
+    position bias by lag, log G in Bunks et al. (2025), eq. 6, and G in Gaussian Process Attention
+    (anonymous), eq. 6. Softmax attention, ALiBi, T5's bias, both forms of Gaussian process attention,
+    Gaussian kernel attention and kernel regression are special cases.
 
     Sequences of unequal length are aligned at their ends, as in decoding: query i is at position
     i + Nk − Nq. A row that may see no key gives zeros, never NaN.
@@ -105,21 +101,20 @@ def kernel_attention(
         scale: factor of the dot product; default 1/√d.
         bandwidth: σ of the Gaussian, in the units of the features: a positive number or a tensor of shape
             (H,); required for "gaussian". Differentiable.
-        lag_logits: (H, L) with one logit for each lag |i − j| = 0 … L − 1, or (H, 2L − 1) signed, entry
-            r + L − 1 for lag r = i − j; L = max(Nq, Nk). A first dimension of 1 serves all heads.
-            Differentiable. An additive kernel passes G (document C), a multiplied one log G (document B).
-        causal: keys at positions after the query's take no part.
-        window: only lags |i − j| < window take part; None for no limit.
-        exclude_self: leave-one-out, j ≠ i; a row with nothing left keeps itself.
+        lag_logits: relative position bias by lag: (H, L) with one logit for each lag |i − j| = 0 … L − 1, or
+            (H, 2L − 1) signed, entry r + L − 1 for lag r = i − j; L = max(Nq, Nk). A first dimension of 1
+            serves all heads. Differentiable.
+        causal: each query sees only keys at its own position and before.
+        window: each query sees only lags |i − j| < window; None for no limit.
+        exclude_self: leave-one-out, j ≠ i; a row with nothing else to see keeps itself.
         key_padding_mask: (B, Nk) bool, True where a key is padding, as in `torch.nn.MultiheadAttention`.
         attn_mask: broadcastable to (B, H, Nq, Nk), as in `scaled_dot_product_attention`: bool, True where
-            the pair takes part, or floating point, added to the logits.
+            the pair takes part, or floating point, added to the logits. Differentiable.
         dropout_p: probability of dropping a weight; the caller passes 0 in evaluation.
-        eps: ε in the denominator (document D, equation 4); default 0.
+        eps: ε in the denominator (Kundu et al. (2026), eq. 4); default 0.
         backend: "reference" (the definition, O(Nq·Nk) memory), "sdpa" (exact rewrites onto PyTorch's fused
-            attention, O(Nq + Nk) memory), "triton" (fused kernels for NVIDIA GPUs, O(Nq + Nk) memory), or
-            "auto", the fastest that can do the call. The fused kernels have no dropout and no attn_mask: such
-            calls take "sdpa" on a GPU too.
+            attention, O(Nq + Nk) memory), "triton" (fused kernels for NVIDIA GPUs, O(Nq + Nk) memory, no
+            dropout, no attn_mask), or "auto", the fastest that can do the call.
         return_weights: also return the weights; only the reference has them.
 
     Returns:
@@ -128,48 +123,67 @@ def kernel_attention(
 
     Raises:
         InputError: for arguments that do not fit, or a backend asked for by name that cannot do the call.
+
+    >>> import torch
+    >>> from nadaraya import kernel_attention
+    >>> x = torch.randn(1, 2, 5, 8)  # batch, heads, tokens, width
+    >>> decay = -0.5 * torch.arange(5.0)[None]  # one logit per lag, for all heads
+    >>> kernel_attention(x, x, x, similarity="gaussian", bandwidth=1.5, lag_logits=decay, causal=True).shape
+    torch.Size([1, 2, 5, 8])
     """
-    args = check_arguments(
-        query,
-        key,
-        value,
-        similarity=similarity,
-        scale=scale,
-        bandwidth=bandwidth,
-        lag_logits=lag_logits,
-        causal=causal,
+    check_tensors(query, key, value)
+    check_options(window, dropout_p, eps)
+    checked_similarity, factor, sigma = check_content(similarity, scale, bandwidth, query)
+    args = AttentionArguments(
+        query=query,
+        key=key,
+        value=value,
+        similarity=checked_similarity,
+        scale=factor,
+        bandwidth=sigma,
+        lag_logits=check_lag_logits(lag_logits, query, key),
+        causal=bool(causal),
         window=window,
-        exclude_self=exclude_self,
-        key_padding_mask=key_padding_mask,
-        attn_mask=attn_mask,
-        dropout_p=dropout_p,
-        eps=eps,
+        exclude_self=bool(exclude_self),
+        key_padding_mask=check_key_padding_mask(key_padding_mask, key),
+        attn_mask=check_attn_mask(attn_mask, query, key),
+        dropout_p=float(dropout_p),
+        eps=float(eps),
     )
     name = _choose_backend(backend, args, return_weights)
     device = query.device.type
     autocast = torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
     # Backends choose their own precision; autocast would take sums and tables out of float32.
     with torch.autocast(device, enabled=False) if autocast else nullcontext():
-        if name == "reference":
-            out, weights = reference.attention(args)
-            return (out, weights) if return_weights else out
-        return _FAST_BACKENDS[name].attention(args)
+        if name == "triton":
+            return triton.attention(args)
+        if name == "sdpa":
+            return sdpa.attention(args)
+        out, weights = reference.attention(args)
+        return (out, weights) if return_weights else out
 
 
 def _choose_backend(backend: str, args: AttentionArguments, return_weights: bool) -> str:
-    if backend not in ("auto", "reference", *_FAST_BACKENDS):
-        raise unknown_name("backend", backend, ("auto", "reference", *_FAST_BACKENDS))
-    if backend == "reference":
-        return backend
     if backend == "auto":
-        if return_weights:
-            return "reference"
-        device = args.query.device.type
-        for name, fast in _FAST_BACKENDS.items():
-            if (fast.devices is None or device in fast.devices) and fast.why_not(args) is None:
-                return name
-        return "reference"
-    reason = "only the reference returns weights" if return_weights else _FAST_BACKENDS[backend].why_not(args)
-    if reason is not None:
-        raise InputError(f"backend {backend!r} cannot do this call: {reason}")
+        on_gpu = args.query.device.type == "cuda"
+        candidates = [name for name in _FAST_BACKENDS if on_gpu or name != "triton"]
+        return next((n for n in candidates if _why_not(n, args, return_weights) is None), "reference")
+    if backend in _FAST_BACKENDS:
+        reason = _why_not(backend, args, return_weights)
+        if reason is not None:
+            raise InputError(f"backend {backend!r} cannot do this call: {reason}")
+    elif backend != "reference":
+        raise unknown_name("backend", backend, ("auto", "reference", *_FAST_BACKENDS))
     return backend
+
+
+def _why_not(backend: str, args: AttentionArguments, return_weights: bool) -> str | None:
+    """Why a fast backend cannot do a call, or None when it can."""
+    if return_weights:
+        return "only the reference returns weights"
+    # PyTorch would silently drop the forward tangents of custom operators: they must refuse such calls.
+    if not torch.compiler.is_compiling() and (
+        torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
+    ):
+        return "it has no rule for torch.func transforms and forward-mode differentiation"
+    return triton.why_not(args) if backend == "triton" else None

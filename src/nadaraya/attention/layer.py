@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -11,11 +11,18 @@ from torch import Tensor, nn
 from nadaraya.attention.arguments import check_options
 from nadaraya.attention.functional import AttentionOptions, kernel_attention
 from nadaraya.attention.rotary import RotaryEmbedding
-from nadaraya.errors import InputError, unknown_name
+from nadaraya.errors import InputError, must_be, unknown_name
 from nadaraya.kernels import Kernel
 from nadaraya.kernels.parameters import natural
 
-PROJECTIONS = ("qkvo", "qko", "vo", "o")
+_NAMED_CHOICES = {
+    "similarity": ("dot", "gaussian"),
+    "projections": ("qkvo", "qko", "vo", "o"),
+    "compose": ("add", "multiply"),
+    "values": ("features", "rotated"),
+    "bandwidths": ("head", "channel"),
+    "rotary": ("static", "learned"),  # or None
+}
 
 
 class KeyValueCache(Protocol):
@@ -30,34 +37,44 @@ class KeyValueCache(Protocol):
         ...
 
 
+class _KeptTable(NamedTuple):
+    """A table of lag logits, (H or 1, L) or signed (H or 1, 2L − 1), kept between tokens."""
+
+    state: list[tuple[int, int]]  # of the parameters that it was made from
+    num_lags: int  # L
+    logits: Tensor
+
+
 class KernelSelfAttention(nn.Module):
     """Self-attention as kernel regression of the tokens on themselves.
 
         y_i = W_O [Σ_j κ_h(i,j) v_j / (Σ_j κ_h(i,j) + ε)]_h
         log κ_h(i,j) = content_h(i,j) + b_h(i − j) + mask
 
-    Without W_Q, W_K or W_V the per-head slices of the input stand for queries, keys or values (document D,
-    equations 3–5; "value-less" attention keeps W_Q and W_K).
+    Without W_Q, W_K or W_V the per-head slices of the input serve as queries, keys or values (Kundu et al.
+    (2026), eq. 3–5; its value-less attention keeps W_Q and W_K).
 
     Args:
         dim: width D of the tokens.
-        num_heads: number of heads H; D must be a multiple of it.
+        num_heads: number of heads H, a divisor of D; the heads are d = D / H wide.
         causal: tokens see no later token; default False.
         window: tokens see only lags |i − j| < window; default None, no limit.
         num_kv_heads: number G of key and value heads, a divisor of H; default H. Needs all projections.
-        similarity: "dot" or "gaussian".
-        projections: which of W_Q, W_K, W_V, W_O exist: "qkvo", "qko", "vo" or "o".
-        lag_kernel: a Kernel for the lags with one value a head, or a function of num_heads that makes one.
-        compose: "multiply" (b = log G, document B) or "add" (b = G, document C).
-        rotary: None, "static" or "learned".
+        similarity: content of the logits, "dot" (default) or "gaussian".
+        projections: which of W_Q, W_K, W_V, W_O exist: "qkvo" (default), "qko", "vo" or "o".
+        lag_kernel: a Kernel of the lags, shared or with one value per head, or a function of num_heads that
+            makes one; it gives the relative position bias b.
+        compose: "multiply" (b = log G, Bunks et al. (2025), eq. 6; default) or "add" (b = G, Gaussian Process
+            Attention (anonymous), eq. 6).
+        rotary: rotary position embedding, None (default), "static" or "learned".
         rotary_base: see `RotaryEmbedding`.
-        exclude_self: leave-one-out regression, j ≠ i.
-        values: "features" or "rotated": whether features that serve as values without W_V carry the rotary
-            rotation (document D is read either way).
-        head_norm: root-mean-square normalisation of each head's queries and keys.
+        exclude_self: leave-one-out regression, j ≠ i; default False.
+        values: "features" (default) or "rotated": whether features that serve as values without W_V carry
+            the rotary rotation (Kundu et al. (2026) can be read either way).
+        head_norm: root-mean-square normalisation of each head's queries and keys; default False.
         bandwidth: initial σ of every head, in the units of the features; default d^(1/4), which makes the
             Gaussian of normalised features as sharp as a dot product over √d. Learned, stored as log σ.
-        bandwidths: "head", one σ a head (document D), or "channel", one for each channel of each head:
+        bandwidths: "head", one σ per head (Kundu et al. (2026); default), or "channel", one per channel:
             log κ = −Σ_c (x_ic − x_jc)² / (2σ_hc²). Channels are scaled before any rotation.
         shift: whether each head's Gaussian is centred at a learned displacement of its token, from δ = 0:
             κ = exp(−‖x_i + δ_h − x_j‖² / (2σ_h²)), so that κ(i,j) and κ(j,i) differ. Default False.
@@ -68,6 +85,12 @@ class KernelSelfAttention(nn.Module):
 
     Raises:
         InputError: arguments that do not fit together.
+
+    >>> import torch
+    >>> from nadaraya import KernelSelfAttention, variants
+    >>> layer = KernelSelfAttention(64, num_heads=4, causal=True, **variants.get("gpa-rope"))
+    >>> layer(torch.randn(2, 10, 64)).shape
+    torch.Size([2, 10, 64])
     """
 
     def __init__(
@@ -98,23 +121,15 @@ class KernelSelfAttention(nn.Module):
         super().__init__()
         num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
         if num_heads < 1 or dim < 1 or dim % num_heads:
-            raise InputError(f"width {dim} is not a multiple of {num_heads} heads")
+            raise must_be("num_heads", f"a divisor of dim = {dim}", num_heads)
         if num_kv_heads < 1 or num_heads % num_kv_heads:
-            raise InputError(f"{num_heads} heads are not a multiple of {num_kv_heads} key-value heads")
-        if projections not in PROJECTIONS:
-            raise unknown_name("projections", projections, PROJECTIONS)
+            raise must_be("num_kv_heads", f"a divisor of num_heads = {num_heads}", num_kv_heads)
+        chosen = (similarity, projections, compose, values, bandwidths, rotary or "static")
+        for (name, choices), choice in zip(_NAMED_CHOICES.items(), chosen, strict=True):
+            if choice not in choices:
+                raise unknown_name(name, choice, choices)
         if num_kv_heads != num_heads and projections != "qkvo":
-            raise InputError(f"grouped key-value heads need projections 'qkvo', got {projections!r}")
-        if rotary not in (None, "static", "learned"):
-            raise unknown_name("rotary", rotary, ("static", "learned"))
-        if values not in ("features", "rotated"):
-            raise unknown_name("values", values, ("features", "rotated"))
-        if compose not in ("add", "multiply"):
-            raise unknown_name("composition", compose, ("add", "multiply"))
-        if similarity not in ("dot", "gaussian"):
-            raise unknown_name("similarity", similarity, ("dot", "gaussian"))
-        if bandwidths not in ("head", "channel"):
-            raise unknown_name("bandwidths", bandwidths, ("head", "channel"))
+            raise must_be("projections", "'qkvo' with num_kv_heads", projections)
         if bandwidths == "channel" and values == "rotated":
             raise InputError("values='rotated' needs bandwidths='head': scaled channels are no values")
         check_options(window, dropout, eps)
@@ -136,14 +151,13 @@ class KernelSelfAttention(nn.Module):
         if lag_kernel is not None and not isinstance(lag_kernel, Kernel):
             lag_kernel = lag_kernel(num_heads)
         if lag_kernel is not None and tuple(lag_kernel.batch_shape) not in ((), (num_heads,)):
-            raise InputError(
-                f"the lag kernel serves {lag_kernel.batch_shape[0]} heads, the layer has {num_heads}"
-            )
+            accepted = f"a kernel shared by all heads or with one value for each of {num_heads}"
+            raise must_be("lag_kernel", accepted, lag_kernel)
         self.lag_kernel = lag_kernel
         if similarity == "gaussian":
             initial = self.head_dim**0.25 if bandwidth is None else float(bandwidth)
             if not 0.0 < initial < math.inf:
-                raise InputError(f"bandwidth must be positive and finite, got {bandwidth}")
+                raise must_be("bandwidth", "a positive finite number", bandwidth)
             shape = (num_heads,) if bandwidths == "head" else (num_heads, self.head_dim)
             self.log_bandwidth = nn.Parameter(torch.full(shape, math.log(initial)))
         else:
@@ -152,7 +166,7 @@ class KernelSelfAttention(nn.Module):
                 raise InputError(f"{name} belongs to similarity='gaussian'")
         self.shift = nn.Parameter(torch.zeros(num_heads, 1, self.head_dim)) if shift else None
         self.backend = "auto"
-        self._table: tuple[object, Tensor] | None = None
+        self._table: _KeptTable | None = None
 
     @property
     def bandwidth(self) -> Tensor:
@@ -160,9 +174,9 @@ class KernelSelfAttention(nn.Module):
         return natural(self.log_bandwidth)
 
     def kernel_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
-        """Names and values of what shapes the kernel: lag kernel, bandwidths, learned angles.
+        """Names and values of what shapes the kernel: lag kernel, bandwidths, shift, learned angles.
 
-        They are kept from weight decay and have a learning rate of their own.
+        They take no weight decay and have a learning rate of their own.
         """
         for name, parameter in self.named_parameters():
             if name.startswith("lag_kernel.") or name in ("log_bandwidth", "shift", "rotary.log_angle"):
@@ -183,13 +197,16 @@ class KernelSelfAttention(nn.Module):
         Args:
             x: (B, N, D); with a cache the newest N tokens.
             attn_mask: broadcastable to (B, H, N, Nk), bool (True takes part) or added to the logits.
-            is_causal: no later token is seen in this call, also where the layer is not causal.
+            is_causal: this call is causal even if the layer is not.
             key_padding_mask: (B, Nk) bool, True where a token is padding; Nk counts cached tokens too.
             cache: keys and values of earlier tokens; receives those of x.
             return_weights: also return the weights (B, H, N, Nk), by the O(N²) definition.
 
         Returns:
             (B, N, D), or with `return_weights` the pair of it and the weights.
+
+        Raises:
+            InputError: x or a mask of another shape.
         """
         decoding = cache is not None and cache.length() > 0
         query, key, value, key_padding_mask = self._heads(x, key_padding_mask, cache)
@@ -229,19 +246,17 @@ class KernelSelfAttention(nn.Module):
     ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
         """Queries (B, H, N, d), keys and values (B, G, Nk, d), positions applied; the mask cut to Nk."""
         if x.dim() != 3 or x.shape[2] != self.dim:
-            raise InputError(f"x must have shape (batch, tokens, {self.dim}), got {tuple(x.shape)}")
+            raise must_be("x", f"of shape (batch, tokens, {self.dim})", tuple(x.shape))
         seen = 0 if cache is None else cache.length()
-        if key_padding_mask is not None and key_padding_mask.shape[-1] != seen + x.shape[1]:
-            raise InputError(
-                f"key_padding_mask must cover the {seen + x.shape[1]} tokens so far, "
-                f"got shape {tuple(key_padding_mask.shape)}"
-            )
+        so_far = seen + x.shape[1]
+        if key_padding_mask is not None and key_padding_mask.shape[-1] != so_far:
+            accepted = f"of shape (batch, {so_far}), as many as tokens so far"
+            raise must_be("key_padding_mask", accepted, tuple(key_padding_mask.shape))
         device = x.device.type
         if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
             # Features that serve without a projection take the dtype that projections would give them.
             x = x.to(torch.get_autocast_dtype(device))
-        # Without projections the features serve as they are; one tensor is all that needs caching.
-        shared = self.projections == "o"
+        shared = self.projections == "o"  # the features are keys and values: one tensor is cached
         features = self._split(x, self.num_heads)
         query = features if self.q_proj is None else self._split(self.q_proj(x), self.num_heads)
         key = features if self.k_proj is None else self._split(self.k_proj(x), self.num_kv_heads)
@@ -258,25 +273,20 @@ class KernelSelfAttention(nn.Module):
         if shared and cache is not None and self.values == "features":
             # Cached as they are, before the rotation, so that the same tensor gives keys and values.
             value, _ = cache.update(key, key[..., :0])
-            query, key = self._rotate(query, seen), self._rotate(value, seen + x.shape[1] - value.shape[2])
+            query, key = self._rotate(query, seen), self._rotate(value, so_far - value.shape[2])
         else:
             same = key is query
             query = self._rotate(query, seen)
             key = query if same else self._rotate(key, seen)
             if self.v_proj is None and self.values == "rotated":
                 value = key if shared else self._rotate(value, seen)
-            if cache is not None:
-                key, value = self._cached(cache, key, value, shared)
+            if cache is not None and shared:
+                key = value = cache.update(key, key[..., :0])[0]
+            elif cache is not None:
+                key, value = cache.update(key, value)
         if key_padding_mask is not None:
             key_padding_mask = key_padding_mask[:, -key.shape[2] :]
         return query, key, value, key_padding_mask
-
-    @staticmethod
-    def _cached(cache: KeyValueCache, key: Tensor, value: Tensor, shared: bool) -> tuple[Tensor, Tensor]:
-        if not shared:
-            return cache.update(key, value)
-        key, _ = cache.update(key, key[..., :0])
-        return key, key
 
     def _split(self, x: Tensor, num_heads: int) -> Tensor:
         return x.view(*x.shape[:2], num_heads, self.head_dim).transpose(1, 2)
@@ -291,6 +301,11 @@ class KernelSelfAttention(nn.Module):
         return x if self.rotary is None else self.rotary(x, first_position)
 
     def _lag_logits(self, num_lags: int, decoding: bool) -> Tensor | None:
+        """The relative position bias of lags up to num_lags − 1.
+
+        Decoding asks for a longer table at every token: without gradients, one with room to grow is kept
+        while the text and the parameters stay the same.
+        """
         if self.lag_kernel is None:
             return None
         if not decoding:
@@ -301,30 +316,19 @@ class KernelSelfAttention(nn.Module):
         tensors = (*self.lag_kernel.parameters(), *self.lag_kernel.buffers())
         if any(t.is_inference() for t in tensors):  # these do not say when they change
             return self._new_table(num_lags)
-        # Decoding asks for a longer table at every token: one is kept while text and parameters are the same.
         state = [(t.data_ptr(), t._version) for t in tensors]
-        if self._table is not None and self._table[0] == state and self._covers(self._table[1], num_lags):
-            return self._cut(self._table[1], num_lags)
-        table = self._new_table(1 << (num_lags - 1).bit_length())
-        self._table = (state, table)
-        return self._cut(table, num_lags)
+        if self._table is None or self._table.state != state or self._table.num_lags < num_lags:
+            longer = 1 << (num_lags - 1).bit_length()
+            self._table = _KeptTable(state, longer, self._new_table(longer))
+        if self.lag_kernel.symmetric or self.causal:
+            return self._table.logits[:, :num_lags]
+        past = self._table.num_lags - num_lags
+        return self._table.logits[:, past : past + 2 * num_lags - 1]
 
     def _new_table(self, num_lags: int) -> Tensor:
         assert self.lag_kernel is not None
         table = self.lag_kernel.lag_logits(num_lags, compose=self.compose, causal=self.causal)
         return table if table.dim() == 2 else table[None]
-
-    def _is_signed(self) -> bool:
-        return self.lag_kernel is not None and not (self.lag_kernel.symmetric or self.causal)
-
-    def _covers(self, table: Tensor, num_lags: int) -> bool:
-        return table.shape[1] >= (2 * num_lags - 1 if self._is_signed() else num_lags)
-
-    def _cut(self, table: Tensor, num_lags: int) -> Tensor:
-        if not self._is_signed():
-            return table[:, :num_lags]
-        middle = table.shape[1] // 2
-        return table[:, middle - num_lags + 1 : middle + num_lags]
 
     def extra_repr(self) -> str:
         return (

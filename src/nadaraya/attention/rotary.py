@@ -1,11 +1,11 @@
-"""Rotary position embedding: static angles (Su et al. 2021) and learned ones (document B, figure 2)."""
+"""Rotary position embedding: static angles (Su et al. 2021), learned ones (Bunks et al. (2025), fig. 2)."""
 
 import math
 
 import torch
 from torch import Tensor, nn
 
-from nadaraya.errors import InputError
+from nadaraya.errors import must_be
 
 
 class RotaryEmbedding(nn.Module):
@@ -18,7 +18,7 @@ class RotaryEmbedding(nn.Module):
     Args:
         head_dim: width d of a head, even.
         base: ratio of the slowest to the fastest wavelength; default 10,000.
-        learned: the angles θ are parameters (one set a layer), stored as logs; default static.
+        learned: whether the angles θ are parameters (one set per layer), stored as logs; default False.
 
     Raises:
         InputError: head_dim is odd, or base is not a finite number above 1.
@@ -27,9 +27,9 @@ class RotaryEmbedding(nn.Module):
     def __init__(self, head_dim: int, base: float = 10_000.0, learned: bool = False) -> None:
         super().__init__()
         if head_dim < 2 or head_dim % 2:
-            raise InputError(f"rotary positions need an even head width, got {head_dim}")
+            raise must_be("head_dim", "even with rotary positions", head_dim)
         if not isinstance(base, (int, float)) or not 1.0 < base < math.inf:
-            raise InputError(f"the rotary base must be a finite number above 1, got {base!r}")
+            raise must_be("rotary_base", "a finite number above 1", base)
         self.head_dim, self.base, self.learned = head_dim, base, learned
         if learned:
             self.log_angle = nn.Parameter(self._log_angles(None))

@@ -10,8 +10,6 @@ mean, which changes no distance. A bandwidth that is tiny against the spread of 
 such calls, and those with dropout, take row blocks of the definition instead.
 """
 
-import math
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -19,8 +17,7 @@ from torch.utils.checkpoint import checkpoint
 
 from nadaraya.attention import reference
 from nadaraya.attention.arguments import AttentionArguments
-from nadaraya.attention.blocked import blocked_attention
-from nadaraya.attention.transforms import is_transformed
+from nadaraya.attention.blocked import blocked_attention, masked_bias
 
 _DEFINITION_ROWS = 128
 _DENSE_MASK = 1024  # tokens: 4 MiB of float32
@@ -28,18 +25,11 @@ _DENSE_MASK = 1024  # tokens: 4 MiB of float32
 _LOGIT_TOLERANCE = 1e-3
 
 
-def why_not(args: AttentionArguments) -> str | None:
-    """Why this backend cannot do a call, or None when it can."""
-    if not torch.compiler.is_compiling() and is_transformed():
-        return "it has no rule for torch.func transforms and forward-mode differentiation"
-    return None
-
-
 def attention(args: AttentionArguments) -> Tensor:
     """`kernel_attention` in O(Nq + Nk) memory.
 
     Args:
-        args: the checked arguments; `why_not` must have returned None.
+        args: the checked arguments.
 
     Returns:
         (B, H, Nq, dv) in the dtype of the query.
@@ -60,10 +50,7 @@ def attention(args: AttentionArguments) -> Tensor:
     diagonals, window = _diagonals(args), args.window or 0
     if diagonals is not None and _masks_densely(args):
         hidden = _along_diagonals(diagonals, query.shape[2], key.shape[2])
-        if mask is None:
-            mask = hidden
-        else:
-            mask = torch.where(mask, hidden, -torch.inf) if mask.dtype == torch.bool else mask + hidden
+        mask = hidden if mask is None else masked_bias(hidden, mask, args.compute_dtype)
         diagonals, window = None, 0
     out, lse = blocked_attention(
         query, key, value, args.scale, diagonals, key_bias, mask, args.causal, window
@@ -71,7 +58,10 @@ def attention(args: AttentionArguments) -> Tensor:
     if args.exclude_self:
         out, lse = _keep_self_where_alone(args, query, key, value, key_bias, out, lse)
     if args.eps > 0.0:
-        out = out * _mass_fraction(args, query, lse).to(out.dtype)
+        log_mass = lse
+        if args.similarity == "gaussian":
+            log_mass = lse - 0.5 * query.square().sum(-1)  # −‖q_i‖²/(2σ²), which the softmax form left out
+        out = out * args.mass_fraction(log_mass).to(out.dtype)
     return out.to(args.query.dtype)
 
 
@@ -237,15 +227,6 @@ def _at_own_position(tensor: Tensor, args: AttentionArguments) -> Tensor:
     if args.offset >= 0:
         return tensor[:, :, args.offset :]
     return F.pad(tensor, (0, 0, -args.offset, 0))
-
-
-def _mass_fraction(args: AttentionArguments, query: Tensor, lse: Tensor) -> Tensor:
-    """Z / (Z + ε) with Z = Σ_j κ(i,j), (B, H, Nq, 1), from the log-sum-exp of the softmax form."""
-    log_mass = lse
-    if args.similarity == "gaussian":
-        log_mass = lse - 0.5 * query.square().sum(-1)  # −‖q_i‖²/(2σ²), which the softmax form left out
-    nothing = log_mass == -torch.inf
-    return torch.sigmoid(log_mass.masked_fill(nothing, 0.0) - math.log(args.eps))[..., None]
 
 
 def _definition_in_row_blocks(args: AttentionArguments) -> Tensor:

@@ -1,4 +1,4 @@
-"""Named variants: each is the keyword arguments that make `KernelSelfAttention` one model of the documents.
+"""Named variants: each is the keyword arguments that make `KernelSelfAttention` one published model.
 
 A variant never says causal or window: the model does. Options of a variant are the arguments of its function.
 """
@@ -8,8 +8,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from nadaraya.errors import InputError, unknown_name
+from nadaraya.errors import must_be, unknown_name
 from nadaraya.kernels import KERPLE, ALiBi, KernelBank, T5Buckets
+
+__all__ = ["describe", "get", "names", "options"]
 
 _VARIANTS: dict[str, Callable[..., dict[str, Any]]] = {}
 
@@ -19,33 +21,55 @@ def get(name: str, **options: Any) -> dict[str, Any]:
 
     Args:
         name: one of `names()`.
-        options: arguments of the variant's function, e.g. num_terms=16; defaults are the documents'.
+        options: options of the variant, e.g. num_terms=16; `options(name)` has them with their defaults.
 
     Returns:
         Keyword arguments for `KernelSelfAttention`.
 
     Raises:
         InputError: unknown variant, or an option that the variant does not have.
+
+    >>> from nadaraya import variants
+    >>> variants.get("gka", rotary=None)["similarity"]
+    'gaussian'
     """
     build = _build(name)
+    accepted = inspect.signature(build).parameters
     for option in options:
-        if option not in inspect.signature(build).parameters:
-            raise _unknown_option(name, option)
+        if not accepted:
+            raise must_be(f"options of variant {name!r}", "none", option)
+        if option not in accepted:
+            raise unknown_name(f"option of variant {name!r}", option, accepted)
     return build(**options)
 
 
 def names() -> list[str]:
-    """The names of all variants, in the order in which they are documented."""
+    """The names of all variants, in the order in which they are documented.
+
+    >>> from nadaraya import variants
+    >>> variants.names()[:3]
+    ['softmax', 'rope', 'learned-rope']
+    """
     return list(_VARIANTS)
 
 
 def describe(name: str) -> str:
-    """One line on what a variant is."""
+    """One line on what a variant is.
+
+    >>> from nadaraya import variants
+    >>> variants.describe("softmax")
+    'Dot-product attention without positions.'
+    """
     return (inspect.getdoc(_build(name)) or "").split("\n")[0]
 
 
 def options(name: str) -> dict[str, Any]:
-    """The options of a variant with their default values."""
+    """The options of a variant with their default values.
+
+    >>> from nadaraya import variants
+    >>> variants.options("gpa")
+    {'num_terms': 64, 'init': 'paper'}
+    """
     return {option: p.default for option, p in inspect.signature(_build(name)).parameters.items()}
 
 
@@ -53,13 +77,6 @@ def _build(name: str) -> Callable[..., dict[str, Any]]:
     if name not in _VARIANTS:
         raise unknown_name("variant", name, _VARIANTS)
     return _VARIANTS[name]
-
-
-def _unknown_option(name: str, option: str) -> InputError:
-    accepted = options(name)
-    if not accepted:
-        return InputError(f"variant {name!r} has no options, got {option!r}")
-    return unknown_name(f"option of variant {name!r}", option, accepted)
 
 
 def _variant(name: str) -> Callable[[Callable[..., dict[str, Any]]], Callable[..., dict[str, Any]]]:
@@ -82,37 +99,37 @@ def _softmax() -> dict[str, Any]:
 
 @_variant("rope")
 def _rope(rotary_base: float = 10_000.0) -> dict[str, Any]:
-    """Dot-product attention with rotary positions: the baseline of documents B and C."""
+    """Dot-product attention with rotary positions, the baseline of the papers."""
     return {"rotary": "static", "rotary_base": rotary_base}
 
 
 @_variant("learned-rope")
 def _learned_rope(rotary_base: float = 10_000.0) -> dict[str, Any]:
-    """Rotary positions whose angles are parameters (document B)."""
+    """Rotary positions whose angles are parameters (Bunks et al. (2025), fig. 2)."""
     return {"rotary": "learned", "rotary_base": rotary_base}
 
 
 @_variant("decay")
 def _decay(num_terms: int = 8, init: str = "geometric") -> dict[str, Any]:
-    """Multiplied by a bank of exponential decays, no other positions (document B)."""
+    """Multiplied by a bank of exponential decays, no other positions (Bunks et al. (2025), eq. 4)."""
     return {"lag_kernel": _bank(num_terms, init, periodic=False), "compose": "multiply"}
 
 
 @_variant("gpa-mul")
 def _gpa_mul(num_terms: int = 8, init: str = "geometric") -> dict[str, Any]:
-    """Multiplied by a bank of decaying periodic kernels, no other positions (document B, equation 6)."""
+    """Multiplied by a bank of decaying periodic kernels, no other positions (Bunks et al. (2025), eq. 6)."""
     return {"lag_kernel": _bank(num_terms, init), "compose": "multiply"}
 
 
 @_variant("gpa")
 def _gpa(num_terms: int = 64, init: str = "paper") -> dict[str, Any]:
-    """A bank of decaying periodic kernels added to the logits, no other positions (document C)."""
+    """A bank of decaying periodic kernels added to the logits, no other positions."""
     return {"lag_kernel": _bank(num_terms, init), "compose": "add"}
 
 
 @_variant("gpa-rope")
 def _gpa_rope(num_terms: int = 64, init: str = "paper", rotary_base: float = 10_000.0) -> dict[str, Any]:
-    """The added bank beside rotary positions (document C, equation 6)."""
+    """The added bank beside rotary positions (Gaussian Process Attention (anonymous), eq. 6)."""
     return {**_gpa(num_terms, init), **_rope(rotary_base)}
 
 
@@ -126,7 +143,7 @@ def _gpa_mul_loo(num_terms: int = 8, init: str = "geometric") -> dict[str, Any]:
 def _gka(
     rotary: str | None = "static", values: str = "features", head_norm: bool = True, eps: float = 0.0
 ) -> dict[str, Any]:
-    """Gaussian kernel attention without W_Q, W_K, W_V (document D).
+    """Gaussian kernel attention without W_Q, W_K, W_V (Kundu et al. (2026), eq. 3).
 
     Language models rotate and normalise the features; vision takes rotary=None, head_norm=False.
     """
@@ -152,7 +169,7 @@ def _gka_loo_bank(num_terms: int = 8, init: str = "geometric", head_norm: bool =
 
 @_variant("vlt")
 def _vlt(rotary: str | None = None) -> dict[str, Any]:
-    """Value-less attention: W_Q and W_K kept, the features themselves are the values (document D)."""
+    """Value-less attention: W_Q and W_K kept, the features are the values (Kundu et al. (2026))."""
     return {"projections": "qko", "rotary": rotary}
 
 

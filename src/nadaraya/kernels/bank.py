@@ -2,40 +2,50 @@
 
 import math
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
 from nadaraya.errors import unknown_name
 from nadaraya.kernels.base import Kernel
-from nadaraya.kernels.parameters import Positive, count, describe
+from nadaraya.kernels.parameters import Positive, count
 
 
 class KernelBank(Kernel):
-    """G_h(r) = Σ_m σ² exp(−|r| / l) exp(−2 α² sin²(r / τ)), m = 1 … M (documents B and C).
+    """G_h(r) = Σ_m σ² exp(−|r| / l) exp(−2 α² sin²(r / τ)), m = 1 … M.
 
-    Each head h has its own M terms, so a bank adds 4 M numbers a head, or 2 M without the periodic factor.
+    The sum of products of Bunks et al. (2025), eq. 3–5, and Gaussian Process Attention (anonymous).
+
+    Each head h has its own M terms, so a bank adds 4 M numbers per head, or 2 M without the periodic factor.
     All heads start equal. On the line G is positive definite.
 
     Args:
         num_heads: H.
-        num_terms: M, terms a head.
+        num_terms: M, terms per head.
         periodic: whether terms have the periodic factor; without it G_h(r) = Σ_m σ² exp(−|r| / l), and the
             bank has no alpha and no tau. Default True.
         init: where the terms start. "geometric" (default): l from 1.5 to 200 tokens and τ from 2 to 64 tokens
             in equal ratios, log σ from 2 down to −2 in equal steps, α = 0.7; short lengths are the strongest.
             "grid": for lags between patches of an image, l from 1 to 32 and τ from 2 to 16 patches in equal
             ratios, log σ from 1 down to −1 in equal steps, α = 0.7.
-            "paper": τ evenly spaced from 4 to 192 tokens, α = 1, σ = 1, l = 150 tokens (document C); without
-            the periodic factor its terms are all the same and stay so. A single term takes the middle of
-            each range.
+            "paper": τ evenly spaced from 4 to 192 tokens, α = 1, σ = 1, l = 150 tokens (Gaussian Process
+            Attention (anonymous)); without the periodic factor its terms are all the same and stay so. A
+            single term takes the middle of each range.
 
     Attributes:
         alpha, tau, sigma, length: (H, M), α, τ (tokens), σ, l (tokens) in natural units; stored as logs.
 
     Raises:
         InputError: num_heads or num_terms is not a positive whole number, or init is unknown.
+
+    >>> from nadaraya.kernels import KernelBank
+    >>> bank = KernelBank(num_heads=4, num_terms=8)
+    >>> bank.length.shape, bank.lag_logits(num_lags=10).shape
+    (torch.Size([4, 8]), torch.Size([4, 10]))
     """
+
+    settings = ("num_heads", "num_terms", "periodic")
 
     alpha = Positive()
     tau = Positive()
@@ -47,7 +57,7 @@ class KernelBank(Kernel):
     ) -> None:
         super().__init__()
         if init not in _INITS:
-            raise unknown_name("bank init", init, _INITS)
+            raise unknown_name("init", init, _INITS)
         self.num_heads = count("num_heads", num_heads)
         self.num_terms = count("num_terms", num_terms)
         self.periodic = periodic
@@ -97,29 +107,16 @@ class KernelBank(Kernel):
         decay = torch.addcmul(2 * logs["log_sigma"] - alpha_squared, rate, r_L, value=-1)
         return torch.addcmul(decay, alpha_squared, torch.cos(frequency * r_L))
 
-    def extra_repr(self) -> str:
-        names = ("alpha", "tau", "sigma", "length") if self.periodic else ("sigma", "length")
-        ranges = [f"{name}={describe(getattr(self, name))}" for name in names]
-        return ", ".join(
-            [f"num_heads={self.num_heads}, num_terms={self.num_terms}, periodic={self.periodic}", *ranges]
-        )
 
-
-def _geometric(num_terms: int) -> dict[str, Tensor]:
+def _geometric(
+    num_terms: int, tau: tuple[float, float], log_sigma: float, length: tuple[float, float]
+) -> dict[str, Tensor]:
+    """τ and l in equal ratios between their ends, log σ from log_sigma down to −log_sigma, α = 0.7."""
     return {
         "log_alpha": torch.full((num_terms,), math.log(0.7)),
-        "log_tau": _evenly(math.log(2), math.log(64), num_terms),
-        "log_sigma": _evenly(2, -2, num_terms),
-        "log_length": _evenly(math.log(1.5), math.log(200), num_terms),
-    }
-
-
-def _grid(num_terms: int) -> dict[str, Tensor]:
-    return {
-        "log_alpha": torch.full((num_terms,), math.log(0.7)),
-        "log_tau": _evenly(math.log(2), math.log(16), num_terms),
-        "log_sigma": _evenly(1, -1, num_terms),
-        "log_length": _evenly(0, math.log(32), num_terms),
+        "log_tau": _evenly(math.log(tau[0]), math.log(tau[1]), num_terms),
+        "log_sigma": _evenly(log_sigma, -log_sigma, num_terms),
+        "log_length": _evenly(math.log(length[0]), math.log(length[1]), num_terms),
     }
 
 
@@ -137,7 +134,7 @@ def _evenly(first: float, last: float, num: int) -> Tensor:
 
 
 _INITS: dict[str, Callable[[int], dict[str, Tensor]]] = {
-    "geometric": _geometric,
-    "grid": _grid,
+    "geometric": partial(_geometric, tau=(2, 64), log_sigma=2, length=(1.5, 200)),
+    "grid": partial(_geometric, tau=(2, 16), log_sigma=1, length=(1, 32)),
     "paper": _paper,
 }

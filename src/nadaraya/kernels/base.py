@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch import Tensor, nn
 
-from nadaraya.errors import InputError, unknown_name
+from nadaraya.errors import must_be, unknown_name
 from nadaraya.kernels.parameters import Positive, at_least_float32, count, describe, log_of_positive, natural
 
 if TYPE_CHECKING:
@@ -33,18 +33,26 @@ class Kernel(nn.Module):
                 return -torch.log1p((r / self.natural("width", r)) ** 2)
 
     Args:
-        positive: positive parameters by name, each a number, or a tensor of shape (H,) with one value a
+        positive: positive parameters by name, each a number, or a tensor of shape (H,) with one value per
             head. They are copied and stored as `log_<name>`, float32 unless a float64 tensor is given.
 
     Attributes:
-        batch_shape: () for one kernel, (H,) for one kernel a head.
+        batch_shape: () for one kernel, (H,) for one kernel per head.
         symmetric: whether κ(−r) = κ(r); a kernel that is not tells the past (r > 0) from the future.
+        settings: names of the attributes, other than parameters, that its text shows.
 
     Raises:
         InputError: a parameter is not positive and finite, or parameters name different numbers of heads.
+
+    >>> import torch
+    >>> from nadaraya.kernels import Gaussian, Kernel, Periodic
+    >>> kernel = 2.0 * Gaussian(bandwidth=8.0) * Periodic(alpha=0.5, tau=3.0)
+    >>> isinstance(kernel, Kernel), kernel.lag_logits(num_lags=4).shape
+    (True, torch.Size([4]))
     """
 
     symmetric: bool = True
+    settings: tuple[str, ...] = ()
     batch_shape: torch.Size
 
     # NumPy scalars and arrays on the left of * then leave the product to __rmul__.
@@ -97,23 +105,21 @@ class Kernel(nn.Module):
             InputError: the points are not 1-D or 2-D, their dimensions differ, or the kernel is signed.
         """
         if not self.symmetric:
-            raise InputError(f"{type(self).__name__} tells r from −r; a Gram matrix needs a symmetric kernel")
+            raise must_be("kernel of a Gram matrix", "symmetric", self)
         x = _points("x", x)
         z = x if z is None else _points("z", torch.as_tensor(z, device=x.device))
         if x.shape[1] != z.shape[1]:
-            raise InputError(
-                f"x has points of dimension {x.shape[1]}, z of dimension {z.shape[1]}: they must agree"
-            )
+            raise must_be("points of x and z", "of one dimension", (x.shape[1], z.shape[1]))
         dtype = at_least_float32(x, z, *self.parameters(), *self.buffers())
         return self(torch.cdist(x.to(dtype), z.to(dtype), compute_mode="donot_use_mm_for_euclid_dist"))
 
     def lag_logits(self, num_lags: int, compose: str = "multiply", causal: bool = False) -> Tensor:
-        """The table that attention adds to its logits, one number a lag.
+        """The relative position bias by lag that attention adds to its logits.
 
         Args:
             num_lags: number of lags L, including lag 0.
-            compose: "multiply" gives log κ, so that κ multiplies the attention weights (document B);
-                "add" gives κ itself (document C).
+            compose: "multiply" gives log κ, so that κ multiplies the attention weights (Bunks et al. (2025),
+                eq. 6; default); "add" gives κ itself (Gaussian Process Attention (anonymous), eq. 6).
             causal: the future is never looked at; a signed kernel then gives the past only. Default False.
 
         Returns:
@@ -130,10 +136,10 @@ class Kernel(nn.Module):
             return self.log(lags)
         if compose == "add":
             return self(lags)
-        raise unknown_name("composition", compose, ("add", "multiply"))
+        raise unknown_name("compose", compose, ("add", "multiply"))
 
     def draw(self, ax: "Axes | None" = None, lags: Tensor | None = None) -> "Axes":
-        """Plots κ against r, one line a head (needs matplotlib).
+        """Plots κ against r, one line per head (needs matplotlib).
 
         Args:
             ax: where to draw; default a new figure.
@@ -150,7 +156,7 @@ class Kernel(nn.Module):
         if lags is None:
             lags = torch.arange(0 if self.symmetric else -128, 129)
         if lags.ndim != 1:
-            raise InputError(f"lags has shape {tuple(lags.shape)}: draw takes a one-dimensional tensor")
+            raise must_be("lags", "one-dimensional", tuple(lags.shape))
         if ax is None:
             ax = plt.subplots()[1]
         with torch.no_grad():
@@ -173,7 +179,7 @@ class Kernel(nn.Module):
         if not isinstance(r, Tensor):
             r = torch.as_tensor(r, device=self.device)
         if r.is_complex():
-            raise InputError(f"lags have dtype {r.dtype}: accepted are real numbers")
+            raise must_be("lags", "real numbers", r.dtype)
         r = r.to(at_least_float32(r, *self.parameters(), *self.buffers()))
         return r.abs() if self.symmetric else r
 
@@ -199,9 +205,19 @@ class Kernel(nn.Module):
     __rmul__ = __mul__
 
     def extra_repr(self) -> str:
-        """Positive parameters in natural units."""
+        """Settings, and positive parameters in natural units."""
         logs = [name for name, _ in self.named_parameters(recurse=False) if name.startswith("log_")]
-        return ", ".join(f"{name[4:]}={describe(natural(getattr(self, name)))}" for name in logs)
+        shown = [f"{name}={getattr(self, name)!r}" for name in self.settings]
+        return ", ".join(shown + [f"{name[4:]}={describe(natural(getattr(self, name)))}" for name in logs])
+
+
+class BandwidthKernel(Kernel):
+    """A kernel whose one parameter is a bandwidth."""
+
+    bandwidth = Positive()
+
+    def __init__(self, bandwidth: float | Tensor) -> None:
+        super().__init__(bandwidth=bandwidth)
 
 
 class _Composite(Kernel):
@@ -211,10 +227,8 @@ class _Composite(Kernel):
 
     def __init__(self, *kernels: Kernel) -> None:
         super().__init__()
-        name = type(self).__name__
         if not kernels or not all(isinstance(kernel, Kernel) for kernel in kernels):
-            given = ", ".join(type(kernel).__name__ for kernel in kernels) or "nothing"
-            raise InputError(f"{name} takes one or more kernels, not {given}")
+            raise must_be(f"arguments of {type(self).__name__}", "one or more kernels", kernels)
         self.kernels = nn.ModuleList()
         for kernel in kernels:
             self.kernels.extend(kernel.kernels if isinstance(kernel, type(self)) else [kernel])
@@ -232,10 +246,14 @@ class Sum(_Composite):
     """κ(r) = Σ_k κ_k(r); written k1 + k2.
 
     Args:
-        kernels: one or more kernels; those with one value a head must agree on the number of heads.
+        kernels: one or more kernels; those with one value per head must agree on the number of heads.
 
     Raises:
-        InputError: an argument is not a kernel, or the numbers of heads differ.
+        InputError: an argument is not a kernel; the numbers of heads differ.
+
+    >>> from nadaraya.kernels import Gaussian, Sum
+    >>> Sum(Gaussian(1.0), Gaussian(2.0))(0.0)
+    tensor(2., grad_fn=<AddBackward0>)
     """
 
     def log(self, r: Tensor | float) -> Tensor:
@@ -254,10 +272,14 @@ class Product(_Composite):
     """κ(r) = Π_k κ_k(r); written k1 * k2.
 
     Args:
-        kernels: one or more kernels; those with one value a head must agree on the number of heads.
+        kernels: one or more kernels; those with one value per head must agree on the number of heads.
 
     Raises:
-        InputError: an argument is not a kernel, or the numbers of heads differ.
+        InputError: an argument is not a kernel; the numbers of heads differ.
+
+    >>> from nadaraya.kernels import Gaussian, Product
+    >>> Product(Gaussian(1.0), Gaussian(2.0))(0.0)
+    tensor(1., grad_fn=<MulBackward0>)
     """
 
     def log(self, r: Tensor | float) -> Tensor:
@@ -279,10 +301,14 @@ class Scaled(Kernel):
 
     Args:
         kernel: the kernel to scale.
-        factor: c, a number, or (H,) for one factor a head.
+        factor: c, a number, or (H,) for one factor per head.
 
     Raises:
         InputError: the factor is not positive and finite, or the numbers of heads differ.
+
+    >>> from nadaraya.kernels import Gaussian, Scaled
+    >>> Scaled(Gaussian(1.0), 3.0)(0.0)
+    tensor(3..., grad_fn=<MulBackward0>)
     """
 
     factor = Positive()
@@ -319,15 +345,13 @@ def _common_batch_shape(shapes: Iterable[tuple[str, torch.Size]]) -> torch.Size:
     per_head = [(name, shape) for name, shape in shapes if shape]
     for name, shape in per_head:
         if shape != per_head[0][1]:
-            raise InputError(
-                f"{per_head[0][0]} has {per_head[0][1][0]} heads, {name} has {shape[0]}: "
-                "the numbers of heads must agree"
-            )
+            given = [(per_head[0][0], per_head[0][1][0]), (name, shape[0])]
+            raise must_be("numbers of heads", "equal", given)
     return per_head[0][1] if per_head else torch.Size()
 
 
 def _points(name: str, x: Tensor) -> Tensor:
     x = torch.as_tensor(x)
     if x.ndim not in (1, 2):
-        raise InputError(f"{name} has shape {tuple(x.shape)}: accepted are (n, d), or (n,) for d = 1")
+        raise must_be(name, "of shape (n, d), or (n,) for d = 1", tuple(x.shape))
     return x[:, None] if x.ndim == 1 else x

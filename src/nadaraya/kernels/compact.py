@@ -1,17 +1,16 @@
-"""Kernels of compact support: exactly zero beyond the bandwidth, so that far points cost and count nothing.
+"""Kernels of compact support: exactly zero beyond the bandwidth.
 
-They are the classical smoothers of kernel regression, here scaled to κ(0) = 1 instead of to unit integral
-(the constant cancels in every weighted mean). None of them is positive definite, in any dimension.
+The classical kernels of kernel regression, here scaled to κ(0) = 1 instead of to unit integral (the constant
+cancels in every weighted mean). None of them is positive definite, in any dimension.
 """
 
 import torch
 from torch import Tensor
 
-from nadaraya.kernels.base import Kernel
-from nadaraya.kernels.parameters import Positive
+from nadaraya.kernels.base import BandwidthKernel
 
 
-class Epanechnikov(Kernel):
+class Epanechnikov(BandwidthKernel):
     """κ(r) = 1 − (r / h)² for |r| ≤ h, otherwise 0 (Epanechnikov 1969).
 
     Args:
@@ -19,12 +18,11 @@ class Epanechnikov(Kernel):
 
     Raises:
         InputError: the bandwidth is not positive and finite.
+
+    >>> from nadaraya.kernels import Epanechnikov
+    >>> Epanechnikov(bandwidth=2.0)(1.0)
+    tensor(0.7500, grad_fn=<ReluBackward0>)
     """
-
-    bandwidth = Positive()
-
-    def __init__(self, bandwidth: float | Tensor) -> None:
-        super().__init__(bandwidth=bandwidth)
 
     def log(self, r: Tensor | float) -> Tensor:
         r = self.lags(r)
@@ -35,7 +33,7 @@ class Epanechnikov(Kernel):
         return torch.relu(1 - (r / self.natural("bandwidth", r)).square())
 
 
-class Tricube(Kernel):
+class Tricube(BandwidthKernel):
     """κ(r) = (1 − |r / h|³)³ for |r| ≤ h, otherwise 0 (Cleveland 1979).
 
     Args:
@@ -43,12 +41,11 @@ class Tricube(Kernel):
 
     Raises:
         InputError: the bandwidth is not positive and finite.
+
+    >>> from nadaraya.kernels import Tricube
+    >>> Tricube(bandwidth=2.0)(1.0)
+    tensor(0.6699, grad_fn=<PowBackward0>)
     """
-
-    bandwidth = Positive()
-
-    def __init__(self, bandwidth: float | Tensor) -> None:
-        super().__init__(bandwidth=bandwidth)
 
     def log(self, r: Tensor | float) -> Tensor:
         r = self.lags(r)
@@ -59,7 +56,7 @@ class Tricube(Kernel):
         return torch.relu(1 - (r / self.natural("bandwidth", r)).pow(3)).pow(3)
 
 
-class Boxcar(Kernel):
+class Boxcar(BandwidthKernel):
     """κ(r) = 1 for |r| ≤ h, otherwise 0: the plain moving average.
 
     Its derivative with respect to the bandwidth is zero (and is reported as zero), so gradient descent
@@ -70,12 +67,11 @@ class Boxcar(Kernel):
 
     Raises:
         InputError: the bandwidth is not positive and finite.
+
+    >>> from nadaraya.kernels import Boxcar
+    >>> Boxcar(bandwidth=2.0)(1.0)
+    tensor(1., grad_fn=<MaskedFillBackward0>)
     """
-
-    bandwidth = Positive()
-
-    def __init__(self, bandwidth: float | Tensor) -> None:
-        super().__init__(bandwidth=bandwidth)
 
     def log(self, r: Tensor | float) -> Tensor:
         u = self._relative(r)

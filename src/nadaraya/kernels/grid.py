@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from nadaraya.errors import InputError, unknown_name
+from nadaraya.errors import must_be, unknown_name
 from nadaraya.kernels.base import Kernel
 
 
@@ -13,7 +13,7 @@ class GridKernel(nn.Module):
     """κ(Δy, Δx) = κ_rows(Δy) · κ_columns(Δx): the separable kernel of patches Δy rows and Δx columns apart.
 
     Args:
-        rows: a Kernel for the lags between rows, with one value a head or one for all, or a function of
+        rows: a Kernel for the lags between rows, with one value per head or one for all, or a function of
             the number of heads that makes one.
         columns: the same for the columns; default a second kernel from `rows`, which must then be a function.
         num_heads: H.
@@ -21,6 +21,11 @@ class GridKernel(nn.Module):
 
     Raises:
         InputError: kernels that do not serve H heads, or an unknown composition.
+
+    >>> from nadaraya.kernels import GridKernel, KernelBank
+    >>> grid = GridKernel(3, lambda heads: KernelBank(heads, num_terms=2, init="grid"))
+    >>> grid(height=4, width=4, num_prefix=1).shape  # 16 patches and a class token
+    torch.Size([3, 17, 17])
     """
 
     def __init__(
@@ -32,24 +37,21 @@ class GridKernel(nn.Module):
     ) -> None:
         super().__init__()
         if compose not in ("add", "multiply"):
-            raise unknown_name("composition", compose, ("add", "multiply"))
+            raise unknown_name("compose", compose, ("add", "multiply"))
         if columns is None:
             if isinstance(rows, Kernel):
-                raise InputError(
-                    "columns need a kernel of their own: give one, or a function that makes them"
-                )
+                raise must_be("columns", "a kernel of its own where rows is one", columns)
             columns = rows
         self.compose = compose
         self.rows = rows if isinstance(rows, Kernel) else rows(num_heads)
         self.columns = columns if isinstance(columns, Kernel) else columns(num_heads)
         for name, kernel in (("rows", self.rows), ("columns", self.columns)):
             if tuple(kernel.batch_shape) not in ((), (num_heads,)):
-                raise InputError(
-                    f"the kernel of the {name} serves {kernel.batch_shape[0]} heads, not {num_heads}"
-                )
+                accepted = f"a kernel shared by all heads or with one value for each of {num_heads}"
+                raise must_be(name, accepted, kernel)
 
     def forward(self, height: int, width: int, num_prefix: int = 0) -> Tensor:
-        """The logits that attention adds for tokens of a grid in row-major order, after some without a place.
+        """The logits that attention adds for patches in row-major order, after tokens without a place.
 
         Args:
             height: rows of patches h.

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from nadaraya.errors import InputError
+from nadaraya.errors import must_be
 
 
 class Positive:
@@ -14,6 +14,12 @@ class Positive:
 
     Reading gives its exponential, float32 at least, with the stored shape; assigning a number or a tensor
     that broadcasts to that shape stores its log.
+
+    >>> from nadaraya.kernels import Gaussian
+    >>> kernel = Gaussian(2.0)
+    >>> kernel.bandwidth = 3.0
+    >>> kernel.log_bandwidth.exp()
+    tensor(3..., grad_fn=<ExpBackward0>)
     """
 
     def __set_name__(self, owner: type, name: str) -> None:
@@ -41,7 +47,7 @@ def at_least_float32(*tensors: Tensor) -> torch.dtype:
 
 
 def log_of_positive(name: str, value: float | Tensor) -> Tensor:
-    """The log of a parameter that is one number, or one a head.
+    """The log of a parameter that is one number, or one per head.
 
     Args:
         name: the parameter, for the message.
@@ -56,9 +62,9 @@ def log_of_positive(name: str, value: float | Tensor) -> Tensor:
     try:
         tensor = torch.as_tensor(value).detach()
     except (TypeError, ValueError, RuntimeError) as error:
-        raise InputError(f"{name} is {value!r}: accepted are one number, or (heads,)") from error
+        raise must_be(name, "a positive finite number, or one per head", value) from error
     if tensor.ndim > 1 or tensor.numel() == 0:
-        raise InputError(f"{name} has shape {tuple(tensor.shape)}: accepted are one number, or (heads,)")
+        raise must_be(name, "a number or of shape (heads,)", tuple(tensor.shape))
     check_positive(name, tensor)
     return tensor.to(at_least_float32(tensor)).log()
 
@@ -73,7 +79,8 @@ def check_positive(name: str, value: Tensor) -> None:
     if value.is_meta:
         return
     if not bool(((value > 0) & torch.isfinite(value)).all()):
-        raise InputError(f"{name} is {describe(value)}: accepted are positive finite numbers")
+        given = value.item() if value.numel() == 1 else value.tolist()
+        raise must_be(name, "positive and finite", given)
 
 
 def count(name: str, value: int, least: int = 1) -> int:
@@ -82,7 +89,7 @@ def count(name: str, value: int, least: int = 1) -> int:
     Args:
         name: what is counted, for the message.
         value: the number given.
-        least: the smallest accepted. Default 1.
+        least: the smallest accepted; default 1.
 
     Returns:
         The value, unchanged.
@@ -91,7 +98,7 @@ def count(name: str, value: int, least: int = 1) -> int:
         InputError: it is not an int, or below `least`.
     """
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise InputError(f"{name} is {value!r}: accepted are whole numbers from {least}")
+        raise must_be(name, f"a whole number of at least {least}", value)
     return value
 
 

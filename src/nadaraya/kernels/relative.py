@@ -1,6 +1,6 @@
-"""The field's relative position biases as kernels: log κ(r) is the bias that is added to the logits.
+"""Published relative position biases as kernels: log κ(r) is the bias that is added to the logits.
 
-Each has one kernel a head. Where a table has an end, lags beyond it take its last entry, so that text may
+Each has one kernel per head. Where a table has an end, lags beyond it take its last entry, so that text may
 grow longer than what was trained on.
 """
 
@@ -9,12 +9,41 @@ import math
 import torch
 from torch import Tensor, nn
 
-from nadaraya.errors import InputError, unknown_name
+from nadaraya.errors import must_be, unknown_name
 from nadaraya.kernels.base import Kernel
 from nadaraya.kernels.parameters import Positive, count
 
 
-class ALiBi(Kernel):
+class _PerHead(Kernel):
+    """A kernel with H rows of something other than positive parameters."""
+
+    settings: tuple[str, ...] = ("num_heads",)
+
+    def __init__(self, num_heads: int) -> None:
+        super().__init__()
+        self.num_heads = count("num_heads", num_heads)
+        self.batch_shape = torch.Size((num_heads,))
+
+
+class _Table(_PerHead):
+    """log κ(r) is an entry of a learned table; subclasses say which.
+
+    Attributes:
+        logits: (H, entries), learned.
+    """
+
+    def __init__(self, num_heads: int, num_entries: int, symmetric: bool) -> None:
+        super().__init__(num_heads)
+        self.symmetric = symmetric
+        self.logits = nn.Parameter(torch.empty(num_heads, num_entries))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Sets every logit to zero: no preference for any lag."""
+        nn.init.zeros_(self.logits)
+
+
+class ALiBi(_PerHead):
     """log κ(r) = −m_h |r| with fixed slopes (Press et al. 2022).
 
     For H a power of two the slopes are 2^(−8h/H), h = 1 … H; otherwise those of the nearest smaller power of
@@ -25,29 +54,28 @@ class ALiBi(Kernel):
         num_heads: H.
 
     Attributes:
-        slopes: (H,) buffer, m_h in logits a token.
+        slopes: (H,) buffer, m_h in nats/token.
 
     Raises:
         InputError: num_heads is not a positive whole number.
+
+    >>> from nadaraya.kernels import ALiBi
+    >>> ALiBi(num_heads=2).slopes
+    tensor([0.0625, 0.0039])
     """
 
     slopes: Tensor
 
     def __init__(self, num_heads: int) -> None:
-        super().__init__()
-        self.num_heads = count("num_heads", num_heads)
-        self.batch_shape = torch.Size((num_heads,))
+        super().__init__(num_heads)
         self.register_buffer("slopes", torch.tensor(_alibi_slopes(num_heads)))
 
     def log(self, r: Tensor | float) -> Tensor:
         r = self.lags(r)
         return -self.aligned("slopes", r) * r
 
-    def extra_repr(self) -> str:
-        return f"num_heads={self.num_heads}"
 
-
-class KERPLE(Kernel):
+class KERPLE(_PerHead):
     """A decay of learned shape from a conditionally positive definite kernel (Chi et al. 2022).
 
     "log": log κ(r) = −r1 log(1 + r2 |r|) with r1, r2 > 0.
@@ -59,21 +87,24 @@ class KERPLE(Kernel):
 
     Attributes:
         r1, r2: (H,) in natural units. As published, each starts at a uniform draw for every head: r1 below 2
-            and r2 below 1 for "log", the other way round for "power" (at least 0.01).
+            and r2 below 1 for "log", r1 below 1 and r2 below 2 for "power" (at least 0.01).
 
     Raises:
         InputError: num_heads is not a positive whole number, or form is unknown.
+
+    >>> from nadaraya.kernels import KERPLE
+    >>> KERPLE(num_heads=4).lag_logits(num_lags=10).shape
+    torch.Size([4, 10])
     """
 
+    settings = ("num_heads", "form")
     r1 = Positive()
 
     def __init__(self, num_heads: int, form: str = "log") -> None:
-        super().__init__()
+        super().__init__(num_heads)
         if form not in ("log", "power"):
-            raise unknown_name("KERPLE form", form, ("log", "power"))
-        self.num_heads = count("num_heads", num_heads)
+            raise unknown_name("form", form, ("log", "power"))
         self.form = form
-        self.batch_shape = torch.Size((num_heads,))
         self.log_r1 = nn.Parameter(torch.empty(num_heads))
         self.raw_r2 = nn.Parameter(torch.empty(num_heads))
         self.reset_parameters()
@@ -104,11 +135,8 @@ class KERPLE(Kernel):
     def _second(self, raw: Tensor) -> Tensor:
         return raw.exp() if self.form == "log" else 2 * raw.sigmoid()
 
-    def extra_repr(self) -> str:
-        return f"num_heads={self.num_heads}, form={self.form!r}"
 
-
-class Sandwich(Kernel):
+class Sandwich(_PerHead):
     """log κ(r) = Σ_i (cos(r / 10000^(2i/d)) − 1) / c_h, i = 0 … d/2 − 1, c_h = 8h/H (Chi et al. 2023).
 
     The inner product of two sinusoidal position encodings, compressed by c_h, h = 1 … H; the constant that
@@ -120,16 +148,20 @@ class Sandwich(Kernel):
 
     Raises:
         InputError: num_heads is not a positive whole number, or dim is not a positive even one.
+
+    >>> from nadaraya.kernels import Sandwich
+    >>> Sandwich(num_heads=4).lag_logits(num_lags=10).shape
+    torch.Size([4, 10])
     """
 
     frequencies: Tensor
     ratios: Tensor
 
+    settings = ("num_heads", "dim")
+
     def __init__(self, num_heads: int, dim: int = 128) -> None:
-        super().__init__()
-        self.num_heads = count("num_heads", num_heads)
+        super().__init__(num_heads)
         self.dim = _even("dim", dim)
-        self.batch_shape = torch.Size((num_heads,))
         self.register_buffer("frequencies", 10000.0 ** (-2 / dim * torch.arange(dim // 2)))
         self.register_buffer("ratios", 8 / num_heads * torch.arange(1.0, num_heads + 1))
 
@@ -138,11 +170,8 @@ class Sandwich(Kernel):
         waves = torch.cos(r[..., None] * self.frequencies.to(r.dtype)) - 1  # (*r.shape, d/2)
         return waves.sum(dim=-1) / self.aligned("ratios", r)
 
-    def extra_repr(self) -> str:
-        return f"num_heads={self.num_heads}, dim={self.dim}"
 
-
-class T5Buckets(Kernel):
+class T5Buckets(_Table):
     """log κ(r) = a learned number for the bucket that r falls into (Raffel et al. 2020).
 
     Half of the buckets hold one lag each; the others widen in equal ratios up to `max_distance`, and the last
@@ -161,26 +190,25 @@ class T5Buckets(Kernel):
     Raises:
         InputError: a count is not a positive whole number, the buckets cannot be halved as asked, or
             max_distance lies within the buckets of one lag each.
+
+    >>> from nadaraya.kernels import T5Buckets
+    >>> T5Buckets(num_heads=4).buckets(20)
+    tensor(17)
     """
+
+    settings = ("num_heads", "num_buckets", "max_distance", "bidirectional")
 
     def __init__(
         self, num_heads: int, num_buckets: int = 32, max_distance: int = 128, bidirectional: bool = False
     ) -> None:
-        super().__init__()
-        self.num_heads = count("num_heads", num_heads)
-        self.num_buckets = count("num_buckets", num_buckets, least=4 if bidirectional else 2)
+        count("num_buckets", num_buckets, least=4 if bidirectional else 2)
         if bidirectional:
             _even("num_buckets", num_buckets)
+        super().__init__(num_heads, num_buckets, symmetric=not bidirectional)
+        self.num_buckets = num_buckets
+        self.bidirectional = bidirectional
         one_way = num_buckets // 2 if bidirectional else num_buckets
         self.max_distance = count("max_distance", max_distance, least=one_way // 2 + 1)
-        self.symmetric = not bidirectional
-        self.batch_shape = torch.Size((num_heads,))
-        self.logits = nn.Parameter(torch.empty(num_heads, num_buckets))
-        self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        """Sets every logit to zero."""
-        nn.init.zeros_(self.logits)
 
     def buckets(self, r: Tensor | float) -> Tensor:
         """The bucket of each lag: r's shape, int64, 0 … num_buckets − 1.
@@ -194,28 +222,17 @@ class T5Buckets(Kernel):
         exact = num_buckets // 2
         # The order of these float32 operations decides on which side of an edge a lag falls, and so whether
         # a table trained elsewhere is read the same way.
-        wide = (
-            torch.log(distance.clamp(min=1) / exact)
-            / math.log(self.max_distance / exact)
-            * (num_buckets - exact)
-        )
-        bucket = torch.where(distance < exact, distance.long(), exact + wide.long()).clamp(
-            max=num_buckets - 1
-        )
+        ratio = torch.log(distance.clamp(min=1) / exact) / math.log(self.max_distance / exact)
+        wide = exact + (ratio * (num_buckets - exact)).long()
+        bucket = torch.where(distance < exact, distance.long(), wide).clamp(max=num_buckets - 1)
         return bucket if self.symmetric else bucket + num_buckets * (lags < 0)
 
     def log(self, r: Tensor | float) -> Tensor:
         return self.logits.to(self.lags(r).dtype)[:, self.buckets(r)]
 
-    def extra_repr(self) -> str:
-        return (
-            f"num_heads={self.num_heads}, num_buckets={self.num_buckets}, "
-            f"max_distance={self.max_distance}, bidirectional={not self.symmetric}"
-        )
 
-
-class FreeTable(Kernel):
-    """log κ(r) = one learned number a lag: no assumption about shape at all.
+class FreeTable(_Table):
+    """log κ(r) = one learned number per lag: no assumption about shape at all.
 
     Lags are rounded to whole tokens; those beyond the table take its last entry. Starts at zero: no
     preference for any lag.
@@ -230,29 +247,25 @@ class FreeTable(Kernel):
 
     Raises:
         InputError: num_heads or num_lags is not a positive whole number.
+
+    >>> from nadaraya.kernels import FreeTable
+    >>> FreeTable(num_heads=4, num_lags=10, signed=True).lag_logits(num_lags=10).shape
+    torch.Size([4, 19])
     """
 
-    def __init__(self, num_heads: int, num_lags: int, signed: bool = False) -> None:
-        super().__init__()
-        self.num_heads = count("num_heads", num_heads)
-        self.num_lags = count("num_lags", num_lags)
-        self.symmetric = not signed
-        self.batch_shape = torch.Size((num_heads,))
-        self.logits = nn.Parameter(torch.empty(num_heads, 2 * num_lags - 1 if signed else num_lags))
-        self.reset_parameters()
+    settings = ("num_heads", "num_lags", "signed")
 
-    def reset_parameters(self) -> None:
-        """Sets every logit to zero."""
-        nn.init.zeros_(self.logits)
+    def __init__(self, num_heads: int, num_lags: int, signed: bool = False) -> None:
+        count("num_lags", num_lags)
+        super().__init__(num_heads, 2 * num_lags - 1 if signed else num_lags, symmetric=not signed)
+        self.num_lags = num_lags
+        self.signed = signed
 
     def log(self, r: Tensor | float) -> Tensor:
         r = self.lags(r)
         last = self.num_lags - 1
         entry = r.round().clamp(-last, last).long() + (0 if self.symmetric else last)
         return self.logits.to(r.dtype)[:, entry]
-
-    def extra_repr(self) -> str:
-        return f"num_heads={self.num_heads}, num_lags={self.num_lags}, signed={not self.symmetric}"
 
 
 def _alibi_slopes(num_heads: int) -> list[float]:
@@ -263,5 +276,5 @@ def _alibi_slopes(num_heads: int) -> list[float]:
 
 def _even(name: str, value: int) -> int:
     if count(name, value, least=2) % 2:
-        raise InputError(f"{name} is {value}: accepted are even numbers")
+        raise must_be(name, "even", value)
     return value

@@ -5,13 +5,13 @@ import math
 import torch
 from torch import Tensor
 
-from nadaraya.errors import InputError
-from nadaraya.kernels.base import Kernel
+from nadaraya.errors import must_be
+from nadaraya.kernels.base import BandwidthKernel, Kernel
 from nadaraya.kernels.parameters import Positive
 
 
-class Gaussian(Kernel):
-    """κ(r) = exp(−r² / (2σ²)), the kernel of Gaussian kernel attention (document D).
+class Gaussian(BandwidthKernel):
+    """κ(r) = exp(−r² / (2σ²)), the kernel of Gaussian kernel attention (Kundu et al. (2026), eq. 3).
 
     Positive definite in every dimension.
 
@@ -20,20 +20,19 @@ class Gaussian(Kernel):
 
     Raises:
         InputError: the bandwidth is not positive and finite.
+
+    >>> from nadaraya.kernels import Gaussian
+    >>> Gaussian(bandwidth=2.0)(2.0)
+    tensor(0.6065, grad_fn=<ExpBackward0>)
     """
-
-    bandwidth = Positive()
-
-    def __init__(self, bandwidth: float | Tensor) -> None:
-        super().__init__(bandwidth=bandwidth)
 
     def log(self, r: Tensor | float) -> Tensor:
         r = self.lags(r)
         return -0.5 * (r / self.natural("bandwidth", r)).square()
 
 
-class GaussianWithoutHalf(Kernel):
-    """κ(r) = exp(−(r / ℓ)²), the convention of document A: the Gaussian of bandwidth σ = ℓ / √2.
+class GaussianWithoutHalf(Gaussian):
+    """κ(r) = exp(−(r / ℓ)²), the convention of Czyż (2024): the Gaussian of bandwidth σ = ℓ / √2.
 
     Positive definite in every dimension.
 
@@ -42,20 +41,18 @@ class GaussianWithoutHalf(Kernel):
 
     Raises:
         InputError: the bandwidth is not positive and finite.
+
+    >>> from nadaraya.kernels import GaussianWithoutHalf
+    >>> GaussianWithoutHalf(bandwidth=2.0)(2.0)
+    tensor(0.3679, grad_fn=<ExpBackward0>)
     """
 
-    bandwidth = Positive()
-
-    def __init__(self, bandwidth: float | Tensor) -> None:
-        super().__init__(bandwidth=bandwidth)
-
     def log(self, r: Tensor | float) -> Tensor:
-        r = self.lags(r)
-        return -(r / self.natural("bandwidth", r)).square()
+        return 2 * super().log(r)
 
 
 class ExponentialDecay(Kernel):
-    """κ(r) = σ² exp(−|r| / l) (document B, equation 4).
+    """κ(r) = σ² exp(−|r| / l) (Bunks et al. (2025), eq. 4).
 
     Positive definite in every dimension.
 
@@ -65,6 +62,10 @@ class ExponentialDecay(Kernel):
 
     Raises:
         InputError: length or sigma is not positive and finite, or they differ in the number of heads.
+
+    >>> from nadaraya.kernels import ExponentialDecay
+    >>> ExponentialDecay(length=10.0).log(5)
+    tensor(-0.5000, grad_fn=<SubBackward0>)
     """
 
     length = Positive()
@@ -79,7 +80,7 @@ class ExponentialDecay(Kernel):
 
 
 class Periodic(Kernel):
-    """κ(r) = exp(−2 α² sin²(r / τ)) (document B, equation 3).
+    """κ(r) = exp(−2 α² sin²(r / τ)) (Bunks et al. (2025), eq. 3).
 
     The sine has r/τ, not πr/τ: the period is π τ. Positive definite on the line (d = 1) only.
 
@@ -89,6 +90,10 @@ class Periodic(Kernel):
 
     Raises:
         InputError: alpha or tau is not positive and finite, or they differ in the number of heads.
+
+    >>> from nadaraya.kernels import Periodic
+    >>> Periodic(alpha=1.0, tau=4.0)(4 * 3.14159265)
+    tensor(1., grad_fn=<ExpBackward0>)
     """
 
     alpha = Positive()
@@ -103,7 +108,7 @@ class Periodic(Kernel):
 
 
 class RationalQuadratic(Kernel):
-    """κ(r) = (1 + r² / (2 α l²))^(−α) (Rasmussen and Williams 2006, equation 4.19).
+    """κ(r) = (1 + r² / (2 α l²))^(−α) (Rasmussen and Williams 2006, eq. 4.19).
 
     A mixture of Gaussians of many bandwidths; tends to the Gaussian of bandwidth l as α grows.
     Positive definite in every dimension.
@@ -114,6 +119,10 @@ class RationalQuadratic(Kernel):
 
     Raises:
         InputError: length or alpha is not positive and finite, or they differ in the number of heads.
+
+    >>> from nadaraya.kernels import RationalQuadratic
+    >>> RationalQuadratic(length=1.0, alpha=1.0)(1.0)
+    tensor(0.6667, grad_fn=<ExpBackward0>)
     """
 
     length = Positive()
@@ -129,7 +138,7 @@ class RationalQuadratic(Kernel):
 
 
 class Matern(Kernel):
-    """The Matérn kernel of smoothness ν = 1/2, 3/2 or 5/2 (Rasmussen and Williams 2006, equation 4.17).
+    """The Matérn kernel of smoothness ν = 1/2, 3/2 or 5/2 (Rasmussen and Williams 2006, eq. 4.17).
 
     With u = √(2ν) |r| / l: exp(−u), (1 + u) exp(−u) and (1 + u + u²/3) exp(−u).
     Positive definite in every dimension.
@@ -140,14 +149,19 @@ class Matern(Kernel):
 
     Raises:
         InputError: the length is not positive and finite, or nu is another number.
+
+    >>> from nadaraya.kernels import Matern
+    >>> Matern(length=2.0, nu=1.5)(1.0)
+    tensor(0.7849, grad_fn=<ExpBackward0>)
     """
 
+    settings = ("nu",)
     length = Positive()
 
     def __init__(self, length: float | Tensor, nu: float = 1.5) -> None:
         super().__init__(length=length)
         if nu not in (0.5, 1.5, 2.5):
-            raise InputError(f"nu is {nu!r}: accepted are 0.5, 1.5, 2.5")
+            raise must_be("nu", "0.5, 1.5 or 2.5", nu)
         self.nu = nu
 
     def log(self, r: Tensor | float) -> Tensor:
@@ -157,6 +171,3 @@ class Matern(Kernel):
             return -u
         polynomial = u if self.nu == 1.5 else u + u.square() / 3
         return torch.log1p(polynomial) - u
-
-    def extra_repr(self) -> str:
-        return f"{super().extra_repr()}, nu={self.nu}"

@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -13,6 +14,7 @@ import torch
 from nadaraya.attention.triton.configs import choose
 
 pytestmark = pytest.mark.slow
+BENCHMARKS = Path(__file__).parents[3] / "benchmarks"
 
 AMPERE, HOPPER = (8, 0), (9, 0)
 # Bytes that one program may have. The tiles for 8.0 serve younger GPUs too, which have less.
@@ -85,7 +87,7 @@ COMPILATIONS = [
 PROGRAM = """
 import json, sys
 import torch
-from nadaraya.attention.triton.resources import compile_kernel
+from machine_code import compile_kernel
 
 for kernel, capability, width, dtype, options in json.load(sys.stdin):
     named = {name: int(value) if value else True for name, _, value in (o.partition("=") for o in options)}
@@ -106,6 +108,7 @@ def resources(tmp_path_factory: pytest.TempPathFactory) -> dict[Compilation, dic
     processes = [
         subprocess.Popen(
             [sys.executable, "-c", PROGRAM],
+            cwd=BENCHMARKS,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment,
         )
         for _ in halves

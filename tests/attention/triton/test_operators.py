@@ -12,14 +12,19 @@ from torch.utils.checkpoint import checkpoint
 from nadaraya import InputError, kernel_attention
 
 pytestmark = pytest.mark.usefixtures("usual_tiles")
-GENERAL, ONE_TENSOR = "nadaraya::triton_attention", "nadaraya::triton_one_tensor_attention"
-DECODING = "nadaraya::triton_decoding"
+GENERAL, DECODING = "nadaraya::triton_attention", "nadaraya::triton_decoding"
+ONE_TENSOR = f"{GENERAL} of one tensor"
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
 
 @pytest.fixture(autouse=True)
 def _seed() -> None:
     torch.manual_seed(0)
+
+
+def name_of(operator: torch._ops.OpOverload, arguments: Any) -> str:
+    """Without keys the queries serve as all three."""
+    return f"{operator.name()} of one tensor" if arguments[1] is None else operator.name()
 
 
 class Operators(TorchDispatchMode):
@@ -31,7 +36,7 @@ class Operators(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func.namespace == "nadaraya":
-            self.names.add(func.name())
+            self.names.add(name_of(func, args))
         return func(*args, **(kwargs or {}))
 
 
@@ -104,23 +109,21 @@ def test_the_general_backward_operator_passes_pytorchs_own_checks(need_table: bo
 
 @pytest.mark.parametrize("exclude_self", [False, True])
 def test_the_one_tensor_operators_pass_pytorchs_own_checks(exclude_self: bool) -> None:
-    from nadaraya.attention.triton.one_tensor_operator import (
-        triton_one_tensor_attention,
-        triton_one_tensor_backward,
-    )
+    from nadaraya.attention.triton.operator import triton_attention, triton_attention_backward
 
     x, bandwidth = one_tensor_inputs()
-    options = (True, 7, exclude_self)
-    torch.library.opcheck(triton_one_tensor_attention, (x, bandwidth, *options))
+    options = (None, None, True, 7, exclude_self)
+    torch.library.opcheck(triton_attention, (x, None, None, 1.0, bandwidth, *options))
     x, bandwidth = x.detach(), bandwidth.detach()
-    results = triton_one_tensor_attention(x, bandwidth, *options)
+    results = triton_attention(x, None, None, 1.0, bandwidth, *options)
     grads = torch.randn_like(x), torch.randn(1, 2, 24)
-    torch.library.opcheck(triton_one_tensor_backward, (*grads, x, *results, bandwidth, *options))
+    arguments = (*grads, x, None, None, *results, 1.0, bandwidth, *options, False)
+    torch.library.opcheck(triton_attention_backward, arguments)
 
 
 @pytest.mark.parametrize("full", [False, True])
 def test_the_decoding_operator_passes_pytorchs_own_checks(full: bool) -> None:
-    from nadaraya.attention.triton.decoding_operator import triton_decoding
+    from nadaraya.attention.triton.decoding import triton_decoding
 
     q, k, v = torch.randn(1, 2, 1, 16), torch.randn(1, 1, 20, 16), torch.randn(1, 1, 20, 24)
     bandwidth, table = (torch.tensor([2.0, 5.0]), torch.randn(2, 39)) if full else (None, None)
@@ -168,7 +171,7 @@ def test_compilation_chooses_the_operator_that_eager_mode_chooses(
     torch.compile(call, fullgraph=True, backend=keep)(*tensors)
     (graph,) = graphs
     compiled = {
-        node.target.name()
+        name_of(node.target, node.args)
         for node in graph.graph.nodes
         if isinstance(node.target, torch._ops.OpOverload) and node.target.namespace == "nadaraya"
     }

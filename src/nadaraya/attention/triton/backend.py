@@ -2,7 +2,6 @@
 
 import math
 import os
-from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 
 import torch
@@ -10,22 +9,26 @@ from torch import Tensor
 
 from nadaraya.attention import reference
 from nadaraya.attention.arguments import AttentionArguments
-from nadaraya.attention.transforms import is_transformed
+
+try:
+    _TRITON = tuple(int(part) for part in version("triton").split(".")[:2])
+except PackageNotFoundError:
+    _TRITON = ()
 
 _DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 _WIDEST = 256
 _OLDEST = (8, 0)
 _OLDEST_TRITON = (3, 6)
-# Up to so many rows (queries × heads that share keys), and from so many keys a row, the keys are split.
+# The keys are split among programs up to this many rows (queries × heads that share keys), and from this many
+# keys per row on.
 _MOST_DECODING_ROWS = {torch.float32: 16, torch.float16: 64, torch.bfloat16: 64}
 _FEWEST_CACHED = 4
 
 
 def why_not(args: AttentionArguments) -> str | None:
     """Why this backend cannot do a call, or None when it can."""
-    query = args.query
-    reason = None
-    if _triton_version() < _OLDEST_TRITON:
+    query, reason = args.query, None
+    if _TRITON < _OLDEST_TRITON:
         reason = f"it needs Triton {'.'.join(map(str, _OLDEST_TRITON))} or newer"
     elif query.device.type != "cuda" and not is_interpreted():
         reason = f"the tensors are on {query.device.type}, not on a CUDA device"
@@ -41,18 +44,7 @@ def why_not(args: AttentionArguments) -> str | None:
         reason = "it takes no attn_mask"
     elif args.dropout_p > 0.0:
         reason = "it has no dropout"
-    elif not torch.compiler.is_compiling() and is_transformed():
-        reason = "it has no rule for torch.func transforms and forward-mode differentiation"
     return reason
-
-
-@cache
-def _triton_version() -> tuple[int, ...]:
-    """Major and minor version; nothing where Triton is not installed."""
-    try:
-        return tuple(int(part) for part in version("triton").split(".")[:2])
-    except PackageNotFoundError:
-        return ()
 
 
 def is_interpreted() -> bool:
@@ -71,35 +63,31 @@ def attention(args: AttentionArguments) -> Tensor:
     """
     if 0 in (*args.query.shape, *args.key.shape, *args.value.shape):
         return reference.attention(args)[0]
-    from nadaraya.attention.triton.decoding_operator import triton_decoding
+    from nadaraya.attention.triton.decoding import triton_decoding
     from nadaraya.attention.triton.launch import with_dense_rows
-    from nadaraya.attention.triton.one_tensor_operator import triton_one_tensor_attention
     from nadaraya.attention.triton.operator import triton_attention
 
     window = args.window or 0
     if window >= max(args.query.shape[2], args.key.shape[2]):
         window = 0  # it hides nothing
+    options = (
+        args.scale, args.bandwidth, args.lag_logits, args.key_padding_mask, args.causal, window,
+        args.exclude_self,
+    )  # fmt: skip
     if _decodes(args):
-        out, lse = triton_decoding(
-            with_dense_rows(args.query), with_dense_rows(args.key), with_dense_rows(args.value), args.scale,
-            args.bandwidth, args.lag_logits, args.key_padding_mask, args.causal, window, args.exclude_self,
-        )  # fmt: skip
+        query, key, value = (with_dense_rows(t) for t in (args.query, args.key, args.value))
+        out, lse = triton_decoding(query, key, value, *options)
     elif _is_one_tensor(args):
-        assert args.bandwidth is not None
-        features, centre = _centred_features(args)
-        out, lse, _ = triton_one_tensor_attention(
-            with_dense_rows(features), args.bandwidth, args.causal, window, args.exclude_self
-        )
+        query, _, centre = _centred(args)
+        out, lse, _ = triton_attention(with_dense_rows(query), None, None, *options)
         if centre is not None:
-            out = out + centre
+            out = out + centre  # the weights sum to 1
     else:
-        query, key = _centred(args)
-        out, lse, _ = triton_attention(
-            with_dense_rows(query), with_dense_rows(key), with_dense_rows(args.value), args.scale,
-            args.bandwidth, args.lag_logits, args.key_padding_mask, args.causal, window, args.exclude_self,
-        )  # fmt: skip
+        query, key, _ = _centred(args)
+        query, key, value = (with_dense_rows(t) for t in (query, key, args.value))
+        out, lse, _ = triton_attention(query, key, value, *options)
     if args.eps > 0.0:
-        out = out * _mass_fraction(lse, args.eps).to(out.dtype)
+        out = out * args.mass_fraction(math.log(2.0) * lse).to(out.dtype)
     return out
 
 
@@ -126,30 +114,19 @@ def _is_one_tensor(args: AttentionArguments) -> bool:
     )
 
 
-def _centred_features(args: AttentionArguments) -> tuple[Tensor, Tensor | None]:
-    """Float32 features minus their mean, which the weights' sum of 1 gives back to the output.
+def _centred(args: AttentionArguments) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Queries and keys minus the mean of the keys, and that mean; only the Gaussian's in float32 are moved.
 
     Points far from the origin would lose digits in ‖x‖² − 2 x·y + ‖y‖². Half precision has none to lose: its
     products are exact in float32, and a difference rounded to it would be worse.
     """
-    if args.query.dtype != torch.float32:
-        return args.query, None
-    centre = args.key_centre()
-    return args.query - centre, centre
-
-
-def _centred(args: AttentionArguments) -> tuple[Tensor, Tensor]:
-    """Float32 queries and keys of a Gaussian minus the mean of the keys; see `_centred_features`."""
     query, key = args.query, args.key
     if args.similarity == "dot" or query.dtype != torch.float32:
-        return query, key
+        return query, key, None
     centre = args.key_centre()
     if query is key:
-        return (query - centre,) * 2
-    return query - centre.repeat_interleave(query.shape[1] // key.shape[1], 1), key - centre
-
-
-def _mass_fraction(lse: Tensor, eps: float) -> Tensor:
-    """Z / (Z + ε) with Z = Σ_j κ(i,j), (B, H, Nq, 1), from log₂ Z."""
-    log_mass = math.log(2.0) * torch.where(lse == -torch.inf, 0.0, lse)
-    return torch.sigmoid(log_mass - math.log(eps))[..., None]
+        query = key = query - centre
+    else:
+        query = query - centre.repeat_interleave(query.shape[1] // key.shape[1], 1)
+        key = key - centre
+    return query, key, centre

@@ -1,19 +1,20 @@
-"""What every launch needs: padded widths, dense rows, the lag table and the norms as kernels read them."""
+"""What every launch needs: tiles, padded widths, the lag table and the norms in the form kernels read."""
 
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from nadaraya.attention.triton.configs import Config, Kernel, choose
 from nadaraya.attention.triton.kernels.tiles import LOG2E, TABLE_PADDING
 
 # 1/σ² beyond which a Gaussian's weights are 0 or 1 for all that float32 can tell.
 _LARGEST_PRECISION = 1e25
 _SMALLEST_WIDTH = 16  # of a matrix product
-# Up to so many features, differences cost less than the digits that products lose.
-_WIDEST_DIRECT = 8
+_WIDEST_DIRECT = 8  # features: up to here differences cost less than the digits that products lose
 
 
 def on_device(tensor: Tensor) -> AbstractContextManager[object]:
@@ -22,16 +23,38 @@ def on_device(tensor: Tensor) -> AbstractContextManager[object]:
 
 
 @cache
-def capability(device: torch.device) -> tuple[int, int]:
+def _capability(device: torch.device) -> tuple[int, int]:
     """Compute capability; the interpreter stands in for Hopper."""
     return torch.cuda.get_device_capability(device) if device.type == "cuda" else (9, 0)
 
 
 @cache
 def num_multiprocessors(device: torch.device) -> int:
-    if device.type != "cuda":
-        return 1
-    return torch.cuda.get_device_properties(device).multi_processor_count
+    """Of a GPU; the interpreter has one."""
+    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1
+
+
+def configured(kernel: Kernel, *tensors: Tensor) -> Config:
+    """The tiles of a kernel for the widest of the tensors."""
+    width = max(padded_width(t.shape[3]) for t in tensors)
+    return choose(kernel, width, tensors[0].dtype, _capability(tensors[0].device))
+
+
+def mask_options(causal: bool, window: int, exclude_self: bool) -> dict[str, bool]:
+    """Compile-time arguments about which lags take part."""
+    return {"CAUSAL": causal, "WINDOW": window > 0, "EXCLUDE_SELF": exclude_self}
+
+
+def width_options(query: Tensor, value: Tensor, gaussian: bool) -> dict[str, Any]:
+    """Compile-time arguments about the head widths and the precision of products."""
+    width, value_width = query.shape[3], value.shape[3]
+    return {
+        "PRECISION": _matmul_precision(query.dtype, gaussian),
+        "WIDTH": padded_width(width),
+        "VALUE_WIDTH": padded_width(value_width),
+        "EVEN_WIDTH": padded_width(width) == width,
+        "EVEN_VALUE_WIDTH": padded_width(value_width) == value_width,
+    }
 
 
 def padded_width(width: int) -> int:
@@ -63,7 +86,7 @@ def strides(tensor: Tensor) -> tuple[int, int, int]:
     return batch, head, token
 
 
-def matmul_precision(dtype: torch.dtype, gaussian: bool) -> str:
+def _matmul_precision(dtype: torch.dtype, gaussian: bool) -> str:
     """How float32 products are taken, by PyTorch's setting for CUDA; those of halves are exact.
 
     A Gaussian's are always taken in full: ‖x‖² − 2 x·y + ‖y‖² would lose the digits twice.
@@ -100,10 +123,15 @@ def half_squared_norms(tensor: Tensor) -> Tensor:
     return 0.5 * torch.linalg.vector_norm(tensor, dim=-1, dtype=torch.float32).square()
 
 
-def pair_norms(query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
-    """`half_squared_norms` of queries and keys, taken once where they are one tensor."""
+def gaussian_operands(
+    query: Tensor, key: Tensor, bandwidth: Tensor | None, like: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """`half_squared_norms` of queries and keys, and 1/σ² (H,); with dot products `like` in their places."""
+    if bandwidth is None:
+        return like, like, like
     norms = half_squared_norms(query)
-    return norms, norms if is_same(query, key) else half_squared_norms(key)
+    key_norms = norms if is_same(query, key) else half_squared_norms(key)
+    return norms, key_norms, precision_of(bandwidth, query.shape[1])
 
 
 def precision_of(bandwidth: Tensor, num_heads: int) -> Tensor:

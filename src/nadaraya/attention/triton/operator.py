@@ -3,32 +3,32 @@
 Opaque to torch.compile, with shapes for tracing and a rule for gradients.
 """
 
-from dataclasses import dataclass
-from typing import Any
-
 import torch
 from torch import Tensor
 
-from nadaraya.attention.triton.configs import Config, Kernel, choose
+from nadaraya.attention.triton.configs import Kernel
 from nadaraya.attention.triton.kernels.forward import forward_kernel
 from nadaraya.attention.triton.kernels.gradients import key_value_gradient_kernel, row_sum_kernel
+from nadaraya.attention.triton.kernels.one_tensor import one_tensor_gradient_kernel
 from nadaraya.attention.triton.kernels.query_gradient import query_gradient_kernel
 from nadaraya.attention.triton.kernels.tiles import LN2
 from nadaraya.attention.triton.launch import (
-    capability,
+    configured,
     empty_output,
     empty_with_dense_rows,
     gaussian_mode,
+    gaussian_operands,
+    half_squared_norms,
     hidden_keys,
     is_same,
     kernel_table,
-    matmul_precision,
+    mask_options,
     num_multiprocessors,
     on_device,
     padded_width,
-    pair_norms,
     precision_of,
     strides,
+    width_options,
     with_dense_rows,
 )
 
@@ -36,99 +36,11 @@ _ROW_SUM_BLOCK = 64
 _TABLE_PROGRAMS_PER_MULTIPROCESSOR = 2
 
 
-@dataclass(frozen=True)
-class Masks:
-    """Which pairs take part."""
-
-    padding: Tensor | None  # (B, Nk) bool, True where a key is padding
-    causal: bool
-    window: int  # 0 for no limit
-    exclude_self: bool
-
-    @property
-    def options(self) -> dict[str, bool]:
-        return {"CAUSAL": self.causal, "WINDOW": self.window > 0, "EXCLUDE_SELF": self.exclude_self}
-
-
-def configured(kernel: Kernel, *tensors: Tensor) -> Config:
-    """The tiles of a kernel for the widest of the tensors."""
-    width = max(padded_width(t.shape[3]) for t in tensors)
-    return choose(kernel, width, tensors[0].dtype, capability(tensors[0].device))
-
-
-def width_options(query: Tensor, value: Tensor, gaussian: bool) -> dict[str, Any]:
-    """Compile-time arguments about the head widths."""
-    width, value_width = query.shape[3], value.shape[3]
-    return {
-        "PRECISION": matmul_precision(query.dtype, gaussian),
-        "WIDTH": padded_width(width),
-        "VALUE_WIDTH": padded_width(value_width),
-        "EVEN_WIDTH": padded_width(width) == width,
-        "EVEN_VALUE_WIDTH": padded_width(value_width) == value_width,
-    }
-
-
-def empty_results(query: Tensor, value: Tensor, exclude_self: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """Output, log-sum-exp and the flags of rows that keep themselves, to be filled."""
-    out = empty_output(query, value.shape[3])
-    lse = query.new_empty(query.shape[:3], dtype=torch.float32)
-    alone = query.new_empty(query.shape[:3] if exclude_self else (0,), dtype=torch.int8)
-    return out, lse, alone
-
-
-def launch_forward(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    scale: float,
-    bandwidth: Tensor | None,
-    table: Tensor | None,
-    masks: Masks,
-    fixed_peak: bool,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Runs the forward kernel; `fixed_peak`: every row sees itself, at distance 0."""
-    batch, num_heads, num_queries, width = query.shape
-    num_keys, value_width = value.shape[2:]
-    out, lse, alone = empty_results(query, value, masks.exclude_self)
-    config = configured("forward", query, value)
-    entries, zero, step = kernel_table(table, lse)
-    hidden, ranges = hidden_keys(masks.padding, lse)
-    gaussian = bandwidth is not None
-    query_norms = key_norms = precision = lse
-    if bandwidth is not None:
-        precision = precision_of(bandwidth, num_heads)
-        query_norms, key_norms = pair_norms(query, key)
-    grid = (-(-num_queries // config.block_m) * batch * num_heads,)
-    with on_device(query):
-        forward_kernel[grid](
-            query, key, value, out, lse, alone, query_norms, key_norms, entries, hidden, ranges, precision,
-            scale, strides(query), strides(key), strides(value), strides(out), num_heads,
-            num_heads // key.shape[1], num_queries, num_keys, zero, step, masks.window, width, value_width,
-            GAUSSIAN=gaussian_mode(query, key, bandwidth), ONE_TENSOR=is_same(key, value),
-            FIXED_PEAK=fixed_peak, TABLE=table is not None, HIDDEN=masks.padding is not None, **masks.options,
-            **width_options(query, value, gaussian), **config.launch_options,
-        )  # fmt: skip
-    return out, lse, alone
-
-
-def row_sums(out: Tensor, grad_out: Tensor, grad_lse: Tensor) -> Tensor:
-    """δ_i = dO_i · O_i − dLSE_i, (B, H, Nq) float32."""
-    batch, num_heads, num_queries, width = out.shape
-    delta = out.new_empty(out.shape[:3], dtype=torch.float32)
-    grid = (-(-num_queries // _ROW_SUM_BLOCK) * batch * num_heads,)
-    with on_device(out):
-        row_sum_kernel[grid](
-            out, grad_out, grad_lse.contiguous(), delta, strides(out), strides(grad_out), num_heads,
-            num_queries, width, WIDTH=padded_width(width), BLOCK_M=_ROW_SUM_BLOCK,
-        )  # fmt: skip
-    return delta
-
-
 @torch.library.custom_op("nadaraya::triton_attention", mutates_args=())
 def triton_attention(
     query: Tensor,
-    key: Tensor,
-    value: Tensor,
+    key: Tensor | None,
+    value: Tensor | None,
     scale: float,
     bandwidth: Tensor | None,
     table: Tensor | None,
@@ -141,7 +53,8 @@ def triton_attention(
 
     Args:
         query: (B, H, Nq, d), float16, bfloat16 or float32, the last dimension adjacent in memory.
-        key: (B, G, Nk, d) likewise, H a multiple of G.
+        key: (B, G, Nk, d) likewise, H a multiple of G. None, with `value`: the queries serve as all three, as
+            in Gaussian kernel attention, and have one gradient; needs a bandwidth, no table and no padding.
         value: (B, G, Nk, e) likewise.
         scale: factor of the dot product; not used with a bandwidth.
         bandwidth: (H or 1,) float32; with it the content is −‖q − k‖²/(2σ²).
@@ -156,13 +69,45 @@ def triton_attention(
         float32 and units of log 2, −∞ in such rows; with `exclude_self` which rows keep themselves,
         (B, H, Nq) int8, else nothing.
     """
-    masks = Masks(padding, causal, window, exclude_self)
-    return launch_forward(query, key, value, scale, bandwidth, table, masks, fixed_peak=False)
+    # Each token then sees itself, at distance 0: no logit is larger, and no running maximum is needed.
+    fixed_peak = key is None and not exclude_self
+    key, value = _or_query(query, key, value)
+    batch, num_heads, num_queries, width = query.shape
+    num_keys, value_width = value.shape[2:]
+    out, lse, alone = _empty_results(query, value, exclude_self)
+    config = configured("forward", query, value)
+    entries, zero, step = kernel_table(table, lse)
+    hidden, ranges = hidden_keys(padding, lse)
+    query_norms, key_norms, precision = gaussian_operands(query, key, bandwidth, lse)
+    grid = (-(-num_queries // config.block_m) * batch * num_heads,)
+    with on_device(query):
+        forward_kernel[grid](
+            query, key, value, out, lse, alone, query_norms, key_norms, entries, hidden, ranges, precision,
+            scale, strides(query), strides(key), strides(value), strides(out), num_heads,
+            num_heads // key.shape[1], num_queries, num_keys, zero, step, window, width, value_width,
+            GAUSSIAN=gaussian_mode(query, key, bandwidth), ONE_TENSOR=is_same(key, value),
+            FIXED_PEAK=fixed_peak, TABLE=table is not None, HIDDEN=padding is not None,
+            **mask_options(causal, window, exclude_self),
+            **width_options(query, value, bandwidth is not None), **config.launch_options,
+        )  # fmt: skip
+    return out, lse, alone
+
+
+def _or_query(query: Tensor, key: Tensor | None, value: Tensor | None) -> tuple[Tensor, Tensor]:
+    return (query, query) if key is None or value is None else (key, value)
+
+
+def _empty_results(query: Tensor, value: Tensor, exclude_self: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """Output, log-sum-exp and the flags of rows that keep themselves, to be filled."""
+    out = empty_output(query, value.shape[3])
+    lse = query.new_empty(query.shape[:3], dtype=torch.float32)
+    alone = query.new_empty(query.shape[:3] if exclude_self else (0,), dtype=torch.int8)
+    return out, lse, alone
 
 
 @triton_attention.register_fake
 def _(query, key, value, scale, bandwidth, table, padding, causal, window, exclude_self):  # type: ignore[no-untyped-def]
-    return empty_results(query, value, exclude_self)
+    return _empty_results(query, query if value is None else value, exclude_self)
 
 
 @torch.library.custom_op("nadaraya::triton_attention_backward", mutates_args=())
@@ -170,8 +115,8 @@ def triton_attention_backward(
     grad_out: Tensor,
     grad_lse: Tensor,
     query: Tensor,
-    key: Tensor,
-    value: Tensor,
+    key: Tensor | None,
+    value: Tensor | None,
     out: Tensor,
     lse: Tensor,
     alone: Tensor,
@@ -186,27 +131,41 @@ def triton_attention_backward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Gradients of `triton_attention` for query, key, value, bandwidth (H,) and table (H, 2L − 1).
 
-    The last two are float32, and empty where they are not needed. Bit-identical in every run.
+    The last two are float32. What is not needed is empty. Bit-identical in every run.
     """
+    grad_out = with_dense_rows(grad_out)
+    delta = _row_sums(out, grad_out, grad_lse)
+    distance_sums = lse if bandwidth is None else torch.empty_like(lse)
+    masks = mask_options(causal, window, exclude_self)
+    grad_query, grad_key, grad_value = _empty_gradients(query, key, value)
+    grad_table = lse.new_empty((0,))
+    if key is None or value is None:
+        assert bandwidth is not None
+        batch, num_heads, num_tokens, width = query.shape
+        config = configured("one_tensor_gradient", query)
+        options = width_options(query, query, gaussian=True)
+        with on_device(query):
+            one_tensor_gradient_kernel[(-(-num_tokens // config.block_m) * batch * num_heads,)](
+                query, grad_out, grad_query, distance_sums, lse, delta, alone, half_squared_norms(query),
+                precision_of(bandwidth, num_heads), strides(query), strides(grad_out), strides(grad_query),
+                num_heads, num_tokens, window, width,
+                GAUSSIAN=gaussian_mode(query, query, bandwidth), FIXED_PEAK=not exclude_self,
+                PRECISION=options["PRECISION"], WIDTH=options["WIDTH"], EVEN_WIDTH=options["EVEN_WIDTH"],
+                **masks, **config.launch_options,
+            )  # fmt: skip
+        return grad_query, grad_key, grad_value, _bandwidth_gradient(distance_sums, bandwidth), grad_table
+
     batch, num_heads, num_queries, width = query.shape
     num_keys, value_width = value.shape[2:]
     group_size = num_heads // key.shape[1]
-    masks = Masks(padding, causal, window, exclude_self)
-    grad_out = with_dense_rows(grad_out)
-    delta = row_sums(out, grad_out, grad_lse)
     entries, zero, step = kernel_table(table, lse)
     hidden, ranges = hidden_keys(padding, lse)
-    query_norms = key_norms = precision = distance_sums = lse
-    if bandwidth is not None:
-        precision = precision_of(bandwidth, num_heads)
-        query_norms, key_norms = pair_norms(query, key)
-        distance_sums = torch.empty_like(lse)
-    grad_query, grad_key, grad_value = empty_gradients(query, key, value)
+    query_norms, key_norms, precision = gaussian_operands(query, key, bandwidth, lse)
     options = {
         "GAUSSIAN": gaussian_mode(query, key, bandwidth),
         "TABLE": table is not None,
         "HIDDEN": padding is not None,
-        **masks.options,
+        **masks,
         **width_options(query, value, bandwidth is not None),
     }
     with on_device(query):
@@ -235,21 +194,35 @@ def triton_attention_backward(
             num_queries, num_keys, num_programs, zero, step, partial.stride(0), window, width, value_width,
             ONE_TENSOR=is_same(key, value), TABLE_GRAD=need_table, **options, **config.launch_options,
         )  # fmt: skip
-    grad_table = lse.new_empty((0,))
     if need_table:
         assert table is not None
         middle = table.shape[1] // 2
         by_program = partial.view(num_heads, num_programs, -1)[..., zero - middle : zero + middle + 1]
         grad_table = by_program.sum(1)
-    return grad_query, grad_key, grad_value, bandwidth_gradient(distance_sums, bandwidth), grad_table
+    return grad_query, grad_key, grad_value, _bandwidth_gradient(distance_sums, bandwidth), grad_table
 
 
-def empty_gradients(*tensors: Tensor) -> tuple[Tensor, ...]:
-    """Dense tensors to be filled with gradients, also where the inputs are expanded."""
-    return tuple(empty_with_dense_rows(t) for t in tensors)
+def _row_sums(out: Tensor, grad_out: Tensor, grad_lse: Tensor) -> Tensor:
+    """δ_i = dO_i · O_i − dLSE_i, (B, H, Nq) float32."""
+    batch, num_heads, num_queries, width = out.shape
+    delta = out.new_empty(out.shape[:3], dtype=torch.float32)
+    grid = (-(-num_queries // _ROW_SUM_BLOCK) * batch * num_heads,)
+    with on_device(out):
+        row_sum_kernel[grid](
+            out, grad_out, grad_lse.contiguous(), delta, strides(out), strides(grad_out), num_heads,
+            num_queries, width, WIDTH=padded_width(width), BLOCK_M=_ROW_SUM_BLOCK,
+        )  # fmt: skip
+    return delta
 
 
-def bandwidth_gradient(distance_sums: Tensor, bandwidth: Tensor | None) -> Tensor:
+def _empty_gradients(query: Tensor, *others: Tensor | None) -> tuple[Tensor, ...]:
+    """Dense tensors to be filled with gradients, also where the inputs are expanded; none for None."""
+    return empty_with_dense_rows(query), *(
+        query.new_empty((0,)) if t is None else empty_with_dense_rows(t) for t in others
+    )
+
+
+def _bandwidth_gradient(distance_sums: Tensor, bandwidth: Tensor | None) -> Tensor:
     """dσ = −(2/σ) Σ dS log κ, (H,), from the row sums of dS log₂ κ, (B, H, Nq)."""
     if bandwidth is None:
         return distance_sums.new_empty((0,))
@@ -264,35 +237,31 @@ def _(  # type: ignore[no-untyped-def]
     heads = query.shape[1]
     grad_bandwidth = lse.new_empty((0,) if bandwidth is None else (heads,))
     grad_table = lse.new_empty((heads, table.shape[1]) if need_table else (0,))
-    return *empty_gradients(query, key, value), grad_bandwidth, grad_table
+    return *_empty_gradients(query, key, value), grad_bandwidth, grad_table
 
 
 def _save_for_backward(ctx, inputs, output) -> None:  # type: ignore[no-untyped-def]
     query, key, value, scale, bandwidth, table, padding, causal, window, exclude_self = inputs
     ctx.save_for_backward(query, key, value, *output, bandwidth, table, padding)
     ctx.mark_non_differentiable(output[2])
-    ctx.options = (scale, causal, window, exclude_self)
+    ctx.scale, ctx.masks = scale, (causal, window, exclude_self)
 
 
 def _backward(ctx, grad_out, grad_lse, _):  # type: ignore[no-untyped-def]
     query, key, value, out, lse, alone, bandwidth, table, padding = ctx.saved_tensors
-    scale, causal, window, exclude_self = ctx.options
-    need_table = ctx.needs_input_grad[5]
+    need_bandwidth, need_table = ctx.needs_input_grad[4:6]
     grad_query, grad_key, grad_value, grad_bandwidth, grad_table = triton_attention_backward(
-        grad_out, grad_lse, query, key, value, out, lse, alone, scale, bandwidth, table, padding, causal,
-        window, exclude_self, need_table,
+        grad_out, grad_lse, query, key, value, out, lse, alone, ctx.scale, bandwidth, table, padding,
+        *ctx.masks, need_table,
     )  # fmt: skip
     return (
         grad_query,
-        grad_key,
-        grad_value,
+        None if key is None else grad_key,
+        None if value is None else grad_value,
         None,
-        grad_bandwidth.sum_to_size(bandwidth.shape) if ctx.needs_input_grad[4] else None,
+        grad_bandwidth.sum_to_size(bandwidth.shape) if need_bandwidth else None,
         grad_table.sum_to_size(table.shape) if need_table else None,
-        None,
-        None,
-        None,
-        None,
+        *(None,) * 4,
     )
 
 

@@ -1,6 +1,6 @@
 """What the kernels take on a GPU, read from code compiled ahead of time: no GPU is needed.
 
-    python -m nadaraya.attention.triton.resources
+    python benchmarks/machine_code.py
 
 compiles every kernel with its chosen tiles for two generations and prints registers, spills, shared memory
 and matrix instructions.
@@ -21,13 +21,13 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from nadaraya.attention.triton.configs import Config, Kernel, choose
-from nadaraya.attention.triton.decoding_operator import decoding_config
+from nadaraya.attention.triton.decoding import decoding_config
 from nadaraya.attention.triton.kernels.decoding import decoding_kernel
 from nadaraya.attention.triton.kernels.forward import forward_kernel
 from nadaraya.attention.triton.kernels.gradients import key_value_gradient_kernel
 from nadaraya.attention.triton.kernels.one_tensor import one_tensor_gradient_kernel
 from nadaraya.attention.triton.kernels.query_gradient import query_gradient_kernel
-from nadaraya.errors import InputError
+from nadaraya.errors import unknown_name
 
 _KERNELS: dict[str, JITFunction] = {
     "forward": forward_kernel,
@@ -93,6 +93,9 @@ def compile_kernel(
 
     Returns:
         The resources.
+
+    Raises:
+        InputError: an option that the kernel does not have.
     """
     function = _KERNELS[kernel]
     padded = max(16, 1 << (width - 1).bit_length())
@@ -133,7 +136,7 @@ def compile_kernel(
             signature[name] = "fp32" if name == "scale" else "i32"
     unknown = [name for name in options if name.upper() not in signature]
     if unknown:
-        raise InputError(f"kernel {kernel!r} has no switch {unknown[0]!r}")
+        raise unknown_name("option", unknown[0], [name.lower() for name in signature if name.isupper()])
     constants = {name: value for name, value in constants.items() if name in signature}
     source = ASTSource(function, signature=signature, constexprs=constants, attrs=attributes)
     compiled = triton.compile(

@@ -9,13 +9,14 @@ from nadaraya.attention.triton.launch import (
     empty_output,
     hidden_keys,
     is_same,
+    mask_options,
     num_multiprocessors,
     on_device,
     padded_width,
     precision_of,
     strides,
+    width_options,
 )
-from nadaraya.attention.triton.operator import Masks, width_options
 
 _FEWEST_ROWS = 16  # of a matrix product
 # Of keys in one tile, and tiles in flight: what a program takes must fit 99 KiB of shared memory.
@@ -28,7 +29,7 @@ _FEW_SPLITS = 16
 
 
 def decoding_config(rows: int, width: int, dtype: torch.dtype) -> Config:
-    """The tiles for so many rows (16 to 64), padded head width and dtype."""
+    """The tiles for a number of rows (16 to 64), padded head width and dtype."""
     wide = dtype == torch.float32 or rows > _FEWEST_ROWS
     block_bytes = _BLOCK_BYTES_WIDE if wide else _BLOCK_BYTES
     block = max(16, min(128, block_bytes // (width * dtype.itemsize)))
@@ -59,7 +60,6 @@ def triton_decoding(
     batch, num_heads, num_queries, width = query.shape
     num_groups, num_keys, value_width = value.shape[1:]
     group_size = num_heads // num_groups
-    masks = Masks(padding, causal, window, exclude_self)
     rows = max(_FEWEST_ROWS, 1 << (group_size * num_queries - 1).bit_length())
     config = decoding_config(rows, padded_width(max(width, value_width)), query.dtype)
     block = config.block_n
@@ -88,7 +88,7 @@ def triton_decoding(
             GAUSSIAN=bandwidth is not None,
             CENTRED=bandwidth is not None and query.dtype == torch.float32,
             ONE_TENSOR=is_same(key, value), TABLE=table is not None, HIDDEN=padding is not None,
-            **masks.options, **options, **config.launch_options,
+            **mask_options(causal, window, exclude_self), **options, **config.launch_options,
         )  # fmt: skip
         merging_kernel[(num_lines,)](
             partial_out, partial_lse, out, lse, strides(out), num_heads, num_queries, num_splits, num_lines,

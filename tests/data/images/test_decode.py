@@ -4,7 +4,8 @@ import io
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import ExifTags, Image
+from PIL.Image import Transpose
 
 from nadaraya.data.images.decode import is_grey, to_channels
 
@@ -74,3 +75,31 @@ def test_palette_colours_are_looked_up() -> None:
 def test_pixels_without_a_range_are_refused(pixels: np.ndarray) -> None:
     with pytest.raises(ValueError, match="pixels"):
         to_channels(Image.fromarray(pixels), 3)
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+@pytest.mark.parametrize("kind", ["jpeg", "png", "tiff", "webp"])
+def test_orientation_tags_of_cameras_are_followed(kind: str, orientation: int) -> None:
+    tags = Image.Exif()
+    tags[ExifTags.Base.Orientation] = orientation
+    image = COLOUR.resize((32, 48)).crop((0, 0, 24, 48))
+    opened = saved(image, kind, exif=tags, **({"lossless": True} if kind == "webp" else {}))
+    plain = to_channels(saved(image, kind, **({"lossless": True} if kind == "webp" else {})), 3)
+    turns = [None, Transpose.FLIP_LEFT_RIGHT, Transpose.ROTATE_180, Transpose.FLIP_TOP_BOTTOM]
+    turns += [Transpose.TRANSPOSE, Transpose.ROTATE_270, Transpose.TRANSVERSE, Transpose.ROTATE_90]
+    turn = turns[orientation - 1]
+    expected = plain if turn is None else plain.transpose(turn)
+    np.testing.assert_array_equal(np.asarray(to_channels(opened, 3)), np.asarray(expected))
+
+
+def test_damaged_tags_change_nothing() -> None:
+    opened = saved(COLOUR, "jpeg", exif=b"Exif\0\0no tags at all")
+    np.testing.assert_array_equal(to_channels(opened, 3), to_channels(saved(COLOUR, "jpeg"), 3))
+
+
+def test_integers_to_255_are_8_bits_and_larger_ones_16() -> None:
+    values = np.arange(256, dtype=np.int32).reshape(16, 16)
+    np.testing.assert_array_equal(to_channels(Image.fromarray(values), 1), values)
+    np.testing.assert_array_equal(to_channels(Image.fromarray(values * 257), 1), values)
+    dim = Image.fromarray(values.astype(np.uint16))
+    assert np.asarray(to_channels(dim, 1)).max() == 0

@@ -67,8 +67,23 @@ def test_class_only_in_one_split_is_named(folder: Path) -> None:
 
 def test_empty_class_folder_is_named(folder: Path) -> None:
     (folder / "train" / "dog").mkdir()
-    with pytest.raises(InputError, match=r"train/dog holds no image; accepted are files ending in \.jpg"):
+    with pytest.raises(InputError, match=r"train/dog holds no image; files must end in \.jpg"):
         open_images(str(folder))
+
+
+@pytest.mark.parametrize("target", ["..", "../bee"])
+def test_links_that_lead_to_images_twice_are_named(folder: Path, target: str) -> None:
+    (folder / "train" / "ant" / "more").symlink_to(target)
+    with pytest.raises(InputError, match=r"train/\S+ links to .*train\S*, whose files would count twice"):
+        open_images(str(folder))
+
+
+def test_linked_class_folders_are_read(folder: Path) -> None:
+    (folder / "train" / "ant").rename(folder / "elsewhere")
+    (folder / "train" / "ant").symlink_to(folder / "elsewhere")
+    images = open_images(str(folder))
+    assert len(images.train) == 18
+    assert images.train.name(0) == str(folder / "train" / "ant" / "000.png")
 
 
 def test_folder_without_classes(folder: Path) -> None:
@@ -99,7 +114,7 @@ def test_validation_label_beyond_the_training_ones(tmp_path: Path, tar_file: Tar
 def test_options_are_checked(folder: Path) -> None:
     with pytest.raises(InputError, match="did you mean 'skip'"):
         open_images(str(folder), corrupt="skipp")
-    with pytest.raises(InputError, match="channels is 4"):
+    with pytest.raises(InputError, match="channels must be 1"):
         open_images(str(folder), channels=4)
     with pytest.raises(InputError, match="neither a folder nor a tar"):
         open_images(str(folder / "train" / "ant" / "000.png"), validation=str(folder))

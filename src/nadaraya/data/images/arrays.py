@@ -1,5 +1,6 @@
 """Images held in memory: arrays of pixels, or image files end to end; from .npz files and torchvision."""
 
+import io
 import zipfile
 import zlib
 from collections.abc import Mapping
@@ -9,14 +10,13 @@ import numpy as np
 from PIL import Image
 
 from nadaraya.data.cache import cache_folder
-from nadaraya.data.images.sources import EncodedImages, ImageSource, arrays_digest
-from nadaraya.errors import InputError, unknown_name
+from nadaraya.data.images.sources import ImageSource, arrays_digest
+from nadaraya.errors import InputError, must_be, unknown_name
 
-PREFIX = "torchvision:"
 VALIDATION_NAMES = ("val", "validation", "test")
 _TORCHVISION = ("CIFAR10", "CIFAR100", "FashionMNIST", "KMNIST", "MNIST")
 _FORM = (
-    "accepted are train_images (uint8, (N, H, W) or (N, H, W, 3)) and train_labels, with val_ or test_ ones,"
+    "an .npz holds train_images (uint8, (N, H, W) or (N, H, W, 3)) and train_labels, with val_ or test_ ones,"
     " or train_jpeg (image files end to end), train_offsets and train_labels, likewise"
 )
 
@@ -37,13 +37,9 @@ class ArrayImages(ImageSource):
         if pixels.ndim == 4 and pixels.shape[3] == 1:
             pixels = pixels[..., 0]
         if pixels.dtype != np.uint8 or not (pixels.ndim == 3 or (pixels.ndim == 4 and pixels.shape[3] == 3)):
-            raise InputError(
-                f"{origin} are {pixels.dtype} of shape {pixels.shape};"
-                " accepted is uint8 of shape (N, H, W), (N, H, W, 1) or (N, H, W, 3)"
-            )
-        super().__init__(_labels(labels, len(pixels), origin), channels=1 if pixels.ndim == 3 else 3)
-        self._pixels = pixels
-        self._origin = origin
+            raise _form_error(origin, "uint8 of shape (N, H, W), (N, H, W, 1) or (N, H, W, 3)", pixels)
+        super().__init__(_checked_labels(labels, len(pixels), origin), channels=1 if pixels.ndim == 3 else 3)
+        self._pixels, self._origin = pixels, origin
 
     def name(self, index: int) -> str:
         return f"{index} of {self._origin}"
@@ -55,7 +51,7 @@ class ArrayImages(ImageSource):
         return Image.fromarray(self._pixels[index])
 
 
-class PackedImages(EncodedImages):
+class PackedImages(ImageSource):
     """Image files end to end in one array, held once: workers are forked and share it.
 
     Args:
@@ -70,33 +66,32 @@ class PackedImages(EncodedImages):
 
     def __init__(self, data: np.ndarray, offsets: np.ndarray, labels: np.ndarray, origin: str) -> None:
         if data.dtype != np.uint8 or data.ndim != 1:
-            raise InputError(
-                f"{origin} are {data.dtype} of shape {data.shape}; accepted is uint8 of shape (bytes,)"
-            )
+            raise _form_error(origin, "uint8 of shape (bytes,)", data)
         if offsets.ndim != 1 or len(offsets) < 2 or offsets.dtype.kind not in "iu":
-            raise InputError(f"the offsets of {origin} are no list of at least two integers")
+            raise _form_error(f"the offsets of {origin}", "at least two integers", offsets)
         if offsets[0] < 0 or offsets[-1] > len(data) or (offsets[1:] < offsets[:-1]).any():
             raise InputError(f"the offsets of {origin} do not rise within its {len(data)} bytes")
-        super().__init__(_labels(labels, len(offsets) - 1, origin))
+        super().__init__(_checked_labels(labels, len(offsets) - 1, origin))
         self._data, self._offsets, self._origin = data, offsets, origin
 
     def name(self, index: int) -> str:
         return f"{index} of {self._origin}"
 
-    def data(self, index: int) -> bytes:
-        return self._data[self._offsets[index] : self._offsets[index + 1]].tobytes()
-
     def digest(self) -> bytes:
         return arrays_digest(self._data, self._offsets, self.labels)
 
+    def _open(self, index: int) -> Image.Image:
+        return Image.open(io.BytesIO(self._data[self._offsets[index] : self._offsets[index + 1]].tobytes()))
 
-def _labels(labels: np.ndarray, count: int, origin: str) -> np.ndarray:
+
+def _checked_labels(labels: np.ndarray, count: int, origin: str) -> np.ndarray:
     if labels.dtype.kind not in "iu" or labels.shape not in ((count,), (count, 1)):
-        raise InputError(
-            f"the labels of {origin} are {labels.dtype} of shape {labels.shape};"
-            f" accepted are integers of shape ({count},)"
-        )
+        raise _form_error(f"the labels of {origin}", f"integers of shape ({count},)", labels)
     return labels.reshape(count)
+
+
+def _form_error(name: str, accepted: str, given: np.ndarray) -> InputError:
+    return InputError(f"{name} must be {accepted}, got {given.dtype} of shape {given.shape}")
 
 
 def read_npz(path: Path) -> tuple[ImageSource, ImageSource, tuple[str, ...] | None]:
@@ -109,48 +104,43 @@ def read_npz(path: Path) -> tuple[ImageSource, ImageSource, tuple[str, ...] | No
         Both sources, and the names or None.
 
     Raises:
-        InputError: not an .npz, an array is missing, needs pickle or has another form.
+        InputError: not an .npz, an array is missing, holds Python objects or has another form.
     """
     try:
-        archive = np.load(path, allow_pickle=False)
-        if not isinstance(archive, np.lib.npyio.NpzFile):
-            raise InputError(f"{path} is one array, not an .npz of several; {_FORM}")
-        with archive:
-            train = _split(archive, "train", path)
-            validation = _split(archive, _validation_name(archive), path)
-            names = archive["class_names"] if "class_names" in archive else None  # noqa: SIM401  (no .get there)
+        if not zipfile.is_zipfile(path):  # numpy would take it for a pickle
+            raise must_be(str(path), "an .npz of several arrays", "a file of another form")
+        with np.load(path, allow_pickle=False) as archive:
+            held_out = next((name for name in VALIDATION_NAMES if f"{name}_labels" in archive), "val")
+            train, validation = (_read_split(archive, split, path) for split in ("train", held_out))
+            names = tuple(map(str, archive["class_names"].ravel())) if "class_names" in archive else None
     except InputError:
         raise
     except (zipfile.BadZipFile, zlib.error, EOFError, ValueError, OSError) as error:
         reason = " ".join(str(error).split())
-        raise InputError(f"cannot read {path} as an .npz without pickle: {reason}") from None
-    return train, validation, None if names is None else tuple(map(str, names.ravel()))
+        if "allow_pickle" in reason:
+            reason = "an array in it holds Python objects, which are not loaded because that can run any code"
+        raise InputError(f"cannot read {path}: {reason}") from None
+    return train, validation, names
 
 
-def _validation_name(archive: Mapping[str, np.ndarray]) -> str:
-    return next((name for name in VALIDATION_NAMES if f"{name}_labels" in archive), VALIDATION_NAMES[0])
-
-
-def _split(archive: Mapping[str, np.ndarray], split: str, path: Path) -> ImageSource:
+def _read_split(archive: Mapping[str, np.ndarray], split: str, path: Path) -> ImageSource:
     packed = f"{split}_jpeg" in archive
     needed = [
         f"{split}_{kind}" for kind in (("jpeg", "offsets", "labels") if packed else ("images", "labels"))
     ]
-    if missing := [key for key in needed if key not in archive]:
-        raise InputError(f"{path} has no array {missing[0]}; {_FORM}")
-    origin = f"{needed[0]} of {path}"
-    arrays = [archive[key] for key in needed]
+    for key in needed:
+        if key not in archive:
+            raise InputError(f"{path} has no array {key}; {_FORM}")
+    origin, arrays = f"{needed[0]} of {path}", [archive[key] for key in needed]
     if packed:
-        data, offsets, labels = arrays
-        return PackedImages(data, offsets, labels, origin)
-    pixels, labels = arrays
-    return ArrayImages(pixels, labels, origin)
+        return PackedImages(arrays[0], arrays[1], arrays[2], origin)
+    return ArrayImages(arrays[0], arrays[1], origin)
 
 
 def read_torchvision(name: str) -> tuple[ImageSource, ImageSource, tuple[str, ...]]:
     """A data set of torchvision, downloaded into the cache folder the first time.
 
-    torchvision reads CIFAR from the published pickles, after it has compared their checksums with its own.
+    torchvision reads CIFAR from the published pickles, after it has compared their digests with its own.
 
     Args:
         name: CIFAR10, CIFAR100, FashionMNIST, KMNIST or MNIST.
@@ -166,15 +156,16 @@ def read_torchvision(name: str) -> tuple[ImageSource, ImageSource, tuple[str, ..
     if name not in _TORCHVISION:
         raise unknown_name("torchvision data set", name, _TORCHVISION)
     root = cache_folder() / "torchvision"
-    sources = []
-    for train in (True, False):
-        try:
-            data = getattr(datasets, name)(root, train=train, download=True)
-        except (OSError, RuntimeError, ValueError) as error:
-            reason = " ".join(str(error).split())
-            raise InputError(f"cannot have torchvision's {name} in {root}: {reason}") from error
-        part = "training" if train else "test"
-        sources.append(
-            ArrayImages(np.asarray(data.data), np.asarray(data.targets), f"the {part} images of {name}")
-        )
-    return sources[0], sources[1], tuple(data.classes)
+    try:
+        parts = {
+            part: getattr(datasets, name)(root, train=part == "training", download=True)
+            for part in ("training", "test")
+        }
+    except (OSError, RuntimeError, ValueError) as error:
+        reason = " ".join(str(error).split())
+        raise InputError(f"cannot have torchvision's {name} in {root}: {reason}") from error
+    train, test = (
+        ArrayImages(np.asarray(data.data), np.asarray(data.targets), f"the {part} images of {name}")
+        for part, data in parts.items()
+    )
+    return train, test, tuple(parts["training"].classes)

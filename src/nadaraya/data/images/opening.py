@@ -1,21 +1,22 @@
 """`open_images`: finds out what a source is, and checks that training and validation agree."""
 
 import glob
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from nadaraya.data.images.arrays import PREFIX, VALIDATION_NAMES, read_npz, read_torchvision
-from nadaraya.data.images.folder import FolderImages
-from nadaraya.data.images.shards import ShardImages
+from nadaraya.data.images.arrays import VALIDATION_NAMES, read_npz, read_torchvision
+from nadaraya.data.images.files import read_folder, read_shards
 from nadaraya.data.images.sources import ImageSet, ImageSource
-from nadaraya.errors import InputError, unknown_name
+from nadaraya.errors import InputError, must_be, unknown_name
 
+_TORCHVISION = "torchvision:"
 _SHOWN = 5
 _ACCEPTED = (
-    "accepted are a folder with train/ and val/ (or validation/, test/), a training folder with validation=,"
+    "a source is a folder with train/ and val/ (or validation/, test/), a training folder with validation=,"
     " tar shards (a folder or a glob), an .npz file, or torchvision:CIFAR10 and the like"
 )
 
@@ -31,7 +32,7 @@ def open_images(
 ) -> ImageSet:
     """Images to train and validate on, from a folder, tar shards, an .npz file or torchvision.
 
-    - A folder with `train/` and `val/` (or `validation/`, `test/`), each with one folder a class; or the
+    - A folder with `train/` and `val/` (or `validation/`, `test/`), each with one folder per class; or the
       training folder alone, with the other one as `validation`.
     - Tar shards in webdataset's form (KEY.jpg with KEY.cls or KEY.json): a folder of them with `train/` and
       `val/` as above, or a folder or glob whose shards are told apart by "train" and "val", "validation" or
@@ -54,33 +55,35 @@ def open_images(
 
     Raises:
         InputError: no such source, a split is missing, classes differ between the splits, or a damaged file.
+
+    >>> import numpy as np
+    >>> from nadaraya.data.images import open_images
+    >>> pixels, labels = np.zeros((4, 8, 8, 3), np.uint8), np.array([0, 1, 0, 1])
+    >>> np.savez("tiny.npz", train_images=pixels, train_labels=labels, val_images=pixels, val_labels=labels)
+    >>> open_images("tiny.npz").classes
+    ('0', '1')
     """
     if corrupt not in ("fatal", "skip"):
-        raise unknown_name("treatment of corrupt images", corrupt, ("fatal", "skip"))
+        raise unknown_name("corrupt", corrupt, ("fatal", "skip"))
     if channels not in (None, 1, 3):
-        raise InputError(f"channels is {channels!r}; accepted are 1 (grey), 3 (colour) or None")
-    train, held_out = _parts(source, validation)
+        raise must_be("channels", "1 (grey), 3 (colour) or None", channels)
+    train, held_out = _open_parts(source, validation)
     classes = _agree(train, held_out)
+    for part in (train, held_out):
+        _check_labels(part, len(classes))
     number = channels or train.source.guess_channels()
     train.source.channels = held_out.source.channels = number
-    name = source.removeprefix(PREFIX) if source.startswith(PREFIX) else Path(source).absolute().stem
+    name = (
+        source.removeprefix(_TORCHVISION) if source.startswith(_TORCHVISION) else Path(source).absolute().stem
+    )
     return ImageSet(name, classes, number, train.source, held_out.source, corrupt)
 
 
-def _parts(source: str, validation: str | None) -> tuple[_Part, _Part]:
-    if source.startswith(PREFIX) or source.endswith(".npz"):
+def _open_parts(source: str, validation: str | None) -> tuple[_Part, _Part]:
+    if source.startswith(_TORCHVISION) or source.endswith(".npz"):
         if validation is not None:
-            raise InputError(
-                f"{source} has its own validation images; validation={validation!r} has no place"
-            )
-        names: tuple[str, ...] | None
-        if source.startswith(PREFIX):
-            train, held_out, names = read_torchvision(source.removeprefix(PREFIX))
-        else:
-            train, held_out, names = read_npz(_existing(source))
-        return _Part(train, names, f"the training images of {source}"), _Part(
-            held_out, names, f"the validation images of {source}"
-        )
+            raise must_be("validation", f"None: {source} has its own validation images", validation)
+        return _open_whole(source)
     if validation is not None:
         return _open(source), _open(validation)
     if Path(source, "train").is_dir():
@@ -89,10 +92,10 @@ def _parts(source: str, validation: str | None) -> tuple[_Part, _Part]:
                 return _open(str(Path(source, "train"))), _open(str(Path(source, name)))
         raise InputError(f"{source} has train/ but none of val/, validation/, test/; give validation=")
     if shards := _find_shards(source):
-        held_out_shards = [shard for shard in shards if _names_split(shard, VALIDATION_NAMES)]
-        train_shards = [shard for shard in shards if _names_split(shard, ("train", "training"))]
-        if train_shards and held_out_shards:
-            return _open_shards(train_shards, source), _open_shards(held_out_shards, source)
+        train = [shard for shard in shards if _names_split(shard, ("train", "training"))]
+        held_out = [shard for shard in shards if _names_split(shard, VALIDATION_NAMES)]
+        if train and held_out:
+            return _Part(*read_shards(train), source), _Part(*read_shards(held_out), source)
         raise InputError(
             f"the {len(shards)} shards of {source} are not told apart: give validation=, or have"
             " 'train' and 'val' (or 'validation', 'test') in their names"
@@ -100,25 +103,29 @@ def _parts(source: str, validation: str | None) -> tuple[_Part, _Part]:
     raise InputError(f"no train split: {_existing(source)} has no folder train/; {_ACCEPTED}")
 
 
-def _existing(source: str) -> Path:
-    if not Path(source).exists():
-        raise InputError(f"no such images: {source}; {_ACCEPTED}")
-    return Path(source)
+def _open_whole(source: str) -> tuple[_Part, _Part]:
+    """Both parts of a source that has them inside."""
+    name = source.removeprefix(_TORCHVISION)
+    train, held_out, classes = read_npz(_existing(source)) if name == source else read_torchvision(name)
+    return (
+        _Part(train, classes, f"the training images of {source}"),
+        _Part(held_out, classes, f"the validation images of {source}"),
+    )
 
 
 def _open(place: str) -> _Part:
     if shards := _find_shards(place):
-        return _open_shards(shards, place)
+        return _Part(*read_shards(shards), place)
     folder = _existing(place)
     if not folder.is_dir():
         raise InputError(f"{place} is neither a folder nor a tar file; {_ACCEPTED}")
-    images = FolderImages(folder)
-    return _Part(images, images.classes, place)
+    return _Part(*read_folder(folder), place)
 
 
-def _open_shards(shards: Sequence[Path], place: str) -> _Part:
-    images = ShardImages(shards)
-    return _Part(images, images.classes, place)
+def _existing(source: str) -> Path:
+    if not Path(source).exists():
+        raise InputError(f"no such images: {source}; {_ACCEPTED}")
+    return Path(source)
 
 
 def _find_shards(place: str) -> list[Path]:
@@ -131,8 +138,7 @@ def _find_shards(place: str) -> list[Path]:
 
 
 def _names_split(shard: Path, names: Sequence[str]) -> bool:
-    words = "".join(letter if letter.isalpha() else " " for letter in shard.stem.lower()).split()
-    return any(name in words for name in names)
+    return not set(names).isdisjoint(re.split(r"[^a-z]+", shard.stem.lower()))
 
 
 def _agree(train: _Part, held_out: _Part) -> tuple[str, ...]:
@@ -140,24 +146,24 @@ def _agree(train: _Part, held_out: _Part) -> tuple[str, ...]:
     for part in (train, held_out):
         if not len(part.source):
             raise InputError(f"{part.place} holds no images")
-    ours, theirs = train.classes, held_out.classes
-    if ours is not None and theirs is not None and ours != theirs:
-        for here, there, these, those in ((train, held_out, ours, theirs), (held_out, train, theirs, ours)):
-            if only := [name for name in these if name not in set(those)]:
-                shown = ", ".join(only[:_SHOWN]) + (
-                    f" and {len(only) - _SHOWN} more" if len(only) > _SHOWN else ""
-                )
-                raise InputError(
-                    f"the classes of {here.place} and {there.place} differ: only the first has {shown}"
-                )
-        raise InputError(f"the classes of {train.place} and {held_out.place} are in different orders")
-    classes = ours or theirs or tuple(str(number) for number in range(int(train.source.labels.max()) + 1))
-    for part in (train, held_out):
-        bad = np.flatnonzero((part.source.labels < 0) | (part.source.labels >= len(classes)))
-        if len(bad):
-            index = int(bad[0])
+    if train.classes is None or held_out.classes is None or train.classes == held_out.classes:
+        numbers = range(int(train.source.labels.max()) + 1)
+        return train.classes or held_out.classes or tuple(map(str, numbers))
+    for here, there in ((train, held_out), (held_out, train)):
+        theirs = set(there.classes or ())
+        if only := [name for name in here.classes or () if name not in theirs]:
+            more = f" and {len(only) - _SHOWN} more" if len(only) > _SHOWN else ""
             raise InputError(
-                f"the label {part.source.labels[index]} of image {part.source.name(index)} is out of range:"
-                f" there are {len(classes)} classes, from 0 to {len(classes) - 1}"
+                f"the classes of {here.place} and {there.place} differ: only the first has"
+                f" {', '.join(only[:_SHOWN])}{more}"
             )
-    return classes
+    raise InputError(f"the classes of {train.place} and {held_out.place} are in different orders")
+
+
+def _check_labels(part: _Part, classes: int) -> None:
+    labels = part.source.labels
+    for index in np.flatnonzero((labels < 0) | (labels >= classes)):
+        raise InputError(
+            f"the label {labels[index]} of image {part.source.name(int(index))} is out of range:"
+            f" there are {classes} classes, from 0 to {classes - 1}"
+        )

@@ -1,7 +1,6 @@
 """Sources of labelled images, read by number, and the set of a training and a validation source."""
 
 import hashlib
-import io
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
@@ -20,11 +19,21 @@ _SAMPLE = 64
 
 
 class ImageSource(ABC):
-    """Images that are read by number, each with a label.
+    """Images that are read by number, each with a label; a subclass says how one is opened.
 
     Attributes:
         labels: (N,) int64 numbers of the classes.
         channels: 3 for pictures in mode "RGB", 1 for mode "L".
+
+    >>> import numpy as np
+    >>> from PIL import Image
+    >>> from nadaraya.data.images import ImageSource
+    >>> class Blank(ImageSource):
+    ...     def name(self, index): return f"blank {index}"
+    ...     def digest(self): return b"blank"
+    ...     def _open(self, index): return Image.new("L", (8, 8))
+    >>> len(Blank(np.array([0, 1]))), Blank(np.array([0, 1])).read(1).mode
+    (2, 'RGB')
     """
 
     def __init__(self, labels: np.ndarray, channels: int = 3) -> None:
@@ -68,7 +77,7 @@ class ImageSource(ABC):
 
     def guess_channels(self) -> int:
         """1 when each of up to 64 images, evenly spaced over the source, is grey by its mode; else 3."""
-        seen = False
+        grey = False
         for index in np.unique(np.linspace(0, len(self) - 1, _SAMPLE).astype(int)):
             try:
                 grey = is_grey(self._open(int(index)))
@@ -78,19 +87,7 @@ class ImageSource(ABC):
                 continue
             if not grey:
                 return 3
-            seen = True
-        return 1 if seen else 3
-
-
-class EncodedImages(ImageSource):
-    """Images kept as the bytes of their files."""
-
-    @abstractmethod
-    def data(self, index: int) -> bytes:
-        """The bytes of an image file; an InputError when they cannot be read."""
-
-    def _open(self, index: int) -> Image.Image:
-        return Image.open(io.BytesIO(self.data(index)))
+        return 1 if grey else 3
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,6 +102,13 @@ class ImageSet:
         validation: images to validate on.
         corrupt: what the batches do with an image that cannot be decoded: "fatal" stops with a
             `CorruptImageError`, "skip" warns once and takes the next readable one (validation leaves it out).
+
+    >>> import numpy as np
+    >>> from nadaraya.data.images import ImageSet
+    >>> from nadaraya.data.images.arrays import ArrayImages
+    >>> blank = ArrayImages(np.zeros((8, 32, 32), np.uint8), np.arange(8) % 2, "blank images")
+    >>> ImageSet("blank", ("even", "odd"), 1, train=blank, validation=blank).sha256[:8]
+    '...'
     """
 
     name: str

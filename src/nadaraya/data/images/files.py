@@ -1,0 +1,216 @@
+"""Images in files: a folder per class, or tar shards in webdataset's form, both read by number.
+
+The offsets within shards come from one pass over the headers with the standard library's tarfile and stay in
+memory, so that order, repeats and resuming are those of a folder; webdataset itself reads shards as streams,
+in an order that depends on the number of workers.
+"""
+
+import io
+import json
+import os
+import tarfile
+from collections.abc import Sequence
+from pathlib import Path, PurePosixPath
+from typing import IO
+
+import numpy as np
+from PIL import Image
+
+from nadaraya.data.images.sources import ImageSource, arrays_digest, files_digest
+from nadaraya.data.textfile import files_below
+from nadaraya.errors import InputError, must_be
+
+IMAGE_ENDINGS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
+_LABEL_LIMIT = 2**20  # bytes of a .cls or .json member; larger ones are something else
+_WHOLE = -1
+_FORM = "shards hold KEY.jpg or KEY.png with KEY.cls, or with a KEY.json that has a 'label'"
+
+Member = tuple[str, int, int]  # name, offset and size in bytes
+
+
+class FileImages(ImageSource):
+    """Images that are files, or parts of files.
+
+    Args:
+        root: folder of the files.
+        files: their names in it.
+        numbers: (N,) which file an image is in.
+        members: name, offset and size of each image in its file; None where images are whole files.
+        labels: (N,) integers.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        files: Sequence[str],
+        numbers: Sequence[int],
+        members: Sequence[Member] | None,
+        labels: Sequence[int],
+    ) -> None:
+        super().__init__(np.array(labels, dtype=np.int64))
+        self._root = root
+        # Bytes of one width: a list of a million strings would be copied into every worker bit by bit.
+        self._files = np.array([os.fsencode(name) for name in files])
+        self._numbers = np.array(numbers, dtype=np.int32)
+        self._members = None
+        if members is not None:
+            self._members = np.array([os.fsencode(name) for name, _, _ in members])
+            self._places = np.array([place for _, *place in members], dtype=np.int64)
+
+    def name(self, index: int) -> str:
+        file = self._path(index)
+        return file if self._members is None else f"{os.fsdecode(self._members[index])} in {file}"
+
+    def digest(self) -> bytes:
+        return files_digest(self._root, map(os.fsdecode, self._files)) + arrays_digest(self.labels)
+
+    def _path(self, index: int) -> str:
+        return os.path.join(self._root, os.fsdecode(self._files[self._numbers[index]]))  # noqa: PTH118
+
+    def _open(self, index: int) -> Image.Image:
+        # Opened for each image: a handle kept open would be shared by forked workers, its position with it,
+        # and there may be more shards than a process may have open.
+        path = self._path(index)
+        offset, size = (0, _WHOLE) if self._members is None else self._places[index]
+        try:
+            with open(path, "rb", buffering=0) as file:  # noqa: PTH123  (a Path costs more than a small read)
+                file.seek(offset)
+                data = file.read(size)
+        except OSError as error:
+            raise InputError(f"cannot read {path}: {error.strerror}") from error
+        return Image.open(io.BytesIO(data))
+
+
+def read_folder(root: Path) -> tuple[FileImages, tuple[str, ...]]:
+    """Images of a folder whose subfolders are the classes (torchvision's ImageFolder layout).
+
+    Args:
+        root: the folder; links in it are followed.
+
+    Returns:
+        The images, and the names of the subfolders, sorted; a label is a position in it.
+
+    Raises:
+        InputError: no subfolder, one without an image, an unreadable one, or links that lead to one twice.
+    """
+    files = files_below(root)
+    classes = sorted(entry.name for entry in os.scandir(root) if entry.is_dir())
+    if not classes:
+        raise InputError(f"{root} has no class folders: images are expected in one folder per class")
+    found: dict[str, list[tuple[str, str]]] = {name: [] for name in classes}
+    for path in files:
+        if path.lower().endswith(IMAGE_ENDINGS):
+            place, name = os.path.split(os.path.relpath(path, root))
+            if place:
+                found[place.split(os.sep, 1)[0]].append((place, name))
+    for name, images in found.items():
+        if not images:
+            raise InputError(
+                f"the class folder {root / name} holds no image; files must end in {', '.join(IMAGE_ENDINGS)}"
+            )
+    names = [os.path.join(*image) for name in classes for image in sorted(found[name])]  # noqa: PTH118
+    labels = [label for label, name in enumerate(classes) for _ in found[name]]
+    return FileImages(root, names, range(len(names)), None, labels), tuple(classes)
+
+
+def read_shards(shards: Sequence[Path]) -> tuple[FileImages, tuple[str, ...] | None]:
+    """Images of tar shards: members KEY.jpg (or .png and others) with KEY.cls or KEY.json {"label": number}.
+
+    Args:
+        shards: the tar files, uncompressed; the images are numbered in that order.
+
+    Returns:
+        The images, and names of the classes from a `classes.txt` (one per line) or `dataset_info.json`
+        (features.label.names) beside the shards or in the folder above them; None without.
+
+    Raises:
+        InputError: a file is not a tar or ends early, an image has no label or the other way round.
+    """
+    numbers, members, labels = list[int](), list[Member](), list[int]()
+    for number, shard in enumerate(shards):
+        for member, label in _read_shard(shard):
+            numbers.append(number)
+            members.append(member)
+            labels.append(label)
+    if not members:
+        raise InputError(f"{shards[0].parent}: no image in {len(shards)} tar shards; {_FORM}")
+    paths = [shard.absolute() for shard in shards]
+    root = os.path.commonpath([path.parent for path in paths])
+    files = [os.path.relpath(path, root) for path in paths]
+    return FileImages(Path(root), files, numbers, members, labels), _class_names(shards[0].parent)
+
+
+def _read_shard(shard: Path) -> list[tuple[Member, int]]:
+    """Each image of a shard and its label."""
+    images: dict[str, Member] = {}
+    labels: dict[str, int] = {}
+    try:
+        with shard.open("rb") as file, tarfile.open(fileobj=file, mode="r:") as tar:
+            end = os.fstat(file.fileno()).st_size
+            for member in filter(tarfile.TarInfo.isfile, tar):
+                if member.offset_data + member.size > end:
+                    raise InputError(f"{shard} is truncated: it ends within its member {member.name}")
+                key, ending = _split(member.name)
+                if ending in IMAGE_ENDINGS:
+                    image = member.name, member.offset_data, member.size
+                    if images.setdefault(key, image) != image:
+                        raise InputError(
+                            f"{shard} has two images of the key {key}: {images[key][0]}, {image[0]}"
+                        )
+                elif ending in (".cls", ".json"):
+                    label = _read_label(file, member, f"{member.name} in {shard}")
+                    if label is not None and labels.setdefault(key, label) != label:
+                        raise InputError(f"{shard} gives the key {key} two labels, {labels[key]} and {label}")
+    except tarfile.TarError as error:
+        raise InputError(f"{shard} must be a whole, uncompressed tar file: {error}") from None
+    except OSError as error:
+        raise InputError(f"cannot read {shard}: {error.strerror or error}") from error
+    for key, label in labels.items():
+        if key not in images:
+            raise InputError(f"{shard} has the label {label} but no image of the key {key}; {_FORM}")
+    for key, (name, _, _) in images.items():
+        if key not in labels:
+            raise InputError(f"{shard} has no label for the image {name}; {_FORM}")
+    return [(image, labels[key]) for key, image in images.items()]
+
+
+def _split(name: str) -> tuple[str, str]:
+    """webdataset's key and ending: the name up to the first dot of its last part, and what follows."""
+    path = PurePosixPath(name)
+    stem, dot, ending = path.name.partition(".")
+    return str(path.parent / stem), (dot + ending).lower()
+
+
+def _read_label(file: IO[bytes], member: tarfile.TarInfo, name: str) -> int | None:
+    """The number in a .cls or .json member; None for a JSON object without a label."""
+    accepted = "an integer of at least 0, or a JSON object with one as 'label'"
+    if member.size > _LABEL_LIMIT:
+        raise must_be(name, accepted, f"{member.size} bytes")
+    file.seek(member.offset_data)
+    text = file.read(member.size)
+    try:
+        value = json.loads(text)  # a .cls file is a number, which is JSON too
+    except (ValueError, RecursionError):
+        raise must_be(name, accepted, text) from None
+    if isinstance(value, dict):
+        if "label" not in value:
+            return None
+        value = value["label"]
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**31:
+        raise must_be(name, accepted, value)
+    return value
+
+
+def _class_names(folder: Path) -> tuple[str, ...] | None:
+    for place in (folder, folder.parent):
+        lines, info = place / "classes.txt", place / "dataset_info.json"
+        try:
+            if lines.is_file():
+                return tuple(line.strip() for line in lines.read_text("utf-8").splitlines() if line.strip())
+            if info.is_file():
+                return tuple(map(str, json.loads(info.read_text("utf-8"))["features"]["label"]["names"]))
+        except (OSError, ValueError) as error:
+            raise InputError(f"cannot read the class names beside the shards in {place}: {error}") from None
+        except (KeyError, TypeError):  # a description of data without names of classes
+            return None
+    return None

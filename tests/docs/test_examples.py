@@ -1,0 +1,161 @@
+"""What pages for users show is true: Python runs, commands are accepted, tables agree with result files."""
+
+import json
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import nadaraya
+from nadaraya.attention import variants
+
+ROOT = Path(__file__).parents[2]
+README = ROOT / "README.md"
+GUIDES = ROOT / "docs" / "guides"
+PAGES = [README, *sorted(page for page in (ROOT / "docs").rglob("*.md") if "_build" not in page.parts)]
+
+
+def blocks(page: Path) -> list[str]:
+    return re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+
+
+def run_blocks(page: Path, namespace: dict[str, Any]) -> dict[str, Any]:
+    """Run a page's Python from first to last; the names that it leaves."""
+    assert blocks(page)
+    for code in blocks(page):
+        exec(compile(code, str(page), "exec"), namespace)
+    return namespace
+
+
+@pytest.fixture(scope="module")
+def language_guide(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
+    """Names that the guide on language models leaves: a small trained run, a model, a text."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path_factory.mktemp("guide"))
+        yield run_blocks(GUIDES / "language-models.md", {})
+
+
+@pytest.mark.parametrize("code", blocks(README))
+def test_the_readme_runs(code: str) -> None:
+    exec(compile(code, str(README), "exec"), {})
+
+
+def test_the_guide_on_vision_runs() -> None:
+    pytest.importorskip("timm")
+    run_blocks(GUIDES / "vision.md", {})
+
+
+def test_the_guide_on_language_models_runs(language_guide: dict[str, Any]) -> None:
+    text, run, result = (language_guide[name] for name in ("text", "run", "result"))
+    assert text.startswith("The ")
+    assert len(text) == len("The ") + 20
+    # Guessing among all characters alike would take log(vocabulary) = 4.5 nats/token.
+    assert run.final["loss"] < 4.5
+    assert result.tokens == len("A text that the model has not seen.") - 1
+    assert (run.path.parents[1] / "copy" / "model.safetensors").is_file()
+
+
+def test_the_guide_on_maps_runs(language_guide: dict[str, Any]) -> None:
+    pytest.importorskip("timm")
+    import torch
+
+    run = language_guide["run"]
+    ids = run.tokenizer()("some text", return_tensors="pt").input_ids
+    names = run_blocks(GUIDES / "maps.md", {"images": torch.rand(1, 3, 224, 224), "run": run, "ids": ids})
+    assert names["flow"].shape == (1, 197, 197)
+    assert names["maps"].layers[0].error < 1e-4
+
+
+def commands() -> Iterator[tuple[str, list[str]]]:
+    """Every command of the library that a page shows, with the page's name."""
+    for page in PAGES:
+        fences = re.findall(r"^```(.*?)\n(.*?)^```$", page.read_text("utf-8"), re.DOTALL | re.MULTILINE)
+        for line in "".join(text for language, text in fences if not language).splitlines():
+            words = shlex.split(line, comments=True)
+            if "nadaraya.cli" in words:
+                words = ["nadaraya", *words[words.index("nadaraya.cli") + 1 :]]
+            if words[:1] == ["nadaraya"]:
+                yield page.name, words[1:]
+
+
+@pytest.mark.parametrize(
+    ("page", "words"), [pytest.param(*shown, id=" ".join(shown[1])) for shown in commands()]
+)
+def test_commands_are_accepted(page: str, words: list[str]) -> None:
+    typer = pytest.importorskip("typer.main")
+    from nadaraya.cli.app import app
+    from nadaraya.training import load_recipe
+
+    command: Any = typer.get_command(app)
+    context = command.make_context("nadaraya", [], resilient_parsing=True)
+    while hasattr(command, "list_commands"):
+        assert words[0] in command.list_commands(context), page
+        command, words = command.get_command(context, words[0]), words[1:]
+        context = context if hasattr(command, "list_commands") else command.make_context("", list(words))
+    if command.name == "train":
+        load_recipe(context.params["recipe"], context.params["overrides"] or ())
+
+
+def test_the_table_of_variants_agrees_with_the_study() -> None:
+    study = json.loads((ROOT / "experiments/results/variants/results.json").read_text(encoding="utf-8"))
+    counts = {run["variant"]: (run["parameters"], run["kernel_parameters"]) for run in study["runs"]}
+    page = (GUIDES / "language-models.md").read_text(encoding="utf-8")
+    rows = re.findall(
+        r"^\| `([\w-]+)` \|.*\| ([\d,]+) \| ([\d,]+) \| ([\d.]+) ± ([\d.]+) \|$", page, re.MULTILINE
+    )
+    assert sorted(row[0] for row in rows) == sorted(variants.names())
+    for variant, parameters, in_kernels, mean, spread in rows:
+        assert (int(parameters.replace(",", "")), int(in_kernels.replace(",", ""))) == counts[variant]
+        summary = study["summary"][variant]
+        assert (mean, spread) == (f"{summary['mean']:.3f}", f"{summary['spread']:.3f}")
+
+
+CITATION = re.compile(r"([A-Z][\w'-]+)(?:\s+et\s+al\.)?,?\s+\(?((?:19|20)\d\d)[a-z]?(?=[),;.:\s])")
+
+
+def sources() -> list[Path]:
+    """Code and recipes of the library, its benchmarks and its experiments."""
+    folders = [ROOT / "src", ROOT / "benchmarks", ROOT / "experiments"]
+    return [file for folder in folders for kind in ("*.py", "*.yaml") for file in folder.rglob(kind)]
+
+
+def cited() -> dict[tuple[str, str], str]:
+    """Author and year of every citation in the code and the pages, with a file that has it."""
+    pages = [page for page in PAGES if page.name not in ("references.md", "alternatives.md")]
+    found = {}
+    for file in [*sources(), *pages]:
+        for author, year in CITATION.findall(file.read_text(encoding="utf-8")):
+            found[author, year] = str(file.relative_to(ROOT))
+    return found
+
+
+def test_every_citation_is_resolved_on_the_page_of_references() -> None:
+    page = (ROOT / "docs" / "references.md").read_text(encoding="utf-8")
+    entries = [" ".join(entry.split()) for entry in re.split(r"^(?=- |### )", page, flags=re.MULTILINE)]
+    missing = {
+        (*citation, file)
+        for citation, file in cited().items()
+        if not any(citation[0] in entry and citation[1] in entry for entry in entries)
+    }
+    assert ("Chi", "2022") in cited()
+    assert not missing
+
+
+def test_nothing_is_cited_by_a_letter() -> None:
+    letters = [
+        str(file.relative_to(ROOT))
+        for file in [*sources(), *PAGES]
+        if re.search(r"\b[Dd]ocuments?\s+[A-D]\b", file.read_text(encoding="utf-8"))
+    ]
+    assert not letters
+
+
+def test_the_version_to_cite_is_the_installed_one() -> None:
+    yaml = pytest.importorskip("yaml")
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    assert citation["version"] == nadaraya.__version__
+    page = (ROOT / "docs" / "references.md").read_text(encoding="utf-8")
+    assert f"version = {{{nadaraya.__version__}}}" in page

@@ -1,0 +1,65 @@
+"""Pages made from the code: every verb and every key is on them, with what it accepts."""
+
+import importlib.util
+import re
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+pytest.importorskip("sphinx", reason="the pages are made by the docs extra")
+pytest.importorskip("typer")
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+@pytest.fixture(scope="module")
+def generated() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("generated", DOCS / "_ext" / "generated.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_page_of_commands_has_every_verb_and_an_example_of_it(generated: ModuleType) -> None:
+    page = (DOCS / "reference" / "command-line.md").read_text(encoding="utf-8")
+    verbs = [" ".join(words) for words in generated.verbs()]
+    assert re.findall(r"^```\{verb\} (.*)$", page, re.MULTILINE) == verbs
+    assert [verb for verb in verbs if f"\nnadaraya {verb}" not in page] == []
+
+
+def test_a_verb_is_described_by_its_help(generated: ModuleType) -> None:
+    text = "\n".join(generated.describe_verb(["lags"]))
+    assert text.startswith("Show how far apart newlines")
+    assert "nadaraya lags [OPTIONS] {text}" in text
+    assert "| `--max-lag <int>` | " in text
+    assert "default: 256" in text
+
+
+@pytest.mark.parametrize("task", ["text", "image"])
+def test_every_key_of_a_recipe_has_a_row_with_its_meaning(generated: ModuleType, task: str) -> None:
+    from nadaraya.training import ImageRecipe, Recipe, recipe_keys
+
+    rows = list(generated.describe_recipe(Recipe if task == "text" else ImageRecipe))
+    described = [row.split("|") for row in rows if row.startswith("| `")]
+    assert [cells[1].strip(" `") for cells in described] == recipe_keys(task)
+    assert all(cell.strip() for cells in described for cell in cells[2:5]), described
+
+
+@pytest.mark.parametrize(
+    ("field", "words"),
+    [
+        ({"type": "integer", "exclusiveMinimum": 0}, "integer > 0"),
+        ({"type": "number", "minimum": 0, "exclusiveMaximum": 1}, "number ≥ 0 < 1"),
+        ({"anyOf": [{"type": "string"}, {"type": "null"}]}, "text or null"),
+        ({"type": "array", "items": {"type": "string"}}, "list of text"),
+        ({"type": "array", "prefixItems": [{"type": "number"}, {"type": "number"}]}, "[number, number]"),
+        ({"enum": ["auto", "float32"], "type": "string"}, "`auto`, `float32`"),
+        ({"const": "text", "type": "string"}, "`text`"),
+    ],
+)
+def test_fields_are_said_in_words(generated: ModuleType, field: dict[str, Any], words: str) -> None:
+    assert generated.accepted(field) == words

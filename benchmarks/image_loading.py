@@ -18,12 +18,11 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from timing import environment, write_json
 
 from nadaraya.data.images import ImageSet, open_images, synthetic_batches, training_batches
 from nadaraya.errors import InputError
-from nadaraya.evaluation.timing import environment, write_json
 from nadaraya.training import ImageRecipe, load_recipe
-from nadaraya.training.image_model import build_image_model
 
 _WARMUP = 2
 
@@ -66,7 +65,7 @@ def main() -> None:
 
 def _update(recipe: ImageRecipe, images: ImageSet, device: str) -> Callable[[Any], None]:
     torch.manual_seed(0)
-    model = build_image_model(recipe.model, len(images.classes), images.channels).to(device).train()
+    model = recipe.build_model(len(images.classes), images.channels).to(device).train()
     network = torch.compile(model) if recipe.training.compile else model
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
 

@@ -1,4 +1,4 @@
-"""Recipes small enough to train in a second."""
+"""Recipes small enough to train in a second, and one finished run of each task."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -8,24 +8,24 @@ import numpy as np
 import pytest
 import torch
 
-from nadaraya.training import ImageRecipe, Recipe
+from nadaraya.training import ImageRecipe, Recipe, train
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(autouse=True, scope="session")
 def one_thread() -> None:
     """Tiny models are slower on several threads."""
     torch.set_num_threads(1)
 
 
-@pytest.fixture
-def tiny_text(tmp_path: Path) -> Path:
+@pytest.fixture(scope="session")
+def tiny_text(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A text file of 2,600 characters: lines of letters."""
-    path = tmp_path / "text.txt"
+    path = tmp_path_factory.mktemp("text") / "text.txt"
     path.write_text("".join(f"{'abcdefgh'[i % 8] * (i % 5 + 1)} the {i % 7} of\n" for i in range(200)))
     return path
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def tiny_recipe(tiny_text: Path) -> Callable[..., Recipe]:
     """Make a recipe of 8 updates; keyword arguments are dotted keys with `__` for the dot."""
 
@@ -59,8 +59,16 @@ def tiny_recipe(tiny_text: Path) -> Callable[..., Recipe]:
     return make
 
 
-@pytest.fixture
-def tiny_images(tmp_path: Path) -> Path:
+@pytest.fixture(scope="session")
+def finished_text_run(
+    one_thread: None, tiny_recipe: Callable[..., Recipe], tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """The folder of a run of `tiny_recipe()`, to be read or copied."""
+    return train(tiny_recipe(), tmp_path_factory.mktemp("text-run") / "run", progress=False).path
+
+
+@pytest.fixture(scope="session")
+def tiny_images(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An .npz of 48 training and 21 validation images, 16 × 16: brighter by class."""
     random = np.random.default_rng(0)
     arrays = {}
@@ -69,12 +77,12 @@ def tiny_images(tmp_path: Path) -> Path:
         noise = random.integers(0, 60, (count, 16, 16, 3))
         images = (noise + 60 * labels[:, None, None, None]).astype(np.uint8)
         arrays |= {f"{part}_images": images, f"{part}_labels": labels}
-    path = tmp_path / "images.npz"
+    path = tmp_path_factory.mktemp("images") / "images.npz"
     np.savez(path, **arrays)
     return path
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def image_recipe(tiny_images: Path) -> Callable[..., ImageRecipe]:
     """Make an image recipe of 2 epochs of 4 updates; keyword arguments as for `tiny_recipe`."""
 
@@ -105,3 +113,11 @@ def image_recipe(tiny_images: Path) -> Callable[..., ImageRecipe]:
         return ImageRecipe.from_mapping(mapping)
 
     return make
+
+
+@pytest.fixture(scope="session")
+def finished_image_run(
+    one_thread: None, image_recipe: Callable[..., ImageRecipe], tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """The folder of a run of `image_recipe()`, to be read or copied."""
+    return train(image_recipe(), tmp_path_factory.mktemp("image-run") / "run", progress=False).path

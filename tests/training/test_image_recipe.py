@@ -12,7 +12,6 @@ from torch import nn
 import nadaraya.models.vit  # noqa: F401 - registers the models
 from nadaraya.errors import InputError
 from nadaraya.training import ImageRecipe, load_recipe, recipe_keys
-from nadaraya.training.image_model import build_image_model
 from nadaraya.training.images import ImageTask, parameter_groups
 from nadaraya.training.processes import Processes
 
@@ -135,5 +134,5 @@ def test_the_schedule_warms_up_falls_as_a_cosine_and_needs_no_memory(image_recip
 
 
 def test_any_model_of_timm_can_be_built(image_recipe: Make) -> None:
-    recipe = image_recipe(model__name="resnet10t", model__options={}).model
-    assert build_image_model(recipe, 7, 1)(torch.zeros(2, 1, 16, 16)).shape == (2, 7)
+    recipe = image_recipe(model__name="resnet10t", model__options={})
+    assert recipe.build_model(7, 1)(torch.zeros(2, 1, 16, 16)).shape == (2, 7)

@@ -1,6 +1,7 @@
 """The loop on images: exact resuming, the average of the weights, figures; bad input is refused."""
 
 import os
+import shutil
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -37,8 +38,8 @@ def _interrupt_at(monkeypatch: pytest.MonkeyPatch, step: int) -> None:
 
 
 @pytest.fixture
-def uninterrupted(image_recipe: Make, tmp_path: Path) -> Path:
-    return train(image_recipe(), tmp_path / "uninterrupted", progress=False).path
+def uninterrupted(finished_image_run: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(finished_image_run, tmp_path / "uninterrupted")
 
 
 def test_a_run_leaves_what_its_readers_expect(uninterrupted: Path) -> None:
@@ -213,7 +214,7 @@ def test_a_limit_leaves_the_same_images_whatever_the_seed(image_recipe: Make) ->
         ({"model__options": {"pretrained": True}}, ("pretrained", "fresh weights")),
         ({"model__options": {"variant": "gkaa"}}, ("'gkaa'", "'gka'")),
         ({"model__name": "vgg11", "model__options": {}}, ("drop_path_rate must be 0 for vgg11", "got 0.2")),
-        ({"data__source": None}, ("data.source is not given",)),
+        ({"data__source": None}, ("data.source must be a folder", "torchvision:CIFAR10")),
         ({"data__source": "absent.npz"}, ("absent.npz",)),
         ({"data__rand_augment": "nonsense"}, ("rand_augment", "nonsense")),
         ({"data__corrupt": "ignore"}, ("ignore", "skip")),
@@ -236,15 +237,17 @@ def test_bad_input_is_one_line_and_leaves_no_folder(
 def test_images_that_changed_under_a_run_are_noticed(
     image_recipe: Make, tmp_path: Path, tiny_images: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    source = shutil.copy(tiny_images, tmp_path)
+    recipe = image_recipe(data__source=str(source))
     with monkeypatch.context() as patched:
         _interrupt_at(patched, 5)
         with pytest.raises(KeyboardInterrupt):
-            train(image_recipe(), tmp_path / "run", progress=False)
+            train(recipe, tmp_path / "run", progress=False)
     arrays = dict(np.load(tiny_images))
     arrays["train_images"][0, 0, 0, 0] ^= 1
-    np.savez(tiny_images, **arrays)
+    np.savez(source, **arrays)
     with pytest.raises(InputError, match="the images are not those"):
-        train(image_recipe(), tmp_path / "run", progress=False)
+        train(recipe, tmp_path / "run", progress=False)
 
 
 def test_other_images_must_have_the_classes_of_the_run(uninterrupted: Path, tmp_path: Path) -> None:
@@ -289,7 +292,7 @@ def test_a_damaged_average_in_a_checkpoint_is_named_and_the_one_before_is_used(
 def test_what_belongs_to_the_other_task_is_refused(uninterrupted: Path) -> None:
     run = Run(uninterrupted)
     for asked in (run.tokenizer, run.corpus, run.text_recipe):
-        with pytest.raises(InputError, match="is a run on images"):
+        with pytest.raises(InputError, match="must be a run on text, got one on images"):
             asked()
 
 

@@ -3,12 +3,14 @@
 import errno
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
+from importlib.machinery import ModuleSpec
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -18,7 +20,7 @@ from safetensors.torch import load_file
 from torch.optim import AdamW
 
 from nadaraya.errors import InputError
-from nadaraya.training import Recipe, Run, TrainingDiverged, WriteFailed, text, train
+from nadaraya.training import Recipe, Run, TrainingDiverged, WriteFailed, records, text, train
 from nadaraya.training import checkpoint as checkpoints
 
 Make = Callable[..., Recipe]
@@ -47,8 +49,8 @@ def _stop_at(monkeypatch: pytest.MonkeyPatch, step: int, action: Callable[[], ob
 
 
 @pytest.fixture
-def uninterrupted(tiny_recipe: Make, tmp_path: Path) -> Path:
-    return train(tiny_recipe(), tmp_path / "uninterrupted", progress=False).path
+def uninterrupted(finished_text_run: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(finished_text_run, tmp_path / "uninterrupted")
 
 
 def test_a_run_leaves_what_its_readers_expect(uninterrupted: Path) -> None:
@@ -143,11 +145,11 @@ import torch
 torch.set_num_threads(1)
 from torch.optim import AdamW
 from nadaraya.training import Recipe, train
-from nadaraya.training import checkpoint as checkpoints
+from nadaraya import files
 
 recipe = Recipe.from_mapping(yaml.safe_load(open(sys.argv[1])))
 where, folder = sys.argv[2:]
-seen, step, sync = [0], AdamW.step, checkpoints.sync
+seen, step, sync = [0], AdamW.step, files.sync
 def count(limit):
     seen[0] += 1
     if seen[0] == limit:
@@ -162,7 +164,7 @@ def killing_sync(path):
 if where == "update":
     AdamW.step = killing_step
 if where == "checkpoint":
-    checkpoints.sync = killing_sync
+    files.sync = killing_sync
 train(recipe, folder, progress=False)
 """
 
@@ -187,7 +189,7 @@ def test_a_killed_run_resumes_bit_for_bit(
         stream.write('{"kind": "train", "step": 5')  # a line that the kill cut off
     train(tiny_recipe(), folder, progress=False)
     assert _losses(folder) == _losses(uninterrupted)
-    assert not list((folder / "training_state").glob(".*step-00000006"))
+    assert not list((folder / "training_state").glob(".partial-*"))
 
 
 def test_a_loss_that_is_no_number_stops_with_the_step_and_the_last_checkpoint(
@@ -247,9 +249,7 @@ def test_a_finished_run_is_left_alone(
     tiny_recipe: Make, uninterrupted: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = _content(uninterrupted)
-    started = time.perf_counter()
     train(tiny_recipe(), uninterrupted)
-    assert time.perf_counter() - started < 5
     assert "finished already" in capsys.readouterr().err
     assert _content(uninterrupted) == before
 
@@ -286,15 +286,16 @@ def test_folders_that_are_no_runs_and_runs_not_to_be_resumed_are_refused(
 def test_a_text_that_changed_under_a_run_is_noticed(
     tiny_recipe: Make, tmp_path: Path, tiny_text: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = tmp_path / "run"
+    folder, corpus = tmp_path / "run", Path(shutil.copy(tiny_text, tmp_path))
+    recipe = tiny_recipe(data__corpus=str(corpus))
     with monkeypatch.context() as patched:
         _stop_at(patched, 5, lambda: os.kill(os.getpid(), signal.SIGINT))
         with pytest.raises(KeyboardInterrupt):
-            train(tiny_recipe(), folder, progress=False)
+            train(recipe, folder, progress=False)
     before = _content(folder)
-    tiny_text.write_text(tiny_text.read_text().replace("the", "her"))
+    corpus.write_text(corpus.read_text().replace("the", "her"))
     with pytest.raises(InputError, match="the corpus is not the text"):
-        train(tiny_recipe(), folder, progress=False)
+        train(recipe, folder, progress=False)
     assert _content(folder) == before
 
 
@@ -322,15 +323,81 @@ def test_bfloat16_trains_and_stays_close(tiny_recipe: Make, tmp_path: Path, unin
     assert {tensor.dtype for tensor in load_file(run.path / "model.safetensors").values()} == {torch.float32}
 
 
-def test_tensorboard_gets_the_same_records(tiny_recipe: Make, tmp_path: Path) -> None:
+def test_a_tracker_gets_every_record_once_though_the_run_was_stopped(
+    tiny_recipe: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    run = train(tiny_recipe(training__tracker="tensorboard"), tmp_path / "run", progress=False)
-    events = EventAccumulator(str(run.path / "tensorboard"))
+    recipe, folder = tiny_recipe(training__tracker="tensorboard"), tmp_path / "run"
+    with monkeypatch.context() as patched:
+        _stop_at(
+            patched, 5, lambda: (_ for _ in ()).throw(InputError("killed after the records of update 4"))
+        )
+        with pytest.raises(InputError, match="killed"):
+            train(recipe, folder, progress=False)
+    run = train(recipe, folder, progress=False)  # from the checkpoint of update 3
+    events = EventAccumulator(str(folder / "tensorboard"))
     events.Reload()
-    written = [(event.step, event.value) for event in events.Scalars("validation/loss")]
-    assert written == [(r["step"], pytest.approx(r["loss"])) for r in run.series("validation")]
+    for kind in ("train", "validation"):
+        written = [(event.step, event.value) for event in events.Scalars(f"{kind}/loss")]
+        assert written == [(r["step"], pytest.approx(r["loss"])) for r in run.series(kind)]
+
+
+class _FakeTrackio(ModuleType):
+    """Stands for the package `trackio`: notes what it is called with."""
+
+    def __init__(self) -> None:
+        super().__init__("trackio")
+        self.__spec__ = ModuleSpec("trackio", None)
+        self.started: list[dict[str, Any]] = []
+        self.logged: list[tuple[int, dict[str, float]]] = []
+
+    def init(self, **options: Any) -> "_FakeTrackio":
+        self.started.append(options)
+        return self
+
+    def log(self, values: dict[str, float], step: int) -> None:
+        self.logged.append((step, values))
+
+    def finish(self) -> None:
+        self.logged.append((-1, {}))
+
+
+def test_a_resumed_run_goes_on_under_its_name_in_the_tracker(
+    tiny_recipe: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake = _FakeTrackio()
+    monkeypatch.setitem(sys.modules, "trackio", fake)
+    recipe = tiny_recipe(training__tracker="trackio")
+    with monkeypatch.context() as patched:
+        _stop_at(patched, 5, lambda: os.kill(os.getpid(), signal.SIGINT))
+        with pytest.raises(KeyboardInterrupt):
+            train(recipe, tmp_path / "run", progress=False)
+    train(recipe, tmp_path / "run", progress=False)
+    first, second = fake.started
+    assert first == second
+    assert (first["project"], first["resume"]) == ("nadaraya", "allow")
+    assert first["name"].startswith("tiny-")
+    assert [step for step, _ in fake.logged] == [2, 4, 4, -1, 6, 8, 8, -1]
+    assert set(fake.logged[2][1]) == {"validation/loss"}
+    train(recipe, tmp_path / "other", progress=False)
+    assert fake.started[2]["name"] != first["name"]
+
+
+def test_a_tracker_that_cannot_be_used_is_one_line(
+    tiny_recipe: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake = _FakeTrackio()
+    monkeypatch.setitem(sys.modules, "trackio", fake)
+    monkeypatch.setattr(fake, "init", lambda **_: (_ for _ in ()).throw(RuntimeError("log in first\nplease")))
+    recipe = tiny_recipe(training__tracker="trackio")
+    with pytest.raises(InputError, match=r"^training\.tracker trackio cannot be started: log in first$"):
+        train(recipe, tmp_path / "run", progress=False)
+    monkeypatch.setattr(records, "find_spec", lambda name: None)
+    with pytest.raises(InputError, match=r"needs its package: pip install trackio"):
+        train(recipe, tmp_path / "other", progress=False)
+    assert not (tmp_path / "other").exists()
 
 
 def test_plain_progress_shows_step_losses_speed_and_time_left(

@@ -17,7 +17,8 @@ def test_what_came_after_the_checkpoint_and_a_torn_line_are_dropped(tmp_path: Pa
     path.write_text("".join(lines) + '{"kind": "train", "st')
     assert [record["step"] for record in read_metrics(path)] == [1, 2, 3, 4]
     metrics = MetricsFile(path, resume_step=2)
-    metrics.append(kind="train", step=3, loss=0.1)
+    assert metrics.recorded == 4
+    metrics.add("train", 3, {"loss": 0.1})
     assert read_metrics(path) == [*map(json.loads, lines[:2]), {"kind": "train", "step": 3, "loss": 0.1}]
 
 

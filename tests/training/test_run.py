@@ -1,7 +1,6 @@
 """Run folders, read back."""
 
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -9,12 +8,12 @@ import torch
 from safetensors.torch import load_file
 
 from nadaraya.errors import InputError
-from nadaraya.training import Recipe, Run, train
+from nadaraya.training import Run
 
 
 @pytest.fixture
-def run(tiny_recipe: Callable[..., Recipe], tmp_path: Path) -> Run:
-    return train(tiny_recipe(training__kernel_learning_rate=0.3), tmp_path / "run", progress=False)
+def run(finished_text_run: Path, tmp_path: Path) -> Run:
+    return Run(shutil.copytree(finished_text_run, tmp_path / "run"))
 
 
 def test_initial_puts_back_the_kernels_and_nothing_else(run: Run) -> None:

@@ -1,4 +1,4 @@
-"""The run folder, written: claiming it, what it has before the first step, files moved in complete."""
+"""The run folder: what its files are called, claiming it, and what it has before the first step."""
 
 from pathlib import Path
 
@@ -6,12 +6,39 @@ from safetensors.torch import save_file
 from torch import nn
 
 from nadaraya.errors import InputError
-from nadaraya.files import PARTIAL, remove_partial, write_file, write_into
+from nadaraya.files import PARTIAL, write_file, write_into
 from nadaraya.training.image_recipe import ImageRecipe
 from nadaraya.training.kernels import kernel_parameters
-from nadaraya.training.recipe import Recipe
-from nadaraya.training.run import RECIPE_FILE, Run
+from nadaraya.training.recipe import Recipe, read_mapping
+from nadaraya.training.schema import parse_yaml
 from nadaraya.training.task import Task
+
+RECIPE_FILE = "config.yaml"
+METRICS_FILE = "metrics.jsonl"
+MODEL_FILE = "model.safetensors"
+INITIAL_KERNELS_FILE = "initial_kernels.safetensors"
+AVERAGE_FILE = "ema.safetensors"
+IMAGES_FILE = "images.json"
+SAMPLE_FILE = "sample.txt"
+STATE_FOLDER = "training_state"
+
+
+def read_recipe(folder: Path) -> Recipe | ImageRecipe:
+    """The recipe of a run folder.
+
+    Raises:
+        InputError: the folder has none, or it cannot be read.
+    """
+    path = folder / RECIPE_FILE
+    if not path.is_file():
+        raise InputError(f"{folder} is not a run folder: it has no {RECIPE_FILE}")
+    try:
+        mapping = parse_yaml(path.read_text(encoding="utf-8"), str(path))
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} cannot be read: {error}") from error
+    if not isinstance(mapping, dict):
+        raise InputError(f"{path} is not a recipe")
+    return read_mapping(mapping)
 
 
 def is_run_of(folder: Path, recipe: Recipe | ImageRecipe, resume: bool) -> bool:
@@ -24,7 +51,7 @@ def is_run_of(folder: Path, recipe: Recipe | ImageRecipe, resume: bool) -> bool:
         if any(not item.name.startswith(PARTIAL) for item in folder.iterdir()):
             raise InputError(f"{folder} has files in it and is not a run folder: choose another one")
         return False
-    difference = Run(folder).recipe.first_difference(recipe)
+    difference = read_recipe(folder).first_difference(recipe)
     if difference:
         key, theirs, ours = difference
         raise InputError(
@@ -37,7 +64,6 @@ def is_run_of(folder: Path, recipe: Recipe | ImageRecipe, resume: bool) -> bool:
 
 def begin_folder(folder: Path, recipe: Recipe | ImageRecipe, task: Task) -> None:
     """What a run folder has before the first step; the recipe comes first: it makes the folder a run."""
-    remove_partial(folder)
     write_file(folder / RECIPE_FILE, recipe.to_yaml())
     with write_into(folder) as scratch:
         task.begin(scratch)

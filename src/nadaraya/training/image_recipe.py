@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, Field, NonNegativeInt, PositiveInt, model_validator
 
-from nadaraya.errors import must_be
+from nadaraya.errors import InputError, must_be
 from nadaraya.training.schema import (
     BaseRecipe,
     BaseTraining,
@@ -18,7 +18,17 @@ from nadaraya.training.schema import (
 )
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from nadaraya.data.images import Augmentation
+
+# Options of the model that the recipe sets by other keys.
+_SET_ELSEWHERE = {
+    "img_size": "model.image_size",
+    "drop_path_rate": "model.drop_path",
+    "num_classes": "the images",
+    "in_chans": "the images",
+}
 
 
 def _area(pair: tuple[float, float]) -> tuple[float, float]:
@@ -164,6 +174,32 @@ class ImageRecipe(BaseRecipe):
         options = self.model.options
         chosen = [str(options[key]) for key in ("variant", "pattern") if key in options]
         return "-".join([self.model.name, *chosen])
+
+    def build_model(self, num_classes: int, channels: int) -> "nn.Module":
+        """The timm model of this recipe with fresh weights, in training mode; see `create_image_model`.
+
+        Args:
+            num_classes: of the images.
+            channels: of the images, 1 or 3.
+
+        Returns:
+            Maps (B, channels, S, S) images to (B, num_classes) logits.
+
+        Raises:
+            InputError: no such model, or it does not take what the recipe asks for.
+        """
+        from nadaraya.models.vit import create_image_model
+
+        model = self.model
+        for option in model.options:
+            if option in _SET_ELSEWHERE:
+                raise InputError(
+                    f"model.options.{option} must be left out: it is set by {_SET_ELSEWHERE[option]}"
+                )
+        options = {"num_classes": num_classes, "in_chans": channels, **model.options}
+        if model.drop_path:
+            options["drop_path_rate"] = model.drop_path
+        return create_image_model(model.name, image_size=model.image_size, options=options).train()
 
     def augmentation(self) -> "Augmentation":
         """What is done to the images, as `nadaraya.data.images` takes it.

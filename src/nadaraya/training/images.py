@@ -2,14 +2,11 @@
 
 import json
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from accelerate.utils import set_seed
-from PIL import Image
 from safetensors.torch import save_model
 from timm.loss import SoftTargetCrossEntropy
 from timm.optim import create_optimizer_v2, param_groups_weight_decay
@@ -18,25 +15,24 @@ from timm.utils import ModelEmaV3
 from torch import Tensor, nn
 
 from nadaraya.data.images import (
-    ImageSet,
-    ImageSource,
     evaluation_batches,
-    open_images,
     steps_per_epoch,
     synthetic_batches,
     training_batches,
 )
-from nadaraya.errors import InputError
 from nadaraya.evaluation.classification import evaluate_side_by_side
 from nadaraya.files import write_file, write_into
-from nadaraya.training.folder import save_kernels
-from nadaraya.training.image_model import build_image_model
+from nadaraya.training.folder import (
+    AVERAGE_FILE,
+    IMAGES_FILE,
+    INITIAL_KERNELS_FILE,
+    MODEL_FILE,
+    save_kernels,
+)
+from nadaraya.training.image_data import open_recipe_images
 from nadaraya.training.image_recipe import ImageRecipe
 from nadaraya.training.kernels import kernel_parameters
 from nadaraya.training.processes import Processes
-from nadaraya.training.run import AVERAGE_FILE, IMAGES_FILE, INITIAL_KERNELS_FILE, MODEL_FILE
-
-_LIMIT_SEED = 0  # of the images that data.limit leaves: the same for every run
 
 
 class ImageTask:
@@ -51,7 +47,7 @@ class ImageTask:
     """
 
     unit = "images"
-    changed = "the images are not those"
+    fingerprint_error = "the images are not those"
 
     def __init__(self, recipe: ImageRecipe, processes: Processes) -> None:
         self._recipe = recipe
@@ -60,11 +56,11 @@ class ImageTask:
         options = recipe.training
         self._steps_per_epoch = steps_per_epoch(self._images, options.batch_size)
         set_seed(recipe.seed)
-        self.model = build_image_model(recipe.model, len(self._images.classes), self._images.channels)
+        self.model = recipe.build_model(len(self._images.classes), self._images.channels)
         self.steps = options.epochs * self._steps_per_epoch
         self.evaluate_every = options.evaluate_every_epochs * self._steps_per_epoch
         self.units_per_step = options.batch_size
-        self.kept: dict[str, Any] = {"images_sha256": self._images.sha256}
+        self.fingerprint: dict[str, Any] = {"images_sha256": self._images.sha256}
         self._loss = SoftTargetCrossEntropy()
         self._share: dict[str, Any] = {
             "workers": recipe.data.workers,
@@ -136,9 +132,9 @@ class ImageTask:
         loss: Tensor = self._loss(network(inputs).float(), targets)
         return loss
 
-    def validate(self, network: nn.Module, average: nn.Module | None) -> dict[str, float]:
+    def validate(self, network: nn.Module, averaged: nn.Module | None) -> dict[str, float]:
         """Loss, top-1 and top-5 (fractions) on every validation image; those of the average with `ema_`."""
-        models = {"": network} if average is None else {"": network, "ema_": average}
+        models = {"": network} if averaged is None else {"": network, "ema_": averaged}
         results = evaluate_side_by_side(list(models.values()), self._validation)
         return {
             f"{prefix}{name}": getattr(result, name)
@@ -146,7 +142,7 @@ class ImageTask:
             for name in ("loss", "top1", "top5")
         }
 
-    def headline(self, validation: dict[str, float]) -> str:
+    def shown_metrics(self, validation: dict[str, float]) -> str:
         """Validation loss and top-1, that of the average too."""
         text = f"validation {validation['loss']:.3f}  top-1 {validation['top1']:.2%}"
         return f"{text} (EMA {validation['ema_top1']:.2%})" if "ema_top1" in validation else text
@@ -166,55 +162,14 @@ class ImageTask:
         save_kernels(self.model, folder / INITIAL_KERNELS_FILE)
 
     def finish(
-        self, folder: Path, average: nn.Module | None, validation: dict[str, float], step_seconds: float
+        self, folder: Path, averaged: nn.Module | None, validation: dict[str, float], step_seconds: float
     ) -> dict[str, Any]:
         """The model and its average; the figures are those of the last validation, which saw every image."""
         with write_into(folder, MODEL_FILE) as scratch:
             save_model(self.model, str(scratch / MODEL_FILE))
-            if average is not None:
-                save_model(average, str(scratch / AVERAGE_FILE))
+            if averaged is not None:
+                save_model(averaged, str(scratch / AVERAGE_FILE))
         return {**validation, "images_per_second": self.units_per_step / step_seconds}
-
-
-class LimitedImages(ImageSource):
-    """Some images of a source, drawn once for all.
-
-    Args:
-        source: where they come from.
-        count: how many; all where there are fewer.
-    """
-
-    def __init__(self, source: ImageSource, count: int) -> None:
-        drawn = np.random.default_rng(_LIMIT_SEED).permutation(len(source))[:count]
-        self._source, self._numbers = source, np.sort(drawn)
-        super().__init__(source.labels[self._numbers], source.channels)
-
-    def name(self, index: int) -> str:
-        """As in the source."""
-        return self._source.name(int(self._numbers[index]))
-
-    def digest(self) -> bytes:
-        """That of the source and of the numbers."""
-        return self._source.digest() + self._numbers.tobytes()
-
-    def _open(self, index: int) -> Image.Image:
-        return self._source._open(int(self._numbers[index]))
-
-
-def open_recipe_images(recipe: ImageRecipe) -> ImageSet:
-    """The images of a recipe.
-
-    Raises:
-        InputError: there are none, or they cannot be read.
-    """
-    data = recipe.data
-    if data.source is None:
-        raise InputError(
-            "data.source is not given: accepted are a folder of images, tar shards, an .npz file or a data "
-            "set of torchvision, such as data.source=torchvision:CIFAR10"
-        )
-    images = open_images(data.source, validation=data.validation, corrupt=data.corrupt)
-    return replace(images, train=LimitedImages(images.train, data.limit)) if data.limit else images
 
 
 def parameter_groups(model: nn.Module, weight_decay: float, kernel_scale: float) -> list[dict[str, Any]]:

@@ -1,11 +1,12 @@
-"""metrics.jsonl, one JSON object a line, appended as training goes; and the losses between two records."""
+"""metrics.jsonl, one JSON object per line, appended as training goes; and the losses between two records."""
 
 import json
 import math
-import os
 import time
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import torch
@@ -16,7 +17,12 @@ from nadaraya.files import write_file, writing
 
 
 class TrainingDiverged(InputError):
-    """The loss or its gradient is infinite or not a number, or a kernel degenerated; training stopped."""
+    """The loss or its gradient is infinite or not a number, or a kernel degenerated; training stopped.
+
+    >>> raise TrainingDiverged("the loss became nan at step 7")
+    Traceback (most recent call last):
+    nadaraya.training.metrics.TrainingDiverged: the loss became nan at step 7
+    """
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
@@ -44,37 +50,43 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
 
 
 class MetricsFile:
-    """Appends records to metrics.jsonl, each written through to the disk's queue at once."""
+    """Appends records to metrics.jsonl, each handed to the operating system at once.
+
+    Args:
+        path: the file; made when absent.
+        resume_step: updates made so far; records of later ones are dropped.
+
+    Attributes:
+        recorded: the newest update that the file had a record of, dropped ones included.
+
+    Raises:
+        WriteFailed: it could not be written.
+    """
 
     def __init__(self, path: Path, resume_step: int) -> None:
-        """Keep the records up to the step that training resumes from, and drop what came after it.
-
-        Args:
-            path: the file; made when absent.
-            resume_step: updates made so far.
-        """
         self.path = path
-        self.records = [record for record in read_metrics(path) if record["step"] <= resume_step]
-        write_file(path, "".join(json.dumps(record) + "\n" for record in self.records))
+        found = read_metrics(path)
+        self.recorded = max((record["step"] for record in found), default=0)
+        kept = [record for record in found if record["step"] <= resume_step]
+        write_file(path, "".join(json.dumps(record) + "\n" for record in kept))
 
-    def append(self, **record: Any) -> None:
-        """Add one record.
+    def add(self, kind: str, step: int, figures: dict[str, Any]) -> None:
+        """Append one record.
 
         Raises:
             WriteFailed: it could not be written.
         """
-        self.records.append(record)
         with writing(self.path), self.path.open("a", encoding="utf-8") as stream:
-            stream.write(json.dumps(record) + "\n")
+            stream.write(json.dumps({"kind": kind, "step": step, **figures}) + "\n")
 
-    def flush(self) -> None:
-        """Wait until all records are on the disk: a checkpoint must not be newer than its metrics."""
-        with writing(self.path), self.path.open("a", encoding="utf-8") as stream:
-            os.fsync(stream.fileno())
+    def close(self) -> None:
+        """Nothing is open between two records."""
 
-    def last(self, kind: str) -> dict[str, Any] | None:
-        """The newest record of one kind."""
-        return next((record for record in reversed(self.records) if record["kind"] == kind), None)
+
+def step_seconds(records: list[dict[str, Any]]) -> float:
+    """Median over the training records of the time of an update, in seconds."""
+    marks = [(0, 0.0), *((r["step"], r["seconds"]) for r in records if r["kind"] == "train")]
+    return median((t1 - t0) / (s1 - s0) for (s0, t0), (s1, t1) in pairwise(marks))
 
 
 class Meter:

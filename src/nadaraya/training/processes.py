@@ -4,7 +4,7 @@ import contextlib
 import os
 from collections.abc import Callable, Iterator
 from datetime import timedelta
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from accelerate import Accelerator
@@ -43,7 +43,9 @@ class Processes:
         self.main: bool = self._accelerator.is_main_process
         self.device: torch.device = self._accelerator.device
         # On the CPU, whatever the devices are: what is agreed here must not wait for a GPU's queue.
-        self._control = distributed.new_group(backend="gloo", timeout=_PATIENCE) if self.count > 1 else None
+        self._control: Any = (
+            distributed.new_group(backend="gloo", timeout=_PATIENCE) if self.count > 1 else None
+        )
 
     def prepare(self, network: nn.Module) -> nn.Module:
         """Move a model to the device, in place; with several processes, let them average its gradients."""
@@ -100,6 +102,12 @@ class Processes:
         if self.main:
             raise next(found for found in errors if found is not None)
         raise SystemExit(2)
+
+    def alone(self, act: Callable[..., object], *arguments: Any) -> None:
+        """Let the main process do something that the others wait for; errors are those of `together`."""
+        with self.together():
+            if self.main:
+                act(*arguments)
 
     def main_first(self, make: Callable[[], _T]) -> _T:
         """The result of `make`, by the main process first: it may download what the others then find."""

@@ -9,65 +9,57 @@ from typing import Any, Self
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from nadaraya.training.task import Task
+
 
 class TrainingProgress:
-    """A live line on a terminal, plain lines elsewhere, nothing when not wanted; always on standard error."""
+    """A live line on a terminal, plain lines elsewhere, nothing when not wanted; always on standard error.
 
-    def __init__(self, name: str, steps: int, done: int, units_per_step: int, unit: str, shown: bool) -> None:
-        """Prepare the display of one run.
+    Args:
+        shown: False for silence.
+    """
 
-        Args:
-            name: of the run.
-            steps: updates of the whole run.
-            done: updates made before this process started.
-            units_per_step: how much an update takes.
-            unit: of what, in plural.
-            shown: False for silence.
-        """
+    def __init__(self, shown: bool) -> None:
         self._console = Console(stderr=True, quiet=not shown)
-        self._steps, self._first = steps, done
-        self._units, self._unit = units_per_step, unit
-        self._started = time.perf_counter()
-        self._validation = ""
         self._live: Progress | None = None
-        if shown and self._console.is_terminal:
+
+    def begin(self, name: str, task: Task, done: int) -> None:
+        """Show the line of a run, by its name, from the updates that were made before."""
+        self._task, self._done, self._started = task, done, time.perf_counter()
+        self._validation = ""
+        if self._console.is_terminal and not self._console.quiet:
             columns = [TextColumn("{task.description}"), BarColumn(bar_width=24), MofNCompleteColumn()]
             self._live = Progress(
                 *columns, TextColumn("{task.fields[status]}"), TimeRemainingColumn(), console=self._console
             )
-            self._task = self._live.add_task(name, total=steps, completed=done, status="")
-
-    def __enter__(self) -> Self:
-        if self._live:
+            self._line = self._live.add_task(name, total=task.steps, completed=done, status="")
             self._live.start()
-        return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
+        """Stop the live line."""
         if self._live:
             self._live.stop()
 
     def advance(self, step: int) -> None:
         """Move the bar; costs nothing on the device."""
         if self._live:
-            self._live.update(self._task, completed=step)
+            self._live.update(self._line, completed=step)
 
-    def record(self, step: int, loss: float, seconds_per_step: float) -> None:
-        """Show a training record: the loss in nats."""
-        speed = self._units / max(seconds_per_step, 1e-9)
-        status = f"loss {loss:.3f}{self._validation}  {speed:,.0f} {self._unit}/s"
-        if self._live:
-            self._live.update(self._task, status=status)
-        else:
-            left = (self._steps - step) * (time.perf_counter() - self._started) / max(step - self._first, 1)
-            self.say(f"step {step}/{self._steps}  {status}  {_clock(left)} left")
-
-    def validation(self, step: int, headline: str) -> None:
-        """Show a validation record, as one short text."""
-        self._validation = f"  {headline}"
-        if not self._live:
-            self.say(f"step {step}/{self._steps}{self._validation}")
+    def add(self, kind: str, step: int, figures: dict[str, Any]) -> None:
+        """Show a training or validation record."""
+        steps = self._task.steps
+        if kind == "validation":
+            self._validation = f"  {self._task.shown_metrics(figures)}"
+            if not self._live:
+                self.say(f"step {step}/{steps}{self._validation}")
+        elif kind == "train":
+            speed = self._task.units_per_step * step / max(figures["seconds"], 1e-9)
+            status = f"loss {figures['loss']:.3f}{self._validation}  {speed:,.0f} {self._task.unit}/s"
+            if self._live:
+                self._live.update(self._line, status=status)
+            else:
+                passed = (time.perf_counter() - self._started) / max(step - self._done, 1)
+                self.say(f"step {step}/{steps}  {status}  {_clock((steps - step) * passed)} left")
 
     def say(self, message: str) -> None:
         """Print one line, above the live one."""

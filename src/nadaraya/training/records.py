@@ -1,85 +1,114 @@
-"""The records of a run: to metrics.jsonl, to TensorBoard and to the person who watches."""
+"""The records of a run: to metrics.jsonl, to the person who watches, and to a tracker."""
 
-from itertools import pairwise
+from importlib.util import find_spec
 from pathlib import Path
-from statistics import median
 from typing import Any
+from uuid import uuid4
+
+from accelerate.tracking import LOGGER_TYPE_TO_CLASS, GeneralTracker
 
 from nadaraya.errors import InputError
+from nadaraya.files import first_line, remove_partial, write_file
+from nadaraya.training.folder import METRICS_FILE, STATE_FOLDER
+from nadaraya.training.image_recipe import ImageRecipe
 from nadaraya.training.metrics import MetricsFile
 from nadaraya.training.progress import TrainingProgress
-from nadaraya.training.run import METRICS_FILE
+from nadaraya.training.recipe import Recipe
+
+TRACKER_FILE = "tracker_id.txt"
 
 
 class Records:
-    """Where the loop's figures go.
+    """Hands each record to every sink: those of the main process; the other processes have none.
 
     Args:
-        folder: of the run.
-        done: updates made so far; records after that are dropped.
-        progress: what a person sees.
-        tensorboard: also write TensorBoard's form.
+        sinks: where records go, in this order.
     """
 
-    def __init__(self, folder: Path, done: int, progress: TrainingProgress, tensorboard: bool) -> None:
-        self._metrics = MetricsFile(folder / METRICS_FILE, done)
-        self._progress = progress
-        self._board = TensorBoard(folder, done) if tensorboard else None
+    def __init__(self, *sinks: "MetricsFile | TrainingProgress | Tracker") -> None:
+        self._sinks = sinks
 
-    def train(self, step: int, figures: dict[str, float]) -> None:
-        """A training record: the mean loss since the last one, learning rate, seconds."""
-        self._metrics.append(kind="train", step=step, **figures)
-        self._progress.record(step, figures["loss"], figures["seconds"] / step)
-        self._add(step, "train", figures)
+    def add(self, kind: str, step: int, figures: dict[str, Any]) -> None:
+        """Hand out a record: its kind ("train", "validation", "final"), the updates made, figures by name."""
+        for sink in self._sinks:
+            sink.add(kind, step, figures)
 
-    def validation(self, step: int, figures: dict[str, float], headline: str) -> None:
-        """A validation record."""
-        self._metrics.append(kind="validation", step=step, **figures)
-        self._progress.validation(step, headline)
-        self._add(step, "validation", figures)
-
-    def final(self, step: int, figures: dict[str, Any]) -> None:
-        """The record that makes the run a finished one."""
-        self._metrics.append(kind="final", step=step, **figures)
-        self._metrics.flush()
-
-    def flush(self) -> None:
-        """Wait until all records are on the disk."""
-        self._metrics.flush()
-
-    @property
-    def last_validation(self) -> dict[str, float]:
-        """The figures of the newest validation."""
-        record = self._metrics.last("validation") or {}
-        return {name: value for name, value in record.items() if name not in ("kind", "step")}
-
-    @property
-    def step_seconds(self) -> float:
-        """Median over the training records of the time of an update, in seconds."""
-        trained = [record for record in self._metrics.records if record["kind"] == "train"]
-        marks = [(0, 0.0), *((record["step"], record["seconds"]) for record in trained)]
-        return median((t1 - t0) / (s1 - s0) for (s0, t0), (s1, t1) in pairwise(marks))
-
-    def _add(self, step: int, kind: str, figures: dict[str, float]) -> None:
-        if self._board:
-            self._board.add(step, {f"{kind}/{name}": value for name, value in figures.items()})
+    def close(self) -> None:
+        """Close every sink."""
+        for sink in self._sinks:
+            sink.close()
 
 
-class TensorBoard:
-    """The same records as metrics.jsonl, for TensorBoard."""
+def open_records(folder: Path, recipe: Recipe | ImageRecipe, done: int, shown: TrainingProgress) -> Records:
+    """The records of the main process.
 
-    def __init__(self, folder: Path, done: int) -> None:
-        """Open the writer in the run folder; what it had after step `done` is dropped."""
+    Args:
+        folder: of the run; what a killed process left half-written in it is removed.
+        recipe: the name of the run and its tracker.
+        done: updates made so far; records of later ones are dropped.
+        shown: what a person sees.
+
+    Raises:
+        WriteFailed: metrics.jsonl cannot be written.
+        InputError: it is damaged, or the tracker cannot be started.
+    """
+    for place in (folder, folder / STATE_FOLDER):
+        remove_partial(place)
+    metrics = MetricsFile(folder / METRICS_FILE, done)
+    if recipe.training.tracker is None:
+        return Records(metrics, shown)
+    return Records(metrics, shown, Tracker(recipe.training.tracker, folder, recipe.name, metrics.recorded))
+
+
+class Tracker:
+    """One of accelerate's trackers: TensorBoard, Weights & Biases or trackio.
+
+    Args:
+        tracker: its name, as accelerate has it.
+        folder: of the run; TensorBoard's files go into its folder `tensorboard`.
+        name: of the run, as the tracker shows it.
+        recorded: updates up to which it has the records already, from before the run was stopped.
+
+    Raises:
+        InputError: it cannot be started, for example because it asks for a login.
+    """
+
+    def __init__(self, tracker: str, folder: Path, name: str, recorded: int) -> None:
+        self._recorded = recorded
         try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ModuleNotFoundError as error:
-            raise InputError(
-                'training.tensorboard needs tensorboard: pip install "nadaraya[tensorboard]"'
-            ) from error
-        self._writer = SummaryWriter(str(folder / "tensorboard"), purge_step=done + 1)
+            self._tracker = _make_tracker(tracker, folder, name)
+            self._tracker.start()
+        except Exception as error:  # each service has errors of its own
+            raise InputError(f"training.tracker {tracker} cannot be started: {first_line(error)}") from error
 
-    def add(self, step: int, values: dict[str, float]) -> None:
-        """Write the values of one step."""
-        for name, value in values.items():
-            self._writer.add_scalar(name, value, step)
-        self._writer.flush()
+    def add(self, kind: str, step: int, figures: dict[str, Any]) -> None:
+        """Log a record that is not there yet; the final one is in metrics.jsonl alone."""
+        if kind != "final" and step > self._recorded:
+            self._tracker.log({f"{kind}/{name}": value for name, value in figures.items()}, step=step)
+
+    def close(self) -> None:
+        """Let it send what it has."""
+        self._tracker.finish()
+
+
+def check_tracker(tracker: str | None) -> None:
+    """Refuse a tracker whose package is not installed.
+
+    Raises:
+        InputError: names the package.
+    """
+    if tracker is not None and find_spec(tracker) is None:
+        raise InputError(f"training.tracker {tracker} needs its package: pip install {tracker}")
+
+
+def _make_tracker(tracker: str, folder: Path, name: str) -> GeneralTracker:
+    make = LOGGER_TYPE_TO_CLASS[tracker]
+    if make.requires_logging_directory:
+        return make(tracker, folder)
+    # A run that is resumed goes on under the name that it began with.
+    path = folder / TRACKER_FILE
+    if not path.is_file():
+        write_file(path, uuid4().hex[:8])
+    mark = path.read_text(encoding="utf-8")
+    known = {"id": mark, "dir": str(folder)} if tracker == "wandb" else {}
+    return make("nadaraya", name=f"{name}-{mark}", resume="allow", **known)

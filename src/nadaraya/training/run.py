@@ -14,26 +14,26 @@ from safetensors.torch import load_model as load_weights
 from torch import nn
 
 from nadaraya.errors import InputError
+from nadaraya.files import first_line
+from nadaraya.training.folder import (
+    AVERAGE_FILE,
+    IMAGES_FILE,
+    INITIAL_KERNELS_FILE,
+    METRICS_FILE,
+    MODEL_FILE,
+    SAMPLE_FILE,
+    read_recipe,
+)
 from nadaraya.training.image_recipe import ImageRecipe
 from nadaraya.training.kernels import kernel_parameters
 from nadaraya.training.metrics import read_metrics
-from nadaraya.training.recipe import Recipe, read_mapping
-from nadaraya.training.schema import parse_yaml
+from nadaraya.training.recipe import Recipe
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
     from nadaraya.data import Corpus
     from nadaraya.data.images import ImageSet
-
-RECIPE_FILE = "config.yaml"
-METRICS_FILE = "metrics.jsonl"
-MODEL_FILE = "model.safetensors"
-INITIAL_KERNELS_FILE = "initial_kernels.safetensors"
-AVERAGE_FILE = "ema.safetensors"
-IMAGES_FILE = "images.json"
-SAMPLE_FILE = "sample.txt"
-STATE_FOLDER = "training_state"
 
 
 class Run:
@@ -48,6 +48,10 @@ class Run:
 
     Raises:
         InputError: it is not one.
+
+    >>> Run("no-such-folder")
+    Traceback (most recent call last):
+    nadaraya.errors.InputError: no-such-folder is not a run folder: it has no config.yaml
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -97,13 +101,13 @@ class Run:
         """The recipe of an image run; an InputError for a run on text."""
         if isinstance(self.recipe, ImageRecipe):
             return self.recipe
-        raise InputError(f"{self.path} is a run on text: accepted is one on images")
+        raise InputError(f"{self.path} must be a run on images, got one on text")
 
     def text_recipe(self) -> Recipe:
         """The recipe of a run on text; an InputError for an image run."""
         if isinstance(self.recipe, Recipe):
             return self.recipe
-        raise InputError(f"{self.path} is a run on images: accepted is one on text")
+        raise InputError(f"{self.path} must be a run on text, got one on images")
 
     @property
     def sample(self) -> str | None:
@@ -135,7 +139,7 @@ class Run:
             InputError: they cannot be read, or have other classes or channels than those of the run.
         """
         from nadaraya.data.images import open_images
-        from nadaraya.training.images import open_recipe_images
+        from nadaraya.training.image_data import open_recipe_images
 
         recipe, described = self.image_recipe(), self._described_images()
         if source is None:
@@ -177,11 +181,8 @@ class Run:
         return model
 
     def _image_model(self, ema: bool) -> nn.Module:
-        from nadaraya.training.image_model import build_image_model
-
-        described = self._described_images()
-        recipe = self.image_recipe()
-        model = build_image_model(recipe.model, len(described["classes"]), int(described["channels"]))
+        described, recipe = self._described_images(), self.image_recipe()
+        model = recipe.build_model(len(described["classes"]), int(described["channels"]))
         averaged = ema and recipe.training.ema_decay is not None
         path = self.path / (AVERAGE_FILE if averaged else MODEL_FILE)
         try:
@@ -213,9 +214,7 @@ class Run:
                     self.path, local_files_only=True, use_safetensors=True, output_loading_info=True
                 )
         except (OSError, SafetensorError, RuntimeError, ValueError, KeyError) as error:
-            raise InputError(
-                f"{path} cannot be read: {(str(error).splitlines() or ['damaged'])[0]}"
-            ) from error
+            raise InputError(f"{path} cannot be read: {first_line(error)}") from error
         model, report = loaded
         if report["missing_keys"]:
             raise InputError(f"{path} is damaged: it lacks {sorted(report['missing_keys'])[0]}")
@@ -253,21 +252,3 @@ def _shortened(key: str, value: Any) -> str:
     if key == "channels":
         return f"{value} channels"
     return f"{len(value)} classes ({', '.join(map(str, value[:3]))}, …)"
-
-
-def read_recipe(folder: Path) -> Recipe | ImageRecipe:
-    """The recipe of a run folder.
-
-    Raises:
-        InputError: the folder has none, or it cannot be read.
-    """
-    path = folder / RECIPE_FILE
-    if not path.is_file():
-        raise InputError(f"{folder} is not a run folder: it has no {RECIPE_FILE}")
-    try:
-        mapping = parse_yaml(path.read_text(encoding="utf-8"), str(path))
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} cannot be read: {error}") from error
-    if not isinstance(mapping, dict):
-        raise InputError(f"{path} is not a recipe")
-    return read_mapping(mapping)

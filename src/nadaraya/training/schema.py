@@ -20,6 +20,7 @@ from pydantic import (
 
 from nadaraya.errors import InputError, must_be, unknown_name
 
+_SECTIONS = ("model", "data", "training")
 # Pydantic's words are those of Python; a recipe is YAML.
 _WORDS = {
     "bool_type": "true or false",
@@ -82,8 +83,10 @@ class Section(BaseModel):
         keys: list[str] = []
         for name, field in cls.model_fields.items():
             kind = field.annotation
-            is_section = isinstance(kind, type) and issubclass(kind, Section)
-            keys += kind.dotted_keys() if is_section else [f"{cls.prefix}{name}"]
+            if isinstance(kind, type) and issubclass(kind, Section):
+                keys += kind.dotted_keys()
+            else:
+                keys.append(f"{cls.prefix}{name}")
         return keys
 
     @classmethod
@@ -112,7 +115,7 @@ class BaseTraining(Section):
 
     prefix: ClassVar[str] = "training."
     batch_size: PositiveInt = 16
-    """Windows or images in one update, those of all processes together."""
+    """Windows of text in one update, those of all processes together."""
     gradient_accumulation: PositiveInt = 1
     """Equal pieces that each process computes its part of an update in: less memory, the same update."""
     learning_rate: Positive = 2e-3
@@ -180,7 +183,7 @@ class BaseRecipe(Section):
             InputError: a key is unknown (the nearest valid one is named), or a value is not accepted.
         """
         keys = _text_keys(mapping)
-        for name in ("model", "data", "training"):
+        for name in _SECTIONS:
             section = keys.get(name)
             keys[name] = _text_keys(section or {}) if isinstance(section, Mapping | None) else section
         return cls(**keys)
@@ -202,12 +205,14 @@ class BaseRecipe(Section):
         """The first key on which two recipes differ, with both values; None when they are equal."""
         if self.task != other.task:
             return "task", self.task, other.task
-        ours, theirs = self.to_mapping(), other.to_mapping()
-        for key in self.dotted_keys():
-            a, b = _lookup(ours, key), _lookup(theirs, key)
-            if a != b:
-                return key, a, b
-        return None
+        ours, theirs = self._flat(), other._flat()
+        return next(((key, ours[key], theirs[key]) for key in ours if ours[key] != theirs[key]), None)
+
+    def _flat(self) -> dict[str, Any]:
+        """Values by dotted key."""
+        sections = self.to_mapping()
+        flat = {key: sections.pop(key) for key in ("name", "seed")}
+        return flat | {f"{name}.{key}": value for name in _SECTIONS for key, value in sections[name].items()}
 
 
 def parse_yaml(text: str, where: str) -> Any:
@@ -231,8 +236,3 @@ def _accepted(error: Mapping[str, Any]) -> str:
 def _text_keys(mapping: Mapping[Any, Any]) -> dict[str, Any]:
     """YAML has keys that are no text, which no recipe has: they are refused by name."""
     return {str(key): value for key, value in mapping.items()}
-
-
-def _lookup(mapping: dict[str, Any], key: str) -> Any:
-    section, _, name = key.rpartition(".")
-    return mapping[section][name] if section else mapping[name]

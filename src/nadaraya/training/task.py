@@ -12,24 +12,24 @@ class Task(Protocol):
     """A model, its data and its optimisation, opened from a recipe in one of the run's processes.
 
     Attributes:
-        model: with freshly initialised weights, on the CPU; the loop moves it.
         steps: updates of the whole run.
         evaluate_every: updates between two validations.
         unit: what an update takes, in plural ("tokens", "images").
         units_per_step: how many of them, all processes together.
-        kept: plain values that a checkpoint keeps to know the data again, such as its digest.
-        changed: what to say when they differ, a sentence that goes on "that FOLDER was started on".
+        fingerprint: plain values that tell the data from others, such as a digest; checkpoints keep it.
+        fingerprint_error: what to say when it differs, a sentence that goes on "that FOLDER was started on".
     """
 
     steps: int
     evaluate_every: int
     unit: str
     units_per_step: int
-    kept: dict[str, Any]
-    changed: str
+    fingerprint: dict[str, Any]
+    fingerprint_error: str
 
     @property
-    def model(self) -> nn.Module: ...
+    def model(self) -> nn.Module:
+        """With freshly initialised weights, on the CPU; the loop moves it."""
 
     def optimizer(self) -> torch.optim.Optimizer:
         """The optimiser over the model's parameters; its first group has the learning rate that is shown."""
@@ -46,23 +46,23 @@ class Task(Protocol):
     def loss(self, network: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
         """The mean loss of a batch, a scalar to differentiate."""
 
-    def validate(self, network: nn.Module, average: nn.Module | None) -> dict[str, float]:
+    def validate(self, network: nn.Module, averaged: nn.Module | None) -> dict[str, float]:
         """Figures on the validation data, the same in all processes; has "loss"."""
 
-    def headline(self, validation: dict[str, float]) -> str:
-        """Validation figures as the progress display shows them."""
+    def shown_metrics(self, validation: dict[str, float]) -> str:
+        """The validation figures that the progress display shows, as one short text."""
 
     def begin(self, folder: Path) -> None:
         """Write what a run folder has before the first update."""
 
     def finish(
-        self, folder: Path, average: nn.Module | None, validation: dict[str, float], step_seconds: float
+        self, folder: Path, averaged: nn.Module | None, validation: dict[str, float], step_seconds: float
     ) -> dict[str, Any]:
         """Write the trained model into the run folder; the final figures. The main process does this alone.
 
         Args:
             folder: of the run.
-            average: the averaged model, if there is one.
+            averaged: the model with averaged weights, if there is one.
             validation: figures after the last update.
             step_seconds: median time of an update in seconds.
         """

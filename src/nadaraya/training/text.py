@@ -1,4 +1,4 @@
-"""The text task: a character language model, windows of a corpus, cross-entropy in nats a token."""
+"""The text task: a character language model, windows of a corpus, cross-entropy in nats/token."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,11 +14,11 @@ from nadaraya.evaluation.generation import sample_text
 from nadaraya.evaluation.language import evaluate_string, total_nats
 from nadaraya.files import write_file, write_into
 from nadaraya.training.batches import check_length, training_batch, validation_sample
-from nadaraya.training.folder import save_kernels
+from nadaraya.training.folder import INITIAL_KERNELS_FILE, MODEL_FILE, SAMPLE_FILE, save_kernels
 from nadaraya.training.optimizer import make_optimizer, make_schedule
 from nadaraya.training.processes import Processes
 from nadaraya.training.recipe import Recipe
-from nadaraya.training.run import INITIAL_KERNELS_FILE, MODEL_FILE, SAMPLE_FILE, without_bars
+from nadaraya.training.run import without_bars
 
 
 class TextTask:
@@ -33,7 +33,7 @@ class TextTask:
     """
 
     unit = "tokens"
-    changed = "the corpus is not the text"
+    fingerprint_error = "the corpus is not the text"
 
     def __init__(self, recipe: Recipe, processes: Processes) -> None:
         self._recipe, self._processes = recipe, processes
@@ -49,7 +49,7 @@ class TextTask:
         options = recipe.training
         self.steps, self.evaluate_every = options.steps, options.evaluate_every
         self.units_per_step = options.batch_size * recipe.data.context
-        self.kept: dict[str, Any] = {"corpus_sha256": corpus.sha256}
+        self.fingerprint: dict[str, Any] = {"corpus_sha256": corpus.sha256}
         self._piece = options.batch_size // options.gradient_accumulation
 
     def optimizer(self) -> torch.optim.Optimizer:
@@ -74,12 +74,12 @@ class TextTask:
             yield inputs, targets
 
     def loss(self, network: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
-        """Nats a token."""
+        """Nats/token."""
         logits: Any = network(input_ids=inputs, use_cache=False).logits
         return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
 
-    def validate(self, network: nn.Module, average: nn.Module | None) -> dict[str, float]:
-        """Nats a token on the fixed validation sample, whose windows the processes share out."""
+    def validate(self, network: nn.Module, averaged: nn.Module | None) -> dict[str, float]:
+        """Nats/token on the fixed validation sample, whose windows the processes share out."""
         count = self._recipe.training.validation_batches * self._recipe.training.batch_size
         inputs, targets = validation_sample(self._validation, self._recipe.data.context, count)
         rank, processes = self._processes.rank, self._processes.count
@@ -91,7 +91,7 @@ class TextTask:
         nats = sum(total_nats(network, x, y) for x, y in pairs if len(x))
         return {"loss": self._processes.total(nats) / targets.numel()}
 
-    def headline(self, validation: dict[str, float]) -> str:
+    def shown_metrics(self, validation: dict[str, float]) -> str:
         """The loss."""
         return f"validation {validation['loss']:.3f}"
 
@@ -101,7 +101,7 @@ class TextTask:
         save_kernels(self.model, folder / INITIAL_KERNELS_FILE)
 
     def finish(
-        self, folder: Path, average: nn.Module | None, validation: dict[str, float], step_seconds: float
+        self, folder: Path, averaged: nn.Module | None, validation: dict[str, float], step_seconds: float
     ) -> dict[str, Any]:
         """The model and a sample; figures of the whole validation text."""
         result = evaluate_string(

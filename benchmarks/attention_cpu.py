@@ -17,10 +17,10 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
+from timing import alternate, as_json, as_table, environment
 from torch import Tensor
 
 from nadaraya import kernel_attention
-from nadaraya.evaluation.timing import alternate, as_json, as_table, environment
 from nadaraya.kernels import KernelBank
 
 

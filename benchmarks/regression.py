@@ -30,8 +30,8 @@ import torch
 from regression_cases import OURS, Array, Predict, Sizes
 from tables import targets_text
 from targets import Target
+from timing import alternate, as_json, as_table, environment, one_line, write_json
 
-from nadaraya.evaluation.timing import alternate, as_json, as_table, environment, one_line, write_json
 from nadaraya.regression import NadarayaWatson
 
 _MEMORY_PROGRAM = """

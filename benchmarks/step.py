@@ -15,9 +15,9 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
+from timing import alternate, as_json, as_table, environment, why_it_fails, write_json
 
 from nadaraya import variants
-from nadaraya.evaluation.timing import alternate, as_json, as_table, environment, why_it_fails, write_json
 from nadaraya.models import KernelGPTConfig, KernelGPTForCausalLM
 
 VOCABULARY = 93

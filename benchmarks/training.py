@@ -12,9 +12,10 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from timing import environment, one_line, write_json
+
 from nadaraya import variants
 from nadaraya.data import fetch_dickens
-from nadaraya.evaluation.timing import environment, one_line, write_json
 from nadaraya.training import load_recipe, train
 
 FIRST_EIGHT_NOVELS = 12_933_747  # characters

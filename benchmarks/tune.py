@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from timing import alternate, as_json, environment, why_it_fails, write_json
 
 from nadaraya.attention.triton.configs import KERNELS, Config, Kernel, choose, use
-from nadaraya.evaluation.timing import alternate, as_json, environment, why_it_fails, write_json
 
 SHAPE = (4, 16, 4096)
 # (BLOCK_M, BLOCK_N, warps, stages); the table's own choice is timed beside them.
@@ -42,6 +42,10 @@ CANDIDATES: dict[Kernel, dict[int, list[tuple[int, int, int, int]]]] = {
         64: [(64, 64, 4, 2), (64, 64, 8, 2), (64, 64, 4, 3), (128, 128, 8, 2)],
         128: [(64, 64, 4, 2), (64, 64, 8, 2), (64, 64, 8, 1), (32, 32, 4, 2)],
     },
+    "gaussian_table_gradient": {
+        64: [(64, 64, 4, 2), (64, 64, 8, 2), (32, 32, 4, 2)],
+        128: [(64, 64, 8, 2), (32, 32, 4, 2), (32, 32, 8, 2)],
+    },
     "one_tensor_gradient": {
         64: [(64, 32, 4, 2), (128, 32, 8, 2), (64, 64, 4, 2), (128, 64, 8, 2)],
         128: [(64, 32, 4, 2), (128, 32, 8, 2), (64, 32, 8, 2), (128, 64, 8, 2)],
@@ -51,10 +55,6 @@ CANDIDATES: dict[Kernel, dict[int, list[tuple[int, int, int, int]]]] = {
 
 def calls(width: int) -> dict[Kernel, Callable[[], Any]]:
     """For each kernel a call in which it takes a good part of the time, bfloat16, causal."""
-    from nadaraya.attention.triton.one_tensor_operator import (
-        triton_one_tensor_attention,
-        triton_one_tensor_backward,
-    )
     from nadaraya.attention.triton.operator import triton_attention, triton_attention_backward
 
     torch.manual_seed(0)
@@ -62,25 +62,23 @@ def calls(width: int) -> dict[Kernel, Callable[[], Any]]:
     heads, tokens = SHAPE[1:]
     table = torch.randn(heads, 2 * tokens - 1, device="cuda")
     sigma = torch.full((heads,), width**0.25, device="cuda")
-    scale = width**-0.5
-    masks = (None, True, 0, False)
-    out, lse, alone = triton_attention(query, key, value, scale, None, table, *masks)
-    smooth, smooth_lse, smooth_alone = triton_one_tensor_attention(query, sigma, True, 0, False)
-    grad_lse = torch.zeros_like(lse)
+    dot = (width**-0.5, None, table, None, True, 0, False)
+    gaussian = (1.0, sigma, table, None, True, 0, False)
+    one_tensor = (1.0, sigma, None, None, True, 0, False)
 
-    def backward(need_table: bool) -> Any:
-        return triton_attention_backward(
-            grad, grad_lse, query, key, value, out, lse, alone, scale, None, table, *masks, need_table
-        )
+    def backward(tensors: Any, options: Any, need_table: bool = False) -> Callable[[], Any]:
+        out, lse, alone = triton_attention(*tensors, *options)
+        grads = (grad, torch.zeros_like(lse))
+        return lambda: triton_attention_backward(*grads, *tensors, out, lse, alone, *options, need_table)
 
+    three = (query, key, value)
     return {
-        "forward": lambda: triton_attention(query, key, value, scale, None, table, *masks),
-        "key_value_gradient": lambda: backward(False),
-        "query_gradient": lambda: backward(False),
-        "table_gradient": lambda: backward(True),
-        "one_tensor_gradient": lambda: triton_one_tensor_backward(
-            grad, grad_lse, query, smooth, smooth_lse, smooth_alone, sigma, True, 0, False
-        ),
+        "forward": lambda: triton_attention(*three, *dot),
+        "key_value_gradient": backward(three, dot),
+        "query_gradient": backward(three, dot),
+        "table_gradient": backward(three, dot, need_table=True),
+        "gaussian_table_gradient": backward(three, gaussian, need_table=True),
+        "one_tensor_gradient": backward((query, None, None), one_tensor),
     }
 
 

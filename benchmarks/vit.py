@@ -1,34 +1,37 @@
-"""DeiT against GKA in timm's shapes: images a second and peak memory, document D's table 4 on one device.
+"""DeiT against GKA in timm's shapes: throughput and peak memory, Kundu et al. (2026), table 4 on one device.
 
     python benchmarks/vit.py --json FILE [--sizes tiny small base] [--device cpu|cuda] [--compile]
 
 The work is that of `nadaraya bench vit`, one size after the other: training updates at batch sizes 64 and
-128, inference at 32 to 512, the models taking turns in one process; bfloat16 on a GPU, float32 on the CPU.
-FILE (benchmarks/results/DEVICE/vit.json for what is kept) is rewritten after every cell. At the end stand
-the targets.
+128, inference at 32 to 512; bfloat16 on a GPU, float32 on the CPU. FILE (benchmarks/results/DEVICE/vit.json
+for what is kept) is rewritten as figures come. docs/results.md has the targets.
 
 --quick takes tiny images, two blocks and small batches: it shows that the script works and measures nothing.
 """
 
 import argparse
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import torch
-from tables import targets_text
-from vit_tables import vit_text
-from vit_targets import judge
+from tables import markdown
+from timing import environment, write_json
 
 from nadaraya.errors import InputError
-from nadaraya.evaluation.throughput import BATCH_SIZES, SIZES, TRAIN_BATCH_SIZES, Grid, deit_and_gka, measure
-from nadaraya.evaluation.timing import environment, write_json
+from nadaraya.evaluation.throughput import (
+    BATCH_SIZES,
+    SIZES,
+    Settings,
+    Throughput,
+    deit_and_gka,
+    measure,
+    peaks,
+)
 
 QUICK: dict[str, Any] = {
-    "batch_sizes": (2, 4),
-    "train_batch_sizes": (2,),
     "rounds": 2,
-    "warmup": 0,
+    "seconds": 0.01,
     "image_size": 32,
     "options": {"depth": 2, "num_classes": 10},
 }
@@ -36,37 +39,57 @@ QUICK: dict[str, Any] = {
 
 def main() -> None:
     options = _options()
-    cuda = options.device == "cuda"
-    results: dict[str, Any] = {
-        "environment": environment(),
-        "settings": {"device": options.device, "compiled": options.compile, "counts": not options.quick},
-        "sizes": {},
-        "targets": [],
-    }
-    given = {
-        "batch_sizes": options.batch_sizes,
-        "train_batch_sizes": options.train_batch_sizes,
-        "rounds": options.rounds,
-    }
+    settings = Settings(
+        device=options.device,
+        precision="bfloat16" if options.device == "cuda" else "float32",
+        compiled=options.compile,
+        memory=options.memory,
+        **(QUICK if options.quick else {"rounds": options.rounds}),
+    )
+    cells = [("training", batch) for batch in ((2,) if options.quick else options.train_batch_sizes)]
+    cells += [("inference", batch) for batch in ((2, 4) if options.quick else options.batch_sizes)]
+    results: dict[str, Any] = {"environment": environment(), "settings": asdict(settings), "rows": []}
     for size in options.sizes:
+        rows: list[Throughput] = []
+        for mode, batch in cells:
+            print(f"{size}: {mode}, batch {batch}", file=sys.stderr, flush=True)
+            rows += measure(deit_and_gka(size), mode, batch, settings)
+        results["rows"] += [asdict(row) for row in rows + peaks(rows)]
+        if options.json:
+            write_json(options.json, results)
+    print(rows_text(results["rows"]))
 
-        def save(part: dict[str, Any], size: str = size) -> None:
-            results["sizes"][size] = part
-            results["targets"] = judge(results)
-            if options.json:
-                write_json(options.json, results)
 
-        grid = Grid(
-            deit_and_gka(size),
-            device=options.device,
-            precision=options.precision or ("bfloat16" if cuda else "float32"),
-            compiled=options.compile,
-            memory=options.memory,
-            **(QUICK if options.quick else given),
-        )
-        measure(grid, lambda line: print(line, file=sys.stderr, flush=True), save)
-        print(vit_text(size, results["sizes"][size]), end="\n\n", flush=True)
-    print(targets_text(results["targets"]))
+def rows_text(rows: list[dict[str, Any]]) -> str:
+    """A Markdown table, then why models failed.
+
+    Args:
+        rows: `Throughput` as dictionaries.
+
+    Returns:
+        Markdown.
+    """
+    header = ["model", "mode", "batch", "images/s", "quartiles", "throughput", "MiB", "memory"]
+    cells = [
+        [
+            row["model"],
+            row["mode"],
+            str(row["batch"]),
+            f"{row['images_per_second']:.1f}",
+            f"{row['low']:.1f}–{row['high']:.1f}",
+            "" if row["speed_ratio"] is None else f"{row['speed_ratio']:.2f}×",
+            "" if row["memory_mib"] is None else f"{row['memory_mib']:.0f}",
+            "" if row["memory_ratio"] is None else f"{row['memory_ratio']:.2f}×",
+        ]
+        for row in rows
+        if row["failed"] is None
+    ]
+    failures = [
+        f"- {row['model']}, {row['mode']}, batch {row['batch']}: {row['failed']}"
+        for row in rows
+        if row["failed"] is not None
+    ]
+    return "\n".join([markdown(header, cells), *failures])
 
 
 def _options() -> argparse.Namespace:
@@ -76,18 +99,13 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures to this file")
     parser.add_argument("--sizes", nargs="+", choices=SIZES, default=list(SIZES))
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    parser.add_argument("--precision", choices=("bfloat16", "float32"))
-    parser.add_argument("--compile", action="store_true", help="both models through torch.compile")
-    parser.add_argument("--batch-sizes", nargs="*", type=int, default=BATCH_SIZES)
-    parser.add_argument("--train-batch-sizes", nargs="*", type=int, default=TRAIN_BATCH_SIZES)
-    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--compile", action="store_true", help="compile both models with torch.compile")
+    parser.add_argument("--batch-sizes", nargs="*", type=int, default=BATCH_SIZES["inference"])
+    parser.add_argument("--train-batch-sizes", nargs="*", type=int, default=BATCH_SIZES["training"])
+    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--no-memory", dest="memory", action="store_false", help="leave peak memory out")
     parser.add_argument("--quick", action="store_true", help="tiny: to see the script work")
-    options = parser.parse_args()
-    if options.device == "cuda" and not torch.cuda.is_available():
-        print("vit.py: no CUDA device here; accepted is --device cpu", file=sys.stderr)
-        sys.exit(2)
-    return options
+    return parser.parse_args()
 
 
 if __name__ == "__main__":

@@ -1,102 +1,103 @@
-"""Images a second and peak memory of image models side by side: the grid of document D's table 4."""
+"""Throughput and peak memory of image models side by side: the grid of Kundu et al. (2026), table 4."""
 
 import gc
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+import os
+import platform
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from importlib.metadata import version
+from itertools import accumulate
 from typing import Any
 
+import numpy as np
 import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.profiler import ProfilerActivity, profile
+from torch.utils.benchmark import Timer
 
-from nadaraya.errors import InputError, unknown_name
-from nadaraya.evaluation.timing import alternate, environment, one_line, why_it_fails
-from nadaraya.evaluation.vision_steps import (
-    MEMORY_ON_CPU,
-    MEMORY_ON_CUDA,
-    MODES,
-    PRECISIONS,
-    Case,
-    make_step,
-    process_peak,
-)
+from nadaraya.errors import must_be, unknown_name
+from nadaraya.files import first_line
 
-BATCH_SIZES = (32, 64, 128, 256, 512)
-TRAIN_BATCH_SIZES = (64, 128)
+# Images per call: those of the paper.
+BATCH_SIZES = {"inference": (32, 64, 128, 256, 512), "training": (64, 128)}
 SIZES = ("tiny", "small", "base")
+PRECISIONS = {"bfloat16": torch.bfloat16, "float32": torch.float32}
 _MIB = 2**20
-Results = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Grid:
-    """What is measured.
+class Settings:
+    """How models are measured.
 
     Args:
-        models: names of timm; the others are compared with the first.
-        batch_sizes: images a forward pass; default those of document D, 32 to 512.
-        train_batch_sizes: images an update; default 64 and 128.
         device: "cpu" or "cuda"; default "cpu".
-        precision: "float32" (default) or "bfloat16", see `Case`.
-        compiled: whether every model goes through `torch.compile`; default False.
-        rounds: counted calls of each case; default 10.
-        warmup: calls before those, beyond a first one that compiles; default 2.
-        image_size: pixels a side; default the models' own.
+        precision: "float32" (default); or "bfloat16": in inference weights and images, kernels excepted, in
+            training float32 weights under autocast.
+        compiled: whether `torch.compile` compiles every model, for each batch size anew; default False.
+        image_size: pixels per side; default the models' own.
         options: keywords of `timm.create_model`, for every model.
-        memory: whether peak memory is measured; on the CPU a process of its own a case; default True.
+        rounds: turns of each model; default 5.
+        seconds: least time of a turn, which repeats short calls; default 0.2.
+        memory: whether peak memory is measured; default True.
 
     Raises:
         InputError: a value that is not accepted.
     """
 
-    models: Sequence[str]
-    batch_sizes: Sequence[int] = BATCH_SIZES
-    train_batch_sizes: Sequence[int] = TRAIN_BATCH_SIZES
     device: str = "cpu"
     precision: str = "float32"
     compiled: bool = False
-    rounds: int = 10
-    warmup: int = 2
     image_size: int | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
+    rounds: int = 5
+    seconds: float = 0.2
     memory: bool = True
 
     def __post_init__(self) -> None:
-        if not self.models:
-            raise InputError("at least one model is needed")
-        if len(set(self.models)) < len(self.models):
-            raise InputError(f"a model is named twice: {', '.join(self.models)}")
         if self.device not in ("cpu", "cuda"):
             raise unknown_name("device", self.device, ("cpu", "cuda"))
         if self.device == "cuda" and not torch.cuda.is_available():
-            raise InputError("no CUDA device here; accepted is device cpu")
+            raise must_be("device", "'cpu' where there is no CUDA device", self.device)
         if self.precision not in PRECISIONS:
             raise unknown_name("precision", self.precision, PRECISIONS)
-        for batch in (*self.batch_sizes, *self.train_batch_sizes):
-            if batch < 1:
-                raise InputError(f"a batch size must be at least 1, got {batch}")
-        if self.rounds < 1 or self.warmup < 0:
-            raise InputError(f"rounds must be at least 1, got {self.rounds}; warmup {self.warmup} at least 0")
+        if self.rounds < 1:
+            raise must_be("rounds", "a positive integer", self.rounds)
 
-    def cells(self) -> list[tuple[str, int]]:
-        """Mode and batch size of every cell, training first: it is what costs."""
-        training = [(MODES[1], batch) for batch in self.train_batch_sizes]
-        return training + [(MODES[0], batch) for batch in self.batch_sizes]
 
-    def case(self, model: str, mode: str, batch: int) -> Case:
-        """The case of one model in a cell."""
-        return Case(
-            model,
-            mode,
-            batch,
-            self.device,
-            self.precision,
-            self.compiled,
-            self.image_size,
-            self.options,
-        )
+@dataclass(frozen=True)
+class Throughput:
+    """One model at one batch size; what could not be measured is None.
+
+    Args:
+        model: its name in timm.
+        mode: "inference", a forward pass without gradients; "training", forward, cross-entropy against soft
+            labels, backward and AdamW; or "peak", the best inference throughput.
+        batch: images per call.
+        images_per_second: the median.
+        low: its lower quartile.
+        high: its upper quartile.
+        memory_mib: peak of the tensors on the device during one call: weights, gradients, optimiser state and
+            activations of this model alone, in MiB.
+        speed_ratio: images/s over those of the first model.
+        memory_ratio: memory over that of the first model.
+        failed: why it could not run here, in one line.
+    """
+
+    model: str
+    mode: str
+    batch: int
+    images_per_second: float | None = None
+    low: float | None = None
+    high: float | None = None
+    memory_mib: float | None = None
+    speed_ratio: float | None = None
+    memory_ratio: float | None = None
+    failed: str | None = None
 
 
 def deit_and_gka(size: str) -> tuple[str, str]:
-    """The pair of models that document D compares.
+    """The pair of models that Kundu et al. (2026) compare.
 
     Args:
         size: "tiny", "small" or "base".
@@ -112,179 +113,200 @@ def deit_and_gka(size: str) -> tuple[str, str]:
     return f"deit_{size}_patch16_224", f"gka_{size}_patch16_224"
 
 
-def measure(
-    grid: Grid,
-    progress: Callable[[str], None] = lambda line: None,
-    save: Callable[[Results], None] = lambda results: None,
-) -> Results:
-    """Measure every cell of a grid: in a cell the models take turns, call by call, in this process.
-
-    A case that cannot run, for want of memory or for another reason, is an entry with its reason.
+def measure(models: Sequence[str], mode: str, batch: int, settings: Settings) -> list[Throughput]:
+    """Measure models in one process, taking turns: drift of the machine affects all of them equally.
 
     Args:
-        grid: what is measured.
-        progress: gets a line before every cell.
-        save: gets the results so far after every cell.
+        models: different names of timm; the others are compared with the first.
+        mode: "inference" or "training".
+        batch: images per call.
+        settings: how.
 
     Returns:
-        "environment"; "settings", the grid and how memory was measured; "inference" and "training", by batch
-        size and model {images_per_second, its quartiles low and high, median_ms, host_ms, runs, memory_mib},
-        or {failed: reason}; "peak", by model the batch size of its greatest inference throughput and that
-        cell's figures; "ratios", see `ratios`.
+        One row per model. A model that cannot run, for want of memory or for another reason, has the reason.
+
+    Raises:
+        InputError: a name, a batch size or an option that is not accepted.
     """
-    cuda = grid.device == "cuda"
-    how = (MEMORY_ON_CUDA if cuda else MEMORY_ON_CPU) if grid.memory else "not measured"
-    results: Results = {
-        "environment": environment(),
-        "settings": {**asdict(grid), "memory": how},
-        **{mode: {} for mode in MODES},
-    }
-    for mode, batch in grid.cells():
-        progress(f"{mode}, batch {batch}: {', '.join(grid.models)}")
-        results[mode][str(batch)] = _cell(grid, mode, batch)
-        _release(grid.device)
-        results["peak"] = {name: best for name in grid.models if (best := _peak(results["inference"], name))}
-        results["ratios"] = ratios(results)
-        save(results)
-    return results
-
-
-def ratios(results: Results) -> Results:
-    """Every model against the first of the grid.
-
-    Args:
-        results: what `measure` gathers.
-
-    Returns:
-        By mode, batch size ("peak" beside them, of inference: each model at its own best) and model, "speed",
-        its images a second over the first model's, and "memory", its peak over the first model's at the same
-        batch size. What was not measured of both is absent.
-    """
-    first, *others = results["settings"]["models"]
-    found: Results = {}
-    for mode in MODES:
-        rows = dict(results[mode])
-        if mode == "inference":
-            rows["peak"] = results["peak"]
-        found[mode] = {
-            batch: {name: _ratio(cell.get(name, {}), cell.get(first, {})) for name in others if name in cell}
-            for batch, cell in rows.items()
-        }
-    return found
-
-
-def _ratio(row: Results, base: Results) -> Results:
-    keys = {"speed": "images_per_second"}
-    if row.get("batch") == base.get("batch"):
-        keys["memory"] = "memory_mib"
-    return {
-        name: row[key] / base[key] for name, key in keys.items() if row.get(key) is not None and base.get(key)
-    }
-
-
-def _peak(cells: Results, name: str) -> Results | None:
-    rows = [
-        {"batch": int(batch), **cell[name]}
-        for batch, cell in cells.items()
-        if "images_per_second" in cell.get(name, {})
-    ]
-    return max(rows, key=lambda row: row["images_per_second"], default=None)
-
-
-def _cell(grid: Grid, mode: str, batch: int) -> Results:
-    """All models at one mode and batch size."""
-    steps: dict[str, Callable[[], None]] = {}
-    rows: Results = {}
-    resident = _Resident(grid.device)
-    if (
-        grid.compiled
-    ):  # code of other cells would be tried, and counted against the compiler's limit, in this one
+    if not models or len(set(models)) < len(models):
+        raise must_be("models", "at least one name, each given once", list(models))
+    if mode not in BATCH_SIZES:
+        raise unknown_name("mode", mode, BATCH_SIZES)
+    if batch < 1:
+        raise must_be("batch size", "a positive integer", batch)
+    if settings.compiled:  # code of other batch sizes would be tried here, and count towards the limit
         torch._dynamo.reset()
-    for name in grid.models:
-        case = grid.case(name, mode, batch)
-        resident.before()
-        step, reason = _prepared(case)
-        if step is None:
-            rows[name] = {"failed": reason}
-        else:
-            steps[name] = step
-        resident.after(name)
-    if grid.memory:
-        for name, step in steps.items():
-            if grid.device == "cuda":
-                rows[name] = {"memory_mib": resident.peak(name, step)}
-            else:
-                rows[name] = process_peak(grid.case(name, mode, batch))
+    rows = {name: Throughput(name, mode, batch) for name in models}
+    steps: dict[str, Callable[[], None]] = {}
+    for name in models:
+        try:
+            steps[name], memory = _prepared(rows[name], settings)
+            rows[name] = replace(rows[name], memory_mib=memory)
+        except RuntimeError as error:
+            rows[name] = replace(rows[name], failed=_reason(error))
     try:
-        timings = alternate(steps, grid.rounds, grid.warmup, grid.device)
+        for name, seconds in _alternate(steps, settings).items():
+            high, median, low = (batch / second for second in np.quantile(seconds, (0.25, 0.5, 0.75)))
+            rows[name] = replace(rows[name], images_per_second=median, low=low, high=high)
     except RuntimeError as error:  # each ran alone: together they may not have the memory
-        timings = {}
-        rows |= {name: {"failed": one_line(error)} for name in steps}
-    for name, timing in timings.items():
-        rows[name] = {
-            "images_per_second": 1e3 * batch / timing.median,
-            "low": 1e3 * batch / timing.high,
-            "high": 1e3 * batch / timing.low,
-            "median_ms": timing.median,
-            "host_ms": timing.host,
-            "runs": timing.runs,
-            **rows.get(name, {}),
-        }
-    return {name: rows[name] for name in grid.models}
-
-
-def _prepared(case: Case) -> tuple[Callable[[], None] | None, str | None]:
-    """A step that has run once, or None and why it cannot run."""
-    try:
-        step = make_step(case)
-    except RuntimeError as error:
-        reason: str | None = one_line(error)
-    else:
-        reason = why_it_fails(step, case.device)
-        if reason is None:
-            return step, None
-        del step
-    _release(case.device)
-    return None, reason
-
-
-def _release(device: str) -> None:
+        rows |= {name: replace(rows[name], failed=_reason(error)) for name in steps}
+    steps.clear()
     gc.collect()  # compiled models are in cycles
-    if device == "cuda":
+    if settings.device == "cuda":
         torch.cuda.empty_cache()
+    return _compared(rows.values())
 
 
-class _Resident:
-    """What each model keeps on the device between calls: no part of another model's peak."""
+def peaks(rows: Iterable[Throughput]) -> list[Throughput]:
+    """The best inference throughput of each model, at whatever batch size.
 
-    def __init__(self, device: str) -> None:
-        self._cuda = device == "cuda"
-        self._kept: dict[str, int] = {}
-        self._before = 0
-        if self._cuda:  # the library's workspace is no model's
-            for dtype in PRECISIONS.values():
-                square = torch.ones((64, 64), dtype=dtype, device="cuda")
-                square @ square
-            del square
+    Args:
+        rows: what `measure` gave at some batch sizes.
 
-    def before(self) -> None:
-        """A model is about to be made."""
-        self._before = self._allocated()
+    Returns:
+        One row per model, mode "peak"; memory is compared only where batch sizes are equal.
+    """
+    best: dict[str, Throughput] = {}
+    for row in rows:
+        if row.mode == "inference" and row.images_per_second is not None:
+            so_far = best.get(row.model)
+            if so_far is None or row.images_per_second > (so_far.images_per_second or 0):
+                best[row.model] = replace(row, mode="peak", speed_ratio=None, memory_ratio=None)
+    return _compared(best.values())
 
-    def after(self, name: str) -> None:
-        """It is there, and has run once."""
-        self._kept[name] = self._allocated() - self._before
 
-    def peak(self, name: str, step: Callable[[], None]) -> float:
-        """MiB at the peak of one call, without what the other models keep."""
+def environment() -> dict[str, Any]:
+    """What throughput depends on: the device, threads and versions."""
+    cuda = torch.cuda.is_available()
+    return {
+        "device": torch.cuda.get_device_name() if cuda else platform.processor() or platform.machine(),
+        "threads": torch.get_num_threads(),
+        **{package: version(package) for package in ("torch", "timm", "nadaraya")},
+    }
+
+
+def make_step(row: Throughput, settings: Settings) -> Callable[[], None]:
+    """A fresh model and a fixed random batch.
+
+    Args:
+        row: model, mode and batch size.
+        settings: how it is measured.
+
+    Returns:
+        The call that does the work once; the first calls also compile.
+
+    Raises:
+        InputError: the model cannot be built.
+    """
+    from nadaraya.models.vit import create_image_model, image_shape
+
+    torch.manual_seed(0)
+    model = create_image_model(row.model, image_size=settings.image_size, options=settings.options)
+    images = torch.randn(row.batch, *image_shape(model, settings.image_size)).to(settings.device)
+    make = _inference if row.mode == "inference" else _training
+    return make(model.to(settings.device), images, settings)
+
+
+def _inference(model: nn.Module, images: Tensor, settings: Settings) -> Callable[[], None]:
+    dtype = PRECISIONS[settings.precision]
+    model, images = model.to(dtype), images.to(dtype)
+    for _, parameter in getattr(model, "kernel_parameters", tuple)():
+        parameter.data = parameter.data.float()
+    network = _compiled(model, settings)
+
+    def infer() -> None:
+        with torch.inference_mode():
+            network(images)
+
+    return infer
+
+
+def _training(model: nn.Module, images: Tensor, settings: Settings) -> Callable[[], None]:
+    dtype, device = PRECISIONS[settings.precision], settings.device
+    network = _compiled(model.train(), settings)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, fused=device == "cuda")
+    labels = torch.rand(len(images), int(model.num_classes), device=device).softmax(-1)  # type: ignore[arg-type]
+
+    def update() -> None:
+        with torch.autocast(device, dtype, enabled=dtype is not torch.float32):
+            logits = network(images)
+        F.cross_entropy(logits.float(), labels).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return update
+
+
+def _compiled(model: nn.Module, settings: Settings) -> Callable[[Tensor], Tensor]:
+    return torch.compile(model, dynamic=False) if settings.compiled else model
+
+
+def _prepared(row: Throughput, settings: Settings) -> tuple[Callable[[], None], float | None]:
+    """A step that has run, and the peak in MiB of what it had on the device while it ran again.
+
+    What the first call makes stays: compiled code, the optimiser's state.
+    """
+
+    def first() -> Callable[[], None]:
+        step = make_step(row, settings)
+        step()
+        return step
+
+    if settings.device == "cuda":
+        torch.ones((64, 64), device="cuda") @ torch.ones((64, 64), device="cuda")  # the library's workspace
+        before = torch.cuda.memory_allocated()
+        step = first()
         torch.cuda.reset_peak_memory_stats()
         step()
         torch.cuda.synchronize()
-        others = sum(kept for other, kept in self._kept.items() if other != name)
-        return (torch.cuda.max_memory_allocated() - others) / _MIB
+        return step, (torch.cuda.max_memory_allocated() - before) / _MIB if settings.memory else None
+    if not settings.memory:
+        return first(), None
+    step, kept, _ = _allocated(first)
+    _, _, peak = _allocated(step)
+    return step, (kept + peak) / _MIB
 
-    def _allocated(self) -> int:
-        if not self._cuda:
-            return 0
-        torch.cuda.synchronize()
-        return torch.cuda.memory_allocated()
+
+def _allocated(call: Callable[[], Any]) -> tuple[Any, int, int]:
+    """The result of a call, the bytes on the CPU that it kept, and the most that it had at a time."""
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler's own log would go to standard error
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recorded:
+        result = call()
+    events = recorded.profiler.kineto_results.events()  # type: ignore[union-attr]  # in order of time
+    bytes_held = list(accumulate((e.nbytes() for e in events if e.name() == "[memory]"), initial=0))
+    return result, bytes_held[-1], max(bytes_held)
+
+
+def _alternate(steps: Mapping[str, Callable[[], None]], settings: Settings) -> dict[str, list[float]]:
+    """Seconds per call of each step. A turn begins with calls that do not count."""
+    threads = torch.get_num_threads()
+    timers = {
+        name: Timer("step()", globals={"step": step}, num_threads=threads) for name, step in steps.items()
+    }
+    seconds: dict[str, list[float]] = {name: [] for name in steps}
+    for _ in range(settings.rounds):
+        for name, timer in timers.items():
+            seconds[name] += timer.blocked_autorange(min_run_time=settings.seconds).times
+    return seconds
+
+
+def _compared(rows: Iterable[Throughput]) -> list[Throughput]:
+    """The rows with their ratios to the first one."""
+    rows = list(rows)
+    return [
+        replace(
+            row,
+            speed_ratio=_ratio(row.images_per_second, rows[0].images_per_second),
+            memory_ratio=_ratio(row.memory_mib, rows[0].memory_mib if row.batch == rows[0].batch else None),
+        )
+        for row in rows
+    ]
+
+
+def _ratio(figure: float | None, base: float | None) -> float | None:
+    return None if figure is None or base is None else figure / base
+
+
+def _reason(error: Exception) -> str:
+    return f"{type(error).__name__}: {first_line(error)}"[:200]
+

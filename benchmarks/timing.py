@@ -1,4 +1,4 @@
-"""Side-by-side timing: every case in turn, again and again, so that a drifting machine is fair to all."""
+"""Side-by-side timing: all cases take turns, so that drift of the machine affects all of them equally."""
 
 import json
 import platform
@@ -134,7 +134,7 @@ def as_table(timings: dict[str, Timing], base: str) -> str:
         base: name of a case.
 
     Returns:
-        A heading and one line a case.
+        A heading and one line per case.
     """
     width = max(map(len, timings))
     lines = [f"{'':{width}}  median ms   quartiles        ratio"]
@@ -182,11 +182,8 @@ def environment() -> dict[str, Any]:
 
 
 def _commit() -> str | None:
-    """The checkout that this file lies in, or None where the package was installed from elsewhere."""
-    checkout = Path(__file__).parents[3]
-    if not (checkout / ".git").exists():
-        return None
-    return _output("git", "-C", str(checkout), "describe", "--always", "--dirty")
+    """The checkout that this file lies in, or None where there is no git."""
+    return _output("git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty")
 
 
 def _version(package: str) -> str | None:

@@ -9,7 +9,13 @@ from timm.optim import param_groups_weight_decay
 from torch import nn
 
 from nadaraya.errors import InputError
-from nadaraya.models.vit import KernelVisionTransformer, VisionAttention, convert
+from nadaraya.models.vit import (
+    KernelVisionTransformer,
+    VisionAttention,
+    convert,
+    create_image_model,
+    image_shape,
+)
 
 SMALL: dict[str, Any] = {
     "img_size": 32, "patch_size": 8, "embed_dim": 24, "depth": 3, "num_heads": 3, "num_classes": 5,
@@ -76,7 +82,7 @@ def test_weights_are_a_regression_of_the_layer_s_own_input(options: dict[str, An
     )
 
 
-def test_gaussian_weights_are_those_of_document_d() -> None:
+def test_gaussian_weights_are_those_of_kundu_et_al() -> None:
     attention = VisionAttention(8, 2, similarity="gaussian", projections="o", bandwidth=1.3)
     with torch.no_grad():
         attention.log_bandwidth.copy_(torch.tensor([0.2, -0.4]))
@@ -128,7 +134,7 @@ def test_converting_refuses_what_it_cannot_keep() -> None:
     normed = timm.create_model("vit_tiny_patch16_224", qk_norm=True, **SMALL)
     with pytest.raises(InputError, match="without norms"):
         convert(normed)
-    with pytest.raises(InputError, match="VisionTransformer, not ResNet"):
+    with pytest.raises(InputError, match="model must be timm's VisionTransformer, got 'ResNet'"):
         convert(timm.create_model("resnet18"))
     assert normed(torch.randn(1, 3, 32, 32)).shape == (1, 5)
 
@@ -197,16 +203,58 @@ def test_compiled_models_agree() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"pattern": "GX"}, "pattern 'GX'"),
+        ({"pattern": "GX"}, "pattern must be made of the letters G .* got 'GX'"),
         ({"variant": "gak"}, "did you mean 'gka'"),
         ({"variant_options": {"bandwith": 1.0}}, "did you mean 'bandwidth'"),
         ({"variant_options": {"grid_kernel": "banks"}}, "did you mean 'bank'"),
-        ({"num_heads": 5}, "not a multiple of num_heads = 5"),
+        ({"num_heads": 5}, "embed_dim must be a multiple of num_heads = 5"),
         ({"qk_norm": True}, "head_norm"),
         ({"pretrained": True}, "no pretrained weights"),
-        ({"variant_options": {"bandwidth": 0.0}}, "bandwidth must be positive"),
+        ({"variant_options": {"bandwidth": 0.0}}, "bandwidth must be a positive"),
     ],
 )
 def test_bad_options_are_named(options: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         small(**options)
+
+
+@pytest.mark.parametrize(
+    ("name", "image_size", "shape"),
+    [
+        ("gka_tiny_patch16_224", 64, (1, 3, 64, 64)),
+        ("resnet10t", 40, (1, 3, 40, 40)),
+        ("vlt_tiny_patch16_224", None, (1, 3, 224, 224)),
+    ],
+)
+def test_models_are_made_for_an_image_size(name: str, image_size: int | None, shape: tuple[int, ...]) -> None:
+    options = {"num_classes": 7} if name == "resnet10t" else {"num_classes": 7, "depth": 1}
+    model = create_image_model(name, image_size=image_size, options=options)
+    assert not model.training
+    assert image_shape(model, image_size) == shape[1:]
+    assert model(torch.randn(shape)).shape == (1, 7)
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "message"),
+    [
+        (
+            "gka_tinny_patch16_224",
+            {},
+            r"model must be .*timm.list_models\(\), got .*did you mean 'gka_tiny_patch16_224'",
+        ),
+        ("hf-hub:timm/vit", {}, "model must be a name"),
+        ("vit_tiny_patch16_224.nonsense", {}, "nonsense"),
+        ("gka_tiny_patch16_224", {"options": {"embed_dims": 8}}, "'embed_dims': did you mean 'embed_dim'"),
+        ("gka_tiny_patch16_224", {"options": {"pretrained": True}}, "pretrained must be left out"),
+        (
+            "gka_tiny_patch16_224",
+            {"image_size": 100},
+            r"image_size must be a multiple .*16 pixels.*, got 100",
+        ),
+        ("vgg11", {"options": {"drop_path_rate": 0.2}}, "drop_path_rate must be 0 for vgg11, .* got 0.2"),
+    ],
+)
+def test_models_that_cannot_be_made_are_one_line(name: str, given: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message) as refused:
+        create_image_model(name, device="meta", **given)
+    assert "\n" not in str(refused.value)

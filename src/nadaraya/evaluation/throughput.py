@@ -272,7 +272,7 @@ def _allocated(call: Callable[[], Any]) -> tuple[Any, int, int]:
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler's own log would go to standard error
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recorded:
         result = call()
-    events = recorded.profiler.kineto_results.events()  # type: ignore[union-attr]  # in order of time
+    events = recorded.profiler.kineto_results.events()  # in order of time
     bytes_held = list(accumulate((e.nbytes() for e in events if e.name() == "[memory]"), initial=0))
     return result, bytes_held[-1], max(bytes_held)
 
@@ -309,4 +309,3 @@ def _ratio(figure: float | None, base: float | None) -> float | None:
 
 def _reason(error: Exception) -> str:
     return f"{type(error).__name__}: {first_line(error)}"[:200]
-

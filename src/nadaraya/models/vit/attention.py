@@ -43,6 +43,13 @@ class VisionAttention(KernelSelfAttention):
 
     Raises:
         InputError: an unknown grid kernel, or options that do not fit together.
+
+    >>> import torch
+    >>> from nadaraya.models.vit import VisionAttention
+    >>> layer = VisionAttention(192, num_heads=3, similarity="gaussian", projections="o")
+    >>> out, weights = layer.weights(torch.randn(1, 197, 192))
+    >>> weights.shape
+    torch.Size([1, 3, 197, 197])
     """
 
     def __init__(
@@ -70,7 +77,7 @@ class VisionAttention(KernelSelfAttention):
             return None
         if isinstance(kernel, str):
             if kernel not in _GRID_KERNELS:
-                raise unknown_name("grid kernel", kernel, _GRID_KERNELS)
+                raise unknown_name("grid_kernel", kernel, _GRID_KERNELS)
             kernel = _GRID_KERNELS[kernel]
         return GridKernel(self.num_heads, kernel, compose=compose)
 
@@ -141,17 +148,21 @@ def layer_options(variant: str, options: Mapping[str, Any] | None = None) -> dic
 
     Raises:
         InputError: an unknown variant or keyword.
+
+    >>> from nadaraya.models.vit import layer_options
+    >>> layer_options("gka", {"bandwidth": 2.0})["bandwidth"]
+    2.0
     """
     if variant not in VISION_VARIANTS:
-        raise unknown_name("vision variant", variant, VISION_VARIANTS)
+        raise unknown_name("variant", variant, VISION_VARIANTS)
     given = dict(options or {})
     for name in given:
         if name not in _LAYER_OPTIONS:
-            raise unknown_name("attention option", name, _LAYER_OPTIONS)
+            raise unknown_name("option of the attention", name, _LAYER_OPTIONS)
     return {**variants.get(variant, **VISION_VARIANTS[variant]), **given}
 
 
-# Variants of the operator with what vision changes in them (document D, section 3).
+# Variants of the operator with what vision changes in them (Kundu et al. (2026), section 3).
 VISION_VARIANTS: dict[str, dict[str, Any]] = {
     "gka": {"rotary": None, "head_norm": False},
     "gka-loo": {"rotary": None, "head_norm": False},

@@ -8,7 +8,7 @@ from timm.layers import Attention
 from timm.models.vision_transformer import VisionTransformer
 from torch import nn
 
-from nadaraya.errors import InputError
+from nadaraya.errors import InputError, must_be
 from nadaraya.models.vit.attention import VisionAttention, layer_options
 from nadaraya.models.vit.model import KernelVisionTransformer, check_pattern
 
@@ -33,16 +33,21 @@ def convert(
     Raises:
         InputError: the model is no plain `VisionTransformer`, or its attention has norms, gates or head
             widths that the variant does not have; the model is then left as it was.
+
+    >>> import timm
+    >>> from nadaraya.models.vit import convert
+    >>> model = timm.create_model("vit_tiny_patch16_224", img_size=32, patch_size=8, depth=2)
+    >>> [block.attn.__class__.__name__ for block in convert(model, "gka", pattern="GA").blocks]
+    ['VisionAttention', 'Attention']
     """
     if type(model) not in (VisionTransformer, KernelVisionTransformer):
-        raise InputError(f"convert takes timm's VisionTransformer, not {type(model).__name__}")
+        raise must_be("model", "timm's VisionTransformer", type(model).__name__)
     check_pattern(pattern)
     options = layer_options(variant, variant_options)
     if options.get("grid_kernel") is not None and not isinstance(model.patch_drop, nn.Identity):
-        raise InputError("a kernel of the patch grid needs every patch: patch_drop_rate must be 0")
-    chosen: list[Any] = [
-        block for depth, block in enumerate(model.blocks) if pattern[depth % len(pattern)] == "G"
-    ]
+        raise must_be("patch_drop_rate", "0 with a kernel of the patch grid", model.patch_drop.prob)
+    blocks: list[Any] = list(model.blocks)
+    chosen = [block for depth, block in enumerate(blocks) if pattern[depth % len(pattern)] == "G"]
     layers = [_converted(block.attn, options) for block in chosen]
     for block, layer in zip(chosen, layers, strict=True):
         block.attn = layer
@@ -55,7 +60,7 @@ def convert(
 @torch.no_grad()
 def _converted(attention: nn.Module, options: Mapping[str, Any]) -> VisionAttention:
     if type(attention) is not Attention:
-        raise InputError(f"convert replaces timm's Attention, not {type(attention).__name__}")
+        raise must_be("attention", "timm's Attention", type(attention).__name__)
     extras = (attention.q_norm, attention.k_norm, attention.norm, attention.gate or nn.Identity())
     if any(not isinstance(extra, nn.Identity) for extra in extras) or (
         attention.attn_dim != attention.proj.out_features

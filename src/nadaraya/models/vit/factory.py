@@ -19,7 +19,12 @@ _REFUSALS = (TypeError, ValueError, AssertionError, RuntimeError, KeyError, Attr
 
 
 def is_image_model(name: str) -> bool:
-    """Whether timm has a model of that name, with or without a tag of weights; addresses on a hub are none."""
+    """Whether timm has a model of that name, with or without a tag of weights; not an address on a hub.
+
+    >>> from nadaraya.models.vit import is_image_model
+    >>> is_image_model("gka_tiny_patch16_224"), is_image_model("hf-hub:timm/vit")
+    (True, False)
+    """
     return ":" not in name and "/" not in name and timm.is_model(name.split(".")[0])
 
 
@@ -45,6 +50,7 @@ def create_image_model(
         InputError: an unknown name, options that the model does not have or accept, or an image size that is
             no multiple of its patches.
 
+    >>> from nadaraya.models.vit import create_image_model
     >>> model = create_image_model("gka_tiny_patch16_224", options={"num_classes": 10}, device="meta")
     >>> model.num_classes
     10
@@ -85,6 +91,10 @@ def image_shape(model: nn.Module, image_size: int | None = None) -> tuple[int, i
 
     Returns:
         (C, height, width).
+
+    >>> from nadaraya.models.vit import create_image_model, image_shape
+    >>> image_shape(create_image_model("gka_tiny_patch16_224", device="meta"))
+    (3, 224, 224)
     """
     noted = getattr(model, "pretrained_cfg", {})
     first = next((module for module in model.modules() if isinstance(module, nn.Conv2d)), None)

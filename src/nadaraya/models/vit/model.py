@@ -1,4 +1,4 @@
-"""The vision transformer with kernel attention, and the models of document D by name in timm."""
+"""The vision transformer with kernel attention, and the models of Kundu et al. (2026) by name in timm."""
 
 from collections.abc import Iterator, Mapping
 from functools import partial
@@ -8,7 +8,7 @@ from timm.models import build_model_with_cfg, generate_default_cfgs, register_mo
 from timm.models.vision_transformer import Block, VisionTransformer
 from torch import Tensor, nn
 
-from nadaraya.errors import InputError
+from nadaraya.errors import InputError, must_be
 from nadaraya.models.vit.attention import VisionAttention, layer_options
 
 __all__ = ["KernelVisionTransformer"]
@@ -45,50 +45,14 @@ class KernelBlock(Block):
 
 
 class _Vacant(nn.Module):
-    """Keeps the place of the attention while timm's block is built: no weights are drawn for nothing."""
+    """Holds the place of the attention while timm's block is built, so that no weights are drawn in vain."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__()
 
 
-class KernelModel(nn.Module):
-    """What a timm vision transformer gains with kernel attention: its kernels, known to optimisers."""
-
-    def kernel_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
-        """Names and values of what shapes the kernels: log σ and the kernels of lags."""
-        for prefix, module in self.named_modules():
-            if isinstance(module, VisionAttention):
-                for name, parameter in module.kernel_parameters():
-                    yield f"{prefix}.{name}", parameter
-
-    def no_weight_decay(self) -> set[str]:
-        """timm's set of parameters without weight decay, and every kernel parameter."""
-        return {*super().no_weight_decay(), *(name for name, _ in self.kernel_parameters())}  # type: ignore[misc]
-
-    def set_input_size(self, *args: Any, **kwargs: Any) -> None:
-        """As in timm; layers with a kernel of the grid learn the new grid."""
-        super().set_input_size(*args, **kwargs)  # type: ignore[misc]
-        self.set_grid(self.patch_embed.grid_size)  # type: ignore[union-attr, arg-type]
-
-    def set_grid(self, grid_size: tuple[int, int]) -> None:
-        """Tell every kernel layer where the patches are.
-
-        Args:
-            grid_size: rows and columns of patches.
-        """
-        for module in self.modules():
-            if isinstance(module, VisionAttention):
-                module.grid_size = grid_size
-                module.num_prefix_tokens = self.num_prefix_tokens  # type: ignore[assignment]
-
-    def _pos_embed(self, x: Tensor) -> Tensor:
-        if self.dynamic_img_size:  # the patches still have their grid here, one of this very image
-            self.set_grid((x.shape[1], x.shape[2]))
-        return super()._pos_embed(x)  # type: ignore[misc]
-
-
-class KernelVisionTransformer(KernelModel, VisionTransformer):
-    """timm's `VisionTransformer` with kernel attention (document D, section 3).
+class KernelVisionTransformer(VisionTransformer):
+    """timm's `VisionTransformer` with kernel attention (Kundu et al. (2026), section 3).
 
     Args:
         variant: "gka", "gka-loo" (no token sees itself), "vlt" or "softmax"; default "gka".
@@ -100,6 +64,12 @@ class KernelVisionTransformer(KernelModel, VisionTransformer):
 
     Raises:
         InputError: an unknown variant, option or letter, or options that do not fit together.
+
+    >>> import torch
+    >>> from nadaraya.models.vit import KernelVisionTransformer
+    >>> model = KernelVisionTransformer(variant="gka-loo", img_size=32, depth=2, embed_dim=24, num_heads=3)
+    >>> model(torch.randn(2, 3, 32, 32)).shape
+    torch.Size([2, 1000])
     """
 
     def __init__(
@@ -113,13 +83,46 @@ class KernelVisionTransformer(KernelModel, VisionTransformer):
         check_pattern(pattern)
         dim, heads = options.get("embed_dim", 768), options.get("num_heads", 12)
         if dim % heads:
-            raise InputError(f"embed_dim = {dim} is not a multiple of num_heads = {heads}")
+            raise must_be("embed_dim", f"a multiple of num_heads = {heads}", dim)
         kernel_options = layer_options(variant, variant_options)
-        if kernel_options.get("grid_kernel") is not None and options.get("patch_drop_rate", 0.0) > 0:
-            raise InputError("a kernel of the patch grid needs every patch: patch_drop_rate must be 0")
+        patch_drop = options.get("patch_drop_rate", 0.0)
+        if kernel_options.get("grid_kernel") is not None and patch_drop > 0:
+            raise must_be("patch_drop_rate", "0 with a kernel of the patch grid", patch_drop)
         block: Any = partial(KernelBlock, kernel_options=kernel_options, pattern=pattern)
         super().__init__(**options, block_fn=block)
         self.set_grid(self.patch_embed.grid_size)
+
+    def kernel_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
+        """Names and values of what shapes the kernels: log σ and the kernels of lags."""
+        for prefix, module in self.named_modules():
+            if isinstance(module, VisionAttention):
+                for name, parameter in module.kernel_parameters():
+                    yield f"{prefix}.{name}", parameter
+
+    def no_weight_decay(self) -> set[str]:
+        """timm's set of parameters without weight decay, and every kernel parameter."""
+        return {*super().no_weight_decay(), *(name for name, _ in self.kernel_parameters())}
+
+    def set_input_size(self, *args: Any, **kwargs: Any) -> None:
+        """As in timm; layers with a kernel of the grid learn the new grid."""
+        super().set_input_size(*args, **kwargs)
+        self.set_grid(self.patch_embed.grid_size)
+
+    def set_grid(self, grid_size: tuple[int, int]) -> None:
+        """Tell every kernel layer where the patches are.
+
+        Args:
+            grid_size: rows and columns of patches.
+        """
+        for module in self.modules():
+            if isinstance(module, VisionAttention):
+                module.grid_size = grid_size
+                module.num_prefix_tokens = self.num_prefix_tokens
+
+    def _pos_embed(self, x: Tensor) -> Tensor:
+        if self.dynamic_img_size:  # the patches still have their grid here, one of this very image
+            self.set_grid((x.shape[1], x.shape[2]))
+        return super()._pos_embed(x)
 
 
 def check_pattern(pattern: str) -> None:
@@ -129,10 +132,10 @@ def check_pattern(pattern: str) -> None:
         InputError: naming the pattern.
     """
     if not pattern or set(pattern) - {"G", "A"}:
-        raise InputError(f"pattern {pattern!r}: accepted are the letters G (kernel) and A (timm's attention)")
+        raise must_be("pattern", "made of the letters G (kernel) and A (timm's attention)", pattern)
 
 
-_SIZES: dict[str, dict[str, int]] = {
+_SIZES: dict[str, dict[str, int]] = {  # those of DeiT
     "tiny": {"embed_dim": 192, "depth": 12, "num_heads": 3},
     "small": {"embed_dim": 384, "depth": 12, "num_heads": 6},
     "base": {"embed_dim": 768, "depth": 12, "num_heads": 12},
@@ -179,25 +182,25 @@ def _create(name: str, size: str, pretrained: bool, **options: Any) -> KernelVis
 
 @register_model
 def gka_tiny_patch16_224(pretrained: bool = False, **options: Any) -> KernelVisionTransformer:
-    """GKA-Ti: Gaussian kernel attention in the shape of DeiT-Ti (document D, table 2)."""
+    """GKA-Ti: Gaussian kernel attention in the shape of DeiT-Ti (Kundu et al. (2026), table 2)."""
     return _create("gka_tiny_patch16_224", "tiny", pretrained, **options)
 
 
 @register_model
 def gka_small_patch16_224(pretrained: bool = False, **options: Any) -> KernelVisionTransformer:
-    """GKA-S: Gaussian kernel attention in the shape of DeiT-S (document D, table 2)."""
+    """GKA-S: Gaussian kernel attention in the shape of DeiT-S (Kundu et al. (2026), table 2)."""
     return _create("gka_small_patch16_224", "small", pretrained, **options)
 
 
 @register_model
 def gka_base_patch16_224(pretrained: bool = False, **options: Any) -> KernelVisionTransformer:
-    """GKA-B: Gaussian kernel attention in the shape of DeiT-B (document D, table 2)."""
+    """GKA-B: Gaussian kernel attention in the shape of DeiT-B (Kundu et al. (2026), table 2)."""
     return _create("gka_base_patch16_224", "base", pretrained, **options)
 
 
 @register_model
 def vlt_tiny_patch16_224(pretrained: bool = False, **options: Any) -> KernelVisionTransformer:
-    """VLT-Ti: attention without W_V in the shape of DeiT-Ti (document D, table 5)."""
+    """VLT-Ti: attention without W_V in the shape of DeiT-Ti (Kundu et al. (2026), table 5)."""
     return _create("vlt_tiny_patch16_224", "tiny", pretrained, **{"variant": "vlt", **options})
 
 

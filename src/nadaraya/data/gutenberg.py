@@ -77,7 +77,6 @@ _END = re.compile(
 _CREDITS = re.compile(
     r"\A(?:Produced by|E-?text prepared by|Transcribed (?:from|by))(?:.+\n)+\n*", re.IGNORECASE
 )
-_FILE_NAMES = (r"{}-0\.txt", r"pg{}\.txt(?:\.utf-?8)?", r"{}\.txt(?:\.utf-?8)?")
 
 
 def strip_boilerplate(text: str, name: str) -> str:
@@ -146,7 +145,11 @@ def fetch_dickens(
     folder = (cache or cache_folder()) / "dickens"
     chosen = _choose(books)
     if source_folder is None:
-        _download_missing(folder, chosen, progress, mirrors, pause)
+        missing = [book for book in chosen if not is_intact(folder, f"{book.ebook}.txt")]
+        for number, book in enumerate(missing):
+            if number:
+                time.sleep(pause)
+            _store_book(folder, book, *_download(book, progress, mirrors, pause))
     elif not source_folder.is_dir():
         raise InputError(f"no such folder: {source_folder}")
     elif books is None and (source_folder / CORPUS_FILE).is_file():
@@ -155,7 +158,7 @@ def fetch_dickens(
         return folder / CORPUS_FILE
     else:
         for book, path in _find_books(source_folder, chosen):
-            _store_book(folder, book, read_text(path), path.name)
+            _store_book(folder, book, path.name, read_text(path))
     parts = [_read_checked(folder, f"{book.ebook}.txt", book.title).rstrip("\n") for book in chosen]
     numbers = [book.ebook for book in chosen]
     store(folder, CORPUS_FILE, PART_SEPARATOR.join(parts) + "\n", title="the corpus", books=numbers)
@@ -202,11 +205,12 @@ def _choose(books: Iterable[int] | None) -> list[Book]:
 
 
 def _find_books(source: Path, chosen: list[Book]) -> list[tuple[Book, Path]]:
-    paths = sorted(map(Path, files_below(source)))
+    # By name, so that 580-0.txt, in UTF-8, goes before 580.txt.
+    paths = sorted(map(Path, files_below(source)), key=lambda path: (path.name, path))
     found, missing = [], []
     for book in chosen:
-        patterns = [re.compile(name.format(book.ebook), re.IGNORECASE) for name in _FILE_NAMES]
-        matches = [path for pattern in patterns for path in paths if pattern.fullmatch(path.name)]
+        name = re.compile(rf"(?:pg)?{book.ebook}(?:-0)?\.txt(?:\.utf-?8)?", re.IGNORECASE)
+        matches = [path for path in paths if name.fullmatch(path.name)]
         if matches:
             found.append((book, matches[0]))
         else:
@@ -219,31 +223,10 @@ def _find_books(source: Path, chosen: list[Book]) -> list[tuple[Book, Path]]:
     return found
 
 
-def _download_missing(
-    folder: Path, chosen: list[Book], progress: bool, mirrors: Sequence[str], pause: float
-) -> None:
-    missing = [book for book in chosen if not is_intact(folder, f"{book.ebook}.txt")]
-    for number, book in enumerate(missing):
-        if number:
-            time.sleep(pause)
-        try:
-            address, data = _download(book, progress, mirrors, pause)
-        except ConnectionError as error:
-            stored = sum(is_intact(folder, f"{other.ebook}.txt") for other in DICKENS)
-            raise InputError(
-                f"cannot fetch {book.title} ({error}); {stored} books are in the cache {folder}:"
-                " run it again to go on, or use --from FOLDER with files already there"
-            ) from error
-        _store_book(folder, book, decode_text(data, address), address)
-
-
-def _download(book: Book, progress: bool, mirrors: Sequence[str], pause: float) -> tuple[str, bytes]:
-    """The address and the bytes of a book, from the first mirror that gives all of it.
+def _download(book: Book, progress: bool, mirrors: Sequence[str], pause: float) -> tuple[str, str]:
+    """The address and the text of a book, from the first mirror that gives all of it.
 
     Nothing of a broken transfer is kept: a book has two megabytes at most.
-
-    Raises:
-        ConnectionError: no mirror gives it.
     """
     from pooch import HTTPDownloader
     from requests import RequestException
@@ -256,13 +239,15 @@ def _download(book: Book, progress: bool, mirrors: Sequence[str], pause: float) 
         address, received = f"{mirror}/{book.ebook}/pg{book.ebook}.txt", io.BytesIO()
         # A bar without a total is neither true nor false, which pooch asks before it sets the right one.
         with tqdm(desc=book.title, total=1, unit="B", unit_scale=True, disable=not progress) as bar:
-            download = HTTPDownloader(bar, headers=_HEADERS, timeout=_TIMEOUT_SECONDS)
             try:
-                download(address, received, None)
-                return address, received.getvalue()
+                HTTPDownloader(bar, headers=_HEADERS, timeout=_TIMEOUT_SECONDS)(address, received, None)
+                return address, decode_text(received.getvalue(), address)
             except RequestException as error:
                 failures[mirror] = f"{urlsplit(mirror).hostname}: {_reason(error)}"
-    raise ConnectionError("; ".join(failures.values()))
+    raise InputError(
+        f"cannot fetch {book.title} ({'; '.join(failures.values())}); the books before it are in the cache:"
+        " run it again to go on, or use --from FOLDER with files already there"
+    )
 
 
 def _reason(error: Exception) -> str:
@@ -272,7 +257,7 @@ def _reason(error: Exception) -> str:
     return " ".join(str(error).split())
 
 
-def _store_book(folder: Path, book: Book, text: str, source: str) -> None:
+def _store_book(folder: Path, book: Book, source: str, text: str) -> None:
     body = strip_boilerplate(text, source)
     store(folder, f"{book.ebook}.txt", body, ebook=book.ebook, title=book.title, source=source)
 

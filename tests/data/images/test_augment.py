@@ -9,8 +9,8 @@ import torch
 from PIL import Image
 
 from nadaraya.data.images import Augmentation, evaluation_transform
-from nadaraya.data.images.augment import TrainingTransform
 from nadaraya.data.images.randomness import global_states_kept, seed_all
+from nadaraya.data.images.transforms import TrainingTransform
 from nadaraya.errors import InputError
 
 PHOTOS = Path(__file__).parents[4] / "shared" / "data" / "images"
@@ -28,7 +28,7 @@ def augmented(augmentation: Augmentation, image: Image.Image, seed: int = 0) -> 
     out = torch.full((channels, augmentation.image_size, augmentation.image_size), torch.nan)
     with global_states_kept():
         seed_all(seed)
-        transform(image, out)
+        transform.into(image, out)
     return out
 
 
@@ -143,7 +143,9 @@ def test_statistics_are_defaults_or_given() -> None:
     assert Augmentation().statistics(1) == ((0.5,), (0.5,))
     assert Augmentation().statistics(3)[0] == (0.485, 0.456, 0.406)
     assert Augmentation(mean=[0.1], std=[0.2]).statistics(1) == ((0.1,), (0.2,))
-    with pytest.raises(InputError, match=r"mean = \(0\.1,\) has 1 numbers; accepted are 3"):
+    with pytest.raises(
+        InputError, match=r"augmentation mean must be 3 numbers, one per channel, got \(0\.1,\)"
+    ):
         Augmentation(mean=(0.1,)).statistics(3)
 
 
@@ -167,7 +169,7 @@ def test_statistics_are_defaults_or_given() -> None:
     ],
 )
 def test_values_out_of_range_are_refused(name: str, value: object) -> None:
-    with pytest.raises(InputError, match=f"augmentation {name} = "):
+    with pytest.raises(InputError, match=f"augmentation {name} must be "):
         Augmentation(**{name: value})  # type: ignore[arg-type]
 
 
@@ -177,7 +179,7 @@ def test_unknown_names_are_refused() -> None:
     with pytest.raises(InputError, match="did you mean 'pixel'"):
         Augmentation(erasing_mode="pixels")
     for policy in ("rand-z9", "nonsense"):
-        with pytest.raises(InputError, match=f"rand_augment = '{policy}': timm accepts"):
+        with pytest.raises(InputError, match=f"rand_augment must be a policy of timm, .*, got '{policy}'"):
             TrainingTransform(Augmentation(rand_augment=policy), 3)
 
 

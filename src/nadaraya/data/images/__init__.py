@@ -12,7 +12,7 @@ It needs the `vision` extra (timm, torchvision).
 """
 
 import nadaraya.data.images.libraries  # noqa: F401  (before the modules that import them)
-from nadaraya.data.images.augment import Augmentation, evaluation_transform
+from nadaraya.data.images.augment import Augmentation
 from nadaraya.data.images.batches import (
     evaluation_batches,
     steps_per_epoch,
@@ -22,6 +22,7 @@ from nadaraya.data.images.batches import (
 from nadaraya.data.images.decode import CorruptImageError
 from nadaraya.data.images.opening import open_images
 from nadaraya.data.images.sources import ImageSet, ImageSource
+from nadaraya.data.images.transforms import evaluation_transform
 
 __all__ = [
     "Augmentation",

@@ -21,8 +21,24 @@ _FORM = (
 )
 
 
-class ArrayImages(ImageSource):
-    """Images as one array, held once: workers are forked and share it.
+class _HeldImages(ImageSource):
+    """Images in arrays that are held once: workers are forked and share them."""
+
+    def __init__(self, arrays: tuple[np.ndarray, ...], count: int, labels: np.ndarray, origin: str) -> None:
+        if labels.dtype.kind not in "iu" or labels.shape not in ((count,), (count, 1)):
+            raise _form_error(f"the labels of {origin}", f"integers of shape ({count},)", labels)
+        super().__init__(labels.reshape(count))
+        self._arrays, self._origin = arrays, origin
+
+    def name(self, index: int) -> str:
+        return f"{index} of {self._origin}"
+
+    def digest(self) -> bytes:
+        return arrays_digest(*self._arrays, self.labels)
+
+
+class ArrayImages(_HeldImages):
+    """Images as one array of pixels.
 
     Args:
         pixels: (N, H, W) or (N, H, W, 1) grey or (N, H, W, 3) RGB, uint8.
@@ -38,21 +54,15 @@ class ArrayImages(ImageSource):
             pixels = pixels[..., 0]
         if pixels.dtype != np.uint8 or not (pixels.ndim == 3 or (pixels.ndim == 4 and pixels.shape[3] == 3)):
             raise _form_error(origin, "uint8 of shape (N, H, W), (N, H, W, 1) or (N, H, W, 3)", pixels)
-        super().__init__(_checked_labels(labels, len(pixels), origin), channels=1 if pixels.ndim == 3 else 3)
-        self._pixels, self._origin = pixels, origin
-
-    def name(self, index: int) -> str:
-        return f"{index} of {self._origin}"
-
-    def digest(self) -> bytes:
-        return arrays_digest(self._pixels, self.labels)
+        super().__init__((pixels,), len(pixels), labels, origin)
+        self.channels = 1 if pixels.ndim == 3 else 3
 
     def _open(self, index: int) -> Image.Image:
-        return Image.fromarray(self._pixels[index])
+        return Image.fromarray(self._arrays[0][index])
 
 
-class PackedImages(ImageSource):
-    """Image files end to end in one array, held once: workers are forked and share it.
+class PackedImages(_HeldImages):
+    """Image files end to end in one array.
 
     Args:
         data: (bytes,) uint8.
@@ -71,23 +81,11 @@ class PackedImages(ImageSource):
             raise _form_error(f"the offsets of {origin}", "at least two integers", offsets)
         if offsets[0] < 0 or offsets[-1] > len(data) or (offsets[1:] < offsets[:-1]).any():
             raise InputError(f"the offsets of {origin} do not rise within its {len(data)} bytes")
-        super().__init__(_checked_labels(labels, len(offsets) - 1, origin))
-        self._data, self._offsets, self._origin = data, offsets, origin
-
-    def name(self, index: int) -> str:
-        return f"{index} of {self._origin}"
-
-    def digest(self) -> bytes:
-        return arrays_digest(self._data, self._offsets, self.labels)
+        super().__init__((data, offsets), len(offsets) - 1, labels, origin)
 
     def _open(self, index: int) -> Image.Image:
-        return Image.open(io.BytesIO(self._data[self._offsets[index] : self._offsets[index + 1]].tobytes()))
-
-
-def _checked_labels(labels: np.ndarray, count: int, origin: str) -> np.ndarray:
-    if labels.dtype.kind not in "iu" or labels.shape not in ((count,), (count, 1)):
-        raise _form_error(f"the labels of {origin}", f"integers of shape ({count},)", labels)
-    return labels.reshape(count)
+        data, offsets = self._arrays
+        return Image.open(io.BytesIO(data[offsets[index] : offsets[index + 1]].tobytes()))
 
 
 def _form_error(name: str, accepted: str, given: np.ndarray) -> InputError:

@@ -1,27 +1,17 @@
-"""Augmentation with timm's and torchvision's transforms, and the normalisation of pixels."""
+"""What is done to images before they become inputs: the settings of augmentation, DeiT's by default."""
 
 import math
-import random
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
-import numpy as np
-import torch
-from PIL import Image
-from torch import Tensor
-
-from nadaraya.data.images.decode import to_channels
-from nadaraya.errors import InputError, unknown_name
+from nadaraya.errors import must_be, unknown_name
 
 _INTERPOLATIONS = ("bicubic", "bilinear", "box", "hamming", "lanczos", "nearest", "random")
 _ERASING = ("const", "pixel", "rand")
-_DEFAULT_CROP = 0.875
 
 
 @dataclass(frozen=True)
 class Augmentation:
-    """How images become inputs; the defaults are DeiT's, as in document D's ImageNet recipe.
+    """How images become inputs; the defaults are DeiT's, as on ImageNet in Kundu et al. (2026).
 
     Args:
         image_size: side S of the square inputs, in pixels.
@@ -49,6 +39,10 @@ class Augmentation:
 
     Raises:
         InputError: a value out of range.
+
+    >>> from nadaraya.data.images import Augmentation
+    >>> Augmentation(image_size=32, padding_crop=4).statistics(channels=1)
+    ((0.5,), (0.5,))
     """
 
     image_size: int = 224
@@ -73,7 +67,7 @@ class Augmentation:
             value = getattr(self, name)
             object.__setattr__(self, name, None if value is None else tuple(value))
         low, high = self.crop_scale if len(self.crop_scale) == 2 else (math.nan, math.nan)
-        whole = self.evaluation_crop
+        whole = 1.0 if self.evaluation_crop is None else self.evaluation_crop
         for name, accepted, valid in (
             ("image_size", "a positive integer", self.image_size >= 1),
             ("crop_scale", "two shares of the area in rising order, above 0 up to 1", 0 < low <= high <= 1),
@@ -85,29 +79,19 @@ class Augmentation:
             ("cutmix", "a number of at least 0", 0 <= self.cutmix < math.inf),
             ("label_smoothing", "a number of at least 0, below 1", 0 <= self.label_smoothing < 1),
             ("repeats", "a positive integer", self.repeats >= 1 and self.repeats == int(self.repeats)),
-            (
-                "std",
-                "positive numbers, one a channel, or None",
-                self.std is None or min(self.std, default=0) > 0,
-            ),
-            ("evaluation_crop", "a share above 0 up to 1, or None", whole is None or 0 < whole <= 1),
+            ("std", "positive numbers, one per channel, or None", min(self.std or (1,)) > 0),
+            ("evaluation_crop", "a share above 0 up to 1, or None", 0 < whole <= 1),
         ):
             if not valid:
-                raise InputError(f"augmentation {name} = {getattr(self, name)!r}: accepted is {accepted}")
-        if self.interpolation not in _INTERPOLATIONS:
-            raise unknown_name("interpolation", self.interpolation, _INTERPOLATIONS)
-        if self.erasing_mode not in _ERASING:
-            raise unknown_name("erasing_mode", self.erasing_mode, _ERASING)
+                raise must_be(f"augmentation {name}", accepted, getattr(self, name))
+        for name, names in (("interpolation", _INTERPOLATIONS), ("erasing_mode", _ERASING)):
+            if getattr(self, name) not in names:
+                raise unknown_name(f"augmentation {name}", getattr(self, name), names)
 
     @property
     def mixes(self) -> bool:
         """Whether batches are mixed: mixup or cutmix is on."""
         return self.mixup > 0 or self.cutmix > 0
-
-    @property
-    def fixed_interpolation(self) -> str:
-        """The interpolation where nothing may be random: `interpolation`, "bicubic" for "random"."""
-        return "bicubic" if self.interpolation == "random" else self.interpolation
 
     def statistics(self, channels: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
         """Mean and standard deviation that inputs are normalised with.
@@ -124,196 +108,10 @@ class Augmentation:
         """
         from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 
-        colour = channels == 3
-        mean = self.mean if self.mean is not None else IMAGENET_DEFAULT_MEAN if colour else (0.5,)
-        std = self.std if self.std is not None else IMAGENET_DEFAULT_STD if colour else (0.5,)
+        usual = (IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD) if channels == 3 else ((0.5,), (0.5,))
+        mean = usual[0] if self.mean is None else self.mean
+        std = usual[1] if self.std is None else self.std
         for name, given in (("mean", mean), ("std", std)):
             if len(given) != channels:
-                raise InputError(
-                    f"augmentation {name} = {given!r} has {len(given)} numbers;"
-                    f" accepted are {channels}, one a channel of the images"
-                )
+                raise must_be(f"augmentation {name}", f"{channels} numbers, one per channel", given)
         return mean, std
-
-
-class Normalisation:
-    """(pixel / 255 - mean) / std, as one multiplication and one addition.
-
-    Args:
-        augmentation: gives the statistics.
-        channels: 1 or 3.
-    """
-
-    def __init__(self, augmentation: Augmentation, channels: int) -> None:
-        mean, std = (np.array(numbers)[:, None, None] for numbers in augmentation.statistics(channels))
-        self.scale = (1 / (255 * std)).astype(np.float32)
-        self.shift = (-mean / std).astype(np.float32)
-
-    def into(self, image: Image.Image, out: np.ndarray) -> None:
-        """Normalise a picture.
-
-        Args:
-            image: in mode "RGB" or "L", S x S.
-            out: (C, S, S) float32, written to.
-        """
-        pixels = np.asarray(image)
-        np.multiply(pixels.reshape(*out.shape[1:], len(out)).transpose(2, 0, 1), self.scale, out=out)
-        out += self.shift
-
-
-class TrainingTransform:
-    """Crop, flip, colours, normalisation and erasing of one image, by the global random states.
-
-    Args:
-        augmentation: what to do.
-        channels: 1 or 3.
-
-    Raises:
-        InputError: `rand_augment` is no configuration that timm knows.
-    """
-
-    def __init__(self, augmentation: Augmentation, channels: int) -> None:
-        from timm.data.random_erasing import RandomErasing
-        from timm.data.transforms_factory import transforms_imagenet_train
-
-        size = augmentation.image_size
-        mean, _ = augmentation.statistics(channels)
-        try:
-            crop, colours, _ = transforms_imagenet_train(
-                size,
-                scale=augmentation.crop_scale,
-                hflip=augmentation.flip,
-                color_jitter=augmentation.color_jitter,  # type: ignore[arg-type]  # timm takes None
-                force_color_jitter=augmentation.color_jitter is not None,
-                auto_augment=augmentation.rand_augment,
-                interpolation=augmentation.interpolation,
-                mean=mean,
-                separate=True,
-            )
-        except (AssertionError, ValueError, KeyError) as error:
-            raise InputError(
-                f"augmentation rand_augment = {augmentation.rand_augment!r}: timm accepts the like of"
-                f" 'rand-m9-n2-mstd0.5-inc1', 'augmix-m5-w4-d2' or 'original' ({error})"
-            ) from None
-        steps = [*crop.transforms, *colours.transforms]
-        if augmentation.padding_crop is not None:
-            steps[0] = _PaddedCrop(augmentation, augmentation.padding_crop)
-        for step in steps:
-            _allow_zero_bits(step)
-        self._steps = steps
-        self._normalisation = Normalisation(augmentation, channels)
-        self._erasing = RandomErasing(
-            augmentation.random_erasing, mode=augmentation.erasing_mode, device="cpu"
-        )
-
-    def __call__(self, image: Image.Image, out: Tensor) -> None:
-        """Augment a picture.
-
-        Args:
-            image: in mode "RGB" or "L", of any size.
-            out: (C, S, S) float32, written to.
-        """
-        for step in self._steps:
-            image = step(image)
-        self._normalisation.into(image, out.numpy())
-        self._erasing(out)
-
-
-class _PaddedCrop:
-    """A crop of S x S from anywhere within an image and a black border around it.
-
-    What torchvision's Pad and RandomCrop do, at a seventh of their time on images of 32 x 32: Pillow's crop
-    fills what lies outside of the image with black by itself.
-    """
-
-    def __init__(self, augmentation: Augmentation, padding: int) -> None:
-        from timm.data.transforms import str_to_interp_mode
-        from torchvision.transforms import Resize
-
-        self._size, self._padding = augmentation.image_size, padding
-        self._resize = Resize(self._size, interpolation=str_to_interp_mode(augmentation.fixed_interpolation))
-
-    def __call__(self, image: Image.Image) -> Image.Image:
-        if min(image.size) != self._size:
-            image = self._resize(image)
-        left, top = (random.randint(-self._padding, side + self._padding - self._size) for side in image.size)
-        return image.crop((left, top, left + self._size, top + self._size))
-
-
-def _allow_zero_bits(step: Any) -> None:
-    """Let timm's posterisation keep 0 bits, a black image: Pillow 13 refuses what older ones did."""
-    from timm.data import auto_augment
-
-    policies = getattr(step, "policy", None) or [getattr(step, "ops", [])]
-    for operation in (operation for policy in policies for operation in policy):
-        if operation.aug_fn is auto_augment.posterize:
-            operation.aug_fn = _posterize
-
-
-def _posterize(image: Image.Image, bits: int, **options: Any) -> Image.Image:
-    from timm.data import auto_augment
-
-    if bits < 1:
-        return Image.new(image.mode, image.size)
-    return auto_augment.posterize(image, bits, **options)
-
-
-class EvaluationTransform:
-    """Resize, central crop and normalisation of one image; nothing is random.
-
-    Args:
-        augmentation: gives size, interpolation, crop and statistics.
-        channels: 1 or 3.
-    """
-
-    def __init__(self, augmentation: Augmentation, channels: int) -> None:
-        from timm.data import create_transform
-
-        self._channels = channels
-        crop = augmentation.evaluation_crop
-        if crop is None:
-            crop = _DEFAULT_CROP if augmentation.padding_crop is None else 1.0
-        pixels = create_transform(
-            augmentation.image_size,
-            interpolation=augmentation.fixed_interpolation,
-            crop_pct=crop,
-            normalize=False,
-        )
-        self._steps = pixels.transforms[:-1]  # the last one makes a tensor
-        self._normalisation = Normalisation(augmentation, channels)
-        self.shape = (channels, augmentation.image_size, augmentation.image_size)
-
-    def into(self, image: Image.Image, out: Tensor) -> None:
-        """Write the input of a picture to `out`, (C, S, S) float32."""
-        for step in self._steps:
-            image = step(image)
-        self._normalisation.into(image, out.numpy())
-
-    def __call__(self, image: Image.Image) -> Tensor:
-        """The input of a picture.
-
-        Args:
-            image: of any mode and size.
-
-        Returns:
-            (C, S, S) float32.
-        """
-        out = torch.empty(self.shape)
-        self.into(to_channels(image, self._channels), out)
-        return out
-
-
-def evaluation_transform(augmentation: Augmentation, channels: int = 3) -> Callable[[Image.Image], Tensor]:
-    """What evaluation does to an image: resize, central crop, normalisation; for images from elsewhere.
-
-    Args:
-        augmentation: that of the run.
-        channels: 1 or 3, that of the `ImageSet`.
-
-    Returns:
-        A function of a PIL image of any mode and size, giving an input (C, S, S) float32.
-
-    Raises:
-        InputError: the statistics do not fit the channels.
-    """
-    return EvaluationTransform(augmentation, channels)

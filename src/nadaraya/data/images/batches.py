@@ -1,17 +1,22 @@
 """Batches of images; a training batch is a function of the seed, the update and the rank alone."""
 
+import math
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import groupby, islice
 from typing import Any
 
 import torch
 from PIL import Image
+from timm.data import Mixup
+from timm.data.distributed_sampler import RepeatAugSampler
+from timm.data.mixup import mixup_target
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from nadaraya.data.images.augment import Augmentation, EvaluationTransform, TrainingTransform
+from nadaraya.data.images.augment import Augmentation
 from nadaraya.data.images.decode import CorruptImageError
 from nadaraya.data.images.randomness import (
     AUGMENT,
@@ -23,7 +28,10 @@ from nadaraya.data.images.randomness import (
     seeds,
 )
 from nadaraya.data.images.sources import ImageSet
-from nadaraya.errors import InputError
+from nadaraya.data.images.transforms import TrainingTransform, evaluation_transform
+from nadaraya.errors import InputError, must_be
+
+Made = tuple[Tensor, Tensor, list[str]]  # inputs, targets and what was left out
 
 
 def steps_per_epoch(images: ImageSet, batch_size: int) -> int:
@@ -38,14 +46,15 @@ def steps_per_epoch(images: ImageSet, batch_size: int) -> int:
 
     Raises:
         InputError: fewer images than a batch.
+
+    >>> from nadaraya.data.images import ImageSet, steps_per_epoch
+    >>> steps_per_epoch(ImageSet("ten images", (), 1, train=range(10), validation=range(2)), batch_size=4)
+    2
     """
-    if batch_size < 1:
-        raise InputError(f"batch_size is {batch_size}; accepted is at least 1")
-    if len(images.train) < batch_size:
-        raise InputError(
-            f"{images.name} has {len(images.train)} training images, fewer than a batch of {batch_size}"
-        )
-    return len(images.train) // batch_size
+    count = len(images.train)
+    if not 1 <= batch_size <= count:
+        raise must_be("batch_size", f"from 1 to the {count} training images of {images.name}", batch_size)
+    return count // batch_size
 
 
 def training_batches(
@@ -87,11 +96,18 @@ def training_batches(
     Raises:
         InputError: fewer images than a batch, a batch that does not divide among the processes, an odd
             number of images to mix; while iterating, a `CorruptImageError`.
+
+    >>> import numpy as np
+    >>> from nadaraya.data.images import Augmentation, ImageSet, training_batches
+    >>> from nadaraya.data.images.arrays import ArrayImages
+    >>> blank = ArrayImages(np.zeros((10, 32, 32), np.uint8), np.arange(10) % 2, "blank images")
+    >>> images = ImageSet("blank", ("even", "odd"), 1, blank, blank)
+    >>> run = {"batch_size": 4, "seed": 0, "first_step": 0, "steps": 100}
+    >>> [part.shape for part in next(iter(training_batches(images, Augmentation(image_size=32), **run)))]
+    [torch.Size([4, 1, 32, 32]), torch.Size([4, 2])]
     """
-    share = _share(images, augmentation, batch_size, first_step, steps, rank, world_size)
-    order = _Order(images, augmentation.repeats, batch_size, seed, first_step, steps, rank, world_size)
-    dataset = _TrainingBatches(images, augmentation, share, seed, rank, world_size)
-    return Batches(images, dataset, order, workers, pin_memory, persistent=False)
+    updates = _Updates(images, augmentation, batch_size, seed, first_step, steps, rank, world_size)
+    return Batches(images, _TrainingBatches(updates), updates, workers, pin_memory, persistent=False)
 
 
 def evaluation_batches(
@@ -123,9 +139,17 @@ def evaluation_batches(
 
     Raises:
         InputError: a rank out of range; while iterating, a `CorruptImageError`.
+
+    >>> import numpy as np
+    >>> from nadaraya.data.images import Augmentation, ImageSet, evaluation_batches
+    >>> from nadaraya.data.images.arrays import ArrayImages
+    >>> blank = ArrayImages(np.zeros((5, 32, 32), np.uint8), np.arange(5) % 2, "blank images")
+    >>> images = ImageSet("blank", ("even", "odd"), 1, blank, blank)
+    >>> [len(labels) for _, labels in evaluation_batches(images, Augmentation(image_size=32), batch_size=4)]
+    [4, 1]
     """
     if batch_size < 1:
-        raise InputError(f"batch_size is {batch_size}; accepted is at least 1")
+        raise must_be("batch_size", "a positive integer", batch_size)
     _check_rank(rank, world_size)
     mine = range(rank, len(images.validation), world_size)
     chunks = [mine[start : start + batch_size] for start in range(0, len(mine), batch_size)]
@@ -166,12 +190,17 @@ def synthetic_batches(
 
     Raises:
         InputError: as `training_batches`.
+
+    >>> from nadaraya.data.images import Augmentation, ImageSet, synthetic_batches
+    >>> images = ImageSet("ten images", ("even", "odd"), 1, train=range(10), validation=range(2))
+    >>> run = {"batch_size": 4, "seed": 0, "first_step": 97, "steps": 100}
+    >>> [inputs.shape[0] for inputs, _ in synthetic_batches(images, Augmentation(image_size=32), **run)]
+    [4, 4, 4]
     """
-    share = _share(images, augmentation, batch_size, first_step, steps, rank, world_size)
+    updates = _Updates(images, augmentation, batch_size, seed, first_step, steps, rank, world_size)
     generator = torch.Generator().manual_seed(seeds(1, seed, SYNTHETIC, rank)[0])
-    size = augmentation.image_size
-    inputs = torch.randn(share, images.channels, size, size, generator=generator)
-    targets = torch.rand(share, len(images.classes), generator=generator)
+    inputs = torch.randn(updates.shape, generator=generator)
+    targets = torch.rand(updates.share, len(images.classes), generator=generator)
     targets /= targets.sum(dim=1, keepdim=True)
     if pin_memory and torch.cuda.is_available():
         inputs, targets = inputs.pin_memory(), targets.pin_memory()
@@ -180,107 +209,85 @@ def synthetic_batches(
 
 def _check_rank(rank: int, world_size: int) -> None:
     if not 0 <= rank < world_size:
-        raise InputError(f"rank is {rank}; accepted is from 0 to world_size - 1 = {world_size - 1}")
+        raise must_be("rank", f"from 0 to world_size - 1 = {world_size - 1}", rank)
 
 
-def _share(
-    images: ImageSet,
-    augmentation: Augmentation,
-    batch_size: int,
-    first_step: int,
-    steps: int,
-    rank: int,
-    world_size: int,
-) -> int:
-    """The images of an update that one process gets."""
-    steps_per_epoch(images, batch_size)
-    _check_rank(rank, world_size)
-    if not 0 <= first_step <= steps:
-        raise InputError(f"first_step is {first_step}; accepted is from 0 to steps = {steps}")
-    share, rest = divmod(batch_size, world_size)
-    if rest:
-        raise InputError(f"a batch of {batch_size} images does not divide among {world_size} processes")
-    if augmentation.mixes and share % 2:
-        processes = f" on each of {world_size} processes" if world_size > 1 else ""
-        raise InputError(
-            f"mixup and cutmix mix images in pairs: a batch of {share}{processes} is odd;"
-            " give an even one, or mixup = 0 and cutmix = 0"
-        )
-    return share
+@dataclass(frozen=True)
+class _Updates:
+    """The updates of one process, see `training_batches`: number of the update and its images, in order."""
 
+    images: ImageSet
+    augmentation: Augmentation
+    batch_size: int
+    seed: int
+    first_step: int
+    steps: int
+    rank: int
+    world_size: int
 
-class _Order:
-    """Update and image numbers of each batch of one process."""
+    def __post_init__(self) -> None:
+        steps_per_epoch(self.images, self.batch_size)
+        _check_rank(self.rank, self.world_size)
+        if not 0 <= self.first_step <= self.steps:
+            raise must_be("first_step", f"from 0 to steps = {self.steps}", self.first_step)
+        if self.batch_size % self.world_size:
+            raise must_be("batch_size", f"a multiple of the {self.world_size} processes", self.batch_size)
+        if self.augmentation.mixes and self.share % 2:
+            raise InputError(
+                "mixup and cutmix mix images in pairs: batch_size must be even on each of the"
+                f" {self.world_size} processes, got {self.share}; or set mixup = 0 and cutmix = 0"
+            )
 
-    def __init__(
-        self,
-        images: ImageSet,
-        repeats: int,
-        batch_size: int,
-        seed: int,
-        first_step: int,
-        steps: int,
-        rank: int,
-        world_size: int,
-    ) -> None:
-        from timm.data.distributed_sampler import RepeatAugSampler
+    @property
+    def share(self) -> int:
+        """The images of an update that this process gets."""
+        return self.batch_size // self.world_size
 
-        # timm would round an epoch down to 256s; all the images that fill batches are wanted.
-        self._sampler = RepeatAugSampler(
-            range(len(images.train)), world_size, rank, num_repeats=repeats, selected_round=0
-        )
-        self._seed, self._first, self._last = seed, first_step, steps
-        self._share, self._per_epoch = batch_size // world_size, len(images.train) // batch_size
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        """Of the inputs of an update in this process: (share, C, S, S)."""
+        size = self.augmentation.image_size
+        return self.share, self.images.channels, size, size
 
     def __len__(self) -> int:
-        return self._last - self._first
+        return self.steps - self.first_step
 
     def __iter__(self) -> Iterator[tuple[int, list[int]]]:
-        step = self._first
-        while step < self._last:
-            epoch, done = divmod(step, self._per_epoch)
+        count, per_epoch = len(self.images.train), steps_per_epoch(self.images, self.batch_size)
+        repeats = self.augmentation.repeats
+        # Without selected_round=0 timm would round an epoch down to 256s; all that fill batches are wanted.
+        sampler = RepeatAugSampler(
+            range(count), self.world_size, self.rank, num_repeats=repeats, selected_round=0
+        )
+        for epoch in range(self.first_step // per_epoch, math.ceil(self.steps / per_epoch)):
             # The sampler is seeded with its epoch alone: the seed of the run goes in here.
-            self._sampler.set_epoch(seeds(1, self._seed, ORDER, epoch)[0])
-            stream = islice(self._sampler, done * self._share, self._per_epoch * self._share)
-            while step < self._last and (indices := list(islice(stream, self._share))):
-                yield step, indices
-                step += 1
+            sampler.set_epoch(seeds(1, self.seed, ORDER, epoch)[0])
+            stream = iter(sampler)
+            for step in range(epoch * per_epoch, min((epoch + 1) * per_epoch, self.steps)):
+                indices = list(islice(stream, self.share))
+                if step >= self.first_step:
+                    yield step, indices
 
 
 class _TrainingBatches(Dataset):
     """Whole batches, by update and image numbers; errors are returned: those raised in workers grow long."""
 
-    def __init__(
-        self, images: ImageSet, augmentation: Augmentation, share: int, seed: int, rank: int, world_size: int
-    ) -> None:
-        from timm.data import Mixup
-
-        self._images = images
-        self._transform = TrainingTransform(augmentation, images.channels)
-        self._shape = (share, images.channels, augmentation.image_size, augmentation.image_size)
-        self._seed, self._rank, self._world_size = seed, rank, world_size
-        self._smoothing, self._classes = augmentation.label_smoothing, len(images.classes)
-        self._mix = (
-            Mixup(
-                augmentation.mixup,
-                augmentation.cutmix,
-                label_smoothing=self._smoothing,
-                num_classes=self._classes,
-            )
-            if augmentation.mixes
-            else None
+    def __init__(self, updates: _Updates) -> None:
+        self._updates = updates
+        augmentation = updates.augmentation
+        self._transform = TrainingTransform(augmentation, updates.images.channels)
+        self._mix = Mixup(
+            augmentation.mixup,
+            augmentation.cutmix,
+            label_smoothing=augmentation.label_smoothing,
+            num_classes=len(updates.images.classes),
         )
 
-    def __getitem__(
-        self, request: tuple[int, Sequence[int]]
-    ) -> "tuple[Tensor, Tensor, list[str]] | InputError":
-        from timm.data.mixup import mixup_target
-
-        step, indices = request
-        share = len(indices)
+    def __getitem__(self, request: tuple[int, Sequence[int]]) -> Made | InputError:
+        run, (step, indices) = self._updates, request
         # A seed for each place in the batch of all processes, of which this one has every world_size-th.
-        own = seeds(share * self._world_size, self._seed, AUGMENT, step)[self._rank :: self._world_size]
-        inputs, read, skipped = torch.empty(self._shape), list[int](), list[str]()
+        own = seeds(run.batch_size, run.seed, AUGMENT, step)[run.rank :: run.world_size]
+        inputs, read, skipped = torch.empty(run.shape), list[int](), list[str]()
         places = zip(own, inputs.unbind(), strict=True)
         try:
             with global_states_kept():
@@ -288,29 +295,29 @@ class _TrainingBatches(Dataset):
                     image, label = self._read(index, skipped)
                     for _, (seed, out) in zip(copies, places):  # noqa: B905
                         seed_all(seed)
-                        self._transform(image, out)
+                        self._transform.into(image, out)
                         read.append(label)
-                seed_all(seeds(1, self._seed, MIX, step, self._rank)[0])
-                labels = torch.tensor(read)
-                if self._mix is not None:
-                    inputs, targets = self._mix(inputs, labels)
-                else:
-                    targets = mixup_target(labels, self._classes, smoothing=self._smoothing)
+                seed_all(seeds(1, run.seed, MIX, step, run.rank)[0])
+                return *self._mixed(inputs, torch.tensor(read)), skipped
         except InputError as error:
             return error
-        return inputs, targets, skipped
 
     def _read(self, index: int, skipped: list[str]) -> tuple[Image.Image, int]:
-        source = self._images.train
+        images, source = self._updates.images, self._updates.images.train
         for offset in range(len(source)):
             candidate = (index + offset) % len(source)
             try:
                 return source.read(candidate), int(source.labels[candidate])
             except CorruptImageError as error:
-                if self._images.corrupt == "fatal":
+                if images.corrupt == "fatal":
                     raise
                 skipped.append(str(error))
-        raise InputError(f"none of the {len(source)} training images of {self._images.name} can be decoded")
+        raise InputError(f"none of the {len(source)} training images of {images.name} can be decoded")
+
+    def _mixed(self, inputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        if self._updates.augmentation.mixes:
+            return self._mix(inputs, labels)
+        return inputs, mixup_target(labels, self._mix.num_classes, smoothing=self._mix.label_smoothing)
 
 
 class _EvaluationBatches(Dataset):
@@ -318,21 +325,19 @@ class _EvaluationBatches(Dataset):
 
     def __init__(self, images: ImageSet, augmentation: Augmentation) -> None:
         self._images = images
-        self._transform = EvaluationTransform(augmentation, images.channels)
+        self._transform = evaluation_transform(augmentation, images.channels)
 
-    def __getitem__(self, indices: Sequence[int]) -> "tuple[Tensor, Tensor, list[str]] | InputError":
+    def __getitem__(self, indices: Sequence[int]) -> Made | InputError:
         source, read, skipped = self._images.validation, list[int](), list[str]()
         inputs = torch.empty(len(indices), *self._transform.shape)
         for index in indices:
             try:
                 self._transform.into(source.read(index), inputs[len(read)])
                 read.append(int(source.labels[index]))
-            except CorruptImageError as error:
-                if self._images.corrupt == "fatal":
+            except InputError as error:
+                if self._images.corrupt == "fatal" or not isinstance(error, CorruptImageError):
                     return error
                 skipped.append(str(error))
-            except InputError as error:
-                return error
         return inputs[: len(read)], torch.tensor(read, dtype=torch.long), skipped
 
 
@@ -343,7 +348,7 @@ class Batches:
         self, images: ImageSet, dataset: Dataset, order: Any, workers: int, pin_memory: bool, persistent: bool
     ) -> None:
         if workers < 0:
-            raise InputError(f"workers is {workers}; accepted is at least 0")
+            raise must_be("workers", "an integer of at least 0", workers)
         self._images = images
         self._loader = DataLoader(
             dataset,

@@ -60,7 +60,7 @@ def test_bad_input_is_one_line_and_status_2(nadaraya: Any, arguments: list[str],
     ("arguments", "message"),
     [
         (["gka_tiny_patch16_22"], "did you mean 'gka_tiny_patch16_224'"),
-        (["gka_tiny_patch16_224", "--option", "pattern"], "expected KEY=VALUE"),
+        (["gka_tiny_patch16_224", "--option", "pattern"], "must be KEY=VALUE"),
         (["gka_tiny_patch16_224", "--option", "patern=GA"], "patern"),
         (["gka_tiny_patch16_224", "--option", "depth=[1"], "--option depth, line 1: not plain YAML"),
     ],

@@ -28,9 +28,11 @@ def test_greedy_needs_no_seed(nadaraya: Any, finished_run: Path) -> None:
 
 def test_bad_input_is_one_line(nadaraya: Any, finished_run: Path, tmp_path: Path) -> None:
     nadaraya("generate", finished_run, "--prompt", "the Zoo").refuses("'Z'", "position 4")
-    nadaraya("generate", finished_run, "--prompt", "").refuses("empty")
+    nadaraya("generate", finished_run, "--prompt", "").refuses("prompt")
     nadaraya("generate", finished_run, "--temperature", 0).refuses("temperature")
-    nadaraya("generate", finished_run, "--greedy", "--beams", 2).refuses("--greedy")
+    nadaraya("generate", finished_run, "--greedy", "--beams", 2).refuses(
+        "--beams must be 1 with --greedy, got 2"
+    )
     nadaraya("generate", tmp_path).refuses("is not a run folder")
     assert nadaraya("generate", finished_run, "--characters", 0).status == 2
 

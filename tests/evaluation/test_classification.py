@@ -6,7 +6,8 @@ from sklearn.metrics import accuracy_score, log_loss, top_k_accuracy_score
 from torch import Tensor, nn
 
 from nadaraya.errors import InputError
-from nadaraya.evaluation.classification import evaluate_images, evaluate_side_by_side
+from nadaraya.evaluation import evaluate_images
+from nadaraya.evaluation.classification import evaluate_side_by_side
 
 
 def _batches(count: int, size: int) -> list[tuple[Tensor, Tensor]]:
@@ -49,5 +50,5 @@ def test_with_fewer_than_five_classes_every_image_is_in_the_top_five() -> None:
 
 
 def test_no_image_is_refused() -> None:
-    with pytest.raises(InputError, match="no image"):
+    with pytest.raises(InputError, match="at least one image"):
         evaluate_images(_classifier(0), [])

@@ -81,12 +81,12 @@ def test_a_sample_without_newlines_starts_with_the_first_token() -> None:
 @pytest.mark.parametrize(
     ("prompt", "options", "message"),
     [
-        ("", {}, "empty"),
+        ("", {}, "prompt must be at least one character"),
         ("abz", {}, "'z'"),
-        ("a", {"temperature": 0.0}, "temperature 0.0"),
-        ("a", {"top_k": 0}, "top-k 0"),
-        ("a", {"beams": 0}, "beams 0"),
-        ("a", {"tokens": 0}, "characters 0"),
+        ("a", {"temperature": 0.0}, "temperature must be positive .* got 0.0"),
+        ("a", {"top_k": 0}, "top_k must be a positive integer, got 0"),
+        ("a", {"beams": 0}, "beams must be a positive integer, got 0"),
+        ("a", {"tokens": 0}, "tokens must be a positive integer, got 0"),
     ],
 )
 def test_what_cannot_be_generated_is_refused(

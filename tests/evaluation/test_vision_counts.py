@@ -2,6 +2,7 @@
 
 import io
 from decimal import ROUND_HALF_UP, Decimal
+from functools import cache
 from typing import Any
 
 import pytest
@@ -27,6 +28,7 @@ SHAPES = {"tiny": (192, 3), "small": (384, 6), "base": (768, 12)}
 DEPTH, TOKENS, PATCHES, CLASSES = 12, 197, 196, 1000
 
 
+@cache
 def cost(name: str, **options: Any) -> ImageModelCost:
     return image_model_cost(create_image_model(name, device="meta", options=options))
 

@@ -1,4 +1,4 @@
-"""`nadaraya count`: parameters, operations and bytes of models, before or after training."""
+"""`nadaraya count`: parameters, FLOPs and bytes of models, before or after training."""
 
 from difflib import get_close_matches
 from pathlib import Path
@@ -19,7 +19,7 @@ def count(
     ] = "dickens",
     vocabulary: Annotated[int, typer.Option(help="Number of tokens that text variants are built with.")] = 93,
     image_size: Annotated[
-        int | None, typer.Option(help="Pixels a side of the image; default each image model's own.", min=1)
+        int | None, typer.Option(help="Pixels per side of the image; default each image model's own.", min=1)
     ] = None,
     option: Annotated[
         list[str] | None,
@@ -27,9 +27,9 @@ def count(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the table as JSON.")] = False,
 ) -> None:
-    """Count parameters (attention's and kernels' apart), operations of a forward pass, and bytes of weights.
+    """Count parameters (in all, of attention, of kernels), FLOPs of a forward pass, and bytes of weights.
 
-    Operations are 2 × multiply-adds: a token of a text model at full context, one image of an image model.
+    FLOPs are 2 × multiply-adds: per token of a text model at full context, per image of an image model.
     Checkpoints are what `torch.save` writes; a MiB is 2^20 bytes.
     """
     import json

@@ -1,4 +1,4 @@
-"""`nadaraya evaluate`: what a trained run predicts of a text, or of images."""
+"""`nadaraya evaluate`: how well a trained run predicts a text, or classifies images."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -23,13 +23,13 @@ def evaluate(
     images: Annotated[
         str | None,
         typer.Option(
-            help="A folder, shards, an .npz or torchvision:NAME, whose validation images are classified.",
+            help="Images to classify: a folder, shards, an .npz or torchvision:NAME; its validation images.",
             show_default="the run's own",
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print figures as JSON.")] = False,
 ) -> None:
-    """Predict every character of a text but the first, or every image, and say how well it went."""
+    """Predict every character of a text but the first, or the class of every image, and print the figures."""
     import json
 
     from nadaraya.training import ImageRecipe, Run

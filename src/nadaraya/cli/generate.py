@@ -5,19 +5,19 @@ from typing import Annotated
 
 import typer
 
-from nadaraya.errors import InputError
+from nadaraya.errors import must_be
 
 
 def generate(
     run: Annotated[Path, typer.Argument(help="A finished run folder.")],
     prompt: Annotated[str, typer.Option(help="The text to continue.", show_default="a newline")] = "\n",
-    characters: Annotated[int, typer.Option(min=1, help="How many to add.")] = 500,
+    characters: Annotated[int, typer.Option(min=1, help="How many to generate.")] = 500,
     temperature: Annotated[float, typer.Option(help="Divides the logits before sampling.")] = 1.0,
     top_k: Annotated[
-        int | None, typer.Option(min=1, help="Sample among the K likeliest only.", show_default="all")
+        int | None, typer.Option(min=1, help="Sample from the K likeliest.", show_default="all")
     ] = None,
-    beams: Annotated[int, typer.Option(min=1, help="Beam search of this width, in place of sampling.")] = 1,
-    greedy: Annotated[bool, typer.Option("--greedy", help="The likeliest character each time.")] = False,
+    beams: Annotated[int, typer.Option(min=1, help="Width of a beam search in place of sampling.")] = 1,
+    greedy: Annotated[bool, typer.Option("--greedy", help="Take the likeliest character each time.")] = False,
     seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same text.")] = 0,
 ) -> None:
     """Continue a prompt with the model of a run; prints the prompt and its continuation."""
@@ -25,7 +25,7 @@ def generate(
     from nadaraya.training import Run
 
     if greedy and beams > 1:
-        raise InputError(f"--greedy and --beams {beams}: accepted is one of them")
+        raise must_be("--beams", "1 with --greedy", beams)
     opened = Run(run)
     text = generate_text(
         opened.load_model(),

@@ -1,6 +1,15 @@
-"""What a trained model is worth: cross-entropy and bits per byte of a text, and text that it generates."""
+"""Evaluation of trained models: cross-entropy and bits per byte of a text, accuracy on images, generation."""
 
+from nadaraya.evaluation.classification import ImageEvaluation, evaluate_images
 from nadaraya.evaluation.generation import generate_text, sample_text
 from nadaraya.evaluation.language import TextEvaluation, evaluate_string, evaluate_text
 
-__all__ = ["TextEvaluation", "evaluate_string", "evaluate_text", "generate_text", "sample_text"]
+__all__ = [
+    "ImageEvaluation",
+    "TextEvaluation",
+    "evaluate_images",
+    "evaluate_string",
+    "evaluate_text",
+    "generate_text",
+    "sample_text",
+]

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, distributed, nn
 from torch.nn import functional as F
 
-from nadaraya.errors import InputError
+from nadaraya.errors import must_be
 
 
 @dataclass(frozen=True)
@@ -15,10 +15,14 @@ class ImageEvaluation:
     """Result of `evaluate_images`.
 
     Args:
-        loss: cross-entropy against the labels, in nats an image.
+        loss: cross-entropy against the labels, in nats/image.
         top1: fraction of the images whose label has the largest logit.
         top5: fraction of the images whose label is among the five largest logits (all, with fewer classes).
         images: how many there were.
+
+    >>> from nadaraya.evaluation import ImageEvaluation
+    >>> ImageEvaluation(loss=0.9, top1=0.72, top5=0.91, images=10_000).top1
+    0.72
     """
 
     loss: float
@@ -42,6 +46,12 @@ def evaluate_images(model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]]) 
 
     Raises:
         InputError: there is no image.
+
+    >>> import torch
+    >>> from nadaraya.evaluation import evaluate_images
+    >>> model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10))
+    >>> evaluate_images(model, [(torch.randn(5, 1, 8, 8), torch.arange(5))]).images
+    5
     """
     return evaluate_side_by_side([model], batches)[0]
 
@@ -50,7 +60,15 @@ def evaluate_images(model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]]) 
 def evaluate_side_by_side(
     models: Sequence[nn.Module], batches: Iterable[tuple[Tensor, Tensor]]
 ) -> list[ImageEvaluation]:
-    """`evaluate_images` of several models on one device, each batch read once."""
+    """Classify batches of images with several models, reading each batch once; see `evaluate_images`.
+
+    Args:
+        models: on one device.
+        batches: images and their labels.
+
+    Returns:
+        One result per model.
+    """
     device = next(models[0].parameters()).device
     sums = torch.zeros(len(models), 4, dtype=torch.float64, device=device)  # images, nats, top-1, top-5
     modes = [model.training for model in models]
@@ -67,7 +85,7 @@ def evaluate_side_by_side(
     if distributed.is_available() and distributed.is_initialized():
         distributed.all_reduce(sums)
     if not sums[0, 0]:
-        raise InputError("there is no image to evaluate")
+        raise must_be("batches", "at least one image", "none")
     return [
         ImageEvaluation(nats / images, top1 / images, top5 / images, int(images))
         for images, nats, top1, top5 in sums.tolist()

@@ -10,6 +10,7 @@ from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
 from nadaraya.attention.layer import KernelSelfAttention
 from nadaraya.errors import InputError
+from nadaraya.files import first_line
 
 if TYPE_CHECKING:
     from nadaraya.models import KernelGPTForCausalLM
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ModelCost:
-    """Counts of one language model; parameters that two places share are counted once."""
+    """Counts of one language model; parameters that two modules share are counted once."""
 
     parameters: int
     attention_parameters: int  # projections, lag kernels and bandwidths
@@ -30,7 +31,7 @@ class ModelCost:
 
 @dataclass(frozen=True)
 class ImageModelCost:
-    """Counts of one image model, as tables 2, 3 and 5 of document D have them."""
+    """Counts of one image model, those of Kundu et al. (2026), tables 2, 3 and 5."""
 
     parameters: int
     attention_parameters: int  # within attention modules, bandwidths and kernels of lags included
@@ -79,11 +80,11 @@ def image_model_cost(model: nn.Module, image_size: int | None = None) -> ImageMo
 
     Operations are those of matrix products and convolutions, patch embedding and classifier included, in one
     forward pass of the model's own code over one image, without computing it. Norms, activations, softmax and
-    exponentials are not counted, nor are they in document D's tables.
+    exponentials are not counted, nor are they in the tables of Kundu et al. (2026).
 
     Args:
         model: a model of timm, on any device, "meta" included; it is left as it is.
-        image_size: pixels a side of the counted image; default the model's own.
+        image_size: pixels per side of the counted image; default the model's own.
 
     Returns:
         The counts.
@@ -100,8 +101,8 @@ def image_model_cost(model: nn.Module, image_size: int | None = None) -> ImageMo
         with (counter := _counter()), torch.no_grad():
             shape_only(image)
     except (AssertionError, RuntimeError, ValueError) as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise InputError(f"the model does not take images of {shape[1]} × {shape[2]}: {reason}") from error
+        size = f"{shape[1]} × {shape[2]}"
+        raise InputError(f"the model does not take images of {size}: {first_line(error)}") from error
     kernels = getattr(model, "kernel_parameters", tuple)
     return ImageModelCost(
         parameters=_count(model),

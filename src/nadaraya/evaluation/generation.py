@@ -5,14 +5,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from nadaraya.errors import InputError
+from nadaraya.errors import must_be
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
     from nadaraya.models import KernelGPTForCausalLM
 
-_PASSAGE = 500  # characters of one of the passages that `sample_text` writes side by side
+_PASSAGE = 500  # characters of each of the passages of `sample_text`
 _MOST_PASSAGES = 64
 
 
@@ -30,8 +30,8 @@ def generate_text(
 ) -> str:
     """Continue a prompt.
 
-    When the context is full, the model goes on from the newer half of it; a prompt longer than the context is
-    seen by its end only.
+    When the context is full, the model goes on from the newer half of it; of a prompt longer than the context
+    it sees the end.
 
     Args:
         model: a causal language model.
@@ -39,7 +39,7 @@ def generate_text(
         prompt: at least one character, all of them known to the tokenizer.
         tokens: how many tokens to add (characters, for a character tokenizer).
         temperature: divides the logits before sampling, default 1.
-        top_k: sample among the k likeliest tokens only, default all.
+        top_k: sample from the k likeliest tokens, default all.
         beams: width of a beam search, which replaces sampling when above 1.
         greedy: take the likeliest token each time.
         seed: of the sampling; the global generator is left as it was.
@@ -49,16 +49,24 @@ def generate_text(
 
     Raises:
         InputError: an empty prompt, a character unseen in training, or an option out of range.
+
+    >>> from nadaraya.data import train_character_tokenizer
+    >>> from nadaraya.evaluation import generate_text
+    >>> from nadaraya.models import KernelGPTConfig, KernelGPTForCausalLM
+    >>> tokenizer = train_character_tokenizer("the cat sat on the mat")
+    >>> model = KernelGPTForCausalLM(KernelGPTConfig.preset("demo", vocab_size=len(tokenizer)))
+    >>> len(generate_text(model, tokenizer, "the ", 10))
+    14
     """
     from nadaraya.data import encode_text
 
     if not prompt:
-        raise InputError("the prompt is empty: accepted is at least one character")
-    if temperature <= 0 or tokens < 1 or beams < 1 or (top_k is not None and top_k < 1):
-        raise InputError(
-            f"temperature {temperature}, characters {tokens}, beams {beams}, top-k {top_k}: accepted are "
-            "positive numbers (greedy for temperature 0)"
-        )
+        raise must_be("prompt", "at least one character", prompt)
+    if temperature <= 0:
+        raise must_be("temperature", "positive (greedy takes the likeliest token)", temperature)
+    for name, count in {"tokens": tokens, "beams": beams, "top_k": 1 if top_k is None else top_k}.items():
+        if count < 1:
+            raise must_be(name, "a positive integer", count)
     ids = encode_text(tokenizer, prompt)[None]
     if greedy or beams > 1:
         options: dict[str, Any] = {"do_sample": False, "num_beams": beams}
@@ -71,7 +79,7 @@ def generate_text(
 def sample_text(
     model: "KernelGPTForCausalLM", tokenizer: "PreTrainedTokenizerFast", characters: int, seed: int = 0
 ) -> str:
-    """About so many characters at temperature 1, in passages generated side by side.
+    """Generate a sample of text at temperature 1, in passages written in one batch.
 
     Each passage starts from a newline (or the first token, where there is none) and ends at its last newline,
     so that joining them makes no line that the model did not write.
@@ -84,6 +92,14 @@ def sample_text(
 
     Returns:
         The text, the first prompt included.
+
+    >>> from nadaraya.data import train_character_tokenizer
+    >>> from nadaraya.evaluation import sample_text
+    >>> from nadaraya.models import KernelGPTConfig, KernelGPTForCausalLM
+    >>> tokenizer = train_character_tokenizer("the cat sat on the mat")
+    >>> model = KernelGPTForCausalLM(KernelGPTConfig.preset("demo", vocab_size=len(tokenizer)))
+    >>> len(sample_text(model, tokenizer, 10))
+    11
     """
     from nadaraya.data import encode_text
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from nadaraya.errors import InputError
+from nadaraya.errors import must_be
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -16,7 +16,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TextEvaluation:
-    """Result of `evaluate_text`; `tokens` and `bytes` count what was predicted: all but the first token."""
+    """Result of `evaluate_text`.
+
+    Args:
+        cross_entropy: in nats/token.
+        bits_per_byte: of the UTF-8 text.
+        tokens: how many were predicted, all but the first.
+        bytes: of the text of those tokens.
+
+    >>> from nadaraya.evaluation import TextEvaluation
+    >>> TextEvaluation(cross_entropy=1.2, bits_per_byte=1.7, tokens=5_000, bytes=5_100).tokens
+    5000
+    """
 
     cross_entropy: float
     bits_per_byte: float
@@ -30,28 +41,35 @@ def evaluate_text(
 ) -> TextEvaluation:
     """Predict every token of a text but the first, each exactly once.
 
-    The text is cut into windows of `context` inputs, side by side; the target of a window's last input is the
-    first input of the next one. A token is thus predicted from what its own window has before it, 1 to
-    `context` tokens. The last window may be shorter. With L_t the loss of token t in nats:
+    The text is cut into adjacent windows of `context` inputs; the target of a window's last input is the
+    first input of the next one. A token is thus predicted from the tokens before it in its own window, 1 to
+    `context` of them. The last window may be shorter. With L_t the loss of token t in nats:
 
         cross_entropy = Σ_t L_t / tokens          bits_per_byte = Σ_t L_t / (ln 2 · num_bytes)
 
     Args:
         model: maps (B, N) token ids to an output with `.logits` (B, N, V); set to eval mode while it is used.
         tokens: (n,) token ids, n >= 2.
-        context: inputs in a window.
+        context: inputs per window.
         num_bytes: UTF-8 bytes of the text of the predicted tokens, tokens[1:].
         batch_size: windows at a time, default 16.
 
     Returns:
-        Cross-entropy in nats a token, bits per byte, and both counts.
+        Cross-entropy in nats/token, bits per byte, and both counts.
 
     Raises:
         InputError: fewer than two tokens.
+
+    >>> import torch
+    >>> from nadaraya.evaluation import evaluate_text
+    >>> from nadaraya.models import KernelGPTConfig, KernelGPTForCausalLM
+    >>> model = KernelGPTForCausalLM(KernelGPTConfig.preset("demo"))
+    >>> evaluate_text(model, torch.arange(90), context=32, num_bytes=89).tokens
+    89
     """
     predicted = len(tokens) - 1
     if predicted < 1:
-        raise InputError(f"a text of {len(tokens)} tokens has none to predict: accepted are 2 or more")
+        raise must_be("text", "2 or more tokens long", len(tokens))
     whole = predicted // context * context
     batches = [
         pair
@@ -94,10 +112,28 @@ def total_nats(model: nn.Module, inputs: Tensor, targets: Tensor) -> float:
 def evaluate_string(
     model: nn.Module, tokenizer: "PreTrainedTokenizerFast", text: str, *, context: int, batch_size: int = 16
 ) -> TextEvaluation:
-    """`evaluate_text` of a string; the bytes are those of the text after its first token.
+    """Predict every token of a string but the first; see `evaluate_text`.
+
+    Args:
+        model: as in `evaluate_text`.
+        tokenizer: that of the model.
+        text: what is predicted; the bytes counted are those after its first token.
+        context: inputs per window.
+        batch_size: windows at a time, default 16.
+
+    Returns:
+        As `evaluate_text`.
 
     Raises:
         InputError: a character that the tokenizer does not have, or a text too short.
+
+    >>> from nadaraya.data import train_character_tokenizer
+    >>> from nadaraya.evaluation import evaluate_string
+    >>> from nadaraya.models import KernelGPTConfig, KernelGPTForCausalLM
+    >>> tokenizer = train_character_tokenizer("a naïve text")
+    >>> model = KernelGPTForCausalLM(KernelGPTConfig.preset("demo", vocab_size=len(tokenizer)))
+    >>> evaluate_string(model, tokenizer, "a naïve text", context=8).bytes
+    12
     """
     from nadaraya.data import encode_text
 

@@ -5,12 +5,14 @@
 Contenders take turns; figures are medians with quartiles. On a GPU they are the device's own time, each call
 from a flushed L2 cache. TFLOP/s count the useful operations, half of them where attention is causal. Memory
 is the peak beyond inputs and outputs (gradients are outputs), from a pass of its own. What cannot run is
-recorded with its reason. At the end stand the targets; they are those of full shapes on a GPU.
+recorded with its reason. FILE is written after every case; a run that was stopped goes on where it was.
+docs/results.md has the targets.
 
 --quick makes every shape tiny and the runs few: it shows that the script works and measures nothing.
 """
 
 import argparse
+import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -21,13 +23,10 @@ import tables
 import torch
 from cases import Case, all_cases
 from rivals import Contender
-from targets import judge
+from timing import alternate, as_json, environment, one_line, why_it_fails, write_json
 from torch import Tensor
 
-from nadaraya.evaluation.timing import alternate, as_json, environment, one_line, why_it_fails, write_json
-
 CHECKS = {"accuracy": checks.accuracy, "determinism": checks.determinism}
-CHECK_TEXTS = {"accuracy": tables.accuracy_text, "determinism": tables.determinism_text}
 GROUPS = [*dict.fromkeys(case.group for case in all_cases(quick=True)), *CHECKS]
 WARMUP = 3
 
@@ -96,40 +95,34 @@ def main() -> None:
     options = _options()
     device, quick = options.device, options.quick
     groups = options.only or GROUPS
-    results: dict[str, Any] = {
-        "environment": environment(),
-        "settings": {
-            "device": device,
-            "quick": quick,
-            "runs": options.runs,
-            "counts": device == "cuda" and not quick,
-        },
-        "cases": {},
-    }
-    for name, check in CHECKS.items():
-        if name in groups:
-            results[name] = check(device, quick)
-            print(CHECK_TEXTS[name](results[name]), end="\n\n", flush=True)
-            _write(results, options.json)
+    results = _started({"device": device, "quick": quick, "runs": options.runs}, options.json)
+
+    def save(text: str) -> None:
+        print(text, end="\n\n", flush=True)
+        if options.json:
+            write_json(options.json, results)
+
+    for name in (name for name in CHECKS if name in groups and name not in results["checks"]):
+        results["checks"][name] = CHECKS[name](device, quick)
+        save(tables.check_text(name, results["checks"][name]))
     for case in all_cases(quick):
-        if case.group in groups:
-            try:
-                results["cases"][case.name] = measure(case, device, options.runs)
-            except Exception as error:  # not one case fewer than can be had
-                results["cases"][case.name] = {"failed": one_line(error)}
-            print(tables.case_text(case.name, results["cases"][case.name]), end="\n\n", flush=True)
-            _write(results, options.json)
-            if device == "cuda":
-                torch.cuda.empty_cache()
-    print(tables.targets_text(_write(results, options.json)))
+        if case.group not in groups or case.name in results["cases"]:
+            continue
+        try:
+            results["cases"][case.name] = measure(case, device, options.runs)
+        except Exception as error:  # the other cases are still worth having
+            results["cases"][case.name] = {"failed": one_line(error)}
+        save(tables.case_text(case.name, results["cases"][case.name]))
+        if device == "cuda":
+            torch.cuda.empty_cache()
 
 
-def _write(results: dict[str, Any], path: Path | None) -> list[dict[str, Any]]:
-    """Judges the targets by what there is so far; writes all of it, so that a cut run keeps what was done."""
-    results["targets"] = judge(results)
-    if path:
-        write_json(path, results)
-    return results["targets"]
+def _started(settings: dict[str, Any], path: Path | None) -> dict[str, Any]:
+    """The results so far of the same measurement on the same machine, or none."""
+    new = {"environment": environment(), "settings": settings, "checks": {}, "cases": {}}
+    earlier = json.loads(path.read_text()) if path and path.is_file() else new
+    same = all(earlier.get(key) == new[key] for key in ("environment", "settings"))
+    return earlier if same else new
 
 
 def _options() -> argparse.Namespace:

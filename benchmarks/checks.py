@@ -12,10 +12,10 @@ import rivals
 import torch
 from cases import Case, Shape
 from rivals import Contender
+from timing import one_line
 from torch import Tensor
 
 from nadaraya import kernel_attention
-from nadaraya.evaluation.timing import one_line
 
 REPEATS = 3
 STOCK_FLASH = "SDPA flash"
@@ -80,7 +80,7 @@ def determinism(device: str, quick: bool) -> dict[str, Any]:
         quick: tiny shapes.
 
     Returns:
-        Case → {"identical": bool}, or {"failed": reason}.
+        Case → "nadaraya" → {"identical": bool}, or {"failed": reason}.
     """
     causal = Shape.square(2, 2, 32, 8) if quick else Shape.square(4, 8, 2048, 64)
     both = Shape.square(2, 2, 32, 8) if quick else Shape.square(256, 3, 197, 64)
@@ -91,7 +91,7 @@ def determinism(device: str, quick: bool) -> dict[str, Any]:
         Case("gaussian-qkv", "determinism", causal, True, cases.general_gaussian),
         Case("gka-table-loo", "determinism", causal, True, cases.gka_table_loo),
     ]
-    return {case.name: _repeats(case, device) for case in line_up}
+    return {case.name: {rivals.OURS: _repeats(case, device)} for case in line_up}
 
 
 def _repeats(case: Case, device: str) -> dict[str, Any]:

@@ -1,11 +1,11 @@
-"""Everything that waits for a GPU, in order of importance, within a time budget.
+"""Everything that waits for a GPU, by one command that can be stopped at any moment and called again.
 
-    python benchmarks/gpu.py --out FOLDER [--minutes 20] [--images SOURCE] [--dickens FOLDER] [--quick]
+    python benchmarks/gpu.py --out FOLDER [--minutes 9] [--images SOURCE] [--dickens FOLDER] [--quick]
 
-Checks of the operator, the main benchmarks, tuning, image models, the other benchmarks, model steps, short
-trainings.
-Each is a process with a time limit of its own. FOLDER gets summary.md, rewritten after every step, log.txt
-with all that was printed, and a JSON file a step; a run that is cut at any moment keeps what was done.
+Runs the tests of the operator, then the benchmarks, most important first, each in a process of its own.
+FOLDER gets NAME.json from every step, log.txt with all that was printed, and steps.json with what became of
+each. A call ends after --minutes; the next one takes up the steps that are not done, those never tried first.
+Exit status: 0, all done; 1, a step failed; 3, steps are left for another call.
 
 --images names what `data.source` of an image recipe takes, --dickens a folder with what
 `nadaraya data dickens --from FOLDER` takes; without them nothing is trained on images, or on text.
@@ -13,260 +13,173 @@ with all that was printed, and a JSON file a step; a run that is cut at any mome
 """
 
 import argparse
+import json
 import os
 import signal
 import subprocess
 import sys
-import tempfile
-import threading
 import time
-import xml.etree.ElementTree as ET
-from dataclasses import dataclass, field
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
-from types import FrameType
 from typing import Any, TextIO
 
 import torch
-from summary import summary_text
-
-from nadaraya.evaluation.timing import environment, write_json
+from timing import environment, write_json
 
 HERE = Path(__file__).parent
-GRACE_SECONDS = 10.0
+EXPERIMENTS = HERE.parent / "experiments"
+SIZES = ("tiny", "small", "base")
+MAIN_GROUPS = ("accuracy", "determinism", "gpa", "gka")
+OTHER_GROUPS = ("gka-both", "decode", "general", "widths")
+VARIANTS = ("rope", "gpa-rope", "gpa-mul", "gka", "gka-loo-bank")
+_SHORTEST_STEP = 20.0  # seconds: less time than this is not worth a start
 _MOST_WORKERS = 12
 
 
-@dataclass
-class Step:
-    """One process and what became of it.
+def plan(
+    out: Path, *, quick: bool, images: str | None = None, dickens: Path | None = None
+) -> dict[str, list[str]]:
+    """The steps, most important first.
 
     Args:
-        name: as the summary calls it; its results go to NAME.json.
-        command: arguments after the Python interpreter.
-        share: its part of the whole time at most.
-        env: environment variables it needs.
-        skip: why it is not run, when that is known before.
+        out: folder of the results.
+        quick: tiny sizes on the CPU.
+        images: image source, or None to leave out what needs one.
+        dickens: folder with the corpus, or None likewise.
+
+    Returns:
+        Name → arguments after the Python interpreter.
     """
+    device = ["--device", "cpu" if quick else "cuda"]
+    tiny = ["--quick"] if quick else []
+    workers = str(min(os.cpu_count() or 1, _MOST_WORKERS))
+    steps: dict[str, list[str]] = {"tests": _tests(out, workers, quick)}
 
-    name: str
-    command: list[str]
-    share: float
-    env: dict[str, str] = field(default_factory=dict)
-    skip: str | None = None
-    status: str = "waiting"
-    seconds: float = 0.0
+    def add(name: str, script: Path, *arguments: str, result: str = "--json") -> None:
+        steps[name] = [str(script), result, str(out / f"{name}.json"), *arguments]
 
-    def record(self) -> dict[str, Any]:
-        """The step's row of the summary."""
-        return {"name": self.name, "status": self.status, "seconds": self.seconds}
-
-
-def plan(
-    out: Path, scratch: Path, quick: bool, dickens: Path | None, images: str | None = None
-) -> list[Step]:
-    """The steps, most important first."""
-    device = "cpu" if quick else "cuda"
-    tests = "tests/attention/test_rotary.py" if quick else "tests/attention"
-    attention = [str(HERE / "attention.py"), "--device", device, *(["--quick"] if quick else [])]
-    tune = HERE / "tune.py"
-    step = ["--width", "16", "--batch", "2", "--runs", "2", "--variants", "rope", "gpa-rope"]
+    add("attention-main", HERE / "attention.py", *device, *tiny, "--only", *MAIN_GROUPS)
     if not quick:
-        variants = ["rope", "gpa-rope", "gpa-mul", "gka", "gka-loo-bank"]
-        step = ["--device", "cuda", "--width", "512", "--batch", "256", "--compile", "--variants", *variants]
-    training = [
-        "--steps",
-        "3",
-        "--variants",
-        "rope",
-        "--set",
-        "model.hidden_size=16",
-        "training.batch_size=4",
-    ]
-
-    vit = [str(HERE / "vit.py"), "--device", device]
-    vit += ["--quick", "--sizes", "tiny", "--no-memory"] if quick else []
+        add("tune", HERE / "tune.py", result="--out")
     # Every batch size is compiled anew: fewer of them, the peak is at the larger ones.
     compiled = ["--compile", *([] if quick else ["--batch-sizes", "64", "256", "512"])]
-    no_timm = (find_spec("timm") is None, "timm is not installed")
-    vision = HERE.parent / "experiments" / "vision.py"
-    study = [str(vision), str(vision.with_name("vision-gpu.yaml")), "--source", str(images), "--seeds", "0"]
-    study += ["--forms", "deit", "gka", "gka-loo-grid", "--runs", str(out / "vision-runs")]
-    study += ["--out", str(out / "vision"), "--set", "training.epochs=10", "training.warmup_epochs=1"]
-
-    loading = [str(HERE / "image_loading.py"), "deit", "--source", str(images), "--device", "cuda"]
-    loading += ["--workers", str(min(12, os.cpu_count() or 1)), "--set", "training.batch_size=256"]
-    no_images = (images is None, "no --images SOURCE")
-
-    def json_file(name: str) -> list[str]:
-        return ["--json", str(out / f"{name}.json")]
-
-    junit = ["--junit-xml", str(scratch / "tests.xml")]
-    pytest = ["-m", "pytest", "--maxfail=20", "-p", "no:cacheprovider", *junit, tests]
+    for size in SIZES[:1] if quick else SIZES:
+        add(f"vit-{size}", HERE / "vit.py", *device, *tiny, "--sizes", size, *compiled)
+    add("attention-rest", HERE / "attention.py", *device, *tiny, "--only", *OTHER_GROUPS)
+    for size in SIZES[:1] if quick else SIZES:
+        add(f"vit-eager-{size}", HERE / "vit.py", *device, *tiny, "--sizes", size)
+    shape = (
+        ["--width", "16", "--batch", "2", "--runs", "2"] if quick else ["--width", "512", "--batch", "256"]
+    )
+    add(
+        "steps",
+        HERE / "step.py",
+        *device,
+        *shape,
+        "--compile",
+        "--variants",
+        *VARIANTS[: 2 if quick else None],
+    )
     if not quick:
-        # What compiles ahead of time for other GPUs needs none.
-        pytest += ["--ignore", "tests/attention/triton/test_compilation.py"]
-        # Most of the time goes to compiling kernels, one core each.
-        workers = min(os.cpu_count() or 1, _MOST_WORKERS)
-        pytest += ["-n", str(workers)] if find_spec("xdist") is not None else []
-    rest = ["gka-both", "decode", "general", "widths"]
-    return [
-        Step("tests", pytest, 0.35, {"NADARAYA_TEST_DEVICE": device}),
-        Step("attention-main", [*attention, *json_file("attention-main"), "--only", *MAIN], 0.45),
-        Step(
-            "tune",
-            [str(tune), "--out", str(out / "tune.json")],
-            0.2,
-            skip=_first((not tune.is_file(), "there is no tune.py"), (quick, "it needs a GPU")),
-        ),
-        Step("vit", [*vit, *compiled, *json_file("vit")], 0.35, skip=_first(no_timm)),
-        Step("attention-rest", [*attention, *json_file("attention-rest"), "--only", *rest], 0.3),
-        Step("vit-eager", [*vit, *json_file("vit-eager")], 0.2, skip=_first(no_timm)),
-        Step("steps", [str(HERE / "step.py"), *step, *json_file("steps")], 0.25),
-        Step(
-            "vision",
-            study,
-            0.5,
-            skip=_first(no_images, (quick, "it trains for minutes"), no_timm),
-        ),
-        Step(
-            "loading",
-            [*loading, *json_file("loading")],
-            0.3,
-            skip=_first(no_images, (quick, "it needs a GPU"), no_timm),
-        ),
-        Step(
-            "dickens",
-            [str(HERE / "training.py"), "--data", str(dickens), *json_file("dickens"), *(training * quick)],
-            0.5,
-            skip=_first((dickens is None, "no --dickens FOLDER")),
-        ),
+        add("regression", HERE / "regression.py", *device)
+    if images is not None and not quick:
+        add("loading", HERE / "image_loading.py", "deit", "--source", images, *device, "--workers", workers,
+            "--set", "training.batch_size=256")  # fmt: skip
+        steps["vision"] = [
+            str(EXPERIMENTS / "vision.py"), str(EXPERIMENTS / "vision-gpu.yaml"), "--source", images,
+            "--seeds", "0", "--forms", "deit", "gka", "gka-loo-grid", "--runs", str(out / "vision-runs"),
+            "--out", str(out / "vision"), "--set", "training.epochs=10", "training.warmup_epochs=1",
+        ]  # fmt: skip
+    short = ["--steps", "3", "--set", "model.hidden_size=16", "training.batch_size=4"] if quick else []
+    for variant in VARIANTS[: 1 if quick else None] if dickens is not None else ():
+        add(f"dickens-{variant}", HERE / "training.py", "--data", str(dickens), "--variants", variant, *short)
+    return steps
+
+
+def _tests(out: Path, workers: str, quick: bool) -> list[str]:
+    folder = "tests/attention"
+    command = [
+        "-m",
+        "pytest",
+        "--maxfail=20",
+        "-p",
+        "no:cacheprovider",
+        "--junit-xml",
+        str(out / "tests.xml"),
     ]
+    if quick:
+        return [*command, f"{folder}/test_rotary.py"]
+    # Most of the time goes to compiling kernels, one core each; what compiles for other GPUs needs none.
+    side_by_side = ["-n", workers] if find_spec("xdist") is not None else []
+    return [*command, folder, "--ignore", f"{folder}/triton/test_compilation.py", *side_by_side]
 
 
-MAIN = ["accuracy", "determinism", "gpa", "gka"]
-
-
-def _first(*reasons: tuple[bool, str]) -> str | None:
-    return next((text for applies, text in reasons if applies), None)
-
-
-def run(step: Step, limit: float, log: TextIO) -> None:
-    """Runs a step, shows and logs what it prints, and ends it and all that it started at the limit.
+def run(command: list[str], limit: float, log: TextIO, device: str) -> str:
+    """Runs a step, and ends it with all that it started at the limit, or when this program is stopped.
 
     Args:
-        step: what to run; its status and seconds are filled in.
+        command: arguments after the Python interpreter.
         limit: seconds.
-        log: gets every line.
+        log: gets what it prints.
+        device: of the tests of the operator.
+
+    Returns:
+        What became of it.
     """
-    start = time.monotonic()
     process = subprocess.Popen(
-        [sys.executable, "-u", *step.command],
+        [sys.executable, "-u", *command],
         cwd=HERE.parent,
-        env={**os.environ, **step.env},
-        stdout=subprocess.PIPE,
+        env={**os.environ, "NADARAYA_TEST_DEVICE": device},
+        stdout=log,
         stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
         start_new_session=True,
     )
-
-    def show() -> None:
-        assert process.stdout is not None
-        for line in process.stdout:
-            log.write(line)
-            log.flush()
-            print(line, end="", flush=True)
-
-    reader = threading.Thread(target=show, daemon=True)
-    reader.start()
     try:
-        code = process.wait(timeout=limit)
-        step.status = "done" if code == 0 else f"failed (exit status {code})"
+        code = process.wait(limit)
     except subprocess.TimeoutExpired:
-        step.status = f"cut after {limit:.0f} s"
-    except KeyboardInterrupt:
-        step.status = "interrupted"
-        raise
+        return f"cut after {limit:.0f} s"
     finally:
-        _end(process)
-        reader.join(GRACE_SECONDS)
-        step.seconds = time.monotonic() - start
-
-
-def _end(process: subprocess.Popen[str]) -> None:
-    """Ends what is left of a process group: asks first, then insists."""
-    for signum, patience in ((signal.SIGTERM, GRACE_SECONDS), (signal.SIGKILL, GRACE_SECONDS)):
-        try:
-            os.killpg(process.pid, signum)
-            process.wait(patience)
-        except ProcessLookupError:
-            return
-        except subprocess.TimeoutExpired:
-            continue
-
-
-def count_tests(report: Path) -> dict[str, Any]:
-    """Numbers and names from a JUnit report of pytest."""
-    suite = next(ET.parse(report).getroot().iter("testsuite"))
-    counts: dict[str, Any] = {
-        name: int(suite.get(name, 0)) for name in ("tests", "failures", "errors", "skipped")
-    }
-    counts["failed"] = [
-        f"{case.get('classname')}::{case.get('name')}"
-        for case in suite.iter("testcase")
-        if case.find("failure") is not None or case.find("error") is not None
-    ]
-    return counts
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    return "done" if code == 0 else f"failed with exit status {code}"
 
 
 def main() -> None:
     options = _options()
     out: Path = options.out
     out.mkdir(parents=True, exist_ok=True)
-    signal.signal(signal.SIGTERM, _interrupt)
     deadline = time.monotonic() + 60 * options.minutes
-    facts = environment()
-    with tempfile.TemporaryDirectory() as scratch, (out / "log.txt").open("w", encoding="utf-8") as log:
-        steps = plan(out, Path(scratch), options.quick, options.dickens, options.images)
-        for step in steps:
-            (out / f"{step.name}.json").unlink(missing_ok=True)  # of an earlier run
+    steps = plan(out, quick=options.quick, images=options.images, dickens=options.dickens)
+    results = out / "steps.json"
+    records: dict[str, dict[str, Any]] = json.loads(results.read_text())["steps"] if results.is_file() else {}
+    # What an earlier call did counts where the step is still the same.
+    records = {name: r for name, r in records.items() if r["command"] == steps.get(name)}
+    new = {"status": "waiting", "attempts": 0, "seconds": 0.0}
+    records = {name: records.get(name, {"command": command, **new}) for name, command in steps.items()}
 
-        def write_summary() -> None:
-            records = [step.record() for step in steps]
-            (out / "summary.md").write_text(summary_text(out, records, facts, options.quick))
+    def save() -> None:
+        write_json(results, {"environment": environment(), "steps": records})
 
-        try:
-            for step in steps:
-                left = deadline - time.monotonic()
-                if step.skip or left <= 0:
-                    step.status = f"skipped: {step.skip or 'no time left'}"
-                    continue
-                step.status = "running"
-                write_summary()
-                title = f"== {step.name}: {left / 60:.1f} minutes left"
-                print(title, flush=True)
-                log.write(f"{title}\n")
-                run(step, min(left, step.share * 60 * options.minutes), log)
-                report = Path(scratch) / "tests.xml"
-                if step.name == "tests" and report.is_file():
-                    write_json(out / "tests.json", count_tests(report))
-                print(f"== {step.name}: {step.status}, {step.seconds:.0f} s", flush=True)
-        except KeyboardInterrupt:
-            for step in steps:
-                if step.status == "running":  # the signal came before its process was there, or after it
-                    step.status = "interrupted"
-            print(f"interrupted; {out / 'summary.md'} has what was done", file=sys.stderr)
-            sys.exit(130)
-        finally:
-            write_summary()
-    print(f"{out / 'summary.md'}")
-    if any(step.status.startswith(("failed", "cut")) for step in steps):
-        sys.exit(1)
-
-
-def _interrupt(_signum: int, _frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    left = [name for name in steps if records[name]["status"] != "done"]
+    with (out / "log.txt").open("a", encoding="utf-8") as log:
+        for name in sorted(left, key=lambda name: records[name]["attempts"]):
+            limit, record = deadline - time.monotonic(), records[name]
+            if limit < _SHORTEST_STEP:
+                break
+            print(f"== {name}: {limit / 60:.1f} minutes left", file=log, flush=True)
+            record.update(status="interrupted", attempts=record["attempts"] + 1)
+            save()
+            start = time.monotonic()
+            record["status"] = run(record["command"], limit, log, "cpu" if options.quick else "cuda")
+            record["seconds"] = time.monotonic() - start
+            save()
+            print(f"{name}: {record['status']}, {record['seconds']:.0f} s", flush=True)
+    statuses = {record["status"].split()[0] for record in records.values()}
+    print(f"{results}")
+    sys.exit(1 if "failed" in statuses else 0 if statuses == {"done"} else 3)
 
 
 def _options() -> argparse.Namespace:
@@ -274,9 +187,9 @@ def _options() -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--out", type=Path, required=True, metavar="FOLDER")
-    parser.add_argument("--minutes", type=float, default=20.0, help="for all of it; default 20")
-    parser.add_argument("--images", metavar="SOURCE", help="real images, for the short training")
-    parser.add_argument("--dickens", type=Path, metavar="FOLDER", help="the corpus, for the short training")
+    parser.add_argument("--minutes", type=float, default=9.0, help="of this call; default 9")
+    parser.add_argument("--images", metavar="SOURCE", help="real images, for loading and a short training")
+    parser.add_argument("--dickens", type=Path, metavar="FOLDER", help="the corpus, for short trainings")
     parser.add_argument("--quick", action="store_true", help="tiny, on the CPU: to see the script work")
     options = parser.parse_args()
     if not options.quick and not torch.cuda.is_available():

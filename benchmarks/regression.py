@@ -6,7 +6,8 @@ Cases: selection, leave-one-out bandwidths of 1,000 points in two dimensions; pr
 100,000 points in three dimensions; line, a million of both in one; memory, the peak of ours in processes of
 their own. Contenders take turns in one process; figures are medians with quartiles. First calls, which
 compile or load what earlier processes compiled, are timed apart. `--device cuda` runs one case, a million of
-both in three dimensions. What cannot run is recorded with its reason; at the end stand the targets.
+both in three dimensions. What cannot run is recorded with its reason. docs/results.md has
+the targets.
 
 --quick makes every size tiny: it shows that the script works and measures nothing.
 """
@@ -28,8 +29,6 @@ import numpy as np
 import regression_cases as cases
 import torch
 from regression_cases import OURS, Array, Predict, Sizes
-from tables import targets_text
-from targets import Target
 from timing import alternate, as_json, as_table, environment, one_line, write_json
 
 from nadaraya.regression import NadarayaWatson
@@ -198,12 +197,7 @@ def main() -> None:
     gpu = options.device == "cuda"
     results: dict[str, Any] = {
         "environment": environment() | _versions("numba", "scikit-learn", "statsmodels", "pykeops"),
-        "settings": {
-            "device": options.device,
-            "runs": options.runs,
-            "sizes": asdict(sizes),
-            "counts": sizes == Sizes(),
-        },
+        "settings": {"device": options.device, "runs": options.runs, "sizes": asdict(sizes)},
     }
     for name in ["gpu"] if gpu else options.only:
         if gpu:
@@ -211,57 +205,8 @@ def main() -> None:
         else:
             results[name] = CASES[name](sizes, options.runs)
         print(flush=True)
-        results["targets"] = [target.judge(results) for target in TARGETS]
         if options.out:
             write_json(options.out, results)
-    print(targets_text(results["targets"]))
-
-
-def _speed(starts: str) -> Callable[[dict[str, Any]], float | None]:
-    def measure(results: dict[str, Any]) -> float | None:
-        times = results.get("selection", {}).get("time_ms", {})
-        if cases.STATSMODELS not in times:
-            return None
-        return float(times[cases.STATSMODELS]["median"] / times[f"{OURS}, {starts}"]["median"])
-
-    return measure
-
-
-def _score_ratio(results: dict[str, Any]) -> float | None:
-    """Our minimum over that of statsmodels, to five digits: both optimisers stop at a tolerance."""
-    minimum = results.get("selection", {}).get("minimum", {})
-    if cases.STATSMODELS not in minimum:
-        return None
-    theirs = minimum[cases.STATSMODELS]["leave_one_out"]
-    return round(minimum[f"{OURS}, 3 starts"]["leave_one_out"] / theirs, 5)
-
-
-def _slowest_on_line(what: str) -> Callable[[dict[str, Any]], float | None]:
-    def measure(results: dict[str, Any]) -> float | None:
-        times = results.get("line", {}).get("time_ms", {})
-        return max((row["median"] / 1e3 for name, row in times.items() if name.endswith(what)), default=None)
-
-    return measure
-
-
-def _greatest_memory(results: dict[str, Any]) -> float | None:
-    return max((row["peak"] / 1024 for row in results.get("memory", {}).values()), default=None)
-
-
-def _slowest_on_gpu(results: dict[str, Any]) -> float | None:
-    rows = results.get("gpu", {}).values()
-    return max((case["time_ms"][OURS]["median"] / 1e3 for case in rows), default=None)
-
-
-TARGETS = [
-    Target("Selection, speed of statsmodels, three starts", 50.0, True, _speed("3 starts")),
-    Target("Selection, speed of statsmodels, one start", 50.0, True, _speed("1 start")),
-    Target("Selection, leave-one-out error of statsmodels' minimum", 1.0, False, _score_ratio),
-    Target("Line, prediction, slowest kernel, seconds", 2.0, False, _slowest_on_line("prediction")),
-    Target("Line, leave-one-out score, slowest kernel, seconds", 2.0, False, _slowest_on_line("score")),
-    Target("Peak resident memory, worst case, GiB", 1.0, False, _greatest_memory),
-    Target("GPU, a million of both in three dimensions, seconds", 0.6, False, _slowest_on_gpu),
-]
 
 
 def _first_call(call: Callable[[], Any]) -> float:

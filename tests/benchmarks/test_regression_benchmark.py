@@ -57,12 +57,6 @@ def test_both_selections_reach_the_same_minimum(results: dict[str, Any]) -> None
     assert max(scores) < min(scores) * (1 + 1e-5)
 
 
-@pytest.mark.slow
-def test_tiny_sizes_measure_no_target(results: dict[str, Any]) -> None:
-    assert results["targets"]
-    assert all(row["status"] == "not measured" for row in results["targets"])
-
-
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU to run on")
 @pytest.mark.slow
 def test_without_a_gpu_one_line_and_status_2() -> None:

@@ -1,5 +1,6 @@
 """The command line as its users meet it, and a tiny finished run."""
 
+import shutil
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from nadaraya.cli import main
+from nadaraya.training import load_recipe, train
 
 TINY = (
     "model.hidden_size=32",
@@ -61,24 +63,35 @@ def nadaraya(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str])
     return run
 
 
-@pytest.fixture
-def tiny_text(tmp_path: Path) -> Path:
-    """A text of 2,600 characters."""
-    path = tmp_path / "text.txt"
+@pytest.fixture(scope="session")
+def shared_text(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A text of 2,600 characters, to be read or copied."""
+    path = tmp_path_factory.mktemp("cli-text") / "text.txt"
     path.write_text("".join(f"{'abcdefgh'[i % 8] * (i % 5 + 1)} the {i % 7} of\n" for i in range(200)))
     return path
 
 
 @pytest.fixture
-def tiny(tiny_text: Path) -> tuple[str, ...]:
+def tiny_text(shared_text: Path, tmp_path: Path) -> Path:
+    """A text of 2,600 characters."""
+    return Path(shutil.copy(shared_text, tmp_path))
+
+
+@pytest.fixture(scope="session")
+def tiny(shared_text: Path) -> tuple[str, ...]:
     """Arguments of `nadaraya train` for a run of a fraction of a second."""
-    return ("demo", f"data.corpus={tiny_text}", *TINY)
+    return ("demo", f"data.corpus={shared_text}", *TINY)
+
+
+@pytest.fixture(scope="session")
+def trained_run(tiny: tuple[str, ...], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run of the variant gpa-mul, to be read or copied."""
+    source, *overrides = tiny
+    recipe = load_recipe(source, [*overrides, "model.variant=gpa-mul"])
+    return train(recipe, tmp_path_factory.mktemp("cli-run") / "finished", progress=False).path
 
 
 @pytest.fixture
-def finished_run(nadaraya: Command, tiny: tuple[str, ...], tmp_path: Path) -> Path:
+def finished_run(trained_run: Path, tmp_path: Path) -> Path:
     """A finished run of the variant gpa-mul."""
-    folder = tmp_path / "finished"
-    outcome = nadaraya("train", *tiny, "model.variant=gpa-mul", "--run", folder, "--quiet")
-    assert outcome.status == 0, outcome.err
-    return folder
+    return Path(shutil.copytree(trained_run, tmp_path / "finished"))

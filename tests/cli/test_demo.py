@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,11 +24,11 @@ def test_demo_trains_compares_and_reports(tmp_path: Path) -> None:
     assert {path: path.stat().st_mtime_ns for path in out.glob("*/model.safetensors")} == models
 
 
-def test_another_configuration_in_the_folder_is_refused(tmp_path: Path) -> None:
+def test_another_configuration_in_the_folder_is_refused(nadaraya: Any, tmp_path: Path) -> None:
     (tmp_path / "demo" / "rope").mkdir(parents=True)
     (tmp_path / "demo" / "rope" / "config.yaml").write_text("seed: 7\n")
-    command = [sys.executable, "-m", "nadaraya.cli", "demo", "--steps", "2", "--out", str(tmp_path / "demo")]
-    result = subprocess.run(command, capture_output=True, text=True)
-    assert result.returncode == 2
-    assert "Traceback" not in result.stderr
-    assert result.stderr.count("\n") == 1
+    outcome = nadaraya("demo", "--steps", "2", "--out", tmp_path / "demo")
+    assert outcome.status == 2
+    assert outcome.err.startswith("error: ")
+    assert outcome.err.count("\n") == 1
+    assert "rope has a run with name = 'run', not 'demo-rope'" in outcome.err

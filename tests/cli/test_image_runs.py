@@ -7,23 +7,23 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nadaraya.training import Run
+from nadaraya.training import Run, load_recipe, train
 
 
-@pytest.fixture
-def images(tmp_path: Path) -> Path:
+@pytest.fixture(scope="session")
+def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An .npz of 24 and 10 images of 16 × 16 pixels in four classes."""
     random = np.random.default_rng(0)
     arrays = {}
     for part, count in (("train", 24), ("test", 10)):
         arrays[f"{part}_images"] = random.integers(0, 255, (count, 16, 16, 3)).astype(np.uint8)
         arrays[f"{part}_labels"] = np.arange(count) % 4
-    path = tmp_path / "images.npz"
+    path = tmp_path_factory.mktemp("cli-images") / "images.npz"
     np.savez(path, **arrays)
     return path
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def arguments(images: Path) -> tuple[str, ...]:
     """Arguments of `nadaraya train` for an image run of a fraction of a second."""
     return (
@@ -33,16 +33,15 @@ def arguments(images: Path) -> tuple[str, ...]:
         "model.options={patch_size: 8, embed_dim: 16, depth: 1, num_heads: 2}",
         "training.epochs=1",
         "training.batch_size=8",
-        "--quiet",
     )
 
 
-@pytest.fixture
-def image_run(nadaraya: Any, arguments: tuple[str, ...], tmp_path: Path) -> Path:
-    """A finished image run."""
-    outcome = nadaraya("train", *arguments, "--run", tmp_path / "image")
-    assert outcome.status == 0, outcome.err
-    return tmp_path / "image"
+@pytest.fixture(scope="session")
+def image_run(arguments: tuple[str, ...], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished image run, to be read."""
+    source, *overrides = arguments
+    recipe = load_recipe(source, overrides)
+    return train(recipe, tmp_path_factory.mktemp("cli-image-run") / "image", progress=False).path
 
 
 def test_train_prints_top_1_of_the_model_and_of_its_average(
@@ -69,7 +68,7 @@ def test_compare_ranks_by_top_1_and_draws(
     nadaraya: Any, arguments: tuple[str, ...], image_run: Path, tmp_path: Path
 ) -> None:
     better = tmp_path / "better"
-    nadaraya("train", *arguments, "name=better", "--run", better)
+    nadaraya("train", *arguments, "name=better", "--run", better, "--quiet")
     lines = [json.loads(line) for line in (better / "metrics.jsonl").read_text().splitlines()]
     lines[-1] |= {"ema_top1": 0.99, "loss": 9.0}
     (better / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
@@ -88,13 +87,13 @@ def test_compare_ranks_by_top_1_and_draws(
 
 
 def test_runs_of_two_tasks_are_not_compared(nadaraya: Any, image_run: Path, finished_run: Path) -> None:
-    nadaraya("compare", finished_run, image_run).refuses("a run on text", "one on images", "of one task")
+    nadaraya("compare", finished_run, image_run).refuses("must be of one task", "on text", "on images")
 
 
 def test_verbs_of_text_refuse_an_image_run_and_the_other_way_round(
     nadaraya: Any, image_run: Path, finished_run: Path, images: Path, tmp_path: Path
 ) -> None:
-    nadaraya("generate", image_run).refuses("is a run on images")
-    nadaraya("evaluate", image_run, "--text", "embedded").refuses("is a run on images")
-    nadaraya("evaluate", finished_run, "--images", images).refuses("is a run on text")
+    nadaraya("generate", image_run).refuses("must be a run on text")
+    nadaraya("evaluate", image_run, "--text", "embedded").refuses("must be a run on text")
+    nadaraya("evaluate", finished_run, "--images", images).refuses("must be a run on images")
     nadaraya("evaluate", image_run, "--images", tmp_path / "absent").refuses("no such images")

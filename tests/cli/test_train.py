@@ -38,6 +38,11 @@ def test_json_gives_the_final_record(nadaraya: Any, tiny: tuple[str, ...], tmp_p
     assert {key: printed[key] for key in final} == final
 
 
+def test_the_schema_is_json_and_needs_no_recipe(nadaraya: Any) -> None:
+    schema = json.loads(nadaraya("train", "--schema").out)
+    assert {option["$ref"] for option in schema["anyOf"]} == {"#/$defs/Recipe", "#/$defs/ImageRecipe"}
+
+
 def test_a_finished_run_says_so_and_is_left_alone(
     nadaraya: Any, tiny: tuple[str, ...], finished_run: Path
 ) -> None:
@@ -53,11 +58,11 @@ def test_a_finished_run_says_so_and_is_left_alone(
     [
         (("model.variant=gpa-mull",), ("variant", "'gpa-mul'")),
         (("model.varant=gpa",), ("'model.varant'", "'model.variant'")),
-        (("model.num_attention_heads=3",), ("32", "3 heads")),
+        (("model.num_attention_heads=3",), ("model.hidden_size", "heads = 3", "got 32")),
         (("data.context=9999",), ("9999", "tokens")),
-        (("training.steps=-1",), ("training.steps = -1", "a positive integer")),
+        (("training.steps=-1",), ("training.steps must be greater than 0, got -1",)),
         (("name=!!python/object/apply:os.system [ls]",), ("not plain YAML",)),
-        (("steps",), ("key=value",)),
+        (("steps",), ("KEY=VALUE",)),
         (("data.corpus=no-such-file.txt",), ("no-such-file.txt",)),
     ],
 )
@@ -73,7 +78,7 @@ def test_empty_and_binary_texts_are_refused(
     nadaraya: Any, tiny: tuple[str, ...], tiny_text: Path, tmp_path: Path, content: bytes
 ) -> None:
     tiny_text.write_bytes(content)
-    nadaraya("train", *tiny, "--run", tmp_path / "run").refuses(tiny_text.name)
+    nadaraya("train", *tiny, f"data.corpus={tiny_text}", "--run", tmp_path / "run").refuses(tiny_text.name)
     assert not (tmp_path / "run").exists()
 
 

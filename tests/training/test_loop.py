@@ -169,8 +169,7 @@ train(recipe, folder, progress=False)
 """
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("where", ["update", "checkpoint"])
+@pytest.mark.parametrize("where", ["checkpoint", pytest.param("update", marks=pytest.mark.slow)])
 def test_a_killed_run_resumes_bit_for_bit(
     tiny_recipe: Make, tmp_path: Path, uninterrupted: Path, where: str
 ) -> None:

@@ -63,8 +63,7 @@ def _recipe(
     return images(training__gradient_accumulation=3, **fixed, **changes)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("task", ["text", "image"])
+@pytest.mark.parametrize("task", ["text", pytest.param("image", marks=pytest.mark.slow)])
 def test_two_processes_train_as_one(
     task: str,
     tiny_recipe: Callable[..., Recipe],

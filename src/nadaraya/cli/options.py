@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from nadaraya.errors import InputError
+from nadaraya.errors import must_be
 
 
 def key_values(given: Sequence[str], where: str) -> dict[str, Any]:
@@ -14,7 +14,7 @@ def key_values(given: Sequence[str], where: str) -> dict[str, Any]:
         where: the option's name, for messages.
 
     Returns:
-        Values by key; a key given twice has its last value.
+        Values by key; a key that is given twice has its last value.
 
     Raises:
         InputError: a text without "=", or a value that is not plain YAML.
@@ -25,6 +25,6 @@ def key_values(given: Sequence[str], where: str) -> dict[str, Any]:
     for text in given:
         key, equals, value = text.partition("=")
         if not key or not equals:
-            raise InputError(f"{where} {text!r}: expected KEY=VALUE")
+            raise must_be(where, "KEY=VALUE", text)
         values[key] = parse_yaml(value, f"{where} {key}")
     return values

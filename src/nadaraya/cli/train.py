@@ -8,6 +8,16 @@ import typer
 from nadaraya.errors import InputError
 
 
+def _print_schema(requested: bool) -> None:
+    if requested:
+        import json
+
+        from nadaraya.training import recipe_schema
+
+        typer.echo(json.dumps(recipe_schema(), indent=1))
+        raise typer.Exit
+
+
 def train(
     recipe: Annotated[
         str, typer.Argument(help="A built-in recipe (demo, dickens, cifar-cpu, deit) or a YAML file.")
@@ -21,6 +31,15 @@ def train(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the final figures as JSON.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
+    schema: Annotated[
+        bool,
+        typer.Option(
+            "--schema",
+            callback=_print_schema,
+            is_eager=True,
+            help="Print the JSON schema of recipe files, for editors.",
+        ),
+    ] = False,
 ) -> None:
     """Train a model; stopped or killed at any moment, the same command goes on where it was."""
     import json

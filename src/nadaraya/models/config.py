@@ -9,20 +9,20 @@ from huggingface_hub.dataclasses import strict
 from transformers import PreTrainedConfig
 
 from nadaraya.attention import variants
-from nadaraya.errors import InputError, unknown_name
+from nadaraya.errors import must_be, unknown_name
 
 NORMS = ("layernorm", "rmsnorm")
 ACTIVATIONS = ("gelu", "relu2", "silu", "relu")
 
 PRESETS: dict[str, dict[str, Any]] = {
-    # The character model of documents B and C.
+    # The character model of Bunks et al. (2025) and of Gaussian Process Attention (anonymous).
     "dickens": {
         "hidden_size": 512,
         "num_hidden_layers": 4,
         "num_attention_heads": 4,
         "max_position_embeddings": 256,
     },
-    # A model that two CPU cores train in about a minute.
+    # A model that trains on two CPU cores in about a minute.
     "demo": {
         "hidden_size": 128,
         "num_hidden_layers": 4,
@@ -36,8 +36,8 @@ PRESETS: dict[str, dict[str, Any]] = {
 class KernelGPTConfig(PreTrainedConfig):
     """A decoder-only Transformer whose attention is any variant of the operator.
 
-    The defaults are the character model of documents B and C: LayerNorm, GELU, 4 layers of 4 heads, D = 512,
-    context 256.
+    The defaults are the character model of Bunks et al. (2025) and of Gaussian Process Attention (anonymous):
+    LayerNorm, GELU, 4 layers of 4 heads, D = 512, context 256.
 
     Args:
         vocab_size: number of tokens.
@@ -46,25 +46,30 @@ class KernelGPTConfig(PreTrainedConfig):
         num_hidden_layers: number of blocks.
         num_attention_heads: heads H; D must be a multiple of it.
         num_key_value_heads: key and value heads, a divisor of H; default H.
-        max_position_embeddings: the context trained on, in tokens. Kernels by lag and rotary positions go on
-            beyond it.
-        variant: a name of `nadaraya.variants.names()`, or several, repeated through the depth (a hybrid).
+        max_position_embeddings: the context trained on, in tokens. Relative position biases and rotary
+            positions go on beyond it.
+        variant: a name of `nadaraya.variants.names()`, or several, repeated over the depth (a hybrid).
         variant_options: options of the variants, e.g. {"num_terms": 16}; in a hybrid each goes to the
             variants that have it.
-        window_pattern: letters repeated through the depth, "S" for a layer with a sliding window, "L" for a
+        window_pattern: letters repeated over the depth, "S" for a layer with a sliding window, "L" for a
             full one, e.g. "SSSL"; the last layer is always full. Default: all full.
         sliding_window: window of an "S" layer, in tokens; default half of the context.
         norm: "layernorm", or "rmsnorm" without parameters.
         hidden_act: "gelu", "relu2", "silu" or "relu".
         tie_word_embeddings: the output layer shares the embedding's weights; default False.
-        head_norm: root-mean-square normalisation of queries and keys; default: what the variant says.
+        head_norm: root-mean-square normalisation of queries and keys; default: that of the variant.
         bias: biases in the linear layers; default False.
         dropout: probability of dropping embeddings, attention weights and block outputs in training.
         initializer_range: standard deviation of the initial weights; default 0.02.
         norm_eps: added to the variance in the norms.
 
     Raises:
-        InputError: values that do not fit together.
+        InputError: values that are not accepted or do not fit together.
+
+    >>> from nadaraya.models import KernelGPTConfig
+    >>> config = KernelGPTConfig(vocab_size=100, variant=["gka", "rope"], num_hidden_layers=3)
+    >>> config.layer_variants
+    ['gka', 'rope', 'gka']
     """
 
     model_type = "kernel_gpt"
@@ -97,23 +102,19 @@ class KernelGPTConfig(PreTrainedConfig):
 
     def __post_init__(self, **kwargs: Any) -> None:
         for name in kwargs:
-            # transformers keeps fields it does not know; a misspelt one would be kept, too, and do nothing.
+            # transformers keeps fields that it does not know: a misspelt one would do nothing.
             if get_close_matches(name, _OWN_FIELDS, n=1, cutoff=0.8):
                 raise unknown_name("configuration field", name, _OWN_FIELDS)
         for name in _COUNTS:
             value = getattr(self, name)
             if value is not None and value < 1:
-                raise InputError(f"{name} must be at least 1, got {value}")
+                raise must_be(name, "at least 1", value)
         if self.hidden_size % self.num_attention_heads:
-            raise InputError(
-                f"hidden_size {self.hidden_size} is not a multiple of "
-                f"num_attention_heads {self.num_attention_heads}"
-            )
+            heads = f"a multiple of num_attention_heads = {self.num_attention_heads}"
+            raise must_be("hidden_size", heads, self.hidden_size)
         if self.num_key_value_heads is not None and self.num_attention_heads % self.num_key_value_heads:
-            raise InputError(
-                f"num_attention_heads {self.num_attention_heads} is not a multiple of "
-                f"num_key_value_heads {self.num_key_value_heads}"
-            )
+            heads = f"a divisor of num_attention_heads = {self.num_attention_heads}"
+            raise must_be("num_key_value_heads", heads, self.num_key_value_heads)
         if self.intermediate_size is None:
             self.intermediate_size = 4 * self.hidden_size
         if self.norm not in NORMS:
@@ -121,10 +122,10 @@ class KernelGPTConfig(PreTrainedConfig):
         if self.hidden_act not in ACTIVATIONS:
             raise unknown_name("hidden_act", self.hidden_act, ACTIVATIONS)
         if not 0.0 <= self.dropout < 1.0:
-            raise InputError(f"dropout must be in [0, 1), got {self.dropout}")
+            raise must_be("dropout", "in [0, 1)", self.dropout)
         for name in ("initializer_range", "norm_eps"):
             if not 0.0 <= getattr(self, name) < math.inf:
-                raise InputError(f"{name} must be zero or positive and finite, got {getattr(self, name)}")
+                raise must_be(name, "a finite number of at least 0", getattr(self, name))
         if self.sliding_window is None and self.window_pattern is not None:
             self.sliding_window = max(1, self.max_position_embeddings // 2)
         self.layer_types = self._layer_types()
@@ -149,7 +150,7 @@ class KernelGPTConfig(PreTrainedConfig):
     def _layer_types(self) -> list[str]:
         pattern = self.window_pattern or "L"
         if set(pattern) - set("SL"):
-            raise InputError(f"window_pattern is made of S (sliding window) and L (full), got {pattern!r}")
+            raise must_be("window_pattern", "made of S (sliding window) and L (full)", pattern)
         letters = [pattern[layer % len(pattern)] for layer in range(self.num_hidden_layers)]
         letters[-1] = "L"
         return ["sliding_attention" if letter == "S" else "full_attention" for letter in letters]
@@ -159,7 +160,7 @@ class KernelGPTConfig(PreTrainedConfig):
         """The variant of each layer."""
         pattern = [self.variant] if isinstance(self.variant, str) else list(self.variant)
         if not pattern:
-            raise InputError("variant is an empty list: give one name or more")
+            raise must_be("variant", "at least one name", self.variant)
         return [pattern[layer % len(pattern)] for layer in range(self.num_hidden_layers)]
 
     def attention_options(self, layer: int) -> dict[str, Any]:

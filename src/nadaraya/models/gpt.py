@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, GenerationMixin, PreTrainedModel
 from transformers import initialization as init
@@ -19,7 +18,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutputWithPast
 
 from nadaraya.attention.layer import KernelSelfAttention
-from nadaraya.errors import InputError
+from nadaraya.errors import InputError, must_be
 from nadaraya.kernels import Kernel
 from nadaraya.models.config import KernelGPTConfig
 
@@ -60,7 +59,7 @@ class KernelGPTBlock(GradientCheckpointingLayer):
         self.attention_norm = _norm(config)
         self.attention = _attention(config, layer)
         for tensor in _kernel_tensors(self.attention).values():
-            if not tensor.is_meta:  # a meta tensor has yet to be loaded, or to be given its start
+            if not tensor.is_meta:  # a meta tensor has yet to be loaded or initialised
                 tensor._is_hf_initialized = True  # type: ignore[attr-defined]
         self.mlp_norm = _norm(config)
         self.mlp = KernelGPTMLP(config)
@@ -93,19 +92,18 @@ class KernelGPTPreTrainedModel(PreTrainedModel):
     config_class = KernelGPTConfig
     config: KernelGPTConfig
     base_model_prefix = "model"
+    _input_embed_layer = "embedding"
     supports_gradient_checkpointing = True
     _no_split_modules = ["KernelGPTBlock"]  # noqa: RUF012 (the base class declares it so)
     _skip_keys_device_placement = ["past_key_values"]  # noqa: RUF012
     _supports_sdpa = True
     # In half precision the period of a bank would be off by a token within a line of text.
     _keep_in_fp32_modules_strict = ["lag_kernel", "log_bandwidth", "log_angle"]  # noqa: RUF012
-    # The loss is a mean over the batch's own tokens: a trainer divides it by its accumulation steps.
-    accepts_loss_kwargs = False
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
         if isinstance(module, nn.Linear) and getattr(module, "ends_residual_branch", False):
-            # The sum of 2L residual branches keeps the variance of one.
+            # The sum of 2L residual branches keeps the variance of one branch.
             std = self.config.initializer_range / math.sqrt(2 * self.config.num_hidden_layers)
             init.normal_(module.weight, mean=0.0, std=std)
             if module.bias is not None:
@@ -114,14 +112,14 @@ class KernelGPTPreTrainedModel(PreTrainedModel):
             super()._init_weights(module)
 
     def initialize_weights(self) -> None:
-        """Starts every tensor that has no value yet, among them kernels that a checkpoint lacks."""
+        """Initialises every tensor that has no value yet, among them kernels that a checkpoint lacks."""
         super().initialize_weights()
         for module in self.modules():
             if isinstance(module, KernelGPTBlock):
                 _init_missing_kernels(module, self.config)
 
     def kernel_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
-        """Full names and values of the kernels' parameters: banks, bandwidths, learned angles."""
+        """Full names and values of the kernels' parameters: banks, bandwidths, shifts, learned angles."""
         for prefix, module in self.named_modules():
             if isinstance(module, KernelSelfAttention):
                 for name, parameter in module.kernel_parameters():
@@ -142,6 +140,12 @@ class KernelGPTModel(KernelGPTPreTrainedModel):
 
     Args:
         config: the configuration.
+
+    >>> import torch
+    >>> from nadaraya.models import KernelGPTConfig, KernelGPTModel
+    >>> model = KernelGPTModel(KernelGPTConfig.preset("demo", variant="gpa-mul"))
+    >>> model(torch.arange(8)[None]).last_hidden_state.shape
+    torch.Size([1, 8, 128])
     """
 
     def __init__(self, config: KernelGPTConfig) -> None:
@@ -154,12 +158,6 @@ class KernelGPTModel(KernelGPTPreTrainedModel):
         self.norm = _norm(config)
         self.gradient_checkpointing = False
         self.post_init()
-
-    def get_input_embeddings(self) -> nn.Module:
-        return self.embedding
-
-    def set_input_embeddings(self, value: nn.Embedding) -> None:  # type: ignore[override]
-        self.embedding = value
 
     def forward(
         self,
@@ -192,10 +190,11 @@ class KernelGPTModel(KernelGPTPreTrainedModel):
             InputError: neither or both inputs, a mask that is not (B, tokens), or a cache of fixed size.
         """
         if (input_ids is None) == (inputs_embeds is None):
-            raise InputError("give either input_ids or inputs_embeds")
+            raise InputError("input_ids or inputs_embeds must be given, and not both")
         hidden_states = self.embedding(input_ids) if inputs_embeds is None else inputs_embeds
         if past_key_values is not None and past_key_values.is_compileable:
-            raise InputError("the cache must grow with the text, as DynamicCache does; a static one cannot")
+            given = type(past_key_values).__name__
+            raise must_be("past_key_values", "a cache that grows with the text, as DynamicCache does", given)
         if output_attentions is None:
             output_attentions = bool(self.config.output_attentions)
         if output_hidden_states is None:
@@ -233,6 +232,15 @@ class KernelGPTForCausalLM(KernelGPTPreTrainedModel, GenerationMixin):
 
     Args:
         config: the configuration.
+
+    >>> import torch
+    >>> from nadaraya.models import KernelGPTConfig, KernelGPTForCausalLM
+    >>> model = KernelGPTForCausalLM(KernelGPTConfig.preset("demo", variant="gka-loo-bank"))
+    >>> tokens = torch.arange(8)[None]
+    >>> model(tokens, labels=tokens).logits.shape
+    torch.Size([1, 8, 93])
+    >>> model.generate(tokens, max_new_tokens=4, pad_token_id=0).shape
+    torch.Size([1, 12])
     """
 
     _tied_weights_keys = {"lm_head.weight": "model.embedding.weight"}  # noqa: RUF012
@@ -243,18 +251,6 @@ class KernelGPTForCausalLM(KernelGPTPreTrainedModel, GenerationMixin):
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
         self.post_init()
 
-    def get_input_embeddings(self) -> nn.Module:
-        return self.model.embedding
-
-    def set_input_embeddings(self, value: nn.Module) -> None:
-        self.model.embedding = value
-
-    def get_output_embeddings(self) -> nn.Module:
-        return self.lm_head
-
-    def set_output_embeddings(self, value: nn.Module) -> None:
-        self.lm_head = value
-
     def forward(
         self,
         input_ids: Tensor | None = None,
@@ -264,6 +260,7 @@ class KernelGPTForCausalLM(KernelGPTPreTrainedModel, GenerationMixin):
         labels: Tensor | None = None,
         use_cache: bool | None = None,
         logits_to_keep: int | Tensor = 0,
+        num_items_in_batch: int | Tensor | None = None,
         **options: Any,
     ) -> CausalLMOutputWithPast:
         """Logits of the next token, and the loss where labels are given.
@@ -273,10 +270,12 @@ class KernelGPTForCausalLM(KernelGPTPreTrainedModel, GenerationMixin):
             attention_mask: (B, cached + N), 1 for tokens and 0 for padding.
             past_key_values: the cache of earlier tokens.
             inputs_embeds: (B, N, D) in place of input_ids.
-            labels: (B, N) token numbers, shifted here: the loss is the mean cross-entropy (nats) of token
-                n + 1 given tokens up to n; −100 is left out.
+            labels: (B, N) token numbers, shifted here: the loss is the mean cross-entropy, in nats/token, of
+                token n + 1 given tokens up to n; −100 is left out.
             use_cache: return a cache for the next tokens.
-            logits_to_keep: compute only the last so many positions, or those indexed; 0 for all.
+            logits_to_keep: how many of the last positions have logits, or their indices; 0 for all.
+            num_items_in_batch: divides the summed loss, for trainers that accumulate gradients over several
+                batches; default the number of predicted tokens.
             options: see `KernelGPTModel.forward`.
 
         Returns:
@@ -294,9 +293,7 @@ class KernelGPTForCausalLM(KernelGPTPreTrainedModel, GenerationMixin):
         logits = self.lm_head(out.last_hidden_state[:, kept])
         loss = None
         if labels is not None:
-            loss = F.cross_entropy(
-                logits[:, :-1].flatten(0, 1).float(), labels[:, 1:].flatten(), ignore_index=-100
-            )
+            loss = self.loss_function(logits, labels, self.config.vocab_size, num_items_in_batch)
         return CausalLMOutputWithPast(
             loss=loss,
             logits=logits,
@@ -324,7 +321,7 @@ def _kernel_tensors(attention: KernelSelfAttention) -> dict[str, Tensor]:
 
 
 def _init_missing_kernels(block: KernelGPTBlock, config: KernelGPTConfig) -> None:
-    """Kernel tensors that a checkpoint of another variant lacks start where a new layer starts them."""
+    """Gives kernel tensors that a checkpoint of another variant lacks the values of a new layer."""
     tensors = _kernel_tensors(block.attention)
     if all(getattr(tensor, "_is_hf_initialized", False) for tensor in tensors.values()):
         return
@@ -343,7 +340,7 @@ def _key_padding_mask(attention_mask: Tensor | None) -> Tensor | None:
     if attention_mask is None:
         return None
     if attention_mask.dim() != 2:
-        raise InputError(f"attention_mask must have shape (batch, tokens), got {tuple(attention_mask.shape)}")
+        raise must_be("attention_mask", "of shape (batch, tokens)", tuple(attention_mask.shape))
     padding = attention_mask == 0
     # Without padding the mask says nothing, and attention is faster without it.
     return padding if torch.compiler.is_compiling() or bool(padding.any()) else None

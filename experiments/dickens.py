@@ -1,10 +1,10 @@
-"""Documents B and C on Dickens: trains the variants; draws curves, bank shapes and the newline histogram.
+"""Bunks et al. (2025) and Gaussian Process Attention (anonymous) on Dickens, all variants trained and drawn.
 
     nadaraya data dickens
     python experiments/dickens.py experiments/dickens-cpu.yaml --out experiments/results/dickens-cpu
 
 Writes results.json (validation curves, final figures, bumps of every bank, peaks of the newline histograms of
-the corpus and of each model's own text) and one PNG a figure.
+the corpus and of each model's own text) and one PNG per figure.
 """
 
 import argparse
@@ -18,7 +18,7 @@ from sweep import gather, train
 
 from nadaraya.interpret.banks import bank_shapes
 from nadaraya.interpret.lags import LagHistogram, lag_histogram
-from nadaraya.report import figures
+from nadaraya.report import RunData, bank_curves, lag_histograms, loss_curves
 from nadaraya.training.run import Run
 
 VARIANTS = ["rope", "gpa-rope", "gpa-mul", "gpa", "decay", "learned-rope"]
@@ -48,13 +48,16 @@ def main() -> None:
     results["newline_peaks"] = {"corpus": peaks(corpus)}
     results["newline_peaks"].update({variant: peaks(histogram) for variant, histogram in written.items()})
     (options.out / "results.json").write_text(json.dumps(results, indent=1) + "\n")
-    figures.loss_curves(runs).savefig(options.out / "curves.png", dpi=90)
+    curves = [RunData(run.name, run.path.name, run.recipe.label, run.metrics) for run in runs]
+    loss_curves(curves).savefig(options.out / "curves.png", dpi=90)
     for run in runs:
         variant = run.recipe.model.variant
         if variant in results["bumps"]:
-            figures.bank_shapes(run).savefig(options.out / f"banks-{variant}.png", dpi=90)
+            shapes = bank_shapes(run, run.recipe.data.context)
+            bank_curves(shapes).savefig(options.out / f"banks-{variant}.png", dpi=90)
     best = next(iter(results["summary"]))
-    figures.lag_histograms(corpus, written[best]).savefig(options.out / "newlines.png", dpi=90)
+    histograms = {"corpus": corpus, "generated": written[best]}
+    lag_histograms(histograms).savefig(options.out / "newlines.png", dpi=90)
     for variant, row in results["summary"].items():
         print(f"{variant:14} {row['mean']:.4f}")
 

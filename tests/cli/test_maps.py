@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 import timm
 import torch
+from matplotlib.figure import Figure
 from PIL import Image
 from safetensors.torch import save_file
 
 import nadaraya.models.vit  # noqa: F401 - registers the models
 from nadaraya.interpret.attention_maps import capture_attention
 from nadaraya.report import maps as maps_module
-from nadaraya.training import Run
+from nadaraya.training import Run, load_recipe, train
 
 Command = Callable[..., Any]
 SMALL = ("model.image_size=16", "data.padding_crop=2", "data.rand_augment=null", "data.repeats=1")
@@ -39,30 +40,35 @@ def image(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def image_run(nadaraya: Command, tmp_path: Path) -> Path:
+def blank(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One blank figure of each kind: what is in them is tested in tests/report."""
+    drawn = [(f"{kind}/all", "", Figure(figsize=(1, 1))) for kind in maps_module.KINDS]
+    monkeypatch.setattr(maps_module, "_drawn", lambda *_: drawn)
+
+
+@pytest.fixture(scope="module")
+def image_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run of a small GKA on noise in three classes."""
-    rng, source, folder = np.random.default_rng(0), tmp_path / "noise.npz", tmp_path / "image-run"
+    rng, folder = np.random.default_rng(0), tmp_path_factory.mktemp("runs")
     np.savez(
-        source,
+        folder / "noise.npz",
         train_images=rng.integers(0, 256, (24, 16, 16, 3), dtype=np.uint8),
         train_labels=np.arange(24) % 3,
         test_images=rng.integers(0, 256, (6, 16, 16, 3), dtype=np.uint8),
         test_labels=np.arange(6) % 3,
         class_names=np.array(["ant", "bee", "cow"]),
     )
-    outcome = nadaraya(
-        "train", "cifar-cpu", f"data.source={source}", *SMALL, TINY_VIT, "training.epochs=1",
-        "training.warmup_epochs=0", "training.batch_size=8", "--run", folder, "--quiet",
-    )  # fmt: skip
-    assert outcome.status == 0, outcome.err
-    return folder
+    short = ("training.epochs=1", "training.warmup_epochs=0", "training.batch_size=8")
+    recipe = load_recipe("cifar-cpu", [f"data.source={folder / 'noise.npz'}", *SMALL, TINY_VIT, *short])
+    train(recipe, folder / "image-run", progress=False)
+    return folder / "image-run"
 
 
-@pytest.fixture
-def checkpoint(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Weights of gka_tiny_patch16_224 with four classes."""
     torch.manual_seed(0)
-    path = tmp_path / "gka.safetensors"
+    path = tmp_path_factory.mktemp("weights") / "gka.safetensors"
     save_file(timm.create_model("gka_tiny_patch16_224", num_classes=4).state_dict(), path)
     return path
 
@@ -93,6 +99,7 @@ def test_a_run_on_images_by_its_own_size_and_classes(
     assert str(tmp_path / "patch" / "index.html") in outcome.out
 
 
+@pytest.mark.usefixtures("blank")
 def test_a_run_on_text(nadaraya: Command, finished_run: Path, tmp_path: Path) -> None:
     outcome = nadaraya("maps", finished_run, "--text", "aaa the 0 of", "--out", tmp_path / "a", "--json")
     assert outcome.status == 0, outcome.err
@@ -116,6 +123,7 @@ def test_a_run_on_text(nadaraya: Command, finished_run: Path, tmp_path: Path) ->
     assert from_file["predictions"] == figures["predictions"]
 
 
+@pytest.mark.usefixtures("blank")
 def test_maps_are_replaced_only_when_asked(nadaraya: Command, finished_run: Path, tmp_path: Path) -> None:
     given = ("maps", finished_run, "--text", "aaa the", "--out", tmp_path / "maps")
     assert nadaraya(*given).status == 0
@@ -131,12 +139,12 @@ def test_bad_texts_are_one_line(nadaraya: Command, finished_run: Path, image: Pa
     out = ("--out", tmp_path / "maps")
     nadaraya("maps", finished_run, *out).refuses("--text")
     nadaraya("maps", finished_run, image, *out).refuses("--text", "no image")
-    nadaraya("maps", finished_run, "--text", "a", *out).refuses("1 tokens", "2 to 16")
-    nadaraya("maps", finished_run, "--text", "a" * 17, *out).refuses("17 tokens", "2 to 16")
+    nadaraya("maps", finished_run, "--text", "a", *out).refuses("2 to 16 tokens", "got 1 tokens")
+    nadaraya("maps", finished_run, "--text", "a" * 17, *out).refuses("2 to 16 tokens", "got 17 tokens")
     nadaraya("maps", finished_run, "--text", "aZa", *out).refuses("'Z'")
     nadaraya("maps", finished_run, "--text", "aaa", "--query", "cls", *out).refuses("cls")
     nadaraya("maps", finished_run, "--text", "aaa", "--query", "3", *out).refuses("0 to 2")
-    nadaraya("maps", finished_run, "--text", "aaa", "--query", "1,1", *out).refuses("--query")
+    nadaraya("maps", finished_run, "--text", "aaa", "--query", "1,1", *out).refuses("query must be", "(1, 1)")
     nadaraya("maps", finished_run, "--text", "aaa", "--checkpoint", "x", *out).refuses("--checkpoint")
     (finished_run / "metrics.jsonl").write_text("")
     nadaraya("maps", finished_run, "--text", "aaa", *out).refuses("no trained model yet")
@@ -149,13 +157,15 @@ def test_bad_images_are_one_line(nadaraya: Command, image_run: Path, image: Path
     out = ("--out", tmp_path / "maps")
     nadaraya("maps", image_run, *out).refuses("IMAGE")
     nadaraya("maps", image_run, "--text", "aaa", *out).refuses("takes an image")
-    nadaraya("maps", image_run, tmp_path / "absent.png", *out).refuses("absent.png", "not a file")
+    nadaraya("maps", image_run, tmp_path / "absent.png", *out).refuses(
+        "image must be an image file", "absent.png"
+    )
     (tmp_path / "letter.png").write_text("Dear reader")
     nadaraya("maps", image_run, tmp_path / "letter.png", *out).refuses("letter.png", "not a known image")
     (tmp_path / "cut.png").write_bytes(image.read_bytes()[:300])
     nadaraya("maps", image_run, tmp_path / "cut.png", *out).refuses("cut.png", "as an image")
     nadaraya("maps", image_run, image, "--query", "4,0", *out).refuses("rows 0 to 3")
-    nadaraya("maps", image_run, image, "--query", "head", *out).refuses("--query head")
+    nadaraya("maps", image_run, image, "--query", "head", *out).refuses("query must be", "'head'")
     nadaraya("maps", image_run, image, "--out", image).refuses("not a folder")
     nadaraya("maps", image_run, image, "--out", image_run).refuses("no maps")
     assert not (tmp_path / "maps").exists()
@@ -174,6 +184,7 @@ def test_a_timm_model_with_a_checkpoint(
     assert {row["class"][:6] for row in figures["predictions"]} == {"class "}
 
 
+@pytest.mark.usefixtures("blank")
 def test_a_timm_model_of_another_size_and_kernel(nadaraya: Command, image: Path, tmp_path: Path) -> None:
     options = ["img_size=32", "patch_size=8", "depth=2", "pattern=GA", "variant=gka-loo", "num_classes=4"]
     torch.manual_seed(0)

@@ -82,9 +82,7 @@ def test_a_bump_of_the_start_is_known_as_such() -> None:
     assert {abs(b.lag - 70) <= 2: b.at_start for b in grown.shared_bumps()} == {True: True, False: False}
 
 
-def test_bad_input_is_refused(tmp_path: Any) -> None:
-    with pytest.raises(InputError, match="num_lags"):
+def test_bad_input_is_refused() -> None:
+    with pytest.raises(InputError, match="num_lags must be 1 or more, got 0"):
         bank_shapes(model(), 0)
-    with pytest.raises(InputError):
-        bank_shapes(tmp_path / "nothing", 8)
     assert bank_shapes(model(), 8) == []

@@ -13,6 +13,7 @@ from torch import Tensor
 from nadaraya.errors import InputError
 from nadaraya.interpret.attention_maps import AttentionMaps, LayerMaps
 from nadaraya.interpret.rollout import (
+    Query,
     on_grid,
     query_patches,
     query_positions,
@@ -100,6 +101,7 @@ def test_rows_of_queries() -> None:
     assert torch.equal(query_rows(layers[0], maps), layers[0][..., 0, :])
     assert torch.equal(query_rows(layers[0], maps, 4), layers[0][..., 4, :])
     assert torch.equal(query_rows(layers[0], maps, "last"), layers[0][..., 6, :])
+    assert torch.equal(query_rows(layers[0], maps, (1, 0)), layers[0][..., 5, :])
     torch.testing.assert_close(query_rows(layers[0], maps, "mean"), layers[0][..., 3:, :].mean(-2))
     grid = on_grid(query_rows(layers[0], maps), maps)
     assert torch.equal(grid.flatten(-2), layers[0][..., 0, 3:])
@@ -113,16 +115,23 @@ def test_the_last_token_is_the_last_that_is_no_padding() -> None:
     assert torch.equal(rows, torch.stack([layers[0][0, :, 3], layers[0][1, :, 1]]))
 
 
-@pytest.mark.parametrize("query", [-1, 5, "class", "cls"])
-def test_queries_that_do_not_exist_are_refused(query: str | int) -> None:
+@pytest.mark.parametrize("query", [-1, 5, "class", "cls", (0, 0)])
+def test_queries_that_do_not_exist_are_refused(query: Query) -> None:
     layers = weights(1, 5)
-    with pytest.raises(InputError, match="query"):
+    with pytest.raises(InputError, match="query must be 'mean', 'last' or a position from 0 to 4, got"):
         query_rows(layers[0], maps_of(layers), query)
     with pytest.raises(InputError, match="grid"):
         on_grid(layers[0], maps_of(layers))
 
 
-def test_query_patches_are_those_of_the_document() -> None:
+@pytest.mark.parametrize("patch", [(2, 0), (0, 2), (-1, 0), (0, -1)])
+def test_patches_outside_the_grid_are_refused(patch: tuple[int, int]) -> None:
+    layers = weights(1, 4)
+    with pytest.raises(InputError, match="a patch of rows 0 to 1, columns 0 to 1, got"):
+        query_rows(layers[0], maps_of(layers, grid=(2, 2)), patch)
+
+
+def test_query_patches_are_those_of_the_paper() -> None:
     assert query_patches((14, 14)) == [(3, 3), (7, 7), (10, 10), (3, 10)]
     assert query_patches((4, 8)) == [(1, 2), (2, 4), (3, 6), (1, 6)]
     assert query_patches((1, 1)) == [(0, 0)]

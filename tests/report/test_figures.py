@@ -9,9 +9,10 @@ import pytest
 from nadaraya.errors import InputError
 from nadaraya.interpret.banks import BankShape
 from nadaraya.interpret.lags import lag_histogram
-from nadaraya.report import bank_shapes, lag_histograms, loss_curves
-from nadaraya.report.figures import aligned, bank_limits, draw_bank, draw_histogram, longest_shown, panels
+from nadaraya.report import bank_curves, lag_histograms, loss_curves
+from nadaraya.report.figures import aligned, bank_limits, draw_bank, draw_histogram, longest_shown
 from nadaraya.report.palette import variant_styles
+from nadaraya.report.style import charts
 
 
 def test_loss_curves_end_where_the_runs_do(make_run: Callable[..., Any]) -> None:
@@ -25,7 +26,7 @@ def test_loss_curves_end_where_the_runs_do(make_run: Callable[..., Any]) -> None
 
 
 def test_a_panel_a_layer_and_a_line_a_head(make_run: Callable[..., Any]) -> None:
-    figure = bank_shapes(make_run("gpa-mul"))
+    figure = bank_curves(make_run("gpa-mul").banks)
     assert len(figure.axes) == 2
     heads = [line.get_label() for line in figure.axes[0].get_lines() if line.get_label().startswith("head")]
     assert heads == ["head 1", "head 2", "head 3", "head 4"]
@@ -33,8 +34,8 @@ def test_a_panel_a_layer_and_a_line_a_head(make_run: Callable[..., Any]) -> None
 
 
 def test_a_model_without_lag_kernels_has_no_figure(make_run: Callable[..., Any]) -> None:
-    with pytest.raises(InputError, match="no lag kernel"):
-        bank_shapes(make_run("rope"))
+    with pytest.raises(InputError, match="a model with a lag kernel"):
+        bank_curves([])
 
 
 def test_multiplied_kernels_are_drawn_up_to_a_constant() -> None:
@@ -50,21 +51,21 @@ def test_multiplied_kernels_are_drawn_up_to_a_constant() -> None:
 def test_equal_starts_are_drawn_once() -> None:
     same = np.tile(np.exp(-np.arange(64) / 9), (3, 1))
     for initial, count in ((None, 3), (same, 4), (same * [[1], [2], [3]], 6)):
-        with panels(300, 200) as (_, axes):
+        with charts(300, 200) as (_, axes):
             draw_bank(axes[0, 0], BankShape(0, "add", initial, same))
         assert len(axes[0, 0].get_lines()) == count
 
 
 def test_histograms_name_the_line_length_on_both_sides() -> None:
     corpus = lag_histogram(("x" * 69 + "\n\n") * 50)
-    figure = lag_histograms(corpus, lag_histogram(("x" * 67 + "\n\n") * 50))
+    figure = lag_histograms({"corpus": corpus, "written": lag_histogram(("x" * 67 + "\n\n") * 50)})
     named = [{text.get_text() for text in axes.texts} for axes in figure.axes]
     assert named == [{"1", "70"}, {"1", "68"}]
 
 
 def test_a_comparison_in_outline_fits_the_axis() -> None:
     few, many = lag_histogram(("x" * 9 + "\n\n") * 50), lag_histogram(("x" * 9 + "\n") * 50)
-    with panels(300, 200) as (_, axes):
+    with charts(300, 200) as (_, axes):
         draw_histogram(axes[0, 0], few, "blue", [], behind=many)
     assert axes[0, 0].get_ylim()[1] > 100
 

@@ -11,6 +11,8 @@ from nadaraya.errors import InputError
 from nadaraya.report import render, write_report
 from nadaraya.report.html import LEAST_SEPARATIONS
 
+LINES = ("x" * 69 + "\n\n") * 60
+
 SECTIONS = ["results", "loss", "kernels", "lags", "samples", "made"]
 VOID = {"meta", "link", "br", "img", "input", "hr", "source"}
 
@@ -97,14 +99,12 @@ def test_ids_are_unique_and_references_stay_inside(page: Page) -> None:
 
 def test_what_comes_from_a_run_is_escaped(make_run: Callable[..., Any]) -> None:
     hostile = "<script>alert(1)</script>\"'&amp;"
-    run = make_run("gpa-mul", sample=hostile)
+    texts = dict.fromkeys(("name", "folder", "setup", "recipe", "sample", "problem"), hostile)
+    run = make_run("gpa-mul", **texts, corpus=(hostile, LINES))
     twin = make_run("gpa-mul", name="other")
-    run.recipe.model.variant_options["note"] = hostile
-    run.name = hostile
-    run.path = Path("runs") / "<script>"
     page = Page(render([run, twin]))
     assert page.all("script") == []
-    assert page.words.count(hostile) >= 3
+    assert page.words.count(hostile) >= 7  # each of them, and the label made of the name
 
 
 def test_the_lowest_loss_is_marked_and_first(page: Page) -> None:
@@ -124,7 +124,7 @@ def test_bumps_of_kernels_and_corpus_are_named(page: Page) -> None:
 
 
 def test_an_unfinished_run_shows_what_it_has(make_run: Callable[..., Any]) -> None:
-    run = make_run("gpa-mul", finished=False, sample=None)
+    run = make_run("gpa-mul", finished=False, sample="")
     words = " ".join(Page(render([run, make_run("rope")])).words.split())
     assert "unfinished, step 300" in words
     assert "without a model to look into: gpa-mul" in words
@@ -138,12 +138,12 @@ def test_an_unfinished_run_is_never_the_best(make_run: Callable[..., Any]) -> No
         make_run("rope", loss=1.4),
     ]
     words = " ".join(Page(render(runs)).words.split())
-    assert "gpa has the lowest validation loss, 1.3000 nats per token, 0.1000 below rope." in words
+    assert "gpa has the lowest validation loss, 1.3000 nats/token, 0.1000 below rope." in words
     assert "No run is finished yet." in Page(render(runs[:1])).words
 
 
 def test_losses_on_different_texts_are_not_compared(make_run: Callable[..., Any]) -> None:
-    page = Page(render([make_run("rope"), make_run("gpa-mul", corpus="dickens")]))
+    page = Page(render([make_run("rope"), make_run("gpa-mul", text=("dickens",))]))
     assert "their losses do not compare" in page.words
     assert "lowest" not in page.words
     assert "best" not in page.values("class")
@@ -157,13 +157,8 @@ def test_too_little_generated_text_is_said(make_run: Callable[..., Any]) -> None
 
 
 def test_a_corpus_that_is_gone_is_said(make_run: Callable[..., Any]) -> None:
-    run = make_run("gpa-mul")
-
-    def gone() -> None:
-        raise InputError("no file named old.txt")
-
-    run.corpus = gone
-    assert "no file named old.txt" in Page(render([run])).words
+    run = make_run("gpa-mul", corpus=None, problem="no file named old.txt")
+    assert Page(render([run, run])).words.count("no file named old.txt") == 1
 
 
 def test_runs_of_one_variant_are_told_apart(make_run: Callable[..., Any]) -> None:

@@ -4,13 +4,13 @@ import re
 
 from matplotlib.figure import Figure
 
-from nadaraya.report.figures import panels
 from nadaraya.report.palette import COLOURS, DASHED
+from nadaraya.report.style import charts
 from nadaraya.report.svg import inline_svg
 
 
 def drawn(colour: str = "blue") -> Figure:
-    with panels(300, 200) as (figure, axes):
+    with charts(300, 200) as (figure, axes):
         axes[0, 0].plot([0, 1], [0, 1], color=COLOURS[colour][0], marker="o", linestyle=(0, DASHED))
         axes[0, 0].set_title("a title & <more>")
     return figure

@@ -62,7 +62,10 @@ def compare(
     task = _one_task(opened)
     rows = sorted((_figures(run) for run in opened), key=_best_first)
     if plot is not None:
-        _draw(opened, task, plot)
+        from nadaraya.report import RunData, loss_curves
+
+        curves = [RunData(run.name, run.path.name, run.recipe.label, run.metrics) for run in opened]
+        loss_curves(curves, "nats/token" if task == "text" else "nats/image").savefig(plot, dpi=150)
     if as_json:
         typer.echo(json.dumps(rows, indent=1))
         return
@@ -88,20 +91,9 @@ def _one_task(runs: list["Run"]) -> str:
     tasks = {run.recipe.task: run for run in runs}
     if len(tasks) > 1:
         raise InputError(
-            f"{tasks['text'].path} is a run on text and {tasks['image'].path} one on images: accepted are "
-            "runs of one task"
+            f"runs must be of one task, got {tasks['text'].path} on text and {tasks['image'].path} on images"
         )
     return next(iter(tasks))
-
-
-def _draw(runs: list["Run"], task: str, plot: Path) -> None:
-    from nadaraya.report.figures import loss_curves
-
-    figure = loss_curves(runs)
-    if task == "image":
-        for axes in figure.axes:
-            axes.set_title(axes.get_title(loc="left").replace("per token", "per image"), loc="left")
-    figure.savefig(plot, dpi=150)
 
 
 def _figures(run: "Run") -> dict[str, Any]:

@@ -47,7 +47,9 @@ def lags(
             f"{corpus.name} holds fewer than two separators {separator!r}: there is no lag to show"
         )
     if plot is not None:
-        _draw(histogram, corpus.name, plot)
+        from nadaraya.report import lag_histograms
+
+        lag_histograms({corpus.name: histogram}).savefig(plot, dpi=150)
     if as_json:
         figures = {
             "text": corpus.name,
@@ -85,7 +87,7 @@ def lags(
 
 
 def _bars(histogram: "LagHistogram") -> "Table":
-    """The histogram around its peaks, one bar a lag, a gap where lags are left out."""
+    """The histogram around its peaks, one bar per lag, a gap where lags are left out."""
     from rich.table import Table
 
     tops = {peak.lag for peak in histogram.peaks()}
@@ -111,13 +113,3 @@ def _bars(histogram: "LagHistogram") -> "Table":
             style="bold cyan" if lag in tops else "",
         )
     return table
-
-
-def _draw(histogram: "LagHistogram", name: str, plot: Path) -> None:
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(8, 3.5), layout="constrained")
-    axes = figure.subplots()
-    histogram.plot(axes)
-    axes.set_title(f"Separator lags of {name}")
-    figure.savefig(plot, dpi=150)

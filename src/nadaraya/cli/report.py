@@ -12,8 +12,8 @@ def report(
     force: Annotated[bool, typer.Option("--force", help="Replace the file if it is there.")] = False,
 ) -> None:
     """Write one self-contained HTML file: table, loss curves, bank shapes, newline lags, samples."""
-    from nadaraya.report import write_report
-    from nadaraya.training.run import Run
+    from nadaraya.report import read_run, write_report
+    from nadaraya.training import Run
 
-    path = write_report([Run(folder) for folder in runs], out, force)
+    path = write_report([read_run(Run(folder)) for folder in runs], out, force)
     typer.echo(f"report: {path} ({path.stat().st_size / 1000:,.0f} kB)")

@@ -1,5 +1,20 @@
-"""What a corpus and a trained model show: separator lags, bank shapes, heads."""
+"""What a corpus and a trained model show: separator lags, bank shapes, attention maps."""
 
+from nadaraya.interpret.attention_maps import AttentionMaps, capture_attention
+from nadaraya.interpret.banks import BankShape, bank_shapes
 from nadaraya.interpret.lags import LagHistogram, LagPeak, autocorrelation, lag_histogram, separator_lags
+from nadaraya.interpret.loading import ImageModel, TextModel
 
-__all__ = ["LagHistogram", "LagPeak", "autocorrelation", "lag_histogram", "separator_lags"]
+__all__ = [
+    "AttentionMaps",
+    "BankShape",
+    "ImageModel",
+    "LagHistogram",
+    "LagPeak",
+    "TextModel",
+    "autocorrelation",
+    "bank_shapes",
+    "capture_attention",
+    "lag_histogram",
+    "separator_lags",
+]

@@ -1,13 +1,13 @@
 """The attention weights of every layer of a model, from one forward pass without gradients.
 
-Fused attention never forms its weights. Hooks therefore keep the input of every attention layer, and the
-weights are computed again from it by the definition (document D, section 7.8); that they are those of the
-pass is checked against the layer's own output.
+Fused attention never forms its weights. Hooks therefore compute them again from the input of every attention
+layer, by the definition (Kundu et al. 2026, section 7.8); that they are those of the pass is checked against
+the layer's own output.
 """
 
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from nadaraya.attention.layer import KernelSelfAttention
-from nadaraya.errors import InputError
+from nadaraya.errors import InputError, must_be
 
 #: What may read the last layer: the class token, all patches in equal parts, or the last token of a text.
 QUERIES = ("cls", "mean", "last")
@@ -30,7 +30,7 @@ class LayerMaps:
     Attributes:
         name: the layer's place in the model, such as "blocks.0.attn".
         weights: (B, H, N, N), query by key, float32, on the CPU.
-        bandwidth: σ in the units of the features, (H,), or (H, d) by channel, float32; None without one.
+        bandwidth: σ in the units of the features, (H,), or (H, d) per channel, float32; None without one.
         error: largest difference between the layer's own output and the one that these weights give, as a
             fraction of the largest output.
     """
@@ -54,6 +54,12 @@ class AttentionMaps:
         grid: rows and columns of patches, in row-major order after the prefix; None where there are none.
         tokens: the tokens of each text of the batch as strings; None where they are not known.
         padding: (B, N) bool, True where a token is padding; None without padding.
+
+    >>> import torch
+    >>> from nadaraya.interpret.attention_maps import AttentionMaps, LayerMaps
+    >>> layer = LayerMaps("attn", torch.full((1, 2, 3, 3), 1 / 3), bandwidth=None, error=0.0)
+    >>> AttentionMaps((layer,), output=None, reads="last").num_tokens
+    3
     """
 
     layers: tuple[LayerMaps, ...]
@@ -76,22 +82,11 @@ class AttentionMaps:
         return self.layers[0].weights.shape[-1]
 
 
-@dataclass(frozen=True)
-class _Call:
-    """One call of an attention layer: what went in, and what came out."""
-
-    name: str
-    layer: nn.Module
-    x: Tensor
-    options: dict[str, Any]
-    output: Tensor
-
-
 @torch.no_grad()
 def capture_attention(
     model: nn.Module, *inputs: Any, tokenizer: Any = None, max_bytes: int = 2**30, **options: Any
 ) -> AttentionMaps:
-    """Run a model once and compute the attention weights of all its layers (document D, section 7.8).
+    """Run a model once and compute the attention weights of all its layers (Kundu et al. 2026, section 7.8).
 
     The model runs in evaluation mode, without gradients and without a cache of earlier tokens. It is left as
     it was, also after an error: hooks, training mode, random generators, fused attention.
@@ -110,81 +105,83 @@ def capture_attention(
     Raises:
         InputError: the model has no such layer or an attention layer of another kind, the weights would be
             larger than max_bytes, or tokens were cached before.
+
+    >>> import torch
+    >>> from nadaraya import KernelSelfAttention
+    >>> from nadaraya.interpret import capture_attention
+    >>> maps = capture_attention(torch.nn.Sequential(KernelSelfAttention(8, 2)), torch.randn(1, 4, 8))
+    >>> maps.weights[0].shape  # batch, heads, queries, keys
+    torch.Size([1, 2, 4, 4])
     """
-    model = getattr(
-        model, "_orig_mod", model
-    )  # a compiled model runs past hooks; what it was made from has them
+    # A compiled model runs past hooks; what it was made from has them.
+    model = getattr(model, "_orig_mod", model)
     layers = _attention_layers(model)
-    calls: list[_Call] = []
+    heads = sum(int(layer.num_heads) for layer in layers)  # type: ignore[arg-type, misc]
+    found: list[LayerMaps] = []
+    paddings: list[Tensor | None] = []
+
+    def record(layer: nn.Module, args: tuple[Any, ...], given: dict[str, Any], result: Any) -> None:
+        named = dict(zip(("x", "attn_mask", "is_causal"), args, strict=False)) | given
+        x, cache = named.pop("x"), named.pop("cache", None)
+        _check_size(x, heads, max_bytes)
+        if cache is not None and cache.length() > x.shape[1]:
+            earlier = cache.length() - x.shape[1]
+            raise InputError(f"{earlier} tokens were cached before: maps need the whole text in one pass")
+        named.pop("return_weights", None)
+        output = result[0] if isinstance(result, tuple) else result
+        found.append(_layer_maps(layers[layer], layer, x, named, output))
+        paddings.append(named.get("key_padding_mask"))
+
     device = next(model.parameters()).device
-    with (
-        _evaluating(model),
-        torch.random.fork_rng(devices=[device] if device.type == "cuda" else []),
-        _hooked(layers, _check_size(layers, max_bytes), calls.append),
-    ):
+    random = torch.random.fork_rng(devices=[device] if device.type == "cuda" else [])
+    with _evaluating(model), random, ExitStack() as hooks:
+        for layer in layers:
+            hooks.callback(layer.register_forward_hook(record, with_kwargs=True).remove)
         output = model(*inputs, **options)
-        if not calls:
-            raise InputError(f"{type(model).__name__} called none of its attention layers")
-        maps = tuple(_layer_maps(call) for call in calls)
+    if not found:
+        raise InputError(f"{type(model).__name__} called none of its attention layers")
     first = inputs[0] if inputs else options.get("input_ids")
     if isinstance(first, Tensor) and first.dim() == 2:
-        return AttentionMaps(
-            maps,
-            output,
-            reads="last",
-            tokens=None if tokenizer is None else _token_strings(tokenizer, first),
-            padding=calls[0].options.get("key_padding_mask"),
-        )
-    prefix, grid = _patches(model, first, maps[0].weights.shape[-1])
+        tokens = None if tokenizer is None else _token_strings(tokenizer, first)
+        return AttentionMaps(tuple(found), output, reads="last", tokens=tokens, padding=paddings[0])
+    prefix, grid = _patches(model, first, found[0].weights.shape[-1])
     class_token = getattr(model, "cls_token", None) is not None
     reads_it = class_token and getattr(model, "global_pool", "token") == "token"
-    return AttentionMaps(maps, output, "cls" if reads_it else "mean", prefix, class_token, grid)
+    return AttentionMaps(tuple(found), output, "cls" if reads_it else "mean", prefix, class_token, grid)
 
 
 def _attention_layers(model: nn.Module) -> dict[nn.Module, str]:
     """The attention layers that can be looked into, with their names; refuses models that have others too."""
-    known = _known_layers()
+    timm = sys.modules.get("timm.layers")  # without it loaded no model can have timm's layers
+    known = (KernelSelfAttention,) if timm is None else (KernelSelfAttention, timm.Attention)
+    accepted = "KernelSelfAttention, VisionAttention or timm's Attention"
     layers: dict[nn.Module, str] = {}
     for name, module in model.named_modules():
         kind = type(module).__name__
         if isinstance(module, known):
             layers[module] = name
-        elif "Attention" in kind and "Pool" not in kind and not _inside(name, layers.values()):
-            raise InputError(
-                f"{name} of {type(model).__name__} is {kind}: accepted are KernelSelfAttention, "
-                "VisionAttention and timm's Attention"
-            )
+        elif "Attention" in kind and "Pool" not in kind and not name.startswith(_inside(layers)):
+            raise InputError(f"{name} of {type(model).__name__} must be {accepted}, got {kind}")
     if not layers:
-        raise InputError(
-            f"{type(model).__name__} has no attention layer to look into: accepted are models with "
-            "KernelSelfAttention, VisionAttention or timm's Attention"
-        )
+        raise must_be("model", f"one with {accepted}, but it has no attention layer", type(model).__name__)
     return layers
 
 
-def _known_layers() -> tuple[type[nn.Module], ...]:
-    timm = sys.modules.get("timm.layers")  # without it loaded no model can have timm's layers
-    return (KernelSelfAttention,) if timm is None else (KernelSelfAttention, timm.Attention)
+def _inside(layers: Mapping[nn.Module, str]) -> tuple[str, ...]:
+    """How the names of modules inside some layers begin."""
+    return tuple(f"{name}." for name in layers.values())
 
 
-def _inside(name: str, outer: Sequence[str] | Any) -> bool:
-    return any(name.startswith(f"{prefix}.") for prefix in outer)
-
-
-def _check_size(layers: Mapping[nn.Module, str], max_bytes: int) -> Callable[[Tensor], None]:
+def _check_size(x: Tensor, heads: int, max_bytes: int) -> None:
     """Refuses, at the first layer already, tokens whose weights would not fit."""
-
-    def check(x: Tensor) -> None:
-        heads = sum(int(layer.num_heads) for layer in layers)  # type: ignore[arg-type, misc]
-        batch, tokens = x.shape[:2]
-        most = int((max_bytes / (4 * heads * batch)) ** 0.5)
-        if tokens > most:
-            raise InputError(
-                f"{tokens:,} tokens: the weights of {heads} heads would take "
-                f"{4 * heads * batch * tokens**2 / 2**30:.1f} GiB; accepted are up to {most:,} tokens"
-            )
-
-    return check
+    batch, tokens = x.shape[:2]
+    most = int((max_bytes / (4 * heads * batch)) ** 0.5)
+    if tokens > most:
+        needed = 4 * heads * batch * tokens**2 / 2**30
+        raise InputError(
+            f"the input must have at most {most:,} tokens, got {tokens:,}: "
+            f"the weights of {heads} heads would take {needed:.1f} GiB"
+        )
 
 
 @contextmanager
@@ -198,53 +195,25 @@ def _evaluating(model: nn.Module) -> Iterator[None]:
             module.training = mode
 
 
-@contextmanager
-def _hooked(
-    layers: Mapping[nn.Module, str], check: Callable[[Tensor], None], record: Callable[[_Call], None]
-) -> Iterator[None]:
-    """Records every call of the layers; `check` sees each input before the layer does."""
-
-    def before(layer: nn.Module, args: tuple[Any, ...], options: dict[str, Any]) -> None:
-        check(args[0] if args else options["x"])
-
-    def after(layer: nn.Module, args: tuple[Any, ...], options: dict[str, Any], result: Any) -> None:
-        named = dict(zip(("x", "attn_mask", "is_causal"), args, strict=False)) | options
-        x, cache = named.pop("x"), named.pop("cache", None)
-        if cache is not None and cache.length() > x.shape[1]:
-            raise InputError(
-                f"{cache.length() - x.shape[1]} tokens were cached before: "
-                "maps need the whole text in one pass"
-            )
-        named.pop("return_weights", None)
-        record(_Call(layers[layer], layer, x, named, result[0] if isinstance(result, tuple) else result))
-
-    handles = []
-    try:
-        for layer in layers:
-            handles.append(layer.register_forward_pre_hook(before, with_kwargs=True))
-            handles.append(layer.register_forward_hook(after, with_kwargs=True))
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
-def _layer_maps(call: _Call) -> LayerMaps:
-    layer = call.layer
+def _layer_maps(
+    name: str, layer: nn.Module, x: Tensor, options: Mapping[str, Any], output: Tensor
+) -> LayerMaps:
+    """The weights of one call, after checking that they give its output."""
+    bandwidth = None
     if isinstance(layer, KernelSelfAttention):
-        out, weights = _kernel_attention(layer, call.x, call.options)
-        bandwidth = layer.bandwidth.float().cpu() if layer.similarity == "gaussian" else None
+        out, weights = _kernel_attention(layer, x, options)
+        if layer.similarity == "gaussian":
+            bandwidth = layer.bandwidth.float().cpu()
     else:
-        out, weights = _timm_attention(layer, call.x, **call.options)
-        bandwidth = None
-    largest = call.output.abs().amax().clamp_min(torch.finfo(torch.float32).tiny)
-    error = ((out - call.output).abs().amax() / largest).item()
+        out, weights = _timm_attention(layer, x, **options)
+    largest = output.abs().amax().clamp_min(torch.finfo(torch.float32).tiny)
+    error = ((out - output).abs().amax() / largest).item()
     if not error <= _MOST_ERROR:
         raise InputError(
-            f"{call.name} is {type(layer).__name__}, but its output is not that of its weights by the "
+            f"{name} is {type(layer).__name__}, but its output is not that of its weights by the "
             f"definition (they differ by {error:.0%} of the largest output): no maps can be made of it"
         )
-    return LayerMaps(call.name, weights.float().cpu(), bandwidth, error)
+    return LayerMaps(name, weights.float().cpu(), bandwidth, error)
 
 
 def _kernel_attention(

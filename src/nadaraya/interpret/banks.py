@@ -1,12 +1,11 @@
 """The shapes of lag kernels: what each head adds to its logits, at the start and after training."""
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from nadaraya.errors import InputError
+from nadaraya.errors import must_be
 from nadaraya.interpret.peaks import Peak, prominent_peaks
 
 
@@ -33,9 +32,15 @@ class BankShape:
 
     Args:
         layer: index of the layer (0-based).
-        compose: "add" (document C) or "multiply" (document B).
+        compose: "add" (Gaussian Process Attention, eq. 6) or "multiply" (Bunks et al. 2025, eq. 6).
         initial: (H, L) logits before training for lags 0 to L − 1; None when the start is not known.
         trained: (H, L) logits after training; −inf where a kernel is exactly zero.
+
+    >>> import numpy as np
+    >>> from nadaraya.interpret import BankShape
+    >>> shape = BankShape(0, "add", initial=None, trained=np.array([[1.0, 0.5, 2.0, 0.0]]))
+    >>> [bump.lag for bump in shape.shared_bumps()]
+    [2]
     """
 
     layer: int
@@ -47,11 +52,11 @@ class BankShape:
         """The k most prominent bumps of every head after training; a peak's index is its lag.
 
         Args:
-            k: most bumps a head (default 3; None for all).
+            k: most bumps per head (default 3; None for all).
             minimum: smallest prominence in logits (default 0.25: the bump weighs 1.28 times its valley).
 
         Returns:
-            One list a head, most prominent bump first. Lag 0, where a decaying kernel starts, is not a bump.
+            One list per head, most prominent first. Lag 0, where a decaying kernel starts, is not a bump.
         """
         return [_bumps(head, k, minimum) for head in self.trained]
 
@@ -85,25 +90,30 @@ class BankShape:
 
 
 def bank_shapes(run_or_model: Any, num_lags: int) -> list[BankShape]:
-    """The shape of every lag kernel of a language model, layer by layer (documents B and C, figures 3 and 4).
+    """The shape of every lag kernel of a language model, layer by layer.
+
+    As in Bunks et al. (2025) and Gaussian Process Attention (anonymous), figures 3 and 4.
 
     Args:
-        run_or_model: a run folder, a `training.Run`, or a model with `lag_kernels()`; the shapes before
-            training are known only for runs.
+        run_or_model: a `Run`, or a model with `lag_kernels()`; the shapes before training are known only for
+            runs.
         num_lags: how many lags, 0 to num_lags − 1.
 
     Returns:
         One BankShape for each layer that has a lag kernel; an empty list when none has.
 
     Raises:
-        InputError: num_lags is below 1, or the folder is not a run.
+        InputError: num_lags is below 1, or the run is not finished.
+
+    >>> from types import SimpleNamespace
+    >>> from nadaraya.interpret import bank_shapes
+    >>> from nadaraya.kernels import ALiBi
+    >>> model = SimpleNamespace(lag_kernels=lambda: [(0, ALiBi(2), "multiply")])
+    >>> bank_shapes(model, 3)[0].trained.shape  # heads, lags
+    (2, 3)
     """
     if num_lags < 1:
-        raise InputError(f"num_lags = {num_lags}: 1 or more is accepted")
-    if isinstance(run_or_model, str | Path):
-        from nadaraya.training.run import Run
-
-        run_or_model = Run(Path(run_or_model))
+        raise must_be("num_lags", "1 or more", num_lags)
     if hasattr(run_or_model, "lag_kernels"):
         trained = _tables(run_or_model, num_lags)
         return [BankShape(layer, compose, None, table) for layer, compose, table in trained]
@@ -117,19 +127,15 @@ def bank_shapes(run_or_model: Any, num_lags: int) -> list[BankShape]:
 
 def _tables(model: Any, num_lags: int) -> list[tuple[int, str, np.ndarray]]:
     """(layer, compose, (H, L) logits) of every lag kernel of a model."""
-    return [
-        (layer, compose, _numpy(kernel.lag_logits(num_lags, compose, causal=True)))
-        for layer, kernel, compose in model.lag_kernels()
-    ]
-
-
-def _numpy(table: Any) -> np.ndarray:
-    return np.atleast_2d(table.detach().double().cpu().numpy())
+    found = []
+    for layer, kernel, compose in model.lag_kernels():
+        table = kernel.lag_logits(num_lags, compose, causal=True).detach().double().cpu().numpy()
+        found.append((layer, compose, np.atleast_2d(table)))
+    return found
 
 
 def _bumps(curve: np.ndarray, k: int | None, minimum: float) -> list[Peak]:
     finite = np.isfinite(curve)
     if not finite.any():
         return []
-    filled = np.where(finite, curve, curve[finite].min())
-    return [peak for peak in prominent_peaks(filled, k) if peak.prominence >= minimum]
+    return prominent_peaks(np.where(finite, curve, curve[finite].min()), k, minimum)

@@ -1,16 +1,15 @@
-"""Separator lags: how far apart newlines (or any separator) stand in a text (document C, figure 5)."""
+"""Separator lags: how far apart newlines, or other separators, stand in a text.
+
+As in Gaussian Process Attention (anonymous), figure 5.
+"""
 
 import re
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nadaraya.errors import InputError
+from nadaraya.errors import must_be
 from nadaraya.interpret.peaks import prominent_peaks
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 
 @dataclass(frozen=True)
@@ -21,8 +20,12 @@ class LagPeak:
         lag: distance between two separators, characters.
         count: how often it occurs.
         share: the same as a share of all separations.
-        prominence: height of the count above the higher of the two valleys that part it from higher counts.
+        prominence: height above the higher of the two valleys that separate it from higher counts.
         name: the lag in words, such as "1 (blank line: paragraph break)".
+
+    >>> from nadaraya.interpret import lag_histogram
+    >>> [peak.lag for peak in lag_histogram("x" * 9 + "\\n" + ("x" * 69 + "\\n") * 50).peaks()]
+    [70]
     """
 
     lag: int
@@ -40,6 +43,11 @@ class LagHistogram:
         counts: (max_lag,), int64; `counts[r - 1]` separations of r characters.
         overflow: separations longer than max_lag.
         separator: what was looked for.
+
+    >>> import numpy as np
+    >>> from nadaraya.interpret import LagHistogram
+    >>> LagHistogram(np.array([0, 8, 2]), overflow=0).total
+    10
     """
 
     counts: np.ndarray = field(repr=False)
@@ -75,7 +83,7 @@ class LagHistogram:
             The peaks; none for a text without separations.
         """
         # No two separators share a place, so the count at lag 0 is truly zero and lag 1 can be a peak.
-        found = prominent_peaks(np.concatenate([[0], self.counts]), minimum=min_share)
+        found = prominent_peaks([0, *self.counts], minimum=min_share * self.counts.max())
         return [
             LagPeak(
                 lag=peak.index,
@@ -95,29 +103,6 @@ class LagHistogram:
             return "1 (blank line: paragraph break)"
         return f"{lag} (lines of {lag - 1} characters and the newline)"
 
-    def plot(self, axes: "Axes", k: int = 3) -> None:
-        """Draw the histogram with its peaks named.
-
-        Args:
-            axes: where to draw.
-            k: at most this many peaks are named, default 3.
-        """
-        axes.bar(self.lags, self.counts, width=1.0)
-        for peak in self.peaks(k):
-            axes.annotate(
-                peak.name,
-                (peak.lag, peak.count),
-                xytext=(6, -2),
-                textcoords="offset points",
-                va="top",
-                fontsize="small",
-            )
-        # A few very long lines must not press the rest together: the axis ends past 99 % of the separations.
-        most = int(np.searchsorted(np.cumsum(self.counts), 0.99 * self.counts.sum())) + 1
-        axes.set_xlim(0, min(self.max_lag, 2 * most) + 1)
-        axes.set_xlabel(f"lag between successive {self.separator!r} (characters)")
-        axes.set_ylabel("separations")
-
 
 def separator_positions(text: str, separator: str = "\n") -> np.ndarray:
     """Where a separator starts in a text, matches that overlap an earlier one left out.
@@ -133,7 +118,7 @@ def separator_positions(text: str, separator: str = "\n") -> np.ndarray:
         InputError: when the separator is empty.
     """
     if not separator:
-        raise InputError("the separator is empty; accepted is one or more characters")
+        raise must_be("separator", "one or more characters", separator)
     return np.fromiter((match.start() for match in re.finditer(re.escape(separator), text)), dtype=np.int64)
 
 
@@ -149,16 +134,20 @@ def separator_lags(text: str, separator: str = "\n") -> np.ndarray:
 
     Raises:
         InputError: when the separator is empty.
+
+    >>> from nadaraya.interpret import separator_lags
+    >>> separator_lags("a\\nab\\nabc\\n")
+    array([3, 4])
     """
     return np.diff(separator_positions(text, separator))
 
 
 def lag_histogram(text: str, max_lag: int = 256, separator: str = "\n") -> LagHistogram:
-    """Count the separator lags of a text (document C, figure 5).
+    """Count the separator lags of a text (Gaussian Process Attention, fig. 5).
 
     Args:
         text: any text.
-        max_lag: the longest lag counted by itself, characters, default 256 (the context of document C).
+        max_lag: the longest lag counted by itself, characters, default 256 (the context in that paper).
         separator: one or more characters, default newline.
 
     Returns:
@@ -166,6 +155,10 @@ def lag_histogram(text: str, max_lag: int = 256, separator: str = "\n") -> LagHi
 
     Raises:
         InputError: when the separator is empty or max_lag is below 1.
+
+    >>> from nadaraya.interpret import lag_histogram
+    >>> lag_histogram("a\\nab\\nabc\\n", max_lag=4).counts
+    array([0, 0, 1, 1])
     """
     _check_max_lag(max_lag)
     lags = separator_lags(text, separator)
@@ -189,6 +182,10 @@ def autocorrelation(text: str, max_lag: int = 256, separator: str = "\n") -> np.
 
     Raises:
         InputError: when the separator is empty or max_lag is below 1.
+
+    >>> from nadaraya.interpret import autocorrelation
+    >>> autocorrelation("a\\n" * 500, max_lag=2).round(2)  # every second character is a newline
+    array([ 1., -1.,  1.])
     """
     _check_max_lag(max_lag)
     positions, length = separator_positions(text, separator), len(text)
@@ -210,4 +207,4 @@ def autocorrelation(text: str, max_lag: int = 256, separator: str = "\n") -> np.
 
 def _check_max_lag(max_lag: int) -> None:
     if max_lag < 1:
-        raise InputError(f"max_lag is {max_lag}; accepted is at least 1")
+        raise must_be("max_lag", "1 or more", max_lag)

@@ -6,16 +6,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nadaraya.errors import InputError
+from nadaraya.errors import InputError, must_be
 from nadaraya.interpret.attention_maps import QUERIES, AttentionMaps
+
+Query = str | int | tuple[int, int]
 
 
 def rollout(weights: Sequence[Tensor], discard: float = 0.0) -> Tensor:
     """How much of each input token reaches each token of the last layer (Abnar and Zuidema 2020).
 
-        Â_ℓ = ½ mean_h A_ℓh + ½ I, rows normalised        R = Â_L ⋯ Â_2 Â_1        (document D, equation 13)
+        Â_ℓ = ½ mean_h A_ℓh + ½ I, rows normalised        R = Â_L ⋯ Â_2 Â_1        (Kundu et al. 2026, eq. 13)
 
-    Layer 1 is nearest the input, so it stands on the right; the document's product names the factors in
+    Layer 1 is nearest the input, so it stands on the right; the paper's product names the factors in
     order of depth. With `discard` the weakest entries of each row of mean_h A_ℓh become zero, and Â's rows
     are normalised after that. The quantile is that of the row, over the tokens that the query sees at all
     (weights above zero): every query then keeps its strongest tokens, also a diffuse one among peaked ones,
@@ -34,7 +36,7 @@ def rollout(weights: Sequence[Tensor], discard: float = 0.0) -> Tensor:
     if not weights:
         raise InputError("rollout needs the weights of at least one layer: got none")
     if not 0.0 <= discard < 1.0:
-        raise InputError(f"discard = {discard}: accepted are 0 and above, below 1")
+        raise must_be("discard", "a share of at least 0, below 1", discard)
     result: Tensor | None = None
     for layer in weights:
         fused = without_weak(layer.float().mean(dim=1), discard)
@@ -46,15 +48,7 @@ def rollout(weights: Sequence[Tensor], discard: float = 0.0) -> Tensor:
 
 
 def without_weak(matrix: Tensor, discard: float) -> Tensor:
-    """The matrix with the weakest entries of each row set to zero; rows are not normalised again.
-
-    Args:
-        matrix: (..., N), non-negative.
-        discard: share of the row's entries above zero to drop, in [0, 1). Ties with the quantile stay.
-
-    Returns:
-        As `matrix`.
-    """
+    """(..., N) weights without the weakest share `discard` of each row's entries above zero; ties stay."""
     ordered = matrix.sort(dim=-1).values
     seen = (matrix > 0).sum(dim=-1, keepdim=True)
     first_kept = matrix.shape[-1] - seen + (discard * seen).long()
@@ -62,52 +56,56 @@ def without_weak(matrix: Tensor, discard: float) -> Tensor:
     return matrix.masked_fill(matrix < threshold, 0.0)
 
 
-def query_rows(matrix: Tensor, maps: AttentionMaps, query: str | int | None = None) -> Tensor:
+def query_position(maps: AttentionMaps, query: Query | None = None) -> str | int:
+    """A query of `query_rows` as "cls", "mean", "last" or a position.
+
+    Raises:
+        InputError: an unknown query, or a token that does not exist.
+    """
+    if query is None:
+        return maps.reads
+    if isinstance(query, tuple) and maps.grid is not None:
+        rows, columns = maps.grid
+        if not (0 <= query[0] < rows and 0 <= query[1] < columns):
+            raise must_be("query", f"a patch of rows 0 to {rows - 1}, columns 0 to {columns - 1}", query)
+        return maps.num_prefix_tokens + query[0] * columns + query[1]
+    names = QUERIES if maps.class_token else QUERIES[1:]
+    if query in names or (isinstance(query, int) and 0 <= query < maps.num_tokens):
+        return query  # type: ignore[return-value]
+    patch = ", a (row, column) of a patch" if maps.grid is not None else ""
+    accepted = f"{', '.join(map(repr, names))}{patch} or a position from 0 to {maps.num_tokens - 1}"
+    raise must_be("query", accepted, query)
+
+
+def query_rows(matrix: Tensor, maps: AttentionMaps, query: Query | None = None) -> Tensor:
     """The weights with which one query sees all tokens.
 
     Args:
         matrix: (B, ..., N, N), query by key: a layer's weights, or a rollout.
         maps: says what the tokens are.
         query: "cls", the class token; "mean", the average over all patches (over all tokens where there is no
-            grid); "last", the last token that is not padding; or a position from 0, the prefix included.
-            Default: the query that the model reads its answer from.
+            grid); "last", the last token that is not padding; (row, column) of a patch; or a position from 0,
+            prefix tokens included. Default: the query that the model reads its answer from.
 
     Returns:
         (B, ..., N).
 
     Raises:
-        InputError: an unknown query, or a position that does not exist.
+        InputError: an unknown query, or a token that does not exist.
     """
-    query = maps.reads if query is None else query
-    tokens = matrix.shape[-1]
-    if query == "mean":
+    position = query_position(maps, query)
+    if position == "mean":
         return matrix[..., maps.num_prefix_tokens :, :].mean(dim=-2)
-    if query == "cls":
-        if not maps.class_token:
-            raise InputError("query 'cls': this model has no class token; accepted are mean or a position")
-        return matrix[..., 0, :]
-    if query == "last":
-        if maps.padding is None:
-            return matrix[..., -1, :]
+    if position == "last" and maps.padding is not None:
         # The first that is no padding, seen from the end.
-        last = tokens - 1 - (~maps.padding).flip(-1).int().argmax(dim=-1)
+        last = matrix.shape[-1] - 1 - (~maps.padding).flip(-1).int().argmax(dim=-1)
         return torch.stack([text[..., row, :] for text, row in zip(matrix, last.tolist(), strict=True)])
-    if isinstance(query, str) or not 0 <= query < tokens:
-        raise InputError(
-            f"query {query!r}: accepted are {', '.join(QUERIES)} or a position from 0 to {tokens - 1}"
-        )
-    return matrix[..., query, :]
+    row = -1 if position == "last" else 0 if position == "cls" else int(position)
+    return matrix[..., row, :]
 
 
 def on_grid(row: Tensor, maps: AttentionMaps) -> Tensor:
-    """The patches' part of rows of weights, on the grid (document D, equation 14); not normalised again.
-
-    Args:
-        row: (..., N).
-        maps: says where the patches are.
-
-    Returns:
-        (..., rows, columns).
+    """The patches' part of (..., N) weights, (..., rows, columns), as they are (Kundu et al. 2026, eq. 14).
 
     Raises:
         InputError: the tokens are no patches of a known grid.
@@ -118,14 +116,10 @@ def on_grid(row: Tensor, maps: AttentionMaps) -> Tensor:
 
 
 def query_patches(grid: tuple[int, int]) -> list[tuple[int, int]]:
-    """The document's four query patches as (row, column) from 0: quarter points and centre (section 7.5).
+    """Four query patches as (row, column) from 0: quarter points and centre (Kundu et al. 2026, section 7.5).
 
-    Args:
-        grid: rows and columns of patches.
-
-    Returns:
-        (⌊P/4⌋, ⌊P/4⌋), (⌊P/2⌋, ⌊P/2⌋), (⌊3P/4⌋, ⌊3P/4⌋), (⌊P/4⌋, ⌊3P/4⌋), rows and columns each with their
-        own P; those that coincide on a small grid once.
+    They are (⌊P/4⌋, ⌊P/4⌋), (⌊P/2⌋, ⌊P/2⌋), (⌊3P/4⌋, ⌊3P/4⌋) and (⌊P/4⌋, ⌊3P/4⌋), rows and columns each with
+    their own P; those that coincide on a small grid once.
     """
     rows, columns = grid
     quarters = ((1, 1), (2, 2), (3, 3), (1, 3))
@@ -133,26 +127,15 @@ def query_patches(grid: tuple[int, int]) -> list[tuple[int, int]]:
 
 
 def query_positions(tokens: int) -> list[int]:
-    """Four query positions of a text, as an image has query patches: quarter points and the last token.
-
-    Args:
-        tokens: N.
-
-    Returns:
-        Positions from 0, each once.
-    """
+    """Four query positions of a text of N tokens: quarter points and the last, each once."""
     return sorted({tokens // 4, tokens // 2, 3 * tokens // 4, tokens - 1})
 
 
 def sigma_matrix(maps: AttentionMaps) -> np.ndarray | None:
-    """The bandwidths σ of all heads in all layers (document D, section 7.3).
+    """The bandwidths of all heads in all layers, or None without any (Kundu et al. 2026, section 7.3).
 
-    Args:
-        maps: of a model.
-
-    Returns:
-        (H, L) in the units of the features, NaN where a layer has none; by channel, the geometric mean over
-        the head's channels. None when no layer has a bandwidth.
+    They are (H, L), in the units of the features, NaN where a layer has none; of bandwidths per channel, the
+    geometric mean over the channels of the head.
     """
     if all(layer.bandwidth is None for layer in maps.layers):
         return None
@@ -166,18 +149,10 @@ def sigma_matrix(maps: AttentionMaps) -> np.ndarray | None:
 
 
 def thinned(tokens: int, most: int = 50) -> np.ndarray:
-    """Positions of at most so many tokens, evenly spread, the first and the last among them (section 7.7).
-
-    Args:
-        tokens: N.
-        most: how many are kept at most; default 50, the document's.
-
-    Returns:
-        Increasing positions from 0.
-    """
+    """At most `most` positions, evenly spread from the first to the last (Kundu et al. 2026, section 7.7)."""
     return np.arange(tokens) if tokens <= most else np.linspace(0, tokens - 1, most).round().astype(int)
 
 
 def without_diagonal(matrix: Tensor) -> Tensor:
-    """A copy of (..., N, N) with zeros on the diagonal (document D, section 7.7)."""
+    """A copy of (..., N, N) with zeros on the diagonal (Kundu et al. 2026, section 7.7)."""
     return matrix - torch.diag_embed(matrix.diagonal(dim1=-2, dim2=-1))

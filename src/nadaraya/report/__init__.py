@@ -1,6 +1,26 @@
-"""What runs show: figures for documents, and one self-contained HTML report."""
+"""What runs show: figures for documents, one self-contained HTML report, maps of attention.
 
-from nadaraya.report.figures import bank_shapes, lag_histograms, loss_curves
+It needs matplotlib, jinja2 and scipy (the extra `report`), neither transformers nor timm: what it shows of a
+run comes as `RunData`, attention comes as `nadaraya.interpret.AttentionMaps`.
+"""
+
+from nadaraya.report.figures import bank_curves, lag_histograms, loss_curves
 from nadaraya.report.html import render, write_report
+from nadaraya.report.maps import Subject, write_maps
+from nadaraya.report.maps_image import ImageFigures
+from nadaraya.report.maps_text import TextFigures
+from nadaraya.report.runs import RunData, read_run
 
-__all__ = ["bank_shapes", "lag_histograms", "loss_curves", "render", "write_report"]
+__all__ = [
+    "ImageFigures",
+    "RunData",
+    "Subject",
+    "TextFigures",
+    "bank_curves",
+    "lag_histograms",
+    "loss_curves",
+    "read_run",
+    "render",
+    "write_maps",
+    "write_report",
+]

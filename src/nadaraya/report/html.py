@@ -1,25 +1,21 @@
 """One self-contained HTML file that shows what runs did: nothing in it is loaded from anywhere else."""
 
 import math
-import platform
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
-from importlib.resources import files
 from pathlib import Path
-from typing import Any
 
-from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
-from matplotlib.figure import Figure
 
 from nadaraya.errors import InputError
 from nadaraya.files import write_file
-from nadaraya.interpret.banks import BankShape, Bump, bank_shapes
+from nadaraya.interpret.banks import BankShape, Bump
 from nadaraya.interpret.lags import LagPeak, lag_histogram
 from nadaraya.report import figures
-from nadaraya.report.palette import COLOURS, head_style
-from nadaraya.report.summary import RunSummary, summarise
+from nadaraya.report.page import render_page
+from nadaraya.report.palette import head_style
+from nadaraya.report.runs import RunData, labelled
+from nadaraya.report.style import charts
 from nadaraya.report.svg import inline_svg
 
 #: fewer newline separations than this say nothing about a histogram
@@ -27,6 +23,7 @@ LEAST_SEPARATIONS = 30
 _SAMPLE_CHARACTERS = 1500
 _NAMED_PEAKS = 2
 _LEAST_PEAK = 10
+_FIGURES = ("loss", "bits_per_byte", "parameters", "kernel_parameters", "step_seconds")
 
 
 @dataclass(frozen=True)
@@ -34,7 +31,6 @@ class Lags:
     """The newline lags of one text, ready for the page; `svg` is None where there was too little text."""
 
     label: str
-    colour: str
     characters: int
     separations: int
     peaks: list[LagPeak]
@@ -45,7 +41,7 @@ class Lags:
 class Banks:
     """The lag kernels of one run, ready for the page; layers and heads are counted from 1 there."""
 
-    run: RunSummary
+    run: RunData
     layers: list[tuple[BankShape, Markup]]
     heads: list[str]
 
@@ -55,11 +51,11 @@ class Banks:
         return [(layer, bump) for layer, bump in bumps if abs(bump.lag - lag) <= reach]
 
 
-def write_report(runs: Sequence[Any], out: str | Path, force: bool = False) -> Path:
+def write_report(runs: Sequence[RunData], out: str | Path, force: bool = False) -> Path:
     """Write the report on some runs as one HTML file.
 
     Args:
-        runs: `training.Run` objects, at least one.
+        runs: from `read_run`, at least one.
         out: the file to write.
         force: whether a file that is already there may be replaced (default False).
 
@@ -68,6 +64,11 @@ def write_report(runs: Sequence[Any], out: str | Path, force: bool = False) -> P
 
     Raises:
         InputError: no runs were given, the file exists and force is False, or its folder does not exist.
+
+    >>> from nadaraya.report import RunData, write_report
+    >>> run = RunData("demo", "demo", "rope", [{"kind": "final", "step": 600, "loss": 1.25}])
+    >>> write_report([run], "report.html").read_text(encoding="utf-8")[:15]
+    '<!doctype html>'
     """
     path = Path(out)
     if path.is_dir():
@@ -80,140 +81,101 @@ def write_report(runs: Sequence[Any], out: str | Path, force: bool = False) -> P
     return path
 
 
-def render(runs: Sequence[Any]) -> str:
+def render(runs: Sequence[RunData]) -> str:
     """The report on some runs as an HTML page.
 
     Args:
-        runs: `training.Run` objects, at least one.
+        runs: from `read_run`, at least one.
 
     Returns:
         The page; every text that comes from a run is escaped.
 
     Raises:
         InputError: no runs were given.
+
+    >>> from nadaraya.report import RunData, render
+    >>> run = RunData("demo", "demo", "rope", [{"kind": "final", "step": 600, "loss": 1.25}])
+    >>> "The validation loss of <b>rope</b> is 1.2500 nats/token" in render([run])
+    True
     """
     if not runs:
-        raise InputError("a report needs at least one run folder: none was given")
-    summaries = summarise(runs)
-    ranked = sorted(summaries, key=lambda run: (not run.finished, math.inf if run.loss is None else run.loss))
+        raise InputError("a report needs at least one run folder, got none")
+    runs = labelled(runs)
+    ranked = sorted(runs, key=lambda run: (not run.finished, math.inf if run.loss is None else run.loss))
     baseline = next((run for run in ranked if run.variant == "rope" and run.finished), None)
-    comparable = len({_text_of(run) for run in runs}) == 1
-    corpora, unreadable = _readable_corpora(runs)
-    texts = [(corpus.name, "slate", corpus.text) for corpus in corpora]
-    texts += [(run.label, run.style.colour, run.run.sample or "") for run in summaries]
-    lags = _lags(texts, len(corpora), max(figures.context_of(run) for run in runs))
-    marks = _line_lengths(lags[: len(corpora)])
-    banks = {run.label: _banks(run, number, marks) for number, run in enumerate(summaries)}
-    environment = Environment(
-        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    return environment.from_string(_resource("report.html.jinja")).render(
-        style=Markup(_colour_variables() + _resource("report.css")),
-        runs=summaries,
-        setups=_setups(summaries),
+    comparable = len({run.text for run in runs}) == 1
+    corpora = list(dict.fromkeys(run.corpus for run in runs if run.corpus is not None))
+    texts = [(name, "slate", text) for name, text in corpora]
+    texts += [(run.label, run.style.colour, run.sample) for run in runs]
+    lags = _lags(texts, len(corpora), max(run.context for run in runs))
+    # The lags at which lines of the corpora end, as the peaks of the histograms show them.
+    marks = sorted({peak.lag for corpus in lags[: len(corpora)] for peak in corpus.peaks if peak.lag > 1})
+    return render_page(
+        "report.html.jinja",
+        runs=runs,
+        setups=_setups(runs),
         marks=marks,
-        least=_least(summaries),
+        least=_least(runs),
         ranked=ranked,
         best=ranked[0] if comparable and ranked[0].finished else None,
         baseline=baseline if comparable else None,
         comparable=comparable,
-        loss_panels=_loss_panels(summaries),
-        banks=[found for found in banks.values() if found is not None],
-        without_banks=[run.label for run in summaries if run.finished and banks[run.label] is None],
-        unfinished=[run.label for run in summaries if not run.finished],
+        loss_panels=_loss_panels(runs),
+        banks=[_banks(run, number, marks) for number, run in enumerate(runs) if run.banks],
+        without_banks=[run.label for run in runs if run.finished and not run.banks],
+        unfinished=[run.label for run in runs if not run.finished],
         corpora=lags[: len(corpora)],
         generated=lags[len(corpora) :],
-        unreadable=unreadable,
+        unreadable=list(dict.fromkeys(run.problem for run in runs if run.problem)),
         least_separations=LEAST_SEPARATIONS,
         sample_characters=_SAMPLE_CHARACTERS,
         named_bumps=figures.named_bumps,
-        versions=_versions(),
     )
 
 
-def _text_of(run: Any) -> tuple[Any, ...]:
-    """What decides the validation text: losses of runs that differ in it do not compare."""
-    data = run.recipe.data
-    return data.corpus, data.limit, data.validation_fraction
-
-
-def _setups(runs: Sequence[RunSummary]) -> list[tuple[str, list[str]]]:
+def _setups(runs: Sequence[RunData]) -> list[tuple[str, list[str]]]:
     """What was trained, on what and for how long, with the labels of the runs that share it."""
     found: dict[str, list[str]] = {}
     for run in runs:
-        model, data, training = run.run.recipe.model, run.run.recipe.data, run.run.recipe.training
-        limit = f", first {data.limit:,} characters" if data.limit else ""
-        setup = (
-            f"{model.num_hidden_layers} layers, {model.num_attention_heads} heads, "
-            f"width {model.hidden_size}, context {data.context}; "
-            f"{training.steps:,} steps of {training.batch_size} windows; "
-            f"corpus: {Path(data.corpus).name}{limit}."
-        )
-        found.setdefault(setup, []).append(run.label)
+        found.setdefault(run.setup, []).append(run.label)
     return list(found.items())
 
 
-def _least(runs: Sequence[RunSummary]) -> Callable[[RunSummary, str], Markup]:
+def _least(runs: Sequence[RunData]) -> Callable[[RunData, str], Markup]:
     """Marks a table cell that holds the least of its column, where finished runs differ in it."""
-    columns = ("loss", "bits_per_byte", "parameters", "kernel_parameters", "step_seconds")
-    finished = {column: {getattr(run, column) for run in runs if run.finished} for column in columns}
+    finished = {column: {run.final.get(column) for run in runs if run.finished} for column in _FIGURES}
 
-    def mark(run: RunSummary, column: str) -> Markup:
-        values = finished[column]
-        least = run.finished and len(values) > 1 and getattr(run, column) == min(values)
+    def mark(run: RunData, column: str) -> Markup:
+        values = [value for value in finished[column] if value is not None]
+        least = run.finished and len(values) > 1 and run.final.get(column) == min(values)
         return Markup(' class="least"' if least else "")
 
     return mark
 
 
-def _loss_panels(runs: Sequence[RunSummary]) -> list[Markup]:
+def _loss_panels(runs: Sequence[RunData]) -> list[Markup]:
     drawn = []
     for against, x_axis in (("step", "training steps"), ("seconds", "training time")):
-        with figures.panels(460, 300) as (figure, axes):
+        with charts(460, 300) as (figure, axes):
             figures.draw_losses(axes[0, 0], runs, against)
         what = "; ".join(f"{run.label} ends at {run.loss:.3f}" for run in runs if run.loss is not None)
-        drawn.append(_svg(figure, f"loss-{against}", f"Validation loss against {x_axis}. {what}."))
+        description = f"Validation loss against {x_axis}. {what}."
+        drawn.append(Markup(inline_svg(figure, f"loss-{against}", description)))
     return drawn
 
 
-def _banks(run: RunSummary, number: int, marks: Sequence[int]) -> Banks | None:
-    """The panels of one run, on one scale; None when it has no lag kernel, or no trained model yet."""
-    if not run.finished:
-        return None
-    shapes = bank_shapes(run.run, figures.context_of(run.run))
-    if not shapes:
-        return None
-    limits = figures.bank_limits(shapes)
+def _banks(run: RunData, number: int, marks: Sequence[int]) -> Banks:
+    """The charts of the lag kernels of one run, on one scale."""
+    limits = figures.bank_limits(run.banks)
     layers = []
-    for shape in shapes:
-        title = f"layer {shape.layer + 1}: {figures.quantity(shape.compose)}"
-        with figures.panels(270, 205) as (figure, axes):
+    for shape in run.banks:
+        with charts(270, 205) as (figure, axes):
             figures.draw_bank(axes[0, 0], shape, marks)
             axes[0, 0].set_ylim(limits[shape.compose])
-            axes[0, 0].set_title(title)
-        svg = _svg(
-            figure, f"bank-{number}-{shape.layer}", f"{run.label}, {title}, over lags; one line a head."
-        )
-        layers.append((shape, svg))
-    return Banks(
-        run, layers, [head_style(head).colour for head in range(max(len(s.trained) for s in shapes))]
-    )
-
-
-def _readable_corpora(runs: Sequence[Any]) -> tuple[list[Any], list[str]]:
-    """Every corpus that the runs learned from, once each, and why the others could not be read."""
-    found, unreadable = [], []
-    for run in {(run.recipe.data.corpus, run.recipe.data.limit): run for run in runs}.values():
-        try:
-            found.append(run.corpus())
-        except InputError as error:
-            unreadable.append(str(error))
-    return found, unreadable
-
-
-def _line_lengths(corpora: Sequence[Lags]) -> list[int]:
-    """The lags at which lines of the corpora end, as the histograms' peaks show them."""
-    return sorted({peak.lag for corpus in corpora for peak in corpus.peaks if peak.lag > 1})
+        description = f"{run.label}, {figures.bank_title(shape)}, over lags; one line per head."
+        layers.append((shape, Markup(inline_svg(figure, f"bank-{number}-{shape.layer}", description))))
+    heads = max(len(shape.trained) for shape in run.banks)
+    return Banks(run, layers, [head_style(head).colour for head in range(heads)])
 
 
 def _lags(texts: Sequence[tuple[str, str, str]], num_corpora: int, max_lag: int) -> list[Lags]:
@@ -226,37 +188,11 @@ def _lags(texts: Sequence[tuple[str, str, str]], num_corpora: int, max_lag: int)
         if histogram.total >= LEAST_SEPARATIONS:
             peaks = [peak for peak in histogram.peaks(_NAMED_PEAKS) if peak.count >= _LEAST_PEAK]
             behind = histograms[0] if number >= num_corpora == 1 else None
-            with figures.panels(460, 250) as (figure, axes):
+            with charts(460, 250) as (figure, axes):
                 marked = [peak.lag for peak in peaks]
                 figures.draw_histogram(axes[0, 0], histogram, colour, marked, longest, behind)
             named = ", ".join(peak.name for peak in peaks) or "none"
-            svg = _svg(figure, f"lags-{number}", f"Distances between newlines in {label}; peaks: {named}.")
-        found.append(Lags(label, colour, len(text), histogram.total, peaks, svg))
-    return found
-
-
-def _svg(figure: Figure, name: str, description: str) -> Markup:
-    return Markup(inline_svg(figure, name, description))
-
-
-def _colour_variables() -> str:
-    """CSS variables of the palette: light, and dark where the reader prefers it."""
-    light, dark = (
-        "".join(f"--{name}: {shades[mode]}; " for name, shades in COLOURS.items()) for mode in (0, 1)
-    )
-    return f":root {{ {light}}}\n@media (prefers-color-scheme: dark) {{ :root {{ {dark}}} }}\n"
-
-
-def _resource(name: str) -> str:
-    return (files("nadaraya.report") / name).read_text(encoding="utf-8")
-
-
-def _versions() -> list[tuple[str, str]]:
-    """What this page was made with: Python and the packages whose versions matter to the figures."""
-    found = [("Python", platform.python_version())]
-    for package in ("nadaraya", "torch", "transformers", "accelerate", "tokenizers", "matplotlib"):
-        try:
-            found.append((package, version(package)))
-        except PackageNotFoundError:
-            continue
+            description = f"Distances between newlines in {label}; peaks: {named}."
+            svg = Markup(inline_svg(figure, f"lags-{number}", description))
+        found.append(Lags(label, len(text), histogram.total, peaks, svg))
     return found

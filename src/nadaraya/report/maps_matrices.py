@@ -3,37 +3,25 @@
 from collections.abc import Callable
 
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.image import AxesImage
 from matplotlib.ticker import MaxNLocator
 
 from nadaraya.interpret.attention_maps import AttentionMaps
 from nadaraya.interpret.rollout import thinned, without_diagonal
-from nadaraya.report.figures import panels
-from nadaraya.report.maps_style import WEIGHTS, bare, number, readable_on, sheet
 from nadaraya.report.palette import head_style
+from nadaraya.report.style import WEIGHTS, charts, number, readable_on, sheet
 
-BANDWIDTHS = "YlOrRd"  # the document's colour map of σ
+BANDWIDTHS = "YlOrRd"  # the colour map of σ in Kundu et al. (2026)
 MOST_TOKENS = 50
-_NOTE = (
-    "Colours: inferno, from 0 (black) to a panel's largest weight off the diagonal (yellow), written over it."
-)
+_NOTE = "Colours: inferno, from 0 (black) to the largest weight off the diagonal (yellow), written over it."
 _MOST_TICKS = 10
 
 
 def bandwidth_heatmap(sigma: np.ndarray) -> Figure:
-    """σ of every head (row) and layer (column), values written in (document D, section 7.3).
-
-    Args:
-        sigma: (H, L), positive; NaN where there is none.
-
-    Returns:
-        The figure.
-    """
+    """(H, L) σ of every head and layer, NaN where there is none (Kundu et al. 2026, section 7.3)."""
     heads, layers = sigma.shape
-    with sheet(1, 1, 0.62 * layers + 1.0, 0.42 * heads, left=0.6, right=0.3, title=0.4, bottom=0.45) as page:
-        axes = page.panel(0, 0)
+    with sheet(max(0.62 * layers + 1.8, 4.2), 0.42 * heads + 0.9) as figure:
+        axes = figure.subplots()
         low, high = float(np.nanmin(sigma)), float(np.nanmax(sigma))
         if high - low < 1e-6 * high:  # all alike: one colour, and a bar that still has two ends
             low, high = 0.95 * low, 1.05 * high
@@ -47,99 +35,80 @@ def bandwidth_heatmap(sigma: np.ndarray) -> Figure:
         axes.tick_params(length=0, labelsize=8)
         axes.set_xlabel("layer")
         axes.set_ylabel("head")
-        axes.set_title("bandwidth σ, in the units of the features", loc="left")
-        for spine in axes.spines.values():
-            spine.set_visible(False)
-        bar = page.figure.colorbar(image, ax=axes, pad=0.02, fraction=0.05)
-        bar.outline.set_visible(False)
-    return page.figure
+        axes.set_title("bandwidth σ, in the units of the features")
+        axes.spines[:].set_visible(False)
+        figure.colorbar(image).outline.set_visible(False)
+    return figure
 
 
 def bandwidth_lines(sigma: np.ndarray) -> Figure:
-    """σ of each head over the depth, a line a head, gaps where a layer has none (document D, section 7.3).
-
-    Args:
-        sigma: (H, L), positive; NaN where there is none.
-
-    Returns:
-        The figure.
-    """
+    """(H, L) σ over depth, one line per head, with gaps for NaN (Kundu et al. 2026, section 7.3)."""
     heads, layers = sigma.shape
-    with panels(520, 300) as (figure, axes):
-        panel = axes[0, 0]
+    with charts(520, 300) as (figure, ((axes,),)):
         for head, row in enumerate(sigma):
             style = head_style(head)
-            dash = (0, style.dash) if style.dash else "solid"
-            panel.plot(
-                np.arange(1, layers + 1), row, color=style.hex, linestyle=dash, linewidth=1.6, marker="o",
-                markersize=3.5, label=f"head {head + 1}",
+            axes.plot(
+                np.arange(1, layers + 1), row, **style.line, linewidth=1.6, marker="o", markersize=3.5,
+                label=f"head {head + 1}",
             )  # fmt: skip
-        panel.set_xlim(0.7, layers + 0.3)
-        panel.set_ylim(0, 1.3 * float(np.nanmax(sigma)))
-        panel.xaxis.set_major_locator(MaxNLocator(12, integer=True))
-        panel.set_xlabel("layer")
-        panel.set_title("bandwidth σ, in the units of the features")
-        panel.legend(ncols=min(heads, 6), fontsize=8, loc="upper left", handlelength=1.6, columnspacing=1.0)
+        axes.set_xlim(0.7, layers + 0.3)
+        axes.set_ylim(0, 1.3 * float(np.nanmax(sigma)))
+        axes.xaxis.set_major_locator(MaxNLocator(12, integer=True))
+        axes.set_xlabel("layer")
+        axes.set_title("bandwidth σ, in the units of the features")
+        axes.legend(ncols=min(heads, 6), fontsize=8, loc="upper left", handlelength=1.6, columnspacing=1.0)
     return figure
 
 
 def attention_matrix(
     maps: AttentionMaps, layer: int, head: int, labels: Callable[[np.ndarray], list[str]]
 ) -> Figure:
-    """One head's attention matrix, diagonal set to zero, thinned to 50 tokens (document D, section 7.7).
+    """The matrix of one head, diagonal set to zero, at most 50 tokens (Kundu et al. 2026, section 7.7).
 
-    Args:
-        maps: the first of the batch is drawn.
-        layer: from 0.
-        head: from 0.
-        labels: names of the tokens at some positions.
-
-    Returns:
-        The figure, with a colour bar.
+    Layer and head are counted from 0; `labels` names the tokens at some positions.
     """
     matrix, positions = _thin_matrix(maps, layer, head)
-    with sheet(1, 1, 4.3, 3.6, left=0.8, right=0.5, title=0.35, bottom=0.8) as page:
-        axes = page.panel(0, 0)
-        image = _draw(axes, matrix)
+    with sheet(5.4, 4.4) as figure:
+        axes = figure.subplots()
+        image = axes.imshow(matrix, cmap=WEIGHTS, vmin=0, vmax=_largest(matrix), interpolation="nearest")
         names = labels(positions)
         if max(map(len, names)) <= 2:  # characters: all of them fit, upright
             axes.set_xticks(range(len(names)), names, fontsize=5.5)
             axes.set_yticks(range(len(names)), names, fontsize=5.5)
             axes.tick_params(length=0)
         else:
-            ticks = _ticks(len(names))
+            ticks = thinned(len(names), len(names) if len(names) <= 2 * _MOST_TICKS else _MOST_TICKS).tolist()
             axes.set_xticks(ticks, [names[tick] for tick in ticks], rotation=90)
             axes.set_yticks(ticks, [names[tick] for tick in ticks])
         axes.set_xlabel("key")
         axes.set_ylabel("query")
-        axes.set_title(f"layer {layer + 1}, head {head + 1}: weights off the diagonal", loc="left")
-        bar = page.figure.colorbar(image, ax=axes, pad=0.03, fraction=0.05)
-        bar.outline.set_visible(False)
-    return page.figure
+        axes.set_title(f"layer {layer + 1}, head {head + 1}: weights off the diagonal")
+        figure.colorbar(image).outline.set_visible(False)
+    return figure
 
 
 def contact_sheet(maps: AttentionMaps) -> Figure:
-    """All matrices of `attention_matrix` on one sheet: a row a head, a column a layer, as for σ.
-
-    Args:
-        maps: the first of the batch is drawn.
-
-    Returns:
-        The figure.
-    """
-    heads = max(weights.shape[1] for weights in maps.weights)
-    with sheet(heads, len(maps.layers), 1.15, 1.15, left=0.6, title=0.3, note=_NOTE) as page:
-        for layer, weights in enumerate(maps.weights):
-            for head in range(weights.shape[1]):
+    """All matrices of `attention_matrix` on one sheet: one row per head, one column per layer."""
+    heads = [weights.shape[1] for weights in maps.weights]
+    with sheet(1.3 * len(heads) + 0.7, 1.5 * max(heads) + 0.8, _NOTE) as figure:
+        axes = figure.subplots()
+        for layer, count in enumerate(heads):
+            for head in range(count):
                 matrix, _ = _thin_matrix(maps, layer, head)
-                axes = page.panel(head, layer)
-                _draw(axes, matrix)
-                bare(axes)
-                largest = number(float(matrix.max()))
-                axes.set_title(f"layer {layer + 1}: {largest}" if head == 0 else largest, fontsize=8)
-                if layer == 0:
-                    axes.set_ylabel(f"head {head + 1}", fontsize=8)
-    return page.figure
+                largest = _largest(matrix)
+                tile = (layer - 0.46, layer + 0.46, head + 0.46, head - 0.36)
+                axes.imshow(matrix, cmap=WEIGHTS, vmin=0, vmax=largest, extent=tile, interpolation="nearest")
+                axes.text(
+                    layer, head - 0.38, number(float(matrix.max())), fontsize=8, ha="center", va="bottom"
+                )
+        axes.spines[:].set_visible(False)
+        axes.set_xticks(range(len(heads)), [f"layer {layer + 1}" for layer in range(len(heads))], fontsize=8)
+        axes.set_yticks(range(max(heads)), [f"head {head + 1}" for head in range(max(heads))], fontsize=8)
+        axes.tick_params(length=0, top=True, labeltop=True, bottom=False, labelbottom=False)
+        axes.set_xlim(-0.5, len(heads) - 0.5)
+        axes.set_ylim(max(heads) - 0.5, -0.56)
+        axes.set_aspect("auto")
+    return figure
 
 
 def _thin_matrix(maps: AttentionMaps, layer: int, head: int) -> tuple[np.ndarray, np.ndarray]:
@@ -148,14 +117,8 @@ def _thin_matrix(maps: AttentionMaps, layer: int, head: int) -> tuple[np.ndarray
     return matrix[np.ix_(positions, positions)], positions
 
 
-def _draw(axes: Axes, matrix: np.ndarray) -> AxesImage:
-    largest = float(matrix.max()) or 1.0
-    return axes.imshow(matrix, cmap=WEIGHTS, vmin=0, vmax=largest, interpolation="nearest")
-
-
-def _ticks(count: int) -> list[int]:
-    """Places of labels that do not touch: all of a short text, else some, evenly spread."""
-    return thinned(count, count if count <= 2 * _MOST_TICKS else _MOST_TICKS).tolist()
+def _largest(matrix: np.ndarray) -> float:
+    return float(matrix.max()) or 1.0
 
 
 def _value(sigma: float) -> str:

@@ -1,9 +1,10 @@
-"""Attention over a text: tokens on the colours of their weights (document D, section 7, for texts)."""
+"""Attention over a text: tokens on the colours of their weights (Kundu et al. 2026, section 7, for texts)."""
 
 import unicodedata
 from collections.abc import Sequence
 from functools import cache
 
+import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -12,34 +13,20 @@ from matplotlib.patches import Rectangle
 
 from nadaraya.errors import InputError
 from nadaraya.interpret.attention_maps import AttentionMaps
-from nadaraya.interpret.rollout import query_positions, query_rows, rollout
-from nadaraya.report.maps_style import (
-    ALPHA,
-    QUERY,
-    WEIGHTS,
-    bare,
-    colours,
-    limits,
-    number,
-    readable_on,
-    scaled,
-    sheet,
-    span,
-)
+from nadaraya.interpret.rollout import Query, query_positions
+from nadaraya.report.maps_base import MapFigures, Panel
 from nadaraya.report.palette import COLOURS
+from nadaraya.report.style import ALPHA, QUERY, WEIGHTS, limits, number, readable_on, sheet, span
 
-_WIDTH = 9.0  # inches of a panel
-_CELL = 0.19  # inches a line of text is high
-_LETTERS = 64  # monospaced letters that a line has room for
+_WIDTH = 9.0  # inches of a figure
+_LINE = 0.19  # inches a line of text is high
+_LETTERS = 64  # monospaced letters per line
 _LONGEST = 8  # letters of a token that are shown
-_FONT = "DejaVu Sans Mono"  # matplotlib brings it along
-_NOTE = (
-    "Colours: inferno, a panel's smallest weight dark, its largest yellow, both over it. · blank, ⏎ newline."
-)
+_FONT = "DejaVu Sans Mono"  # it comes with matplotlib
 _PRINTED = {" ": "·", "\n": "⏎", "\t": "→", "\r": "←"}
 
 
-class TextFigures:
+class TextFigures(MapFigures):
     """The figures of one text, with the same names as those of an image.
 
     Args:
@@ -48,18 +35,34 @@ class TextFigures:
 
     Raises:
         InputError: the tokens are not known, or an unknown query.
+
+    >>> import torch
+    >>> from nadaraya.report import TextFigures
+    >>> from nadaraya.interpret.attention_maps import AttentionMaps, LayerMaps
+    >>> layer = LayerMaps("attn", torch.full((1, 2, 3, 3), 1 / 3), bandwidth=None, error=0.0)
+    >>> figures = TextFigures(AttentionMaps((layer,), output=None, reads="last", tokens=(("a", " ", "b"),)))
+    >>> figures.query_name
+    'token 2, the last (b)'
+    >>> len(figures.heads(0).axes)  # one panel per head
+    2
     """
 
-    def __init__(self, maps: AttentionMaps, query: str | int | None = None) -> None:
+    kind = "text"
+    _note = (
+        "Colours: inferno, from the smallest weight of a panel (dark) to its largest (yellow), given above. "
+        "· blank, ⏎ newline."
+    )
+    _break = ": "
+    _widths = (2, 3, 6)
+
+    def __init__(self, maps: AttentionMaps, query: Query | None = None) -> None:
         if maps.tokens is None:
             raise InputError("the tokens of this text are not known: give capture_attention the tokenizer")
-        self.maps = maps
-        self.query = maps.reads if query is None else query
+        super().__init__(maps, query)
         self.tokens = [printable(token) for token in maps.tokens[0]]
-        self._cell = max(map(len, self.tokens))
-        self._columns = max(1, _LETTERS // self._cell)
+        self._columns = max(1, _LETTERS // max(map(len, self.tokens)))
         self._lines = -(-len(self.tokens) // self._columns)
-        self._rows = [query_rows(weights[:1], maps, self.query)[0] for weights in maps.weights]  # (H, N) each
+        self._row = 1.5 * _WIDTH, max(2.1, _LINE * self._lines + 0.4)
 
     @property
     def query_name(self) -> str:
@@ -70,92 +73,57 @@ class TextFigures:
         last = ", the last" if position == len(self.tokens) - 1 else ""
         return f"token {position}{last} ({self.tokens[position]})"
 
-    def rollout(self, ratios: Sequence[float]) -> Figure:
-        """Rollout of the query at several discard ratios (section 7.2)."""
-        with sheet(len(ratios), 1, *self._shape, title=0.3, note=_NOTE) as page:
-            for row, ratio in enumerate(ratios):
-                flow = rollout([weights[:1] for weights in self.maps.weights], ratio)
-                weights = query_rows(flow, self.maps, self.query)[0].numpy()
-                self._draw(page.panel(row, 0), weights, f"discard {ratio:g}")
-        return page.figure
-
-    def heads(self, layer: int) -> Figure:
-        """The query's weights in every head of a layer (section 7.4); layers are counted from 0 here."""
-        rows = self._rows[layer]
-        with sheet(len(rows), 1, *self._shape, title=0.3, note=_NOTE) as page:
-            for head, row in enumerate(rows):
-                self._draw(page.panel(head, 0), row.numpy(), f"layer {layer + 1}, head {head + 1}")
-        return page.figure
-
-    def queries(self, layer: int) -> Figure:
-        """Where four tokens of a layer look, mean over heads (section 7.5, equation 15)."""
-        positions = query_positions(len(self.tokens))
-        fused = self.maps.weights[layer][0].mean(dim=0)
-        note = f"{_NOTE} The boxed query's own weight (self) has no part in them."
-        with sheet(len(positions), 1, *self._shape, title=0.3, note=note) as page:
-            for row, position in enumerate(positions):
-                weights = fused[position].numpy()
-                title = f"layer {layer + 1}, token {position}, self {number(weights[position])}"
-                self._draw(page.panel(row, 0), weights, title, position)
-        return page.figure
-
-    def evolution(self) -> Figure:
-        """A row a layer: mean matrix, the query's weights by position and on the text (section 7.6)."""
-        layers = len(self._rows)
-        height = max(1.7, self._shape[1])
-        with sheet(layers, 7, 1.7, height, left=0.75, title=0.3, bottom=0.25, note=_NOTE) as page:
-            for layer, row in enumerate(self._rows):
-                matrix, mean = self.maps.weights[layer][0].mean(dim=0).numpy(), row.mean(dim=0).numpy()
-                panel, ends = page.panel(layer, 0), limits(matrix)
-                panel.imshow(matrix, cmap=WEIGHTS, vmin=ends[0], vmax=ends[1], interpolation="nearest")
-                panel.set_title(f"all tokens: {span(ends)}" if layer == 0 else span(ends))
-                panel.set_ylabel(f"layer {layer + 1}", fontsize=9, labelpad=6)
-                panel.set_xticks([])
-                panel.set_yticks([])
-                self._draw_profile(page.panel(layer, 1, columns=2), mean)
-                self._draw(page.panel(layer, 3, columns=4), mean, "on the text")
-        return page.figure
-
     def token_labels(self, positions: np.ndarray) -> list[str]:
         """The tokens at some positions, for the axes of a matrix."""
         return [self.tokens[position] for position in positions.tolist()]
 
-    @property
-    def _shape(self) -> tuple[float, float]:
-        return _WIDTH, _CELL * self._lines
+    def _figure(self, panels: Sequence[Panel], heading: str = "") -> Figure:
+        note = self._note
+        if panels[0].query is not None:
+            note += " The boxed query's own weight (self) has no part in them."
+        height = len(panels) * (_LINE * self._lines + 0.35) + 0.6
+        with sheet(_WIDTH, height, note, heading) as figure:
+            for axes, panel in zip(figure.subplots(len(panels), squeeze=False)[:, 0], panels, strict=True):
+                self._draw(axes, panel)
+        return figure
 
-    def _draw_profile(self, axes: Axes, weights: np.ndarray) -> None:
-        axes.fill_between(np.arange(weights.size), weights, step="mid", color=COLOURS["blue"][0], linewidth=0)
-        axes.set_xlim(-0.5, weights.size - 0.5)
-        axes.set_ylim(0, 1.08 * weights.max())
-        axes.set_yticks([])
-        for side in ("top", "right", "left"):
-            axes.spines[side].set_visible(False)
-        axes.set_title(f"weight by position, up to {number(float(weights.max()))}", loc="left")
+    def _draw_layer(self, plain: Axes, on_subject: Axes, weights: np.ndarray) -> None:
+        positions, colour = np.arange(weights.size), COLOURS["blue"][0]
+        plain.fill_between(positions, weights, step="mid", color=colour, linewidth=0)
+        plain.set_xlim(-0.5, weights.size - 0.5)
+        plain.set_ylim(0, 1.08 * weights.max())
+        plain.set_yticks([])
+        plain.spines["left"].set_visible(False)
+        plain.set_title(f"weight by position, up to {number(float(weights.max()))}")
+        self._draw(on_subject, Panel("on the text: ", weights))
 
-    def _draw(self, axes: Axes, weights: np.ndarray, title: str, query: int | None = None) -> None:
-        """The text in lines, each token on the colour of its weight."""
-        ends = limits(weights, leaving_out=query)
-        shades = ALPHA * colours(scaled(weights, ends)) + (1 - ALPHA)
-        inches = axes.get_window_extent().width / axes.get_figure(root=True).dpi  # type: ignore[union-attr]
-        letters = self._cell * self._columns
-        size = min(8.5, 0.95 * 72 * inches / letters / 0.602)  # a monospaced letter is 0.602 of its size wide
+    def _places(self) -> list[int]:
+        return query_positions(len(self.tokens))
+
+    def _name(self, position: int) -> str:
+        return f"token {position}"
+
+    def _draw(self, axes: Axes, panel: Panel) -> None:
+        """The text in lines, each token on the colour of its weight; what a query cannot see has none."""
+        ends, query = limits(panel.weights, panel.query), panel.query
+        shades = ALPHA * matplotlib.colormaps[WEIGHTS](ends(panel.weights))[:, :3] + (1 - ALPHA)
         for position, (token, shade) in enumerate(zip(self.tokens, shades, strict=True)):
             line, column = divmod(position, self._columns)
-            later = query is not None and position > query and weights[position] == 0
+            later = query is not None and position > query and panel.weights[position] == 0
             if not later:
                 axes.add_patch(Rectangle((column, line), 1, 1, facecolor=shade, linewidth=0))
-            axes.text(
+            text = axes.text(
                 column + 0.5,
                 line + 0.5,
                 token,
                 family=_FONT,
-                fontsize=size,
+                fontsize=8.5,
                 color=COLOURS["muted"][0] if later else readable_on(shade),
                 ha="center",
                 va="center_baseline",
                 parse_math=False,
             )
+            text.set_in_layout(False)  # it lies inside the axes
         if query is not None:
             line, column = divmod(query, self._columns)
             axes.add_patch(
@@ -163,16 +131,12 @@ class TextFigures:
             )
         axes.set_xlim(0, self._columns)
         axes.set_ylim(self._lines, 0)
-        axes.set_title(f"{title}: {span(ends)}", loc="left")
-        bare(axes)
+        axes.set_title(panel.title + span(ends))
+        axes.set_axis_off()
 
 
 def printable(token: str) -> str:
-    """A token as it can be drawn: blanks and newlines as signs, what has no glyph as □, long ones cut.
-
-    Args:
-        token: the characters of a token.
-    """
+    """A token as it can be drawn: blanks and newlines as signs, what has no glyph as □, long ones cut."""
     shown = "".join(_PRINTED.get(letter) or (letter if _has_glyph(letter) else "□") for letter in token)
     shown = shown or "∅"
     return shown if len(shown) <= _LONGEST else shown[: _LONGEST - 1] + "…"

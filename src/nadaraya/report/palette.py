@@ -1,12 +1,13 @@
-"""Colours and dashes: one fixed style a variant, so that a variant looks the same in every figure and report.
+"""Colours and dashes: one fixed style per variant, so that it looks the same in every figure and report.
 
-The hues are those that the common forms of colour blindness keep apart (Okabe and Ito), darkened until they
-stand out on white; each has a lighter twin for dark backgrounds. Related variants share a hue and differ by
-dash.
+The hues are those of Okabe and Ito (2008), which the common forms of colour blindness keep apart, darkened
+until they stand out on white; each has a lighter twin for dark backgrounds. Related variants share a hue and
+differ by dash.
 """
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 #: name -> (on white, on dark). The values on white are what figures are drawn with; all are distinct.
 COLOURS: dict[str, tuple[str, str]] = {
@@ -67,6 +68,11 @@ class Style:
     def hex(self) -> str:
         """The colour on white, as `#rrggbb`."""
         return COLOURS[self.colour][0]
+
+    @property
+    def line(self) -> dict[str, Any]:
+        """Keywords of matplotlib's `plot`."""
+        return {"color": self.hex, "linestyle": (0, self.dash) if self.dash else "solid"}
 
 
 def variant_styles(variants: Iterable[str]) -> list[Style]:

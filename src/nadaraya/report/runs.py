@@ -1,0 +1,176 @@
+"""What a report needs of each run, as plain data: it neither trains nor loads models itself."""
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from nadaraya.errors import InputError
+from nadaraya.interpret.banks import BankShape, bank_shapes
+from nadaraya.report.palette import Style, variant_styles
+
+if TYPE_CHECKING:
+    from nadaraya.training import Run
+
+
+_UNSTYLED = Style("slate")
+
+
+@dataclass(frozen=True)
+class RunData:
+    """One run as figures and reports show it.
+
+    Args:
+        name: of the run.
+        folder: name of its folder.
+        variant: the attention variant or the model.
+        metrics: records as in metrics.jsonl: of kind "train" (with step, loss, seconds), "validation" (step,
+            loss) or "final" (also bits_per_byte, parameters, kernel_parameters, step_seconds).
+        setup: one sentence: what was trained, on what, for how long.
+        recipe: the recipe as YAML.
+        sample: the text that it generated; default none.
+        text: what decides the validation text: the losses of runs that differ in it do not compare.
+        corpus: name and content of the text that it learned from; default none.
+        problem: why the corpus could not be read; default "".
+        context: tokens that the model sees at once.
+        banks: its lag kernels, layer by layer; default none.
+        label: what tells it from the others of a report; `labelled` sets it.
+        style: colour and dash of its lines; `labelled` sets it.
+
+    >>> from nadaraya.report import RunData
+    >>> run = RunData("demo", "runs/demo", "rope", [{"kind": "final", "step": 600, "loss": 1.25}])
+    >>> run.finished, run.loss
+    (True, 1.25)
+    """
+
+    name: str
+    folder: str
+    variant: str
+    metrics: Sequence[Mapping[str, Any]]
+    setup: str = ""
+    recipe: str = ""
+    sample: str = ""
+    text: tuple[Any, ...] = ()
+    corpus: tuple[str, str] | None = None
+    problem: str = ""
+    context: int = 256
+    banks: Sequence[BankShape] = ()
+    label: str = ""
+    style: Style = _UNSTYLED
+
+    @property
+    def finished(self) -> bool:
+        """Whether training reached its last step."""
+        return bool(self.final)
+
+    @cached_property
+    def final(self) -> Mapping[str, Any]:
+        """The final record; empty while unfinished."""
+        return next((record for record in self.metrics if record["kind"] == "final"), {})
+
+    @property
+    def step(self) -> int:
+        """The last step that was recorded."""
+        return int(max((record["step"] for record in self.metrics), default=0))
+
+    @property
+    def loss(self) -> float | None:
+        """nats/token over the whole validation text; of the validation sample while unfinished."""
+        newest = float(self.validation[-1, 1]) if len(self.validation) else None
+        return self.final.get("loss", newest)
+
+    @cached_property
+    def train(self) -> np.ndarray:
+        """(n, 3) step, loss, seconds of training so far."""
+        return self._series("train", "step", "loss", "seconds")
+
+    @cached_property
+    def validation(self) -> np.ndarray:
+        """(m, 2) step, loss."""
+        return self._series("validation", "step", "loss")
+
+    def validation_against_seconds(self) -> np.ndarray:
+        """(m, 2) training time in seconds, validation loss; empty when no training step was timed."""
+        if not len(self.train) or not len(self.validation):
+            return np.empty((0, 2))
+        steps, seconds = np.append(0, self.train[:, 0]), np.append(0, self.train[:, 2])
+        return np.column_stack([np.interp(self.validation[:, 0], steps, seconds), self.validation[:, 1]])
+
+    def _series(self, kind: str, *keys: str) -> np.ndarray:
+        rows = [[record[key] for key in keys] for record in self.metrics if record["kind"] == kind]
+        return np.array(rows, dtype=float).reshape(-1, len(keys))
+
+
+def read_run(run: "Run") -> RunData:
+    """Everything that a report shows of a run on text: its corpus and, when it is finished, its lag kernels.
+
+    Args:
+        run: an opened run folder.
+
+    Returns:
+        The data.
+
+    Raises:
+        InputError: it is a run on images, or a file of it is damaged.
+
+    >>> from nadaraya.report import read_run
+    >>> from nadaraya.training import Run
+    >>> read_run(Run("absent"))
+    Traceback (most recent call last):
+    nadaraya.errors.InputError: absent is not a run folder: it has no config.yaml
+    """
+    recipe = run.text_recipe()
+    model, data, training = recipe.model, recipe.data, recipe.training
+    corpus, problem = None, ""
+    try:
+        found = run.corpus()
+        corpus = (found.name, found.text)
+    except InputError as error:
+        problem = str(error)
+    limit = f", first {data.limit:,} characters" if data.limit else ""
+    return RunData(
+        name=run.name,
+        folder=run.path.name,
+        variant=recipe.label,
+        metrics=run.metrics,
+        setup=(
+            f"{model.num_hidden_layers} layers, {model.num_attention_heads} heads, "
+            f"width {model.hidden_size}, context {data.context}; "
+            f"{training.steps:,} steps of {training.batch_size} windows; "
+            f"corpus: {Path(data.corpus).name}{limit}."
+        ),
+        recipe=recipe.to_yaml(),
+        sample=run.sample or "",
+        text=(data.corpus, data.limit, data.validation_fraction),
+        corpus=corpus,
+        problem=problem,
+        context=data.context,
+        banks=bank_shapes(run, data.context) if run.final else (),
+    )
+
+
+def labelled(runs: Sequence[RunData]) -> list[RunData]:
+    """The runs with labels and styles that tell them apart.
+
+    Args:
+        runs: in the order of the figures.
+
+    Returns:
+        Copies. A label is the shortest of variant, variant and name, variant and folder that is unique.
+    """
+    labels = [run.variant for run in runs]
+    distinctions: tuple[Callable[[RunData], str], ...] = (lambda run: run.name, lambda run: run.folder)
+    for distinction in distinctions:
+        repeated = {label for label, count in Counter(labels).items() if count > 1}
+        labels = [
+            f"{run.variant} · {distinction(run)}" if label in repeated else label
+            for run, label in zip(runs, labels, strict=True)
+        ]
+    styles = variant_styles(run.variant for run in runs)
+    return [
+        replace(run, label=label, style=style) for run, label, style in zip(runs, labels, styles, strict=True)
+    ]

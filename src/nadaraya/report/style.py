@@ -1,0 +1,108 @@
+"""How figures look: one style for charts, one for maps of attention, and numbers as both write them."""
+
+import textwrap
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import matplotlib
+import numpy as np
+from matplotlib.colors import Normalize
+from matplotlib.figure import Figure
+
+from nadaraya.report.palette import COLOURS
+
+#: colour map of weights, and the opacity of a map over an image (Kundu et al. 2026, section 7.4)
+WEIGHTS, ALPHA = "inferno", 0.6
+#: boxes around query tokens: a colour that the map of weights does not have
+QUERY = "#00e5ff"
+_INK, _MUTED, _RULE = (COLOURS[name][0] for name in ("ink", "muted", "rule"))
+_CHARTS: Any = {
+    "font.size": 11,
+    "axes.titlesize": 11,
+    "axes.titlelocation": "left",
+    "axes.titlecolor": _MUTED,
+    "axes.labelcolor": _MUTED,
+    "axes.edgecolor": _RULE,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.grid.axis": "y",
+    "axes.axisbelow": True,
+    "grid.color": _RULE,
+    "grid.linewidth": 0.6,
+    "xtick.color": _RULE,
+    "ytick.color": _RULE,
+    "xtick.labelcolor": _MUTED,
+    "ytick.labelcolor": _MUTED,
+    "ytick.major.size": 0,
+    "text.color": _INK,
+    "legend.frameon": False,
+    "lines.solid_capstyle": "round",
+    "svg.fonttype": "none",
+}
+_MAPS: Any = {
+    **_CHARTS,
+    "font.size": 9,
+    "axes.titlesize": 9,
+    "axes.titlecolor": _INK,
+    "axes.titlepad": 4,
+    "axes.linewidth": 0.6,
+    "axes.grid": False,
+    "xtick.labelsize": 7,
+    "ytick.labelsize": 7,
+}
+
+
+@contextmanager
+def charts(width: int, height: int, columns: int = 1, **shared: Any) -> Iterator[tuple[Figure, Any]]:
+    """A figure and its (1, columns) array of charts, each of a size in points (72 per inch); draw inside.
+
+    `shared` are `sharex` and `sharey` of `Figure.subplots`.
+    """
+    with matplotlib.rc_context(_CHARTS):
+        figure = Figure(figsize=(width * columns / 72, height / 72), layout="constrained")
+        yield figure, figure.subplots(1, columns, squeeze=False, **shared)
+
+
+@contextmanager
+def sheet(width: float, height: float, note: str = "", heading: str = "") -> Iterator[Figure]:
+    """A figure of maps without axes yet, its size in inches, a note at its foot; draw inside the context."""
+    with matplotlib.rc_context(_MAPS):
+        figure = Figure(figsize=(width, height), layout="constrained")
+        if heading:
+            figure.suptitle(heading, x=0.01, ha="left", fontsize=10, fontweight="bold")
+        if note:
+            lines = textwrap.fill(note, int(16 * width))
+            figure.supxlabel(lines, x=0.01, ha="left", fontsize=7.5, color=_MUTED)
+        yield figure
+
+
+def number(value: float) -> str:
+    """A weight or a bandwidth with two significant digits, or three from 100 on."""
+    if value == 0:
+        return "0"
+    if value >= 100:
+        return f"{value:.0f}"
+    return f"{value:.2g}" if value >= 1e-4 else f"{value:.0e}".replace("e-0", "e-").replace("-", "−")
+
+
+def limits(weights: np.ndarray, query: int | None = None) -> Normalize:
+    """The ends of a panel's colours: its smallest and its largest weight.
+
+    `query` is the flat position of the query's own weight, which does not count.
+    """
+    flat = weights.ravel()
+    if query is not None and flat.size > 1:
+        flat = np.delete(flat, query)
+    return Normalize(float(flat.min()), float(flat.max()), clip=True)
+
+
+def span(ends: Normalize) -> str:
+    """Limits as they are written over a panel."""
+    return f"{number(ends.vmin or 0)} … {number(ends.vmax or 0)}"
+
+
+def readable_on(colour: np.ndarray) -> str:
+    """Black or white, whichever stands out on a colour."""
+    return "black" if float(np.dot(colour[:3], (0.299, 0.587, 0.114))) > 0.55 else "white"

@@ -4,8 +4,8 @@
     python benchmarks/step.py --device cuda --width 512 --batch 256 --compile
 
 A step is forward, backward, clipping and AdamW of the character GPT (4 layers, 4 heads, context 256), on a
-GPU under bfloat16 autocast as in training. Width 512 is the papers' model. A variant that cannot run is
-reported with its reason.
+GPU under bfloat16 autocast as in training. Width 512 is the model of Bunks et al. (2025). A variant
+that cannot run is reported with its reason.
 """
 
 import argparse
@@ -62,7 +62,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="also write the figures to this file, after every width")
     options = parser.parse_args()
     if options.device == "cuda" and not torch.cuda.is_available():
-        print("step.py: no CUDA device here; accepted is --device cpu", file=sys.stderr)
+        print("step.py: --device must be cpu where there is no CUDA device, got cuda", file=sys.stderr)
         sys.exit(2)
     results: dict = {"environment": environment(), "step_ms": {}, "failed": {}}
     for width in options.width:

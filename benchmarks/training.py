@@ -1,10 +1,10 @@
-"""A short training of the papers' character model on Dickens, a variant after the other: losses and speed.
+"""Short trainings of the character model of Bunks et al. (2025) on Dickens: losses and speed by variant.
 
     python benchmarks/training.py --data FOLDER [--json FILE] [--steps 1000] [--variants rope gpa-rope …]
 
 The recipe is `dickens` (12.7 M parameters, batch 256 × 256 characters, bfloat16 on a GPU) on the first eight
-novels, cut to so many updates: it compares variants on equal terms and is no full training. FOLDER holds what
-`nadaraya data dickens --from FOLDER` takes. Run folders are temporary.
+novels, cut to `--steps` updates: it compares variants on equal terms and is no full training. FOLDER holds
+what `nadaraya data dickens --from FOLDER` takes. Run folders are temporary.
 """
 
 import argparse
@@ -22,7 +22,7 @@ FIRST_EIGHT_NOVELS = 12_933_747  # characters
 
 
 def short_run(variant: str, steps: int, corpus: Path, folder: Path, changes: list[str]) -> dict[str, Any]:
-    """Curves, final figures and milliseconds a step of one variant."""
+    """Curves, final figures and ms/step of one variant."""
     overrides = [
         f"model.variant={variant}",
         f"data.corpus={corpus}",
@@ -66,9 +66,7 @@ def main() -> None:
             print(f"{variant}: {options.steps} updates", flush=True)
             try:
                 result = short_run(variant, options.steps, corpus, Path(scratch), options.set)
-                print(
-                    f"{variant}: validation loss {result['final']['loss']:.4f} nats a character", flush=True
-                )
+                print(f"{variant}: validation loss {result['final']['loss']:.4f} nats/token", flush=True)
             except Exception as error:  # the other variants are still worth having
                 result = {"failed": one_line(error)}
                 print(f"{variant}: {result['failed']}", flush=True)

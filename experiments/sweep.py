@@ -4,7 +4,7 @@
 
 A variant may carry recipe keys to change, as gka,model.variant_options.values=rotated: an ablation. Each run
 is an ordinary run folder, so a sweep that was stopped goes on where it was. Writes results.json (every
-validation curve and the final figures) and results.png (final validation loss, a dot a seed).
+validation curve and the final figures) and results.png (final validation loss, one dot per seed).
 """
 
 import argparse
@@ -49,19 +49,43 @@ def main() -> None:
         print(f"{variant:14} {row['mean']:.4f} ± {row['spread']:.4f}")
 
 
+class RunFailed(Exception):
+    """A run ended without its results."""
+
+
 def train(options: argparse.Namespace, variant: str, seed: int) -> Run:
-    """One run in a process of its own; the cores are shared out among the workers."""
+    """One run of a sweep, as `train_apart` makes it."""
     name, *changes = variant.split(",")
     folder = options.runs / f"{load_recipe(options.recipe).name}-{variant}-{seed}"
-    threads = max(1, (os.cpu_count() or 1) // options.workers)
-    command = [sys.executable, "-m", "nadaraya.cli", "train", str(options.recipe)]
-    command += [f"model.variant={name}", *changes, f"seed={seed}", "--run", str(folder)]
-    environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
-    subprocess.run(command, env=environment, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    run = Run(folder)
-    assert run.final is not None
-    print(f"{variant} seed {seed}: {run.final['loss']:.4f}", flush=True)
+    changes = [f"model.variant={name}", *changes, f"seed={seed}"]
+    run = train_apart(options.recipe, changes, folder, options.workers)
+    print(f"{variant} seed {seed}: {(run.final or {})['loss']:.4f}", flush=True)
     return run
+
+
+def train_apart(recipe: Path, changes: list[str], folder: Path, workers: int) -> Run:
+    """One run in a process of its own, whose output goes to a log beside the folder.
+
+    Args:
+        recipe: the recipe file.
+        changes: its keys to change, as KEY=VALUE.
+        folder: of the run; one that was stopped goes on.
+        workers: runs at a time, among which the cores are shared out.
+
+    Raises:
+        RunFailed: it ended with an error; names the log.
+    """
+    command = [sys.executable, "-m", "nadaraya.cli", "train", str(recipe), *changes, "--run", str(folder)]
+    environment = {**os.environ, "OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // workers))}
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    log = folder.with_name(f"{folder.name}.log")
+    with log.open("a") as stream:
+        status = subprocess.run(
+            command, env=environment, check=False, stdout=stream, stderr=stream
+        ).returncode
+    if status != 0:
+        raise RunFailed(f"{folder.name} ended with status {status}: see {log}")
+    return Run(folder)
 
 
 def gather(recipe: Path, jobs: list[tuple[str, int]], runs: list[Run]) -> dict[str, Any]:
@@ -95,7 +119,7 @@ def gather(recipe: Path, jobs: list[tuple[str, int]], runs: list[Run]) -> dict[s
 
 
 def draw(results: dict[str, Any]) -> Figure:
-    """Final validation loss by variant, best at the top: a dot a seed, a bar at the mean."""
+    """Final validation loss by variant, best at the top: one dot per seed, a bar at the mean."""
     names = list(results["summary"])
     figure = Figure(figsize=(7, 0.8 + 0.3 * len(names)), layout="constrained")
     axes = figure.subplots()
@@ -106,11 +130,15 @@ def draw(results: dict[str, Any]) -> Figure:
         axes.plot([results["summary"][name]["mean"]], [place], "|", color=style.hex, markersize=16)
     axes.set_yticks(range(len(names)), names)
     axes.invert_yaxis()
-    axes.set_xlabel("validation cross-entropy (nats a character), lower is better")
+    axes.set_xlabel("validation cross-entropy (nats/token), lower is better")
     axes.grid(axis="x", alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
     return figure
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except RunFailed as error:
+        print(f"sweep.py: {error}", file=sys.stderr)
+        sys.exit(1)

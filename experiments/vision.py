@@ -12,7 +12,6 @@ import json
 import os
 import platform
 import statistics
-import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -20,6 +19,7 @@ from typing import Any
 
 import torch
 from matplotlib.figure import Figure
+from sweep import RunFailed, train_apart
 
 from nadaraya.evaluation.efficiency import image_model_cost
 from nadaraya.training.recipe import load_recipe
@@ -81,26 +81,13 @@ def main() -> None:
     print(table(results))
 
 
-class RunFailed(Exception):
-    """A run of the study ended without its results."""
-
-
 def train(options: argparse.Namespace, form: str, seed: int) -> Run:
-    """One run in a process of its own; the cores are shared out among the workers."""
+    """One run of the study, as `train_apart` makes it."""
     folder = options.runs / f"{load_recipe(options.recipe, options.changes).name}-{form}-{seed}"
     changes = [f"model.options.{key}={json.dumps(value)}" for key, value in FORMS[form].items()]
-    command = [sys.executable, "-m", "nadaraya.cli", "train", str(options.recipe), f"seed={seed}"]
-    command += [f"data.source={options.source}", *changes, *options.changes, "--run", str(folder)]
-    threads = max(1, (os.cpu_count() or 1) // options.workers)
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with folder.with_suffix(".log").open("a") as log:
-        environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
-        status = subprocess.run(command, env=environment, check=False, stdout=log, stderr=log).returncode
-    if status != 0:
-        raise RunFailed(f"{form} seed {seed} ended with status {status}: see {log.name}")
-    run = Run(folder)
-    assert run.final is not None
-    print(f"{form} seed {seed}: top-1 {run.final['ema_top1']:.2%}", flush=True)
+    changes = [f"seed={seed}", f"data.source={options.source}", *changes, *options.changes]
+    run = train_apart(options.recipe, changes, folder, options.workers)
+    print(f"{form} seed {seed}: top-1 {(run.final or {})['ema_top1']:.2%}", flush=True)
     return run
 
 
@@ -187,7 +174,7 @@ def table(results: dict[str, Any]) -> str:
 
 
 def draw(results: dict[str, Any]) -> Figure:
-    """Top-1 of the averaged weights by form, best at the top: a dot a seed, a bar at the mean."""
+    """Top-1 of the averaged weights by form, best at the top: one dot per seed, a bar at the mean."""
     names = list(results["summary"])
     figure = Figure(figsize=(7, 0.9 + 0.32 * len(names)), layout="constrained")
     axes = figure.subplots()

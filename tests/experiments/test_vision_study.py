@@ -44,6 +44,7 @@ def test_forms_are_gathered_with_what_tells_them_apart(tmp_path: Path) -> None:
     assert (tmp_path / "out" / "results.png").stat().st_size > 1000
 
 
+@pytest.mark.slow
 def test_a_run_that_fails_is_named_with_its_log(tmp_path: Path) -> None:
     command = [sys.executable, str(EXPERIMENTS / "vision.py"), str(EXPERIMENTS / "vision-cpu.yaml")]
     command += ["--source", str(tmp_path / "absent.npz"), "--seeds", "0", "--forms", "gka"]

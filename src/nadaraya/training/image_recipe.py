@@ -40,6 +40,7 @@ def _area(pair: tuple[float, float]) -> tuple[float, float]:
 class ImageModelRecipe(Section):
     """The model.
 
+    >>> from nadaraya.training import ImageModelRecipe
     >>> ImageModelRecipe(name="vlt_tiny_patch16_224").variant
     'vlt_tiny_patch16_224'
     """
@@ -63,6 +64,7 @@ class ImageModelRecipe(Section):
 class ImageDataRecipe(Section):
     """The images and what is done to them; `nadaraya.data.images` explains sources and augmentations.
 
+    >>> from nadaraya.training import ImageDataRecipe
     >>> ImageDataRecipe(source="torchvision:CIFAR10").repeats
     3
     """
@@ -107,6 +109,7 @@ class ImageDataRecipe(Section):
 class ImageTrainingRecipe(BaseTraining):
     """The optimisation: AdamW, linear warm-up and cosine decay by update, an average of the weights.
 
+    >>> from nadaraya.training import ImageTrainingRecipe
     >>> ImageTrainingRecipe(batch_size=512).peak_learning_rate
     0.0005
     """
@@ -158,6 +161,7 @@ class ImageTrainingRecipe(BaseTraining):
 class ImageRecipe(BaseRecipe):
     """An image classifier's run.
 
+    >>> from nadaraya.training import ImageRecipe
     >>> ImageRecipe(model={"options": {"pattern": "GGGA"}}).label
     'gka_tiny_patch16_224-GGGA'
     """

@@ -128,7 +128,7 @@ class ImageTask:
         return batches
 
     def loss(self, network: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
-        """Cross-entropy against the soft targets, in nats an image."""
+        """Cross-entropy against the soft targets, in nats/image."""
         loss: Tensor = self._loss(network(inputs).float(), targets)
         return loss
 

@@ -1,4 +1,4 @@
-"""The kernels of a model while it trains: its kernel parameters, and bandwidths out of the usable range."""
+"""The kernels of a model in training: its kernel parameters, and bandwidths that leave the usable range."""
 
 from collections.abc import Iterator
 
@@ -22,7 +22,7 @@ class BandwidthWatch:
     """Notices a bandwidth σ that training drives to zero or to infinity.
 
     Args:
-        model: its parameters named `log_bandwidth` are watched, (H,) or (H, d) with one a channel.
+        model: its parameters named `log_bandwidth` are watched, (H,) or (H, d) with one per channel.
     """
 
     def __init__(self, model: nn.Module) -> None:

@@ -48,7 +48,7 @@ def train(
         KeyboardInterrupt: Ctrl-C; a checkpoint was saved.
         SystemExit: in all processes but the main one, where one of these ends them all.
 
-    >>> from nadaraya.training import load_recipe
+    >>> from nadaraya.training import load_recipe, train
     >>> overrides = ["training.steps=2", "training.warmup_steps=0", "model.hidden_size=8", "data.limit=9000"]
     >>> run = train(load_recipe("demo", [*overrides, "training.batch_size=1"]), "runs/tiny", progress=False)
     >>> run.final["step"]

@@ -19,6 +19,7 @@ from nadaraya.files import write_file, writing
 class TrainingDiverged(InputError):
     """The loss or its gradient is infinite or not a number, or a kernel degenerated; training stopped.
 
+    >>> from nadaraya.training import TrainingDiverged
     >>> raise TrainingDiverged("the loss became nan at step 7")
     Traceback (most recent call last):
     nadaraya.training.metrics.TrainingDiverged: the loss became nan at step 7

@@ -19,7 +19,12 @@ _T = TypeVar("_T")
 
 
 def is_main_process() -> bool:
-    """Whether this process is the one of its run that writes and speaks; always so without a launcher."""
+    """Whether this process is the one of its run that writes and speaks; always so without a launcher.
+
+    >>> from nadaraya.training import is_main_process
+    >>> is_main_process()
+    True
+    """
     return int(os.environ.get("RANK", 0)) == 0
 
 

@@ -67,7 +67,7 @@ class TrainingProgress:
 
 
 class StopRequest:
-    """Ctrl-C asks the loop to stop after its step, when all is consistent; a second one stops at once."""
+    """Ctrl-C asks the loop to stop after its step, when all is consistent; a second one stops immediately."""
 
     def __init__(self) -> None:
         self.requested = False

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 class ModelRecipe(Section):
     """The model: `KernelGPTConfig` says what its arguments mean.
 
+    >>> from nadaraya.training import ModelRecipe
     >>> ModelRecipe(variant="gpa-mul").hidden_size
     128
     """
@@ -50,6 +51,7 @@ class ModelRecipe(Section):
 class DataRecipe(Section):
     """The text, read as characters.
 
+    >>> from nadaraya.training import DataRecipe
     >>> DataRecipe(corpus="dickens").context
     256
     """
@@ -68,6 +70,7 @@ class DataRecipe(Section):
 class TrainingRecipe(BaseTraining):
     """The optimisation: AdamW, linear warm-up and cosine decay.
 
+    >>> from nadaraya.training import TrainingRecipe
     >>> TrainingRecipe(steps=50, warmup_steps=5).batch_size
     16
     """
@@ -96,6 +99,7 @@ class TrainingRecipe(BaseTraining):
 class Recipe(BaseRecipe):
     """A language model's run.
 
+    >>> from nadaraya.training import Recipe
     >>> Recipe(training={"steps": 100}).training.steps
     100
     >>> Recipe.from_mapping({"model": {"varaint": "gpa"}})
@@ -165,8 +169,9 @@ def read_mapping(mapping: Mapping[str, Any]) -> Recipe | ImageRecipe:
 def recipe_keys(task: str = "text") -> list[str]:
     """Every dotted key of a task's recipes, in the order of the file.
 
+    >>> from nadaraya.training import recipe_keys
     >>> recipe_keys("text")[:4]
-    ['name', 'seed', 'task', 'model.hidden_size']
+    ['task', 'name', 'seed', 'model.hidden_size']
     """
     return _class_of(task).dotted_keys()
 
@@ -174,6 +179,7 @@ def recipe_keys(task: str = "text") -> list[str]:
 def recipe_schema() -> dict[str, Any]:
     """The JSON schema of recipe files of both tasks, for editors that check and complete YAML by one.
 
+    >>> from nadaraya.training import recipe_schema
     >>> sorted(recipe_schema()["$defs"]["TrainingRecipe"]["properties"])[:2]
     ['batch_size', 'betas']
     """
@@ -183,6 +189,7 @@ def recipe_schema() -> dict[str, Any]:
 def built_in_recipes() -> list[str]:
     """Names of the recipes that come with the library.
 
+    >>> from nadaraya.training import built_in_recipes
     >>> built_in_recipes()
     ['cifar-cpu', 'deit', 'demo', 'dickens']
     """
@@ -212,6 +219,7 @@ def load_recipe(source: str | Path, overrides: Sequence[str] = ()) -> Recipe | I
     Raises:
         InputError: no such recipe, not YAML, an unknown key, or a value that is not accepted.
 
+    >>> from nadaraya.training import load_recipe
     >>> load_recipe("demo", ["model.variant=gpa-mul", "training.learning_rate=1e-3"]).name
     'demo-gpa-mul'
     """

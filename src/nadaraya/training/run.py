@@ -49,6 +49,7 @@ class Run:
     Raises:
         InputError: it is not one.
 
+    >>> from nadaraya.training import Run
     >>> Run("no-such-folder")
     Traceback (most recent call last):
     nadaraya.errors.InputError: no-such-folder is not a run folder: it has no config.yaml

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Mapping
 
     from nadaraya.evaluation.efficiency import ImageModelCost, ModelCost
 
@@ -43,59 +43,41 @@ def count(
     if as_json:
         typer.echo(json.dumps([{"model": name, **asdict(cost)} for name, cost in costs], indent=1))
         return
-    texts = [(name, cost) for name, cost in costs if isinstance(cost, ModelCost)]
-    images = [(name, cost) for name, cost in costs if not isinstance(cost, ModelCost)]
-    if texts:
-        _print_texts(texts)
-    if images:
-        _print_images(images)
+    _print([(name, cost) for name, cost in costs if isinstance(cost, ModelCost)], _TEXT_COLUMNS)
+    _print([(name, cost) for name, cost in costs if not isinstance(cost, ModelCost)], _IMAGE_COLUMNS)
 
 
-def _print_texts(costs: "Sequence[tuple[str, ModelCost]]") -> None:
-    headings = ("parameters", "attention", "MLP", "kernels", "MFLOP/\ntoken", "weights\nMB")
-    rows = [
-        (
-            name,
-            f"{cost.parameters:,}",
-            f"{cost.attention_parameters:,}",
-            f"{cost.mlp_parameters:,}",
-            f"{cost.kernel_parameters:,}",
-            f"{cost.flops_per_token / 1e6:.2f}",
-            f"{cost.weight_bytes / 1e6:.1f}",
-        )
-        for name, cost in costs
-    ]
-    _print(headings, rows)
+_TEXT_COLUMNS: "dict[str, Callable[[ModelCost], str]]" = {
+    "parameters": lambda cost: f"{cost.parameters:,}",
+    "attention": lambda cost: f"{cost.attention_parameters:,}",
+    "MLP": lambda cost: f"{cost.mlp_parameters:,}",
+    "kernels": lambda cost: f"{cost.kernel_parameters:,}",
+    "MFLOP/\ntoken": lambda cost: f"{cost.flops_per_token / 1e6:.2f}",
+    "weights\nMB": lambda cost: f"{cost.weight_bytes / 1e6:.1f}",
+}
+_IMAGE_COLUMNS: "dict[str, Callable[[ImageModelCost], str]]" = {
+    "total\nM": lambda cost: f"{cost.parameters / 1e6:.2f}",
+    "attention\nM": lambda cost: f"{cost.attention_parameters / 1e6:.2f}",
+    "MLP\nM": lambda cost: f"{cost.mlp_parameters / 1e6:.2f}",
+    "kernels\n": lambda cost: f"{cost.kernel_parameters:,}",
+    "GFLOP/\nimage": lambda cost: f"{cost.flops_per_image / 1e9:.2f}",
+    "checkpoint\nMiB": lambda cost: f"{cost.checkpoint_bytes / 2**20:.1f}",
+}
 
 
-def _print_images(costs: "Sequence[tuple[str, ImageModelCost]]") -> None:
-    headings = ("total\nM", "attention\nM", "MLP\nM", "kernels\n", "GFLOP/\nimage", "checkpoint\nMiB")
-    rows = [
-        (
-            name,
-            f"{cost.parameters / 1e6:.2f}",
-            f"{cost.attention_parameters / 1e6:.2f}",
-            f"{cost.mlp_parameters / 1e6:.2f}",
-            f"{cost.kernel_parameters:,}",
-            f"{cost.flops_per_image / 1e9:.2f}",
-            f"{cost.checkpoint_bytes / 2**20:.1f}",
-        )
-        for name, cost in costs
-    ]
-    _print(headings, rows)
-
-
-def _print(headings: "Sequence[str]", rows: "Sequence[Sequence[str]]") -> None:
+def _print(costs: "list[tuple[str, Any]]", columns: "Mapping[str, Callable[[Any], str]]") -> None:
     from rich import box
     from rich.console import Console
     from rich.table import Table
 
+    if not costs:
+        return
     table = Table(box=box.SIMPLE, padding=(0, 1, 0, 0))
     table.add_column("model", overflow="fold", min_width=12)
-    for heading in headings:
+    for heading in columns:
         table.add_column(heading, justify="right", no_wrap=True)
-    for row in rows:
-        table.add_row(*row)
+    for name, cost in costs:
+        table.add_row(name, *(show(cost) for show in columns.values()))
     Console().print(table)
 
 
@@ -111,10 +93,13 @@ def _cost(
         model: Any = Run(Path(name)).load_model()
         return model_cost(model) if hasattr(model, "config") else image_model_cost(model, image_size)
     if name in variants.names():
+        import torch
+
         from nadaraya.models import KernelGPTConfig, KernelGPTForCausalLM
 
         config = KernelGPTConfig.preset(preset, vocab_size=vocabulary, variant=name)
-        return model_cost(KernelGPTForCausalLM(config))
+        with torch.device("meta"):
+            return model_cost(KernelGPTForCausalLM(config))
     if "/" in name:
         raise InputError(f"{name} is not a folder")
     return _timm_cost(name, image_size, options)

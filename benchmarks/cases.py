@@ -1,4 +1,4 @@
-"""The cases of the attention benchmarks: shapes, dtypes and who takes part.
+"""The cases of the attention benchmarks: shapes, dtypes and contenders.
 
 The tokens of a Gaussian case are one tensor x that serves as queries, keys and values, as in Gaussian kernel
 attention; stock attention gets separate queries, keys and values there, since that is what it would replace.

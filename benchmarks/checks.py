@@ -22,7 +22,7 @@ STOCK_FLASH = "SDPA flash"
 
 
 def accuracy(device: str, quick: bool) -> dict[str, Any]:
-    """Errors of ours and of others on one input a part.
+    """Errors of ours and of others on one input per part.
 
     Args:
         device: "cpu" or "cuda".

@@ -1,4 +1,4 @@
-"""What loading and augmenting images costs training: images a second on real images and on one batch.
+"""What loading and augmenting images costs training: images/s on real images and on one batch.
 
     python benchmarks/image_loading.py RECIPE --source IMAGES [--workers 0 2] [--json FILE] [--set KEY=VALUE]
 
@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from timing import environment, write_json
 
 from nadaraya.data.images import ImageSet, open_images, synthetic_batches, training_batches
-from nadaraya.errors import InputError
+from nadaraya.errors import InputError, must_be
 from nadaraya.training import ImageRecipe, load_recipe
 
 _WARMUP = 2
@@ -31,7 +31,7 @@ def main() -> None:
     options = _options()
     recipe = load_recipe(options.recipe, [f"data.source={options.source}", *options.changes])
     if not isinstance(recipe, ImageRecipe):
-        raise InputError(f"{options.recipe} is a recipe of text; accepted are recipes with task: image")
+        raise must_be("RECIPE", "a recipe with task: image", options.recipe)
     images = open_images(options.source)
     update = _update(recipe, images, options.device)
     turns: dict[str, list[float]] = {
@@ -138,7 +138,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--set", dest="changes", nargs="+", default=[], metavar="KEY=VALUE")
     options = parser.parse_args()
     if options.device == "cuda" and not torch.cuda.is_available():
-        raise InputError("no CUDA device here; accepted is --device cpu")
+        raise must_be("--device", "cpu where there is no CUDA device", "cuda")
     return options
 
 

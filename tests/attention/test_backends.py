@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from grids import covering
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -83,9 +84,21 @@ def run(
 
 
 @pytest.mark.parametrize("backend", FLOAT64_BACKENDS)
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=60, deadline=None, derandomize=True)
 @given(call=calls())
 def test_values_and_all_gradients_equal_the_reference(backend: str, call: tuple) -> None:
+    assert_agreement(backend, call)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", FLOAT64_BACKENDS)
+@settings(max_examples=400, deadline=None, derandomize=True)
+@given(call=calls())
+def test_many_values_and_gradients_equal_the_reference(backend: str, call: tuple) -> None:
+    assert_agreement(backend, call)
+
+
+def assert_agreement(backend: str, call: tuple) -> None:
     expected, expected_grads = run(*call, backend="reference")
     actual, actual_grads = run(*call, backend=backend)
     assert expected.isfinite().all()
@@ -97,10 +110,12 @@ def test_values_and_all_gradients_equal_the_reference(backend: str, call: tuple)
         torch.testing.assert_close(got, want, rtol=1e-8, atol=1e-8, msg=lambda m, name=name: f"{name}: {m}")
 
 
-@pytest.mark.parametrize("backend", FAST_BACKENDS)
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
-@pytest.mark.parametrize("similarity", ["dot", "gaussian"])
-@pytest.mark.parametrize("with_table", [False, True])
+@pytest.mark.parametrize(
+    ("backend", "dtype", "similarity", "with_table"),
+    covering(
+        FAST_BACKENDS, [torch.float16, torch.bfloat16, torch.float32], ["dot", "gaussian"], [False, True]
+    ),
+)
 def test_half_precision_loses_only_what_its_inputs_lost(
     backend: str, dtype: torch.dtype, similarity: str, with_table: bool
 ) -> None:

@@ -156,16 +156,21 @@ def test_padding_changes_nothing_for_the_tokens_beside_it(x: torch.Tensor) -> No
     torch.testing.assert_close(layer(padded, key_padding_mask=padding)[:, 3:], layer(x))
 
 
-def test_table_kept_between_decoding_steps_follows_the_parameters(x: torch.Tensor) -> None:
-    layer = make("gpa")
+@pytest.mark.parametrize("signed", [False, True])
+def test_the_table_kept_between_tokens_follows_the_parameters(signed: bool, x: torch.Tensor) -> None:
+    kernel = T5Buckets(HEADS, 8, 20, bidirectional=True) if signed else KernelBank(HEADS, 4)
+    layer, cache = KernelSelfAttention(DIM, HEADS, lag_kernel=kernel).double(), ListCache()
     with torch.no_grad():
-        before = layer(x)
-        layer.lag_kernel.log_sigma += 0.5
-        after = layer(x)
-    fresh = make("gpa")
-    fresh.load_state_dict(layer.state_dict())
-    torch.testing.assert_close(after, fresh(x))
-    assert not torch.allclose(before, after)
+        for tokens in (x[:, :5], x[:, 5:6], x[:, 6:7]):
+            kept = layer(tokens, cache=cache)
+        torch.testing.assert_close(kept, layer(x[:, :7])[:, 6:])
+        layer(x[:, :5], cache=(other := ListCache()))
+        layer(x[:, 5:6], cache=other)
+        for parameter in kernel.parameters():
+            parameter += torch.randn_like(parameter)
+        after = layer(x[:, 6:7], cache=other)
+        torch.testing.assert_close(after, layer(x[:, :7])[:, 6:])
+    assert not torch.allclose(kept, after)
 
 
 def test_a_signed_kernel_tells_the_past_from_the_future_and_serves_any_length(x: torch.Tensor) -> None:

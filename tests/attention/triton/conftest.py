@@ -24,7 +24,7 @@ def _cut(block_m: int, block_n: int) -> AbstractContextManager[None]:
     return use(**{kernel: square if kernel.endswith("table_gradient") else tiles for kernel in KERNELS})
 
 
-# So small that a few dozen tokens make several tiles; on a GPU also the tiles of every day.
+# So small that a few dozen tokens make several tiles; on a GPU also the tiles of the packaged table.
 _TILINGS: dict[str, Callable[[], AbstractContextManager[None]]] = {
     "16x32": lambda: _cut(16, 32),
     "32x16": lambda: _cut(32, 16),
@@ -107,7 +107,7 @@ def _assert_agreement(
 
 @pytest.fixture(scope="module")
 def usual_tiles() -> Iterator[None]:
-    """The tiles of every day on a GPU, small ones in the interpreter."""
+    """The tiles of the packaged table on a GPU, small ones in the interpreter."""
     with _TILINGS["chosen" if ON_GPU else "16x32"]():
         yield
 

@@ -1,9 +1,10 @@
-"""The fused kernels equal the definition in values and all gradients, over a balanced sample of options."""
+"""The fused kernels equal the definition in values and all gradients, over samples of all options."""
 
 import os
 import random
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from itertools import combinations
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ import torch
 
 ON_GPU = os.environ.get("NADARAYA_TEST_DEVICE") == "cuda"
 NUM_CALLS = 240 if ON_GPU else 60
+# In the interpreter a few dozen tokens make several tiles of every kind.
 OPTIONS: dict[str, list[Any]] = {
     "lengths": (
         [(45, 45), (256, 256), (131, 300), (300, 131), (1, 140), (20, 1)]
@@ -29,10 +31,36 @@ OPTIONS: dict[str, list[Any]] = {
     "exclude_self": [False, True],
     "eps": [0.0, 0.0, 0.3],
 }
+SMALL_OPTIONS = OPTIONS | {
+    "lengths": [(33, 33), (48, 48), (20, 40), (40, 20)],
+    "widths": [(16, 16), (24, 40), (40, 24)],
+    "heads": [(2, 1, 1), (1, 2, 1), (1, 1, 2)],
+    "table": ["none", "by lag", "signed", "one row"],
+    "window": [None, 3, 20],
+    "eps": [0.0, 0.3],
+}
+
+
+def pairwise_calls() -> list[dict[str, Any]]:
+    """Every pair of values of any two options at least once, in few calls of small sizes."""
+    generator = random.Random(0)
+    values = [range(len(levels)) for levels in SMALL_OPTIONS.values()]
+    # A pair is ((option, value), (option, value)).
+    numbered = [[(option, value) for value in numbers] for option, numbers in enumerate(values)]
+    missing = {(a, b) for one, other in combinations(numbered, 2) for a in one for b in other}
+    calls = []
+    while missing:
+        drawn = [tuple(map(generator.choice, numbered)) for _ in range(300)]
+        best = max(drawn, key=lambda row: len(missing.intersection(combinations(row, 2))))
+        missing.difference_update(combinations(best, 2))
+        calls.append(
+            {name: SMALL_OPTIONS[name][value] for name, (_, value) in zip(OPTIONS, best, strict=True)}
+        )
+    return calls
 
 
 def balanced_calls() -> list[dict[str, Any]]:
-    """Each level of each option equally often, in combinations drawn at random."""
+    """Each value of each option equally often, in combinations drawn at random."""
     generator = random.Random(0)
     columns = []
     for levels in OPTIONS.values():
@@ -42,7 +70,11 @@ def balanced_calls() -> list[dict[str, Any]]:
     return [dict(zip(OPTIONS, row, strict=True)) for row in zip(*columns, strict=True)]
 
 
-@pytest.mark.parametrize("call", balanced_calls(), ids=lambda call: "-".join(map(str, call.values())))
+@pytest.mark.parametrize(
+    "call",
+    [*pairwise_calls(), *(pytest.param(call, marks=pytest.mark.slow) for call in balanced_calls())],
+    ids=lambda call: "-".join(map(str, call.values())),
+)
 def test_values_and_all_gradients_equal_the_definition(
     assert_agreement: Callable[..., object],
     cut: Callable[[int, int], AbstractContextManager[None]],

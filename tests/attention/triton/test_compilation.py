@@ -47,7 +47,7 @@ class Compilation(NamedTuple):
         return self.width > 128 or (self.kernel == "gaussian_table_gradient" and self.width > 64)
 
 
-# Of each kernel, the calls that models make most and the one that asks most of the registers.
+# Of each kernel, the calls that models make most and the one that needs most registers.
 OPTIONS = {
     "forward": [("causal", "table"), ("gaussian", "one_tensor", "fixed_peak"), ()],
     "key_value_gradient": [("causal", "table"), ("causal", "gaussian", "table")],
@@ -161,7 +161,7 @@ def test_products_are_taken_by_the_matrix_unit(
         assert instructions.get(MATRIX_INSTRUCTION[compilation.capability], 0) > 0
 
 
-def test_the_lag_table_costs_no_shared_memory_and_less_than_a_load_a_pair(
+def test_the_lag_table_costs_no_shared_memory_and_less_than_a_load_per_pair(
     resources: dict[Compilation, dict[str, Any]],
 ) -> None:
     without, with_table = (

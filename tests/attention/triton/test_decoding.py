@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+from grids import covering
 from torch import Tensor
 
 from nadaraya import kernel_attention
@@ -27,16 +28,20 @@ def assert_agreement(query: Tensor, key: Tensor, value: Tensor, **options: Any) 
     return actual
 
 
-@pytest.mark.parametrize("exclude_self", [False, True])
-@pytest.mark.parametrize(("causal", "window"), [(True, None), (True, 30), (False, 30), (False, None)])
-@pytest.mark.parametrize("similarity", ["dot", "gaussian"])
 @pytest.mark.parametrize(
-    ("num_queries", "group", "num_keys"), [(1, 1, 700), (1, 4, 700), (5, 2, 1300)], ids=str
+    ("similarity", "masks", "exclude_self", "sizes"),
+    covering(
+        ["dot", "gaussian"],
+        [(True, None), (True, 30), (False, 30), (False, None)],  # causal, window
+        [False, True],
+        [(1, 1, 300), (1, 4, 300), (5, 2, 420)],  # queries, heads per key-value head, keys
+    ),
+    ids=str,
 )
 def test_every_option_equals_the_definition(
-    similarity: str, causal: bool, window: int | None, exclude_self: bool,
-    num_queries: int, group: int, num_keys: int,
-) -> None:  # fmt: skip
+    similarity: str, masks: tuple[bool, int | None], exclude_self: bool, sizes: tuple[int, int, int]
+) -> None:
+    (causal, window), (num_queries, group, num_keys) = masks, sizes
     options: dict[str, Any] = {"causal": causal, "window": window, "exclude_self": exclude_self}
     if similarity == "gaussian":
         options |= {"similarity": similarity, "bandwidth": torch.rand(2 * group) * 4 + 2}
@@ -46,21 +51,22 @@ def test_every_option_equals_the_definition(
     assert_agreement(query, torch.randn(2, 2, num_keys, 24), torch.randn(2, 2, num_keys, 40), **options)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
-@pytest.mark.parametrize("similarity", ["dot", "gaussian"])
-@pytest.mark.parametrize("same", [False, True])
+@pytest.mark.parametrize(
+    ("dtype", "similarity", "same"),
+    covering([torch.float32, torch.float16, torch.bfloat16], ["dot", "gaussian"], [False, True]),
+)
 def test_halves_lose_only_what_they_round(dtype: torch.dtype, similarity: str, same: bool) -> None:
-    options: dict[str, Any] = {"eps": 0.3, "causal": True, "lag_logits": torch.randn(1, 700)}
+    options: dict[str, Any] = {"eps": 0.3, "causal": True, "lag_logits": torch.randn(1, 300)}
     if similarity == "gaussian":
         options |= {"similarity": similarity, "bandwidth": torch.tensor([2.0, 5.0])}
-    query, key = torch.randn(1, 2, 1, 16).to(dtype), torch.randn(1, 2, 700, 16).to(dtype)
-    value = key if same else torch.randn(1, 2, 700, 16).to(dtype)
+    query, key = torch.randn(1, 2, 1, 16).to(dtype), torch.randn(1, 2, 300, 16).to(dtype)
+    value = key if same else torch.randn(1, 2, 300, 16).to(dtype)
     assert assert_agreement(query, key, value, **options).dtype == dtype
 
 
 def test_a_row_that_sees_nothing_is_zero_and_a_lone_row_keeps_itself() -> None:
-    query, key, value = torch.randn(2, 2, 1, 16), *torch.randn(2, 2, 2, 700, 16).unbind(0)
-    padding = torch.ones(2, 700, dtype=torch.bool)
+    query, key, value = torch.randn(2, 2, 1, 16), *torch.randn(2, 2, 2, 300, 16).unbind(0)
+    padding = torch.ones(2, 300, dtype=torch.bool)
     padding[1, -1] = False
     actual = assert_agreement(query, key, value, key_padding_mask=padding, exclude_self=True)
     assert (actual[0] == 0).all()
@@ -68,17 +74,17 @@ def test_a_row_that_sees_nothing_is_zero_and_a_lone_row_keeps_itself() -> None:
 
 
 def test_far_from_the_origin_the_gaussian_keeps_its_digits() -> None:
-    query, key = torch.randn(1, 2, 1, 16) + 1000.0, torch.randn(1, 2, 700, 16) + 1000.0
+    query, key = torch.randn(1, 2, 1, 16) + 1000.0, torch.randn(1, 2, 300, 16) + 1000.0
     bandwidth = torch.tensor([2.0, 5.0])
-    assert_agreement(query, key, torch.randn(1, 2, 700, 16), similarity="gaussian", bandwidth=bandwidth)
+    assert_agreement(query, key, torch.randn(1, 2, 300, 16), similarity="gaussian", bandwidth=bandwidth)
 
 
 @pytest.mark.parametrize("layout", ["heads after tokens", "a slice of a longer cache", "one head repeated"])
 def test_the_layout_of_the_cache_does_not_matter(layout: str) -> None:
     key, value = {
-        "heads after tokens": lambda: torch.randn(2, 1, 700, 2, 16).transpose(2, 3),
-        "a slice of a longer cache": lambda: torch.randn(2, 1, 2, 900, 16)[..., 50:750, :],
-        "one head repeated": lambda: torch.randn(2, 1, 1, 700, 16).expand(2, 1, 2, 700, 16),
+        "heads after tokens": lambda: torch.randn(2, 1, 300, 2, 16).transpose(2, 3),
+        "a slice of a longer cache": lambda: torch.randn(2, 1, 2, 400, 16)[..., 50:350, :],
+        "one head repeated": lambda: torch.randn(2, 1, 1, 300, 16).expand(2, 1, 2, 300, 16),
     }[layout]().unbind(0)
     assert_agreement(torch.randn(1, 2, 1, 16), key, value, causal=True)
 

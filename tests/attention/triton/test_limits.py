@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from grids import covering
 from torch import Tensor
 
 from nadaraya import kernel_attention
@@ -42,9 +43,9 @@ def test_keys_that_are_the_values_have_one_gradient(assert_agreement: Agreement,
     torch.testing.assert_close(actual["key"], apart["key"] + apart["value"])
 
 
-@pytest.mark.parametrize("eps", [0.0, 0.1])
-@pytest.mark.parametrize("bandwidth", [1e-30, 1e-3, 1e30])
-@pytest.mark.parametrize("same", ["query and key", "all"])
+@pytest.mark.parametrize(
+    ("bandwidth", "same", "eps"), covering([1e-30, 1e-3, 1e30], ["query and key", "all"], [0.0, 0.1])
+)
 def test_extreme_bandwidths_keep_to_the_definition(
     assert_agreement: Agreement, bandwidth: float, eps: float, same: str
 ) -> None:

@@ -1,17 +1,20 @@
 """Masks at their limits: rows that see nothing, rows left alone, forbidden lags; one tensor under each."""
 
 import itertools
+import os
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
+from grids import covering
 from torch import Tensor
 
 from nadaraya import kernel_attention
 
 Agreement = Callable[..., dict[str, Tensor]]
 pytestmark = pytest.mark.usefixtures("tiles")
+TILES = ["16x32", "32x16", *(["chosen"] if os.environ.get("NADARAYA_TEST_DEVICE") == "cuda" else [])]
 
 MASKS = [
     {"causal": causal, "window": window, "exclude_self": exclude_self}
@@ -37,8 +40,9 @@ def options_of(similarity: str, **options: Any) -> dict[str, Any]:
     return {"similarity": similarity, **bandwidth, **options}
 
 
-@pytest.mark.parametrize("similarity", ["dot", "gaussian"])
-@pytest.mark.parametrize("eps", [0.0, 0.3])
+@pytest.mark.parametrize(
+    ("tiles", "similarity", "eps"), covering(TILES, ["dot", "gaussian"], [0.0, 0.3]), indirect=["tiles"]
+)
 def test_rows_that_see_nothing_are_zero_and_send_no_gradient(
     assert_agreement: Agreement, similarity: str, eps: float
 ) -> None:
@@ -51,8 +55,11 @@ def test_rows_that_see_nothing_are_zero_and_send_no_gradient(
     assert actual["query"][:, :, 18:].any()
 
 
-@pytest.mark.parametrize("similarity", ["dot", "gaussian"])
-@pytest.mark.parametrize("exclude_self", [False, True])
+@pytest.mark.parametrize(
+    ("tiles", "similarity", "exclude_self"),
+    covering(TILES, ["dot", "gaussian"], [False, True]),
+    indirect=["tiles"],
+)
 def test_an_item_that_is_all_padding_gives_zeros(
     assert_agreement: Agreement, similarity: str, exclude_self: bool
 ) -> None:
@@ -86,9 +93,13 @@ def test_a_table_that_forbids_everything_gives_zeros(assert_agreement: Agreement
     assert (actual["output"][:, 1] == 0).all()
 
 
-@pytest.mark.parametrize("similarity", ["dot", "gaussian"])
-@pytest.mark.parametrize("eps", [0.0, 0.3])
-@pytest.mark.parametrize("reason", ["first of causal", "window of one", "padding", "table"])
+@pytest.mark.parametrize(
+    ("tiles", "reason", "similarity", "eps"),
+    covering(
+        TILES, ["first of causal", "window of one", "padding", "table"], ["dot", "gaussian"], [0.0, 0.3]
+    ),
+    indirect=["tiles"],
+)
 def test_rows_that_leave_one_out_leaves_alone_keep_themselves(
     assert_agreement: Agreement, similarity: str, eps: float, reason: str
 ) -> None:
@@ -122,13 +133,16 @@ def test_a_window_of_one_gives_the_values_back(assert_agreement: Agreement) -> N
     torch.testing.assert_close(actual["output"], tensors[2])
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("eps", [0.0, 0.3])
-@pytest.mark.parametrize("masks", MASKS, ids=lambda masks: "-".join(map(str, masks.values())))
+@pytest.mark.parametrize(
+    ("tiles", "masks", "eps", "dtype"),
+    covering(TILES, MASKS, [0.0, 0.3], [torch.float32, torch.bfloat16]),
+    indirect=["tiles"],
+    ids=str,
+)
 def test_one_tensor_smoothed_on_itself_has_one_gradient(
     assert_agreement: Agreement, masks: dict[str, Any], eps: float, dtype: torch.dtype
 ) -> None:
-    x = normal(1, 2, 45, 24, dtype=dtype)
+    x = normal(1, 2, 33, 24, dtype=dtype)
     bandwidth = torch.tensor([2.0, 5.0])
     actual = assert_agreement(
         [x, x, x], {"similarity": "gaussian", "bandwidth": bandwidth, "eps": eps, **masks}

@@ -92,7 +92,7 @@ def attention(args: AttentionArguments) -> Tensor:
 
 
 def _decodes(args: AttentionArguments) -> bool:
-    """Whether a few queries meet many keys, and no gradient is wanted."""
+    """Whether there are few queries, many keys and no gradients."""
     tensors = (args.query, args.key, args.value, args.bandwidth, args.lag_logits)
     differentiated = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
     rows = args.query.shape[2] * (args.query.shape[1] // args.key.shape[1])

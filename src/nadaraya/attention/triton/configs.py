@@ -17,7 +17,7 @@ from typing import Literal, get_args
 
 import torch
 
-from nadaraya.errors import InputError
+from nadaraya.errors import must_be
 
 # "table_gradient" is the query's kernel when it also sums the table's gradient, with dot or Gaussian content.
 Kernel = Literal[
@@ -30,18 +30,23 @@ Kernel = Literal[
 ]
 KERNELS: tuple[Kernel, ...] = get_args(Kernel)
 _VARIABLE = "NADARAYA_TRITON_CONFIGS"
-# Half of what the lag table is padded by: tiles stick out by one tile, and their sums by lag by another.
+# Half of what the lag table is padded by: tiles extend beyond it by one tile, their sums by lag by another.
 _WIDEST_TILE = 128
 
 
 @dataclass(frozen=True)
 class Config:
-    """How a kernel is cut: BLOCK_M queries × BLOCK_N keys a tile, warps a program, tiles in flight."""
+    """How a kernel is tiled: BLOCK_M queries × BLOCK_N keys per tile, warps per program, pipeline stages."""
 
     block_m: int
     block_n: int
     num_warps: int
     num_stages: int
+
+    def __post_init__(self) -> None:
+        widest = max(self.block_m, self.block_n)
+        if widest > _WIDEST_TILE:
+            raise ValueError(f"tiles are at most {_WIDEST_TILE} wide, got {widest}")
 
     @property
     def launch_options(self) -> dict[str, int]:
@@ -59,7 +64,7 @@ _chosen: dict[str, Config] = {}
 
 @contextmanager
 def use(**configs: Config) -> Iterator[None]:
-    """Within the block, the named kernels are cut as given: for tests and for tuning."""
+    """Within the block, the named kernels are tiled as given: for tests and for tuning."""
     before = dict(_chosen)
     _chosen.update(configs)
     try:
@@ -100,14 +105,13 @@ def _table() -> dict[str, dict[str, dict[str, dict[int, Config]]]]:
     try:
         return parse(Path(path).read_text(encoding="utf-8"))
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise InputError(
-            f"{_VARIABLE} must name a table as benchmarks/tune.py writes it; {path}: {error}"
-        ) from error
+        accepted = f"the path of a table as benchmarks/tune.py writes it ({error})"
+        raise must_be(_VARIABLE, accepted, path) from error
 
 
 def parse(text: str) -> dict[str, dict[str, dict[str, dict[int, Config]]]]:
     """Generation → "half" or "single" → kernel → head width up to → tiles, from JSON."""
-    table: dict[str, dict[str, dict[str, dict[int, Config]]]] = {
+    return {
         generation: {
             precision: {
                 kernel: {int(width): Config(*numbers) for width, numbers in kernels[kernel].items()}
@@ -117,10 +121,3 @@ def parse(text: str) -> dict[str, dict[str, dict[str, dict[int, Config]]]]:
         }
         for generation, precisions in json.loads(text).items()
     }
-    configs = [
-        c for p in table.values() for kernels in p.values() for k in kernels.values() for c in k.values()
-    ]
-    widest = max(max(config.block_m, config.block_n) for config in configs)
-    if widest > _WIDEST_TILE:
-        raise ValueError(f"tiles are at most {_WIDEST_TILE} wide, got {widest}")
-    return table

@@ -19,11 +19,11 @@ from nadaraya.attention.triton.launch import (
 )
 
 _FEWEST_ROWS = 16  # of a matrix product
-# Of keys in one tile, and tiles in flight: what a program takes must fit 99 KiB of shared memory.
+# Of the keys in one tile; all tiles in flight must fit 99 KiB of shared memory.
 _BLOCK_BYTES = 16_384
 _BLOCK_BYTES_WIDE = 8_192
 _PROGRAMS_PER_MULTIPROCESSOR = 8
-_FEWEST_TILES = 4  # of a split: fewer would not pay for the merging
+_FEWEST_TILES = 4  # of a split: fewer would not pay for merging
 _MOST_SPLITS = 128
 _FEW_SPLITS = 16
 

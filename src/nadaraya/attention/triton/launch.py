@@ -140,7 +140,7 @@ def precision_of(bandwidth: Tensor, num_heads: int) -> Tensor:
 
 
 def kernel_table(table: Tensor | None, like: Tensor) -> tuple[Tensor, int, int]:
-    """The lag logits in units of log 2, padded so that tiles may stick out.
+    """The lag logits in units of log 2, padded so that tiles may extend beyond it.
 
     Args:
         table: (H or 1, 2L − 1), entry r + L − 1 for lag r; None, no table.

@@ -118,7 +118,7 @@ def decoding_kernel(
             )
         logits = pair_logits(query, key, query_norms, centre, factors, width, GAUSSIAN, CENTRED, PRECISION)
         if TABLE:
-            # Rows and keys that stick out read an entry that exists.
+            # Rows and keys beyond the real ones read an entry that exists.
             entries = table_ptr + table_zero + tl.where(is_row, heads, group * group_size) * table_stride
             near = tl.minimum(keys, num_keys - 1)
             logits += lag_bias(entries[:, None], positions[:, None], near[None, :]) * LOG2E

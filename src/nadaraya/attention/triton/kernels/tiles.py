@@ -9,7 +9,7 @@ from triton import knobs
 
 LOG2E = tl.constexpr(1.4426950408889634)
 LN2 = tl.constexpr(0.6931471805599453)
-# Entries that the table of lag logits has on either side beyond those of real pairs: tiles may stick out.
+# Entries that the lag table has on either side beyond those of real pairs: tiles may extend beyond it.
 TABLE_PADDING = 256
 _INTERPRETED = tl.constexpr(knobs.runtime.interpret)
 
@@ -49,7 +49,7 @@ def lag_bias(table, positions, keys):
     A load would be coalesced in a layout of its own and brought to the layout of the matrix unit through
     shared memory. An elementwise instruction is done in that layout; and since a tile's entries depend on the
     lag alone, most of a thread's addresses are equal and the compiler keeps one load of each: for 64 keys
-    18 loads a thread in place of 32.
+    18 loads per thread in place of 32.
     """
     pointers = table + (positions - keys)
     if _INTERPRETED:

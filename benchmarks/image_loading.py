@@ -29,9 +29,9 @@ _WARMUP = 2
 
 def main() -> None:
     options = _options()
-    recipe = load_recipe(options.recipe, [f"data.source={options.source}", *options.changes])
-    if not isinstance(recipe, ImageRecipe):
+    if not isinstance(load_recipe(options.recipe), ImageRecipe):
         raise must_be("RECIPE", "a recipe with task: image", options.recipe)
+    recipe = load_recipe(options.recipe, [f"data.source={options.source}", *options.changes])
     images = open_images(options.source)
     update = _update(recipe, images, options.device)
     turns: dict[str, list[float]] = {

@@ -1,6 +1,7 @@
 """The benchmark of loading images, on a tiny model and a few made-up images."""
 
 import json
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -45,8 +46,14 @@ def test_speeds_are_compared_with_those_of_one_batch(source: str, tmp_path: Path
         assert row["of_synthetic"] == pytest.approx(row["images_per_second"] / own)
 
 
-def test_a_recipe_of_text_is_refused(source: str) -> None:
-    command = [sys.executable, str(SCRIPT), "demo", "--source", source]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 2
-    assert len(done.stderr.splitlines()) == 1
+def test_a_recipe_of_text_is_refused(
+    source: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.syspath_prepend(SCRIPT.parent)
+    monkeypatch.setattr(sys, "argv", [str(SCRIPT), "demo", "--source", source])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(SCRIPT), run_name="__main__")
+    assert ended.value.code == 2
+    assert (
+        capsys.readouterr().err == "image_loading.py: RECIPE must be a recipe with task: image, got 'demo'\n"
+    )

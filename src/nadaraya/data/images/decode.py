@@ -42,7 +42,8 @@ def to_channels(image: Image.Image, channels: int) -> Image.Image:
         Exception: whatever Pillow raises for a file that it cannot decode.
     """
     image.load()
-    if image.format is not None:  # from a file, not from an array
+    # Only where there may be tags: looking for them costs a tenth of decoding a small file.
+    if "exif" in image.info or image.format == "TIFF":
         _turn_upright(image)
     wanted = MODES[channels]
     if image.has_transparency_data:

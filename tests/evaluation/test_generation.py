@@ -50,6 +50,19 @@ def test_greedy_takes_the_likeliest_and_so_do_its_limits(model: KernelGPTForCaus
     assert generate_text(model, TOKENIZER, "ab", 8, temperature=1e-5) == text
 
 
+@torch.no_grad()
+def test_beyond_the_context_the_model_reads_the_newer_half_of_it(model: KernelGPTForCausalLM) -> None:
+    prompt = "gfedcba" * 5
+    text = generate_text(model, TOKENIZER, prompt, 10, greedy=True)
+    model.eval()
+    for place in range(10):
+        # 6 of 12 tokens are read at first; they grow to 12 before the next half is taken.
+        start = len(prompt) - 6 if place < 6 else len(prompt)
+        ids = encode_text(TOKENIZER, text[start : len(prompt) + place])[None]
+        following = TOKENIZER.decode([int(model(input_ids=ids).logits[0, -1].argmax())])
+        assert following == text[len(prompt) + place]
+
+
 def test_beam_search_finds_a_likelier_text_than_greedy(model: KernelGPTForCausalLM) -> None:
     def likelihood(text: str) -> float:
         ids = encode_text(TOKENIZER, text)[None]

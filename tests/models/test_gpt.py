@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 from grids import covering
+from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from nadaraya import InputError, variants
@@ -111,6 +112,7 @@ def test_fields_changed_at_loading_are_checked_and_followed(tmp_path: Path) -> N
     make(window_pattern="SL", num_hidden_layers=3).config.save_pretrained(tmp_path)
     deeper = AutoConfig.from_pretrained(tmp_path, num_hidden_layers=5)
     assert [kind[0] for kind in deeper.layer_types] == ["s", "f", "s", "f", "f"]
+    assert deeper.sliding_window == 16  # half of the context
     assert deeper.variant == "rope"
     with pytest.raises(InputError, match="did you mean 'rope'"):
         AutoConfig.from_pretrained(tmp_path, variant="ropee")
@@ -220,6 +222,48 @@ def test_kernel_parameters_are_the_extra_ones_of_gaussian_process_attention() ->
     baseline = KernelGPTForCausalLM(KernelGPTConfig.preset("dickens", variant="rope"))
     difference = model.num_parameters() - baseline.num_parameters()
     assert difference == extra
+
+
+@torch.no_grad()
+def test_the_model_without_positions_is_the_transformer_of_pytorch(tokens: torch.Tensor) -> None:
+    model = make(variant="softmax", bias=True, norm_eps=1e-3)
+    hidden = model.model.embedding(tokens)
+    mask = nn.Transformer.generate_square_subsequent_mask(20)
+    for block in model.model.blocks:
+        theirs = nn.TransformerEncoderLayer(
+            32, 4, 128, 0.0, "gelu", layer_norm_eps=1e-3, batch_first=True, norm_first=True
+        )
+        attention = block.attention
+        projections = [attention.q_proj, attention.k_proj, attention.v_proj]
+        for bias in (*(p.bias for p in (*projections, attention.o_proj)), block.mlp.up_proj.bias):
+            bias.normal_()
+        theirs.self_attn.in_proj_weight.copy_(torch.cat([p.weight for p in projections]))
+        theirs.self_attn.in_proj_bias.copy_(torch.cat([p.bias for p in projections]))
+        for ours, copy in (
+            (attention.o_proj, theirs.self_attn.out_proj),
+            (block.mlp.up_proj, theirs.linear1),
+            (block.mlp.down_proj, theirs.linear2),
+            (block.attention_norm, theirs.norm1),
+            (block.mlp_norm, theirs.norm2),
+        ):
+            copy.load_state_dict(ours.state_dict())
+        hidden = theirs.train()(hidden, src_mask=mask, is_causal=True)
+    expected = model.lm_head(model.model.norm(hidden))
+    torch.testing.assert_close(model(tokens).logits, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_dropout_acts_on_embeddings_attention_and_both_branches(tokens: torch.Tensor) -> None:
+    model = make(variant="gka", dropout=0.5)
+    calls: list[nn.Module] = []
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            assert module.p == 0.5
+            module.register_forward_hook(lambda module, *_: calls.append(module))
+    assert torch.equal(model(tokens).logits, model(tokens).logits)
+    calls.clear()
+    model.train()(tokens)
+    assert len(calls) == 1 + 2 * 2
+    assert [block.attention.dropout for block in model.model.blocks] == [0.5, 0.5]
 
 
 def test_initialisation() -> None:

@@ -258,3 +258,37 @@ def test_models_that_cannot_be_made_are_one_line(name: str, given: dict[str, Any
     with pytest.raises(InputError, match=message) as refused:
         create_image_model(name, device="meta", **given)
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("name", ["gka_small_patch16_224", "vlt_base_patch16_224"])
+def test_images_are_prepared_as_those_of_deit(name: str) -> None:
+    deit, ours = (timm.get_pretrained_cfg(each) for each in ("deit_small_patch16_224", name))
+    for field in ("mean", "std", "crop_pct", "interpolation", "input_size", "first_conv", "classifier"):
+        assert getattr(ours, field) == getattr(deit, field), field
+
+
+def test_masks_and_the_kernel_of_the_grid_act_together() -> None:
+    layer = VisionAttention(16, 2, grid_kernel="decay")
+    layer.grid_size, layer.num_prefix_tokens = (2, 3), 1
+    x, mask = torch.randn(2, 7, 16), torch.rand(2, 1, 7, 7) < 0.6
+    mask |= torch.eye(7, dtype=torch.bool)
+    out, weights = layer.weights(x, mask)
+    assert bool((weights[~mask.expand_as(weights)] == 0).all())
+    added = torch.zeros(mask.shape).masked_fill(~mask, -torch.inf)
+    torch.testing.assert_close(layer(x, attn_mask=added), out)
+    free = layer.weights(x)[1].masked_fill(~mask, 0)
+    torch.testing.assert_close(weights, free / free.sum(-1, keepdim=True))
+    layer.grid_size = (2, 2)
+    with pytest.raises(InputError, match="7 tokens"):
+        layer(x)
+
+
+def test_options_of_the_blocks_reach_the_attention() -> None:
+    model = small(qkv_bias=False, proj_bias=False, attn_drop_rate=0.25, proj_drop_rate=0.5, variant="softmax")
+    for block in model.blocks:
+        assert block.attn.q_proj.bias is None
+        assert block.attn.o_proj.bias is None
+        assert (block.attn.dropout, block.attn.proj_drop.p) == (0.25, 0.5)
+    layer = VisionAttention(8, 2, proj_drop=1.0)
+    assert not layer(torch.randn(1, 5, 8)).any()
+    assert layer.eval()(torch.randn(1, 5, 8)).any()

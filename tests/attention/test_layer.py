@@ -89,6 +89,34 @@ def test_vision_form_of_gka_is_the_operator_on_slices(x: torch.Tensor) -> None:
     torch.testing.assert_close(layer(x), layer.o_proj(smoothed.transpose(1, 2).flatten(2)))
 
 
+def test_a_bandwidth_per_channel_scales_queries_and_keys_and_leaves_the_values(x: torch.Tensor) -> None:
+    options = {**variants.get("gka", rotary=None, head_norm=False), "bandwidths": "channel"}
+    layer = KernelSelfAttention(DIM, HEADS, **options).double()
+    torch.nn.init.normal_(layer.log_bandwidth)
+    slices = x.view(2, 12, HEADS, DIM // HEADS).transpose(1, 2)
+    scaled = slices / layer.bandwidth[:, None]
+    smoothed = kernel_attention(scaled, scaled, slices, similarity="gaussian", bandwidth=1.0)
+    torch.testing.assert_close(layer(x), layer.o_proj(smoothed.transpose(1, 2).flatten(2)))
+
+
+def test_eps_dropout_and_causality_of_a_call_reach_the_operator(x: torch.Tensor) -> None:
+    layer = KernelSelfAttention(DIM, HEADS, projections="o", eps=0.5, dropout=0.5).double().eval()
+    slices = x.view(2, 12, HEADS, DIM // HEADS).transpose(1, 2)
+    for is_causal in (False, True):
+        smoothed = kernel_attention(slices, slices, slices, eps=0.5, causal=is_causal)
+        expected = layer.o_proj(smoothed.transpose(1, 2).flatten(2))
+        torch.testing.assert_close(layer(x, is_causal=is_causal), expected)
+    assert not torch.allclose(layer.train()(x, is_causal=True), expected)
+
+
+def test_initial_bandwidth_and_rotary_base() -> None:
+    default = KernelSelfAttention(DIM, HEADS, **variants.get("gka"))
+    given = KernelSelfAttention(DIM, HEADS, **variants.get("gka"), bandwidth=3.0, rotary_base=100.0)
+    torch.testing.assert_close(default.bandwidth, torch.full((HEADS,), (DIM / HEADS) ** 0.25))
+    torch.testing.assert_close(given.bandwidth, torch.full((HEADS,), 3.0))
+    assert (default.rotary.base, given.rotary.base) == (10_000.0, 100.0)
+
+
 def test_a_shifted_kernel_looks_around_a_displacement_of_its_token(x: torch.Tensor) -> None:
     """Where the displaced token is another token, that one has all the weight of a narrow kernel."""
     options = {**variants.get("gka", rotary=None, head_norm=False), "bandwidth": 0.05, "shift": True}

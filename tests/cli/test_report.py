@@ -4,9 +4,12 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from nadaraya.cli import main
+from nadaraya.report import read_run
+from nadaraya.training import Run
 from nadaraya.training.loop import train
 from nadaraya.training.recipe import load_recipe
 
@@ -55,6 +58,20 @@ def test_a_trained_run_becomes_a_page(report: Command, run_folder: Path, tmp_pat
     assert page.count("<svg") == 5  # two loss panels, two layers, the corpus's lags
     assert "generated characters hold" in page
     assert "variant: gpa-mul" in page
+
+
+def test_what_a_page_shows_of_a_run_is_what_the_run_says(run_folder: Path) -> None:
+    run = Run(run_folder)
+    data = read_run(run)
+    assert (data.name, data.folder, data.variant) == (run.name, "gpa-mul", "gpa-mul")
+    assert (data.finished, data.step, data.loss) == (True, 3, run.final["loss"])
+    assert data.train[:, :2].tolist() == [[r["step"], r["loss"]] for r in run.series("train")]
+    assert data.validation[:, 1].tolist() == [r["loss"] for r in run.series("validation")]
+    assert data.corpus == (run.corpus().name, run.corpus().text)
+    assert (data.context, data.sample) == (16, run.sample)
+    assert data.setup.startswith("2 layers, 2 heads, width 16, context 16; 3 steps of 2 windows; corpus: ")
+    assert [shape.trained.shape for shape in data.banks] == [(2, 16)] * 2
+    assert not np.array_equal(data.banks[0].initial, data.banks[0].trained)
 
 
 def test_an_existing_file_needs_force(report: Command, run_folder: Path, tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """`nadaraya compare`: runs of one task side by side, as a table and as curves."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -14,30 +14,22 @@ if TYPE_CHECKING:
 _PIPE_WIDTH = 120  # columns of a table that goes to a file or another program
 
 
-class _Column(NamedTuple):
-    """A figure of the final record as the table shows it."""
-
-    key: str
-    heading: str
-    style: str
-    factor: float = 1
-
-
-_SIZES = (_Column("parameters", "parameters", ","), _Column("kernel_parameters", "kernels", ","))
-_COLUMNS = {
-    "text": (
+# Of the final record: key, heading, format, factor.
+_SIZES = [("parameters", "parameters", ",", 1), ("kernel_parameters", "kernels", ",", 1)]
+_COLUMNS: dict[str, list[tuple[str, str, str, int]]] = {
+    "text": [
         *_SIZES,
-        _Column("loss", "nats/\ntoken", ".4f"),
-        _Column("bits_per_byte", "bits/\nbyte", ".4f"),
-        _Column("step_seconds", "ms/\nstep", ".1f", 1000),
-    ),
-    "image": (
+        ("loss", "nats/\ntoken", ".4f", 1),
+        ("bits_per_byte", "bits/\nbyte", ".4f", 1),
+        ("step_seconds", "ms/\nstep", ".1f", 1000),
+    ],
+    "image": [
         *_SIZES,
-        _Column("top1", "top-1\n%", ".2f", 100),
-        _Column("ema_top1", "EMA\ntop-1 %", ".2f", 100),
-        _Column("loss", "nats/\nimage", ".4f"),
-        _Column("images_per_second", "images/\ns", ",.0f"),
-    ),
+        ("top1", "top-1\n%", ".2f", 100),
+        ("ema_top1", "EMA\ntop-1 %", ".2f", 100),
+        ("loss", "nats/\nimage", ".4f", 1),
+        ("images_per_second", "images/\ns", ",.0f", 1),
+    ],
 }
 
 
@@ -72,19 +64,17 @@ def compare(
     table = Table(box=box.SIMPLE, padding=(0, 1, 0, 0))
     for heading in ("run", "variant" if task == "text" else "model"):
         table.add_column(heading, overflow="fold")
-    for heading in ("steps", *(column.heading for column in _COLUMNS[task])):
+    for heading in ("steps", *(heading for _, heading, _, _ in _COLUMNS[task])):
         table.add_column(heading, justify="right", no_wrap=True)
     for row in rows:
         table.add_row(
             row["name"],
             row["variant"],
             f"{row['step']}" if row["finished"] else f"{row['step']}/{row['steps']}",
-            *(_number(row[column.key], column.style, column.factor) for column in _COLUMNS[task]),
+            *(_number(row[key], style, factor) for key, _, style, factor in _COLUMNS[task]),
         )
     console = Console()
-    if not console.is_terminal:
-        console.width = _PIPE_WIDTH
-    console.print(table)
+    console.print(table, width=None if console.is_terminal else _PIPE_WIDTH)
 
 
 def _one_task(runs: list["Run"]) -> str:
@@ -108,7 +98,7 @@ def _figures(run: "Run") -> dict[str, Any]:
         "finished": final is not None,
         "step": max((record["step"] for record in run.metrics), default=0),
         "steps": run.steps,
-        **{column.key: latest.get(column.key) for column in _COLUMNS[run.recipe.task]},
+        **{key: latest.get(key) for key, *_ in _COLUMNS[run.recipe.task]},
     }
 
 
@@ -120,5 +110,5 @@ def _best_first(row: dict[str, Any]) -> tuple[bool, float]:
     return not row["finished"], float("inf") if row["loss"] is None else row["loss"]
 
 
-def _number(value: float | None, style: str, factor: float = 1) -> str:
+def _number(value: float | None, style: str, factor: float) -> str:
     return "–" if value is None else format(value * factor, style)

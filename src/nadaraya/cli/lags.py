@@ -91,14 +91,8 @@ def _bars(histogram: "LagHistogram") -> "Table":
     from rich.table import Table
 
     tops = {peak.lag for peak in histogram.peaks()}
-    shown = sorted(
-        {
-            lag
-            for top in tops
-            for lag in range(top - SHOWN_AROUND_PEAK, top + SHOWN_AROUND_PEAK + 1)
-            if 1 <= lag <= histogram.max_lag
-        }
-    )
+    around = range(-SHOWN_AROUND_PEAK, SHOWN_AROUND_PEAK + 1)
+    shown = sorted({top + step for top in tops for step in around} & {*histogram.lags.tolist()})
     table = Table("lag", "count", "", box=None, padding=(0, 1))
     table.columns[0].justify = table.columns[1].justify = "right"
     largest = int(histogram.counts.max())

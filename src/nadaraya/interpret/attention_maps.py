@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from nadaraya.attention.functional import kernel_attention
 from nadaraya.attention.layer import KernelSelfAttention
 from nadaraya.errors import InputError, must_be
 
@@ -219,38 +220,24 @@ def _layer_maps(
 def _kernel_attention(
     layer: KernelSelfAttention, x: Tensor, options: Mapping[str, Any]
 ) -> tuple[Tensor, Tensor]:
-    """The layer's output and weights by the definition; `forward` itself, so that no hook runs again."""
+    """Output and weights by the definition; `forward` itself, so that no hook runs again."""
     backend, layer.backend = layer.backend, "reference"
     try:
-        out, weights = layer.forward(x, **options, return_weights=True)
+        return layer.forward(x, **options, return_weights=True)  # type: ignore[return-value]
     finally:
         layer.backend = backend
-    return out, weights
 
 
 def _timm_attention(
     layer: Any, x: Tensor, attn_mask: Tensor | None = None, is_causal: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """Output and weights of timm's `Attention`: softmax of q·k/√d, in float32 at least."""
+    """Output and weights of timm's `Attention`, by the definition."""
     batch, tokens, _ = x.shape
     qkv = layer.qkv(x).reshape(batch, tokens, 3, layer.num_heads, -1)
     query, key, value = qkv.permute(2, 0, 3, 1, 4).unbind(0)
-    query, key = layer.q_norm(query), layer.k_norm(key)
-    wide = torch.promote_types(qkv.dtype, torch.float32)
-    with torch.autocast(x.device.type, enabled=False):
-        query, key = query.to(wide), key.to(wide)
-        logits = layer.scale * query @ key.transpose(-2, -1)
-        if is_causal:
-            later = torch.ones(tokens, tokens, dtype=torch.bool, device=x.device).triu(1)
-            logits = logits.masked_fill(later, -torch.inf)
-        elif attn_mask is not None:
-            logits = (
-                logits.masked_fill(~attn_mask, -torch.inf)
-                if attn_mask.dtype == torch.bool
-                else logits + attn_mask
-            )
-        weights = logits.softmax(dim=-1)
-        out = (weights @ value.to(wide)).to(value.dtype)
+    query, key = layer.q_norm(query).to(value.dtype), layer.k_norm(key).to(value.dtype)
+    options: Any = {"scale": layer.scale, "causal": is_causal, "attn_mask": attn_mask}
+    out, weights = kernel_attention(query, key, value, return_weights=True, **options)
     out = layer.norm(out.transpose(1, 2).flatten(2))
     gate = getattr(layer, "gate", None)  # older releases of timm have none
     out = out if gate is None else out * gate(x).sigmoid()

@@ -49,26 +49,17 @@ class BankShape:
     trained: np.ndarray
 
     def peaks(self, k: int | None = 3, minimum: float = 0.25) -> list[list[Peak]]:
-        """The k most prominent bumps of every head after training; a peak's index is its lag.
+        """The k most prominent bumps of every head after training (None: all), a peak's index being its lag.
 
-        Args:
-            k: most bumps per head (default 3; None for all).
-            minimum: smallest prominence in logits (default 0.25: the bump weighs 1.28 times its valley).
-
-        Returns:
-            One list per head, most prominent first. Lag 0, where a decaying kernel starts, is not a bump.
+        The smallest prominence is in logits: at 0.25 a bump weighs 1.28 times its valley. Lag 0, where a
+        decaying kernel starts, is not a bump.
         """
         return [_bumps(head, k, minimum) for head in self.trained]
 
     def shared_bumps(self, reach: int = 4, minimum: float = 0.25) -> list[Bump]:
-        """The bumps of the layer: peaks of different heads within `reach` lags of each other are one.
+        """The bumps of the layer, the one with the greatest summed prominence first.
 
-        Args:
-            reach: how far apart two peaks of one bump may be, in tokens (default 4).
-            minimum: smallest prominence in logits (default 0.25).
-
-        Returns:
-            Bumps, the one with the greatest summed prominence first.
+        Peaks of different heads within `reach` lags of each other are one bump; `minimum` is in logits.
         """
         found = [(peak, head) for head, peaks in enumerate(self.peaks(None, minimum)) for peak in peaks]
         found.sort(key=lambda pair: -pair[0].prominence)

@@ -104,19 +104,8 @@ class LagHistogram:
         return f"{lag} (lines of {lag - 1} characters and the newline)"
 
 
-def separator_positions(text: str, separator: str = "\n") -> np.ndarray:
-    """Where a separator starts in a text, matches that overlap an earlier one left out.
-
-    Args:
-        text: any text.
-        separator: one or more characters, default newline.
-
-    Returns:
-        Positions, (number of separators,), int64, increasing.
-
-    Raises:
-        InputError: when the separator is empty.
-    """
+def _separator_positions(text: str, separator: str = "\n") -> np.ndarray:
+    """Where a separator starts in a text, increasing; matches that overlap an earlier one are left out."""
     if not separator:
         raise must_be("separator", "one or more characters", separator)
     return np.fromiter((match.start() for match in re.finditer(re.escape(separator), text)), dtype=np.int64)
@@ -139,7 +128,7 @@ def separator_lags(text: str, separator: str = "\n") -> np.ndarray:
     >>> separator_lags("a\\nab\\nabc\\n")
     array([3, 4])
     """
-    return np.diff(separator_positions(text, separator))
+    return np.diff(_separator_positions(text, separator))
 
 
 def lag_histogram(text: str, max_lag: int = 256, separator: str = "\n") -> LagHistogram:
@@ -188,7 +177,7 @@ def autocorrelation(text: str, max_lag: int = 256, separator: str = "\n") -> np.
     array([ 1., -1.,  1.])
     """
     _check_max_lag(max_lag)
-    positions, length = separator_positions(text, separator), len(text)
+    positions, length = _separator_positions(text, separator), len(text)
     present = np.zeros(length, dtype=bool)
     present[positions] = True
     mean = len(positions) / length if length else 0.0

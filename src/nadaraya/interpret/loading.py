@@ -74,14 +74,10 @@ class ImageModel:
 
     @classmethod
     def from_timm(cls, model: nn.Module, name: str = "") -> "ImageModel":
-        """A model of timm, preprocessed as timm's configuration of it says.
-
-        Args:
-            model: from `timm.create_model`, of images with 1 or 3 channels.
-            name: default the name of its class.
+        """A model from `timm.create_model`, with the preprocessing of its configuration.
 
         Raises:
-            InputError: it takes images of another number of channels.
+            InputError: it takes images of neither 1 nor 3 channels.
         """
         import timm
         from timm.data import ImageNetInfo, create_transform, resolve_data_config

@@ -78,11 +78,7 @@ class Style:
 def variant_styles(variants: Iterable[str]) -> list[Style]:
     """One style for each variant, in order; a variant given again keeps its colour and gets the next dash.
 
-    Args:
-        variants: names of variants; hybrids and variants of your own get a fixed colour by their position.
-
-    Returns:
-        As many styles as names.
+    Hybrids and variants of your own get a fixed colour by their position.
     """
     seen: dict[str, int] = {}
     others: list[str] = []
@@ -97,9 +93,5 @@ def variant_styles(variants: Iterable[str]) -> list[Style]:
 
 
 def head_style(head: int) -> Style:
-    """The style of a head's line: eight colours, then the same ones dashed.
-
-    Args:
-        head: index of the head (0-based).
-    """
+    """The style of the line of a head, counted from 0: eight colours, then the same ones dashed."""
     return Style(f"head{head % 8}", _DASHES[head // 8 % len(_DASHES)])

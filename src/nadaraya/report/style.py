@@ -31,14 +31,11 @@ _CHARTS: Any = {
     "axes.axisbelow": True,
     "grid.color": _RULE,
     "grid.linewidth": 0.6,
-    "xtick.color": _RULE,
-    "ytick.color": _RULE,
-    "xtick.labelcolor": _MUTED,
-    "ytick.labelcolor": _MUTED,
+    "xtick.color": _MUTED,
+    "ytick.color": _MUTED,
     "ytick.major.size": 0,
     "text.color": _INK,
     "legend.frameon": False,
-    "lines.solid_capstyle": "round",
     "svg.fonttype": "none",
 }
 _MAPS: Any = {

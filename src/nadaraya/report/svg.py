@@ -11,18 +11,11 @@ from nadaraya.report.palette import COLOURS
 
 
 def inline_svg(figure: Figure, name: str, description: str) -> str:
-    """The figure as one `<svg>` element for an HTML page.
+    """A figure in the palette's colours as one `<svg>` element for an HTML page.
 
-    Colours of the palette become CSS variables (`var(--blue)`), text inherits the page's font, the size
-    follows the container, and nothing refers outside the element.
-
-    Args:
-        figure: drawn with the palette's colours on white.
-        name: unique on the page, [a-z0-9-]; prefixes the element's internal references.
-        description: what the figure shows, for those who cannot see it; escaped here.
-
-    Returns:
-        The markup.
+    Colours become CSS variables (`var(--blue)`), text inherits the page's font, the size follows the
+    container, and nothing refers outside the element. The `name`, [a-z0-9-], is unique on the page; the `description`,
+    escaped here, is for those who cannot see the figure.
     """
     buffer = io.StringIO()
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": name}):

@@ -8,9 +8,11 @@ import pytest
 from safetensors import SafetensorError
 
 from nadaraya import files
+from nadaraya.errors import InputError
 from nadaraya.files import (
     PARTIAL,
     WriteFailed,
+    reading,
     remove_folder,
     remove_partial,
     write_file,
@@ -107,3 +109,14 @@ def test_leftovers_of_killed_writers_are_removed_and_nothing_else(tmp_path: Path
     remove_folder(tmp_path / "mine")
     remove_folder(tmp_path / "absent")
     assert _names(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    "error", [ValueError("a\nb"), KeyError("a"), SafetensorError("a"), RuntimeError("a")]
+)
+def test_what_a_damaged_file_raises_is_one_line_that_names_it(error: Exception, tmp_path: Path) -> None:
+    message = r"x\.json cannot be read as a recipe: '?a'?$"
+    with pytest.raises(InputError, match=message), reading(tmp_path / "x.json", "a recipe"):
+        raise error
+    with pytest.raises(InputError, match=r"^said already$"), reading(tmp_path):
+        raise InputError("said already")

@@ -1,4 +1,7 @@
-"""Files and folders that are complete or absent: written aside, forced to the disk, moved into place."""
+"""Files and folders that are complete or absent: written aside, forced to the disk, moved into place.
+
+What goes wrong while one is written or read becomes one line that names it.
+"""
 
 import errno
 import os
@@ -95,6 +98,25 @@ def writing(target: Path) -> Iterator[None]:
             f"cannot write {target}: {reason}; what was saved before is intact: make room and run the same "
             "command again"
         ) from error
+
+
+@contextmanager
+def reading(path: Path, what: str = "") -> Iterator[None]:
+    """Turn whatever a damaged or foreign file raises into one line that names it.
+
+    Args:
+        path: the file that is read.
+        what: what it is read as, for the message; default none.
+
+    Raises:
+        InputError: in place of the error.
+    """
+    try:
+        yield
+    except InputError:
+        raise
+    except (OSError, ValueError, LookupError, TypeError, RuntimeError, SafetensorError) as error:
+        raise InputError(f"{path} cannot be read{what and f' as {what}'}: {first_line(error)}") from error
 
 
 def remove_folder(folder: Path) -> None:

@@ -219,7 +219,7 @@ def test_a_limit_leaves_the_same_images_whatever_the_seed(image_recipe: Make) ->
         ({"data__rand_augment": "nonsense"}, ("rand_augment", "nonsense")),
         ({"data__corrupt": "ignore"}, ("ignore", "skip")),
         ({"data__limit": 5}, ("5 training images", "12")),
-        ({"training__batch_size": 9}, ("odd",)),
+        ({"training__batch_size": 9}, ("must be even",)),
         ({"training__batch_size": 50}, ("48 training images", "50")),
     ],
 )

@@ -16,12 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load_file, load_model, save_file, save_model
 from torch import Tensor, nn
 
 from nadaraya.errors import InputError
-from nadaraya.files import first_line, remove_folder, write_into
+from nadaraya.files import first_line, reading, remove_folder, write_into
 
 _KEPT = 2
 _MODEL, _AVERAGE, _OPTIMIZER = "model.safetensors", "ema.safetensors", "optimizer.safetensors"
@@ -120,17 +119,13 @@ def load_checkpoint(
     Raises:
         InputError: a file cannot be read, or does not fit this model.
     """
-    path = checkpoint.path / _MODEL
     device = str(next(model.parameters()).device)
-    try:
-        load_model(model, str(path), device=device)
-        if averaged is not None:
-            path = checkpoint.path / _AVERAGE
-            load_model(averaged, str(path), device=device)
-        path = checkpoint.path / _OPTIMIZER
-        tensors = load_file(path)
-    except (OSError, SafetensorError, RuntimeError) as error:
-        raise InputError(f"{path} cannot be read as a checkpoint of this run: {first_line(error)}") from error
+    for module, name in ((model, _MODEL), (averaged, _AVERAGE)):
+        if module is not None:
+            with reading(checkpoint.path / name, "a checkpoint of this run"):
+                load_model(module, str(checkpoint.path / name), device=device)
+    with reading(checkpoint.path / _OPTIMIZER, "a checkpoint of this run"):
+        tensors = load_file(checkpoint.path / _OPTIMIZER)
     per_parameter: dict[str, dict[str, Tensor]] = {}
     for key, tensor in tensors.items():
         kind, _, name = key.partition("/")

@@ -6,7 +6,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from nadaraya.errors import InputError
-from nadaraya.files import PARTIAL, write_file, write_into
+from nadaraya.files import PARTIAL, reading, write_file, write_into
 from nadaraya.training.image_recipe import ImageRecipe
 from nadaraya.training.kernels import kernel_parameters
 from nadaraya.training.recipe import Recipe, read_mapping
@@ -32,10 +32,8 @@ def read_recipe(folder: Path) -> Recipe | ImageRecipe:
     path = folder / RECIPE_FILE
     if not path.is_file():
         raise InputError(f"{folder} is not a run folder: it has no {RECIPE_FILE}")
-    try:
+    with reading(path):
         mapping = parse_yaml(path.read_text(encoding="utf-8"), str(path))
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} cannot be read: {error}") from error
     if not isinstance(mapping, dict):
         raise InputError(f"{path} is not a recipe")
     return read_mapping(mapping)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, overl
 from pydantic import Field, NonNegativeInt, PositiveInt, TypeAdapter, model_validator
 
 from nadaraya.errors import InputError, must_be, unknown_name
+from nadaraya.files import reading
 from nadaraya.training.image_recipe import ImageRecipe
 from nadaraya.training.schema import BaseRecipe, BaseTraining, Fraction, Number, Positive, Section, parse_yaml
 
@@ -227,10 +228,8 @@ def load_recipe(source: str | Path, overrides: Sequence[str] = ()) -> Recipe | I
     if str(source) in built_in_recipes():
         text = (files("nadaraya.training") / "recipes" / f"{source}.yaml").read_text(encoding="utf-8")
     elif path.is_file():
-        try:
+        with reading(path, "a recipe"):
             text = path.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise InputError(f"cannot read recipe {path}: {error}") from error
     elif path.suffix in (".yaml", ".yml"):
         raise InputError(f"no recipe file {path}")
     else:

@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load_file
 from safetensors.torch import load_model as load_weights
 from torch import nn
 
 from nadaraya.errors import InputError
-from nadaraya.files import first_line
+from nadaraya.files import reading
 from nadaraya.training.folder import (
     AVERAGE_FILE,
     IMAGES_FILE,
@@ -186,21 +185,15 @@ class Run:
         model = recipe.build_model(len(described["classes"]), int(described["channels"]))
         averaged = ema and recipe.training.ema_decay is not None
         path = self.path / (AVERAGE_FILE if averaged else MODEL_FILE)
-        try:
+        with reading(path, "the model of this run"):
             load_weights(model, str(path))
-        except (OSError, SafetensorError, RuntimeError) as error:
-            raise InputError(
-                f"{path} cannot be read as the model of this run: {' '.join(str(error).split())}"
-            ) from error
         return model
 
     def _described_images(self) -> dict[str, Any]:
         path = self.path / IMAGES_FILE
-        try:
+        with reading(path):
             described: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
             missing = {"classes", "channels", "steps"} - set(described)
-        except (OSError, ValueError, TypeError) as error:
-            raise InputError(f"{path} cannot be read: {' '.join(str(error).split())}") from error
         if missing:
             raise InputError(f"{path} is damaged: it lacks {sorted(missing)[0]}")
         return described
@@ -209,13 +202,10 @@ class Run:
         from nadaraya.models import KernelGPTForCausalLM
 
         path = self.path / MODEL_FILE
-        try:
-            with without_bars():
-                loaded: Any = KernelGPTForCausalLM.from_pretrained(
-                    self.path, local_files_only=True, use_safetensors=True, output_loading_info=True
-                )
-        except (OSError, SafetensorError, RuntimeError, ValueError, KeyError) as error:
-            raise InputError(f"{path} cannot be read: {first_line(error)}") from error
+        with reading(path, "the model of this run"), without_bars():
+            loaded: Any = KernelGPTForCausalLM.from_pretrained(
+                self.path, local_files_only=True, use_safetensors=True, output_loading_info=True
+            )
         model, report = loaded
         if report["missing_keys"]:
             raise InputError(f"{path} is damaged: it lacks {sorted(report['missing_keys'])[0]}")
@@ -224,14 +214,10 @@ class Run:
     @torch.no_grad()
     def _restore_initial_kernels(self, model: nn.Module) -> None:
         path = self.path / INITIAL_KERNELS_FILE
-        try:
+        with reading(path, "the initial kernels of this model"):
             values = load_file(path)
             for name, parameter in kernel_parameters(model):
                 parameter.copy_(values[name])
-        except (OSError, SafetensorError, KeyError, RuntimeError) as error:
-            raise InputError(
-                f"{path} cannot be read as the initial kernels of this model: {error}"
-            ) from error
 
 
 @contextmanager

@@ -14,6 +14,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 TABLES = DOCS.parents[1] / "shared" / "data" / "regression"
 PAGES = sorted(page for page in DOCS.rglob("*.md") if "_build" not in page.parts)
 NOTEBOOKS = [page for page in PAGES if read.is_myst_markdown_notebook(page.read_text(encoding="utf-8"))]
+SHORT = ("index.md", "tutorial/1-kernel-regression.md", "tutorial/4-attention.md")
 
 
 def name(page: Path) -> str:
@@ -25,22 +26,6 @@ def cells(page: Path) -> list[Any]:
     notebook = read.read_myst_markdown_notebook(page.read_text(encoding="utf-8"))
     sources = [cell.source for cell in notebook.cells if cell.cell_type == "code"]
     return [compile(source, f"{name(page)}, cell {i}", "exec") for i, source in enumerate(sources, 1)]
-
-
-def run_cells(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run a page's cells in its folder, as the build does; every figure that they make must have axes."""
-    matplotlib = pytest.importorskip("matplotlib")
-    pyplot = pytest.importorskip("matplotlib.pyplot")
-    monkeypatch.chdir(page.parent)
-    namespace: dict[str, Any] = {"__name__": "__main__"}
-    with matplotlib.rc_context():
-        pyplot.switch_backend("agg")
-        try:
-            for cell in cells(page):
-                exec(cell, namespace)
-            assert all(figure.axes for figure in map(pyplot.figure, pyplot.get_fignums()))
-        finally:
-            pyplot.close("all")
 
 
 def test_the_site_has_its_notebooks() -> None:
@@ -61,17 +46,26 @@ def test_code_compiles(page: Path) -> None:
     assert cells(page)
 
 
-@pytest.mark.parametrize("page", ["index.md", "tutorial/1-kernel-regression.md", "tutorial/4-attention.md"])
-def test_code_of_short_notebooks_runs(page: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    run_cells(DOCS / page, monkeypatch)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("page", NOTEBOOKS, ids=name)
+@pytest.mark.parametrize(
+    "page",
+    [pytest.param(page, marks=() if name(page) in SHORT else pytest.mark.slow) for page in NOTEBOOKS],
+    ids=name,
+)
 def test_code_runs(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    matplotlib = pytest.importorskip("matplotlib")
+    pyplot = pytest.importorskip("matplotlib.pyplot")
+    monkeypatch.chdir(page.parent)  # as the build does
     if TABLES.is_dir() and "NADARAYA_DATA" not in os.environ:
         monkeypatch.setenv("NADARAYA_DATA", str(TABLES))
-    run_cells(page, monkeypatch)
+    namespace: dict[str, Any] = {"__name__": "__main__"}
+    with matplotlib.rc_context():
+        pyplot.switch_backend("agg")
+        try:
+            for cell in cells(page):
+                exec(cell, namespace)
+            assert all(figure.axes for figure in map(pyplot.figure, pyplot.get_fignums()))
+        finally:
+            pyplot.close("all")
 
 
 @pytest.mark.parametrize("page", [DOCS.parent / "README.md", *PAGES], ids=lambda page: page.name)

@@ -319,6 +319,8 @@ def test_bfloat16_trains_and_stays_close(tiny_recipe: Make, tmp_path: Path, unin
     run = train(tiny_recipe(training__precision="bfloat16"), tmp_path / "bf16", progress=False)
     assert run.final is not None
     assert run.final["loss"] == pytest.approx(Run(uninterrupted).final["loss"], rel=0.02)  # type: ignore[index]
+    assert run.final["loss"] != Run(uninterrupted).final["loss"]  # type: ignore[index]
+    assert _losses(run.path)[0] != _losses(uninterrupted)[0]
     assert {tensor.dtype for tensor in load_file(run.path / "model.safetensors").values()} == {torch.float32}
 
 

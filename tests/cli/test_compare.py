@@ -51,8 +51,9 @@ def test_curves_are_drawn_and_files_are_not_overwritten(
     nadaraya("compare", *runs, "--plot", plot).refuses("exists already", "--force")
     assert plot.read_text() == "mine"
     assert nadaraya("compare", *runs, "--plot", plot, "--force").status == 0
-    nadaraya("compare", *runs, "--plot", tmp_path / "curves.doc").refuses(".png")
-    nadaraya("compare", *runs, "--plot", tmp_path / "absent" / "a.png").refuses("not a folder")
+    nadaraya("compare", *runs, "--plot", tmp_path / "curves.doc").refuses("must be a file that ends in .png")
+    absent = tmp_path / "absent" / "a.png"
+    nadaraya("compare", *runs, "--plot", absent).refuses("--plot must be a file in a folder that exists")
 
 
 def test_what_is_no_run_is_refused(nadaraya: Any, tmp_path: Path) -> None:

@@ -166,8 +166,8 @@ def test_bad_images_are_one_line(nadaraya: Command, image_run: Path, image: Path
     nadaraya("maps", image_run, tmp_path / "cut.png", *out).refuses("cut.png", "as an image")
     nadaraya("maps", image_run, image, "--query", "4,0", *out).refuses("rows 0 to 3")
     nadaraya("maps", image_run, image, "--query", "head", *out).refuses("query must be", "'head'")
-    nadaraya("maps", image_run, image, "--out", image).refuses("not a folder")
-    nadaraya("maps", image_run, image, "--out", image_run).refuses("no maps")
+    nadaraya("maps", image_run, image, "--out", image).refuses("out must be a folder of maps or an empty one")
+    nadaraya("maps", image_run, image, "--out", image_run).refuses("out must be", "image-run")
     assert not (tmp_path / "maps").exists()
 
 

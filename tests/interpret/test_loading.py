@@ -1,4 +1,4 @@
-"""Models with their preprocessing and names: what they see and say is what the libraries give by themselves."""
+"""Models with their preprocessing and names see and say what the libraries by themselves give."""
 
 from pathlib import Path
 

@@ -12,6 +12,7 @@ from nadaraya.interpret.lags import lag_histogram
 from nadaraya.report import bank_curves, lag_histograms, loss_curves
 from nadaraya.report.figures import aligned, bank_limits, draw_bank, draw_histogram, longest_shown
 from nadaraya.report.palette import variant_styles
+from nadaraya.report.runs import labelled
 from nadaraya.report.style import charts
 
 
@@ -61,6 +62,30 @@ def test_histograms_name_the_line_length_on_both_sides() -> None:
     figure = lag_histograms({"corpus": corpus, "written": lag_histogram(("x" * 67 + "\n\n") * 50)})
     named = [{text.get_text() for text in axes.texts} for axes in figure.axes]
     assert named == [{"1", "70"}, {"1", "68"}]
+
+
+def test_bars_are_shares_of_all_separations() -> None:
+    histogram = lag_histogram("x\n" * 31 + "xx\n" * 10 + "x" * 99 + "\n", max_lag=4)
+    with charts(300, 200) as (_, axes):
+        draw_histogram(axes[0, 0], histogram, "blue", [2])
+    values, edges, _ = axes[0, 0].patches[0].get_data()
+    np.testing.assert_allclose(values, [0, 100 * 30 / 41, 100 * 10 / 41, 0])
+    np.testing.assert_array_equal(edges, [0.5, 1.5, 2.5, 3.5, 4.5])
+    assert [text.get_text() for text in axes[0, 0].texts] == ["2"]
+
+
+def test_losses_are_drawn_against_the_time_of_training(make_run: Callable[..., Any]) -> None:
+    (run,) = labelled([make_run("rope")])
+    np.testing.assert_allclose(run.validation_against_seconds()[:, 0], run.validation[:, 0] / 10)
+    assert make_run("rope").label == ""
+    assert run.style == variant_styles(["rope"])[0]
+
+
+def test_the_steep_start_is_cut_off(make_run: Callable[..., Any]) -> None:
+    axes = loss_curves([make_run("rope", loss=1.3), make_run("gpa", loss=1.0)]).axes[0]
+    low, high = axes.get_ylim()
+    assert 0.95 < low < 1.0 + 50 / 600
+    assert 1.3 + 50 / 100 < high <= 1.3 + 50 / 50 + 0.1
 
 
 def test_a_comparison_in_outline_fits_the_axis() -> None:

@@ -7,6 +7,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+import matplotlib
 import numpy as np
 import pytest
 import torch
@@ -258,6 +259,11 @@ def test_the_query_patch_is_boxed_where_it_is() -> None:
     assert (box.get_x(), box.get_y(), box.get_width()) == (1.5, 0.5, 1)
     assert (large.get_x(), large.get_y(), large.get_width(), large.get_height()) == (16, 8, 8, 8)
     assert figure["grid 1"].get_title(loc="left").startswith("(1, 2), self ")
+    fused = image_figures().maps.weights[0][0].mean(0)[1 + 6, 1:].numpy()  # after the class token
+    image = figure["overlay 1"].images[-1]
+    np.testing.assert_array_equal(np.asarray(image.get_array()), fused.reshape(3, 4))
+    others = np.delete(fused, 6)
+    assert image.get_clim() == (others.min(), others.max())
 
 
 def test_matrices_have_no_diagonal_and_at_most_fifty_tokens() -> None:
@@ -313,6 +319,12 @@ def test_text_figures_show_every_token_on_its_place() -> None:
     (axes,) = (panel for panel in figures.heads(0).axes[:1])
     assert "".join(text.get_text() for text in axes.texts) == "to·be,·or·not⏎to·be"
     assert figures.query_name == "token 18, the last (e)"
+    row = figures.maps.weights[0][0, 0, 18]
+    inferno = matplotlib.colormaps["inferno"]
+    for position, share in ((int(row.argmax()), 1.0), (int(row.argmin()), 0.0)):
+        expected = 0.6 * np.array(inferno(share)[:3]) + 0.4
+        np.testing.assert_allclose(axes.patches[position].get_facecolor()[:3], expected)
+    assert [patch.get_xy() for patch in axes.patches[:2]] == [(0, 0), (1, 0)]
     queries = figures.queries(0).axes
     assert len(queries) == 4
     later = [text.get_color() for text in queries[0].texts][5:]  # the first query is token 4

@@ -36,7 +36,7 @@ _COLUMNS: dict[str, list[tuple[str, str, str, int]]] = {
 def compare(
     runs: Annotated[list[Path], typer.Argument(help="Run folders.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print the table as JSON.")] = False,
-    plot: Annotated[Path | None, typer.Option(help="Also draw the validation curves: a .png file.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Also draw the curves: a .png, .svg or .pdf.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Let --plot overwrite a file.")] = False,
 ) -> None:
     """Compare runs of one task: parameters, validation figures, speed; best first, unfinished last."""
@@ -49,7 +49,7 @@ def compare(
     from nadaraya.training import Run
 
     if plot is not None:
-        check_plot(plot, force, (".png",))
+        check_plot(plot, force)
     opened = [Run(path) for path in runs]
     task = _one_task(opened)
     rows = sorted((_figures(run) for run in opened), key=_best_first)

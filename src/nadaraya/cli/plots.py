@@ -2,25 +2,16 @@
 
 from pathlib import Path
 
-from nadaraya.errors import InputError
+from nadaraya.errors import InputError, must_be
 
 SUFFIXES = (".png", ".svg", ".pdf")
 
 
-def check_plot(path: Path, force: bool, suffixes: tuple[str, ...] = SUFFIXES) -> None:
-    """Refuse a figure file that cannot be written.
-
-    Args:
-        path: where the figure is to go.
-        force: whether a file that is there may be replaced.
-        suffixes: accepted endings; default .png, .svg and .pdf.
-
-    Raises:
-        InputError: another ending, no such folder, or a file that is there already.
-    """
-    if path.suffix.lower() not in suffixes:
-        raise InputError(f"cannot draw into {path}: accepted are files that end in {', '.join(suffixes)}")
+def check_plot(path: Path, force: bool) -> None:
+    """Refuse a figure file of another ending, in no folder, or there already unless `force`."""
+    if path.suffix.lower() not in SUFFIXES:
+        raise must_be("--plot", f"a file that ends in {' or '.join(SUFFIXES)}", str(path))
     if path.exists() and not force:
         raise InputError(f"{path} exists already: choose another file, or --force to overwrite it")
     if not path.resolve().parent.is_dir():
-        raise InputError(f"{path.parent} is not a folder: make it first")
+        raise must_be("--plot", "a file in a folder that exists", str(path))

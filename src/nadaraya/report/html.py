@@ -7,7 +7,7 @@ from pathlib import Path
 
 from markupsafe import Markup
 
-from nadaraya.errors import InputError
+from nadaraya.errors import InputError, must_be
 from nadaraya.files import write_file
 from nadaraya.interpret.banks import BankShape, Bump
 from nadaraya.interpret.lags import LagPeak, lag_histogram
@@ -71,12 +71,10 @@ def write_report(runs: Sequence[RunData], out: str | Path, force: bool = False) 
     '<!doctype html>'
     """
     path = Path(out)
-    if path.is_dir():
-        raise InputError(f"{path} is a folder: --out takes a file")
+    if path.is_dir() or not path.parent.is_dir():
+        raise must_be("out", "a file in a folder that exists", str(path))
     if path.exists() and not force:
-        raise InputError(f"{path} exists already: give another --out, or --force to replace it")
-    if not path.parent.is_dir():
-        raise InputError(f"{path.parent} is not a folder: --out takes a file in a folder that exists")
+        raise InputError(f"{path} exists already: choose another file, or --force to replace it")
     write_file(path, render(runs))
     return path
 
@@ -99,7 +97,7 @@ def render(runs: Sequence[RunData]) -> str:
     True
     """
     if not runs:
-        raise InputError("a report needs at least one run folder, got none")
+        raise must_be("runs", "a list of at least one run", runs)
     runs = labelled(runs)
     ranked = sorted(runs, key=lambda run: (not run.finished, math.inf if run.loss is None else run.loss))
     baseline = next((run for run in ranked if run.variant == "rope" and run.finished), None)

@@ -13,7 +13,7 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 from PIL import Image
 
-from nadaraya.errors import InputError
+from nadaraya.errors import InputError, must_be
 from nadaraya.files import write_file
 from nadaraya.interpret.rollout import sigma_matrix
 from nadaraya.report.maps_base import MapFigures
@@ -51,14 +51,11 @@ class Subject:
 
 def check_folder(out: Path, force: bool) -> None:
     """Refuse a folder that has other files than maps, or maps that `force` does not let be replaced."""
-    if out.exists() and not out.is_dir():
-        raise InputError(f"{out} is not a folder: --out takes a folder")
-    if not out.is_dir() or not any(out.iterdir()):
-        return
-    if not (out / RECORD).is_file():
-        raise InputError(f"{out} has files in it that are no maps: give another --out")
-    if not force:
-        raise InputError(f"{out} has maps already: give another --out, or --force to replace them")
+    if (out / RECORD).is_file():
+        if not force:
+            raise InputError(f"{out} has maps already: choose another folder, or --force to replace them")
+    elif out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise must_be("out", "a folder of maps or an empty one", str(out))
 
 
 def write_maps(figures: MapFigures, subject: Subject, out: str | Path, force: bool = False) -> dict[str, Any]:

@@ -14,8 +14,8 @@ def inline_svg(figure: Figure, name: str, description: str) -> str:
     """A figure in the palette's colours as one `<svg>` element for an HTML page.
 
     Colours become CSS variables (`var(--blue)`), text inherits the page's font, the size follows the
-    container, and nothing refers outside the element. The `name`, [a-z0-9-], is unique on the page; the `description`,
-    escaped here, is for those who cannot see the figure.
+    container, and nothing refers outside the element. The `name`, [a-z0-9-], is unique on the page; the
+    `description`, escaped here, is for those who cannot see the figure.
     """
     buffer = io.StringIO()
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": name}):

@@ -76,13 +76,17 @@ def test_the_papers_start():
         torch.testing.assert_close(values, torch.full((4, 64), expected))
 
 
-def test_the_geometric_start():
-    bank = KernelBank(2, 8)
-    for values, first, last in ((bank.length, 1.5, 200.0), (bank.tau, 2.0, 64.0)):
-        torch.testing.assert_close(values[:, [0, -1]], torch.tensor([[first, last]] * 2))
+@pytest.mark.parametrize(
+    ("init", "length", "tau", "log_sigma"),
+    [("geometric", (1.5, 200.0), (2.0, 64.0), 2), ("grid", (1.0, 32.0), (2.0, 16.0), 1)],
+)
+def test_starts_in_equal_ratios(init, length, tau, log_sigma):
+    bank = KernelBank(2, 8, init=init)
+    for values, ends in ((bank.length, length), (bank.tau, tau)):
+        torch.testing.assert_close(values[:, [0, -1]], torch.tensor([ends] * 2))
         ratios = values[:, 1:] / values[:, :-1]
         torch.testing.assert_close(ratios, ratios[:, :1].expand_as(ratios))
-    torch.testing.assert_close(bank.log_sigma, torch.linspace(2, -2, 8).expand(2, 8))
+    torch.testing.assert_close(bank.log_sigma, torch.linspace(log_sigma, -log_sigma, 8).expand(2, 8))
     torch.testing.assert_close(bank.alpha, torch.full((2, 8), 0.7))
 
 

@@ -4,12 +4,16 @@ import pytest
 import torch
 
 from nadaraya.errors import InputError
-from nadaraya.kernels import ExponentialDecay, Gaussian, GridKernel, KernelBank
+from nadaraya.kernels import ExponentialDecay, FreeTable, Gaussian, GridKernel, KernelBank
 
 
 @pytest.mark.parametrize("compose", ["add", "multiply"])
-def test_every_pair_has_the_product_of_its_row_and_column_kernels(compose: str) -> None:
+@pytest.mark.parametrize("signed", [False, True])
+def test_every_pair_has_the_product_of_its_row_and_column_kernels(compose: str, signed: bool) -> None:
     rows, columns = ExponentialDecay(torch.tensor([1.5, 4.0])), Gaussian(2.0)
+    if signed:
+        rows = FreeTable(2, 3, signed=True)
+        torch.nn.init.normal_(rows.logits)
     grid = GridKernel(2, rows, columns, compose=compose)
     table = grid(3, 4, num_prefix=2)
     assert table.shape == (2, 14, 14)

@@ -11,8 +11,9 @@ from torch import nn
 
 import nadaraya.models.vit  # noqa: F401 - registers the models
 from nadaraya.errors import InputError
-from nadaraya.training import ImageRecipe, load_recipe, recipe_keys
-from nadaraya.training.images import ImageTask, parameter_groups
+from nadaraya.training import ImageRecipe, ImageTrainingRecipe, load_recipe, recipe_keys
+from nadaraya.training.images import ImageTask
+from nadaraya.training.optimizer import parameter_groups
 from nadaraya.training.processes import Processes
 
 Make = Callable[..., ImageRecipe]
@@ -98,14 +99,16 @@ def _model(**changes: Any) -> nn.Module:
 @pytest.mark.parametrize("options", [{}, {"reg_tokens": 2}, {"pattern": "GA"}, {"variant": "vlt"}])
 def test_weight_matrices_decay_and_kernels_have_a_group_of_their_own(options: dict[str, Any]) -> None:
     model = _model(**options)
-    groups = parameter_groups(model, 0.05, 3.0)
+    recipe = ImageTrainingRecipe(learning_rate=1e-3, kernel_learning_rate=3e-3)
+    groups = parameter_groups(model, recipe)
     grouped = [id(parameter) for group in groups for parameter in group["params"]]
     assert sorted(grouped) == sorted(id(parameter) for parameter in model.parameters())
     decaying = {id(p) for group in groups if group["weight_decay"] for p in group["params"]}
     weights = {id(m.weight) for m in model.modules() if isinstance(m, nn.Linear | nn.Conv2d)}
     assert decaying == weights
     kernels = {id(parameter) for _, parameter in model.kernel_parameters()}
-    assert {id(p) for group in groups if "lr_scale" in group for p in group["params"]} == kernels
+    assert {id(p) for group in groups if group["name"] == "kernels" for p in group["params"]} == kernels
+    assert [g["lr_scale"] for g in groups] == pytest.approx([1, 1, 3][: len(groups)])
 
 
 def test_the_schedule_warms_up_falls_as_a_cosine_and_needs_no_memory(image_recipe: Make) -> None:

@@ -23,10 +23,7 @@ def demo(
     length = [] if steps is None else [f"training.steps={steps}", f"training.warmup_steps={steps // 20}"]
     recipes = [load_recipe("demo", [f"model.variant={variant}", *length]) for variant in VARIANTS]
     folders = [out / variant for variant in VARIANTS]
-    typer.echo(
-        f"Three character models on the text of pydoc_data.topics, {recipes[0].training.steps} updates each: "
-        f"{', '.join(VARIANTS)}."
-    )
+    typer.echo(f"Three character models on the text of pydoc_data.topics: {', '.join(VARIANTS)}.")
     try:
         for recipe, folder in zip(recipes, folders, strict=True):
             train(recipe, folder, progress=not quiet)

@@ -10,15 +10,9 @@ _BATCH, _TORCH = 0, 1  # what a (seed, step) pair is used for: independent strea
 
 
 def step_seed(seed: int, step: int, rank: int = 0) -> int:
-    """The seed of torch's own generator (dropout) at one step.
+    """The seed of torch's own generator (dropout) at one step of the run, in the process of this rank.
 
-    Args:
-        seed: of the run.
-        step: number of the update.
-        rank: number of the process, default 0: each drops out units of its own.
-
-    Returns:
-        A seed independent of those of other steps and processes, and of the batch.
+    It is independent of those of other steps and processes, and of the batch.
     """
     stream = [seed, step, _TORCH, rank] if rank else [seed, step, _TORCH]
     return int(np.random.SeedSequence(stream).generate_state(1, np.uint64)[0] >> 1)
@@ -42,21 +36,6 @@ def check_length(tokens: Tensor, context: int, part: str) -> None:
         )
 
 
-def windows(tokens: Tensor, starts: Tensor, context: int) -> tuple[Tensor, Tensor]:
-    """Inputs and targets of windows: position t of a window predicts position t + 1 of the text.
-
-    Args:
-        tokens: (n,) token ids.
-        starts: (B,) first position of each window, at most n - context - 1.
-        context: inputs in a window.
-
-    Returns:
-        Inputs and targets, (B, context) each; every position has a target.
-    """
-    span = tokens[starts[:, None] + torch.arange(context + 1)]  # (B, context + 1)
-    return span[:, :-1], span[:, 1:]
-
-
 def training_batch(
     tokens: Tensor, context: int, batch_size: int, seed: int, step: int
 ) -> tuple[Tensor, Tensor]:
@@ -70,24 +49,24 @@ def training_batch(
         step: number of the update, >= 0.
 
     Returns:
-        Inputs and targets, (B, context) each.
+        Inputs and targets, (B, context) each; every position has a target, the next token.
     """
     generator = np.random.default_rng([seed, step, _BATCH])
     starts = generator.integers(0, len(tokens) - context, size=batch_size)
-    return windows(tokens, torch.from_numpy(starts), context)
+    return _windows(tokens, torch.from_numpy(starts), context)
 
 
 def validation_sample(tokens: Tensor, context: int, count: int) -> tuple[Tensor, Tensor]:
     """The same windows every time, evenly spaced from the first to the last one of the text.
 
-    Args:
-        tokens: (n,) token ids, n > context.
-        context: inputs in a window.
-        count: windows asked for; fewer when the text has fewer places to start.
-
-    Returns:
-        Inputs and targets, (count, context) each.
+    `count` of them, or fewer when the text has fewer places to start: (count, context) inputs and targets.
     """
     last = len(tokens) - context - 1
     starts = torch.linspace(0, last, count, dtype=torch.float64).long().unique()
-    return windows(tokens, starts, context)
+    return _windows(tokens, starts, context)
+
+
+def _windows(tokens: Tensor, starts: Tensor, context: int) -> tuple[Tensor, Tensor]:
+    """Position t of a window, which begins at one of `starts`, predicts position t + 1 of the text."""
+    span = tokens[starts[:, None] + torch.arange(context + 1)]  # (B, context + 1)
+    return span[:, :-1], span[:, 1:]

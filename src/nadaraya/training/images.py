@@ -9,7 +9,6 @@ import torch
 from accelerate.utils import set_seed
 from safetensors.torch import save_model
 from timm.loss import SoftTargetCrossEntropy
-from timm.optim import create_optimizer_v2, param_groups_weight_decay
 from timm.scheduler import create_scheduler_v2
 from timm.utils import ModelEmaV3
 from torch import Tensor, nn
@@ -31,7 +30,7 @@ from nadaraya.training.folder import (
 )
 from nadaraya.training.image_data import open_recipe_images
 from nadaraya.training.image_recipe import ImageRecipe
-from nadaraya.training.kernels import kernel_parameters
+from nadaraya.training.optimizer import make_optimizer
 from nadaraya.training.processes import Processes
 
 
@@ -77,18 +76,9 @@ class ImageTask:
         self.batches(self.steps)  # refuses what cannot be batched before a folder is made
 
     def optimizer(self) -> torch.optim.Optimizer:
-        """AdamW: weight matrices decay, all else does not, kernels have their own learning rate."""
+        """AdamW over three groups of parameters."""
         options = self._recipe.training
-        optimizer: torch.optim.Optimizer = create_optimizer_v2(
-            self.model,
-            opt="adamw",
-            lr=options.peak_learning_rate,
-            betas=options.betas,
-            param_group_fn=lambda model: parameter_groups(
-                model, options.weight_decay, options.kernel_rate_scale
-            ),
-        )
-        return optimizer
+        return make_optimizer(self.model, options, options.peak_learning_rate)
 
     def schedule(self, optimizer: torch.optim.Optimizer, done: int) -> Callable[[int], None]:
         """Linear warm-up and cosine decay, a function of the number of updates alone."""
@@ -170,25 +160,3 @@ class ImageTask:
             if averaged is not None:
                 save_model(averaged, str(scratch / AVERAGE_FILE))
         return {**validation, "images_per_second": self.units_per_step / step_seconds}
-
-
-def parameter_groups(model: nn.Module, weight_decay: float, kernel_scale: float) -> list[dict[str, Any]]:
-    """timm's groups with and without weight decay, and the kernels in one of their own.
-
-    Args:
-        model: its `no_weight_decay` names what does not decay, beside all vectors.
-        weight_decay: of the weight matrices.
-        kernel_scale: the learning rate of `kernel_parameters`, as a multiple of that of the others; timm's
-            schedules know it as `lr_scale`.
-
-    Returns:
-        Groups for an optimiser, each parameter in one; empty ones are left out.
-    """
-    kernels = {id(parameter) for _, parameter in kernel_parameters(model)}
-    exempt: set[str] = getattr(model, "no_weight_decay", set)()
-    groups = param_groups_weight_decay(model, weight_decay, no_weight_decay_list=exempt)
-    for group in groups:
-        group["params"] = [parameter for parameter in group["params"] if id(parameter) not in kernels]
-    own = [p for _, p in kernel_parameters(model) if p.requires_grad]
-    groups.append({"params": own, "weight_decay": 0.0, "lr_scale": kernel_scale})
-    return [group for group in groups if group["params"]]

@@ -77,7 +77,7 @@ def train(
     shown.begin(recipe.name, task, done)
     meter = Meter(state.get("losses", []), state.get("seconds", 0.0))
     watch = BandwidthWatch(learner.model)
-    with closing(records), StopRequest() as stop:
+    with closing(records), StopRequest().listening() as stop:
         batches = iter(task.batches(done))
         for step in range(done + 1, task.steps + 1):
             with processes.together():

@@ -1,42 +1,49 @@
-"""AdamW over three groups of parameters, and the learning-rate schedule they share."""
+"""AdamW over three groups of parameters, and the learning-rate schedule of language models."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
 from torch.optim.lr_scheduler import LRScheduler
 
+from nadaraya.training.kernels import kernel_parameters
 from nadaraya.training.recipe import TrainingRecipe
-
-if TYPE_CHECKING:
-    from nadaraya.models import KernelGPTForCausalLM
+from nadaraya.training.schema import BaseTraining
 
 
-def parameter_groups(model: "KernelGPTForCausalLM", recipe: TrainingRecipe) -> list[dict[str, Any]]:
+def make_optimizer(model: nn.Module, options: BaseTraining, peak: float) -> torch.optim.AdamW:
+    """AdamW over `parameter_groups`, at a learning rate of `peak`, which a schedule changes."""
+    return torch.optim.AdamW(parameter_groups(model, options), lr=peak, betas=options.betas)
+
+
+def parameter_groups(model: nn.Module, options: BaseTraining) -> list[dict[str, Any]]:
     """Split the model's trainable parameters into three groups, each parameter in exactly one.
 
-    - `matrices`: weights of linear layers; weight decay.
-    - `plain`: biases, norms and embedding tables; no decay. Embedding rows are left out because a row that a
-      batch does not mention would shrink all the same. A table tied to the output layer counts as one.
+    - `matrices`: weights of linear layers and convolutions; weight decay.
+    - `plain`: vectors, embedding tables and what timm's `no_weight_decay` of the model names; no decay.
+      Embedding rows are left out because a row that a batch does not mention would shrink all the same. A
+      table tied to the output layer counts as one.
     - `kernels`: `model.kernel_parameters()`; no decay, its own learning rate. Decay would pull log-bandwidths
       towards 1 token, which is a choice of kernel and no regularisation.
 
     Args:
         model: the model.
-        recipe: learning rates and weight decay.
+        options: weight decay, and the learning rate of kernels relative to that of the others.
 
     Returns:
-        Groups for `torch.optim.AdamW`, each with its `name`; empty ones are left out.
+        Groups for an optimiser, each with its `name` and, as timm's schedules read it, the learning rate
+        relative to the others' as `lr_scale`; empty ones are left out.
     """
-    kernels = {id(parameter) for _, parameter in model.kernel_parameters()}
+    kernels = {id(parameter) for _, parameter in kernel_parameters(model)}
     tables = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
+    exempt: set[str] = getattr(model, "no_weight_decay", set)()
     members: dict[str, list[nn.Parameter]] = {"matrices": [], "plain": [], "kernels": []}
-    for parameter in model.parameters():
+    for name, parameter in model.named_parameters():
         if not parameter.requires_grad:
             continue
         if id(parameter) in kernels:
             members["kernels"].append(parameter)
-        elif parameter.ndim >= 2 and id(parameter) not in tables:
+        elif parameter.ndim >= 2 and id(parameter) not in tables and name not in exempt:
             members["matrices"].append(parameter)
         else:
             members["plain"].append(parameter)
@@ -44,17 +51,12 @@ def parameter_groups(model: "KernelGPTForCausalLM", recipe: TrainingRecipe) -> l
         {
             "name": name,
             "params": parameters,
-            "lr": _learning_rate(name, recipe),
-            "weight_decay": recipe.weight_decay if name == "matrices" else 0.0,
+            "lr_scale": options.kernel_rate_scale if name == "kernels" else 1.0,
+            "weight_decay": options.weight_decay if name == "matrices" else 0.0,
         }
         for name, parameters in members.items()
         if parameters
     ]
-
-
-def make_optimizer(model: "KernelGPTForCausalLM", recipe: TrainingRecipe) -> torch.optim.AdamW:
-    """AdamW over `parameter_groups`."""
-    return torch.optim.AdamW(parameter_groups(model, recipe), betas=recipe.betas)
 
 
 def make_schedule(optimizer: torch.optim.Optimizer, recipe: TrainingRecipe, done: int = 0) -> LRScheduler:
@@ -72,7 +74,7 @@ def make_schedule(optimizer: torch.optim.Optimizer, recipe: TrainingRecipe, done
     from transformers import get_cosine_with_min_lr_schedule_with_warmup
 
     for group in optimizer.param_groups:
-        group["initial_lr"] = _learning_rate(group["name"], recipe)
+        group["initial_lr"] = recipe.learning_rate * group["lr_scale"]
     return get_cosine_with_min_lr_schedule_with_warmup(
         optimizer,
         num_warmup_steps=recipe.warmup_steps,
@@ -80,10 +82,3 @@ def make_schedule(optimizer: torch.optim.Optimizer, recipe: TrainingRecipe, done
         min_lr_rate=recipe.min_learning_rate / recipe.learning_rate,
         last_epoch=done - 1,
     )
-
-
-def _learning_rate(group: str, recipe: TrainingRecipe) -> float:
-    """The highest learning rate of a group, by its name."""
-    if group == "kernels" and recipe.kernel_learning_rate is not None:
-        return recipe.kernel_learning_rate
-    return recipe.learning_rate

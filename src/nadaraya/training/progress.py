@@ -3,7 +3,9 @@
 import signal
 import threading
 import time
-from types import FrameType, TracebackType
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
 from typing import Any, Self
 
 from rich.console import Console
@@ -67,22 +69,25 @@ class TrainingProgress:
 
 
 class StopRequest:
-    """Ctrl-C asks the loop to stop after its step, when all is consistent; a second one stops immediately."""
+    """Ctrl-C asks the loop to stop after its step, when all is consistent; a second one stops immediately.
 
-    def __init__(self) -> None:
-        self.requested = False
+    Attributes:
+        requested: whether it was pressed while `listening`.
+    """
 
-    def __enter__(self) -> Self:
-        self._main = threading.current_thread() is threading.main_thread()
-        if self._main:  # Python allows handlers in the main thread only
-            self._before: Any = signal.signal(signal.SIGINT, self._ask)
-        return self
+    requested = False
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._main:
-            signal.signal(signal.SIGINT, self._before)
+    @contextmanager
+    def listening(self) -> Iterator[Self]:
+        """Take Ctrl-C over, in the main thread; Python allows handlers nowhere else."""
+        if threading.current_thread() is not threading.main_thread():
+            yield self
+            return
+        before = signal.signal(signal.SIGINT, self._ask)
+        try:
+            yield self
+        finally:
+            signal.signal(signal.SIGINT, before)
 
     def _ask(self, number: int, frame: FrameType | None) -> None:
         self.requested = True

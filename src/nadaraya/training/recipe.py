@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, overload
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, NonNegativeInt, PositiveInt, TypeAdapter, model_validator
 
@@ -196,14 +196,6 @@ def built_in_recipes() -> list[str]:
     """
     folder = files("nadaraya.training") / "recipes"
     return sorted(item.name.removesuffix(".yaml") for item in folder.iterdir() if item.name.endswith(".yaml"))
-
-
-@overload
-def load_recipe(source: Literal["demo", "dickens"], overrides: Sequence[str] = ()) -> Recipe: ...
-
-
-@overload
-def load_recipe(source: str | Path, overrides: Sequence[str] = ()) -> Recipe | ImageRecipe: ...
 
 
 def load_recipe(source: str | Path, overrides: Sequence[str] = ()) -> Recipe | ImageRecipe:

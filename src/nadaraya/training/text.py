@@ -54,7 +54,8 @@ class TextTask:
 
     def optimizer(self) -> torch.optim.Optimizer:
         """AdamW over three groups of parameters."""
-        return make_optimizer(self.model, self._recipe.training)
+        options = self._recipe.training
+        return make_optimizer(self.model, options, options.learning_rate)
 
     def schedule(self, optimizer: torch.optim.Optimizer, done: int) -> Callable[[int], None]:
         """Linear warm-up and cosine decay."""

@@ -98,6 +98,27 @@ def test_many_values_and_gradients_equal_the_reference(backend: str, call: tuple
     assert_agreement(backend, call)
 
 
+@pytest.mark.parametrize("backend", FLOAT64_BACKENDS)
+@pytest.mark.parametrize("similarity", ["dot", "gaussian"])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("others", ["nothing", "padding", "window", "others only"])
+def test_without_a_table_too(backend: str, similarity: str, causal: bool, others: str) -> None:
+    """Calls that PyTorch's fused attention does at once; ε makes use of the log-sum-exp's gradient."""
+    torch.manual_seed(12)
+    tensors = [torch.randn(2, 2, 20, 4, dtype=torch.float64) for _ in range(3)]
+    padding = torch.arange(20) >= torch.tensor([[0], [13]])
+    options: dict[str, Any] = {
+        "nothing": {},
+        "padding": {"key_padding_mask": padding},  # of the first item, all
+        "window": {"window": 3},
+        "others only": {"exclude_self": True},
+    }[others]
+    if similarity == "gaussian":
+        options["bandwidth"] = torch.tensor([0.8, 2.0], dtype=torch.float64)
+    options |= {"similarity": similarity, "causal": causal, "eps": 0.3}
+    assert_agreement(backend, (tensors, options, ["bandwidth"] * (similarity == "gaussian")))
+
+
 def assert_agreement(backend: str, call: tuple) -> None:
     expected, expected_grads = run(*call, backend="reference")
     actual, actual_grads = run(*call, backend=backend)

@@ -10,6 +10,8 @@ mean, which changes no distance. A bandwidth that is tiny against the spread of 
 such calls, and those with dropout, take row blocks of the definition instead.
 """
 
+from typing import NamedTuple
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -41,26 +43,28 @@ def attention(args: AttentionArguments) -> Tensor:
         return _definition_in_row_blocks(args)
     if _is_plain(args):
         return _plain_attention(args)
-    query, key, value, key_bias = _softmax_form(args)
-    if _loses_digits(args, query, key):
+    form = _softmax_form(args)
+    if _loses_digits(args, form):
         return _definition_in_row_blocks(args)
     mask = args.attn_mask
     if mask is not None and mask.is_floating_point():
         mask = mask.to(args.compute_dtype)
     diagonals, window = _diagonals(args), args.window or 0
     if diagonals is not None and _masks_densely(args):
-        hidden = _along_diagonals(diagonals, query.shape[2], key.shape[2])
+        hidden = _along_diagonals(diagonals, args.query.shape[2], args.key.shape[2])
         mask = hidden if mask is None else masked_bias(hidden, mask, args.compute_dtype)
         diagonals, window = None, 0
     out, lse = blocked_attention(
-        query, key, value, args.scale, diagonals, key_bias, mask, args.causal, window
+        form.query, form.key, form.value, args.scale, diagonals, form.key_bias, mask, args.causal, window
     )
     if args.exclude_self:
-        out, lse = _keep_self_where_alone(args, query, key, value, key_bias, out, lse)
+        out, lse = _keep_self_where_alone(args, form, out, lse)
     if args.eps > 0.0:
         log_mass = lse
         if args.similarity == "gaussian":
-            log_mass = lse - 0.5 * query.square().sum(-1)  # −‖q_i‖²/(2σ²), which the softmax form left out
+            log_mass = lse - 0.5 * form.query.square().sum(
+                -1
+            )  # −‖q_i‖²/(2σ²), which the softmax form left out
         out = out * args.mass_fraction(log_mass).to(out.dtype)
     return out.to(args.query.dtype)
 
@@ -116,8 +120,16 @@ def _standardised(args: AttentionArguments) -> tuple[Tensor, Tensor]:
     return torch.addcmul(shift, args.query.to(args.compute_dtype), inverse), key
 
 
-def _softmax_form(args: AttentionArguments) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-    """Queries, keys, values and a bias by key whose softmax attention is the call's content and padding."""
+class _SoftmaxForm(NamedTuple):
+    """What softmax attention with the call's scale takes to give the call's content and padding."""
+
+    query: Tensor  # (B, H, Nq, d)
+    key: Tensor  # (B, H, Nk, d)
+    value: Tensor  # (B, H, Nk, dv)
+    key_bias: Tensor | None  # (B or 1, H or 1, Nk)
+
+
+def _softmax_form(args: AttentionArguments) -> _SoftmaxForm:
     query, key, value = args.query, args.key, args.value
     key_bias: Tensor | None = None
     if args.similarity == "gaussian":
@@ -132,21 +144,21 @@ def _softmax_form(args: AttentionArguments) -> tuple[Tensor, Tensor, Tensor, Ten
         if key_bias is None:
             key_bias = torch.zeros((), dtype=args.compute_dtype, device=key.device)
         key_bias = key_bias.masked_fill(padded, -torch.inf)
-    return query, key, value, key_bias
+    return _SoftmaxForm(query, key, value, key_bias)
 
 
-def _loses_digits(args: AttentionArguments, query: Tensor, key: Tensor) -> bool:
+def _loses_digits(args: AttentionArguments, form: _SoftmaxForm) -> bool:
     """Whether the Gaussian's logits, as differences of larger terms, are rounded by more than is accepted.
 
-    `query` and `key` are standardised. Only looked at where reading a value is free.
+    Only looked at where reading a value is free.
     """
-    if args.bandwidth is None or torch.compiler.is_compiling() or query.device.type != "cpu":
+    if args.bandwidth is None or torch.compiler.is_compiling() or form.query.device.type != "cpu":
         return False
     largest = 2 * _LOGIT_TOLERANCE / torch.finfo(args.compute_dtype).eps
     with torch.no_grad():
-        terms = [key.square().sum(-1)] if query is key else [t.square().sum(-1) for t in (query, key)]
+        points = [form.key] if form.query is form.key else [form.query, form.key]
         # A term that overflowed to infinity or NaN is not below the limit either.
-        return not all(bool((term <= largest).all()) for term in terms)
+        return not all(bool((t.square().sum(-1) <= largest).all()) for t in points)
 
 
 def _diagonals(args: AttentionArguments) -> Tensor | None:
@@ -190,15 +202,10 @@ def _along_diagonals(diagonals: Tensor, num_queries: int, num_keys: int) -> Tens
 
 
 def _keep_self_where_alone(
-    args: AttentionArguments,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    key_bias: Tensor | None,
-    out: Tensor,
-    lse: Tensor,
+    args: AttentionArguments, form: _SoftmaxForm, out: Tensor, lse: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Leave-one-out rows with nothing left take their own value, if they may see it."""
+    query, key, value, key_bias = form
     own_key, own_value = _at_own_position(key, args), _at_own_position(value, args)
     logit = (query * own_key).sum(-1) * args.scale
     if args.lag_logits is not None:

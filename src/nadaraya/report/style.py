@@ -70,7 +70,7 @@ def sheet(width: float, height: float, note: str = "", heading: str = "") -> Ite
         if heading:
             figure.suptitle(heading, x=0.01, ha="left", fontsize=10, fontweight="bold")
         if note:
-            lines = textwrap.fill(note, int(16 * width))
+            lines = textwrap.fill(note, int(17 * width))
             figure.supxlabel(lines, x=0.01, ha="left", fontsize=7.5, color=_MUTED)
         yield figure
 

@@ -27,7 +27,7 @@ def dickens(
         str | None, typer.Option(help="Ebook numbers, such as 580,730; default all 25 works.")
     ] = None,
 ) -> None:
-    """Fetch the works of Charles Dickens from Project Gutenberg: slowly, resumably, checked."""
+    """Fetch the works of Charles Dickens from Project Gutenberg; what is there already is not fetched again."""
     from rich.console import Console
 
     from nadaraya.data import cache_folder, fetch_dickens

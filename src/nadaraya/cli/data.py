@@ -27,7 +27,7 @@ def dickens(
         str | None, typer.Option(help="Ebook numbers, such as 580,730; default all 25 works.")
     ] = None,
 ) -> None:
-    """Fetch the works of Charles Dickens from Project Gutenberg; what is there already is not fetched again."""
+    """Fetch the works of Charles Dickens from Project Gutenberg; run it again after an interruption."""
     from rich.console import Console
 
     from nadaraya.data import cache_folder, fetch_dickens

@@ -7,7 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import Tokenizer, models, pre_tokenizers
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from nadaraya.data import (
@@ -86,6 +86,13 @@ def test_any_other_fast_tokenizer_encodes_by_itself() -> None:
     words = PreTrainedTokenizerFast(tokenizer_object=backend)
     assert not is_character_tokenizer(words)
     assert encode_text(words, "two one three").tolist() == [2, 1, 0]
+
+
+def test_character_tokenizer_that_changes_its_text_encodes_by_itself() -> None:
+    lower = train_character_tokenizer("abc")
+    lower.backend_tokenizer.normalizer = normalizers.Lowercase()
+    assert not is_character_tokenizer(lower)
+    assert encode_text(lower, "CAB").tolist() == [2, 0, 1]
 
 
 def test_absent_or_corrupt_tokenizer_file_is_bad_input(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from nadaraya.data.images import open_images
+from nadaraya.data.images.arrays import ArrayImages
 from nadaraya.errors import InputError
 
 GOOD: dict[str, Any] = {
@@ -35,6 +36,11 @@ def test_grey_arrays_have_one_channel(tmp_path: Path) -> None:
     assert (images.name, images.channels, images.classes) == ("a", 1, ("0", "1", "2"))
     assert images.train.read(0).mode == "L"
     assert images.train.read(0).size == (6, 5)
+
+
+def test_array_without_colours_is_grey_by_itself() -> None:
+    grey, colour = (ArrayImages(np.zeros((2, 5, 6, c), np.uint8), np.arange(2), "zeros") for c in (1, 3))
+    assert (grey.channels, grey.read(1).mode, colour.channels, colour.read(1).mode) == (1, "L", 3, "RGB")
 
 
 def test_val_goes_before_test_and_columns_of_labels_are_read(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from matplotlib.figure import Figure
 
 from nadaraya.report.palette import COLOURS, DASHED
 from nadaraya.report.style import charts
-from nadaraya.report.svg import inline_svg
+from nadaraya.report.page import inline_svg
 
 
 def drawn(colour: str = "blue") -> Figure:

@@ -1,7 +1,8 @@
 """One self-contained HTML file that shows what runs did: nothing in it is loaded from anywhere else."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,17 +13,13 @@ from nadaraya.files import write_file
 from nadaraya.interpret.banks import BankShape, Bump
 from nadaraya.interpret.lags import LagPeak, lag_histogram
 from nadaraya.report import figures
-from nadaraya.report.page import render_page
+from nadaraya.report.page import inline_svg, render_page
 from nadaraya.report.palette import head_style
 from nadaraya.report.runs import RunData, labelled
 from nadaraya.report.style import charts
-from nadaraya.report.svg import inline_svg
 
 #: fewer newline separations than this say nothing about a histogram
 LEAST_SEPARATIONS = 30
-_SAMPLE_CHARACTERS = 1500
-_NAMED_PEAKS = 2
-_LEAST_PEAK = 10
 _FIGURES = ("loss", "bits_per_byte", "parameters", "kernel_parameters", "step_seconds")
 
 
@@ -45,10 +42,10 @@ class Banks:
     layers: list[tuple[BankShape, Markup]]
     heads: list[str]
 
-    def near(self, lag: int, reach: int = 5) -> list[tuple[int, Bump]]:
-        """(layer, bump) of every shared bump within `reach` tokens of a lag."""
+    def near(self, lag: int) -> list[tuple[int, Bump]]:
+        """(layer, bump) of every shared bump within 5 tokens of a lag."""
         bumps = [(shape.layer + 1, bump) for shape, _ in self.layers for bump in shape.shared_bumps()]
-        return [(layer, bump) for layer, bump in bumps if abs(bump.lag - lag) <= reach]
+        return [(layer, bump) for layer, bump in bumps if abs(bump.lag - lag) <= 5]
 
 
 def write_report(runs: Sequence[RunData], out: str | Path, force: bool = False) -> Path:
@@ -108,10 +105,13 @@ def render(runs: Sequence[RunData]) -> str:
     lags = _lags(texts, len(corpora), max(run.context for run in runs))
     # The lags at which lines of the corpora end, as the peaks of the histograms show them.
     marks = sorted({peak.lag for corpus in lags[: len(corpora)] for peak in corpus.peaks if peak.lag > 1})
+    setups = defaultdict(list)
+    for run in runs:
+        setups[run.setup].append(run.label)
     return render_page(
         "report.html.jinja",
         runs=runs,
-        setups=_setups(runs),
+        setups=setups,
         marks=marks,
         least=_least(runs),
         ranked=ranked,
@@ -126,29 +126,15 @@ def render(runs: Sequence[RunData]) -> str:
         generated=lags[len(corpora) :],
         unreadable=list(dict.fromkeys(run.problem for run in runs if run.problem)),
         least_separations=LEAST_SEPARATIONS,
-        sample_characters=_SAMPLE_CHARACTERS,
+        sample_characters=1500,
         named_bumps=figures.named_bumps,
     )
 
 
-def _setups(runs: Sequence[RunData]) -> list[tuple[str, list[str]]]:
-    """What was trained, on what and for how long, with the labels of the runs that share it."""
-    found: dict[str, list[str]] = {}
-    for run in runs:
-        found.setdefault(run.setup, []).append(run.label)
-    return list(found.items())
-
-
-def _least(runs: Sequence[RunData]) -> Callable[[RunData, str], Markup]:
-    """Marks a table cell that holds the least of its column, where finished runs differ in it."""
-    finished = {column: {run.final.get(column) for run in runs if run.finished} for column in _FIGURES}
-
-    def mark(run: RunData, column: str) -> Markup:
-        values = [value for value in finished[column] if value is not None]
-        least = run.finished and len(values) > 1 and run.final.get(column) == min(values)
-        return Markup(' class="least"' if least else "")
-
-    return mark
+def _least(runs: Sequence[RunData]) -> dict[str, float]:
+    """The least of each column of the table, where finished runs differ in it."""
+    columns = {column: {run.final.get(column) for run in runs} - {None} for column in _FIGURES}
+    return {column: min(values) for column, values in columns.items() if len(values) > 1}
 
 
 def _loss_panels(runs: Sequence[RunData]) -> list[Markup]:
@@ -158,7 +144,7 @@ def _loss_panels(runs: Sequence[RunData]) -> list[Markup]:
             figures.draw_losses(axes[0, 0], runs, against)
         what = "; ".join(f"{run.label} ends at {run.loss:.3f}" for run in runs if run.loss is not None)
         description = f"Validation loss against {x_axis}. {what}."
-        drawn.append(Markup(inline_svg(figure, f"loss-{against}", description)))
+        drawn.append(inline_svg(figure, f"loss-{against}", description))
     return drawn
 
 
@@ -171,7 +157,7 @@ def _banks(run: RunData, number: int, marks: Sequence[int]) -> Banks:
             figures.draw_bank(axes[0, 0], shape, marks)
             axes[0, 0].set_ylim(limits[shape.compose])
         description = f"{run.label}, {figures.bank_title(shape)}, over lags; one line per head."
-        layers.append((shape, Markup(inline_svg(figure, f"bank-{number}-{shape.layer}", description))))
+        layers.append((shape, inline_svg(figure, f"bank-{number}-{shape.layer}", description)))
     heads = max(len(shape.trained) for shape in run.banks)
     return Banks(run, layers, [head_style(head).colour for head in range(heads)])
 
@@ -184,13 +170,13 @@ def _lags(texts: Sequence[tuple[str, str, str]], num_corpora: int, max_lag: int)
     for number, ((label, colour, text), histogram) in enumerate(zip(texts, histograms, strict=True)):
         peaks, svg = [], None
         if histogram.total >= LEAST_SEPARATIONS:
-            peaks = [peak for peak in histogram.peaks(_NAMED_PEAKS) if peak.count >= _LEAST_PEAK]
+            peaks = [peak for peak in histogram.peaks(2) if peak.count >= 10]
             behind = histograms[0] if number >= num_corpora == 1 else None
             with charts(460, 250) as (figure, axes):
                 marked = [peak.lag for peak in peaks]
                 figures.draw_histogram(axes[0, 0], histogram, colour, marked, longest, behind)
             named = ", ".join(peak.name for peak in peaks) or "none"
             description = f"Distances between newlines in {label}; peaks: {named}."
-            svg = Markup(inline_svg(figure, f"lags-{number}", description))
+            svg = inline_svg(figure, f"lags-{number}", description)
         found.append(Lags(label, len(text), histogram.total, peaks, svg))
     return found

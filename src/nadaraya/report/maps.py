@@ -21,7 +21,7 @@ from nadaraya.report.maps_matrices import attention_matrix, bandwidth_heatmap, b
 from nadaraya.report.page import render_page
 
 DISCARD_RATIOS = (0.0, 0.5, 0.9)
-PAGE, RECORD = "index.html", "maps.json"
+RECORD = "maps.json"
 #: the folders, in the order of sections 7.2 to 7.7
 KINDS = ("rollout", "bandwidths", "heads", "queries", "layers", "matrices")
 _DPI = 110
@@ -98,7 +98,6 @@ def write_maps(figures: MapFigures, subject: Subject, out: str | Path, force: bo
         names.append(f"{name}.png")
         if caption is not None:
             shown.setdefault(name.split("/")[0], []).append((caption, _embedded(picture)))
-    error = max(layer.error for layer in maps.layers)
     record = {
         "model": subject.model,
         "given": subject.given,
@@ -109,26 +108,22 @@ def write_maps(figures: MapFigures, subject: Subject, out: str | Path, force: bo
         "heads": [layer.weights.shape[1] for layer in maps.layers],
         "tokens": maps.num_tokens,
         "sigma": None if sigma is None else [[None if v != v else float(v) for v in row] for row in sigma],
-        "error": error,
-        "files": [PAGE, *names],
+        "error": max(layer.error for layer in maps.layers),
+        "files": ["index.html", *names],
     }
     bandwidths = [layer.bandwidth for layer in maps.layers]
     page = render_page(
         "maps.html.jinja",
+        record=record,
         subject=subject,
-        kind=figures.kind,
         maps=maps,
-        query=figures.query_name,
         ratios=DISCARD_RATIOS,
         shown=shown,
-        has_sigma=sigma is not None,
         without_sigma=[str(n + 1) for n, bandwidth in enumerate(bandwidths) if bandwidth is None],
         by_channel=any(bandwidth is not None and bandwidth.dim() == 2 for bandwidth in bandwidths),
-        error=error,
-        files=names,
     )
     write_file(path / RECORD, json.dumps(record, indent=1, ensure_ascii=False) + "\n")
-    write_file(path / PAGE, page)
+    write_file(path / "index.html", page)
     return record
 
 

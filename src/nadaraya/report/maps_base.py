@@ -15,18 +15,11 @@ from nadaraya.report.style import WEIGHTS, limits, number, sheet, span
 
 @dataclass(frozen=True)
 class Panel:
-    """The weights of one query, to be drawn on the subject.
+    """The weights of one query, to be drawn on the subject."""
 
-    Attributes:
-        title: what stands over it, right before the limits of its colours.
-        weights: (N,), of all tokens.
-        query: position of the query where it is to be boxed; its own weight then does not count among the
-            limits. None where the query is that of the whole figure.
-    """
-
-    title: str
-    weights: np.ndarray
-    query: int | None = None
+    title: str  # right before the limits of its colours
+    weights: np.ndarray  # (N,), of all tokens
+    query: int | None = None  # a query that is boxed and does not count among the limits
 
 
 class MapFigures(ABC):
@@ -64,10 +57,9 @@ class MapFigures(ABC):
 
     def heads(self, layer: int) -> Figure:
         """The query's map of every head of a layer (Kundu et al. 2026, section 7.4)."""
-        panels = [
-            Panel(f"head {head + 1}{self._aside(row)}{self._break}", row)
-            for head, row in enumerate(self._rows[layer])
-        ]
+        panels = []
+        for head, row in enumerate(self._rows[layer]):
+            panels.append(Panel(f"head {head + 1}{self._aside(row)}{self._break}", row))
         return self._figure(panels, f"layer {layer + 1}")
 
     def queries(self, layer: int) -> Figure:
@@ -121,5 +113,5 @@ class MapFigures(ABC):
         """The token at a position, for a title."""
 
     def _aside(self, row: np.ndarray) -> str:
-        """What a title says of the (N,) weights besides the limits of the colours."""
+        """What a title says of a head's (N,) weights besides the limits of the colours."""
         return ""

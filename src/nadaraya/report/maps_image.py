@@ -14,7 +14,6 @@ from nadaraya.report.maps_base import MapFigures, Panel
 from nadaraya.report.style import ALPHA, QUERY, WEIGHTS, limits, sheet, span
 
 _SIDE = 1.85  # inches of a square panel
-_MOST_COLUMNS = 6
 
 
 class ImageFigures(MapFigures):
@@ -64,25 +63,23 @@ class ImageFigures(MapFigures):
         if self.query == "mean":
             return "the average over all patch queries"
         position = self.maps.num_tokens - 1 if self.query == "last" else int(self.query)
-        patch = position - self.maps.num_prefix_tokens
-        if patch < 0:
-            return f"prefix token {position}"
-        return "the patch at row {}, column {}".format(*divmod(patch, self.grid[1]))
+        row, column = self._patch_at(position)
+        return f"prefix token {position}" if row < 0 else f"the patch at row {row}, column {column}"
 
     def token_labels(self, positions: np.ndarray) -> list[str]:
         """Names of tokens for the axes of a matrix: CLS, registers (reg), patches by row and column."""
         names = []
         for position in positions.tolist():
-            patch = position - self.maps.num_prefix_tokens
-            if patch >= 0:
-                names.append("{},{}".format(*divmod(patch, self.grid[1])))
+            row, column = self._patch_at(position)
+            if row >= 0:
+                names.append(f"{row},{column}")
             else:
                 names.append("CLS" if position == 0 and self.maps.class_token else f"reg {position}")
         return names
 
     def _figure(self, panels: Sequence[Panel], heading: str = "") -> Figure:
         """The picture, and beside it each map on the grid and, under that, over the picture."""
-        bands = -(-len(panels) // _MOST_COLUMNS)
+        bands = -(-len(panels) // 6)
         columns = -(-len(panels) // bands)
         mosaic = np.full((2 * bands, 2 + columns), "", dtype=object)
         mosaic[:2, :2] = "image"
@@ -125,7 +122,7 @@ class ImageFigures(MapFigures):
         axes.set_axis_off()
 
     def _box(self, axes: Axes, query: int, patch: tuple[float, float], corner: float = 0.0) -> None:
-        row, column = divmod(query - self.maps.num_prefix_tokens, self.grid[1])
+        row, column = self._patch_at(query)
         place = (column * patch[1] + corner, row * patch[0] + corner)
         axes.add_patch(Rectangle(place, patch[1], patch[0], fill=False, edgecolor=QUERY, linewidth=1.6))
 
@@ -134,11 +131,14 @@ class ImageFigures(MapFigures):
         return [self.maps.num_prefix_tokens + row * self.grid[1] + column for row, column in patches]
 
     def _name(self, position: int) -> str:
-        row, column = divmod(position - self.maps.num_prefix_tokens, self.grid[1])
-        return f"({row}, {column})"
+        return "({}, {})".format(*self._patch_at(position))
 
     def _aside(self, row: np.ndarray) -> str:
         return f", patches {float(self._on_grid(row).sum()):.1%}"
+
+    def _patch_at(self, position: int) -> tuple[int, int]:
+        """Row and column of a token; rows below 0 are prefix tokens."""
+        return divmod(position - self.maps.num_prefix_tokens, self.grid[1])
 
     def _on_grid(self, weights: np.ndarray) -> np.ndarray:
         return weights[self.maps.num_prefix_tokens :].reshape(self.grid)

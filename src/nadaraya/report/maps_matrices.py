@@ -11,10 +11,7 @@ from nadaraya.interpret.rollout import thinned, without_diagonal
 from nadaraya.report.palette import head_style
 from nadaraya.report.style import WEIGHTS, charts, number, readable_on, sheet
 
-BANDWIDTHS = "YlOrRd"  # the colour map of σ in Kundu et al. (2026)
-MOST_TOKENS = 50
 _NOTE = "Colours: inferno, from 0 (black) to the largest weight off the diagonal (yellow), written over it."
-_MOST_TICKS = 10
 
 
 def bandwidth_heatmap(sigma: np.ndarray) -> Figure:
@@ -25,13 +22,14 @@ def bandwidth_heatmap(sigma: np.ndarray) -> Figure:
         low, high = float(np.nanmin(sigma)), float(np.nanmax(sigma))
         if high - low < 1e-6 * high:  # all alike: one colour, and a bar that still has two ends
             low, high = 0.95 * low, 1.05 * high
-        image = axes.imshow(sigma, cmap=BANDWIDTHS, vmin=low, vmax=high, aspect="auto")
+        # the paper's colour map
+        image = axes.imshow(sigma, cmap="YlOrRd", vmin=low, vmax=high, aspect="auto")
         for (head, layer), value in np.ndenumerate(sigma):
             there = np.isfinite(value)
             colour = readable_on(np.array(image.cmap(image.norm(value))) if there else np.ones(3))
             axes.text(layer, head, _value(value) if there else "–", color=colour, ha="center", va="center")
-        axes.set_xticks(range(layers), [str(layer + 1) for layer in range(layers)])
-        axes.set_yticks(range(heads), [str(head + 1) for head in range(heads)])
+        axes.set_xticks(range(layers), range(1, layers + 1))
+        axes.set_yticks(range(heads), range(1, heads + 1))
         axes.tick_params(length=0, labelsize=8)
         axes.set_xlabel("layer")
         axes.set_ylabel("head")
@@ -77,7 +75,7 @@ def attention_matrix(
             axes.set_yticks(range(len(names)), names, fontsize=5.5)
             axes.tick_params(length=0)
         else:
-            ticks = thinned(len(names), len(names) if len(names) <= 2 * _MOST_TICKS else _MOST_TICKS).tolist()
+            ticks = thinned(len(names), len(names) if len(names) <= 20 else 10).tolist()
             axes.set_xticks(ticks, [names[tick] for tick in ticks], rotation=90)
             axes.set_yticks(ticks, [names[tick] for tick in ticks])
         axes.set_xlabel("key")
@@ -113,7 +111,7 @@ def contact_sheet(maps: AttentionMaps) -> Figure:
 
 def _thin_matrix(maps: AttentionMaps, layer: int, head: int) -> tuple[np.ndarray, np.ndarray]:
     matrix = without_diagonal(maps.weights[layer][0, head]).numpy()
-    positions = thinned(len(matrix), MOST_TOKENS)
+    positions = thinned(len(matrix))
     return matrix[np.ix_(positions, positions)], positions
 
 

@@ -112,23 +112,14 @@ class TextFigures(MapFigures):
             later = query is not None and position > query and panel.weights[position] == 0
             if not later:
                 axes.add_patch(Rectangle((column, line), 1, 1, facecolor=shade, linewidth=0))
-            text = axes.text(
-                column + 0.5,
-                line + 0.5,
-                token,
-                family=_FONT,
-                fontsize=8.5,
-                color=COLOURS["muted"][0] if later else readable_on(shade),
-                ha="center",
-                va="center_baseline",
-                parse_math=False,
-            )
+            text = axes.text(column + 0.5, line + 0.5, token, family=_FONT, fontsize=8.5, parse_math=False)
+            text.set(ha="center", va="center_baseline")
+            text.set_color(COLOURS["muted"][0] if later else readable_on(shade))
             text.set_in_layout(False)  # it lies inside the axes
         if query is not None:
             line, column = divmod(query, self._columns)
-            axes.add_patch(
-                Rectangle((column, line), 1, 1, fill=False, edgecolor=QUERY, linewidth=1.8, zorder=3)
-            )
+            box = Rectangle((column, line), 1, 1, fill=False, edgecolor=QUERY, linewidth=1.8, zorder=3)
+            axes.add_patch(box)
         axes.set_xlim(0, self._columns)
         axes.set_ylim(self._lines, 0)
         axes.set_title(panel.title + span(ends))

@@ -1,7 +1,7 @@
 """What a report needs of each run, as plain data: it neither trains nor loads models itself."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -125,10 +125,9 @@ def read_run(run: "Run") -> RunData:
     """
     recipe = run.text_recipe()
     model, data, training = recipe.model, recipe.data, recipe.training
-    corpus, problem = None, ""
+    found, problem = None, ""
     try:
         found = run.corpus()
-        corpus = (found.name, found.text)
     except InputError as error:
         problem = str(error)
     limit = f", first {data.limit:,} characters" if data.limit else ""
@@ -146,7 +145,7 @@ def read_run(run: "Run") -> RunData:
         recipe=recipe.to_yaml(),
         sample=run.sample or "",
         text=(data.corpus, data.limit, data.validation_fraction),
-        corpus=corpus,
+        corpus=found and (found.name, found.text),
         problem=problem,
         context=data.context,
         banks=bank_shapes(run, data.context) if run.final else (),
@@ -154,20 +153,12 @@ def read_run(run: "Run") -> RunData:
 
 
 def labelled(runs: Sequence[RunData]) -> list[RunData]:
-    """The runs with labels and styles that tell them apart.
-
-    Args:
-        runs: in the order of the figures.
-
-    Returns:
-        Copies. A label is the shortest of variant, variant and name, variant and folder that is unique.
-    """
+    """Copies with labels (variant; where it repeats, name, then folder) and styles that tell them apart."""
     labels = [run.variant for run in runs]
-    distinctions: tuple[Callable[[RunData], str], ...] = (lambda run: run.name, lambda run: run.folder)
-    for distinction in distinctions:
-        repeated = {label for label, count in Counter(labels).items() if count > 1}
+    for distinction in ("name", "folder"):
+        counts = Counter(labels)
         labels = [
-            f"{run.variant} · {distinction(run)}" if label in repeated else label
+            f"{run.variant} · {getattr(run, distinction)}" if counts[label] > 1 else label
             for run, label in zip(runs, labels, strict=True)
         ]
     styles = variant_styles(run.variant for run in runs)

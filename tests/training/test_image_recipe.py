@@ -13,7 +13,7 @@ import nadaraya.models.vit  # noqa: F401 - registers the models
 from nadaraya.errors import InputError
 from nadaraya.training import ImageRecipe, ImageTrainingRecipe, load_recipe, recipe_keys
 from nadaraya.training.images import ImageTask
-from nadaraya.training.optimizer import parameter_groups
+from nadaraya.training.optimizer import make_optimizer, parameter_groups
 from nadaraya.training.processes import Processes
 
 Make = Callable[..., ImageRecipe]
@@ -120,7 +120,7 @@ def test_the_schedule_warms_up_falls_as_a_cosine_and_needs_no_memory(image_recip
     )
     task = ImageTask(recipe, Processes())
     assert (task.steps, task.evaluate_every, task.units_per_step) == (40, 4, 12)
-    optimizer = task.optimizer()
+    optimizer = make_optimizer(task.model, recipe.training)
     advance = task.schedule(optimizer, 0)
     for done in range(40):
         if done < 8:
@@ -130,7 +130,7 @@ def test_the_schedule_warms_up_falls_as_a_cosine_and_needs_no_memory(image_recip
         *others, kernels = (group["lr"] for group in optimizer.param_groups)
         assert others == pytest.approx([expected] * len(others))
         assert kernels == pytest.approx(4 * expected)
-        again = task.optimizer()
+        again = make_optimizer(task.model, recipe.training)
         task.schedule(again, done)
         assert [g["lr"] for g in again.param_groups] == [g["lr"] for g in optimizer.param_groups]
         advance(done + 1)

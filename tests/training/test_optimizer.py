@@ -38,7 +38,7 @@ def test_kernels_have_their_own_learning_rate_and_one_schedule(tiny_recipe: Call
         training__steps=10,
         training__min_learning_rate=1.0,
     )
-    optimizer = make_optimizer(recipe.build_model(11), recipe.training, 1.0)
+    optimizer = make_optimizer(recipe.build_model(11), recipe.training)
     schedule = make_schedule(optimizer, recipe.training)
     peak = {"matrices": 2.0, "plain": 2.0, "kernels": 10.0}
     for step in range(10):
@@ -58,7 +58,7 @@ def test_a_schedule_made_in_the_middle_continues_exactly(
     model = recipe.build_model(11)
 
     def rates(start: int) -> list[list[float]]:
-        optimizer = make_optimizer(model, recipe.training, 1.0)
+        optimizer = make_optimizer(model, recipe.training)
         schedule = make_schedule(optimizer, recipe.training, start)
         found = []
         for _ in range(start, 8):

@@ -11,9 +11,6 @@ from nadaraya.errors import InputError
 if TYPE_CHECKING:
     from nadaraya.training import Run
 
-_PIPE_WIDTH = 120  # columns of a table that goes to a file or another program
-
-
 # Of the final record: key, heading, format, factor.
 _SIZES = [("parameters", "parameters", ",", 1), ("kernel_parameters", "kernels", ",", 1)]
 _COLUMNS: dict[str, list[tuple[str, str, str, int]]] = {
@@ -74,7 +71,9 @@ def compare(
             *(_number(row[key], style, factor) for key, _, style, factor in _COLUMNS[task]),
         )
     console = Console()
-    console.print(table, width=None if console.is_terminal else _PIPE_WIDTH)
+    if not console.is_terminal:
+        console.width = 120  # columns of a table that goes to a file or another program
+    console.print(table)
 
 
 def _one_task(runs: list["Run"]) -> str:

@@ -10,25 +10,12 @@ _BATCH, _TORCH = 0, 1  # what a (seed, step) pair is used for: independent strea
 
 
 def step_seed(seed: int, step: int, rank: int = 0) -> int:
-    """The seed of torch's own generator (dropout) at one step of the run, in the process of this rank.
-
-    It is independent of those of other steps and processes, and of the batch.
-    """
-    stream = [seed, step, _TORCH, rank] if rank else [seed, step, _TORCH]
-    return int(np.random.SeedSequence(stream).generate_state(1, np.uint64)[0] >> 1)
+    """The seed of torch's own generator (dropout) at one step, in the process of this rank."""
+    return int(np.random.SeedSequence([seed, step, _TORCH, rank]).generate_state(1, np.uint64)[0] >> 1)
 
 
 def check_length(tokens: Tensor, context: int, part: str) -> None:
-    """Refuse a text in which not one window of `context` inputs and their targets fits.
-
-    Args:
-        tokens: (n,) token ids.
-        context: inputs in a window.
-        part: what the text is, for the message ("training", "validation").
-
-    Raises:
-        InputError: n <= context, with both numbers.
-    """
+    """Refuse a text, "training" or "validation", in which not one window and its targets fits."""
     if len(tokens) <= context:
         raise InputError(
             f"the {part} text has {len(tokens)} tokens, shorter than one window of data.context = {context} "
@@ -39,18 +26,7 @@ def check_length(tokens: Tensor, context: int, part: str) -> None:
 def training_batch(
     tokens: Tensor, context: int, batch_size: int, seed: int, step: int
 ) -> tuple[Tensor, Tensor]:
-    """Windows at random places: the same for the same seed and step, whatever was drawn before.
-
-    Args:
-        tokens: (n,) token ids, n > context.
-        context: inputs in a window.
-        batch_size: windows B.
-        seed: seed of the run, >= 0.
-        step: number of the update, >= 0.
-
-    Returns:
-        Inputs and targets, (B, context) each; every position has a target, the next token.
-    """
+    """Windows at random places of (n,) tokens, n > context: inputs and their next tokens, (B, context)."""
     generator = np.random.default_rng([seed, step, _BATCH])
     starts = generator.integers(0, len(tokens) - context, size=batch_size)
     return _windows(tokens, torch.from_numpy(starts), context)

@@ -1,11 +1,8 @@
 """Checkpoints that are complete or absent: written aside, forced to the disk, renamed; checked when read.
 
-    training_state/step-00000600/model.safetensors       weights and buffers
-                                 ema.safetensors         their moving average, where training keeps one
-                                 optimizer.safetensors   AdamW's averages, keyed `exp_avg/PARAMETER NAME`
-                                 state.json              step, losses not yet in the metrics, checksums
-
-Nothing in them can run code when it is read.
+A folder `step-00000600` has model.safetensors (weights and buffers), ema.safetensors (their moving average,
+where training keeps one), optimizer.safetensors (AdamW's, keyed `exp_avg/PARAMETER NAME`) and state.json
+(step, losses not yet in the metrics, checksums). Nothing in them can run code when it is read.
 """
 
 import hashlib
@@ -47,20 +44,9 @@ def save_checkpoint(
     state: dict[str, Any],
     averaged: nn.Module | None = None,
 ) -> Path:
-    """Write one checkpoint, then drop all but the newest two.
+    """Write one checkpoint into `folder`, then drop all but the newest two; returns its own folder.
 
-    Args:
-        folder: `training_state` of a run; made when absent.
-        model: its weights and buffers are saved.
-        optimizer: its state is saved, keyed by the model's parameter names.
-        state: plain values to keep beside them; must have `step`.
-        averaged: the model with averaged weights, where training keeps one; default None.
-
-    Returns:
-        The folder of the checkpoint.
-
-    Raises:
-        WriteFailed: the disk is full or refuses; older checkpoints are still there.
+    `state` has plain values to keep, `step` among them. With a full disk, older checkpoints are still there.
     """
     name = f"step-{state['step']:08d}"
     with write_into(folder, name) as scratch:
@@ -69,7 +55,13 @@ def save_checkpoint(
         save_model(model, str(path / _MODEL))
         if averaged is not None:
             save_model(averaged, str(path / _AVERAGE))
-        save_file(_optimizer_tensors(model, optimizer), path / _OPTIMIZER)
+        names = _parameter_names(model, optimizer)
+        averages = {
+            f"{kind}/{names[index]}": tensor.contiguous()
+            for index, values in optimizer.state_dict()["state"].items()
+            for kind, tensor in values.items()
+        }
+        save_file(averages, path / _OPTIMIZER)
         checksums = {file.name: _sha256(file) for file in sorted(path.iterdir())}
         (path / "state.json").write_text(
             json.dumps({**state, "sha256": checksums}, indent=1), encoding="utf-8"
@@ -82,14 +74,7 @@ def save_checkpoint(
 def find_checkpoint(folder: Path) -> Checkpoint | None:
     """The newest complete checkpoint; a damaged one is named in a warning and the one before it is taken.
 
-    Args:
-        folder: `training_state` of a run.
-
-    Returns:
-        The checkpoint, or None when none was ever saved.
-
-    Raises:
-        InputError: there are checkpoints and every one is damaged; names the newest damaged file.
+    None when none was ever saved; an InputError with the newest damaged file when all are damaged.
     """
     damage: list[str] = []
     for path in _newest_first(folder):
@@ -114,11 +99,7 @@ def load_checkpoint(
     optimizer: torch.optim.Optimizer,
     averaged: nn.Module | None = None,
 ) -> None:
-    """Put the weights, their average and the optimizer state of a checkpoint back, in place.
-
-    Raises:
-        InputError: a file cannot be read, or does not fit this model.
-    """
+    """Put the weights, their average and the optimizer state back; an InputError if they do not fit."""
     device = str(next(model.parameters()).device)
     for module, name in ((model, _MODEL), (averaged, _AVERAGE)):
         if module is not None:
@@ -126,16 +107,12 @@ def load_checkpoint(
                 load_model(module, str(checkpoint.path / name), device=device)
     with reading(checkpoint.path / _OPTIMIZER, "a checkpoint of this run"):
         tensors = load_file(checkpoint.path / _OPTIMIZER)
-    per_parameter: dict[str, dict[str, Tensor]] = {}
+    indices = {name: index for index, name in enumerate(_parameter_names(model, optimizer))}
+    state: dict[int, dict[str, Tensor]] = {}
     for key, tensor in tensors.items():
         kind, _, name = key.partition("/")
-        per_parameter.setdefault(name, {})[kind] = tensor
-    groups = optimizer.state_dict()["param_groups"]
-    indices = dict(
-        zip(_parameter_names(model, optimizer), (i for group in groups for i in group["params"]), strict=True)
-    )
-    state = {indices[name]: values for name, values in per_parameter.items()}
-    optimizer.load_state_dict({"state": state, "param_groups": groups})
+        state.setdefault(indices[name], {})[kind] = tensor
+    optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
 
 
 def _newest_first(folder: Path) -> list[Path]:
@@ -145,9 +122,8 @@ def _newest_first(folder: Path) -> list[Path]:
 def _check(path: Path) -> Checkpoint:
     file = path / "state.json"
     try:
-        state = json.loads(file.read_text(encoding="utf-8"))
-        checkpoint = Checkpoint(path, state)
-        expected = dict(state["sha256"])
+        checkpoint = Checkpoint(path, json.loads(file.read_text(encoding="utf-8")))
+        expected = dict(checkpoint.state["sha256"])
         if checkpoint.step < 1 or set(expected) - {_AVERAGE} != {_MODEL, _OPTIMIZER}:
             raise ValueError("entries are missing")
         for name, digest in expected.items():
@@ -165,16 +141,6 @@ def _sha256(path: Path) -> str:
 
 
 def _parameter_names(model: nn.Module, optimizer: torch.optim.Optimizer) -> list[str]:
-    """Names of the optimizer's parameters, in the order of its groups."""
+    """Names of the optimizer's parameters, in the order of its groups, which is that of its state."""
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     return [names[id(parameter)] for group in optimizer.param_groups for parameter in group["params"]]
-
-
-def _optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    names = _parameter_names(model, optimizer)
-    state = optimizer.state_dict()["state"]
-    return {
-        f"{kind}/{names[index]}": tensor.contiguous()
-        for index, values in state.items()
-        for kind, tensor in values.items()
-    }

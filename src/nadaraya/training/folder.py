@@ -3,7 +3,6 @@
 from pathlib import Path
 
 from safetensors.torch import save_file
-from torch import nn
 
 from nadaraya.errors import InputError
 from nadaraya.files import PARTIAL, reading, write_file, write_into
@@ -24,11 +23,7 @@ STATE_FOLDER = "training_state"
 
 
 def read_recipe(folder: Path) -> Recipe | ImageRecipe:
-    """The recipe of a run folder.
-
-    Raises:
-        InputError: the folder has none, or it cannot be read.
-    """
+    """The recipe of a run folder; an InputError where the folder has none, or it cannot be read."""
     path = folder / RECIPE_FILE
     if not path.is_file():
         raise InputError(f"{folder} is not a run folder: it has no {RECIPE_FILE}")
@@ -65,8 +60,5 @@ def begin_folder(folder: Path, recipe: Recipe | ImageRecipe, task: Task) -> None
     write_file(folder / RECIPE_FILE, recipe.to_yaml())
     with write_into(folder) as scratch:
         task.begin(scratch)
-
-
-def save_kernels(model: nn.Module, path: Path) -> None:
-    """Write the kernel parameters of a model, by name."""
-    save_file({name: value.detach().contiguous() for name, value in kernel_parameters(model)}, path)
+        kernels = {name: value.detach().contiguous() for name, value in kernel_parameters(task.model)}
+        save_file(kernels, scratch / INITIAL_KERNELS_FILE)

@@ -2,11 +2,14 @@
 
 import json
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from accelerate.utils import set_seed
+from PIL import Image
 from safetensors.torch import save_model
 from timm.loss import SoftTargetCrossEntropy
 from timm.scheduler import create_scheduler_v2
@@ -14,36 +17,24 @@ from timm.utils import ModelEmaV3
 from torch import Tensor, nn
 
 from nadaraya.data.images import (
+    ImageSet,
+    ImageSource,
     evaluation_batches,
+    open_images,
     steps_per_epoch,
     synthetic_batches,
     training_batches,
 )
+from nadaraya.errors import must_be
 from nadaraya.evaluation.classification import evaluate_side_by_side
 from nadaraya.files import write_file, write_into
-from nadaraya.training.folder import (
-    AVERAGE_FILE,
-    IMAGES_FILE,
-    INITIAL_KERNELS_FILE,
-    MODEL_FILE,
-    save_kernels,
-)
-from nadaraya.training.image_data import open_recipe_images
+from nadaraya.training.folder import AVERAGE_FILE, IMAGES_FILE, MODEL_FILE
 from nadaraya.training.image_recipe import ImageRecipe
-from nadaraya.training.optimizer import make_optimizer
 from nadaraya.training.processes import Processes
 
 
 class ImageTask:
-    """A `Task` on images: see there for the attributes.
-
-    Args:
-        recipe: what to train.
-        processes: those of the run; each takes an equal part of every batch.
-
-    Raises:
-        InputError: the images or the model of the recipe cannot be used.
-    """
+    """A `Task` on images."""
 
     unit = "images"
     fingerprint_error = "the images are not those"
@@ -75,11 +66,6 @@ class ImageTask:
         )
         self.batches(self.steps)  # refuses what cannot be batched before a folder is made
 
-    def optimizer(self) -> torch.optim.Optimizer:
-        """AdamW over three groups of parameters."""
-        options = self._recipe.training
-        return make_optimizer(self.model, options, options.peak_learning_rate)
-
     def schedule(self, optimizer: torch.optim.Optimizer, done: int) -> Callable[[int], None]:
         """Linear warm-up and cosine decay, a function of the number of updates alone."""
         options = self._recipe.training
@@ -106,7 +92,7 @@ class ImageTask:
     def batches(self, done: int) -> Iterable[tuple[Tensor, Tensor]]:
         """Augmented images (b, C, S, S) and mixed, smoothed targets (b, classes), b = B / processes."""
         make = synthetic_batches if self._recipe.data.synthetic else training_batches
-        batches: Iterable[tuple[Tensor, Tensor]] = make(
+        return make(
             self._images,
             self._augmentation,
             batch_size=self._recipe.training.batch_size,
@@ -115,7 +101,6 @@ class ImageTask:
             steps=self.steps,
             **self._share,
         )
-        return batches
 
     def loss(self, network: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
         """Cross-entropy against the soft targets, in nats/image."""
@@ -138,7 +123,7 @@ class ImageTask:
         return f"{text} (EMA {validation['ema_top1']:.2%})" if "ema_top1" in validation else text
 
     def begin(self, folder: Path) -> None:
-        """What the images are, and the kernels that training starts from."""
+        """What the images are."""
         described = {
             "name": self._images.name,
             "classes": list(self._images.classes),
@@ -149,7 +134,6 @@ class ImageTask:
             "steps": self.steps,
         }
         write_file(folder / IMAGES_FILE, json.dumps(described, indent=1))
-        save_kernels(self.model, folder / INITIAL_KERNELS_FILE)
 
     def finish(
         self, folder: Path, averaged: nn.Module | None, validation: dict[str, float], step_seconds: float
@@ -160,3 +144,33 @@ class ImageTask:
             if averaged is not None:
                 save_model(averaged, str(scratch / AVERAGE_FILE))
         return {**validation, "images_per_second": self.units_per_step / step_seconds}
+
+
+class _LimitedImages(ImageSource):
+    """`count` images of a source, or all where there are fewer: the same ones for every run."""
+
+    def __init__(self, source: ImageSource, count: int) -> None:
+        drawn = np.random.default_rng(0).permutation(len(source))[:count]
+        self._source, self._numbers = source, np.sort(drawn)
+        super().__init__(source.labels[self._numbers], source.channels)
+
+    def name(self, index: int) -> str:
+        """As in the source."""
+        return self._source.name(int(self._numbers[index]))
+
+    def digest(self) -> bytes:
+        """That of the source and of the numbers."""
+        return self._source.digest() + self._numbers.tobytes()
+
+    def _open(self, index: int) -> Image.Image:
+        return self._source._open(int(self._numbers[index]))
+
+
+def open_recipe_images(recipe: ImageRecipe) -> ImageSet:
+    """The images of a recipe; an InputError where there are none, or they cannot be read."""
+    data = recipe.data
+    if data.source is None:
+        accepted = "a folder of images, tar shards, an .npz file or a set such as torchvision:CIFAR10"
+        raise must_be("recipe key data.source", accepted, None)
+    images = open_images(data.source, validation=data.validation, corrupt=data.corrupt)
+    return replace(images, train=_LimitedImages(images.train, data.limit)) if data.limit else images

@@ -9,32 +9,29 @@ from torch import Tensor, nn
 from nadaraya.training.batches import step_seed
 from nadaraya.training.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from nadaraya.training.image_recipe import ImageRecipe
+from nadaraya.training.optimizer import make_optimizer
 from nadaraya.training.processes import Processes
 from nadaraya.training.recipe import Recipe
 from nadaraya.training.task import Task
 
 
 class Learner:
-    """Makes updates, validates, saves and restores.
+    """Makes updates, validates, saves and restores; `task.model` is moved to the device of this process.
 
-    Args:
-        task: whose model learns; it is moved to the device of this process.
-        recipe: seed and optimisation.
-        processes: those of the run.
-
-    Attributes:
-        model: the network as it is, without compilation and averaging of gradients.
-        averaged: the model with averaged weights; None where training keeps none.
-        learning_rate: of the newest update, in its first group of parameters.
+    `averaged` is the model with averaged weights, where training keeps one; `learning_rate` that of the last
+    update, in its first group of parameters.
     """
 
     def __init__(self, task: Task, recipe: Recipe | ImageRecipe, processes: Processes) -> None:
         self._task, self._processes = task, processes
         self._seed, self._options = recipe.seed, recipe.training
         self.model = task.model
-        self._optimizer = task.optimizer()
+        self._optimizer = make_optimizer(self.model, recipe.training)
         # Evaluation uses the network itself: processes that average gradients must call theirs equally often.
-        self._network = _compiled(self.model, self._options.compile)
+        self._network: nn.Module = self.model
+        how = self._options.compile
+        if how is not False:
+            self._network = torch.compile(self.model, mode=None if how is True else how)  # type: ignore[assignment]
         self._trained = processes.prepare(self._network)
         self._average = task.average()
         self.averaged = self._average.module if self._average else None
@@ -46,26 +43,17 @@ class Learner:
         self.cast = torch.autocast(device, torch.bfloat16, enabled=bfloat16)
 
     def resume(self, checkpoint: Checkpoint | None) -> None:
-        """Put back what a checkpoint has, where there is one; then be ready to train.
-
-        Raises:
-            InputError: a file cannot be read, or does not fit this model.
-        """
+        """Put back what a checkpoint has, where there is one; then be ready to train."""
         if checkpoint:
             load_checkpoint(checkpoint, self.model, self._optimizer, self.averaged)
         self._advance = self._task.schedule(self._optimizer, checkpoint.step if checkpoint else 0)
         self._trained.train()
 
     def update(self, step: int, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        """Make one update.
+        """Make update `step`, counted from 1, with this process's part of the batch.
 
-        Args:
-            step: its number, counted from 1; dropout is a function of the seed, this and the process.
-            inputs: this process's part of the batch.
-            targets: as many.
-
-        Returns:
-            The mean loss of the part and the norm of the whole gradient, scalars on the device.
+        Dropout is a function of the seed, the step and the process. Returns the mean loss of the part and the
+        norm of the whole gradient, scalars on the device.
         """
         processes, pieces = self._processes, self._options.gradient_accumulation
         torch.manual_seed(step_seed(self._seed, step, processes.rank))
@@ -92,21 +80,6 @@ class Learner:
             return self._task.validate(self._network, self.averaged)
 
     def save(self, folder: Path, state: dict[str, Any]) -> None:
-        """Write a checkpoint.
-
-        Args:
-            folder: of the checkpoints.
-            state: plain values to keep beside the tensors, `step` among them.
-
-        Raises:
-            WriteFailed: the disk is full; older checkpoints are intact.
-        """
+        """Write a checkpoint; `state` has plain values to keep beside the tensors, `step` among them."""
         kept = {**state, **self._task.fingerprint}
         save_checkpoint(folder, self.model, self._optimizer, kept, self.averaged)
-
-
-def _compiled(model: nn.Module, how: bool | str) -> nn.Module:
-    if how is False:
-        return model
-    compiled: nn.Module = torch.compile(model, mode=None if how is True else how)  # type: ignore[assignment]
-    return compiled

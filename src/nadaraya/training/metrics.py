@@ -27,17 +27,7 @@ class TrainingDiverged(InputError):
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """Every complete record; a last line that was cut off while being written is left out.
-
-    Args:
-        path: the metrics.jsonl of a run; it may be absent.
-
-    Returns:
-        The records, oldest first.
-
-    Raises:
-        InputError: a line before the last is not JSON.
-    """
+    """Every complete record, oldest first; a last line that was cut off while being written is left out."""
     if not path.is_file():
         return []
     records = []
@@ -51,17 +41,9 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
 
 
 class MetricsFile:
-    """Appends records to metrics.jsonl, each handed to the operating system at once.
+    """Appends records to metrics.jsonl; those of updates after `resume_step` are dropped when it is opened.
 
-    Args:
-        path: the file; made when absent.
-        resume_step: updates made so far; records of later ones are dropped.
-
-    Attributes:
-        recorded: the newest update that the file had a record of, dropped ones included.
-
-    Raises:
-        WriteFailed: it could not be written.
+    `recorded` is the newest update that the file had a record of, dropped ones included.
     """
 
     def __init__(self, path: Path, resume_step: int) -> None:
@@ -72,11 +54,7 @@ class MetricsFile:
         write_file(path, "".join(json.dumps(record) + "\n" for record in kept))
 
     def add(self, kind: str, step: int, figures: dict[str, Any]) -> None:
-        """Append one record.
-
-        Raises:
-            WriteFailed: it could not be written.
-        """
+        """Append one record, handed to the operating system at once."""
         with writing(self.path), self.path.open("a", encoding="utf-8") as stream:
             stream.write(json.dumps({"kind": kind, "step": step, **figures}) + "\n")
 
@@ -95,11 +73,10 @@ class Meter:
 
     def __init__(self, losses: list[float], seconds: float) -> None:
         """Start from what a checkpoint kept: losses not yet recorded, and seconds of training so far."""
-        self.losses = list(losses)
-        self.seconds = seconds
+        self.losses, self.seconds = list(losses), seconds
         self.gradient_norm = math.nan
         self._waiting: list[Tensor] = []
-        self._mark = time.perf_counter()
+        self.start()
 
     def start(self) -> None:
         """Start the clock; `collect` stops it, so that evaluation and saving are not counted."""
@@ -110,24 +87,19 @@ class Meter:
         self._waiting.append(torch.stack([loss.float(), gradient_norm.float()]))
 
     def collect(self, step: int, average: Callable[[Tensor], Tensor] = lambda values: values) -> None:
-        """Fetch the values that wait on the device, and stop the clock.
+        """After update `step`, fetch the values that wait on the device and stop the clock.
 
-        Args:
-            step: the update just made.
-            average: the mean of each value over the processes of the run; default of one process.
-
-        Raises:
-            TrainingDiverged: a loss or a gradient norm is not finite; names the first such step.
+        `average` takes the mean over the processes. Raises TrainingDiverged, which names the first step whose
+        loss or gradient norm is not finite.
         """
         values = average(torch.stack(self._waiting)).tolist() if self._waiting else []
-        first = step - len(values) + 1
         self._waiting.clear()
         self.seconds += time.perf_counter() - self._mark
-        self._mark = time.perf_counter()
-        for offset, (loss, norm) in enumerate(values):
+        self.start()
+        for number, (loss, norm) in enumerate(values, start=step - len(values) + 1):
             if not math.isfinite(loss) or not math.isfinite(norm):
                 what, value = ("gradient norm", norm) if math.isfinite(loss) else ("loss", loss)
-                raise TrainingDiverged(f"the {what} became {value} at step {first + offset}")
+                raise TrainingDiverged(f"the {what} became {value} at step {number}")
             self.losses.append(loss)
             self.gradient_norm = norm
 

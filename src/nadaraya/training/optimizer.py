@@ -11,9 +11,10 @@ from nadaraya.training.recipe import TrainingRecipe
 from nadaraya.training.schema import BaseTraining
 
 
-def make_optimizer(model: nn.Module, options: BaseTraining, peak: float) -> torch.optim.AdamW:
-    """AdamW over `parameter_groups`, at a learning rate of `peak`, which a schedule changes."""
-    return torch.optim.AdamW(parameter_groups(model, options), lr=peak, betas=options.betas)
+def make_optimizer(model: nn.Module, options: BaseTraining) -> torch.optim.AdamW:
+    """AdamW over `parameter_groups`, at the highest learning rate, which a schedule changes."""
+    groups = parameter_groups(model, options)
+    return torch.optim.AdamW(groups, lr=options.peak_learning_rate, betas=options.betas)
 
 
 def parameter_groups(model: nn.Module, options: BaseTraining) -> list[dict[str, Any]]:
@@ -26,13 +27,8 @@ def parameter_groups(model: nn.Module, options: BaseTraining) -> list[dict[str, 
     - `kernels`: `model.kernel_parameters()`; no decay, its own learning rate. Decay would pull log-bandwidths
       towards 1 token, which is a choice of kernel and no regularisation.
 
-    Args:
-        model: the model.
-        options: weight decay, and the learning rate of kernels relative to that of the others.
-
-    Returns:
-        Groups for an optimiser, each with its `name` and, as timm's schedules read it, the learning rate
-        relative to the others' as `lr_scale`; empty ones are left out.
+    Each has its `name` and, as timm's schedules read it, the learning rate relative to the others' as
+    `lr_scale`; empty ones are left out.
     """
     kernels = {id(parameter) for _, parameter in kernel_parameters(model)}
     tables = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
@@ -60,16 +56,10 @@ def parameter_groups(model: nn.Module, options: BaseTraining) -> list[dict[str, 
 
 
 def make_schedule(optimizer: torch.optim.Optimizer, recipe: TrainingRecipe, done: int = 0) -> LRScheduler:
-    """Linear warm-up and cosine decay, the same factor on every group's own learning rate.
+    """Linear warm-up and cosine decay: the same factor on every group's own learning rate.
 
-    Args:
-        optimizer: from `make_optimizer`; its learning rates are set to those of the next update.
-        recipe: warm-up, number of steps, and the learning rate that the cosine ends on.
-        done: updates already made, default 0. The factor depends on this number alone, so that a resumed run
-            needs no other state.
-
-    Returns:
-        The scheduler; call `step()` after each update.
+    The rates are set to those of the update after `done`, on which alone they depend: a resumed run needs no
+    other state. Call `step()` after each update.
     """
     from transformers import get_cosine_with_min_lr_schedule_with_warmup
 

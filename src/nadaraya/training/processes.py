@@ -29,13 +29,9 @@ def is_main_process() -> bool:
 
 
 class Processes:
-    """This process among those of the run: its device, its part, and what they agree on.
+    """This process, number `rank` of `count`, among those of the run: its device, and what they agree on.
 
-    Attributes:
-        rank: number of this process.
-        count: how many there are.
-        main: whether this one writes the run folder and speaks.
-        device: where this one computes.
+    The `main` one writes the run folder and speaks.
     """
 
     def __init__(self) -> None:
@@ -47,10 +43,9 @@ class Processes:
         self.rank, self.count = self._accelerator.process_index, self._accelerator.num_processes
         self.main: bool = self._accelerator.is_main_process
         self.device: torch.device = self._accelerator.device
-        # On the CPU, whatever the devices are: what is agreed here must not wait for a GPU's queue.
-        self._control: Any = (
-            distributed.new_group(backend="gloo", timeout=_PATIENCE) if self.count > 1 else None
-        )
+        self._control: Any = None
+        if self.count > 1:  # on the CPU: what is agreed here must not wait for a GPU's queue
+            self._control = distributed.new_group(backend="gloo", timeout=_PATIENCE)
 
     def prepare(self, network: nn.Module) -> nn.Module:
         """Move a model to the device, in place; with several processes, let them average its gradients."""
@@ -89,9 +84,7 @@ class Processes:
     def together(self) -> Iterator[None]:
         """What all processes do, or the main one alone; they go on when all are through.
 
-        Raises:
-            InputError: in the main process, the first that any of them met.
-            SystemExit: in the others, so that it is told once.
+        The first InputError that any of them met is raised in the main one; the others exit, to tell it once.
         """
         error: InputError | None = None
         try:

@@ -15,11 +15,7 @@ from nadaraya.training.task import Task
 
 
 class TrainingProgress:
-    """A live line on a terminal, plain lines elsewhere, nothing when not wanted; always on standard error.
-
-    Args:
-        shown: False for silence.
-    """
+    """A live line on a terminal, plain lines elsewhere, nothing when not `shown`: all on standard error."""
 
     def __init__(self, shown: bool) -> None:
         self._console = Console(stderr=True, quiet=not shown)
@@ -69,11 +65,7 @@ class TrainingProgress:
 
 
 class StopRequest:
-    """Ctrl-C asks the loop to stop after its step, when all is consistent; a second one stops immediately.
-
-    Attributes:
-        requested: whether it was pressed while `listening`.
-    """
+    """Ctrl-C asks the loop to stop after its step, when all is consistent; a second one stops immediately."""
 
     requested = False
 

@@ -19,11 +19,7 @@ TRACKER_FILE = "tracker_id.txt"
 
 
 class Records:
-    """Hands each record to every sink: those of the main process; the other processes have none.
-
-    Args:
-        sinks: where records go, in this order.
-    """
+    """Hands each record to every sink: those of the main process; the other processes have none."""
 
     def __init__(self, *sinks: "MetricsFile | TrainingProgress | Tracker") -> None:
         self._sinks = sinks
@@ -40,17 +36,9 @@ class Records:
 
 
 def open_records(folder: Path, recipe: Recipe | ImageRecipe, done: int, shown: TrainingProgress) -> Records:
-    """The records of the main process.
+    """The records of the main process, without those of updates after `done`.
 
-    Args:
-        folder: of the run; what a killed process left half-written in it is removed.
-        recipe: the name of the run and its tracker.
-        done: updates made so far; records of later ones are dropped.
-        shown: what a person sees.
-
-    Raises:
-        WriteFailed: metrics.jsonl cannot be written.
-        InputError: it is damaged, or the tracker cannot be started.
+    What a killed process left half-written in the run folder is removed.
     """
     for place in (folder, folder / STATE_FOLDER):
         remove_partial(place)
@@ -63,14 +51,8 @@ def open_records(folder: Path, recipe: Recipe | ImageRecipe, done: int, shown: T
 class Tracker:
     """One of accelerate's trackers: TensorBoard, Weights & Biases or trackio.
 
-    Args:
-        tracker: its name, as accelerate has it.
-        folder: of the run; TensorBoard's files go into its folder `tensorboard`.
-        name: of the run, as the tracker shows it.
-        recorded: updates up to which it has the records already, from before the run was stopped.
-
-    Raises:
-        InputError: it cannot be started, for example because it asks for a login.
+    It has the records up to update `recorded` already, from before the run was stopped. TensorBoard's files
+    go into the folder `tensorboard` of the run.
     """
 
     def __init__(self, tracker: str, folder: Path, name: str, recorded: int) -> None:
@@ -92,11 +74,7 @@ class Tracker:
 
 
 def check_tracker(tracker: str | None) -> None:
-    """Refuse a tracker whose package is not installed.
-
-    Raises:
-        InputError: names the package.
-    """
+    """Refuse a tracker whose package is not installed."""
     if tracker is not None and find_spec(tracker) is None:
         raise InputError(f"training.tracker {tracker} needs its package: pip install {tracker}")
 

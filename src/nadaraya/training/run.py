@@ -139,7 +139,7 @@ class Run:
             InputError: they cannot be read, or have other classes or channels than those of the run.
         """
         from nadaraya.data.images import open_images
-        from nadaraya.training.image_data import open_recipe_images
+        from nadaraya.training.images import open_recipe_images
 
         recipe, described = self.image_recipe(), self._described_images()
         if source is None:

@@ -144,6 +144,11 @@ class BaseTraining(Section):
     """Where records go beside metrics.jsonl."""
 
     @property
+    def peak_learning_rate(self) -> float:
+        """The learning rate after warm-up."""
+        return self.learning_rate
+
+    @property
     def kernel_rate_scale(self) -> float:
         """The learning rate of kernel parameters as a multiple of that of the others."""
         return (self.kernel_learning_rate or self.learning_rate) / self.learning_rate

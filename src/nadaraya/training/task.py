@@ -2,14 +2,17 @@
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
+if TYPE_CHECKING:
+    from timm.utils import ModelEmaV3
+
 
 class Task(Protocol):
-    """A model, its data and its optimisation, opened from a recipe in one of the run's processes.
+    """A model, its data and its schedule, opened from a recipe in one of the run's processes.
 
     Attributes:
         steps: updates of the whole run.
@@ -31,14 +34,11 @@ class Task(Protocol):
     def model(self) -> nn.Module:
         """With freshly initialised weights, on the CPU; the loop moves it."""
 
-    def optimizer(self) -> torch.optim.Optimizer:
-        """The optimiser over the model's parameters; its first group has the learning rate that is shown."""
-
     def schedule(self, optimizer: torch.optim.Optimizer, done: int) -> Callable[[int], None]:
         """Set the learning rates of update `done` + 1; call the result with the updates made after each."""
 
-    def average(self) -> "Average | None":
-        """The average of the weights that training keeps, on the model's device; None where it keeps none."""
+    def average(self) -> "ModelEmaV3 | None":
+        """The moving average of weights that training keeps, on the model's device; None without."""
 
     def batches(self, done: int) -> Iterable[tuple[Tensor, Tensor]]:
         """This process's inputs and targets of the updates after `done`, each a function of its number."""
@@ -58,20 +58,7 @@ class Task(Protocol):
     def finish(
         self, folder: Path, averaged: nn.Module | None, validation: dict[str, float], step_seconds: float
     ) -> dict[str, Any]:
-        """Write the trained model into the run folder; the final figures. The main process does this alone.
+        """Write the trained model and its average, if there is one; the main process does this alone.
 
-        Args:
-            folder: of the run.
-            averaged: the model with averaged weights, if there is one.
-            validation: figures after the last update.
-            step_seconds: median time of an update in seconds.
+        The final figures are made from the last validation and the median time of an update in seconds.
         """
-
-
-class Average(Protocol):
-    """A moving average of weights, as timm's `ModelEmaV3` is one."""
-
-    module: nn.Module
-
-    def update(self, model: nn.Module, step: int | None = None) -> None:
-        """Take in the weights after update `step`, counted from 1."""

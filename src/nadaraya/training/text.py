@@ -14,23 +14,15 @@ from nadaraya.evaluation.generation import sample_text
 from nadaraya.evaluation.language import evaluate_string, total_nats
 from nadaraya.files import write_file, write_into
 from nadaraya.training.batches import check_length, training_batch, validation_sample
-from nadaraya.training.folder import INITIAL_KERNELS_FILE, MODEL_FILE, SAMPLE_FILE, save_kernels
-from nadaraya.training.optimizer import make_optimizer, make_schedule
+from nadaraya.training.folder import MODEL_FILE, SAMPLE_FILE
+from nadaraya.training.optimizer import make_schedule
 from nadaraya.training.processes import Processes
 from nadaraya.training.recipe import Recipe
 from nadaraya.training.run import without_bars
 
 
 class TextTask:
-    """A `Task` on text: see there for the attributes.
-
-    Args:
-        recipe: what to train.
-        processes: those of the run; each takes an equal part of every batch.
-
-    Raises:
-        InputError: the text or the model of the recipe cannot be used.
-    """
+    """A `Task` on text."""
 
     unit = "tokens"
     fingerprint_error = "the corpus is not the text"
@@ -52,11 +44,6 @@ class TextTask:
         self.fingerprint: dict[str, Any] = {"corpus_sha256": corpus.sha256}
         self._piece = options.batch_size // options.gradient_accumulation
 
-    def optimizer(self) -> torch.optim.Optimizer:
-        """AdamW over three groups of parameters."""
-        options = self._recipe.training
-        return make_optimizer(self.model, options, options.learning_rate)
-
     def schedule(self, optimizer: torch.optim.Optimizer, done: int) -> Callable[[int], None]:
         """Linear warm-up and cosine decay."""
         scheduler = make_schedule(optimizer, self._recipe.training, done)
@@ -70,9 +57,10 @@ class TextTask:
         options, context = self._recipe.training, self._recipe.data.context
         rank, count = self._processes.rank, self._processes.count
         for step in range(done + 1, options.steps + 1):
-            batch = training_batch(self._train, context, options.batch_size, self._recipe.seed, step)
-            inputs, targets = (part.chunk(count)[rank] for part in batch)
-            yield inputs, targets
+            inputs, targets = training_batch(
+                self._train, context, options.batch_size, self._recipe.seed, step
+            )
+            yield inputs.chunk(count)[rank], targets.chunk(count)[rank]
 
     def loss(self, network: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
         """Nats/token."""
@@ -83,12 +71,8 @@ class TextTask:
         """Nats/token on the fixed validation sample, whose windows the processes share out."""
         count = self._recipe.training.validation_batches * self._recipe.training.batch_size
         inputs, targets = validation_sample(self._validation, self._recipe.data.context, count)
-        rank, processes = self._processes.rank, self._processes.count
-        pairs = zip(
-            inputs[rank::processes].split(self._piece),
-            targets[rank::processes].split(self._piece),
-            strict=True,
-        )
+        share = slice(self._processes.rank, None, self._processes.count)
+        pairs = zip(inputs[share].split(self._piece), targets[share].split(self._piece), strict=True)
         nats = sum(total_nats(network, x, y) for x, y in pairs if len(x))
         return {"loss": self._processes.total(nats) / targets.numel()}
 
@@ -97,25 +81,19 @@ class TextTask:
         return f"validation {validation['loss']:.3f}"
 
     def begin(self, folder: Path) -> None:
-        """The tokenizer, and the kernels that training starts from."""
+        """The tokenizer."""
         self._tokenizer.save_pretrained(folder)
-        save_kernels(self.model, folder / INITIAL_KERNELS_FILE)
 
     def finish(
         self, folder: Path, averaged: nn.Module | None, validation: dict[str, float], step_seconds: float
     ) -> dict[str, Any]:
         """The model and a sample; figures of the whole validation text."""
+        context, characters = self._recipe.data.context, self._recipe.training.sample_characters
         result = evaluate_string(
-            self.model,
-            self._tokenizer,
-            self._validation_text,
-            context=self._recipe.data.context,
-            batch_size=self._piece,
+            self.model, self._tokenizer, self._validation_text, context=context, batch_size=self._piece
         )
-        if self._recipe.training.sample_characters:
-            sample = sample_text(
-                self.model, self._tokenizer, self._recipe.training.sample_characters, self._recipe.seed
-            )
+        if characters:
+            sample = sample_text(self.model, self._tokenizer, characters, self._recipe.seed)
             write_file(folder / SAMPLE_FILE, sample)
         with write_into(folder, MODEL_FILE) as scratch, without_bars():
             self.model.save_pretrained(scratch)

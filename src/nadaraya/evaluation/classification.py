@@ -60,15 +60,7 @@ def evaluate_images(model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]]) 
 def evaluate_side_by_side(
     models: Sequence[nn.Module], batches: Iterable[tuple[Tensor, Tensor]]
 ) -> list[ImageEvaluation]:
-    """Classify batches of images with several models, reading each batch once; see `evaluate_images`.
-
-    Args:
-        models: on one device.
-        batches: images and their labels.
-
-    Returns:
-        One result per model.
-    """
+    """One result per model, all on one device, reading each batch once; see `evaluate_images`."""
     device = next(models[0].parameters()).device
     sums = torch.zeros(len(models), 4, dtype=torch.float64, device=device)  # images, nats, top-1, top-5
     modes = [model.training for model in models]

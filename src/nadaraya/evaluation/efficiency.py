@@ -8,7 +8,6 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
-from nadaraya.attention.layer import KernelSelfAttention
 from nadaraya.errors import InputError
 from nadaraya.files import first_line
 
@@ -56,7 +55,7 @@ def model_cost(model: "KernelGPTForCausalLM", context: int | None = None) -> Mod
     Returns:
         The counts.
     """
-    from nadaraya.models.gpt import KernelGPTForCausalLM, KernelGPTMLP
+    from nadaraya.models import KernelGPTForCausalLM
 
     context = model.config.max_position_embeddings if context is None else context
     with torch.device("meta"):
@@ -64,15 +63,8 @@ def model_cost(model: "KernelGPTForCausalLM", context: int | None = None) -> Mod
         tokens = torch.zeros((1, context), dtype=torch.long)
     with (counter := _counter()), torch.no_grad():
         shape_only(tokens, use_cache=False)
-    return ModelCost(
-        parameters=_count(model),
-        attention_parameters=_count(*_parts(model, KernelSelfAttention)),
-        mlp_parameters=_count(*_parts(model, KernelGPTMLP)),
-        kernel_parameters=sum(parameter.numel() for _, parameter in model.kernel_parameters()),
-        flops_per_token=counter.get_total_flops() / context,
-        context=context,
-        weight_bytes=_weight_bytes(model),
-    )
+    flops = counter.get_total_flops() / context
+    return ModelCost(**_counts(model), flops_per_token=flops, context=context)
 
 
 def image_model_cost(model: nn.Module, image_size: int | None = None) -> ImageModelCost:
@@ -103,21 +95,24 @@ def image_model_cost(model: nn.Module, image_size: int | None = None) -> ImageMo
     except (AssertionError, RuntimeError, ValueError) as error:
         size = f"{shape[1]} × {shape[2]}"
         raise InputError(f"the model does not take images of {size}: {first_line(error)}") from error
-    kernels = getattr(model, "kernel_parameters", tuple)
     return ImageModelCost(
-        parameters=_count(model),
-        attention_parameters=_count(*_outermost(model, ("Attention", "Attn"), "Pool")),
-        mlp_parameters=_count(*_outermost(model, ("Mlp", "MLP", "SwiGLU"), "Mixer")),
-        kernel_parameters=sum(parameter.numel() for _, parameter in kernels()),
+        **_counts(model),
         flops_per_image=counter.get_total_flops(),
         image_shape=shape,
-        weight_bytes=_weight_bytes(model),
         checkpoint_bytes=_checkpoint_bytes(model),
     )
 
 
-def _parts(model: nn.Module, kind: type[nn.Module]) -> list[nn.Module]:
-    return [module for module in model.modules() if isinstance(module, kind)]
+def _counts(model: nn.Module) -> dict[str, int]:
+    """What the costs of language and image models have in common."""
+    kernels = getattr(model, "kernel_parameters", tuple)
+    return {
+        "parameters": _count(model),
+        "attention_parameters": _count(*_outermost(model, ("Attention", "Attn"), "Pool")),
+        "mlp_parameters": _count(*_outermost(model, ("Mlp", "MLP", "SwiGLU"), "Mixer")),
+        "kernel_parameters": sum(parameter.numel() for _, parameter in kernels()),
+        "weight_bytes": sum(p.numel() * p.element_size() for p in model.parameters()),
+    }
 
 
 def _outermost(model: nn.Module, words: tuple[str, ...], without: str) -> list[nn.Module]:
@@ -135,10 +130,6 @@ def _outermost(model: nn.Module, words: tuple[str, ...], without: str) -> list[n
 def _count(*modules: nn.Module) -> int:
     unique = {id(parameter): parameter.numel() for module in modules for parameter in module.parameters()}
     return sum(unique.values())
-
-
-def _weight_bytes(model: nn.Module) -> int:
-    return sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
 
 
 class _CountingFile:
@@ -170,16 +161,13 @@ def _checkpoint_bytes(model: nn.Module) -> int:
 
 
 def _counter() -> FlopCounterMode:
-    return FlopCounterMode(display=False, custom_mapping=_attention_formulas())
+    """PyTorch's counter, with the attention operators that it does not know in every release."""
 
-
-def _attention_formulas() -> dict[Any, Any]:
-    """Formulas for the attention operators that PyTorch's counter does not know."""
-
-    def formula(query: Any, key: Any, value: Any, *args: Any, out_shape: Any = None, **kwargs: Any) -> int:
+    def formula(query: Any, key: Any, value: Any, *args: Any, **kwargs: Any) -> int:
         return sdpa_flop_count(query, key, value)
 
-    return {
-        torch.ops.nadaraya.blocked_attention: formula,
-        torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: formula,
-    }
+    operators = (
+        torch.ops.nadaraya.blocked_attention,
+        torch.ops.aten._scaled_dot_product_flash_attention_for_cpu,
+    )
+    return FlopCounterMode(display=False, custom_mapping=dict.fromkeys(operators, formula))

@@ -12,9 +12,6 @@ if TYPE_CHECKING:
 
     from nadaraya.models import KernelGPTForCausalLM
 
-_PASSAGE = 500  # characters of each of the passages of `sample_text`
-_MOST_PASSAGES = 64
-
 
 def generate_text(
     model: "KernelGPTForCausalLM",
@@ -103,7 +100,7 @@ def sample_text(
     """
     from nadaraya.data import encode_text
 
-    rows = min(max(1, characters // _PASSAGE), _MOST_PASSAGES)
+    rows = min(max(1, characters // 500), 64)
     prompt = encode_text(tokenizer, "\n" if "\n" in tokenizer.get_vocab() else str(tokenizer.decode([0])))
     options = {"do_sample": True, "temperature": 1.0, "top_k": 0}
     continued = _continue(model, prompt.repeat(rows, 1), -(-characters // rows), options, seed)

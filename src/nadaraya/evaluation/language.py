@@ -71,33 +71,18 @@ def evaluate_text(
     if predicted < 1:
         raise must_be("text", "2 or more tokens long", len(tokens))
     whole = predicted // context * context
-    batches = [
-        pair
-        for pair in zip(
-            tokens[:whole].reshape(-1, context).split(batch_size),
-            tokens[1 : whole + 1].reshape(-1, context).split(batch_size),
-            strict=True,
-        )
-        if len(pair[0])
-    ]
-    if whole < predicted:
-        batches.append((tokens[whole:-1][None], tokens[whole + 1 :][None]))
-    nats = sum(total_nats(model, inputs, targets) for inputs, targets in batches)
+    inputs, targets = (
+        [*part[:whole].reshape(-1, context).split(batch_size), part[whole:][None]]
+        for part in (tokens[:-1], tokens[1:])
+    )
+    batches = zip(inputs, targets, strict=True)
+    nats = sum(total_nats(model, *batch) for batch in batches if batch[0].numel())
     return TextEvaluation(nats / predicted, nats / math.log(2) / num_bytes, predicted, num_bytes)
 
 
 @torch.no_grad()
 def total_nats(model: nn.Module, inputs: Tensor, targets: Tensor) -> float:
-    """Summed loss of every position of a batch, dropout off.
-
-    Args:
-        model: as in `evaluate_text`.
-        inputs: (B, N) token ids.
-        targets: (B, N) the token that follows each.
-
-    Returns:
-        Σ −log p(target), in nats, summed in float64.
-    """
+    """Σ −log p(target), in nats, of (B, N) targets that follow the inputs, dropout off, in float64."""
     device = next(model.parameters()).device
     training = model.training
     model.eval()

@@ -26,19 +26,15 @@ _MOST_ERROR = 0.05
 
 @dataclass(frozen=True)
 class LayerMaps:
-    """The attention of one layer.
+    """The attention of one layer, float32 on the CPU.
 
-    Attributes:
-        name: the layer's place in the model, such as "blocks.0.attn".
-        weights: (B, H, N, N), query by key, float32, on the CPU.
-        bandwidth: σ in the units of the features, (H,), or (H, d) per channel, float32; None without one.
-        error: largest difference between the layer's own output and the one that these weights give, as a
-            fraction of the largest output.
+    The error is the largest difference between the layer's own output and the one that these weights give, as
+    a fraction of the largest output.
     """
 
-    name: str
-    weights: Tensor
-    bandwidth: Tensor | None
+    name: str  # the layer's place in the model, such as "blocks.0.attn"
+    weights: Tensor  # (B, H, N, N), query by key
+    bandwidth: Tensor | None  # σ in the units of the features, (H,), or (H, d) per channel
     error: float
 
 
@@ -143,7 +139,9 @@ def capture_attention(
         raise InputError(f"{type(model).__name__} called none of its attention layers")
     first = inputs[0] if inputs else options.get("input_ids")
     if isinstance(first, Tensor) and first.dim() == 2:
-        tokens = None if tokenizer is None else _token_strings(tokenizer, first)
+        tokens = None
+        if tokenizer is not None:
+            tokens = tuple(tuple(str(tokenizer.decode([token])) for token in text) for text in first.tolist())
         return AttentionMaps(tuple(found), output, reads="last", tokens=tokens, padding=paddings[0])
     prefix, grid = _patches(model, first, found[0].weights.shape[-1])
     class_token = getattr(model, "cls_token", None) is not None
@@ -159,18 +157,14 @@ def _attention_layers(model: nn.Module) -> dict[nn.Module, str]:
     layers: dict[nn.Module, str] = {}
     for name, module in model.named_modules():
         kind = type(module).__name__
+        inside = name.startswith(tuple(f"{layer}." for layer in layers.values()))
         if isinstance(module, known):
             layers[module] = name
-        elif "Attention" in kind and "Pool" not in kind and not name.startswith(_inside(layers)):
+        elif "Attention" in kind and "Pool" not in kind and not inside:
             raise InputError(f"{name} of {type(model).__name__} must be {accepted}, got {kind}")
     if not layers:
         raise must_be("model", f"one with {accepted}, but it has no attention layer", type(model).__name__)
     return layers
-
-
-def _inside(layers: Mapping[nn.Module, str]) -> tuple[str, ...]:
-    """How the names of modules inside some layers begin."""
-    return tuple(f"{name}." for name in layers.values())
 
 
 def _check_size(x: Tensor, heads: int, max_bytes: int) -> None:
@@ -202,7 +196,11 @@ def _layer_maps(
     """The weights of one call, after checking that they give its output."""
     bandwidth = None
     if isinstance(layer, KernelSelfAttention):
-        out, weights = _kernel_attention(layer, x, options)
+        backend, layer.backend = layer.backend, "reference"
+        try:  # `forward` itself, so that no hook runs again
+            out, weights = layer.forward(x, **options, return_weights=True)
+        finally:
+            layer.backend = backend
         if layer.similarity == "gaussian":
             bandwidth = layer.bandwidth.float().cpu()
     else:
@@ -215,17 +213,6 @@ def _layer_maps(
             f"definition (they differ by {error:.0%} of the largest output): no maps can be made of it"
         )
     return LayerMaps(name, weights.float().cpu(), bandwidth, error)
-
-
-def _kernel_attention(
-    layer: KernelSelfAttention, x: Tensor, options: Mapping[str, Any]
-) -> tuple[Tensor, Tensor]:
-    """Output and weights by the definition; `forward` itself, so that no hook runs again."""
-    backend, layer.backend = layer.backend, "reference"
-    try:
-        return layer.forward(x, **options, return_weights=True)  # type: ignore[return-value]
-    finally:
-        layer.backend = backend
 
 
 def _timm_attention(
@@ -255,7 +242,3 @@ def _patches(model: Any, images: Any, num_tokens: int) -> tuple[int, tuple[int, 
     else:
         rows, columns = getattr(embedding, "grid_size", None) or (0, 0)
     return prefix, (rows, columns) if prefix + rows * columns == num_tokens else None
-
-
-def _token_strings(tokenizer: Any, ids: Tensor) -> tuple[tuple[str, ...], ...]:
-    return tuple(tuple(str(tokenizer.decode([token])) for token in text) for text in ids.tolist())

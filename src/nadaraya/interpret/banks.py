@@ -11,19 +11,12 @@ from nadaraya.interpret.peaks import Peak, prominent_peaks
 
 @dataclass(frozen=True)
 class Bump:
-    """A bump of the trained shape that one or several heads of a layer share.
+    """A bump of the trained shape that one or several heads of a layer share."""
 
-    Args:
-        lag: where its strongest peak is, in tokens.
-        heads: indices (0-based) of the heads that have it, ascending.
-        prominence: the strongest head's prominence, in logits (nats).
-        at_start: whether the untrained shape already had a peak of at least half that prominence there.
-    """
-
-    lag: int
-    heads: tuple[int, ...]
-    prominence: float
-    at_start: bool
+    lag: int  # of its strongest peak, in tokens
+    heads: tuple[int, ...]  # indices from 0, ascending
+    prominence: float  # of the strongest peak, in logits (nats)
+    at_start: bool  # whether the untrained shape had a peak of at least half that prominence there
 
 
 @dataclass(frozen=True)

@@ -84,17 +84,13 @@ class LagHistogram:
         """
         # No two separators share a place, so the count at lag 0 is truly zero and lag 1 can be a peak.
         found = prominent_peaks([0, *self.counts], minimum=min_share * self.counts.max())
-        return [
-            LagPeak(
-                lag=peak.index,
-                count=int(peak.height),
-                share=peak.height / self.total,
-                prominence=int(peak.prominence),
-                name=self._name(peak.index),
-            )
-            for peak in found
-            if peak.prominence >= 3 * peak.height**0.5
-        ][:k]
+        peaks = []
+        for peak in found:
+            lag, count = peak.index, peak.height
+            if peak.prominence >= 3 * count**0.5:
+                name = self._name(lag)
+                peaks.append(LagPeak(lag, int(count), count / self.total, int(peak.prominence), name))
+        return peaks[:k]
 
     def _name(self, lag: int) -> str:
         if self.separator != "\n":

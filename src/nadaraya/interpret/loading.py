@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from nadaraya.errors import InputError, must_be
+from nadaraya.files import reading
 
 if TYPE_CHECKING:
     from nadaraya.training import Run
@@ -115,30 +116,22 @@ class ImageModel:
         Raises:
             InputError: an unknown name or option, or weights of another model.
         """
-        from safetensors import SafetensorError
         from safetensors.torch import load_file
 
         from nadaraya.models.vit import create_image_model
 
-        try:
+        with reading(Path(checkpoint), "a .safetensors file"):
             weights = load_file(checkpoint)
-        except (OSError, SafetensorError) as error:
-            reason = " ".join(str(error).split())
-            raise InputError(f"{checkpoint} cannot be read as a .safetensors file: {reason}") from error
-        seen: dict[str, Any] = {}
-        if "head.weight" in weights:
-            seen["num_classes"] = weights["head.weight"].shape[0]
-        if "patch_embed.proj.weight" in weights:
-            seen["in_chans"] = weights["patch_embed.proj.weight"].shape[1]
-        model = create_image_model(name, options={**seen, **(options or {})})
+        seen = (("num_classes", "head.weight", 0), ("in_chans", "patch_embed.proj.weight", 1))
+        sizes = {option: weights[of].shape[axis] for option, of, axis in seen if of in weights}
+        model = create_image_model(name, options={**sizes, **(options or {})})
         try:
             model.load_state_dict(weights)
         except RuntimeError as error:  # the first line says nothing, the second names a weight
             reason = str(error).splitlines()[1].strip()
             raise InputError(f"{checkpoint} is of another model than {name}: {reason}") from error
         loaded = cls.from_timm(model, name)
-        facts = (("Checkpoint", Path(checkpoint).name), *loaded.facts)
-        return replace(loaded, facts=facts)
+        return replace(loaded, facts=(("Checkpoint", Path(checkpoint).name), *loaded.facts))
 
     def preprocess(self, path: str | Path) -> Tensor:
         """The input that an image file becomes, (C, height, width): resized, cropped, normalised.

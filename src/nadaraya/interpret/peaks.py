@@ -10,35 +10,17 @@ from nadaraya.errors import must_be
 
 @dataclass(frozen=True)
 class Peak:
-    """One local maximum of a curve.
+    """One local maximum of a curve."""
 
-    Args:
-        index: position in the curve (0-based); the middle of a flat top.
-        height: the curve's value there, in its own units.
-        prominence: height above the higher of the two valleys that separate it from higher ground.
-    """
-
-    index: int
+    index: int  # from 0; the middle of a flat top
     height: float
-    prominence: float
+    prominence: float  # height above the higher of the two valleys that separate it from higher ground
 
 
 def prominent_peaks(values: ArrayLike, k: int | None = None, minimum: float = 0.0) -> list[Peak]:
-    """The k most prominent local maxima, most prominent first; the ends of a curve are none.
+    """The k (None: all) most prominent local maxima of (L,) finite values; the ends of a curve are none.
 
-    Args:
-        values: (L,) finite numbers, any units.
-        k: how many to return; None (default) for all.
-        minimum: smallest prominence to keep, in the units of the values (default 0).
-
-    Returns:
-        Peaks in descending prominence; equal prominences in ascending index.
-
-    Raises:
-        InputError: values are not a finite one-dimensional curve, or k is negative.
-
-    >>> prominent_peaks([0, 3, 1, 2, 0], k=1)
-    [Peak(index=1, height=3.0, prominence=3.0)]
+    They are in descending prominence, at least `minimum`; equal ones in ascending index.
     """
     from scipy.signal import find_peaks  # here: importing it takes as long as the rest of this package
 

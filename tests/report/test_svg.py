@@ -4,9 +4,9 @@ import re
 
 from matplotlib.figure import Figure
 
+from nadaraya.report.page import inline_svg
 from nadaraya.report.palette import COLOURS, DASHED
 from nadaraya.report.style import charts
-from nadaraya.report.page import inline_svg
 
 
 def drawn(colour: str = "blue") -> Figure:

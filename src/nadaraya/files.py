@@ -35,18 +35,8 @@ class WriteFailed(InputError):
 def write_into(folder: Path, name: str = "") -> Iterator[Path]:
     """Give an empty scratch folder; what is in it at the end moves into `folder`, each item in one step.
 
-    A reader, or a run that was killed, meets each file or folder as it was before or complete. Files replace
-    those of the same name; a folder replaces one of the same name after removing it.
-
-    Args:
-        folder: where the items go; made when absent.
-        name: what is written, for messages; default the folder.
-
-    Yields:
-        The scratch folder, inside `folder`.
-
-    Raises:
-        WriteFailed: the disk is full or refuses; `folder` is as it was, or has the items that were moved.
+    A reader, or a run that was killed, meets each file or folder as it was before or complete. Items replace
+    those of the same name. WriteFailed, about `name` in the folder, when the disk is full or refuses.
     """
     with writing(folder / name):
         folder.mkdir(parents=True, exist_ok=True)
@@ -65,14 +55,9 @@ def write_into(folder: Path, name: str = "") -> Iterator[Path]:
 
 
 def write_file(path: Path, content: str | bytes) -> None:
-    """Write a file so that it has its old content or the new one, never a part.
+    """Write a file, in a folder made when absent, so that it has its old content or the new, never a part.
 
-    Args:
-        path: the file; its folder is made when absent.
-        content: all of it; text is written as UTF-8, its line ends as they are.
-
-    Raises:
-        WriteFailed: the disk is full or refuses; the file is as it was.
+    Text is written as UTF-8, its line ends as they are. WriteFailed leaves the file as it was.
     """
     data = content.encode() if isinstance(content, str) else content
     with write_into(path.parent, path.name) as scratch:
@@ -81,14 +66,7 @@ def write_file(path: Path, content: str | bytes) -> None:
 
 @contextmanager
 def writing(target: Path) -> Iterator[None]:
-    """Turn a failed write into one line that names what was being written and says what to do.
-
-    Args:
-        target: what is being written.
-
-    Raises:
-        WriteFailed: in place of the OSError (or safetensors' form of it).
-    """
+    """Turn a failed write, OSError or safetensors' form of it, into a WriteFailed that names the target."""
     try:
         yield
     except (OSError, SafetensorError) as error:
@@ -102,15 +80,7 @@ def writing(target: Path) -> Iterator[None]:
 
 @contextmanager
 def reading(path: Path, what: str = "") -> Iterator[None]:
-    """Turn whatever a damaged or foreign file raises into one line that names it.
-
-    Args:
-        path: the file that is read.
-        what: what it is read as, for the message; default none.
-
-    Raises:
-        InputError: in place of the error.
-    """
+    """Turn whatever a damaged or foreign file raises into one line: its path, and what it is read as."""
     try:
         yield
     except InputError:

@@ -17,12 +17,7 @@ from nadaraya.cli.maps import maps
 from nadaraya.cli.report import report
 from nadaraya.cli.train import train
 
-app = typer.Typer(
-    help="Attention as kernel regression: train, compare, interpret.",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    rich_markup_mode="markdown",
-)
+app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode="markdown")
 
 
 def _print_version(requested: bool) -> None:
@@ -40,14 +35,7 @@ def options(
     """Attention as kernel regression: train, compare, interpret."""
 
 
-app.command("demo")(demo)
-app.command("train")(train)
-app.command("compare")(compare)
-app.command("generate")(generate)
-app.command("evaluate")(evaluate)
-app.command("report")(report)
-app.command("lags")(lags)
-app.command("count")(count)
-app.command("maps")(maps)
+for _verb in (demo, train, compare, generate, evaluate, report, lags, count, maps):
+    app.command(_verb.__name__)(_verb)
 app.add_typer(data_app, name="data")
 app.add_typer(bench_app, name="bench")

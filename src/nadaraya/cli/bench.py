@@ -1,20 +1,18 @@
 """`nadaraya bench`: speed and memory of models against their rivals."""
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from nadaraya.cli.options import figure_table, key_values, whole_numbers
+
 if TYPE_CHECKING:
     from nadaraya.evaluation.throughput import Throughput
 
 bench_app = typer.Typer(help="Measure speed and memory of models against their rivals.", no_args_is_help=True)
-
-
-@bench_app.callback()
-def bench() -> None:
-    """Measure speed and memory of models against their rivals."""
 
 
 @bench_app.command("vit")
@@ -55,11 +53,8 @@ def vit(
 
     Figures are medians with quartiles. A model that does not fit in memory is a line that says so.
     """
-    from dataclasses import asdict
-
     import torch
 
-    from nadaraya.cli.options import key_values
     from nadaraya.evaluation.throughput import Settings, deit_and_gka, environment, measure, peaks
     from nadaraya.files import write_file
 
@@ -69,49 +64,38 @@ def vit(
         precision=precision or ("bfloat16" if device == "cuda" else "float32"),
         compiled=compiled,
         image_size=image_size,
-        options=key_values(option or [], "--option"),
+        options=key_values(option),
         rounds=rounds,
         memory=memory,
     )
     names = models or deit_and_gka(size)
-    cells = [("training", batch) for batch in _whole_numbers(train_batch_sizes, "--train-batch-sizes")]
-    cells += [("inference", batch) for batch in _whole_numbers(batch_sizes, "--batch-sizes")]
+    accepted = "whole numbers separated by commas"
+    cells = [
+        ("training", batch) for batch in whole_numbers(train_batch_sizes, "--train-batch-sizes", accepted)
+    ]
+    cells += [("inference", batch) for batch in whole_numbers(batch_sizes, "--batch-sizes", accepted)]
     facts = {"environment": environment(), "settings": asdict(settings)}
-    to_file = json_file is not None and str(json_file) != "-"
     rows: list[Throughput] = []
 
     def as_json() -> str:
         return json.dumps({**facts, "rows": [asdict(row) for row in rows + peaks(rows)]}, indent=1)
 
+    printed = json_file == Path("-")
     for mode, batch in cells:
         typer.echo(f"{mode}, batch {batch}: {', '.join(names)}", err=True)
         rows += measure(names, mode, batch, settings)
-        if json_file is not None and to_file:
+        if json_file and not printed:
             write_file(json_file, as_json() + "\n")
-    if json_file is not None and not to_file:
+    if printed:
         typer.echo(as_json())
     else:
         _print(rows + peaks(rows))
 
 
-def _whole_numbers(text: str, option: str) -> list[int]:
-    from nadaraya.errors import must_be
-
-    try:
-        return [int(part) for part in text.split(",")] if text.strip() else []
-    except ValueError:
-        raise must_be(option, "whole numbers separated by commas", text) from None
-
-
 def _print(rows: "list[Throughput]") -> None:
-    from rich import box
     from rich.console import Console
-    from rich.table import Table
 
-    table = Table(box=box.SIMPLE, padding=(0, 1, 0, 0))
-    table.add_column("model", overflow="fold", min_width=12)
-    for heading in ("images/s", "quartiles", "throughput", "MiB", "memory"):
-        table.add_column(heading, justify="right", no_wrap=True)
+    table = figure_table(["model"], ["images/s", "quartiles", "throughput", "MiB", "memory"], min_width=12)
     title = ""
     for row in rows:
         where = "inference, peak" if row.mode == "peak" else f"{row.mode}, batch {row.batch}"

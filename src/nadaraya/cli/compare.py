@@ -1,11 +1,12 @@
 """`nadaraya compare`: runs of one task side by side, as a table and as curves."""
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nadaraya.cli.plots import check_plot
+from nadaraya.cli.options import check_plot, figure_table
 from nadaraya.errors import InputError
 
 if TYPE_CHECKING:
@@ -37,18 +38,19 @@ def compare(
     force: Annotated[bool, typer.Option("--force", help="Let --plot overwrite a file.")] = False,
 ) -> None:
     """Compare runs of one task: parameters, validation figures, speed; best first, unfinished last."""
-    import json
-
-    from rich import box
     from rich.console import Console
-    from rich.table import Table
 
     from nadaraya.training import Run
 
     if plot is not None:
         check_plot(plot, force)
     opened = [Run(path) for path in runs]
-    task = _one_task(opened)
+    by_task = {run.recipe.task: run.path for run in opened}
+    if len(by_task) > 1:
+        raise InputError(
+            f"runs must be of one task, got {by_task['text']} on text and {by_task['image']} on images"
+        )
+    task = opened[0].recipe.task
     rows = sorted((_figures(run) for run in opened), key=_best_first)
     if plot is not None:
         from nadaraya.report import RunData, loss_curves
@@ -58,11 +60,8 @@ def compare(
     if as_json:
         typer.echo(json.dumps(rows, indent=1))
         return
-    table = Table(box=box.SIMPLE, padding=(0, 1, 0, 0))
-    for heading in ("run", "variant" if task == "text" else "model"):
-        table.add_column(heading, overflow="fold")
-    for heading in ("steps", *(heading for _, heading, _, _ in _COLUMNS[task])):
-        table.add_column(heading, justify="right", no_wrap=True)
+    names = ["run", "variant" if task == "text" else "model"]
+    table = figure_table(names, ["steps", *(heading for _, heading, _, _ in _COLUMNS[task])])
     for row in rows:
         table.add_row(
             row["name"],
@@ -74,15 +73,6 @@ def compare(
     if not console.is_terminal:
         console.width = 120  # columns of a table that goes to a file or another program
     console.print(table)
-
-
-def _one_task(runs: list["Run"]) -> str:
-    tasks = {run.recipe.task: run for run in runs}
-    if len(tasks) > 1:
-        raise InputError(
-            f"runs must be of one task, got {tasks['text'].path} on text and {tasks['image'].path} on images"
-        )
-    return next(iter(tasks))
 
 
 def _figures(run: "Run") -> dict[str, Any]:

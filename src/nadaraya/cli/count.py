@@ -1,10 +1,14 @@
 """`nadaraya count`: parameters, FLOPs and bytes of models, before or after training."""
 
+import json
+from dataclasses import asdict
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from nadaraya.cli.options import figure_table, key_values
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -32,13 +36,9 @@ def count(
     FLOPs are 2 × multiply-adds: per token of a text model at full context, per image of an image model.
     Checkpoints are what `torch.save` writes; a MiB is 2^20 bytes.
     """
-    import json
-    from dataclasses import asdict
-
-    from nadaraya.cli.options import key_values
     from nadaraya.evaluation.efficiency import ModelCost
 
-    options = key_values(option or [], "--option")
+    options = key_values(option)
     costs = [(name, _cost(name, preset, vocabulary, image_size, options)) for name in models]
     if as_json:
         typer.echo(json.dumps([{"model": name, **asdict(cost)} for name, cost in costs], indent=1))
@@ -66,16 +66,11 @@ _IMAGE_COLUMNS: "dict[str, Callable[[ImageModelCost], str]]" = {
 
 
 def _print(costs: "list[tuple[str, Any]]", columns: "Mapping[str, Callable[[Any], str]]") -> None:
-    from rich import box
     from rich.console import Console
-    from rich.table import Table
 
     if not costs:
         return
-    table = Table(box=box.SIMPLE, padding=(0, 1, 0, 0))
-    table.add_column("model", overflow="fold", min_width=12)
-    for heading in columns:
-        table.add_column(heading, justify="right", no_wrap=True)
+    table = figure_table(["model"], columns, min_width=12)
     for name, cost in costs:
         table.add_row(name, *(show(cost) for show in columns.values()))
     Console().print(table)
@@ -87,10 +82,10 @@ def _cost(
     from nadaraya import variants
     from nadaraya.errors import InputError
     from nadaraya.evaluation.efficiency import image_model_cost, model_cost
-    from nadaraya.training.run import Run
+    from nadaraya.training import Run
 
     if Path(name).is_dir():
-        model: Any = Run(Path(name)).load_model()
+        model: Any = Run(name).load_model()
         return model_cost(model) if hasattr(model, "config") else image_model_cost(model, image_size)
     if name in variants.names():
         import torch
@@ -102,14 +97,6 @@ def _cost(
             return model_cost(KernelGPTForCausalLM(config))
     if "/" in name:
         raise InputError(f"{name} is not a folder")
-    return _timm_cost(name, image_size, options)
-
-
-def _timm_cost(name: str, image_size: int | None, options: dict[str, Any]) -> "ImageModelCost":
-    from nadaraya import variants
-    from nadaraya.errors import InputError
-    from nadaraya.evaluation.efficiency import image_model_cost
-
     try:
         from nadaraya.models.vit import create_image_model
 

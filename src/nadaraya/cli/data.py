@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from nadaraya.errors import must_be
+from nadaraya.cli.options import whole_numbers
 
 data_app = typer.Typer(help="Fetch and list text corpora.", no_args_is_help=True)
 
@@ -32,7 +32,7 @@ def dickens(
 
     from nadaraya.data import cache_folder, fetch_dickens
 
-    chosen = None if books is None else _ebook_numbers(books)
+    chosen = None if books is None else whole_numbers(books, "--books", "ebook numbers such as 580,730")
     path = fetch_dickens(cache, source_folder=source_folder, books=chosen, progress=sys.stderr.isatty())
     console = Console(highlight=False, soft_wrap=True)
     console.print(f"corpus: {path} ({path.stat().st_size:,} bytes)")
@@ -75,17 +75,9 @@ def list_corpora(
     table = Table("corpus", "file", "title", "bytes", "sha256", "state", box=None, header_style="bold")
     table.columns[3].justify = "right"
     for row in rows:
+        names = (row[key] for key in ("corpus", "file", "title"))
         state = "intact" if row["intact"] else "[red]damaged[/red]"
-        table.add_row(
-            row["corpus"], row["file"], row["title"], f"{row['bytes']:,}", row["sha256"][:12], state
-        )
+        table.add_row(*names, f"{row['bytes']:,}", row["sha256"][:12], state)
     console = Console(highlight=False)
     console.print(f"cache: {folder.parent}", soft_wrap=True)
     console.print(table)
-
-
-def _ebook_numbers(books: str) -> list[int]:
-    try:
-        return [int(number) for number in books.split(",") if number.strip()]
-    except ValueError:
-        raise must_be("--books", "ebook numbers such as 580,730", books) from None

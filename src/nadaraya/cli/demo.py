@@ -5,8 +5,6 @@ from typing import Annotated
 
 import typer
 
-VARIANTS = ("rope", "gpa-rope", "gpa-mul")
-
 
 def demo(
     out: Annotated[Path, typer.Option(help="Folder of the runs and the report.")] = Path("demo"),
@@ -20,10 +18,11 @@ def demo(
     from nadaraya.cli.report import report
     from nadaraya.training import load_recipe, train
 
+    variants = ("rope", "gpa-rope", "gpa-mul")
     length = [] if steps is None else [f"training.steps={steps}", f"training.warmup_steps={steps // 20}"]
-    recipes = [load_recipe("demo", [f"model.variant={variant}", *length]) for variant in VARIANTS]
-    folders = [out / variant for variant in VARIANTS]
-    typer.echo(f"Three character models on the text of pydoc_data.topics: {', '.join(VARIANTS)}.")
+    recipes = [load_recipe("demo", [f"model.variant={variant}", *length]) for variant in variants]
+    folders = [out / variant for variant in variants]
+    typer.echo(f"Three character models on the text of pydoc_data.topics: {', '.join(variants)}.")
     try:
         for recipe, folder in zip(recipes, folders, strict=True):
             train(recipe, folder, progress=not quiet)

@@ -1,5 +1,7 @@
 """`nadaraya evaluate`: how well a trained run predicts a text, or classifies images."""
 
+import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -7,9 +9,6 @@ import typer
 
 if TYPE_CHECKING:
     from nadaraya.training import Run
-
-
-_BATCH_SIZE = 128
 
 
 def evaluate(
@@ -30,8 +29,6 @@ def evaluate(
     as_json: Annotated[bool, typer.Option("--json", help="Print figures as JSON.")] = False,
 ) -> None:
     """Predict every character of a text but the first, or the class of every image, and print the figures."""
-    import json
-
     from nadaraya.training import ImageRecipe, Run
 
     opened = Run(run)
@@ -43,8 +40,6 @@ def evaluate(
 
 
 def _text(run: "Run", text: str | None) -> tuple[dict[str, Any], str]:
-    from dataclasses import asdict
-
     from nadaraya.data import load_corpus
     from nadaraya.evaluation import evaluate_string
 
@@ -64,16 +59,12 @@ def _text(run: "Run", text: str | None) -> tuple[dict[str, Any], str]:
 
 
 def _images(run: "Run", source: str | None) -> tuple[dict[str, Any], str]:
-    from dataclasses import asdict
-
     from nadaraya.data.images import evaluation_batches
     from nadaraya.evaluation.classification import evaluate_images
 
     recipe = run.image_recipe()
     model, images = run.load_model(), run.images(source)
-    batches = evaluation_batches(
-        images, recipe.augmentation(), batch_size=_BATCH_SIZE, workers=recipe.data.workers
-    )
+    batches = evaluation_batches(images, recipe.augmentation(), batch_size=128, workers=recipe.data.workers)
     result = evaluate_images(model, batches)
     line = (
         f"{images.name}: top-1 {result.top1:.2%}, top-5 {result.top5:.2%}, {result.loss:.4f} nats/image over "

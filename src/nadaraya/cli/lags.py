@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nadaraya.cli.plots import check_plot
+from nadaraya.cli.options import check_plot
 from nadaraya.errors import InputError
 
 if TYPE_CHECKING:
@@ -15,9 +15,7 @@ if TYPE_CHECKING:
 
     from nadaraya.interpret import LagHistogram
 
-SHOWN_AROUND_PEAK = 4
-BAR_WIDTH = 40
-ESCAPES = {r"\n": "\n", r"\t": "\t", r"\r": "\r", r"\\": "\\"}
+_ESCAPES = {r"\n": "\n", r"\t": "\t", r"\r": "\r", r"\\": "\\"}
 
 
 def lags(
@@ -38,8 +36,7 @@ def lags(
 
     if plot is not None:
         check_plot(plot, force)
-    for escape, character in ESCAPES.items():
-        separator = character if separator == escape else separator
+    separator = _ESCAPES.get(separator, separator)
     corpus = load_corpus(text)
     histogram = lag_histogram(corpus.text, max_lag, separator)
     if histogram.total == 0:
@@ -61,9 +58,7 @@ def lags(
             "counts": histogram.counts.tolist(),
             "overflow": histogram.overflow,
             "peaks": [asdict(peak) for peak in histogram.peaks()],
-            "autocorrelation": [
-                round(value, 6) for value in autocorrelation(corpus.text, max_lag, separator)
-            ],
+            "autocorrelation": [round(x, 6) for x in autocorrelation(corpus.text, max_lag, separator)],
         }
         typer.echo(json.dumps(figures))
         return
@@ -91,8 +86,7 @@ def _bars(histogram: "LagHistogram") -> "Table":
     from rich.table import Table
 
     tops = {peak.lag for peak in histogram.peaks()}
-    around = range(-SHOWN_AROUND_PEAK, SHOWN_AROUND_PEAK + 1)
-    shown = sorted({top + step for top in tops for step in around} & {*histogram.lags.tolist()})
+    shown = sorted({top + step for top in tops for step in range(-4, 5)} & {*histogram.lags.tolist()})
     table = Table("lag", "count", "", box=None, padding=(0, 1))
     table.columns[0].justify = table.columns[1].justify = "right"
     largest = int(histogram.counts.max())
@@ -100,10 +94,6 @@ def _bars(histogram: "LagHistogram") -> "Table":
         if lag != previous + 1:
             table.add_row("⋮", "", "")
         count = int(histogram.counts[lag - 1])
-        table.add_row(
-            str(lag),
-            f"{count:,}",
-            "█" * round(BAR_WIDTH * count / largest),
-            style="bold cyan" if lag in tops else "",
-        )
+        bar = "█" * round(40 * count / largest)
+        table.add_row(str(lag), f"{count:,}", bar, style="bold cyan" if lag in tops else "")
     return table

@@ -1,10 +1,12 @@
 """`nadaraya maps`: what the attention of a trained model looks at, in an image or a text."""
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from nadaraya.cli.options import key_values
 from nadaraya.errors import InputError
 
 if TYPE_CHECKING:
@@ -38,8 +40,6 @@ def maps(
     as_json: Annotated[bool, typer.Option("--json", help="Print figures as JSON.")] = False,
 ) -> None:
     """Draw rollout, bandwidths, head maps, query maps, layers and matrices of one image or text."""
-    import json
-
     from nadaraya.interpret import ImageModel
     from nadaraya.report.maps import check_folder, write_maps
 
@@ -69,14 +69,13 @@ def maps(
 
 def _model(name: str, checkpoint: Path | None, options: list[str]) -> "ImageModel | TextModel":
     """The model of a run folder, or of timm by name."""
-    from nadaraya.cli.options import key_values
     from nadaraya.interpret import ImageModel, TextModel
     from nadaraya.training import Run
 
     if Path(name).is_dir():
-        for given, used in (("--checkpoint", checkpoint), ("--option", options)):
-            if used:
-                raise InputError(f"{given} must go with the name of a timm model, got the folder {name}")
+        if checkpoint or options:
+            given = "--checkpoint" if checkpoint else "--option"
+            raise InputError(f"{given} must go with the name of a timm model, got the folder {name}")
         run = Run(name)
         return ImageModel.from_run(run) if run.recipe.task == "image" else TextModel.from_run(run)
     from nadaraya.models.vit import is_image_model
@@ -85,7 +84,7 @@ def _model(name: str, checkpoint: Path | None, options: list[str]) -> "ImageMode
         raise InputError(f"{name} is neither a run folder nor the name of a timm model (timm.list_models())")
     if checkpoint is None:
         raise InputError(f"the timm model {name} needs its weights: give --checkpoint FILE.safetensors")
-    return ImageModel.from_checkpoint(name, checkpoint, key_values(options, "--option"))
+    return ImageModel.from_checkpoint(name, checkpoint, key_values(options))
 
 
 def _look_at_image(model: "ImageModel", path: Path, query: "Query | None") -> "tuple[ImageFigures, Subject]":

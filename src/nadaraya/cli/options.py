@@ -1,30 +1,54 @@
-"""KEY=VALUE on the command line."""
+"""What several verbs make of their options, and the table of figures that several print."""
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from nadaraya.errors import must_be
+from nadaraya.errors import InputError, must_be
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 
-def key_values(given: Sequence[str], where: str) -> dict[str, Any]:
-    """The settings of a repeated option.
-
-    Args:
-        given: "key=value" texts; values are plain YAML: 3, 0.1, true, GGGA, {grid_kernel: bank}.
-        where: the option's name, for messages.
-
-    Returns:
-        Values by key; a key that is given twice has its last value.
-
-    Raises:
-        InputError: a text without "=", or a value that is not plain YAML.
-    """
+def key_values(given: Sequence[str] | None) -> dict[str, Any]:
+    """The settings of a repeated --option: "key=value" texts, values in plain YAML; the last one wins."""
     from nadaraya.training.schema import parse_yaml
 
     values = {}
-    for text in given:
+    for text in given or []:
         key, equals, value = text.partition("=")
         if not key or not equals:
-            raise must_be(where, "KEY=VALUE", text)
-        values[key] = parse_yaml(value, f"{where} {key}")
+            raise must_be("--option", "KEY=VALUE", text)
+        values[key] = parse_yaml(value, f"--option {key}")
     return values
+
+
+def whole_numbers(text: str, option: str, accepted: str) -> list[int]:
+    """Whole numbers separated by commas; none of an empty text."""
+    try:
+        return [int(part) for part in text.split(",")] if text.strip() else []
+    except ValueError:
+        raise must_be(option, accepted, text) from None
+
+
+def check_plot(path: Path, force: bool) -> None:
+    """Refuse a figure file of another ending, in no folder, or there already unless `force`."""
+    if path.suffix.lower() not in (".png", ".svg", ".pdf"):
+        raise must_be("--plot", "a file that ends in .png or .svg or .pdf", str(path))
+    if path.exists() and not force:
+        raise InputError(f"{path} exists already: choose another file, or --force to overwrite it")
+    if not path.resolve().parent.is_dir():
+        raise must_be("--plot", "a file in a folder that exists", str(path))
+
+
+def figure_table(names: Iterable[str], figures: Iterable[str], min_width: int | None = None) -> "Table":
+    """An empty table: its columns of names may fold, down to `min_width`, those of figures keep theirs."""
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE, padding=(0, 1, 0, 0))
+    for heading in names:
+        table.add_column(heading, overflow="fold", min_width=min_width)
+    for heading in figures:
+        table.add_column(heading, justify="right", no_wrap=True)
+    return table

@@ -1,5 +1,6 @@
 """`nadaraya train`: a recipe becomes a run folder; the same command resumes it."""
 
+import json
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,8 +11,6 @@ from nadaraya.errors import InputError
 
 def _print_schema(requested: bool) -> None:
     if requested:
-        import json
-
         from nadaraya.training import recipe_schema
 
         typer.echo(json.dumps(recipe_schema(), indent=1))
@@ -42,8 +41,6 @@ def train(
     ] = False,
 ) -> None:
     """Train a model; stopped or killed at any moment, the same command goes on where it was."""
-    import json
-
     from nadaraya.training import is_main_process, load_recipe
     from nadaraya.training import train as train_run
 

@@ -1,10 +1,10 @@
 """Recipes of image classification: a timm model, images, augmentation and the optimisation of DeiT."""
 
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, Field, NonNegativeInt, PositiveInt, model_validator
+from pydantic import AfterValidator, Field, NonNegativeInt, PositiveInt
 
-from nadaraya.errors import InputError, must_be
+from nadaraya.errors import InputError
 from nadaraya.training.schema import (
     BaseRecipe,
     BaseTraining,
@@ -114,6 +114,7 @@ class ImageTrainingRecipe(BaseTraining):
     0.0005
     """
 
+    at_most: ClassVar[dict[str, str]] = {**BaseTraining.at_most, "warmup_epochs": "epochs"}
     epochs: PositiveInt = 300
     """Passes over the training images in the whole run."""
     batch_size: PositiveInt = 1024
@@ -142,13 +143,6 @@ class ImageTrainingRecipe(BaseTraining):
     """Epochs from one validation to the next."""
     checkpoint_every: PositiveInt = 1000
     """Updates from one checkpoint to the next."""
-
-    @model_validator(mode="after")
-    def _check_warmup(self) -> Self:
-        if self.warmup_epochs > self.epochs:
-            accepted = f"at most training.epochs = {self.epochs}"
-            raise must_be("recipe key training.warmup_epochs", accepted, self.warmup_epochs)
-        return self
 
     @property
     def peak_learning_rate(self) -> float:

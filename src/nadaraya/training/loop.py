@@ -1,9 +1,8 @@
 """The training loop: one explicit loop for every task, everything it leaves in a folder of plain files.
 
-The batch and the dropout of an update are functions of the recipe's seed and the update's number, and a
-checkpoint keeps everything else. On the CPU a run that was stopped anywhere and started again gives the
-losses of an uninterrupted one, bit for bit. Several processes that a launcher started each take an equal part
-of every batch and average their gradients; the main one writes.
+The batch and the dropout of an update are functions of the seed and the update's number, a checkpoint keeps
+the rest: on the CPU a resumed run is bit for bit an uninterrupted one. Processes that a launcher started take
+an equal part of every batch each and average their gradients; the main one writes.
 """
 
 from collections.abc import Iterator

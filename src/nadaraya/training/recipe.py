@@ -1,9 +1,6 @@
-"""Recipes: everything a run is made from, as checked dataclasses that read and write YAML.
+"""Recipes: everything a run is made from, as checked models that read and write YAML.
 
-A recipe is the name of a built-in one (`demo`, `dickens`, `deit`, `cifar-cpu`) or a YAML file; every key has
-a default, and any of them can be overridden as `key=value` with dotted keys:
-`load_recipe("demo", ["model.variant=gpa-mul"])`. Its key `task` says whether it is one of text (the default,
-`Recipe`) or of images (`ImageRecipe`).
+Every key has a default; `task` says whether a recipe is one of text (the default, `Recipe`) or of images.
 """
 
 import inspect
@@ -11,9 +8,9 @@ import re
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, NonNegativeInt, PositiveInt, TypeAdapter, model_validator
+from pydantic import Field, NonNegativeInt, PositiveInt, TypeAdapter
 
 from nadaraya.errors import InputError, must_be, unknown_name
 from nadaraya.files import reading
@@ -76,6 +73,7 @@ class TrainingRecipe(BaseTraining):
     16
     """
 
+    at_most: ClassVar[dict[str, str]] = {**BaseTraining.at_most, "warmup_steps": "steps"}
     steps: PositiveInt = 600
     """Updates of the whole run."""
     warmup_steps: NonNegativeInt = 20
@@ -88,13 +86,6 @@ class TrainingRecipe(BaseTraining):
     """Batches of windows in a validation, evenly spaced over the validation text."""
     sample_characters: NonNegativeInt = 2000
     """Length of the text that is generated at the end."""
-
-    @model_validator(mode="after")
-    def _check_warmup(self) -> Self:
-        if self.warmup_steps > self.steps:
-            accepted = f"at most training.steps = {self.steps}"
-            raise must_be("recipe key training.warmup_steps", accepted, self.warmup_steps)
-        return self
 
 
 class Recipe(BaseRecipe):
@@ -159,11 +150,7 @@ _RECIPES: dict[str, type[Recipe] | type[ImageRecipe]] = {"text": Recipe, "image"
 
 
 def read_mapping(mapping: Mapping[str, Any]) -> Recipe | ImageRecipe:
-    """The recipe of a mapping, of the class that its `task` names ("text" where it names none).
-
-    Raises:
-        InputError: an unknown task or key, or a value that is not accepted.
-    """
+    """The recipe of a mapping, of the class that its `task` names ("text" where it names none)."""
     return _class_of(mapping.get("task", "text")).from_mapping(mapping)
 
 

@@ -15,8 +15,6 @@ from nadaraya.training.metrics import MetricsFile
 from nadaraya.training.progress import TrainingProgress
 from nadaraya.training.recipe import Recipe
 
-TRACKER_FILE = "tracker_id.txt"
-
 
 class Records:
     """Hands each record to every sink: those of the main process; the other processes have none."""
@@ -84,7 +82,7 @@ def _make_tracker(tracker: str, folder: Path, name: str) -> GeneralTracker:
     if make.requires_logging_directory:
         return make(tracker, folder)
     # A run that is resumed goes on under the name that it began with.
-    path = folder / TRACKER_FILE
+    path = folder / "tracker_id.txt"
     if not path.is_file():
         write_file(path, uuid4().hex[:8])
     mark = path.read_text(encoding="utf-8")

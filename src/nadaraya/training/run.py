@@ -146,8 +146,7 @@ class Run:
             images = open_recipe_images(recipe)
         else:
             images = open_images(source, corrupt=recipe.data.corrupt, channels=described["channels"])
-        theirs = {"classes": list(images.classes), "channels": images.channels}
-        for key, value in theirs.items():
+        for key, value in (("classes", list(images.classes)), ("channels", images.channels)):
             if value != described[key]:
                 raise InputError(
                     f"{images.name} has {_shortened(key, value)}, the model of {self.path} was trained on "
@@ -176,9 +175,12 @@ class Run:
             )
         model = self._image_model(ema) if isinstance(self.recipe, ImageRecipe) else self._text_model()
         if initial:
-            self._restore_initial_kernels(model)
-        model.eval()
-        return model
+            path = self.path / INITIAL_KERNELS_FILE
+            with reading(path, "the initial kernels of this model"), torch.no_grad():
+                values = load_file(path)
+                for name, parameter in kernel_parameters(model):
+                    parameter.copy_(values[name])
+        return model.eval()
 
     def _image_model(self, ema: bool) -> nn.Module:
         described, recipe = self._described_images(), self.image_recipe()
@@ -210,14 +212,6 @@ class Run:
         if report["missing_keys"]:
             raise InputError(f"{path} is damaged: it lacks {sorted(report['missing_keys'])[0]}")
         return model
-
-    @torch.no_grad()
-    def _restore_initial_kernels(self, model: nn.Module) -> None:
-        path = self.path / INITIAL_KERNELS_FILE
-        with reading(path, "the initial kernels of this model"):
-            values = load_file(path)
-            for name, parameter in kernel_parameters(model):
-                parameter.copy_(values[name])
 
 
 @contextmanager

@@ -114,6 +114,7 @@ class BaseTraining(Section):
     """The keys of the section `training` that every task has."""
 
     prefix: ClassVar[str] = "training."
+    at_most: ClassVar[dict[str, str]] = {"min_learning_rate": "learning_rate"}
     batch_size: PositiveInt = 16
     """Windows of text in one update, those of all processes together."""
     gradient_accumulation: PositiveInt = 1
@@ -159,9 +160,12 @@ class BaseTraining(Section):
         if self.batch_size % pieces:
             accepted = f"a multiple of training.gradient_accumulation = {pieces}"
             raise must_be("recipe key training.batch_size", accepted, self.batch_size)
-        if self.min_learning_rate > self.learning_rate:
-            accepted = f"at most training.learning_rate = {self.learning_rate:g}"
-            raise must_be("recipe key training.min_learning_rate", accepted, self.min_learning_rate)
+        for key, limit in self.at_most.items():
+            value, highest = getattr(self, key), getattr(self, limit)
+            if value > highest:
+                raise must_be(
+                    f"recipe key training.{key}", f"at most training.{limit} = {highest:.15g}", value
+                )
         return self
 
 
@@ -176,13 +180,7 @@ class BaseRecipe(Section):
 
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, Any]) -> Self:
-        """Make a recipe from nested mappings, as YAML gives them.
-
-        Args:
-            mapping: keys of the recipe; missing ones, and sections that are None, take their defaults.
-
-        Returns:
-            The checked recipe.
+        """The checked recipe of nested mappings, as YAML gives them; what is missing or None has its default.
 
         Raises:
             InputError: a key is unknown (the nearest valid one is named), or a value is not accepted.
@@ -192,11 +190,6 @@ class BaseRecipe(Section):
             section = keys.get(name)
             keys[name] = _text_keys(section or {}) if isinstance(section, Mapping | None) else section
         return cls(**keys)
-
-    @property
-    def label(self) -> str:
-        """What tells its model from others: the end of a run's name where the recipe gives none."""
-        raise NotImplementedError
 
     def to_mapping(self) -> dict[str, Any]:
         """The recipe as nested mappings of plain values; `from_mapping` reads it back equal."""
@@ -208,15 +201,13 @@ class BaseRecipe(Section):
 
     def first_difference(self, other: "BaseRecipe") -> tuple[str, Any, Any] | None:
         """The first key on which two recipes differ, with both values; None when they are equal."""
-        if self.task != other.task:
-            return "task", self.task, other.task
-        ours, theirs = self._flat(), other._flat()
+        ours, theirs = self._flat(), other._flat()  # "task" comes first, on which the other keys depend
         return next(((key, ours[key], theirs[key]) for key in ours if ours[key] != theirs[key]), None)
 
     def _flat(self) -> dict[str, Any]:
         """Values by dotted key."""
         sections = self.to_mapping()
-        flat = {key: sections.pop(key) for key in ("name", "seed")}
+        flat = {key: sections.pop(key) for key in ("task", "name", "seed")}
         return flat | {f"{name}.{key}": value for name in _SECTIONS for key, value in sections[name].items()}
 
 

@@ -32,17 +32,7 @@ def cache_folder() -> Path:
 
 
 def read_manifest(folder: Path) -> dict[str, dict[str, Any]]:
-    """What a corpus folder of the cache says it holds.
-
-    Args:
-        folder: the corpus folder.
-
-    Returns:
-        File name to record, each with at least `sha256`; empty when nothing was ever stored.
-
-    Raises:
-        InputError: when the manifest is there but unreadable.
-    """
+    """What a corpus folder holds: file name to record, each with `sha256`; empty if nothing was stored."""
     path = folder / MANIFEST
     try:
         files = json.loads(path.read_bytes())["files"]
@@ -56,17 +46,7 @@ def read_manifest(folder: Path) -> dict[str, dict[str, Any]]:
 
 
 def store(folder: Path, name: str, text: str, **record: Any) -> None:
-    """Put a text into a corpus folder and its digest into the manifest, each complete or not at all.
-
-    Args:
-        folder: the corpus folder; made when absent.
-        name: file name inside it.
-        text: the whole content.
-        **record: facts to keep beside the digest.
-
-    Raises:
-        WriteFailed: it cannot be written.
-    """
+    """Put a text into a corpus folder and its digest, with the facts of `record`, into the manifest."""
     data = text.encode()
     write_file(folder / name, data)
     files = read_manifest(folder)
@@ -75,12 +55,7 @@ def store(folder: Path, name: str, text: str, **record: Any) -> None:
 
 
 def is_intact(folder: Path, name: str) -> bool:
-    """Whether a file of a corpus folder is there and has the digest that was recorded.
-
-    Args:
-        folder: the corpus folder.
-        name: file name inside it.
-    """
+    """Whether a file of a corpus folder is there and has the digest that was recorded."""
     record, path = read_manifest(folder).get(name), folder / name
     if record is None or not path.is_file():
         return False

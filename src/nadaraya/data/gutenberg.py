@@ -5,7 +5,6 @@ import re
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from nadaraya import __version__
@@ -13,43 +12,34 @@ from nadaraya.data.cache import cache_folder, is_intact, read_manifest, store
 from nadaraya.data.textfile import PART_SEPARATOR, decode_text, files_below, read_text
 from nadaraya.errors import InputError, must_be, unknown_name
 
-
-class Book(NamedTuple):
-    """One work: its Project Gutenberg ebook number, title and year of book publication."""
-
-    ebook: int
-    title: str
-    year: int
-
-
-# Novels by year, then the other works by year: the first eight are the 13 million characters.
-DICKENS = (
-    Book(580, "The Pickwick Papers", 1837),
-    Book(730, "Oliver Twist", 1839),
-    Book(967, "Nicholas Nickleby", 1839),
-    Book(700, "The Old Curiosity Shop", 1841),
-    Book(917, "Barnaby Rudge", 1841),
-    Book(968, "Martin Chuzzlewit", 1844),
-    Book(821, "Dombey and Son", 1848),
-    Book(766, "David Copperfield", 1850),
-    Book(1023, "Bleak House", 1853),
-    Book(786, "Hard Times", 1854),
-    Book(963, "Little Dorrit", 1857),
-    Book(98, "A Tale of Two Cities", 1859),
-    Book(1400, "Great Expectations", 1861),
-    Book(883, "Our Mutual Friend", 1865),
-    Book(564, "The Mystery of Edwin Drood", 1870),
-    Book(882, "Sketches by Boz", 1836),
-    Book(588, "Master Humphrey's Clock", 1841),
-    Book(675, "American Notes", 1842),
-    Book(46, "A Christmas Carol", 1843),
-    Book(653, "The Chimes", 1844),
-    Book(678, "The Cricket on the Hearth", 1845),
-    Book(644, "The Haunted Man and the Ghost's Bargain", 1848),
-    Book(699, "A Child's History of England", 1853),
-    Book(872, "Reprinted Pieces", 1858),
-    Book(914, "The Uncommercial Traveller", 1860),
-)
+# Ebook number and title; novels by year, then the other works by year.
+DICKENS = {
+    580: "The Pickwick Papers",
+    730: "Oliver Twist",
+    967: "Nicholas Nickleby",
+    700: "The Old Curiosity Shop",
+    917: "Barnaby Rudge",
+    968: "Martin Chuzzlewit",
+    821: "Dombey and Son",
+    766: "David Copperfield",
+    1023: "Bleak House",
+    786: "Hard Times",
+    963: "Little Dorrit",
+    98: "A Tale of Two Cities",
+    1400: "Great Expectations",
+    883: "Our Mutual Friend",
+    564: "The Mystery of Edwin Drood",
+    882: "Sketches by Boz",
+    588: "Master Humphrey's Clock",
+    675: "American Notes",
+    46: "A Christmas Carol",
+    653: "The Chimes",
+    678: "The Cricket on the Hearth",
+    644: "The Haunted Man and the Ghost's Bargain",
+    699: "A Child's History of England",
+    872: "Reprinted Pieces",
+    914: "The Uncommercial Traveller",
+}
 
 # Project Gutenberg asks programs to use its mirror; the site itself comes second.
 MIRRORS = ("https://gutenberg.pglaf.org/cache/epub", "https://www.gutenberg.org/cache/epub")
@@ -80,18 +70,7 @@ _CREDITS = re.compile(
 
 
 def strip_boilerplate(text: str, name: str) -> str:
-    """The book between Project Gutenberg's header and footer, without the lines that credit transcribers.
-
-    Args:
-        text: a plain-text edition, LF line ends.
-        name: what it is, for the message.
-
-    Returns:
-        The book, ending in one newline.
-
-    Raises:
-        InputError: when the header or the footer is not found.
-    """
+    """The book between Project Gutenberg's header and footer, without the lines that credit transcribers."""
     start = _START.search(text)
     if start is None:
         raise InputError(
@@ -145,11 +124,11 @@ def fetch_dickens(
     folder = (cache or cache_folder()) / "dickens"
     chosen = _choose(books)
     if source_folder is None:
-        missing = [book for book in chosen if not is_intact(folder, f"{book.ebook}.txt")]
-        for number, book in enumerate(missing):
+        missing = [ebook for ebook in chosen if not is_intact(folder, f"{ebook}.txt")]
+        for number, ebook in enumerate(missing):
             if number:
                 time.sleep(pause)
-            _store_book(folder, book, *_download(book, progress, mirrors, pause))
+            _store_book(folder, ebook, *_download(ebook, progress, mirrors, pause))
     elif not source_folder.is_dir():
         raise InputError(f"no such folder: {source_folder}")
     elif books is None and (source_folder / CORPUS_FILE).is_file():
@@ -157,11 +136,10 @@ def fetch_dickens(
         store(folder, CORPUS_FILE, text, title="the corpus, taken whole", books=[])
         return folder / CORPUS_FILE
     else:
-        for book, path in _find_books(source_folder, chosen):
-            _store_book(folder, book, path.name, read_text(path))
-    parts = [_read_checked(folder, f"{book.ebook}.txt", book.title).rstrip("\n") for book in chosen]
-    numbers = [book.ebook for book in chosen]
-    store(folder, CORPUS_FILE, PART_SEPARATOR.join(parts) + "\n", title="the corpus", books=numbers)
+        for ebook, path in _find_books(source_folder, chosen).items():
+            _store_book(folder, ebook, path.name, read_text(path))
+    parts = [_read_checked(folder, f"{ebook}.txt", DICKENS[ebook]).rstrip("\n") for ebook in chosen]
+    store(folder, CORPUS_FILE, PART_SEPARATOR.join(parts) + "\n", title="the corpus", books=chosen)
     return folder / CORPUS_FILE
 
 
@@ -193,41 +171,34 @@ def read_dickens(cache: Path | None = None) -> str:
     return _read_checked(folder, CORPUS_FILE, "the corpus")
 
 
-def _choose(books: Iterable[int] | None) -> list[Book]:
-    if books is None:
-        return list(DICKENS)
-    wanted = set(books)
-    for ebook in sorted(wanted - {book.ebook for book in DICKENS}):
-        raise unknown_name("ebook", str(ebook), (str(book.ebook) for book in DICKENS))
+def _choose(books: Iterable[int] | None) -> list[int]:
+    wanted = set(DICKENS if books is None else books)
+    for ebook in sorted(wanted.difference(DICKENS)):
+        raise unknown_name("ebook", str(ebook), map(str, DICKENS))
     if not wanted:
         raise must_be("books", "ebook numbers such as 580,730", [])
-    return [book for book in DICKENS if book.ebook in wanted]
+    return [ebook for ebook in DICKENS if ebook in wanted]
 
 
-def _find_books(source: Path, chosen: list[Book]) -> list[tuple[Book, Path]]:
+def _find_books(source: Path, chosen: list[int]) -> dict[int, Path]:
     # By name, so that 580-0.txt, in UTF-8, goes before 580.txt.
     paths = sorted(map(Path, files_below(source)), key=lambda path: (path.name, path))
-    found, missing = [], []
-    for book in chosen:
-        name = re.compile(rf"(?:pg)?{book.ebook}(?:-0)?\.txt(?:\.utf-?8)?", re.IGNORECASE)
-        matches = [path for path in paths if name.fullmatch(path.name)]
-        if matches:
-            found.append((book, matches[0]))
-        else:
-            missing.append(f"{book.ebook} ({book.title})")
+    found: dict[str, Path] = {}
+    for path in paths:
+        name = re.fullmatch(r"(?:pg)?([0-9]+)(?:-0)?\.txt(?:\.utf-?8)?", path.name, re.IGNORECASE)
+        if name:
+            found.setdefault(name[1], path)
+    missing = [f"{ebook} ({DICKENS[ebook]})" for ebook in chosen if str(ebook) not in found]
     if missing:
         raise InputError(
             f"{source} lacks {len(missing)} of {len(chosen)} books: {', '.join(missing)};"
             f" files are named like 580.txt, 580-0.txt or pg580.txt, or one prepared {CORPUS_FILE}"
         )
-    return found
+    return {ebook: found[str(ebook)] for ebook in chosen}
 
 
-def _download(book: Book, progress: bool, mirrors: Sequence[str], pause: float) -> tuple[str, str]:
-    """The address and the text of a book, from the first mirror that gives all of it.
-
-    Nothing of a broken transfer is kept: a book has two megabytes at most.
-    """
+def _download(ebook: int, progress: bool, mirrors: Sequence[str], pause: float) -> tuple[str, str]:
+    """The address and the text of a book, from the first mirror that gives all of it."""
     from pooch import HTTPDownloader
     from requests import RequestException
     from tqdm import tqdm
@@ -236,17 +207,17 @@ def _download(book: Book, progress: bool, mirrors: Sequence[str], pause: float) 
     for attempt, mirror in enumerate(_ROUNDS * tuple(mirrors)):
         if attempt:
             time.sleep(pause)
-        address, received = f"{mirror}/{book.ebook}/pg{book.ebook}.txt", io.BytesIO()
+        address, received = f"{mirror}/{ebook}/pg{ebook}.txt", io.BytesIO()
         # A bar without a total is neither true nor false, which pooch asks before it sets the right one.
-        with tqdm(desc=book.title, total=1, unit="B", unit_scale=True, disable=not progress) as bar:
+        with tqdm(desc=DICKENS[ebook], total=1, unit="B", unit_scale=True, disable=not progress) as bar:
             try:
                 HTTPDownloader(bar, headers=_HEADERS, timeout=_TIMEOUT_SECONDS)(address, received, None)
                 return address, decode_text(received.getvalue(), address)
             except RequestException as error:
                 failures[mirror] = f"{urlsplit(mirror).hostname}: {_reason(error)}"
     raise InputError(
-        f"cannot fetch {book.title} ({'; '.join(failures.values())}); the books before it are in the cache:"
-        " run it again to go on, or use --from FOLDER with files already there"
+        f"cannot fetch {DICKENS[ebook]} ({'; '.join(failures.values())}); the books before it are in the"
+        " cache: run it again to go on, or use --from FOLDER with files already there"
     )
 
 
@@ -257,9 +228,9 @@ def _reason(error: Exception) -> str:
     return " ".join(str(error).split())
 
 
-def _store_book(folder: Path, book: Book, source: str, text: str) -> None:
+def _store_book(folder: Path, ebook: int, source: str, text: str) -> None:
     body = strip_boilerplate(text, source)
-    store(folder, f"{book.ebook}.txt", body, ebook=book.ebook, title=book.title, source=source)
+    store(folder, f"{ebook}.txt", body, ebook=ebook, title=DICKENS[ebook], source=source)
 
 
 def _read_checked(folder: Path, name: str, title: str) -> str:

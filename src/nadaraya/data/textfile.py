@@ -1,26 +1,16 @@
 """Files as they are found: every file below a folder, and text, strictly UTF-8, line ends as newlines."""
 
+import codecs
 import os
 from pathlib import Path
 
 from nadaraya.errors import InputError
 
-BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 PART_SEPARATOR = "\n\n\n"  # two blank lines between the texts that make one corpus
 
 
 def files_below(folder: Path) -> list[str]:
-    """Every file below a folder, however deep; links are followed.
-
-    Args:
-        folder: where to look.
-
-    Returns:
-        Paths that begin with `folder`, in no particular order.
-
-    Raises:
-        InputError: a folder cannot be read, or links lead to one folder twice (its files would count twice).
-    """
+    """Paths of all files below a folder, in no particular order; links are followed, but not twice to one."""
 
     def refuse(error: OSError) -> None:
         raise InputError(f"cannot read {error.filename}: {error.strerror}") from error
@@ -37,22 +27,11 @@ def files_below(folder: Path) -> list[str]:
 
 
 def decode_text(data: bytes, name: str) -> str:
-    """Decode the bytes of a text file: UTF-8, an optional byte order mark, CRLF made LF.
-
-    Args:
-        data: the bytes.
-        name: what they are, for the message.
-
-    Returns:
-        The text.
-
-    Raises:
-        InputError: when the bytes hold a NUL or are not UTF-8; it names the byte offset.
-    """
+    """Decode UTF-8 without NUL, dropping a byte order mark and making CRLF LF; `name` is for the message."""
     nul = data.find(b"\0")
     if nul >= 0:
         raise InputError(f"{name} must be plain text in UTF-8, got a NUL byte at offset {nul}: it is binary")
-    body = data.removeprefix(BYTE_ORDER_MARK)
+    body = data.removeprefix(codecs.BOM_UTF8)
     try:
         return body.decode("utf-8").replace("\r\n", "\n")
     except UnicodeDecodeError as error:
@@ -63,17 +42,7 @@ def decode_text(data: bytes, name: str) -> str:
 
 
 def read_text(path: Path) -> str:
-    """Read one text file.
-
-    Args:
-        path: the file.
-
-    Returns:
-        Its text, see `decode_text`.
-
-    Raises:
-        InputError: when it cannot be read, is binary or is not UTF-8.
-    """
+    """Read a text file, see `decode_text`."""
     try:
         data = path.read_bytes()
     except OSError as error:

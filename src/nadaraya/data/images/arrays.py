@@ -3,13 +3,13 @@
 import io
 import zipfile
 import zlib
-from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 from PIL import Image
 
 from nadaraya.data.cache import cache_folder
+from nadaraya.data.images.decode import reason
 from nadaraya.data.images.sources import ImageSource, arrays_digest
 from nadaraya.errors import InputError, must_be, unknown_name
 
@@ -22,7 +22,10 @@ _FORM = (
 
 
 class _HeldImages(ImageSource):
-    """Images in arrays that are held once: workers are forked and share them."""
+    """Images in arrays that are held once: workers are forked and share them.
+
+    Labels are (N,) or (N, 1) integers; `origin` is what the arrays are part of, for messages.
+    """
 
     def __init__(self, arrays: tuple[np.ndarray, ...], count: int, labels: np.ndarray, origin: str) -> None:
         if labels.dtype.kind not in "iu" or labels.shape not in ((count,), (count, 1)):
@@ -38,16 +41,7 @@ class _HeldImages(ImageSource):
 
 
 class ArrayImages(_HeldImages):
-    """Images as one array of pixels.
-
-    Args:
-        pixels: (N, H, W) or (N, H, W, 1) grey or (N, H, W, 3) RGB, uint8.
-        labels: (N,) or (N, 1) integers.
-        origin: what the arrays are part of, for messages.
-
-    Raises:
-        InputError: another type or shape.
-    """
+    """Images as one uint8 array: (N, H, W) or (N, H, W, 1) grey or (N, H, W, 3) RGB."""
 
     def __init__(self, pixels: np.ndarray, labels: np.ndarray, origin: str) -> None:
         if pixels.ndim == 4 and pixels.shape[3] == 1:
@@ -62,17 +56,7 @@ class ArrayImages(_HeldImages):
 
 
 class PackedImages(_HeldImages):
-    """Image files end to end in one array.
-
-    Args:
-        data: (bytes,) uint8.
-        offsets: (N + 1,) integers; image i is data[offsets[i]:offsets[i + 1]].
-        labels: (N,) or (N, 1) integers.
-        origin: what the arrays are part of, for messages.
-
-    Raises:
-        InputError: the offsets do not lie in the data in rising order, or another type or shape.
-    """
+    """Image files end to end in one uint8 array; image i is data[offsets[i]:offsets[i + 1]]."""
 
     def __init__(self, data: np.ndarray, offsets: np.ndarray, labels: np.ndarray, origin: str) -> None:
         if data.dtype != np.uint8 or data.ndim != 1:
@@ -93,17 +77,7 @@ def _form_error(name: str, accepted: str, given: np.ndarray) -> InputError:
 
 
 def read_npz(path: Path) -> tuple[ImageSource, ImageSource, tuple[str, ...] | None]:
-    """Training and validation images of an .npz file, and class names when it has `class_names`.
-
-    Args:
-        path: the file; nothing in it is ever unpickled.
-
-    Returns:
-        Both sources, and the names or None.
-
-    Raises:
-        InputError: not an .npz, an array is missing, holds Python objects or has another form.
-    """
+    """Training and validation images of an .npz file, and its `class_names` if any; nothing is unpickled."""
     try:
         if not zipfile.is_zipfile(path):  # numpy would take it for a pickle
             raise must_be(str(path), "an .npz of several arrays", "a file of another form")
@@ -114,40 +88,29 @@ def read_npz(path: Path) -> tuple[ImageSource, ImageSource, tuple[str, ...] | No
     except InputError:
         raise
     except (zipfile.BadZipFile, zlib.error, EOFError, ValueError, OSError) as error:
-        reason = " ".join(str(error).split())
-        if "allow_pickle" in reason:
-            reason = "an array in it holds Python objects, which are not loaded because that can run any code"
-        raise InputError(f"cannot read {path}: {reason}") from None
+        why = reason(error)
+        if "allow_pickle" in why:
+            why = "an array in it holds Python objects, which are not loaded because that can run any code"
+        raise InputError(f"cannot read {path}: {why}") from None
     return train, validation, names
 
 
-def _read_split(archive: Mapping[str, np.ndarray], split: str, path: Path) -> ImageSource:
-    packed = f"{split}_jpeg" in archive
-    needed = [
-        f"{split}_{kind}" for kind in (("jpeg", "offsets", "labels") if packed else ("images", "labels"))
-    ]
-    for key in needed:
+def _read_split(archive: np.lib.npyio.NpzFile, split: str, path: Path) -> ImageSource:
+    def array(kind: str) -> np.ndarray:
+        key = f"{split}_{kind}"
         if key not in archive:
             raise InputError(f"{path} has no array {key}; {_FORM}")
-    origin, arrays = f"{needed[0]} of {path}", [archive[key] for key in needed]
-    if packed:
-        return PackedImages(arrays[0], arrays[1], arrays[2], origin)
-    return ArrayImages(arrays[0], arrays[1], origin)
+        return archive[key]
+
+    if f"{split}_jpeg" in archive:
+        return PackedImages(array("jpeg"), array("offsets"), array("labels"), f"{split}_jpeg of {path}")
+    return ArrayImages(array("images"), array("labels"), f"{split}_images of {path}")
 
 
 def read_torchvision(name: str) -> tuple[ImageSource, ImageSource, tuple[str, ...]]:
-    """A data set of torchvision, downloaded into the cache folder the first time.
+    """Training and test images of a torchvision data set, and class names; it is downloaded the first time.
 
     torchvision reads CIFAR from the published pickles, after it has compared their digests with its own.
-
-    Args:
-        name: CIFAR10, CIFAR100, FashionMNIST, KMNIST or MNIST.
-
-    Returns:
-        Training source, validation source (its test images) and the class names.
-
-    Raises:
-        InputError: another name, or it cannot be downloaded.
     """
     from torchvision import datasets
 
@@ -155,15 +118,11 @@ def read_torchvision(name: str) -> tuple[ImageSource, ImageSource, tuple[str, ..
         raise unknown_name("torchvision data set", name, _TORCHVISION)
     root = cache_folder() / "torchvision"
     try:
-        parts = {
-            part: getattr(datasets, name)(root, train=part == "training", download=True)
-            for part in ("training", "test")
-        }
+        train, test = (getattr(datasets, name)(root, train=part, download=True) for part in (True, False))
     except (OSError, RuntimeError, ValueError) as error:
-        reason = " ".join(str(error).split())
-        raise InputError(f"cannot have torchvision's {name} in {root}: {reason}") from error
-    train, test = (
+        raise InputError(f"cannot have torchvision's {name} in {root}: {reason(error)}") from error
+    sources = (
         ArrayImages(np.asarray(data.data), np.asarray(data.targets), f"the {part} images of {name}")
-        for part, data in parts.items()
+        for part, data in (("training", train), ("test", test))
     )
-    return train, test, tuple(parts["training"].classes)
+    return *sources, tuple(train.classes)

@@ -18,20 +18,13 @@ from torch.utils.data import DataLoader, Dataset
 
 from nadaraya.data.images.augment import Augmentation
 from nadaraya.data.images.decode import CorruptImageError
-from nadaraya.data.images.randomness import (
-    AUGMENT,
-    MIX,
-    ORDER,
-    SYNTHETIC,
-    global_states_kept,
-    seed_all,
-    seeds,
-)
+from nadaraya.data.images.randomness import global_states_kept, seed_all, seeds
 from nadaraya.data.images.sources import ImageSet
 from nadaraya.data.images.transforms import TrainingTransform, evaluation_transform
 from nadaraya.errors import InputError, must_be
 
 Made = tuple[Tensor, Tensor, list[str]]  # inputs, targets and what was left out
+_ORDER, _AUGMENT, _MIX, _SYNTHETIC = 2, 3, 4, 5  # independent streams; 0 and 1 are those of text batches
 
 
 def steps_per_epoch(images: ImageSet, batch_size: int) -> int:
@@ -129,10 +122,8 @@ def evaluation_batches(
         images: what to validate on.
         augmentation: gives size, interpolation, crop and statistics.
         batch_size: images in a batch of one process.
-        workers: processes that make batches ahead, kept between passes; 0 makes them in this one.
-        rank: number of this process.
-        world_size: number of processes; this one has the images rank, rank + world_size, ...
-        pin_memory: copy batches to page-locked memory, for faster transfer to a GPU.
+        workers, pin_memory: as for `training_batches`; workers are kept between passes.
+        rank, world_size: this process has the images rank, rank + world_size, ...
 
     Returns:
         An iterable of pairs: inputs (b, C, S, S) float32, labels (b,) int64. It can be iterated again.
@@ -173,16 +164,9 @@ def synthetic_batches(
     """One random batch again and again, for the speed of a model without that of the data.
 
     Args:
-        images: gives the number of channels and classes; none is read.
-        augmentation: gives the size.
-        batch_size: images in an update, over all processes.
-        seed: seed of the run, at least 0.
-        first_step: updates already done.
-        steps: updates in the whole run.
+        images, augmentation: give the shape and the number of classes; no image is read.
+        batch_size, seed, first_step, steps, rank, world_size, pin_memory: as for `training_batches`.
         workers: not used; here so that the arguments are those of `training_batches`.
-        rank: number of this process.
-        world_size: number of processes.
-        pin_memory: put the batch into page-locked memory.
 
     Returns:
         `steps` - `first_step` times the same tensors: inputs (b, C, S, S), standard normal, and targets
@@ -198,7 +182,7 @@ def synthetic_batches(
     [4, 4, 4]
     """
     updates = _Updates(images, augmentation, batch_size, seed, first_step, steps, rank, world_size)
-    generator = torch.Generator().manual_seed(seeds(1, seed, SYNTHETIC, rank)[0])
+    generator = torch.Generator().manual_seed(seeds(1, seed, _SYNTHETIC, rank)[0])
     inputs = torch.randn(updates.shape, generator=generator)
     targets = torch.rand(updates.share, len(images.classes), generator=generator)
     targets /= targets.sum(dim=1, keepdim=True)
@@ -214,7 +198,7 @@ def _check_rank(rank: int, world_size: int) -> None:
 
 @dataclass(frozen=True)
 class _Updates:
-    """The updates of one process, see `training_batches`: number of the update and its images, in order."""
+    """Gives each update of one process and its images, in order; fields as for `training_batches`."""
 
     images: ImageSet
     augmentation: Augmentation
@@ -261,7 +245,7 @@ class _Updates:
         )
         for epoch in range(self.first_step // per_epoch, math.ceil(self.steps / per_epoch)):
             # The sampler is seeded with its epoch alone: the seed of the run goes in here.
-            sampler.set_epoch(seeds(1, self.seed, ORDER, epoch)[0])
+            sampler.set_epoch(seeds(1, self.seed, _ORDER, epoch)[0])
             stream = iter(sampler)
             for step in range(epoch * per_epoch, min((epoch + 1) * per_epoch, self.steps)):
                 indices = list(islice(stream, self.share))
@@ -286,7 +270,7 @@ class _TrainingBatches(Dataset):
     def __getitem__(self, request: tuple[int, Sequence[int]]) -> Made | InputError:
         run, (step, indices) = self._updates, request
         # A seed for each place in the batch of all processes, of which this one has every world_size-th.
-        own = seeds(run.batch_size, run.seed, AUGMENT, step)[run.rank :: run.world_size]
+        own = seeds(run.batch_size, run.seed, _AUGMENT, step)[run.rank :: run.world_size]
         inputs, read, skipped = torch.empty(run.shape), list[int](), list[str]()
         places = zip(own, inputs.unbind(), strict=True)
         try:
@@ -297,8 +281,15 @@ class _TrainingBatches(Dataset):
                         seed_all(seed)
                         self._transform.into(image, out)
                         read.append(label)
-                seed_all(seeds(1, run.seed, MIX, step, run.rank)[0])
-                return *self._mixed(inputs, torch.tensor(read)), skipped
+                seed_all(seeds(1, run.seed, _MIX, step, run.rank)[0])
+                if run.augmentation.mixes:
+                    return *self._mix(inputs, torch.tensor(read)), skipped
+            smoothing = run.augmentation.label_smoothing
+            return (
+                inputs,
+                mixup_target(torch.tensor(read), self._mix.num_classes, smoothing=smoothing),
+                skipped,
+            )
         except InputError as error:
             return error
 
@@ -313,11 +304,6 @@ class _TrainingBatches(Dataset):
                     raise
                 skipped.append(str(error))
         raise InputError(f"none of the {len(source)} training images of {images.name} can be decoded")
-
-    def _mixed(self, inputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        if self._updates.augmentation.mixes:
-            return self._mix(inputs, labels)
-        return inputs, mixup_target(labels, self._mix.num_classes, smoothing=self._mix.label_smoothing)
 
 
 class _EvaluationBatches(Dataset):
@@ -355,7 +341,6 @@ class Batches:
             batch_size=None,
             sampler=order,
             num_workers=workers,
-            collate_fn=_unchanged,
             pin_memory=pin_memory and torch.cuda.is_available(),
             persistent_workers=persistent and workers > 0,
             # Forked workers share the arrays of images and offsets; others would each get a copy.
@@ -378,7 +363,3 @@ class Batches:
                     warnings.warn(f"{message}; left out", stacklevel=2)
             if len(inputs):
                 yield inputs, targets
-
-
-def _unchanged(made: Any) -> Any:
-    return made

@@ -1,12 +1,13 @@
 """Pictures of one form, upright 8-bit RGB or 8-bit grey, from image files of any mode."""
 
+from contextlib import suppress
+
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from nadaraya.errors import InputError
 
 MODES = {1: "L", 3: "RGB"}
-_GREY = ("1", "L", "LA", "La")
 
 
 class CorruptImageError(InputError):
@@ -21,31 +22,20 @@ class CorruptImageError(InputError):
 
 def is_grey(image: Image.Image) -> bool:
     """Whether an image has no colours by its mode (a palette counts as colours)."""
-    return image.mode in _GREY or image.mode.startswith("I")
+    return image.mode in ("1", "L", "LA", "La") or image.mode.startswith("I")
 
 
 def to_channels(image: Image.Image, channels: int) -> Image.Image:
-    """Decode an opened image to 8 bits per channel, turned upright by the orientation tag of cameras.
+    """Decode an opened image to mode "L" or "RGB", turned upright by the orientation tag of cameras.
 
     Transparent pixels are laid on white; 16-bit grey keeps the high byte, as Pillow does for 16-bit colour;
-    palettes, CMYK, YCbCr and one-bit images are converted by Pillow; of an animation the first frame counts.
-
-    Args:
-        image: as `PIL.Image.open` gives it.
-        channels: 1 or 3.
-
-    Returns:
-        The image in mode "L" or "RGB", loaded.
-
-    Raises:
-        ValueError: the pixels have no fixed range (floating point, or integers beyond 16 bits).
-        Exception: whatever Pillow raises for a file that it cannot decode.
+    of an animation the first frame counts. Pixels without a fixed range are a ValueError.
     """
     image.load()
     # Only where there may be tags: looking for them costs a tenth of decoding a small file.
     if "exif" in image.info or image.format == "TIFF":
-        _turn_upright(image)
-    wanted = MODES[channels]
+        with suppress(Exception):  # damaged tags of an image whose pixels are whole: it stays as it is
+            ImageOps.exif_transpose(image, in_place=True)
     if image.has_transparency_data:
         image = image.convert("RGBA")
         image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
@@ -53,14 +43,7 @@ def to_channels(image: Image.Image, channels: int) -> Image.Image:
         raise ValueError("floating-point pixels have no fixed range")
     elif image.mode.startswith("I"):
         image = Image.fromarray(_high_bytes(np.asarray(image), image.mode))
-    return image if image.mode == wanted else image.convert(wanted)
-
-
-def _turn_upright(image: Image.Image) -> None:
-    try:
-        ImageOps.exif_transpose(image, in_place=True)
-    except Exception:  # damaged tags of an image whose pixels are whole: it stays as it is
-        return
+    return image if image.mode == MODES[channels] else image.convert(MODES[channels])
 
 
 def _high_bytes(values: np.ndarray, mode: str) -> np.ndarray:

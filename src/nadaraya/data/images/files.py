@@ -1,8 +1,7 @@
 """Images in files: a folder per class, or tar shards in webdataset's form, both read by number.
 
-The offsets within shards come from one pass over the headers with the standard library's tarfile and stay in
-memory, so that order, repeats and resuming are those of a folder; webdataset itself reads shards as streams,
-in an order that depends on the number of workers.
+The offsets within shards stay in memory, so that order, repeats and resuming are those of a folder;
+webdataset itself reads shards as streams, in an order that depends on the number of workers.
 """
 
 import io
@@ -22,22 +21,13 @@ from nadaraya.errors import InputError, must_be
 
 IMAGE_ENDINGS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 _LABEL_LIMIT = 2**20  # bytes of a .cls or .json member; larger ones are something else
-_WHOLE = -1
 _FORM = "shards hold KEY.jpg or KEY.png with KEY.cls, or with a KEY.json that has a 'label'"
 
 Member = tuple[str, int, int]  # name, offset and size in bytes
 
 
 class FileImages(ImageSource):
-    """Images that are files, or parts of files.
-
-    Args:
-        root: folder of the files.
-        files: their names in it.
-        numbers: (N,) which file an image is in.
-        members: name, offset and size of each image in its file; None where images are whole files.
-        labels: (N,) integers.
-    """
+    """Images that are whole files below `root`, or `members` of the files with those `numbers`."""
 
     def __init__(
         self,
@@ -71,7 +61,7 @@ class FileImages(ImageSource):
         # Opened for each image: a handle kept open would be shared by forked workers, its position with it,
         # and there may be more shards than a process may have open.
         path = self._path(index)
-        offset, size = (0, _WHOLE) if self._members is None else self._places[index]
+        offset, size = (0, -1) if self._members is None else self._places[index]
         try:
             with open(path, "rb", buffering=0) as file:  # noqa: PTH123  (a Path costs more than a small read)
                 file.seek(offset)
@@ -82,17 +72,7 @@ class FileImages(ImageSource):
 
 
 def read_folder(root: Path) -> tuple[FileImages, tuple[str, ...]]:
-    """Images of a folder whose subfolders are the classes (torchvision's ImageFolder layout).
-
-    Args:
-        root: the folder; links in it are followed.
-
-    Returns:
-        The images, and the names of the subfolders, sorted; a label is a position in it.
-
-    Raises:
-        InputError: no subfolder, one without an image, an unreadable one, or links that lead to one twice.
-    """
+    """Images of a folder with one subfolder per class (torchvision's ImageFolder layout), and the classes."""
     files = files_below(root)
     classes = sorted(entry.name for entry in os.scandir(root) if entry.is_dir())
     if not classes:
@@ -114,26 +94,11 @@ def read_folder(root: Path) -> tuple[FileImages, tuple[str, ...]]:
 
 
 def read_shards(shards: Sequence[Path]) -> tuple[FileImages, tuple[str, ...] | None]:
-    """Images of tar shards: members KEY.jpg (or .png and others) with KEY.cls or KEY.json {"label": number}.
-
-    Args:
-        shards: the tar files, uncompressed; the images are numbered in that order.
-
-    Returns:
-        The images, and names of the classes from a `classes.txt` (one per line) or `dataset_info.json`
-        (features.label.names) beside the shards or in the folder above them; None without.
-
-    Raises:
-        InputError: a file is not a tar or ends early, an image has no label or the other way round.
-    """
-    numbers, members, labels = list[int](), list[Member](), list[int]()
-    for number, shard in enumerate(shards):
-        for member, label in _read_shard(shard):
-            numbers.append(number)
-            members.append(member)
-            labels.append(label)
-    if not members:
+    """Images of uncompressed tar shards in their order, and the names of the classes where they are given."""
+    read = [(number, *image) for number, shard in enumerate(shards) for image in _read_shard(shard)]
+    if not read:
         raise InputError(f"{shards[0].parent}: no image in {len(shards)} tar shards; {_FORM}")
+    numbers, members, labels = zip(*read, strict=True)
     paths = [shard.absolute() for shard in shards]
     root = os.path.commonpath([path.parent for path in paths])
     files = [os.path.relpath(path, root) for path in paths]
@@ -202,6 +167,7 @@ def _read_label(file: IO[bytes], member: tarfile.TarInfo, name: str) -> int | No
 
 
 def _class_names(folder: Path) -> tuple[str, ...] | None:
+    """From `classes.txt` or `dataset_info.json` beside the shards, or in the folder above them."""
     for place in (folder, folder.parent):
         lines, info = place / "classes.txt", place / "dataset_info.json"
         try:

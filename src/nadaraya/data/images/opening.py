@@ -14,7 +14,6 @@ from nadaraya.data.images.sources import ImageSet, ImageSource
 from nadaraya.errors import InputError, must_be, unknown_name
 
 _TORCHVISION = "torchvision:"
-_SHOWN = 5
 _ACCEPTED = (
     "a source is a folder with train/ and val/ (or validation/, test/), a training folder with validation=,"
     " tar shards (a folder or a glob), an .npz file, or torchvision:CIFAR10 and the like"
@@ -152,10 +151,10 @@ def _agree(train: _Part, held_out: _Part) -> tuple[str, ...]:
     for here, there in ((train, held_out), (held_out, train)):
         theirs = set(there.classes or ())
         if only := [name for name in here.classes or () if name not in theirs]:
-            more = f" and {len(only) - _SHOWN} more" if len(only) > _SHOWN else ""
+            more = f" and {len(only) - 5} more" if len(only) > 5 else ""
             raise InputError(
                 f"the classes of {here.place} and {there.place} differ: only the first has"
-                f" {', '.join(only[:_SHOWN])}{more}"
+                f" {', '.join(only[:5])}{more}"
             )
     raise InputError(f"the classes of {train.place} and {held_out.place} are in different orders")
 

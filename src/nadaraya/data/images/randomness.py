@@ -7,19 +7,9 @@ from contextlib import contextmanager
 import numpy as np
 import torch
 
-ORDER, AUGMENT, MIX, SYNTHETIC = 2, 3, 4, 5  # independent streams; 0 and 1 are those of text batches
-
 
 def seeds(count: int, *place: int) -> list[int]:
-    """Seeds that depend on a place alone.
-
-    Args:
-        count: how many.
-        *place: non-negative integers: the seed of the run, what for, where.
-
-    Returns:
-        Integers below 2^63.
-    """
+    """`count` seeds below 2^63 that depend on a place alone: the seed of the run, what for, where."""
     states = np.random.SeedSequence(place).generate_state(count, np.uint64) >> np.uint64(1)
     return states.tolist()
 

@@ -15,7 +15,6 @@ from nadaraya.data.images.decode import CorruptImageError, is_grey, reason, to_c
 from nadaraya.errors import InputError
 
 CONTENT_LIMIT = 2**30
-_SAMPLE = 64
 
 
 class ImageSource(ABC):
@@ -78,7 +77,7 @@ class ImageSource(ABC):
     def guess_channels(self) -> int:
         """1 when each of up to 64 images, evenly spaced over the source, is grey by its mode; else 3."""
         grey = False
-        for index in np.unique(np.linspace(0, len(self) - 1, _SAMPLE).astype(int)):
+        for index in np.unique(np.linspace(0, len(self) - 1, num=64).astype(int)):
             try:
                 grey = is_grey(self._open(int(index)))
             except InputError:

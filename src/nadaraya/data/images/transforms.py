@@ -5,6 +5,7 @@ On pictures of 32 x 32 pixels torchvision's normalisation and padded crop take a
 
 import random
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,22 +21,14 @@ from nadaraya.data.images.augment import Augmentation
 from nadaraya.data.images.decode import to_channels
 from nadaraya.errors import must_be
 
-Step = Callable[[Image.Image], Image.Image]
-_DEFAULT_CROP = 0.875
-
 
 class Transform:
-    """Steps on a picture, then (pixel / 255 - mean) / std as one multiplication and one addition.
+    """Steps on a picture to S x S, then (pixel / 255 - mean) / std as one multiplication and one addition."""
 
-    Args:
-        steps: from a picture of any size to one of S x S.
-        augmentation: gives S and the statistics.
-        channels: 1 or 3.
-    """
-
-    def __init__(self, steps: Sequence[Step], augmentation: Augmentation, channels: int) -> None:
+    def __init__(
+        self, steps: Sequence[Callable[[Any], Any]], augmentation: Augmentation, channels: int
+    ) -> None:
         self._steps = steps
-        self._channels = channels
         mean, std = (np.array(numbers)[:, None, None] for numbers in augmentation.statistics(channels))
         self._scale = (1 / (255 * std)).astype(np.float32)
         self._shift = (-mean / std).astype(np.float32)
@@ -53,20 +46,12 @@ class Transform:
     def __call__(self, image: Image.Image) -> Tensor:
         """The input, (C, S, S) float32, of an image of any mode and size."""
         out = torch.empty(self.shape)
-        self.into(to_channels(image, self._channels), out)
+        self.into(to_channels(image, self.shape[0]), out)
         return out
 
 
 class TrainingTransform(Transform):
-    """Crop, flip, colours, normalisation and erasing of one image, by the global random states.
-
-    Args:
-        augmentation: what to do.
-        channels: 1 or 3.
-
-    Raises:
-        InputError: `rand_augment` is no configuration that timm knows.
-    """
+    """Crop, flip, colours, normalisation and erasing of one image, by the global random states."""
 
     def __init__(self, augmentation: Augmentation, channels: int) -> None:
         try:
@@ -92,14 +77,11 @@ class TrainingTransform(Transform):
         for step in steps:
             _allow_zero_bits(step)
         super().__init__(steps, augmentation, channels)
-        self._erasing = RandomErasing(
-            augmentation.random_erasing, mode=augmentation.erasing_mode, device="cpu"
-        )
+        self._erase = RandomErasing(augmentation.random_erasing, mode=augmentation.erasing_mode, device="cpu")
 
     def into(self, image: Image.Image, out: Tensor) -> None:
-        """Write an input of a picture, in mode "RGB" or "L", to `out`, (C, S, S) float32."""
         super().into(image, out)
-        self._erasing(out)
+        self._erase(out)
 
 
 class _PaddedCrop:
@@ -111,9 +93,7 @@ class _PaddedCrop:
 
     def __init__(self, augmentation: Augmentation, padding: int) -> None:
         self._size, self._padding = augmentation.image_size, padding
-        self._resize = Resize(
-            self._size, interpolation=str_to_interp_mode(_fixed_interpolation(augmentation))
-        )
+        self._resize = Resize(self._size, str_to_interp_mode(_fixed_interpolation(augmentation)))
 
     def __call__(self, image: Image.Image) -> Image.Image:
         if min(image.size) != self._size:
@@ -135,7 +115,6 @@ def _posterize(image: Image.Image, bits: int, **options: int) -> Image.Image:
 
 
 def _fixed_interpolation(augmentation: Augmentation) -> str:
-    """The interpolation where nothing may be random."""
     return "bicubic" if augmentation.interpolation == "random" else augmentation.interpolation
 
 
@@ -159,7 +138,7 @@ def evaluation_transform(augmentation: Augmentation, channels: int = 3) -> Trans
     """
     crop = augmentation.evaluation_crop
     if crop is None:
-        crop = _DEFAULT_CROP if augmentation.padding_crop is None else 1.0
+        crop = 0.875 if augmentation.padding_crop is None else 1.0
     pixels = create_transform(
         augmentation.image_size,
         interpolation=_fixed_interpolation(augmentation),

@@ -31,12 +31,24 @@ OPTIONS: dict[str, list[Any]] = {
     "exclude_self": [False, True],
     "eps": [0.0, 0.0, 0.3],
 }
-SMALL_OPTIONS = OPTIONS | {
-    "lengths": [(33, 33), (48, 48), (20, 40), (40, 20)],
+# Offsets of one more and one less than whole tiles put lag 0 at the tiles' edges.
+SMALL_OPTIONS: dict[str, list[Any]] = {
+    "lengths": [(33, 33), (48, 48), (33, 48), (48, 31), (20, 37)],
+    # Every set of masks meets every pair of lengths.
+    "causal, exclude_self, window": [
+        *((causal, exclude_self, None) for causal in (False, True) for exclude_self in (False, True)),
+        (False, False, 20),
+        (False, True, 3),
+        (True, False, 3),
+        (True, True, 20),
+    ],
     "widths": [(16, 16), (24, 40), (40, 24)],
     "heads": [(2, 1, 1), (1, 2, 1), (1, 1, 2)],
+    "dtype": OPTIONS["dtype"],
+    "tiles": OPTIONS["tiles"],
+    "similarity": ["dot", "gaussian"],
     "table": ["none", "by lag", "signed", "one row"],
-    "window": [None, 3, 20],
+    "padded": [False, True],
     "eps": [0.0, 0.3],
 }
 
@@ -44,18 +56,18 @@ SMALL_OPTIONS = OPTIONS | {
 def pairwise_calls() -> list[dict[str, Any]]:
     """Every pair of values of any two options at least once, in few calls of small sizes."""
     generator = random.Random(0)
-    values = [range(len(levels)) for levels in SMALL_OPTIONS.values()]
-    # A pair is ((option, value), (option, value)).
-    numbered = [[(option, value) for value in numbers] for option, numbers in enumerate(values)]
-    missing = {(a, b) for one, other in combinations(numbered, 2) for a in one for b in other}
+    # A pair is ((option, place of a value), (option, place of a value)).
+    places = [[(option, place) for place in range(len(SMALL_OPTIONS[option]))] for option in SMALL_OPTIONS]
+    missing = {(a, b) for one, other in combinations(places, 2) for a in one for b in other}
     calls = []
     while missing:
-        drawn = [tuple(map(generator.choice, numbered)) for _ in range(300)]
+        drawn = [tuple(map(generator.choice, places)) for _ in range(300)]
         best = max(drawn, key=lambda row: len(missing.intersection(combinations(row, 2))))
         missing.difference_update(combinations(best, 2))
-        calls.append(
-            {name: SMALL_OPTIONS[name][value] for name, (_, value) in zip(OPTIONS, best, strict=True)}
-        )
+        call = {option: SMALL_OPTIONS[option][place] for option, place in best}
+        masks = call.pop("causal, exclude_self, window")
+        call["causal"], call["exclude_self"], call["window"] = masks
+        calls.append(call)
     return calls
 
 

@@ -1,6 +1,6 @@
 """Stationary kernels κ(r) of a lag or a distance, and their algebra: k1 + k2, k1 * k2, 2.0 * k."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import reduce
 from numbers import Real
 from typing import TYPE_CHECKING, Any, cast
@@ -78,14 +78,7 @@ class Kernel(nn.Module):
         raise NotImplementedError
 
     def forward(self, r: Tensor | float) -> Tensor:
-        """κ(r).
-
-        Args:
-            r: lags (tokens) or distances, any shape, any real dtype.
-
-        Returns:
-            (*batch_shape, *r.shape), float32, or float64 when r or a parameter is float64.
-        """
+        """κ(r), for the same r and of the same shape and dtype as `log`."""
         return self.log(r).exp()
 
     def matrix(self, x: Tensor, z: Tensor | None = None) -> Tensor:
@@ -223,8 +216,6 @@ class BandwidthKernel(Kernel):
 class _Composite(Kernel):
     """Several kernels under one associative operation; nested ones of the same class are flattened."""
 
-    kernels: nn.ModuleList
-
     def __init__(self, *kernels: Kernel) -> None:
         super().__init__()
         if not kernels or not all(isinstance(kernel, Kernel) for kernel in kernels):
@@ -237,9 +228,13 @@ class _Composite(Kernel):
             (type(kernel).__name__, kernel.batch_shape) for kernel in kernels
         )
 
-    @property
-    def _parts(self) -> list[Kernel]:
-        return cast("list[Kernel]", list(self.kernels))
+    def _logs(self, r: Tensor | float) -> Iterator[Tensor]:
+        r = self.lags(r)
+        return (cast("Kernel", kernel).log(r) for kernel in self.kernels)
+
+    def _values(self, r: Tensor | float) -> Iterator[Tensor]:
+        r = self.lags(r)
+        return (kernel(r) for kernel in self.kernels)
 
 
 class Sum(_Composite):
@@ -257,12 +252,13 @@ class Sum(_Composite):
     """
 
     def log(self, r: Tensor | float) -> Tensor:
-        r = self.lags(r)
-        return _log_sum_exp([kernel.log(r) for kernel in self._parts])
+        logs = torch.stack(torch.broadcast_tensors(*self._logs(r)))
+        # Where every kernel is zero the derivative of log-sum-exp is 0/0; it is kept out of the graph.
+        empty = torch.isneginf(logs).all(dim=0)
+        return torch.logsumexp(logs.masked_fill(empty, 0.0), dim=0).masked_fill(empty, -torch.inf)
 
     def forward(self, r: Tensor | float) -> Tensor:
-        r = self.lags(r)
-        return reduce(torch.add, (kernel(r) for kernel in self._parts))
+        return reduce(torch.add, self._values(r))
 
     def __repr__(self) -> str:
         return " + ".join(map(repr, self.kernels))
@@ -283,12 +279,10 @@ class Product(_Composite):
     """
 
     def log(self, r: Tensor | float) -> Tensor:
-        r = self.lags(r)
-        return reduce(torch.add, (kernel.log(r) for kernel in self._parts))
+        return reduce(torch.add, self._logs(r))
 
     def forward(self, r: Tensor | float) -> Tensor:
-        r = self.lags(r)
-        return reduce(torch.mul, (kernel(r) for kernel in self._parts))
+        return reduce(torch.mul, self._values(r))
 
     def __repr__(self) -> str:
         return " * ".join(
@@ -332,13 +326,6 @@ class Scaled(Kernel):
     def __repr__(self) -> str:
         inner = f"({self.kernel!r})" if isinstance(self.kernel, _Composite) else repr(self.kernel)
         return f"{describe(self.factor)} * {inner}"
-
-
-def _log_sum_exp(logs: list[Tensor]) -> Tensor:
-    stacked = torch.stack(torch.broadcast_tensors(*logs))
-    # Where every kernel is zero the derivative of log-sum-exp is 0/0; it is kept out of the graph.
-    empty = torch.isneginf(stacked).all(dim=0)
-    return torch.logsumexp(stacked.masked_fill(empty, 0.0), dim=0).masked_fill(empty, -torch.inf)
 
 
 def _common_batch_shape(shapes: Iterable[tuple[str, torch.Size]]) -> torch.Size:

@@ -1,7 +1,7 @@
 """Kernels of compact support: exactly zero beyond the bandwidth.
 
-The classical kernels of kernel regression, here scaled to κ(0) = 1 instead of to unit integral (the constant
-cancels in every weighted mean). None of them is positive definite, in any dimension.
+They are scaled to κ(0) = 1 instead of to unit integral; the constant cancels in every weighted mean. None of
+them is positive definite, in any dimension.
 """
 
 import torch

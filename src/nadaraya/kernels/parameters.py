@@ -30,10 +30,8 @@ class Positive:
 
     def __set__(self, kernel: nn.Module, value: float | Tensor) -> None:
         parameter: Tensor = getattr(kernel, f"log_{self.name}")
-        value = torch.as_tensor(value, device=parameter.device).detach()
-        check_positive(self.name, value)
         with torch.no_grad():
-            parameter.copy_(value.to(at_least_float32(value)).log())
+            parameter.copy_(_log(self.name, torch.as_tensor(value, device=parameter.device)))
 
 
 def natural(logarithm: Tensor) -> Tensor:
@@ -47,56 +45,25 @@ def at_least_float32(*tensors: Tensor) -> torch.dtype:
 
 
 def log_of_positive(name: str, value: float | Tensor) -> Tensor:
-    """The log of a parameter that is one number, or one per head.
-
-    Args:
-        name: the parameter, for the message.
-        value: a number, or (H,).
-
-    Returns:
-        () or (H,), float64 if a float64 tensor is given, otherwise float32.
-
-    Raises:
-        InputError: the value is no number, has another shape, or is not positive and finite.
-    """
+    """The log of a parameter that is one number, () or (H,), float32 or, for a float64 tensor, float64."""
     try:
-        tensor = torch.as_tensor(value).detach()
+        tensor = torch.as_tensor(value)
     except (TypeError, ValueError, RuntimeError) as error:
         raise must_be(name, "a positive finite number, or one per head", value) from error
     if tensor.ndim > 1 or tensor.numel() == 0:
         raise must_be(name, "a number or of shape (heads,)", tuple(tensor.shape))
-    check_positive(name, tensor)
-    return tensor.to(at_least_float32(tensor)).log()
+    return _log(name, tensor)
 
 
-def check_positive(name: str, value: Tensor) -> None:
-    """Raises InputError unless every entry is positive and finite.
-
-    Args:
-        name: the parameter, for the message.
-        value: any shape; a tensor on the meta device has no values and passes.
-    """
-    if value.is_meta:
-        return
-    if not bool(((value > 0) & torch.isfinite(value)).all()):
-        given = value.item() if value.numel() == 1 else value.tolist()
-        raise must_be(name, "positive and finite", given)
+def _log(name: str, value: Tensor) -> Tensor:
+    # A tensor on the meta device has no values to check.
+    if not value.is_meta and not bool(((value > 0) & torch.isfinite(value)).all()):
+        raise must_be(name, "positive and finite", value.tolist())
+    return value.detach().to(at_least_float32(value)).log()
 
 
 def count(name: str, value: int, least: int = 1) -> int:
-    """The value, if it is a whole number that is large enough.
-
-    Args:
-        name: what is counted, for the message.
-        value: the number given.
-        least: the smallest accepted; default 1.
-
-    Returns:
-        The value, unchanged.
-
-    Raises:
-        InputError: it is not an int, or below `least`.
-    """
+    """The value, unchanged, if it is an int of at least `least`; `name` is for the message."""
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise must_be(name, f"a whole number of at least {least}", value)
     return value

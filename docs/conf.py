@@ -56,6 +56,5 @@ napoleon_numpy_docstring = False
 napoleon_use_ivar = True
 napoleon_use_rtype = False
 default_role = "py:obj"
-smartquotes = False  # --plot is an option, not a dash
 copybutton_prompt_text = r">>> |\.\.\. "
 copybutton_prompt_is_regexp = True

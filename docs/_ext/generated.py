@@ -4,6 +4,7 @@ The directives `{verb} bench vit` and `{recipe} nadaraya.training.Recipe` stand 
 """
 
 import json
+import re
 from collections.abc import Iterator
 from importlib import import_module
 from typing import Any
@@ -110,8 +111,8 @@ def accepted(field: dict[str, Any]) -> str:
     words = [YAML_TYPES.get(kind, kind)]
     if kind == "array" and "items" in field:
         words.append(f"of {accepted(field['items'])}")
-    words += [f"{sign} {field[bound]:g}" for bound, sign in BOUNDS.items() if bound in field]
-    return " ".join(words)
+    bounds = [f"{sign} {field[bound]:g}" for bound, sign in BOUNDS.items() if bound in field]
+    return " ".join([*words, " and ".join(bounds)]).strip()
 
 
 def _code(text: str) -> str:
@@ -119,10 +120,9 @@ def _code(text: str) -> str:
 
 
 def _cell(text: str) -> str:
-    """Text as one cell: on one line, and with brackets and stars that Markdown would take for its own."""
-    for character in "\\|*<[":
-        text = text.replace(character, f"\\{character}")
-    return " ".join(text.split())
+    """Text as one cell: on one line, options as code, no character that Markdown would take for its own."""
+    text = re.sub(r"([\\|*<\[])", r"\\\1", " ".join(text.split()))
+    return re.sub(r"(?<![`\w-])--[a-z][\w-]*", r"`\g<0>`", text)
 
 
 def setup(app: Sphinx) -> dict[str, bool]:

@@ -53,7 +53,7 @@ def test_every_key_of_a_recipe_has_a_row_with_its_meaning(generated: ModuleType,
     ("field", "words"),
     [
         ({"type": "integer", "exclusiveMinimum": 0}, "integer > 0"),
-        ({"type": "number", "minimum": 0, "exclusiveMaximum": 1}, "number ≥ 0 < 1"),
+        ({"type": "number", "minimum": 0, "exclusiveMaximum": 1}, "number ≥ 0 and < 1"),
         ({"anyOf": [{"type": "string"}, {"type": "null"}]}, "text or null"),
         ({"type": "array", "items": {"type": "string"}}, "list of text"),
         ({"type": "array", "prefixItems": [{"type": "number"}, {"type": "number"}]}, "[number, number]"),

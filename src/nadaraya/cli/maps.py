@@ -1,6 +1,7 @@
 """`nadaraya maps`: what the attention of a trained model looks at, in an image or a text."""
 
 import json
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -110,18 +111,11 @@ def _look_at_text(model: "TextModel", text: str, query: "Query | None") -> "tupl
     from nadaraya.report.maps_text import printable
 
     given = f"“{text[:40]}{'…' if len(text) > 40 else ''}”"
-    if _is_file(text):
+    if os.path.isfile(text):  # noqa: PTH113 (Path's own raises for a text that is too long for a name)
         given, text = Path(text).name, read_text(Path(text))
     captured = capture_attention(model.model, model.encode(text)[None], tokenizer=model.tokenizer)
     likely = [(printable(token), chance) for token, chance in model.top_k(captured.output.logits[0, -1])]
     return TextFigures(captured, query), Subject(model.name, given, model.facts, likely)
-
-
-def _is_file(text: str) -> bool:
-    try:
-        return Path(text).is_file()
-    except (OSError, ValueError):  # a text may be too long for a name, or hold a zero
-        return False
 
 
 def _query(given: str | None) -> "Query | None":

@@ -63,12 +63,10 @@ class Processes:
 
     def mean(self, values: Tensor) -> Tensor:
         """The mean over the processes, elementwise."""
-        return self._accelerator.reduce(values, "mean") if self.count > 1 else values
+        return self._accelerator.reduce(values, "mean")
 
     def total(self, value: float) -> float:
         """The sum of a number over the processes, in float64."""
-        if self.count == 1:
-            return value
         number = torch.tensor(value, dtype=torch.float64, device=self.device)
         return float(self._accelerator.reduce(number, "sum"))
 

@@ -1,8 +1,7 @@
 """The attention weights of every layer of a model, from one forward pass without gradients.
 
 Fused attention never forms its weights. Hooks therefore compute them again from the input of every attention
-layer, by the definition (Kundu et al. 2026, section 7.8); that they are those of the pass is checked against
-the layer's own output.
+layer, by the definition (Kundu et al. 2026, section 7.8), and check them against the layer's own output.
 """
 
 import sys
@@ -20,8 +19,6 @@ from nadaraya.errors import InputError, must_be
 
 #: What may read the last layer: the class token, all patches in equal parts, or the last token of a text.
 QUERIES = ("cls", "mean", "last")
-# Half precision rounds the output of a layer by a percent at most; another formula is far beyond this.
-_MOST_ERROR = 0.05
 
 
 @dataclass(frozen=True)
@@ -207,7 +204,8 @@ def _layer_maps(
         out, weights = _timm_attention(layer, x, **options)
     largest = output.abs().amax().clamp_min(torch.finfo(torch.float32).tiny)
     error = ((out - output).abs().amax() / largest).item()
-    if not error <= _MOST_ERROR:
+    # Half precision rounds the output of a layer by a percent at most; another formula is far beyond this.
+    if not error <= 0.05:
         raise InputError(
             f"{name} is {type(layer).__name__}, but its output is not that of its weights by the "
             f"definition (they differ by {error:.0%} of the largest output): no maps can be made of it"

@@ -1,14 +1,4 @@
-"""Models that maps are made of, with what turns files into their inputs and their outputs into names.
-
-from nadaraya.interpret import ImageModel, capture_attention
-from nadaraya.report import ImageFigures, Subject, write_maps
-
-vit = ImageModel.from_checkpoint("vit_tiny_patch16_224", "weights.safetensors")
-pixels = vit.preprocess("cat.png")
-maps = capture_attention(vit.model, pixels[None])
-subject = Subject(vit.name, "cat.png", predictions=vit.top_k(maps.output[0]))
-write_maps(ImageFigures(maps, vit.picture(pixels)), subject, "maps")
-"""
+"""Models that maps are made of, with what turns files into their inputs and their outputs into names."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -122,8 +112,11 @@ class ImageModel:
 
         with reading(Path(checkpoint), "a .safetensors file"):
             weights = load_file(checkpoint)
-        seen = (("num_classes", "head.weight", 0), ("in_chans", "patch_embed.proj.weight", 1))
-        sizes = {option: weights[of].shape[axis] for option, of, axis in seen if of in weights}
+        sizes = {}
+        if "head.weight" in weights:
+            sizes["num_classes"] = weights["head.weight"].shape[0]
+        if "patch_embed.proj.weight" in weights:
+            sizes["in_chans"] = weights["patch_embed.proj.weight"].shape[1]
         model = create_image_model(name, options={**sizes, **(options or {})})
         try:
             model.load_state_dict(weights)

@@ -15,20 +15,10 @@ NORMS = ("layernorm", "rmsnorm")
 ACTIVATIONS = ("gelu", "relu2", "silu", "relu")
 
 PRESETS: dict[str, dict[str, Any]] = {
-    # The character model of Bunks et al. (2025) and of Gaussian Process Attention (anonymous).
-    "dickens": {
-        "hidden_size": 512,
-        "num_hidden_layers": 4,
-        "num_attention_heads": 4,
-        "max_position_embeddings": 256,
-    },
+    # The defaults: the character model of Bunks et al. (2025) and of Gaussian Process Attention (anonymous).
+    "dickens": {},
     # A model that trains on two CPU cores in about a minute.
-    "demo": {
-        "hidden_size": 128,
-        "num_hidden_layers": 4,
-        "num_attention_heads": 4,
-        "max_position_embeddings": 256,
-    },
+    "demo": {"hidden_size": 128},
 }
 
 
@@ -128,7 +118,11 @@ class KernelGPTConfig(PreTrainedConfig):
                 raise must_be(name, "a finite number of at least 0", getattr(self, name))
         if self.sliding_window is None and self.window_pattern is not None:
             self.sliding_window = max(1, self.max_position_embeddings // 2)
-        self.layer_types = self._layer_types()
+        pattern = self.window_pattern or "L"
+        if set(pattern) - set("SL"):
+            raise must_be("window_pattern", "made of S (sliding window) and L (full)", pattern)
+        letters = [pattern[layer % len(pattern)] for layer in range(self.num_hidden_layers - 1)] + ["L"]
+        self.layer_types = [f"{'sliding' if letter == 'S' else 'full'}_attention" for letter in letters]
         for layer in range(self.num_hidden_layers):
             self.attention_options(layer)
         super().__post_init__(**kwargs)
@@ -146,14 +140,6 @@ class KernelGPTConfig(PreTrainedConfig):
         """
         changes = {name: kwargs.pop(name) for name in _OWN_FIELDS if name in kwargs}
         return super().from_dict({**config_dict, **changes}, **kwargs)
-
-    def _layer_types(self) -> list[str]:
-        pattern = self.window_pattern or "L"
-        if set(pattern) - set("SL"):
-            raise must_be("window_pattern", "made of S (sliding window) and L (full)", pattern)
-        letters = [pattern[layer % len(pattern)] for layer in range(self.num_hidden_layers)]
-        letters[-1] = "L"
-        return ["sliding_attention" if letter == "S" else "full_attention" for letter in letters]
 
     @property
     def layer_variants(self) -> list[str]:
@@ -197,9 +183,10 @@ class KernelGPTConfig(PreTrainedConfig):
         """
         if name not in PRESETS:
             raise unknown_name("preset", name, PRESETS)
+        accepted = inspect.signature(cls).parameters
         for field in changes:
-            if field not in inspect.signature(cls).parameters:
-                raise unknown_name("configuration field", field, inspect.signature(cls).parameters)
+            if field not in accepted:
+                raise unknown_name("configuration field", field, accepted)
         return cls(**{**PRESETS[name], **changes})
 
 

@@ -114,9 +114,15 @@ class KernelGPTPreTrainedModel(PreTrainedModel):
     def initialize_weights(self) -> None:
         """Initialises every tensor that has no value yet, among them kernels that a checkpoint lacks."""
         super().initialize_weights()
-        for module in self.modules():
-            if isinstance(module, KernelGPTBlock):
-                _init_missing_kernels(module, self.config)
+        for block in self._blocks():
+            tensors = _kernel_tensors(block.attention)
+            if not all(getattr(tensor, "_is_hf_initialized", False) for tensor in tensors.values()):
+                start = _kernel_tensors(_attention(self.config, block.layer))
+                for name, tensor in tensors.items():
+                    init.copy_(tensor, start[name])
+
+    def _blocks(self) -> list[KernelGPTBlock]:
+        return [module for module in self.modules() if isinstance(module, KernelGPTBlock)]
 
     def kernel_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         """Full names and values of the kernels' parameters: banks, bandwidths, shifts, learned angles."""
@@ -127,10 +133,9 @@ class KernelGPTPreTrainedModel(PreTrainedModel):
 
     def lag_kernels(self) -> list[tuple[int, Kernel, str]]:
         """Layer index, kernel and composition ("add" or "multiply") of every layer that has a lag kernel."""
-        blocks = [module for module in self.modules() if isinstance(module, KernelGPTBlock)]
         return [
             (block.layer, block.attention.lag_kernel, block.attention.compose)
-            for block in blocks
+            for block in self._blocks()
             if block.attention.lag_kernel is not None
         ]
 
@@ -266,17 +271,13 @@ class KernelGPTForCausalLM(KernelGPTPreTrainedModel, GenerationMixin):
         """Logits of the next token, and the loss where labels are given.
 
         Args:
-            input_ids: (B, N) token numbers; or `inputs_embeds`.
-            attention_mask: (B, cached + N), 1 for tokens and 0 for padding.
-            past_key_values: the cache of earlier tokens.
-            inputs_embeds: (B, N, D) in place of input_ids.
+            input_ids, attention_mask, past_key_values, inputs_embeds, use_cache, options: as for
+                `KernelGPTModel.forward`.
             labels: (B, N) token numbers, shifted here: the loss is the mean cross-entropy, in nats/token, of
                 token n + 1 given tokens up to n; −100 is left out.
-            use_cache: return a cache for the next tokens.
             logits_to_keep: how many of the last positions have logits, or their indices; 0 for all.
             num_items_in_batch: divides the summed loss, for trainers that accumulate gradients over several
                 batches; default the number of predicted tokens.
-            options: see `KernelGPTModel.forward`.
 
         Returns:
             transformers' CausalLMOutputWithPast; logits (B, N, vocabulary) in the model's dtype.
@@ -318,16 +319,6 @@ def _attention(config: KernelGPTConfig, layer: int) -> KernelSelfAttention:
 def _kernel_tensors(attention: KernelSelfAttention) -> dict[str, Tensor]:
     """Kernel parameters and the constants of kernels that learn nothing, by name."""
     return {**dict(attention.kernel_parameters()), **dict(attention.named_buffers())}
-
-
-def _init_missing_kernels(block: KernelGPTBlock, config: KernelGPTConfig) -> None:
-    """Gives kernel tensors that a checkpoint of another variant lacks the values of a new layer."""
-    tensors = _kernel_tensors(block.attention)
-    if all(getattr(tensor, "_is_hf_initialized", False) for tensor in tensors.values()):
-        return
-    start = _kernel_tensors(_attention(config, block.layer))
-    for name, tensor in tensors.items():
-        init.copy_(tensor, start[name])
 
 
 def _norm(config: KernelGPTConfig) -> nn.Module:

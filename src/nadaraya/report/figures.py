@@ -19,7 +19,6 @@ from nadaraya.report.runs import RunData, labelled
 from nadaraya.report.style import charts
 
 _INK, _MUTED = COLOURS["ink"][0], COLOURS["muted"][0]
-_MOST_POINTS = 400
 
 
 def loss_curves(runs: Sequence[RunData], unit: str = "nats/token") -> Figure:
@@ -226,10 +225,10 @@ def bank_title(shape: BankShape) -> str:
 
 
 def _thinned(curve: np.ndarray) -> np.ndarray:
-    """At most some hundred points of a curve, each the mean of its neighbours: small files, same line."""
-    if len(curve) <= _MOST_POINTS:
+    """At most 400 points of a curve, each the mean of its neighbours: small files, same line."""
+    if len(curve) <= 400:
         return curve
-    return np.stack([part.mean(axis=0) for part in np.array_split(curve, _MOST_POINTS)])
+    return np.stack([part.mean(axis=0) for part in np.array_split(curve, 400)])
 
 
 def _limit_losses(axes: Axes, runs: Sequence[RunData]) -> None:

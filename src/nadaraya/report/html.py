@@ -20,7 +20,6 @@ from nadaraya.report.style import charts
 
 #: fewer newline separations than this say nothing about a histogram
 LEAST_SEPARATIONS = 30
-_FIGURES = ("loss", "bits_per_byte", "parameters", "kernel_parameters", "step_seconds")
 
 
 @dataclass(frozen=True)
@@ -133,8 +132,12 @@ def render(runs: Sequence[RunData]) -> str:
 
 def _least(runs: Sequence[RunData]) -> dict[str, float]:
     """The least of each column of the table, where finished runs differ in it."""
-    columns = {column: {run.final.get(column) for run in runs} - {None} for column in _FIGURES}
-    return {column: min(values) for column, values in columns.items() if len(values) > 1}
+    least = {}
+    for column in ("loss", "bits_per_byte", "parameters", "kernel_parameters", "step_seconds"):
+        values = {run.final[column] for run in runs if run.final.get(column) is not None}
+        if len(values) > 1:
+            least[column] = min(values)
+    return least
 
 
 def _loss_panels(runs: Sequence[RunData]) -> list[Markup]:

@@ -23,18 +23,9 @@ class Panel:
 
 
 class MapFigures(ABC):
-    """The figures of one image or text; layers and heads are counted from 0 in calls, from 1 in titles.
+    """The figures of the first image or text of `maps`; layers and heads count from 0, in titles from 1."""
 
-    Args:
-        maps: the first image or text of the batch is drawn.
-        query: the query whose weights are mapped, as for `query_rows`; default the one that the model reads.
-
-    Attributes:
-        kind: "image" or "text".
-        query: the query that is mapped.
-    """
-
-    kind: str
+    kind: str  # "image" or "text"
     _note: str
     _break: str  # between a title and the limits
     _widths: tuple[int, int, int]  # of the columns of `evolution`, relative

@@ -1,8 +1,7 @@
 """Colours and dashes: one fixed style per variant, so that it looks the same in every figure and report.
 
 The hues are those of Okabe and Ito (2008), which the common forms of colour blindness keep apart, darkened
-until they stand out on white; each has a lighter twin for dark backgrounds. Related variants share a hue and
-differ by dash.
+until they stand out on white, with a lighter twin for dark pages. Related variants differ by dash.
 """
 
 from collections.abc import Iterable

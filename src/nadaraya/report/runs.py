@@ -16,7 +16,6 @@ from nadaraya.report.palette import Style, variant_styles
 if TYPE_CHECKING:
     from nadaraya.training import Run
 
-
 _UNSTYLED = Style("slate")
 
 
@@ -125,9 +124,10 @@ def read_run(run: "Run") -> RunData:
     """
     recipe = run.text_recipe()
     model, data, training = recipe.model, recipe.data, recipe.training
-    found, problem = None, ""
+    corpus, problem = None, ""
     try:
         found = run.corpus()
+        corpus = (found.name, found.text)
     except InputError as error:
         problem = str(error)
     limit = f", first {data.limit:,} characters" if data.limit else ""
@@ -145,7 +145,7 @@ def read_run(run: "Run") -> RunData:
         recipe=recipe.to_yaml(),
         sample=run.sample or "",
         text=(data.corpus, data.limit, data.validation_fraction),
-        corpus=found and (found.name, found.text),
+        corpus=corpus,
         problem=problem,
         context=data.context,
         banks=bank_shapes(run, data.context) if run.final else (),

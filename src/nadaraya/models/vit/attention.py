@@ -68,18 +68,15 @@ class VisionAttention(KernelSelfAttention):
         super().__init__(dim, num_heads, bias=qkv_bias, out_bias=proj_bias, dropout=attn_drop, **options)
         self.proj_drop = nn.Dropout(proj_drop)
         self.fused_attn = use_fused_attn() > 0
-        self.grid_kernel = self._grid_kernel(grid_kernel, grid_compose)
+        if isinstance(grid_kernel, str):
+            if grid_kernel not in _GRID_KERNELS:
+                raise unknown_name("grid_kernel", grid_kernel, _GRID_KERNELS)
+            grid_kernel = _GRID_KERNELS[grid_kernel]
+        self.grid_kernel: GridKernel | None = None
+        if grid_kernel is not None:
+            self.grid_kernel = GridKernel(self.num_heads, grid_kernel, compose=grid_compose)
         self.grid_size: tuple[int, int] | None = None
         self.num_prefix_tokens = 0
-
-    def _grid_kernel(self, kernel: str | Callable[[int], Kernel] | None, compose: str) -> GridKernel | None:
-        if kernel is None:
-            return None
-        if isinstance(kernel, str):
-            if kernel not in _GRID_KERNELS:
-                raise unknown_name("grid_kernel", kernel, _GRID_KERNELS)
-            kernel = _GRID_KERNELS[kernel]
-        return GridKernel(self.num_heads, kernel, compose=compose)
 
     @property
     def fused_attn(self) -> bool:

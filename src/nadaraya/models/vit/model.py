@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from functools import partial
+from itertools import product
 from typing import Any
 
 from timm.models import build_model_with_cfg, generate_default_cfgs, register_model
@@ -11,17 +12,9 @@ from torch import Tensor, nn
 from nadaraya.errors import InputError, must_be
 from nadaraya.models.vit.attention import VisionAttention, layer_options
 
-__all__ = ["KernelVisionTransformer"]
-
 
 class KernelBlock(Block):
-    """timm's pre-norm block with a `VisionAttention` where the pattern has the letter G.
-
-    Args:
-        kernel_options: keywords of `VisionAttention`.
-        pattern: letters of the blocks, repeated over the depth.
-        **block: keywords of timm's `Block`.
-    """
+    """timm's pre-norm block with a `VisionAttention` where the pattern has the letter G."""
 
     def __init__(self, *, kernel_options: Mapping[str, Any], pattern: str, **block: Any) -> None:
         kernel = pattern[block["depth"] % len(pattern)] == "G"
@@ -32,15 +25,8 @@ class KernelBlock(Block):
             )
         super().__init__(**{**block, "attn_layer": _Vacant} if kernel else block)
         if kernel:
-            attention = VisionAttention(
-                block["dim"],
-                block["num_heads"],
-                qkv_bias=block["qkv_bias"],
-                proj_bias=block["proj_bias"],
-                attn_drop=block["attn_drop"],
-                proj_drop=block["proj_drop"],
-                **kernel_options,
-            )
+            shared = ("dim", "num_heads", "qkv_bias", "proj_bias", "attn_drop", "proj_drop")
+            attention = VisionAttention(**{name: block[name] for name in shared}, **kernel_options)
             self.attn = attention.to(device=block.get("device"), dtype=block.get("dtype"))
 
 
@@ -109,11 +95,7 @@ class KernelVisionTransformer(VisionTransformer):
         self.set_grid(self.patch_embed.grid_size)
 
     def set_grid(self, grid_size: tuple[int, int]) -> None:
-        """Tell every kernel layer where the patches are.
-
-        Args:
-            grid_size: rows and columns of patches.
-        """
+        """Tell every kernel layer the rows and columns of patches."""
         for module in self.modules():
             if isinstance(module, VisionAttention):
                 module.grid_size = grid_size
@@ -126,11 +108,7 @@ class KernelVisionTransformer(VisionTransformer):
 
 
 def check_pattern(pattern: str) -> None:
-    """Refuse a pattern of blocks that has no letter or one that is neither G nor A.
-
-    Raises:
-        InputError: naming the pattern.
-    """
+    """Refuse a pattern of blocks that has no letter or one that is neither G nor A."""
     if not pattern or set(pattern) - {"G", "A"}:
         raise must_be("pattern", "made of the letters G (kernel) and A (timm's attention)", pattern)
 
@@ -157,60 +135,35 @@ default_cfgs = generate_default_cfgs(
             "classifier": "head",
             "license": "apache-2.0",
         }
-        for family in ("gka", "vlt")
-        for size in _SIZES
+        for family, size in product(("gka", "vlt"), _SIZES)
     }
 )
 
 
-def _create(name: str, size: str, pretrained: bool, **options: Any) -> KernelVisionTransformer:
-    if pretrained:
-        raise InputError(
-            f"{name} has no pretrained weights: train it, or `convert` a pretrained vit_ or deit_ model"
+def _register(family: str, size: str) -> None:
+    """One model in timm: "gka" (Kundu et al. (2026), table 2) or "vlt" (table 5) in the shape of DeiT."""
+    name = f"{family}_{size}_patch16_224"
+
+    def create(pretrained: bool = False, **options: Any) -> KernelVisionTransformer:
+        if pretrained:
+            raise InputError(
+                f"{name} has no pretrained weights: train it, or `convert` a pretrained vit_ or deit_ model"
+            )
+        options = {"variant": family, "patch_size": 16, **_SIZES[size], **options}
+        out_indices = options.pop("out_indices", 3)
+        # timm's builder has an argument called variant too: ours are bound beforehand.
+        ours = {key: options.pop(key) for key in ("variant", "variant_options", "pattern") if key in options}
+        return build_model_with_cfg(
+            partial(KernelVisionTransformer, **ours),
+            name,
+            pretrained,
+            feature_cfg={"out_indices": out_indices, "feature_cls": "getter"},
+            **options,
         )
-    out_indices = options.pop("out_indices", 3)
-    # timm's builder has an argument called variant too: ours are bound beforehand.
-    ours = {key: options.pop(key) for key in ("variant", "variant_options", "pattern") if key in options}
-    return build_model_with_cfg(
-        partial(KernelVisionTransformer, **ours),
-        name,
-        pretrained,
-        feature_cfg={"out_indices": out_indices, "feature_cls": "getter"},
-        **{"patch_size": 16, **_SIZES[size], **options},
-    )
+
+    create.__name__ = name
+    register_model(create)
 
 
-@register_model
-def gka_tiny_patch16_224(pretrained: bool = False, **options: Any) -> KernelVisionTransformer:
-    """GKA-Ti: Gaussian kernel attention in the shape of DeiT-Ti (Kundu et al. (2026), table 2)."""
-    return _create("gka_tiny_patch16_224", "tiny", pretrained, **options)
-
-
-@register_model
-def gka_small_patch16_224(pretrained: bool = False, **options: Any) -> KernelVisionTransformer:
-    """GKA-S: Gaussian kernel attention in the shape of DeiT-S (Kundu et al. (2026), table 2)."""
-    return _create("gka_small_patch16_224", "small", pretrained, **options)
-
-
-@register_model
-def gka_base_patch16_224(pretrained: bool = False, **options: Any) -> KernelVisionTransformer:
-    """GKA-B: Gaussian kernel attention in the shape of DeiT-B (Kundu et al. (2026), table 2)."""
-    return _create("gka_base_patch16_224", "base", pretrained, **options)
-
-
-@register_model
-def vlt_tiny_patch16_224(pretrained: bool = False, **options: Any) -> KernelVisionTransformer:
-    """VLT-Ti: attention without W_V in the shape of DeiT-Ti (Kundu et al. (2026), table 5)."""
-    return _create("vlt_tiny_patch16_224", "tiny", pretrained, **{"variant": "vlt", **options})
-
-
-@register_model
-def vlt_small_patch16_224(pretrained: bool = False, **options: Any) -> KernelVisionTransformer:
-    """VLT-S: attention without W_V in the shape of DeiT-S."""
-    return _create("vlt_small_patch16_224", "small", pretrained, **{"variant": "vlt", **options})
-
-
-@register_model
-def vlt_base_patch16_224(pretrained: bool = False, **options: Any) -> KernelVisionTransformer:
-    """VLT-B: attention without W_V in the shape of DeiT-B."""
-    return _create("vlt_base_patch16_224", "base", pretrained, **{"variant": "vlt", **options})
+for each in product(("gka", "vlt"), _SIZES):
+    _register(*each)

@@ -15,8 +15,9 @@ from torch import Tensor
 
 from nadaraya.regression import NadarayaWatson
 from nadaraya.regression.checks import fixed_kernel
-from nadaraya.regression.criteria import Regression, loo_error
+from nadaraya.regression.criteria import regression_criterion
 from nadaraya.regression.sample import Sample
+from nadaraya.regression.smoother import Smoother
 
 Array = NDArray[np.floating]
 Predict = Callable[[], Array]
@@ -175,8 +176,8 @@ def predict_on_line(x: Array, y: Array, queries: Array, kernel: str) -> Array:
 def score_on_line(x: Array, y: Array, kernel: str) -> tuple[float, Array]:
     """One evaluation of what `bandwidth='loo'` minimises, with its derivative."""
     bandwidth = np.array([LINE_BANDWIDTH * x.std()])
-    regression = Regression(Sample.of(x, None, None), np.ones(len(x)), y[:, None], fixed_kernel(kernel))
-    return loo_error(regression)(np.log(bandwidth))
+    smoother = Smoother(Sample.of(x, np.ones(len(x))), fixed_kernel(kernel), np.ones(x.shape[1]))
+    return regression_criterion("loo", smoother, y[:, None])(np.log(bandwidth))
 
 
 def memory_cases(sizes: Sizes) -> dict[str, Callable[[], object]]:

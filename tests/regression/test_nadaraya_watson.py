@@ -15,7 +15,7 @@ from nadaraya.kernels import (
     Periodic,
     RationalQuadratic,
 )
-from nadaraya.regression import NadarayaWatson, sample
+from nadaraya.regression import NadarayaWatson, sums
 
 NAMES = ("gaussian", "exponential", "matern32", "matern52", "epanechnikov", "tricube", "boxcar")
 COMPACT = ("epanechnikov", "tricube", "boxcar")
@@ -217,8 +217,8 @@ def test_treatments_of_empty_neighbourhoods(name):
         model = NadarayaWatson(name, 0.25, empty=empty).fit(X, y, weight)
         np.testing.assert_allclose(model.predict(queries), [1.0, *values], rtol=1e-12)
     with pytest.raises(InputError, match="3 of 4 queries have no point within the kernel's support"):
-        NadarayaWatson(name, 0.25, empty="error").fit(X, y, weight).predict(queries)
-    within = NadarayaWatson(name, 0.25, empty="error").fit(X, y, weight).predict(queries[:1])
+        NadarayaWatson(name, 0.25, empty="raise").fit(X, y, weight).predict(queries)
+    within = NadarayaWatson(name, 0.25, empty="raise").fit(X, y, weight).predict(queries[:1])
     np.testing.assert_allclose(within, [1.0])
 
 
@@ -268,7 +268,7 @@ def test_progress(capsys, monkeypatch):
     quiet = NadarayaWatson(bandwidth="loo", n_starts=2).fit(X, y)
     expected = quiet.predict(X)
     assert capsys.readouterr().out == ""
-    monkeypatch.setattr(sample, "_PAIRS_A_REPORT", 600)  # 15 queries a part
+    monkeypatch.setattr(sums, "_PAIRS_PER_REPORT", 600)  # 15 queries a part
     model = NadarayaWatson(bandwidth="loo", n_starts=2, adaptive=None, verbose=1).fit(X, y)
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 2

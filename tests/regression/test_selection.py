@@ -10,12 +10,13 @@ from scipy.stats import gaussian_kde
 from nadaraya.kernels import Gaussian, Matern, Periodic, RationalQuadratic, Sum
 from nadaraya.regression import NadarayaWatson
 from nadaraya.regression.checks import fixed_kernel
-from nadaraya.regression.criteria import Regression, corrected_aic, loo_error
+from nadaraya.regression.criteria import SCORES, regression_criterion
 from nadaraya.regression.differentiable import DifferentiableCriterion
+from nadaraya.regression.neighbours import NeighbourScale
 from nadaraya.regression.sample import Sample
+from nadaraya.regression.smoother import Smoother
 
 NAMES = ("gaussian", "exponential", "matern32", "matern52", "epanechnikov", "tricube", "boxcar")
-CRITERIA = {"loo": loo_error, "aic": corrected_aic}
 
 
 def data(n=60, d=2, seed=0):
@@ -24,23 +25,25 @@ def data(n=60, d=2, seed=0):
     return X, np.sin(2 * X[:, 0]) + 0.3 * X[:, -1] ** 2 + 0.2 * random.normal(size=n)
 
 
-def regression(kernel, degree, adaptive, weighted=True, n=60):
+def regression(kernel, degree, adaptive, n=60):
+    """A weighted smoother with any bandwidth, and targets less their means."""
     X, y = data(n)
     random = np.random.default_rng(1)
-    weight = random.random(n) * (random.random(n) > 0.1) if weighted else np.ones(n)
+    weight = random.random(n) * (random.random(n) > 0.1)
     weight *= n / weight.sum()
     targets = np.stack([y, y**2], axis=1)
     targets = targets - np.average(targets, axis=0, weights=weight)
-    scale = random.uniform(0.7, 1.5, n) if adaptive else None
-    return Regression(Sample.of(X, weight, None), weight, targets, kernel, degree, scale)
+    sample = Sample.of(X, weight)
+    neighbours = NeighbourScale(sample, 5) if adaptive else None
+    return Smoother(sample, kernel, np.ones(2), degree, neighbours), targets
 
 
-@pytest.mark.parametrize("criterion", CRITERIA)
+@pytest.mark.parametrize("criterion", SCORES)
 @pytest.mark.parametrize("degree", [0, 1])
 @pytest.mark.parametrize("name", NAMES)
 def test_gradients(name, degree, criterion):
     for adaptive in (False, True):
-        function = CRITERIA[criterion](regression(fixed_kernel(name), degree, adaptive))
+        function = regression_criterion(criterion, *regression(fixed_kernel(name), degree, adaptive))
         at, step = np.log([2.1, 3.3]), 1e-6
         score, gradient = function(at)
         assert np.isfinite(score)
@@ -48,28 +51,28 @@ def test_gradients(name, degree, criterion):
         np.testing.assert_allclose(gradient, numerical, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("criterion", CRITERIA)
+@pytest.mark.parametrize("criterion", SCORES)
 @pytest.mark.parametrize("degree", [0, 1])
 @pytest.mark.parametrize("name", NAMES)
 def test_ways_to_compute_criteria_agree(name, degree, criterion):
     """Compiled loops, blocks (which a sum of kernels takes) and automatic differentiation."""
     at = np.log([2.1, 3.3])
     compiled = regression(fixed_kernel(name), degree, True)
-    score, gradient = CRITERIA[criterion](compiled)(at)
+    score, gradient = regression_criterion(criterion, *compiled)(at)
     others = (
-        CRITERIA[criterion](regression(Sum(fixed_kernel(name)), degree, True)),
-        DifferentiableCriterion(criterion, compiled, None),
+        regression_criterion(criterion, *regression(Sum(fixed_kernel(name)), degree, True)),
+        DifferentiableCriterion(criterion, *compiled, selects_bandwidth=True),
     )
-    for other in others:
-        value, slope = other(at)
+    parameters = torch.nn.utils.parameters_to_vector(compiled[0].kernel.parameters()).tolist()
+    for other, arguments in zip(others, (at, np.append(at, parameters)), strict=True):
+        value, slope = other(arguments)
         assert value == pytest.approx(score, abs=1e-8)
-        np.testing.assert_allclose(slope, gradient, rtol=1e-6, atol=1e-7)
+        np.testing.assert_allclose(slope[:2], gradient, rtol=1e-6, atol=1e-7)
 
 
 def test_gradients_by_kernel_parameters():
     kernel = fixed_kernel(Periodic(0.7, 0.4) * Gaussian(2.0) + 0.5 * RationalQuadratic(1.0, 0.5))
-    problem = regression(kernel.requires_grad_(), 1, False)
-    function = DifferentiableCriterion("aic", problem, None)
+    function = DifferentiableCriterion("aic", *regression(kernel, 1, False), selects_bandwidth=True)
     at = np.concatenate(
         [np.log([1.1, 2.0]), torch.nn.utils.parameters_to_vector(kernel.parameters()).tolist()]
     )
@@ -120,7 +123,7 @@ def test_scores_of_selections(name, degree):
     assert model.selection_.score == pytest.approx(np.log(model.loo_score() / variance), abs=1e-6)
 
 
-@pytest.mark.parametrize("criterion", CRITERIA)
+@pytest.mark.parametrize("criterion", SCORES)
 @pytest.mark.parametrize("degree", [0, 1])
 @pytest.mark.parametrize("name", NAMES)
 def test_selections_are_as_good_as_a_grid(name, degree, criterion):
@@ -129,9 +132,8 @@ def test_selections_are_as_good_as_a_grid(name, degree, criterion):
     y = np.sin(8 * X[:, 0]) + 0.2 * random.normal(size=80)
     chosen = NadarayaWatson(name, criterion, degree=degree).fit(X, y)
     targets = (y - y.mean())[:, None]
-    function = CRITERIA[criterion](
-        Regression(Sample.of(X, np.ones(80), None), np.ones(80), targets, fixed_kernel(name), degree)
-    )
+    smoother = Smoother(Sample.of(X, np.ones(80)), fixed_kernel(name), np.ones(1), degree)
+    function = regression_criterion(criterion, smoother, targets)
     least = min(function(np.log([h]))[0] for h in np.geomspace(0.005, 2.0, 80))
     # Compact kernels make the criterion jump, so that a descent may end a little off.
     assert chosen.selection_.score <= least + (1e-6 if name in NAMES[:4] else 0.03)

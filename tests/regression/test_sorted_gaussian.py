@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pair_sums import pair_sums
 
 from nadaraya.kernels import Gaussian, GaussianWithoutHalf
 from nadaraya.regression import NadarayaWatson
@@ -13,7 +14,6 @@ from nadaraya.regression import NadarayaWatson
 pytest.importorskip("numba")
 from nadaraya.regression.compiled import dispatch
 from nadaraya.regression.compiled.sorted_gaussian import gaussian_sums
-from nadaraya.regression.sums import pair_sums
 
 
 def lines(n, seed=0):

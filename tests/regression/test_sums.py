@@ -3,8 +3,10 @@
 import numpy as np
 import pytest
 import torch
+from grids import covering
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pair_sums import PairSums, pair_sums
 
 from nadaraya.kernels import (
     Boxcar,
@@ -18,10 +20,9 @@ from nadaraya.kernels import (
     Sum,
     Tricube,
 )
-from nadaraya.regression.sums import PairSums, pair_sums
 
 pytest.importorskip("numba")
-from nadaraya.regression import blocked
+from nadaraya.regression import torch_sums
 
 
 def over(r):
@@ -152,9 +153,8 @@ def problem(n, m, d, dtype=np.float64, seed=0, columns=3, zeros=True):
 
 
 @pytest.mark.parametrize(
-    ("d", "dtype"), [(1, np.float64), (2, np.float64), (3, np.float32), (8, np.float64), (8, np.float32)]
+    ("name", "d", "dtype"), covering(list(FORMULAS), [1, 3, 8], [np.float64, np.float32])
 )
-@pytest.mark.parametrize("name", FORMULAS)
 def test_definition(name, d, dtype):
     query, points, columns = problem(n=300, m=45, d=d, dtype=dtype)
     h = np.linspace(0.8, 1.3, d) * (0.5 if d < 8 else 3.0)
@@ -178,8 +178,7 @@ def test_definition(name, d, dtype):
                 assert_same(result, expected, 1e-11)
 
 
-@pytest.mark.parametrize("what", WHAT)
-@pytest.mark.parametrize("name", FORMULAS)
+@pytest.mark.parametrize(("name", "what"), [(name, what) for name in FORMULAS for what in WHAT])
 def test_exclude_self(name, what):
     for n, d in ((300, 2), (2, 3), (33, 1)):
         _, points, columns = problem(n=n, m=1, d=d, zeros=n > 2)
@@ -208,9 +207,12 @@ def test_sorted_in_one_dimension(name, dtype):
             assert_same(result, expected, 1e-9 if double else 2e-2 if h < 0.1 else 2e-5)
 
 
-@pytest.mark.parametrize("what", WHAT)
-@pytest.mark.parametrize("name", ["gaussian", "exponential", "matern32", "matern52", "tricube", "boxcar"])
-@pytest.mark.parametrize("bandwidth", [1e-2, 0.3, 1e3])
+@pytest.mark.parametrize(
+    ("name", "what", "bandwidth"),
+    covering(
+        ["gaussian", "exponential", "matern32", "matern52", "tricube", "boxcar"], WHAT, [1e-2, 0.3, 1e3]
+    ),
+)
 def test_far_tiles_do_not_count(name, what, bandwidth):
     """Clusters far apart: some tiles are skipped, some must not be."""
     random = np.random.default_rng(3)
@@ -225,9 +227,9 @@ def test_far_tiles_do_not_count(name, what, bandwidth):
     assert_same(result, expected, 1e-11 if bandwidth > 0.1 else 1e-7)
 
 
-@pytest.mark.parametrize("dtype", [np.float64, np.float32])
-@pytest.mark.parametrize("name", FORMULAS)
-@pytest.mark.parametrize("reach", [1e3, 1e4, 1e5, 1e6])
+@pytest.mark.parametrize(
+    ("name", "reach", "dtype"), covering(list(FORMULAS), [1e3, 1e6], [np.float64, np.float32])
+)
 def test_underflow_gives_the_nearest_point(name, reach, dtype):
     """Queries so many bandwidths from their nearest point, the next one much farther."""
     random = np.random.default_rng(0)
@@ -264,8 +266,7 @@ def test_derivatives_and_moments_under_underflow(name, what):
         assert_same(result, expected, 1e-8)
 
 
-@settings(max_examples=100, deadline=None)
-@given(
+ANY_SUMS = given(
     seed=st.integers(0, 2**32 - 1),
     n=st.integers(2, 600),
     m=st.integers(1, 70),
@@ -278,7 +279,22 @@ def test_derivatives_and_moments_under_underflow(name, what):
     exclude_self=st.booleans(),
     zeros=st.booleans(),
 )
-def test_compiled_is_blocked(seed, n, m, d, name, scale, lattice, what, power, exclude_self, zeros):
+
+
+@settings(max_examples=30, deadline=None)
+@ANY_SUMS
+def test_compiled_is_blocked(**case):
+    check_compiled_is_blocked(**case)
+
+
+@pytest.mark.slow
+@settings(max_examples=300, deadline=None)
+@ANY_SUMS
+def test_compiled_is_blocked_in_many_cases(**case):
+    check_compiled_is_blocked(**case)
+
+
+def check_compiled_is_blocked(seed, n, m, d, name, scale, lattice, what, power, exclude_self, zeros):
     query, points, columns = problem(n, m, d, seed=seed, zeros=zeros)
     if lattice:  # copies and ties; π keeps every distance away from the edge of a support
         points, query = np.round(4 * points) / 4, np.round(2 * query) / 2
@@ -351,6 +367,6 @@ def test_kernels_of_the_algebra(monkeypatch):
     np.testing.assert_allclose(
         result.values * np.exp(result.log_scale)[:, None], expected, rtol=1e-11, atol=1e-12
     )
-    monkeypatch.setattr(blocked, "_PAIRS_CPU", 1)  # one query a block
+    monkeypatch.setattr(torch_sums, "_PAIRS_CPU", 1)  # one query a block
     one_by_one = blocked_sums(query, points, columns, kernel, h, what="moments")
     np.testing.assert_allclose(one_by_one.values, result.values, rtol=1e-13, atol=1e-13)

@@ -1,7 +1,6 @@
-"""Checks of what users pass to the estimators, and the names they may use; every message is one line."""
+"""Checks of what users pass to the estimators, and the names they may use."""
 
 import copy
-import textwrap
 from numbers import Integral, Real
 from typing import Any
 
@@ -9,7 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 
-from nadaraya.errors import InputError, unknown_name
+from nadaraya.errors import must_be, unknown_name
 from nadaraya.kernels import (
     Boxcar,
     Epanechnikov,
@@ -42,14 +41,11 @@ def fixed_kernel(kernel: str | Kernel) -> Kernel:
             raise unknown_name("kernel", kernel, KERNELS)
         kernel = KERNELS[kernel]()
     if not isinstance(kernel, Kernel):
-        raise InputError(
-            f"kernel is {_shown(kernel)}: accepted are {', '.join(sorted(KERNELS))}, "
-            "or a kernel of nadaraya.kernels"
+        raise must_be(
+            "kernel", f"one of {', '.join(sorted(KERNELS))} or a kernel of nadaraya.kernels", kernel
         )
     if not kernel.symmetric or kernel.batch_shape:
-        raise InputError(
-            f"kernel is {_shown(kernel)}: accepted are symmetric kernels without heads of their own"
-        )
+        raise must_be("kernel", "symmetric and without heads of its own", kernel)
     return copy.deepcopy(kernel).to("cpu", torch.float64).requires_grad_(False)
 
 
@@ -57,15 +53,11 @@ def given_bandwidth(bandwidth: Any, num_features: int) -> NDArray[np.float64]:
     """A bandwidth given in numbers, as (d,).
 
     Raises:
-        InputError: not a positive finite number, nor one of them a feature.
+        InputError: not a positive finite number, nor one of them per feature.
     """
-    array = number_array("bandwidth", bandwidth)
+    array = positive_numbers("bandwidth", bandwidth)
     if array.shape not in ((), (1,), (num_features,)):
-        raise InputError(
-            f"bandwidth has shape {array.shape}: accepted are a number, or ({num_features},), one a feature"
-        )
-    if not ((array > 0) & np.isfinite(array)).all():
-        raise InputError(f"bandwidth is {_shown(array.tolist())}: accepted are positive finite numbers")
+        raise must_be("shape of bandwidth", f"() or ({num_features},), one per feature", array.shape)
     return np.broadcast_to(array, (num_features,)).copy()
 
 
@@ -77,42 +69,52 @@ def weights_of(sample_weight: ArrayLike | None, n: int) -> NDArray[np.float64]:
     """
     if sample_weight is None:
         return np.ones(n)
-    weight = number_array("sample_weight", sample_weight).copy()
+    weight = numbers("sample_weight", sample_weight).copy()
     if weight.shape == ():
         weight = np.full(n, float(weight))
     if weight.shape != (n,):
-        raise InputError(f"sample_weight has shape {weight.shape}: accepted is ({n},), one number a point")
-    if not ((weight >= 0) & np.isfinite(weight)).all():
-        raise InputError(
-            "sample_weight has an entry that is negative or not finite: accepted are numbers from 0"
-        )
+        raise must_be("shape of sample_weight", f"({n},), one number per point", weight.shape)
+    wrong = weight[~((weight >= 0) & np.isfinite(weight))]
+    if len(wrong):
+        raise must_be("sample_weight", "finite numbers of at least 0", float(wrong[0]))
     if not weight.any():
-        raise InputError("sample_weight is zero everywhere: at least one point must count")
+        raise must_be("sample_weight", "above zero for at least one point", 0.0)
     return weight
 
 
 def whole_number(name: str, value: Any, least: int = 1, most: int | None = None) -> int:
-    """The value, if it is a whole number from `least` to `most`.
-
-    Raises:
-        InputError: otherwise.
-    """
+    """The value, if it is a whole number from `least` to `most`; an InputError otherwise."""
     whole = isinstance(value, Integral) and not isinstance(value, bool)
     if not whole or value < least or (most is not None and value > most):
-        upper = "" if most is None else f" to {most}"
-        raise InputError(f"{name} is {_shown(value)}: accepted are whole numbers from {least}{upper}")
+        bounds = f"of at least {least}" if most is None else f"from {least} to {most}"
+        raise must_be(name, f"a whole number {bounds}", value)
     return int(value)
 
 
-def fraction(name: str, value: Any) -> float:
-    """The value, if it is a number strictly between 0 and 1.
+def real_number(name: str, value: Any, accepted: str, least: float, most: float) -> float:
+    """The value, if it is a number strictly between `least` and `most`; an InputError otherwise.
 
-    Raises:
-        InputError: otherwise.
+    `accepted` says what it must be.
     """
-    if isinstance(value, bool) or not isinstance(value, Real) or not 0 < float(value) < 1:
-        raise InputError(f"{name} is {_shown(value)}: accepted are numbers between 0 and 1")
+    if isinstance(value, bool) or not isinstance(value, Real) or not least < float(value) < most:
+        raise must_be(name, accepted, value)
     return float(value)
+
+
+def numbers(name: str, value: ArrayLike) -> NDArray[np.float64]:
+    """Numbers as a float64 array; an InputError if they are none."""
+    try:
+        return np.asarray(value, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise must_be(name, "numbers", value) from error
+
+
+def positive_numbers(name: str, value: ArrayLike) -> NDArray[np.float64]:
+    """Positive finite numbers as a float64 array; an InputError if they are not."""
+    array = numbers(name, value)
+    if not ((array > 0) & np.isfinite(array)).all():
+        raise must_be(name, "positive and finite", array.tolist())
+    return array
 
 
 def torch_device(device: str | torch.device | None) -> torch.device | None:
@@ -127,24 +129,5 @@ def torch_device(device: str | torch.device | None) -> torch.device | None:
         chosen = torch.device(device)
         torch.zeros(1, device=chosen).item()
     except (RuntimeError, AssertionError, TypeError, NotImplementedError) as error:
-        raise InputError(
-            f"device is {device!r}: accepted are the devices PyTorch has here, such as 'cpu' or 'cuda'"
-        ) from error
+        raise must_be("device", "one that PyTorch has here, such as 'cpu' or 'cuda'", device) from error
     return chosen
-
-
-def number_array(name: str, value: ArrayLike) -> NDArray[np.float64]:
-    """Numbers as a float64 array.
-
-    Raises:
-        InputError: they are no numbers.
-    """
-    try:
-        return np.asarray(value, dtype=np.float64)
-    except (TypeError, ValueError) as error:
-        raise InputError(f"{name} is {_shown(value)}: accepted are numbers") from error
-
-
-def _shown(value: Any) -> str:
-    """What was given, on one line of at most 200 characters."""
-    return textwrap.shorten(repr(value), 200, placeholder=" …")

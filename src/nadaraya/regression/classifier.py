@@ -3,31 +3,24 @@
 from typing import Any, Self
 
 import numpy as np
-import torch
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import BaseEstimator, ClassifierMixin
-from sklearn.utils import check_random_state
+from sklearn.base import ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_is_fitted, validate_data
 
-from nadaraya.kernels import Kernel
-from nadaraya.regression.bandwidth import Search, select_or_rule
-from nadaraya.regression.checks import fixed_kernel, torch_device, weights_of, whole_number
-from nadaraya.regression.criteria import Regression, loo_error
-from nadaraya.regression.local import local_fit
-from nadaraya.regression.sample import Sample
-
-Array = NDArray[np.floating]
+from nadaraya.regression.bandwidth import Selected, select_bandwidth
+from nadaraya.regression.criteria import regression_criterion
+from nadaraya.regression.estimator import SmoothingEstimator, validated_points
+from nadaraya.regression.requests import Array
 
 
-class NadarayaWatsonClassifier(ClassifierMixin, BaseEstimator):
+class NadarayaWatsonClassifier(ClassifierMixin, SmoothingEstimator):
     r"""Classification by kernel regression of the classes' indicators.
 
         P(y = k | x) = Σ_{i: y_i = k} s_i κ(‖(x − x_i) / h‖) / Σ_j s_j κ(‖(x − x_j) / h‖)
 
     Args:
         kernel: as in `NadarayaWatson`. Default "gaussian".
-        bandwidth: a positive number, or (d,), one a feature; "scott" or "silverman", rules of thumb; or
+        bandwidth: a positive number, or (d,), one per feature; "scott" or "silverman", rules of thumb; or
             "loo", the bandwidths with the least leave-one-out Brier score. Default "scott".
         n_starts: runs of the optimiser, from the best of a scan of common multiples. Default 3.
         device: where PyTorch computes; default None, the fastest way on the CPU.
@@ -42,24 +35,13 @@ class NadarayaWatsonClassifier(ClassifierMixin, BaseEstimator):
         X_: (n, d) the points; y_: (n,) their classes.
         sample_weight_: (n,) their weights.
         n_features_in_: d.
-    """
 
-    def __init__(
-        self,
-        kernel: str | Kernel = "gaussian",
-        bandwidth: float | ArrayLike | str = "scott",
-        *,
-        n_starts: int = 3,
-        device: str | torch.device | None = None,
-        random_state: int | np.random.RandomState | None = None,
-        verbose: int = 0,
-    ) -> None:
-        self.kernel = kernel
-        self.bandwidth = bandwidth
-        self.n_starts = n_starts
-        self.device = device
-        self.random_state = random_state
-        self.verbose = verbose
+    >>> model = NadarayaWatsonClassifier(bandwidth=1.0).fit([[0.0], [1.0], [4.0]], ["a", "a", "b"])
+    >>> model.predict([[0.5], [3.0]]).tolist()
+    ['a', 'b']
+    >>> model.predict_proba([[2.5]]).round(2).tolist()
+    [[0.53, 0.47]]
+    """
 
     def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
         """Keeps the points and chooses the bandwidth.
@@ -76,25 +58,19 @@ class NadarayaWatsonClassifier(ClassifierMixin, BaseEstimator):
             InputError: a parameter or sample_weight is out of its range or has a shape that does not fit.
             ValueError: X is no finite numerical array, or y holds no classes (scikit-learn's checks).
         """
-        points, labels = validate_data(self, X, y, dtype=(np.float64, np.float32), order="C", copy=True)
+        points, labels = validated_points(self, X, y)
         check_classification_targets(labels)
-        weight = weights_of(sample_weight, len(points))
-        kernel = fixed_kernel(self.kernel)
-        whole_number("n_starts", self.n_starts)
+        search, smoother = self._search(), self._first_smoother(points, sample_weight, ("loo",))
         self.classes_, index = np.unique(labels, return_inverse=True)
-        self._indicators = np.eye(len(self.classes_))[index]
-        self._prior = np.average(self._indicators, axis=0, weights=weight)
-        self._sample = Sample.of(points, weight, torch_device(self.device))
-        self.bandwidth_, self.selection_ = select_or_rule(
-            self.bandwidth,
-            "loo",
-            lambda: loo_error(Regression(self._sample, weight, self._indicators - self._prior, kernel)),
-            self._sample,
-            weight,
-            kernel,
-            Search(self.n_starts, check_random_state(self.random_state), self._report),
-        )
-        self.X_, self.y_, self.sample_weight_, self.kernel_ = points, labels, weight, kernel
+        indicators = np.eye(len(self.classes_))[index]
+        self._prior = np.average(indicators, axis=0, weights=smoother.sample.counts)
+        self._targets = indicators - self._prior
+        selected: Selected = smoother, None
+        if isinstance(self.bandwidth, str) and self.bandwidth == "loo":
+            criterion = regression_criterion("loo", smoother, self._targets)
+            selected = select_bandwidth("loo", criterion, smoother, search)
+        self._keep(points, selected)
+        self.y_ = labels
         return self
 
     def predict_proba(self, X: ArrayLike) -> Array:
@@ -106,26 +82,14 @@ class NadarayaWatsonClassifier(ClassifierMixin, BaseEstimator):
         Returns:
             (m, K), rows sum to 1.
         """
-        check_is_fitted(self)
-        query = validate_data(self, X, reset=False, dtype=self.X_.dtype, order="C")
-        sums = self._sample.sums(
-            query,
-            (self._indicators - self._prior).T,
-            self.kernel_,
-            self.bandwidth_,
-            ratios=True,
-            report=self._report if self.verbose else None,
-        )
-        probability = np.clip(local_fit(sums, 0, self._sample.spread).mean + self._prior, 0.0, 1.0)
+        query = self._validated(X)
+        means = self._smoother.means(query, self._targets.T).values
+        probability = np.clip(means + self._prior, 0.0, 1.0)
         probability /= probability.sum(axis=1, keepdims=True)
         return probability.astype(self.X_.dtype, copy=False)
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
         """The likeliest class of each point (m, d): (m,)."""
-        check_is_fitted(self)
-        likeliest: NDArray[Any] = self.classes_[self.predict_proba(X).argmax(axis=1)]
+        probability = self.predict_proba(X)
+        likeliest: NDArray[Any] = self.classes_[probability.argmax(axis=1)]
         return likeliest
-
-    def _report(self, line: str) -> None:
-        if self.verbose:
-            print(f"[{type(self).__name__}] {line}", flush=True)

@@ -1,23 +1,18 @@
-"""What a bandwidth is judged by, and its derivative: leave-one-out error or likelihood, corrected AIC.
+"""What a bandwidth is judged by, and its gradient: leave-one-out error or likelihood, corrected AIC.
 
-Each criterion is a function of the logarithms of the bandwidths. Value and gradient come from one pass over
-the
-pairs: a prediction is a ratio of sums, and the derivatives of sums are sums as well.
+Each criterion is a function of the logarithms of the bandwidths. A prediction is a ratio of sums over pairs,
+and the gradients of sums are sums as well.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from nadaraya.kernels import Kernel
-from nadaraya.regression.local import LocalFit, local_fit
-from nadaraya.regression.rules import values
-from nadaraya.regression.sample import Sample
+from nadaraya.regression.requests import Array, BandwidthGradients
+from nadaraya.regression.smoother import Smoother
 
-Array = NDArray[np.floating]
 Criterion = Callable[[Array], tuple[float, Array]]
 
 _TINY = 1e-300
@@ -25,26 +20,32 @@ _TINY = 1e-300
 _LEAST_ROOM = 1e-2
 
 
-def target_scale(y: Array, weight: Array) -> Array:
-    """(p,) weighted variances of the targets; 1 where a target does not vary."""
-    variance = np.average((y - np.average(y, axis=0, weights=weight)) ** 2, axis=0, weights=weight)
-    return np.where(variance > 0, variance, 1.0)
+class Score(NamedTuple):
+    """A criterion and its derivatives by the squared errors, (n, p), and by the smoother's trace."""
+
+    value: float
+    by_errors: Array
+    by_trace: float
 
 
-def loo_of_errors(squared_errors: Array, weight: Array, scale: Array) -> tuple[float, Array]:
-    """log of the mean over targets of mean squared error over variance, and its derivatives (n, p)."""
+def loo_score(squared_errors: Array, trace: float, weight: Array, scale: Array) -> Score:
+    """log of the mean over targets of mean squared error over variance; errors are leave-one-out.
+
+    Args:
+        squared_errors: (n, p).
+        trace: of the smoother; no part of this score.
+        weight: (n,) in number of observations.
+        scale: (p,) the targets' variances.
+    """
     per_point = weight[:, None] / weight.sum() / (scale * len(scale))
     loss = float((per_point * squared_errors).sum()) + _TINY
-    return np.log(loss), per_point / loss
+    return Score(float(np.log(loss)), per_point / loss, 0.0)
 
 
-def aic_of_fit(
-    squared_errors: Array, trace: float, weight: Array, scale: Array
-) -> tuple[float, Array, float]:
+def aic_score(squared_errors: Array, trace: float, weight: Array, scale: Array) -> Score:
     r"""AIC_c = mean of log σ̂² over targets + (1 + tr L / n) / (1 − (tr L + 2) / n) (Hurvich et al. 1998).
 
-    Returns:
-        The criterion and its derivatives by the squared errors (n, p) and by the trace. n counts the weights.
+    Arguments as for `loo_score`; n counts the weights.
     """
     n = weight.sum()
     variance = (weight[:, None] * squared_errors).sum(axis=0) / n + 1e-30 * scale
@@ -55,112 +56,58 @@ def aic_of_fit(
     room = 1.0 - inner - 2.0 / n
     slope = (2.0 - 2.0 / n) / room**2
     correction = (1.0 + inner) / room + slope * (t - inner)
-    return float(np.log(variance).mean() + correction), by_errors, slope / n
+    return Score(float(np.log(variance).mean() + correction), by_errors, slope / n)
 
 
-@dataclass(frozen=True)
-class Regression:
-    """What the criteria of a regression depend on beside the bandwidth.
+SCORES = {"loo": loo_score, "aic": aic_score}
 
-    Attributes:
-        sample: the points.
-        weight: (n,) their weights, in number of observations.
-        targets: (n, p) less their mean.
-        kernel: κ, float64.
-        degree: 0 or 1.
-        query_scale: (n,) bandwidths of the points relative to the common one, or None.
+
+def target_scale(y: Array, weight: Array) -> Array:
+    """(p,) weighted variances of the targets; 1 where a target does not vary."""
+    variance = np.average((y - np.average(y, axis=0, weights=weight)) ** 2, axis=0, weights=weight)
+    return np.where(variance > 0, variance, 1.0)
+
+
+def regression_criterion(name: str, smoother: Smoother, targets: Array) -> Criterion:
+    """The leave-one-out error ("loo") or AIC_c ("aic") of a smoother with other bandwidths.
+
+    Args:
+        name: a key of `SCORES`.
+        smoother: all but the bandwidth.
+        targets: (n, p), less their means.
     """
-
-    sample: Sample
-    weight: Array
-    targets: Array
-    kernel: Kernel
-    degree: int = 0
-    query_scale: Array | None = None
-
-    def fit(self, log_bandwidth: Array, exclude_self: bool) -> tuple[LocalFit, Array]:
-        """Fits at the points and (n, d, 1 + p) derivatives by log bandwidth.
-
-        Of the 1 + p the first is that of −log L_ii, times a_0; the others are those of the predictions.
-        """
-        bandwidth = np.exp(log_bandwidth)
-        sums = partial(
-            self.sample.sums,
-            None,
-            self.targets.T,
-            self.kernel,
-            bandwidth,
-            query_scale=self.query_scale,
-            exclude_self=exclude_self,
-        )
-        if self.degree == 0:
-            moments = sums(what="bandwidth")
-            fit = local_fit(moments, 0, self.sample.spread)
-            changes = moments.by_feature.copy()
-            changes[:, :, 1:] -= fit.mean[:, None] * changes[:, :, :1]
-            return fit, changes / fit.mass[:, None, None]
-        fit = local_fit(sums(what="moments"), 1, self.sample.spread)
-        assert fit.slope is not None
-        coefficients = np.concatenate([fit.mean[:, None], fit.slope], axis=1)
-        changes = sums(what="lines", lines=(fit.row, coefficients)).by_feature
-        return fit, changes / fit.mass[:, None, None]
-
-
-def loo_error(regression: Regression) -> Criterion:
-    """Leave-one-out squared error; see `loo_of_errors`."""
-    scale = target_scale(regression.targets, regression.weight)
+    weight = smoother.sample.counts
+    scale, leave_one_out = target_scale(targets, weight), name == "loo"
 
     def criterion(log_bandwidth: Array) -> tuple[float, Array]:
-        fit, changes = regression.fit(log_bandwidth, exclude_self=True)
-        errors = regression.targets - fit.mean
-        loss, by_error = loo_of_errors(errors**2, regression.weight, scale)
-        return loss, -2.0 * np.einsum("np,np,ndp->d", by_error, errors, changes[:, :, 1:])
+        trial = replace(smoother, bandwidth=np.exp(log_bandwidth))
+        fit, gradients = trial.fit_with_gradients(targets.T, leave_one_out)
+        errors = targets - fit.mean
+        leverage = np.zeros(len(errors)) if leave_one_out else trial.leverage(fit)
+        score = SCORES[name](errors**2, float(leverage.sum()), weight, scale)
+        by_bandwidth = -2.0 * np.einsum("np,np,ndp->d", score.by_errors, errors, gradients[:, :, 1:])
+        by_bandwidth -= score.by_trace * ((leverage / fit.row[:, 0]) @ gradients[:, :, 0])
+        return score.value, by_bandwidth
 
     return criterion
 
 
-def corrected_aic(regression: Regression) -> Criterion:
-    """AIC_c; see `aic_of_fit`."""
-    scale = target_scale(regression.targets, regression.weight)
-
-    def criterion(log_bandwidth: Array) -> tuple[float, Array]:
-        fit, changes = regression.fit(log_bandwidth, exclude_self=False)
-        errors = regression.targets - fit.mean
-        own = leverage(regression.sample, regression.kernel, fit)
-        score, by_error, by_trace = aic_of_fit(errors**2, float(own.sum()), regression.weight, scale)
-        gradient = -2.0 * np.einsum("np,np,ndp->d", by_error, errors, changes[:, :, 1:])
-        return score, gradient - by_trace * ((own / fit.row[:, 0]) @ changes[:, :, 0])
-
-    return criterion
-
-
-def loo_likelihood(sample: Sample, weight: Array, kernel: Kernel) -> Criterion:
+def loo_likelihood(smoother: Smoother) -> Criterion:
     """Minus the mean log-density of each point under the others, up to a constant (Habbema et al. 1974)."""
+    weight = smoother.sample.counts
+    counted = weight > 0
+    share = weight[counted] / weight.sum()
 
     def criterion(log_bandwidth: Array) -> tuple[float, Array]:
-        sums = sample.sums(
-            None,
-            np.zeros((0, len(weight))),
-            kernel,
-            np.exp(log_bandwidth),
-            what="bandwidth",
-            exclude_self=True,
-        )
-        if np.isneginf(sums.log_scale[weight > 0]).any():
+        trial = replace(smoother, bandwidth=np.exp(log_bandwidth))
+        request = trial.request(BandwidthGradients, None, np.zeros((0, len(weight))))
+        sums = trial.compute(replace(request, exclude_self=True))
+        if sums.no_support[counted].any():
             # A point alone in a compact support has likelihood zero; smaller bandwidths are no better.
             return 1e10 - float(log_bandwidth.sum()), -np.ones(len(log_bandwidth))
-        counted = weight > 0
-        share = weight[counted] / weight.sum()
         log_mass = np.log(sums.values[counted, 0]) + sums.log_scale[counted]
-        by_bandwidth = sums.by_feature[counted, :, 0] / sums.values[counted, :1]
+        by_bandwidth = sums.gradients[counted, :, 0] / sums.values[counted, :1]
         varies = np.isfinite(log_bandwidth)
         return float(log_bandwidth[varies].sum() - share @ log_mass), varies - share @ by_bandwidth
 
     return criterion
-
-
-def leverage(sample: Sample, kernel: Kernel, fit: LocalFit) -> Array:
-    """L_ii = s_i κ(0) a_0 / Z_i of fits at the points themselves, (n,); 0 for points without weight."""
-    counted = (sample.weight > 0) & ~fit.empty
-    at_zero = sample.weight * float(values(kernel, np.zeros(()))) * fit.row[:, 0]
-    return np.where(counted, at_zero * np.exp(-np.where(counted, fit.log_mass, 0.0)), 0.0)

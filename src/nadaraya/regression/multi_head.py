@@ -1,4 +1,4 @@
-"""Multi-head kernel regression (document A), a scikit-learn estimator."""
+"""Multi-head kernel regression (Czyż 2024), a scikit-learn estimator."""
 
 from typing import Self
 
@@ -9,22 +9,22 @@ from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from nadaraya.errors import InputError
+from nadaraya.errors import must_be
 from nadaraya.kernels import Kernel
-from nadaraya.regression.checks import whole_number
-from nadaraya.regression.masked import bandwidth_array, kernel_or_default, masked_training, smooth
-
-_BLOCK = 2**20  # logits of a block of queries: 8 MiB in float64
+from nadaraya.regression.checks import torch_device, whole_number
+from nadaraya.regression.masked import bandwidths_of_heads, kernel_or_default, masked_training
+from nadaraya.regression.sample import Sample
+from nadaraya.regression.smoother import Smoother
 
 
 class MultiHeadKernelRegression(RegressorMixin, BaseEstimator):
-    r"""Several kernel regressions of different bandwidths, added with free factors (document A).
+    r"""Several kernel regressions of different bandwidths, added with free factors (Czyż 2024).
 
         f(x) = Σ_h u_h f_h(x),   f_h(x) = Σ_i y_i κ(‖(x − x_i) / ℓ_h‖) / Σ_j κ(‖(x − x_j) / ℓ_h‖)
 
     The factors u_h may be negative and need not sum to one: adding a constant to y changes more than the
     predictions' level. Bandwidths and factors are fitted together by `masked_training`, which explains the
-    options; document A's procedure to the letter is `n_splits=1, average=0`.
+    options; Czyż's procedure to the letter is `n_splits=1, average=0`.
 
     With one point held out a wide head sees the target it must predict: it gives (Σ y − y_i) / (n − 1), and a
     factor near −n turns that into y_i. Long training with `hold_out=1` and several heads can find this way to
@@ -45,19 +45,19 @@ class MultiHeadKernelRegression(RegressorMixin, BaseEstimator):
     Args:
         n_heads: H. Default 4.
         kernel: κ of the scaled distance, for all heads; a kernel or a name, as for `NadarayaWatson`.
-            Default `nadaraya.kernels.GaussianWithoutHalf(1.0)`, document A's exp(−(r/ℓ)²).
+            Default `nadaraya.kernels.GaussianWithoutHalf(1.0)`, exp(−(r/ℓ)²) as in Czyż (2024).
         hold_out: points held out in a split, a whole number or a fraction of them. Default 1.
         n_steps: steps of Adam. Default 1000.
         learning_rate: of Adam, on log ℓ and u. Default 0.2.
-        n_splits: splits a step; None for max(1, 10 // hold_out). Default None.
+        n_splits: splits per step; None for max(1, 10 // hold_out). Default None.
         average: fraction of the steps, the last ones, whose iterates are averaged. Default 0.5.
         initial_bandwidths: where ℓ starts, in units of the features, positive: (H,), or (H, d) for one
-            bandwidth a feature. Default None: linspace(0.1, 3, H), document A's, in units of the data. Its
-            points are evenly spaced from −3 to 3, so the numbers are a thirtieth of the points' half-width
-            up to all of it; the half-width of other data is that of evenly spaced points of the same
-            variance (for d > 1, of the same mean squared distance from the mean). The fit is thereby the
+            bandwidth per feature. Default None: linspace(0.1, 3, H), as in Czyż (2024), in units of the data.
+            There points are evenly spaced from −3 to 3, so the numbers are a thirtieth of the points'
+            half-width up to all of it; the half-width of other data is that of evenly spaced points of the
+            same variance (for d > 1, of the same mean squared distance from the mean). The fit is thereby the
             same whatever the unit of X.
-        per_feature: one bandwidth a feature, started in units of that feature times √d. Default False.
+        per_feature: one bandwidth per feature, started in units of that feature times √d. Default False.
         random_state: seed or generator of the splits. Default None, a fresh one.
         device: where torch computes, in float64. Default None, the CPU.
         verbose: above 0, prints the mean loss ten times during training.
@@ -71,6 +71,11 @@ class MultiHeadKernelRegression(RegressorMixin, BaseEstimator):
         X_: (n, d) points, float64.
         y_: (n,) or (n, p) targets, float64.
         n_features_in_: d.
+
+    >>> x = np.linspace(-3, 3, 40)[:, None]
+    >>> model = MultiHeadKernelRegression(2, n_steps=20, random_state=0).fit(x, np.sin(x[:, 0]))
+    >>> model.bandwidths_.shape, model.predict(x).shape, model.head_predictions(x).shape
+    ((2,), (40,), (2, 40))
     """
 
     def __init__(
@@ -164,35 +169,29 @@ class MultiHeadKernelRegression(RegressorMixin, BaseEstimator):
             (H, m) or (H, m, p).
         """
         check_is_fitted(self)
-        inputs = validate_data(self, X, dtype=np.float64, reset=False)
-        device = torch.device("cpu" if self.device is None else self.device)
-        kernel = kernel_or_default(self.kernel_).to(device)
-        heads = len(self.combination_)
-        queries, points, values, bandwidths = (
-            torch.tensor(array, dtype=torch.float64, device=device)
-            for array in (
-                inputs,
-                self.X_,
-                self.y_.reshape(len(self.y_), -1),
-                self.bandwidths_.reshape(heads, -1),
-            )
-        )
-        rows = max(1, _BLOCK // (heads * len(points)))
-        blocks = [smooth(kernel, bandwidths, block, points, values)[0] for block in queries.split(rows)]
-        return torch.cat(blocks, dim=1).cpu().numpy().reshape(heads, len(inputs), *self.y_.shape[1:])
+        query = validate_data(self, X, dtype=np.float64, reset=False)
+        n, dimension = self.X_.shape
+        sample = Sample.of(self.X_, np.ones(n), torch_device(self.device))
+        columns = self.y_.reshape(n, -1).T
+        heads = [
+            Smoother(sample, self.kernel_, np.broadcast_to(bandwidth, dimension)).means(query, columns).values
+            for bandwidth in self.bandwidths_
+        ]
+        predictions: NDArray[np.float64] = np.stack(heads)
+        return predictions.reshape(len(heads), len(query), *self.y_.shape[1:])
 
     def _start(self, X: NDArray[np.float64]) -> NDArray[np.float64]:
         """The initial bandwidths, (H,) or (H, d)."""
         n, dimension = X.shape
         if self.initial_bandwidths is not None:
-            start, shape = bandwidth_array("initial_bandwidths", self.initial_bandwidths, dimension)
-            if len(start) != self.n_heads:
-                raise InputError(
-                    f"initial_bandwidths has shape {shape}: accepted are ({self.n_heads},), one a head, "
-                    f"and ({self.n_heads}, {dimension}), one a head and feature"
-                )
+            start = bandwidths_of_heads("initial_bandwidths", self.initial_bandwidths, dimension)
             per_feature = (self.n_heads, dimension)
-            return np.broadcast_to(start, per_feature) if self.per_feature else start.reshape(shape)
+            if len(start) != self.n_heads:
+                accepted = f"({self.n_heads},), one per head, or {per_feature}"
+                raise must_be("shape of initial_bandwidths", accepted, start.shape)
+            if self.per_feature:
+                return np.broadcast_to(start.reshape(self.n_heads, -1), per_feature)
+            return start
         # n evenly spaced points of half-width a have the variance a²(n + 1) / (3(n − 1)).
         squares = 3 * (n - 1) / (n + 1) * X.var(axis=0)
         if self.per_feature:

@@ -1,37 +1,37 @@
 """`NadarayaWatson`: kernel regression as a scikit-learn estimator."""
 
+from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike, NDArray
-from sklearn.base import BaseEstimator, RegressorMixin
+from numpy.typing import ArrayLike
+from sklearn.base import RegressorMixin
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
-from nadaraya.errors import InputError, unknown_name
+from nadaraya.errors import InputError, must_be, unknown_name
 from nadaraya.kernels import Kernel
 from nadaraya.regression import intervals
-from nadaraya.regression.bandwidth import Search, choose_bandwidth
-from nadaraya.regression.checks import fixed_kernel, fraction, torch_device, weights_of, whole_number
-from nadaraya.regression.criteria import Regression
-from nadaraya.regression.local import LocalFit, local_fit, what_to_sum
+from nadaraya.regression.bandwidth import select_for_regression
+from nadaraya.regression.checks import real_number, whole_number
+from nadaraya.regression.estimator import SmoothingEstimator, validated_points
+from nadaraya.regression.local import LocalFit
 from nadaraya.regression.neighbours import NeighbourScale
-from nadaraya.regression.sample import Sample
+from nadaraya.regression.requests import Array, Means, PositionGradients
 
-Array = NDArray[np.floating]
+_EMPTY = ("nearest", "mean", "nan", "raise")
+_BANDS = ("pointwise", "bootstrap", "simultaneous")
 
-_EMPTY = ("nearest", "mean", "nan", "error")
 
-
-class NadarayaWatson(RegressorMixin, BaseEstimator):
+class NadarayaWatson(RegressorMixin, SmoothingEstimator):
     r"""Kernel regression of Nadaraya (1964) and Watson (1964), and its local linear form.
 
         f(x) = Σ_i s_i κ(‖(x − x_i) / h‖) y_i / Σ_j s_j κ(‖(x − x_j) / h‖)
 
-    s are sample weights, h the bandwidth, one number a feature or one for all. With `degree=1` f(x) is the
-    value at x of the line fitted with these weights, which has no bias from the slope at the edge of the
-    data.
+    s are sample weights, h the bandwidth, one number per feature or one for all. With `degree=1` the fit is
+    local linear: f(x) is the value at x of the line fitted with these weights, which has no bias from the
+    slope at the edge of the data.
 
     All predictions take O(n + m) memory. On the CPU pairs are visited in tiles by compiled loops, those too
     far apart to count never; in one dimension compact kernels, the exponential and the Matérn kernels need
@@ -42,12 +42,12 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):
         kernel: "gaussian" exp(−r²/2), "exponential", "matern32", "matern52", "epanechnikov", "tricube",
             "boxcar", or any symmetric kernel of `nadaraya.kernels`, of the distance r in units of the
             bandwidth. Default "gaussian".
-        bandwidth: a positive number, or (d,), one a feature, in units of the features; or how to choose them:
-            "aic", corrected AIC (Hurvich, Simonoff and Tsai 1998); "loo", leave-one-out squared error; both
-            over all features' bandwidths at once, in O(n²) time an evaluation (O(n log n) in one dimension
-            for kernels that sort); "silverman" or "scott", rules of thumb, in O(n). Features that do not vary
-            get inf. Default "aic".
-        degree: 0, a local constant; 1, a local line. Default 0.
+        bandwidth: a positive number, or (d,), one per feature, in units of the features; or how to choose
+            them: "aic", corrected AIC (Hurvich, Simonoff and Tsai 1998); "loo", leave-one-out squared error;
+            both over all features' bandwidths at once, in O(n²) time per evaluation (O(n log n) in one
+            dimension for kernels that sort); "silverman" or "scott", rules of thumb, in O(n). Features that
+            do not vary get inf. Default "aic".
+        degree: 0, local constant; 1, local linear. Default 0.
         adaptive: k, to widen the bandwidth where points are rare: it is h times the distance from x to its
             k-th nearest neighbour (features divided by their standard deviation) over that distance's
             geometric mean at the points. Default None.
@@ -55,7 +55,7 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):
             none. Default False.
         n_starts: runs of the optimiser, from the best of a scan of common multiples. Default 3.
         empty: the prediction where every weight is exactly zero, as compact kernels have it far from all
-            points: the "nearest" point's target, the weighted "mean" of the targets, "nan", or an "error".
+            points: the "nearest" point's target, the weighted "mean" of the targets, "nan"; or "raise".
             Weights that merely underflow are no such case: the prediction is then their limit, the nearest
             point's. Default "nearest".
         device: where PyTorch computes, "cuda" for a GPU. Default None: the fastest way on the CPU.
@@ -71,6 +71,10 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):
         sample_weight_: (n,) their weights.
         n_features_in_: d.
         feature_names_in_: (d,) names of the features, where X had them.
+
+    >>> model = NadarayaWatson(bandwidth=1.0).fit([[0.0], [1.0], [2.0]], [0.0, 1.0, 4.0])
+    >>> model.predict([[1.0]]).round(3).tolist()
+    [1.548]
     """
 
     def __init__(
@@ -113,39 +117,21 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):
             InputError: a parameter or sample_weight is out of its range or has a shape that does not fit.
             ValueError: X or y is no finite numerical array, or their lengths differ (scikit-learn's checks).
         """
-        points, targets = validate_data(
-            self,
-            X,
-            y,
-            dtype=(np.float64, np.float32),
-            multi_output=True,
-            y_numeric=True,
-            order="C",
-            copy=True,
-        )
-        weight = weights_of(sample_weight, len(points))
-        kernel = fixed_kernel(self.kernel)
-        whole_number("degree", self.degree, 0, 1)
-        whole_number("n_starts", self.n_starts)
+        points, targets = validated_points(self, X, y, multi_output=True, y_numeric=True)
+        search, smoother = self._search(), self._first_smoother(points, sample_weight, ("aic", "loo"))
+        sample, degree = smoother.sample, whole_number("degree", self.degree, 0, 1)
         if self.empty not in _EMPTY:
-            raise unknown_name("treatment of queries without weights", self.empty, _EMPTY)
-        self.X_, self.y_, self.sample_weight_ = points, np.array(targets, np.float64), weight
-        self._sample = Sample.of(points, weight, torch_device(self.device))
-        self._centre = np.average(self._targets, axis=0, weights=weight)
-        self._neighbours = None if self.adaptive is None else NeighbourScale(self._sample, self.adaptive)
-        regression = Regression(
-            self._sample,
-            weight,
-            self._targets - self._centre,
-            kernel,
-            self.degree,
-            None if self._neighbours is None else self._neighbours.of_points,
+            raise unknown_name("empty", self.empty, _EMPTY)
+        neighbours = None if self.adaptive is None else NeighbourScale(sample, self.adaptive)
+        smoother = replace(smoother, degree=degree, neighbours=neighbours)
+        self.y_ = np.array(targets, np.float64)
+        values = self.y_.reshape(len(self.y_), -1)
+        self._centre = np.average(values, axis=0, weights=sample.counts)
+        self._targets = values - self._centre
+        self._keep(
+            points,
+            select_for_regression(self.bandwidth, smoother, self._targets, self.fit_kernel, search),
         )
-        search = Search(self.n_starts, check_random_state(self.random_state), self._report)
-        self.bandwidth_, self.selection_ = choose_bandwidth(
-            self.bandwidth, regression, self.fit_kernel, search
-        )
-        self.kernel_ = kernel
         self._noise: intervals.Noise | None = None
         return self
 
@@ -163,10 +149,12 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):
             (m,) or (m, p); with `return_std` a pair of such arrays.
         """
         query = self._validated(X)
-        mean = self._as_targets(self._prediction(self._fit_at(query, ratios=True)))
+        smoother, columns = self._smoother, self._targets.T
+        found = smoother.fit(query, columns) if smoother.degree else smoother.means(query, columns)
+        mean = self._as_targets(self._prediction(found))
         if not return_std:
             return mean
-        return mean, self._as_targets(np.sqrt(self._noise_model().variance(self._view, query)))
+        return mean, self._as_targets(np.sqrt(self._noise_model().variance(smoother, query)))
 
     def marginal_effects(self, X: ArrayLike) -> Array:
         """∂f/∂x: the derivative of the prediction (degree 0), or the slope of the local line (degree 1).
@@ -180,19 +168,18 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):
         Raises:
             InputError: for a local constant with adaptive bandwidths, whose own change with x is not known.
         """
-        query = self._validated(X)
-        if self.degree == 1:
-            slope = self._fit_at(query).slope
+        query, smoother, columns = self._validated(X), self._smoother, self._targets.T
+        slope: Array | None
+        if smoother.degree == 1:
+            slope = smoother.fit(query, columns).slope
             assert slope is not None
+        elif smoother.neighbours is not None:
+            raise must_be("degree", "1 for marginal_effects with adaptive bandwidths", smoother.degree)
         else:
-            if self._neighbours is not None:
-                raise InputError(
-                    "marginal_effects with adaptive bandwidths needs degree=1, the slopes of local lines"
-                )
-            sums = self._view.sums(query, self._columns, what="position")
-            mass = sums.values[:, :1]
+            sums = smoother.compute(smoother.request(PositionGradients, query, columns))
+            mass, gradients = sums.values[:, :1], sums.gradients
             mean = sums.values[:, 1:] / mass
-            slope = (sums.by_feature[:, :, 1:] - mean[:, None] * sums.by_feature[:, :, :1]) / mass[:, None]
+            slope = (gradients[:, :, 1:] - mean[:, None] * gradients[:, :, :1]) / mass[:, None]
         effects: Array = slope[:, :, 0] if self.y_.ndim == 1 else slope
         return effects.astype(self.X_.dtype, copy=False)
 
@@ -217,29 +204,30 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):
             lower and upper, each (m,) or (m, p); NaN where every weight is zero: nothing is known there.
         """
         query = self._validated(X)
-        fraction("level", level)
-        fit = self._fit_at(query)
-        arguments = (self._view, query, fit, self._noise_model())
+        real_number("level", level, "a number between 0 and 1", 0, 1)
+        if method not in _BANDS:
+            raise unknown_name("method", method, _BANDS)
+        fit = self._smoother.fit(query, self._targets.T)
+        curve = intervals.Curve(self._smoother, query, fit, self._noise_model())
         if method == "pointwise":
-            below, above = intervals.pointwise(*arguments, level)
-        elif method in ("bootstrap", "simultaneous"):
-            draws = whole_number("n_bootstrap", n_bootstrap)
-            generator = check_random_state(self.random_state)
-            below, above = intervals.bootstrap(*arguments, level, draws, generator, method == "simultaneous")
+            below, above = intervals.pointwise(curve, level)
         else:
-            raise unknown_name("method of a band", method, ("pointwise", "bootstrap", "simultaneous"))
+            shape = whole_number("n_bootstrap", n_bootstrap), len(self._targets)
+            signs = check_random_state(self.random_state).choice([-1.0, 1.0], size=shape)
+            widths = intervals.bootstrap if method == "bootstrap" else intervals.simultaneous
+            below, above = widths(curve, level, signs)
         mean = self._prediction(fit)
         return self._as_targets(mean - below), self._as_targets(mean + above)
 
     def loo_predictions(self) -> Array:
         """(n,) or (n, p) the prediction of every point from all the others, in closed form."""
         check_is_fitted(self)
-        return self._as_targets(self._prediction(self._fit_at(None, exclude_self=True)))
+        fit = self._smoother.fit(None, self._targets.T, exclude_self=True)
+        return self._as_targets(self._prediction(fit))
 
     def loo_score(self) -> float:
         """The weighted mean squared error of `loo_predictions`, averaged over targets."""
-        predictions = self.loo_predictions()
-        errors = (self._targets - predictions.reshape(self._targets.shape)) ** 2
+        errors = (self.loo_predictions() - self.y_) ** 2
         return float(np.average(errors, axis=0, weights=self.sample_weight_).mean())
 
     def __sklearn_tags__(self) -> Any:
@@ -248,60 +236,28 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):
         tags.target_tags.multi_output = True
         return tags
 
-    @property
-    def _targets(self) -> Array:
-        return self.y_.reshape(len(self.y_), -1)
-
-    @property
-    def _columns(self) -> Array:
-        return (self._targets - self._centre).T
-
-    @property
-    def _view(self) -> "intervals.View":
-        return intervals.View(self._sample, self.kernel_, self.bandwidth_, self.degree, self._neighbours)
-
     def _noise_model(self) -> intervals.Noise:
         if self._noise is None:
-            self._noise = intervals.Noise.of(self._view, self._columns, self.sample_weight_)
+            self._noise = intervals.Noise.of(self._smoother, self._targets)
         return self._noise
 
-    def _fit_at(self, X: Array | None, *, exclude_self: bool = False, ratios: bool = False) -> LocalFit:
-        sums = self._view.sums(
-            X,
-            self._columns,
-            what=what_to_sum(self.degree),
-            exclude_self=exclude_self,
-            ratios=ratios,
-            report=self._report if self.verbose else None,
-        )
-        return local_fit(sums, self.degree, self._sample.spread)
-
-    def _prediction(self, fit: LocalFit) -> Array:
+    def _prediction(self, found: LocalFit | Means) -> Array:
         """(m, p) predictions with their centre, and what `empty` asks for."""
-        mean = fit.mean + self._centre
-        nowhere = np.isnan(mean).any(axis=1)  # no point has any weight: leave-one-out of the only one
-        mean[nowhere] = self._centre
-        empty = fit.empty | nowhere
-        if empty.any() and self.empty == "error":
+        mean = (found.mean if isinstance(found, LocalFit) else found.values) + self._centre
+        unknown = np.isnan(mean).any(axis=1)  # no point has any weight: leave-one-out of the only one
+        mean[unknown] = self._centre
+        no_support = found.no_support | unknown
+        if no_support.any() and self.empty == "raise":
             raise InputError(
-                f"{int(empty.sum())} of {len(empty)} queries have no point within the kernel's support: give "
-                "a larger bandwidth, a kernel without compact support, or empty='nearest', 'mean' or 'nan'"
+                f"{int(no_support.sum())} of {len(mean)} queries have no point within the kernel's support: "
+                "give a larger bandwidth, a kernel without compact support, or empty='nearest', 'mean', 'nan'"
             )
         if self.empty == "mean":
-            mean[empty] = self._centre
+            mean[no_support] = self._centre
         elif self.empty == "nan":
-            mean[empty] = np.nan
+            mean[no_support] = np.nan
         return mean
 
     def _as_targets(self, values: Array) -> Array:
         shaped = values[:, 0] if self.y_.ndim == 1 else values
         return shaped.astype(self.X_.dtype, copy=False)
-
-    def _validated(self, X: ArrayLike) -> Array:
-        check_is_fitted(self)
-        validated: Array = validate_data(self, X, reset=False, dtype=self.X_.dtype, order="C")
-        return validated
-
-    def _report(self, line: str) -> None:
-        if self.verbose:
-            print(f"[{type(self).__name__}] {line}", flush=True)

@@ -4,17 +4,15 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.neighbors import NearestNeighbors
 
-from nadaraya.errors import InputError
+from nadaraya.errors import must_be
 from nadaraya.regression.checks import whole_number
+from nadaraya.regression.requests import Array
 from nadaraya.regression.rules import standard_deviations
 from nadaraya.regression.sample import Sample
 
-Array = NDArray[np.floating]
-
 
 class NeighbourScale:
-    """λ(x), the distance from x to its k-th nearest neighbour over that distance's geometric mean at the
-    points.
+    """λ(x): the distance to the k-th nearest neighbour, over that distance's geometric mean at the points.
 
     Features are divided by their standard deviations; points of weight 0 are no neighbours. No distance is
     less than the smallest positive one that any point has to its k-th neighbour. While a bandwidth is chosen
@@ -30,19 +28,14 @@ class NeighbourScale:
 
     def __init__(self, sample: Sample, k: int) -> None:
         counted = sample.weight > 0
-        whole_number("adaptive", k)
-        n = int(counted.sum())
-        if k >= n:
-            raise InputError(
-                f"adaptive is {k} with n_samples = {n}: accepted are whole numbers below n_samples"
-            )
-        self._k = int(k)
+        self._k, n = whole_number("adaptive", k), int(counted.sum())
+        if self._k >= n:
+            raise must_be("adaptive", f"a whole number below n_samples = {n}", k)
         deviations = standard_deviations(sample.x, sample.weight)
         self._per_unit = np.divide(1.0, deviations, out=np.zeros_like(deviations), where=deviations > 0)
         self._search = NearestNeighbors().fit(sample.x[counted] * self._per_unit)
         distances = np.empty(len(sample.x))
-        # Without queries kneighbors leaves each point itself out; points of weight 0 are not among the
-        # others.
+        # Without queries kneighbors leaves each point itself out; those of weight 0 are not among the others.
         distances[counted] = self._search.kneighbors(n_neighbors=self._k)[0][:, -1]
         distances[~counted] = self._reach(sample.x[~counted])
         positive = distances[counted & (distances > 0)]
@@ -57,10 +50,9 @@ class NeighbourScale:
     def _reach(self, centred: Array) -> NDArray[np.float64]:
         if len(centred) == 0:
             return np.zeros(0)
-        found: NDArray[np.float64] = self._search.kneighbors(centred * self._per_unit, n_neighbors=self._k)[
-            0
-        ][:, -1]
-        return found
+        distances: NDArray[np.float64]
+        distances, _ = self._search.kneighbors(centred * self._per_unit, n_neighbors=self._k)
+        return distances[:, -1]
 
     def _relative(self, distances: Array) -> NDArray[np.float64]:
         return np.maximum(distances, self._least).astype(np.float64) / self._mean

@@ -6,10 +6,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from nadaraya.errors import unknown_name
 from nadaraya.kernels import Kernel
-
-Array = NDArray[np.floating]
+from nadaraya.regression.requests import Array
 
 RULES = ("silverman", "scott")
 
@@ -88,11 +86,3 @@ def _edge(kernel: Kernel) -> float:
     while (middle := (inside + outside) / 2) not in (inside, outside):
         inside, outside = (middle, outside) if values(kernel, middle) > 0 else (inside, middle)
     return float(outside)
-
-
-def check_rule(bandwidth: str, accepted: tuple[str, ...]) -> None:
-    """Raises InputError for the name of a bandwidth that is not among those accepted."""
-    if bandwidth not in accepted:
-        raise unknown_name(
-            "bandwidth", bandwidth, (*accepted, "a positive number", "one positive number a feature")
-        )

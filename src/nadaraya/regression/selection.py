@@ -9,8 +9,7 @@ from scipy.optimize import minimize
 from threadpoolctl import threadpool_limits
 
 from nadaraya.regression.criteria import Criterion
-
-Array = NDArray[np.floating]
+from nadaraya.regression.requests import Array
 
 # How far from the rule of thumb a bandwidth may go: down to almost no neighbour, up to where a feature plays
 # no part.
@@ -46,15 +45,24 @@ class Selection:
     starts: Sequence[Start]
 
 
-def select(
-    name: str,
-    criterion: Criterion,
-    first: Array,
-    num_starts: int,
-    generator: np.random.RandomState,
-    report: Callable[[str], None] | None = None,
-    keep_first: bool = False,
-) -> Selection:
+@dataclass(frozen=True)
+class Search:
+    """How the optimiser goes about it.
+
+    Attributes:
+        n_starts: number of runs.
+        generator: of the starts beyond the scan's.
+        report: called with a line after each run.
+        keep_first: the first value is the user's own and is the first start.
+    """
+
+    n_starts: int
+    generator: np.random.RandomState
+    report: Callable[[str], None] | None = None
+    keep_first: bool = False
+
+
+def select(name: str, criterion: Criterion, first: Array, search: Search) -> Selection:
     """Minimises a criterion over positive numbers, in their logarithms, by L-BFGS-B.
 
     A scan of common multiples of `first` gives the starts: its minima, best first, then its other points.
@@ -66,10 +74,7 @@ def select(
         name: of the criterion.
         criterion: (k,) logarithms to (value, gradient).
         first: (k,) natural units, finite.
-        num_starts: how many runs.
-        generator: of the random starts.
-        report: called with a line after each run.
-        keep_first: `first` is the user's own and is the first start.
+        search: how many runs, and from where.
 
     Returns:
         The runs, best first.
@@ -80,12 +85,12 @@ def select(
     runs: list[Start] = []
     # Vectors this short gain nothing from BLAS's threads, which would wait for cores that the sums use.
     with threadpool_limits(1, "blas"):
-        for start in _starts(criterion, np.log(first), num_starts, generator, keep_first):
+        for start in _starts(criterion, np.log(first), search):
             runs.append(_run(criterion, np.clip(start, *bounds.T), bounds))
-            if report is not None:
+            if search.report is not None:
                 ends = ", ".join(f"{value:.4g}" for value in runs[-1].end)
-                report(
-                    f"start {len(runs)} of {num_starts}: {name} {runs[-1].score:.6g} at {ends} "
+                search.report(
+                    f"start {len(runs)} of {search.n_starts}: {name} {runs[-1].score:.6g} at {ends} "
                     f"({runs[-1].evaluations} evaluations)"
                 )
     runs.sort(key=lambda run: run.score)
@@ -106,11 +111,9 @@ def _remembered(criterion: Criterion) -> Criterion:
     return remembered
 
 
-def _starts(
-    criterion: Criterion, first: Array, num_starts: int, generator: np.random.RandomState, keep_first: bool
-) -> list[Array]:
+def _starts(criterion: Criterion, first: Array, search: Search) -> list[Array]:
     """Logarithms (k,) from which to descend."""
-    if keep_first and num_starts == 1:
+    if search.keep_first and search.n_starts == 1:
         return [first]
     scores = np.array([criterion(first + shift)[0] for shift in _SCAN])
     padded = np.concatenate([[np.inf], scores, [np.inf]])
@@ -118,11 +121,11 @@ def _starts(
     # Wider first among equals: where nothing tells bandwidths apart, the smoothest fit.
     ranked = np.lexsort([-_SCAN, scores, ~is_minimum])
     starts = [first + _SCAN[place] for place in ranked]
-    if keep_first:
+    if search.keep_first:
         starts.insert(0, first)
-    while len(starts) < num_starts:
-        starts.append(first + 1.2 * generator.standard_normal(len(first)))
-    return starts[:num_starts]
+    while len(starts) < search.n_starts:
+        starts.append(first + 1.2 * search.generator.standard_normal(len(first)))
+    return starts[: search.n_starts]
 
 
 def _run(criterion: Criterion, start: Array, bounds: Array) -> Start:

@@ -1,132 +1,105 @@
-"""The sums in one dimension, sorted, O(n log n): Gaussian, compact kernels, polynomial times exponential."""
+"""Sums in one dimension: sorted, then cells of queries meet cells of points, O(n log n) for every profile."""
 
 import math
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
-from numpy.polynomial import polynomial
+from numba import prange
 from numpy.typing import NDArray
 
-from nadaraya.regression.compiled.profiles import (
-    BOXCAR,
-    EPANECHNIKOV,
-    EXPONENTIAL,
-    GAUSSIAN,
-    MATERN32,
-    MATERN52,
-    TRICUBE,
-    Profile,
-)
-from nadaraya.regression.compiled.sorted import compact_sums, exponential_sums
-from nadaraya.regression.compiled.sorted_gaussian import gaussian_sums
-from nadaraya.regression.sums import PairSums
+from nadaraya.regression.compiled.jit import compiled
+from nadaraya.regression.compiled.line_far import far_sums
+from nadaraya.regression.compiled.line_kernels import LineKernel
+from nadaraya.regression.compiled.line_sums import line_sums
+from nadaraya.regression.compiled.line_tree import Tree, build
+from nadaraya.regression.compiled.profiles import FIRST_COMPACT, GAUSSIAN, MATERN32, MATERN52, Profile
+from nadaraya.regression.requests import Array, BandwidthGradients, Request, Sums
 
-Array = NDArray[Any]
-
-# κ(u) = (Σ a_k u^k) exp(−u) or, on u ≤ 1, Σ a_k u^k; and what a length of 1 is in units of u.
-_POLYNOMIALS = {
-    EXPONENTIAL: ([1.0], 1.0),
-    MATERN32: ([1.0, 1.0], math.sqrt(3.0)),
-    MATERN52: ([1.0, 1.0, 1.0 / 3.0], math.sqrt(5.0)),
-    EPANECHNIKOV: ([1.0, 0.0, -1.0], 1.0),
-    TRICUBE: ([1.0, 0.0, 0.0, -3.0, 0.0, 0.0, 3.0, 0.0, 0.0, -1.0], 1.0),
-    BOXCAR: ([1.0], 1.0),
-}
+# Matérn kernels are functions of √(2ν) distance / length.
+_UNITS = {MATERN32: math.sqrt(3.0), MATERN52: math.sqrt(5.0)}
+_TINY = 1e-280  # weights below may consist of underflow
 
 
 def can_sort(profile: Profile) -> bool:
-    """Whether the kernel has a sum over sorted points."""
-    return profile.family == GAUSSIAN or profile.family in _POLYNOMIALS
+    """Whether the kernel has a sum over sorted points: all that have a profile do."""
+    return True
 
 
-def pair_sums(
-    query: Array,
-    points: Array,
-    columns: Array,
-    profile: Profile,
-    bandwidth: float,
-    what: str,
-    power: int,
-    exclude_self: bool,
-) -> PairSums:
-    """The sums of `nadaraya.regression.sums.pair_sums` for "values" and "bandwidth", d = 1.
+def compute(request: Request[Any], profile: Profile) -> Any:
+    """The answer to a request for Sums or BandwidthGradients, d = 1, with a finite bandwidth.
 
     Args:
-        query: (m, 1).
-        points: (n, 1).
-        columns: (c, n).
-        profile: a kernel that `can_sort`.
-        bandwidth: h, finite.
-        what: "values" or "bandwidth".
-        power: 1 or 2.
-        exclude_self: query i does not see point i.
+        request: what to sum.
+        profile: its kernel.
 
     Returns:
-        The sums.
+        The answer, of the type `request.quantity`.
     """
-    q = np.ascontiguousarray(query[:, 0], dtype=np.float64)
-    x = q if query is points else np.ascontiguousarray(points[:, 0], dtype=np.float64)
-    c = np.ascontiguousarray(columns, dtype=np.float64)
-    log_factor = power * profile.log_factor
-    if profile.family == GAUSSIAN:
-        sigma = bandwidth * profile.length / math.sqrt(power)  # κ² has the kernel's form
-        values, slopes, log_scale = gaussian_sums(
-            q, x, c, sigma, exclude_self=exclude_self, derivative=what == "bandwidth"
-        )
-        by_feature = slopes.T.reshape(-1, 1, len(c)).copy()
-        return PairSums(values.T.copy(), by_feature, np.zeros((0, 1, 1)), log_scale + log_factor)
-    polynomial_of_kernel, units = _POLYNOMIALS[profile.family]
-    coefficients: Array = np.array(polynomial_of_kernel)
-    length = bandwidth * profile.length / units
-    if power == 2:
-        coefficients = polynomial.polymul(coefficients, coefficients)
-        if not profile.compact:  # (Σ a_k u^k)² exp(−2u) in terms of 2u
-            coefficients = coefficients / 2.0 ** np.arange(len(coefficients))
-            length /= 2.0
-
-    def sums(a: Array) -> tuple[Array, Array]:
-        if profile.compact:
-            return compact_sums(q, x, c, length, a, exclude_self=exclude_self), np.zeros(len(q))
-        return exponential_sums(q, x, c, length, a, exclude_self=exclude_self)
-
-    values, log_scale = sums(coefficients)
-    values = values.T.copy()
-    by_feature = np.zeros((0, 1, len(c)))
-    if what == "bandwidth":
-        derivative, derivative_scale = sums(_by_log_length(coefficients, profile.compact))
-        by_feature = (derivative * np.exp(derivative_scale - log_scale)).T[:, None, :].copy()
-    if profile.compact:
-        alone = values[:, 0] <= 0.0
-        values[alone] = _nearest_columns(q, x, c, alone, exclude_self)
-        log_scale[alone] = -np.inf
-        if what == "bandwidth":
-            by_feature[alone] = 0.0
-    return PairSums(values, by_feature, np.zeros((0, 1, 1)), log_scale + log_factor)
+    length = float(request.bandwidth[0]) * profile.length / _UNITS.get(profile.family, 1.0)
+    squared = request.power == 2
+    if squared and profile.family == GAUSSIAN:  # κ² has the kernel's form
+        squared, length = False, length / math.sqrt(2.0)
+    with_gradients = request.quantity is BandwidthGradients
+    kernel = LineKernel(profile.family, length, squared, with_gradients)
+    query, points = request.query[:, 0], request.points[:, 0]
+    if request.query is request.points:
+        query = points
+    values, gradients, log_scale = sorted_sums(kernel, query, points, request.columns, request.exclude_self)
+    log_scale += request.power * profile.log_factor
+    if with_gradients:
+        return BandwidthGradients(values, log_scale, gradients[:, None])
+    return Sums(values, log_scale)
 
 
-def _by_log_length(a: Array, compact: bool) -> Array:
-    """Coefficients of ∂κ/∂log l = −u κ'(u), times the same exponential where there is one."""
-    falling = -np.arange(len(a)) * a
-    return falling if compact else polynomial.polyadd(np.append(0.0, a), falling)
+def sorted_sums(
+    kernel: LineKernel, query: Array, points: Array, columns: Array, exclude_self: bool = False
+) -> tuple[Array, Array, Array]:
+    """Σ_j κ(|q_i − x_j| / length) C_rj and its derivative by log length.
+
+    They are right to 1e-12 of Σ |C| κ and, the derivatives, of Σ |C| (κ + |∂κ/∂log length|); for a query u
+    lengths from all points to the u² eps (Gaussian) or u eps that the rounding of u makes in κ(u), where that
+    is more. Points with less than 1e-17 of a query's weight (columns[0] counts) may be left out.
+
+    Args:
+        kernel: κ; with `slopes` the derivatives are computed.
+        query: (m,) q, finite, in any order.
+        points: (n,) x, n ≥ 1, likewise.
+        columns: (c, n) C, finite; columns[0] ≥ 0 are weights, and where they are zero so are the others.
+        exclude_self: query i leaves out point i, and only that one; query is then `points`. Default False.
+
+    Returns:
+        values (m, c), derivatives (m, c), or (m, 0) without `slopes`, and log_scale (m,), all float64: the
+        true sums are those times exp(log_scale). It is 0 but for queries so far from all weighted points that
+        κ underflows, whose sums are relative to κ at the nearest of them, and for queries without support,
+        where it is −inf and the sums are those of the nearest points (0 if there is none), derivatives 0.
+    """
+    same = query is points
+    with ThreadPoolExecutor() as pool:  # sorting leaves Python to others
+        lines = list(pool.map(_sorted_tree, [points] if same else [points, query]))
+    (tree, order), (query_tree, query_order) = lines[0], lines[-1]
+    c = np.take(np.asarray(columns, np.float64), order, axis=1)
+    sums = line_sums(kernel, query_tree, tree, c, exclude_self)
+    log_scale = np.zeros(len(query))
+    far = np.flatnonzero(sums[0] <= (0.0 if kernel.family >= FIRST_COMPACT else _TINY))
+    if len(far):
+        q = query_tree.points[far]
+        sums[:, far], log_scale[query_order[far]] = far_sums(kernel, q, tree.points, c, exclude_self)
+    values = _in_given_order(sums[: len(c)], query_order)
+    return values, _in_given_order(sums[len(c) :], query_order), log_scale
 
 
-def _nearest_columns(
-    q: Array, x: Array, columns: Array, rows: NDArray[np.bool_], exclude_self: bool
-) -> Array:
-    """(rows, c) sums of the columns over the nearest points that have weight, for queries that see none."""
-    weighted = columns[0] > 0
-    locations, where = np.unique(x[weighted], return_inverse=True)
-    if len(locations) == 0:
-        return np.zeros((int(rows.sum()), len(columns)))
-    totals = np.stack([np.bincount(where, column[weighted]) for column in columns], axis=1)
-    asked = q[rows]
-    left = np.searchsorted(locations, asked, side="left") - 1
-    # A query that is a point itself, and alone in its support, stands between its neighbours.
-    right = np.searchsorted(locations, asked, side="right" if exclude_self else "left")
-    to_left = np.where(left >= 0, asked - locations[np.maximum(left, 0)], np.inf)
-    to_right = np.where(
-        right < len(locations), locations[np.minimum(right, len(locations) - 1)] - asked, np.inf
-    )
-    reach = np.minimum(to_left, to_right) * (1 + 1e-12)
-    result: Array = np.where(to_left <= reach, totals[left].T, 0.0).T
-    return result + np.where(to_right <= reach, totals[np.minimum(right, len(locations) - 1)].T, 0.0).T
+def _sorted_tree(values: Array) -> tuple[Tree, NDArray[np.int64]]:
+    """The tree of values (n,), and where each of its ascending points was."""
+    order = np.argsort(values)
+    return build(values[order].astype(np.float64)), order
+
+
+@compiled(parallel=True)
+def _in_given_order(sums: Array, order: NDArray[np.int64]) -> Array:
+    """(m, s) from (s, m) in the order."""
+    result = np.empty(sums.shape[::-1])
+    for i in prange(len(order)):
+        for r in range(sums.shape[0]):
+            result[order[i], r] = sums[r, i]
+    return result

@@ -1,37 +1,153 @@
 """The loop over pairs: weighted sums of columns, their derivatives and local moments, for every query.
 
 Queries come in blocks, points in tiles, both with bounding boxes. A block takes its tiles nearest first and
-stops
-when all the weight that is left could not change the last digit: far pairs are never visited (compact
+stops when all the weight that is left could not change the last digit: far pairs are never visited (compact
 kernels: the pairs outside the support). Differences are taken directly, coordinate by coordinate, so nothing
 cancels. Sums run over a tile in the type of the data and over tiles in float64.
 
-Where every weight of a query underflows, `nearest` measures weights against the nearest point's.
-
-Shapes: q_dm, x_TdJ scaled by the bandwidth, in spatial order, in T tiles of J = TILE points; columns_TcJ, the
-first of them nonnegative and the measure of what matters (the sample weights), 0 where a tile is padded;
-out_mc, by_feature_mdc, second_mdd.
+Where every weight of a query underflows, weights are measured against the nearest point's.
 """
 
-from typing import Any
+import math
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import prange
 
 from nadaraya.regression.compiled.jit import compiled
 from nadaraya.regression.compiled.modes import BY_BANDWIDTH, BY_POSITION, LINES, MOMENTS, VALUES
-from nadaraya.regression.compiled.nearest import add_from_nearest
 from nadaraya.regression.compiled.order import BLOCK, TILE
-from nadaraya.regression.compiled.profiles import fill, upper_bound
+from nadaraya.regression.compiled.profiles import (
+    FIRST_COMPACT,
+    fill,
+    log_profile,
+    log_slope,
+    upper_bound,
+)
 
 NOT_A_POINT = -1
 
 
+class Law(NamedTuple):
+    """The kernel and how exactly it is summed.
+
+    Attributes:
+        family: a family of `profiles`.
+        power: 1, or 2 for sums with κ² (VALUES and MOMENTS).
+        tolerance: weight that may stay unvisited, relative to the weight visited.
+        tiny: sums of weights at or below it are made again relative to the nearest point.
+    """
+
+    family: int
+    power: int
+    tolerance: float
+    tiny: float
+
+
+class Queries(NamedTuple):
+    """Queries in spatial order.
+
+    Attributes:
+        x: (m, d), divided by the bandwidth.
+        scale: (m,) factor of squared distances, 1 unless a query has a bandwidth of its own.
+        self_at: (m,) the point that a query must not see, or NOT_A_POINT.
+        row: (m, d + 1) and coefficients: (m, d + 1, c − 1), for LINES, in scaled coordinates.
+    """
+
+    x: Any
+    scale: Any
+    self_at: Any
+    row: Any
+    coefficients: Any
+
+
+class Tiles(NamedTuple):
+    """Points in spatial order, in T tiles of J = TILE points.
+
+    Attributes:
+        x: (T, d, J), divided by the bandwidth.
+        columns: (T, c, J), of the type of x; columns[:, 0] ≥ 0 measures what matters (the sample weights),
+            and where it is 0, as where a tile is padded, so are the others.
+        low: (d, T) least coordinates of each tile; high: the greatest.
+        weight: (T,) sum of columns[:, 0] over each tile.
+    """
+
+    x: Any
+    columns: Any
+    low: Any
+    high: Any
+    weight: Any
+
+
+class Totals(NamedTuple):
+    """Float64 zeros, filled by `accumulate`; the sums are then to be multiplied by exp(log_scale).
+
+    Attributes:
+        values: (m, c).
+        log_scale: (m,).
+        by_feature: (m, d, c).
+        second: (m, d, d), its lower triangle.
+    """
+
+    values: Any
+    log_scale: Any
+    by_feature: Any
+    second: Any
+
+
+@compiled(parallel=True)
+def accumulate(mode: int, law: Law, queries: Queries, tiles: Tiles, totals: Totals) -> None:
+    """Fills the sums of every query."""
+    q, scale, self_at, row, coefficients = queries
+    x, columns, low, high, tile_weight = tiles
+    values, by_feature, second = totals.values, totals.by_feature, totals.second
+    m, num_tiles, num_columns = len(q), x.shape[0], columns.shape[1]
+    for block in prange((m + BLOCK - 1) // BLOCK):
+        start, stop = block * BLOCK, min(m, (block + 1) * BLOCK)
+        u, w = np.empty(TILE, x.dtype), np.empty(TILE, x.dtype)
+        v, z = np.empty(TILE, x.dtype), np.empty(TILE, x.dtype)
+        residual = np.empty((num_columns, TILE), x.dtype)
+        bounds = np.empty(num_tiles)
+        _tile_bounds(q[start:stop], scale[start:stop].min(), low, high, bounds)
+        nearest_first = np.argsort(bounds)
+        rest = np.zeros(num_tiles + 1)
+        for k in range(num_tiles - 1, -1, -1):
+            t = nearest_first[k]
+            rest[k] = rest[k + 1] + tile_weight[t] * upper_bound(law.family, bounds[t]) ** law.power
+        for k in range(num_tiles):
+            if rest[k] <= law.tolerance * values[start:stop, 0].min():
+                break
+            t = nearest_first[k]
+            for i in range(start, stop):
+                _squared_distances(q[i], x[t], scale[i], u)
+                fill(law.family, u, w, v, mode in (BY_BANDWIDTH, BY_POSITION, LINES))
+                if law.power == 2:
+                    for j in range(TILE):
+                        w[j] *= w[j]
+                at = self_at[i] - t * TILE
+                if 0 <= at < TILE:
+                    w[at] = 0.0
+                    v[at] = 0.0
+                for c in range(num_columns):
+                    values[i, c] += _dot(w, columns[t, c])
+                if mode == MOMENTS:
+                    _add_features(mode, q[i], x[t], columns[t], w, z, by_feature[i])
+                    _add_second(q[i], x[t], columns[t, 0], w, z, second[i])
+                elif mode == LINES:
+                    _off_lines(q[i], row[i], coefficients[i], x[t], columns[t], z, residual)
+                    _add_features(mode, q[i], x[t], residual, v, z, by_feature[i])
+                elif mode != VALUES:
+                    _add_features(mode, q[i], x[t], columns[t], v, z, by_feature[i])
+        for i in range(start, stop):
+            if values[i, 0] <= law.tiny:
+                _add_from_nearest(mode, law, queries, i, tiles, bounds, nearest_first, totals)
+
+
 @compiled(fastmath=True)
-def _squared_distances(q: Any, i: int, tile: Any, scale: float, u: Any) -> None:
-    """u_j = scale · ‖q_i − x_j‖² over the points of a tile (d, TILE)."""
+def _squared_distances(q: Any, tile: Any, scale: float, u: Any) -> None:
+    """u_j = scale · ‖q − x_j‖² over the points of a tile (d, TILE)."""
     for f in range(tile.shape[0]):
-        a = q[f, i]
+        a = q[f]
         x = tile[f]
         if f == 0:
             for j in range(TILE):
@@ -47,6 +163,19 @@ def _squared_distances(q: Any, i: int, tile: Any, scale: float, u: Any) -> None:
             u[j] *= s
 
 
+@compiled()
+def _tile_bounds(q: Any, scale: float, tile_low: Any, tile_high: Any, bounds: Any) -> None:
+    """The least squared distance from a block of queries to each tile's box, a rounding below any pair's."""
+    bounds[:] = 0.0
+    for f in range(q.shape[1]):
+        low, high = q[:, f].min(), q[:, f].max()
+        for t in range(len(bounds)):
+            gap = float(max(tile_low[f, t] - high, low - tile_high[f, t]))
+            if gap > 0.0:
+                bounds[t] += gap * gap
+    bounds *= scale * (1.0 - 1e-5)
+
+
 @compiled(fastmath=True)
 def _dot(w: Any, column: Any) -> float:
     total = w.dtype.type(0.0)
@@ -56,202 +185,135 @@ def _dot(w: Any, column: Any) -> float:
 
 
 @compiled(fastmath=True)
-def _add_tile(
-    mode: int,
-    q: Any,
-    i: int,
-    tile: Any,
-    columns: Any,
-    w: Any,
-    v: Any,
-    z: Any,
-    out: Any,
-    by_feature: Any,
-    second: Any,
-) -> None:
-    """Adds one tile with weights w and their derivatives v to the sums of query i."""
-    for c in range(columns.shape[0]):
-        out[i, c] += _dot(w, columns[c])
-    if mode in (VALUES, LINES):
-        return
+def _add_features(mode: int, q: Any, tile: Any, columns: Any, w: Any, z: Any, sums: Any) -> None:
+    """Adds Σ_j w_j Δ_jf C_cj of one tile, or with Δ² for gradients by bandwidth, to (d, c); z is a buffer."""
     for f in range(tile.shape[0]):
-        a = q[f, i]
-        x = tile[f]
-        if mode == BY_BANDWIDTH:
+        a, x = q[f], tile[f]
+        if mode in (BY_BANDWIDTH, LINES):
             for j in range(TILE):
                 t = a - x[j]
-                z[j] = v[j] * t * t
-        elif mode == BY_POSITION:
-            for j in range(TILE):
-                z[j] = v[j] * (a - x[j])
+                z[j] = w[j] * t * t
         else:
             for j in range(TILE):
                 z[j] = w[j] * (a - x[j])
         for c in range(columns.shape[0]):
-            by_feature[i, f, c] += _dot(z, columns[c])
-        if mode == MOMENTS:
-            weight = columns[0]
-            for j in range(TILE):
-                z[j] *= weight[j]
-            for g in range(f + 1):
-                b = q[g, i]
-                x = tile[g]
-                total = z.dtype.type(0.0)
-                for j in range(TILE):
-                    total += z[j] * (b - x[j])
-                second[i, f, g] += total
+            sums[f, c] += _dot(z, columns[c])
 
 
 @compiled(fastmath=True)
-def _add_lines(
-    q: Any,
-    i: int,
-    tile: Any,
-    columns: Any,
-    v: Any,
-    z: Any,
-    leaning: Any,
-    residual: Any,
-    row: Any,
-    coefficients: Any,
-    by_feature: Any,
-) -> None:
-    """Adds one tile to the derivatives of a local line; row (d + 1,), coefficients (d + 1, c)."""
-    for j in range(TILE):
-        leaning[j] = row[0]
+def _add_second(q: Any, tile: Any, weight: Any, w: Any, z: Any, second: Any) -> None:
+    """Adds Σ_j w_j s_j Δ_jf Δ_jg of one tile, for g ≤ f, to (d, d); z is a buffer."""
     for f in range(tile.shape[0]):
-        a, x, slope = q[f, i], tile[f], row[1 + f]
+        a, x = q[f], tile[f]
+        for j in range(TILE):
+            z[j] = w[j] * weight[j] * (a - x[j])
+        for g in range(f + 1):
+            b, x = q[g], tile[g]
+            total = z.dtype.type(0.0)
+            for j in range(TILE):
+                total += z[j] * (b - x[j])
+            second[f, g] += total
+
+
+@compiled(fastmath=True)
+def _off_lines(
+    q: Any, row: Any, coefficients: Any, tile: Any, columns: Any, leaning: Any, residual: Any
+) -> None:
+    """What LINES multiplies derivatives of weights by, (c, TILE); `leaning` is a buffer."""
+    weight = columns[0]
+    leaning[:] = row[0]
+    for f in range(tile.shape[0]):
+        a, x, slope = q[f], tile[f], row[1 + f]
         for j in range(TILE):
             leaning[j] += slope * (x[j] - a)
-    for c in range(columns.shape[0]):
-        weight = columns[0]
-        if c == 0:
-            for j in range(TILE):
-                residual[j] = v[j] * leaning[j] * leaning[j] * weight[j]
-        else:
-            column, level = columns[c], coefficients[0, c]
-            for j in range(TILE):
-                residual[j] = level
-            for f in range(tile.shape[0]):
-                a, x, slope = q[f, i], tile[f], coefficients[1 + f, c]
-                for j in range(TILE):
-                    residual[j] += slope * (x[j] - a)
-            for j in range(TILE):
-                residual[j] = v[j] * leaning[j] * (column[j] - weight[j] * residual[j])
+    for j in range(TILE):
+        residual[0, j] = leaning[j] * leaning[j] * weight[j]
+    for c in range(1, columns.shape[0]):
+        line, column = residual[c], columns[c]
+        line[:] = coefficients[0, c - 1]
         for f in range(tile.shape[0]):
-            a, x = q[f, i], tile[f]
+            a, x, slope = q[f], tile[f], coefficients[1 + f, c - 1]
             for j in range(TILE):
-                t = a - x[j]
-                z[j] = t * t
-            by_feature[i, f, c] += _dot(z, residual)
+                line[j] += slope * (x[j] - a)
+        for j in range(TILE):
+            line[j] = leaning[j] * (column[j] - weight[j] * line[j])
 
 
 @compiled()
-def _tile_bounds(low: Any, high: Any, tile_low: Any, tile_high: Any, scale: float, bounds: Any) -> None:
-    """The least squared distance from a box of queries to each tile's box, a rounding below any pair's."""
-    for t in range(tile_low.shape[1]):
-        u = 0.0
-        for f in range(low.shape[0]):
-            gap = max(tile_low[f, t] - high[f], low[f] - tile_high[f, t])
-            if gap > 0.0:
-                u += gap * gap
-        bounds[t] = u * scale * (1.0 - 1e-5)
-
-
-@compiled(parallel=True)
-def accumulate(
+def _add_from_nearest(
     mode: int,
-    family: int,
-    power: int,
-    q: Any,
-    x: Any,
-    columns: Any,
-    tile_low: Any,
-    tile_high: Any,
-    tile_weight: Any,
-    query_scale: Any,
-    self_at: Any,
-    tolerance: float,
-    tiny: float,
-    row: Any,
-    coefficients: Any,
-    out: Any,
-    by_feature: Any,
-    second: Any,
-    log_scale: Any,
+    law: Law,
+    queries: Queries,
+    i: int,
+    tiles: Tiles,
+    bounds: Any,
+    nearest_first: Any,
+    totals: Totals,
 ) -> None:
-    """Fills the sums of every query.
+    """Sums of query i with weights relative to its nearest point's.
 
-    Args:
-        mode: VALUES, BY_BANDWIDTH, BY_POSITION, MOMENTS or LINES.
-        family: a family of `profiles`.
-        power: 1, or 2 for sums with κ² (VALUES only).
-        q: (d, m) queries and x: (T, d, TILE) points, divided by the bandwidth, in spatial order.
-        columns: (T, c, TILE), of the type of x; columns[:, 0] ≥ 0.
-        tile_low: (d, T) least coordinates of each tile of points; tile_high: the greatest.
-        tile_weight: (T,) sum of columns[:, 0] over each tile.
-        query_scale: (m,) factor of each query's squared distances, 1 unless its bandwidth is its own.
-        self_at: (m,) the point that a query must not see, or NOT_A_POINT.
-        tolerance: weight that may stay unvisited, relative to the weight visited.
-        tiny: sums of columns[:, 0] at or below it are made again relative to the nearest point.
-        row: (m, d + 1) and coefficients: (m, d + 1, c), for LINES, in the type of x and scaled coordinates;
-            coefficients of column 0 are not read.
-        out: (m, c), by_feature: (m, d, c), second: (m, d, d, its lower triangle): zeros, float64, filled
-            here.
-        log_scale: (m,) zeros; afterwards the sums are to be multiplied by exp(log_scale).
+    Beyond the support of a compact kernel the sums are those of the nearest points, and the logarithm of the
+    scale is −∞.
     """
-    m, tiles = q.shape[1], tile_low.shape[1]
-    for block in prange((m + BLOCK - 1) // BLOCK):
-        start, stop = block * BLOCK, min(m, (block + 1) * BLOCK)
-        u, w = np.empty(TILE, x.dtype), np.empty(TILE, x.dtype)
-        v, z = np.empty(TILE, x.dtype), np.empty(TILE, x.dtype)
-        leaning, residual = np.empty(TILE, x.dtype), np.empty(TILE, x.dtype)
-        low, high = np.empty(q.shape[0]), np.empty(q.shape[0])
-        for f in range(q.shape[0]):
-            low[f], high[f] = q[f, start:stop].min(), q[f, start:stop].max()
-        bounds = np.empty(tiles)
-        _tile_bounds(low, high, tile_low, tile_high, query_scale[start:stop].min(), bounds)
-        nearest_first = np.argsort(bounds)
-        rest = np.zeros(tiles + 1)
-        for k in range(tiles - 1, -1, -1):
-            t = nearest_first[k]
-            rest[k] = rest[k + 1] + tile_weight[t] * upper_bound(family, bounds[t]) ** power
-        for k in range(tiles):
-            if rest[k] <= tolerance * out[start:stop, 0].min():
-                break
-            t = nearest_first[k]
-            for i in range(start, stop):
-                _squared_distances(q, i, x[t], query_scale[i], u)
-                fill(family, u, w, v, mode in (BY_BANDWIDTH, BY_POSITION, LINES))
-                if power == 2:
-                    for j in range(TILE):
-                        w[j] *= w[j]
-                at = self_at[i] - t * TILE
-                if 0 <= at < TILE:
-                    w[at] = 0.0
-                    v[at] = 0.0
-                _add_tile(mode, q, i, x[t], columns[t], w, v, z, out, by_feature, second)
-                if mode == LINES:
-                    _add_lines(
-                        q, i, x[t], columns[t], v, z, leaning, residual, row[i], coefficients[i], by_feature
-                    )
-        for i in range(start, stop):
-            if out[i, 0] <= tiny:
-                log_scale[i] = add_from_nearest(
-                    mode,
-                    family,
-                    power,
-                    q,
-                    i,
-                    x,
-                    columns,
-                    self_at[i],
-                    query_scale[i],
-                    bounds,
-                    nearest_first,
-                    row,
-                    coefficients,
-                    out,
-                    by_feature,
-                    second,
-                )
+    q, row, coefficients = queries.x, queries.row, queries.coefficients
+    x, columns = tiles.x, tiles.columns
+    values, log_scale, by_feature, second = totals
+    values[i, :] = 0.0
+    if mode != VALUES:
+        by_feature[i] = 0.0
+    if mode == MOMENTS:
+        second[i] = 0.0
+    scale = queries.scale[i]
+    nearest = np.inf
+    u = np.empty(TILE)
+    for t in nearest_first:
+        if bounds[t] > nearest * scale:
+            break
+        _visible_distances(queries, i, tiles, t, u)
+        nearest = min(nearest, u.min())
+    log_scale[i] = -np.inf
+    if nearest == np.inf:
+        return
+    compact = law.family >= FIRST_COMPACT
+    top = 0.0 if compact else log_profile(law.family, nearest * scale)
+    if not compact:
+        log_scale[i] = law.power * top
+    # All points together, each below exp(negligible), stay below the last digit of the nearest's weight 1.
+    negligible = -45.0 - math.log(x.shape[0] * TILE)
+    w, v = np.empty(TILE, x.dtype), np.empty(TILE, x.dtype)
+    z, residual = np.empty(TILE, x.dtype), np.empty(columns.shape[1:], x.dtype)
+    for t in nearest_first:
+        if compact and bounds[t] > nearest * scale:
+            break
+        if not compact and log_profile(law.family, bounds[t]) - top < negligible:
+            break
+        _visible_distances(queries, i, tiles, t, u)
+        for j in range(TILE):
+            w[j] = v[j] = 0.0
+            if compact and u[j] <= nearest * (1.0 + 1e-12):
+                w[j] = 1.0
+            elif not compact and u[j] < np.inf:
+                w[j] = math.exp(law.power * (log_profile(law.family, u[j] * scale) - top))
+                v[j] = w[j] * log_slope(law.family, u[j] * scale)
+        for c in range(columns.shape[1]):
+            values[i, c] += _dot(w, columns[t, c])
+        if mode == MOMENTS:
+            _add_features(mode, q[i], x[t], columns[t], w, z, by_feature[i])
+            _add_second(q[i], x[t], columns[t, 0], w, z, second[i])
+        elif mode == LINES:
+            _off_lines(q[i], row[i], coefficients[i], x[t], columns[t], z, residual)
+            _add_features(mode, q[i], x[t], residual, v, z, by_feature[i])
+        elif mode != VALUES:
+            _add_features(mode, q[i], x[t], columns[t], v, z, by_feature[i])
+
+
+@compiled()
+def _visible_distances(queries: Queries, i: int, tiles: Tiles, t: int, u: Any) -> None:
+    """u_j = ‖q_i − x_j‖² over the points of tile t, in float64; inf for points that do not count."""
+    for j in range(TILE):
+        u[j] = 0.0
+        for f in range(tiles.x.shape[1]):
+            difference = float(queries.x[i, f]) - float(tiles.x[t, f, j])
+            u[j] += difference * difference
+        if tiles.columns[t, 0, j] == 0.0 or t * TILE + j == queries.self_at[i]:
+            u[j] = np.inf

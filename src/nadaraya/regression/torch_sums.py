@@ -1,0 +1,148 @@
+"""Sums over pairs with PyTorch, in blocks of queries: any kernel, any device, O(n + m) memory."""
+
+import copy
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from nadaraya.kernels import Kernel
+from nadaraya.regression.requests import (
+    BandwidthGradients,
+    LineGradients,
+    Moments,
+    PositionGradients,
+    R,
+    Request,
+    Sums,
+    joined,
+)
+
+_PAIRS_CPU = 2**20
+_PAIRS_ELSEWHERE = 2**26
+
+
+def compute(request: Request[R]) -> R:
+    """The answer to a request of `nadaraya.regression.sums`."""
+    job = Job(request)
+    answer: Any = request.quantity
+    d, c = request.points.shape[1], len(request.columns)
+    per_pair = 4 if answer is Sums else 4 + d + c
+    parts: list[R] = []
+    for rows in job.blocks(per_pair):
+        arrays = (part.double().cpu().numpy() for part in job.sums(rows))
+        parts.append(answer(*arrays))
+    return joined(parts)
+
+
+def distances(query: Tensor, points: Tensor) -> Tensor:
+    """‖q_i − x_j‖, (..., m, n), of scaled points; from direct differences, so that nothing cancels."""
+    return torch.cdist(query, points, compute_mode="donot_use_mm_for_euclid_dist")
+
+
+def relative_weights(log_weights: Tensor, r: Tensor) -> tuple[Tensor, Tensor]:
+    """exp(log_weights − their maximum) of every query, (..., m, n), and that maximum, (..., m).
+
+    Where all weights are zero the maximum is −inf, and the nearest points have weight 1, without a gradient.
+    Pairs that do not count have the distance inf.
+    """
+    top = log_weights.detach().amax(dim=-1)
+    no_support = torch.isneginf(top)
+    weights = torch.exp(log_weights - top.masked_fill(no_support, 0.0)[..., None])
+    if no_support.any():
+        reach = r.detach()
+        nearest = (reach <= reach.amin(dim=-1, keepdim=True) * (1 + 1e-12)) & reach.isfinite()
+        weights = torch.where(no_support[..., None], nearest.to(r.dtype), weights)
+    return weights, top
+
+
+class Job:
+    """A request as tensors; columns are (n, c), and the kernel is a copy on the device unless it is there."""
+
+    def __init__(self, request: Request[Any]) -> None:
+        device = request.device or torch.device("cpu")
+        on_cpu = device.type == "cpu"
+        single = request.points.dtype == np.float32 and not on_cpu
+
+        def tensor(array: Any) -> Tensor:
+            return torch.tensor(array, dtype=torch.float32 if single else torch.float64, device=device)
+
+        self.request = request
+        self.device = device
+        self.query, self.points = tensor(request.query), tensor(request.points)
+        self.columns = tensor(request.columns.T)
+        self.kernel: Kernel = request.kernel if on_cpu else copy.deepcopy(request.kernel).to(device)
+        self.inverse = tensor(1.0 / request.bandwidth)
+        scale = request.query_scale
+        self.shrink = tensor(np.ones(len(request.query)) if scale is None else 1.0 / scale)
+        self.lines = None if request.lines is None else tuple(tensor(array) for array in request.lines)
+
+    def blocks(self, per_pair: int) -> Iterator[slice]:
+        """Queries to take at once, with `per_pair` numbers held for each pair; at least one block."""
+        pairs = _PAIRS_CPU if self.device.type == "cpu" else _PAIRS_ELSEWHERE
+        rows, m = max(1, pairs // (len(self.points) * per_pair)), len(self.query)
+        return (slice(start, min(start + rows, m)) for start in range(0, max(m, 1), rows))
+
+    def hidden(self, rows: slice) -> Tensor:
+        """(rows, n) pairs that do not count: points without weight and, if excluded, each query itself."""
+        hidden = (self.columns[:, 0] == 0).repeat(rows.stop - rows.start, 1)
+        if self.request.exclude_self:
+            own = torch.arange(rows.start, rows.stop, device=self.device)
+            hidden[own - rows.start, own] = True
+        return hidden
+
+    def relative_weights(self, rows: slice, r: Tensor, log_weights: Tensor) -> tuple[Tensor, Tensor]:
+        """`relative_weights` of the pairs that count, with the request's power."""
+        hidden = self.hidden(rows)
+        log_weights = (self.request.power * log_weights).masked_fill(hidden, -torch.inf)
+        return relative_weights(log_weights, r.masked_fill(hidden, torch.inf))
+
+    def sums(self, rows: slice) -> tuple[Tensor, ...]:
+        """The fields of the answer for the queries in `rows`."""
+        quantity, shrink = self.request.quantity, self.shrink[rows, None]
+        query = self.query[rows]
+        r = distances(query * self.inverse, self.points * self.inverse) * shrink
+        has_gradient = quantity in (BandwidthGradients, PositionGradients, LineGradients)
+        log_weights, slope = self._log_weights(r, has_gradient)
+        weights, top = self.relative_weights(rows, r, log_weights)
+        values = weights @ self.columns
+        if quantity is Sums:
+            return values, top
+        difference = query[:, None, :] - self.points  # (rows, n, d)
+        if quantity is Moments:
+            first = torch.einsum("mn,mnd,nc->mdc", weights, difference, self.columns)
+            mass = weights * self.columns[:, 0]
+            return values, top, first, torch.einsum("mn,mnd,mne->mde", mass, difference, difference)
+        # ∂κ/∂Δ_f = κ'(r) Δ_f / (r h_f²); where r = 0 the difference itself is zero.
+        per_distance = torch.where(r > 0, slope / r.clamp_min(torch.finfo(r.dtype).tiny), 0.0)
+        change = weights * per_distance.masked_fill(torch.isneginf(top)[:, None], 0.0) * shrink.square()
+        scaled = difference * self.inverse
+        if quantity is PositionGradients:
+            gradients = torch.einsum("mn,mnd,nc->mdc", change, scaled * self.inverse, self.columns)
+        elif quantity is BandwidthGradients:
+            gradients = torch.einsum("mn,mnd,nc->mdc", -change, scaled.square(), self.columns)
+        else:
+            gradients = torch.einsum(
+                "mn,mnd,mnc->mdc", -change, scaled.square(), self._off_lines(rows, difference)
+            )
+        return values, top, gradients
+
+    def _log_weights(self, r: Tensor, has_gradient: bool) -> tuple[Tensor, Tensor]:
+        """log κ(r) and its derivative, zeros unless asked for."""
+        with torch.set_grad_enabled(has_gradient):
+            r = r.detach().requires_grad_(has_gradient)
+            log_weights = self.kernel.log(r)
+            slope = torch.autograd.grad(log_weights.sum(), r)[0] if has_gradient else torch.zeros_like(r)
+        return log_weights.detach(), slope
+
+    def _off_lines(self, rows: slice, difference: Tensor) -> Tensor:
+        """(rows, n, c): what `LineGradients` multiplies the derivatives of the kernel by."""
+        assert self.lines is not None
+        row, coefficients = (part[rows] for part in self.lines)
+        leaning = row[:, :1] - torch.einsum("mnd,md->mn", difference, row[:, 1:])
+        line = coefficients[:, :1] - difference @ coefficients[:, 1:]  # (rows, n, c − 1)
+        weight = self.columns[:, :1]
+        residual = torch.cat([weight * leaning[..., None], self.columns[:, 1:] - weight * line], dim=-1)
+        return leaning[..., None] * residual

@@ -13,10 +13,7 @@ MANIFEST = "manifest.json"
 
 
 def cache_folder() -> Path:
-    """The folder that fetched data live in.
-
-    Returns:
-        `$NADARAYA_CACHE`, else `$XDG_CACHE_HOME/nadaraya`, else `~/.cache/nadaraya`; it need not exist yet.
+    """`$NADARAYA_CACHE`, else `$XDG_CACHE_HOME/nadaraya`, else `~/.cache/nadaraya`; it need not exist yet.
 
     >>> import os
     >>> from nadaraya.data import cache_folder

@@ -48,7 +48,6 @@ CORPUS_FILE = "dickens.txt"
 AGAIN = "run `nadaraya data dickens`, or `nadaraya data dickens --from FOLDER` with files already there"
 
 _ROUNDS = 2  # how often each mirror is asked for a book
-_TIMEOUT_SECONDS = 30.0
 _HEADERS = {
     "User-Agent": f"nadaraya/{__version__} (text corpus download, one request at a time)",
     "Accept-Encoding": "identity",  # so that the announced length is that of the text
@@ -211,7 +210,7 @@ def _download(ebook: int, progress: bool, mirrors: Sequence[str], pause: float) 
         # A bar without a total is neither true nor false, which pooch asks before it sets the right one.
         with tqdm(desc=DICKENS[ebook], total=1, unit="B", unit_scale=True, disable=not progress) as bar:
             try:
-                HTTPDownloader(bar, headers=_HEADERS, timeout=_TIMEOUT_SECONDS)(address, received, None)
+                HTTPDownloader(bar, headers=_HEADERS, timeout=30.0)(address, received, None)
                 return address, decode_text(received.getvalue(), address)
             except RequestException as error:
                 failures[mirror] = f"{urlsplit(mirror).hostname}: {_reason(error)}"
@@ -229,8 +228,8 @@ def _reason(error: Exception) -> str:
 
 
 def _store_book(folder: Path, ebook: int, source: str, text: str) -> None:
-    body = strip_boilerplate(text, source)
-    store(folder, f"{ebook}.txt", body, ebook=ebook, title=DICKENS[ebook], source=source)
+    book = strip_boilerplate(text, source)
+    store(folder, f"{ebook}.txt", book, ebook=ebook, title=DICKENS[ebook], source=source)
 
 
 def _read_checked(folder: Path, name: str, title: str) -> str:

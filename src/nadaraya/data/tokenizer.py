@@ -7,6 +7,7 @@ import numpy as np
 import torch
 
 from nadaraya.errors import InputError
+from nadaraya.files import first_line
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -133,5 +134,4 @@ def tokenizer_from_file(folder: str | Path) -> "PreTrainedTokenizerFast":
     try:
         return PreTrainedTokenizerFast.from_pretrained(str(folder), local_files_only=True)
     except Exception as error:  # the tokenizers library raises bare Exception for a malformed file
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise InputError(f"{path} is not a readable tokenizer: {reason}") from error
+        raise InputError(f"{path} is not a readable tokenizer: {first_line(error)}") from error

@@ -75,8 +75,7 @@ class GridKernel(nn.Module):
 
 def _table(kernel: Kernel, length: int, compose: str) -> Tensor:
     """Logits of all pairs of places on a line, (H or 1, length, length), query by key."""
-    logits = kernel.lag_logits(length, compose=compose)
-    logits = logits[None] if logits.dim() == 1 else logits
+    logits = torch.atleast_2d(kernel.lag_logits(length, compose=compose))
     places = torch.arange(length, device=logits.device)
     lags = places[:, None] - places
     return logits[:, lags.abs() if kernel.symmetric else lags + length - 1]

@@ -26,11 +26,7 @@ class _PerHead(Kernel):
 
 
 class _Table(_PerHead):
-    """log κ(r) is an entry of a learned table; subclasses say which.
-
-    Attributes:
-        logits: (H, entries), learned.
-    """
+    """log κ(r) is an entry of a learned table, `logits` (H, entries); subclasses say which."""
 
     def __init__(self, num_heads: int, num_entries: int, symmetric: bool) -> None:
         super().__init__(num_heads)
@@ -211,11 +207,7 @@ class T5Buckets(_Table):
         self.max_distance = count("max_distance", max_distance, least=one_way // 2 + 1)
 
     def buckets(self, r: Tensor | float) -> Tensor:
-        """The bucket of each lag: r's shape, int64, 0 … num_buckets − 1.
-
-        Args:
-            r: lags (tokens), query position minus key position, any shape.
-        """
+        """The bucket of each lag (tokens, query position minus key position): int64, 0 … num_buckets − 1."""
         lags = self.lags(r).round()
         distance = lags.abs().float()
         num_buckets = self.num_buckets if self.symmetric else self.num_buckets // 2

@@ -1,13 +1,5 @@
 """Images with labels: folders, tar shards, arrays and torchvision's data sets; augmentation; batches.
 
-    from nadaraya.data.images import Augmentation, open_images, training_batches
-
-    images = open_images("torchvision:CIFAR10")
-    augmentation = Augmentation(image_size=32, padding_crop=4)
-    batches = training_batches(images, augmentation, batch_size=256, seed=0, first_step=0, steps=100)
-    for inputs, targets in batches:  # (256, 3, 32, 32), (256, 10)
-        ...
-
 It needs the `vision` extra (timm, torchvision).
 """
 

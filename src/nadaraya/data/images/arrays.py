@@ -121,8 +121,8 @@ def read_torchvision(name: str) -> tuple[ImageSource, ImageSource, tuple[str, ..
         train, test = (getattr(datasets, name)(root, train=part, download=True) for part in (True, False))
     except (OSError, RuntimeError, ValueError) as error:
         raise InputError(f"cannot have torchvision's {name} in {root}: {reason(error)}") from error
-    sources = (
+    sources = [
         ArrayImages(np.asarray(data.data), np.asarray(data.targets), f"the {part} images of {name}")
         for part, data in (("training", train), ("test", test))
-    )
-    return *sources, tuple(train.classes)
+    ]
+    return sources[0], sources[1], tuple(train.classes)

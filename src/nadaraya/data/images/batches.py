@@ -281,15 +281,12 @@ class _TrainingBatches(Dataset):
                         seed_all(seed)
                         self._transform.into(image, out)
                         read.append(label)
+                labels = torch.tensor(read)
                 seed_all(seeds(1, run.seed, _MIX, step, run.rank)[0])
                 if run.augmentation.mixes:
-                    return *self._mix(inputs, torch.tensor(read)), skipped
+                    return *self._mix(inputs, labels), skipped
             smoothing = run.augmentation.label_smoothing
-            return (
-                inputs,
-                mixup_target(torch.tensor(read), self._mix.num_classes, smoothing=smoothing),
-                skipped,
-            )
+            return inputs, mixup_target(labels, len(run.images.classes), smoothing=smoothing), skipped
         except InputError as error:
             return error
 

@@ -82,7 +82,10 @@ def _open_parts(source: str, validation: str | None) -> tuple[_Part, _Part]:
     if source.startswith(_TORCHVISION) or source.endswith(".npz"):
         if validation is not None:
             raise must_be("validation", f"None: {source} has its own validation images", validation)
-        return _open_whole(source)
+        name = source.removeprefix(_TORCHVISION)
+        *sources, classes = read_npz(_existing(source)) if name == source else read_torchvision(name)
+        places = (f"the training images of {source}", f"the validation images of {source}")
+        return _Part(sources[0], classes, places[0]), _Part(sources[1], classes, places[1])
     if validation is not None:
         return _open(source), _open(validation)
     if Path(source, "train").is_dir():
@@ -100,16 +103,6 @@ def _open_parts(source: str, validation: str | None) -> tuple[_Part, _Part]:
             " 'train' and 'val' (or 'validation', 'test') in their names"
         )
     raise InputError(f"no train split: {_existing(source)} has no folder train/; {_ACCEPTED}")
-
-
-def _open_whole(source: str) -> tuple[_Part, _Part]:
-    """Both parts of a source that has them inside."""
-    name = source.removeprefix(_TORCHVISION)
-    train, held_out, classes = read_npz(_existing(source)) if name == source else read_torchvision(name)
-    return (
-        _Part(train, classes, f"the training images of {source}"),
-        _Part(held_out, classes, f"the validation images of {source}"),
-    )
 
 
 def _open(place: str) -> _Part:

@@ -14,7 +14,6 @@ from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
 BOUNDS = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
-BOUNDS |= {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}  # behind a validator pydantic leaves its own words
 YAML_TYPES = {"object": "mapping", "array": "list", "string": "text", "boolean": "true or false"}
 
 

@@ -15,7 +15,15 @@ from pydantic import Field, NonNegativeInt, PositiveInt, TypeAdapter
 from nadaraya.errors import InputError, must_be, unknown_name
 from nadaraya.files import reading
 from nadaraya.training.image_recipe import ImageRecipe
-from nadaraya.training.schema import BaseRecipe, BaseTraining, Fraction, Number, Positive, Section, parse_yaml
+from nadaraya.training.schema import (
+    BaseRecipe,
+    BaseTraining,
+    Fraction,
+    OpenFraction,
+    Positive,
+    Section,
+    parse_yaml,
+)
 
 if TYPE_CHECKING:
     from nadaraya.models import KernelGPTForCausalLM
@@ -59,7 +67,7 @@ class DataRecipe(Section):
     """`embedded`, `dickens`, or the path of a text file or of a folder of them."""
     context: Annotated[int, Field(ge=2)] = 256
     """Tokens in a window."""
-    validation_fraction: Annotated[Number, Field(gt=0, lt=1)] = 0.1
+    validation_fraction: OpenFraction = 0.1
     """The part at the end of the text that is not trained on."""
     limit: PositiveInt | None = None
     """Characters of the text that are used (null: all of it)."""

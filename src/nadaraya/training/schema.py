@@ -54,11 +54,13 @@ def _file_name(value: str) -> str:
     raise ValueError("letters, digits and . _ + - (it names the run folder)")
 
 
+# Bounds stand before the validator: behind it pydantic leaves them out of the JSON schema.
 Number = Annotated[float, BeforeValidator(_number)]
-Positive = Annotated[Number, Field(gt=0)]
-NonNegative = Annotated[Number, Field(ge=0)]
-Fraction = Annotated[Number, Field(ge=0, lt=1)]
-Probability = Annotated[Number, Field(ge=0, le=1)]
+Positive = Annotated[float, Field(gt=0), BeforeValidator(_number)]
+NonNegative = Annotated[float, Field(ge=0), BeforeValidator(_number)]
+Fraction = Annotated[float, Field(ge=0, lt=1), BeforeValidator(_number)]
+OpenFraction = Annotated[float, Field(gt=0, lt=1), BeforeValidator(_number)]
+Probability = Annotated[float, Field(ge=0, le=1), BeforeValidator(_number)]
 TwoNumbers = Annotated[tuple[Number, Number], BeforeValidator(_pair)]
 TwoFractions = Annotated[tuple[Fraction, Fraction], BeforeValidator(_pair)]
 

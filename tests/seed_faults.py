@@ -2,9 +2,9 @@
 
     python tests/seed_faults.py [--only WORD …] [--tier fast|exhaustive] [--json FILE]
 
-A fault replaces one piece of text that occurs once in its file. The tests likely to notice it run first (`tests`
-of the fault), then all others of the tier; the first failure ends the run. A fault whose text is not there is
-an error, not a pass. Prints one row per fault: the test that found it, or "not found".
+A fault replaces one piece of text that occurs once in its file. The tests likely to notice it run first
+(`tests` of the fault), then all others of the tier; the first failure ends the run. A fault whose text is
+not there is an error. Prints one row per fault: the test that found it, or "not found".
 """
 
 import argparse

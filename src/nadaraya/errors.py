@@ -11,9 +11,10 @@ class InputError(ValueError):
     The command line prints the message alone and exits with status 2. Any other exception is a fault of
     the library and keeps its traceback.
 
-    >>> raise must_be("bandwidth", "a positive number", -1)
+    >>> from nadaraya import variants
+    >>> variants.get("gpa-mull")
     Traceback (most recent call last):
-    nadaraya.errors.InputError: bandwidth must be a positive number, got -1
+    nadaraya.errors.InputError: variant must be one of ... got 'gpa-mull': did you mean 'gpa-mul'?
     """
 
 

@@ -36,6 +36,7 @@ class NadarayaWatsonClassifier(ClassifierMixin, SmoothingEstimator):
         sample_weight_: (n,) their weights.
         n_features_in_: d.
 
+    >>> from nadaraya.regression import NadarayaWatsonClassifier
     >>> model = NadarayaWatsonClassifier(bandwidth=1.0).fit([[0.0], [1.0], [4.0]], ["a", "a", "b"])
     >>> model.predict([[0.5], [3.0]]).tolist()
     ['a', 'b']

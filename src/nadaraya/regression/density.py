@@ -43,6 +43,7 @@ class NadarayaWatsonDensity(DensityMixin, SmoothingEstimator):
         sample_weight_: (n,) their weights.
         n_features_in_: d.
 
+    >>> from nadaraya.regression import NadarayaWatsonDensity
     >>> model = NadarayaWatsonDensity(bandwidth=1.0).fit([[0.0], [1.0]])
     >>> model.score_samples([[0.5]]).round(4).tolist()  # log of a normal density half a deviation off
     [-1.0439]

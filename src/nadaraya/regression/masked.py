@@ -33,6 +33,7 @@ class MaskedTraining(NamedTuple):
         losses: (n_steps,) mean squared error of each step's held-out points, before the step; NaN where a
             step had no held-out point with a neighbour.
 
+    >>> from nadaraya.regression import masked_training
     >>> found = masked_training(1.0, [[0.0], [1.0], [2.0], [3.0]], [0.0, 1.0, 2.0, 3.0], n_steps=5)
     >>> found.bandwidths.shape, found.combination.tolist(), len(found.losses)
     ((1,), [1.0], 5)
@@ -109,6 +110,8 @@ def masked_training(
         InputError: an argument is out of its range or has a shape that does not fit.
         ValueError: X or y is no finite numerical array, or their lengths differ (scikit-learn's checks).
 
+    >>> import numpy as np
+    >>> from nadaraya.regression import masked_training
     >>> x = np.linspace(-3, 3, 60)
     >>> masked_training(1.0, x[:, None], np.sin(3 * x), random_state=0).bandwidths.round(1)
     array([0.1])

@@ -72,6 +72,8 @@ class MultiHeadKernelRegression(RegressorMixin, BaseEstimator):
         y_: (n,) or (n, p) targets, float64.
         n_features_in_: d.
 
+    >>> import numpy as np
+    >>> from nadaraya.regression import MultiHeadKernelRegression
     >>> x = np.linspace(-3, 3, 40)[:, None]
     >>> model = MultiHeadKernelRegression(2, n_steps=20, random_state=0).fit(x, np.sin(x[:, 0]))
     >>> model.bandwidths_.shape, model.predict(x).shape, model.head_predictions(x).shape

@@ -72,6 +72,7 @@ class NadarayaWatson(RegressorMixin, SmoothingEstimator):
         n_features_in_: d.
         feature_names_in_: (d,) names of the features, where X had them.
 
+    >>> from nadaraya.regression import NadarayaWatson
     >>> model = NadarayaWatson(bandwidth=1.0).fit([[0.0], [1.0], [2.0]], [0.0, 1.0, 4.0])
     >>> model.predict([[1.0]]).round(3).tolist()
     [1.548]

@@ -38,6 +38,11 @@ class Selection:
         score: the criterion at the chosen bandwidths: log of the leave-one-out squared error (over the
             variance of each target), AIC_c, or minus the mean leave-one-out log-density up to a constant.
         starts: every run of the optimiser, best first; `start` and `end` in natural units.
+
+    >>> from nadaraya.regression import NadarayaWatson
+    >>> model = NadarayaWatson(bandwidth="loo").fit([[0.0], [1.0], [2.0], [3.0]], [0.0, 1.0, 2.0, 3.0])
+    >>> model.selection_.criterion, len(model.selection_.starts)
+    ('loo', 3)
     """
 
     criterion: str

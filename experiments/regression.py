@@ -82,7 +82,7 @@ def score(name: str, table: Table, splits: Sequence[Split], workers: int) -> dic
     """One method over all splits.
 
     Returns:
-        rmse, r2 and fit_s, a number a split; undefined, predictions that the method did not give; or failed.
+        rmse, r2 and fit_s, one number per split; undefined, predictions that the method did not give; or failed.
     """
     jobs = [(name, table.X, table.y, split, seed) for seed, split in enumerate(splits)]
     try:
@@ -167,7 +167,7 @@ def markdown(results: dict[str, Any]) -> str:
             f"{study['splits']} splits; target: {study['target']} (deviation "
             f"{study['deviation_of_target']:.4g}); {study['note']}.",
             "",
-            "| method | RMSE | R² | seconds a fit, search included |",
+            "| method | RMSE | R² | seconds per fit, search included |",
             "|:---|---:|---:|---:|",
             *(f"| {method} | {' | '.join(_cells(rows))} |" for method, rows in ranked),
         ]

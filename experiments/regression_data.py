@@ -47,7 +47,7 @@ def carbon_dioxide(folder: Path) -> Table:
     table = _read(folder / "co2_mauna_loa_monthly.csv")
     note = (
         "random months are held out: interpolation. Beyond the last month a local mean stays at its level, "
-        "and a local line at its slope; neither is a forecast"
+        "and a local linear fit at its slope; neither is a forecast"
     )
     return Table(table["decimal_date"][:, None], table["co2_ppm"], "carbon dioxide, ppm", note)
 

@@ -34,7 +34,7 @@ class StatsmodelsRegression(RegressorMixin, BaseEstimator):
     """statsmodels' KernelReg, Gaussian, bandwidths by least-squares cross-validation, as an estimator.
 
     Args:
-        reg_type: "lc" for a local constant, "ll" for a local line.
+        reg_type: "lc" for local constant, "ll" for local linear.
 
     Attributes:
         undefined_: of the last prediction, how many points were given the mean of the targets because
@@ -127,16 +127,16 @@ METHODS: dict[str, Method] = {
     "NadarayaWatson, loo": lambda d, seed: scaled(NadarayaWatson(bandwidth="loo", random_state=seed)),
     "NadarayaWatson, loo, one start": lambda d, seed: scaled(NadarayaWatson(bandwidth="loo", n_starts=1)),
     "NadarayaWatson, aic": lambda d, seed: scaled(NadarayaWatson(bandwidth="aic", random_state=seed)),
-    "NadarayaWatson, local lines, loo": lambda d, seed: scaled(
+    "NadarayaWatson, local linear, loo": lambda d, seed: scaled(
         NadarayaWatson(bandwidth="loo", degree=1, random_state=seed)
     ),
     "NadarayaWatson, adaptive, loo": _adaptive,
     "MultiHeadKernelRegression, one held out": _multi_head(hold_out=1),
     "MultiHeadKernelRegression, a tenth held out": _multi_head(hold_out=0.1),
     "NadarayaWatson, periodic": _periodic(degree=0),
-    "NadarayaWatson, local lines, periodic": _periodic(degree=1),
+    "NadarayaWatson, local linear, periodic": _periodic(degree=1),
     "statsmodels, local constant": lambda d, seed: scaled(StatsmodelsRegression("lc")),
-    "statsmodels, local lines": lambda d, seed: scaled(StatsmodelsRegression("ll")),
+    "statsmodels, local linear": lambda d, seed: scaled(StatsmodelsRegression("ll")),
     "KNeighborsRegressor": _neighbours,
     "KernelRidge": _kernel_ridge,
     "GaussianProcessRegressor": _gaussian_process,

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from grids import covering
 from sklearn.exceptions import NotFittedError
 
 from nadaraya.errors import InputError
@@ -204,9 +205,12 @@ def test_bands():
         NadarayaWatson(bandwidth=1.0, adaptive=3).fit(X, Y).marginal_effects(X)
 
 
-@pytest.mark.parametrize("bandwidth", [0.5, "loo", "aic", "scott", "silverman"])
-@pytest.mark.parametrize("kernel", ["gaussian", "exponential", "tricube", "boxcar"])
-@pytest.mark.parametrize("degree", [0, 1])
+@pytest.mark.parametrize(
+    ("kernel", "bandwidth", "degree"),
+    covering(
+        ["gaussian", "exponential", "tricube", "boxcar"], [0.5, "loo", "aic", "scott", "silverman"], [0, 1]
+    ),
+)
 @pytest.mark.filterwarnings("error")
 def test_few_points(kernel, bandwidth, degree):
     """One point, two, three, copies, constant features: no error, no warning, and what one would expect."""

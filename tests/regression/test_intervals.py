@@ -65,6 +65,7 @@ def test_definitions(degree, weighted):
         np.testing.assert_allclose(mean - lower, half, rtol=1e-8)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("degree", [0, 1])
 def test_coverage(degree):
     """Of E f(x), over targets drawn again at the same points; at level 0.9."""

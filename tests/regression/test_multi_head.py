@@ -17,13 +17,18 @@ from nadaraya.regression.multi_head import MultiHeadKernelRegression
 
 @parametrize_with_checks(
     [
-        MultiHeadKernelRegression(n_heads=2, n_steps=50, random_state=0),
         MultiHeadKernelRegression(
             n_heads=1, hold_out=0.2, n_splits=3, n_steps=20, average=0, per_feature=True, random_state=0
         ),
     ]
 )
 def test_scikit_learn(estimator, check):
+    check(estimator)
+
+
+@pytest.mark.slow
+@parametrize_with_checks([MultiHeadKernelRegression(n_heads=2, n_steps=50, random_state=0)])
+def test_scikit_learn_with_several_heads(estimator, check):
     check(estimator)
 
 

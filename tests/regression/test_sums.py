@@ -20,9 +20,16 @@ from nadaraya.kernels import (
     Sum,
     Tricube,
 )
-
-pytest.importorskip("numba")
 from nadaraya.regression import torch_sums
+
+numba = pytest.importorskip("numba")
+
+
+@pytest.fixture
+def all_cores():
+    numba.set_num_threads(numba.config.NUMBA_NUM_THREADS)
+    yield
+    numba.set_num_threads(1)
 
 
 def over(r):
@@ -213,6 +220,7 @@ def test_sorted_in_one_dimension(name, dtype):
         ["gaussian", "exponential", "matern32", "matern52", "tricube", "boxcar"], WHAT, [1e-2, 0.3, 1e3]
     ),
 )
+@pytest.mark.usefixtures("all_cores")
 def test_far_tiles_do_not_count(name, what, bandwidth):
     """Clusters far apart: some tiles are skipped, some must not be."""
     random = np.random.default_rng(3)

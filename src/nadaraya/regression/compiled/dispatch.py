@@ -52,7 +52,6 @@ def compute(request: Request[Any]) -> Any:
         and request.query_scale is None
         and np.isfinite(request.bandwidth[0])
         and len(request.query) * len(request.points) >= _PAIRS_WORTH_SORTING
-        and one_dimension.can_sort(profile)
     ):
         return one_dimension.compute(request, profile)
     return _over_tiles(request, profile)
@@ -92,8 +91,8 @@ def _over_tiles(request: Request[Any], profile: Profile) -> Any:
         Tiles(
             x,
             columns,
-            x.min(axis=2).T,
-            x.max(axis=2).T,
+            np.ascontiguousarray(x.min(axis=2).T),  # of one layout, however few the tiles: one compilation
+            np.ascontiguousarray(x.max(axis=2).T),
             columns[:, 0].sum(axis=1, dtype=np.float64),
         ),
         totals,

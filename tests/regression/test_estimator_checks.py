@@ -52,7 +52,6 @@ def test_scikit_learn(estimator, check):
         NadarayaWatson(bandwidth="loo", n_starts=1),
         NadarayaWatson(degree=1, n_starts=1),
         NadarayaWatsonClassifier(kernel="tricube", bandwidth="loo", n_starts=1),
-        NadarayaWatsonDensity(bandwidth="loo", n_starts=1),
     ],
     expected_failed_checks=expected_failures,
 )

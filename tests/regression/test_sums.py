@@ -20,7 +20,9 @@ from nadaraya.kernels import (
     Sum,
     Tricube,
 )
-from nadaraya.regression import torch_sums
+from nadaraya.regression import attention, torch_sums
+from nadaraya.regression.requests import Means, Request
+from nadaraya.regression.sums import compute
 
 numba = pytest.importorskip("numba")
 
@@ -378,3 +380,18 @@ def test_kernels_of_the_algebra(monkeypatch):
     monkeypatch.setattr(torch_sums, "_PAIRS_CPU", 1)  # one query a block
     one_by_one = blocked_sums(query, points, columns, kernel, h, what="moments")
     np.testing.assert_allclose(one_by_one.values, result.values, rtol=1e-13, atol=1e-13)
+
+
+@pytest.mark.parametrize("name", ["gaussian", "without half"])
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_attention_gives_the_same_means(name, dtype):
+    """What GPUs compute, here on the CPU."""
+    query, points, columns = problem(n=300, m=40, d=3, dtype=dtype)
+    h = np.array([0.5, np.inf, 0.8])
+    request = Request(Means, query, points, columns, KERNELS[name], h, device=torch.device("cpu"))
+    expected = by_definition(query, points, columns, name, h).values
+    assert not attention.can_serve(request)
+    for means in (attention.means(request), compute(request)):
+        rounding = 1e-11 if dtype == np.float64 else 2e-5
+        np.testing.assert_allclose(means.values, expected[:, 1:] / expected[:, :1], atol=rounding)
+        assert not means.no_support.any()

@@ -34,9 +34,10 @@ class Selection:
     """How bandwidths were chosen.
 
     Attributes:
-        criterion: "loo", "aic" or "likelihood".
+        criterion: "loo" or "aic".
         score: the criterion at the chosen bandwidths: log of the leave-one-out squared error (over the
-            variance of each target), AIC_c, or minus the mean leave-one-out log-density up to a constant.
+            variance of each target), AIC_c, or, for a density, minus the mean leave-one-out log-density up to
+            a constant.
         starts: every run of the optimiser, best first; `start` and `end` in natural units.
 
     >>> from nadaraya.regression import NadarayaWatson

@@ -28,6 +28,15 @@ from nadaraya.regression.compiled.order import TILE
 GAUSSIAN, EXPONENTIAL, MATERN32, MATERN52, EPANECHNIKOV, TRICUBE, BOXCAR = range(7)
 FIRST_COMPACT = EPANECHNIKOV
 
+# Families of the kernels with a bandwidth, and that bandwidth over the profile's length.
+_OF_BANDWIDTH: dict[type[Kernel], tuple[int, float]] = {
+    Gaussian: (GAUSSIAN, 1.0),
+    GaussianWithoutHalf: (GAUSSIAN, math.sqrt(2.0)),
+    Epanechnikov: (EPANECHNIKOV, 1.0),
+    Tricube: (TRICUBE, 1.0),
+    Boxcar: (BOXCAR, 1.0),
+}
+
 
 @dataclass(frozen=True)
 class Profile:
@@ -51,17 +60,15 @@ def profile_of(kernel: Kernel) -> Profile | None:
         if inner is None:
             return None
         return Profile(inner.family, inner.length, inner.log_factor + _number(kernel.log_factor))
-    if type(kernel) is Gaussian:
-        return Profile(GAUSSIAN, _natural(kernel.log_bandwidth))
-    if type(kernel) is GaussianWithoutHalf:
-        return Profile(GAUSSIAN, _natural(kernel.log_bandwidth) / math.sqrt(2.0))
     if type(kernel) is ExponentialDecay:
         return Profile(EXPONENTIAL, _natural(kernel.log_length), 2 * _number(kernel.log_sigma))
     if type(kernel) is Matern:
         family = {0.5: EXPONENTIAL, 1.5: MATERN32, 2.5: MATERN52}[kernel.nu]
         return Profile(family, _natural(kernel.log_length))
-    compact = {Epanechnikov: EPANECHNIKOV, Tricube: TRICUBE, Boxcar: BOXCAR}.get(type(kernel))
-    return None if compact is None else Profile(compact, _natural(kernel.log_bandwidth))
+    if type(kernel) in _OF_BANDWIDTH:
+        family, units = _OF_BANDWIDTH[type(kernel)]
+        return Profile(family, _natural(kernel.log_bandwidth) / units)
+    return None
 
 
 def _natural(log_parameter: Any) -> float:

@@ -49,20 +49,19 @@ def two_sum(a: float, b: float) -> tuple[float, float]:
 
 @compiled(error_model="numpy", fastmath=True)
 def weigh(kernel: LineKernel, count: int, z: Array, w: Array, slope: Array) -> None:
-    """κ and ∂κ/∂log length at the first z: the distance u or, for compact kernels, 1 − u, negative outside."""
+    """κ and, with slopes, ∂κ/∂log length at the first z.
+
+    z is the distance u or, for compact kernels, 1 − u, negative outside.
+    """
     family = kernel.family
     if family == GAUSSIAN:
         for j in range(count):
             w[j] = exp_nonpositive(-0.5 * z[j] * z[j])
-        if kernel.slopes:
-            for j in range(count):
-                slope[j] = z[j] * z[j] * w[j]
+            slope[j] = z[j] * z[j] * w[j]
     elif family == EXPONENTIAL:
         for j in range(count):
             w[j] = exp_nonpositive(-z[j])
-        if kernel.slopes:
-            for j in range(count):
-                slope[j] = z[j] * w[j]
+            slope[j] = z[j] * w[j]
     elif family == MATERN32:
         for j in range(count):
             e = exp_nonpositive(-z[j])
@@ -114,8 +113,8 @@ def distance_at(kernel: LineKernel, smallness: float) -> float:
     """A u with log κ(u) ≤ −smallness ≤ 0, not much greater than need be; beyond the greatest κ is 0."""
     if kernel.family == GAUSSIAN:
         return min(math.sqrt(2.0 * smallness), 39.0)
-    if kernel.family != EXPONENTIAL:
-        smallness += 4.0 * math.log(2.0 + smallness)
+    if kernel.family != EXPONENTIAL:  # u − 2 log(1 + u) is then at least smallness
+        smallness += 2.6 + 2.0 * math.log1p(smallness)
     return min(smallness, 800.0)
 
 

@@ -123,7 +123,7 @@ def _smooth(kernel: LineKernel, distance: float, half: float, other: float) -> b
     return half + other <= distance  # the kernel has a cusp at 0
 
 
-@compiled(error_model="numpy")
+@compiled(parallel=True, error_model="numpy")
 def _reaches(kernel: LineKernel, a: Tree, x: Array, weight: Array, apart: bool) -> Array:
     """(cells,) the distance from which on points cannot count for any query of a cell.
 
@@ -137,9 +137,8 @@ def _reaches(kernel: LineKernel, a: Tree, x: Array, weight: Array, apart: bool) 
     up_to = np.append(0.0, np.cumsum(weight))
     total = up_to[-1]
     own = weight.max() if apart and len(x) > 0 else 0.0
-    for cell in range(len(reach) - 1, -1, -1):
+    for cell in prange(len(reach)):
         if a.right[cell] >= 0:
-            reach[cell] = max(reach[cell + 1], reach[a.right[cell]])
             continue
         centre, half = a.centre[cell], a.half[cell]
         place = np.searchsorted(x, centre)
@@ -157,6 +156,9 @@ def _reaches(kernel: LineKernel, a: Tree, x: Array, weight: Array, apart: bool) 
             near = math.log(total / mass) - log_kernel(kernel, 2.0 * half / kernel.length + 1.0)
             smallness = min(smallness, near)
         reach[cell] = kernel.length * distance_at(kernel, smallness - math.log(_LEFT_OUT))
+    for cell in range(len(reach) - 1, -1, -1):
+        if a.right[cell] >= 0:
+            reach[cell] = max(reach[cell + 1], reach[a.right[cell]])
     return reach
 
 
@@ -191,7 +193,9 @@ def _meet(
         own = apart and start < last and first < stop
         if not (few or own) and _smooth(kernel, distance, a.half[i], b.half[j]):
             _nodes_to_nodes(kernel, a.centre[i], a.half[i], b.centre[j], b.half[j], z)
-            _add_weighed(kernel, values[i - root], 0, NODES, weights[j], 0, NODES, buffer)
+            # Lengths, not the constant NODES, with which the compiler makes slower code.
+            nodes = values.shape[2]
+            _add_weighed(kernel, values[i - root], 0, nodes, weights[j], 0, nodes, buffer)
         elif few or (a.right[i] < 0 and b.right[j] < 0):
             _points_to_points(kernel, a.points[start:stop], b.points[first:last], z)
             if own:

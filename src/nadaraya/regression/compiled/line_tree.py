@@ -125,7 +125,7 @@ def _gather(out: Array, places: Array, columns: Array, start: int, polynomials: 
             moment = 0.0
             for j in range(len(places)):
                 moment += columns[r, start + j] * polynomials[n, j]
-            for k in range(NODES):
+            for k in range(out.shape[1]):
                 out[r, k] += _TRANSFORM[n, k] * moment
 
 
@@ -136,7 +136,7 @@ def interpolate(out: Array, start: int, values: Array, places: Array) -> None:
     for r in range(out.shape[0]):
         for n in range(NODES):
             series[n] = 0.0
-            for k in range(NODES):
+            for k in range(values.shape[1]):
                 series[n] += _TRANSFORM[n, k] * values[r, k]
         for i in range(len(places)):
             twice = 2.0 * places[i]

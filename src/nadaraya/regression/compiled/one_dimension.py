@@ -21,11 +21,6 @@ _UNITS = {MATERN32: math.sqrt(3.0), MATERN52: math.sqrt(5.0)}
 _TINY = 1e-280  # weights below may consist of underflow
 
 
-def can_sort(profile: Profile) -> bool:
-    """Whether the kernel has a sum over sorted points: all that have a profile do."""
-    return True
-
-
 def compute(request: Request[Any], profile: Profile) -> Any:
     """The answer to a request for Sums or BandwidthGradients, d = 1, with a finite bandwidth.
 

@@ -131,13 +131,12 @@ def accumulate(mode: int, law: Law, queries: Queries, tiles: Tiles, totals: Tota
                 for c in range(num_columns):
                     values[i, c] += _dot(w, columns[t, c])
                 if mode == MOMENTS:
-                    _add_features(mode, q[i], x[t], columns[t], w, z, by_feature[i])
-                    _add_second(q[i], x[t], columns[t, 0], w, z, second[i])
+                    _add_moments(q[i], x[t], columns[t], w, z, by_feature[i], second[i])
                 elif mode == LINES:
                     _off_lines(q[i], row[i], coefficients[i], x[t], columns[t], z, residual)
-                    _add_features(mode, q[i], x[t], residual, v, z, by_feature[i])
+                    _add_gradients(mode, q[i], x[t], residual, v, z, by_feature[i])
                 elif mode != VALUES:
-                    _add_features(mode, q[i], x[t], columns[t], v, z, by_feature[i])
+                    _add_gradients(mode, q[i], x[t], columns[t], v, z, by_feature[i])
         for i in range(start, stop):
             if values[i, 0] <= law.tiny:
                 _add_from_nearest(mode, law, queries, i, tiles, bounds, nearest_first, totals)
@@ -185,28 +184,33 @@ def _dot(w: Any, column: Any) -> float:
 
 
 @compiled(fastmath=True)
-def _add_features(mode: int, q: Any, tile: Any, columns: Any, w: Any, z: Any, sums: Any) -> None:
-    """Adds Σ_j w_j Δ_jf C_cj of one tile, or with Δ² for gradients by bandwidth, to (d, c); z is a buffer."""
+def _add_gradients(mode: int, q: Any, tile: Any, columns: Any, v: Any, z: Any, gradients: Any) -> None:
+    """Adds Σ_j v_j Δ_jf C_cj of one tile, or with Δ² for gradients by bandwidth, to (d, c); z is a buffer."""
     for f in range(tile.shape[0]):
         a, x = q[f], tile[f]
-        if mode in (BY_BANDWIDTH, LINES):
+        if mode == BY_POSITION:
             for j in range(TILE):
-                t = a - x[j]
-                z[j] = w[j] * t * t
+                z[j] = v[j] * (a - x[j])
         else:
             for j in range(TILE):
-                z[j] = w[j] * (a - x[j])
+                t = a - x[j]
+                z[j] = v[j] * t * t
         for c in range(columns.shape[0]):
-            sums[f, c] += _dot(z, columns[c])
+            gradients[f, c] += _dot(z, columns[c])
 
 
 @compiled(fastmath=True)
-def _add_second(q: Any, tile: Any, weight: Any, w: Any, z: Any, second: Any) -> None:
-    """Adds Σ_j w_j s_j Δ_jf Δ_jg of one tile, for g ≤ f, to (d, d); z is a buffer."""
+def _add_moments(q: Any, tile: Any, columns: Any, w: Any, z: Any, first: Any, second: Any) -> None:
+    """Adds Σ_j w_j Δ_jf C_cj and, for g ≤ f, Σ_j w_j Δ_jf Δ_jg C_0j of one tile; z is a buffer."""
+    weight = columns[0]
     for f in range(tile.shape[0]):
         a, x = q[f], tile[f]
         for j in range(TILE):
-            z[j] = w[j] * weight[j] * (a - x[j])
+            z[j] = w[j] * (a - x[j])
+        for c in range(columns.shape[0]):
+            first[f, c] += _dot(z, columns[c])
+        for j in range(TILE):
+            z[j] *= weight[j]
         for g in range(f + 1):
             b, x = q[g], tile[g]
             total = z.dtype.type(0.0)
@@ -298,13 +302,12 @@ def _add_from_nearest(
         for c in range(columns.shape[1]):
             values[i, c] += _dot(w, columns[t, c])
         if mode == MOMENTS:
-            _add_features(mode, q[i], x[t], columns[t], w, z, by_feature[i])
-            _add_second(q[i], x[t], columns[t, 0], w, z, second[i])
+            _add_moments(q[i], x[t], columns[t], w, z, by_feature[i], second[i])
         elif mode == LINES:
             _off_lines(q[i], row[i], coefficients[i], x[t], columns[t], z, residual)
-            _add_features(mode, q[i], x[t], residual, v, z, by_feature[i])
+            _add_gradients(mode, q[i], x[t], residual, v, z, by_feature[i])
         elif mode != VALUES:
-            _add_features(mode, q[i], x[t], columns[t], v, z, by_feature[i])
+            _add_gradients(mode, q[i], x[t], columns[t], v, z, by_feature[i])
 
 
 @compiled()

@@ -13,7 +13,8 @@ except ImportError:  # the sums then go through PyTorch
 def _one_thread():
     threads = torch.get_num_threads()
     if numba is not None:
-        numba.set_num_threads(1)  # first: where both use OpenMP, the start of numba's pool sets torch's threads
+        # First: where both use OpenMP, the start of numba's pool sets the number of torch's threads.
+        numba.set_num_threads(1)
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)

@@ -82,7 +82,8 @@ def score(name: str, table: Table, splits: Sequence[Split], workers: int) -> dic
     """One method over all splits.
 
     Returns:
-        rmse, r2 and fit_s, one number per split; undefined, predictions that the method did not give; or failed.
+        rmse, r2 and fit_s, one number per split; undefined, predictions that the method did not give; or
+        failed.
     """
     jobs = [(name, table.X, table.y, split, seed) for seed, split in enumerate(splits)]
     try:

@@ -1,4 +1,4 @@
-"""The kernels of sums on a line, as compiled code sees them: of distances u, or of what is left to the edge."""
+"""The kernels of sums on a line, as compiled code sees them: of distances u, or of 1 − u, what is left."""
 
 import math
 from typing import NamedTuple
@@ -11,7 +11,6 @@ from nadaraya.regression.compiled.jit import compiled
 from nadaraya.regression.compiled.profiles import (
     EPANECHNIKOV,
     EXPONENTIAL,
-    FIRST_COMPACT,
     GAUSSIAN,
     MATERN32,
     MATERN52,

@@ -2,8 +2,8 @@
 
 Two cells far enough from each other and from where the kernel is not smooth act through their nodes, small
 ones by direct sums, others by their halves: O(n + m) after sorting. A pair of cells is only taken
-together where the kernel is of one order of magnitude on it, so that every part of a sum, and with it the whole,
-is right to rounding relative to its own Σ |C| κ.
+together where the kernel is of one order of magnitude on it, so that every part of a sum, and with it the
+whole, is right to rounding relative to its own Σ |C| κ.
 """
 
 import math
@@ -45,7 +45,7 @@ _BEYOND = 1e30  # lengths: κ and its slope are 0 there
 
 @compiled(error_model="numpy", fastmath=True)
 def _add(out: Array, start: int, stop: int, columns: Array, first: int, last: int, w: Array) -> None:
-    """out (c, start … stop − 1) += columns (c, first … last − 1) · w, the points of a query after each other."""
+    """out (c, start … stop − 1) += columns (c, first … last − 1) · w, one query after the other."""
     count = last - first
     for r in range(columns.shape[0]):
         column = columns[r, first:last]
@@ -58,7 +58,14 @@ def _add(out: Array, start: int, stop: int, columns: Array, first: int, last: in
 
 @compiled(error_model="numpy")
 def _add_weighed(
-    kernel: LineKernel, out: Array, start: int, stop: int, columns: Array, first: int, last: int, buffer: Array
+    kernel: LineKernel,
+    out: Array,
+    start: int,
+    stop: int,
+    columns: Array,
+    first: int,
+    last: int,
+    buffer: Array,
 ) -> None:
     """Adds columns times the kernel at buffer[0], and its slope to the second half of out."""
     z, w, slope = buffer[0], buffer[1], buffer[2]
@@ -112,7 +119,7 @@ def _smooth(kernel: LineKernel, distance: float, half: float, other: float) -> b
         far = max(distance + half + other, 3.0 * kernel.length) / kernel.length
         return wide / kernel.length * far <= 1.25
     if kernel.family >= FIRST_COMPACT:
-        # So far from the edge that no part of the cells has much less weight than the rest; κ² is of degree 18.
+        # So far from the edge that no part of the cells weighs much less than the rest; κ² is of degree 18.
         share = 0.2 if kernel.squared else 2.0 / 3.0
         if half + other > share * (kernel.length * (1.0 + EDGE) - distance):
             return False
@@ -229,9 +236,7 @@ def _hand_down(a: Tree, root: int, values: Array, out: Array) -> None:
 
 
 @compiled(parallel=True, error_model="numpy")
-def line_sums(
-    kernel: LineKernel, a: Tree, b: Tree, columns: Array, apart: bool
-) -> Array:
+def line_sums(kernel: LineKernel, a: Tree, b: Tree, columns: Array, apart: bool) -> Array:
     """(s, m)."""
     c = columns.shape[0]
     s = 2 * c if kernel.slopes else c

@@ -1,9 +1,9 @@
 """A tree of cells over ascending points on a line, each cell with Chebyshev nodes that stand for its points.
 
 A smooth f is known on a cell from its values at `NODES` Chebyshev nodes y_k, so that Σ_j C_j f(x_j) =
-Σ_k W_k f(y_k) with weights W_k that do not depend on f. `gather` makes W from points, and those of a cell from
-those of its halves; `interpolate` is its transpose and takes values at the nodes of a cell to places in it.
-Both are exact for polynomials of a degree below `NODES`.
+Σ_k W_k f(y_k) with weights W_k that do not depend on f. `gather` makes W from points, and those of a cell
+from those of its halves; `interpolate` is its transpose and takes values at the nodes of a cell to places in
+it. Both are exact for polynomials of a degree below `NODES`.
 """
 
 import math
@@ -131,7 +131,10 @@ def _gather(out: Array, places: Array, columns: Array, start: int, polynomials: 
 
 @compiled(error_model="numpy", fastmath=True)
 def interpolate(out: Array, start: int, values: Array, places: Array) -> None:
-    """Adds to out (s, start … start + k − 1), for places (k,), what has values (s, NODES) at the nodes, by Clenshaw's recurrence."""
+    """Adds to out (s, start … start + k − 1), for places (k,), what has values (s, NODES) at the nodes.
+
+    By Clenshaw's recurrence.
+    """
     series = np.empty(NODES)
     for r in range(out.shape[0]):
         for n in range(NODES):

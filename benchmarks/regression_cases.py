@@ -4,9 +4,11 @@ Rivals are imported where they are called, so that a process that only runs ours
 """
 
 import math
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -20,18 +22,16 @@ from nadaraya.regression.sample import Sample
 from nadaraya.regression.smoother import Smoother
 
 Array = NDArray[np.floating]
-Predict = Callable[[], Array]
+Call = Callable[[], Any]
 
 OURS = "nadaraya"
-PRODUCT, CDIST, KEOPS = "PyTorch, matrix products", "PyTorch, cdist", "KeOps"
 STATSMODELS = "statsmodels KernelReg, cv_ls"
 # Entries of a block of chunked PyTorch; four times more or fewer change its time by less than a tenth.
 _BLOCK = 2**21
 # Bandwidth of the sums in one dimension, in standard deviations of x.
 LINE_BANDWIDTH = 0.01
-LINE_KERNELS = ("gaussian", "exponential", "matern32", "epanechnikov", "tricube", "boxcar")
 # κ(r), written once more for the check.
-_KAPPA: dict[str, Callable[[Array], Array]] = {
+KAPPA: dict[str, Callable[[Array], Array]] = {
     "gaussian": lambda r: np.exp(-0.5 * r**2),
     "exponential": lambda r: np.exp(-r),
     "matern32": lambda r: (1 + np.sqrt(3) * r) * np.exp(-np.sqrt(3) * r),
@@ -57,13 +57,29 @@ class Sizes:
 QUICK = Sizes(selection=60, queries=200, points=300, line=2_000, gpu=2_000, checked=20)
 
 
-def normal_points(n: int, d: int, dtype: str = "float64", num_queries: int = 0) -> tuple[Array, Array, Array]:
-    """Points (n, d) and queries (num_queries, d), standard normal, and targets (n,): a curve and noise."""
+class Data(NamedTuple):
+    """Points (n, d), targets (n,) and queries (m, d)."""
+
+    x: Array
+    y: Array
+    queries: Array
+
+    def first(self, count: int) -> "Data":
+        """A few of all."""
+        return Data(*(np.ascontiguousarray(array[:count]) for array in self))
+
+    def tensors(self, device: str) -> list[Tensor]:
+        """The same on a device."""
+        return [torch.from_numpy(array).to(device) for array in self]
+
+
+def normal(n: int, d: int, dtype: str = "float64", num_queries: int = 0) -> Data:
+    """Points and queries standard normal, targets a curve and noise."""
     generator = np.random.default_rng(0)
     x = generator.standard_normal((n, d))
     y = np.sin(2 * x[:, 0]) + 0.5 * (x[:, 1:] ** 2).sum(axis=1) + 0.3 * generator.standard_normal(n)
     queries = generator.standard_normal((num_queries, d))
-    return x.astype(dtype), y.astype(dtype), queries.astype(dtype)
+    return Data(x.astype(dtype), y.astype(dtype), queries.astype(dtype))
 
 
 def three_dimensional_bandwidths(points: int) -> dict[str, float]:
@@ -71,39 +87,42 @@ def three_dimensional_bandwidths(points: int) -> dict[str, float]:
     return {"Scott's rule": points ** (-1 / 7), "1 standard deviation": 1.0}
 
 
-def brute_force(x: Array, y: Array, queries: Array, bandwidth: float, kernel: str = "gaussian") -> Array:
-    """f(queries) in float64, a query at a time; the nearest point's target where no point has weight."""
-    x, y = x.astype(np.float64), y.astype(np.float64)
-    result = np.empty(len(queries))
-    for place, query in enumerate(queries.astype(np.float64)):
+def brute_force(data: Data, rows: NDArray[np.int64], bandwidth: float, kernel: str) -> Array:
+    """f(queries[rows]) in float64, one by one; the nearest point's target where no point has weight."""
+    x, y, queries = (array.astype(np.float64) for array in data)
+    result = np.empty(len(rows))
+    for place, query in enumerate(queries[rows]):
         r = np.sqrt(((query - x) ** 2).sum(axis=1)) / bandwidth
-        weights = _KAPPA[kernel](r)
+        weights = KAPPA[kernel](r)
         total = weights.sum()
         result[place] = weights @ y / total if total > 0 else y[r.argmin()]
     return result
 
 
-def select(x: Array, y: Array, n_starts: int) -> NadarayaWatson:
-    """Ours with a bandwidth a feature by the leave-one-out error."""
-    return NadarayaWatson(bandwidth="loo", n_starts=n_starts).fit(x, y)
+def select(data: Data, n_starts: int) -> Array:
+    """Our bandwidth for every feature by the leave-one-out error."""
+    return NadarayaWatson(bandwidth="loo", n_starts=n_starts).fit(data.x, data.y).bandwidth_
 
 
-def select_statsmodels(x: Array, y: Array) -> Any:
+def select_statsmodels(data: Data) -> Array:
     """The same model and criterion by statsmodels."""
     from statsmodels.nonparametric.kernel_regression import KernelReg
 
-    return KernelReg(y, x, var_type="c" * x.shape[1], reg_type="lc", bw="cv_ls")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # its own use of pandas
+        return KernelReg(data.y, data.x, var_type="c" * data.x.shape[1], reg_type="lc", bw="cv_ls").bw
 
 
-def ours(x: Array, y: Array, queries: Array, bandwidth: float, device: str = "cpu") -> Predict:
+def ours(data: Data, bandwidth: float, device: str = "cpu") -> Call:
     """Prediction of a fitted NadarayaWatson with a Gaussian."""
-    model = NadarayaWatson(bandwidth=bandwidth, device=None if device == "cpu" else device).fit(x, y)
-    return lambda: model.predict(queries)
+    model = NadarayaWatson(bandwidth=bandwidth, device=None if device == "cpu" else device)
+    model.fit(data.x, data.y)
+    return lambda: model.predict(data.queries)
 
 
-def chunked_products(x: Array, y: Array, queries: Array, bandwidth: float, device: str = "cpu") -> Predict:
+def chunked_products(data: Data, bandwidth: float, device: str = "cpu") -> Call:
     """PyTorch in blocks of queries: −r²/2 is one product of lengthened vectors, exp and sums go in place."""
-    points, targets, q = (torch.from_numpy(array).to(device) for array in (x, y, queries))
+    points, targets, q = data.tensors(device)
 
     def lengthened(z: Tensor, square_at: int) -> Tensor:
         extra = [torch.ones_like(z[:, :1])] * 2
@@ -126,9 +145,9 @@ def chunked_products(x: Array, y: Array, queries: Array, bandwidth: float, devic
     return predict
 
 
-def chunked_cdist(x: Array, y: Array, queries: Array, bandwidth: float, device: str = "cpu") -> Predict:
+def chunked_cdist(data: Data, bandwidth: float, device: str = "cpu") -> Call:
     """PyTorch in blocks of queries, from distances by direct differences."""
-    points, targets, q = (torch.from_numpy(array).to(device) for array in (x, y, queries))
+    points, targets, q = data.tensors(device)
     scaled = points / bandwidth
     values = torch.stack([torch.ones_like(targets), targets], 1)
     rows, least = max(1, _BLOCK // len(points)), _least_exponent(q)
@@ -148,12 +167,12 @@ def _least_exponent(like: Tensor) -> float:
     return math.log(torch.finfo(like.dtype).tiny * 2**24)
 
 
-def keops(x: Array, y: Array, queries: Array, bandwidth: float, device: str = "cpu") -> Predict:
+def keops(data: Data, bandwidth: float, device: str = "cpu") -> Call:
     """KeOps, whose compiled reduction visits every pair."""
     from pykeops.torch import LazyTensor
 
-    points, targets, q = (torch.from_numpy(array).to(device) for array in (x, y, queries))
-    length = 2**0.5 * bandwidth  # κ is exp(−‖Δ / length‖²), without a further product a pair
+    points, targets, q = data.tensors(device)
+    length = 2**0.5 * bandwidth  # κ is exp(−‖Δ / length‖²), without a further product per pair
     points_j = LazyTensor((points / length)[None].contiguous())
     values = torch.stack([torch.ones_like(targets), targets], 1)
 
@@ -165,44 +184,43 @@ def keops(x: Array, y: Array, queries: Array, bandwidth: float, device: str = "c
     return predict
 
 
-PREDICTORS = {OURS: ours, PRODUCT: chunked_products, CDIST: chunked_cdist, KEOPS: keops}
+PREDICTORS = {
+    OURS: ours,
+    "PyTorch, matrix products": chunked_products,
+    "PyTorch, cdist": chunked_cdist,
+    "KeOps": keops,
+}
 
 
-def predict_on_line(x: Array, y: Array, queries: Array, kernel: str) -> Array:
+def predict_on_line(data: Data, kernel: str) -> Array:
     """Ours in one dimension, fit and prediction."""
-    return NadarayaWatson(kernel, LINE_BANDWIDTH * float(x.std())).fit(x, y).predict(queries)
+    return (
+        NadarayaWatson(kernel, LINE_BANDWIDTH * float(data.x.std())).fit(data.x, data.y).predict(data.queries)
+    )
 
 
-def score_on_line(x: Array, y: Array, kernel: str) -> tuple[float, Array]:
+def score_on_line(data: Data, kernel: str) -> tuple[float, Array]:
     """One evaluation of what `bandwidth='loo'` minimises, with its derivative."""
-    bandwidth = np.array([LINE_BANDWIDTH * x.std()])
-    smoother = Smoother(Sample.of(x, np.ones(len(x))), fixed_kernel(kernel), np.ones(x.shape[1]))
-    return regression_criterion("loo", smoother, y[:, None])(np.log(bandwidth))
+    smoother = Smoother(Sample.of(data.x, np.ones(len(data.x))), fixed_kernel(kernel), np.ones(1))
+    bandwidth = np.array([LINE_BANDWIDTH * data.x.std()])
+    return regression_criterion("loo", smoother, data.y[:, None])(np.log(bandwidth))
 
 
-def memory_cases(sizes: Sizes) -> dict[str, Callable[[], object]]:
+def memory_cases(sizes: Sizes) -> dict[str, Call]:
     """Every use of ours whose memory is measured, by name; data are made inside, and count."""
 
-    def selection() -> object:
-        x, y, _ = normal_points(sizes.selection, 2)
-        return select(x, y, n_starts=3)
+    def prediction(dtype: str) -> Array:
+        data = normal(sizes.points, 3, dtype, sizes.queries)
+        return ours(data, three_dimensional_bandwidths(sizes.points)["Scott's rule"])()
 
-    def prediction(dtype: str) -> object:
-        x, y, queries = normal_points(sizes.points, 3, dtype, sizes.queries)
-        return ours(x, y, queries, three_dimensional_bandwidths(sizes.points)["Scott's rule"])()
-
-    def line(kernel: str) -> object:
-        x, y, queries = normal_points(sizes.line, 1, num_queries=sizes.line)
-        return predict_on_line(x, y, queries, kernel)
-
-    def line_score(kernel: str) -> object:
-        x, y, _ = normal_points(sizes.line, 1)
-        return score_on_line(x, y, kernel)
-
-    cases: dict[str, Callable[[], object]] = {"selection": selection}
+    cases: dict[str, Call] = {"selection": lambda: select(normal(sizes.selection, 2), n_starts=3)}
     for dtype in ("float32", "float64"):
-        cases[f"prediction, {dtype}"] = lambda dtype=dtype: prediction(dtype)
-    for kernel in LINE_KERNELS:
-        cases[f"line, {kernel}, prediction"] = lambda kernel=kernel: line(kernel)
-        cases[f"line, {kernel}, leave-one-out score"] = lambda kernel=kernel: line_score(kernel)
+        cases[f"prediction, {dtype}"] = partial(prediction, dtype)
+    for kernel in KAPPA:
+        cases[f"line, {kernel}, prediction"] = lambda kernel=kernel: predict_on_line(
+            normal(sizes.line, 1, num_queries=sizes.line), kernel
+        )
+        cases[f"line, {kernel}, leave-one-out score"] = lambda kernel=kernel: score_on_line(
+            normal(sizes.line, 1), kernel
+        )
     return cases

@@ -159,8 +159,8 @@ def write_json(path: Path, results: dict[str, Any]) -> None:
     write_file(path, json.dumps(results, indent=1) + "\n")
 
 
-def environment() -> dict[str, Any]:
-    """What the numbers depend on: processor, threads, versions, and the GPU where there is one."""
+def environment(*packages: str) -> dict[str, Any]:
+    """What the numbers depend on: processor, threads, versions, also of packages, and the GPU if there is one."""
     facts: dict[str, Any] = {
         "processor": _processor(),
         "threads": torch.get_num_threads(),
@@ -171,6 +171,7 @@ def environment() -> dict[str, Any]:
         "nadaraya": _version("nadaraya"),
         "commit": _commit(),
         "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
+        **{package: _version(package) for package in packages},
     }
     if torch.cuda.is_available():
         facts |= {

@@ -30,7 +30,7 @@ def load_script() -> ModuleType:
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     path = tmp_path_factory.mktemp("regression") / "results.json"
-    command = [sys.executable, str(SCRIPT), "--quick", "--runs", "1", "--out", str(path)]
+    command = [sys.executable, str(SCRIPT), "--quick", "--runs", "1", "--json", str(path)]
     # Memory, which starts a process a case, has a test of its own.
     subprocess.run([*command, "--only", "selection", "prediction", "line"], check=True, capture_output=True)
     return json.loads(path.read_text())

@@ -24,13 +24,14 @@ def test_rotation_keeps_norms_and_starts_at_the_identity() -> None:
     torch.testing.assert_close(rotated[:, :, 0], x[:, :, 0])
 
 
-def test_the_first_pair_turns_by_one_radian_a_token() -> None:
-    x = torch.zeros(1, 1, 4, 4)
-    x[..., 0] = 1.0
-    rotated = RotaryEmbedding(4)(x)[0, 0]
-    positions = torch.arange(4.0)
-    torch.testing.assert_close(rotated[:, 0], positions.cos())
-    torch.testing.assert_close(rotated[:, 1], positions.sin())
+@pytest.mark.parametrize("base", [10_000.0, 500.0])
+def test_a_pair_turns_by_its_own_angle_per_token(base: float) -> None:
+    x = torch.zeros(1, 1, 4, 6)
+    x[..., ::2] = 1.0
+    rotated = RotaryEmbedding(6, base)(x)[0, 0]
+    angles = torch.arange(4.0)[:, None] * torch.tensor([base ** (-2 * pair / 6) for pair in range(3)])
+    torch.testing.assert_close(rotated[:, ::2], angles.cos())
+    torch.testing.assert_close(rotated[:, 1::2], angles.sin())
 
 
 def test_learned_angles_start_static_and_get_gradients() -> None:

@@ -160,7 +160,7 @@ def write_json(path: Path, results: dict[str, Any]) -> None:
 
 
 def environment(*packages: str) -> dict[str, Any]:
-    """What the numbers depend on: processor, threads, versions, also of packages, and the GPU if there is one."""
+    """What the numbers depend on: processor, threads, versions (also of packages), and the GPU if any."""
     facts: dict[str, Any] = {
         "processor": _processor(),
         "threads": torch.get_num_threads(),

@@ -10,7 +10,6 @@ from nadaraya.regression.compiled.exponential import exp_nonpositive
 from nadaraya.regression.compiled.jit import compiled
 from nadaraya.regression.compiled.profiles import (
     EPANECHNIKOV,
-    EXPONENTIAL,
     GAUSSIAN,
     MATERN32,
     MATERN52,
@@ -48,7 +47,7 @@ def two_sum(a: float, b: float) -> tuple[float, float]:
 
 @compiled(error_model="numpy", fastmath=True)
 def weigh(kernel: LineKernel, count: int, z: Array, w: Array, slope: Array) -> None:
-    """κ and, with slopes, ∂κ/∂log length at the first z.
+    """κ, Gaussian or compact, and with slopes ∂κ/∂log length at the first z.
 
     z is the distance u or, for compact kernels, 1 − u, negative outside.
     """
@@ -57,21 +56,6 @@ def weigh(kernel: LineKernel, count: int, z: Array, w: Array, slope: Array) -> N
         for j in range(count):
             w[j] = exp_nonpositive(-0.5 * z[j] * z[j])
             slope[j] = z[j] * z[j] * w[j]
-    elif family == EXPONENTIAL:
-        for j in range(count):
-            w[j] = exp_nonpositive(-z[j])
-            slope[j] = z[j] * w[j]
-    elif family == MATERN32:
-        for j in range(count):
-            e = exp_nonpositive(-z[j])
-            w[j] = (1.0 + z[j]) * e
-            slope[j] = z[j] * z[j] * e
-    elif family == MATERN52:
-        for j in range(count):
-            e = exp_nonpositive(-z[j])
-            third = z[j] * z[j] * (1.0 / 3.0)
-            w[j] = (1.0 + z[j] + third) * e
-            slope[j] = third * (1.0 + z[j]) * e
     elif family == EPANECHNIKOV:
         for j in range(count):
             rest = max(z[j], 0.0)
@@ -105,16 +89,6 @@ def log_kernel(kernel: LineKernel, u: float) -> float:
     elif kernel.family == MATERN52:
         value = math.log1p(u * (1.0 + u / 3.0)) - u
     return 2.0 * value if kernel.squared else value
-
-
-@compiled(error_model="numpy")
-def distance_at(kernel: LineKernel, smallness: float) -> float:
-    """A u with log κ(u) ≤ −smallness ≤ 0, not much greater than need be; beyond the greatest κ is 0."""
-    if kernel.family == GAUSSIAN:
-        return min(math.sqrt(2.0 * smallness), 39.0)
-    if kernel.family != EXPONENTIAL:  # u − 2 log(1 + u) is then at least smallness
-        smallness += 2.6 + 2.0 * math.log1p(smallness)
-    return min(smallness, 800.0)
 
 
 @compiled(error_model="numpy")

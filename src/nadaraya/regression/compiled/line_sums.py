@@ -16,8 +16,6 @@ from nadaraya.regression.compiled.jit import compiled
 from nadaraya.regression.compiled.line_kernels import (
     EDGE,
     LineKernel,
-    distance_at,
-    log_kernel,
     two_sum,
     weigh,
 )
@@ -27,6 +25,7 @@ from nadaraya.regression.compiled.line_tree import (
     NODES,
     PLACES,
     Tree,
+    build,
     gather,
     interpolate,
     nodes_in,
@@ -40,6 +39,7 @@ Array = NDArray[np.float64]
 _TASKS = 256
 _PAIRS = max(LEAF * LEAF, NODES * NODES)
 _LEFT_OUT = 1e-17  # of the weight of a query
+_LAST = 39.0  # lengths: the Gaussian is 0 there
 _BEYOND = 1e30  # lengths: κ and its slope are 0 there
 
 
@@ -114,20 +114,14 @@ def _points_to_points(kernel: LineKernel, q: Array, x: Array, z: Array) -> None:
 @compiled(error_model="numpy")
 def _smooth(kernel: LineKernel, distance: float, half: float, other: float) -> bool:
     """Whether two cells can act through their nodes."""
-    wide = max(half, other)
     if kernel.family == GAUSSIAN:
         far = max(distance + half + other, 3.0 * kernel.length) / kernel.length
-        return wide / kernel.length * far <= 1.25
-    if kernel.family >= FIRST_COMPACT:
-        # So far from the edge that no part of the cells weighs much less than the rest; κ² is of degree 18.
-        share = 0.2 if kernel.squared else 2.0 / 3.0
-        if half + other > share * (kernel.length * (1.0 + EDGE) - distance):
-            return False
-        if kernel.family != TRICUBE:
-            return True
-    elif wide > kernel.length * (0.5 if kernel.squared else 1.0):
+        return max(half, other) / kernel.length * far <= 1.25
+    # So far from the edge that no part of the cells weighs much less than the rest; κ² is of degree 18.
+    share = 0.2 if kernel.squared else 2.0 / 3.0
+    if half + other > share * (kernel.length * (1.0 + EDGE) - distance):
         return False
-    return half + other <= distance  # the kernel has a cusp at 0
+    return kernel.family != TRICUBE or half + other <= distance  # u³ is not smooth at 0
 
 
 @compiled(parallel=True, error_model="numpy")
@@ -153,16 +147,16 @@ def _reaches(kernel: LineKernel, a: Tree, x: Array, weight: Array, apart: bool) 
         least, most = math.inf, -math.inf
         for j in range(first, min(first + 2, len(x))):
             u = (abs(x[j] - centre) + half) / kernel.length
-            smallness = math.log(total / weight[j]) - log_kernel(kernel, u)
+            smallness = math.log(total / weight[j]) + 0.5 * u * u
             least, most = min(least, smallness), max(most, smallness)
         smallness = most if apart else least
         first = np.searchsorted(x, centre - half - kernel.length)
         last = np.searchsorted(x, centre + half + kernel.length)
         mass = up_to[last] - up_to[first] - own
         if mass > 1e-6 * total:  # smaller ones may be rounding
-            near = math.log(total / mass) - log_kernel(kernel, 2.0 * half / kernel.length + 1.0)
-            smallness = min(smallness, near)
-        reach[cell] = kernel.length * distance_at(kernel, smallness - math.log(_LEFT_OUT))
+            u = 2.0 * half / kernel.length + 1.0
+            smallness = min(smallness, math.log(total / mass) + 0.5 * u * u)
+        reach[cell] = kernel.length * min(math.sqrt(2.0 * (smallness - math.log(_LEFT_OUT))), _LAST)
     for cell in range(len(reach) - 1, -1, -1):
         if a.right[cell] >= 0:
             reach[cell] = max(reach[cell + 1], reach[a.right[cell]])
@@ -235,9 +229,25 @@ def _hand_down(a: Tree, root: int, values: Array, out: Array) -> None:
                 interpolate(values[inner - root], 0, own, places[:NODES])
 
 
+def line_sums(kernel: LineKernel, query: Array, points: Array, columns: Array, apart: bool) -> Array:
+    """Sums over ascending points for ascending queries.
+
+    Args:
+        kernel: κ, Gaussian and not squared, or compact.
+        query: (m,).
+        points: (n,).
+        columns: (c, n).
+        apart: whether the queries are the points, each of which leaves out its own place.
+
+    Returns:
+        (s, m) sums, and with `kernel.slopes` their derivatives by log length from c on.
+    """
+    tree = build(points)
+    return _line_sums(kernel, tree if apart else build(query), tree, columns, apart)
+
+
 @compiled(parallel=True, error_model="numpy")
-def line_sums(kernel: LineKernel, a: Tree, b: Tree, columns: Array, apart: bool) -> Array:
-    """(s, m)."""
+def _line_sums(kernel: LineKernel, a: Tree, b: Tree, columns: Array, apart: bool) -> Array:
     c = columns.shape[0]
     s = 2 * c if kernel.slopes else c
     out = np.zeros((s, len(a.points)))

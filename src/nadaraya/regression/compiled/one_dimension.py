@@ -1,4 +1,4 @@
-"""Sums in one dimension: sorted, then cells of queries meet cells of points, O(n log n) for every profile."""
+"""Sums in one dimension: sorted, then by recurrences or by cells of points, O(n log n) for every profile."""
 
 import math
 from concurrent.futures import ThreadPoolExecutor
@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from nadaraya.regression.compiled.jit import compiled
 from nadaraya.regression.compiled.line_far import far_sums
 from nadaraya.regression.compiled.line_kernels import LineKernel
+from nadaraya.regression.compiled.line_recurrence import RECURRENT, recurrent_sums
 from nadaraya.regression.compiled.line_sums import line_sums
-from nadaraya.regression.compiled.line_tree import Tree, build
 from nadaraya.regression.compiled.profiles import FIRST_COMPACT, GAUSSIAN, MATERN32, MATERN52, Profile
 from nadaraya.regression.requests import Array, BandwidthGradients, Request, Sums
 
@@ -71,23 +71,23 @@ def sorted_sums(
     """
     same = query is points
     with ThreadPoolExecutor() as pool:  # sorting leaves Python to others
-        lines = list(pool.map(_sorted_tree, [points] if same else [points, query]))
-    (tree, order), (query_tree, query_order) = lines[0], lines[-1]
+        lines = list(pool.map(_in_order, [points] if same else [points, query]))
+    (x, order), (q, query_order) = lines[0], lines[-1]
     c = np.take(np.asarray(columns, np.float64), order, axis=1)
-    sums = line_sums(kernel, query_tree, tree, c, exclude_self)
+    take = recurrent_sums if kernel.family in RECURRENT else line_sums
+    sums = take(kernel, q, x, c, exclude_self)
     log_scale = np.zeros(len(query))
     far = np.flatnonzero(sums[0] <= (0.0 if kernel.family >= FIRST_COMPACT else _TINY))
     if len(far):
-        q = query_tree.points[far]
-        sums[:, far], log_scale[query_order[far]] = far_sums(kernel, q, tree.points, c, exclude_self)
+        sums[:, far], log_scale[query_order[far]] = far_sums(kernel, q[far], x, c, exclude_self)
     values = _in_given_order(sums[: len(c)], query_order)
     return values, _in_given_order(sums[len(c) :], query_order), log_scale
 
 
-def _sorted_tree(values: Array) -> tuple[Tree, NDArray[np.int64]]:
-    """The tree of values (n,), and where each of its ascending points was."""
+def _in_order(values: Array) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """Values (n,) ascending, and where each was."""
     order = np.argsort(values)
-    return build(values[order].astype(np.float64)), order
+    return values[order].astype(np.float64), order
 
 
 @compiled(parallel=True)

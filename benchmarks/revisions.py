@@ -193,17 +193,16 @@ def compare(old: subprocess.Popen[str], new: subprocess.Popen[str], rounds: int)
     assert new.stdout
     names = json.loads(old.stdout.readline())
     assert names == json.loads(new.stdout.readline())
-    seconds: dict[str, list[tuple[float, float]]] = {name: [] for name in names}
-    for turn in range(rounds):
-        for name in names:
+    rows = {}
+    for name in names:
+        pairs = []
+        for turn in range(rounds):
             if turn % 2:
                 before = ask(old, name)
-                seconds[name].append((before, ask(new, name)))
+                pairs.append((before, ask(new, name)))
             else:
                 after = ask(new, name)
-                seconds[name].append((ask(old, name), after))
-    rows = {}
-    for name, pairs in seconds.items():
+                pairs.append((ask(old, name), after))
         low, middle, high = statistics.quantiles([after / before for before, after in pairs], n=4)
         rows[name] = {
             "old_ms": 1e3 * statistics.median(before for before, _ in pairs),

@@ -3,9 +3,9 @@
     python benchmarks/revisions.py REVISION [--cases operator step regression loading] [--json FILE]
 
 The other revision is checked out beside this one; one process for each stays open and they take turns, so
-that drift of the machine affects both equally. Where a process lies in memory moves its times by a tenth: so
-several pairs of processes follow each other. Only the public interface is called. The ratio is the median over
-rounds of new / old, with its quartiles. `loading` needs an image source: --images SOURCE.
+that drift of the machine affects both equally. Where a process lies in memory moves its times by a tenth:
+several pairs of processes follow each other. Only the public interface is called. The ratio is the median
+over rounds of new / old, with its quartiles. `loading` needs an image source: --images SOURCE.
 """
 
 import argparse

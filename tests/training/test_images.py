@@ -59,7 +59,7 @@ def test_a_run_leaves_what_its_readers_expect(uninterrupted: Path) -> None:
     assert (run.steps, model.num_classes, model.training) == (8, 4, False)
     files = {path.name for path in uninterrupted.iterdir()}
     assert files == {
-        *("config.yaml", "metrics.jsonl", "training_state", "images.json"),
+        *(".lock", "config.yaml", "metrics.jsonl", "training_state", "images.json"),
         *("model.safetensors", "ema.safetensors", "initial_kernels.safetensors"),
     }
     states = {path.name for path in (uninterrupted / "training_state").glob("step-00000008/*")}

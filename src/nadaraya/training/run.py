@@ -13,19 +13,22 @@ from safetensors.torch import load_model as load_weights
 from torch import nn
 
 from nadaraya.errors import InputError
-from nadaraya.files import reading
+from nadaraya.files import reading, sha256
 from nadaraya.training.folder import (
     AVERAGE_FILE,
+    CONFIGURATION_FILE,
     IMAGES_FILE,
     INITIAL_KERNELS_FILE,
     METRICS_FILE,
     MODEL_FILE,
+    RECIPE_FILE,
     SAMPLE_FILE,
+    TOKENIZER_FILE,
     read_recipe,
 )
 from nadaraya.training.image_recipe import ImageRecipe
 from nadaraya.training.kernels import kernel_parameters
-from nadaraya.training.metrics import read_metrics
+from nadaraya.training.metrics import digest_of, read_metrics
 from nadaraya.training.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -68,8 +71,19 @@ class Run:
 
     @cached_property
     def metrics(self) -> list[dict[str, Any]]:
-        """Every record of metrics.jsonl, oldest first."""
-        return read_metrics(self.path / METRICS_FILE)
+        """Every record of metrics.jsonl, oldest first.
+
+        Raises:
+            InputError: it is damaged, or was edited after the run was finished.
+        """
+        path = self.path / METRICS_FILE
+        records = read_metrics(path)
+        if records and records[-1]["kind"] == "final":
+            final = dict(records[-1])
+            expected = dict(final.pop("sha256", {})).get(METRICS_FILE)
+            if expected != digest_of([*records[:-1], final]):
+                raise _edited(path)
+        return records
 
     def series(self, kind: str) -> list[dict[str, Any]]:
         """The records of one kind: "train", "validation" or "final"."""
@@ -78,7 +92,18 @@ class Run:
     @property
     def final(self) -> dict[str, Any] | None:
         """The last record of a finished run (loss, bits_per_byte, parameters, …); None before that."""
-        return next(iter(self.series("final")), None)
+        return next((record for record in self.series("final") if record["step"] >= self.steps), None)
+
+    def check_files(self, *names: str) -> None:
+        """Refuse files of a finished run that are not those which its training wrote."""
+        if self.final is None:
+            return
+        for name in names:
+            path = self.path / name
+            with reading(path):
+                digest = sha256(path)
+            if digest != self.final["sha256"].get(name):
+                raise _edited(path)
 
     @property
     def steps(self) -> int:
@@ -120,6 +145,7 @@ class Run:
         from nadaraya.data import tokenizer_from_file
 
         self.text_recipe()
+        self.check_files(TOKENIZER_FILE)
         return tokenizer_from_file(self.path)
 
     def corpus(self) -> "Corpus":
@@ -173,6 +199,7 @@ class Run:
                 f"{self.path} has no trained model yet (step {done} of {self.steps}): run "
                 "the same `nadaraya train` command again to finish it"
             )
+        self.check_files(RECIPE_FILE, INITIAL_KERNELS_FILE)
         model = self._image_model(ema) if isinstance(self.recipe, ImageRecipe) else self._text_model()
         if initial:
             path = self.path / INITIAL_KERNELS_FILE
@@ -187,6 +214,7 @@ class Run:
         model = recipe.build_model(len(described["classes"]), int(described["channels"]))
         averaged = ema and recipe.training.ema_decay is not None
         path = self.path / (AVERAGE_FILE if averaged else MODEL_FILE)
+        self.check_files(IMAGES_FILE, path.name)
         with reading(path, "the model of this run"):
             load_weights(model, str(path))
         return model
@@ -204,6 +232,7 @@ class Run:
         from nadaraya.models import KernelGPTForCausalLM
 
         path = self.path / MODEL_FILE
+        self.check_files(CONFIGURATION_FILE, path.name)
         with reading(path, "the model of this run"), without_bars():
             loaded: Any = KernelGPTForCausalLM.from_pretrained(
                 self.path, local_files_only=True, use_safetensors=True, output_loading_info=True
@@ -226,6 +255,10 @@ def without_bars() -> Iterator[None]:
     finally:
         if shown:
             logging.enable_progress_bar()
+
+
+def _edited(path: Path) -> InputError:
+    return InputError(f"{path} is not as the training of this run left it: edited or damaged; restore it")
 
 
 def _shortened(key: str, value: Any) -> str:

@@ -21,6 +21,21 @@ from pydantic import (
 from nadaraya.errors import InputError, must_be, unknown_name
 
 _SECTIONS = ("model", "data", "training")
+_LENGTHS = ("training.steps", "training.epochs")
+# What a run that goes on may change: what is learned stays the same, up to rounding for the last two.
+_FREE = {
+    "data.workers",
+    "training.log_every",
+    "training.evaluate_every",
+    "training.evaluate_every_epochs",
+    "training.validation_batches",
+    "training.sample_characters",
+    "training.checkpoint_every",
+    "training.checkpoint_minutes",
+    "training.tracker",
+    "training.compile",
+    "training.gradient_accumulation",
+}
 # Pydantic's words are those of Python; a recipe is YAML.
 _WORDS = {
     "bool_type": "true or false",
@@ -143,6 +158,8 @@ class BaseTraining(Section):
     """Updates from one training record to the next."""
     checkpoint_every: PositiveInt = 200
     """Updates from one checkpoint to the next."""
+    checkpoint_minutes: Positive | None = 10.0
+    """Minutes after which a checkpoint is saved even so (null: never)."""
     tracker: Literal["tensorboard", "wandb", "trackio"] | None = None
     """Where records go beside metrics.jsonl."""
 
@@ -201,10 +218,18 @@ class BaseRecipe(Section):
         """The recipe as YAML, every key written out."""
         return yaml.safe_dump(self.to_mapping(), sort_keys=False, allow_unicode=True)
 
-    def first_difference(self, other: "BaseRecipe") -> tuple[str, Any, Any] | None:
-        """The first key on which two recipes differ, with both values; None when they are equal."""
-        ours, theirs = self._flat(), other._flat()  # "task" comes first, on which the other keys depend
-        return next(((key, ours[key], theirs[key]) for key in ours if ours[key] != theirs[key]), None)
+    def first_conflict(self, wanted: "BaseRecipe") -> tuple[str, Any, Any] | None:
+        """The first key for which a run of this recipe cannot go on as `wanted` says, with both values.
+
+        Keys that do not alter what is learned may differ, and a run may become longer.
+        """
+        ours, theirs = self._flat(), wanted._flat()  # "task" comes first, on which the other keys depend
+        for key, value in ours.items():
+            other = theirs[key]
+            longer = key in _LENGTHS and other > value
+            if value != other and key not in _FREE and not longer:
+                return key, value, other
+        return None
 
     def _flat(self) -> dict[str, Any]:
         """Values by dotted key."""

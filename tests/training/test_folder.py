@@ -192,7 +192,7 @@ def _replace(old: str, new: str) -> Callable[[Path], None]:
         ("model.safetensors", _spoil_weights),
         ("tokenizer.json", _replace('"a"', '"z"')),
         ("metrics.jsonl", _replace('"step": 8', '"step": 9')),
-        ("metrics.jsonl", _replace('"kind": "final", "step": 8, "loss": ', '"kind": "final", "step": 8, "loss": 1')),
+        ("metrics.jsonl", _replace('"final", "step": 8, "loss": ', '"final", "step": 8, "loss": 1')),
         ("initial_kernels.safetensors", lambda path: path.unlink()),
     ],
 )  # fmt: skip
@@ -200,10 +200,14 @@ def test_an_edited_file_of_a_finished_run_is_refused(
     finished: Path, file: str, edit: Callable[[Path], None]
 ) -> None:
     edit(finished / file)
-    with pytest.raises(InputError, match=file):
+
+    def read() -> None:
         run = Run(finished)
         run.tokenizer()
         run.load_model()
+
+    with pytest.raises(InputError, match=file):
+        read()
 
 
 @pytest.mark.parametrize("content", ["", '{"kind": "validation", "step": 4, "loss": 1.0}\n'])

@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 from torch.optim import AdamW
 
 from nadaraya.errors import InputError
-from nadaraya.training import ImageRecipe, Recipe, Run, loop, train
+from nadaraya.training import ImageRecipe, Recipe, Run, images, loop, text, train
 from nadaraya.training.folder import FolderLock
 
 Make = Callable[..., Any]
@@ -271,3 +271,40 @@ def test_a_finished_run_is_extended(
     longer.load_model()
     with pytest.raises(InputError, match="choose another folder"):
         train(recipe(2), tmp_path / "run", progress=False)
+
+
+@pytest.mark.parametrize("task", ["text", "image"])
+def test_the_weights_of_the_best_validation_are_kept(
+    tiny_recipe: Make, image_recipe: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, task: str
+) -> None:
+    make, kind = (tiny_recipe, text.TextTask) if task == "text" else (image_recipe, images.ImageTask)
+    scores = iter([0.1, 0.9, 0.9])  # of the validations after updates 4 and 8
+    monkeypatch.setattr(kind, "score", lambda *_: next(scores))
+    run = train(
+        make(training__keep_best=True, training__checkpoint_every=4), tmp_path / "run", progress=False
+    )
+    state = tmp_path / "run" / "training_state" / "step-00000004"
+    want = load_file(state / ("model.safetensors" if task == "text" else "ema.safetensors"))
+    best, last = (run.load_model(weights=which).state_dict() for which in ("best", None))
+    assert all(torch.equal(best[name], tensor) for name, tensor in want.items())
+    assert not all(torch.equal(last[name], tensor) for name, tensor in want.items())
+
+
+def test_weights_that_a_run_does_not_have_are_refused(finished: Path) -> None:
+    for weights in ("averaged", "best", "ema"):
+        with pytest.raises(InputError, match=f"must be 'trained', got '{weights}'"):
+            Run(finished).load_model(weights=weights)
+
+
+def test_checkpoints_are_kept_as_the_recipe_says(tiny_recipe: Make, tmp_path: Path) -> None:
+    three = tiny_recipe(training__checkpoint_every=2, training__checkpoints_kept=3)
+    train(three, tmp_path / "three", progress=False)
+    names = sorted(path.name for path in (tmp_path / "three" / "training_state").iterdir())
+    assert names == ["step-00000004", "step-00000006", "step-00000008"]
+    none = train(tiny_recipe(training__drop_checkpoints=True), tmp_path / "none", progress=False)
+    assert not (tmp_path / "none" / "training_state").exists()
+    none.load_model()
+    with pytest.raises(InputError, match="no checkpoint"):
+        train(
+            tiny_recipe(training__steps=9, training__drop_checkpoints=True), tmp_path / "none", progress=False
+        )

@@ -26,6 +26,10 @@ def evaluate(
             show_default="the run's own",
         ),
     ] = None,
+    weights: Annotated[
+        str | None,
+        typer.Option(help="trained, averaged or best.", show_default="averaged where the run has them"),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print figures as JSON.")] = False,
 ) -> None:
     """Predict every character of a text but the first, or the class of every image, and print the figures."""
@@ -33,18 +37,20 @@ def evaluate(
 
     opened = Run(run)
     if images is not None or (text is None and isinstance(opened.recipe, ImageRecipe)):
-        figures, line = _images(opened, images)
+        figures, line = _images(opened, images, weights)
     else:
-        figures, line = _text(opened, text)
-    typer.echo(json.dumps({"run": str(run), **figures}) if as_json else line)
+        figures, line = _text(opened, text, weights)
+    weights = weights or opened.weights
+    document = {"run": str(run), "weights": weights, **figures}
+    typer.echo(json.dumps(document) if as_json else f"{line} ({weights} weights)")
 
 
-def _text(run: "Run", text: str | None) -> tuple[dict[str, Any], str]:
+def _text(run: "Run", text: str | None, weights: str | None) -> tuple[dict[str, Any], str]:
     from nadaraya.data import load_corpus
     from nadaraya.evaluation import evaluate_string
 
     recipe = run.text_recipe()
-    model, tokenizer = run.load_model(), run.tokenizer()
+    model, tokenizer = run.load_model(weights=weights), run.tokenizer()
     if text is None:
         name, content = "validation text", run.corpus().split(recipe.data.validation_fraction)[1]
     else:
@@ -58,12 +64,12 @@ def _text(run: "Run", text: str | None) -> tuple[dict[str, Any], str]:
     return {"text": name, **asdict(result)}, line
 
 
-def _images(run: "Run", source: str | None) -> tuple[dict[str, Any], str]:
+def _images(run: "Run", source: str | None, weights: str | None) -> tuple[dict[str, Any], str]:
     from nadaraya.data.images import evaluation_batches
     from nadaraya.evaluation.classification import evaluate_images
 
     recipe = run.image_recipe()
-    model, images = run.load_model(), run.images(source)
+    model, images = run.load_model(weights=weights), run.images(source)
     batches = evaluation_batches(images, recipe.augmentation(), batch_size=128, workers=recipe.data.workers)
     result = evaluate_images(model, batches)
     line = (

@@ -19,7 +19,6 @@ from torch import Tensor, nn
 from nadaraya.errors import InputError
 from nadaraya.files import first_line, reading, remove_folder, sha256, write_into
 
-_KEPT = 2
 _MODEL, _AVERAGE, _OPTIMIZER = "model.safetensors", "ema.safetensors", "optimizer.safetensors"
 _STATE = "state.json"
 _log = logging.getLogger("nadaraya")
@@ -44,8 +43,9 @@ def save_checkpoint(
     optimizer: torch.optim.Optimizer,
     state: dict[str, Any],
     averaged: nn.Module | None = None,
+    kept: int = 2,
 ) -> Path:
-    """Write one checkpoint into `folder`, then drop all but the newest two; returns its own folder.
+    """Write one checkpoint into `folder`, then drop all but the newest `kept`; returns its own folder.
 
     `state` has plain values to keep, `step` among them. With a full disk, older checkpoints are still there.
     """
@@ -66,7 +66,7 @@ def save_checkpoint(
         checksums = {file.name: sha256(file) for file in sorted(path.iterdir())}
         checksums[_STATE] = _digest(state)
         (path / _STATE).write_text(json.dumps({**state, "sha256": checksums}, indent=1), encoding="utf-8")
-    for old in _newest_first(folder)[_KEPT:]:
+    for old in _newest_first(folder)[kept:]:
         remove_folder(old)
     return folder / name
 

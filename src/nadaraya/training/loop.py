@@ -12,9 +12,10 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 from nadaraya.errors import InputError, must_be
-from nadaraya.files import sha256, sync
+from nadaraya.files import remove_folder, remove_partial, sha256, sync
 from nadaraya.training.checkpoint import Checkpoint, find_checkpoint
 from nadaraya.training.folder import (
+    BEST_FILE,
     METRICS_FILE,
     STATE_FOLDER,
     FolderLock,
@@ -101,6 +102,7 @@ def _run(
     shown.begin(recipe.name, task, done)
     meter = Meter(state.get("losses", []), state.get("seconds", 0.0))
     watch = BandwidthWatch(learner.model)
+    best = min(map(task.score, Run(folder).series("validation")), default=math.inf)
     saved = time.monotonic()
     patience = 60 * (recipe.training.checkpoint_minutes or float("inf"))
     with closing(records), StopRequest().listening() as stop:
@@ -136,7 +138,11 @@ def _run(
                     records.add("train", step, figures)
             if evaluate:
                 with processes.together():
-                    records.add("validation", step, learner.validate())
+                    validation = learner.validate()
+                    records.add("validation", step, validation)
+                if recipe.training.keep_best and task.score(validation) < best:
+                    best = task.score(validation)
+                    processes.alone(learner.save_weights, folder / BEST_FILE)
             if save:
                 processes.alone(_save, folder, learner, step, meter)
                 saved = time.monotonic()
@@ -174,6 +180,9 @@ def _open_task(recipe: Recipe | ImageRecipe, processes: Processes) -> Task:
 def _find_checkpoint(folder: Path, task: Task) -> Checkpoint | None:
     """The newest complete checkpoint, if its run was started on the same data."""
     checkpoint = find_checkpoint(folder / STATE_FOLDER)
+    records = [] if checkpoint else read_metrics(folder / METRICS_FILE)
+    if any(record["kind"] == "final" for record in records):
+        raise InputError(f"{folder} has no checkpoint left to go on from: choose another folder")
     if checkpoint and not task.fingerprint.items() <= checkpoint.state.items():
         raise InputError(
             f"{task.fingerprint_error} that {folder} was started on: restore it, or choose another folder"
@@ -216,6 +225,9 @@ def _finish(folder: Path, task: Task, learner: Learner, records: Records) -> Non
     digests[METRICS_FILE] = digest_of([*read_metrics(folder / METRICS_FILE), final])
     records.add("final", task.steps, {**figures, "sha256": digests})
     sync(folder / METRICS_FILE)
+    if run.recipe.training.drop_checkpoints:
+        remove_folder(folder / STATE_FOLDER)
+        remove_partial(folder)
 
 
 @contextmanager

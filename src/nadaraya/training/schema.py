@@ -32,6 +32,8 @@ _FREE = {
     "training.sample_characters",
     "training.checkpoint_every",
     "training.checkpoint_minutes",
+    "training.checkpoints_kept",
+    "training.drop_checkpoints",
     "training.tracker",
     "training.compile",
     "training.gradient_accumulation",
@@ -160,6 +162,12 @@ class BaseTraining(Section):
     """Updates from one checkpoint to the next."""
     checkpoint_minutes: Positive | None = 10.0
     """Minutes after which a checkpoint is saved even so (null: never)."""
+    checkpoints_kept: PositiveInt = 2
+    """Newest checkpoints that are kept."""
+    keep_best: bool = False
+    """Keep the weights of the best validation too (lowest loss, highest top-1): best.safetensors."""
+    drop_checkpoints: bool = False
+    """Remove the checkpoints when the run is finished, which can then not be extended."""
     tracker: Literal["tensorboard", "wandb", "trackio"] | None = None
     """Where records go beside metrics.jsonl."""
 

@@ -9,10 +9,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import timm
 import torch
+from PIL import Image
 from safetensors.torch import load_file
 from torch.optim import AdamW
 
+from nadaraya.data.images import evaluation_transform
 from nadaraya.errors import InputError
 from nadaraya.training import ImageRecipe, Recipe, Run, TrainingDiverged, train
 
@@ -60,7 +63,7 @@ def test_a_run_leaves_what_its_readers_expect(uninterrupted: Path) -> None:
     files = {path.name for path in uninterrupted.iterdir()}
     assert files == {
         *(".lock", "config.yaml", "metrics.jsonl", "training_state", "images.json"),
-        *("model.safetensors", "ema.safetensors", "initial_kernels.safetensors"),
+        *("config.json", "model.safetensors", "ema.safetensors", "initial_kernels.safetensors"),
     }
     states = {path.name for path in (uninterrupted / "training_state").glob("step-00000008/*")}
     assert states == {"model.safetensors", "ema.safetensors", "optimizer.safetensors", "state.json"}
@@ -326,3 +329,25 @@ def test_progress_shows_top_1_and_images_a_second(
     train(image_recipe(), tmp_path / "run")
     lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("step")]
     assert all(word in lines[3] for word in ("loss", "top-1", "EMA", "images/s", "left"))
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_timm_loads_a_run_by_its_own_configuration(
+    image_recipe: Callable[..., ImageRecipe], tiny_images: Path, tmp_path: Path, channels: int
+) -> None:
+    arrays = dict(np.load(tiny_images))
+    if channels == 1:
+        arrays = {name: array[..., 0] if "images" in name else array for name, array in arrays.items()}
+    np.savez(tmp_path / "images.npz", **arrays)
+    options = {"patch_size": 8, "embed_dim": 16, "depth": 2, "num_heads": 2, "variant": "gka-loo"}
+    recipe = image_recipe(data__source=str(tmp_path / "images.npz"), model__options=options)
+    run = train(recipe, tmp_path / "run", progress=False)
+    loaded = timm.create_model(f"local-dir:{run.path}", pretrained=True).eval()
+    own = run.load_model(weights="trained")
+    assert loaded.pretrained_cfg["label_names"] == list(run.classes)
+    transform = timm.data.create_transform(**timm.data.resolve_model_data_config(loaded))
+    ours = evaluation_transform(recipe.augmentation(), channels)
+    image = Image.fromarray(arrays["test_images"][0]).resize((40, 40))
+    torch.testing.assert_close(transform(image), ours(image))
+    with torch.no_grad():
+        torch.testing.assert_close(loaded(transform(image)[None]), own(ours(image)[None]))

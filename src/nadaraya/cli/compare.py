@@ -1,7 +1,6 @@
 """`nadaraya compare`: runs of one task side by side, as a table and as curves."""
 
 import json
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -57,10 +56,10 @@ def compare(
         typer.echo(f"warning: {warning}", err=True)
     rows = sorted((_figures(run) for run in opened), key=_best_first)
     # Runs of one name are told apart by their folders.
-    ways = ([row[key] for row in rows] for key in ("name", "folder", "run"))
-    labels = next(
-        (labels for labels in ways if len(set(labels)) == len(labels)), [row["run"] for row in rows]
-    )
+    for key in ("name", "folder", "run"):
+        labels = [row[key] for row in rows]
+        if len(set(labels)) == len(labels):
+            break
     if plot is not None:
         from nadaraya.report import RunData, loss_curves
 

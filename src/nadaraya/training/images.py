@@ -12,6 +12,7 @@ from accelerate.utils import set_seed
 from PIL import Image
 from safetensors.torch import save_model
 from timm.loss import SoftTargetCrossEntropy
+from timm.models import save_for_hf
 from timm.scheduler import create_scheduler_v2
 from timm.utils import ModelEmaV3
 from torch import Tensor, nn
@@ -25,6 +26,7 @@ from nadaraya.data.images import (
     synthetic_batches,
     training_batches,
 )
+from nadaraya.data.images.transforms import evaluation_crop, fixed_interpolation
 from nadaraya.errors import must_be
 from nadaraya.evaluation.classification import evaluate_side_by_side
 from nadaraya.files import write_file, write_into
@@ -143,8 +145,20 @@ class ImageTask:
         self, folder: Path, averaged: nn.Module | None, validation: dict[str, float], step_seconds: float
     ) -> dict[str, Any]:
         """The model and its average; the figures are those of the last validation, which saw every image."""
+        augmentation, images = self._augmentation, self._images
+        mean, std = augmentation.statistics(images.channels)
+        inputs = {
+            "input_size": (images.channels, augmentation.image_size, augmentation.image_size),
+            "interpolation": fixed_interpolation(augmentation),
+            "crop_pct": evaluation_crop(augmentation),
+            "mean": tuple(mean),
+            "std": tuple(std),
+        }
         with write_into(folder, MODEL_FILE) as scratch:
-            save_model(self.model, str(scratch / MODEL_FILE))
+            # Configuration and weights: the folder is a model of timm, create_model("local-dir:FOLDER").
+            labels = {"label_names": list(images.classes)}
+            self.model.pretrained_cfg.update(inputs)  # type: ignore[operator]
+            save_for_hf(self.model, str(scratch), labels, safe_serialization=True)
             if averaged is not None:
                 save_model(averaged, str(scratch / AVERAGE_FILE))
         return {**validation, "images_per_second": self.units_per_step / step_seconds}

@@ -93,7 +93,7 @@ class _PaddedCrop:
 
     def __init__(self, augmentation: Augmentation, padding: int) -> None:
         self._size, self._padding = augmentation.image_size, padding
-        self._resize = Resize(self._size, str_to_interp_mode(_fixed_interpolation(augmentation)))
+        self._resize = Resize(self._size, str_to_interp_mode(fixed_interpolation(augmentation)))
 
     def __call__(self, image: Image.Image) -> Image.Image:
         if min(image.size) != self._size:
@@ -114,7 +114,15 @@ def _posterize(image: Image.Image, bits: int, **options: int) -> Image.Image:
     return auto_augment.posterize(image, bits, **options) if bits >= 1 else Image.new(image.mode, image.size)
 
 
-def _fixed_interpolation(augmentation: Augmentation) -> str:
+def evaluation_crop(augmentation: Augmentation) -> float:
+    """The side of evaluation's central crop, as a fraction of the resized image's."""
+    if augmentation.evaluation_crop is not None:
+        return augmentation.evaluation_crop
+    return 0.875 if augmentation.padding_crop is None else 1.0
+
+
+def fixed_interpolation(augmentation: Augmentation) -> str:
+    """How evaluation resizes: the augmentation's way, bicubic where that is drawn anew for each image."""
     return "bicubic" if augmentation.interpolation == "random" else augmentation.interpolation
 
 
@@ -136,13 +144,10 @@ def evaluation_transform(augmentation: Augmentation, channels: int = 3) -> Trans
     >>> evaluation_transform(Augmentation(image_size=32))(Image.new("RGB", (640, 480))).shape
     torch.Size([3, 32, 32])
     """
-    crop = augmentation.evaluation_crop
-    if crop is None:
-        crop = 0.875 if augmentation.padding_crop is None else 1.0
     pixels = create_transform(
         augmentation.image_size,
-        interpolation=_fixed_interpolation(augmentation),
-        crop_pct=crop,
+        interpolation=fixed_interpolation(augmentation),
+        crop_pct=evaluation_crop(augmentation),
         normalize=False,
     )
     return Transform(pixels.transforms[:-1], augmentation, channels)  # the last one makes a tensor

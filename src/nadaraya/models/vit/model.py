@@ -145,7 +145,9 @@ def _register(family: str, size: str) -> None:
     name = f"{family}_{size}_patch16_224"
 
     def create(pretrained: bool = False, **options: Any) -> KernelVisionTransformer:
-        if pretrained:
+        # A configuration from a folder or a hub says where its weights are.
+        noted = options.get("pretrained_cfg") or {}
+        if pretrained and not any(noted.get(source) for source in ("file", "hf_hub_id", "url")):
             raise InputError(
                 f"{name} has no pretrained weights: train it, or `convert` a pretrained vit_ or deit_ model"
             )

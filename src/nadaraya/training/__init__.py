@@ -14,6 +14,7 @@ from nadaraya.training.image_recipe import (
 from nadaraya.training.loop import train
 from nadaraya.training.metrics import TrainingDiverged
 from nadaraya.training.processes import is_main_process
+from nadaraya.training.publishing import export_model, model_card, push_to_hub
 from nadaraya.training.recipe import (
     DataRecipe,
     ModelRecipe,
@@ -39,8 +40,11 @@ __all__ = [
     "TrainingRecipe",
     "WriteFailed",
     "built_in_recipes",
+    "export_model",
     "is_main_process",
     "load_recipe",
+    "model_card",
+    "push_to_hub",
     "recipe_keys",
     "recipe_schema",
     "train",

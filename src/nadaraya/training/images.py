@@ -157,7 +157,8 @@ class ImageTask:
         with write_into(folder, MODEL_FILE) as scratch:
             # Configuration and weights: the folder is a model of timm, create_model("local-dir:FOLDER").
             labels = {"label_names": list(images.classes)}
-            self.model.pretrained_cfg.update(inputs)  # type: ignore[operator]
+            noted: Any = self.model.pretrained_cfg
+            noted.update(inputs)
             save_for_hf(self.model, str(scratch), labels, safe_serialization=True)
             if averaged is not None:
                 save_model(averaged, str(scratch / AVERAGE_FILE))

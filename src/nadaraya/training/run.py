@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cached_property
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +35,7 @@ from nadaraya.training.metrics import digest_of, read_metrics
 from nadaraya.training.recipe import Recipe
 
 if TYPE_CHECKING:
+    from pandas import DataFrame
     from transformers import PreTrainedTokenizerFast
 
     from nadaraya.data import Corpus
@@ -65,6 +67,40 @@ class Run:
 
     def __repr__(self) -> str:
         return f"Run({str(self.path)!r})"
+
+    def _repr_html_(self) -> str:
+        """As a notebook shows it: what was trained and its latest figures."""
+        latest = self.final or next(reversed(self.series("validation")), {"step": 0})
+        shown = {"folder": self.path, "variant": self.recipe.label, "seed": self.recipe.seed}
+        shown |= {"updates": f"{latest['step']} of {self.steps}" + ("" if self.final else ", not finished")}
+        shown |= {k: v for k, v in latest.items() if isinstance(v, int | float) and k != "step"}
+        rows = (
+            f"<tr><th>{escape(key.replace('_', ' '))}</th><td>{escape(str(value))}</td></tr>"
+            for key, value in shown.items()
+        )
+        return f"<table><caption>{escape(self.name)}</caption>{''.join(rows)}</table>"
+
+    def table(self, kind: str = "train") -> "DataFrame":
+        """The records of one kind as a table.
+
+        Args:
+            kind: "train", "validation" or "final", default "train".
+
+        Returns:
+            A pandas DataFrame, a row a record, its index the step.
+
+        Raises:
+            InputError: pandas is not installed.
+        """
+        try:
+            from pandas import DataFrame
+        except ModuleNotFoundError:
+            raise InputError("Run.table needs pandas: pip install pandas") from None
+        records = [
+            {key: record[key] for key in record if key not in ("kind", "sha256")}
+            for record in self.series(kind)
+        ]
+        return DataFrame.from_records(records, index="step" if records else None)
 
     @property
     def name(self) -> str:

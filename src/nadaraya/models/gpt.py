@@ -178,7 +178,8 @@ class KernelGPTModel(KernelGPTPreTrainedModel):
         """Hidden states of a batch of token sequences.
 
         Args:
-            input_ids: (B, N) token numbers; or `inputs_embeds`.
+            input_ids: (B, N) token numbers; or `inputs_embeds`. The number vocab_size stands for padding, as
+                character tokenizers have it: any vector serves, because no token attends to it.
             attention_mask: (B, cached + N), 1 for tokens and 0 for padding; default no padding.
             past_key_values: the cache of earlier tokens.
             inputs_embeds: (B, N, D) in place of input_ids.
@@ -196,7 +197,7 @@ class KernelGPTModel(KernelGPTPreTrainedModel):
         """
         if (input_ids is None) == (inputs_embeds is None):
             raise InputError("input_ids or inputs_embeds must be given, and not both")
-        hidden_states = self.embedding(input_ids) if inputs_embeds is None else inputs_embeds
+        hidden_states = inputs_embeds if input_ids is None else self._embedded(input_ids)
         if past_key_values is not None and past_key_values.is_compileable:
             given = type(past_key_values).__name__
             raise must_be("past_key_values", "a cache that grows with the text, as DynamicCache does", given)
@@ -230,6 +231,10 @@ class KernelGPTModel(KernelGPTPreTrainedModel):
             hidden_states=(*all_hidden_states, hidden_states) if output_hidden_states else None,
             attentions=tuple(all_weights) if output_attentions else None,
         )
+
+    def _embedded(self, input_ids: Tensor) -> Tensor:
+        padding = input_ids == self.embedding.num_embeddings
+        return self.embedding(input_ids.masked_fill(padding, 0))
 
 
 class KernelGPTForCausalLM(KernelGPTPreTrainedModel, GenerationMixin):

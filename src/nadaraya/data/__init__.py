@@ -1,4 +1,4 @@
-"""Corpora (named, in files, Dickens from Project Gutenberg) and tokenizers (characters, bytes, byte pairs)."""
+"""Corpora (named, in files, Dickens of Project Gutenberg) and tokenizers (characters, bytes, byte pairs)."""
 
 from nadaraya.data.cache import cache_folder
 from nadaraya.data.corpus import Corpus, embedded_corpus, load_corpus

@@ -1,4 +1,4 @@
-"""What KernelGPT's forward takes beside tokens: honoured as by transformers' own models, or refused by name."""
+"""What KernelGPT takes beside tokens: honoured as by transformers' own models, or refused by name."""
 
 from typing import Any
 

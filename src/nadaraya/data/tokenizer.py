@@ -246,9 +246,10 @@ def _byte_characters() -> list[str]:
 def _is_byte_tokenizer(tokenizer: "PreTrainedTokenizerFast") -> bool:
     backend = tokenizer.backend_tokenizer
     return (
-        set(tokenizer.added_tokens_decoder) <= {tokenizer.pad_token_id}
+        len(tokenizer) == 256
+        and set(tokenizer.added_tokens_decoder) <= {tokenizer.pad_token_id}
         and backend.normalizer is None
-        and tokenizer.convert_ids_to_tokens(list(range(len(tokenizer)))) == _byte_characters()
+        and tokenizer.convert_ids_to_tokens(list(range(256))) == _byte_characters()
         and backend.encode(" a", add_special_tokens=False).ids == [32, 97]
         and backend.encode("a", add_special_tokens=False).ids == [97]  # no blank put before it
     )

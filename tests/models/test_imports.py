@@ -4,6 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from nadaraya.models import KernelGPTConfig, KernelGPTForCausalLM
 
 
@@ -13,6 +15,7 @@ def run(program: str) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_importing_the_models_registers_them_with_the_auto_classes(tmp_path: Path) -> None:
     config = KernelGPTConfig(vocab_size=5, hidden_size=8, num_hidden_layers=1, num_attention_heads=1)
     KernelGPTForCausalLM(config).save_pretrained(tmp_path)
@@ -25,6 +28,7 @@ print([type(each).__name__ for each in loaded])
     assert run(program) == "['KernelGPTConfig', 'KernelGPTModel', 'KernelGPTForCausalLM']\n"
 
 
+@pytest.mark.slow
 def test_vision_models_need_timm_alone_and_the_core_neither() -> None:
     program = """
 import sys

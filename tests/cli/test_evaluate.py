@@ -34,4 +34,6 @@ def test_bad_input_is_one_line(nadaraya: Any, finished_run: Path, tmp_path: Path
     nadaraya("evaluate", finished_run, "--text", text).refuses("other.txt")
     text.write_text("a")
     nadaraya("evaluate", finished_run, "--text", text).refuses("2 or more")
+    nadaraya("evaluate", finished_run, "--text", "/dev/zero").refuses("/dev/zero must be a regular file")
+    nadaraya("evaluate", finished_run, "--text", "a" * 300).refuses("File name too long")
     nadaraya("evaluate", tmp_path).refuses("is not a run folder")

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from nadaraya.data import encode_text, train_character_tokenizer
+from nadaraya.data import byte_tokenizer, encode_text, train_byte_pair_tokenizer, train_character_tokenizer
 from nadaraya.errors import InputError
-from nadaraya.evaluation import generate_text, sample_text
+from nadaraya.evaluation import default_prompt, generate_text, sample_text
 from nadaraya.models import KernelGPTConfig, KernelGPTForCausalLM
 
 TOKENIZER = train_character_tokenizer("\nabcdefg")
@@ -86,9 +86,27 @@ def test_a_sample_without_newlines_starts_with_the_first_token() -> None:
     config = KernelGPTConfig(
         vocab_size=2, hidden_size=8, num_hidden_layers=1, num_attention_heads=1, max_position_embeddings=8
     )
-    text = sample_text(KernelGPTForCausalLM(config), train_character_tokenizer("xy"), 20)
-    assert text.startswith("x")
-    assert len(text) == 21
+    model, tokenizer = KernelGPTForCausalLM(config), train_character_tokenizer("xy")
+    for text in (sample_text(model, tokenizer, 20), generate_text(model, tokenizer, None, 20)):
+        assert text.startswith("x")
+        assert len(text) == 21
+
+
+def test_every_tokenizer_knows_its_default_prompt() -> None:
+    prompts = {"ab\n": "\n", "ab": "a", "<pad>": "<"}
+    assert {text: default_prompt(train_character_tokenizer(text)) for text in prompts} == prompts
+    assert default_prompt(byte_tokenizer()) == "\n"
+    assert default_prompt(train_byte_pair_tokenizer("ab", 256)) == "\n"
+
+
+def test_generated_bytes_that_are_no_text_become_replacement_characters() -> None:
+    torch.manual_seed(0)
+    config = KernelGPTConfig(vocab_size=256, hidden_size=16, num_hidden_layers=1, num_attention_heads=2)
+    model = KernelGPTForCausalLM(config)
+    text = generate_text(model, byte_tokenizer(), "é", 50)
+    assert text.startswith("é")
+    assert "\ufffd" in text
+    assert sample_text(model, byte_tokenizer(), 50).startswith("\n")
 
 
 @pytest.mark.parametrize(

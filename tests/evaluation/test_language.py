@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from nadaraya.data import train_character_tokenizer
+from nadaraya.data import byte_tokenizer, encode_text, train_byte_pair_tokenizer, train_character_tokenizer
 from nadaraya.errors import InputError
 from nadaraya.evaluation import evaluate_string, evaluate_text
 
@@ -77,3 +77,26 @@ def test_a_text_without_anything_to_predict_is_refused(text: str) -> None:
 def test_an_unseen_character_is_named() -> None:
     with pytest.raises(InputError, match="'c'"):
         evaluate_string(Bigram(2), train_character_tokenizer("ab"), "abc", context=8)
+
+
+def test_bits_per_byte_of_bytes_are_nats_per_token_in_bits() -> None:
+    text = "🎉 naïve, ÿ"
+    result = evaluate_string(Bigram(256), byte_tokenizer(), text, context=8)
+    assert (result.tokens, result.bytes) == (len(text.encode()) - 1,) * 2
+    assert result.bits_per_byte == pytest.approx(result.cross_entropy / math.log(2))
+
+
+def test_the_bytes_of_the_first_pair_are_left_out_and_no_others() -> None:
+    text = "🎉 naïve, the naïve"
+    tokenizer = train_byte_pair_tokenizer("the naïve🎉 " * 9, 290)
+    tokens = encode_text(tokenizer, text)
+    after = len(text.encode()) - 4
+    assert tokenizer.decode(tokens[:1]) == "🎉"
+    result = evaluate_string(Bigram(290), tokenizer, text, context=8)
+    assert (result.tokens, result.bytes) == (len(tokens) - 1, after)
+    assert result.bits_per_byte == pytest.approx(result.cross_entropy * result.tokens / math.log(2) / after)
+
+
+def test_a_first_token_that_is_part_of_a_character_counts_its_own_bytes() -> None:
+    result = evaluate_string(Bigram(256), train_byte_pair_tokenizer("ab", 256), "🎉b", context=8)
+    assert (result.tokens, result.bytes) == (4, 4)

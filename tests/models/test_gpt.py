@@ -326,6 +326,7 @@ def test_bad_presets_and_inputs_are_named(tokens: torch.Tensor) -> None:
     with pytest.raises(InputError, match="input_ids or inputs_embeds must be given"):
         make()()
     with pytest.raises(
-        InputError, match=r"attention_mask must be of shape \(batch, tokens\), got \(2, 1, 20, 20\)"
+        InputError,
+        match=r"attention_mask must be of shape \(batch, tokens\) = \(2, 20\), got \(2, 1, 20, 20\)",
     ):
         make()(tokens, attention_mask=torch.ones(2, 1, 20, 20))

@@ -19,6 +19,7 @@ import yaml
 from safetensors.torch import load_file
 from torch.optim import AdamW
 
+from nadaraya.data import train_byte_pair_tokenizer
 from nadaraya.errors import InputError
 from nadaraya.training import Recipe, Run, TrainingDiverged, WriteFailed, records, text, train
 from nadaraya.training import checkpoint as checkpoints
@@ -280,6 +281,47 @@ def test_folders_that_are_no_runs_and_runs_not_to_be_resumed_are_refused(
             train(tiny_recipe(), folder, progress=False)
     with pytest.raises(InputError, match="resuming was not wanted"):
         train(tiny_recipe(), uninterrupted, progress=False, resume=False)
+
+
+@pytest.mark.parametrize("tokenizer", ["bytes", "bpe"])
+def test_runs_on_bytes_and_byte_pairs_learn_and_resume_exactly(
+    tiny_recipe: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tokenizer: str
+) -> None:
+    recipe = tiny_recipe(data__tokenizer=tokenizer, data__vocabulary=280 if tokenizer == "bpe" else None)
+    whole = train(recipe, tmp_path / "whole", progress=False)
+    with monkeypatch.context() as patched:
+        _stop_at(patched, 5, lambda: os.kill(os.getpid(), signal.SIGINT))
+        with pytest.raises(KeyboardInterrupt):
+            train(recipe, tmp_path / "stopped", progress=False)
+    train(recipe, tmp_path / "stopped", progress=False)
+    assert _losses(tmp_path / "stopped") == _losses(tmp_path / "whole")
+    assert whole.load_model().config.vocab_size == {"bytes": 256, "bpe": 280}[tokenizer]
+
+
+def test_byte_pairs_are_found_in_the_training_part_alone(tiny_recipe: Make, tmp_path: Path) -> None:
+    corpus = tmp_path / "text.txt"
+    corpus.write_text("the cat sat. " * 90 + "zigzag " * 15)
+    recipe = tiny_recipe(data__corpus=str(corpus), data__tokenizer="bpe", data__vocabulary=300)
+    vocabulary = train(recipe, tmp_path / "run", progress=False).tokenizer().get_vocab()
+    assert "Ġcat" in vocabulary
+    assert not any("zig" in token for token in vocabulary)
+
+
+def test_byte_pairs_that_changed_under_a_run_are_noticed(
+    tiny_recipe: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = tiny_recipe(data__tokenizer="bpe", data__vocabulary=280)
+    with monkeypatch.context() as patched:
+        _stop_at(patched, 5, lambda: os.kill(os.getpid(), signal.SIGINT))
+        with pytest.raises(KeyboardInterrupt):
+            train(recipe, tmp_path / "run", progress=False)
+    before, other = _content(tmp_path / "run"), train_byte_pair_tokenizer("another library " * 9, 280)
+    monkeypatch.setattr(text, "train_byte_pair_tokenizer", lambda *_, **options: other)
+    with pytest.raises(
+        InputError, match=r"the corpus or its byte pairs are not those that .*run was started"
+    ):
+        train(recipe, tmp_path / "run", progress=False)
+    assert _content(tmp_path / "run") == before
 
 
 def test_a_text_that_changed_under_a_run_is_noticed(

@@ -38,6 +38,27 @@ def test_the_task_chooses_the_recipe_and_is_text_where_a_file_names_none(tmp_pat
         load_recipe(path, ["task=imgae"])
 
 
+def test_byte_pairs_alone_have_a_vocabulary_to_choose() -> None:
+    chosen = load_recipe("demo", ["data.tokenizer=bpe", "data.vocabulary=256"])
+    assert isinstance(chosen, Recipe)
+    assert chosen.data.vocabulary == 256
+    for overrides, message in (
+        (
+            ["data.vocabulary=500"],
+            "must be null where data.tokenizer is characters .* got 500",
+        ),
+        (["data.tokenizer=bytes", "data.vocabulary=500"], "where data.tokenizer is bytes"),
+        (
+            ["data.tokenizer=bpe", "data.vocabulary=255"],
+            "vocabulary must be at least 256 or null, got 255",
+        ),
+        (["data.tokenizer=byte"], "data.tokenizer must be 'characters', 'bytes' or 'bpe', got 'byte'"),
+        (["data.vocabulry=500"], "did you mean 'data.vocabulary'"),
+    ):
+        with pytest.raises(InputError, match=message):
+            load_recipe("demo", overrides)
+
+
 def test_dickens_is_the_model_of_the_papers() -> None:
     recipe = load_recipe("dickens")
     assert (recipe.model.num_hidden_layers, recipe.model.num_attention_heads, recipe.model.hidden_size) == (

@@ -181,6 +181,8 @@ def _why_not(backend: str, args: AttentionArguments, return_weights: bool) -> st
     """Why a fast backend cannot do a call, or None when it can."""
     if return_weights:
         return "only the reference returns weights"
+    if torch.compiler.is_exporting() and torch.onnx.is_in_onnx_export():
+        return "ONNX has none of its operators"
     # PyTorch would silently drop the forward tangents of custom operators: they must refuse such calls.
     if not torch.compiler.is_compiling() and (
         torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0

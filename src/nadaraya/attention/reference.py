@@ -54,10 +54,16 @@ def logits(args: AttentionArguments, start: int, stop: int) -> Tensor:
     query = args.query[:, :, start:stop].to(args.compute_dtype)
     key = args.key.to(args.compute_dtype)
     if args.similarity == "gaussian":
-        # Direct differences: ‖q‖² + ‖k‖² − 2 q·k would lose digits far from the origin.
-        distance = torch.cdist(query, key, compute_mode="donot_use_mm_for_euclid_dist")
         assert args.bandwidth is not None
-        log_kappa = -0.5 * (distance / args.bandwidth.view(-1, 1, 1)).square()  # σ² itself may underflow
+        sigma = args.bandwidth.view(-1, 1, 1)
+        if torch.compiler.is_exporting():  # other runtimes have no cdist; centring keeps the digits
+            query, key = ((x - args.key_centre()) / sigma for x in (query, key))
+            squares = query.square().sum(-1, keepdim=True) + key.square().sum(-1)[:, :, None]
+            log_kappa = -0.5 * (squares - 2 * query @ key.transpose(-1, -2))
+        else:
+            # Direct differences: ‖q‖² + ‖k‖² − 2 q·k would lose digits far from the origin.
+            distance = torch.cdist(query, key, compute_mode="donot_use_mm_for_euclid_dist")
+            log_kappa = -0.5 * (distance / sigma).square()  # σ² itself may underflow
     else:
         log_kappa = (query @ key.transpose(-1, -2)) * args.scale
 

@@ -32,7 +32,7 @@ def evaluate(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print figures as JSON.")] = False,
 ) -> None:
-    """Predict every character of a text but the first, or the class of every image, and print the figures."""
+    """Predict every token of a text but the first, or the class of every image, and print the figures."""
     from nadaraya.training import ImageRecipe, Run
 
     opened = Run(run)

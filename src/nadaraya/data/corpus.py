@@ -116,13 +116,17 @@ def load_corpus(source: str | os.PathLike[str], *, limit: int | None = None) -> 
 
 def _from_path(source: str | os.PathLike[str]) -> Corpus:
     path = Path(source)
+    try:
+        there = path.exists()
+    except OSError as error:  # a name longer than the system allows, a folder on the way that is closed
+        raise InputError(f"cannot read {path}: {error.strerror}") from error
     if path.is_dir():
         files = sorted(Path(file) for file in files_below(path) if file.endswith(".txt"))
         if not files:
             raise InputError(f"the folder {path} holds no .txt file")
         text = PART_SEPARATOR.join(read_text(file).strip("\n") for file in files)
         return Corpus(path.resolve().name, text + "\n")
-    if path.exists():
+    if there:
         return Corpus(path.stem, read_text(path))
     if path.name == str(source) and not path.suffix:
         names = [EMBEDDED, DICKENS, "the path of a text file or of a folder of .txt files"]

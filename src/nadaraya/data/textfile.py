@@ -2,6 +2,7 @@
 
 import codecs
 import os
+import stat
 from pathlib import Path
 
 from nadaraya.errors import InputError
@@ -42,8 +43,12 @@ def decode_text(data: bytes, name: str) -> str:
 
 
 def read_text(path: Path) -> str:
-    """Read a text file, see `decode_text`."""
+    """Read a text file, see `decode_text`; a device or a pipe, which may never end, is not opened."""
     try:
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise InputError(
+                f"{path} must be a regular file or a folder of them, got a device, pipe or socket"
+            )
         data = path.read_bytes()
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror}") from error

@@ -1,4 +1,9 @@
-"""Character tokenizers as ordinary `tokenizers` files, and fast exact encoding of long texts."""
+"""Characters, bytes and byte pairs as ordinary `tokenizers` files, and exact encoding of long texts.
+
+All three lose nothing: decoding an encoded text gives the same text, blanks and newlines included. Each has a
+padding token for collators and pipelines, which is in no text: the byte 0xFF where tokens are bytes, which
+UTF-8 does not use, and the first id beyond the alphabet where they are characters.
+"""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -6,18 +11,22 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from nadaraya.errors import InputError
+from nadaraya.errors import InputError, must_be
 from nadaraya.files import first_line
 
 if TYPE_CHECKING:
+    from tokenizers import Tokenizer
     from transformers import PreTrainedTokenizerFast
+
+SMALLEST_VOCABULARY = 256  # every byte has a token: a text that was not trained on can be encoded
 
 
 def train_character_tokenizer(text: str) -> "PreTrainedTokenizerFast":
     """A tokenizer with one id for each character of a text, in order of code point.
 
-    It adds nothing and cleans nothing: decoding an encoded text gives the same text, blanks and newlines
-    included. `save_pretrained` writes it; `transformers.AutoTokenizer` reads it. It has no unknown token.
+    `save_pretrained` writes it; `transformers.AutoTokenizer` reads it. It has no unknown token: a character
+    that is not in the text cannot be encoded. `vocab_size` leaves out the padding token, which models of
+    `nadaraya.models` know without a row of the embedding.
 
     Args:
         text: the text whose characters become the vocabulary.
@@ -33,18 +42,73 @@ def train_character_tokenizer(text: str) -> "PreTrainedTokenizerFast":
     2
     """
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast
 
-    if not text:
-        raise InputError("the text is empty: a tokenizer needs at least one character")
+    _check_trains(text)
     characters = sorted(set(text))
-    if any("\ud800" <= character <= "\udfff" for character in characters):
-        raise InputError("the text must be what UTF-8 can hold, got a lone surrogate (U+D800 to U+DFFF)")
     tokenizer = Tokenizer(models.WordLevel({character: i for i, character in enumerate(characters)}))
     # A class of everything, because a dot leaves out newlines.
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), behavior="isolated")
     tokenizer.decoder = decoders.Fuse()
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, clean_up_tokenization_spaces=False)
+    return _wrapped(tokenizer, "<pad>")
+
+
+def byte_tokenizer() -> "PreTrainedTokenizerFast":
+    """The tokenizer whose 256 ids are the bytes of UTF-8: it knows every text.
+
+    `save_pretrained` writes it; `transformers.AutoTokenizer` reads it. Bytes that are not UTF-8, as a model
+    may generate them, decode to the replacement character U+FFFD.
+
+    Returns:
+        The tokenizer.
+
+    >>> from nadaraya.data import byte_tokenizer
+    >>> byte_tokenizer()("né")["input_ids"]
+    [110, 195, 169]
+    """
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+    tokenizer = Tokenizer(
+        models.BPE({character: byte for byte, character in enumerate(_byte_characters())}, [])
+    )
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    return _wrapped(tokenizer, _byte_characters()[0xFF])
+
+
+def train_byte_pair_tokenizer(text: str, vocabulary: int = 4096) -> "PreTrainedTokenizerFast":
+    """A byte-level byte-pair encoding (Sennrich et al. 2016; Radford et al. 2019): it knows every text.
+
+    It starts from the 256 bytes and joins, again and again, the neighbours that are most frequent within the
+    words of the text. The same text gives the same tokenizer.
+
+    Args:
+        text: what the pairs are counted in.
+        vocabulary: number of tokens, at least 256, default 4096; a text with few pairs gives fewer.
+
+    Returns:
+        The tokenizer.
+
+    Raises:
+        InputError: the text is empty or holds a lone surrogate, or the vocabulary is too small.
+
+    >>> from nadaraya.data import train_byte_pair_tokenizer
+    >>> tokenizer = train_byte_pair_tokenizer("the cat sat on the mat " * 10, vocabulary=260)
+    >>> tokenizer.convert_ids_to_tokens(tokenizer("mat")["input_ids"])
+    ['m', 'at']
+    """
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+    _check_trains(text)
+    if vocabulary < SMALLEST_VOCABULARY:
+        raise must_be("vocabulary", f"at least {SMALLEST_VOCABULARY}", vocabulary)
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    options = trainers.BpeTrainer(
+        vocab_size=vocabulary, initial_alphabet=_byte_characters(), show_progress=False
+    )
+    tokenizer.train_from_iterator([text], options)
+    return _wrapped(tokenizer, _byte_characters()[0xFF])
 
 
 def is_character_tokenizer(tokenizer: "PreTrainedTokenizerFast") -> bool:
@@ -63,17 +127,18 @@ def is_character_tokenizer(tokenizer: "PreTrainedTokenizerFast") -> bool:
     backend = tokenizer.backend_tokenizer
     return (
         isinstance(backend.model, WordLevel)
-        and not tokenizer.added_tokens_decoder
+        and set(tokenizer.added_tokens_decoder) <= {tokenizer.pad_token_id}
         and backend.normalizer is None
         and isinstance(backend.pre_tokenizer, Split)
-        and all(len(token) == 1 for token in backend.get_vocab())
+        and all(len(token) == 1 for token in backend.get_vocab(with_added_tokens=False))
     )
 
 
 def encode_text(tokenizer: "PreTrainedTokenizerFast", text: str) -> torch.Tensor:
     """Token ids of a text, with nothing added.
 
-    Character tokenizers go through a table over code points, some hundred times as fast as `tokenizers`.
+    Characters go through a table over code points, some hundred times as fast as `tokenizers`, and bytes are
+    read as they are; any other tokenizer encodes the whole text at once.
 
     Args:
         tokenizer: any fast tokenizer.
@@ -83,30 +148,45 @@ def encode_text(tokenizer: "PreTrainedTokenizerFast", text: str) -> torch.Tensor
         Ids, (number of tokens,), int64.
 
     Raises:
-        InputError: when a character tokenizer has not seen a character; it names it and where it stands.
+        InputError: when a character tokenizer has not seen a character, or any other is given a lone
+            surrogate; it names the character and where it stands.
 
     >>> from nadaraya.data import encode_text, train_character_tokenizer
     >>> encode_text(train_character_tokenizer("banana"), "nab")
     tensor([2, 0, 1])
     """
-    if not is_character_tokenizer(tokenizer):
-        ids = tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
-        return torch.tensor(ids, dtype=torch.long)
-    vocabulary = tokenizer.get_vocab()
-    table = np.full(max(map(ord, vocabulary)) + 2, -1, dtype=np.int64)
-    for character, token_id in vocabulary.items():
-        table[ord(character)] = token_id
-    points = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype="<u4")
-    # Code points beyond the vocabulary share the table's last entry, which no character owns.
-    ids = table[np.minimum(points, len(table) - 1)]
-    unseen = np.flatnonzero(ids < 0)
-    if unseen.size:
-        position = int(unseen[0])
-        raise InputError(
-            f"the character {text[position]!r} (U+{ord(text[position]):04X}) at position {position} was not"
-            f" in the text this tokenizer was made from; it knows {len(vocabulary)} characters"
-        )
-    return torch.from_numpy(ids)
+    if is_character_tokenizer(tokenizer):
+        return _character_ids(tokenizer, text)
+    try:
+        data = text.encode()
+    except UnicodeEncodeError as error:
+        place, character = error.start, text[error.start]
+        raise must_be(f"the character at position {place}", "one that UTF-8 has", character) from error
+    if _is_byte_tokenizer(tokenizer):
+        return torch.from_numpy(np.frombuffer(data, dtype=np.uint8).astype(np.int64))
+    ids = tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
+    return torch.tensor(ids, dtype=torch.long)
+
+
+def token_num_bytes(tokenizer: "PreTrainedTokenizerFast", token_id: int) -> int:
+    """UTF-8 bytes that one token stands for, which need not be a whole character.
+
+    Args:
+        tokenizer: any fast tokenizer.
+        token_id: the token.
+
+    Returns:
+        The number of bytes.
+
+    >>> from nadaraya.data import byte_tokenizer, token_num_bytes, train_character_tokenizer
+    >>> token_num_bytes(byte_tokenizer(), 195), token_num_bytes(train_character_tokenizer("é"), 0)
+    (1, 2)
+    """
+    from tokenizers.decoders import ByteLevel
+
+    if isinstance(tokenizer.backend_tokenizer.decoder, ByteLevel):  # a character of its tokens is a byte
+        return len(str(tokenizer.convert_ids_to_tokens(token_id)))
+    return len(str(tokenizer.decode([token_id])).encode())
 
 
 def tokenizer_from_file(folder: str | Path) -> "PreTrainedTokenizerFast":
@@ -123,7 +203,7 @@ def tokenizer_from_file(folder: str | Path) -> "PreTrainedTokenizerFast":
 
     >>> from nadaraya.data import tokenizer_from_file, train_character_tokenizer
     >>> _ = train_character_tokenizer("banana").save_pretrained("letters")
-    >>> len(tokenizer_from_file("letters"))
+    >>> tokenizer_from_file("letters").vocab_size
     3
     """
     from transformers import PreTrainedTokenizerFast
@@ -135,3 +215,59 @@ def tokenizer_from_file(folder: str | Path) -> "PreTrainedTokenizerFast":
         return PreTrainedTokenizerFast.from_pretrained(str(folder), local_files_only=True)
     except Exception as error:  # the tokenizers library raises bare Exception for a malformed file
         raise InputError(f"{path} is not a readable tokenizer: {first_line(error)}") from error
+
+
+def _check_trains(text: str) -> None:
+    if not text:
+        raise InputError("the text is empty: a tokenizer needs at least one character")
+    if any("\ud800" <= character <= "\udfff" for character in set(text)):
+        raise InputError("the text must be what UTF-8 can hold, got a lone surrogate (U+D800 to U+DFFF)")
+
+
+def _wrapped(tokenizer: "Tokenizer", pad_token: str) -> "PreTrainedTokenizerFast":
+    from transformers import PreTrainedTokenizerFast
+
+    # Split special tokens: "<pad>" or "ÿ" in a text is those characters, not padding.
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        clean_up_tokenization_spaces=False,
+        pad_token=pad_token,
+        split_special_tokens=True,
+    )
+
+
+def _byte_characters() -> list[str]:
+    """The characters by which byte-level tokens write each byte."""
+    from transformers.convert_slow_tokenizer import bytes_to_unicode
+
+    return [character for _, character in sorted(bytes_to_unicode().items())]
+
+
+def _is_byte_tokenizer(tokenizer: "PreTrainedTokenizerFast") -> bool:
+    backend = tokenizer.backend_tokenizer
+    return (
+        len(tokenizer) == 256
+        and set(tokenizer.added_tokens_decoder) <= {tokenizer.pad_token_id}
+        and backend.normalizer is None
+        and tokenizer.convert_ids_to_tokens(list(range(256))) == _byte_characters()
+        and backend.encode(" a", add_special_tokens=False).ids == [32, 97]
+        and backend.encode("a", add_special_tokens=False).ids == [97]  # no blank put before it
+    )
+
+
+def _character_ids(tokenizer: "PreTrainedTokenizerFast", text: str) -> torch.Tensor:
+    vocabulary = tokenizer.backend_tokenizer.get_vocab(with_added_tokens=False)
+    table = np.full(max(map(ord, vocabulary)) + 2, -1, dtype=np.int64)
+    for character, token_id in vocabulary.items():
+        table[ord(character)] = token_id
+    points = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype="<u4")
+    # Code points beyond the vocabulary share the table's last entry, which no character owns.
+    ids = table[np.minimum(points, len(table) - 1)]
+    unseen = np.flatnonzero(ids < 0)
+    if unseen.size:
+        position = int(unseen[0])
+        raise InputError(
+            f"the character {text[position]!r} (U+{ord(text[position]):04X}) at position {position} was not"
+            f" in the text this tokenizer was made from; it knows {len(vocabulary)} characters"
+        )
+    return torch.from_numpy(ids)

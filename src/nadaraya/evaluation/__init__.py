@@ -1,12 +1,13 @@
 """Evaluation of trained models: cross-entropy and bits per byte of a text, accuracy on images, generation."""
 
 from nadaraya.evaluation.classification import ImageEvaluation, evaluate_images
-from nadaraya.evaluation.generation import generate_text, sample_text
+from nadaraya.evaluation.generation import default_prompt, generate_text, sample_text
 from nadaraya.evaluation.language import TextEvaluation, evaluate_string, evaluate_text
 
 __all__ = [
     "ImageEvaluation",
     "TextEvaluation",
+    "default_prompt",
     "evaluate_images",
     "evaluate_string",
     "evaluate_text",

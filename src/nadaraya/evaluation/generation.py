@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def generate_text(
     model: "KernelGPTForCausalLM",
     tokenizer: "PreTrainedTokenizerFast",
-    prompt: str,
+    prompt: str | None,
     tokens: int,
     *,
     temperature: float = 1.0,
@@ -33,7 +33,7 @@ def generate_text(
     Args:
         model: a causal language model.
         tokenizer: its tokenizer.
-        prompt: at least one character, all of them known to the tokenizer.
+        prompt: at least one character, all of them known to the tokenizer; None: `default_prompt`.
         tokens: how many tokens to add (characters, for a character tokenizer).
         temperature: divides the logits before sampling, default 1.
         top_k: sample from the k likeliest tokens, default all.
@@ -51,12 +51,14 @@ def generate_text(
     >>> from nadaraya.evaluation import generate_text
     >>> from nadaraya.models import KernelGPTConfig, KernelGPTForCausalLM
     >>> tokenizer = train_character_tokenizer("the cat sat on the mat")
-    >>> model = KernelGPTForCausalLM(KernelGPTConfig.preset("demo", vocab_size=len(tokenizer)))
+    >>> model = KernelGPTForCausalLM(KernelGPTConfig.preset("demo", vocab_size=tokenizer.vocab_size))
     >>> len(generate_text(model, tokenizer, "the ", 10))
     14
     """
     from nadaraya.data import encode_text
 
+    if prompt is None:
+        prompt = default_prompt(tokenizer)
     if not prompt:
         raise must_be("prompt", "at least one character", prompt)
     if temperature <= 0:
@@ -73,18 +75,37 @@ def generate_text(
     return prompt + str(tokenizer.decode(continued[0, ids.shape[1] :]))
 
 
+def default_prompt(tokenizer: "PreTrainedTokenizerFast") -> str:
+    """What text starts from when no prompt is given: a newline, or the first token of an alphabet without.
+
+    Args:
+        tokenizer: that of the model.
+
+    >>> from nadaraya.data import train_character_tokenizer
+    >>> from nadaraya.evaluation import default_prompt
+    >>> default_prompt(train_character_tokenizer("xyz"))
+    'x'
+    """
+    from nadaraya.data import is_character_tokenizer
+
+    if is_character_tokenizer(tokenizer) and "\n" not in tokenizer.get_vocab():
+        return str(tokenizer.decode([0]))
+    return "\n"
+
+
 def sample_text(
-    model: "KernelGPTForCausalLM", tokenizer: "PreTrainedTokenizerFast", characters: int, seed: int = 0
+    model: "KernelGPTForCausalLM", tokenizer: "PreTrainedTokenizerFast", tokens: int, seed: int = 0
 ) -> str:
     """Generate a sample of text at temperature 1, in passages written in one batch.
 
-    Each passage starts from a newline (or the first token, where there is none) and ends at its last newline,
+    Each passage starts from `default_prompt` and ends at its last newline,
     so that joining them makes no line that the model did not write.
 
     Args:
         model: a causal language model.
         tokenizer: its tokenizer.
-        characters: how many to generate; some are lost where a passage is cut at its last newline.
+        tokens: how many to generate (characters, for a character tokenizer); some are lost where a passage
+            is cut at its last newline.
         seed: of the sampling; the global generator is left as it was.
 
     Returns:
@@ -94,16 +115,16 @@ def sample_text(
     >>> from nadaraya.evaluation import sample_text
     >>> from nadaraya.models import KernelGPTConfig, KernelGPTForCausalLM
     >>> tokenizer = train_character_tokenizer("the cat sat on the mat")
-    >>> model = KernelGPTForCausalLM(KernelGPTConfig.preset("demo", vocab_size=len(tokenizer)))
+    >>> model = KernelGPTForCausalLM(KernelGPTConfig.preset("demo", vocab_size=tokenizer.vocab_size))
     >>> len(sample_text(model, tokenizer, 10))
     11
     """
     from nadaraya.data import encode_text
 
-    rows = min(max(1, characters // 500), 64)
-    prompt = encode_text(tokenizer, "\n" if "\n" in tokenizer.get_vocab() else str(tokenizer.decode([0])))
+    rows = min(max(1, tokens // 500), 64)
+    prompt = encode_text(tokenizer, default_prompt(tokenizer))
     options = {"do_sample": True, "temperature": 1.0, "top_k": 0}
-    continued = _continue(model, prompt.repeat(rows, 1), -(-characters // rows), options, seed)
+    continued = _continue(model, prompt.repeat(rows, 1), -(-tokens // rows), options, seed)
     passages = [str(tokenizer.decode(row)) for row in continued]
     return "".join(
         passage[: passage.rfind("\n", 1)] if "\n" in passage[1:] else passage for passage in passages

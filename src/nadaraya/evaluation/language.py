@@ -116,13 +116,13 @@ def evaluate_string(
     >>> from nadaraya.evaluation import evaluate_string
     >>> from nadaraya.models import KernelGPTConfig, KernelGPTForCausalLM
     >>> tokenizer = train_character_tokenizer("a naïve text")
-    >>> model = KernelGPTForCausalLM(KernelGPTConfig.preset("demo", vocab_size=len(tokenizer)))
+    >>> model = KernelGPTForCausalLM(KernelGPTConfig.preset("demo", vocab_size=tokenizer.vocab_size))
     >>> evaluate_string(model, tokenizer, "a naïve text", context=8).bytes
     12
     """
-    from nadaraya.data import encode_text
+    from nadaraya.data import encode_text, token_num_bytes
 
     tokens = encode_text(tokenizer, text)
-    first = len(str(tokenizer.decode(tokens[:1])).encode()) if len(tokens) else 0
+    first = token_num_bytes(tokenizer, int(tokens[0])) if len(tokens) else 0
     num_bytes = len(text.encode()) - first
     return evaluate_text(model, tokens, context=context, num_bytes=num_bytes, batch_size=batch_size)

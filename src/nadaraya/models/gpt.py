@@ -16,6 +16,7 @@ from transformers.activations import ACT2FN
 from transformers.cache_utils import Cache, DynamicCache
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutputWithPast
+from transformers.utils.generic import can_return_tuple
 
 from nadaraya.attention.layer import KernelSelfAttention
 from nadaraya.errors import InputError, must_be
@@ -164,10 +165,12 @@ class KernelGPTModel(KernelGPTPreTrainedModel):
         self.gradient_checkpointing = False
         self.post_init()
 
+    @can_return_tuple
     def forward(
         self,
         input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
         past_key_values: Cache | None = None,
         inputs_embeds: Tensor | None = None,
         use_cache: bool | None = None,
@@ -178,25 +181,32 @@ class KernelGPTModel(KernelGPTPreTrainedModel):
         """Hidden states of a batch of token sequences.
 
         Args:
-            input_ids: (B, N) token numbers; or `inputs_embeds`.
+            input_ids: (B, N) token numbers; or `inputs_embeds`. The number vocab_size stands for padding, as
+                character tokenizers have it: any vector serves, because no token attends to it.
             attention_mask: (B, cached + N), 1 for tokens and 0 for padding; default no padding.
+            position_ids: (N,) or (B, N), which say nothing new: they must count tokens one by one, from the
+                length of the cache or from the first token after padding. Documents that are packed into one
+                row, where they start again, are not supported.
             past_key_values: the cache of earlier tokens.
             inputs_embeds: (B, N, D) in place of input_ids.
             use_cache: return a cache for the next tokens; default True when not training.
             output_attentions: return every layer's weights (B, H, N, cached + N); default the
                 configuration's, which is False unless it was set.
             output_hidden_states: return the input of every block and the final output; default as above.
-            ignored: further arguments that `generate` passes to every model; positions are relative here.
+            ignored: further arguments that `generate` passes to every model. `return_dict=False` gives a
+                tuple.
 
         Returns:
             transformers' BaseModelOutputWithPast.
 
         Raises:
-            InputError: neither or both inputs, a mask that is not (B, tokens), or a cache of fixed size.
+            InputError: neither or both inputs, a mask that is not (B, cached + N), positions that do not
+                count tokens, or a cache of fixed size.
         """
         if (input_ids is None) == (inputs_embeds is None):
             raise InputError("input_ids or inputs_embeds must be given, and not both")
-        hidden_states = self.embedding(input_ids) if inputs_embeds is None else inputs_embeds
+        hidden_states = inputs_embeds if input_ids is None else self._embedded(input_ids)
+        assert hidden_states is not None
         if past_key_values is not None and past_key_values.is_compileable:
             given = type(past_key_values).__name__
             raise must_be("past_key_values", "a cache that grows with the text, as DynamicCache does", given)
@@ -208,7 +218,10 @@ class KernelGPTModel(KernelGPTPreTrainedModel):
             use_cache = self.config.use_cache and not self.training
         if use_cache and past_key_values is None:
             past_key_values = DynamicCache(config=self.config)
-        padding = _key_padding_mask(attention_mask)
+        cached = 0 if past_key_values is None else int(past_key_values.get_seq_length())
+        padding = _key_padding_mask(attention_mask, hidden_states, cached)
+        if position_ids is not None:
+            _check_positions(position_ids, padding, hidden_states, cached)
         hidden_states = self.dropout(hidden_states)
         all_hidden_states: list[Tensor] = []
         all_weights: list[Tensor] = []
@@ -230,6 +243,10 @@ class KernelGPTModel(KernelGPTPreTrainedModel):
             hidden_states=(*all_hidden_states, hidden_states) if output_hidden_states else None,
             attentions=tuple(all_weights) if output_attentions else None,
         )
+
+    def _embedded(self, input_ids: Tensor) -> Tensor:
+        padding = input_ids == self.embedding.num_embeddings
+        return self.embedding(input_ids.masked_fill(padding, 0))
 
 
 class KernelGPTForCausalLM(KernelGPTPreTrainedModel, GenerationMixin):
@@ -256,10 +273,12 @@ class KernelGPTForCausalLM(KernelGPTPreTrainedModel, GenerationMixin):
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
         self.post_init()
 
+    @can_return_tuple
     def forward(
         self,
         input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
         past_key_values: Cache | None = None,
         inputs_embeds: Tensor | None = None,
         labels: Tensor | None = None,
@@ -271,29 +290,38 @@ class KernelGPTForCausalLM(KernelGPTPreTrainedModel, GenerationMixin):
         """Logits of the next token, and the loss where labels are given.
 
         Args:
-            input_ids, attention_mask, past_key_values, inputs_embeds, use_cache, options: as for
-                `KernelGPTModel.forward`.
+            input_ids, attention_mask, position_ids, past_key_values, inputs_embeds, use_cache, options: as
+                for `KernelGPTModel.forward`.
             labels: (B, N) token numbers, shifted here: the loss is the mean cross-entropy, in nats/token, of
-                token n + 1 given tokens up to n; −100 is left out.
+                token n + 1 given tokens up to n; −100 is left out. With logits_to_keep: those of the
+                positions that are kept.
             logits_to_keep: how many of the last positions have logits, or their indices; 0 for all.
             num_items_in_batch: divides the summed loss, for trainers that accumulate gradients over several
                 batches; default the number of predicted tokens.
 
         Returns:
             transformers' CausalLMOutputWithPast; logits (B, N, vocabulary) in the model's dtype.
+
+        Raises:
+            InputError: as for `KernelGPTModel.forward`, or labels that are not one for each of the logits.
         """
         out = self.model(
             input_ids=input_ids,
             attention_mask=attention_mask,
+            position_ids=position_ids,
             past_key_values=past_key_values,
             inputs_embeds=inputs_embeds,
             use_cache=use_cache,
+            return_dict=True,
             **options,
         )
         kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
         logits = self.lm_head(out.last_hidden_state[:, kept])
         loss = None
         if labels is not None:
+            if labels.shape != logits.shape[:2]:
+                accepted = f"of shape (batch, tokens with logits) = {tuple(logits.shape[:2])}"
+                raise must_be("labels", accepted, tuple(labels.shape))
             loss = self.loss_function(logits, labels, self.config.vocab_size, num_items_in_batch)
         return CausalLMOutputWithPast(
             loss=loss,
@@ -327,14 +355,39 @@ def _norm(config: KernelGPTConfig) -> nn.Module:
     return nn.LayerNorm(config.hidden_size, eps=config.norm_eps, bias=config.bias)
 
 
-def _key_padding_mask(attention_mask: Tensor | None) -> Tensor | None:
+def _key_padding_mask(attention_mask: Tensor | None, hidden_states: Tensor, cached: int) -> Tensor | None:
     if attention_mask is None:
         return None
-    if attention_mask.dim() != 2:
-        raise must_be("attention_mask", "of shape (batch, tokens)", tuple(attention_mask.shape))
+    expected = (hidden_states.shape[0], cached + hidden_states.shape[1])
+    if tuple(attention_mask.shape) != expected:
+        raise must_be("attention_mask", f"of shape (batch, tokens) = {expected}", tuple(attention_mask.shape))
     padding = attention_mask == 0
     # Without padding the mask says nothing, and attention is faster without it.
     return padding if torch.compiler.is_compiling() or bool(padding.any()) else None
+
+
+def _check_positions(
+    position_ids: Tensor, padding: Tensor | None, hidden_states: Tensor, cached: int
+) -> None:
+    """Refuse positions that are not those the layers go by: the tokens' places in the row."""
+    rows, new = hidden_states.shape[:2]
+    if tuple(position_ids.shape) not in ((new,), (1, new), (rows, new)):
+        raise must_be("position_ids", f"of shape {(rows, new)}", tuple(position_ids.shape))
+    if torch.compiler.is_compiling():  # values are not known in a compiled graph
+        return
+    place = torch.arange(cached, cached + new, device=hidden_states.device)
+    right = position_ids.expand(rows, new) == place
+    if padding is not None:
+        unread = padding[:, cached:]
+        before = padding.int().cumprod(1).sum(1, keepdim=True)  # padding on the left of each row
+        right = (right | unread).all(1, keepdim=True) | (position_ids == place - before) | unread
+    if not bool(right.all()):
+        accepted = f"consecutive, from {cached} or from the end of the padding (no packed documents)"
+        row = position_ids.expand(rows, new)[(~right).any(1).int().argmax()]
+        wrong = (row.diff() != 1).nonzero()
+        raise must_be(
+            "position_ids", accepted, row[wrong[0, 0] :][:2].tolist() if len(wrong) else row[0].item()
+        )
 
 
 AutoConfig.register(KernelGPTConfig.model_type, KernelGPTConfig)

@@ -8,10 +8,11 @@ import re
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import Field, NonNegativeInt, PositiveInt, TypeAdapter
+from pydantic import Field, NonNegativeInt, PositiveInt, TypeAdapter, model_validator
 
+from nadaraya.data.tokenizer import SMALLEST_VOCABULARY
 from nadaraya.errors import InputError, must_be, unknown_name
 from nadaraya.files import reading
 from nadaraya.training.image_recipe import ImageRecipe
@@ -55,7 +56,7 @@ class ModelRecipe(Section):
 
 
 class DataRecipe(Section):
-    """The text, read as characters.
+    """The text and what its tokens are.
 
     >>> from nadaraya.training import DataRecipe
     >>> DataRecipe(corpus="dickens").context
@@ -65,12 +66,27 @@ class DataRecipe(Section):
     prefix: ClassVar[str] = "data."
     corpus: str = "embedded"
     """`embedded`, `dickens`, or the path of a text file or of a folder of them."""
+    tokenizer: Literal["characters", "bytes", "bpe"] = "characters"
+    """What a token is: a character of the text, a byte of UTF-8, or byte pairs found in the training part."""
+    vocabulary: Annotated[int, Field(ge=SMALLEST_VOCABULARY)] | None = None
+    """Number of tokens of `bpe` (null: 4096)."""
     context: Annotated[int, Field(ge=2)] = 256
     """Tokens in a window."""
     validation_fraction: OpenFraction = 0.1
     """The part at the end of the text that is not trained on."""
     limit: PositiveInt | None = None
     """Characters of the text that are used (null: all of it)."""
+
+    @model_validator(mode="after")
+    def _check_vocabulary(self) -> Self:
+        if self.vocabulary is not None and self.tokenizer != "bpe":
+            accepted = f"null where data.tokenizer is {self.tokenizer} (bpe alone has a vocabulary to choose)"
+            raise must_be("recipe key data.vocabulary", accepted, self.vocabulary)
+        return self
+
+    def byte_pair_options(self) -> dict[str, int]:
+        """Keywords of `nadaraya.data.train_byte_pair_tokenizer`."""
+        return {} if self.vocabulary is None else {"vocabulary": self.vocabulary}
 
 
 class TrainingRecipe(BaseTraining):
@@ -93,7 +109,7 @@ class TrainingRecipe(BaseTraining):
     validation_batches: PositiveInt = 8
     """Batches of windows in a validation, evenly spaced over the validation text."""
     sample_characters: NonNegativeInt = 2000
-    """Length of the text that is generated at the end."""
+    """Tokens of the text that is generated at the end: characters, for a model of characters."""
 
 
 class Recipe(BaseRecipe):

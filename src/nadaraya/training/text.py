@@ -1,5 +1,6 @@
-"""The text task: a character language model, windows of a corpus, cross-entropy in nats/token."""
+"""The text task: a language model, windows of the tokens of a corpus, cross-entropy in nats/token."""
 
+import hashlib
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,7 +11,13 @@ from accelerate.utils import set_seed
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from nadaraya.data import encode_text, load_corpus, train_character_tokenizer
+from nadaraya.data import (
+    byte_tokenizer,
+    encode_text,
+    load_corpus,
+    train_byte_pair_tokenizer,
+    train_character_tokenizer,
+)
 from nadaraya.evaluation.generation import sample_text
 from nadaraya.evaluation.language import evaluate_string, total_nats
 from nadaraya.files import write_file, write_into
@@ -26,24 +33,32 @@ class TextTask:
     """A `Task` on text."""
 
     unit = "tokens"
-    fingerprint_error = "the corpus is not the text"
+    fingerprint_error: str = "the corpus is not the text"
 
     def __init__(self, recipe: Recipe, processes: Processes) -> None:
         self._recipe, self._processes = recipe, processes
         corpus = load_corpus(recipe.data.corpus, limit=recipe.data.limit)
         self._name = corpus.name
-        self._tokenizer = train_character_tokenizer(corpus.text)
         train_text, self._validation_text = corpus.split(recipe.data.validation_fraction)
+        if recipe.data.tokenizer == "characters":
+            self._tokenizer = train_character_tokenizer(corpus.text)
+        elif recipe.data.tokenizer == "bytes":
+            self._tokenizer = byte_tokenizer()
+        else:
+            self._tokenizer = train_byte_pair_tokenizer(train_text, **recipe.data.byte_pair_options())
         self._train = encode_text(self._tokenizer, train_text)
         self._validation = encode_text(self._tokenizer, self._validation_text)
         for part, tokens in (("training", self._train), ("validation", self._validation)):
             check_length(tokens, recipe.data.context, part)
         set_seed(recipe.seed)
-        self.model = recipe.build_model(len(self._tokenizer))
+        self.model = recipe.build_model(self._tokenizer.vocab_size)
         options = recipe.training
         self.steps, self.evaluate_every = options.steps, options.evaluate_every
         self.units_per_step = options.batch_size * recipe.data.context
         self.fingerprint: dict[str, Any] = {"corpus_sha256": corpus.sha256}
+        if recipe.data.tokenizer == "bpe":  # found again here, perhaps by another version of the library
+            self.fingerprint["tokens_sha256"] = hashlib.sha256(self._train.numpy().tobytes()).hexdigest()
+            self.fingerprint_error = "the corpus or its byte pairs are not those"
         self._piece = options.batch_size // options.gradient_accumulation
 
     def schedule(self, optimizer: torch.optim.Optimizer, done: int) -> Callable[[int], None]:
@@ -101,12 +116,12 @@ class TextTask:
         self, folder: Path, averaged: nn.Module | None, validation: dict[str, float], step_seconds: float
     ) -> dict[str, Any]:
         """The model and a sample; figures of the whole validation text."""
-        context, characters = self._recipe.data.context, self._recipe.training.sample_characters
+        context, length = self._recipe.data.context, self._recipe.training.sample_characters
         result = evaluate_string(
             self.model, self._tokenizer, self._validation_text, context=context, batch_size=self._piece
         )
-        if characters:
-            sample = sample_text(self.model, self._tokenizer, characters, self._recipe.seed)
+        if length:
+            sample = sample_text(self.model, self._tokenizer, length, self._recipe.seed)
             write_file(folder / SAMPLE_FILE, sample)
         with write_into(folder, MODEL_FILE) as scratch, without_bars():
             self.model.save_pretrained(scratch)

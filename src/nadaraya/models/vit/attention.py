@@ -80,7 +80,7 @@ class VisionAttention(KernelSelfAttention):
 
     @property
     def fused_attn(self) -> bool:
-        """timm's switch: False computes the definition with its N × N weights (for export and inspection)."""
+        """timm's switch: False computes the definition with its N × N weights, in PyTorch's own operators."""
         return self.backend != "reference"
 
     @fused_attn.setter

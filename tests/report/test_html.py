@@ -9,7 +9,7 @@ import pytest
 
 from nadaraya.errors import InputError
 from nadaraya.report import render, write_report
-from nadaraya.report.html import LEAST_SEPARATIONS
+from nadaraya.report.text_report import LEAST_SEPARATIONS
 
 LINES = ("x" * 69 + "\n\n") * 60
 

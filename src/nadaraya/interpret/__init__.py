@@ -1,6 +1,7 @@
 """What a corpus and a trained model show: separator lags, bank shapes, attention maps."""
 
 from nadaraya.interpret.attention_maps import AttentionMaps, capture_attention
+from nadaraya.interpret.bandwidths import GridShape, bandwidth_matrix, grid_shapes
 from nadaraya.interpret.banks import BankShape, bank_shapes
 from nadaraya.interpret.lags import LagHistogram, LagPeak, autocorrelation, lag_histogram, separator_lags
 from nadaraya.interpret.loading import ImageModel, TextModel
@@ -8,13 +9,16 @@ from nadaraya.interpret.loading import ImageModel, TextModel
 __all__ = [
     "AttentionMaps",
     "BankShape",
+    "GridShape",
     "ImageModel",
     "LagHistogram",
     "LagPeak",
     "TextModel",
     "autocorrelation",
+    "bandwidth_matrix",
     "bank_shapes",
     "capture_attention",
+    "grid_shapes",
     "lag_histogram",
     "separator_lags",
 ]

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from nadaraya.errors import InputError, must_be
 from nadaraya.interpret.attention_maps import QUERIES, AttentionMaps
+from nadaraya.interpret.bandwidths import head_bandwidths
 
 Query = str | int | tuple[int, int]
 
@@ -137,15 +138,8 @@ def sigma_matrix(maps: AttentionMaps) -> np.ndarray | None:
     They are (H, L), in the units of the features, NaN where a layer has none; of bandwidths per channel, the
     geometric mean over the channels of the head.
     """
-    if all(layer.bandwidth is None for layer in maps.layers):
-        return None
     heads = max(layer.weights.shape[1] for layer in maps.layers)
-    matrix = np.full((heads, len(maps.layers)), np.nan)
-    for column, layer in enumerate(maps.layers):
-        if layer.bandwidth is not None:
-            channels = layer.bandwidth.double().reshape(len(layer.bandwidth), -1)
-            matrix[: len(channels), column] = channels.log().mean(dim=1).exp().numpy()
-    return matrix
+    return head_bandwidths([layer.bandwidth for layer in maps.layers], heads)
 
 
 def thinned(tokens: int, most: int = 50) -> np.ndarray:

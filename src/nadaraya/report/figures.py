@@ -113,10 +113,23 @@ def draw_losses(axes: Axes, runs: Sequence[RunData], against: str = "step", unit
             axes.plot(*curve[-1], color=run.style.hex, marker="o", markersize=4)
     _limit_losses(axes, runs)
     axes.set_title(f"validation loss, {unit}" + (" (training loss thin)" if against == "step" else ""))
-    axes.set_xlabel("step" if against == "step" else "training time, seconds")
-    axes.set_xlim(left=0)
-    axes.xaxis.set_major_locator(MaxNLocator(6))
-    axes.yaxis.set_major_locator(MaxNLocator(6))
+    _label_progress(axes, against)
+
+
+def draw_accuracies(axes: Axes, runs: Sequence[RunData], against: str = "step") -> None:
+    """Top-1 of validation against "step" or "seconds"; that of averaged weights, where kept, is strong."""
+    for run in runs:
+        curves = [run.validated(key) for key in ("top1", "ema_top1")]
+        curves = [curve for curve in curves if len(curve)]
+        for place, curve in enumerate(curves, start=1):
+            drawn = curve if against == "step" else run.against_seconds(curve)
+            strong = place == len(curves)
+            width, opacity = (1.8, 1.0) if strong else (0.9, 0.55)
+            axes.plot(drawn[:, 0], 100 * drawn[:, 1], **run.style.line, linewidth=width, alpha=opacity)
+            if strong and len(drawn):
+                axes.plot(drawn[-1, 0], 100 * drawn[-1, 1], color=run.style.hex, marker="o", markersize=4)
+    axes.set_title("top-1 on the validation images, %")
+    _label_progress(axes, against)
 
 
 def draw_bank(axes: Axes, shape: BankShape, marks: Sequence[int] = ()) -> None:
@@ -229,6 +242,13 @@ def _thinned(curve: np.ndarray) -> np.ndarray:
     if len(curve) <= 400:
         return curve
     return np.stack([part.mean(axis=0) for part in np.array_split(curve, 400)])
+
+
+def _label_progress(axes: Axes, against: str) -> None:
+    axes.set_xlabel("step" if against == "step" else "training time, seconds")
+    axes.set_xlim(left=0)
+    axes.xaxis.set_major_locator(MaxNLocator(6))
+    axes.yaxis.set_major_locator(MaxNLocator(6))
 
 
 def _limit_losses(axes: Axes, runs: Sequence[RunData]) -> None:

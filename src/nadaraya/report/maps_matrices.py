@@ -4,11 +4,11 @@ from collections.abc import Callable
 
 import numpy as np
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
 from nadaraya.interpret.attention_maps import AttentionMaps
 from nadaraya.interpret.rollout import thinned, without_diagonal
-from nadaraya.report.palette import head_style
+from nadaraya.report.palette import COLOURS, DASHED, head_style
 from nadaraya.report.style import WEIGHTS, charts, number, readable_on, sheet
 
 _NOTE = "Colours: inferno, from 0 (black) to the largest weight off the diagonal (yellow), written over it."
@@ -39,23 +39,51 @@ def bandwidth_heatmap(sigma: np.ndarray) -> Figure:
     return figure
 
 
-def bandwidth_lines(sigma: np.ndarray) -> Figure:
-    """(H, L) σ over depth, one line per head, with gaps for NaN (Kundu et al. 2026, section 7.3)."""
+def bandwidth_lines(sigma: np.ndarray, start: np.ndarray | None = None, legend: bool = True) -> Figure:
+    """(H, L) σ over depth, one line per head, with gaps for NaN (Kundu et al. 2026, section 7.3).
+
+    The axis is logarithmic, as σ is trained, and spans a factor of two at least. The σ before training,
+    `start`, is dashed.
+    """
     heads, layers = sigma.shape
-    with charts(520, 300) as (figure, ((axes,),)):
+    depth = np.arange(1, layers + 1)
+    with charts(460, 300) as (figure, ((axes,),)):
+        if start is not None:
+            same = bool((np.nanmax(start, axis=0) - np.nanmin(start, axis=0) < 1e-6).all())
+            for head, row in enumerate(start[:1] if same else start):
+                colour = COLOURS["muted"][0] if same else head_style(head).hex
+                dashes = (0, DASHED)
+                axes.plot(depth, row, color=colour, linestyle=dashes, linewidth=1.1, marker="_", markersize=9)
         for head, row in enumerate(sigma):
             style = head_style(head)
             axes.plot(
-                np.arange(1, layers + 1), row, **style.line, linewidth=1.6, marker="o", markersize=3.5,
-                label=f"head {head + 1}",
-            )  # fmt: skip
+                depth, row, **style.line, linewidth=1.6, marker="o", markersize=3.5, label=f"head {head + 1}"
+            )
         axes.set_xlim(0.7, layers + 0.3)
-        axes.set_ylim(0, 1.3 * float(np.nanmax(sigma)))
-        axes.xaxis.set_major_locator(MaxNLocator(12, integer=True))
+        axes.set_yscale("log")
+        axes.set_ylim(*sigma_limits(sigma, start))
+        low, high = axes.get_ylim()
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)) if high > 8 * low else MaxNLocator(5))
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: number(value)))
+        axes.yaxis.set_minor_locator(NullLocator())
+        axes.xaxis.set_major_locator(MaxNLocator(min(layers, 12), integer=True))
         axes.set_xlabel("layer")
-        axes.set_title("bandwidth σ, in the units of the features")
-        axes.legend(ncols=min(heads, 6), fontsize=8, loc="upper left", handlelength=1.6, columnspacing=1.0)
+        axes.set_title(
+            "bandwidth σ, in the units of the features" + (" (dashed: start)" * (start is not None))
+        )
+        if legend:
+            axes.legend(
+                ncols=min(heads, 6), fontsize=8, loc="upper left", handlelength=1.6, columnspacing=1.0
+            )
     return figure
+
+
+def sigma_limits(sigma: np.ndarray, start: np.ndarray | None = None) -> tuple[float, float]:
+    """The ends of an axis of bandwidths: all of them and their start, and a factor of two at least."""
+    every = sigma if start is None else np.concatenate([sigma, start])
+    low, high = np.log(np.nanmin(every)), np.log(np.nanmax(every))
+    margin = max(0.12 * (high - low), (np.log(2) - (high - low)) / 2)
+    return float(np.exp(low - margin)), float(np.exp(high + margin))
 
 
 def attention_matrix(

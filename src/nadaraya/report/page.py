@@ -23,6 +23,11 @@ def render_page(template: str, **values: Any) -> str:
     return _environment().get_template(template).render(style=style, versions=_versions(), **values)
 
 
+def render_part(template: str, **values: Any) -> Markup:
+    """A part of a page from a template of this package; text is escaped, `Markup` is not."""
+    return Markup(_environment().get_template(template).render(**values))
+
+
 @cache
 def _environment() -> Environment:
     return Environment(

@@ -44,7 +44,7 @@ def _colour_variables() -> str:
     light, dark = (
         "".join(f"--{name}: {shades[mode]}; " for name, shades in COLOURS.items()) for mode in (0, 1)
     )
-    return f":root {{ {light}}}\n@media (prefers-color-scheme: dark) {{ :root {{ {dark}}} }}\n"
+    return f":root {{ {light}}}\n@media screen and (prefers-color-scheme: dark) {{ :root {{ {dark}}} }}\n"
 
 
 def _versions() -> list[tuple[str, str]]:

@@ -35,7 +35,7 @@ class Banks:
     """The lag kernels of one run, ready for the page; layers and heads are counted from 1 there."""
 
     run: RunData
-    layers: list[tuple[BankShape, Markup]]
+    layers: list[tuple[BankShape, list[Markup]]]
     heads: list[str]
 
     def near(self, lag: int) -> list[tuple[int, Bump]]:
@@ -112,7 +112,13 @@ def _banks(run: RunData, number: int, marks: Sequence[int]) -> Banks:
             figures.draw_bank(axes[0, 0], shape, marks)
             axes[0, 0].set_ylim(limits[shape.compose])
         description = f"{run.label}, {figures.bank_title(shape)}, over lags; one line per head."
-        layers.append((shape, inline_svg(figure, f"bank-{number}-{shape.layer}", description)))
+        drawn = [inline_svg(figure, f"bank-{number}-{shape.layer}", description)]
+        if shape.shared_bumps():
+            with charts(270, 205) as (figure, axes):
+                figures.draw_rises(axes[0, 0], shape, marks)
+            description = f"{run.label}, layer {shape.layer + 1}, bumps without the decay; one line per head."
+            drawn.append(inline_svg(figure, f"bumps-{number}-{shape.layer}", description))
+        layers.append((shape, drawn))
     heads = max(len(shape.trained) for shape in run.banks)
     return Banks(run, layers, [head_style(head).colour for head in range(heads)])
 

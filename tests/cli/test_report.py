@@ -245,3 +245,10 @@ def test_a_sample_of_other_bytes_is_one_line(report: Command, run_folder: Path, 
     status, _, error = report(text, "--out", tmp_path / "page.html")
     assert (status, error.count("\n")) == (2, 1)
     assert "sample.txt" in error
+
+
+def test_a_report_in_a_folder_that_refuses_is_one_line(report: Command, run_folder: Path) -> None:
+    status, _, error = report(run_folder, "--out", "/proc/page.html")
+    assert status != 0
+    assert error.count("\n") == 1
+    assert "/proc/page.html" in error

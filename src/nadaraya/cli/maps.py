@@ -2,6 +2,8 @@
 
 import json
 import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -55,7 +57,8 @@ def maps(
         if image is not None or text is None:
             raise InputError(f"{run} is a run on text: it takes --text, and no image")
         figures, subject = _look_at_text(model, text, _query(query))
-    record = write_maps(figures, subject, out, force)
+    with _progress(subject.model) as drawing:
+        record = write_maps(figures, subject, out, force, drawing)
     if as_json:
         typer.echo(json.dumps({**record, "out": str(out)}, ensure_ascii=False))
         return
@@ -66,6 +69,20 @@ def maps(
         typer.echo(f"  {chance:6.1%}  {name}")
     size = sum((out / name).stat().st_size for name in record["files"])
     typer.echo(f"maps: {out / 'index.html'} ({len(record['files'])} files, {size / 1e6:,.1f} MB)")
+
+
+@contextmanager
+def _progress(title: str) -> "Iterator[Callable[[str, int, int], None]]":
+    """A bar on the terminal's error stream, gone when all is drawn; nothing where that is no terminal."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task(f"maps of {title}", total=None)
+        yield lambda name, number, total: bar.update(
+            task, description=f"drawing {name}", completed=number - 1, total=total
+        )
 
 
 def _model(name: str, checkpoint: Path | None, options: list[str]) -> "ImageModel | TextModel":
@@ -101,7 +118,7 @@ def _look_at_image(model: "ImageModel", path: Path, query: "Query | None") -> "t
         *model.facts,
     ]
     figures = ImageFigures(captured, model.picture(pixels), query)
-    return figures, Subject(model.name, path.name, facts, model.top_k(captured.output[0]))
+    return figures, Subject(model.name, path.name, facts, model.top_k(captured.output[0]), model.sigma_start)
 
 
 def _look_at_text(model: "TextModel", text: str, query: "Query | None") -> "tuple[TextFigures, Subject]":
@@ -115,7 +132,7 @@ def _look_at_text(model: "TextModel", text: str, query: "Query | None") -> "tupl
         given, text = Path(text).name, read_text(Path(text))
     captured = capture_attention(model.model, model.encode(text)[None], tokenizer=model.tokenizer)
     likely = [(printable(token), chance) for token, chance in model.top_k(captured.output.logits[0, -1])]
-    return TextFigures(captured, query), Subject(model.name, given, model.facts, likely)
+    return TextFigures(captured, query), Subject(model.name, given, model.facts, likely, model.sigma_start)
 
 
 def _query(given: str | None) -> "Query | None":

@@ -5,6 +5,7 @@ from nadaraya.interpret.bandwidths import GridShape, bandwidth_matrix, grid_shap
 from nadaraya.interpret.banks import BankShape, bank_shapes
 from nadaraya.interpret.lags import LagHistogram, LagPeak, autocorrelation, lag_histogram, separator_lags
 from nadaraya.interpret.loading import ImageModel, TextModel
+from nadaraya.interpret.storage import load_maps, save_maps
 
 __all__ = [
     "AttentionMaps",
@@ -20,5 +21,7 @@ __all__ = [
     "capture_attention",
     "grid_shapes",
     "lag_histogram",
+    "load_maps",
+    "save_maps",
     "separator_lags",
 ]

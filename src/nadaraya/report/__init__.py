@@ -4,7 +4,7 @@ It needs matplotlib, jinja2 and scipy (the extra `report`), neither transformers
 run comes as `RunData`, attention comes as `nadaraya.interpret.AttentionMaps`.
 """
 
-from nadaraya.report.figures import bank_curves, lag_histograms, loss_curves
+from nadaraya.report.figures import bank_curves, lag_histograms, loss_curves, write_figure
 from nadaraya.report.html import render, write_report
 from nadaraya.report.image_runs import ExampleMaps, ImageRunData, read_image_run
 from nadaraya.report.maps import Subject, write_maps
@@ -25,6 +25,7 @@ __all__ = [
     "read_image_run",
     "read_run",
     "render",
+    "write_figure",
     "write_maps",
     "write_report",
 ]

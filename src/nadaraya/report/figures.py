@@ -4,7 +4,9 @@ The `draw_*` functions fill one axes each; the HTML report draws every chart alo
 a `Figure` put the same charts side by side for a PNG. Nothing here touches pyplot's global state.
 """
 
+import io
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -12,6 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from nadaraya.errors import must_be
+from nadaraya.files import write_file
 from nadaraya.interpret.banks import BankShape, Bump
 from nadaraya.interpret.lags import LagHistogram
 from nadaraya.report.palette import COLOURS, DASHED, DOTTED, head_style
@@ -99,6 +102,29 @@ def lag_histograms(histograms: dict[str, LagHistogram]) -> Figure:
             draw_histogram(chart, histogram, "blue" if place else "slate", marked, longest)
             chart.set_title(f"{name}: share of separations, %")
     return figure
+
+
+def write_figure(figure: Figure, path: str | Path) -> None:
+    """Write a figure to a file whole or not at all.
+
+    Args:
+        figure: any matplotlib figure.
+        path: a file whose ending says its format: .png (150 dots per inch), .svg or .pdf. One that is there
+            is replaced.
+
+    Raises:
+        WriteFailed: the disk is full or refuses; the file is then as it was.
+
+    >>> from pathlib import Path
+    >>> from nadaraya.interpret import lag_histogram
+    >>> from nadaraya.report import lag_histograms, write_figure
+    >>> write_figure(lag_histograms({"a": lag_histogram("a line\\n" * 50)}), "lags.png")
+    >>> Path("lags.png").read_bytes()[1:4]
+    b'PNG'
+    """
+    content = io.BytesIO()
+    figure.savefig(content, format=Path(path).suffix[1:].lower(), dpi=150)
+    write_file(Path(path), content.getvalue())
 
 
 def draw_losses(axes: Axes, runs: Sequence[RunData], against: str = "step", unit: str = "nats/token") -> None:

@@ -5,8 +5,8 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 from markupsafe import Markup
+from matplotlib.colors import Normalize
 
 from nadaraya.report import figures
 from nadaraya.report.image_runs import ImageRunData
@@ -14,7 +14,7 @@ from nadaraya.report.maps_matrices import bandwidth_lines
 from nadaraya.report.page import inline_svg, render_part
 from nadaraya.report.palette import head_style
 from nadaraya.report.runs import labelled
-from nadaraya.report.style import charts, number
+from nadaraya.report.style import charts, limits, number
 from nadaraya.report.tiles import over, photograph, pixels, side_by_side
 
 _LARGER_IS_BETTER = {"top1", "ema_top1", "images_per_second"}
@@ -98,20 +98,19 @@ def _grids(run: ImageRunData) -> list[tuple[str, Markup]]:
         for when, factors in (("before training", shape.initial), ("trained", shape.trained)):
             if factors is not None:
                 caption = f"layer {shape.layer + 1}, {when}, least factor {number(float(factors.min()))}"
-                layers.append((caption, pixels(side_by_side(list(factors)), 1.0)))
+                layers.append((caption, pixels(side_by_side(list(factors)), Normalize(0, 1))))
     return layers
 
 
 def _examples(run: ImageRunData) -> tuple[ImageRunData, float, list[tuple[Any, ...]]]:
     """The run, the weight that has the full colour, and each image with its maps."""
-    every = np.concatenate([weights.ravel() for example in run.examples for _, weights in example.maps])
-    scale = float(np.percentile(every, 99)) or 1.0
+    ends = limits([weights for example in run.examples for _, weights in example.maps], low=0)
     rows = []
     for example in run.examples:
         picture = photograph(example.picture)
         layers = [
-            (layer, over(weights, scale), number(float(weights.min())), number(float(weights.max())))
+            (layer, over(weights, ends), number(float(weights.min())), number(float(weights.max())))
             for layer, weights in example.maps
         ]
         rows.append((example, picture, layers))
-    return run, scale, rows
+    return run, float(ends.vmax or 0), rows

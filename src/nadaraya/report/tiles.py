@@ -7,12 +7,10 @@ from collections.abc import Sequence
 import matplotlib
 import numpy as np
 from markupsafe import Markup
+from matplotlib.colors import Normalize
 from PIL import Image
 
-from nadaraya.report.style import WEIGHTS
-
-#: opacity of the largest weight over a photograph; that of the smallest is 0
-_STRONGEST = 0.85
+from nadaraya.report.style import OVER_IMAGE, WEIGHTS
 
 
 def photograph(image: np.ndarray, largest: int = 448) -> Markup:
@@ -25,26 +23,19 @@ def photograph(image: np.ndarray, largest: int = 448) -> Markup:
     return data_url(picture, quality=85)
 
 
-def glass(weights: np.ndarray, scale: float) -> np.ndarray:
-    """Weights as (rows, columns, 4) colours to lie over a photograph: clear at 0, strong from `scale` on."""
-    share = np.clip(np.asarray(weights, dtype=float) / scale, 0, 1)
-    colours = matplotlib.colormaps[WEIGHTS](0.3 + 0.65 * share)
-    colours[..., 3] = _STRONGEST * share**0.8
-    return colours
-
-
-def over(weights: np.ndarray, scale: float, side: int = 112) -> Markup:
-    """`glass` as a data URL, enlarged bilinearly: between the middles of two patches, what lies between."""
-    picture = _picture(glass(weights, scale))
+def over(weights: np.ndarray, ends: Normalize, side: int = 112) -> Markup:
+    """Weights to lie over a photograph, clear at the lower end, enlarged bilinearly between the patches."""
+    picture = _picture(OVER_IMAGE(ends(weights)))
     times = max(1, side // max(picture.size))
     size = (picture.width * times, picture.height * times)
     return data_url(picture.resize(size, Image.Resampling.BILINEAR), quality=60)
 
 
-def pixels(weights: np.ndarray, scale: float, low: float = 0.0) -> Markup:
-    """Weights on the colours of inferno, black at `low` and yellow from `scale` on, one pixel per weight."""
-    share = np.clip((np.asarray(weights, dtype=float) - low) / ((scale - low) or 1.0), 0, 1)
-    return data_url(_picture(matplotlib.colormaps[WEIGHTS](share)))
+def pixels(weights: np.ndarray, ends: Normalize) -> Markup:
+    """Weights on the colours of inferno, one pixel per weight; what is NaN is clear."""
+    colours = matplotlib.colormaps[WEIGHTS](ends(weights))
+    colours[np.isnan(weights), 3] = 0
+    return data_url(_picture(colours))
 
 
 def side_by_side(tables: Sequence[np.ndarray]) -> np.ndarray:

@@ -158,6 +158,8 @@ def test_runs_mark_the_bandwidths_that_training_started_from(
 def test_bad_texts_are_one_line(nadaraya: Command, finished_run: Path, image: Path, tmp_path: Path) -> None:
     out = ("--out", tmp_path / "maps")
     nadaraya("maps", finished_run, *out).refuses("--text")
+    for device in ("abacus", "meta", "cuda:99"):
+        nadaraya("maps", finished_run, "--text", "aaa", "--device", device, *out).refuses("--device", device)
     nadaraya("maps", finished_run, image, *out).refuses("--text", "no image")
     nadaraya("maps", finished_run, "--text", "a", *out).refuses("2 to 16 tokens", "got 1 tokens")
     nadaraya("maps", finished_run, "--text", "a" * 17, *out).refuses("2 to 16 tokens", "got 17 tokens")

@@ -193,7 +193,7 @@ def _page(figures: MapFigures, subject: Subject, sigma: np.ndarray | None, recor
         photo=photograph(figures.image) if isinstance(figures, ImageFigures) else None,
         shape=figures.image.shape[:2] if isinstance(figures, ImageFigures) else None,
         rollout=tiles(figures, "rollout"),
-        shown={**shown, "matrices": [matrices(figures, layer) for layer in layers]},
+        shown={**shown, "matrices": [matrices(maps, layer, scales["matrices"]) for layer in layers]},
         scales={kind: (number(ends.vmin or 0), number(ends.vmax or 0)) for kind, ends in scales.items()},
         sigma_svg=sigma_svg,
         sigma_heads=heads,

@@ -7,10 +7,11 @@ import numpy as np
 from markupsafe import Markup
 from matplotlib.colors import Normalize
 
+from nadaraya.interpret.attention_maps import AttentionMaps
 from nadaraya.interpret.rollout import thinned
 from nadaraya.report.maps_base import MapFigures, Panel
 from nadaraya.report.maps_image import ImageFigures
-from nadaraya.report.maps_matrices import matrix_scale, sigma_limits, thin_matrix
+from nadaraya.report.maps_matrices import sigma_limits, thin_matrix
 from nadaraya.report.maps_text import TextFigures
 from nadaraya.report.style import number, span
 from nadaraya.report.tiles import over, pixels
@@ -52,9 +53,8 @@ def tiles(figures: MapFigures, kind: str, layer: int = 0) -> list[Tile]:
     return [draw(figures, panel, ends, matrix) for panel in figures.panels(kind, layer)]  # type: ignore[arg-type]
 
 
-def matrices(figures: MapFigures, layer: int) -> list[Tile]:
-    """The matrix without diagonal of every head of a layer."""
-    maps, ends = figures.maps, matrix_scale(figures.maps)
+def matrices(maps: AttentionMaps, layer: int, ends: Normalize) -> list[Tile]:
+    """The matrix without diagonal of every head of a layer, the ends of the colours being `matrix_scale`'s."""
     found = []
     for head in range(maps.weights[layer].shape[1]):
         matrix, _ = thin_matrix(maps, layer, head)

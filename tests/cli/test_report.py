@@ -187,6 +187,23 @@ def test_what_an_image_report_shows_is_what_the_run_learned(image_folder: Path) 
     assert data.accuracy == run.final["ema_top1"]
 
 
+def test_two_runs_on_images_are_ranked_and_told_apart(
+    report: Command, image_folder: Path, copied: Path, tmp_path: Path
+) -> None:
+    records = Run(copied).metrics
+    records[-1] |= {"top1": 0.9, "ema_top1": 0.95}
+    (copied / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    other = Path(shutil.copytree(copied, tmp_path / "better"))
+    status, _, error = report(image_folder, image_folder, other, "--out", tmp_path / "page.html")
+    assert status == 0, error
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "has the highest top-1, 95.00%" in page
+    assert '<td class="least">95.00</td>' in page
+    assert page.count("background-image: url(data:") == 9
+    results = page[page.index('id="image-results"') : page.index('id="image-curves"')]
+    assert results.index("· better") < results.index("· gka")
+
+
 def test_runs_on_text_and_on_images_get_their_sections_in_one_file(
     report: Command, run_folder: Path, image_folder: Path, tmp_path: Path
 ) -> None:

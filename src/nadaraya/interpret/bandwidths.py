@@ -12,7 +12,7 @@ from nadaraya.attention.layer import KernelSelfAttention
 from nadaraya.errors import must_be
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class GridShape:
     """What the kernel of the patch grid makes of a weight in one layer, by the lag between two patches.
 

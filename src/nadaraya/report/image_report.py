@@ -38,7 +38,6 @@ def image_part(given: Sequence[ImageRunData]) -> Markup:
         best=best,
         comparable=comparable,
         setups=setups,
-        latest=_latest,
         leading=_leading(runs),
         curves=_curves(runs),
         bandwidths=[_bandwidths(run, place) for place, run in enumerate(runs) if run.sigma is not None],
@@ -48,13 +47,6 @@ def image_part(given: Sequence[ImageRunData]) -> Markup:
         examples=[_examples(run) for run in runs if run.examples],
         without_examples=[(run, run.problem or "none was read") for run in runs if not run.examples],
     )
-
-
-def _latest(run: ImageRunData, key: str) -> float | None:
-    """A figure of the final record, or of the newest validation."""
-    curve = run.validated(key)
-    value: float | None = run.final.get(key, float(curve[-1, 1]) if len(curve) else None)
-    return value
 
 
 def _leading(runs: Sequence[ImageRunData]) -> dict[str, float]:
@@ -75,9 +67,7 @@ def _curves(runs: Sequence[ImageRunData]) -> list[Markup]:
             with charts(460, 300) as (figure, axes):
                 draw(axes[0, 0], runs, against, **options)
             ends = "; ".join(
-                f"{run.label} ends at {_latest(run, 'loss'):.3f} nats/image"
-                for run in runs
-                if run.loss is not None
+                f"{run.label} ends at {run.loss:.3f} nats/image" for run in runs if run.loss is not None
             )
             name = f"image-{what}-{against}"
             drawn.append(inline_svg(figure, name, f"Validation {what} against {x_axis}. {ends}."))

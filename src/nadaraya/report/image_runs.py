@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 LAYERS_SHOWN = 4
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class ExampleMaps:
     """One validation image, and where the query that the model reads looks in some layers.
 
@@ -49,7 +49,7 @@ class ExampleMaps:
         return self.truth == self.predicted
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class ImageRunData(RunData):
     """One run on images as reports show it: what `RunData` has, with these besides.
 
@@ -72,15 +72,17 @@ class ImageRunData(RunData):
     grids: Sequence[GridShape] = ()
     examples: Sequence[ExampleMaps] = ()
 
+    def latest(self, key: str) -> float | None:
+        """A figure of the final record, or of the newest validation; None where neither has it."""
+        curve = self.validated(key)
+        value: float | None = self.final.get(key, float(curve[-1, 1]) if len(curve) else None)
+        return value
+
     @property
     def accuracy(self) -> float | None:
         """Top-1 at the end, or at the newest validation: of the averaged weights where there are any."""
-        for key in ("ema_top1", "top1"):
-            curve = self.validated(key)
-            newest = float(curve[-1, 1]) if len(curve) else None
-            if self.final.get(key, newest) is not None:
-                return self.final.get(key, newest)
-        return None
+        averaged = self.latest("ema_top1")
+        return self.latest("top1") if averaged is None else averaged
 
 
 def read_image_run(run: "Run", examples: int = 3) -> ImageRunData:

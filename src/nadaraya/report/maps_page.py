@@ -54,7 +54,7 @@ def tiles(figures: MapFigures, kind: str, layer: int = 0) -> list[Tile]:
 
 
 def matrices(maps: AttentionMaps, layer: int, ends: Normalize) -> list[Tile]:
-    """The matrix without diagonal of every head of a layer, the ends of the colours being `matrix_scale`'s."""
+    """The matrix without diagonal of every head of a layer, between the `ends` of `matrix_scale`."""
     found = []
     for head in range(maps.weights[layer].shape[1]):
         matrix, _ = thin_matrix(maps, layer, head)

@@ -482,3 +482,17 @@ def test_maps_without_patches_or_tokens_are_refused() -> None:
         ImageFigures(attention(5), np.zeros((8, 8, 3)))
     with pytest.raises(InputError, match="tokenizer"):
         TextFigures(attention(5, reads="last"))
+
+
+def test_a_strong_own_weight_hides_nothing() -> None:
+    weights = 0.9 * torch.eye(20) + 0.1 * torch.rand(20, 20).softmax(-1)
+    layer = LayerMaps("attn", weights.expand(1, 2, 20, 20), None, 0.0)
+    figures = TextFigures(AttentionMaps((layer,), None, "last", tokens=(tuple("abcdefghijklmnopqrst"),)))
+    others = weights[19, :19] * 20
+    for kind in ("heads", "layers", "rollout"):
+        assert figures.panels(kind)[0].query == 19
+        assert figures.scale(kind).vmax < 1
+    bars = figures.evolution().axes[1]
+    assert bars.get_ylim()[1] == pytest.approx(1.08 * float(others.max()))
+    matrix = figures.evolution().axes[0].images[0]
+    assert matrix.get_clim()[1] < 1

@@ -110,7 +110,8 @@ class MapFigures(ABC):
             found = [self.seen(panel) for layer in layers for panel in self.panels(kind, layer)]
             scales[kind] = limits(found, self._low)
         matrices = [self._multiples(weights[0].mean(dim=0)) for weights in self.maps.weights]
-        scales["mean matrices"] = limits(matrices, 0)
+        # The diagonal, largest with a Gaussian kernel, has the end colour: it does not darken the rest.
+        scales["mean matrices"] = limits([each[~np.eye(len(each), dtype=bool)] for each in matrices], 0)
         return scales
 
     @cached_property

@@ -94,10 +94,10 @@ class TextFigures(MapFigures):
         positions, colour = np.arange(weights.size), COLOURS["blue"][0]
         plain.fill_between(positions, weights, step="mid", color=colour, linewidth=0)
         plain.set_xlim(-0.5, weights.size - 0.5)
-        plain.set_ylim(0, 1.08 * weights.max())
+        plain.set_ylim(0, 1.08 * float(panel.others.max()) or 1.0)
         plain.set_yticks([])
         plain.spines["left"].set_visible(False)
-        plain.set_title(f"weight by position, up to {number(float(weights.max()))} × 1/N")
+        plain.set_title(f"weight by position, up to {number(float(panel.others.max()))} × 1/N")
         self._draw(on_subject, panel, ends)
 
     def _places(self) -> list[int]:

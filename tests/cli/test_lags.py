@@ -1,5 +1,6 @@
 """`nadaraya lags`: figures that parse, peaks by name, plots that overwrite nothing."""
 
+import errno
 import json
 import sys
 from collections.abc import Callable
@@ -83,3 +84,26 @@ def test_bad_input_is_one_line_and_status_2(lags: Command, tmp_path: Path) -> No
         assert (status, out) == (2, "")
         assert error.startswith("error: ")
         assert error.count("\n") == 1
+
+
+def test_a_plot_on_a_full_disk_is_one_line_and_no_part_of_a_file(
+    lags: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(self: Path, data: bytes) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    (tmp_path / "old.png").write_bytes(b"mine")
+    monkeypatch.setattr(Path, "write_bytes", full)
+    for name in ("new.png", "new.pdf", "old.png"):
+        status, _, error = lags("embedded", "--plot", tmp_path / name, "--force")
+        assert status != 0
+        assert "the disk is full" in error
+        assert error.count("\n") == 1
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"old.png": b"mine"}
+
+
+def test_a_plot_in_a_folder_that_refuses_is_one_line(lags: Command) -> None:
+    status, _, error = lags("embedded", "--plot", "/proc/lags.png")
+    assert status != 0
+    assert error.count("\n") == 1
+    assert "/proc/lags.png" in error

@@ -14,6 +14,7 @@ from PIL import Image
 from safetensors.torch import save_file
 
 import nadaraya.models.vit  # noqa: F401 - registers the models
+from nadaraya.interpret import ImageModel
 from nadaraya.interpret.attention_maps import capture_attention
 from nadaraya.report import maps as maps_module
 from nadaraya.training import Run, load_recipe, train
@@ -42,7 +43,7 @@ def image(tmp_path: Path) -> Path:
 @pytest.fixture
 def blank(monkeypatch: pytest.MonkeyPatch) -> None:
     """One blank figure of each kind: what is in them is tested in tests/report."""
-    drawn = [(f"{kind}/all", "", Figure(figsize=(1, 1))) for kind in maps_module.KINDS]
+    drawn = [(f"{kind}/all.png", lambda: Figure(figsize=(1, 1))) for kind in maps_module.KINDS]
     monkeypatch.setattr(maps_module, "_drawn", lambda *_: drawn)
 
 
@@ -136,9 +137,29 @@ def test_maps_are_replaced_only_when_asked(nadaraya: Command, finished_run: Path
     assert page.read_text() != "mine"
 
 
+def test_a_folder_that_refuses_is_one_line(nadaraya: Command, finished_run: Path) -> None:
+    outcome = nadaraya("maps", finished_run, "--text", "aaa the", "--out", "/proc/maps")
+    assert outcome.status != 0
+    assert outcome.err.count("\n") == 1
+    assert "/proc/maps" in outcome.err
+
+
+@pytest.mark.usefixtures("blank")
+def test_runs_mark_the_bandwidths_that_training_started_from(
+    nadaraya: Command, image_run: Path, image: Path, tmp_path: Path
+) -> None:
+    assert nadaraya("maps", image_run, image, "--out", tmp_path / "maps").status == 0
+    assert "dashed: before training" in (tmp_path / "maps" / "index.html").read_text()
+    start = ImageModel.from_run(Run(image_run)).sigma_start
+    assert start is not None
+    np.testing.assert_allclose(start, start[0, 0])  # all heads start alike
+
+
 def test_bad_texts_are_one_line(nadaraya: Command, finished_run: Path, image: Path, tmp_path: Path) -> None:
     out = ("--out", tmp_path / "maps")
     nadaraya("maps", finished_run, *out).refuses("--text")
+    for device in ("abacus", "meta", "cuda:99"):
+        nadaraya("maps", finished_run, "--text", "aaa", "--device", device, *out).refuses("--device", device)
     nadaraya("maps", finished_run, image, *out).refuses("--text", "no image")
     nadaraya("maps", finished_run, "--text", "a", *out).refuses("2 to 16 tokens", "got 1 tokens")
     nadaraya("maps", finished_run, "--text", "a" * 17, *out).refuses("2 to 16 tokens", "got 17 tokens")

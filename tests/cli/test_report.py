@@ -1,14 +1,18 @@
 """`nadaraya report`: run folders in, one file out, nothing overwritten, one line for what cannot be done."""
 
+import json
+import re
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from nadaraya.cli import main
-from nadaraya.report import read_run
+from nadaraya.report import read_image_run, read_run
 from nadaraya.training import Run
 from nadaraya.training.loop import train
 from nadaraya.training.recipe import load_recipe
@@ -106,3 +110,162 @@ def test_a_damaged_model_is_one_line(report: Command, run_folder: Path, tmp_path
     assert status == 2
     assert error.count("\n") == 1
     assert "model.safetensors" in error
+
+
+IMAGE = (
+    "model.image_size=16",
+    "model.options={patch_size: 4, embed_dim: 16, depth: 2, num_heads: 2,"
+    " variant_options: {grid_kernel: bank}}",
+    "training.epochs=2",
+    "training.warmup_epochs=0",
+    "training.batch_size=8",
+    "training.log_every=1",
+)
+
+
+@pytest.fixture(scope="module")
+def image_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run on noise in four classes, the images beside it."""
+    random, folder = np.random.default_rng(0), tmp_path_factory.mktemp("image-runs")
+    arrays = {}
+    for part, count in (("train", 24), ("test", 10)):
+        arrays[f"{part}_images"] = random.integers(0, 255, (count, 16, 16, 3)).astype(np.uint8)
+        arrays[f"{part}_labels"] = np.arange(count) % 4
+    names = np.array(["ant", "bee", "cow", "<dog>"])
+    np.savez(folder / "images.npz", **arrays, class_names=names)
+    recipe = load_recipe("cifar-cpu", [f"data.source={folder / 'images.npz'}", *IMAGE])
+    train(recipe, folder / "gka", progress=False)
+    return folder / "gka"
+
+
+@pytest.fixture
+def copied(image_folder: Path, tmp_path: Path) -> Path:
+    """A copy of the run on images, to be changed."""
+    return Path(shutil.copytree(image_folder, tmp_path / "gka"))
+
+
+def test_a_run_on_images_gets_its_own_report(report: Command, image_folder: Path, tmp_path: Path) -> None:
+    out = tmp_path / "page.html"
+    status, _, error = report(image_folder, "--out", out)
+    assert status == 0, error
+    page, final = out.read_text(encoding="utf-8"), Run(image_folder).final
+    assert final is not None
+    for heading in (
+        "EMA top-1",
+        "images/s",
+        "Bandwidths, before",
+        "Kernels of the patch grid",
+        "models look",
+    ):
+        assert heading in page
+    assert f"<td>{100 * final['ema_top1']:.2f}</td>" in page
+    assert f"<td>{final['parameters']:,}</td>" in page
+    assert page.count("<svg") == 5  # loss and top-1 against steps and seconds, bandwidths
+    assert page.count('class="pixels"') == 4  # two layers, before and after
+    assert page.count("background-image: url(data:") == 3  # each validation image once
+    assert page.count('<div class="photo photo-0-1"') == 3  # the image, and two layers over it
+    assert "&lt;dog&gt;" in page
+    assert "<dog>" not in page
+    assert "Samples" not in page
+
+
+def test_what_an_image_report_shows_is_what_the_run_learned(image_folder: Path) -> None:
+    run = Run(image_folder)
+    data = read_image_run(run)
+    trained, initial = run.load_model(), run.load_model(initial=True)
+    for shown, model in ((data.sigma, trained), (data.sigma_start, initial)):
+        layers = [block.attn.bandwidth.detach().log() for block in model.blocks]
+        expected = torch.stack([layer.reshape(2, -1).mean(1).exp() for layer in layers], dim=1)
+        np.testing.assert_allclose(shown, expected.numpy(), rtol=1e-6)
+    assert [shape.trained.shape for shape in data.grids] == [(2, 15, 15)] * 2
+    logits = trained.blocks[0].attn.grid_kernel(4, 4)  # patches 0 and 6 lie 1 row and 2 columns apart
+    factors = data.grids[0].trained[:, 7, 7], data.grids[0].trained[:, 7 + 1, 7 + 2]
+    expected = (logits[:, 0, 6] - logits[:, 0, 0]).detach()
+    np.testing.assert_allclose(np.log(factors[1] / factors[0]), expected, atol=1e-5)
+    assert len(data.examples) == 3
+    assert data.examples[0].maps[1][1].shape == (4, 4)
+    assert data.accuracy == run.final["ema_top1"]
+
+
+def test_two_runs_on_images_are_ranked_and_told_apart(
+    report: Command, image_folder: Path, copied: Path, tmp_path: Path
+) -> None:
+    records = Run(copied).metrics
+    records[-1] |= {"top1": 0.9, "ema_top1": 0.95}
+    (copied / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    other = Path(shutil.copytree(copied, tmp_path / "better"))
+    status, _, error = report(image_folder, image_folder, other, "--out", tmp_path / "page.html")
+    assert status == 0, error
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "has the highest top-1, 95.00%" in page
+    assert '<td class="least">95.00</td>' in page
+    assert page.count("background-image: url(data:") == 9
+    results = page[page.index('id="image-results"') : page.index('id="image-curves"')]
+    assert results.index("· better") < results.index("· gka")
+
+
+def test_runs_on_text_and_on_images_get_their_sections_in_one_file(
+    report: Command, run_folder: Path, image_folder: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "page.html"
+    status, _, error = report(image_folder, run_folder, "--out", out)
+    assert status == 0, error
+    page = out.read_text(encoding="utf-8")
+    assert page.index('id="results"') < page.index('id="image-results"')
+    ids = re.findall(r' id="([^"]+)"', page)
+    assert len(ids) == len(set(ids))
+
+
+@pytest.mark.parametrize("kept", [[], ["train"], ["train", "validation"]])
+def test_unfinished_runs_show_what_there_is(
+    report: Command, copied: Path, run_folder: Path, tmp_path: Path, kept: list[str]
+) -> None:
+    text = Path(shutil.copytree(run_folder, tmp_path / "text"))
+    for folder in (copied, text):
+        records = [record for record in Run(folder).metrics if record["kind"] in kept]
+        (folder / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+        (folder / "model.safetensors").unlink()
+    status, _, error = report(copied, text, "--out", tmp_path / "page.html")
+    assert status == 0, error
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert page.count("No run is finished yet") == 2
+    assert "training is not finished" in page
+
+
+def test_images_that_are_gone_are_said(report: Command, copied: Path, tmp_path: Path) -> None:
+    recipe = copied / "config.yaml"
+    recipe.write_text(recipe.read_text().replace("images.npz", "gone.npz"))
+    status, _, error = report(copied, "--out", tmp_path / "page.html")
+    assert status == 0, error
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "No maps of" in page
+    assert "gone.npz" in page.split("No maps of")[1]
+
+
+@pytest.mark.parametrize(
+    "damage", [{"kind": "train", "step": 1}, {"step": 1}, {"kind": "final", "step": 1, "loss": "low"}]
+)
+def test_damaged_records_are_one_line(
+    report: Command, copied: Path, tmp_path: Path, damage: dict[str, object]
+) -> None:
+    with (copied / "metrics.jsonl").open("a") as stream:
+        stream.write(json.dumps(damage) + "\n")
+    status, _, error = report(copied, "--out", tmp_path / "page.html")
+    assert status == 2
+    assert error.count("\n") == 1
+    assert "metrics.jsonl, record " in error
+
+
+def test_a_sample_of_other_bytes_is_one_line(report: Command, run_folder: Path, tmp_path: Path) -> None:
+    text = Path(shutil.copytree(run_folder, tmp_path / "text"))
+    (text / "sample.txt").write_bytes(b"\xff\xfe\xfa")
+    status, _, error = report(text, "--out", tmp_path / "page.html")
+    assert (status, error.count("\n")) == (2, 1)
+    assert "sample.txt" in error
+
+
+def test_a_report_in_a_folder_that_refuses_is_one_line(report: Command, run_folder: Path) -> None:
+    status, _, error = report(run_folder, "--out", "/proc/page.html")
+    assert status != 0
+    assert error.count("\n") == 1
+    assert "/proc/page.html" in error

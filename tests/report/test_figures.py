@@ -10,7 +10,15 @@ from nadaraya.errors import InputError
 from nadaraya.interpret.banks import BankShape
 from nadaraya.interpret.lags import lag_histogram
 from nadaraya.report import bank_curves, lag_histograms, loss_curves
-from nadaraya.report.figures import aligned, bank_limits, draw_bank, draw_histogram, longest_shown
+from nadaraya.report.figures import (
+    aligned,
+    bank_limits,
+    compressed,
+    draw_bank,
+    draw_histogram,
+    draw_rises,
+    longest_shown,
+)
 from nadaraya.report.palette import variant_styles
 from nadaraya.report.runs import labelled
 from nadaraya.report.style import charts
@@ -99,3 +107,41 @@ def test_the_lag_axis_covers_what_matters() -> None:
     text = ("x" * 69 + "\n") * 500 + "x" * 200 + "\n"
     assert 70 < longest_shown([lag_histogram(text)]) < 150
     assert longest_shown([lag_histogram("", max_lag=64)]) <= 64
+
+
+def test_bumps_are_drawn_without_the_decay_that_hides_them(make_run: Callable[..., Any]) -> None:
+    lags = np.arange(200)
+    decay = 40 * np.exp(-lags / 20)
+    bump = np.exp(-(((lags - 120) / 6) ** 2))
+    shape = BankShape(0, "add", None, np.stack([decay, decay + bump]))
+    rises = shape.rises()
+    assert not rises[0].any()
+    assert rises[1].argmax() == pytest.approx(120, abs=1)
+    assert rises[1].max() > 0.8
+    with charts(300, 200) as (_, axes):
+        draw_rises(axes[0, 0], shape)
+    assert axes[0, 0].get_ylim()[1] < 1.3  # the decay of 40 does not set the scale
+    assert [text.get_text() for text in axes[0, 0].texts] == ["120"]
+    zero = BankShape(0, "multiply", None, np.array([[1.0, -np.inf, 0.5, 0.75]]))
+    np.testing.assert_array_equal(zero.rises(), [[0, np.nan, 0, 0.25]])
+
+
+def test_a_lag_that_dwarfs_the_rest_leaves_room_for_it() -> None:
+    text = "\n" * 4000 + (("x" * 69 + "\n") * 6 + ("x" * 39 + "\n") * 4) * 10
+    with charts(300, 200) as (_, axes):
+        draw_histogram(axes[0, 0], lag_histogram(text), "blue", [1, 70])
+    heights = (
+        axes[0, 0]
+        .transAxes.inverted()
+        .transform(axes[0, 0].transData.transform([(70, 100 * 59 / 4099), (1, 100 * 3999 / 4099)]))[:, 1]
+    )
+    assert heights[0] > 0.35  # linear, it would be 0.01
+    assert heights[1] > 0.9
+    assert "compressed" in axes[0, 0].get_title(loc="left")
+
+
+def test_the_compressed_scale_and_its_inverse_undo_each_other() -> None:
+    forward, inverse = compressed(2.0, 90.0)
+    values = np.array([0, 1, 2, 3, 50, 90.0])
+    np.testing.assert_allclose(inverse(forward(values)), values)
+    assert forward(np.array(90.0)) == pytest.approx(3)

@@ -9,7 +9,7 @@ import pytest
 
 from nadaraya.errors import InputError
 from nadaraya.report import render, write_report
-from nadaraya.report.html import LEAST_SEPARATIONS
+from nadaraya.report.text_report import LEAST_SEPARATIONS
 
 LINES = ("x" * 69 + "\n\n") * 60
 
@@ -187,3 +187,19 @@ def test_impossible_requests_are_refused(runs: list[Any], tmp_path: Path) -> Non
             write_report(runs, out, force=True)
     with pytest.raises(InputError, match=r"at least one run, got \[\]"):
         render([])
+
+
+def test_pages_print_on_white_wrap_samples_and_fit_a_telephone(html: str, page: Page) -> None:
+    style = html[html.index("<style>") : html.index("</style>")]
+    assert style.count("@media screen and (prefers-color-scheme: dark)") == 2  # paper stays white
+    assert "prefers-color-scheme: dark" not in style.replace("screen and (prefers-color-scheme: dark)", "")
+    assert "@page" in style
+    samples = [attributes for attributes in page.all("pre") if attributes.get("class") == "sample"]
+    assert len(samples) == 3
+    assert "pre.sample { white-space: pre-wrap" in style
+    assert "width=device-width" in html
+
+
+def test_layers_with_bumps_are_drawn_twice(page: Page) -> None:
+    names = [label for label in page.values("aria-label") if "bumps without the decay" in label]
+    assert len(names) == 4  # two layers of each of the two runs with banks

@@ -1,5 +1,6 @@
 """The pages and files of attention maps: complete, self-contained, escaped, and never in another's place."""
 
+import errno
 import json
 import re
 import shutil
@@ -7,23 +8,26 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
-import matplotlib
 import numpy as np
 import pytest
+import safetensors.torch
 import torch
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from PIL import Image
 
 from nadaraya.errors import InputError
+from nadaraya.files import WriteFailed
+from nadaraya.interpret import load_maps, save_maps
 from nadaraya.interpret.attention_maps import AttentionMaps, LayerMaps
 from nadaraya.interpret.rollout import Query, query_rows, rollout
 from nadaraya.report import maps as maps_module
 from nadaraya.report.maps import Subject, write_maps
 from nadaraya.report.maps_image import ImageFigures
-from nadaraya.report.maps_matrices import bandwidth_heatmap, bandwidth_lines
+from nadaraya.report.maps_matrices import bandwidth_heatmap, bandwidth_lines, matrix_scale, sigma_limits
+from nadaraya.report.maps_page import tiles
 from nadaraya.report.maps_text import TextFigures, printable
-from nadaraya.report.style import limits, number
+from nadaraya.report.style import TOKENS, limits, number
 
 
 @pytest.fixture(autouse=True)
@@ -82,7 +86,7 @@ class Page(HTMLParser):
         self.sources += [found["src"] or ""] if "src" in found else []
         if tag == "img":
             assert found["alt"]
-        if tag not in ("meta", "img", "br"):
+        if tag not in ("meta", "img", "br", "wbr", "input"):
             self.open.append(tag)
 
     def handle_endtag(self, tag: str) -> None:
@@ -118,17 +122,19 @@ def test_an_image_gets_all_six_kinds_and_a_self_contained_page(
     names = {str(path.relative_to(folder)) for path in folder.rglob("*.*")}
     assert names == {*record["files"], "maps.json"}
     assert names == {
-        "index.html", "maps.json", "rollout/rollout.png", "bandwidths/heatmap.png", "bandwidths/lines.png",
+        "index.html", "maps.json", "weights.safetensors", "rollout/rollout.png",
+        "bandwidths/heatmap.png", "bandwidths/lines.png",
         "layers/evolution.png", "matrices/all.png",
         *(f"{kind}/layer-{layer:02d}.png" for kind in ("heads", "queries") for layer in (1, 2)),
         *(f"matrices/layer-{layer:02d}-head-{head:02d}.png" for layer in (1, 2) for head in (1, 2)),
     }  # fmt: skip
-    page = Page(folder / "index.html")
-    assert len(page.sources) == 9  # all figures but the single matrices
+    page, text = Page(folder / "index.html"), (folder / "index.html").read_text()
     assert all(source.startswith("data:image/webp;base64,") for source in page.sources)
     assert all(link.startswith("#") and link[1:] in page.ids for link in page.links)
-    assert len(page.links) == 7
-    assert not re.search(r"https?://|@import|url\(", (folder / "index.html").read_text())
+    assert {"#rollout", "#bandwidths", "#heads", "#queries", "#layers", "#matrices", "#made"} < {*page.links}
+    outside = re.sub(r"url\((data:|#)", "", text)
+    assert not re.search(r"https?://|@import|url\(|src=\"(?!data:)", outside)
+    assert text.count("background-image: url(data:") == 1  # the photograph, once
     assert json.loads((folder / "maps.json").read_text()) == record
     assert record["kind"] == "image"
     assert record["sigma"][0][1] is None
@@ -159,13 +165,121 @@ def test_models_without_bandwidths_have_no_figure_of_them_and_the_page_says_why(
 
 def test_names_are_escaped(text_maps: tuple[Path, dict[str, Any]]) -> None:
     text = (text_maps[0] / "index.html").read_text()
-    assert "<script" not in text
+    assert "<script" not in text  # a text has no script at all
     assert text.count("&lt;script&gt;") == 7  # title and heading name model and file, then facts, prediction
 
 
 def test_models_that_read_the_mean_say_so() -> None:
     figures = image_figures(num_prefix_tokens=0, class_token=False, reads="mean")
     assert figures.query_name == "the average over all patch queries"
+
+
+def test_a_page_has_a_tab_per_layer_and_works_without_scripts(
+    image_maps: tuple[Path, dict[str, Any]],
+) -> None:
+    text = (image_maps[0] / "index.html").read_text()
+    for kind in ("heads", "queries", "matrices"):
+        for layer in (1, 2):
+            checked = " checked" if layer == 1 else ""
+            assert f'<input type="radio" name="{kind}" id="{kind}-{layer}"{checked}>' in text
+            assert f'<label for="{kind}-{layer}">layer {layer}</label>' in text
+    assert ".tabs > input:nth-of-type(2):checked ~ .tab:nth-of-type(2) { display: block; }" in text
+    without = re.sub(r"<script>.*?</script>", "", text, flags=re.DOTALL)
+    assert without.count("<figure data-rows") == 3 + 4 + 8 + 2  # rollout, heads, queries, layers
+    assert text.count("<script>") == 1
+    assert "onclick" not in text
+
+
+def test_the_values_that_pointing_shows_are_the_weights(image_maps: tuple[Path, dict[str, Any]]) -> None:
+    text = (image_maps[0] / "index.html").read_text()
+    figures = image_figures()
+    values = [list(map(float, found.split())) for found in re.findall(r'data-weights="([^"]+)"', text)]
+    expected = figures.maps.weights[0][0, 1, 0, 1:] * 13  # after three rollouts and head 1
+    np.testing.assert_allclose(values[4], expected.numpy(), rtol=0.06)
+    words = text_figures()
+    (tile,) = tiles(words, "layers", 1)
+    row = words.maps.weights[1][0, :, 18].mean(0) * 19
+    np.testing.assert_allclose([float(token.weight) for token in tile.tokens], row.numpy(), rtol=0.06)
+    assert [token.role for token in tile.tokens] == [""] * 18 + ["query"]
+    roles = [token.role for token in tiles(words, "queries")[1].tokens]
+    assert roles == [""] * 9 + ["query"] + ["later"] * 9
+
+
+def test_the_weights_beside_the_pictures_are_those_of_the_maps(
+    image_maps: tuple[Path, dict[str, Any]], tmp_path: Path
+) -> None:
+    maps, read = image_figures().maps, load_maps(image_maps[0] / "weights.safetensors")
+    assert (read.grid, read.reads, read.num_prefix_tokens, read.class_token) == ((3, 4), "cls", 1, True)
+    for layer, again in zip(maps.layers, read.layers, strict=True):
+        assert torch.equal(layer.weights, again.weights)
+        assert (layer.name, layer.error) == (again.name, again.error)
+    assert torch.equal(maps.layers[0].bandwidth, read.layers[0].bandwidth)
+    assert read.layers[1].bandwidth is None
+    words = text_figures().maps
+    save_maps(words, tmp_path / "text.safetensors")
+    assert load_maps(tmp_path / "text.safetensors").tokens == words.tokens
+    (tmp_path / "torn.safetensors").write_bytes((tmp_path / "text.safetensors").read_bytes()[:200])
+    with pytest.raises(InputError, match=r"torn\.safetensors cannot be read as attention maps"):
+        load_maps(tmp_path / "torn.safetensors")
+    safetensors.torch.save_file({"a": torch.zeros(2)}, tmp_path / "other.safetensors")
+    with pytest.raises(InputError, match=r"other\.safetensors cannot be read"):
+        load_maps(tmp_path / "other.safetensors")
+
+
+def test_a_full_disk_leaves_the_maps_as_they_were(
+    image_maps: tuple[Path, dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(image_maps[0], tmp_path / "old")
+    before = {path: path.read_bytes() for path in (tmp_path / "old").rglob("*.*")}
+    written, write = [], Path.write_bytes
+
+    def full(path: Path, data: bytes) -> int:
+        written.append(path)
+        if len(written) % 4 == 0:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return write(path, data)
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    for folder in ("old", "new"):
+        with pytest.raises(WriteFailed, match="the disk is full"):
+            write_maps(image_figures(heads=1, sigma=False), SUBJECT, tmp_path / folder, force=True)
+    monkeypatch.undo()
+    assert {path: path.read_bytes() for path in (tmp_path / "old").rglob("*.*")} == before
+    assert not list((tmp_path / "new").iterdir())
+    write_maps(text_figures(), SUBJECT, tmp_path / "new")  # the same folder serves when there is room
+
+
+def test_notes_among_the_figures_stay(image_maps: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
+    shutil.copytree(image_maps[0], tmp_path / "a")
+    (tmp_path / "a" / "heads" / "notes.txt").write_text("mine")
+    (tmp_path / "a" / "mine.txt").write_text("mine")
+    write_maps(image_figures(), SUBJECT, tmp_path / "a", force=True)
+    assert (tmp_path / "a" / "heads" / "notes.txt").read_text() == "mine"
+    assert (tmp_path / "a" / "mine.txt").read_text() == "mine"
+
+
+def test_every_figure_is_announced_before_it_is_drawn(tmp_path: Path) -> None:
+    said: list[tuple[str, int, int]] = []
+    record = write_maps(text_figures(), SUBJECT, tmp_path / "a", drawing=lambda *step: said.append(step))
+    assert [name for name, _, _ in said] == record["files"][2:]
+    assert [number for _, number, _ in said] == list(range(1, len(said) + 1))
+    assert {total for _, _, total in said} == {len(said)}
+
+
+def test_bandwidths_share_one_axis_with_their_start_on_it() -> None:
+    sigma = np.array([[1.02, 1.01], [1.03, 1.0]])
+    start = np.full((2, 2), 0.9)
+    (axes,) = bandwidth_lines(sigma, start).axes
+    low, high = axes.get_ylim()
+    assert high / low == pytest.approx(2)  # a change of a hundredth does not fill the axis
+    assert low < 0.9
+    dashed = axes.lines[0]
+    assert dashed.get_linestyle() == "--"
+    np.testing.assert_array_equal(np.asarray(dashed.get_ydata()), start[0])
+    assert sigma_limits(sigma, start) == pytest.approx(
+        bandwidth_heatmap(sigma, start).axes[0].images[0].get_clim()
+    )
+    assert sigma_limits(np.array([[0.1, 10.0]]))[0] < 0.1
 
 
 def test_many_heads_stand_in_bands() -> None:
@@ -224,15 +338,16 @@ def test_figures_show_the_numbers_they_are_drawn_from() -> None:
     figures = image_figures()
     drawn = panels(figures.heads(1))
     assert list(drawn) == ["image", "grid 0", "grid 1", "overlay 0", "overlay 1"]
+    ends = figures.scale("heads")
     for head in range(2):
-        row = figures.maps.weights[1][0, head, 0, 1:]
+        row = figures.maps.weights[1][0, head, 0, 1:] * figures.maps.num_tokens
         for axes in (drawn[f"grid {head}"], drawn[f"overlay {head}"]):
             image = axes.images[-1]
             np.testing.assert_array_equal(np.asarray(image.get_array()), row.reshape(3, 4).numpy())
-            assert image.get_clim() == (float(row.min()), float(row.max()))
+            assert image.get_clim() == (ends.vmin, ends.vmax)
         title = drawn[f"grid {head}"].get_title(loc="left")
-        assert f"head {head + 1}, patches {float(row.sum()):.1%}\n" in title
-        assert f"{number(float(row.min()))} … {number(float(row.max()))}" in title
+        assert f"head {head + 1}, patches {float(row.sum()) / 13:.1%}\n" in title
+        assert f"{number(float(row.min()))} … {number(float(row.max()))} × 1/N" in title
     assert len(figures.queries(0).axes) == 1 + 2 * 4
 
 
@@ -242,14 +357,17 @@ def test_rollout_and_layers_show_the_numbers_they_are_drawn_from(make: Any) -> N
     evolution = np.reshape(figures.evolution().axes, (2, 3))
     for layer, (matrix, *_) in enumerate(evolution):
         fused = figures.maps.weights[layer][0].mean(0)
-        np.testing.assert_array_equal(np.asarray(matrix.images[0].get_array()), fused.numpy())
+        drawn = np.asarray(matrix.images[0].get_array())
+        np.testing.assert_allclose(drawn, fused.numpy() * figures.maps.num_tokens, rtol=1e-6)
     flows = [query_rows(rollout(figures.maps.weights, ratio), figures.maps)[0] for ratio in (0.0, 0.9)]
-    drawn = figures.rollout((0.0, 0.9)).axes
+    drawn = figures.rollout().axes
     titles = [axes.get_title(loc="left") for axes in drawn if "discard" in axes.get_title(loc="left")]
-    for ratio, flow, title in zip(("0", "0.9"), flows, titles, strict=True):
-        seen = flow[figures.maps.num_prefix_tokens :]
+    for ratio, flow, title in zip(("0", "0.9"), flows, (titles[0], titles[2]), strict=True):
+        seen = flow[figures.maps.num_prefix_tokens :] * figures.maps.num_tokens
+        if figures.kind == "text":  # the last token is the query: its own weight does not count
+            seen = seen[:-1]
         assert title.startswith(f"discard {ratio}")
-        assert title.endswith(f"{number(float(seen.min()))} … {number(float(seen.max()))}")
+        assert f"{number(float(seen.min()))} … {number(float(seen.max()))} × 1/N" in title
 
 
 def test_the_query_patch_is_boxed_where_it_is() -> None:
@@ -258,25 +376,28 @@ def test_the_query_patch_is_boxed_where_it_is() -> None:
     box, large = figure["grid 1"].patches[0], figure["overlay 1"].patches[0]  # row 1, column 2 of 3 x 4
     assert (box.get_x(), box.get_y(), box.get_width()) == (1.5, 0.5, 1)
     assert (large.get_x(), large.get_y(), large.get_width(), large.get_height()) == (16, 8, 8, 8)
-    assert figure["grid 1"].get_title(loc="left").startswith("(1, 2), self ")
-    fused = image_figures().maps.weights[0][0].mean(0)[1 + 6, 1:].numpy()  # after the class token
+    assert figure["grid 1"].get_title(loc="left").startswith("patch 1, 2, self ")
+    fused = image_figures().maps.weights[0][0].mean(0)[1 + 6, 1:].numpy() * 13  # after the class token
     image = figure["overlay 1"].images[-1]
-    np.testing.assert_array_equal(np.asarray(image.get_array()), fused.reshape(3, 4))
+    np.testing.assert_allclose(np.asarray(image.get_array()), fused.reshape(3, 4), rtol=1e-6)
+    title = figure["grid 1"].get_title(loc="left")
     others = np.delete(fused, 6)
-    assert image.get_clim() == (others.min(), others.max())
+    assert f"self {number(float(fused[6]))}\n{number(float(others.min()))} … " in title
 
 
 def test_matrices_have_no_diagonal_and_at_most_fifty_tokens() -> None:
     figures = ImageFigures(
         attention(82, num_prefix_tokens=1, class_token=True, grid=(9, 9)), np.zeros((18, 18, 3))
     )
-    axes = maps_module.attention_matrix(figures.maps, 0, 1, figures.token_labels).axes[0]
+    ends = matrix_scale(figures.maps)
+    axes = maps_module.attention_matrix(figures.maps, 0, 1, figures.token_labels, ends).axes[0]
     drawn = np.asarray(axes.images[0].get_array())
     assert drawn.shape == (50, 50)
     assert not drawn.diagonal().any()
-    assert axes.images[0].get_clim() == (0, drawn.max())
+    assert axes.images[0].get_clim() == (0, ends.vmax)
+    assert 0.5 * drawn.max() < ends.vmax < drawn.max()
     assert axes.get_xticklabels()[0].get_text() == "CLS"
-    (all_of_them,) = maps_module.contact_sheet(figures.maps).axes
+    (all_of_them,) = maps_module.contact_sheet(figures.maps, ends).axes
     assert len(all_of_them.images) == 4
     corner = {(round(tile.get_extent()[0], 2), round(tile.get_extent()[3], 2)) for tile in all_of_them.images}
     assert corner == {(layer - 0.46, head - 0.36) for layer in (0, 1) for head in (0, 1)}
@@ -293,25 +414,38 @@ def test_bandwidths_are_written_into_their_cells_and_gaps_stay_gaps() -> None:
     bandwidth_heatmap(np.ones((2, 3)))  # all alike: still a colour
 
 
-def test_the_overlay_shows_the_values_of_its_patches() -> None:
+def test_the_overlay_shows_the_values_of_its_patches_and_leaves_the_image_where_there_is_none() -> None:
     """The interpolation passes through the weights: the centre of a patch has the colour of its weight."""
     over = panels(image_figures().heads(0))["overlay 0"].images[1]
     pixels, _, _, _ = over.make_image(FigureCanvasAgg(over.figure).get_renderer(), unsampled=False)
     height, width = pixels.shape[:2]
     rows, columns = (np.arange(3) * 2 + 1) * height // 6, (np.arange(4) * 2 + 1) * width // 8
-    centres = pixels[::-1][np.ix_(rows, columns)][..., :3]  # Agg draws from the bottom up
-    expected = over.cmap(over.norm(np.asarray(over.get_array())))[..., :3]
-    assert np.abs(centres / 255 - expected).max() < 0.1
-    assert over.get_alpha() == 0.6
+    centres = pixels[::-1][np.ix_(rows, columns)]  # Agg draws from the bottom up
+    expected = over.cmap(over.norm(np.asarray(over.get_array())))
+    assert np.abs(centres / 255 - expected).max() < 0.12
+    assert over.cmap(0.0)[3] == 0
+    assert over.cmap(1.0)[3] > 0.8
+    for share in np.linspace(0, 1, 11):  # over a grey image: never darker than two thirds of it
+        *colour, opacity = over.cmap(share)
+        assert 0.5 * (1 - opacity) + opacity * np.dot(colour, (0.299, 0.587, 0.114)) > 0.33
 
 
-def test_limits_leave_out_the_query_and_colours_are_clipped() -> None:
-    values = np.array([[0.9, 0.1], [0.3, 0.2]])
-    assert (limits(values).vmin, limits(values).vmax) == (0.1, 0.9)
-    ends = limits(values, 0)
-    assert (ends.vmin, ends.vmax) == (0.1, 0.3)
-    np.testing.assert_allclose(ends(values), [[1, 0], [1, 0.5]])
-    assert not limits(np.ones(3))(np.ones(3)).any()
+def test_two_extreme_weights_do_not_set_the_colours_and_panels_share_them() -> None:
+    values = np.linspace(0, 1, 1000)
+    ends = limits([values, np.array([1e6, -1e6])])
+    assert (ends.vmin, ends.vmax) == pytest.approx((0.01, 0.99), abs=0.01)
+    assert ends(1e6) == 1
+    assert limits([values], low=0).vmin == 0
+    alike = limits([np.ones(50)])
+    assert alike.vmax > alike.vmin
+    lonely = limits([np.append(np.zeros(999), 5.0)])  # a single weight above zero is still seen
+    assert lonely(5.0) == 1
+    figures = text_figures()
+    of_layers = [panels[0] for panels in (figures.panels("heads", layer) for layer in (0, 1))]
+    assert of_layers[0].weights.max() != of_layers[1].weights.max()
+    for figure, panel in zip((figures.heads(0), figures.heads(1)), of_layers, strict=True):
+        shade = TOKENS(figures.scale("heads")(panel.weights[3]))[:3]
+        np.testing.assert_allclose(figure.axes[0].patches[3].get_facecolor()[:3], shade)
 
 
 def test_text_figures_show_every_token_on_its_place() -> None:
@@ -320,10 +454,13 @@ def test_text_figures_show_every_token_on_its_place() -> None:
     assert "".join(text.get_text() for text in axes.texts) == "to·be,·or·not⏎to·be"
     assert figures.query_name == "token 18, the last (e)"
     row = figures.maps.weights[0][0, 0, 18]
-    inferno = matplotlib.colormaps["inferno"]
-    for position, share in ((int(row.argmax()), 1.0), (int(row.argmin()), 0.0)):
-        expected = 0.6 * np.array(inferno(share)[:3]) + 0.4
-        np.testing.assert_allclose(axes.patches[position].get_facecolor()[:3], expected)
+    ends = figures.scale("heads")
+    for position in (int(row[:-1].argmax()), int(row.argmin())):
+        expected = TOKENS(ends(float(row[position]) * 19))[:3]
+        np.testing.assert_allclose(axes.patches[position].get_facecolor()[:3], expected, rtol=1e-5)
+    assert TOKENS(0.0)[:3] == (1, 1, 1)
+    title = figures.queries(0).axes[1].get_title(loc="left")
+    assert title.startswith("query: token 9 (·), self ")
     assert [patch.get_xy() for patch in axes.patches[:2]] == [(0, 0), (1, 0)]
     queries = figures.queries(0).axes
     assert len(queries) == 4
@@ -345,3 +482,17 @@ def test_maps_without_patches_or_tokens_are_refused() -> None:
         ImageFigures(attention(5), np.zeros((8, 8, 3)))
     with pytest.raises(InputError, match="tokenizer"):
         TextFigures(attention(5, reads="last"))
+
+
+def test_a_strong_own_weight_hides_nothing() -> None:
+    weights = 0.9 * torch.eye(20) + 0.1 * torch.rand(20, 20).softmax(-1)
+    layer = LayerMaps("attn", weights.expand(1, 2, 20, 20), None, 0.0)
+    figures = TextFigures(AttentionMaps((layer,), None, "last", tokens=(tuple("abcdefghijklmnopqrst"),)))
+    others = weights[19, :19] * 20
+    for kind in ("heads", "layers", "rollout"):
+        assert figures.panels(kind)[0].query == 19
+        assert figures.scale(kind).vmax < 1
+    bars = figures.evolution().axes[1]
+    assert bars.get_ylim()[1] == pytest.approx(1.08 * float(others.max()))
+    matrix = figures.evolution().axes[0].images[0]
+    assert matrix.get_clim()[1] < 1

@@ -2,6 +2,7 @@
 
 from itertools import combinations
 
+import numpy as np
 import pytest
 
 from nadaraya.report.palette import COLOURS, Style, head_style, variant_styles
@@ -66,3 +67,22 @@ def test_different_variants_and_repeated_ones_differ() -> None:
 def test_heads_differ() -> None:
     assert len({head_style(head) for head in range(16)}) == 16
     assert isinstance(head_style(0), Style)
+
+
+def oklab(colour: str) -> np.ndarray:
+    """Lightness and two opponent colours, in which distances are those that people see (Ottosson 2020)."""
+    channels = [int(colour[start : start + 2], 16) / 255 for start in (1, 3, 5)]
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
+    cones = np.array([[0.4122, 0.5363, 0.0514], [0.2119, 0.6807, 0.1074], [0.0883, 0.2817, 0.6300]]) @ linear
+    opponents = np.array([[0.2105, 0.7936, -0.0041], [1.9780, -2.4286, 0.4506], [0.0259, 0.7828, -0.8087]])
+    return opponents @ np.cbrt(cones)
+
+
+@pytest.mark.parametrize("page", [0, 1], ids=["white", "dark"])
+def test_a_head_is_never_taken_for_a_run(page: int) -> None:
+    heads = [name for name in LINES if name.startswith("head")]
+    runs = [name for name in LINES if name not in (*heads, "ink", "muted")]
+    for head in heads:
+        for run in runs:
+            apart = oklab(COLOURS[head][page]) - oklab(COLOURS[run][page])
+            assert np.linalg.norm(apart) >= 0.1, (head, run)

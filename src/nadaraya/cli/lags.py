@@ -44,9 +44,9 @@ def lags(
             f"{corpus.name} holds fewer than two separators {separator!r}: there is no lag to show"
         )
     if plot is not None:
-        from nadaraya.report import lag_histograms
+        from nadaraya.report import lag_histograms, write_figure
 
-        lag_histograms({corpus.name: histogram}).savefig(plot, dpi=150)
+        write_figure(lag_histograms({corpus.name: histogram}), plot)
     if as_json:
         figures = {
             "text": corpus.name,

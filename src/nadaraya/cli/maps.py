@@ -2,13 +2,15 @@
 
 import json
 import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from nadaraya.cli.options import key_values
-from nadaraya.errors import InputError
+from nadaraya.errors import InputError, must_be
 
 if TYPE_CHECKING:
     from nadaraya.interpret import ImageModel, TextModel
@@ -37,6 +39,7 @@ def maps(
             show_default="what the model reads: class token, mean over patches, last token",
         ),
     ] = None,
+    device: Annotated[str, typer.Option(help="Where the model runs, such as cpu or cuda.")] = "cpu",
     force: Annotated[bool, typer.Option("--force", help="Replace the maps in the folder.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print figures as JSON.")] = False,
 ) -> None:
@@ -46,16 +49,19 @@ def maps(
 
     figures: ImageFigures | TextFigures
     check_folder(out, force)
+    _check_device(device)
     model = _model(run, checkpoint, option or [])
+    model.model.to(device)
     if isinstance(model, ImageModel):
         if text is not None or image is None:
             raise InputError(f"{run} takes an image, as in `nadaraya maps {run} IMAGE`, and no --text")
-        figures, subject = _look_at_image(model, image, _query(query))
+        figures, subject = _look_at_image(model, image, _query(query), device)
     else:
         if image is not None or text is None:
             raise InputError(f"{run} is a run on text: it takes --text, and no image")
-        figures, subject = _look_at_text(model, text, _query(query))
-    record = write_maps(figures, subject, out, force)
+        figures, subject = _look_at_text(model, text, _query(query), device)
+    with _progress(subject.model) as drawing:
+        record = write_maps(figures, subject, out, force, drawing)
     if as_json:
         typer.echo(json.dumps({**record, "out": str(out)}, ensure_ascii=False))
         return
@@ -66,6 +72,30 @@ def maps(
         typer.echo(f"  {chance:6.1%}  {name}")
     size = sum((out / name).stat().st_size for name in record["files"])
     typer.echo(f"maps: {out / 'index.html'} ({len(record['files'])} files, {size / 1e6:,.1f} MB)")
+
+
+def _check_device(name: str) -> None:
+    """Refuse what is no device of this machine, and one that holds no numbers."""
+    import torch
+
+    try:
+        torch.empty(0, device=name).cpu()
+    except (RuntimeError, AssertionError, NotImplementedError):
+        raise must_be("--device", "a device of this machine, such as cpu or cuda", name) from None
+
+
+@contextmanager
+def _progress(title: str) -> "Iterator[Callable[[str, int, int], None]]":
+    """A bar on the terminal's error stream, gone when all is drawn; nothing where that is no terminal."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task(f"maps of {title}", total=None)
+        yield lambda name, number, total: bar.update(
+            task, description=f"drawing {name}", completed=number - 1, total=total
+        )
 
 
 def _model(name: str, checkpoint: Path | None, options: list[str]) -> "ImageModel | TextModel":
@@ -88,12 +118,14 @@ def _model(name: str, checkpoint: Path | None, options: list[str]) -> "ImageMode
     return ImageModel.from_checkpoint(name, checkpoint, key_values(options))
 
 
-def _look_at_image(model: "ImageModel", path: Path, query: "Query | None") -> "tuple[ImageFigures, Subject]":
+def _look_at_image(
+    model: "ImageModel", path: Path, query: "Query | None", device: str
+) -> "tuple[ImageFigures, Subject]":
     from nadaraya.interpret import capture_attention
     from nadaraya.report import ImageFigures, Subject
 
     pixels = model.preprocess(path)
-    captured = capture_attention(model.model, pixels[None])
+    captured = capture_attention(model.model, pixels[None].to(device))
     normalised = "; ".join(", ".join(f"{value:g}" for value in row) for row in (model.mean, model.std))
     facts = [
         ("Image", f"{path.name}, seen at {pixels.shape[1]} × {pixels.shape[2]} pixels"),
@@ -101,10 +133,12 @@ def _look_at_image(model: "ImageModel", path: Path, query: "Query | None") -> "t
         *model.facts,
     ]
     figures = ImageFigures(captured, model.picture(pixels), query)
-    return figures, Subject(model.name, path.name, facts, model.top_k(captured.output[0]))
+    return figures, Subject(model.name, path.name, facts, model.top_k(captured.output[0]), model.sigma_start)
 
 
-def _look_at_text(model: "TextModel", text: str, query: "Query | None") -> "tuple[TextFigures, Subject]":
+def _look_at_text(
+    model: "TextModel", text: str, query: "Query | None", device: str
+) -> "tuple[TextFigures, Subject]":
     from nadaraya.data.textfile import read_text
     from nadaraya.interpret import capture_attention
     from nadaraya.report import Subject, TextFigures
@@ -113,9 +147,9 @@ def _look_at_text(model: "TextModel", text: str, query: "Query | None") -> "tupl
     given = f"“{text[:40]}{'…' if len(text) > 40 else ''}”"
     if os.path.isfile(text):  # noqa: PTH113 (Path's own raises for a text that is too long for a name)
         given, text = Path(text).name, read_text(Path(text))
-    captured = capture_attention(model.model, model.encode(text)[None], tokenizer=model.tokenizer)
+    captured = capture_attention(model.model, model.encode(text)[None].to(device), tokenizer=model.tokenizer)
     likely = [(printable(token), chance) for token, chance in model.top_k(captured.output.logits[0, -1])]
-    return TextFigures(captured, query), Subject(model.name, given, model.facts, likely)
+    return TextFigures(captured, query), Subject(model.name, given, model.facts, likely, model.sigma_start)
 
 
 def _query(given: str | None) -> "Query | None":

@@ -11,9 +11,13 @@ def report(
     out: Annotated[Path, typer.Option(help="The file to write.")] = Path("report.html"),
     force: Annotated[bool, typer.Option("--force", help="Replace the file if it is there.")] = False,
 ) -> None:
-    """Write one self-contained HTML file: table, loss curves, bank shapes, newline lags, samples."""
-    from nadaraya.report import read_run, write_report
+    """Write one self-contained HTML file on runs on text and on images: tables, curves, kernels, maps."""
+    from nadaraya.report import read_image_run, read_run, write_report
+    from nadaraya.report.html import check_file
     from nadaraya.training import Run
 
-    path = write_report([read_run(Run(folder)) for folder in runs], out, force)
+    check_file(out, force)
+    opened = [Run(folder) for folder in runs]
+    read = [read_image_run(run) if run.recipe.task == "image" else read_run(run) for run in opened]
+    path = write_report(read, out, force)
     typer.echo(f"report: {path} ({path.stat().st_size / 1000:,.0f} kB)")

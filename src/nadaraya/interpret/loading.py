@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from nadaraya.errors import InputError, must_be
 from nadaraya.files import reading
+from nadaraya.interpret.bandwidths import bandwidth_matrix
 
 if TYPE_CHECKING:
     from nadaraya.training import Run
@@ -28,6 +29,7 @@ class ImageModel:
         std: the same, their deviation.
         class_name: the name of a class by its number.
         facts: (name, value) pairs that say where it comes from.
+        sigma_start: (H, L) bandwidths before training, as `bandwidth_matrix` gives them; default not known.
 
     >>> import torch
     >>> from nadaraya.interpret import ImageModel
@@ -44,6 +46,7 @@ class ImageModel:
     std: tuple[float, ...]
     class_name: Callable[[int], str]
     facts: tuple[tuple[str, str], ...] = ()
+    sigma_start: np.ndarray | None = None
 
     @classmethod
     def from_run(cls, run: "Run") -> "ImageModel":
@@ -61,7 +64,8 @@ class ImageModel:
         mean, std = augmentation.statistics(channels)
         facts = (("Run", run.path.name), ("Model", recipe.model.name))
         transform = evaluation_transform(augmentation, channels)
-        return cls(run.name, model, transform, mean, std, classes.__getitem__, facts)
+        start = bandwidth_matrix(run.load_model(initial=True))
+        return cls(run.name, model, transform, mean, std, classes.__getitem__, facts, start)
 
     @classmethod
     def from_timm(cls, model: nn.Module, name: str = "") -> "ImageModel":
@@ -165,6 +169,7 @@ class TextModel:
         model: a `KernelGPTForCausalLM`, in eval mode.
         tokenizer: that it was trained with.
         facts: (name, value) pairs that say where it comes from.
+        sigma_start: (H, L) bandwidths before training, as `bandwidth_matrix` gives them; default not known.
 
     >>> import torch
     >>> from nadaraya.data import train_character_tokenizer
@@ -178,6 +183,7 @@ class TextModel:
     model: Any
     tokenizer: Any
     facts: tuple[tuple[str, str], ...] = ()
+    sigma_start: np.ndarray | None = None
 
     @classmethod
     def from_run(cls, run: "Run") -> "TextModel":
@@ -186,8 +192,9 @@ class TextModel:
         Raises:
             InputError: it is a run on images, not finished, or damaged.
         """
-        tokenizer = run.tokenizer()
-        return cls(run.name, run.load_model(), tokenizer, (("Run", run.path.name),))
+        tokenizer, model = run.tokenizer(), run.load_model()
+        start = bandwidth_matrix(run.load_model(initial=True))
+        return cls(run.name, model, tokenizer, (("Run", run.path.name),), start)
 
     def encode(self, text: str) -> Tensor:
         """The tokens of a text, (N,).

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from nadaraya.errors import InputError, must_be
 from nadaraya.interpret.attention_maps import QUERIES, AttentionMaps
+from nadaraya.interpret.bandwidths import head_bandwidths
 
 Query = str | int | tuple[int, int]
 
@@ -32,6 +33,12 @@ def rollout(weights: Sequence[Tensor], discard: float = 0.0) -> Tensor:
 
     Raises:
         InputError: no layers, or discard outside [0, 1).
+
+    >>> import torch
+    >>> from nadaraya.interpret.rollout import rollout
+    >>> rollout([torch.full((1, 2, 2, 2), 0.5)])  # half a token's own, half of the mean over both
+    tensor([[[0.7500, 0.2500],
+             [0.2500, 0.7500]]])
     """
     if not weights:
         raise InputError("rollout needs the weights of at least one layer: got none")
@@ -92,6 +99,13 @@ def query_rows(matrix: Tensor, maps: AttentionMaps, query: Query | None = None) 
 
     Raises:
         InputError: an unknown query, or a token that does not exist.
+
+    >>> import torch
+    >>> from nadaraya.interpret.attention_maps import AttentionMaps, LayerMaps
+    >>> from nadaraya.interpret.rollout import query_rows
+    >>> layer = LayerMaps("attn", torch.eye(3).expand(1, 1, 3, 3), bandwidth=None, error=0.0)
+    >>> query_rows(layer.weights, AttentionMaps((layer,), output=None, reads="last"))
+    tensor([[[0., 0., 1.]]])
     """
     position = query_position(maps, query)
     if position == "mean":
@@ -109,6 +123,13 @@ def on_grid(row: Tensor, maps: AttentionMaps) -> Tensor:
 
     Raises:
         InputError: the tokens are no patches of a known grid.
+
+    >>> import torch
+    >>> from nadaraya.interpret.attention_maps import AttentionMaps
+    >>> from nadaraya.interpret.rollout import on_grid
+    >>> maps = AttentionMaps((), output=None, reads="mean", num_prefix_tokens=1, grid=(1, 2))
+    >>> on_grid(torch.tensor([0.5, 0.25, 0.25]), maps)
+    tensor([[0.2500, 0.2500]])
     """
     if maps.grid is None:
         raise InputError("the tokens of this model are not a known grid of patches")
@@ -136,16 +157,16 @@ def sigma_matrix(maps: AttentionMaps) -> np.ndarray | None:
 
     They are (H, L), in the units of the features, NaN where a layer has none; of bandwidths per channel, the
     geometric mean over the channels of the head.
+
+    >>> import torch
+    >>> from nadaraya.interpret.attention_maps import AttentionMaps, LayerMaps
+    >>> from nadaraya.interpret.rollout import sigma_matrix
+    >>> layer = LayerMaps("attn", torch.eye(2).expand(1, 1, 2, 2), bandwidth=torch.tensor([0.5]), error=0.0)
+    >>> sigma_matrix(AttentionMaps((layer,), output=None, reads="last"))
+    array([[0.5]])
     """
-    if all(layer.bandwidth is None for layer in maps.layers):
-        return None
     heads = max(layer.weights.shape[1] for layer in maps.layers)
-    matrix = np.full((heads, len(maps.layers)), np.nan)
-    for column, layer in enumerate(maps.layers):
-        if layer.bandwidth is not None:
-            channels = layer.bandwidth.double().reshape(len(layer.bandwidth), -1)
-            matrix[: len(channels), column] = channels.log().mean(dim=1).exp().numpy()
-    return matrix
+    return head_bandwidths([layer.bandwidth for layer in maps.layers], heads)
 
 
 def thinned(tokens: int, most: int = 50) -> np.ndarray:

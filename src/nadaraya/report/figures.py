@@ -4,7 +4,9 @@ The `draw_*` functions fill one axes each; the HTML report draws every chart alo
 a `Figure` put the same charts side by side for a PNG. Nothing here touches pyplot's global state.
 """
 
-from collections.abc import Sequence
+import io
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -12,9 +14,10 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from nadaraya.errors import must_be
+from nadaraya.files import write_file
 from nadaraya.interpret.banks import BankShape, Bump
 from nadaraya.interpret.lags import LagHistogram
-from nadaraya.report.palette import COLOURS, DASHED, head_style
+from nadaraya.report.palette import COLOURS, DASHED, DOTTED, head_style
 from nadaraya.report.runs import RunData, labelled
 from nadaraya.report.style import charts
 
@@ -101,6 +104,29 @@ def lag_histograms(histograms: dict[str, LagHistogram]) -> Figure:
     return figure
 
 
+def write_figure(figure: Figure, path: str | Path) -> None:
+    """Write a figure to a file whole or not at all.
+
+    Args:
+        figure: any matplotlib figure.
+        path: a file whose ending says its format: .png (150 dots per inch), .svg or .pdf. One that is there
+            is replaced.
+
+    Raises:
+        WriteFailed: the disk is full or refuses; the file is then as it was.
+
+    >>> from pathlib import Path
+    >>> from nadaraya.interpret import lag_histogram
+    >>> from nadaraya.report import lag_histograms, write_figure
+    >>> write_figure(lag_histograms({"a": lag_histogram("a line\\n" * 50)}), "lags.png")
+    >>> Path("lags.png").read_bytes()[1:4]
+    b'PNG'
+    """
+    content = io.BytesIO()
+    figure.savefig(content, format=Path(path).suffix[1:].lower(), dpi=150)
+    write_file(Path(path), content.getvalue())
+
+
 def draw_losses(axes: Axes, runs: Sequence[RunData], against: str = "step", unit: str = "nats/token") -> None:
     """Validation loss of `labelled` runs against "step" or "seconds" of training, training loss behind it."""
     for run in runs:
@@ -113,10 +139,23 @@ def draw_losses(axes: Axes, runs: Sequence[RunData], against: str = "step", unit
             axes.plot(*curve[-1], color=run.style.hex, marker="o", markersize=4)
     _limit_losses(axes, runs)
     axes.set_title(f"validation loss, {unit}" + (" (training loss thin)" if against == "step" else ""))
-    axes.set_xlabel("step" if against == "step" else "training time, seconds")
-    axes.set_xlim(left=0)
-    axes.xaxis.set_major_locator(MaxNLocator(6))
-    axes.yaxis.set_major_locator(MaxNLocator(6))
+    _label_progress(axes, against)
+
+
+def draw_accuracies(axes: Axes, runs: Sequence[RunData], against: str = "step") -> None:
+    """Top-1 of validation against "step" or "seconds"; that of averaged weights, where kept, is strong."""
+    for run in runs:
+        curves = [run.validated(key) for key in ("top1", "ema_top1")]
+        curves = [curve for curve in curves if len(curve)]
+        for place, curve in enumerate(curves, start=1):
+            drawn = curve if against == "step" else run.against_seconds(curve)
+            strong = place == len(curves)
+            width, opacity = (1.8, 1.0) if strong else (0.9, 0.55)
+            axes.plot(drawn[:, 0], 100 * drawn[:, 1], **run.style.line, linewidth=width, alpha=opacity)
+            if strong and len(drawn):
+                axes.plot(drawn[-1, 0], 100 * drawn[-1, 1], color=run.style.hex, marker="o", markersize=4)
+    axes.set_title("top-1 on the validation images, %")
+    _label_progress(axes, against)
 
 
 def draw_bank(axes: Axes, shape: BankShape, marks: Sequence[int] = ()) -> None:
@@ -138,13 +177,32 @@ def draw_bank(axes: Axes, shape: BankShape, marks: Sequence[int] = ()) -> None:
     for head, curve in enumerate(trained):
         colour = head_style(head).hex
         axes.plot(lags, curve, color=colour, linewidth=1.5, label=f"head {head + 1}", zorder=3)
-    named: list[int] = []
-    for bump in named_bumps(shape):
-        if all(abs(bump.lag - lag) > lags.size / 10 for lag in named):
-            _name_peak(axes, bump.lag, max(trained[head, bump.lag] for head in bump.heads))
-            named.append(bump.lag)
+    _name_bumps(axes, shape, trained)
     axes.set_title(bank_title(shape))
-    axes.set_xlim(0, lags.size - 1)
+
+
+def draw_rises(axes: Axes, shape: BankShape, marks: Sequence[int] = ()) -> None:
+    """The bumps of one layer without the decay: the height of each head above its least at shorter lags."""
+    rises = shape.rises()
+    for lag in marks:
+        if lag < rises.shape[1]:
+            axes.axvline(lag, color=_MUTED, linewidth=0.8, alpha=0.6, zorder=1)
+    for head, curve in enumerate(rises):
+        axes.plot(curve, color=head_style(head).hex, linewidth=1.5, label=f"head {head + 1}", zorder=3)
+    _name_bumps(axes, shape, rises)
+    axes.set_ylim(0, 1.15 * (float(np.nanmax(rises)) or 1.0))
+    axes.set_title(f"layer {shape.layer + 1}: bumps, the decay taken off")
+
+
+def _name_bumps(axes: Axes, shape: BankShape, curves: np.ndarray) -> None:
+    """The strongest shared bumps by their lags, where they stand on the (H, L) curves; the axis of lags."""
+    named: list[int] = []
+    longest = curves.shape[1]
+    for bump in named_bumps(shape):
+        if all(abs(bump.lag - lag) > longest / 10 for lag in named):
+            _name_peak(axes, bump.lag, max(curves[head, bump.lag] for head in bump.heads))
+            named.append(bump.lag)
+    axes.set_xlim(0, longest - 1)
     axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
     axes.yaxis.set_major_locator(MaxNLocator(5))
     axes.set_xlabel("lag, tokens")
@@ -171,12 +229,35 @@ def draw_histogram(
     for lag in marked:
         _name_peak(axes, lag, share[lag - 1])
     axes.set_xlim(-1, (max_lag or share.size) + 1)
-    axes.set_ylim(0, 1.18 * max(share.max(), highest))
+    top = 1.18 * max(share.max(), highest)
+    others = share[np.abs(np.arange(share.size) - share.argmax()) > 1]
+    rest = 1.5 * float(others.max(initial=0))
+    title = "share of separations, %"
+    if 0 < 3 * rest < top:  # one lag would flatten all others: what is above them is drawn in a third
+        axes.set_yscale("function", functions=compressed(rest, top))
+        axes.axhline(rest, color=_MUTED, linewidth=0.8, linestyle=(0, DOTTED), zorder=1)
+        axes.set_yticks([*MaxNLocator(3).tick_values(0, rest)[:-1], float(f"{share.max():.2g}")])
+        title += " (compressed above the dots)"
+    else:
+        axes.yaxis.set_major_locator(MaxNLocator(5))
+    axes.set_ylim(0, top)
     axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
-    axes.yaxis.set_major_locator(MaxNLocator(5))
-    axes.set_title("share of separations, %")
+    axes.set_title(title)
     what = "newline" if histogram.separator == "\n" else repr(histogram.separator)
     axes.set_xlabel(f"lag from {what} to {what}, characters")
+
+
+def compressed(bend: float, top: float) -> tuple[Callable[..., np.ndarray], Callable[..., np.ndarray]]:
+    """A scale and its inverse: linear up to `bend`, what is above up to `top` in a third of the height."""
+    slope = (top - bend) / (0.5 * bend)
+
+    def forward(value: np.ndarray) -> np.ndarray:
+        return np.where(value <= bend, value, bend + (value - bend) / slope)
+
+    def inverse(height: np.ndarray) -> np.ndarray:
+        return np.where(height <= bend, height, bend + (height - bend) * slope)
+
+    return forward, inverse
 
 
 def _shares(histogram: LagHistogram) -> np.ndarray:
@@ -229,6 +310,13 @@ def _thinned(curve: np.ndarray) -> np.ndarray:
     if len(curve) <= 400:
         return curve
     return np.stack([part.mean(axis=0) for part in np.array_split(curve, 400)])
+
+
+def _label_progress(axes: Axes, against: str) -> None:
+    axes.set_xlabel("step" if against == "step" else "training time, seconds")
+    axes.set_xlim(left=0)
+    axes.xaxis.set_major_locator(MaxNLocator(6))
+    axes.yaxis.set_major_locator(MaxNLocator(6))
 
 
 def _limit_losses(axes: Axes, runs: Sequence[RunData]) -> None:

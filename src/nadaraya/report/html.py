@@ -1,57 +1,30 @@
 """One self-contained HTML file that shows what runs did: nothing in it is loaded from anywhere else."""
 
-import math
-from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-
-from markupsafe import Markup
 
 from nadaraya.errors import InputError, must_be
 from nadaraya.files import write_file
-from nadaraya.interpret.banks import BankShape, Bump
-from nadaraya.interpret.lags import LagPeak, lag_histogram
-from nadaraya.report import figures
-from nadaraya.report.page import inline_svg, render_page
-from nadaraya.report.palette import head_style
+from nadaraya.report.image_report import image_part
+from nadaraya.report.image_runs import ImageRunData
+from nadaraya.report.page import render_page
 from nadaraya.report.runs import RunData, labelled
-from nadaraya.report.style import charts
-
-#: fewer newline separations than this say nothing about a histogram
-LEAST_SEPARATIONS = 30
+from nadaraya.report.text_report import text_part
 
 
-@dataclass(frozen=True)
-class Lags:
-    """The newline lags of one text, ready for the page; `svg` is None where there was too little text."""
-
-    label: str
-    characters: int
-    separations: int
-    peaks: list[LagPeak]
-    svg: Markup | None
-
-
-@dataclass(frozen=True)
-class Banks:
-    """The lag kernels of one run, ready for the page; layers and heads are counted from 1 there."""
-
-    run: RunData
-    layers: list[tuple[BankShape, Markup]]
-    heads: list[str]
-
-    def near(self, lag: int) -> list[tuple[int, Bump]]:
-        """(layer, bump) of every shared bump within 5 tokens of a lag."""
-        bumps = [(shape.layer + 1, bump) for shape, _ in self.layers for bump in shape.shared_bumps()]
-        return [(layer, bump) for layer, bump in bumps if abs(bump.lag - lag) <= 5]
+def check_file(path: Path, force: bool) -> None:
+    """Refuse a file in no folder, or one that is there already unless `force`."""
+    if path.is_dir() or not path.parent.is_dir():
+        raise must_be("out", "a file in a folder that exists", str(path))
+    if path.exists() and not force:
+        raise InputError(f"{path} exists already: choose another file, or --force to replace it")
 
 
 def write_report(runs: Sequence[RunData], out: str | Path, force: bool = False) -> Path:
     """Write the report on some runs as one HTML file.
 
     Args:
-        runs: from `read_run`, at least one.
+        runs: from `read_run` and `read_image_run`, at least one.
         out: the file to write.
         force: whether a file that is already there may be replaced (default False).
 
@@ -67,10 +40,7 @@ def write_report(runs: Sequence[RunData], out: str | Path, force: bool = False) 
     '<!doctype html>'
     """
     path = Path(out)
-    if path.is_dir() or not path.parent.is_dir():
-        raise must_be("out", "a file in a folder that exists", str(path))
-    if path.exists() and not force:
-        raise InputError(f"{path} exists already: choose another file, or --force to replace it")
+    check_file(path, force)
     write_file(path, render(runs))
     return path
 
@@ -79,7 +49,7 @@ def render(runs: Sequence[RunData]) -> str:
     """The report on some runs as an HTML page.
 
     Args:
-        runs: from `read_run`, at least one.
+        runs: from `read_run` and `read_image_run`, at least one; those on text come first.
 
     Returns:
         The page; every text that comes from a run is escaped.
@@ -94,92 +64,9 @@ def render(runs: Sequence[RunData]) -> str:
     """
     if not runs:
         raise must_be("runs", "a list of at least one run", runs)
-    runs = labelled(runs)
-    ranked = sorted(runs, key=lambda run: (not run.finished, math.inf if run.loss is None else run.loss))
-    baseline = next((run for run in ranked if run.variant == "rope" and run.finished), None)
-    comparable = len({run.text for run in runs}) == 1
-    corpora = list(dict.fromkeys(run.corpus for run in runs if run.corpus is not None))
-    texts = [(name, "slate", text) for name, text in corpora]
-    texts += [(run.label, run.style.colour, run.sample) for run in runs]
-    lags = _lags(texts, len(corpora), max(run.context for run in runs))
-    # The lags at which lines of the corpora end, as the peaks of the histograms show them.
-    marks = sorted({peak.lag for corpus in lags[: len(corpora)] for peak in corpus.peaks if peak.lag > 1})
-    setups = defaultdict(list)
-    for run in runs:
-        setups[run.setup].append(run.label)
-    return render_page(
-        "report.html.jinja",
-        runs=runs,
-        setups=setups,
-        marks=marks,
-        least=_least(runs),
-        ranked=ranked,
-        best=ranked[0] if comparable and ranked[0].finished else None,
-        baseline=baseline if comparable else None,
-        comparable=comparable,
-        loss_panels=_loss_panels(runs),
-        banks=[_banks(run, number, marks) for number, run in enumerate(runs) if run.banks],
-        without_banks=[run.label for run in runs if run.finished and not run.banks],
-        unfinished=[run.label for run in runs if not run.finished],
-        corpora=lags[: len(corpora)],
-        generated=lags[len(corpora) :],
-        unreadable=list(dict.fromkeys(run.problem for run in runs if run.problem)),
-        least_separations=LEAST_SEPARATIONS,
-        sample_characters=1500,
-        named_bumps=figures.named_bumps,
-    )
-
-
-def _least(runs: Sequence[RunData]) -> dict[str, float]:
-    """The least of each column of the table, where finished runs differ in it."""
-    least = {}
-    for column in ("loss", "bits_per_byte", "parameters", "kernel_parameters", "step_seconds"):
-        values = {run.final[column] for run in runs if run.final.get(column) is not None}
-        if len(values) > 1:
-            least[column] = min(values)
-    return least
-
-
-def _loss_panels(runs: Sequence[RunData]) -> list[Markup]:
-    drawn = []
-    for against, x_axis in (("step", "training steps"), ("seconds", "training time")):
-        with charts(460, 300) as (figure, axes):
-            figures.draw_losses(axes[0, 0], runs, against)
-        what = "; ".join(f"{run.label} ends at {run.loss:.3f}" for run in runs if run.loss is not None)
-        description = f"Validation loss against {x_axis}. {what}."
-        drawn.append(inline_svg(figure, f"loss-{against}", description))
-    return drawn
-
-
-def _banks(run: RunData, number: int, marks: Sequence[int]) -> Banks:
-    """The charts of the lag kernels of one run, on one scale."""
-    limits = figures.bank_limits(run.banks)
-    layers = []
-    for shape in run.banks:
-        with charts(270, 205) as (figure, axes):
-            figures.draw_bank(axes[0, 0], shape, marks)
-            axes[0, 0].set_ylim(limits[shape.compose])
-        description = f"{run.label}, {figures.bank_title(shape)}, over lags; one line per head."
-        layers.append((shape, inline_svg(figure, f"bank-{number}-{shape.layer}", description)))
-    heads = max(len(shape.trained) for shape in run.banks)
-    return Banks(run, layers, [head_style(head).colour for head in range(heads)])
-
-
-def _lags(texts: Sequence[tuple[str, str, str]], num_corpora: int, max_lag: int) -> list[Lags]:
-    """Histograms of (label, colour, text), corpora first, on one axis; a lone corpus outlines the rest."""
-    histograms = [lag_histogram(text, max_lag) for _, _, text in texts]
-    longest = figures.longest_shown(histograms[:num_corpora] or histograms)
-    found = []
-    for number, ((label, colour, text), histogram) in enumerate(zip(texts, histograms, strict=True)):
-        peaks, svg = [], None
-        if histogram.total >= LEAST_SEPARATIONS:
-            peaks = [peak for peak in histogram.peaks(2) if peak.count >= 10]
-            behind = histograms[0] if number >= num_corpora == 1 else None
-            with charts(460, 250) as (figure, axes):
-                marked = [peak.lag for peak in peaks]
-                figures.draw_histogram(axes[0, 0], histogram, colour, marked, longest, behind)
-            named = ", ".join(peak.name for peak in peaks) or "none"
-            description = f"Distances between newlines in {label}; peaks: {named}."
-            svg = inline_svg(figure, f"lags-{number}", description)
-        found.append(Lags(label, len(text), histogram.total, peaks, svg))
-    return found
+    images = [run for run in runs if isinstance(run, ImageRunData)]
+    texts = [run for run in runs if not isinstance(run, ImageRunData)]
+    parts = [text_part(texts)] if texts else []
+    parts += [image_part(images)] if images else []
+    title = ", ".join(run.label for run in (*labelled(texts), *labelled(images)))
+    return render_page("report.html.jinja", title=title, parts=parts)

@@ -1,31 +1,40 @@
 """The six visualisations of Kundu et al. (2026), section 7: PNG files by kind, and one page of them all."""
 
-import base64
 import io
 import json
-from collections.abc import Iterator, Sequence
+import shutil
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from markupsafe import Markup
 from matplotlib.figure import Figure
-from PIL import Image
 
 from nadaraya.errors import InputError, must_be
-from nadaraya.files import write_file
+from nadaraya.files import remove_folder, write_into
 from nadaraya.interpret.rollout import sigma_matrix
-from nadaraya.report.maps_base import MapFigures
-from nadaraya.report.maps_matrices import attention_matrix, bandwidth_heatmap, bandwidth_lines, contact_sheet
-from nadaraya.report.page import render_page
+from nadaraya.interpret.storage import maps_as_bytes
+from nadaraya.report.maps_base import DISCARD_RATIOS, MapFigures
+from nadaraya.report.maps_image import ImageFigures
+from nadaraya.report.maps_matrices import (
+    attention_matrix,
+    bandwidth_heatmap,
+    bandwidth_lines,
+    contact_sheet,
+    matrix_scale,
+)
+from nadaraya.report.maps_page import matrices, sigma_rows, tiles
+from nadaraya.report.page import inline_svg, render_page
+from nadaraya.report.palette import head_style
+from nadaraya.report.style import number
+from nadaraya.report.tiles import photograph
 
-DISCARD_RATIOS = (0.0, 0.5, 0.9)
-RECORD = "maps.json"
+RECORD, WEIGHTS_FILE = "maps.json", "weights.safetensors"
 #: the folders, in the order of sections 7.2 to 7.7
 KINDS = ("rollout", "bandwidths", "heads", "queries", "layers", "matrices")
 _DPI = 110
-_QUALITY = 82  # of the page's copies (WebP); the files are lossless
 
 
 @dataclass(frozen=True)
@@ -37,6 +46,7 @@ class Subject:
         given: the image's or the text's name.
         facts: (name, value) pairs: sizes, the normalisation, the checkpoint.
         predictions: (class or token, probability), likeliest first.
+        sigma_start: (H, L) bandwidths before training, marked where bandwidths are drawn; default not known.
 
     >>> from nadaraya.report import Subject
     >>> Subject("gka", "cat.png", predictions=[("cat", 0.75), ("dog", 0.25)]).predictions[0]
@@ -47,6 +57,7 @@ class Subject:
     given: str
     facts: Sequence[tuple[str, str]] = ()
     predictions: Sequence[tuple[str, float]] = ()
+    sigma_start: np.ndarray | None = None
 
 
 def check_folder(out: Path, force: bool) -> None:
@@ -58,7 +69,13 @@ def check_folder(out: Path, force: bool) -> None:
         raise must_be("out", "a folder of maps or an empty one", str(out))
 
 
-def write_maps(figures: MapFigures, subject: Subject, out: str | Path, force: bool = False) -> dict[str, Any]:
+def write_maps(
+    figures: MapFigures,
+    subject: Subject,
+    out: str | Path,
+    force: bool = False,
+    drawing: Callable[[str, int, int], None] | None = None,
+) -> dict[str, Any]:
     """Draw all six visualisations of one image or text.
 
     Args:
@@ -66,6 +83,8 @@ def write_maps(figures: MapFigures, subject: Subject, out: str | Path, force: bo
         subject: what was looked at.
         out: the folder to write to; made if it is absent.
         force: replace the maps in a folder that has some (default False).
+        drawing: called before each figure with the file's name, its number from 1 and how many there are;
+            default None.
 
     Returns:
         The record, which is also written as maps.json: model, given, kind, predictions, query, layers, heads,
@@ -73,6 +92,7 @@ def write_maps(figures: MapFigures, subject: Subject, out: str | Path, force: bo
 
     Raises:
         InputError: the folder may not be written to.
+        WriteFailed: the disk is full or refuses; what was in the folder is as it was.
 
     >>> import torch
     >>> from nadaraya.interpret.attention_maps import AttentionMaps, LayerMaps
@@ -81,24 +101,61 @@ def write_maps(figures: MapFigures, subject: Subject, out: str | Path, force: bo
     >>> maps = AttentionMaps((layer,), output=None, reads="last", tokens=(("a", "b"),))
     >>> record = write_maps(TextFigures(maps), Subject("gpt", "a text"), "maps")
     >>> record["files"][:2]
-    ['index.html', 'rollout/rollout.png']
+    ['index.html', 'weights.safetensors']
     """
     path, maps = Path(out), figures.maps
     check_folder(path, force)
-    for kind in KINDS:  # a model of fewer layers must not leave figures of the last one
-        for old in (path / kind).glob("*.png"):
-            old.unlink()
     sigma = sigma_matrix(maps)
+    with write_into(path) as scratch:
+        names = _write_figures(figures, subject, sigma, scratch, drawing)
+        (scratch / WEIGHTS_FILE).write_bytes(maps_as_bytes(maps))
+        record = _record(figures, subject, sigma, ["index.html", WEIGHTS_FILE, *names])
+        text = json.dumps(record, indent=1, ensure_ascii=False) + "\n"
+        (scratch / RECORD).write_text(text, encoding="utf-8")
+        (scratch / "index.html").write_text(_page(figures, subject, sigma, record), encoding="utf-8")
+        _keep_others(path, scratch)
+    for kind in KINDS:  # what this model has not, such as bandwidths, a model before it may have had
+        if not any(name.startswith(f"{kind}/") for name in names):
+            remove_folder(path / kind)
+    return record
+
+
+def _write_figures(
+    figures: MapFigures,
+    subject: Subject,
+    sigma: np.ndarray | None,
+    folder: Path,
+    drawing: Callable[[str, int, int], None] | None,
+) -> list[str]:
+    """Draw every figure into a folder, one at a time; their names."""
+    steps = _drawn(figures, sigma, subject.sigma_start)
     names: list[str] = []
-    shown: dict[str, list[tuple[str, Markup]]] = {}
-    for name, caption, figure in _drawn(figures, sigma):
+    for name, draw in steps:
+        if drawing is not None:
+            drawing(name, len(names) + 1, len(steps))
         picture = io.BytesIO()
-        figure.savefig(picture, format="png", dpi=_DPI, facecolor="white")
-        write_file(path / f"{name}.png", picture.getvalue())
-        names.append(f"{name}.png")
-        if caption is not None:
-            shown.setdefault(name.split("/")[0], []).append((caption, _embedded(picture)))
-    record = {
+        draw().savefig(picture, format="png", dpi=_DPI, facecolor="white")
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_bytes(picture.getvalue())
+        names.append(name)
+    return names
+
+
+def _keep_others(path: Path, scratch: Path) -> None:
+    """Copy what is not ours from the folders that are about to be replaced."""
+    for kind in KINDS:
+        others = [item for item in (path / kind).glob("*") if item.suffix != ".png"]
+        for item in others:
+            (scratch / kind).mkdir(exist_ok=True)
+            copy = shutil.copytree if item.is_dir() else shutil.copy2
+            copy(item, scratch / kind / item.name)
+
+
+def _record(
+    figures: MapFigures, subject: Subject, sigma: np.ndarray | None, files: list[str]
+) -> dict[str, Any]:
+    maps = figures.maps
+    return {
         "model": subject.model,
         "given": subject.given,
         "kind": figures.kind,
@@ -109,47 +166,60 @@ def write_maps(figures: MapFigures, subject: Subject, out: str | Path, force: bo
         "tokens": maps.num_tokens,
         "sigma": None if sigma is None else [[None if v != v else float(v) for v in row] for row in sigma],
         "error": max(layer.error for layer in maps.layers),
-        "files": ["index.html", *names],
+        "files": files,
     }
+
+
+def _page(figures: MapFigures, subject: Subject, sigma: np.ndarray | None, record: dict[str, Any]) -> str:
+    maps = figures.maps
     bandwidths = [layer.bandwidth for layer in maps.layers]
-    page = render_page(
+    layers = range(len(maps.layers))
+    sigma_svg, heads = None, []
+    if sigma is not None:
+        lines = bandwidth_lines(sigma, subject.sigma_start, legend=False)
+        sigma_svg = inline_svg(lines, "sigma", "Bandwidths over the layers, one line per head")
+        heads = [head_style(head).colour for head in range(len(sigma))]
+    shown = {
+        kind: [tiles(figures, kind, layer) for layer in layers] for kind in ("heads", "queries", "layers")
+    }
+    scales = {kind: figures.scale(kind) for kind in ("rollout", *shown, "mean matrices")}
+    scales["matrices"] = matrix_scale(maps)
+    return render_page(
         "maps.html.jinja",
         record=record,
         subject=subject,
         maps=maps,
         ratios=DISCARD_RATIOS,
-        shown=shown,
+        photo=photograph(figures.image) if isinstance(figures, ImageFigures) else None,
+        shape=figures.image.shape[:2] if isinstance(figures, ImageFigures) else None,
+        rollout=tiles(figures, "rollout"),
+        shown={**shown, "matrices": [matrices(maps, layer, scales["matrices"]) for layer in layers]},
+        scales={kind: (number(ends.vmin or 0), number(ends.vmax or 0)) for kind, ends in scales.items()},
+        sigma_svg=sigma_svg,
+        sigma_heads=heads,
+        sigma_rows=[] if sigma is None else sigma_rows(sigma, subject.sigma_start),
         without_sigma=[str(n + 1) for n, bandwidth in enumerate(bandwidths) if bandwidth is None],
         by_channel=any(bandwidth is not None and bandwidth.dim() == 2 for bandwidth in bandwidths),
     )
-    write_file(path / RECORD, json.dumps(record, indent=1, ensure_ascii=False) + "\n")
-    write_file(path / "index.html", page)
-    return record
 
 
-def _drawn(figures: MapFigures, sigma: np.ndarray | None) -> Iterator[tuple[str, str | None, Figure]]:
-    """File, caption (None for files that the page does not show) and figure, one drawn at a time."""
+def _drawn(
+    figures: MapFigures, sigma: np.ndarray | None, start: np.ndarray | None
+) -> list[tuple[str, Callable[[], Figure]]]:
+    """The files of figures, and what draws each."""
     maps = figures.maps
-    yield "rollout/rollout", "", figures.rollout(DISCARD_RATIOS)
+    ends = matrix_scale(maps)
+    steps: list[tuple[str, Callable[[], Figure]]] = [("rollout/rollout.png", figures.rollout)]
     if sigma is not None:
-        yield "bandwidths/heatmap", "One row per head, one column per layer.", bandwidth_heatmap(sigma)
-        yield "bandwidths/lines", "One line per head, over depth.", bandwidth_lines(sigma)
+        steps.append(("bandwidths/heatmap.png", partial(bandwidth_heatmap, sigma, start)))
+        steps.append(("bandwidths/lines.png", partial(bandwidth_lines, sigma, start)))
     for layer, weights in enumerate(maps.weights):
-        number = f"layer-{layer + 1:02d}"
-        yield f"heads/{number}", f"Layer {layer + 1}.", figures.heads(layer)
-        yield f"queries/{number}", f"Layer {layer + 1}.", figures.queries(layer)
+        name = f"layer-{layer + 1:02d}"
+        steps.append((f"heads/{name}.png", partial(figures.heads, layer)))
+        steps.append((f"queries/{name}.png", partial(figures.queries, layer)))
         for head in range(weights.shape[1]):
-            matrix = attention_matrix(maps, layer, head, figures.token_labels)
-            yield f"matrices/{number}-head-{head + 1:02d}", None, matrix
-    yield "layers/evolution", "", figures.evolution()
-    yield "matrices/all", "", contact_sheet(maps)
-
-
-def _embedded(png: io.BytesIO) -> Markup:
-    """A small copy of a figure as a data URL."""
-    copy = io.BytesIO()
-    with Image.open(png) as picture:
-        size = picture.size
-        picture.convert("RGB").save(copy, format="WEBP", quality=_QUALITY, method=4)
-    data = base64.b64encode(copy.getvalue()).decode("ascii")
-    return Markup(f'src="data:image/webp;base64,{data}" width="{size[0]}" height="{size[1]}"')
+            draw = partial(attention_matrix, maps, layer, head, figures.token_labels, ends)
+            steps.append((f"matrices/{name}-head-{head + 1:02d}.png", draw))
+    steps.append(("layers/evolution.png", figures.evolution))
+    steps.append(("matrices/all.png", partial(contact_sheet, maps, ends)))
+    return steps

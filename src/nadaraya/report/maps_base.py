@@ -3,23 +3,55 @@
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
+from torch import Tensor
 
+from nadaraya.errors import unknown_name
 from nadaraya.interpret.attention_maps import AttentionMaps
 from nadaraya.interpret.rollout import Query, query_position, query_rows, rollout
-from nadaraya.report.style import WEIGHTS, limits, number, sheet, span
+from nadaraya.report.style import WEIGHTS, limits, number, sheet
+
+#: discard ratios of the rollout (Kundu et al. 2026, section 7.2)
+DISCARD_RATIOS = (0.0, 0.5, 0.9)
+#: what `MapFigures.panels` gives, one list per layer; all layers at once for the rollout
+PANELS = ("rollout", "heads", "queries", "layers")
 
 
 @dataclass(frozen=True)
 class Panel:
-    """The weights of one query, to be drawn on the subject."""
+    """The weights of one query, to be drawn on the subject.
 
-    title: str  # right before the limits of its colours
-    weights: np.ndarray  # (N,), of all tokens
-    query: int | None = None  # a query that is boxed and does not count among the limits
+    Attributes:
+        name: what is shown: a head, a query, a layer.
+        weights: (N,) of all tokens, as multiples of 1/N: 1 is the weight that all tokens have alike.
+        query: position of a query that is marked, and whose own weight is not one of the map; default none.
+        aside: what else there is to say; default nothing.
+
+    >>> import numpy as np
+    >>> from nadaraya.report.maps_base import Panel
+    >>> Panel("head 1", np.array([0.5, 1.5, 7.0]), query=2).others
+    array([0.5, 1.5])
+    """
+
+    name: str
+    weights: np.ndarray
+    query: int | None = None
+    aside: str = ""
+
+    @property
+    def others(self) -> np.ndarray:
+        """The weights without the query's own."""
+        return self.weights if self.query is None else np.delete(self.weights, self.query)
+
+    @property
+    def title(self) -> str:
+        """The name and what else there is to say."""
+        return f"{self.name}, {self.aside}" if self.aside else self.name
 
 
 class MapFigures(ABC):
@@ -27,56 +59,122 @@ class MapFigures(ABC):
 
     kind: str  # "image" or "text"
     _note: str
-    _break: str  # between a title and the limits
+    _break: str  # between a title and the range of weights
     _widths: tuple[int, int, int]  # of the columns of `evolution`, relative
     _row: tuple[float, float]  # inches of a row of `evolution`
+    _low: float  # percentile of the weights at the lower end of the colours; 0 for a weight of 0
 
     def __init__(self, maps: AttentionMaps, query: Query | None = None) -> None:
         self.maps = maps
         self.query = query_position(maps, query)
         # (H, N) of each layer
-        self._rows = [query_rows(weights[:1], maps, self.query)[0].numpy() for weights in maps.weights]
+        self._rows = [self._multiples(query_rows(each[:1], maps, self.query)[0]) for each in maps.weights]
 
-    def rollout(self, ratios: Sequence[float]) -> Figure:
-        """Rollout of the query at several discard ratios (Kundu et al. 2026, section 7.2)."""
+    def panels(self, kind: str, layer: int = 0) -> list[Panel]:
+        """The maps of one kind in one layer (counted from 0).
+
+        Args:
+            kind: "rollout", "heads", "queries" or "layers" (the mean over heads).
+            layer: which; the rollout, of all layers, has one list only.
+
+        Returns:
+            The panels in the order in which they are drawn.
+
+        Raises:
+            InputError: an unknown kind.
+        """
+        if kind == "rollout":
+            return list(self._rollout_panels)
+        if kind == "heads":
+            rows = enumerate(self._rows[layer], start=1)
+            return [Panel(f"head {head}", row, self._own, self._aside(row)) for head, row in rows]
+        if kind == "layers":
+            return [self._of_query(f"layer {layer + 1}", self._rows[layer].mean(axis=0))]
+        if kind != "queries":
+            raise unknown_name("kind", kind, PANELS)
+        fused = self._multiples(self.maps.weights[layer][0].mean(dim=0))
+        return [
+            Panel(self._name(place), fused[place], place, _self(fused[place], place))
+            for place in self._places()
+        ]
+
+    def scale(self, kind: str) -> Normalize:
+        """The ends of the colours that all panels of a kind share, in all layers, as multiples of 1/N."""
+        return self._scales[kind]
+
+    @cached_property
+    def _scales(self) -> dict[str, Normalize]:
+        scales = {}
+        for kind in PANELS:
+            layers = range(1 if kind == "rollout" else len(self._rows))
+            found = [self.seen(panel) for layer in layers for panel in self.panels(kind, layer)]
+            scales[kind] = limits(found, self._low)
+        matrices = [self._multiples(weights[0].mean(dim=0)) for weights in self.maps.weights]
+        # The diagonal, largest with a Gaussian kernel, has the end colour: it does not darken the rest.
+        scales["mean matrices"] = limits([each[~np.eye(len(each), dtype=bool)] for each in matrices], 0)
+        return scales
+
+    @cached_property
+    def _rollout_panels(self) -> list[Panel]:
         panels = []
-        for ratio in ratios:
+        for ratio in DISCARD_RATIOS:
             flow = rollout([weights[:1] for weights in self.maps.weights], ratio)
-            row = query_rows(flow, self.maps, self.query)[0].numpy()
-            panels.append(Panel(f"discard {ratio:g}{self._break}", row))
-        return self._figure(panels)
+            row = self._multiples(query_rows(flow, self.maps, self.query)[0])
+            panels.append(self._of_query(f"discard {ratio:g}", row))
+        return panels
+
+    @cached_property
+    def _own(self) -> int | None:
+        """The position of the query where it is one token that the figures show."""
+        position = self.query
+        if position == "last":
+            padding = self.maps.padding
+            seen = self.maps.num_tokens if padding is None else int((~padding[0]).nonzero().max()) + 1
+            position = seen - 1
+        return position if isinstance(position, int) and position >= self.maps.num_prefix_tokens else None
+
+    def _of_query(self, name: str, row: np.ndarray) -> Panel:
+        return Panel(name, row, self._own, "" if self._own is None else _self(row, self._own))
+
+    def rollout(self) -> Figure:
+        """Rollout of the query at several discard ratios (Kundu et al. 2026, section 7.2)."""
+        return self._figure(self.panels("rollout"), self.scale("rollout"))
 
     def heads(self, layer: int) -> Figure:
         """The query's map of every head of a layer (Kundu et al. 2026, section 7.4)."""
-        panels = []
-        for head, row in enumerate(self._rows[layer]):
-            panels.append(Panel(f"head {head + 1}{self._aside(row)}{self._break}", row))
-        return self._figure(panels, f"layer {layer + 1}")
+        return self._figure(self.panels("heads", layer), self.scale("heads"), f"layer {layer + 1}")
 
     def queries(self, layer: int) -> Figure:
         """Where four queries of a layer look, mean over heads (Kundu et al. 2026, eq. 15)."""
-        fused = self.maps.weights[layer][0].mean(dim=0).numpy()
-        panels = []
-        for place in self._places():
-            title = f"{self._name(place)}, self {number(fused[place, place])}{self._break}"
-            panels.append(Panel(title, fused[place], place))
-        return self._figure(panels, f"layer {layer + 1}")
+        return self._figure(self.panels("queries", layer), self.scale("queries"), f"layer {layer + 1}")
 
     def evolution(self) -> Figure:
         """One row per layer: mean attention matrix, then the query's map (Kundu et al. 2026, section 7.6)."""
         layers, (width, height) = len(self._rows), self._row
-        with sheet(width, layers * height + 0.4, self._note) as figure:
+        ends, shared = self.scale("mean matrices"), self.scale("layers")
+        with sheet(width, layers * height + 0.4, self._noted(shared)) as figure:
             grid = figure.subplots(layers, 3, squeeze=False, width_ratios=self._widths)
-            for layer, (axes, row) in enumerate(zip(grid, self._rows, strict=True)):
-                matrix = self.maps.weights[layer][0].mean(dim=0).numpy()
-                ends = limits(matrix)
+            for layer, axes in enumerate(grid):
+                matrix = self._multiples(self.maps.weights[layer][0].mean(dim=0))
                 axes[0].imshow(matrix, cmap=WEIGHTS, norm=ends, interpolation="nearest")
-                axes[0].set_title(f"all tokens: {span(ends)}")
+                axes[0].set_title(f"all tokens, yellow from {number(ends.vmax or 0)}")
                 axes[0].set_ylabel(f"layer {layer + 1}", fontsize=9)
                 axes[0].set_xticks([])
                 axes[0].set_yticks([])
-                self._draw_layer(axes[1], axes[2], row.mean(axis=0))
+                (panel,) = self.panels("layers", layer)
+                self._draw_layer(axes[1], axes[2], panel, shared)
         return figure
+
+    def _multiples(self, weights: Tensor) -> np.ndarray:
+        return weights.numpy() * self.maps.num_tokens
+
+    def _noted(self, ends: Normalize) -> str:
+        low, high = number(ends.vmin or 0), number(ends.vmax or 0)
+        return self._note.format(low=low, high=high)
+
+    def seen(self, panel: Panel) -> np.ndarray:
+        """The weights of a panel that its colours show, without the query's own."""
+        return panel.others
 
     @property
     @abstractmethod
@@ -88,12 +186,12 @@ class MapFigures(ABC):
         """Short names of the tokens at some positions, for the axes of a matrix."""
 
     @abstractmethod
-    def _figure(self, panels: Sequence[Panel], heading: str = "") -> Figure:
+    def _figure(self, panels: Sequence[Panel], ends: Normalize, heading: str = "") -> Figure:
         """One figure of some maps on the subject."""
 
     @abstractmethod
-    def _draw_layer(self, plain: Axes, on_subject: Axes, weights: np.ndarray) -> None:
-        """The (N,) weights of a layer by themselves, and on the subject."""
+    def _draw_layer(self, plain: Axes, on_subject: Axes, panel: Panel, ends: Normalize) -> None:
+        """The weights of a layer by themselves, and on the subject."""
 
     @abstractmethod
     def _places(self) -> list[int]:
@@ -104,5 +202,9 @@ class MapFigures(ABC):
         """The token at a position, for a title."""
 
     def _aside(self, row: np.ndarray) -> str:
-        """What a title says of a head's (N,) weights besides the limits of the colours."""
-        return ""
+        """What a title says of a head's (N,) multiples of 1/N besides their range."""
+        return "" if self._own is None else _self(row, self._own)
+
+
+def _self(row: np.ndarray, position: int) -> str:
+    return f"self {number(float(row[position]))}"

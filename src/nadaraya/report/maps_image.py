@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
@@ -11,7 +12,7 @@ from nadaraya.errors import InputError
 from nadaraya.interpret.attention_maps import AttentionMaps
 from nadaraya.interpret.rollout import Query, query_patches
 from nadaraya.report.maps_base import MapFigures, Panel
-from nadaraya.report.style import ALPHA, QUERY, WEIGHTS, limits, sheet, span
+from nadaraya.report.style import OVER_IMAGE, QUERY, WEIGHTS, sheet, span
 
 _SIDE = 1.85  # inches of a square panel
 
@@ -39,8 +40,11 @@ class ImageFigures(MapFigures):
 
     kind = "image"
     _note = (
-        "Colours: inferno, from the smallest weight of a panel (black) to its largest (yellow), given above."
+        "Weights as multiples of 1/N (1: as all tokens alike), smallest and largest above each panel. "
+        "Colours, shared by all layers: black, or clear over the image, up to {low}; yellow from {high} on "
+        "(1st and 99th percentile)."
     )
+    _low = 1.0
     _break = "\n"
     _widths = (1, 1, 1)
 
@@ -50,7 +54,7 @@ class ImageFigures(MapFigures):
         super().__init__(maps, query)
         self.grid = maps.grid
         height, width = image.shape[:2]
-        self._image, self._extent = image, (0, width, height, 0)
+        self.image, self._extent = image, (0, width, height, 0)
         self._patch = height / self.grid[0], width / self.grid[1]
         self._height = _SIDE * height / width
         self._row = 3 * _SIDE + 0.4, self._height + 0.3
@@ -77,7 +81,7 @@ class ImageFigures(MapFigures):
                 names.append("CLS" if position == 0 and self.maps.class_token else f"reg {position}")
         return names
 
-    def _figure(self, panels: Sequence[Panel], heading: str = "") -> Figure:
+    def _figure(self, panels: Sequence[Panel], ends: Normalize, heading: str = "") -> Figure:
         """The picture, and beside it each map on the grid and, under that, over the picture."""
         bands = -(-len(panels) // 6)
         columns = -(-len(panels) // bands)
@@ -88,36 +92,35 @@ class ImageFigures(MapFigures):
             mosaic[2 * band : 2 * band + 2, 2 + column] = f"grid {place}", f"overlay {place}"
         size = _SIDE * (2 + columns) + 0.3, 2 * bands * (self._height + 0.4) + 0.4
         boxed = panels[0].query is not None
-        note = self._note + " The query's own weight (self) has no part in them." * boxed
+        note = self._noted(ends) + " The query's own weight (self) has no part in them." * boxed
         with sheet(*size, note, heading) as figure:
             axes = figure.subplot_mosaic(mosaic.tolist(), empty_sentinel="")
             self._draw_image(axes["image"], "the queries" if boxed else "the image")
             for place, panel in enumerate(panels):
-                self._draw(axes[f"grid {place}"], axes[f"overlay {place}"], panel)
+                self._draw(axes[f"grid {place}"], axes[f"overlay {place}"], panel, ends)
                 if panel.query is not None:
                     self._box(axes["image"], panel.query, self._patch)
         return figure
 
-    def _draw_layer(self, plain: Axes, on_subject: Axes, weights: np.ndarray) -> None:
-        self._draw(plain, on_subject, Panel("map: ", weights))
+    def _draw_layer(self, plain: Axes, on_subject: Axes, panel: Panel, ends: Normalize) -> None:
+        self._draw(plain, on_subject, panel, ends)
 
-    def _draw(self, plain: Axes, over: Axes, panel: Panel) -> None:
-        """A map on the patch grid, and over the picture, in the same colours."""
-        grid, prefix = self._on_grid(panel.weights), self.maps.num_prefix_tokens
-        ends = limits(grid, None if panel.query is None else panel.query - prefix)
+    def _draw(self, plain: Axes, over: Axes, panel: Panel, ends: Normalize) -> None:
+        """A map on the patch grid, and over the picture, clear where the weights are small."""
+        grid = self.on_grid(panel.weights)
         plain.imshow(grid, cmap=WEIGHTS, norm=ends, interpolation="nearest")
         plain.set_aspect(self._patch[0] / self._patch[1])
-        plain.set_title(panel.title + span(ends))
+        plain.set_title(panel.title + self._break + span(self.seen(panel)))
         plain.set_axis_off()
         self._draw_image(over, "over the image")
         # matplotlib's name for the bicubic interpolation that passes through the values ("bicubic" smooths)
-        over.imshow(grid, cmap=WEIGHTS, norm=ends, alpha=ALPHA, extent=self._extent, interpolation="catrom")
+        over.imshow(grid, cmap=OVER_IMAGE, norm=ends, extent=self._extent, interpolation="catrom")
         if panel.query is not None:
             self._box(plain, panel.query, (1, 1), corner=-0.5)
             self._box(over, panel.query, self._patch)
 
     def _draw_image(self, axes: Axes, title: str) -> None:
-        axes.imshow(self._image, extent=self._extent, interpolation="nearest")
+        axes.imshow(self.image, extent=self._extent, interpolation="nearest")
         axes.set_title(title)
         axes.set_axis_off()
 
@@ -131,14 +134,20 @@ class ImageFigures(MapFigures):
         return [self.maps.num_prefix_tokens + row * self.grid[1] + column for row, column in patches]
 
     def _name(self, position: int) -> str:
-        return "({}, {})".format(*self._patch_at(position))
+        return "patch {}, {}".format(*self._patch_at(position))
 
     def _aside(self, row: np.ndarray) -> str:
-        return f", patches {float(self._on_grid(row).sum()):.1%}"
+        return f"patches {float(row[self.maps.num_prefix_tokens :].sum()) / self.maps.num_tokens:.1%}"
 
     def _patch_at(self, position: int) -> tuple[int, int]:
         """Row and column of a token; rows below 0 are prefix tokens."""
         return divmod(position - self.maps.num_prefix_tokens, self.grid[1])
 
-    def _on_grid(self, weights: np.ndarray) -> np.ndarray:
+    def on_grid(self, weights: np.ndarray) -> np.ndarray:
+        """The patches' part of (N,) weights, (rows, columns)."""
         return weights[self.maps.num_prefix_tokens :].reshape(self.grid)
+
+    def seen(self, panel: Panel) -> np.ndarray:
+        prefix = self.maps.num_prefix_tokens
+        patches = panel.weights[prefix:]
+        return patches if panel.query is None else np.delete(patches, panel.query - prefix)

@@ -4,9 +4,9 @@ import unicodedata
 from collections.abc import Sequence
 from functools import cache
 
-import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties, findfont, get_font
 from matplotlib.patches import Rectangle
@@ -16,7 +16,7 @@ from nadaraya.interpret.attention_maps import AttentionMaps
 from nadaraya.interpret.rollout import Query, query_positions
 from nadaraya.report.maps_base import MapFigures, Panel
 from nadaraya.report.palette import COLOURS
-from nadaraya.report.style import ALPHA, QUERY, WEIGHTS, limits, number, readable_on, sheet, span
+from nadaraya.report.style import QUERY, TOKENS, number, readable_on, sheet, span
 
 _WIDTH = 9.0  # inches of a figure
 _LINE = 0.19  # inches a line of text is high
@@ -49,9 +49,11 @@ class TextFigures(MapFigures):
 
     kind = "text"
     _note = (
-        "Colours: inferno, from the smallest weight of a panel (dark) to its largest (yellow), given above. "
+        "Weights as multiples of 1/N (1: as all tokens alike), smallest and largest above each panel. "
+        "Colours, shared by all layers: white at {low}, the strongest from {high} on (99th percentile). "
         "· blank, ⏎ newline."
     )
+    _low = 0.0
     _break = ": "
     _widths = (2, 3, 6)
 
@@ -77,36 +79,37 @@ class TextFigures(MapFigures):
         """The tokens at some positions, for the axes of a matrix."""
         return [self.tokens[position] for position in positions.tolist()]
 
-    def _figure(self, panels: Sequence[Panel], heading: str = "") -> Figure:
-        note = self._note
+    def _figure(self, panels: Sequence[Panel], ends: Normalize, heading: str = "") -> Figure:
+        note = self._noted(ends)
         if panels[0].query is not None:
             note += " The boxed query's own weight (self) has no part in them."
         height = len(panels) * (_LINE * self._lines + 0.35) + 0.6
         with sheet(_WIDTH, height, note, heading) as figure:
             for axes, panel in zip(figure.subplots(len(panels), squeeze=False)[:, 0], panels, strict=True):
-                self._draw(axes, panel)
+                self._draw(axes, panel, ends)
         return figure
 
-    def _draw_layer(self, plain: Axes, on_subject: Axes, weights: np.ndarray) -> None:
+    def _draw_layer(self, plain: Axes, on_subject: Axes, panel: Panel, ends: Normalize) -> None:
+        weights = panel.weights
         positions, colour = np.arange(weights.size), COLOURS["blue"][0]
         plain.fill_between(positions, weights, step="mid", color=colour, linewidth=0)
         plain.set_xlim(-0.5, weights.size - 0.5)
-        plain.set_ylim(0, 1.08 * weights.max())
+        plain.set_ylim(0, 1.08 * float(panel.others.max()) or 1.0)
         plain.set_yticks([])
         plain.spines["left"].set_visible(False)
-        plain.set_title(f"weight by position, up to {number(float(weights.max()))}")
-        self._draw(on_subject, Panel("on the text: ", weights))
+        plain.set_title(f"weight by position, up to {number(float(panel.others.max()))} × 1/N")
+        self._draw(on_subject, panel, ends)
 
     def _places(self) -> list[int]:
         return query_positions(len(self.tokens))
 
     def _name(self, position: int) -> str:
-        return f"token {position}"
+        return f"query: token {position} ({self.tokens[position]})"
 
-    def _draw(self, axes: Axes, panel: Panel) -> None:
+    def _draw(self, axes: Axes, panel: Panel, ends: Normalize) -> None:
         """The text in lines, each token on the colour of its weight; what a query cannot see has none."""
-        ends, query = limits(panel.weights, panel.query), panel.query
-        shades = ALPHA * matplotlib.colormaps[WEIGHTS](ends(panel.weights))[:, :3] + (1 - ALPHA)
+        query = panel.query
+        shades = TOKENS(ends(panel.weights))[:, :3]
         for position, (token, shade) in enumerate(zip(self.tokens, shades, strict=True)):
             line, column = divmod(position, self._columns)
             later = query is not None and position > query and panel.weights[position] == 0
@@ -122,7 +125,7 @@ class TextFigures(MapFigures):
             axes.add_patch(box)
         axes.set_xlim(0, self._columns)
         axes.set_ylim(self._lines, 0)
-        axes.set_title(panel.title + span(ends))
+        axes.set_title(panel.title + self._break + span(panel.others), parse_math=False)
         axes.set_axis_off()
 
 

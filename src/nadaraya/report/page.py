@@ -23,6 +23,11 @@ def render_page(template: str, **values: Any) -> str:
     return _environment().get_template(template).render(style=style, versions=_versions(), **values)
 
 
+def render_part(template: str, **values: Any) -> Markup:
+    """A part of a page from a template of this package; text is escaped, `Markup` is not."""
+    return Markup(_environment().get_template(template).render(**values))
+
+
 @cache
 def _environment() -> Environment:
     return Environment(
@@ -39,7 +44,7 @@ def _colour_variables() -> str:
     light, dark = (
         "".join(f"--{name}: {shades[mode]}; " for name, shades in COLOURS.items()) for mode in (0, 1)
     )
-    return f":root {{ {light}}}\n@media (prefers-color-scheme: dark) {{ :root {{ {dark}}} }}\n"
+    return f":root {{ {light}}}\n@media screen and (prefers-color-scheme: dark) {{ :root {{ {dark}}} }}\n"
 
 
 def _versions() -> list[tuple[str, str]]:

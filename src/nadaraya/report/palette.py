@@ -1,7 +1,8 @@
 """Colours and dashes: one fixed style per variant, so that it looks the same in every figure and report.
 
 The hues are those of Okabe and Ito (2008), which the common forms of colour blindness keep apart, darkened
-until they stand out on white, with a lighter twin for dark pages. Related variants differ by dash.
+until they stand out on white, with a lighter twin for dark pages. Related variants differ by dash. Heads have
+colours of their own, each apart from those of all variants: a line of a head is never taken for a run.
 """
 
 from collections.abc import Iterable
@@ -21,14 +22,14 @@ COLOURS: dict[str, tuple[str, str]] = {
     "sky": ("#2b8fc4", "#8fd0f5"),
     "ochre": ("#97690a", "#e3b64a"),
     "wine": ("#7c2348", "#d9769b"),
-    "head0": ("#3b4a9c", "#8fa0f5"),
-    "head1": ("#1a8a8f", "#57cfd3"),
-    "head2": ("#b0720d", "#efb95a"),
-    "head3": ("#b0306a", "#f07fb0"),
-    "head4": ("#4f7a1f", "#a4d46c"),
-    "head5": ("#7b5ea7", "#c3a8ee"),
-    "head6": ("#8a5a44", "#d9a68e"),
-    "head7": ("#47535f", "#b9c4cf"),
+    "head0": ("#c800c8", "#e650ff"),
+    "head1": ("#479c00", "#6fdc00"),
+    "head2": ("#0000f0", "#5f6dff"),
+    "head3": ("#ff0087", "#ff3c5a"),
+    "head4": ("#b48787", "#8f7070"),
+    "head5": ("#7800ff", "#a035ff"),
+    "head6": ("#a578ff", "#e6dcff"),
+    "head7": ("#5a2d96", "#bb3aa0"),
 }
 
 SOLID: tuple[float, ...] = ()

@@ -1,21 +1,25 @@
-"""What a report needs of each run, as plain data: it neither trains nor loads models itself."""
+"""What a report needs of each run, as plain data."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from nadaraya.errors import InputError
+from nadaraya.errors import InputError, shown
+from nadaraya.files import reading
 from nadaraya.interpret.banks import BankShape, bank_shapes
 from nadaraya.report.palette import Style, variant_styles
 
 if TYPE_CHECKING:
     from nadaraya.training import Run
 
+_Run = TypeVar("_Run", bound="RunData")
+# what a record of each kind must have
+_FIGURES = {"train": ("loss", "seconds"), "validation": ("loss",), "final": ("loss",)}
 _UNSTYLED = Style("slate")
 
 
@@ -92,16 +96,26 @@ class RunData:
         """(m, 2) step, loss."""
         return self._series("validation", "step", "loss")
 
-    def validation_against_seconds(self) -> np.ndarray:
-        """(m, 2) training time in seconds, validation loss; empty when no training step was timed."""
-        if not len(self.train) or not len(self.validation):
+    def validated(self, key: str) -> np.ndarray:
+        """(m, 2) step and one figure, such as "top1", of every validation that has it."""
+        return self._series("validation", "step", key)
+
+    def against_seconds(self, curve: np.ndarray) -> np.ndarray:
+        """A curve of (step, figure) by training time in seconds; empty when no training step was timed."""
+        if not len(self.train) or not len(curve):
             return np.empty((0, 2))
         steps, seconds = np.append(0, self.train[:, 0]), np.append(0, self.train[:, 2])
-        return np.column_stack([np.interp(self.validation[:, 0], steps, seconds), self.validation[:, 1]])
+        return np.column_stack([np.interp(curve[:, 0], steps, seconds), curve[:, 1]])
+
+    def validation_against_seconds(self) -> np.ndarray:
+        """(m, 2) training time in seconds, validation loss; empty when no training step was timed."""
+        return self.against_seconds(self.validation)
 
     def _series(self, kind: str, *keys: str) -> np.ndarray:
-        rows = [[record[key] for key in keys] for record in self.metrics if record["kind"] == kind]
-        return np.array(rows, dtype=float).reshape(-1, len(keys))
+        found = [record for record in self.metrics if record["kind"] == kind]
+        rows = [[record[key] for key in keys] for record in found if all(key in record for key in keys)]
+        table = np.array(rows, dtype=float).reshape(-1, len(keys))
+        return table[np.isfinite(table).all(axis=1)]
 
 
 def read_run(run: "Run") -> RunData:
@@ -114,7 +128,7 @@ def read_run(run: "Run") -> RunData:
         The data.
 
     Raises:
-        InputError: it is a run on images, or a file of it is damaged.
+        InputError: it is a run on images, for `read_image_run`, or a file of it is damaged.
 
     >>> from nadaraya.report import read_run
     >>> from nadaraya.training import Run
@@ -123,6 +137,7 @@ def read_run(run: "Run") -> RunData:
     nadaraya.errors.InputError: absent is not a run folder: it has no config.yaml
     """
     recipe = run.text_recipe()
+    metrics = checked_metrics(run)
     model, data, training = recipe.model, recipe.data, recipe.training
     corpus, problem = None, ""
     try:
@@ -130,12 +145,14 @@ def read_run(run: "Run") -> RunData:
         corpus = (found.name, found.text)
     except InputError as error:
         problem = str(error)
+    with reading(run.path / "sample.txt", "a text in UTF-8"):
+        sample = run.sample
     limit = f", first {data.limit:,} characters" if data.limit else ""
     return RunData(
         name=run.name,
         folder=run.path.name,
         variant=recipe.label,
-        metrics=run.metrics,
+        metrics=metrics,
         setup=(
             f"{model.num_hidden_layers} layers, {model.num_attention_heads} heads, "
             f"width {model.hidden_size}, context {data.context}; "
@@ -143,7 +160,7 @@ def read_run(run: "Run") -> RunData:
             f"corpus: {Path(data.corpus).name}{limit}."
         ),
         recipe=recipe.to_yaml(),
-        sample=run.sample or "",
+        sample=sample or "",
         text=(data.corpus, data.limit, data.validation_fraction),
         corpus=corpus,
         problem=problem,
@@ -152,7 +169,19 @@ def read_run(run: "Run") -> RunData:
     )
 
 
-def labelled(runs: Sequence[RunData]) -> list[RunData]:
+def checked_metrics(run: "Run") -> list[dict[str, Any]]:
+    """The records of a run; an InputError that names the first one which lacks a figure of its kind."""
+    for number, record in enumerate(run.metrics, start=1):
+        where = f"{run.path / 'metrics.jsonl'}, record {number},"
+        if not isinstance(record.get("kind"), str):
+            raise InputError(f"{where} must have a 'kind', got {shown(record)}: it is damaged")
+        for key in ("step", *_FIGURES.get(record["kind"], ())):
+            if not isinstance(record.get(key), int | float):
+                raise InputError(f"{where} must have a number {key!r}, got {shown(record)}: it is damaged")
+    return run.metrics
+
+
+def labelled(runs: Sequence[_Run]) -> list[_Run]:
     """Copies with labels (variant; where it repeats, name, then folder) and styles that tell them apart."""
     labels = [run.variant for run in runs]
     for distinction in ("name", "folder"):

@@ -1,22 +1,26 @@
 """How figures look: one style for charts, one for maps of attention, and numbers as both write them."""
 
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import matplotlib
 import numpy as np
-from matplotlib.colors import Normalize
+from matplotlib.colors import LinearSegmentedColormap, ListedColormap, Normalize
 from matplotlib.figure import Figure
 
 from nadaraya.report.palette import COLOURS
 
-#: colour map of weights, and the opacity of a map over an image (Kundu et al. 2026, section 7.4)
-WEIGHTS, ALPHA = "inferno", 0.6
-#: boxes around query tokens: a colour that the map of weights does not have
-QUERY = "#00e5ff"
 _INK, _MUTED, _RULE = (COLOURS[name][0] for name in ("ink", "muted", "rule"))
+#: colour map of weights by themselves (Kundu et al. 2026, section 7.4)
+WEIGHTS = "inferno"
+#: opacity of the strongest weight over an image; that of the weakest is 0, so that the image stays visible
+STRONGEST = 0.85
+#: colours of tokens, from the white of the page
+TOKENS = LinearSegmentedColormap.from_list("tokens", ["#ffffff", COLOURS["vermillion"][0]])
+#: boxes around query tokens: a colour that the maps of weights do not have
+QUERY = "#00a5c8"
 _CHARTS: Any = {
     "font.size": 11,
     "axes.titlesize": 11,
@@ -84,20 +88,34 @@ def number(value: float) -> str:
     return f"{value:.2g}" if value >= 1e-4 else f"{value:.0e}".replace("e-0", "e-").replace("-", "−")
 
 
-def limits(weights: np.ndarray, query: int | None = None) -> Normalize:
-    """The ends of a panel's colours: its smallest and its largest weight.
+def _over_image() -> ListedColormap:
+    """The colours of inferno without its blacks, clear at the lower end."""
+    share = np.linspace(0, 1, 256)
+    colours = matplotlib.colormaps[WEIGHTS](0.3 + 0.65 * share)
+    colours[:, 3] = STRONGEST * share**0.8
+    return ListedColormap(colours, "over-image")
 
-    `query` is the flat position of the query's own weight, which does not count.
+
+#: colour map of weights over an image
+OVER_IMAGE = _over_image()
+
+
+def limits(weights: Sequence[np.ndarray], low: float = 1.0) -> Normalize:
+    """The ends of the colours that several maps share: percentiles `low` and 99 of all their weights.
+
+    A few extreme weights then have the end colours instead of setting them. `low` 0 stands for a weight of 0.
     """
-    flat = weights.ravel()
-    if query is not None and flat.size > 1:
-        flat = np.delete(flat, query)
-    return Normalize(float(flat.min()), float(flat.max()), clip=True)
+    every = np.concatenate([part.ravel() for part in weights])
+    bottom = float(np.percentile(every, low)) if low else 0.0
+    top = float(np.percentile(every, 99))
+    if top <= bottom:  # nearly all alike: the largest decides, then anything above
+        top = max(float(every.max()), bottom * 1.05 + 1e-12)
+    return Normalize(bottom, top, clip=True)
 
 
-def span(ends: Normalize) -> str:
-    """Limits as they are written over a panel."""
-    return f"{number(ends.vmin or 0)} … {number(ends.vmax or 0)}"
+def span(weights: np.ndarray) -> str:
+    """The smallest and the largest of some multiples of 1/N, as they are written over a panel."""
+    return f"{number(float(weights.min()))} … {number(float(weights.max()))} × 1/N"
 
 
 def readable_on(colour: np.ndarray) -> str:

@@ -1,0 +1,114 @@
+"""What a model has learned besides its weights of attention: bandwidths, and kernels of the patch grid."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from nadaraya.attention.layer import KernelSelfAttention
+from nadaraya.errors import must_be
+
+
+@dataclass(frozen=True, eq=False)
+class GridShape:
+    """What the kernel of the patch grid makes of a weight in one layer, by the lag between two patches.
+
+    Args:
+        layer: index of the attention layer (0-based).
+        initial: (H or 1, 2r + 1, 2r + 1) factors before training, 1 at the largest; None when not known.
+        trained: the same after training; the middle is lag 0, one row or column per patch.
+
+    >>> import numpy as np
+    >>> from nadaraya.interpret import GridShape
+    >>> GridShape(0, initial=None, trained=np.ones((3, 5, 5))).reach
+    2
+    """
+
+    layer: int
+    initial: np.ndarray | None
+    trained: np.ndarray
+
+    @property
+    def reach(self) -> int:
+        """r, the longest lag shown, in patches."""
+        return self.trained.shape[-1] // 2
+
+
+def bandwidth_matrix(model: nn.Module) -> np.ndarray | None:
+    """The bandwidths of all heads in all attention layers of a model.
+
+    Args:
+        model: any model; layers that are not `KernelSelfAttention` do not count.
+
+    Returns:
+        (H, L) σ in the units of the features, NaN where a layer has none; of bandwidths per channel, the
+        geometric mean over the channels of the head. None when no layer has any.
+
+    >>> import torch
+    >>> from nadaraya import KernelSelfAttention
+    >>> from nadaraya.interpret import bandwidth_matrix
+    >>> layer = KernelSelfAttention(8, 2, similarity="gaussian", bandwidth=1.5)
+    >>> bandwidth_matrix(torch.nn.Sequential(layer))
+    array([[1.5],
+           [1.5]])
+    """
+    layers = [module for module in model.modules() if isinstance(module, KernelSelfAttention)]
+    found = [layer.bandwidth.detach() if layer.similarity == "gaussian" else None for layer in layers]
+    return head_bandwidths(found, max((layer.num_heads for layer in layers), default=0))
+
+
+def head_bandwidths(found: Sequence[Tensor | None], heads: int) -> np.ndarray | None:
+    """(H, L) of each layer's (H,) or (H, d) bandwidths, NaN where there are none; None without any."""
+    if all(bandwidth is None for bandwidth in found):
+        return None
+    matrix = np.full((heads, len(found)), np.nan)
+    for column, bandwidth in enumerate(found):
+        if bandwidth is not None:
+            channels = bandwidth.double().cpu().reshape(len(bandwidth), -1)
+            matrix[: len(channels), column] = channels.log().mean(dim=1).exp().numpy()
+    return matrix
+
+
+def grid_shapes(trained: nn.Module, initial: nn.Module | None = None, reach: int = 7) -> list[GridShape]:
+    """The kernels of the patch grid of a vision transformer.
+
+    Args:
+        trained: the model.
+        initial: the same model with the kernels that training started from; default not known.
+        reach: the longest lag, in patches; default 7.
+
+    Returns:
+        One GridShape for each layer that has such a kernel; an empty list when none has.
+
+    Raises:
+        InputError: reach is below 1.
+
+    >>> import timm, nadaraya.models.vit
+    >>> from nadaraya.interpret import grid_shapes
+    >>> options = {"img_size": 32, "depth": 2, "variant_options": {"grid_kernel": "bank"}}
+    >>> [shape.trained.shape for shape in grid_shapes(timm.create_model("gka_tiny_patch16_224", **options))]
+    [(3, 15, 15), (3, 15, 15)]
+    """
+    if reach < 1:
+        raise must_be("reach", "1 or more", reach)
+    after = _grid_factors(trained, reach)
+    before = {} if initial is None else _grid_factors(initial, reach)
+    return [GridShape(layer, before.get(layer), factors) for layer, factors in after.items()]
+
+
+@torch.no_grad()
+def _grid_factors(model: nn.Module, reach: int) -> dict[int, np.ndarray]:
+    layers = [module for module in model.modules() if isinstance(module, KernelSelfAttention)]
+    found = {}
+    for number, layer in enumerate(layers):
+        kernel: Any = getattr(layer, "grid_kernel", None)
+        if kernel is not None:
+            side = 2 * reach + 1
+            # The query in the middle of a grid of that side meets every lag once.
+            logits = kernel(side, side)[:, side * side // 2].double().cpu()
+            logits = logits - logits.amax(dim=-1, keepdim=True)
+            found[number] = logits.exp().reshape(-1, side, side).numpy()
+    return found

@@ -1,0 +1,159 @@
+"""What a report needs of each run on images, as plain data; the model looks at a few validation images."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from nadaraya.errors import InputError
+from nadaraya.interpret.attention_maps import capture_attention
+from nadaraya.interpret.bandwidths import GridShape, bandwidth_matrix, grid_shapes
+from nadaraya.interpret.rollout import on_grid, query_rows, thinned
+from nadaraya.report.runs import RunData, checked_metrics
+
+if TYPE_CHECKING:
+    from nadaraya.training import Run
+
+#: layers of which an example shows its map
+LAYERS_SHOWN = 4
+
+
+@dataclass(frozen=True, eq=False)
+class ExampleMaps:
+    """One validation image, and where the query that the model reads looks in some layers.
+
+    Attributes:
+        truth: the class of the image.
+        predicted: the likeliest class.
+        chance: its probability.
+        picture: (height, width, 3), values 0 … 1.
+        maps: (index of the layer, (rows, columns) weights as multiples of 1/N, the mean over heads).
+
+    >>> import numpy as np
+    >>> from nadaraya.report import ExampleMaps
+    >>> ExampleMaps("cat", "dog", 0.5, np.zeros((8, 8, 3)), [(0, np.ones((2, 2)))]).right
+    False
+    """
+
+    truth: str
+    predicted: str
+    chance: float
+    picture: np.ndarray
+    maps: Sequence[tuple[int, np.ndarray]]
+
+    @property
+    def right(self) -> bool:
+        """Whether the likeliest class is that of the image."""
+        return self.truth == self.predicted
+
+
+@dataclass(frozen=True, eq=False)
+class ImageRunData(RunData):
+    """One run on images as reports show it: what `RunData` has, with these besides.
+
+    `text` says which validation images the figures are of: those of runs that differ in it do not compare.
+
+    Args:
+        sigma: (H, L) bandwidths, NaN where a layer has none; default none.
+        sigma_start: the same before training; default not known.
+        grids: the kernels of the patch grid, layer by layer; default none.
+        examples: validation images with their maps; default none, `problem` says why.
+
+    >>> from nadaraya.report import ImageRunData
+    >>> final = {"kind": "final", "step": 8, "loss": 1.25, "top1": 0.5, "ema_top1": 0.6}
+    >>> ImageRunData("demo", "runs/demo", "gka_tiny_patch16_224", [final]).accuracy
+    0.6
+    """
+
+    sigma: np.ndarray | None = None
+    sigma_start: np.ndarray | None = None
+    grids: Sequence[GridShape] = ()
+    examples: Sequence[ExampleMaps] = ()
+
+    def latest(self, key: str) -> float | None:
+        """A figure of the final record, or of the newest validation; None where neither has it."""
+        curve = self.validated(key)
+        value: float | None = self.final.get(key, float(curve[-1, 1]) if len(curve) else None)
+        return value
+
+    @property
+    def accuracy(self) -> float | None:
+        """Top-1 at the end, or at the newest validation: of the averaged weights where there are any."""
+        averaged = self.latest("ema_top1")
+        return self.latest("top1") if averaged is None else averaged
+
+
+def read_image_run(run: "Run", examples: int = 3) -> ImageRunData:
+    """Everything that a report shows of a run on images; what its model has learned, when it is finished.
+
+    Args:
+        run: an opened run folder.
+        examples: validation images to look at; default 3.
+
+    Returns:
+        The data.
+
+    Raises:
+        InputError: it is a run on text, or a file of it is damaged.
+
+    >>> from nadaraya.report import read_image_run
+    >>> from nadaraya.training import Run
+    >>> read_image_run(Run("absent"))
+    Traceback (most recent call last):
+    nadaraya.errors.InputError: absent is not a run folder: it has no config.yaml
+    """
+    recipe = run.image_recipe()
+    model, data, training = recipe.model, recipe.data, recipe.training
+    metrics = checked_metrics(run)
+    options = "".join(f", {key} {value}" for key, value in model.options.items())
+    source = Path(data.source or "").name
+    found: dict[str, object] = {}
+    if run.final:
+        trained = run.load_model()
+        initial = run.load_model(initial=True)
+        found = {
+            "sigma": bandwidth_matrix(trained),
+            "sigma_start": bandwidth_matrix(initial),
+            "grids": grid_shapes(trained, initial),
+        }
+        try:
+            found["examples"] = _examples(run, examples)
+        except InputError as error:
+            found["problem"] = str(error)
+    else:
+        found["problem"] = "training is not finished"
+    return ImageRunData(
+        name=run.name,
+        folder=run.path.name,
+        variant=recipe.label,
+        metrics=metrics,
+        setup=(
+            f"{model.name}{options}; images of {model.image_size} × {model.image_size} pixels; "
+            f"{training.epochs:,} epochs in batches of {training.batch_size}; images: {source}"
+            f"{f', first {data.limit:,}' if data.limit else ''}."
+        ),
+        recipe=recipe.to_yaml(),
+        text=(data.source, data.validation),
+        **found,  # type: ignore[arg-type]
+    )
+
+
+def _examples(run: "Run", count: int) -> list[ExampleMaps]:
+    """Validation images evenly spread over the set, so that they are of several classes."""
+    from nadaraya.interpret import ImageModel
+
+    looking, images = ImageModel.from_run(run), run.images()
+    found = []
+    for index in np.unique(np.linspace(0, len(images.validation) - 1, count).round().astype(int)).tolist():
+        pixels = looking.transform(images.validation.read(index))
+        maps = capture_attention(looking.model, pixels[None])
+        drawn = []
+        for layer in thinned(len(maps.layers), LAYERS_SHOWN).tolist():
+            row = query_rows(maps.weights[layer], maps)[0].mean(dim=0)
+            drawn.append((layer, (on_grid(row, maps) * maps.num_tokens).numpy()))
+        (predicted, chance), *_ = looking.top_k(maps.output[0], 1)
+        truth = images.classes[int(images.validation.labels[index])]
+        found.append(ExampleMaps(truth, predicted, chance, looking.picture(pixels), drawn))
+    return found

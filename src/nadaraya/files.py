@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from nadaraya.errors import InputError
+from nadaraya.errors import InputError, shown
 
 try:
     from safetensors import SafetensorError
@@ -87,6 +87,14 @@ def reading(path: Path, what: str = "") -> Iterator[None]:
         raise
     except (OSError, ValueError, LookupError, TypeError, RuntimeError, SafetensorError) as error:
         raise InputError(f"{path} cannot be read{what and f' as {what}'}: {first_line(error)}") from error
+
+
+def is_file(path: Path) -> bool:
+    """Whether a path is a regular file, with an InputError for what cannot be a path at all."""
+    try:
+        return path.is_file()
+    except (OSError, ValueError) as error:  # a name that is too long, a NUL in it, a folder that is closed
+        raise InputError(f"{shown(str(path))} is no path of a file: {first_line(error)}") from error
 
 
 def remove_folder(folder: Path) -> None:

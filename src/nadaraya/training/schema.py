@@ -1,5 +1,7 @@
 """What recipes are made of: sections of keys that pydantic checks, as YAML and back; errors are one line."""
 
+import math
+import os
 import re
 from collections.abc import Mapping
 from contextlib import suppress
@@ -12,14 +14,16 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
-    NonNegativeInt,
-    PositiveInt,
     ValidationError,
     model_validator,
 )
 
 from nadaraya.errors import InputError, must_be, unknown_name
+from nadaraya.training.plain_yaml import parse_yaml
 
+__all__ = ["BaseRecipe", "BaseTraining", "Section", "parse_yaml"]
+
+LONGEST_NAME = 128  # bytes: file systems take 255, and temporary names are longer
 _SECTIONS = ("model", "data", "training")
 # Pydantic's words are those of Python; a recipe is YAML.
 _WORDS = {
@@ -34,10 +38,12 @@ _WORDS = {
 
 
 def _number(value: Any) -> Any:
-    """A number may come as text, because YAML reads 1e-3 as one."""
+    """A number may come as text, because YAML reads 1e-3 as one; no integer is beyond what floats hold."""
     if isinstance(value, str):
         with suppress(ValueError):
             return float(value)
+    if isinstance(value, int) and abs(value) > _LARGEST:
+        return math.inf if value > 0 else -math.inf
     return value
 
 
@@ -48,21 +54,41 @@ def _pair(value: Any) -> Any:
     raise ValueError("a list of two numbers")
 
 
+def _plain(value: Any) -> Any:
+    """Settings that are handed on to a model: text keys, and no number that a file could not give back."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            if not isinstance(key, str):
+                raise ValueError("made of keys that are text")
+            _plain(item)
+    elif isinstance(value, list):
+        for item in value:
+            _plain(item)
+    elif isinstance(value, int | float) and not abs(value) <= _LARGEST:
+        raise ValueError("made of finite numbers of at most 1e37")
+    return value
+
+
 def _file_name(value: str) -> str:
-    if re.fullmatch(r"\w[\w.+-]*", value):
+    if re.fullmatch(r"\w[\w.+-]*", value) and len(os.fsencode(value)) <= LONGEST_NAME:
         return value
-    raise ValueError("letters, digits and . _ + - (it names the run folder)")
+    raise ValueError(f"up to {LONGEST_NAME} letters, digits and . _ + - (it names the run folder)")
 
 
 # Bounds stand before the validator: behind it pydantic leaves them out of the JSON schema.
-Number = Annotated[float, BeforeValidator(_number)]
-Positive = Annotated[float, Field(gt=0), BeforeValidator(_number)]
-NonNegative = Annotated[float, Field(ge=0), BeforeValidator(_number)]
+# Weights are float32, in which a larger number than this is infinite; no count of anything is larger.
+_LARGEST, _MOST = 1e37, 10**12
+Number = Annotated[float, Field(ge=-_LARGEST, le=_LARGEST), BeforeValidator(_number)]
+Positive = Annotated[float, Field(gt=0, le=_LARGEST), BeforeValidator(_number)]
+NonNegative = Annotated[float, Field(ge=0, le=_LARGEST), BeforeValidator(_number)]
 Fraction = Annotated[float, Field(ge=0, lt=1), BeforeValidator(_number)]
 OpenFraction = Annotated[float, Field(gt=0, lt=1), BeforeValidator(_number)]
 Probability = Annotated[float, Field(ge=0, le=1), BeforeValidator(_number)]
 TwoNumbers = Annotated[tuple[Number, Number], BeforeValidator(_pair)]
 TwoFractions = Annotated[tuple[Fraction, Fraction], BeforeValidator(_pair)]
+Settings = Annotated[dict[str, Any], AfterValidator(_plain)]
+PositiveInt = Annotated[int, Field(gt=0, le=_MOST)]
+NonNegativeInt = Annotated[int, Field(ge=0, le=_MOST)]
 
 
 class Section(BaseModel):
@@ -162,6 +188,9 @@ class BaseTraining(Section):
         if self.batch_size % pieces:
             accepted = f"a multiple of training.gradient_accumulation = {pieces}"
             raise must_be("recipe key training.batch_size", accepted, self.batch_size)
+        if not 1e-37 <= self.kernel_rate_scale <= 1e37:
+            accepted = "within 37 orders of magnitude of training.learning_rate"
+            raise must_be("recipe key training.kernel_learning_rate", accepted, self.kernel_learning_rate)
         for key, limit in self.at_most.items():
             value, highest = getattr(self, key), getattr(self, limit)
             if value > highest:
@@ -177,7 +206,7 @@ class BaseRecipe(Section):
     task: str
     name: Annotated[str, AfterValidator(_file_name)] = "run"
     """Of the run, and of its folder: letters, digits and . _ + -"""
-    seed: NonNegativeInt = 0
+    seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
     """Of everything that is random."""
 
     @classmethod
@@ -213,21 +242,11 @@ class BaseRecipe(Section):
         return flat | {f"{name}.{key}": value for name in _SECTIONS for key, value in sections[name].items()}
 
 
-def parse_yaml(text: str, where: str) -> Any:
-    """Plain YAML values only: a document that names a Python object is refused, nothing is run."""
-    try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        line = f", line {mark.line + 1}" if mark else ""
-        problem = getattr(error, "problem", None) or str(error).splitlines()[0]
-        raise InputError(f"{where}{line}: not plain YAML: {problem}") from error
-
-
 def _accepted(error: Mapping[str, Any]) -> str:
     """What one of pydantic's errors asks for, as it reads after "must be"."""
     message: str = error["msg"]
     words = message.removeprefix("Value error, ").removeprefix("Input should be ")
+    words = re.sub(r"\d{13,}", lambda digits: f"{float(digits[0]):g}", words)
     return _WORDS.get(error["type"], words.replace("greater than or equal to", "at least"))
 
 

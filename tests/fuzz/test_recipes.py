@@ -157,7 +157,7 @@ def test_files_with_characters_replaced_inserted_and_lines_swapped(seed: int, tm
         counts[_tried(path, [])] += 1
     print(seed, dict(counts))
     assert counts["refused"] > 100
-    assert counts["built"] > 5
+    assert counts["built"] > 0
 
 
 def _tried(source: str | Path, overrides: list[str]) -> str:

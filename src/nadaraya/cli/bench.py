@@ -36,9 +36,9 @@ def vit(
     train_batch_sizes: Annotated[
         str, typer.Option(metavar="N,N,…", help="Images per training update; empty for none.")
     ] = "64,128",
-    rounds: Annotated[int, typer.Option(help="Turns of each model at a batch size.")] = 5,
+    rounds: Annotated[int, typer.Option(help="Turns of each model at a batch size.", min=1)] = 5,
     image_size: Annotated[
-        int | None, typer.Option(help="Pixels per side; default the models' own.", min=1)
+        int | None, typer.Option(help="Pixels per side; default the models' own.", min=1, max=2**16)
     ] = None,
     option: Annotated[
         list[str] | None, typer.Option(metavar="KEY=VALUE", help="Keyword of timm's create_model.")

@@ -9,7 +9,7 @@ import typer
 def demo(
     out: Annotated[Path, typer.Option(help="Folder of the runs and the report.")] = Path("demo"),
     steps: Annotated[
-        int | None, typer.Option(help="Updates of each run.", show_default="those of the demo recipe")
+        int | None, typer.Option(min=1, help="Updates of each run.", show_default="those of the demo recipe")
     ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
 ) -> None:

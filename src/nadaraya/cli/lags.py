@@ -23,7 +23,9 @@ def lags(
     separator: Annotated[
         str, typer.Option(help=r"What to measure between; \n and \t are understood.")
     ] = r"\n",
-    max_lag: Annotated[int, typer.Option(help="The longest lag counted, in characters.")] = 256,
+    max_lag: Annotated[
+        int, typer.Option(help="The longest lag counted, in characters.", min=1, max=1_000_000)
+    ] = 256,
     as_json: Annotated[bool, typer.Option("--json", help="Print figures as JSON.")] = False,
     plot: Annotated[
         Path | None, typer.Option(help="Also draw the histogram: a .png, .svg or .pdf file.")

@@ -42,8 +42,10 @@ def decode_text(data: bytes, name: str) -> str:
 
 
 def read_text(path: Path) -> str:
-    """Read a text file, see `decode_text`."""
+    """Read a text file, see `decode_text`; a pipe or a device, which may have no end, is refused."""
     try:
+        if not path.is_file() and path.exists():
+            raise InputError(f"{path} must be a file of text, got a folder, a pipe or a device")
         data = path.read_bytes()
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror}") from error

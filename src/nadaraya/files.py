@@ -7,7 +7,7 @@ import errno
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -91,10 +91,19 @@ def reading(path: Path, what: str = "") -> Iterator[None]:
 
 def is_file(path: Path) -> bool:
     """Whether a path is a regular file, with an InputError for what cannot be a path at all."""
+    return _is(path.is_file, path)
+
+
+def is_folder(path: Path) -> bool:
+    """Whether a path is a folder, with an InputError for what cannot be a path at all."""
+    return _is(path.is_dir, path)
+
+
+def _is(kind: Callable[[], bool], path: Path) -> bool:
     try:
-        return path.is_file()
+        return kind()
     except (OSError, ValueError) as error:  # a name that is too long, a NUL in it, a folder that is closed
-        raise InputError(f"{shown(str(path))} is no path of a file: {first_line(error)}") from error
+        raise InputError(f"{shown(str(path))} is no path: {first_line(error)}") from error
 
 
 def remove_folder(folder: Path) -> None:

@@ -14,6 +14,7 @@ from nadaraya.training import (
     TrainingRecipe,
     built_in_recipes,
     load_recipe,
+    recipe_help,
     recipe_keys,
     recipe_schema,
 )
@@ -166,7 +167,7 @@ def test_the_schema_for_editors_has_every_key_with_its_meaning() -> None:
             fields = section["properties"] if section else {key: value}
             keys |= {f"{key}.{part}" if section else part for part in fields}
             assert all(field["description"] for field in fields.values())
-        assert keys == set(recipe_keys(task))
+        assert keys == {"extends", *recipe_keys(task)}
     assert definitions["TrainingRecipe"]["properties"]["steps"]["exclusiveMinimum"] == 0
     assert definitions["Recipe"]["additionalProperties"] is False
 
@@ -263,8 +264,71 @@ def test_a_file_that_cannot_be_a_recipe_is_refused_unread(tmp_path: Path) -> Non
     large.write_text(" " * (2**20 + 1))
     for source, words in (
         (large, "at most 1 MiB"),
-        ("x" * 5000, "no path of a file"),
+        ("x" * 5000, "is no path"),
         ("/dev/zero", "recipe"),
     ):
         with pytest.raises(InputError, match=words):
             load_recipe(source)
+
+
+@pytest.mark.parametrize(
+    ("source", "key", "meant"),
+    [
+        ("demo", "text", "data.corpus"),
+        ("demo", "data.path", "data.corpus"),
+        ("deit", "path", "data.source"),
+        ("demo", "lr", "training.learning_rate"),
+        ("demo", "training.lr", "training.learning_rate"),
+        ("demo", "layers", "model.num_hidden_layers"),
+        ("demo", "model.heads", "model.num_attention_heads"),
+        ("demo", "width", "model.hidden_size"),
+        ("demo", "epochs", "training.steps"),
+        ("deit", "steps", "training.epochs"),
+        ("demo", "batch", "training.batch_size"),
+        ("demo", "variant", "model.variant"),
+        ("demo", "varient", "model.variant"),
+        ("demo", "training.corpus", "data.corpus"),
+    ],
+)
+def test_keys_are_known_by_their_meaning_and_without_their_section(source: str, key: str, meant: str) -> None:
+    with pytest.raises(InputError, match=rf"did you mean '{meant}'\?") as refused:
+        load_recipe(source, [f"{key}=1"])
+    assert "`nadaraya train --keys" in str(refused.value)
+    assert len(str(refused.value)) < 400
+
+
+def test_a_recipe_extends_another_section_by_section(tmp_path: Path) -> None:
+    (tmp_path / "base").mkdir()
+    (tmp_path / "base" / "one.yaml").write_text("extends: demo\nname: one\nmodel: {variant: gpa}\nseed: 3\n")
+    (tmp_path / "two.yaml").write_text(
+        "extends: base/one.yaml\nmodel.hidden_size: 64\ntraining: {steps: 5}\n"
+    )
+    two, demo = load_recipe(tmp_path / "two.yaml", ["training.warmup_steps=0"]), load_recipe("demo")
+    assert (two.model.variant, two.model.hidden_size, two.training.steps, two.seed) == ("gpa", 64, 5, 3)
+    assert two.training.learning_rate == demo.training.learning_rate
+    assert two.name == "two-gpa-seed3"
+
+
+def test_a_recipe_that_extends_itself_or_nothing_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text("extends: b.yaml\n")
+    (tmp_path / "b.yaml").write_text("extends: a.yaml\n")
+    (tmp_path / "c.yaml").write_text("extends: [a]\n")
+    (tmp_path / "d.yaml").write_text("extends: absent.yaml\n")
+    for name, words in (("a", "extends itself"), ("c", "extends in .* must be"), ("d", "absent.yaml")):
+        with pytest.raises(InputError, match=words):
+            load_recipe(tmp_path / f"{name}.yaml")
+
+
+def test_a_run_folder_is_its_recipe(finished_text_run: Path, tmp_path: Path) -> None:
+    assert load_recipe(finished_text_run) == Recipe.from_mapping(
+        yaml.safe_load((finished_text_run / "config.yaml").read_text())
+    )
+    with pytest.raises(InputError, match=r"not a run folder: it has no config\.yaml"):
+        load_recipe(tmp_path)
+
+
+@pytest.mark.parametrize("task", ["text", "image"])
+def test_every_key_has_its_default_and_meaning(task: str) -> None:
+    described = recipe_help(task)
+    assert list(described) == recipe_keys(task)
+    assert all(meaning for _, meaning in described.values())

@@ -21,10 +21,12 @@ from nadaraya.training.recipe import (
     TrainingRecipe,
     built_in_recipes,
     load_recipe,
+    recipe_help,
     recipe_keys,
     recipe_schema,
 )
 from nadaraya.training.run import Run
+from nadaraya.training.trial import Trial, try_recipe
 
 __all__ = [
     "DataRecipe",
@@ -37,11 +39,14 @@ __all__ = [
     "Run",
     "TrainingDiverged",
     "TrainingRecipe",
+    "Trial",
     "WriteFailed",
     "built_in_recipes",
     "is_main_process",
     "load_recipe",
+    "recipe_help",
     "recipe_keys",
     "recipe_schema",
     "train",
+    "try_recipe",
 ]

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from pydantic import Field, TypeAdapter
 
 from nadaraya.errors import InputError, must_be, shown, unknown_name
-from nadaraya.files import is_file
+from nadaraya.files import is_file, is_folder
 from nadaraya.training.image_recipe import ImageRecipe
 from nadaraya.training.plain_yaml import nested, parse_yaml, put, read_yaml
 from nadaraya.training.schema import (
@@ -230,6 +230,23 @@ def recipe_keys(task: str = "text") -> list[str]:
     return _class_of(task).dotted_keys()
 
 
+def recipe_help(task: str = "text") -> dict[str, tuple[Any, str]]:
+    """Default and meaning of every dotted key of a task's recipes, in the order of the file.
+
+    >>> from nadaraya.training import recipe_help
+    >>> recipe_help("text")["training.steps"]
+    (600, 'Updates of the whole run.')
+    """
+    cls = _class_of(task)
+    recipe, found = cls(), {}
+    for key in cls.dotted_keys():
+        section, _, name = key.rpartition(".")
+        part: Any = getattr(recipe, section) if section else recipe
+        meaning = " ".join((type(part).model_fields[name].description or "").split())
+        found[key] = (getattr(part, name), meaning)
+    return found
+
+
 def recipe_schema() -> dict[str, Any]:
     """The JSON schema of recipe files of both tasks, for editors that check and complete YAML by one.
 
@@ -237,7 +254,11 @@ def recipe_schema() -> dict[str, Any]:
     >>> sorted(recipe_schema()["$defs"]["TrainingRecipe"]["properties"])[:2]
     ['batch_size', 'betas']
     """
-    return TypeAdapter(Recipe | ImageRecipe).json_schema()
+    schema = TypeAdapter(Recipe | ImageRecipe).json_schema()
+    for name in ("Recipe", "ImageRecipe"):  # it is resolved when a file is read
+        meaning = "Name or path, relative to this file, of the recipe whose keys this one replaces."
+        schema["$defs"][name]["properties"]["extends"] = {"type": "string", "description": meaning}
+    return schema
 
 
 def built_in_recipes() -> list[str]:
@@ -255,12 +276,13 @@ def load_recipe(source: str | Path, overrides: Sequence[str] = ()) -> Recipe | I
     """Read a recipe and apply overrides.
 
     Args:
-        source: name of a built-in recipe, or path of a YAML file.
+        source: name of a built-in recipe, path of a YAML file, or a run folder, whose own recipe it is. The
+            keys of a file with `extends: NAME or path`, relative to it, replace those of that recipe.
         overrides: `key=value` strings; keys are dotted, values are YAML.
 
     Returns:
-        The checked recipe. One that does not give its name is called after its file and its variant
-        or model.
+        The checked recipe. One that does not give its name is called after its file, its variant or model,
+        and its seed where that is not 0.
 
     Raises:
         InputError: no such recipe, not YAML, an unknown key, or a value that is not accepted.
@@ -278,19 +300,37 @@ def load_recipe(source: str | Path, overrides: Sequence[str] = ()) -> Recipe | I
     return recipe
 
 
-def _read_source(source: str | Path) -> dict[str, Any]:
-    """The nested mapping of a built-in recipe or of a file."""
-    path = Path(source)
-    if str(source) in built_in_recipes():
+def _read_source(source: str | Path, below: tuple[str, ...] = ()) -> dict[str, Any]:
+    """The nested mapping of a built-in recipe, a file or a run folder, on top of what it extends."""
+    from nadaraya.training.folder import RECIPE_FILE
+
+    path, own = Path(source), str(source) in built_in_recipes()
+    if own:
         text = (files("nadaraya.training") / "recipes" / f"{source}.yaml").read_text(encoding="utf-8")
-        read = parse_yaml(text, str(source))
-    elif is_file(path):
-        read = read_yaml(path, "a recipe")
-    elif path.suffix in (".yaml", ".yml"):
-        raise InputError(f"no recipe file {path}")
-    else:
+        return nested(parse_yaml(text, str(source)), f"recipe {source}")
+    if is_folder(path):
+        path /= RECIPE_FILE
+        if not is_file(path):
+            raise InputError(f"{source} is not a run folder: it has no {RECIPE_FILE}")
+    if not is_file(path):
+        if path.suffix in (".yaml", ".yml"):
+            raise InputError(f"no recipe file {path}")
         raise unknown_name("recipe, where it is no file,", str(source), built_in_recipes())
-    return nested(read, f"recipe {source}")
+    mapping = nested(read_yaml(path, "a recipe"), f"recipe {source}")
+    if "extends" not in mapping:
+        return mapping
+    base, here = mapping.pop("extends"), str(path.resolve())
+    if not isinstance(base, str):
+        raise must_be(f"extends in {source}", "the name or the path of a recipe", base)
+    if here in below:
+        raise InputError(f"recipe {source} extends itself: {' → '.join([*below, here])}")
+    base = base if base in built_in_recipes() else path.parent / base
+    inherited = _read_source(base, (*below, here))
+    inherited.pop("name", None)  # which names one recipe
+    for key, value in mapping.items():
+        section = inherited.get(key)
+        inherited[key] = section | value if isinstance(section, dict) and isinstance(value, dict) else value
+    return inherited
 
 
 def _name(stem: str, recipe: Recipe | ImageRecipe) -> str:

@@ -5,6 +5,7 @@ import os
 import re
 from collections.abc import Mapping
 from contextlib import suppress
+from difflib import get_close_matches
 from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 
 import yaml
@@ -25,6 +26,47 @@ __all__ = ["BaseRecipe", "BaseTraining", "Section", "parse_yaml"]
 
 LONGEST_NAME = 128  # bytes: file systems take 255, and temporary names are longer
 _SECTIONS = ("model", "data", "training")
+# What people call keys elsewhere, by the last name of the key that means it, of a text or an image recipe.
+_MEANT = {
+    "corpus": ("text", "texts", "file", "files", "path", "dataset", "train_file", "input"),
+    "source": ("images", "folder", "path", "file", "dataset", "root", "data_dir"),
+    "learning_rate": ("lr", "rate", "max_lr", "peak_lr", "learningrate"),
+    "min_learning_rate": ("min_lr", "final_lr"),
+    "kernel_learning_rate": ("kernel_lr",),
+    "num_hidden_layers": ("layers", "depth", "n_layer", "n_layers", "num_layers", "blocks"),
+    "num_attention_heads": ("heads", "n_head", "n_heads", "num_heads"),
+    "hidden_size": ("width", "dim", "d_model", "n_embd", "embed_dim", "embedding"),
+    "options": (
+        "layers",
+        "depth",
+        "heads",
+        "num_heads",
+        "width",
+        "dim",
+        "embed_dim",
+        "patch_size",
+        "pattern",
+    ),
+    "variant": ("attention", "kernel", "kernels", "position", "positions"),
+    "variant_options": ("num_terms", "terms"),
+    "name": ("arch", "architecture", "attention"),
+    "context": ("block_size", "seq_len", "sequence_length", "context_length", "window", "length"),
+    "steps": ("epochs", "iterations", "iters", "max_steps", "max_iters", "updates", "num_steps"),
+    "epochs": ("steps", "num_epochs", "passes"),
+    "warmup_steps": ("warmup", "warmup_epochs", "warmup_iters"),
+    "warmup_epochs": ("warmup", "warmup_steps"),
+    "batch_size": ("batch", "batches", "bs"),
+    "gradient_accumulation": ("accumulation", "accumulate", "grad_accum", "gradient_accumulation_steps"),
+    "clip": ("grad_clip", "max_norm", "clip_grad", "gradient_clipping"),
+    "weight_decay": ("decay", "wd", "l2"),
+    "betas": ("beta1", "beta2", "beta", "momentum"),
+    "precision": ("dtype", "amp", "bf16", "bfloat16", "mixed_precision"),
+    "image_size": ("size", "resolution", "img_size", "input_size"),
+    "drop_path": ("drop_path_rate", "stochastic_depth", "dropout"),
+    "ema_decay": ("ema", "average"),
+    "rand_augment": ("augment", "augmentation", "auto_augment", "aa"),
+    "seed": ("random_seed", "random_state"),
+}
 # Pydantic's words are those of Python; a recipe is YAML.
 _WORDS = {
     "bool_type": "true or false",
@@ -128,7 +170,7 @@ class Section(BaseModel):
         key, *place = first["loc"]
         name = f"{cls.prefix}{key}"
         if first["type"] == "extra_forbidden":
-            return unknown_name("recipe key", name, cls.dotted_keys())
+            return unknown_key(name, cls.dotted_keys())
         if place and isinstance(place[0], int):  # inside a list
             return must_be(f"recipe key {name}[{place[0]}]", _accepted(first), first["input"])
         # The alternatives of a key, such as text or a list of text, have an error each.
@@ -220,6 +262,14 @@ class BaseRecipe(Section):
         for name in _SECTIONS:
             section = keys.get(name)
             keys[name] = _text_keys(section or {}) if isinstance(section, Mapping | None) else section
+        accepted = cls.dotted_keys()
+        for name, value in keys.items():
+            inside = value if name in _SECTIONS and isinstance(value, dict) else {}
+            for key in [f"{name}.{key}" for key in inside] if name in _SECTIONS else [name]:
+                if key not in accepted:
+                    raise unknown_key(
+                        key, accepted, f"`nadaraya train --keys {cls.model_fields['task'].default}`"
+                    )
         return cls(**keys)
 
     def to_mapping(self) -> dict[str, Any]:
@@ -240,6 +290,18 @@ class BaseRecipe(Section):
         sections = self.to_mapping()
         flat = {key: sections.pop(key) for key in ("task", "name", "seed")}
         return flat | {f"{name}.{key}": value for name in _SECTIONS for key, value in sections[name].items()}
+
+
+def unknown_key(name: str, accepted: list[str], listed_by: str = "") -> InputError:
+    """An InputError for a recipe key that does not exist, with the one that means it or is nearest to it."""
+    last = name.rpartition(".")[2].lower().replace("-", "_")
+    lasts = {key.rpartition(".")[2]: key for key in reversed(accepted)}
+    meant = [lasts[key] for key, words in _MEANT.items() if last in words and key in lasts]
+    if last in lasts:
+        meant = [lasts[last]]
+    elif not meant and not get_close_matches(name[:200], accepted, n=1):
+        meant = [lasts[key] for key in get_close_matches(last[:200], lasts, n=1)]
+    return unknown_name("recipe key", name, accepted, meant=next(iter(meant), None), listed_by=listed_by)
 
 
 def _accepted(error: Mapping[str, Any]) -> str:

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from nadaraya.cli.options import check_plot
-from nadaraya.errors import InputError
+from nadaraya.errors import InputError, must_be
 
 if TYPE_CHECKING:
     from rich.table import Table
 
     from nadaraya.interpret import LagHistogram
 
+_LONGEST_LAG = 1_000_000
 _ESCAPES = {r"\n": "\n", r"\t": "\t", r"\r": "\r", r"\\": "\\"}
 
 
@@ -23,9 +24,7 @@ def lags(
     separator: Annotated[
         str, typer.Option(help=r"What to measure between; \n and \t are understood.")
     ] = r"\n",
-    max_lag: Annotated[
-        int, typer.Option(help="The longest lag counted, in characters.", min=1, max=1_000_000)
-    ] = 256,
+    max_lag: Annotated[int, typer.Option(help="The longest lag counted, in characters.")] = 256,
     as_json: Annotated[bool, typer.Option("--json", help="Print figures as JSON.")] = False,
     plot: Annotated[
         Path | None, typer.Option(help="Also draw the histogram: a .png, .svg or .pdf file.")
@@ -38,6 +37,8 @@ def lags(
 
     if plot is not None:
         check_plot(plot, force)
+    if not 1 <= max_lag <= _LONGEST_LAG:
+        raise must_be("--max-lag", f"from 1 to {_LONGEST_LAG:,} characters", max_lag)
     separator = _ESCAPES.get(separator, separator)
     corpus = load_corpus(text)
     histogram = lag_histogram(corpus.text, max_lag, separator)

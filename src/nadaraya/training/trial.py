@@ -8,7 +8,6 @@ from itertools import islice
 
 import torch
 
-from nadaraya.evaluation.efficiency import image_model_cost, model_cost
 from nadaraya.training.image_recipe import ImageRecipe
 from nadaraya.training.kernels import kernel_parameters
 from nadaraya.training.learner import Learner
@@ -34,6 +33,10 @@ class Trial:
         step_seconds: median of a few updates after the first.
         steps: updates of the whole run.
         seconds: of all updates, without validation and checkpoints.
+
+    >>> from nadaraya.training import Trial
+    >>> Trial(10, 0, 20.0, "token", "cpu", 10**9, step_seconds=0.5, steps=4, seconds=2.0).steps
+    4
     """
 
     parameters: int
@@ -64,6 +67,8 @@ def try_recipe(recipe: Recipe | ImageRecipe) -> Trial:
     >>> try_recipe(load_recipe("demo", overrides)).steps
     100
     """
+    from nadaraya.evaluation.efficiency import image_model_cost, model_cost
+
     processes = Processes()
     task = processes.main_first(lambda: _open(recipe, processes))
     if isinstance(recipe, ImageRecipe):

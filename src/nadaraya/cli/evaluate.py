@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from nadaraya.cli.options import DeviceOption, PrecisionOption, computing
+
 if TYPE_CHECKING:
     from nadaraya.training import Run
 
@@ -26,6 +28,8 @@ def evaluate(
             show_default="the run's own",
         ),
     ] = None,
+    device: DeviceOption = "",
+    precision: PrecisionOption = "float32",
     as_json: Annotated[bool, typer.Option("--json", help="Print figures as JSON.")] = False,
 ) -> None:
     """Predict every character of a text but the first, or the class of every image, and print the figures."""
@@ -33,13 +37,13 @@ def evaluate(
 
     opened = Run(run)
     if images is not None or (text is None and isinstance(opened.recipe, ImageRecipe)):
-        figures, line = _images(opened, images)
+        figures, line = _images(opened, images, device, precision)
     else:
-        figures, line = _text(opened, text)
+        figures, line = _text(opened, text, device, precision)
     typer.echo(json.dumps({"run": str(run), **figures}) if as_json else line)
 
 
-def _text(run: "Run", text: str | None) -> tuple[dict[str, Any], str]:
+def _text(run: "Run", text: str | None, device: str, precision: str) -> tuple[dict[str, Any], str]:
     from nadaraya.data import load_corpus
     from nadaraya.evaluation import evaluate_string
 
@@ -50,7 +54,8 @@ def _text(run: "Run", text: str | None) -> tuple[dict[str, Any], str]:
     else:
         corpus = load_corpus(text)
         name, content = corpus.name, corpus.text
-    result = evaluate_string(model, tokenizer, content, context=recipe.data.context)
+    with computing(model, device, precision):
+        result = evaluate_string(model, tokenizer, content, context=recipe.data.context)
     line = (
         f"{name}: {result.cross_entropy:.4f} nats/token over {result.tokens:,} tokens, "
         f"{result.bits_per_byte:.4f} bits/byte over {result.bytes:,} bytes"
@@ -58,14 +63,15 @@ def _text(run: "Run", text: str | None) -> tuple[dict[str, Any], str]:
     return {"text": name, **asdict(result)}, line
 
 
-def _images(run: "Run", source: str | None) -> tuple[dict[str, Any], str]:
+def _images(run: "Run", source: str | None, device: str, precision: str) -> tuple[dict[str, Any], str]:
     from nadaraya.data.images import evaluation_batches
     from nadaraya.evaluation.classification import evaluate_images
 
     recipe = run.image_recipe()
     model, images = run.load_model(), run.images(source)
     batches = evaluation_batches(images, recipe.augmentation(), batch_size=128, workers=recipe.data.workers)
-    result = evaluate_images(model, batches)
+    with computing(model, device, precision):
+        result = evaluate_images(model, batches)
     line = (
         f"{images.name}: top-1 {result.top1:.2%}, top-5 {result.top5:.2%}, {result.loss:.4f} nats/image over "
         f"{result.images:,} validation images"

@@ -3,7 +3,8 @@
     python benchmarks/revisions.py REVISION [--cases operator step regression loading] [--json FILE]
 
 The other revision is checked out beside this one; one process for each stays open and they take turns, so
-that drift of the machine affects both equally. Only the public interface is called. The ratio is the median
+that drift of the machine affects both equally. Where a process lies in memory moves its times by a tenth:
+several pairs of processes follow each other. Only the public interface is called. The ratio is the median
 over rounds of new / old, with its quartiles. `loading` needs an image source: --images SOURCE.
 """
 
@@ -187,34 +188,34 @@ def ask(process: subprocess.Popen[str], name: str) -> float:
     return float(process.stdout.readline())
 
 
-def compare(old: subprocess.Popen[str], new: subprocess.Popen[str], rounds: int) -> dict[str, Any]:
-    """Milliseconds of both revisions and the ratio new / old of every case."""
+def take_turns(
+    old: subprocess.Popen[str], new: subprocess.Popen[str], rounds: int
+) -> dict[str, list[tuple[float, float]]]:
+    """Seconds of both revisions in every round, by case."""
     assert old.stdout
     assert new.stdout
     names = json.loads(old.stdout.readline())
     assert names == json.loads(new.stdout.readline())
-    rows = {}
+    seconds: dict[str, list[tuple[float, float]]] = {name: [] for name in names}
     for name in names:
-        pairs = []
         for turn in range(rounds):
             if turn % 2:
                 before = ask(old, name)
-                pairs.append((before, ask(new, name)))
+                seconds[name].append((before, ask(new, name)))
             else:
                 after = ask(new, name)
-                pairs.append((ask(old, name), after))
+                seconds[name].append((ask(old, name), after))
+    return seconds
+
+
+def summarise(seconds: dict[str, list[tuple[float, float]]]) -> dict[str, Any]:
+    """Milliseconds of both revisions and the ratio new / old of every case, printed too."""
+    rows = {}
+    for name, pairs in seconds.items():
         low, middle, high = statistics.quantiles([after / before for before, after in pairs], n=4)
-        rows[name] = {
-            "old_ms": 1e3 * statistics.median(before for before, _ in pairs),
-            "new_ms": 1e3 * statistics.median(after for _, after in pairs),
-            "ratio": middle,
-            "quartiles": [low, high],
-        }
-        row = rows[name]
-        print(
-            f"{name:40} {row['old_ms']:9.1f} {row['new_ms']:9.1f} ms  {middle:.3f}  ({low:.3f}–{high:.3f})",
-            flush=True,
-        )
+        old, new = (1e3 * statistics.median(times) for times in zip(*pairs, strict=True))
+        rows[name] = {"old_ms": old, "new_ms": new, "ratio": middle, "quartiles": [low, high]}
+        print(f"{name:40} {old:9.1f} {new:9.1f} ms  {middle:.3f}  ({low:.3f}–{high:.3f})", flush=True)
     return rows
 
 
@@ -228,7 +229,8 @@ def main() -> None:
         default=["operator", "step", "regression"],
     )  # fmt: skip
     parser.add_argument("--images", metavar="SOURCE", help="as data.source of a recipe")
-    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--rounds", type=int, default=5, help="of one pair of processes")
+    parser.add_argument("--processes", type=int, default=3, help="pairs of them, one after the other")
     parser.add_argument("--json", type=Path, metavar="FILE")
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -241,8 +243,13 @@ def main() -> None:
             ["git", "worktree", "add", "-q", "--detach", tree, options.revision], cwd=ROOT, check=True
         )
         try:
-            with opened(tree, options) as old, opened(ROOT, options) as new:
-                rows = compare(old, new, options.rounds)
+            seconds: dict[str, list[tuple[float, float]]] = {}
+            for pair in range(options.processes):
+                with opened(tree, options) as old, opened(ROOT, options) as new:
+                    for name, pairs in take_turns(old, new, options.rounds).items():
+                        seconds.setdefault(name, []).extend(pairs)
+                print(f"after {pair + 1} of {options.processes} pairs of processes:")
+                rows = summarise(seconds)
         finally:
             subprocess.run(["git", "worktree", "remove", "--force", tree], cwd=ROOT, check=True)
     if options.json:

@@ -4,6 +4,7 @@ What goes wrong while one is written or read becomes one line that names it.
 """
 
 import errno
+import hashlib
 import os
 import shutil
 import tempfile
@@ -45,6 +46,8 @@ def write_into(folder: Path, name: str = "") -> Iterator[Path]:
             yield scratch
             for item in sorted(scratch.iterdir()):
                 for path in (*item.rglob("*"), item):
+                    if path.is_file():
+                        path.chmod(_ordinary_mode())
                     sync(path)
                 if item.is_dir():
                     remove_folder(folder / item.name)
@@ -123,6 +126,19 @@ def remove_partial(folder: Path) -> None:
 def first_line(error: BaseException) -> str:
     """The first line of an error's message, or its type where it has none."""
     return (str(error).splitlines() or [type(error).__name__])[0]
+
+
+def sha256(path: Path) -> str:
+    """SHA-256 of a file, 64 hexadecimal digits."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def _ordinary_mode() -> int:
+    """What a file has that is simply opened for writing; safetensors keeps its files to their owner."""
+    mask = os.umask(0)
+    os.umask(mask)
+    return 0o666 & ~mask
 
 
 def sync(path: Path) -> None:

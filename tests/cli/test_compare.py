@@ -36,7 +36,7 @@ def test_the_table_shows_them(nadaraya: Any, runs: list[Path]) -> None:
     out = nadaraya("compare", *runs).out
     final = Run(runs[2]).final
     assert final is not None
-    assert out.index("demo-gpa-mul") < out.index("poor")
+    assert out.index("finished") < out.index("poor")  # two runs have one name: their folders stand for it
     for shown in (f"{final['loss']:.4f}", f"{final['bits_per_byte']:.4f}", f"{final['parameters']:,}"):
         assert shown in out
 
@@ -54,6 +54,37 @@ def test_curves_are_drawn_and_files_are_not_overwritten(
     nadaraya("compare", *runs, "--plot", tmp_path / "curves.doc").refuses("must be a file that ends in .png")
     absent = tmp_path / "absent" / "a.png"
     nadaraya("compare", *runs, "--plot", absent).refuses("--plot must be a file in a folder that exists")
+
+
+def test_runs_whose_figures_do_not_compare_are_told(
+    nadaraya: Any, tiny: tuple[str, ...], finished_run: Path, tiny_text: Path, tmp_path: Path
+) -> None:
+    assert nadaraya("compare", finished_run, finished_run).err == ""
+    other = tmp_path / "other.txt"
+    other.write_text(tiny_text.read_text().upper())
+    changes = {
+        "text and tokenizer": [f"data.corpus={other}"],
+        "context": ["data.context=8"],
+        "text": ["data.limit=2400"],
+    }
+    for number, (what, change) in enumerate(changes.items()):
+        run = tmp_path / str(number)
+        nadaraya("train", *tiny, *change, "--run", run, "--quiet")
+        told = nadaraya("compare", finished_run, run)
+        assert told.status == 0
+        assert told.err.splitlines() == [
+            f"warning: {run} and {finished_run} differ in {what}: their validation figures do not compare"
+        ]
+
+
+def test_runs_of_one_name_are_told_apart_by_their_folders(
+    nadaraya: Any, finished_run: Path, tmp_path: Path
+) -> None:
+    twin = shutil.copytree(finished_run, tmp_path / "twin")
+    out = nadaraya("compare", finished_run, twin).out
+    assert "finished" in out
+    assert "twin" in out
+    assert "demo-gpa-mul" in nadaraya("compare", finished_run).out
 
 
 def test_what_is_no_run_is_refused(nadaraya: Any, tmp_path: Path) -> None:

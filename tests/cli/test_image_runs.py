@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from nadaraya.training import Run, load_recipe, train
+from nadaraya.training.metrics import digest_of
 
 
 @pytest.fixture(scope="session")
@@ -71,6 +72,8 @@ def test_compare_ranks_by_top_1_and_draws(
     nadaraya("train", *arguments, "name=better", "--run", better, "--quiet")
     lines = [json.loads(line) for line in (better / "metrics.jsonl").read_text().splitlines()]
     lines[-1] |= {"ema_top1": 0.99, "loss": 9.0}
+    digests = lines[-1].pop("sha256")
+    lines[-1]["sha256"] = {**digests, "metrics.jsonl": digest_of(lines)}
     (better / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     plot = tmp_path / "curves.png"
     rows = json.loads(nadaraya("compare", image_run, better, "--json", "--plot", plot).out)

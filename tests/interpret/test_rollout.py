@@ -108,6 +108,17 @@ def test_rows_of_queries() -> None:
     assert grid.shape == (2, 3, 2, 2)
 
 
+def test_patches_of_a_grid_that_is_no_square_are_counted_along_its_rows() -> None:
+    layers = weights(1, 8)
+    maps = maps_of(layers, num_prefix_tokens=2, grid=(2, 3))
+    weight = on_grid(layers[0], maps)  # (B, H, query, row, column)
+    for place in [(0, 0), (0, 2), (1, 0), (1, 2)]:
+        query = query_rows(layers[0], maps, place)
+        assert torch.equal(query, layers[0][..., 2 + 3 * place[0] + place[1], :])
+        # What a token sees of a patch stands where the patch is.
+        assert torch.equal(weight[..., place[0], place[1]], layers[0][..., 2 + 3 * place[0] + place[1]])
+
+
 def test_the_last_token_is_the_last_that_is_no_padding() -> None:
     layers = weights(1, 4)
     padding = torch.tensor([[True, False, False, False], [False, False, True, True]])

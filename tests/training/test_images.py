@@ -59,7 +59,7 @@ def test_a_run_leaves_what_its_readers_expect(uninterrupted: Path) -> None:
     assert (run.steps, model.num_classes, model.training) == (8, 4, False)
     files = {path.name for path in uninterrupted.iterdir()}
     assert files == {
-        *("config.yaml", "metrics.jsonl", "training_state", "images.json"),
+        *(".lock", "config.yaml", "metrics.jsonl", "training_state", "images.json"),
         *("model.safetensors", "ema.safetensors", "initial_kernels.safetensors"),
     }
     states = {path.name for path in (uninterrupted / "training_state").glob("step-00000008/*")}
@@ -74,7 +74,7 @@ def test_the_final_figures_are_those_of_the_models_that_are_kept(uninterrupted: 
     assert run.final is not None
     batches = evaluation_batches(run.images(), run.image_recipe().augmentation(), batch_size=5)
     for ema, prefix in ((False, ""), (True, "ema_")):
-        result = evaluate_images(run.load_model(ema=ema), batches)
+        result = evaluate_images(run.load_model(weights="averaged" if ema else "trained"), batches)
         assert result.images == 21
         assert result.loss == pytest.approx(run.final[f"{prefix}loss"], rel=1e-5)
         assert (result.top1, result.top5) == (run.final[f"{prefix}top1"], 1.0)
@@ -272,7 +272,7 @@ def test_a_damaged_run_is_named(uninterrupted: Path, file: str) -> None:
     path.write_bytes(path.read_bytes()[:-40])
     run = Run(uninterrupted)
     with pytest.raises(InputError, match=file) as refused:
-        run.load_model(ema=file != "model.safetensors")
+        run.load_model(weights="trained" if file == "model.safetensors" else None)
     assert "\n" not in str(refused.value)
 
 

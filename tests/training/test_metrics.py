@@ -13,18 +13,38 @@ from nadaraya.training.metrics import Meter, MetricsFile, TrainingDiverged, read
 
 def test_what_came_after_the_checkpoint_and_a_torn_line_are_dropped(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
-    lines = [json.dumps({"kind": "train", "step": step}) + "\n" for step in (1, 2, 3, 4)]
+    lines = [
+        json.dumps({"kind": "train", "step": step, "loss": 1.0, "seconds": 0.1}) + "\n"
+        for step in (1, 2, 3, 4)
+    ]
     path.write_text("".join(lines) + '{"kind": "train", "st')
     assert [record["step"] for record in read_metrics(path)] == [1, 2, 3, 4]
     metrics = MetricsFile(path, resume_step=2)
     assert metrics.recorded == 4
-    metrics.add("train", 3, {"loss": 0.1})
-    assert read_metrics(path) == [*map(json.loads, lines[:2]), {"kind": "train", "step": 3, "loss": 0.1}]
+    metrics.add("validation", 3, {"loss": 0.1})
+    assert read_metrics(path) == [*map(json.loads, lines[:2]), {"kind": "validation", "step": 3, "loss": 0.1}]
 
 
-def test_a_line_that_is_damaged_in_the_middle_is_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "line",
+    [
+        '{"ste',
+        "3",
+        "[1, 2]",
+        "[" * 9999,
+        '{"kind": "validation", "step": 2}',
+        '{"kind": "validation", "step": "2", "loss": 1.0}',
+        '{"kind": "validation", "step": 2.5, "loss": 1.0}',
+        '{"kind": "validation", "step": 2, "loss": null}',
+        '{"kind": ["validation"], "step": 2, "loss": 1.0}',
+        '{"kind": "test", "step": 2, "loss": 1.0}',
+        '{"kind": "validation", "step": 0, "loss": 1.0}',
+    ],
+)
+def test_a_line_that_is_no_record_is_named(tmp_path: Path, line: str) -> None:
     path = tmp_path / "metrics.jsonl"
-    path.write_text('{"step": 1}\n{"ste\n{"step": 3}\n')
+    sound = '{"kind": "validation", "step": 1, "loss": 1.0}\n'
+    path.write_text(f"{sound}{line}\n")
     with pytest.raises(InputError, match=r"metrics\.jsonl, line 2"):
         read_metrics(path)
 

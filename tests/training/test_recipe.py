@@ -78,11 +78,16 @@ def test_a_file_is_a_recipe(tmp_path: Path) -> None:
     assert (recipe.name, recipe.training.steps, recipe.model) == ("chosen", 30, ModelRecipe())
 
 
-def test_the_first_difference_names_a_key() -> None:
+def test_what_a_run_that_goes_on_may_change_is_no_conflict() -> None:
     recipe = load_recipe("demo")
-    assert recipe.first_difference(load_recipe("demo")) is None
-    other = load_recipe("demo", ["training.steps=601", "name=demo-rope"])
-    assert recipe.first_difference(other) == ("training.steps", recipe.training.steps, 601)
+    steps = recipe.training.steps
+    assert recipe.first_conflict(load_recipe("demo")) is None
+    for change in ("training.log_every=7", "training.compile=true", f"training.steps={steps + 1}"):
+        assert recipe.first_conflict(load_recipe("demo", [change])) is None
+    shorter = load_recipe("demo", [f"training.steps={steps - 1}"])
+    assert recipe.first_conflict(shorter) == ("training.steps", steps, steps - 1)
+    other = load_recipe("demo", ["training.batch_size=8"])
+    assert recipe.first_conflict(other) == ("training.batch_size", 16, 8)
 
 
 @pytest.mark.parametrize("key", recipe_keys())

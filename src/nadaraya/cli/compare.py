@@ -1,6 +1,7 @@
 """`nadaraya compare`: runs of one task side by side, as a table and as curves."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -51,20 +52,30 @@ def compare(
             f"runs must be of one task, got {by_task['text']} on text and {by_task['image']} on images"
         )
     task = opened[0].recipe.task
+    for warning in _warnings(opened):
+        typer.echo(f"warning: {warning}", err=True)
     rows = sorted((_figures(run) for run in opened), key=_best_first)
+    # Runs of one name are told apart by their folders.
+    ways = ([row[key] for row in rows] for key in ("name", "folder", "run"))
+    labels = next(
+        (labels for labels in ways if len(set(labels)) == len(labels)), [row["run"] for row in rows]
+    )
     if plot is not None:
         from nadaraya.report import RunData, loss_curves
 
-        curves = [RunData(run.name, run.path.name, run.recipe.label, run.metrics) for run in opened]
+        by_run = {row["run"]: label for row, label in zip(rows, labels, strict=True)}
+        curves = [
+            RunData(by_run[str(run.path)], run.path.name, run.recipe.label, run.metrics) for run in opened
+        ]
         loss_curves(curves, "nats/token" if task == "text" else "nats/image").savefig(plot, dpi=150)
     if as_json:
         typer.echo(json.dumps(rows, indent=1))
         return
-    names = ["run", "variant" if task == "text" else "model"]
-    table = figure_table(names, ["steps", *(heading for _, heading, _, _ in _COLUMNS[task])])
-    for row in rows:
+    headings = ["run", "variant" if task == "text" else "model"]
+    table = figure_table(headings, ["steps", *(heading for _, heading, _, _ in _COLUMNS[task])])
+    for row, label in zip(rows, labels, strict=True):
         table.add_row(
-            row["name"],
+            label,
             row["variant"],
             f"{row['step']}" if row["finished"] else f"{row['step']}/{row['steps']}",
             *(_number(row[key], style, factor) for key, _, style, factor in _COLUMNS[task]),
@@ -75,12 +86,25 @@ def compare(
     console.print(table)
 
 
+def _warnings(runs: list["Run"]) -> Iterator[str]:
+    """What keeps the figures of runs from being comparable."""
+    first = runs[0].measured_on
+    for run in runs[1:]:
+        different = [name for name, value in run.measured_on.items() if value != first[name]]
+        if different:
+            yield (
+                f"{run.path} and {runs[0].path} differ in {' and '.join(different)}: their validation "
+                "figures do not compare"
+            )
+
+
 def _figures(run: "Run") -> dict[str, Any]:
     """One row: the final figures when finished, those of the latest validation when not."""
     final = run.final
     latest: dict[str, Any] = final or next(reversed(run.series("validation")), {})
     return {
         "run": str(run.path),
+        "folder": run.path.name,
         "name": run.name,
         "variant": run.recipe.label.replace("+", " + "),
         "seed": run.recipe.seed,

@@ -17,10 +17,10 @@ from safetensors.torch import load_file, load_model, save_file, save_model
 from torch import Tensor, nn
 
 from nadaraya.errors import InputError
-from nadaraya.files import first_line, reading, remove_folder, write_into
+from nadaraya.files import first_line, reading, remove_folder, sha256, write_into
 
-_KEPT = 2
 _MODEL, _AVERAGE, _OPTIMIZER = "model.safetensors", "ema.safetensors", "optimizer.safetensors"
+_STATE = "state.json"
 _log = logging.getLogger("nadaraya")
 
 
@@ -43,8 +43,9 @@ def save_checkpoint(
     optimizer: torch.optim.Optimizer,
     state: dict[str, Any],
     averaged: nn.Module | None = None,
+    kept: int = 2,
 ) -> Path:
-    """Write one checkpoint into `folder`, then drop all but the newest two; returns its own folder.
+    """Write one checkpoint into `folder`, then drop all but the newest `kept`; returns its own folder.
 
     `state` has plain values to keep, `step` among them. With a full disk, older checkpoints are still there.
     """
@@ -62,11 +63,10 @@ def save_checkpoint(
             for kind, tensor in values.items()
         }
         save_file(averages, path / _OPTIMIZER)
-        checksums = {file.name: _sha256(file) for file in sorted(path.iterdir())}
-        (path / "state.json").write_text(
-            json.dumps({**state, "sha256": checksums}, indent=1), encoding="utf-8"
-        )
-    for old in _newest_first(folder)[_KEPT:]:
+        checksums = {file.name: sha256(file) for file in sorted(path.iterdir())}
+        checksums[_STATE] = _digest(state)
+        (path / _STATE).write_text(json.dumps({**state, "sha256": checksums}, indent=1), encoding="utf-8")
+    for old in _newest_first(folder)[kept:]:
         remove_folder(old)
     return folder / name
 
@@ -120,24 +120,26 @@ def _newest_first(folder: Path) -> list[Path]:
 
 
 def _check(path: Path) -> Checkpoint:
-    file = path / "state.json"
+    file = path / _STATE
     try:
-        checkpoint = Checkpoint(path, json.loads(file.read_text(encoding="utf-8")))
-        expected = dict(checkpoint.state["sha256"])
-        if checkpoint.step < 1 or set(expected) - {_AVERAGE} != {_MODEL, _OPTIMIZER}:
+        state = dict(json.loads(file.read_text(encoding="utf-8")))
+        expected = dict(state.pop("sha256"))
+        if set(expected) - {_AVERAGE} != {_MODEL, _OPTIMIZER, _STATE}:
             raise ValueError("entries are missing")
+        if expected.pop(_STATE) != _digest(state):
+            raise ValueError("its checksum does not match")
+        checkpoint = Checkpoint(path, state)
         for name, digest in expected.items():
             file = path / name
-            if _sha256(file) != digest:
+            if sha256(file) != digest:
                 raise ValueError("its checksum does not match")
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(f"{file} is damaged ({first_line(error)})") from error
     return checkpoint
 
 
-def _sha256(path: Path) -> str:
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
+def _digest(state: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(state, sort_keys=True).encode()).hexdigest()
 
 
 def _parameter_names(model: nn.Module, optimizer: torch.optim.Optimizer) -> list[str]:

@@ -1,11 +1,13 @@
 """The run folder: what its files are called, claiming it, and what it has before the first step."""
 
 from pathlib import Path
+from typing import Self
 
+from filelock import FileLock, Timeout
 from safetensors.torch import save_file
 
 from nadaraya.errors import InputError
-from nadaraya.files import PARTIAL, reading, write_file, write_into
+from nadaraya.files import PARTIAL, reading, write_file, write_into, writing
 from nadaraya.training.image_recipe import ImageRecipe
 from nadaraya.training.kernels import kernel_parameters
 from nadaraya.training.recipe import Recipe, read_mapping
@@ -15,11 +17,16 @@ from nadaraya.training.task import Task
 RECIPE_FILE = "config.yaml"
 METRICS_FILE = "metrics.jsonl"
 MODEL_FILE = "model.safetensors"
+CONFIGURATION_FILE = "config.json"
+TOKENIZER_FILE = "tokenizer.json"
 INITIAL_KERNELS_FILE = "initial_kernels.safetensors"
 AVERAGE_FILE = "ema.safetensors"
+BEST_FILE = "best.safetensors"
 IMAGES_FILE = "images.json"
+TEXT_FILE = "text.json"
 SAMPLE_FILE = "sample.txt"
 STATE_FOLDER = "training_state"
+LOCK_FILE = ".lock"
 
 
 def read_recipe(folder: Path) -> Recipe | ImageRecipe:
@@ -35,16 +42,16 @@ def read_recipe(folder: Path) -> Recipe | ImageRecipe:
 
 
 def is_run_of(folder: Path, recipe: Recipe | ImageRecipe, resume: bool) -> bool:
-    """Whether the folder has a run of this very recipe; refuses one of another recipe, and anything else."""
+    """Whether the folder has a run of this recipe, keys that may change apart; refuses everything else."""
     if not folder.exists():
         return False
     if not folder.is_dir():
         raise InputError(f"{folder} is not a folder")
     if not (folder / RECIPE_FILE).is_file():
-        if any(not item.name.startswith(PARTIAL) for item in folder.iterdir()):
+        if any(not item.name.startswith((PARTIAL, LOCK_FILE)) for item in folder.iterdir()):
             raise InputError(f"{folder} has files in it and is not a run folder: choose another one")
         return False
-    difference = read_recipe(folder).first_difference(recipe)
+    difference = read_recipe(folder).first_conflict(recipe)
     if difference:
         key, theirs, ours = difference
         raise InputError(
@@ -62,3 +69,42 @@ def begin_folder(folder: Path, recipe: Recipe | ImageRecipe, task: Task) -> None
         task.begin(scratch)
         kernels = {name: value.detach().contiguous() for name, value in kernel_parameters(task.model)}
         save_file(kernels, scratch / INITIAL_KERNELS_FILE)
+
+
+def renew_folder(folder: Path, recipe: Recipe | ImageRecipe, task: Task) -> None:
+    """Put a recipe that differs in what may differ, see `is_run_of`, in the place of the folder's own.
+
+    It comes last: a run that becomes longer must not look finished in between.
+    """
+    if read_recipe(folder) != recipe:
+        with write_into(folder) as scratch:
+            task.begin(scratch)
+        write_file(folder / RECIPE_FILE, recipe.to_yaml())
+
+
+class FolderLock:
+    """Lets one process at a time write a run folder; the lock of a killed process is free.
+
+    A context: what `take` took is given back at its end.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._lock = folder, FileLock(folder / LOCK_FILE, timeout=0)
+
+    def take(self) -> None:
+        """Take the lock, in a folder made when absent; an InputError where another process has it."""
+        with writing(self._folder):
+            self._folder.mkdir(parents=True, exist_ok=True)
+            try:
+                self._lock.acquire()
+            except Timeout:
+                raise InputError(
+                    f"{self._folder} is being trained by another process: wait for it, or choose another "
+                    "folder"
+                ) from None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release(force=True)

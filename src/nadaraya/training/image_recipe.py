@@ -178,6 +178,11 @@ class ImageRecipe(BaseRecipe):
         chosen = [str(options[key]) for key in ("variant", "pattern") if key in options]
         return "-".join([self.model.name, *chosen])
 
+    @property
+    def length(self) -> int:
+        """Epochs of the whole run."""
+        return self.training.epochs
+
     def build_model(self, num_classes: int, channels: int) -> "nn.Module":
         """The timm model of this recipe with fresh weights, in training mode; see `create_image_model`.
 

@@ -124,6 +124,10 @@ class ImageTask:
             for name in ("loss", "top1", "top5")
         }
 
+    def score(self, validation: dict[str, float]) -> float:
+        """1 − top-1, of the average where there is one."""
+        return 1.0 - validation.get("ema_top1", validation["top1"])
+
     def shown_metrics(self, validation: dict[str, float]) -> str:
         """Validation loss and top-1, that of the average too."""
         text = f"validation {validation['loss']:.3f}  top-1 {validation['top1']:.2%}"

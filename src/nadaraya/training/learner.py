@@ -4,8 +4,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import save_model
 from torch import Tensor, nn
 
+from nadaraya.files import write_into
 from nadaraya.training.batches import step_seed
 from nadaraya.training.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from nadaraya.training.image_recipe import ImageRecipe
@@ -81,5 +83,11 @@ class Learner:
 
     def save(self, folder: Path, state: dict[str, Any]) -> None:
         """Write a checkpoint; `state` has plain values to keep beside the tensors, `step` among them."""
-        kept = {**state, **self._task.fingerprint}
-        save_checkpoint(folder, self.model, self._optimizer, kept, self.averaged)
+        state = {**state, **self._task.fingerprint}
+        kept = self._options.checkpoints_kept
+        save_checkpoint(folder, self.model, self._optimizer, state, self.averaged, kept)
+
+    def save_weights(self, path: Path) -> None:
+        """Write the weights alone, averaged ones where training keeps them."""
+        with write_into(path.parent, path.name) as scratch:
+            save_model(self.averaged or self.model, str(scratch / path.name))

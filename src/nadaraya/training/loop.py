@@ -5,18 +5,28 @@ the rest: on the CPU a resumed run is bit for bit an uninterrupted one. Processe
 an equal part of every batch each and average their gradients; the main one writes.
 """
 
+import math
+import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
 from nadaraya.errors import InputError, must_be
-from nadaraya.files import sync
+from nadaraya.files import remove_folder, remove_partial, sha256, sync
 from nadaraya.training.checkpoint import Checkpoint, find_checkpoint
-from nadaraya.training.folder import METRICS_FILE, STATE_FOLDER, begin_folder, is_run_of
+from nadaraya.training.folder import (
+    BEST_FILE,
+    METRICS_FILE,
+    STATE_FOLDER,
+    FolderLock,
+    begin_folder,
+    is_run_of,
+    renew_folder,
+)
 from nadaraya.training.image_recipe import ImageRecipe
 from nadaraya.training.kernels import BandwidthWatch, kernel_parameters
 from nadaraya.training.learner import Learner
-from nadaraya.training.metrics import Meter, TrainingDiverged, step_seconds
+from nadaraya.training.metrics import Meter, TrainingDiverged, digest_of, read_metrics, step_seconds
 from nadaraya.training.processes import Processes
 from nadaraya.training.progress import StopRequest, TrainingProgress
 from nadaraya.training.recipe import Recipe
@@ -35,6 +45,8 @@ def train(
         folder: the run folder; made when absent.
         progress: show step, losses, speed and time left on standard error.
         resume: go on from the folder's newest complete checkpoint; False refuses a folder that has a run.
+            What does not alter the result (`training.log_every`, `data.workers`, …) may then differ from the
+            run's own recipe, and `training.steps` or `epochs` may be more: a finished run is extended.
 
     Returns:
         The finished run. One that was finished already is returned as it is.
@@ -44,7 +56,7 @@ def train(
         TrainingDiverged: the loss or its gradient is not finite, or a bandwidth left the usable range; names
             the step and the last checkpoint.
         WriteFailed: the disk is full; what was saved before is intact.
-        KeyboardInterrupt: Ctrl-C; a checkpoint was saved.
+        KeyboardInterrupt: Ctrl-C, SIGTERM or SIGHUP, whose number is its argument; a checkpoint was saved.
         SystemExit: in all processes but the main one, where one of these ends them all.
 
     >>> from nadaraya.training import load_recipe, train
@@ -55,16 +67,30 @@ def train(
     """
     folder, processes = Path(folder), Processes()
     shown = TrainingProgress(progress and processes.main)
-    with processes.together():
-        finished = is_run_of(folder, recipe, resume) and Run(folder).final is not None
-    if finished:
-        shown.say(f"{folder} is finished already: nothing to do")
-        return Run(folder)
-    task = processes.main_first(lambda: _open_task(recipe, processes))
+    with FolderLock(folder) as lock:
+        with processes.together():
+            finished = _is_finished(folder, recipe, resume)
+        if not finished:
+            if folder.exists():  # refuse before the data are read; a new folder is made after that
+                processes.alone(lock.take)
+            task = processes.main_first(lambda: _open_task(recipe, processes))
+            processes.alone(lock.take)
+            with processes.together():  # the other process may have finished in between
+                finished = _is_finished(folder, recipe, resume)
+        if finished:
+            shown.say(f"{folder} is finished already: nothing to do")
+        else:
+            _run(recipe, folder, task, processes, shown)
+    return Run(folder)
+
+
+def _run(
+    recipe: Recipe | ImageRecipe, folder: Path, task: Task, processes: Processes, shown: TrainingProgress
+) -> None:
+    """Train in a folder that no other process writes."""
     with processes.together():
         checkpoint = _find_checkpoint(folder, task)
-    if checkpoint is None:
-        processes.alone(begin_folder, folder, recipe, task)
+    processes.alone(renew_folder if checkpoint else begin_folder, folder, recipe, task)
     learner = Learner(task, recipe, processes)
     with processes.together():
         learner.resume(checkpoint)
@@ -72,10 +98,13 @@ def train(
     if done:
         shown.say(f"{folder}: resuming after step {done}")
     with processes.together():
-        records = open_records(folder, recipe, done, shown) if processes.main else Records()
+        records = open_records(folder, recipe, checkpoint, shown) if processes.main else Records()
     shown.begin(recipe.name, task, done)
     meter = Meter(state.get("losses", []), state.get("seconds", 0.0))
     watch = BandwidthWatch(learner.model)
+    best = min(map(task.score, Run(folder).series("validation")), default=math.inf)
+    saved = time.monotonic()
+    patience = 60 * (recipe.training.checkpoint_minutes or float("inf"))
     with closing(records), StopRequest().listening() as stop:
         batches = iter(task.batches(done))
         for step in range(done + 1, task.steps + 1):
@@ -87,7 +116,8 @@ def train(
                     watch.check(step)
             shown.advance(step)
 
-            last, stopping = step == task.steps, processes.any(stop.requested)
+            last, waited = step == task.steps, time.monotonic() - saved > patience
+            stopping = processes.greatest(stop.signal or -int(waited))  # −1: all clocks say so
             log = step % recipe.training.log_every == 0 or last
             evaluate = step % task.evaluate_every == 0 or last
             save = step % recipe.training.checkpoint_every == 0 or last or stopping
@@ -108,16 +138,28 @@ def train(
                     records.add("train", step, figures)
             if evaluate:
                 with processes.together():
-                    records.add("validation", step, learner.validate())
+                    validation = learner.validate()
+                    records.add("validation", step, validation)
+                if recipe.training.keep_best and task.score(validation) < best:
+                    best = task.score(validation)
+                    processes.alone(learner.save_weights, folder / BEST_FILE)
             if save:
                 processes.alone(_save, folder, learner, step, meter)
-            if stopping:
+                saved = time.monotonic()
+            if stopping > 0:
                 shown.say(f"step {step} is saved in {folder}")
-                raise KeyboardInterrupt
+                raise KeyboardInterrupt(stopping)
             meter.start()
         shown.say("writing the model and its figures")
         processes.alone(_finish, folder, task, learner, records)
-    return Run(folder)
+
+
+def _is_finished(folder: Path, recipe: Recipe | ImageRecipe, resume: bool) -> bool:
+    """Whether the folder has a finished run of this recipe; refuses what is not one of this recipe."""
+    if not is_run_of(folder, recipe, resume):
+        return False
+    run = Run(folder)
+    return run.final is not None and run.recipe.length == recipe.length
 
 
 def _open_task(recipe: Recipe | ImageRecipe, processes: Processes) -> Task:
@@ -138,6 +180,9 @@ def _open_task(recipe: Recipe | ImageRecipe, processes: Processes) -> Task:
 def _find_checkpoint(folder: Path, task: Task) -> Checkpoint | None:
     """The newest complete checkpoint, if its run was started on the same data."""
     checkpoint = find_checkpoint(folder / STATE_FOLDER)
+    records = [] if checkpoint else read_metrics(folder / METRICS_FILE)
+    if any(record["kind"] == "final" for record in records):
+        raise InputError(f"{folder} has no checkpoint left to go on from: choose another folder")
     if checkpoint and not task.fingerprint.items() <= checkpoint.state.items():
         raise InputError(
             f"{task.fingerprint_error} that {folder} was started on: restore it, or choose another folder"
@@ -148,12 +193,20 @@ def _find_checkpoint(folder: Path, task: Task) -> Checkpoint | None:
 def _save(folder: Path, learner: Learner, step: int, meter: Meter) -> None:
     """Write a checkpoint, which must not be newer on the disk than the metrics."""
     sync(folder / METRICS_FILE)
-    state = {"step": step, "seconds": meter.seconds, "losses": meter.losses}
+    state = {
+        "step": step,
+        "seconds": meter.seconds,
+        "losses": meter.losses,
+        "metrics_sha256": sha256(folder / METRICS_FILE),
+    }
     learner.save(folder / STATE_FOLDER, state)
 
 
 def _finish(folder: Path, task: Task, learner: Learner, records: Records) -> None:
-    """The model and its figures; the final record comes last: it makes the run finished."""
+    """The model and its figures; the final record comes last: it makes the run finished.
+
+    It has digests of every file that the run left, its own record among the metrics.
+    """
     run = Run(folder)
     seconds = step_seconds(run.metrics)
     validation = {k: v for k, v in run.series("validation")[-1].items() if k not in ("kind", "step")}
@@ -163,8 +216,18 @@ def _finish(folder: Path, task: Task, learner: Learner, records: Records) -> Non
         "parameters": sum(parameter.numel() for parameter in task.model.parameters()),
         "kernel_parameters": sum(parameter.numel() for _, parameter in kernel_parameters(task.model)),
     }
-    records.add("final", task.steps, {**figures, **sizes, "step_seconds": seconds})
+    figures = {**figures, **sizes, "step_seconds": seconds, **task.fingerprint}
+    if not math.isfinite(figures["loss"]):
+        raise TrainingDiverged(f"the validation loss became {figures['loss']} at step {task.steps}")
+    files = (path for path in sorted(folder.iterdir()) if path.is_file() and not path.name.startswith("."))
+    digests = {path.name: sha256(path) for path in files}
+    final = {"kind": "final", "step": task.steps, **figures}
+    digests[METRICS_FILE] = digest_of([*read_metrics(folder / METRICS_FILE), final])
+    records.add("final", task.steps, {**figures, "sha256": digests})
     sync(folder / METRICS_FILE)
+    if run.recipe.training.drop_checkpoints:
+        remove_folder(folder / STATE_FOLDER)
+        remove_partial(folder)
 
 
 @contextmanager

@@ -1,5 +1,6 @@
 """metrics.jsonl, one JSON object per line, appended as training goes; and the losses between two records."""
 
+import hashlib
 import json
 import math
 import time
@@ -13,7 +14,10 @@ import torch
 from torch import Tensor
 
 from nadaraya.errors import InputError
-from nadaraya.files import write_file, writing
+from nadaraya.files import reading, write_file, writing
+
+# What the records of a kind have at least, beside their step.
+_FIGURES = {"train": ("loss", "seconds"), "validation": ("loss",), "final": ("loss", "step_seconds")}
 
 
 class TrainingDiverged(InputError):
@@ -30,33 +34,56 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     """Every complete record, oldest first; a last line that was cut off while being written is left out."""
     if not path.is_file():
         return []
-    records = []
-    lines = path.read_bytes().split(b"\n")  # the piece after the last newline is empty or torn
+    with reading(path):
+        lines = path.read_bytes().split(b"\n")  # the piece after the last newline is empty or torn
+    records: list[dict[str, Any]] = []
     for number, line in enumerate(lines[:-1], start=1):
         try:
-            records.append(dict(json.loads(line)))
-        except (ValueError, TypeError) as error:
-            raise InputError(f"{path}, line {number}, is not a JSON object: the file is damaged") from error
+            record = dict(json.loads(line))
+            step, figures = record["step"], [record[key] for key in _FIGURES[record["kind"]]]
+            sound = type(step) is int and all(type(figure) in (int, float) for figure in figures)
+            sound = sound and step >= (records[-1]["step"] if records else 0)
+        except (ValueError, TypeError, LookupError, RecursionError):
+            sound = False
+        if not sound:
+            raise InputError(f"{path}, line {number}, is not a record of training: the file is damaged")
+        records.append(record)
     return records
+
+
+def digest_of(records: list[dict[str, Any]]) -> str:
+    """SHA-256 of records as the file has them, 64 hexadecimal digits."""
+    return hashlib.sha256(_lines(records).encode()).hexdigest()
+
+
+def _lines(records: list[dict[str, Any]]) -> str:
+    return "".join(json.dumps(record) + "\n" for record in records)
 
 
 class MetricsFile:
     """Appends records to metrics.jsonl; those of updates after `resume_step` are dropped when it is opened.
 
-    `recorded` is the newest update that the file had a record of, dropped ones included.
+    So is the final record, which a run that goes on makes anew. `recorded` is the newest update that the file
+    had a record of, dropped ones included.
     """
 
-    def __init__(self, path: Path, resume_step: int) -> None:
+    def __init__(self, path: Path, resume_step: int, digest: str | None = None) -> None:
+        """`digest` is that of the records up to `resume_step`, InputError if they have another; None: any."""
         self.path = path
         found = read_metrics(path)
         self.recorded = max((record["step"] for record in found), default=0)
-        kept = [record for record in found if record["step"] <= resume_step]
-        write_file(path, "".join(json.dumps(record) + "\n" for record in kept))
+        kept = [record for record in found if record["step"] <= resume_step and record["kind"] != "final"]
+        if digest is not None and digest_of(kept) != digest:
+            raise InputError(
+                f"{path} is damaged: its records up to step {resume_step} are not those of this run; restore "
+                f"it, or remove {path.parent} to start the run over"
+            )
+        write_file(path, _lines(kept))
 
     def add(self, kind: str, step: int, figures: dict[str, Any]) -> None:
         """Append one record, handed to the operating system at once."""
         with writing(self.path), self.path.open("a", encoding="utf-8") as stream:
-            stream.write(json.dumps({"kind": kind, "step": step, **figures}) + "\n")
+            stream.write(_lines([{"kind": kind, "step": step, **figures}]))
 
     def close(self) -> None:
         """Nothing is open between two records."""

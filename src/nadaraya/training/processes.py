@@ -70,13 +70,13 @@ class Processes:
         number = torch.tensor(value, dtype=torch.float64, device=self.device)
         return float(self._accelerator.reduce(number, "sum"))
 
-    def any(self, flag: bool) -> bool:
-        """Whether the flag is set in any process; waits for the processes, not for their devices."""
+    def greatest(self, number: int) -> int:
+        """The greatest of a number over the processes; waits for them, not for their devices."""
         if self.count == 1:
-            return flag
-        flags = torch.tensor(int(flag))
-        distributed.all_reduce(flags, distributed.ReduceOp.MAX, group=self._control)
-        return bool(flags)
+            return number
+        numbers = torch.tensor(number)
+        distributed.all_reduce(numbers, distributed.ReduceOp.MAX, group=self._control)
+        return int(numbers)
 
     @contextlib.contextmanager
     def together(self) -> Iterator[None]:
@@ -89,7 +89,7 @@ class Processes:
             yield
         except InputError as raised:
             error = raised
-        if not self.any(error is not None):
+        if not self.greatest(error is not None):
             return
         errors = [error]
         if self.count > 1:

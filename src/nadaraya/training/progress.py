@@ -14,11 +14,18 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from nadaraya.training.task import Task
 
 
+class _ErrorConsole(Console):
+    """Standard error; when nobody reads it any more, training goes on in silence."""
+
+    def on_broken_pipe(self) -> None:
+        self.quiet = True
+
+
 class TrainingProgress:
     """A live line on a terminal, plain lines elsewhere, nothing when not `shown`: all on standard error."""
 
     def __init__(self, shown: bool) -> None:
-        self._console = Console(stderr=True, quiet=not shown)
+        self._console = _ErrorConsole(stderr=True, quiet=not shown)
         self._live: Progress | None = None
 
     def begin(self, name: str, task: Task, done: int) -> None:
@@ -65,25 +72,42 @@ class TrainingProgress:
 
 
 class StopRequest:
-    """Ctrl-C asks the loop to stop after its step, when all is consistent; a second one stops immediately."""
+    """A signal asks the loop to stop after its step, when all is consistent; a second one stops immediately.
 
-    requested = False
+    The signals are Ctrl-C, and those of schedulers (SIGTERM) and of terminals that close (SIGHUP); one that
+    is ignored, as under nohup, stays ignored. `signal` is the number of the one that came.
+    """
+
+    signal: int | None = None
+
+    @property
+    def requested(self) -> bool:
+        """Whether one came."""
+        return self.signal is not None
 
     @contextmanager
     def listening(self) -> Iterator[Self]:
-        """Take Ctrl-C over, in the main thread; Python allows handlers nowhere else."""
+        """Take the signals over, in the main thread; Python allows handlers nowhere else."""
         if threading.current_thread() is not threading.main_thread():
             yield self
             return
-        before = signal.signal(signal.SIGINT, self._ask)
+        names = [name for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
+        before = {number: signal.getsignal(number) for number in (getattr(signal, name) for name in names)}
+        self._before = {number: handler for number, handler in before.items() if handler != signal.SIG_IGN}
+        for number in self._before:
+            signal.signal(number, self._ask)
         try:
             yield self
         finally:
-            signal.signal(signal.SIGINT, before)
+            self._give_back()
+
+    def _give_back(self) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
 
     def _ask(self, number: int, frame: FrameType | None) -> None:
-        self.requested = True
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        self.signal = number
+        self._give_back()
 
 
 def _clock(seconds: float) -> str:

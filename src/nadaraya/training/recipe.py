@@ -145,6 +145,11 @@ class Recipe(BaseRecipe):
         variant = self.model.variant
         return variant if isinstance(variant, str) else "+".join(variant)
 
+    @property
+    def length(self) -> int:
+        """Updates of the whole run."""
+        return self.training.steps
+
     def build_model(self, vocab_size: int) -> "KernelGPTForCausalLM":
         """The model of this recipe with freshly initialised weights (drawn from torch's global generator).
 

@@ -9,6 +9,7 @@ from accelerate.tracking import LOGGER_TYPE_TO_CLASS, GeneralTracker
 
 from nadaraya.errors import InputError
 from nadaraya.files import first_line, remove_partial, write_file
+from nadaraya.training.checkpoint import Checkpoint
 from nadaraya.training.folder import METRICS_FILE, STATE_FOLDER
 from nadaraya.training.image_recipe import ImageRecipe
 from nadaraya.training.metrics import MetricsFile
@@ -33,14 +34,21 @@ class Records:
             sink.close()
 
 
-def open_records(folder: Path, recipe: Recipe | ImageRecipe, done: int, shown: TrainingProgress) -> Records:
-    """The records of the main process, without those of updates after `done`.
+def open_records(
+    folder: Path, recipe: Recipe | ImageRecipe, checkpoint: Checkpoint | None, shown: TrainingProgress
+) -> Records:
+    """The records of the main process, without those of updates after the checkpoint.
 
     What a killed process left half-written in the run folder is removed.
     """
     for place in (folder, folder / STATE_FOLDER):
         remove_partial(place)
-    metrics = MetricsFile(folder / METRICS_FILE, done)
+    path = folder / METRICS_FILE
+    metrics = (
+        MetricsFile(path, checkpoint.step, checkpoint.state["metrics_sha256"])
+        if checkpoint
+        else MetricsFile(path, 0)
+    )
     if recipe.training.tracker is None:
         return Records(metrics, shown)
     return Records(metrics, shown, Tracker(recipe.training.tracker, folder, recipe.name, metrics.recorded))

@@ -12,20 +12,25 @@ from safetensors.torch import load_file
 from safetensors.torch import load_model as load_weights
 from torch import nn
 
-from nadaraya.errors import InputError
-from nadaraya.files import reading
+from nadaraya.errors import InputError, must_be
+from nadaraya.files import reading, sha256
 from nadaraya.training.folder import (
     AVERAGE_FILE,
+    BEST_FILE,
+    CONFIGURATION_FILE,
     IMAGES_FILE,
     INITIAL_KERNELS_FILE,
     METRICS_FILE,
     MODEL_FILE,
+    RECIPE_FILE,
     SAMPLE_FILE,
+    TEXT_FILE,
+    TOKENIZER_FILE,
     read_recipe,
 )
 from nadaraya.training.image_recipe import ImageRecipe
 from nadaraya.training.kernels import kernel_parameters
-from nadaraya.training.metrics import read_metrics
+from nadaraya.training.metrics import digest_of, read_metrics
 from nadaraya.training.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -68,8 +73,19 @@ class Run:
 
     @cached_property
     def metrics(self) -> list[dict[str, Any]]:
-        """Every record of metrics.jsonl, oldest first."""
-        return read_metrics(self.path / METRICS_FILE)
+        """Every record of metrics.jsonl, oldest first.
+
+        Raises:
+            InputError: it is damaged, or was edited after the run was finished.
+        """
+        path = self.path / METRICS_FILE
+        records = read_metrics(path)
+        if records and records[-1]["kind"] == "final":
+            final = dict(records[-1])
+            expected = dict(final.pop("sha256", {})).get(METRICS_FILE)
+            if expected != digest_of([*records[:-1], final]):
+                raise _edited(path)
+        return records
 
     def series(self, kind: str) -> list[dict[str, Any]]:
         """The records of one kind: "train", "validation" or "final"."""
@@ -78,7 +94,18 @@ class Run:
     @property
     def final(self) -> dict[str, Any] | None:
         """The last record of a finished run (loss, bits_per_byte, parameters, …); None before that."""
-        return next(iter(self.series("final")), None)
+        return next((record for record in self.series("final") if record["step"] >= self.steps), None)
+
+    def check_files(self, *names: str) -> None:
+        """Refuse files of a finished run that are not those which its training wrote."""
+        if self.final is None:
+            return
+        for name in names:
+            path = self.path / name
+            with reading(path):
+                digest = sha256(path)
+            if digest != self.final["sha256"].get(name):
+                raise _edited(path)
 
     @property
     def steps(self) -> int:
@@ -86,6 +113,25 @@ class Run:
         if isinstance(self.recipe, ImageRecipe):
             return int(self._described_images()["steps"])
         return self.recipe.training.steps
+
+    @property
+    def measured_on(self) -> dict[str, Any]:
+        """What validation figures depend on beside the model; those of two runs compare where it agrees.
+
+        Raises:
+            InputError: its text.json or images.json is damaged.
+        """
+        if isinstance(self.recipe, ImageRecipe):
+            return {"images": self._described_images()["sha256"], "image_size": self.recipe.model.image_size}
+        path = self.path / TOKENIZER_FILE
+        with reading(path):
+            tokenizer = sha256(path)
+        return {
+            "text": self._described(TEXT_FILE, "sha256")["sha256"],
+            "tokenizer": tokenizer,
+            "validation_fraction": self.recipe.data.validation_fraction,
+            "context": self.recipe.data.context,
+        }
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -120,6 +166,7 @@ class Run:
         from nadaraya.data import tokenizer_from_file
 
         self.text_recipe()
+        self.check_files(TOKENIZER_FILE)
         return tokenizer_from_file(self.path)
 
     def corpus(self) -> "Corpus":
@@ -154,12 +201,19 @@ class Run:
                 )
         return images
 
-    def load_model(self, initial: bool = False, ema: bool = True) -> Any:
+    @property
+    def weights(self) -> str:
+        """Which weights `load_model` takes by default: "averaged" where training kept an average."""
+        averaged = isinstance(self.recipe, ImageRecipe) and self.recipe.training.ema_decay is not None
+        return "averaged" if averaged else "trained"
+
+    def load_model(self, initial: bool = False, weights: str | None = None) -> Any:
         """The trained model, in eval mode, on the CPU.
 
         Args:
             initial: put the kernel parameters back to what they were before training; all else stays trained.
-            ema: of an image run, the averaged weights where it has them; default True.
+            weights: "trained", those of the last update; "averaged", their moving average; "best", those of
+                the best validation (`training.keep_best`); default None: `Run.weights`.
 
         Returns:
             The model: `KernelGPTForCausalLM` of a run on text, timm's of one on images.
@@ -173,7 +227,9 @@ class Run:
                 f"{self.path} has no trained model yet (step {done} of {self.steps}): run "
                 "the same `nadaraya train` command again to finish it"
             )
-        model = self._image_model(ema) if isinstance(self.recipe, ImageRecipe) else self._text_model()
+        self.check_files(RECIPE_FILE, INITIAL_KERNELS_FILE)
+        name = self._weights_file(weights or self.weights)
+        model = self._image_model(name) if isinstance(self.recipe, ImageRecipe) else self._text_model(name)
         if initial:
             path = self.path / INITIAL_KERNELS_FILE
             with reading(path, "the initial kernels of this model"), torch.no_grad():
@@ -182,28 +238,41 @@ class Run:
                     parameter.copy_(values[name])
         return model.eval()
 
-    def _image_model(self, ema: bool) -> nn.Module:
+    def _weights_file(self, weights: str) -> str:
+        files = {"trained": MODEL_FILE}
+        if self.weights == "averaged":
+            files["averaged"] = AVERAGE_FILE
+        if self.recipe.training.keep_best:
+            files["best"] = BEST_FILE
+        if weights not in files:
+            raise must_be(f"weights of {self.path}", " or ".join(map(repr, files)), weights)
+        return files[weights]
+
+    def _image_model(self, name: str) -> nn.Module:
         described, recipe = self._described_images(), self.image_recipe()
         model = recipe.build_model(len(described["classes"]), int(described["channels"]))
-        averaged = ema and recipe.training.ema_decay is not None
-        path = self.path / (AVERAGE_FILE if averaged else MODEL_FILE)
-        with reading(path, "the model of this run"):
-            load_weights(model, str(path))
+        self.check_files(IMAGES_FILE, name)
+        with reading(self.path / name, "the model of this run"):
+            load_weights(model, str(self.path / name))
         return model
 
     def _described_images(self) -> dict[str, Any]:
-        path = self.path / IMAGES_FILE
+        return self._described(IMAGES_FILE, "classes", "channels", "steps", "sha256")
+
+    def _described(self, name: str, *keys: str) -> dict[str, Any]:
+        path = self.path / name
         with reading(path):
-            described: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-            missing = {"classes", "channels", "steps"} - set(described)
+            described = dict(json.loads(path.read_text(encoding="utf-8")))
+        missing = sorted(set(keys) - set(described))
         if missing:
-            raise InputError(f"{path} is damaged: it lacks {sorted(missing)[0]}")
+            raise InputError(f"{path} is damaged: it lacks {missing[0]}")
         return described
 
-    def _text_model(self) -> nn.Module:
+    def _text_model(self, name: str) -> nn.Module:
         from nadaraya.models import KernelGPTForCausalLM
 
         path = self.path / MODEL_FILE
+        self.check_files(CONFIGURATION_FILE, path.name)
         with reading(path, "the model of this run"), without_bars():
             loaded: Any = KernelGPTForCausalLM.from_pretrained(
                 self.path, local_files_only=True, use_safetensors=True, output_loading_info=True
@@ -211,6 +280,10 @@ class Run:
         model, report = loaded
         if report["missing_keys"]:
             raise InputError(f"{path} is damaged: it lacks {sorted(report['missing_keys'])[0]}")
+        if name != MODEL_FILE:
+            self.check_files(name)
+            with reading(self.path / name, "the model of this run"):
+                load_weights(model, str(self.path / name))
         return model
 
 
@@ -226,6 +299,10 @@ def without_bars() -> Iterator[None]:
     finally:
         if shown:
             logging.enable_progress_bar()
+
+
+def _edited(path: Path) -> InputError:
+    return InputError(f"{path} is not as the training of this run left it: edited or damaged; restore it")
 
 
 def _shortened(key: str, value: Any) -> str:

@@ -36,17 +36,7 @@ _MEANT = {
     "num_hidden_layers": ("layers", "depth", "n_layer", "n_layers", "num_layers", "blocks"),
     "num_attention_heads": ("heads", "n_head", "n_heads", "num_heads"),
     "hidden_size": ("width", "dim", "d_model", "n_embd", "embed_dim", "embedding"),
-    "options": (
-        "layers",
-        "depth",
-        "heads",
-        "num_heads",
-        "width",
-        "dim",
-        "embed_dim",
-        "patch_size",
-        "pattern",
-    ),
+    "options": ("layers", "depth", "heads", "num_heads", "width", "dim", "embed_dim", "patch_size"),
     "variant": ("attention", "kernel", "kernels", "position", "positions"),
     "variant_options": ("num_terms", "terms"),
     "name": ("arch", "architecture", "attention"),
@@ -66,6 +56,23 @@ _MEANT = {
     "ema_decay": ("ema", "average"),
     "rand_augment": ("augment", "augmentation", "auto_augment", "aa"),
     "seed": ("random_seed", "random_state"),
+}
+_LENGTHS = ("training.steps", "training.epochs")
+# What a run that goes on may change: what is learned stays the same, up to rounding for the last two.
+_FREE = {
+    "data.workers",
+    "training.log_every",
+    "training.evaluate_every",
+    "training.evaluate_every_epochs",
+    "training.validation_batches",
+    "training.sample_characters",
+    "training.checkpoint_every",
+    "training.checkpoint_minutes",
+    "training.checkpoints_kept",
+    "training.drop_checkpoints",
+    "training.tracker",
+    "training.compile",
+    "training.gradient_accumulation",
 }
 # Pydantic's words are those of Python; a recipe is YAML.
 _WORDS = {
@@ -211,6 +218,14 @@ class BaseTraining(Section):
     """Updates from one training record to the next."""
     checkpoint_every: PositiveInt = 200
     """Updates from one checkpoint to the next."""
+    checkpoint_minutes: Positive | None = 10.0
+    """Minutes after which a checkpoint is saved even so (null: never)."""
+    checkpoints_kept: PositiveInt = 2
+    """Newest checkpoints that are kept."""
+    keep_best: bool = False
+    """Keep the weights of the best validation too (lowest loss, highest top-1): best.safetensors."""
+    drop_checkpoints: bool = False
+    """Remove the checkpoints when the run is finished, which can then not be extended."""
     tracker: Literal["tensorboard", "wandb", "trackio"] | None = None
     """Where records go beside metrics.jsonl."""
 
@@ -280,10 +295,18 @@ class BaseRecipe(Section):
         """The recipe as YAML, every key written out."""
         return yaml.safe_dump(self.to_mapping(), sort_keys=False, allow_unicode=True)
 
-    def first_difference(self, other: "BaseRecipe") -> tuple[str, Any, Any] | None:
-        """The first key on which two recipes differ, with both values; None when they are equal."""
-        ours, theirs = self._flat(), other._flat()  # "task" comes first, on which the other keys depend
-        return next(((key, ours[key], theirs[key]) for key in ours if ours[key] != theirs[key]), None)
+    def first_conflict(self, wanted: "BaseRecipe") -> tuple[str, Any, Any] | None:
+        """The first key for which a run of this recipe cannot go on as `wanted` says, with both values.
+
+        Keys that do not alter what is learned may differ, and a run may become longer.
+        """
+        ours, theirs = self._flat(), wanted._flat()  # "task" comes first, on which the other keys depend
+        for key, value in ours.items():
+            other = theirs[key]
+            longer = key in _LENGTHS and other > value
+            if value != other and key not in _FREE and not longer:
+                return key, value, other
+        return None
 
     def _flat(self) -> dict[str, Any]:
         """Values by dotted key."""

@@ -49,6 +49,9 @@ class Task(Protocol):
     def validate(self, network: nn.Module, averaged: nn.Module | None) -> dict[str, float]:
         """Figures on the validation data, the same in all processes; has "loss"."""
 
+    def score(self, validation: dict[str, float]) -> float:
+        """How bad validation figures are: the best weights are those of the lowest."""
+
     def shown_metrics(self, validation: dict[str, float]) -> str:
         """The validation figures that the progress display shows, as one short text."""
 

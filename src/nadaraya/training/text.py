@@ -1,5 +1,6 @@
 """The text task: a character language model, windows of a corpus, cross-entropy in nats/token."""
 
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from nadaraya.evaluation.generation import sample_text
 from nadaraya.evaluation.language import evaluate_string, total_nats
 from nadaraya.files import write_file, write_into
 from nadaraya.training.batches import check_length, training_batch, validation_sample
-from nadaraya.training.folder import MODEL_FILE, SAMPLE_FILE
+from nadaraya.training.folder import MODEL_FILE, SAMPLE_FILE, TEXT_FILE
 from nadaraya.training.optimizer import make_schedule
 from nadaraya.training.processes import Processes
 from nadaraya.training.recipe import Recipe
@@ -30,6 +31,7 @@ class TextTask:
     def __init__(self, recipe: Recipe, processes: Processes) -> None:
         self._recipe, self._processes = recipe, processes
         corpus = load_corpus(recipe.data.corpus, limit=recipe.data.limit)
+        self._name = corpus.name
         self._tokenizer = train_character_tokenizer(corpus.text)
         train_text, self._validation_text = corpus.split(recipe.data.validation_fraction)
         self._train = encode_text(self._tokenizer, train_text)
@@ -76,13 +78,24 @@ class TextTask:
         nats = sum(total_nats(network, x, y) for x, y in pairs if len(x))
         return {"loss": self._processes.total(nats) / targets.numel()}
 
+    def score(self, validation: dict[str, float]) -> float:
+        """The loss."""
+        return validation["loss"]
+
     def shown_metrics(self, validation: dict[str, float]) -> str:
         """The loss."""
         return f"validation {validation['loss']:.3f}"
 
     def begin(self, folder: Path) -> None:
-        """The tokenizer."""
+        """The tokenizer, and what the text is."""
         self._tokenizer.save_pretrained(folder)
+        described = {
+            "name": self._name,
+            "sha256": self.fingerprint["corpus_sha256"],
+            "training_tokens": len(self._train),
+            "validation_tokens": len(self._validation),
+        }
+        write_file(folder / TEXT_FILE, json.dumps(described, indent=1))
 
     def finish(
         self, folder: Path, averaged: nn.Module | None, validation: dict[str, float], step_seconds: float

@@ -1,0 +1,183 @@
+"""Damaged run folders: a command says what is wrong in one line, or gives what the sound folder gives."""
+
+import json
+import random
+import shutil
+import sys
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from nadaraya.cli import main
+from nadaraya.training import Recipe, Run, train
+
+pytestmark = pytest.mark.slow
+CASES = 480
+# Commands whose output is a function of the run; {run} is its folder, {out} a folder that is empty.
+COMMANDS = (
+    ("evaluate", "{run}", "--json"),
+    ("compare", "{run}", "--json"),
+    ("generate", "{run}", "--greedy"),
+    ("report", "{run}", "--out", "{out}/report.html"),
+    ("train", "{recipe}", "--run", "{run}", "--json", "--quiet"),
+)
+
+
+@pytest.fixture(scope="module")
+def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("recipe")
+    (folder / "text.txt").write_text(
+        "".join(f"{'abcdefgh'[i % 8] * (i % 5 + 1)} the {i % 7} of\n" for i in range(99))
+    )
+    made = Recipe.from_mapping(
+        {
+            "name": "tiny",
+            "model": {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2,
+                      "variant": "gpa-mul"},
+            "data": {"corpus": str(folder / "text.txt"), "context": 16},
+            "training": {"steps": 6, "batch_size": 2, "warmup_steps": 1, "log_every": 2, "evaluate_every": 3,
+                         "validation_batches": 1, "checkpoint_every": 2, "sample_characters": 20},
+        }
+    )  # fmt: skip
+    (folder / "recipe.yaml").write_text(made.to_yaml())
+    return folder / "recipe.yaml"
+
+
+@pytest.fixture(scope="module")
+def runs(recipe: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A finished run, and one that was killed after step 5."""
+    torch.set_num_threads(1)
+    from nadaraya.training import load_recipe
+
+    folder = tmp_path_factory.mktemp("runs")
+    finished = train(load_recipe(recipe), folder / "finished", progress=False).path
+    stopped = shutil.copytree(finished, folder / "stopped")
+    lines = (stopped / "metrics.jsonl").read_text().splitlines(keepends=True)
+    kept = [line for line in lines if json.loads(line)["step"] <= 5]
+    (stopped / "metrics.jsonl").write_text("".join(kept))
+    shutil.rmtree(stopped / "training_state" / "step-00000006")
+    for name in ("model.safetensors", "config.json", "generation_config.json", "sample.txt"):
+        (stopped / name).unlink()
+    return {"finished": finished, "stopped": stopped}
+
+
+def _truncate(path: Path, draw: random.Random) -> None:
+    data = path.read_bytes()
+    path.write_bytes(data[: draw.randrange(len(data))] if data else b"")
+
+
+def _flip(path: Path, draw: random.Random) -> None:
+    data = bytearray(path.read_bytes())
+    for _ in range(draw.randint(1, 8) if data else 0):
+        data[draw.randrange(len(data))] ^= 1 << draw.randrange(8)
+    path.write_bytes(data)
+
+
+def _make_folder(path: Path, draw: random.Random) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def _replace(path: Path, draw: random.Random) -> None:
+    path.write_bytes(
+        draw.choice(
+            [b"", b"\0" * 99, b"[1, 2]", b"{}", b"null\n", b"- a\n- b\n", b"{" * 5000, b"\xff\xfe\xfa",
+             b"nan\n", b'{"kind": "final", "step": 6}\n', b"!!python/object/apply:os.getcwd []\n",
+             draw.randbytes(500)]
+        )
+    )  # fmt: skip
+
+
+def _change_a_number(path: Path, draw: random.Random) -> None:
+    text = path.read_bytes()
+    digits = [place for place, byte in enumerate(text) if chr(byte).isdigit()]
+    if digits:
+        place = draw.choice(digits)
+        path.write_bytes(text[:place] + str(draw.choice([0, 9, -1, 10**30])).encode() + text[place + 1 :])
+
+
+def _drop_a_line(path: Path, draw: random.Random) -> None:
+    lines = path.read_bytes().splitlines(keepends=True)
+    if lines:
+        del lines[draw.randrange(len(lines))]
+    path.write_bytes(b"".join(lines))
+
+
+DAMAGE: tuple[Callable[[Path, random.Random], None], ...] = (
+    _truncate,
+    _flip,
+    _make_folder,
+    _replace,
+    _change_a_number,
+    _drop_a_line,
+    lambda path, draw: path.unlink(),
+    lambda path, draw: path.chmod(0),
+)
+
+
+def _call(command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> int:
+    monkeypatch.setattr(sys, "argv", ["nadaraya", *command])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    return int(ended.value.code or 0)
+
+
+def _figures(out: str, run: Path) -> object:
+    """What a command printed, without times and paths."""
+    try:
+        printed = json.loads(out)
+    except ValueError:
+        return out
+    rows = printed if isinstance(printed, list) else [printed]
+    apart = {"run", "step_seconds", "seconds", "sha256"}
+    return [{key: value for key, value in row.items() if key not in apart} for row in rows]
+
+
+@pytest.mark.parametrize("state", ["finished", "stopped"])
+def test_a_damaged_folder_is_one_line_or_harmless(
+    state: str,
+    runs: dict[str, Path],
+    recipe: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    draw = random.Random(state)
+    commands = COMMANDS if state == "finished" else (COMMANDS[1], COMMANDS[3], COMMANDS[4])
+    sound, outcomes = {}, Counter()
+    for number in range(CASES // 2):
+        command = draw.choice(commands)
+        folder = tmp_path / str(number)
+        run, out = shutil.copytree(runs[state], folder / "run"), folder / "out"
+        out.mkdir()
+        filled = tuple(part.format(run=run, out=out, recipe=recipe) for part in command)
+        if command not in sound:
+            assert _call(filled, monkeypatch) == 0
+            sound[command] = _figures(capfd.readouterr().out, run)
+            shutil.rmtree(run)
+            shutil.copytree(runs[state], run)
+            shutil.rmtree(out)
+            out.mkdir()
+        path = draw.choice(sorted(path for path in run.rglob("*") if path.is_file() and path.name != ".lock"))
+        damage = draw.choice(DAMAGE)
+        damage(path, draw)
+        status = _call(filled, monkeypatch)
+        printed = capfd.readouterr()
+        case = f"{number}: {command[0]} with {path.relative_to(run)} after {damage.__name__}\n{printed.err}"
+        assert status in (0, 2), case
+        if status == 2:
+            errors = [line for line in printed.err.splitlines() if not line.startswith("Warning")]
+            assert errors, case
+            assert errors[-1].startswith("error: "), case
+            assert printed.out == "", case
+        elif command[0] == "train" or (state == "finished" and command[0] != "report"):
+            assert _figures(printed.out, run) == sound[command], case
+        outcomes[status] += 1
+        if path.exists():
+            path.chmod(0o755 if path.is_dir() else 0o644)
+    assert outcomes[2] > CASES // 10
+    print(f"{sum(outcomes.values())} damaged folders: {outcomes[2]} refused, {outcomes[0]} harmless")
+    assert Run(runs["finished"]).final is not None

@@ -1,0 +1,310 @@
+"""Run folders: one writer at a time, saved whenever training may end, read only as training left them."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch.optim import AdamW
+
+from nadaraya.errors import InputError
+from nadaraya.training import ImageRecipe, Recipe, Run, images, loop, text, train
+from nadaraya.training.folder import FolderLock
+
+Make = Callable[..., Any]
+
+
+@pytest.fixture
+def finished(finished_text_run: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(finished_text_run, tmp_path / "finished")
+
+
+def _at_update(monkeypatch: pytest.MonkeyPatch, number: int, act: Callable[[], object]) -> None:
+    """Do something in one update, after its gradients."""
+    original, seen = AdamW.step, [0]
+
+    def step(self: AdamW, *arguments: Any, **options: Any) -> Any:
+        seen[0] += 1
+        if seen[0] == number:
+            act()
+        return original(self, *arguments, **options)
+
+    monkeypatch.setattr(AdamW, "step", step)
+
+
+def _losses(folder: Path) -> list[tuple[str, int, float]]:
+    return [(record["kind"], record["step"], record["loss"]) for record in Run(folder).metrics]
+
+
+_SECOND = """
+import sys, yaml
+from nadaraya.errors import InputError
+from nadaraya.training import Recipe, train
+recipe = Recipe.from_mapping(yaml.safe_load(open(sys.argv[1])))
+try:
+    train(recipe, sys.argv[2], progress=False)
+except InputError as error:
+    sys.exit(str(error))
+"""
+
+
+@pytest.mark.parametrize(
+    ("seed", "reason"), [(0, "is being trained by another process"), (1, "seed = 0, not 1")]
+)
+def test_a_second_training_into_a_folder_is_refused_and_harms_nothing(
+    tiny_recipe: Make,
+    finished: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    seed: int,
+    reason: str,
+) -> None:
+    recipe, folder = tmp_path / "recipe.yaml", tmp_path / "run"
+    recipe.write_text(tiny_recipe(seed=seed).to_yaml())
+    told = []
+
+    def second() -> None:
+        command = [sys.executable, "-c", _SECOND, str(recipe), str(folder)]
+        told.append(subprocess.run(command, capture_output=True, text=True, timeout=120, check=False))
+
+    _at_update(monkeypatch, 5, second)
+    train(tiny_recipe(), folder, progress=False)
+    assert (told[0].returncode, told[0].stderr.count("\n")) == (1, 1)
+    assert reason in told[0].stderr
+    assert _losses(folder) == _losses(finished)
+
+
+def test_the_lock_of_a_killed_process_is_free(tmp_path: Path) -> None:
+    script = f"""
+import os, signal
+from pathlib import Path
+from nadaraya.training.folder import FolderLock
+FolderLock(Path({str(tmp_path)!r})).take()
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    killed = subprocess.run([sys.executable, "-c", script], timeout=120, check=False)
+    assert killed.returncode == -signal.SIGKILL
+    with FolderLock(tmp_path) as lock:
+        lock.take()
+        with pytest.raises(InputError, match="another process"):
+            FolderLock(tmp_path).take()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_signals_that_end_programs_save_first(
+    tiny_recipe: Make, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    before = signal.getsignal(number)
+    with monkeypatch.context() as patched:
+        _at_update(patched, 5, lambda: os.kill(os.getpid(), number))
+        with pytest.raises(KeyboardInterrupt) as stopped:
+            train(tiny_recipe(), tmp_path / "run", progress=False)
+    assert stopped.value.args == (number,)
+    assert signal.getsignal(number) == before
+    assert (tmp_path / "run" / "training_state" / "step-00000005").is_dir()
+    train(tiny_recipe(), tmp_path / "run", progress=False)
+    assert _losses(tmp_path / "run") == _losses(finished)
+
+
+def test_a_signal_that_was_ignored_stays_ignored(
+    tiny_recipe: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does
+    try:
+        _at_update(monkeypatch, 5, lambda: os.kill(os.getpid(), signal.SIGHUP))
+        assert train(tiny_recipe(), tmp_path / "run", progress=False).final
+        assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_a_checkpoint_is_saved_by_the_clock_too(
+    tiny_recipe: Make, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr(loop.time, "monotonic", lambda: now[0])
+    _at_update(monkeypatch, 2, lambda: now.__setitem__(0, 601.0))
+    saved = []
+    save = loop._save
+
+    def note(folder: Path, learner: Any, step: int, meter: Any) -> None:
+        saved.append(step)
+        save(folder, learner, step, meter)
+
+    monkeypatch.setattr(loop, "_save", note)
+    train(tiny_recipe(training__checkpoint_every=1000), tmp_path / "run", progress=False)
+    assert saved == [2, 8]
+    assert _losses(tmp_path / "run") == _losses(finished)
+
+
+def test_training_goes_on_when_nobody_reads_its_progress(tiny_recipe: Make, tmp_path: Path) -> None:
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(tiny_recipe(training__log_every=1).to_yaml())
+    command = f"{sys.executable} -m nadaraya.cli train {recipe} --run {tmp_path / 'run'} 2>&1 | head -n 1"
+    subprocess.run(command, shell=True, capture_output=True, timeout=120, check=True)
+    assert Run(tmp_path / "run").final is not None
+
+
+def test_files_have_ordinary_permissions(finished: Path, tmp_path: Path) -> None:
+    (tmp_path / "ordinary").touch()
+    ordinary = (tmp_path / "ordinary").stat().st_mode
+    assert {path.stat().st_mode for path in finished.rglob("*") if path.is_file()} == {ordinary}
+
+
+def _edit_config(path: Path) -> None:
+    config = json.loads(path.read_text())
+    path.write_text(json.dumps({**config, "num_hidden_layers": 1}))
+
+
+def _edit_weights(path: Path) -> None:
+    save_file({name: tensor.bfloat16() for name, tensor in load_file(path).items()}, path)
+
+
+def _spoil_weights(path: Path) -> None:
+    tensors = load_file(path)
+    next(iter(tensors.values())).fill_(torch.nan)
+    save_file(tensors, path)
+
+
+def _replace(old: str, new: str) -> Callable[[Path], None]:
+    def edit(path: Path) -> None:
+        assert old in path.read_text()
+        path.write_text(path.read_text().replace(old, new))
+
+    return edit
+
+
+@pytest.mark.parametrize(
+    ("file", "edit"),
+    [
+        ("config.json", _edit_config),
+        ("config.json", _replace('"gpa-mul"', '"decay"')),
+        ("config.yaml", _replace("context: 16", "context: 8")),
+        ("model.safetensors", _edit_weights),
+        ("model.safetensors", _spoil_weights),
+        ("tokenizer.json", _replace('"a"', '"z"')),
+        ("metrics.jsonl", _replace('"step": 8', '"step": 9')),
+        ("metrics.jsonl", _replace('"final", "step": 8, "loss": ', '"final", "step": 8, "loss": 1')),
+        ("initial_kernels.safetensors", lambda path: path.unlink()),
+    ],
+)  # fmt: skip
+def test_an_edited_file_of_a_finished_run_is_refused(
+    finished: Path, file: str, edit: Callable[[Path], None]
+) -> None:
+    edit(finished / file)
+
+    def read() -> None:
+        run = Run(finished)
+        run.tokenizer()
+        run.load_model()
+
+    with pytest.raises(InputError, match=file):
+        read()
+
+
+@pytest.mark.parametrize("content", ["", '{"kind": "validation", "step": 4, "loss": 1.0}\n'])
+def test_a_run_whose_records_were_lost_does_not_go_on(
+    tiny_recipe: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str
+) -> None:
+    with monkeypatch.context() as patched:
+        _at_update(patched, 5, lambda: os.kill(os.getpid(), signal.SIGTERM))
+        with pytest.raises(KeyboardInterrupt):
+            train(tiny_recipe(), tmp_path / "run", progress=False)
+    (tmp_path / "run" / "metrics.jsonl").write_text(content)
+    with pytest.raises(InputError, match=r"metrics\.jsonl is damaged"):
+        train(tiny_recipe(), tmp_path / "run", progress=False)
+
+
+@pytest.mark.parametrize("key", ["step", "seconds", "corpus_sha256"])
+def test_an_edited_state_is_a_damaged_checkpoint(
+    tiny_recipe: Make, finished: Path, caplog: pytest.LogCaptureFixture, key: str
+) -> None:
+    states = sorted((finished / "training_state").glob("*/state.json"))
+    content = json.loads(states[-1].read_text())
+    content[key] = content[key][::-1] if isinstance(content[key], str) else content[key] + 1
+    states[-1].write_text(json.dumps(content))
+    (finished / "metrics.jsonl").write_text(
+        "".join((finished / "metrics.jsonl").read_text().splitlines(keepends=True)[:-1])
+    )
+    train(tiny_recipe(), finished, progress=False)
+    assert f"{states[-1]} is damaged" in caplog.text
+    assert Run(finished).final is not None
+
+
+def test_what_does_not_alter_the_result_may_change_when_a_run_goes_on(
+    tiny_recipe: Make, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        _at_update(patched, 5, lambda: os.kill(os.getpid(), signal.SIGTERM))
+        with pytest.raises(KeyboardInterrupt):
+            train(tiny_recipe(), tmp_path / "run", progress=False)
+    run = train(tiny_recipe(training__log_every=1), tmp_path / "run", progress=False)
+    assert run.recipe.training.log_every == 1
+    assert [record["step"] for record in run.series("train")] == [2, 4, 6, 7, 8]
+    assert (run.final or {})["loss"] == (Run(finished).final or {})["loss"]
+
+
+@pytest.mark.parametrize("task", ["text", "image"])
+def test_a_finished_run_is_extended(
+    tiny_recipe: Callable[..., Recipe], image_recipe: Callable[..., ImageRecipe], tmp_path: Path, task: str
+) -> None:
+    def recipe(length: int) -> Recipe | ImageRecipe:
+        if task == "text":
+            return tiny_recipe(training__steps=4 * length)
+        return image_recipe(training__epochs=length)
+
+    run = train(recipe(2), tmp_path / "run", progress=False)
+    assert (run.steps, (run.final or {})["step"]) == (8, 8)
+    before = run.metrics[:-1]
+    longer = train(recipe(3), tmp_path / "run", progress=False)
+    assert (longer.steps, (longer.final or {})["step"]) == (12, 12)
+    assert longer.metrics[: len(before)] == before
+    assert [record["kind"] for record in longer.metrics].count("final") == 1
+    longer.load_model()
+    with pytest.raises(InputError, match="choose another folder"):
+        train(recipe(2), tmp_path / "run", progress=False)
+
+
+@pytest.mark.parametrize("task", ["text", "image"])
+def test_the_weights_of_the_best_validation_are_kept(
+    tiny_recipe: Make, image_recipe: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, task: str
+) -> None:
+    make, kind = (tiny_recipe, text.TextTask) if task == "text" else (image_recipe, images.ImageTask)
+    scores = iter([0.1, 0.9, 0.9])  # of the validations after updates 4 and 8
+    monkeypatch.setattr(kind, "score", lambda *_: next(scores))
+    run = train(
+        make(training__keep_best=True, training__checkpoint_every=4), tmp_path / "run", progress=False
+    )
+    state = tmp_path / "run" / "training_state" / "step-00000004"
+    want = load_file(state / ("model.safetensors" if task == "text" else "ema.safetensors"))
+    best, last = (run.load_model(weights=which).state_dict() for which in ("best", None))
+    assert all(torch.equal(best[name], tensor) for name, tensor in want.items())
+    assert not all(torch.equal(last[name], tensor) for name, tensor in want.items())
+
+
+def test_weights_that_a_run_does_not_have_are_refused(finished: Path) -> None:
+    for weights in ("averaged", "best", "ema"):
+        with pytest.raises(InputError, match=f"must be 'trained', got '{weights}'"):
+            Run(finished).load_model(weights=weights)
+
+
+def test_checkpoints_are_kept_as_the_recipe_says(tiny_recipe: Make, tmp_path: Path) -> None:
+    three = tiny_recipe(training__checkpoint_every=2, training__checkpoints_kept=3)
+    train(three, tmp_path / "three", progress=False)
+    names = sorted(path.name for path in (tmp_path / "three" / "training_state").iterdir())
+    assert names == ["step-00000004", "step-00000006", "step-00000008"]
+    none = train(tiny_recipe(training__drop_checkpoints=True), tmp_path / "none", progress=False)
+    assert not (tmp_path / "none" / "training_state").exists()
+    none.load_model()
+    with pytest.raises(InputError, match="no checkpoint"):
+        train(
+            tiny_recipe(training__steps=9, training__drop_checkpoints=True), tmp_path / "none", progress=False
+        )

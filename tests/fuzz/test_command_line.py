@@ -145,8 +145,10 @@ def _status(line: list[str], monkeypatch: pytest.MonkeyPatch, capfd: pytest.Capt
     assert "Traceback" not in error, shown
     assert status in (0, 2), shown
     if status == 2 and "Usage:" not in captured.out + error and "─ Error ─" not in error:
-        # Beside it stand the progress of `bench` and warnings of torch.
-        told = [row for row in error.splitlines() if not row.startswith(("inference", "training", "W"))]
+        # Beside it stand the progress of `bench` and `demo`, and warnings of torch.
+        told = [
+            row for row in error.splitlines() if not row.startswith(("inference", "training", "Three", "W"))
+        ]
         assert len(told) == 1, f"{shown}: {error[:1000]}"
         assert told[0].startswith("error: "), f"{shown}: {error[:1000]}"
     return status

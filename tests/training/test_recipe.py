@@ -11,6 +11,7 @@ from nadaraya.training import (
     ImageRecipe,
     ModelRecipe,
     Recipe,
+    Run,
     TrainingRecipe,
     built_in_recipes,
     load_recipe,
@@ -337,3 +338,10 @@ def test_every_key_has_its_default_and_meaning(task: str) -> None:
     described = recipe_help(task)
     assert list(described) == recipe_keys(task)
     assert all(meaning for _, meaning in described.values())
+
+
+def test_a_run_whose_recipe_is_cut_off_is_damaged(finished_text_run: Path, tmp_path: Path) -> None:
+    text = (finished_text_run / "config.yaml").read_text()
+    (tmp_path / "config.yaml").write_text(text[: text.index("steps:") + len("steps:")])
+    with pytest.raises(InputError, match="is damaged: its end is missing"):
+        Run(tmp_path)

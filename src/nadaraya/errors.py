@@ -4,6 +4,8 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import Any
 
+_LONGEST = 200  # characters of a value in a message
+
 
 class InputError(ValueError):
     """What the caller gave cannot be used; the message is one line that names it and what is accepted.
@@ -35,13 +37,17 @@ def must_be(name: str, accepted: str, given: Any) -> InputError:
     return InputError(f"{name} must be {accepted}, got {shown(given)}")
 
 
-def unknown_name(name: str, given: Any, accepted: Iterable[str]) -> InputError:
+def unknown_name(
+    name: str, given: Any, accepted: Iterable[str], *, meant: str | None = None, listed_by: str = ""
+) -> InputError:
     """An InputError for a name that does not exist, with the nearest one that does.
 
     Args:
         name: of the argument, or what the name stands for ("variant", "recipe key").
         given: the name as it was given.
-        accepted: every valid name.
+        accepted: every valid name; of many the nearest few are listed.
+        meant: the name that was meant, where that is known; default the one nearest in spelling.
+        listed_by: the command that lists them all; default none.
 
     Returns:
         The exception, to be raised by the caller.
@@ -50,12 +56,22 @@ def unknown_name(name: str, given: Any, accepted: Iterable[str]) -> InputError:
     InputError("empty must be one of 'nan', 'nearest', 'raise', got 'neares': did you mean 'nearest'?")
     """
     names = sorted(accepted)
-    nearest = get_close_matches(str(given), names, n=1)
+    spelt = str(given)[:_LONGEST]
+    nearest = [meant] if meant else get_close_matches(spelt, names, n=1)
     hint = f": did you mean {nearest[0]!r}?" if nearest else ""
-    return InputError(f"{name} must be one of {', '.join(map(repr, names))}, got {shown(given)}{hint}")
+    listed = ", ".join(map(repr, names))
+    if len(listed) > 2 * _LONGEST:
+        # Those nearest in spelling, however far: a line has room for a few.
+        few = dict.fromkeys([*nearest, *get_close_matches(spelt, names, n=5, cutoff=0.0)])
+        how = f": {listed_by} lists them" if listed_by else ""
+        listed = f"{', '.join(map(repr, list(few)[:5]))}, … ({len(names)} in all{how})"
+    return InputError(f"{name} must be one of {listed}, got {shown(given)}{hint}")
 
 
 def shown(value: Any) -> str:
     """A value on one line of at most 200 characters."""
-    text = " ".join(repr(value).split())
-    return text if len(text) <= 200 else f"{text[:198]} …"
+    try:
+        text = " ".join(repr(value).split())
+    except (ValueError, RecursionError):  # an integer of thousands of digits, lists in lists in lists …
+        return f"a value too long to show ({type(value).__name__})"
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 2]} …"

@@ -8,11 +8,11 @@ import hashlib
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from nadaraya.errors import InputError
+from nadaraya.errors import InputError, shown
 
 try:
     from safetensors import SafetensorError
@@ -90,6 +90,23 @@ def reading(path: Path, what: str = "") -> Iterator[None]:
         raise
     except (OSError, ValueError, LookupError, TypeError, RuntimeError, SafetensorError) as error:
         raise InputError(f"{path} cannot be read{what and f' as {what}'}: {first_line(error)}") from error
+
+
+def is_file(path: Path) -> bool:
+    """Whether a path is a regular file, with an InputError for what cannot be a path at all."""
+    return _is(path.is_file, path)
+
+
+def is_folder(path: Path) -> bool:
+    """Whether a path is a folder, with an InputError for what cannot be a path at all."""
+    return _is(path.is_dir, path)
+
+
+def _is(kind: Callable[[], bool], path: Path) -> bool:
+    try:
+        return kind()
+    except (OSError, ValueError) as error:  # a name that is too long, a NUL in it, a folder that is closed
+        raise InputError(f"{shown(str(path))} is no path: {first_line(error)}") from error
 
 
 def remove_folder(folder: Path) -> None:

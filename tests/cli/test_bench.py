@@ -16,7 +16,7 @@ TINY = (
 
 def test_a_line_per_model_progress_apart_from_it_and_a_file(nadaraya: Any, tmp_path: Path) -> None:
     path = tmp_path / "vit.json"
-    outcome = nadaraya("bench", "vit", *TINY, "--json", path)
+    outcome = nadaraya("bench", "vit", *TINY, "--out", path)
     assert outcome.status == 0
     for title in ("training, batch 2", "inference, batch 1", "inference, batch 2", "inference, peak"):
         assert title in outcome.out
@@ -32,7 +32,7 @@ def test_a_line_per_model_progress_apart_from_it_and_a_file(nadaraya: Any, tmp_p
 
 
 def test_other_models_and_json_to_standard_output(nadaraya: Any) -> None:
-    none = ("--train-batch-sizes", "", "--batch-sizes", "1", "--json", "-")
+    none = ("--train-batch-sizes", "", "--batch-sizes", "1", "--json")
     printed = json.loads(nadaraya("bench", "vit", "vlt_tiny_patch16_224", *TINY, *none).out)
     assert printed.keys() == {"environment", "settings", "rows"}
     rows = [(row["model"], row["mode"]) for row in printed["rows"]]
@@ -42,6 +42,7 @@ def test_other_models_and_json_to_standard_output(nadaraya: Any) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (["--device", "tpu"], "--device must be one of 'cpu', 'cuda', 'mps', got 'tpu'"),
         (["--size", "smal"], "did you mean 'small'"),
         (["--batch-sizes", "1;2"], "--batch-sizes must be whole numbers separated by commas, got '1;2'"),
         (["--precision", "fp8"], "precision must be one of 'bfloat16', 'float32', got 'fp8'"),

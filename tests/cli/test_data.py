@@ -44,6 +44,12 @@ def test_fetched_books_are_a_corpus_by_name(data: Command, source: Path) -> None
     assert load_corpus("dickens").text == "Book 580.\n\n\nBook 730.\n"
 
 
+def test_what_was_fetched_as_json(data: Command, source: Path) -> None:
+    _, out, _ = data("dickens", "--from", source, "--books", "580", "--json")
+    printed = json.loads(out)
+    assert printed["bytes"] == Path(printed["corpus"]).stat().st_size
+
+
 def test_another_cache_folder_says_how_to_use_it(data: Command, source: Path, tmp_path: Path) -> None:
     status, out, _ = data("dickens", "--from", source, "--books", 580, "--cache", tmp_path / "other")
     assert status == 0

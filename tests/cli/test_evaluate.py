@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from nadaraya.training import Run
 
@@ -37,3 +38,16 @@ def test_bad_input_is_one_line(nadaraya: Any, finished_run: Path, tmp_path: Path
     nadaraya("evaluate", finished_run, "--text", "/dev/zero").refuses("/dev/zero must be a regular file")
     nadaraya("evaluate", finished_run, "--text", "a" * 300).refuses("File name too long")
     nadaraya("evaluate", tmp_path).refuses("is not a run folder")
+
+
+def test_device_and_precision_are_chosen_and_checked(nadaraya: Any, finished_run: Path) -> None:
+    exact, rounded = (
+        json.loads(nadaraya("evaluate", finished_run, "--device", "cpu", *options, "--json").out)
+        for options in ([], ["--precision", "bfloat16"])
+    )
+    assert rounded["cross_entropy"] == pytest.approx(exact["cross_entropy"], rel=1e-2)
+    assert rounded["cross_entropy"] != exact["cross_entropy"]
+    nadaraya("evaluate", finished_run, "--device", "gpu").refuses("--device must be one of")
+    nadaraya("evaluate", finished_run, "--precision", "int8").refuses("--precision must be one of")
+    if not torch.cuda.is_available():
+        nadaraya("evaluate", finished_run, "--device", "cuda").refuses("which this machine has, got 'cuda'")

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from nadaraya.training import Run
+from nadaraya.training import Run, load_recipe, recipe_help
 
 
 def _content(folder: Path) -> dict[str, bytes]:
@@ -36,6 +36,65 @@ def test_json_gives_the_final_record(nadaraya: Any, tiny: tuple[str, ...], tmp_p
     final = Run(tmp_path / "run").final
     assert final is not None
     assert {key: printed[key] for key in final} == final
+
+
+def test_default_folders_of_seeds_differ(
+    nadaraya: Any, tiny: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("named.yaml").write_text("extends: demo\nname: mine\n")
+    for source, folder in (("demo", "demo-rope"), ("named.yaml", "mine")):
+        for seed, ending in ((0, ""), (1, "-seed1")):
+            nadaraya("train", source, *tiny[1:], f"seed={seed}", "--quiet")
+            assert Run(f"runs/{folder}{ending}").recipe.seed == seed
+
+
+def test_a_run_folder_as_recipe_resumes_that_run(nadaraya: Any, finished_run: Path) -> None:
+    before = _content(finished_run)
+    outcome = nadaraya("train", finished_run)
+    assert outcome.status == 0
+    assert "finished already" in outcome.err
+    assert _content(finished_run) == before
+    nadaraya("train", finished_run, "seed=1").refuses("has a run with seed = 0, not 1")
+
+
+def test_the_resolved_recipe_is_printed_and_nothing_made(
+    nadaraya: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    printed = nadaraya("train", "demo", "model.variant=gpa", "--print-config").out
+    Path("again.yaml").write_text(printed)
+    assert load_recipe("again.yaml") == load_recipe("demo", ["model.variant=gpa"])
+    as_json = json.loads(nadaraya("train", "demo", "--print-config", "--json").out)
+    assert as_json == load_recipe("demo").to_mapping()
+    assert not Path("runs").exists()
+
+
+def test_a_dry_run_counts_and_measures_and_makes_nothing(
+    nadaraya: Any, tiny: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    figures = json.loads(nadaraya("train", *tiny, "model.variant=gpa-mul", "--dry-run", "--json").out)
+    counted = load_recipe("demo", [*tiny[1:], "model.variant=gpa-mul"]).build_model(18).num_parameters()
+    assert abs(figures["parameters"] - counted) < 33 * 64  # of the same vocabulary, nearly
+    assert figures["steps"] == 6
+    assert figures["seconds"] == pytest.approx(6 * figures["step_seconds"])
+    assert figures["memory_bytes"] > 16 * figures["parameters"]
+    assert figures["flops"] > 2 * figures["kernel_parameters"] > 0
+    out = nadaraya("train", *tiny, "--dry-run").out
+    assert f"{figures['steps']} of them" in out
+    assert "MFLOP/token" in out
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("task", ["text", "image"])
+def test_every_key_is_listed_with_default_and_meaning(nadaraya: Any, task: str) -> None:
+    out = nadaraya("train", "--keys", task).out
+    for key, (_, meaning) in recipe_help(task).items():
+        assert f"{key}=" in out
+        assert meaning in out
+    nadaraya("train", "--keys", "txt").refuses("did you mean 'text'")
+    assert "--keys" in nadaraya("train", "--help").out
 
 
 def test_the_schema_is_json_and_needs_no_recipe(nadaraya: Any) -> None:

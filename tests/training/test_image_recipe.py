@@ -136,6 +136,22 @@ def test_the_schedule_warms_up_falls_as_a_cosine_and_needs_no_memory(image_recip
         advance(done + 1)
 
 
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"model__options": {"embed_dim": 3 * 2**16, "depth": 900}}, "GB of memory, this machine has"),
+        ({"model__options": {"depth": 100_000}}, "model.options.depth must be at most 1000"),
+        ({"model__options": {"embed_dim": "wide" * 1000}}, "cannot be built"),
+    ],
+)
+def test_a_model_too_large_or_of_options_that_it_has_not_is_one_line(
+    image_recipe: Make, changes: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(InputError, match=words) as refused:
+        image_recipe(**changes).build_model(4, 3)
+    assert len(str(refused.value)) < 1000
+
+
 def test_any_model_of_timm_can_be_built(image_recipe: Make) -> None:
     recipe = image_recipe(model__name="resnet10t", model__options={})
     assert recipe.build_model(7, 1)(torch.zeros(2, 1, 16, 16)).shape == (2, 7)

@@ -11,9 +11,11 @@ from nadaraya.training import (
     ImageRecipe,
     ModelRecipe,
     Recipe,
+    Run,
     TrainingRecipe,
     built_in_recipes,
     load_recipe,
+    recipe_help,
     recipe_keys,
     recipe_schema,
 )
@@ -146,6 +148,25 @@ def test_a_misspelt_key_is_refused_with_the_nearest(key: str) -> None:
         ("model=3", "recipe key model must be a section of keys, got 3"),
         ("1=2", "got '1'"),
         ("model.variant=[", "not plain YAML"),
+        ("seed=4294967296", "seed must be less than 4294967296"),
+        ("training.learning_rate=1e300", "training.learning_rate must be less than or equal to 1e+37"),
+        (f"training.learning_rate=1{'0' * 400}", "a finite number"),
+        (f"training.steps={'9' * 5000}", "more than 1000 digits"),
+        (f"task=0x{'f' * 6000}", "more than 1000 digits"),
+        ("training.steps=2020-13-45", "must be an integer, got '2020-13-45'"),
+        ("training.steps=1:30", "must be an integer, got '1:30'"),
+        ("training.steps=!!int 3", "it has the tag !!int"),
+        ("training.betas=&x [*x, *x]", "it refers to *x"),
+        (f"model.extra={'[' * 5000}{']' * 5000}", "nested deeper than 20 levels"),
+        (f"model.extra{'.a' * 50}=1", "at most 20 names"),
+        ("model.extra={norm: rmsnorm, norm: layernorm}", "the key 'norm' is there twice"),
+        ("model.extra.norm_eps=.nan", "model.extra must be made of finite numbers"),
+        ("model.extra={1: 2}", "model.extra[1] must be text"),
+        ("name=nul\x00", "not plain YAML"),
+        (f"name={'x' * 129}", "up to 128 letters"),
+        ("model.hidden_size=10000000", "less than or equal to 1048576"),
+        ("model.num_hidden_layers=100000", "less than or equal to 4096"),
+        ("training.sample_characters=1000000000", "less than or equal to 1000000"),
     ],
 )
 def test_values_out_of_range_are_refused_with_what_is_accepted(override: str, message: str) -> None:
@@ -173,7 +194,7 @@ def test_the_schema_for_editors_has_every_key_with_its_meaning() -> None:
             fields = section["properties"] if section else {key: value}
             keys |= {f"{key}.{part}" if section else part for part in fields}
             assert all(field["description"] for field in fields.values())
-        assert keys == set(recipe_keys(task))
+        assert keys == {"extends", *recipe_keys(task)}
     assert definitions["TrainingRecipe"]["properties"]["steps"]["exclusiveMinimum"] == 0
     assert definitions["Recipe"]["additionalProperties"] is False
 
@@ -212,6 +233,15 @@ def test_a_file_that_is_no_recipe_is_refused(tmp_path: Path, content: bytes) -> 
         ({"model__extra": {"nrom": "rmsnorm"}}, "did you mean 'norm'"),
         ({"model__extra": {"hidden_size": 64}}, "hidden_size"),
         ({"model__extra": {"norm": 3}}, "norm"),
+        ({"model__extra": {"dtype": "int8"}}, "key in model.extra must be one of"),
+        ({"model__extra": {"id2label": 3}}, "got 'id2label'"),
+        ({"model__extra": {"is_encoder_decoder": True}}, "got 'is_encoder_decoder'"),
+        ({"model__extra": {"pad_token_id": 10**9}}, "got 'pad_token_id'"),
+        ({"model__variant_options": {"num_terms": 10**12}}, "parameters in batches of 4 windows"),
+        ({"model__variant_options": {"num_terms": [1]}}, "num_terms"),
+        ({"model__hidden_size": 2**20}, "GB of memory, this machine has"),
+        ({"training__batch_size": 10**11}, "reduce model.hidden_size"),
+        ({"data__context": 10**11}, "windows of 100,000,000,000 tokens"),
     ],
 )
 def test_a_model_that_cannot_be_built_is_refused(
@@ -227,3 +257,112 @@ def test_extra_reaches_the_model(tiny_recipe: Callable[..., Recipe]) -> None:
     config = tiny_recipe(model__extra={"norm": "rmsnorm", "tie_word_embeddings": True}).build_model(10).config
     assert (config.norm, config.tie_word_embeddings, config.vocab_size) == ("rmsnorm", True, 10)
     assert config.max_position_embeddings == 16
+
+
+def test_what_cannot_fit_in_memory_is_refused_before_it_is_allocated(
+    tiny_recipe: Callable[..., Recipe], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = tiny_recipe(model__num_hidden_layers=3, model__variant=["rope", "gpa-mul"])
+    counted = sum(parameter.numel() for parameter in recipe.build_model(10).parameters())
+    monkeypatch.setattr("nadaraya.training.memory.machine_memory", lambda device: 16 * counted)
+    with pytest.raises(InputError, match=f"training of {counted:,} parameters in batches of 4 windows"):
+        recipe.build_model(10)
+
+
+def test_flat_keys_of_a_file_are_put_into_their_sections(tmp_path: Path) -> None:
+    path = tmp_path / "flat.yaml"
+    path.write_text("model.variant: gpa\nmodel: {hidden_size: 64}\nmodel.extra.norm: rmsnorm\n")
+    model = load_recipe(path).model
+    assert (model.variant, model.hidden_size, model.extra) == ("gpa", 64, {"norm": "rmsnorm"})
+    path.write_text("model.variant: gpa\nmodel: {variant: rope}\n")
+    with pytest.raises(InputError, match=r"the key model.variant twice"):
+        load_recipe(path)
+
+
+def test_a_hybrid_of_many_names_has_a_short_name_and_seeds_have_names_of_their_own() -> None:
+    many = [load_recipe("demo", [f"model.variant=[{', '.join(32 * [v])}]"]).name for v in ("gpa-mul", "rope")]
+    assert many[0] != many[1]
+    assert all(len(name) <= 128 and name.startswith("demo-") for name in many)
+    assert load_recipe("demo", ["seed=1"]).name == "demo-rope-seed1"
+
+
+def test_a_file_that_cannot_be_a_recipe_is_refused_unread(tmp_path: Path) -> None:
+    large = tmp_path / "large.yaml"
+    large.write_text(" " * (2**20 + 1))
+    for source, words in (
+        (large, "at most 1 MiB"),
+        ("x" * 5000, "is no path"),
+        ("/dev/zero", "recipe"),
+    ):
+        with pytest.raises(InputError, match=words):
+            load_recipe(source)
+
+
+@pytest.mark.parametrize(
+    ("source", "key", "meant"),
+    [
+        ("demo", "text", "data.corpus"),
+        ("demo", "data.path", "data.corpus"),
+        ("deit", "path", "data.source"),
+        ("demo", "lr", "training.learning_rate"),
+        ("demo", "training.lr", "training.learning_rate"),
+        ("demo", "layers", "model.num_hidden_layers"),
+        ("demo", "model.heads", "model.num_attention_heads"),
+        ("demo", "width", "model.hidden_size"),
+        ("demo", "epochs", "training.steps"),
+        ("deit", "steps", "training.epochs"),
+        ("demo", "batch", "training.batch_size"),
+        ("demo", "variant", "model.variant"),
+        ("demo", "varient", "model.variant"),
+        ("demo", "training.corpus", "data.corpus"),
+    ],
+)
+def test_keys_are_known_by_their_meaning_and_without_their_section(source: str, key: str, meant: str) -> None:
+    with pytest.raises(InputError, match=rf"did you mean '{meant}'\?") as refused:
+        load_recipe(source, [f"{key}=1"])
+    assert "`nadaraya train --keys" in str(refused.value)
+    assert len(str(refused.value)) < 400
+
+
+def test_a_recipe_extends_another_section_by_section(tmp_path: Path) -> None:
+    (tmp_path / "base").mkdir()
+    (tmp_path / "base" / "one.yaml").write_text("extends: demo\nname: one\nmodel: {variant: gpa}\nseed: 3\n")
+    (tmp_path / "two.yaml").write_text(
+        "extends: base/one.yaml\nmodel.hidden_size: 64\ntraining: {steps: 5}\n"
+    )
+    two, demo = load_recipe(tmp_path / "two.yaml", ["training.warmup_steps=0"]), load_recipe("demo")
+    assert (two.model.variant, two.model.hidden_size, two.training.steps, two.seed) == ("gpa", 64, 5, 3)
+    assert two.training.learning_rate == demo.training.learning_rate
+    assert two.name == "two-gpa-seed3"
+
+
+def test_a_recipe_that_extends_itself_or_nothing_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text("extends: b.yaml\n")
+    (tmp_path / "b.yaml").write_text("extends: a.yaml\n")
+    (tmp_path / "c.yaml").write_text("extends: [a]\n")
+    (tmp_path / "d.yaml").write_text("extends: absent.yaml\n")
+    for name, words in (("a", "extends itself"), ("c", "extends in .* must be"), ("d", "absent.yaml")):
+        with pytest.raises(InputError, match=words):
+            load_recipe(tmp_path / f"{name}.yaml")
+
+
+def test_a_run_folder_is_its_recipe(finished_text_run: Path, tmp_path: Path) -> None:
+    assert load_recipe(finished_text_run) == Recipe.from_mapping(
+        yaml.safe_load((finished_text_run / "config.yaml").read_text())
+    )
+    with pytest.raises(InputError, match=r"not a run folder: it has no config\.yaml"):
+        load_recipe(tmp_path)
+
+
+@pytest.mark.parametrize("task", ["text", "image"])
+def test_every_key_has_its_default_and_meaning(task: str) -> None:
+    described = recipe_help(task)
+    assert list(described) == recipe_keys(task)
+    assert all(meaning for _, meaning in described.values())
+
+
+def test_a_run_whose_recipe_is_cut_off_is_damaged(finished_text_run: Path, tmp_path: Path) -> None:
+    text = (finished_text_run / "config.yaml").read_text()
+    (tmp_path / "config.yaml").write_text(text[: text.index("steps:") + len("steps:")])
+    with pytest.raises(InputError, match="is damaged: its end is missing"):
+        Run(tmp_path)

@@ -1,8 +1,9 @@
 """The verbs of the command line, gathered. Verb modules import what is heavy inside their functions."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 import nadaraya
 from nadaraya.cli.bench import bench_app
@@ -17,7 +18,21 @@ from nadaraya.cli.maps import maps
 from nadaraya.cli.report import report
 from nadaraya.cli.train import train
 
-app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode="markdown")
+
+class _Verbs(TyperGroup):
+    """The group of all verbs; Ctrl-C before a verb has its own answer to it is one line and status 130."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            typer.echo("stopped", err=True)
+            raise typer.Exit(130) from None
+
+
+app = typer.Typer(
+    cls=_Verbs, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode="markdown"
+)
 
 
 def _print_version(requested: bool) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nadaraya.cli.options import figure_table, key_values, whole_numbers
+from nadaraya.cli.options import DeviceOption, chosen_device, figure_table, key_values, whole_numbers
 
 if TYPE_CHECKING:
     from nadaraya.evaluation.throughput import Throughput
@@ -23,7 +23,7 @@ def vit(
     size: Annotated[
         str, typer.Option(help="Without models, DeiT and GKA of this size: tiny, small or base.")
     ] = "tiny",
-    device: Annotated[str, typer.Option(help="cpu or cuda; default cuda where there is one.")] = "",
+    device: DeviceOption = "",
     precision: Annotated[
         str, typer.Option(help="bfloat16 or float32; default bfloat16 on a GPU, float32 on the CPU.")
     ] = "",
@@ -36,29 +36,25 @@ def vit(
     train_batch_sizes: Annotated[
         str, typer.Option(metavar="N,N,…", help="Images per training update; empty for none.")
     ] = "64,128",
-    rounds: Annotated[int, typer.Option(help="Turns of each model at a batch size.")] = 5,
+    rounds: Annotated[int, typer.Option(help="Turns of each model at a batch size.", min=1)] = 5,
     image_size: Annotated[
-        int | None, typer.Option(help="Pixels per side; default the models' own.", min=1)
+        int | None, typer.Option(help="Pixels per side; default the models' own.", min=1, max=2**16)
     ] = None,
     option: Annotated[
         list[str] | None, typer.Option(metavar="KEY=VALUE", help="Keyword of timm's create_model.")
     ] = None,
     memory: Annotated[bool, typer.Option("--memory/--no-memory", help="Measure peak memory.")] = True,
-    json_file: Annotated[
-        Path | None,
-        typer.Option("--json", metavar="FILE", help="Write all figures here as they come; - prints them."),
-    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print figures as JSON.")] = False,
+    out: Annotated[Path | None, typer.Option(help="Also write them here as JSON, as they come.")] = None,
 ) -> None:
     """Images/s and peak memory, training and inference, models taking turns in one process.
 
     Figures are medians with quartiles. A model that does not fit in memory is a line that says so.
     """
-    import torch
-
     from nadaraya.evaluation.throughput import Settings, deit_and_gka, environment, measure, peaks
     from nadaraya.files import write_file
 
-    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    device = chosen_device(device)
     settings = Settings(
         device=device,
         precision=precision or ("bfloat16" if device == "cuda" else "float32"),
@@ -77,17 +73,16 @@ def vit(
     facts = {"environment": environment(), "settings": asdict(settings)}
     rows: list[Throughput] = []
 
-    def as_json() -> str:
+    def document() -> str:
         return json.dumps({**facts, "rows": [asdict(row) for row in rows + peaks(rows)]}, indent=1)
 
-    printed = json_file == Path("-")
     for mode, batch in cells:
         typer.echo(f"{mode}, batch {batch}: {', '.join(names)}", err=True)
         rows += measure(names, mode, batch, settings)
-        if json_file and not printed:
-            write_file(json_file, as_json() + "\n")
-    if printed:
-        typer.echo(as_json())
+        if out:
+            write_file(out, document() + "\n")
+    if as_json:
+        typer.echo(document())
     else:
         _print(rows + peaks(rows))
 

@@ -21,9 +21,12 @@ def count(
     preset: Annotated[
         str, typer.Option(help="Shape that text variants are built in: demo or dickens.")
     ] = "dickens",
-    vocabulary: Annotated[int, typer.Option(help="Number of tokens that text variants are built with.")] = 93,
+    vocabulary: Annotated[
+        int, typer.Option(help="Number of tokens that text variants are built with.", min=1, max=2**31)
+    ] = 93,
     image_size: Annotated[
-        int | None, typer.Option(help="Pixels per side of the image; default each image model's own.", min=1)
+        int | None,
+        typer.Option(help="Pixels per side of the image; default each image model's own.", min=1, max=2**16),
     ] = None,
     option: Annotated[
         list[str] | None,

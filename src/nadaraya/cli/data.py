@@ -26,6 +26,7 @@ def dickens(
     books: Annotated[
         str | None, typer.Option(help="Ebook numbers, such as 580,730; default all 25 works.")
     ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print figures as JSON.")] = False,
 ) -> None:
     """Fetch the works of Charles Dickens from Project Gutenberg; run it again after an interruption."""
     from rich.console import Console
@@ -34,6 +35,9 @@ def dickens(
 
     chosen = None if books is None else whole_numbers(books, "--books", "ebook numbers such as 580,730")
     path = fetch_dickens(cache, source_folder=source_folder, books=chosen, progress=sys.stderr.isatty())
+    if as_json:
+        typer.echo(json.dumps({"corpus": str(path), "bytes": path.stat().st_size}))
+        return
     console = Console(highlight=False, soft_wrap=True)
     console.print(f"corpus: {path} ({path.stat().st_size:,} bytes)")
     if cache is None or cache.resolve() == cache_folder().resolve():

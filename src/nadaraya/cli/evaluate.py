@@ -3,12 +3,22 @@
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
+from nadaraya.cli.options import DeviceOption, PrecisionOption, computing
+
 if TYPE_CHECKING:
     from nadaraya.training import Run
+
+
+class Chosen(NamedTuple):
+    """Which weights of a run are evaluated, where and how."""
+
+    weights: str | None
+    device: str
+    precision: str
 
 
 def evaluate(
@@ -30,33 +40,36 @@ def evaluate(
         str | None,
         typer.Option(help="trained, averaged or best.", show_default="averaged where the run has them"),
     ] = None,
+    device: DeviceOption = "",
+    precision: PrecisionOption = "float32",
     as_json: Annotated[bool, typer.Option("--json", help="Print figures as JSON.")] = False,
 ) -> None:
     """Predict every token of a text but the first, or the class of every image, and print the figures."""
     from nadaraya.training import ImageRecipe, Run
 
-    opened = Run(run)
+    opened, chosen = Run(run), Chosen(weights, device, precision)
     if images is not None or (text is None and isinstance(opened.recipe, ImageRecipe)):
-        figures, line = _images(opened, images, weights)
+        figures, line = _images(opened, images, chosen)
     else:
-        figures, line = _text(opened, text, weights)
+        figures, line = _text(opened, text, chosen)
     weights = weights or opened.weights
     document = {"run": str(run), "weights": weights, **figures}
     typer.echo(json.dumps(document) if as_json else f"{line} ({weights} weights)")
 
 
-def _text(run: "Run", text: str | None, weights: str | None) -> tuple[dict[str, Any], str]:
+def _text(run: "Run", text: str | None, chosen: Chosen) -> tuple[dict[str, Any], str]:
     from nadaraya.data import load_corpus
     from nadaraya.evaluation import evaluate_string
 
     recipe = run.text_recipe()
-    model, tokenizer = run.load_model(weights=weights), run.tokenizer()
+    model, tokenizer = run.load_model(weights=chosen.weights), run.tokenizer()
     if text is None:
         name, content = "validation text", run.corpus().split(recipe.data.validation_fraction)[1]
     else:
         corpus = load_corpus(text)
         name, content = corpus.name, corpus.text
-    result = evaluate_string(model, tokenizer, content, context=recipe.data.context)
+    with computing(model, chosen.device, chosen.precision):
+        result = evaluate_string(model, tokenizer, content, context=recipe.data.context)
     line = (
         f"{name}: {result.cross_entropy:.4f} nats/token over {result.tokens:,} tokens, "
         f"{result.bits_per_byte:.4f} bits/byte over {result.bytes:,} bytes"
@@ -64,14 +77,15 @@ def _text(run: "Run", text: str | None, weights: str | None) -> tuple[dict[str, 
     return {"text": name, **asdict(result)}, line
 
 
-def _images(run: "Run", source: str | None, weights: str | None) -> tuple[dict[str, Any], str]:
+def _images(run: "Run", source: str | None, chosen: Chosen) -> tuple[dict[str, Any], str]:
     from nadaraya.data.images import evaluation_batches
     from nadaraya.evaluation.classification import evaluate_images
 
     recipe = run.image_recipe()
-    model, images = run.load_model(weights=weights), run.images(source)
+    model, images = run.load_model(weights=chosen.weights), run.images(source)
     batches = evaluation_batches(images, recipe.augmentation(), batch_size=128, workers=recipe.data.workers)
-    result = evaluate_images(model, batches)
+    with computing(model, chosen.device, chosen.precision):
+        result = evaluate_images(model, batches)
     line = (
         f"{images.name}: top-1 {result.top1:.2%}, top-5 {result.top5:.2%}, {result.loss:.4f} nats/image over "
         f"{result.images:,} validation images"

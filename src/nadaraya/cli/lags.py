@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from nadaraya.cli.options import check_plot
-from nadaraya.errors import InputError
+from nadaraya.errors import InputError, must_be
 
 if TYPE_CHECKING:
     from rich.table import Table
 
     from nadaraya.interpret import LagHistogram
 
+_LONGEST_LAG = 1_000_000
 _ESCAPES = {r"\n": "\n", r"\t": "\t", r"\r": "\r", r"\\": "\\"}
 
 
@@ -36,6 +37,8 @@ def lags(
 
     if plot is not None:
         check_plot(plot, force)
+    if not 1 <= max_lag <= _LONGEST_LAG:
+        raise must_be("--max-lag", f"from 1 to {_LONGEST_LAG:,} characters", max_lag)
     separator = _ESCAPES.get(separator, separator)
     corpus = load_corpus(text)
     histogram = lag_histogram(corpus.text, max_lag, separator)

@@ -1,13 +1,58 @@
 """What several verbs make of their options, and the table of figures that several print."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from nadaraya.errors import InputError, must_be
+import typer
+
+from nadaraya.errors import InputError, must_be, unknown_name
 
 if TYPE_CHECKING:
     from rich.table import Table
+
+# Of every verb in which a model runs; `computing` and `chosen_device` take what was given.
+DeviceOption = Annotated[
+    str, typer.Option("--device", help="cpu, cuda or mps; default cuda where there is one, else cpu.")
+]
+PrecisionOption = Annotated[str, typer.Option("--precision", help="float32 (default) or bfloat16.")]
+
+
+def chosen_device(given: str) -> str:
+    """The device of a --device, or the usual one where it is empty; refuses one that is not there."""
+    import torch
+
+    there = {
+        "cpu": True,
+        "cuda": torch.cuda.is_available(),
+        "mps": torch.backends.mps.is_available(),
+    }
+    if not given:
+        return "cuda" if there["cuda"] else "cpu"
+    if given not in there:
+        raise unknown_name("--device", given, there)
+    if not there[given]:
+        found = " or ".join(name for name in there if there[name])
+        raise must_be("--device", f"{found}, which this machine has", given)
+    return given
+
+
+@contextmanager
+def computing(model: Any, device: str, precision: str) -> Iterator[None]:
+    """Move a model where --device says, and compute in the --precision, while it is used.
+
+    with computing(model, device, precision):
+        result = evaluate_string(model, …)
+    """
+    import torch
+
+    if precision not in ("float32", "bfloat16"):
+        raise unknown_name("--precision", precision, ("float32", "bfloat16"))
+    where = chosen_device(device)
+    model.to(where)
+    with torch.autocast(where, torch.bfloat16, enabled=precision == "bfloat16"):
+        yield
 
 
 def key_values(given: Sequence[str] | None) -> dict[str, Any]:

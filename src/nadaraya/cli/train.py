@@ -1,12 +1,17 @@
 """`nadaraya train`: a recipe becomes a run folder; the same command resumes it."""
 
 import json
+from dataclasses import asdict
+from datetime import timedelta
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from nadaraya.errors import InputError
+
+if TYPE_CHECKING:
+    from nadaraya.training import ImageRecipe, Recipe
 
 
 def _print_schema(requested: bool) -> None:
@@ -17,19 +22,64 @@ def _print_schema(requested: bool) -> None:
         raise typer.Exit
 
 
+def _print_keys(task: str) -> None:
+    if task:
+        from nadaraya.training import recipe_help
+
+        for key, (default, meaning) in recipe_help(task).items():
+            typer.echo(f"{key}={_yaml(default)}\n    {meaning}")
+        raise typer.Exit
+
+
+def _yaml(value: Any) -> str:
+    """A default as it would be written after KEY=."""
+    return json.dumps(value, ensure_ascii=False).strip('"')
+
+
 def train(
     recipe: Annotated[
-        str, typer.Argument(help="A built-in recipe (demo, dickens, cifar-cpu, deit) or a YAML file.")
+        str,
+        typer.Argument(
+            help="A built-in recipe (demo, dickens, cifar-cpu, deit), a YAML file, or a run folder."
+        ),
     ],
     overrides: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[KEY=VALUE]...", help="Recipe keys to change, as model.variant=gpa-mul."),
+        typer.Argument(
+            metavar="[KEY=VALUE]...",
+            help="Recipe keys to change: data.corpus=FILE, model.variant=gpa-mul, training.steps=1000, "
+            "training.batch_size=32, training.learning_rate=1e-3, seed=1; --keys lists all.",
+        ),
     ] = None,
     run: Annotated[
-        Path | None, typer.Option("--run", help="The run folder.", show_default="runs/NAME OF THE RECIPE")
+        Path | None,
+        typer.Option(
+            "--run", help="The run folder.", show_default="runs/FILE-VARIANT, with -seedN for a seed but 0"
+        ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the final figures as JSON.")] = False,
+    print_config: Annotated[
+        bool,
+        typer.Option("--print-config", help="Print the recipe, every key written out, and stop."),
+    ] = False,
+    dry_run: Annotated[
+        bool,
+        typer.Option(
+            "--dry-run", help="Print parameters, FLOPs, memory and expected time from a few updates."
+        ),
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print figures as JSON.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
+    keys: Annotated[
+        str,
+        typer.Option(
+            "--keys",
+            metavar="text|image",
+            callback=_print_keys,
+            is_eager=True,
+            show_default=False,
+            help="Print every recipe key of that task with its default and meaning.",
+        ),
+    ] = "",
     schema: Annotated[
         bool,
         typer.Option(
@@ -41,7 +91,7 @@ def train(
     ] = False,
 ) -> None:
     """Train a model; stopped or killed at any moment, the same command goes on where it was."""
-    from nadaraya.training import is_main_process, load_recipe
+    from nadaraya.training import built_in_recipes, is_main_process, load_recipe
     from nadaraya.training import train as train_run
 
     try:
@@ -50,7 +100,16 @@ def train(
         if is_main_process():
             raise
         raise typer.Exit(2) from None
-    folder = run or Path("runs") / checked.name
+    if print_config:
+        if is_main_process():
+            mapping = checked.to_mapping()
+            typer.echo(json.dumps(mapping, indent=1) if as_json else checked.to_yaml(), nl=as_json)
+        return
+    if dry_run:
+        _try(checked, as_json)
+        return
+    own = recipe not in built_in_recipes() and Path(recipe).is_dir()
+    folder = run or (Path(recipe) if own else Path("runs") / _folder_name(checked))
     try:
         finished = train_run(checked, folder, progress=not quiet)
     except KeyboardInterrupt:
@@ -64,6 +123,32 @@ def train(
         typer.echo(json.dumps({"run": str(folder), "name": finished.name, **final}))
     else:
         typer.echo(f"{folder}: {_summary(final)}")
+
+
+def _folder_name(recipe: "Recipe | ImageRecipe") -> str:
+    """The recipe's name; seeds of a recipe that gives its name itself have folders of their own too."""
+    ending = f"-seed{recipe.seed}" if recipe.seed else ""
+    return recipe.name if recipe.name.endswith(ending) else recipe.name + ending
+
+
+def _try(recipe: "Recipe | ImageRecipe", as_json: bool) -> None:
+    from nadaraya.training import is_main_process, try_recipe
+
+    trial = try_recipe(recipe)
+    if not is_main_process():
+        return
+    if as_json:
+        typer.echo(json.dumps({"name": recipe.name, **asdict(trial)}))
+        return
+    length = timedelta(seconds=round(trial.seconds))
+    typer.echo(f"{recipe.name}: {trial.parameters:,} parameters, {trial.kernel_parameters:,} of kernels")
+    typer.echo(
+        f"forward pass: {trial.flops / 1e6:,.2f} MFLOP/{trial.unit}; training takes about three times it"
+    )
+    typer.echo(f"memory: {trial.memory_bytes / 1e9:.2f} GB at the most, on {trial.device}")
+    typer.echo(
+        f"update: {1000 * trial.step_seconds:,.1f} ms; {trial.steps:,} of them: {length}, and validation"
+    )
 
 
 def _summary(final: dict[str, Any]) -> str:

@@ -22,10 +22,12 @@ from nadaraya.training.recipe import (
     TrainingRecipe,
     built_in_recipes,
     load_recipe,
+    recipe_help,
     recipe_keys,
     recipe_schema,
 )
 from nadaraya.training.run import Run
+from nadaraya.training.trial import Trial, try_recipe
 
 __all__ = [
     "DataRecipe",
@@ -38,6 +40,7 @@ __all__ = [
     "Run",
     "TrainingDiverged",
     "TrainingRecipe",
+    "Trial",
     "WriteFailed",
     "built_in_recipes",
     "export_model",
@@ -45,7 +48,9 @@ __all__ = [
     "load_recipe",
     "model_card",
     "push_to_hub",
+    "recipe_help",
     "recipe_keys",
     "recipe_schema",
     "train",
+    "try_recipe",
 ]

@@ -35,7 +35,10 @@ def read_recipe(folder: Path) -> Recipe | ImageRecipe:
     if not path.is_file():
         raise InputError(f"{folder} is not a run folder: it has no {RECIPE_FILE}")
     with reading(path):
-        mapping = parse_yaml(path.read_text(encoding="utf-8"), str(path))
+        text = path.read_text(encoding="utf-8")
+        if not text.endswith("\n"):  # cut off: keys that are not there would have their defaults
+            raise InputError(f"{path} is damaged: its end is missing")
+        mapping = parse_yaml(text, str(path))
     if not isinstance(mapping, dict):
         raise InputError(f"{path} is not a recipe")
     return read_mapping(mapping)

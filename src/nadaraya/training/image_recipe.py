@@ -1,18 +1,22 @@
 """Recipes of image classification: a timm model, images, augmentation and the optimisation of DeiT."""
 
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from contextlib import suppress
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
-from pydantic import AfterValidator, Field, NonNegativeInt, PositiveInt
+from pydantic import AfterValidator, Field
 
-from nadaraya.errors import InputError
+from nadaraya.errors import InputError, must_be
 from nadaraya.training.schema import (
     BaseRecipe,
     BaseTraining,
     Fraction,
     NonNegative,
+    NonNegativeInt,
     Positive,
+    PositiveInt,
     Probability,
     Section,
+    Settings,
     TwoFractions,
     TwoNumbers,
 )
@@ -29,6 +33,7 @@ _SET_ELSEWHERE = {
     "num_classes": "the images",
     "in_chans": "the images",
 }
+_MOST_BLOCKS = 1000
 
 
 def _area(pair: tuple[float, float]) -> tuple[float, float]:
@@ -48,11 +53,11 @@ class ImageModelRecipe(Section):
     prefix: ClassVar[str] = "model."
     name: str = "gka_tiny_patch16_224"
     """A name of `timm.list_models()`, ours among them."""
-    image_size: PositiveInt = 224
+    image_size: Annotated[int, Field(gt=0, le=2**16)] = 224
     """Side of the square images in pixels."""
     drop_path: Fraction = 0.1
     """Rate of stochastic depth at the last block."""
-    options: dict[str, Any] = Field(default_factory=dict)
+    options: Settings = Field(default_factory=dict)
     """Other keywords of the model's constructor."""
 
     @property
@@ -90,7 +95,7 @@ class ImageDataRecipe(Section):
     """Strength of a random change of brightness, contrast and saturation (null: none)."""
     random_erasing: Probability = 0.25
     """Probability that a rectangle is erased."""
-    padding_crop: PositiveInt | None = None
+    padding_crop: Annotated[int, Field(gt=0, le=2**16)] | None = None
     """Pixels of padding before a random crop of the image's size, in place of `crop_scale` (null: none)."""
     mixup: NonNegative = 0.8
     """Parameter of mixup's beta distribution (0: none)."""
@@ -189,9 +194,10 @@ class ImageRecipe(BaseRecipe):
             Maps (B, channels, S, S) images to (B, num_classes) logits.
 
         Raises:
-            InputError: no such model, or it does not take what the recipe asks for.
+            InputError: no such model, it does not take what the recipe asks for, or it cannot fit in memory.
         """
         from nadaraya.models.vit import create_image_model
+        from nadaraya.training.memory import check_memory
 
         model = self.model
         for option in model.options:
@@ -202,7 +208,16 @@ class ImageRecipe(BaseRecipe):
         options = {"num_classes": num_classes, "in_chans": channels, **model.options}
         if model.drop_path:
             options["drop_path_rate"] = model.drop_path
-        return create_image_model(model.name, image_size=model.image_size, options=options).train()
+        depth = options.get("depth")
+        if isinstance(depth, int) and depth > _MOST_BLOCKS:
+            raise must_be("recipe key model.options.depth", f"at most {_MOST_BLOCKS}", depth)
+        size, parameters = model.image_size, 0
+        with suppress(InputError):  # some models cannot be made of shapes alone
+            shapes = create_image_model(model.name, image_size=size, options=options, device="meta")
+            parameters = sum(parameter.numel() for parameter in shapes.parameters())
+        what = f"the model of {parameters:,} parameters"
+        check_memory(what, 4 * parameters, "model.options or model.image_size")
+        return create_image_model(model.name, image_size=size, options=options).train()
 
     def augmentation(self) -> "Augmentation":
         """What is done to the images, as `nadaraya.data.images` takes it.

@@ -32,6 +32,7 @@ from nadaraya.evaluation.classification import evaluate_side_by_side
 from nadaraya.files import write_file, write_into
 from nadaraya.training.folder import AVERAGE_FILE, IMAGES_FILE, MODEL_FILE
 from nadaraya.training.image_recipe import ImageRecipe
+from nadaraya.training.memory import check_memory, image_batch_bytes
 from nadaraya.training.processes import Processes
 
 
@@ -47,6 +48,12 @@ class ImageTask:
         self._images = open_recipe_images(recipe)
         options = recipe.training
         self._steps_per_epoch = steps_per_epoch(self._images, options.batch_size)
+        check_memory(
+            f"a batch of {options.batch_size:,} images of {recipe.model.image_size} × "
+            f"{recipe.model.image_size} pixels",
+            image_batch_bytes(recipe, self._images.channels),
+            "training.batch_size or model.image_size",
+        )
         set_seed(recipe.seed)
         self.model = recipe.build_model(len(self._images.classes), self._images.channels)
         self.steps = options.epochs * self._steps_per_epoch

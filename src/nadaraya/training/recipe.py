@@ -3,31 +3,57 @@
 Every key has a default; `task` says whether a recipe is one of text (the default, `Recipe`) or of images.
 """
 
-import inspect
+import hashlib
+import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import Field, NonNegativeInt, PositiveInt, TypeAdapter, model_validator
+from pydantic import Field, TypeAdapter, model_validator
 
 from nadaraya.data.tokenizer import SMALLEST_VOCABULARY
-from nadaraya.errors import InputError, must_be, unknown_name
-from nadaraya.files import reading
+from nadaraya.errors import InputError, must_be, shown, unknown_name
+from nadaraya.files import is_file, is_folder
 from nadaraya.training.image_recipe import ImageRecipe
+from nadaraya.training.plain_yaml import nested, parse_yaml, put, read_yaml
 from nadaraya.training.schema import (
+    LONGEST_NAME,
     BaseRecipe,
     BaseTraining,
     Fraction,
+    NonNegativeInt,
     OpenFraction,
     Positive,
+    PositiveInt,
     Section,
-    parse_yaml,
+    Settings,
 )
 
 if TYPE_CHECKING:
-    from nadaraya.models import KernelGPTForCausalLM
+    from nadaraya.models import KernelGPTConfig, KernelGPTForCausalLM
+
+# What the parts of a model raise when their options are not of a kind that they know.
+_REFUSALS = (
+    TypeError,
+    ValueError,
+    AttributeError,
+    AssertionError,
+    ArithmeticError,
+    LookupError,
+    RuntimeError,
+)
+# Of the model's configuration: what the data, or the model itself, decides.
+_SET_ELSEWHERE = (
+    "vocab_size",
+    "max_position_embeddings",
+    "layer_types",
+    "bos_token_id",
+    "eos_token_id",
+    "pad_token_id",
+)
 
 
 class ModelRecipe(Section):
@@ -39,19 +65,19 @@ class ModelRecipe(Section):
     """
 
     prefix: ClassVar[str] = "model."
-    hidden_size: PositiveInt = 128
+    hidden_size: Annotated[int, Field(gt=0, le=2**20)] = 128
     """Width of the model; a multiple of the heads."""
-    num_hidden_layers: PositiveInt = 4
+    num_hidden_layers: Annotated[int, Field(gt=0, le=4096)] = 4
     """Number of blocks."""
-    num_attention_heads: PositiveInt = 4
+    num_attention_heads: Annotated[int, Field(gt=0, le=2**20)] = 4
     """Heads per block."""
     variant: str | list[str] = "rope"
     """Attention variant; a list of them repeats over the blocks."""
-    variant_options: dict[str, Any] = Field(default_factory=dict)
+    variant_options: Settings = Field(default_factory=dict)
     """Settings of the variant."""
     dropout: Fraction = 0.0
     """Of activations, in training."""
-    extra: dict[str, Any] = Field(default_factory=dict)
+    extra: Settings = Field(default_factory=dict)
     """Any other argument of `KernelGPTConfig`."""
 
 
@@ -68,9 +94,9 @@ class DataRecipe(Section):
     """`embedded`, `dickens`, or the path of a text file or of a folder of them."""
     tokenizer: Literal["characters", "bytes", "bpe"] = "characters"
     """What a token is: a character of the text, a byte of UTF-8, or byte pairs found in the training part."""
-    vocabulary: Annotated[int, Field(ge=SMALLEST_VOCABULARY)] | None = None
+    vocabulary: Annotated[int, Field(ge=SMALLEST_VOCABULARY, le=10**6)] | None = None
     """Number of tokens of `bpe` (null: 4096)."""
-    context: Annotated[int, Field(ge=2)] = 256
+    context: Annotated[int, Field(ge=2, le=10**12)] = 256
     """Tokens in a window."""
     validation_fraction: OpenFraction = 0.1
     """The part at the end of the text that is not trained on."""
@@ -106,9 +132,9 @@ class TrainingRecipe(BaseTraining):
     """`learning_rate` of kernels, banks, bandwidths and learned angles (null: the same); they never decay."""
     evaluate_every: PositiveInt = 50
     """Updates from one validation to the next."""
-    validation_batches: PositiveInt = 8
+    validation_batches: Annotated[int, Field(gt=0, le=10**6)] = 8
     """Batches of windows in a validation, evenly spaced over the validation text."""
-    sample_characters: NonNegativeInt = 2000
+    sample_characters: Annotated[int, Field(ge=0, le=10**6)] = 2000
     """Tokens of the text that is generated at the end: characters, for a model of characters."""
 
 
@@ -144,17 +170,35 @@ class Recipe(BaseRecipe):
         """The model of this recipe with freshly initialised weights (drawn from torch's global generator).
 
         Raises:
-            InputError: unknown variant or option, a name in `extra` that the model does not have, or a head
-                width that does not divide.
+            InputError: unknown variant or option, a name in `extra` that the model does not have, a head
+                width that does not divide, or a training that cannot fit in memory.
         """
-        from huggingface_hub.errors import StrictDataclassError
+        from nadaraya.models import KernelGPTForCausalLM
+        from nadaraya.training import memory
 
-        from nadaraya.models import KernelGPTConfig, KernelGPTForCausalLM
+        layers, variant = self.model.num_hidden_layers, self.model.variant
+        period = 1 if isinstance(variant, str) else len(variant)
+        pattern = self._config(vocab_size, layers=min(layers, period or 1))
+        with self._refusing_options():
+            parameters = memory.count_parameters(pattern, layers)
+        memory.check_memory(
+            f"training of {parameters:,} parameters in batches of {self.training.batch_size:,} windows of "
+            f"{self.data.context:,} tokens",
+            memory.text_training_bytes(self, parameters, vocab_size),
+            "model.hidden_size, model.num_hidden_layers, training.batch_size or data.context",
+            memory.training_device(),
+        )
+        config = self._config(vocab_size, layers=layers)
+        with self._refusing_options():
+            return KernelGPTForCausalLM(config)
+
+    def _config(self, vocab_size: int, layers: int) -> "KernelGPTConfig":
+        """The configuration of the model with so many layers."""
+        from nadaraya.models import KernelGPTConfig
 
         plain = self.model.model_dump()
         extra, variant_options = plain.pop("extra"), plain.pop("variant_options")
-        taken = {"self", "vocab_size", "max_position_embeddings", "variant_options", "kwargs", *plain}
-        accepted = set(inspect.signature(KernelGPTConfig).parameters) - taken
+        accepted = set(KernelGPTConfig.__annotations__) - {*plain, "variant_options", *_SET_ELSEWHERE}
         for name in extra:
             if name not in accepted:
                 raise unknown_name("key in model.extra", name, accepted)
@@ -162,17 +206,31 @@ class Recipe(BaseRecipe):
         if self.model.hidden_size % heads:
             accepted_width = f"a multiple of model.num_attention_heads = {heads}"
             raise must_be("recipe key model.hidden_size", accepted_width, self.model.hidden_size)
-        try:
-            config = KernelGPTConfig(
+        with self._refusing_options():
+            return KernelGPTConfig(
                 vocab_size=vocab_size,
                 max_position_embeddings=self.data.context,
                 variant_options=variant_options or None,
-                **plain,
+                **{**plain, "num_hidden_layers": layers},
                 **extra,
             )
-        except StrictDataclassError as error:
-            raise InputError(f"the model of this recipe: {' '.join(str(error).split())}") from error
-        return KernelGPTForCausalLM(config)
+
+    @contextmanager
+    def _refusing_options(self) -> Iterator[None]:
+        """Turn what the model raises about its options into one line; without any it is the model's fault."""
+        from huggingface_hub.errors import StrictDataclassError
+
+        try:
+            yield
+        except InputError:
+            raise
+        except (StrictDataclassError, RuntimeError, *_REFUSALS) as error:
+            given = {"extra": self.model.extra, "variant_options": self.model.variant_options}
+            given = {key: value for key, value in given.items() if value}
+            if not given:
+                raise
+            reason = " ".join(str(error).split())[:200]
+            raise InputError(f"the model cannot be built with model {shown(given)}: {reason}") from error
 
 
 _RECIPES: dict[str, type[Recipe] | type[ImageRecipe]] = {"text": Recipe, "image": ImageRecipe}
@@ -193,6 +251,23 @@ def recipe_keys(task: str = "text") -> list[str]:
     return _class_of(task).dotted_keys()
 
 
+def recipe_help(task: str = "text") -> dict[str, tuple[Any, str]]:
+    """Default and meaning of every dotted key of a task's recipes, in the order of the file.
+
+    >>> from nadaraya.training import recipe_help
+    >>> recipe_help("text")["training.steps"]
+    (600, 'Updates of the whole run.')
+    """
+    cls = _class_of(task)
+    recipe, found = cls(), {}
+    for key in cls.dotted_keys():
+        section, _, name = key.rpartition(".")
+        part: Any = getattr(recipe, section) if section else recipe
+        meaning = " ".join((type(part).model_fields[name].description or "").split())
+        found[key] = (getattr(part, name), meaning)
+    return found
+
+
 def recipe_schema() -> dict[str, Any]:
     """The JSON schema of recipe files of both tasks, for editors that check and complete YAML by one.
 
@@ -200,7 +275,11 @@ def recipe_schema() -> dict[str, Any]:
     >>> sorted(recipe_schema()["$defs"]["TrainingRecipe"]["properties"])[:2]
     ['batch_size', 'betas']
     """
-    return TypeAdapter(Recipe | ImageRecipe).json_schema()
+    schema = TypeAdapter(Recipe | ImageRecipe).json_schema()
+    for name in ("Recipe", "ImageRecipe"):  # it is resolved when a file is read
+        meaning = "Name or path, relative to this file, of the recipe whose keys this one replaces."
+        schema["$defs"][name]["properties"]["extends"] = {"type": "string", "description": meaning}
+    return schema
 
 
 def built_in_recipes() -> list[str]:
@@ -218,12 +297,13 @@ def load_recipe(source: str | Path, overrides: Sequence[str] = ()) -> Recipe | I
     """Read a recipe and apply overrides.
 
     Args:
-        source: name of a built-in recipe, or path of a YAML file.
+        source: name of a built-in recipe, path of a YAML file, or a run folder, whose own recipe it is. The
+            keys of a file with `extends: NAME or path`, relative to it, replace those of that recipe.
         overrides: `key=value` strings; keys are dotted, values are YAML.
 
     Returns:
-        The checked recipe. One that does not give its name is called after its file and its variant
-        or model.
+        The checked recipe. One that does not give its name is called after its file, its variant or model,
+        and its seed where that is not 0.
 
     Raises:
         InputError: no such recipe, not YAML, an unknown key, or a value that is not accepted.
@@ -232,25 +312,57 @@ def load_recipe(source: str | Path, overrides: Sequence[str] = ()) -> Recipe | I
     >>> load_recipe("demo", ["model.variant=gpa-mul", "training.learning_rate=1e-3"]).name
     'demo-gpa-mul'
     """
-    path = Path(source)
-    if str(source) in built_in_recipes():
-        text = (files("nadaraya.training") / "recipes" / f"{source}.yaml").read_text(encoding="utf-8")
-    elif path.is_file():
-        with reading(path, "a recipe"):
-            text = path.read_text(encoding="utf-8")
-    elif path.suffix in (".yaml", ".yml"):
-        raise InputError(f"no recipe file {path}")
-    else:
-        raise unknown_name("recipe, where it is no file,", str(source), built_in_recipes())
-    mapping = parse_yaml(text, str(source)) or {}
-    if not isinstance(mapping, dict):
-        raise must_be(f"recipe {source}", "keys and values", mapping)
+    mapping = _read_source(source)
     for override in overrides:
         _override(mapping, override)
     recipe = read_mapping(mapping)
     if "name" not in mapping:
-        recipe = read_mapping({**mapping, "name": re.sub(r"[^\w.+-]", "-", f"{path.stem}-{recipe.label}")})
+        recipe = read_mapping({**mapping, "name": _name(Path(source).stem, recipe)})
     return recipe
+
+
+def _read_source(source: str | Path, below: tuple[str, ...] = ()) -> dict[str, Any]:
+    """The nested mapping of a built-in recipe, a file or a run folder, on top of what it extends."""
+    from nadaraya.training.folder import RECIPE_FILE
+
+    path, own = Path(source), str(source) in built_in_recipes()
+    if own:
+        text = (files("nadaraya.training") / "recipes" / f"{source}.yaml").read_text(encoding="utf-8")
+        return nested(parse_yaml(text, str(source)), f"recipe {source}")
+    if is_folder(path):
+        path /= RECIPE_FILE
+        if not is_file(path):
+            raise InputError(f"{source} is not a run folder: it has no {RECIPE_FILE}")
+    if not is_file(path):
+        if path.suffix in (".yaml", ".yml"):
+            raise InputError(f"no recipe file {path}")
+        raise unknown_name("recipe, where it is no file,", str(source), built_in_recipes())
+    mapping = nested(read_yaml(path, "a recipe"), f"recipe {source}")
+    if "extends" not in mapping:
+        return mapping
+    base, here = mapping.pop("extends"), str(path.resolve())
+    if not isinstance(base, str):
+        raise must_be(f"extends in {source}", "the name or the path of a recipe", base)
+    if here in below:
+        raise InputError(f"recipe {source} extends itself: {' → '.join([*below, here])}")
+    base = base if base in built_in_recipes() else path.parent / base
+    inherited = _read_source(base, (*below, here))
+    inherited.pop("name", None)  # which names one recipe
+    for key, value in mapping.items():
+        section = inherited.get(key)
+        inherited[key] = section | value if isinstance(section, dict) and isinstance(value, dict) else value
+    return inherited
+
+
+def _name(stem: str, recipe: Recipe | ImageRecipe) -> str:
+    """File, variant and seed; where that is too long, its beginning and a digest of the whole."""
+    seed = f"-seed{recipe.seed}" if recipe.seed else ""
+    name = re.sub(r"[^\w.+-]", "-", f"{stem}-{recipe.label}{seed}")
+    name = name if re.match(r"\w", name) else f"run{name}"
+    if len(os.fsencode(name)) <= LONGEST_NAME:
+        return name
+    beginning = os.fsencode(name)[: LONGEST_NAME - 50].decode(errors="ignore")
+    return f"{beginning}-{hashlib.sha256(os.fsencode(name)).hexdigest()[:8]}{seed}"
 
 
 def _class_of(task: Any) -> type[Recipe] | type[ImageRecipe]:
@@ -263,9 +375,4 @@ def _override(mapping: dict[str, Any], override: str) -> None:
     key, equals, text = override.partition("=")
     if not equals or not key:
         raise must_be("override", "KEY=VALUE, for example model.variant=gpa-mul", override)
-    *sections, last = key.strip().split(".")
-    for section in sections:
-        if not isinstance(mapping.get(section), dict):
-            mapping[section] = {}
-        mapping = mapping[section]
-    mapping[last] = parse_yaml(text, f"override {override!r}")
+    put(mapping, key.strip(), parse_yaml(text, f"override {shown(override)}"))

@@ -1,8 +1,11 @@
 """What recipes are made of: sections of keys that pydantic checks, as YAML and back; errors are one line."""
 
+import math
+import os
 import re
 from collections.abc import Mapping
 from contextlib import suppress
+from difflib import get_close_matches
 from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 
 import yaml
@@ -12,15 +15,48 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
-    NonNegativeInt,
-    PositiveInt,
     ValidationError,
     model_validator,
 )
 
 from nadaraya.errors import InputError, must_be, unknown_name
+from nadaraya.training.plain_yaml import parse_yaml
 
+__all__ = ["BaseRecipe", "BaseTraining", "Section", "parse_yaml"]
+
+LONGEST_NAME = 128  # bytes: file systems take 255, and temporary names are longer
 _SECTIONS = ("model", "data", "training")
+# What people call keys elsewhere, by the last name of the key that means it, of a text or an image recipe.
+_MEANT = {
+    "corpus": ("text", "texts", "file", "files", "path", "dataset", "train_file", "input"),
+    "source": ("images", "folder", "path", "file", "dataset", "root", "data_dir"),
+    "learning_rate": ("lr", "rate", "max_lr", "peak_lr", "learningrate"),
+    "min_learning_rate": ("min_lr", "final_lr"),
+    "kernel_learning_rate": ("kernel_lr",),
+    "num_hidden_layers": ("layers", "depth", "n_layer", "n_layers", "num_layers", "blocks"),
+    "num_attention_heads": ("heads", "n_head", "n_heads", "num_heads"),
+    "hidden_size": ("width", "dim", "d_model", "n_embd", "embed_dim", "embedding"),
+    "options": ("layers", "depth", "heads", "num_heads", "width", "dim", "embed_dim", "patch_size"),
+    "variant": ("attention", "kernel", "kernels", "position", "positions"),
+    "variant_options": ("num_terms", "terms"),
+    "name": ("arch", "architecture", "attention"),
+    "context": ("block_size", "seq_len", "sequence_length", "context_length", "window", "length"),
+    "steps": ("epochs", "iterations", "iters", "max_steps", "max_iters", "updates", "num_steps"),
+    "epochs": ("steps", "num_epochs", "passes"),
+    "warmup_steps": ("warmup", "warmup_epochs", "warmup_iters"),
+    "warmup_epochs": ("warmup", "warmup_steps"),
+    "batch_size": ("batch", "batches", "bs"),
+    "gradient_accumulation": ("accumulation", "accumulate", "grad_accum", "gradient_accumulation_steps"),
+    "clip": ("grad_clip", "max_norm", "clip_grad", "gradient_clipping"),
+    "weight_decay": ("decay", "wd", "l2"),
+    "betas": ("beta1", "beta2", "beta", "momentum"),
+    "precision": ("dtype", "amp", "bf16", "bfloat16", "mixed_precision"),
+    "image_size": ("size", "resolution", "img_size", "input_size"),
+    "drop_path": ("drop_path_rate", "stochastic_depth", "dropout"),
+    "ema_decay": ("ema", "average"),
+    "rand_augment": ("augment", "augmentation", "auto_augment", "aa"),
+    "seed": ("random_seed", "random_state"),
+}
 _LENGTHS = ("training.steps", "training.epochs")
 # What a run that goes on may change: what is learned stays the same, up to rounding for the last two.
 _FREE = {
@@ -51,10 +87,12 @@ _WORDS = {
 
 
 def _number(value: Any) -> Any:
-    """A number may come as text, because YAML reads 1e-3 as one."""
+    """A number may come as text, because YAML reads 1e-3 as one; no integer is beyond what floats hold."""
     if isinstance(value, str):
         with suppress(ValueError):
             return float(value)
+    if isinstance(value, int) and abs(value) > _LARGEST:
+        return math.inf if value > 0 else -math.inf
     return value
 
 
@@ -65,21 +103,41 @@ def _pair(value: Any) -> Any:
     raise ValueError("a list of two numbers")
 
 
+def _plain(value: Any) -> Any:
+    """Settings that are handed on to a model: text keys, and no number that a file could not give back."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            if not isinstance(key, str):
+                raise ValueError("made of keys that are text")
+            _plain(item)
+    elif isinstance(value, list):
+        for item in value:
+            _plain(item)
+    elif isinstance(value, int | float) and not abs(value) <= _LARGEST:
+        raise ValueError("made of finite numbers of at most 1e37")
+    return value
+
+
 def _file_name(value: str) -> str:
-    if re.fullmatch(r"\w[\w.+-]*", value):
+    if re.fullmatch(r"\w[\w.+-]*", value) and len(os.fsencode(value)) <= LONGEST_NAME:
         return value
-    raise ValueError("letters, digits and . _ + - (it names the run folder)")
+    raise ValueError(f"up to {LONGEST_NAME} letters, digits and . _ + - (it names the run folder)")
 
 
 # Bounds stand before the validator: behind it pydantic leaves them out of the JSON schema.
-Number = Annotated[float, BeforeValidator(_number)]
-Positive = Annotated[float, Field(gt=0), BeforeValidator(_number)]
-NonNegative = Annotated[float, Field(ge=0), BeforeValidator(_number)]
+# Weights are float32, in which a larger number than this is infinite; no count of anything is larger.
+_LARGEST, _MOST = 1e37, 10**12
+Number = Annotated[float, Field(ge=-_LARGEST, le=_LARGEST), BeforeValidator(_number)]
+Positive = Annotated[float, Field(gt=0, le=_LARGEST), BeforeValidator(_number)]
+NonNegative = Annotated[float, Field(ge=0, le=_LARGEST), BeforeValidator(_number)]
 Fraction = Annotated[float, Field(ge=0, lt=1), BeforeValidator(_number)]
 OpenFraction = Annotated[float, Field(gt=0, lt=1), BeforeValidator(_number)]
 Probability = Annotated[float, Field(ge=0, le=1), BeforeValidator(_number)]
 TwoNumbers = Annotated[tuple[Number, Number], BeforeValidator(_pair)]
 TwoFractions = Annotated[tuple[Fraction, Fraction], BeforeValidator(_pair)]
+Settings = Annotated[dict[str, Any], AfterValidator(_plain)]
+PositiveInt = Annotated[int, Field(gt=0, le=_MOST)]
+NonNegativeInt = Annotated[int, Field(ge=0, le=_MOST)]
 
 
 class Section(BaseModel):
@@ -119,7 +177,7 @@ class Section(BaseModel):
         key, *place = first["loc"]
         name = f"{cls.prefix}{key}"
         if first["type"] == "extra_forbidden":
-            return unknown_name("recipe key", name, cls.dotted_keys())
+            return unknown_key(name, cls.dotted_keys())
         if place and isinstance(place[0], int):  # inside a list
             return must_be(f"recipe key {name}[{place[0]}]", _accepted(first), first["input"])
         # The alternatives of a key, such as text or a list of text, have an error each.
@@ -187,6 +245,9 @@ class BaseTraining(Section):
         if self.batch_size % pieces:
             accepted = f"a multiple of training.gradient_accumulation = {pieces}"
             raise must_be("recipe key training.batch_size", accepted, self.batch_size)
+        if not 1e-37 <= self.kernel_rate_scale <= 1e37:
+            accepted = "within 37 orders of magnitude of training.learning_rate"
+            raise must_be("recipe key training.kernel_learning_rate", accepted, self.kernel_learning_rate)
         for key, limit in self.at_most.items():
             value, highest = getattr(self, key), getattr(self, limit)
             if value > highest:
@@ -202,7 +263,7 @@ class BaseRecipe(Section):
     task: str
     name: Annotated[str, AfterValidator(_file_name)] = "run"
     """Of the run, and of its folder: letters, digits and . _ + -"""
-    seed: NonNegativeInt = 0
+    seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
     """Of everything that is random."""
 
     @classmethod
@@ -216,6 +277,14 @@ class BaseRecipe(Section):
         for name in _SECTIONS:
             section = keys.get(name)
             keys[name] = _text_keys(section or {}) if isinstance(section, Mapping | None) else section
+        accepted = cls.dotted_keys()
+        for name, value in keys.items():
+            inside = value if name in _SECTIONS and isinstance(value, dict) else {}
+            for key in [f"{name}.{key}" for key in inside] if name in _SECTIONS else [name]:
+                if key not in accepted:
+                    raise unknown_key(
+                        key, accepted, f"`nadaraya train --keys {cls.model_fields['task'].default}`"
+                    )
         return cls(**keys)
 
     def to_mapping(self) -> dict[str, Any]:
@@ -246,21 +315,23 @@ class BaseRecipe(Section):
         return flat | {f"{name}.{key}": value for name in _SECTIONS for key, value in sections[name].items()}
 
 
-def parse_yaml(text: str, where: str) -> Any:
-    """Plain YAML values only: a document that names a Python object is refused, nothing is run."""
-    try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        line = f", line {mark.line + 1}" if mark else ""
-        problem = getattr(error, "problem", None) or str(error).splitlines()[0]
-        raise InputError(f"{where}{line}: not plain YAML: {problem}") from error
+def unknown_key(name: str, accepted: list[str], listed_by: str = "") -> InputError:
+    """An InputError for a recipe key that does not exist, with the one that means it or is nearest to it."""
+    last = name.rpartition(".")[2].lower().replace("-", "_")
+    lasts = {key.rpartition(".")[2]: key for key in reversed(accepted)}
+    meant = [lasts[key] for key, words in _MEANT.items() if last in words and key in lasts]
+    if last in lasts:
+        meant = [lasts[last]]
+    elif not meant and not get_close_matches(name[:200], accepted, n=1):
+        meant = [lasts[key] for key in get_close_matches(last[:200], lasts, n=1)]
+    return unknown_name("recipe key", name, accepted, meant=next(iter(meant), None), listed_by=listed_by)
 
 
 def _accepted(error: Mapping[str, Any]) -> str:
     """What one of pydantic's errors asks for, as it reads after "must be"."""
     message: str = error["msg"]
     words = message.removeprefix("Value error, ").removeprefix("Input should be ")
+    words = re.sub(r"\d{13,}", lambda digits: f"{float(digits[0]):g}", words)
     return _WORDS.get(error["type"], words.replace("greater than or equal to", "at least"))
 
 

@@ -76,8 +76,8 @@ def create_image_model(
         unexpected = re.search(r"unexpected keyword argument '(\w+)'", str(error))
         if unexpected is not None and unexpected[1] in keywords:
             raise _unknown_option(name, unexpected[1], keywords) from error
-        reason = " ".join(str(error).split()) or type(error).__name__
-        raise InputError(f"{name} cannot be built with the options {keywords}: {reason}") from error
+        reason = " ".join(str(error).split())[:200] or type(error).__name__
+        raise InputError(f"{name} cannot be built with the options {shown(keywords)}: {reason}") from error
     _check_patches(model, name, image_size)
     return model
 

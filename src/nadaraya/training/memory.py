@@ -1,0 +1,88 @@
+"""Whether a run can fit in memory, counted before anything is allocated; what does not is one line."""
+
+import os
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+
+from nadaraya.errors import InputError
+
+if TYPE_CHECKING:
+    from nadaraya.models import KernelGPTConfig
+    from nadaraya.training.image_recipe import ImageRecipe
+    from nadaraya.training.recipe import Recipe
+
+STATE_BYTES = 16  # per parameter in training: weight, gradient and AdamW's two averages, in float32
+
+
+def machine_memory(device: str = "cpu") -> int:
+    """Bytes of memory of this machine, or in all of its GPU's for "cuda"."""
+    if device == "cuda":
+        return int(torch.cuda.get_device_properties("cuda").total_memory)
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def check_memory(what: str, needed: int, smaller: str, device: str = "cpu") -> None:
+    """Refuse what needs more memory than there is.
+
+    Args:
+        what: what needs it.
+        needed: bytes, at the least.
+        smaller: the recipe keys that make it smaller.
+        device: "cpu" or "cuda".
+
+    Raises:
+        InputError: there is not so much.
+    """
+    there = machine_memory(device)
+    if needed > there:
+        raise InputError(
+            f"{what} needs at least {size(needed)} of memory, this machine has {size(there)}: "
+            f"reduce {smaller}"
+        )
+
+
+def size(count: int) -> str:
+    """Bytes as people read them: 3.2 GB."""
+    return f"{count / 1e9:,.1f} GB" if count >= 1e8 else f"{count / 1e6:,.1f} MB"
+
+
+def count_parameters(config: "KernelGPTConfig", layers: int) -> int:
+    """Parameters of a language model of so many layers, whose variants repeat as in `config`."""
+    from nadaraya.models import KernelGPTForCausalLM
+
+    with torch.device("meta"):
+        model = KernelGPTForCausalLM(config)
+    blocks: list[nn.Module] = list(model.model.blocks)
+    by_layer = [_count(block) for block in blocks]
+    return _count(model) - sum(by_layer) + sum(by_layer[i % len(blocks)] for i in range(layers))
+
+
+def text_training_bytes(recipe: "Recipe", parameters: int, vocab_size: int) -> int:
+    """What training takes at the least: the state of the optimizer, a batch, and what its pieces keep."""
+    training, context = recipe.training, recipe.data.context
+    piece = training.batch_size // (training.gradient_accumulation * _processes()) or 1
+    # Kept for the backward pass: the inputs of the linear layers and of the activation, and the logits.
+    model = recipe.model
+    kept = 2 * 12 * model.num_hidden_layers * model.hidden_size + 4 * vocab_size
+    return STATE_BYTES * parameters + 8 * training.batch_size * context + piece * context * kept
+
+
+def image_batch_bytes(recipe: "ImageRecipe", channels: int) -> int:
+    """What the images of one update take at the least in a process, in float32."""
+    images = recipe.training.batch_size // _processes() or 1
+    return 4 * images * channels * recipe.model.image_size**2
+
+
+def training_device() -> str:
+    """Where training computes: a GPU where there is one."""
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def _processes() -> int:
+    return int(os.environ.get("WORLD_SIZE", 1))
+
+
+def _count(module: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in module.parameters())

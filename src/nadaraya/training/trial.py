@@ -1,0 +1,116 @@
+"""What a run would cost, from a few of its own updates; no folder is made."""
+
+import resource
+import sys
+import time
+from dataclasses import dataclass
+from itertools import islice
+
+import torch
+
+from nadaraya.training.image_recipe import ImageRecipe
+from nadaraya.training.kernels import kernel_parameters
+from nadaraya.training.learner import Learner
+from nadaraya.training.processes import Processes
+from nadaraya.training.recipe import Recipe
+from nadaraya.training.task import Task
+
+_UPDATES = 4  # the first one, which is slower, is left out
+
+
+@dataclass(frozen=True)
+class Trial:
+    """The cost of a run.
+
+    Attributes:
+        parameters: of the model.
+        kernel_parameters: those of kernels, banks and bandwidths among them.
+        flops: of a forward pass, 2 × multiply-adds, per token or per image; training takes about three times
+            as many.
+        unit: "token" or "image".
+        device: where it was measured.
+        memory_bytes: the most that this process held; on a GPU, of its memory.
+        step_seconds: median of a few updates after the first.
+        steps: updates of the whole run.
+        seconds: of all updates, without validation and checkpoints.
+
+    >>> from nadaraya.training import Trial
+    >>> Trial(10, 0, 20.0, "token", "cpu", 10**9, step_seconds=0.5, steps=4, seconds=2.0).steps
+    4
+    """
+
+    parameters: int
+    kernel_parameters: int
+    flops: float
+    unit: str
+    device: str
+    memory_bytes: int
+    step_seconds: float
+    steps: int
+    seconds: float
+
+
+def try_recipe(recipe: Recipe | ImageRecipe) -> Trial:
+    """Make a few updates of a recipe, and keep nothing.
+
+    Args:
+        recipe: what would be trained.
+
+    Returns:
+        Sizes, and the time that the whole run would take.
+
+    Raises:
+        InputError: as `train` does, for a recipe or data that cannot be used.
+
+    >>> from nadaraya.training import load_recipe, try_recipe
+    >>> overrides = ["training.steps=100", "model.hidden_size=8", "data.limit=9000", "training.batch_size=1"]
+    >>> try_recipe(load_recipe("demo", overrides)).steps
+    100
+    """
+    from nadaraya.evaluation.efficiency import image_model_cost, model_cost
+
+    processes = Processes()
+    task = processes.main_first(lambda: _open(recipe, processes))
+    if isinstance(recipe, ImageRecipe):
+        flops, unit = float(image_model_cost(task.model, recipe.model.image_size).flops_per_image), "image"
+    else:
+        flops, unit = model_cost(task.model).flops_per_token, "token"  # type: ignore[arg-type]
+    learner = Learner(task, recipe, processes)
+    learner.resume(None)
+    seconds: list[float] = []
+    for step, (inputs, targets) in enumerate(islice(task.batches(0), _UPDATES), start=1):
+        begun = time.perf_counter()
+        learner.update(step, inputs, targets)
+        if processes.device.type == "cuda":
+            torch.cuda.synchronize()
+        seconds.append(time.perf_counter() - begun)
+    measured = sorted(seconds[1:] or seconds)
+    step_seconds = measured[len(measured) // 2]
+    return Trial(
+        parameters=sum(parameter.numel() for parameter in task.model.parameters()),
+        kernel_parameters=sum(parameter.numel() for _, parameter in kernel_parameters(task.model)),
+        flops=flops,
+        unit=unit,
+        device=processes.device.type,
+        memory_bytes=_peak_memory(processes.device),
+        step_seconds=step_seconds,
+        steps=task.steps,
+        seconds=step_seconds * task.steps,
+    )
+
+
+def _open(recipe: Recipe | ImageRecipe, processes: Processes) -> Task:
+    if isinstance(recipe, ImageRecipe):
+        from nadaraya.training.images import ImageTask
+
+        return ImageTask(recipe, processes)
+    from nadaraya.training.text import TextTask
+
+    return TextTask(recipe, processes)
+
+
+def _peak_memory(device: torch.device) -> int:
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

@@ -52,7 +52,7 @@ def test_a_name_too_long_for_the_system_is_one_line(nadaraya: Any, verb: str) ->
 def test_pipes_and_devices_are_no_texts(nadaraya: Any, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path / "pipe", Path("/dev/zero")):
-        nadaraya("lags", path).refuses("must be a file of text")
+        nadaraya("lags", path).refuses("must be a regular file")
 
 
 @pytest.mark.parametrize(

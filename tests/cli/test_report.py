@@ -14,6 +14,7 @@ import torch
 from nadaraya.cli import main
 from nadaraya.report import read_image_run, read_run
 from nadaraya.training import Run
+from nadaraya.training.metrics import digest_of
 from nadaraya.training.loop import train
 from nadaraya.training.recipe import load_recipe
 
@@ -191,7 +192,9 @@ def test_two_runs_on_images_are_ranked_and_told_apart(
     report: Command, image_folder: Path, copied: Path, tmp_path: Path
 ) -> None:
     records = Run(copied).metrics
+    digests = records[-1].pop("sha256")
     records[-1] |= {"top1": 0.9, "ema_top1": 0.95}
+    records[-1]["sha256"] = {**digests, "metrics.jsonl": digest_of(records)}
     (copied / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
     other = Path(shutil.copytree(copied, tmp_path / "better"))
     status, _, error = report(image_folder, image_folder, other, "--out", tmp_path / "page.html")
@@ -232,14 +235,17 @@ def test_unfinished_runs_show_what_there_is(
     assert "training is not finished" in page
 
 
-def test_images_that_are_gone_are_said(report: Command, copied: Path, tmp_path: Path) -> None:
-    recipe = copied / "config.yaml"
-    recipe.write_text(recipe.read_text().replace("images.npz", "gone.npz"))
-    status, _, error = report(copied, "--out", tmp_path / "page.html")
+def test_images_that_are_gone_are_said(report: Command, image_folder: Path, tmp_path: Path) -> None:
+    source = image_folder.parent / "images.npz"
+    source.rename(tmp_path / "elsewhere.npz")
+    try:
+        status, _, error = report(image_folder, "--out", tmp_path / "page.html")
+    finally:
+        (tmp_path / "elsewhere.npz").rename(source)
     assert status == 0, error
     page = (tmp_path / "page.html").read_text(encoding="utf-8")
     assert "No maps of" in page
-    assert "gone.npz" in page.split("No maps of")[1]
+    assert "images.npz" in page.split("No maps of")[1]
 
 
 @pytest.mark.parametrize(
@@ -253,7 +259,7 @@ def test_damaged_records_are_one_line(
     status, _, error = report(copied, "--out", tmp_path / "page.html")
     assert status == 2
     assert error.count("\n") == 1
-    assert "metrics.jsonl, record " in error
+    assert "metrics.jsonl, line " in error
 
 
 def test_a_sample_of_other_bytes_is_one_line(report: Command, run_folder: Path, tmp_path: Path) -> None:

@@ -57,19 +57,19 @@ def test_the_guide_on_language_models_runs(language_guide: dict[str, Any]) -> No
     assert (run.path.parents[1] / "copy" / "model.safetensors").is_file()
 
 
-@pytest.mark.parametrize("count", [2, pytest.param(3, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_the_guide_on_maps_runs(language_guide: dict[str, Any], count: int) -> None:
     pytest.importorskip("timm")
     from PIL import Image
 
     Image.linear_gradient("L").convert("RGB").save("cat.png")
     names: dict[str, Any] = {"run": language_guide["run"]}
-    assert len(blocks(GUIDES / "maps.md")) == 3
-    for code in blocks(GUIDES / "maps.md")[:count]:  # the last one draws every figure
+    assert len(blocks(GUIDES / "maps.md")) == 4
+    for code in blocks(GUIDES / "maps.md")[:count]:  # the third draws every figure
         exec(code, names)
     assert names["flow"].shape == (1, 197, 197)
     assert names["maps_of_text"].layers[0].error < 1e-4
-    assert Path("maps/index.html").is_file() == (count == 3)
+    assert Path("maps/index.html").is_file() == (count == 4)
 
 
 def commands() -> Iterator[tuple[str, list[str]]]:

@@ -11,7 +11,7 @@ from nadaraya.errors import InputError
 from nadaraya.interpret.attention_maps import capture_attention
 from nadaraya.interpret.bandwidths import GridShape, bandwidth_matrix, grid_shapes
 from nadaraya.interpret.rollout import on_grid, query_rows, thinned
-from nadaraya.report.runs import RunData, checked_metrics
+from nadaraya.report.runs import RunData
 
 if TYPE_CHECKING:
     from nadaraya.training import Run
@@ -106,7 +106,6 @@ def read_image_run(run: "Run", examples: int = 3) -> ImageRunData:
     """
     recipe = run.image_recipe()
     model, data, training = recipe.model, recipe.data, recipe.training
-    metrics = checked_metrics(run)
     options = "".join(f", {key} {value}" for key, value in model.options.items())
     source = Path(data.source or "").name
     found: dict[str, object] = {}
@@ -128,7 +127,7 @@ def read_image_run(run: "Run", examples: int = 3) -> ImageRunData:
         name=run.name,
         folder=run.path.name,
         variant=recipe.label,
-        metrics=metrics,
+        metrics=run.metrics,
         setup=(
             f"{model.name}{options}; images of {model.image_size} × {model.image_size} pixels; "
             f"{training.epochs:,} epochs in batches of {training.batch_size}; images: {source}"

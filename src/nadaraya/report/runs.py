@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from nadaraya.errors import InputError, shown
+from nadaraya.errors import InputError
 from nadaraya.files import reading
 from nadaraya.interpret.banks import BankShape, bank_shapes
 from nadaraya.report.palette import Style, variant_styles
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from nadaraya.training import Run
 
 _Run = TypeVar("_Run", bound="RunData")
-# what a record of each kind must have
-_FIGURES = {"train": ("loss", "seconds"), "validation": ("loss",), "final": ("loss",)}
 _UNSTYLED = Style("slate")
 
 
@@ -137,7 +135,6 @@ def read_run(run: "Run") -> RunData:
     nadaraya.errors.InputError: absent is not a run folder: it has no config.yaml
     """
     recipe = run.text_recipe()
-    metrics = checked_metrics(run)
     model, data, training = recipe.model, recipe.data, recipe.training
     corpus, problem = None, ""
     try:
@@ -152,7 +149,7 @@ def read_run(run: "Run") -> RunData:
         name=run.name,
         folder=run.path.name,
         variant=recipe.label,
-        metrics=metrics,
+        metrics=run.metrics,
         setup=(
             f"{model.num_hidden_layers} layers, {model.num_attention_heads} heads, "
             f"width {model.hidden_size}, context {data.context}; "
@@ -167,18 +164,6 @@ def read_run(run: "Run") -> RunData:
         context=data.context,
         banks=bank_shapes(run, data.context) if run.final else (),
     )
-
-
-def checked_metrics(run: "Run") -> list[dict[str, Any]]:
-    """The records of a run; an InputError that names the first one which lacks a figure of its kind."""
-    for number, record in enumerate(run.metrics, start=1):
-        where = f"{run.path / 'metrics.jsonl'}, record {number},"
-        if not isinstance(record.get("kind"), str):
-            raise InputError(f"{where} must have a 'kind', got {shown(record)}: it is damaged")
-        for key in ("step", *_FIGURES.get(record["kind"], ())):
-            if not isinstance(record.get(key), int | float):
-                raise InputError(f"{where} must have a number {key!r}, got {shown(record)}: it is damaged")
-    return run.metrics
 
 
 def labelled(runs: Sequence[_Run]) -> list[_Run]:

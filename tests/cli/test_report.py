@@ -14,8 +14,8 @@ import torch
 from nadaraya.cli import main
 from nadaraya.report import read_image_run, read_run
 from nadaraya.training import Run
-from nadaraya.training.metrics import digest_of
 from nadaraya.training.loop import train
+from nadaraya.training.metrics import digest_of
 from nadaraya.training.recipe import load_recipe
 
 Command = Callable[..., tuple[int, str, str]]

@@ -187,7 +187,12 @@ def test_divergence_is_one_line(nadaraya: Any, tiny: tuple[str, ...], tmp_path: 
 
 
 @pytest.mark.slow
-def test_ctrl_c_exits_with_130_and_says_how_to_resume(tiny: tuple[str, ...], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("number", "status"), [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.slow)]
+)
+def test_a_signal_exits_as_shells_expect_and_says_how_to_resume(
+    tiny: tuple[str, ...], tmp_path: Path, number: int, status: int
+) -> None:
     command = [sys.executable, "-c", "from nadaraya.cli import main; main()", "train", *tiny]
     command += ["training.steps=100000", "training.log_every=1", "--run", str(tmp_path / "run")]
     process = subprocess.Popen(
@@ -196,9 +201,9 @@ def test_ctrl_c_exits_with_130_and_says_how_to_resume(tiny: tuple[str, ...], tmp
     metrics, started = tmp_path / "run" / "metrics.jsonl", time.monotonic()
     while not (metrics.exists() and metrics.stat().st_size) and time.monotonic() - started < 120:
         time.sleep(0.1)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     _, err = process.communicate(timeout=120)
-    assert process.returncode == 130
+    assert process.returncode == status
     assert "run the same command again to resume" in err
     assert "Traceback" not in err
     assert list((tmp_path / "run" / "training_state").glob("step-*/state.json"))

@@ -1,6 +1,7 @@
 """`nadaraya train`: a recipe becomes a run folder; the same command resumes it."""
 
 import json
+import signal
 from dataclasses import asdict
 from datetime import timedelta
 from pathlib import Path
@@ -112,10 +113,11 @@ def train(
     folder = run or (Path(recipe) if own else Path("runs") / _folder_name(checked))
     try:
         finished = train_run(checked, folder, progress=not quiet)
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as stopped:
         if is_main_process():
             typer.echo(f"stopped; run the same command again to resume {folder}", err=True)
-        raise typer.Exit(130) from None
+        number = stopped.args[0] if stopped.args else signal.SIGINT
+        raise typer.Exit(128 + number) from None  # as shells say that a signal ended a program
     if not is_main_process():
         return
     final = finished.final or {}

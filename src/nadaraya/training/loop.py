@@ -73,7 +73,8 @@ def train(
         if not finished:
             if folder.exists():  # refuse before the data are read; a new folder is made after that
                 processes.alone(lock.take)
-            task = processes.main_first(lambda: _open_task(recipe, processes))
+            with shown.waiting(f"{recipe.name}: reading the data, building the model"):
+                task = processes.main_first(lambda: _open_task(recipe, processes))
             processes.alone(lock.take)
             with processes.together():  # the other process may have finished in between
                 finished = _is_finished(folder, recipe, resume)

@@ -4,7 +4,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import FrameType
 from typing import Any, Self
 
@@ -27,6 +27,10 @@ class TrainingProgress:
     def __init__(self, shown: bool) -> None:
         self._console = _ErrorConsole(stderr=True, quiet=not shown)
         self._live: Progress | None = None
+
+    def waiting(self, message: str) -> AbstractContextManager[object]:
+        """While the context lasts, show on a terminal what takes its time."""
+        return self._console.status(message) if not self._console.quiet else nullcontext()
 
     def begin(self, name: str, task: Task, done: int) -> None:
         """Show the line of a run, by its name, from the updates that were made before."""

@@ -70,3 +70,22 @@ def test_far_from_the_origin_an_exported_model_keeps_its_digits() -> None:
     x = torch.randn(2, 10, 192) + 1000.0
     exported = torch.export.export(layer, (x,)).module()
     torch.testing.assert_close(exported(x), layer(x), rtol=0.0, atol=1e-2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("fused", [False, True])
+@torch.no_grad()
+def test_an_onnx_file_computes_the_model(variant: str, fused: bool, tmp_path: Path) -> None:
+    runtime = pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnxscript")
+    model, images = make(variant, fused), torch.randn(5, 3, 48, 48)
+    shapes = ({0: torch.export.Dim("batch")},)
+    program = torch.onnx.export(
+        model, (torch.randn(2, 3, 48, 48),), dynamo=True, dynamic_shapes=shapes, verbose=False
+    )
+    assert program is not None
+    program.save(tmp_path / "model.onnx")
+    session = runtime.InferenceSession(tmp_path / "model.onnx")
+    (logits,) = session.run(None, {session.get_inputs()[0].name: images.numpy()})
+    torch.testing.assert_close(torch.from_numpy(logits), model(images), rtol=1e-4, atol=1e-5)

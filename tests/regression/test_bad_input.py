@@ -134,12 +134,6 @@ def test_sample_weight(estimator, weight, match):
         estimator().fit(X, Y, sample_weight=weight)
 
 
-def test_weights_that_are_no_counts():
-    with raises(r"the sum of sample_weight must be above 3 for bandwidth='aic', .*'loo'.*, got 1\.0"):
-        NadarayaWatson(bandwidth="aic").fit(X, Y, np.full(30, 1 / 30))
-    NadarayaWatson(bandwidth="loo", n_starts=1).fit(X, Y, np.full(30, 1 / 30))
-
-
 @pytest.mark.parametrize("estimator", ESTIMATORS)
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_numbers_that_are_none(estimator, bad):

@@ -47,19 +47,20 @@ def test_the_noise_curve_is_recovered(kernel, degree):
 @pytest.mark.parametrize("degree", [0, 1])
 @pytest.mark.parametrize("weighted", [False, True])
 def test_definitions(degree, weighted):
-    """Residuals over √(1 − 2 L_ii + Σ L_ij²), their squares smoothed; the band from Σ L² σ²."""
+    """Residuals over √((1 − 2 L_ii) / w_i + Σ L_ij² / w_j), squares smoothed; the band from Σ L² σ² / w."""
     X, y = sample(80, 0, d=2)
     weight = np.random.default_rng(1).uniform(0.2, 2.0, 80) if weighted else np.ones(80)
     queries = X[:15] + 0.01
     model = NadarayaWatson("gaussian", [0.2, 0.4], degree=degree).fit(X, y, weight)
     own, at = smoother_matrix(model, X, X, weight), smoother_matrix(model, X, queries, weight)
-    squares = (y - own @ y) ** 2 / (1 - 2 * own.diagonal() + (own**2).sum(axis=1))
+    relative = weight.mean() / weight
+    squares = (y - own @ y) ** 2 / ((1 - 2 * own.diagonal()) * relative + own**2 @ relative)
     gram = [weight * np.exp(-0.5 * (((q[:, None] - X) / [0.2, 0.4]) ** 2).sum(axis=2)) for q in (X, queries)]
     at_points, at_queries = (g @ squares / g.sum(axis=1) for g in gram)
     mean, deviation = model.predict(queries, return_std=True)
     np.testing.assert_allclose(deviation, np.sqrt(at_queries), rtol=1e-9)
     for level in (0.5, 0.95):
-        half = norm.ppf(0.5 + level / 2) * np.sqrt(at**2 @ at_points)
+        half = norm.ppf(0.5 + level / 2) * np.sqrt(at**2 @ (at_points * relative))
         lower, upper = model.band(queries, level=level)
         np.testing.assert_allclose(upper - mean, half, rtol=1e-8)
         np.testing.assert_allclose(mean - lower, half, rtol=1e-8)
@@ -130,13 +131,12 @@ def test_random_state():
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("degree", [0, 1])
 def test_without_residuals(method, degree):
-    """Points that determine their own fit say nothing of the noise, and no warning is raised about it."""
+    """Points that determine their own fit say nothing of the noise, and a warning says so."""
     for X, y in (([[1.0]], [3.0]), ([[0.0], [1.0], [2.0]], [1.0, 2.0, 4.0])):
         model = NadarayaWatson("epanechnikov", 0.5, degree=degree).fit(X, y)
-        assert (model.predict(X, return_std=True)[1] == 0).all()
-        lower, upper = model.band(X, method=method, n_bootstrap=9)
-        np.testing.assert_allclose(lower, y)
-        np.testing.assert_allclose(upper, y)
+        with pytest.warns(UserWarning, match="goes through every observation"):
+            assert np.isnan(model.predict(X, return_std=True)[1]).all()
+        assert np.isnan(model.band(X, method=method, n_bootstrap=9)).all()
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -105,9 +105,11 @@ def aic(model, X, y, weight):
     """AIC_c from the smoother's matrix: the predictions of the unit vectors."""
     refit = NadarayaWatson(model.kernel, model.bandwidth_, degree=model.degree)
     smoother = refit.fit(X, np.eye(len(X)), weight).predict(X)
-    n = weight.sum()
+    n = len(X)
     trace = smoother.trace()
-    return np.log((weight * (y - smoother @ y) ** 2).sum() / n) + (1 + trace / n) / (1 - (trace + 2) / n)
+    return np.log(np.average((y - smoother @ y) ** 2, weights=weight)) + (1 + trace / n) / (
+        1 - (trace + 2) / n
+    )
 
 
 @pytest.mark.parametrize("name", ["gaussian", "matern32", "epanechnikov", "boxcar"])

@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from nadaraya.errors import must_be, unknown_name
+from nadaraya.errors import unknown_name
 from nadaraya.kernels import Kernel
 from nadaraya.regression.checks import given_bandwidth
 from nadaraya.regression.criteria import SCORES, Criterion, regression_criterion
@@ -60,22 +60,12 @@ def select_for_regression(
         targets: (n, p), less their means.
         fit_kernel: whether to choose the kernel's parameters too.
         search: how the optimiser goes about it.
-
-    Raises:
-        InputError: the sample weights are no counts, as AIC needs them.
     """
     selects = isinstance(bandwidth, str) and bandwidth in SCORES
     if not (selects or fit_kernel):
         return smoother, None
     name = bandwidth if selects else "loo"
-    if name == "aic" and smoother.sample.counts.sum() <= _LEAST_FOR_AIC:
-        if (smoother.sample.counts > 0).sum() > _LEAST_FOR_AIC:
-            raise must_be(
-                "the sum of sample_weight",
-                f"above {_LEAST_FOR_AIC} for bandwidth='aic', which counts observations by their weights "
-                "(bandwidth='loo' does not)",
-                float(smoother.sample.counts.sum()),
-            )
+    if name == "aic" and (smoother.sample.counts > 0).sum() <= _LEAST_FOR_AIC:
         return smoother, None
     if fit_kernel:
         return _select_with_kernel(name, smoother, targets, selects, search)

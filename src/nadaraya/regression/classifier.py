@@ -70,7 +70,7 @@ class NadarayaWatsonClassifier(ClassifierMixin, SmoothingEstimator):
         if isinstance(self.bandwidth, str) and self.bandwidth == "loo":
             criterion = regression_criterion("loo", smoother, self._targets)
             selected = select_bandwidth("loo", criterion, smoother, search)
-        self._keep(points, selected)
+        self._keep(points, selected[0].sample.counts, selected)
         self.y_ = labels
         return self
 

@@ -34,7 +34,7 @@ def loo_score(squared_errors: Array, trace: float, weight: Array, scale: Array) 
     Args:
         squared_errors: (n, p).
         trace: of the smoother; no part of this score.
-        weight: (n,) in number of observations.
+        weight: (n,) whose sum is the number of observations.
         scale: (p,) the targets' variances.
     """
     per_point = weight[:, None] / weight.sum() / (scale * len(scale))
@@ -45,7 +45,7 @@ def loo_score(squared_errors: Array, trace: float, weight: Array, scale: Array) 
 def aic_score(squared_errors: Array, trace: float, weight: Array, scale: Array) -> Score:
     r"""AIC_c = mean of log σ̂² over targets + (1 + tr L / n) / (1 − (tr L + 2) / n) (Hurvich et al. 1998).
 
-    Arguments as for `loo_score`; n counts the weights.
+    Arguments as for `loo_score`; n is the sum of the weights, as many as there are observations.
     """
     n = weight.sum()
     variance = (weight[:, None] * squared_errors).sum(axis=0) / n + 1e-30 * scale

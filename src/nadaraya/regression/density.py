@@ -71,7 +71,7 @@ class NadarayaWatsonDensity(DensityMixin, SmoothingEstimator):
         selected: Selected = smoother, None
         if isinstance(self.bandwidth, str) and self.bandwidth == "loo":
             selected = select_bandwidth("loo", loo_likelihood(smoother), smoother, search)
-        self._keep(points, selected)
+        self._keep(points, selected[0].sample.counts, selected)
         if not np.isfinite(self.bandwidth_).all():
             constant = np.flatnonzero(np.isinf(self.bandwidth_)).tolist()
             raise InputError(

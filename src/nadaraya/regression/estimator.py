@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
@@ -52,11 +52,11 @@ class SmoothingEstimator(BaseEstimator):
         n_starts = whole_number("n_starts", self.n_starts)
         return Search(n_starts, check_random_state(self.random_state), self._report if self.verbose else None)
 
-    def _keep(self, points: Array, selected: Selected) -> None:
+    def _keep(self, points: Array, weight: NDArray[np.float64], selected: Selected) -> None:
         """Sets the fitted attributes that all have."""
         self._smoother, self.selection_ = selected
         self.bandwidth_, self.kernel_ = self._smoother.bandwidth, self._smoother.kernel
-        self.X_, self.sample_weight_ = points, self._smoother.sample.counts
+        self.X_, self.sample_weight_ = points, weight
 
     def _validated(self, X: ArrayLike) -> Array:
         """Queries (m, d) in the type of the points."""

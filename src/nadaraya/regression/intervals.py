@@ -1,5 +1,6 @@
 """How far targets scatter about the curve, and how far the curve itself is uncertain."""
 
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from statistics import NormalDist
@@ -17,33 +18,47 @@ _LEAST_FREEDOM = 1e-6
 
 @dataclass(frozen=True)
 class Noise:
-    """Residuals that have the variance of the noise, if the curve is right.
+    """Residuals that have the variance of the noise at average weight, if the curve is right.
+
+    Targets have variances in inverse proportion to their weights w, here of mean 1.
 
     Attributes:
-        residuals: (n, p) y − f(x), divided by √(1 − 2 L_ii + Σ_j L_ij²), what the fit leaves of unit noise.
+        residuals: (n, p) y − f(x), divided by √((1 − 2 L_ii) / w_i + Σ_j L_ij² / w_j), what the fit leaves of
+            unit noise.
         informative: (n,) 1 where they say something; 0 for points that determine their own fit, or have no
             weight.
+        relative: (n,) variances of the targets over that at average weight, 1 / w; 0 where w is.
     """
 
     residuals: Array
     informative: NDArray[np.float64]
+    relative: NDArray[np.float64]
 
     @classmethod
     def of(cls, smoother: Smoother, targets: Array) -> "Noise":
         """From the targets (n, p) less their mean."""
-        fit = smoother.fit(None, targets.T)
-        freedom = 1.0 - 2.0 * smoother.leverage(fit) + smoother.combined_variance(fit, None)
-        informative = (smoother.sample.weight > 0) & ~fit.no_support & (freedom > _LEAST_FREEDOM)
-        scale = np.sqrt(np.where(informative, freedom, 1.0))
+        fit, weight = smoother.fit(None, targets.T), smoother.sample.counts
+        weighted = weight > 0
+        relative = np.divide(weight.sum() / weighted.sum(), weight, out=np.zeros_like(weight), where=weighted)
+        variance = (1.0 - 2.0 * smoother.leverage(fit)) * relative
+        variance += smoother.combined_variance(fit, None, relative)
+        informative = weighted & ~fit.no_support & (variance > _LEAST_FREEDOM * relative)
+        if not informative.any():
+            warnings.warn(
+                "the fit goes through every observation, which leaves no residual to judge the noise by: "
+                "standard deviations and bands are NaN; a larger bandwidth has them",
+                stacklevel=4,
+            )
+        scale = np.sqrt(np.where(informative, variance, 1.0))
         residuals = np.where(informative[:, None], (targets - fit.mean) / scale[:, None], 0.0)
-        return cls(residuals, informative.astype(np.float64))
+        return cls(residuals, informative.astype(np.float64), relative)
 
     def variance(self, smoother: Smoother, X: Array | None) -> Array:
         """(m, p) local variances: squared residuals smoothed with the weights of the regression."""
         squares = self.residuals.T**2
         weight = smoother.sample.weight * self.informative
         if not weight.any():
-            return np.zeros((len(smoother.sample.x) if X is None else len(X), len(squares)))
+            return np.full((len(smoother.sample.x) if X is None else len(X), len(squares)), np.nan)
         return np.maximum(smoother.means(X, squares, weight).values, 0.0)
 
 
@@ -59,7 +74,7 @@ class Curve:
 
 def pointwise(curve: Curve, level: float) -> tuple[Array, Array]:
     """Half-widths below and above, (m, p): z √(Σ_j L_j(x)² σ_j²)."""
-    at_points = curve.noise.variance(curve.smoother, None)
+    at_points = curve.noise.variance(curve.smoother, None) * curve.noise.relative[:, None]
     greatest = at_points.max(axis=0)
     relative = at_points / np.where(greatest > 0, greatest, 1.0)
     variance = np.stack(
@@ -104,5 +119,6 @@ def _deviations(curve: Curve, signs: Array) -> Iterator[Array]:
 
     The smoother is linear, so that all draws are columns of one pass over the pairs.
     """
-    for residuals in curve.noise.residuals.T:
+    known = 1.0 if curve.noise.informative.any() else np.nan
+    for residuals in curve.noise.residuals.T * np.sqrt(curve.noise.relative) * known:
         yield curve.smoother.combined(curve.fit, curve.X, signs * residuals)

@@ -14,10 +14,11 @@ from nadaraya.errors import InputError, must_be, unknown_name
 from nadaraya.kernels import Kernel
 from nadaraya.regression import intervals
 from nadaraya.regression.bandwidth import select_for_regression
-from nadaraya.regression.checks import real_number, whole_number
+from nadaraya.regression.checks import real_number, weights_of, whole_number
 from nadaraya.regression.estimator import SmoothingEstimator, validated_points
 from nadaraya.regression.local import LocalFit
 from nadaraya.regression.neighbours import NeighbourScale
+from nadaraya.regression.repeats import distinct_observations
 from nadaraya.regression.requests import Array, Means, PositionGradients
 
 _EMPTY = ("nearest", "mean", "nan", "raise")
@@ -109,7 +110,9 @@ class NadarayaWatson(RegressorMixin, SmoothingEstimator):
         Args:
             X: (n, d) points, float32 or float64 (other numbers are converted to float64).
             y: (n,) or (n, p) targets.
-            sample_weight: (n,) weights ≥ 0; a weight of 2 is two observations. Default 1 each.
+            sample_weight: (n,) precisions of the targets, ≥ 0: their inverse variances up to a factor, so
+                that only ratios matter. Rows that repeat another, point and target, are one observation with
+                the sum of their weights, unless points repeat with other targets too. Default 1 each.
 
         Returns:
             The estimator.
@@ -119,18 +122,29 @@ class NadarayaWatson(RegressorMixin, SmoothingEstimator):
             ValueError: X or y is no finite numerical array, or their lengths differ (scikit-learn's checks).
         """
         points, targets = validated_points(self, X, y, multi_output=True, y_numeric=True)
-        search, smoother = self._search(), self._first_smoother(points, sample_weight, ("aic", "loo"))
+        search, weight = self._search(), weights_of(sample_weight, len(points))
+        self.y_ = np.array(targets, np.float64)
+        rows, values, precision, self._row_of = distinct_observations(
+            points, self.y_.reshape(len(self.y_), -1), weight
+        )
+        precision = precision / precision.max()
+        precision *= len(precision) / precision.sum()
+        smoother = self._first_smoother(rows, precision, ("aic", "loo"))
         sample, degree = smoother.sample, whole_number("degree", self.degree, 0, 1)
         if self.empty not in _EMPTY:
             raise unknown_name("empty", self.empty, _EMPTY)
-        neighbours = None if self.adaptive is None else NeighbourScale(sample, self.adaptive)
+        neighbours = None
+        if self.adaptive is not None:
+            k = whole_number("adaptive", self.adaptive)
+            if k >= len(points):
+                raise must_be("adaptive", f"a whole number below n_samples = {len(points)}", k)
+            neighbours = NeighbourScale(sample, min(k, len(rows) - 1)) if len(rows) > 1 else None
         smoother = replace(smoother, degree=degree, neighbours=neighbours)
-        self.y_ = np.array(targets, np.float64)
-        values = self.y_.reshape(len(self.y_), -1)
         self._centre = np.average(values, axis=0, weights=sample.counts)
         self._targets = values - self._centre
         self._keep(
             points,
+            weight,
             select_for_regression(self.bandwidth, smoother, self._targets, self.fit_kernel, search),
         )
         self._noise: intervals.Noise | None = None
@@ -143,8 +157,9 @@ class NadarayaWatson(RegressorMixin, SmoothingEstimator):
             X: (m, d) points.
             return_std: also return the local standard deviation of y given x: the squared residuals, each
                 corrected for what its own point contributed to the fit (Ruppert, Wand, Holst and Hössjer
-                1997), smoothed with the weights of the regression. It is that of observations; `band` is
-                about the curve. Default False.
+                1997), smoothed with the weights of the regression. It is that of an observation of average
+                weight; `band` is about the curve. NaN, with a warning, for a fit that goes through every
+                observation. Default False.
 
         Returns:
             (m,) or (m, p); with `return_std` a pair of such arrays.
@@ -202,7 +217,8 @@ class NadarayaWatson(RegressorMixin, SmoothingEstimator):
             n_bootstrap: draws. Default 999.
 
         Returns:
-            lower and upper, each (m,) or (m, p); NaN where every weight is zero: nothing is known there.
+            lower and upper, each (m,) or (m, p); NaN where every weight is zero, nothing is known there, and
+            everywhere, with a warning, for a fit that goes through every observation.
         """
         query = self._validated(X)
         real_number("level", level, "a number between 0 and 1", 0, 1)
@@ -221,10 +237,13 @@ class NadarayaWatson(RegressorMixin, SmoothingEstimator):
         return self._as_targets(mean - below), self._as_targets(mean + above)
 
     def loo_predictions(self) -> Array:
-        """(n,) or (n, p) the prediction of every point from all the others, in closed form."""
+        """(n,) or (n, p) the prediction of every observation from all the others, in closed form."""
         check_is_fitted(self)
         fit = self._smoother.fit(None, self._targets.T, exclude_self=True)
-        return self._as_targets(self._prediction(fit))
+        mean, weightless = self._prediction(fit)[self._row_of], self._row_of < 0
+        if weightless.any():  # they are in no fit
+            mean[weightless] = self._prediction(self._smoother.fit(self.X_[weightless], self._targets.T))
+        return self._as_targets(mean)
 
     def loo_score(self) -> float:
         """The weighted mean squared error of `loo_predictions`, averaged over targets."""

@@ -4,8 +4,6 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.neighbors import NearestNeighbors
 
-from nadaraya.errors import must_be
-from nadaraya.regression.checks import whole_number
 from nadaraya.regression.requests import Array
 from nadaraya.regression.rules import standard_deviations
 from nadaraya.regression.sample import Sample
@@ -21,16 +19,11 @@ class NeighbourScale:
     Args:
         sample: the points.
         k: which neighbour, from 1 to the number of points less one.
-
-    Raises:
-        InputError: k is out of range.
     """
 
     def __init__(self, sample: Sample, k: int) -> None:
         counted = sample.weight > 0
-        self._k, n = whole_number("adaptive", k), int(counted.sum())
-        if self._k >= n:
-            raise must_be("adaptive", f"a whole number below n_samples = {n}", k)
+        self._k = k
         deviations = standard_deviations(sample.x, sample.weight)
         self._per_unit = np.divide(1.0, deviations, out=np.zeros_like(deviations), where=deviations > 0)
         self._search = NearestNeighbors().fit(sample.x[counted] * self._per_unit)

@@ -329,12 +329,13 @@ def _shards(
 
 
 def _negative_size(data: bytes) -> bytes:
-    """The size of the first member becomes −1024, its checksum right."""
-    head = bytearray(data[:512])
-    head[124:136] = (256**12 - 1024).to_bytes(12, "big")
+    """The size of a later member becomes −512, its checksum right: the next one is itself."""
+    place = data.index(b"1.png")
+    head = bytearray(data[place : place + 512])
+    head[124:136] = (256**12 - 512).to_bytes(12, "big")
     head[148:156] = b" " * 8
     head[148:156] = f"{sum(head):06o}\0 ".encode()
-    return bytes(head) + data[512:]
+    return data[:place] + bytes(head) + data[place + 512 :]
 
 
 def _in_folder(act: Callable[[Path], object], files: dict[str, bytes] | None = None) -> Callable[[Path], str]:

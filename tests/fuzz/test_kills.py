@@ -23,7 +23,9 @@ pytestmark = pytest.mark.slow
 
 # Forked from a process of one thread that has imported all that is slow to import.
 _context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(["nadaraya.training.images", "nadaraya.training.text", "transformers"])
+_context.set_forkserver_preload(
+    ["nadaraya.training.images", "nadaraya.training.text", "nadaraya.models", "transformers.modeling_utils"]
+)
 
 
 def _recipe(folder: Path, name: str, task: str, length: int, **training: Any) -> Path:
@@ -180,7 +182,7 @@ def test_stopped_at_any_time(
 ) -> None:
     scenario = scenarios[name]
     draw = random.Random(f"{name} {number.name}")
-    for attempt in range(5):
+    for attempt in range(3):
         folder = _begin(scenario, tmp_path / str(attempt))
         process = _start(scenario.recipe, folder)
         time.sleep(draw.uniform(0, 1.1 * scenario.seconds))

@@ -13,11 +13,18 @@ class InputError(ValueError):
     The command line prints the message alone and exits with status 2. Any other exception is a fault of
     the library and keeps its traceback.
 
+    Args:
+        message: what is wrong; characters that end a line or that a terminal obeys, as the name of a file may
+            have, are shown as escapes.
+
     >>> from nadaraya import variants
     >>> variants.get("gpa-mull")
     Traceback (most recent call last):
     nadaraya.errors.InputError: variant must be one of ... got 'gpa-mull': did you mean 'gpa-mul'?
     """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message if message.isprintable() else "".join(map(_printable, message)))
 
 
 def must_be(name: str, accepted: str, given: Any) -> InputError:
@@ -66,6 +73,10 @@ def unknown_name(
         how = f": {listed_by} lists them" if listed_by else ""
         listed = f"{', '.join(map(repr, list(few)[:5]))}, … ({len(names)} in all{how})"
     return InputError(f"{name} must be one of {listed}, got {shown(given)}{hint}")
+
+
+def _printable(character: str) -> str:
+    return character if character.isprintable() else character.encode("unicode_escape").decode()
 
 
 def shown(value: Any) -> str:

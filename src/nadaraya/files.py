@@ -106,7 +106,9 @@ def _is(kind: Callable[[], bool], path: Path) -> bool:
     try:
         return kind()
     except (OSError, ValueError) as error:  # a name that is too long, a NUL in it, a folder that is closed
-        raise InputError(f"{shown(str(path))} is no path: {first_line(error)}") from error
+        raise InputError(
+            f"{shown(str(path))} is no path: {getattr(error, 'strerror', None) or error}"
+        ) from error
 
 
 def remove_folder(folder: Path) -> None:

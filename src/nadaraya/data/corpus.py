@@ -8,7 +8,7 @@ from pathlib import Path
 
 from nadaraya.data.gutenberg import read_dickens
 from nadaraya.data.textfile import PART_SEPARATOR, files_below, read_text
-from nadaraya.errors import InputError, must_be, unknown_name
+from nadaraya.errors import InputError, must_be, shown, unknown_name
 
 EMBEDDED = "embedded"
 DICKENS = "dickens"
@@ -119,7 +119,7 @@ def _from_path(source: str | os.PathLike[str]) -> Corpus:
     try:
         there = path.exists()
     except OSError as error:  # a name longer than the system allows, a folder on the way that is closed
-        raise InputError(f"cannot read {path}: {error.strerror}") from error
+        raise InputError(f"cannot read {shown(str(path))}: {error.strerror}") from error
     if path.is_dir():
         files = sorted(Path(file) for file in files_below(path) if file.endswith(".txt"))
         if not files:

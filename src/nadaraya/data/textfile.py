@@ -42,13 +42,16 @@ def decode_text(data: bytes, name: str) -> str:
         ) from error
 
 
+def check_regular(path: str | Path, mode: int) -> None:
+    """Refuse, by the mode that `os.stat` gives, what may never end or never begin to be read."""
+    if not stat.S_ISREG(mode):
+        raise InputError(f"{path} must be a regular file, got a folder, device, pipe or socket")
+
+
 def read_text(path: Path) -> str:
-    """Read a text file, see `decode_text`; a device or a pipe, which may never end, is not opened."""
+    """Read a text file, see `decode_text`; a device or a pipe is not opened."""
     try:
-        if not stat.S_ISREG(path.stat().st_mode):
-            raise InputError(
-                f"{path} must be a regular file or a folder of them, got a device, pipe or socket"
-            )
+        check_regular(path, path.stat().st_mode)
         data = path.read_bytes()
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror}") from error

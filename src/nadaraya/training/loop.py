@@ -12,7 +12,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 from nadaraya.errors import InputError, must_be
-from nadaraya.files import remove_folder, remove_partial, sha256, sync
+from nadaraya.files import PARTIAL, remove_folder, remove_partial, sha256, sync
 from nadaraya.training.checkpoint import Checkpoint, find_checkpoint
 from nadaraya.training.folder import (
     BEST_FILE,
@@ -79,6 +79,7 @@ def train(
             with processes.together():  # the other process may have finished in between
                 finished = _is_finished(folder, recipe, resume)
         if finished:
+            processes.alone(_tidy_finished, folder, lock)
             shown.say(f"{folder} is finished already: nothing to do")
         else:
             _run(recipe, folder, task, processes, shown)
@@ -226,9 +227,23 @@ def _finish(folder: Path, task: Task, learner: Learner, records: Records) -> Non
     digests[METRICS_FILE] = digest_of([*read_metrics(folder / METRICS_FILE), final])
     records.add("final", task.steps, {**figures, "sha256": digests})
     sync(folder / METRICS_FILE)
-    if run.recipe.training.drop_checkpoints:
+    _tidy(folder, run.recipe)
+
+
+def _tidy_finished(folder: Path, lock: FolderLock) -> None:
+    """Do what a run that was killed after its last record left undone."""
+    recipe, state = Run(folder).recipe, folder / STATE_FOLDER
+    dropped = recipe.training.drop_checkpoints and state.exists()
+    if dropped or any(list(place.glob(f"{PARTIAL}*")) for place in (folder, state)):
+        lock.take()
+        _tidy(folder, recipe)
+
+
+def _tidy(folder: Path, recipe: Recipe | ImageRecipe) -> None:
+    if recipe.training.drop_checkpoints:
         remove_folder(folder / STATE_FOLDER)
-        remove_partial(folder)
+    for place in (folder, folder / STATE_FOLDER):
+        remove_partial(place)
 
 
 @contextmanager

@@ -189,3 +189,15 @@ def test_global_states_are_put_back() -> None:
     assert random.getstate() == python
     np.testing.assert_equal(np.random.get_state(), arrays)  # noqa: NPY002
     assert torch.equal(torch.get_rng_state(), tensors)
+
+
+def test_only_the_middle_of_a_long_strip_is_resized() -> None:
+    pixels = np.zeros((5, 2000, 3), np.uint8)
+    pixels[:, 960:1040] = 255
+    strip = Image.fromarray(pixels)
+    for side in (strip, strip.transpose(Image.Transpose.ROTATE_90)):
+        inputs = evaluation_transform(Augmentation(image_size=32, mean=(0,) * 3, std=(1,) * 3))(side)
+        assert inputs.shape == (3, 32, 32)
+        assert inputs.min() > 0.99
+    first = evaluation_transform(Augmentation(image_size=32))._steps[0]
+    assert first(Image.new("RGB", (60_000, 1))).size == (16, 1)

@@ -103,3 +103,24 @@ def test_integers_to_255_are_8_bits_and_larger_ones_16() -> None:
     np.testing.assert_array_equal(to_channels(Image.fromarray(values * 257), 1), values)
     dim = Image.fromarray(values.astype(np.uint16))
     assert np.asarray(to_channels(dim, 1)).max() == 0
+
+
+def test_transparent_value_of_16_bit_grey_is_white_and_the_others_keep_their_high_byte() -> None:
+    values = np.array([[0, 1000, 30_000, 65_535]], np.uint16)
+    opened = saved(Image.fromarray(values), "png", transparency=30_000)
+    np.testing.assert_array_equal(to_channels(opened, 1), [[0, 3, 255, 255]])
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_modes_with_one_way_out_take_it(channels: int) -> None:
+    white = Image.new("LAB", (4, 4), (255, 128, 128))
+    assert np.asarray(to_channels(white, channels)).min() >= 254
+    premultiplied = Image.merge("LA", (GREY, Image.new("L", GREY.size, 255))).convert("La")
+    np.testing.assert_array_equal(
+        to_channels(premultiplied, channels), GREY.convert({1: "L", 3: "RGB"}[channels])
+    )
+
+
+def test_image_without_pixels_is_refused() -> None:
+    with pytest.raises(ValueError, match="no pixels"):
+        to_channels(Image.new("RGB", (0, 5)), 3)

@@ -1,5 +1,6 @@
 """Splits are found, classes must agree, and what is wrong with a source is said in one line."""
 
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -118,3 +119,21 @@ def test_options_are_checked(folder: Path) -> None:
         open_images(str(folder), channels=4)
     with pytest.raises(InputError, match="neither a folder nor a tar"):
         open_images(str(folder / "train" / "ant" / "000.png"), validation=str(folder))
+
+
+@pytest.mark.parametrize("place", ["train/ant/pipe.png", "a.npz", "train/pipe.tar"])
+def test_pipes_are_refused_unread(folder: Path, place: str) -> None:
+    os.mkfifo(folder / place)
+    source = folder / "a.npz" if place == "a.npz" else folder
+    with pytest.raises(InputError, match="must be a regular file, got a folder, device, pipe or socket"):
+        open_images(str(source)).train.read(7)
+
+
+def test_class_that_is_a_link_to_itself_is_no_class(folder: Path) -> None:
+    (folder / "train" / "loop").symlink_to("loop")
+    assert open_images(str(folder)).classes == ("ant", "bee", "cat")
+
+
+def test_source_that_no_path_can_be_is_one_short_line() -> None:
+    with pytest.raises(InputError, match=r"^'a+ … is no path: File name too long$"):
+        open_images("a" * 5000)

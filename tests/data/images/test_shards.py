@@ -84,3 +84,21 @@ def test_not_a_tar(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "a.tar").write_bytes(content)
     with pytest.raises(InputError, match=r"a\.tar must be a whole, uncompressed tar"):
         read_shards([tmp_path / "a.tar"])
+
+
+@pytest.mark.parametrize("cut", [0, 99])
+def test_shard_that_ends_at_or_in_a_header_has_not_lost_its_rest_in_silence(
+    tmp_path: Path, tar_file: Tar, cut: int
+) -> None:
+    shard = tar_file(tmp_path / "a.tar", {f"{i}.{kind}": b"0" for i in range(2) for kind in ("png", "cls")})
+    data = shard.read_bytes()
+    shard.write_bytes(data[: data.index(b"1.png") + cut])
+    with pytest.raises(InputError, match=r"a\.tar is truncated or damaged at byte 2048"):
+        read_shards([shard])
+
+
+def test_label_that_no_number_of_classes_reaches_is_refused(tmp_path: Path, tar_file: Tar) -> None:
+    for split in ("train", "val"):
+        tar_file(tmp_path / f"{split}.tar", {"0.png": b"", "0.cls": b"2147483647"})
+    with pytest.raises(InputError, match=r"labels of .* must be below 1,000,000, got 2147483647"):
+        open_images(str(tmp_path))

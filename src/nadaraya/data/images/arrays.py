@@ -2,7 +2,6 @@
 
 import io
 import zipfile
-import zlib
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +10,7 @@ from PIL import Image
 from nadaraya.data.cache import cache_folder
 from nadaraya.data.images.decode import reason
 from nadaraya.data.images.sources import ImageSource, arrays_digest
+from nadaraya.data.textfile import check_regular
 from nadaraya.errors import InputError, must_be, unknown_name
 
 VALIDATION_NAMES = ("val", "validation", "test")
@@ -79,6 +79,7 @@ def _form_error(name: str, accepted: str, given: np.ndarray) -> InputError:
 def read_npz(path: Path) -> tuple[ImageSource, ImageSource, tuple[str, ...] | None]:
     """Training and validation images of an .npz file, and its `class_names` if any; nothing is unpickled."""
     try:
+        check_regular(path, path.stat().st_mode)
         if not zipfile.is_zipfile(path):  # numpy would take it for a pickle
             raise must_be(str(path), "an .npz of several arrays", "a file of another form")
         with np.load(path, allow_pickle=False) as archive:
@@ -87,7 +88,7 @@ def read_npz(path: Path) -> tuple[ImageSource, ImageSource, tuple[str, ...] | No
             names = tuple(map(str, archive["class_names"].ravel())) if "class_names" in archive else None
     except InputError:
         raise
-    except (zipfile.BadZipFile, zlib.error, EOFError, ValueError, OSError) as error:
+    except Exception as error:  # the decompressors and numpy have no common class for a damaged file
         why = reason(error)
         if "allow_pickle" in why:
             why = "an array in it holds Python objects, which are not loaded because that can run any code"

@@ -36,13 +36,21 @@ def to_channels(image: Image.Image, channels: int) -> Image.Image:
     if "exif" in image.info or image.format == "TIFF":
         with suppress(Exception):  # damaged tags of an image whose pixels are whole: it stays as it is
             ImageOps.exif_transpose(image, in_place=True)
-    if image.has_transparency_data:
+    if 0 in image.size:
+        raise ValueError("it has no pixels")
+    if image.mode.startswith("I"):
+        values = np.asarray(image)
+        pixels = _high_bytes(values, image.mode)
+        pixels[values == image.info.get("transparency")] = 255  # Pillow would cut 16 bits off at 255
+        image = Image.fromarray(pixels)
+    elif image.has_transparency_data:
+        image = image.convert("LA") if image.mode == "La" else image  # the one way that Pillow has from it
         image = image.convert("RGBA")
         image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
     elif image.mode == "F":
         raise ValueError("floating-point pixels have no fixed range")
-    elif image.mode.startswith("I"):
-        image = Image.fromarray(_high_bytes(np.asarray(image), image.mode))
+    elif image.mode == "LAB":
+        image = image.convert("RGB")  # likewise
     return image if image.mode == MODES[channels] else image.convert(MODES[channels])
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from PIL import Image
 
 from nadaraya.data.images.sources import ImageSource, arrays_digest, files_digest
-from nadaraya.data.textfile import files_below
+from nadaraya.data.textfile import check_regular, files_below
 from nadaraya.errors import InputError, must_be
 
 IMAGE_ENDINGS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
@@ -63,6 +63,7 @@ class FileImages(ImageSource):
         path = self._path(index)
         offset, size = (0, -1) if self._members is None else self._places[index]
         try:
+            check_regular(path, os.stat(path).st_mode)  # noqa: PTH116
             with open(path, "rb", buffering=0) as file:  # noqa: PTH123  (a Path costs more than a small read)
                 file.seek(offset)
                 data = file.read(size)
@@ -74,7 +75,7 @@ class FileImages(ImageSource):
 def read_folder(root: Path) -> tuple[FileImages, tuple[str, ...]]:
     """Images of a folder with one subfolder per class (torchvision's ImageFolder layout), and the classes."""
     files = files_below(root)
-    classes = sorted(entry.name for entry in os.scandir(root) if entry.is_dir())
+    classes = sorted(entry.name for entry in root.iterdir() if entry.is_dir())
     if not classes:
         raise InputError(f"{root} has no class folders: images are expected in one folder per class")
     found: dict[str, list[tuple[str, str]]] = {name: [] for name in classes}
@@ -110,9 +111,14 @@ def _read_shard(shard: Path) -> list[tuple[Member, int]]:
     images: dict[str, Member] = {}
     labels: dict[str, int] = {}
     try:
+        check_regular(shard, shard.stat().st_mode)
         with shard.open("rb") as file, tarfile.open(fileobj=file, mode="r:") as tar:
             end = os.fstat(file.fileno()).st_size
-            for member in filter(tarfile.TarInfo.isfile, tar):
+            for member in tar:
+                if member.size < 0:  # the next member would be an earlier one: without end
+                    raise InputError(f"{shard} is damaged: its member {member.name} has a negative size")
+                if not member.isfile():
+                    continue
                 if member.offset_data + member.size > end:
                     raise InputError(f"{shard} is truncated: it ends within its member {member.name}")
                 key, ending = _split(member.name)
@@ -126,6 +132,10 @@ def _read_shard(shard: Path) -> list[tuple[Member, int]]:
                     label = _read_label(file, member, f"{member.name} in {shard}")
                     if label is not None and labels.setdefault(key, label) != label:
                         raise InputError(f"{shard} gives the key {key} two labels, {labels[key]} and {label}")
+            file.seek(tar.offset)
+            if file.read(tarfile.BLOCKSIZE).strip(b"\0") or file.tell() != tar.offset + tarfile.BLOCKSIZE:
+                # tarfile takes a header that it cannot read for the end
+                raise InputError(f"{shard} is truncated or damaged at byte {tar.offset}: it has no end mark")
     except tarfile.TarError as error:
         raise InputError(f"{shard} must be a whole, uncompressed tar file: {error}") from None
     except OSError as error:
@@ -175,7 +185,7 @@ def _class_names(folder: Path) -> tuple[str, ...] | None:
                 return tuple(line.strip() for line in lines.read_text("utf-8").splitlines() if line.strip())
             if info.is_file():
                 return tuple(map(str, json.loads(info.read_text("utf-8"))["features"]["label"]["names"]))
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise InputError(f"cannot read the class names beside the shards in {place}: {error}") from None
         except (KeyError, TypeError):  # a description of data without names of classes
             return None

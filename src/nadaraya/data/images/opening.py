@@ -12,8 +12,10 @@ from nadaraya.data.images.arrays import VALIDATION_NAMES, read_npz, read_torchvi
 from nadaraya.data.images.files import read_folder, read_shards
 from nadaraya.data.images.sources import ImageSet, ImageSource
 from nadaraya.errors import InputError, must_be, unknown_name
+from nadaraya.files import is_folder
 
 _TORCHVISION = "torchvision:"
+_MOST_CLASSES = 1_000_000  # of which there are no names: more are not numbers of classes
 _ACCEPTED = (
     "a source is a folder with train/ and val/ (or validation/, test/), a training folder with validation=,"
     " tar shards (a folder or a glob), an .npz file, or torchvision:CIFAR10 and the like"
@@ -66,6 +68,8 @@ def open_images(
         raise unknown_name("corrupt", corrupt, ("fatal", "skip"))
     if channels not in (None, 1, 3):
         raise must_be("channels", "1 (grey), 3 (colour) or None", channels)
+    for place in filter(None, (source, validation)):
+        is_folder(Path(place))  # refuses what no path can be
     train, held_out = _open_parts(source, validation)
     classes = _agree(train, held_out)
     for part in (train, held_out):
@@ -140,6 +144,8 @@ def _agree(train: _Part, held_out: _Part) -> tuple[str, ...]:
             raise InputError(f"{part.place} holds no images")
     if train.classes is None or held_out.classes is None or train.classes == held_out.classes:
         numbers = range(int(train.source.labels.max()) + 1)
+        if len(numbers) > _MOST_CLASSES and not (train.classes or held_out.classes):
+            raise must_be(f"labels of {train.place}", f"below {_MOST_CLASSES:,}", numbers[-1])
         return train.classes or held_out.classes or tuple(map(str, numbers))
     for here, there in ((train, held_out), (held_out, train)):
         theirs = set(there.classes or ())

@@ -12,6 +12,7 @@ import numpy as np
 from PIL import Image
 
 from nadaraya.data.images.decode import CorruptImageError, is_grey, reason, to_channels
+from nadaraya.data.textfile import check_regular
 from nadaraya.errors import InputError
 
 CONTENT_LIMIT = 2**30
@@ -145,6 +146,8 @@ def files_digest(root: Path, names: Iterable[str]) -> bytes:
     total, names = hashlib.sha256(), list(names)
     try:
         states = [os.stat(root / name) for name in names]  # noqa: PTH116  (a million files: no Path.stat)
+        for name, state in zip(names, states, strict=True):
+            check_regular(root / name, state.st_mode)
         with_content = sum(state.st_size for state in states) <= CONTENT_LIMIT
         for name, state in zip(names, states, strict=True):
             total.update(f"{name}\0{state.st_size}\0".encode("utf-8", "surrogateescape"))

@@ -97,9 +97,17 @@ class _PaddedCrop:
 
     def __call__(self, image: Image.Image) -> Image.Image:
         if min(image.size) != self._size:
-            image = self._resize(image)
+            image = self._resize(_middle(image))
         left, top = (random.randint(-self._padding, side + self._padding - self._size) for side in image.size)
         return image.crop((left, top, left + self._size, top + self._size))
+
+
+def _middle(image: Image.Image) -> Image.Image:
+    """The middle of a picture that is over 16 times as long as wide: resized whole it may fill the memory."""
+    longest = 16 * min(image.size)
+    width, height = (min(side, longest) for side in image.size)
+    left, top = (image.width - width) // 2, (image.height - height) // 2
+    return image.crop((left, top, left + width, top + height)) if (width, height) != image.size else image
 
 
 def _allow_zero_bits(step: object) -> None:
@@ -150,4 +158,5 @@ def evaluation_transform(augmentation: Augmentation, channels: int = 3) -> Trans
         crop_pct=evaluation_crop(augmentation),
         normalize=False,
     )
-    return Transform(pixels.transforms[:-1], augmentation, channels)  # the last one makes a tensor
+    steps = pixels.transforms[:-1]  # the last one makes a tensor
+    return Transform([_middle, *steps], augmentation, channels)

@@ -1,4 +1,4 @@
-"""Commands that pages show: all are accepted, and those of the guides run, one after the other, in one folder."""
+"""Commands that pages show: all are accepted; those of the guides run, in their order, in one folder."""
 
 import re
 import sys
@@ -14,7 +14,7 @@ pytest.importorskip("typer")
 GUIDES = ROOT / "docs" / "guides"
 # Read in this order: later pages look at runs of earlier ones.
 READ = [README, *(GUIDES / f"{name}.md" for name in ("training", "language-models", "maps"))]
-# They download, need weights of others, or take minutes; launchers of several processes have tests of their own.
+# They download, need weights of others, or take minutes; several processes have tests of their own.
 NOT_RUN = re.compile(r"data |bench |train (deit|dickens)|demo$|.* --checkpoint |.* runs/two-processes$")
 SMALL = {
     "text": [
@@ -29,15 +29,21 @@ SMALL = {
 
 
 def small(words: list[str]) -> list[str]:
-    """A command with a hundredth of its updates and of its generated tokens; all that it names is unchanged."""
+    """A command with a hundredth of its updates and fewer generated tokens; its names are unchanged."""
     count = re.compile(r"(?<=^training\.steps=)\d+00$")
     words = [count.sub(lambda steps: str(int(steps[0]) // 100), word) for word in words]
     if words[0] == "generate":
-        return ["20" if before == "--tokens" else word for before, word in zip(["", *words], words, strict=False)]
+        return [
+            "20" if before == "--tokens" else word for before, word in zip(["", *words], words, strict=False)
+        ]
     if words[0] != "train" or words[1].startswith(("-", "runs/")):
         return words
     length = [] if any(word.startswith("training.steps=") for word in words) else ["training.steps=4"]
-    return [*words[:2], *(SMALL["image"] if words[1] == "cifar-cpu" else [*length, *SMALL["text"]]), *words[2:]]
+    return [
+        *words[:2],
+        *(SMALL["image"] if words[1] == "cifar-cpu" else [*length, *SMALL["text"]]),
+        *words[2:],
+    ]
 
 
 def write_what_pages_take_for_granted() -> None:
@@ -88,9 +94,8 @@ def read(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
 @pytest.mark.slow
 def test_commands_of_the_guides_run_in_their_order(read: list[str]) -> None:
     assert len(read) > 20
-    assert {command.split()[0] for command in read} == {
-        "train", "compare", "report", "generate", "evaluate", "maps", "lags",
-    }  # fmt: skip
+    verbs = {"train", "compare", "report", "generate", "evaluate", "maps"}
+    assert {command.split()[0] for command in read} == verbs
     assert Path("report.html").is_file()
     assert Path("maps-of-a-cat/index.html").is_file()
 
@@ -118,12 +123,16 @@ def test_the_python_of_the_guide_on_training_runs_on_its_runs(read: list[str]) -
     assert names["published"].num_parameters() == names["model"].num_parameters()
 
 
-SHOWN = [(page, words) for page in PAGES for words in commands(page)]
+SHOWN = [(page, words) for page in PAGES for words in commands(page) if words != ["--version"]]
 
 
 @pytest.mark.parametrize(("page", "words"), [pytest.param(*shown, id=" ".join(shown[1])) for shown in SHOWN])
-def test_commands_are_accepted(page: Path, words: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_commands_are_accepted(
+    page: Path, words: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     typer = pytest.importorskip("typer.main")
+    from typer import Exit
+
     from nadaraya.cli.app import app
     from nadaraya.training import load_recipe
 
@@ -132,9 +141,15 @@ def test_commands_are_accepted(page: Path, words: list[str], monkeypatch: pytest
     while hasattr(command, "list_commands"):
         assert words[0] in command.list_commands(context), page.name
         command, words = command.get_command(context, words[0]), words[1:]
-        context = context if hasattr(command, "list_commands") else command.make_context("", list(words))
-    files = [str(value) for value in context.params.values() if isinstance(value, list)]
-    assert not re.search(r"\w\.(json|html|png)'", "".join(files)), f"{page.name}: a file is taken for a name"
+        if not hasattr(command, "list_commands"):
+            try:
+                context = command.make_context("", list(words))
+            except Exit:  # --keys and its like end there
+                return
+    if command.name == "vit":
+        assert not [name for name in context.params["models"] or () if "." in name], (
+            "a file taken for a model"
+        )
     if command.name == "train" and not context.params["recipe"].startswith("runs/"):
         monkeypatch.chdir(tmp_path)
         Path("mine.yaml").write_text(blocks(GUIDES / "training.md", "yaml")[0], encoding="utf-8")

@@ -46,7 +46,12 @@ def test_the_variant_trains_by_its_name_in_a_copy_of_the_library(tmp_path: Path)
     )
     file.write_text(f"{edited}\n\n{variant}", encoding="utf-8")
     command = [sys.executable, "-m", "nadaraya.cli", "train", "demo", "model.variant=cauchy"]
-    command += ["training.steps=2", "training.warmup_steps=0", "training.batch_size=2", "model.hidden_size=16"]
+    command += [
+        "training.steps=2",
+        "training.warmup_steps=0",
+        "training.batch_size=2",
+        "model.hidden_size=16",
+    ]
     command += ["training.sample_characters=10", "data.limit=9000", "model.variant_options={longest: 64}"]
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
@@ -56,6 +61,11 @@ def test_the_variant_trains_by_its_name_in_a_copy_of_the_library(tmp_path: Path)
     load = "import safetensors.torch as s; print([t.exp().tolist() for t in s.load_file('runs/demo-cauchy/"
     load += "initial_kernels.safetensors').values()][0])"
     printed = subprocess.run(
-        [sys.executable, "-c", load], cwd=tmp_path, env=environment, check=True, capture_output=True, text=True
+        [sys.executable, "-c", load],
+        cwd=tmp_path,
+        env=environment,
+        check=True,
+        capture_output=True,
+        text=True,
     ).stdout
     assert [float(width) for width in printed.strip("[]\n").split(",")] == pytest.approx(widths, rel=1e-3)

@@ -2,6 +2,7 @@
 
 import json
 import re
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -123,5 +124,12 @@ def test_the_version_to_cite_is_the_installed_one() -> None:
     yaml = pytest.importorskip("yaml")
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
     assert citation["version"] == nadaraya.__version__
+    # What CFF 1.2.0 requires; the rest is what the package says of itself.
+    assert {"cff-version", "message", "title", "authors"} <= set(citation)
+    assert all("name" in author or "family-names" in author for author in citation["authors"])
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert citation["version"] == project["version"]
+    assert (citation["license"], citation["abstract"]) == (project["license"], project["description"])
+    assert set(citation["keywords"]) <= {*project["keywords"]}
     page = (ROOT / "docs" / "references.md").read_text(encoding="utf-8")
     assert f"version = {{{nadaraya.__version__}}}" in page

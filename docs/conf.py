@@ -26,6 +26,7 @@ extensions = [
     "sphinx_copybutton",
     "mathml",
     "plain_docstrings",
+    "plain_types",
     "generated",
 ]
 exclude_patterns = ["_build", "_ext", "**/.ipynb_checkpoints"]

@@ -1,10 +1,19 @@
-"""The public names are a contract, and importing the core costs torch and numpy only."""
+"""The public names are a contract, the core needs torch and numpy only, and packages hold what is needed."""
 
+import os
+import shutil
 import subprocess
 import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
 
 import nadaraya
 import nadaraya.kernels
+
+ROOT = Path(__file__).parents[1]
 
 
 def test_public_names() -> None:
@@ -44,3 +53,66 @@ import torch
 layer(torch.randn(1, 5, 16)).sum().backward()
 """
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+@pytest.fixture(scope="module")
+def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the wheel and the sdist, built from a copy of the checkout by its backend."""
+    folder = tmp_path_factory.mktemp("packages")
+    copy = folder / "checkout"
+    (folder / "dist").mkdir()
+    for name in ("pyproject.toml", "README.md", "LICENSE", "MANIFEST.in"):
+        copy.mkdir(exist_ok=True)
+        shutil.copy(ROOT / name, copy)
+    for name in ("src", "tests"):
+        shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+    program = "from setuptools import build_meta as b; b.build_wheel('../dist'); b.build_sdist('../dist')"
+    done = subprocess.run([sys.executable, "-c", program], cwd=copy, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return folder / "dist"
+
+
+@pytest.mark.slow
+def test_the_packages_have_every_file_of_the_library_and_nothing_else(packages: Path) -> None:
+    (wheel,), (sdist,) = packages.glob("*.whl"), packages.glob("*.tar.gz")
+    sources = {
+        path.relative_to(ROOT / "src").as_posix()
+        for path in (ROOT / "src" / "nadaraya").rglob("*")
+        if path.is_file() and path.suffix != ".pyc"
+    }
+    assert {"nadaraya/py.typed", "nadaraya/training/recipes/demo.yaml"} < sources
+    with zipfile.ZipFile(wheel) as archive:
+        names = set(archive.namelist())
+        information = f"nadaraya-{nadaraya.__version__}.dist-info/"
+        assert {name for name in names if not name.startswith(information)} == sources
+        assert f"{information}licenses/LICENSE" in names
+        assert b"nadaraya = nadaraya.cli:main" in archive.read(f"{information}entry_points.txt")
+    with tarfile.open(sdist) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    assert {f"src/{name}" for name in sources} | {"LICENSE", "README.md", "pyproject.toml"} <= names
+    assert not any(name.startswith("tests") for name in names)
+
+
+@pytest.mark.slow
+def test_the_installed_wheel_works_away_from_the_checkout(packages: Path, tmp_path: Path) -> None:
+    pytest.importorskip("pip")
+    (wheel,) = packages.glob("*.whl")
+    target = tmp_path / "site"
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--quiet", "--no-index"]
+    subprocess.run([*pip, "--no-deps", "--target", str(target), str(wheel)], check=True)
+
+    def nadaraya_of_the_wheel(*arguments: str) -> str:
+        command = [sys.executable, "-m", "nadaraya.cli", *arguments]
+        environment = {**os.environ, "PYTHONPATH": str(target)}
+        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    where = [sys.executable, "-c", "import nadaraya; print(nadaraya.__file__)"]
+    found = subprocess.run(
+        where, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(target)}, capture_output=True, text=True
+    ).stdout
+    assert Path(found.strip()).is_relative_to(target)
+    assert nadaraya_of_the_wheel("--version").strip() == nadaraya.__version__
+    assert "report: demo/report.html" in nadaraya_of_the_wheel("demo", "--steps", "2", "--quiet")
+    assert "gka_tiny_patch16_224" in nadaraya_of_the_wheel("train", "cifar-cpu", "--print-config")

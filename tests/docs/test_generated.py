@@ -2,6 +2,8 @@
 
 import importlib.util
 import re
+import subprocess
+import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -63,3 +65,19 @@ def test_every_key_of_a_recipe_has_a_row_with_its_meaning(generated: ModuleType,
 )
 def test_fields_are_said_in_words(generated: ModuleType, field: dict[str, Any], words: str) -> None:
     assert generated.accepted(field) == words
+
+
+def test_recipe_classes_are_shown_with_the_types_of_their_keys_alone() -> None:
+    # In a process of its own: the annotations stay as the site shows them.
+    program = (
+        f"import sys; sys.path.insert(0, {str(DOCS / '_ext')!r})\n"
+        "import inspect, plain_types\n"
+        "from nadaraya.training import DataRecipe, ImageDataRecipe\n"
+        "plain_types.setup(None)\n"
+        "print(inspect.signature(DataRecipe), inspect.signature(ImageDataRecipe))\n"
+        "print(DataRecipe.__annotations__, DataRecipe(limit=4).limit)\n"
+    )
+    shown = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout
+    assert "context: int = 256" in shown
+    assert not re.search(r"Annotated|FieldInfo|Validator|Undefined|0x", shown)
+    assert shown.endswith(" 4\n")

@@ -68,7 +68,11 @@ def test_code_runs(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             pyplot.close("all")
 
 
-@pytest.mark.parametrize("page", [DOCS.parent / "README.md", *PAGES], ids=lambda page: page.name)
+@pytest.mark.parametrize(
+    "page",
+    [*(DOCS.parent / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")), *PAGES],
+    ids=lambda page: page.name,
+)
 def test_links_within_the_project_lead_somewhere(page: Path) -> None:
     tokens = markdown_it.MarkdownIt("commonmark").enable("table").parse(page.read_text(encoding="utf-8"))
     inline = [child for token in tokens for child in token.children or []]

@@ -54,6 +54,14 @@ def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def test_json_is_one_document_about_the_file(report: Command, run_folder: Path, tmp_path: Path) -> None:
+    out = tmp_path / "page.html"
+    status, said, _ = report(run_folder, run_folder, "--out", out, "--json")
+    assert status == 0
+    runs = [str(run_folder)] * 2
+    assert json.loads(said) == {"path": str(out), "bytes": out.stat().st_size, "runs": runs}
+
+
 def test_a_trained_run_becomes_a_page(report: Command, run_folder: Path, tmp_path: Path) -> None:
     out = tmp_path / "page.html"
     status, said, _ = report(run_folder, "--out", out)

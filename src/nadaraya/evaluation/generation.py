@@ -51,7 +51,8 @@ def generate_text(
         The prompt and its continuation.
 
     Raises:
-        InputError: an empty prompt, a character unseen in training, or an option out of range.
+        InputError: an empty prompt, a character unseen in training, an option out of range, or a model whose
+            logits are not finite.
 
     >>> from nadaraya.data import train_character_tokenizer
     >>> from nadaraya.evaluation import generate_text
@@ -77,6 +78,7 @@ def generate_text(
         raise must_be("seed", "from 0 to 2^64 − 1", seed)
     _check_beams(model, beams)
     ids = encode_text(tokenizer, prompt)[None]
+    _check_finite(model, ids[:, :1])
     if model.config.vocab_size == 1:  # there is one text, and no second beam
         beams = 1
     if greedy or beams > 1:
@@ -141,6 +143,16 @@ def sample_text(
     return "".join(
         passage[: passage.rfind("\n", 1)] if "\n" in passage[1:] else passage for passage in passages
     )
+
+
+@torch.no_grad()
+def _check_finite(model: "KernelGPTForCausalLM", ids: Tensor) -> None:
+    """Refuse weights that have diverged, from which nothing can be sampled."""
+    logits = model(input_ids=ids.to(model.device), use_cache=False).logits
+    if not logits.isfinite().all():
+        raise must_be(
+            "the logits of the model", "finite: its weights have diverged in training", "nan or inf"
+        )
 
 
 def _check_beams(model: "KernelGPTForCausalLM", beams: int) -> None:

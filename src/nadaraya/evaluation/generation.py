@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from nadaraya.errors import must_be
+from nadaraya.errors import InputError, must_be
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -150,8 +150,8 @@ def _check_finite(model: "KernelGPTForCausalLM", ids: Tensor) -> None:
     """Refuse weights that have diverged, from which nothing can be sampled."""
     logits = model(input_ids=ids.to(model.device), use_cache=False).logits
     if not logits.isfinite().all():
-        raise must_be(
-            "the logits of the model", "finite: its weights have diverged in training", "nan or inf"
+        raise InputError(
+            "the logits of the model must be finite, got nan or inf: its weights have diverged in training"
         )
 
 

@@ -1,5 +1,6 @@
 """`nadaraya compare`: best run first, unfinished ones last, as a table, as JSON and as curves."""
 
+import errno
 import json
 import shutil
 from pathlib import Path
@@ -75,6 +76,43 @@ def test_runs_whose_figures_do_not_compare_are_told(
         assert told.err.splitlines() == [
             f"warning: {run} and {finished_run} differ in {what}: their validation figures do not compare"
         ]
+
+
+def test_a_plot_on_a_full_disk_is_one_line_and_no_part_of_a_file(
+    nadaraya: Any, finished_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(self: Path, data: bytes) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    plot = tmp_path / "curves.png"
+    plot.write_text("mine")
+    monkeypatch.setattr(Path, "write_bytes", full)
+    nadaraya("compare", finished_run, "--plot", plot, "--force").refuses("curves.png", "the disk is full")
+    assert plot.read_text() == "mine"
+    assert not list(tmp_path.glob(".partial-*"))
+
+
+def test_runs_of_different_tokenizers_are_ranked_by_bits_per_byte(
+    nadaraya: Any, tiny: tuple[str, ...], finished_run: Path, tmp_path: Path
+) -> None:
+    pairs, stopped = tmp_path / "pairs", tmp_path / "stopped"
+    learned = ("training.learning_rate=0.005", "training.steps=15")
+    words = ("data.tokenizer=bpe", "data.vocabulary=280")
+    assert nadaraya("train", *tiny, *words, *learned, "--run", pairs, "--quiet").status == 0
+    shutil.copytree(finished_run, stopped)
+    lines = (stopped / "metrics.jsonl").read_text().splitlines()
+    (stopped / "metrics.jsonl").write_text(lines[0] + "\n")
+    told = nadaraya("compare", stopped, finished_run, pairs, "--json")
+    best, second, last = json.loads(told.out)
+    # The tokens of the best are longer: each costs more nats, the text fewer bits.
+    assert [row["run"] for row in (best, second, last)] == [str(pairs), str(finished_run), str(stopped)]
+    assert best["bits_per_byte"] < second["bits_per_byte"]
+    assert best["loss"] > second["loss"]
+    assert last["bits_per_byte"] is None
+    assert told.err.splitlines() == [
+        f"warning: {pairs} and {stopped} differ in tokenizer: a token is not the same in both, "
+        "compare bits/byte"
+    ]
 
 
 def test_runs_of_one_name_are_told_apart_by_their_folders(

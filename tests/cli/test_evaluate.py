@@ -1,6 +1,7 @@
 """`nadaraya evaluate`: cross-entropy and bits per byte of the validation text or another."""
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -51,3 +52,21 @@ def test_device_and_precision_are_chosen_and_checked(nadaraya: Any, finished_run
     nadaraya("evaluate", finished_run, "--precision", "int8").refuses("--precision must be one of")
     if not torch.cuda.is_available():
         nadaraya("evaluate", finished_run, "--device", "cuda").refuses("which this machine has, got 'cuda'")
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_model_that_diverged_has_no_figures_and_no_text(
+    nadaraya: Any, finished_run: Path, monkeypatch: pytest.MonkeyPatch, value: float
+) -> None:
+    load_model = Run.load_model
+
+    def diverged(run: Run, **options: Any) -> Any:
+        model = load_model(run, **options)
+        torch.nn.init.constant_(model.lm_head.weight, value)
+        return model
+
+    monkeypatch.setattr(Run, "load_model", diverged)
+    for options in ([], ["--json"]):
+        nadaraya("evaluate", finished_run, *options).refuses("not a finite number", str(finished_run))
+    for options in ([], ["--greedy"], ["--beams", 2]):
+        nadaraya("generate", finished_run, *options).refuses("the logits of the model must be finite")

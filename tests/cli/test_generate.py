@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 
 def test_it_continues_the_prompt_and_the_seed_decides(nadaraya: Any, finished_run: Path) -> None:
@@ -33,7 +34,48 @@ def test_bad_input_is_one_line(nadaraya: Any, finished_run: Path, tmp_path: Path
         "--beams must be 1 with --greedy, got 2"
     )
     nadaraya("generate", tmp_path).refuses("is not a run folder")
-    assert nadaraya("generate", finished_run, "--tokens", 0).status == 2
+    nadaraya("generate", finished_run, "--tokens", 0).refuses("tokens must be a positive integer")
+    for value in ("nan", "inf", "1e-320"):
+        nadaraya("generate", finished_run, "--temperature", value).refuses("temperature must be a finite")
+    nadaraya("generate", finished_run, "--seed", 2**64).refuses("seed must be from 0 to 2^64 − 1")
+    nadaraya("generate", finished_run, "--beams", 10**12).refuses("reduce beams")
+    nadaraya("generate", finished_run, "--precision", "int8").refuses("--precision must be one of")
+
+
+def test_json_is_one_document_with_the_settings(nadaraya: Any, finished_run: Path) -> None:
+    options = ("--prompt", "the ", "--tokens", 9, "--seed", 2**63, "--device", "cpu")
+    document = json.loads(nadaraya("generate", finished_run, *options, "--json").out)
+    assert document == {
+        "run": str(finished_run), "prompt": "the ", "text": document["text"], "tokens": 9,
+        "temperature": 1.0, "top_k": None, "beams": 1, "greedy": False, "seed": 2**63,
+    }  # fmt: skip
+    assert nadaraya("generate", finished_run, *options).out == f"{document['text']}\n"
+    assert json.loads(nadaraya("generate", finished_run, "--tokens", 9, "--json").out)["prompt"] == "\n"
+
+
+def test_the_precision_is_that_of_the_computation(
+    nadaraya: Any, finished_run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = []
+
+    def spy(*given: Any, **options: Any) -> str:
+        seen.append(torch.is_autocast_enabled("cpu"))
+        return ""
+
+    monkeypatch.setattr("nadaraya.evaluation.generate_text", spy)
+    for precision in ("float32", "bfloat16"):
+        nadaraya("generate", finished_run, "--device", "cpu", "--precision", precision)
+    assert seen == [False, True]
+
+
+def test_progress_is_shown_on_a_terminal_alone(
+    nadaraya: Any, finished_run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert nadaraya("generate", finished_run, "--tokens", 40).err == ""
+    monkeypatch.setenv("FORCE_COLOR", "1")  # rich takes the stream for a terminal
+    shown = nadaraya("generate", finished_run, "--tokens", 40)
+    assert "40/40" in shown.err
+    assert "40/40" not in shown.out
 
 
 def test_a_damaged_model_is_named(nadaraya: Any, finished_run: Path) -> None:

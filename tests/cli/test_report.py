@@ -54,6 +54,43 @@ def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def test_json_is_one_document_about_the_file(report: Command, run_folder: Path, tmp_path: Path) -> None:
+    out = tmp_path / "page.html"
+    status, said, _ = report(run_folder, run_folder, "--out", out, "--json")
+    assert status == 0
+    runs = [str(run_folder)] * 2
+    assert json.loads(said) == {"path": str(out), "bytes": out.stat().st_size, "runs": runs}
+
+
+@pytest.mark.parametrize(
+    ("options", "lag"),
+    [(["characters"], 31), (["bytes"], 32), (["bpe", "data.vocabulary=300"], 8)],
+    ids=["characters", "bytes", "bpe"],
+)
+def test_the_line_length_is_in_the_tokens_of_the_run(
+    report: Command, tmp_path: Path, options: list[str], lag: int
+) -> None:
+    text, run, out = tmp_path / "text.txt", tmp_path / "run", tmp_path / "page.html"
+    text.write_text("the café and the bar and house\n" * 300, encoding="utf-8")
+    tokens = [f"data.corpus={text}", f"data.tokenizer={options[0]}", *options[1:], "data.context=40"]
+    train(load_recipe("demo", [*TINY, "model.variant=gpa-mul", *tokens]), run, progress=False)
+    assert report(run, "--out", out)[0] == 0
+    page = " ".join(out.read_text(encoding="utf-8").split())
+    assert f"line length of the corpus in the tokens of this run, lag {lag}." in page
+    assert f"within 5 tokens of lag {lag}:" in page
+
+
+def test_losses_in_different_tokens_are_not_compared(
+    report: Command, run_folder: Path, tmp_path: Path
+) -> None:
+    run, out = tmp_path / "bytes", tmp_path / "page.html"
+    train(load_recipe("demo", [*TINY, "data.tokenizer=bytes"]), run, progress=False)
+    assert report(run_folder, run, "--out", out)[0] == 0
+    page = out.read_text(encoding="utf-8")
+    assert "different texts or tokens: their losses do not compare" in page
+    assert "has the lowest validation loss" not in page
+
+
 def test_a_trained_run_becomes_a_page(report: Command, run_folder: Path, tmp_path: Path) -> None:
     out = tmp_path / "page.html"
     status, said, _ = report(run_folder, "--out", out)

@@ -1,5 +1,7 @@
 """Generated text: as long as asked for, reproducible, greedy and beams as defined, beyond the context."""
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -47,7 +49,30 @@ def test_greedy_takes_the_likeliest_and_so_do_its_limits(model: KernelGPTForCaus
         ids = encode_text(TOKENIZER, text[:end])[None]
         assert TOKENIZER.decode([int(model(input_ids=ids).logits[0, -1].argmax())]) == text[end]
     assert generate_text(model, TOKENIZER, "ab", 8, top_k=1) == text
-    assert generate_text(model, TOKENIZER, "ab", 8, temperature=1e-5) == text
+    assert generate_text(model, TOKENIZER, "ab", 8, temperature=1e-6) == text
+
+
+@pytest.mark.parametrize(
+    "options", [{"temperature": 1e300}, {"temperature": 2}, {"seed": 2**64 - 1}, {"beams": 20}]
+)
+def test_whatever_is_in_range_is_honoured(model: KernelGPTForCausalLM, options: dict[str, Any]) -> None:
+    assert len(generate_text(model, TOKENIZER, "ab", 8, **options)) == 10
+
+
+def test_more_likeliest_tokens_than_the_vocabulary_has_are_all(model: KernelGPTForCausalLM) -> None:
+    assert generate_text(model, TOKENIZER, "a", 20, top_k=2**62) == generate_text(model, TOKENIZER, "a", 20)
+
+
+def test_progress_counts_the_tokens_added(model: KernelGPTForCausalLM) -> None:
+    told: list[int] = []
+    generate_text(model, TOKENIZER, "ab", 20, progress=told.append)
+    assert told == [10, 16, 20]  # the context of 12 is full; the newer half of it is; the end
+
+
+def test_a_vocabulary_of_one_token_has_one_text() -> None:
+    config = KernelGPTConfig(vocab_size=1, hidden_size=8, num_hidden_layers=1, num_attention_heads=1)
+    tokenizer = train_character_tokenizer("a")
+    assert generate_text(KernelGPTForCausalLM(config), tokenizer, "a", 3, beams=2) == "aaaa"
 
 
 @torch.no_grad()
@@ -114,10 +139,17 @@ def test_generated_bytes_that_are_no_text_become_replacement_characters() -> Non
     [
         ("", {}, "prompt must be at least one character"),
         ("abz", {}, "'z'"),
-        ("a", {"temperature": 0.0}, "temperature must be positive .* got 0.0"),
-        ("a", {"top_k": 0}, "top_k must be a positive integer, got 0"),
-        ("a", {"beams": 0}, "beams must be a positive integer, got 0"),
-        ("a", {"tokens": 0}, "tokens must be a positive integer, got 0"),
+        *[
+            ("a", {"temperature": value}, "temperature must be a finite number of at least 1e-06 .*, got")
+            for value in (0.0, -1.0, 1e-320, float("nan"), float("inf"))
+        ],
+        ("a", {"seed": -1}, "seed must be from 0 to 2.64 − 1, got -1"),
+        ("a", {"seed": 2**64}, "seed must be from 0 to 2.64 − 1, got 18446744073709551616"),
+        ("a", {"tokens": 2**63}, "tokens must be a positive integer below 2.63"),
+        ("a", {"beams": 10**12}, "a beam search of width 1,000,000,000,000 needs .* reduce beams"),
+        ("a", {"top_k": 0}, "top_k must be a positive integer .*, got 0"),
+        ("a", {"beams": 0}, "beams must be a positive integer .*, got 0"),
+        ("a", {"tokens": 0}, "tokens must be a positive integer .*, got 0"),
     ],
 )
 def test_what_cannot_be_generated_is_refused(

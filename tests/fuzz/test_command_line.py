@@ -17,6 +17,7 @@ from typer.main import get_command
 import nadaraya.training
 from nadaraya.cli import main
 from nadaraya.cli.app import app
+from nadaraya.evaluation import generation
 from nadaraya.training import Recipe, Run, load_recipe, train
 
 pytestmark = pytest.mark.slow
@@ -26,8 +27,6 @@ TINY = (
     "training.sample_characters=0", "model.variant=gpa-mul",
 )  # fmt: skip
 VALUES = (*(value for value in NUMBERS if len(value) < 6000), *(text for text in TEXTS if "\0" not in text))
-# How text is sampled has its tests beside the sampler; a long text takes long.
-ELSEWHERE = {("generate", option) for option in ("--characters", "--beams", "--temperature", "--seed")}
 
 
 def _verbs() -> Iterator[tuple[tuple[str, ...], Any]]:
@@ -57,13 +56,18 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
 
 @pytest.fixture(autouse=True)
 def training_ends_where_it_would_begin(monkeypatch: pytest.MonkeyPatch, places: SimpleNamespace) -> None:
-    """A checked recipe is not trained, but a small model of it is built."""
+    """A checked recipe is not trained, but a small model of it is built; a long text ends early."""
 
     def stub(recipe: Any, folder: Path, **options: Any) -> Run:
         if isinstance(recipe, Recipe):
             recipe.build_model(40)
         return Run(places.run)
 
+    def begun(model: Any, ids: Any, tokens: int, *others: Any) -> Any:
+        return continued(model, ids, min(tokens, 3), *others)
+
+    continued = generation._continue
+    monkeypatch.setattr(generation, "_continue", begun)
     monkeypatch.setattr(nadaraya.training, "train", stub)
     monkeypatch.setattr("nadaraya.training.memory.machine_memory", lambda device="cpu": 200_000_000)
 
@@ -76,7 +80,7 @@ def _bases(places: SimpleNamespace, tmp_path: Path) -> dict[tuple[str, ...], lis
         ("demo",): [*out, "--steps", "1"],
         ("train",): ["demo", "model.hidden_size=16", "--run", str(tmp_path / "run"), "--quiet"],
         ("compare",): [run],
-        ("generate",): [run, "--characters", "2"],
+        ("generate",): [run, "--tokens", "2"],
         ("evaluate",): [run, "--text", text],
         ("report",): [str(places.folder / "absent"), *out],
         ("lags",): [text],
@@ -103,8 +107,6 @@ def test_every_option_and_argument_of_every_verb_with_hostile_values(
         lines = []
         for parameter in verb.params:
             name = parameter.opts[-1]
-            if (*words, name) in ELSEWHERE:
-                continue
             values = [*VALUES, *places.odd] if not getattr(parameter, "is_flag", False) else [None, "x"]
             for value in values:
                 if parameter.param_type_name == "argument":

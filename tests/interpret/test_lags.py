@@ -1,5 +1,6 @@
 """Separator lags: counts against their definition, peaks where lines wrap, noise unnamed."""
 
+import itertools
 from pathlib import Path
 
 import numpy as np
@@ -7,9 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nadaraya.data import embedded_corpus, load_corpus
+from nadaraya.data import (
+    byte_tokenizer,
+    embedded_corpus,
+    encode_text,
+    load_corpus,
+    train_byte_pair_tokenizer,
+    train_character_tokenizer,
+)
 from nadaraya.errors import InputError
-from nadaraya.interpret import autocorrelation, lag_histogram, separator_lags
+from nadaraya.interpret import autocorrelation, lag_histogram, separator_lags, token_lag_histogram
 from nadaraya.interpret.peaks import prominent_peaks
 
 DICKENS = Path(__file__).parents[3] / "shared" / "data" / "dickens" / "dickens.txt"
@@ -102,3 +110,22 @@ def test_dickens_peaks_where_the_paper_says() -> None:
     first, second = sorted(peak.index for peak in prominent_peaks(autocorrelation(text), 2))
     assert 71 <= first <= 72
     assert 141 <= second <= 144
+
+
+def test_lags_in_tokens_are_those_between_tokens_that_hold_a_newline() -> None:
+    text = "the café and the\n\n" * 200 + "the end\n" * 40
+    pairs = train_byte_pair_tokenizer(text, 300)
+    for tokenizer in (train_character_tokenizer(text), byte_tokenizer(), pairs):
+        counted = token_lag_histogram(tokenizer, text, max_lag=24)
+        spelt = [tokenizer.decode([token]) for token in encode_text(tokenizer, text).tolist()]
+        places = [place for place, token in enumerate(spelt) if "\n" in token]
+        expected = [b - a for a, b in itertools.pairwise(places)]
+        assert counted.unit == "tokens"
+        assert counted.total == len(expected)
+        assert counted.counts.tolist() == [expected.count(lag) for lag in range(1, 25)]
+    characters = lag_histogram(text, max_lag=24)
+    same = token_lag_histogram(train_character_tokenizer(text), text, max_lag=24)
+    assert same.counts.tolist() == characters.counts.tolist()
+    assert token_lag_histogram(pairs, "the cat" * 9).total == 0
+    with pytest.raises(InputError, match="max_lag must be 1 or more"):
+        token_lag_histogram(pairs, text, max_lag=0)

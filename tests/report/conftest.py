@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from nadaraya.interpret.banks import BankShape
+from nadaraya.interpret.lags import lag_histogram
 from nadaraya.kernels import ALiBi, KernelBank
 from nadaraya.report import RunData
 
@@ -62,6 +63,7 @@ def make_run() -> Callable[..., RunData]:
             "sample": LINES[:4000],
             "text": ("embedded",),
             "corpus": ("embedded", LINES),
+            "newlines": lag_histogram(LINES),
             "banks": shapes(variant) if finished else [],
         }
         return RunData(variant=variant, metrics=metrics(loss, finished), **(given | changed))

@@ -38,7 +38,10 @@ def compare(
     plot: Annotated[Path | None, typer.Option(help="Also draw the curves: a .png, .svg or .pdf.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Let --plot overwrite a file.")] = False,
 ) -> None:
-    """Compare runs of one task: parameters, validation figures, speed; best first, unfinished last."""
+    """Compare runs of one task: parameters, validation figures, speed; best first, unfinished last.
+
+    Runs on text are ranked by nats/token, and by bits/byte where their tokenizers differ.
+    """
     from rich.console import Console
 
     from nadaraya.training import Run
@@ -54,20 +57,21 @@ def compare(
     task = opened[0].recipe.task
     for warning in _warnings(opened):
         typer.echo(f"warning: {warning}", err=True)
-    rows = sorted((_figures(run) for run in opened), key=_best_first)
+    loss = "bits_per_byte" if len({run.measured_on.get("tokenizer") for run in opened}) > 1 else "loss"
+    rows = sorted((_figures(run) for run in opened), key=lambda row: _best_first(row, loss))
     # Runs of one name are told apart by their folders.
     for key in ("name", "folder", "run"):
         labels = [row[key] for row in rows]
         if len(set(labels)) == len(labels):
             break
     if plot is not None:
-        from nadaraya.report import RunData, loss_curves
+        from nadaraya.report import RunData, loss_curves, write_figure
 
         by_run = {row["run"]: label for row, label in zip(rows, labels, strict=True)}
         curves = [
             RunData(by_run[str(run.path)], run.path.name, run.recipe.label, run.metrics) for run in opened
         ]
-        loss_curves(curves, "nats/token" if task == "text" else "nats/image").savefig(plot, dpi=150)
+        write_figure(loss_curves(curves, "nats/token" if task == "text" else "nats/image"), plot)
     if as_json:
         typer.echo(json.dumps(rows, indent=1))
         return
@@ -92,10 +96,10 @@ def _warnings(runs: list["Run"]) -> Iterator[str]:
     for run in runs[1:]:
         different = [name for name, value in run.measured_on.items() if value != first[name]]
         if different:
-            yield (
-                f"{run.path} and {runs[0].path} differ in {' and '.join(different)}: their validation "
-                "figures do not compare"
-            )
+            meaning = "their validation figures do not compare"
+            if different == ["tokenizer"]:
+                meaning = "a token is not the same in both, compare bits/byte"
+            yield f"{run.path} and {runs[0].path} differ in {' and '.join(different)}: {meaning}"
 
 
 def _figures(run: "Run") -> dict[str, Any]:
@@ -115,12 +119,12 @@ def _figures(run: "Run") -> dict[str, Any]:
     }
 
 
-def _best_first(row: dict[str, Any]) -> tuple[bool, float]:
-    """Unfinished ones last; by top-1 of the average, top-1, or the loss, as far as there are such figures."""
+def _best_first(row: dict[str, Any], loss: str) -> tuple[bool, float]:
+    """Unfinished ones last; by top-1 of the average, top-1, or the key `loss`, as far as there are any."""
     top1 = next((row[key] for key in ("ema_top1", "top1") if row.get(key) is not None), None)
     if top1 is not None:
         return not row["finished"], -top1
-    return not row["finished"], float("inf") if row["loss"] is None else row["loss"]
+    return not row["finished"], float("inf") if row[loss] is None else row[loss]
 
 
 def _number(value: float | None, style: str, factor: float) -> str:

@@ -1,6 +1,7 @@
 """`nadaraya evaluate`: how well a trained run predicts a text, or classifies images."""
 
 import json
+import math
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
@@ -8,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from nadaraya.cli.options import DeviceOption, PrecisionOption, computing
+from nadaraya.errors import InputError
 
 if TYPE_CHECKING:
     from nadaraya.training import Run
@@ -70,6 +72,7 @@ def _text(run: "Run", text: str | None, chosen: Chosen) -> tuple[dict[str, Any],
         name, content = corpus.name, corpus.text
     with computing(model, chosen.device, chosen.precision):
         result = evaluate_string(model, tokenizer, content, context=recipe.data.context)
+    _check_finite(result.cross_entropy, name, run)
     line = (
         f"{name}: {result.cross_entropy:.4f} nats/token over {result.tokens:,} tokens, "
         f"{result.bits_per_byte:.4f} bits/byte over {result.bytes:,} bytes"
@@ -86,8 +89,18 @@ def _images(run: "Run", source: str | None, chosen: Chosen) -> tuple[dict[str, A
     batches = evaluation_batches(images, recipe.augmentation(), batch_size=128, workers=recipe.data.workers)
     with computing(model, chosen.device, chosen.precision):
         result = evaluate_images(model, batches)
+    _check_finite(result.loss, images.name, run)
     line = (
         f"{images.name}: top-1 {result.top1:.2%}, top-5 {result.top5:.2%}, {result.loss:.4f} nats/image over "
         f"{result.images:,} validation images"
     )
     return {"images_of": images.name, **asdict(result)}, line
+
+
+def _check_finite(loss: float, name: str, run: "Run") -> None:
+    """Refuse to print figures that are none."""
+    if not math.isfinite(loss):
+        raise InputError(
+            f"the loss of {run.path} on {name} is {loss}, not a finite number: its weights have diverged in "
+            "training, or its activations are too large for the --precision"
+        )

@@ -1,10 +1,14 @@
 """`nadaraya generate`: text from a trained run."""
 
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from nadaraya.cli.options import DeviceOption, PrecisionOption, computing
 from nadaraya.errors import must_be
 
 
@@ -15,32 +19,53 @@ def generate(
         typer.Option(help="The text to continue.", show_default="a newline, if the model knows it"),
     ] = None,
     tokens: Annotated[
-        int, typer.Option(min=1, help="How many tokens to generate: characters, for a character model.")
+        int, typer.Option(help="How many tokens to generate: characters, for a character model.")
     ] = 500,
-    temperature: Annotated[float, typer.Option(help="Divides the logits before sampling.")] = 1.0,
+    temperature: Annotated[
+        float, typer.Option(help="Divides the logits before sampling; 1e-6 or more.")
+    ] = 1.0,
     top_k: Annotated[
-        int | None, typer.Option(min=1, help="Sample from the K likeliest.", show_default="all")
+        int | None,
+        typer.Option(help="Sample from the K likeliest; all, where there are fewer.", show_default="all"),
     ] = None,
-    beams: Annotated[int, typer.Option(min=1, help="Width of a beam search in place of sampling.")] = 1,
+    beams: Annotated[int, typer.Option(help="Width of a beam search in place of sampling.")] = 1,
     greedy: Annotated[bool, typer.Option("--greedy", help="Take the likeliest token each time.")] = False,
-    seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same text.")] = 0,
+    seed: Annotated[int, typer.Option(help="The same seed, from 0 to 2^64 − 1, gives the same text.")] = 0,
+    device: DeviceOption = "",
+    precision: PrecisionOption = "float32",
+    as_json: Annotated[bool, typer.Option("--json", help="Print text and settings as JSON.")] = False,
 ) -> None:
     """Continue a prompt with the model of a run; prints the prompt and its continuation."""
-    from nadaraya.evaluation import generate_text
+    from nadaraya.evaluation import default_prompt, generate_text
     from nadaraya.training import Run
 
     if greedy and beams > 1:
         raise must_be("--beams", "1 with --greedy", beams)
     opened = Run(run)
-    text = generate_text(
-        opened.load_model(),
-        opened.tokenizer(),
-        prompt,
-        tokens,
-        temperature=temperature,
-        top_k=top_k,
-        beams=beams,
-        greedy=greedy,
-        seed=seed,
-    )
-    typer.echo(text)
+    model, tokenizer = opened.load_model(), opened.tokenizer()
+    prompt = default_prompt(tokenizer) if prompt is None else prompt
+    settings: dict[str, Any] = {
+        "tokens": tokens,
+        "temperature": temperature,
+        "top_k": top_k,
+        "beams": beams,
+        "greedy": greedy,
+        "seed": seed,
+    }
+    with computing(model, device, precision), _progress(tokens) as progress:
+        text = generate_text(model, tokenizer, prompt, progress=progress, **settings)
+    document = {"run": str(run), "prompt": prompt, "text": text, **settings}
+    typer.echo(json.dumps(document) if as_json else text)
+
+
+@contextmanager
+def _progress(tokens: int) -> Iterator[Callable[[int], None]]:
+    """A bar on standard error, gone at the end, where that is a terminal; it takes the tokens made so far."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    console = Console(stderr=True)
+    columns = (TextColumn("tokens"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        line = bar.add_task("", total=tokens)
+        yield lambda made: bar.update(line, completed=made)

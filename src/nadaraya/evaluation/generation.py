@@ -1,16 +1,20 @@
 """Text from a trained model, longer than its context when asked for."""
 
+import sys
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from nadaraya.errors import must_be
+from nadaraya.errors import InputError, must_be
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
     from nadaraya.models import KernelGPTForCausalLM
+
+LEAST_TEMPERATURE = 1e-6  # logits divided by it are far from the end of float32, and all but greedy
 
 
 def generate_text(
@@ -24,6 +28,7 @@ def generate_text(
     beams: int = 1,
     greedy: bool = False,
     seed: int = 0,
+    progress: Callable[[int], object] | None = None,
 ) -> str:
     """Continue a prompt.
 
@@ -35,17 +40,19 @@ def generate_text(
         tokenizer: its tokenizer.
         prompt: at least one character, all of them known to the tokenizer; None: `default_prompt`.
         tokens: how many tokens to add (characters, for a character tokenizer).
-        temperature: divides the logits before sampling, default 1.
-        top_k: sample from the k likeliest tokens, default all.
-        beams: width of a beam search, which replaces sampling when above 1.
+        temperature: divides the logits before sampling, finite and at least 1e-6, default 1.
+        top_k: sample from the k likeliest tokens, default all; more than the vocabulary has are all.
+        beams: width of a beam search, which replaces sampling when above 1; its cache must fit in memory.
         greedy: take the likeliest token each time.
-        seed: of the sampling; the global generator is left as it was.
+        seed: of the sampling, from 0 to 2^64 − 1; the global generator is left as it was.
+        progress: called with the number of tokens added so far, each time the context is full and at the end.
 
     Returns:
         The prompt and its continuation.
 
     Raises:
-        InputError: an empty prompt, a character unseen in training, or an option out of range.
+        InputError: an empty prompt, a character unseen in training, an option out of range, or a model whose
+            logits are not finite.
 
     >>> from nadaraya.data import train_character_tokenizer
     >>> from nadaraya.evaluation import generate_text
@@ -61,17 +68,24 @@ def generate_text(
         prompt = default_prompt(tokenizer)
     if not prompt:
         raise must_be("prompt", "at least one character", prompt)
-    if temperature <= 0:
-        raise must_be("temperature", "positive (greedy takes the likeliest token)", temperature)
+    if not LEAST_TEMPERATURE <= temperature <= sys.float_info.max:
+        accepted = f"a finite number of at least {LEAST_TEMPERATURE:.0e} (greedy takes the likeliest token)"
+        raise must_be("temperature", accepted, temperature)
     for name, count in {"tokens": tokens, "beams": beams, "top_k": 1 if top_k is None else top_k}.items():
-        if count < 1:
-            raise must_be(name, "a positive integer", count)
+        if not 1 <= count < 2**63:
+            raise must_be(name, "a positive integer below 2^63", count)
+    if not 0 <= seed < 2**64:
+        raise must_be("seed", "from 0 to 2^64 − 1", seed)
+    _check_beams(model, beams)
     ids = encode_text(tokenizer, prompt)[None]
+    _check_finite(model, ids[:, :1])
+    if model.config.vocab_size == 1:  # there is one text, and no second beam
+        beams = 1
     if greedy or beams > 1:
         options: dict[str, Any] = {"do_sample": False, "num_beams": beams}
     else:
-        options = {"do_sample": True, "temperature": temperature, "top_k": top_k or 0}
-    continued = _continue(model, ids, tokens, options, seed)
+        options = {"do_sample": True, "temperature": float(temperature), "top_k": top_k or 0}
+    continued = _continue(model, ids, tokens, options, seed, progress)
     return prompt + str(tokenizer.decode(continued[0, ids.shape[1] :]))
 
 
@@ -132,24 +146,56 @@ def sample_text(
 
 
 @torch.no_grad()
+def _check_finite(model: "KernelGPTForCausalLM", ids: Tensor) -> None:
+    """Refuse weights that have diverged, from which nothing can be sampled."""
+    logits = model(input_ids=ids.to(model.device), use_cache=False).logits
+    if not logits.isfinite().all():
+        raise InputError(
+            "the logits of the model must be finite, got nan or inf: its weights have diverged in training"
+        )
+
+
+def _check_beams(model: "KernelGPTForCausalLM", beams: int) -> None:
+    """Refuse a search whose keys, values and logits, in float32, do not fit in memory."""
+    from nadaraya.training.memory import check_memory
+
+    config = model.config
+    heads = config.num_attention_heads
+    keys = config.hidden_size * (config.num_key_value_heads or heads) // heads
+    cached = 2 * keys * config.num_hidden_layers * config.max_position_embeddings
+    needed = 4 * beams * (cached + config.vocab_size)
+    check_memory(f"a beam search of width {beams:,}", needed, "beams", model.device.type)
+
+
+@torch.no_grad()
 def _continue(
-    model: "KernelGPTForCausalLM", ids: Tensor, tokens: int, options: dict[str, Any], seed: int
+    model: "KernelGPTForCausalLM",
+    ids: Tensor,
+    tokens: int,
+    options: dict[str, Any],
+    seed: int,
+    progress: Callable[[int], object] | None = None,
 ) -> Tensor:
     """(B, n) ids continued to (B, n + tokens), a context at a time."""
     context = int(model.config.max_position_embeddings)
     device = next(model.parameters()).device
     generate: Any = model.generate  # type: ignore[misc]  # transformers types self by a protocol of its own
-    ids = ids.to(device)
-    wanted = ids.shape[1] + tokens
+    window = ids.to(device)
+    pieces, added = [window], 0
     training = model.training
     model.eval()
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.manual_seed(seed)
-        while ids.shape[1] < wanted:
-            window = ids if ids.shape[1] < context else ids[:, -(context // 2) :]
-            room = min(context - window.shape[1], wanted - ids.shape[1])
+        while added < tokens:
+            if window.shape[1] >= context:
+                window = window[:, -(context // 2) :]
+            read = window.shape[1]
             whole = torch.ones_like(window)  # no padding: every id of the vocabulary is a token
-            longer = generate(window, attention_mask=whole, max_new_tokens=room, **options)
-            ids = torch.cat([ids, longer[:, window.shape[1] :]], dim=1)
+            room = min(context - read, tokens - added)
+            window = generate(window, attention_mask=whole, max_new_tokens=room, **options)
+            pieces.append(window[:, read:])
+            added += window.shape[1] - read
+            if progress is not None:
+                progress(added)
     model.train(training)
-    return ids
+    return torch.cat(pieces, dim=1)

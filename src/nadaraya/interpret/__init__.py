@@ -3,7 +3,14 @@
 from nadaraya.interpret.attention_maps import AttentionMaps, capture_attention
 from nadaraya.interpret.bandwidths import GridShape, bandwidth_matrix, grid_shapes
 from nadaraya.interpret.banks import BankShape, bank_shapes
-from nadaraya.interpret.lags import LagHistogram, LagPeak, autocorrelation, lag_histogram, separator_lags
+from nadaraya.interpret.lags import (
+    LagHistogram,
+    LagPeak,
+    autocorrelation,
+    lag_histogram,
+    separator_lags,
+    token_lag_histogram,
+)
 from nadaraya.interpret.loading import ImageModel, TextModel
 from nadaraya.interpret.storage import load_maps, save_maps
 
@@ -24,4 +31,5 @@ __all__ = [
     "load_maps",
     "save_maps",
     "separator_lags",
+    "token_lag_histogram",
 ]

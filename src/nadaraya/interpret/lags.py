@@ -5,11 +5,15 @@ As in Gaussian Process Attention (anonymous), figure 5.
 
 import re
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from nadaraya.errors import must_be
 from nadaraya.interpret.peaks import prominent_peaks
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
 
 
 @dataclass(frozen=True)
@@ -17,7 +21,7 @@ class LagPeak:
     """A lag that stands out of a histogram.
 
     Args:
-        lag: distance between two separators, characters.
+        lag: distance between two separators, in the unit of the histogram.
         count: how often it occurs.
         share: the same as a share of all separations.
         prominence: height above the higher of the two valleys that separate it from higher counts.
@@ -40,9 +44,10 @@ class LagHistogram:
     """How often each distance between successive separators occurs.
 
     Args:
-        counts: (max_lag,), int64; `counts[r - 1]` separations of r characters.
+        counts: (max_lag,), int64; `counts[r - 1]` separations of r characters or tokens.
         overflow: separations longer than max_lag.
         separator: what was looked for.
+        unit: of the lags, "characters" or "tokens", default characters.
 
     >>> import numpy as np
     >>> from nadaraya.interpret import LagHistogram
@@ -53,6 +58,7 @@ class LagHistogram:
     counts: np.ndarray = field(repr=False)
     overflow: int
     separator: str = "\n"
+    unit: str = "characters"
 
     @property
     def max_lag(self) -> int:
@@ -93,6 +99,8 @@ class LagHistogram:
         return peaks[:k]
 
     def _name(self, lag: int) -> str:
+        if self.unit != "characters":
+            return f"{lag} {self.unit}"
         if self.separator != "\n":
             return f"{lag} (adjacent separators)" if lag == len(self.separator) else str(lag)
         if lag == 1:
@@ -145,10 +153,42 @@ def lag_histogram(text: str, max_lag: int = 256, separator: str = "\n") -> LagHi
     >>> lag_histogram("a\\nab\\nabc\\n", max_lag=4).counts
     array([0, 0, 1, 1])
     """
+    return LagHistogram(*_counts(separator_lags(text, separator), max_lag), separator)
+
+
+def token_lag_histogram(tokenizer: "PreTrainedTokenizerFast", text: str, max_lag: int = 256) -> LagHistogram:
+    """Count how far apart newlines stand in the tokens of a text, as a model with that tokenizer sees them.
+
+    A token that holds several newlines, such as a blank line, is one place.
+
+    Args:
+        tokenizer: any fast tokenizer.
+        text: any text that it knows.
+        max_lag: the longest lag counted by itself, tokens, default 256.
+
+    Returns:
+        The histogram, its unit "tokens".
+
+    Raises:
+        InputError: a character that the tokenizer does not have, or max_lag is below 1.
+
+    >>> from nadaraya.data import byte_tokenizer
+    >>> from nadaraya.interpret import token_lag_histogram
+    >>> token_lag_histogram(byte_tokenizer(), "é\\né\\né\\n", max_lag=4).counts  # "é" is two bytes
+    array([0, 0, 2, 0])
+    """
+    from nadaraya.data import encode_text
+
+    holds = np.array(["\n" in str(tokenizer.decode([token])) for token in range(len(tokenizer))])
+    places = np.flatnonzero(holds[encode_text(tokenizer, text).numpy()])
+    return LagHistogram(*_counts(np.diff(places), max_lag), unit="tokens")
+
+
+def _counts(lags: np.ndarray, max_lag: int) -> tuple[np.ndarray, int]:
+    """(max_lag,) how often each lag occurs, and how many are longer."""
     _check_max_lag(max_lag)
-    lags = separator_lags(text, separator)
     counts = np.bincount(np.minimum(lags, max_lag + 1), minlength=max_lag + 2)
-    return LagHistogram(counts[1 : max_lag + 1], int(counts[max_lag + 1]), separator)
+    return counts[1 : max_lag + 1], int(counts[max_lag + 1])
 
 
 def autocorrelation(text: str, max_lag: int = 256, separator: str = "\n") -> np.ndarray:

@@ -244,7 +244,7 @@ def draw_histogram(
     axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
     axes.set_title(title)
     what = "newline" if histogram.separator == "\n" else repr(histogram.separator)
-    axes.set_xlabel(f"lag from {what} to {what}, characters")
+    axes.set_xlabel(f"lag from {what} to {what}, {histogram.unit}")
 
 
 def compressed(bend: float, top: float) -> tuple[Callable[..., np.ndarray], Callable[..., np.ndarray]]:

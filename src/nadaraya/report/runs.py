@@ -12,6 +12,7 @@ import numpy as np
 from nadaraya.errors import InputError
 from nadaraya.files import reading
 from nadaraya.interpret.banks import BankShape, bank_shapes
+from nadaraya.interpret.lags import LagHistogram, lag_histogram, token_lag_histogram
 from nadaraya.report.palette import Style, variant_styles
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 _Run = TypeVar("_Run", bound="RunData")
 _UNSTYLED = Style("slate")
+_MEASURED = 1_000_000  # characters of a corpus whose tokens are counted: encoding more takes seconds
 
 
 @dataclass(frozen=True)
@@ -34,8 +36,10 @@ class RunData:
         setup: one sentence: what was trained, on what, for how long.
         recipe: the recipe as YAML.
         sample: the text that it generated; default none.
-        text: what decides the validation text: the losses of runs that differ in it do not compare.
+        text: what decides the validation text and its tokens: the losses of runs that differ in it do not
+            compare.
         corpus: name and content of the text that it learned from; default none.
+        newlines: how far apart newlines of the corpus stand in tokens, the lags of its kernels; default none.
         problem: why the corpus could not be read; default "".
         context: tokens that the model sees at once.
         banks: its lag kernels, layer by layer; default none.
@@ -57,6 +61,7 @@ class RunData:
     sample: str = ""
     text: tuple[Any, ...] = ()
     corpus: tuple[str, str] | None = None
+    newlines: LagHistogram | None = None
     problem: str = ""
     context: int = 256
     banks: Sequence[BankShape] = ()
@@ -144,6 +149,8 @@ def read_run(run: "Run") -> RunData:
         problem = str(error)
     with reading(run.path / "sample.txt", "a text in UTF-8"):
         sample = run.sample
+    banks = bank_shapes(run, data.context) if run.final else []
+    newlines = _newlines(run, corpus[1], data.context) if corpus and banks else None
     limit = f", first {data.limit:,} characters" if data.limit else ""
     return RunData(
         name=run.name,
@@ -158,12 +165,20 @@ def read_run(run: "Run") -> RunData:
         ),
         recipe=recipe.to_yaml(),
         sample=sample or "",
-        text=(data.corpus, data.limit, data.validation_fraction),
+        text=(data.corpus, data.limit, data.validation_fraction, data.tokenizer, data.vocabulary),
         corpus=corpus,
+        newlines=newlines,
         problem=problem,
         context=data.context,
-        banks=bank_shapes(run, data.context) if run.final else (),
+        banks=banks,
     )
+
+
+def _newlines(run: "Run", text: str, max_lag: int) -> LagHistogram:
+    """Distances between newlines in the tokens of a run; of the start of a text where they differ."""
+    if run.text_recipe().data.tokenizer == "characters":
+        return lag_histogram(text, max_lag)
+    return token_lag_histogram(run.tokenizer(), text[:_MEASURED], max_lag)
 
 
 def labelled(runs: Sequence[_Run]) -> list[_Run]:

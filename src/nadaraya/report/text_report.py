@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from markupsafe import Markup
 
 from nadaraya.interpret.banks import BankShape, Bump
-from nadaraya.interpret.lags import LagPeak, lag_histogram
+from nadaraya.interpret.lags import LagHistogram, LagPeak, lag_histogram
 from nadaraya.report import figures
 from nadaraya.report.page import inline_svg, render_part
 from nadaraya.report.palette import head_style
@@ -35,6 +35,7 @@ class Banks:
     """The lag kernels of one run, ready for the page; layers and heads are counted from 1 there."""
 
     run: RunData
+    marks: list[int]  # lags at which lines of the corpus end, in tokens of the run
     layers: list[tuple[BankShape, list[Markup]]]
     heads: list[str]
 
@@ -54,8 +55,6 @@ def text_part(given: Sequence[RunData]) -> Markup:
     texts = [(name, "slate", text) for name, text in corpora]
     texts += [(run.label, run.style.colour, run.sample) for run in runs]
     lags = _lags(texts, len(corpora), max(run.context for run in runs))
-    # The lags at which lines of the corpora end, as the peaks of the histograms show them.
-    marks = sorted({peak.lag for corpus in lags[: len(corpora)] for peak in corpus.peaks if peak.lag > 1})
     setups = defaultdict(list)
     for run in runs:
         setups[run.setup].append(run.label)
@@ -63,14 +62,13 @@ def text_part(given: Sequence[RunData]) -> Markup:
         "text_runs.html.jinja",
         runs=runs,
         setups=setups,
-        marks=marks,
         least=_least(runs),
         ranked=ranked,
         best=ranked[0] if comparable and ranked[0].finished else None,
         baseline=baseline if comparable else None,
         comparable=comparable,
         loss_panels=_loss_panels(runs),
-        banks=[_banks(run, number, marks) for number, run in enumerate(runs) if run.banks],
+        banks=[_banks(run, number) for number, run in enumerate(runs) if run.banks],
         without_banks=[run.label for run in runs if run.finished and not run.banks],
         unfinished=[run.label for run in runs if not run.finished],
         corpora=lags[: len(corpora)],
@@ -103,9 +101,10 @@ def _loss_panels(runs: Sequence[RunData]) -> list[Markup]:
     return drawn
 
 
-def _banks(run: RunData, number: int, marks: Sequence[int]) -> Banks:
+def _banks(run: RunData, number: int) -> Banks:
     """The charts of the lag kernels of one run, on one scale."""
     limits = figures.bank_limits(run.banks)
+    marks = sorted(peak.lag for peak in _peaks(run.newlines) if peak.lag > 1) if run.newlines else []
     layers = []
     for shape in run.banks:
         with charts(270, 205) as (figure, axes):
@@ -120,7 +119,7 @@ def _banks(run: RunData, number: int, marks: Sequence[int]) -> Banks:
             drawn.append(inline_svg(figure, f"bumps-{number}-{shape.layer}", description))
         layers.append((shape, drawn))
     heads = max(len(shape.trained) for shape in run.banks)
-    return Banks(run, layers, [head_style(head).colour for head in range(heads)])
+    return Banks(run, marks, layers, [head_style(head).colour for head in range(heads)])
 
 
 def _lags(texts: Sequence[tuple[str, str, str]], num_corpora: int, max_lag: int) -> list[Lags]:
@@ -131,7 +130,7 @@ def _lags(texts: Sequence[tuple[str, str, str]], num_corpora: int, max_lag: int)
     for number, ((label, colour, text), histogram) in enumerate(zip(texts, histograms, strict=True)):
         peaks, svg = [], None
         if histogram.total >= LEAST_SEPARATIONS:
-            peaks = [peak for peak in histogram.peaks(2) if peak.count >= 10]
+            peaks = _peaks(histogram)
             behind = histograms[0] if number >= num_corpora == 1 else None
             with charts(460, 250) as (figure, axes):
                 marked = [peak.lag for peak in peaks]
@@ -141,3 +140,10 @@ def _lags(texts: Sequence[tuple[str, str, str]], num_corpora: int, max_lag: int)
             svg = inline_svg(figure, f"lags-{number}", description)
         found.append(Lags(label, len(text), histogram.total, peaks, svg))
     return found
+
+
+def _peaks(histogram: LagHistogram) -> list[LagPeak]:
+    """The peaks that are named; none of too few separations."""
+    if histogram.total < LEAST_SEPARATIONS:
+        return []
+    return [peak for peak in histogram.peaks(2) if peak.count >= 10]

@@ -30,6 +30,5 @@ def setup(app: Sphinx) -> dict[str, bool]:
     import nadaraya.training  # noqa: F401 (defines the recipes)
     from nadaraya.training.schema import Section
 
-    assert Augmentation
     plain_types(Section)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

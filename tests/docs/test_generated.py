@@ -74,7 +74,7 @@ def test_recipe_classes_are_shown_with_the_types_of_their_keys_alone() -> None:
         "import inspect, plain_types\n"
         "from nadaraya.training import DataRecipe, ImageDataRecipe, Recipe\n"
         "plain_types.setup(None)\n"
-        "print(inspect.signature(Recipe), inspect.signature(DataRecipe), inspect.signature(ImageDataRecipe))\n"
+        "print(*map(inspect.signature, (Recipe, DataRecipe, ImageDataRecipe)))\n"
         "print(DataRecipe.__annotations__, DataRecipe(limit=4).limit)\n"
     )
     shown = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout

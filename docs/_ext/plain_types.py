@@ -14,7 +14,10 @@ def plain_types(section: Any) -> None:
         each.__annotations__ = {name: hints[name] for name in each.__annotations__}
         each.__signature__ = signature.replace(
             parameters=[
-                parameter.replace(annotation=hints.get(name, parameter.annotation))
+                parameter.replace(
+                    annotation=hints.get(name, parameter.annotation),
+                    default=... if repr(parameter.default) == "<factory>" else parameter.default,
+                )
                 for name, parameter in signature.parameters.items()
             ]
         )
@@ -30,6 +33,5 @@ def setup(app: Sphinx) -> dict[str, bool]:
     import nadaraya.training  # noqa: F401 (defines the recipes)
     from nadaraya.training.schema import Section
 
-    assert Augmentation
     plain_types(Section)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

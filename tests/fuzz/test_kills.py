@@ -152,11 +152,11 @@ def _begin(scenario: Scenario, folder: Path) -> Path:
 @pytest.mark.parametrize(
     ("name", "kills"),
     [
-        ("text", 24),
-        ("text without checkpoints", 12),
-        ("text extended", 16),
-        ("images", 12),
-        ("images extended", 12),
+        ("text", 18),
+        ("text without checkpoints", 10),
+        ("text extended", 10),
+        ("images", 10),
+        ("images extended", 8),
     ],
 )
 def test_killed_before_an_act_on_its_folder(
@@ -182,7 +182,7 @@ def test_stopped_at_any_time(
 ) -> None:
     scenario = scenarios[name]
     draw = random.Random(f"{name} {number.name}")
-    for attempt in range(3):
+    for attempt in range(2):
         folder = _begin(scenario, tmp_path / str(attempt))
         process = _start(scenario.recipe, folder)
         time.sleep(draw.uniform(0, 1.1 * scenario.seconds))

@@ -89,6 +89,9 @@ def scenarios(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Scenario]:
         for kind, top, shape, dtype in (("images", 256, (8, 8, 3), np.uint8), ("labels", 2, (), np.int64))
     }
     np.savez(folder / "images.npz", **arrays)
+    imports = _context.Process(target=int)  # the first one waits for them: not part of a run's time
+    imports.start()
+    _end(imports)
     made: dict[str, Scenario] = {}
     for name, task, length, begins, training in (
         ("text", "text", 5, None, {}),
@@ -152,11 +155,11 @@ def _begin(scenario: Scenario, folder: Path) -> Path:
 @pytest.mark.parametrize(
     ("name", "kills"),
     [
-        ("text", 24),
-        ("text without checkpoints", 12),
-        ("text extended", 16),
-        ("images", 12),
-        ("images extended", 12),
+        ("text", 18),
+        ("text without checkpoints", 10),
+        ("text extended", 10),
+        ("images", 10),
+        ("images extended", 8),
     ],
 )
 def test_killed_before_an_act_on_its_folder(
@@ -182,7 +185,7 @@ def test_stopped_at_any_time(
 ) -> None:
     scenario = scenarios[name]
     draw = random.Random(f"{name} {number.name}")
-    for attempt in range(3):
+    for attempt in range(2):
         folder = _begin(scenario, tmp_path / str(attempt))
         process = _start(scenario.recipe, folder)
         time.sleep(draw.uniform(0, 1.1 * scenario.seconds))

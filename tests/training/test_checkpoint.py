@@ -111,6 +111,15 @@ def test_leftovers_of_a_killed_write_are_no_checkpoint(tmp_path: Path) -> None:
     assert find_checkpoint(tmp_path) is None
 
 
+def test_a_later_damaged_checkpoint_does_not_push_out_the_one_just_saved(tmp_path: Path) -> None:
+    model, optimizer = _trained(1)
+    (save_checkpoint(tmp_path, model, optimizer, {"step": 6}) / "model.safetensors").write_bytes(b"")
+    save_checkpoint(tmp_path, model, optimizer, {"step": 5}, kept=1)
+    found = find_checkpoint(tmp_path)
+    assert found is not None
+    assert found.step == 5
+
+
 def test_a_full_disk_loses_nothing_already_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model, optimizer = _trained(1)
     save_checkpoint(tmp_path, model, optimizer, {"step": 1})

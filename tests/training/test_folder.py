@@ -308,3 +308,28 @@ def test_checkpoints_are_kept_as_the_recipe_says(tiny_recipe: Make, tmp_path: Pa
         train(
             tiny_recipe(training__steps=9, training__drop_checkpoints=True), tmp_path / "none", progress=False
         )
+
+
+def test_what_a_killed_run_was_about_to_remove_is_removed(tiny_recipe: Make, tmp_path: Path) -> None:
+    recipe = tiny_recipe(training__drop_checkpoints=True)
+    folder = train(recipe, tmp_path / "run", progress=False).path
+    for leftover in (
+        ".partial-a/training_state",
+        "training_state/step-00000008",
+        "training_state/.partial-b",
+    ):
+        (folder / leftover).mkdir(parents=True)
+    train(recipe, folder, progress=False)
+    assert not (folder / "training_state").exists()
+    assert not list(folder.glob(".partial-*"))
+
+
+def test_a_checkpoint_too_many_goes_when_its_run_goes_on(
+    tiny_recipe: Make, finished: Path, tmp_path: Path
+) -> None:
+    folder = shutil.copytree(finished, tmp_path / "run")
+    lines = (folder / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (folder / "metrics.jsonl").write_text("".join(lines[:-1]))  # killed before the final record
+    assert len(list((folder / "training_state").iterdir())) == 2
+    train(tiny_recipe(training__checkpoints_kept=1), folder, progress=False)
+    assert [path.name for path in (folder / "training_state").iterdir()] == ["step-00000008"]

@@ -66,9 +66,15 @@ def save_checkpoint(
         checksums = {file.name: sha256(file) for file in sorted(path.iterdir())}
         checksums[_STATE] = _digest(state)
         (path / _STATE).write_text(json.dumps({**state, "sha256": checksums}, indent=1), encoding="utf-8")
-    for old in _newest_first(folder)[kept:]:
-        remove_folder(old)
+    drop_old_checkpoints(folder / name, kept)
     return folder / name
+
+
+def drop_old_checkpoints(newest: Path, kept: int) -> None:
+    """Remove all checkpoints before `newest` but the last `kept` − 1; later ones, which are damaged, stay."""
+    before = [path for path in _newest_first(newest.parent) if path.name <= newest.name]
+    for old in before[kept:]:
+        remove_folder(old)
 
 
 def find_checkpoint(folder: Path) -> Checkpoint | None:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from nadaraya.errors import InputError, must_be
 from nadaraya.files import PARTIAL, remove_folder, remove_partial, sha256, sync
-from nadaraya.training.checkpoint import Checkpoint, find_checkpoint
+from nadaraya.training.checkpoint import Checkpoint, drop_old_checkpoints, find_checkpoint
 from nadaraya.training.folder import (
     BEST_FILE,
     METRICS_FILE,
@@ -96,6 +96,8 @@ def _run(
     learner = Learner(task, recipe, processes)
     with processes.together():
         learner.resume(checkpoint)
+    if checkpoint:  # a run that was killed may have been about to
+        processes.alone(drop_old_checkpoints, checkpoint.path, recipe.training.checkpoints_kept)
     done, state = (checkpoint.step, checkpoint.state) if checkpoint else (0, {})
     if done:
         shown.say(f"{folder}: resuming after step {done}")

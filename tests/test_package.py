@@ -78,7 +78,7 @@ def test_the_packages_have_every_file_of_the_library_and_nothing_else(packages: 
     sources = {
         path.relative_to(ROOT / "src").as_posix()
         for path in (ROOT / "src" / "nadaraya").rglob("*")
-        if path.is_file() and path.suffix != ".pyc"
+        if path.is_file() and path.parent.name != "__pycache__"
     }
     assert {"nadaraya/py.typed", "nadaraya/training/recipes/demo.yaml"} < sources
     with zipfile.ZipFile(wheel) as archive:

@@ -7,6 +7,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -125,7 +126,7 @@ def _call(command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> int:
     return int(ended.value.code or 0)
 
 
-def _figures(out: str, run: Path) -> object:
+def _figures(out: str, run: Path) -> Any:
     """What a command printed, without times and paths."""
     try:
         printed = json.loads(out)
@@ -174,7 +175,10 @@ def test_a_damaged_folder_is_one_line_or_harmless(
             assert errors[-1].startswith("error: "), case
             assert printed.out == "", case
         elif command[0] == "train" or (state == "finished" and command[0] != "report"):
-            assert _figures(printed.out, run) == sound[command], case
+            figures = _figures(printed.out, run)
+            # Without its last record a finished run is one that has not finished yet, and is shown as such.
+            cut = path.name == "metrics.jsonl" and command[0] == "compare" and not figures[0]["finished"]
+            assert cut or figures == sound[command], case
         outcomes[status] += 1
         if path.exists():
             path.chmod(0o755 if path.is_dir() else 0o644)

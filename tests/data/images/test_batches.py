@@ -237,11 +237,12 @@ def test_skipped_image_is_replaced_by_the_next_one_and_warned_of_once(
     images = open_images(str(damaged), corrupt="skip")
     with pytest.warns(UserWarning, match=r"train/bee/009\.png: not a known") as caught:
         skipping = batches(images, PLAIN, steps=9, workers=workers)
-    assert len(caught) == 1
+    # Newer Pythons warn of every fork as well.
+    assert [each.category for each in caught if issubclass(each.category, UserWarning)] == [UserWarning]
     whole = shown(insects, batches(insects, PLAIN, steps=9))
     assert shown(insects, skipping) == [10 if index == 9 else index for index in whole]
     with warnings.catch_warnings():
-        warnings.simplefilter("error")
+        warnings.simplefilter("error", UserWarning)
         batches(images, PLAIN, steps=9, workers=workers)
 
 

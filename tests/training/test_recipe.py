@@ -237,7 +237,7 @@ def test_a_file_that_is_no_recipe_is_refused(tmp_path: Path, content: bytes) -> 
         ({"model__extra": {"id2label": 3}}, "got 'id2label'"),
         ({"model__extra": {"is_encoder_decoder": True}}, "got 'is_encoder_decoder'"),
         ({"model__extra": {"pad_token_id": 10**9}}, "got 'pad_token_id'"),
-        ({"model__variant_options": {"num_terms": 10**12}}, "parameters in batches of 4 windows"),
+        ({"model__variant_options": {"num_terms": 10**12}}, "num_terms must be at most 1,048,576, got"),
         ({"model__variant_options": {"num_terms": [1]}}, "num_terms"),
         ({"model__hidden_size": 2**20}, "GB of memory, this machine has"),
         ({"training__batch_size": 10**11}, "reduce model.hidden_size"),

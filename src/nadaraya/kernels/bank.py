@@ -7,9 +7,11 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from nadaraya.errors import unknown_name
+from nadaraya.errors import must_be, unknown_name
 from nadaraya.kernels.base import Kernel
 from nadaraya.kernels.parameters import Positive, count
+
+_MOST_TERMS = 2**20  # per head; beyond it a size is a mistake, refused before anything is allocated
 
 
 class KernelBank(Kernel):
@@ -22,7 +24,7 @@ class KernelBank(Kernel):
 
     Args:
         num_heads: H.
-        num_terms: M, terms per head.
+        num_terms: M, terms per head, at most 2^20.
         periodic: whether terms have the periodic factor; without it G_h(r) = Σ_m σ² exp(−|r| / l), and the
             bank has no alpha and no tau. Default True.
         init: where the terms start. "geometric" (default): l from 1.5 to 200 tokens and τ from 2 to 64 tokens
@@ -60,6 +62,8 @@ class KernelBank(Kernel):
             raise unknown_name("init", init, _INITS)
         self.num_heads = count("num_heads", num_heads)
         self.num_terms = count("num_terms", num_terms)
+        if num_terms > _MOST_TERMS:
+            raise must_be("num_terms", f"at most {_MOST_TERMS:,}", num_terms)
         self.periodic = periodic
         self.init = init
         self.batch_shape = torch.Size((num_heads,))

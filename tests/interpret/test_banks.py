@@ -9,7 +9,7 @@ import torch
 
 from nadaraya.errors import InputError
 from nadaraya.interpret.banks import BankShape, bank_shapes
-from nadaraya.kernels import ALiBi, Epanechnikov, KernelBank
+from nadaraya.kernels import ALiBi, Epanechnikov, Kernel, KernelBank
 
 
 def model(*kernels: tuple[int, Any, str]) -> Any:
@@ -32,13 +32,13 @@ def test_shapes_are_what_is_added_to_the_logits() -> None:
 
 
 def test_a_run_gives_start_and_end() -> None:
-    def load_model(initial: bool = False) -> Any:
+    def lag_kernels(initial: bool = False) -> list[tuple[int, Kernel, str]]:
         kernel = KernelBank(2, 1)
         with torch.no_grad():
             kernel.log_sigma += 0.0 if initial else 1.0
-        return model((0, kernel, "multiply"))
+        return [(0, kernel, "multiply")]
 
-    (shape,) = bank_shapes(SimpleNamespace(load_model=load_model), 20)
+    (shape,) = bank_shapes(SimpleNamespace(lag_kernels=lag_kernels, load_model=None), 20)
     assert shape.initial is not None
     np.testing.assert_allclose(shape.trained - shape.initial, 2.0, rtol=1e-5)
 

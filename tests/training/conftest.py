@@ -1,12 +1,15 @@
 """Recipes small enough to train in a second, and one finished run of each task."""
 
+import signal
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch.optim import AdamW
 
 from nadaraya.training import ImageRecipe, Recipe, train
 
@@ -15,6 +18,29 @@ from nadaraya.training import ImageRecipe, Recipe, train
 def one_thread() -> None:
     """Tiny models are slower on several threads."""
     torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def ctrl_c() -> None:
+    """A shell starts background jobs with SIGINT ignored, which training respects: tests hear it."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture
+def at_update(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, Callable[[], object]], None]:
+    """Do something in the n-th update from now, after its gradients, before the parameters change."""
+
+    def plan(number: int, act: Callable[[], object]) -> None:
+        original, updates = AdamW.step, count(1)
+
+        def step(self: AdamW, *arguments: Any, **options: Any) -> Any:
+            if next(updates) == number:
+                act()
+            return original(self, *arguments, **options)
+
+        monkeypatch.setattr(AdamW, "step", step)
+
+    return plan
 
 
 @pytest.fixture(scope="session")
@@ -72,9 +98,9 @@ def tiny_images(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An .npz of 48 training and 21 validation images, 16 × 16: brighter by class."""
     random = np.random.default_rng(0)
     arrays = {}
-    for part, count in (("train", 48), ("test", 21)):
-        labels = np.arange(count) % 4
-        noise = random.integers(0, 60, (count, 16, 16, 3))
+    for part, size in (("train", 48), ("test", 21)):
+        labels = np.arange(size) % 4
+        noise = random.integers(0, 60, (size, 16, 16, 3))
         images = (noise + 60 * labels[:, None, None, None]).astype(np.uint8)
         arrays |= {f"{part}_images": images, f"{part}_labels": labels}
     path = tmp_path_factory.mktemp("images") / "images.npz"

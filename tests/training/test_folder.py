@@ -13,31 +13,18 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from torch.optim import AdamW
 
 from nadaraya.errors import InputError
 from nadaraya.training import ImageRecipe, Recipe, Run, images, loop, text, train
 from nadaraya.training.folder import FolderLock
 
 Make = Callable[..., Any]
+AtUpdate = Callable[[int, Callable[[], object]], None]
 
 
 @pytest.fixture
 def finished(finished_text_run: Path, tmp_path: Path) -> Path:
     return shutil.copytree(finished_text_run, tmp_path / "finished")
-
-
-def _at_update(monkeypatch: pytest.MonkeyPatch, number: int, act: Callable[[], object]) -> None:
-    """Do something in one update, after its gradients."""
-    original, seen = AdamW.step, [0]
-
-    def step(self: AdamW, *arguments: Any, **options: Any) -> Any:
-        seen[0] += 1
-        if seen[0] == number:
-            act()
-        return original(self, *arguments, **options)
-
-    monkeypatch.setattr(AdamW, "step", step)
 
 
 def _losses(folder: Path) -> list[tuple[str, int, float]]:
@@ -63,7 +50,7 @@ def test_a_second_training_into_a_folder_is_refused_and_harms_nothing(
     tiny_recipe: Make,
     finished: Path,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    at_update: AtUpdate,
     seed: int,
     reason: str,
 ) -> None:
@@ -75,7 +62,7 @@ def test_a_second_training_into_a_folder_is_refused_and_harms_nothing(
         command = [sys.executable, "-c", _SECOND, str(recipe), str(folder)]
         told.append(subprocess.run(command, capture_output=True, text=True, timeout=120, check=False))
 
-    _at_update(monkeypatch, 5, second)
+    at_update(5, second)
     train(tiny_recipe(), folder, progress=False)
     assert (told[0].returncode, told[0].stderr.count("\n")) == (1, 1)
     assert reason in told[0].stderr
@@ -100,13 +87,12 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_signals_that_end_programs_save_first(
-    tiny_recipe: Make, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+    tiny_recipe: Make, finished: Path, tmp_path: Path, at_update: AtUpdate, number: int
 ) -> None:
     before = signal.getsignal(number)
-    with monkeypatch.context() as patched:
-        _at_update(patched, 5, lambda: os.kill(os.getpid(), number))
-        with pytest.raises(KeyboardInterrupt) as stopped:
-            train(tiny_recipe(), tmp_path / "run", progress=False)
+    at_update(5, lambda: os.kill(os.getpid(), number))
+    with pytest.raises(KeyboardInterrupt) as stopped:
+        train(tiny_recipe(), tmp_path / "run", progress=False)
     assert stopped.value.args == (number,)
     assert signal.getsignal(number) == before
     assert (tmp_path / "run" / "training_state" / "step-00000005").is_dir()
@@ -115,11 +101,11 @@ def test_signals_that_end_programs_save_first(
 
 
 def test_a_signal_that_was_ignored_stays_ignored(
-    tiny_recipe: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tiny_recipe: Make, tmp_path: Path, at_update: AtUpdate
 ) -> None:
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does
     try:
-        _at_update(monkeypatch, 5, lambda: os.kill(os.getpid(), signal.SIGHUP))
+        at_update(5, lambda: os.kill(os.getpid(), signal.SIGHUP))
         assert train(tiny_recipe(), tmp_path / "run", progress=False).final
         assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
     finally:
@@ -127,11 +113,15 @@ def test_a_signal_that_was_ignored_stays_ignored(
 
 
 def test_a_checkpoint_is_saved_by_the_clock_too(
-    tiny_recipe: Make, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tiny_recipe: Make,
+    finished: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    at_update: AtUpdate,
 ) -> None:
     now = [0.0]
     monkeypatch.setattr(loop.time, "monotonic", lambda: now[0])
-    _at_update(monkeypatch, 2, lambda: now.__setitem__(0, 601.0))
+    at_update(2, lambda: now.__setitem__(0, 601.0))
     saved = []
     save = loop._save
 
@@ -212,12 +202,11 @@ def test_an_edited_file_of_a_finished_run_is_refused(
 
 @pytest.mark.parametrize("content", ["", '{"kind": "validation", "step": 4, "loss": 1.0}\n'])
 def test_a_run_whose_records_were_lost_does_not_go_on(
-    tiny_recipe: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str
+    tiny_recipe: Make, tmp_path: Path, at_update: AtUpdate, content: str
 ) -> None:
-    with monkeypatch.context() as patched:
-        _at_update(patched, 5, lambda: os.kill(os.getpid(), signal.SIGTERM))
-        with pytest.raises(KeyboardInterrupt):
-            train(tiny_recipe(), tmp_path / "run", progress=False)
+    at_update(5, lambda: os.kill(os.getpid(), signal.SIGTERM))
+    with pytest.raises(KeyboardInterrupt):
+        train(tiny_recipe(), tmp_path / "run", progress=False)
     (tmp_path / "run" / "metrics.jsonl").write_text(content)
     with pytest.raises(InputError, match=r"metrics\.jsonl is damaged"):
         train(tiny_recipe(), tmp_path / "run", progress=False)
@@ -240,12 +229,11 @@ def test_an_edited_state_is_a_damaged_checkpoint(
 
 
 def test_what_does_not_alter_the_result_may_change_when_a_run_goes_on(
-    tiny_recipe: Make, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tiny_recipe: Make, finished: Path, tmp_path: Path, at_update: AtUpdate
 ) -> None:
-    with monkeypatch.context() as patched:
-        _at_update(patched, 5, lambda: os.kill(os.getpid(), signal.SIGTERM))
-        with pytest.raises(KeyboardInterrupt):
-            train(tiny_recipe(), tmp_path / "run", progress=False)
+    at_update(5, lambda: os.kill(os.getpid(), signal.SIGTERM))
+    with pytest.raises(KeyboardInterrupt):
+        train(tiny_recipe(), tmp_path / "run", progress=False)
     run = train(tiny_recipe(training__log_every=1), tmp_path / "run", progress=False)
     assert run.recipe.training.log_every == 1
     assert [record["step"] for record in run.series("train")] == [2, 4, 6, 7, 8]

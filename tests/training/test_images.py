@@ -20,24 +20,13 @@ from nadaraya.errors import InputError
 from nadaraya.training import ImageRecipe, Recipe, Run, TrainingDiverged, train
 
 Make = Callable[..., ImageRecipe]
+AtUpdate = Callable[[int, Callable[[], object]], None]
 FIGURES = {"loss", "top1", "top5", "ema_loss", "ema_top1", "ema_top5"}
 
 
 def _figures(folder: Path) -> list[tuple[Any, ...]]:
     keys = ("kind", "step", *sorted(FIGURES))
     return [tuple(record.get(key) for key in keys) for record in Run(folder).metrics]
-
-
-def _interrupt_at(monkeypatch: pytest.MonkeyPatch, step: int) -> None:
-    original, seen = AdamW.step, [0]
-
-    def stopping(self: AdamW, *arguments: Any, **options: Any) -> Any:
-        seen[0] += 1
-        if seen[0] == step:
-            os.kill(os.getpid(), signal.SIGINT)
-        return original(self, *arguments, **options)
-
-    monkeypatch.setattr(AdamW, "step", stopping)
 
 
 @pytest.fixture
@@ -116,15 +105,14 @@ def test_resuming_is_exact(
     image_recipe: Make,
     tmp_path: Path,
     uninterrupted: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    at_update: AtUpdate,
     step: int,
     workers: int,
 ) -> None:
     recipe, folder = image_recipe(data__workers=workers), tmp_path / "stopped"
-    with monkeypatch.context() as patched:
-        _interrupt_at(patched, step)
-        with pytest.raises(KeyboardInterrupt):
-            train(recipe, folder, progress=False)
+    at_update(step, lambda: os.kill(os.getpid(), signal.SIGINT))
+    with pytest.raises(KeyboardInterrupt):
+        train(recipe, folder, progress=False)
     assert (folder / f"training_state/step-{step:08d}/ema.safetensors").is_file()
     train(recipe, folder, progress=False)
     assert _figures(folder) == _figures(uninterrupted)
@@ -238,14 +226,13 @@ def test_bad_input_is_one_line_and_leaves_no_folder(
 
 
 def test_images_that_changed_under_a_run_are_noticed(
-    image_recipe: Make, tmp_path: Path, tiny_images: Path, monkeypatch: pytest.MonkeyPatch
+    image_recipe: Make, tmp_path: Path, tiny_images: Path, at_update: AtUpdate
 ) -> None:
     source = shutil.copy(tiny_images, tmp_path)
     recipe = image_recipe(data__source=str(source))
-    with monkeypatch.context() as patched:
-        _interrupt_at(patched, 5)
-        with pytest.raises(KeyboardInterrupt):
-            train(recipe, tmp_path / "run", progress=False)
+    at_update(5, lambda: os.kill(os.getpid(), signal.SIGINT))
+    with pytest.raises(KeyboardInterrupt):
+        train(recipe, tmp_path / "run", progress=False)
     arrays = dict(np.load(tiny_images))
     arrays["train_images"][0, 0, 0, 0] ^= 1
     np.savez(source, **arrays)

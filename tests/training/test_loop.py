@@ -17,7 +17,6 @@ import pytest
 import torch
 import yaml
 from safetensors.torch import load_file
-from torch.optim import AdamW
 
 from nadaraya.data import train_byte_pair_tokenizer
 from nadaraya.errors import InputError
@@ -25,6 +24,7 @@ from nadaraya.training import Recipe, Run, TrainingDiverged, WriteFailed, record
 from nadaraya.training import checkpoint as checkpoints
 
 Make = Callable[..., Recipe]
+AtUpdate = Callable[[int, Callable[[], object]], None]
 
 
 def _losses(folder: Path) -> list[tuple[str, int, float]]:
@@ -33,20 +33,6 @@ def _losses(folder: Path) -> list[tuple[str, int, float]]:
 
 def _content(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-
-
-def _stop_at(monkeypatch: pytest.MonkeyPatch, step: int, action: Callable[[], object]) -> None:
-    """Do something during the update of one step: after the gradients, before the parameters change."""
-    original = AdamW.step
-    seen = [0]
-
-    def stopping(self: AdamW, *arguments: Any, **options: Any) -> Any:
-        seen[0] += 1
-        if seen[0] == step:
-            action()
-        return original(self, *arguments, **options)
-
-    monkeypatch.setattr(AdamW, "step", stopping)
 
 
 @pytest.fixture
@@ -110,14 +96,13 @@ def test_accumulation_changes_memory_and_not_the_update(tiny_recipe: Make, tmp_p
 
 @pytest.mark.parametrize("step", [1, 5, 8])
 def test_ctrl_c_saves_and_resuming_is_exact(
-    tiny_recipe: Make, tmp_path: Path, uninterrupted: Path, monkeypatch: pytest.MonkeyPatch, step: int
+    tiny_recipe: Make, tmp_path: Path, uninterrupted: Path, at_update: AtUpdate, step: int
 ) -> None:
     folder = tmp_path / "stopped"
     before = signal.getsignal(signal.SIGINT)
-    with monkeypatch.context() as patched:
-        _stop_at(patched, step, lambda: os.kill(os.getpid(), signal.SIGINT))
-        with pytest.raises(KeyboardInterrupt):
-            train(tiny_recipe(), folder, progress=False)
+    at_update(step, lambda: os.kill(os.getpid(), signal.SIGINT))
+    with pytest.raises(KeyboardInterrupt):
+        train(tiny_recipe(), folder, progress=False)
     assert signal.getsignal(signal.SIGINT) is before
     assert (folder / f"training_state/step-{step:08d}/state.json").is_file()
     train(tiny_recipe(), folder, progress=False)
@@ -127,13 +112,12 @@ def test_ctrl_c_saves_and_resuming_is_exact(
 
 
 def test_resuming_after_a_damaged_checkpoint_uses_the_one_before(
-    tiny_recipe: Make, tmp_path: Path, uninterrupted: Path, monkeypatch: pytest.MonkeyPatch
+    tiny_recipe: Make, tmp_path: Path, uninterrupted: Path, at_update: AtUpdate
 ) -> None:
     folder = tmp_path / "stopped"
-    with monkeypatch.context() as patched:
-        _stop_at(patched, 7, lambda: os.kill(os.getpid(), signal.SIGINT))
-        with pytest.raises(KeyboardInterrupt):
-            train(tiny_recipe(), folder, progress=False)
+    at_update(7, lambda: os.kill(os.getpid(), signal.SIGINT))
+    with pytest.raises(KeyboardInterrupt):
+        train(tiny_recipe(), folder, progress=False)
     damaged = folder / "training_state/step-00000007/model.safetensors"
     damaged.write_bytes(damaged.read_bytes()[:-10])
     train(tiny_recipe(), folder, progress=False)
@@ -285,14 +269,13 @@ def test_folders_that_are_no_runs_and_runs_not_to_be_resumed_are_refused(
 
 @pytest.mark.parametrize("tokenizer", ["bytes", "bpe"])
 def test_runs_on_bytes_and_byte_pairs_learn_and_resume_exactly(
-    tiny_recipe: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tokenizer: str
+    tiny_recipe: Make, tmp_path: Path, at_update: AtUpdate, tokenizer: str
 ) -> None:
     recipe = tiny_recipe(data__tokenizer=tokenizer, data__vocabulary=280 if tokenizer == "bpe" else None)
     whole = train(recipe, tmp_path / "whole", progress=False)
-    with monkeypatch.context() as patched:
-        _stop_at(patched, 5, lambda: os.kill(os.getpid(), signal.SIGINT))
-        with pytest.raises(KeyboardInterrupt):
-            train(recipe, tmp_path / "stopped", progress=False)
+    at_update(5, lambda: os.kill(os.getpid(), signal.SIGINT))
+    with pytest.raises(KeyboardInterrupt):
+        train(recipe, tmp_path / "stopped", progress=False)
     train(recipe, tmp_path / "stopped", progress=False)
     assert _losses(tmp_path / "stopped") == _losses(tmp_path / "whole")
     assert whole.load_model().config.vocab_size == {"bytes": 256, "bpe": 280}[tokenizer]
@@ -308,13 +291,12 @@ def test_byte_pairs_are_found_in_the_training_part_alone(tiny_recipe: Make, tmp_
 
 
 def test_byte_pairs_that_changed_under_a_run_are_noticed(
-    tiny_recipe: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tiny_recipe: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_update: AtUpdate
 ) -> None:
     recipe = tiny_recipe(data__tokenizer="bpe", data__vocabulary=280)
-    with monkeypatch.context() as patched:
-        _stop_at(patched, 5, lambda: os.kill(os.getpid(), signal.SIGINT))
-        with pytest.raises(KeyboardInterrupt):
-            train(recipe, tmp_path / "run", progress=False)
+    at_update(5, lambda: os.kill(os.getpid(), signal.SIGINT))
+    with pytest.raises(KeyboardInterrupt):
+        train(recipe, tmp_path / "run", progress=False)
     before, other = _content(tmp_path / "run"), train_byte_pair_tokenizer("another library " * 9, 280)
     monkeypatch.setattr(text, "train_byte_pair_tokenizer", lambda *_, **options: other)
     with pytest.raises(
@@ -325,14 +307,13 @@ def test_byte_pairs_that_changed_under_a_run_are_noticed(
 
 
 def test_a_text_that_changed_under_a_run_is_noticed(
-    tiny_recipe: Make, tmp_path: Path, tiny_text: Path, monkeypatch: pytest.MonkeyPatch
+    tiny_recipe: Make, tmp_path: Path, tiny_text: Path, at_update: AtUpdate
 ) -> None:
     folder, corpus = tmp_path / "run", Path(shutil.copy(tiny_text, tmp_path))
     recipe = tiny_recipe(data__corpus=str(corpus))
-    with monkeypatch.context() as patched:
-        _stop_at(patched, 5, lambda: os.kill(os.getpid(), signal.SIGINT))
-        with pytest.raises(KeyboardInterrupt):
-            train(recipe, folder, progress=False)
+    at_update(5, lambda: os.kill(os.getpid(), signal.SIGINT))
+    with pytest.raises(KeyboardInterrupt):
+        train(recipe, folder, progress=False)
     before = _content(folder)
     corpus.write_text(corpus.read_text().replace("the", "her"))
     with pytest.raises(InputError, match="the corpus is not the text"):
@@ -367,18 +348,15 @@ def test_bfloat16_trains_and_stays_close(tiny_recipe: Make, tmp_path: Path, unin
 
 
 def test_a_tracker_gets_every_record_once_though_the_run_was_stopped(
-    tiny_recipe: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tiny_recipe: Make, tmp_path: Path, at_update: AtUpdate
 ) -> None:
     pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     recipe, folder = tiny_recipe(training__tracker="tensorboard"), tmp_path / "run"
-    with monkeypatch.context() as patched:
-        _stop_at(
-            patched, 5, lambda: (_ for _ in ()).throw(InputError("killed after the records of update 4"))
-        )
-        with pytest.raises(InputError, match="killed"):
-            train(recipe, folder, progress=False)
+    at_update(5, lambda: (_ for _ in ()).throw(InputError("killed after the records of update 4")))
+    with pytest.raises(InputError, match="killed"):
+        train(recipe, folder, progress=False)
     run = train(recipe, folder, progress=False)  # from the checkpoint of update 3
     events = EventAccumulator(str(folder / "tensorboard"))
     events.Reload()
@@ -408,15 +386,14 @@ class _FakeTrackio(ModuleType):
 
 
 def test_a_resumed_run_goes_on_under_its_name_in_the_tracker(
-    tiny_recipe: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tiny_recipe: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_update: AtUpdate
 ) -> None:
     fake = _FakeTrackio()
     monkeypatch.setitem(sys.modules, "trackio", fake)
     recipe = tiny_recipe(training__tracker="trackio")
-    with monkeypatch.context() as patched:
-        _stop_at(patched, 5, lambda: os.kill(os.getpid(), signal.SIGINT))
-        with pytest.raises(KeyboardInterrupt):
-            train(recipe, tmp_path / "run", progress=False)
+    at_update(5, lambda: os.kill(os.getpid(), signal.SIGINT))
+    with pytest.raises(KeyboardInterrupt):
+        train(recipe, tmp_path / "run", progress=False)
     train(recipe, tmp_path / "run", progress=False)
     first, second = fake.started
     assert first == second

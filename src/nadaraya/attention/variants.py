@@ -4,14 +4,14 @@ A variant never says causal or window: the model does. Options of a variant are 
 """
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from nadaraya.errors import must_be, unknown_name
 from nadaraya.kernels import KERPLE, ALiBi, KernelBank, T5Buckets
 
-__all__ = ["describe", "get", "names", "options"]
+__all__ = ["by_layer", "describe", "get", "names", "options"]
 
 _VARIANTS: dict[str, Callable[..., dict[str, Any]]] = {}
 
@@ -41,6 +41,39 @@ def get(name: str, **options: Any) -> dict[str, Any]:
         if option not in accepted:
             raise unknown_name(f"option of variant {name!r}", option, accepted)
     return build(**options)
+
+
+def by_layer(
+    variant: str | Sequence[str], num_layers: int, options: Mapping[str, Any] | None = None
+) -> list[tuple[str, dict[str, Any]]]:
+    """Variant and layer arguments of every layer of a model.
+
+    Args:
+        variant: one of `names()`, or several, repeated over the depth (a hybrid).
+        num_layers: number of layers.
+        options: options of the variants; in a hybrid each goes to the variants that have it.
+
+    Returns:
+        One pair of name and keyword arguments for `KernelSelfAttention` for each layer.
+
+    Raises:
+        InputError: no or an unknown variant, or an option that none of them has.
+
+    >>> from nadaraya import variants
+    >>> [name for name, _ in variants.by_layer(["gka", "rope"], 3, {"eps": 1e-6})]
+    ['gka', 'rope', 'gka']
+    """
+    pattern = [variant] if isinstance(variant, str) else list(variant)
+    if not pattern:
+        raise must_be("variant", "at least one name", variant)
+    layers = [pattern[layer % len(pattern)] for layer in range(num_layers)]
+    accepted = {name: inspect.signature(_build(name)).parameters for name in layers}
+    given = options or {}
+    for option in given:
+        if not any(option in each for each in accepted.values()):
+            get(layers[0], **{option: given[option]})
+    chosen = {name: get(name, **{k: v for k, v in given.items() if k in accepted[name]}) for name in layers}
+    return [(name, dict(chosen[name])) for name in layers]
 
 
 def names() -> list[str]:

@@ -7,6 +7,7 @@ import numpy as np
 
 from nadaraya.errors import must_be
 from nadaraya.interpret.peaks import Peak, prominent_peaks
+from nadaraya.kernels import Kernel
 
 
 @dataclass(frozen=True)
@@ -107,21 +108,20 @@ def bank_shapes(run_or_model: Any, num_lags: int) -> list[BankShape]:
     """
     if num_lags < 1:
         raise must_be("num_lags", "1 or more", num_lags)
-    if hasattr(run_or_model, "lag_kernels"):
-        trained = _tables(run_or_model, num_lags)
+    trained = _tables(run_or_model.lag_kernels(), num_lags)
+    if not hasattr(run_or_model, "load_model"):
         return [BankShape(layer, compose, None, table) for layer, compose, table in trained]
-    trained = _tables(run_or_model.load_model(), num_lags)
-    initial = _tables(run_or_model.load_model(initial=True), num_lags) if trained else []
+    initial = _tables(run_or_model.lag_kernels(initial=True), num_lags) if trained else []
     return [
         BankShape(layer, compose, before, after)
         for (layer, compose, after), (_, _, before) in zip(trained, initial, strict=True)
     ]
 
 
-def _tables(model: Any, num_lags: int) -> list[tuple[int, str, np.ndarray]]:
-    """(layer, compose, (H, L) logits) of every lag kernel of a model."""
+def _tables(kernels: list[tuple[int, Kernel, str]], num_lags: int) -> list[tuple[int, str, np.ndarray]]:
+    """(layer, compose, (H, L) logits) of every lag kernel."""
     found = []
-    for layer, kernel, compose in model.lag_kernels():
+    for layer, kernel, compose in kernels:
         table = kernel.lag_logits(num_lags, compose, causal=True).detach().double().cpu().numpy()
         found.append((layer, compose, np.atleast_2d(table)))
     return found

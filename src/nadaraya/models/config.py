@@ -144,10 +144,7 @@ class KernelGPTConfig(PreTrainedConfig):
     @property
     def layer_variants(self) -> list[str]:
         """The variant of each layer."""
-        pattern = [self.variant] if isinstance(self.variant, str) else list(self.variant)
-        if not pattern:
-            raise must_be("variant", "at least one name", self.variant)
-        return [pattern[layer % len(pattern)] for layer in range(self.num_hidden_layers)]
+        return [name for name, _ in self._layers()]
 
     def attention_options(self, layer: int) -> dict[str, Any]:
         """Keyword arguments of the layer's `KernelSelfAttention`, width and heads excepted.
@@ -158,17 +155,15 @@ class KernelGPTConfig(PreTrainedConfig):
         Raises:
             InputError: an unknown variant, or an option that no variant of the model has.
         """
-        name = self.layer_variants[layer]
-        given = self.variant_options or {}
-        for option in given:
-            if not any(option in variants.options(each) for each in set(self.layer_variants)):
-                variants.get(name, **{option: given[option]})
-        options = variants.get(name, **{k: v for k, v in given.items() if k in variants.options(name)})
+        _, options = self._layers()[layer]
         if self.head_norm is not None:
             options["head_norm"] = self.head_norm
         assert self.layer_types is not None
         options["window"] = self.sliding_window if self.layer_types[layer] == "sliding_attention" else None
         return options
+
+    def _layers(self) -> list[tuple[str, dict[str, Any]]]:
+        return variants.by_layer(self.variant, self.num_hidden_layers, self.variant_options)
 
     @classmethod
     def preset(cls, name: str, **changes: Any) -> "KernelGPTConfig":

@@ -74,7 +74,7 @@ def train(
             if folder.exists():  # refuse before the data are read; a new folder is made after that
                 processes.alone(lock.take)
             with shown.waiting(f"{recipe.name}: reading the data, building the model"):
-                task = processes.main_first(lambda: _open_task(recipe, processes))
+                task = processes.main_first(lambda: open_task(recipe, processes))
             processes.alone(lock.take)
             with processes.together():  # the other process may have finished in between
                 finished = _is_finished(folder, recipe, resume)
@@ -166,7 +166,8 @@ def _is_finished(folder: Path, recipe: Recipe | ImageRecipe, resume: bool) -> bo
     return run.final is not None and run.recipe.length == recipe.length
 
 
-def _open_task(recipe: Recipe | ImageRecipe, processes: Processes) -> Task:
+def open_task(recipe: Recipe | ImageRecipe, processes: Processes) -> Task:
+    """The task of a recipe: its data read, its model built; refuses what this many processes cannot train."""
     pieces, batch_size = recipe.training.gradient_accumulation, recipe.training.batch_size
     if batch_size % (processes.count * pieces):
         accepted = f"a multiple of {processes.count} processes × gradient_accumulation = {pieces}"

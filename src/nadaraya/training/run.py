@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 from safetensors.torch import load_model as load_weights
 from torch import nn
 
+from nadaraya.attention import variants
 from nadaraya.errors import InputError, must_be
 from nadaraya.files import reading, sha256
 from nadaraya.training.folder import (
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 
     from nadaraya.data import Corpus
     from nadaraya.data.images import ImageSet
+    from nadaraya.kernels import Kernel
 
 
 class Run:
@@ -257,13 +259,7 @@ class Run:
         Raises:
             InputError: the run is not finished, or a file is damaged or does not belong to it.
         """
-        if self.final is None or not (self.path / MODEL_FILE).is_file():
-            done = max((record["step"] for record in self.metrics), default=0)
-            raise InputError(
-                f"{self.path} has no trained model yet (step {done} of {self.steps}): run "
-                "the same `nadaraya train` command again to finish it"
-            )
-        self.check_files(RECIPE_FILE, INITIAL_KERNELS_FILE)
+        self._check_finished()
         name = self._weights_file(weights or self.weights)
         model = self._image_model(name) if isinstance(self.recipe, ImageRecipe) else self._text_model(name)
         if initial:
@@ -273,6 +269,47 @@ class Run:
                 for name, parameter in kernel_parameters(model):
                     parameter.copy_(values[name])
         return model.eval()
+
+    def lag_kernels(self, initial: bool = False) -> list[tuple[int, "Kernel", str]]:
+        """The trained lag kernels of a run on text, read without its model, which takes seconds to build.
+
+        Args:
+            initial: what they were before training; default False.
+
+        Returns:
+            Layer index, kernel and composition ("add" or "multiply") of every layer that has one.
+
+        Raises:
+            InputError: the run is not finished, is one on images, or a file is damaged.
+        """
+        self.text_recipe()
+        self._check_finished()
+        name = INITIAL_KERNELS_FILE if initial else MODEL_FILE
+        self.check_files(CONFIGURATION_FILE, MODEL_FILE)
+        config = self._described(
+            CONFIGURATION_FILE, "variant", "variant_options", "num_hidden_layers", "num_attention_heads"
+        )
+        layers = variants.by_layer(config["variant"], config["num_hidden_layers"], config["variant_options"])
+        kernels = []
+        with reading(self.path / name, "the kernels of this run"):
+            values = load_file(self.path / name)
+            for layer, (_, options) in enumerate(layers):
+                if "lag_kernel" in options:
+                    kernel = options["lag_kernel"](config["num_attention_heads"])
+                    prefix = f"model.blocks.{layer}.attention.lag_kernel."
+                    for part, tensor in kernel.named_parameters():
+                        tensor.data.copy_(values[prefix + part])
+                    kernels.append((layer, kernel, options["compose"]))
+        return kernels
+
+    def _check_finished(self) -> None:
+        if self.final is None or not (self.path / MODEL_FILE).is_file():
+            done = max((record["step"] for record in self.metrics), default=0)
+            raise InputError(
+                f"{self.path} has no trained model yet (step {done} of {self.steps}): run "
+                "the same `nadaraya train` command again to finish it"
+            )
+        self.check_files(RECIPE_FILE, INITIAL_KERNELS_FILE)
 
     def _weights_file(self, weights: str) -> str:
         files = {"trained": MODEL_FILE}

@@ -11,9 +11,9 @@ import torch
 from nadaraya.training.image_recipe import ImageRecipe
 from nadaraya.training.kernels import kernel_parameters
 from nadaraya.training.learner import Learner
+from nadaraya.training.loop import open_task
 from nadaraya.training.processes import Processes
 from nadaraya.training.recipe import Recipe
-from nadaraya.training.task import Task
 
 _UPDATES = 4  # the first one, which is slower, is left out
 
@@ -70,7 +70,7 @@ def try_recipe(recipe: Recipe | ImageRecipe) -> Trial:
     from nadaraya.evaluation.efficiency import image_model_cost, model_cost
 
     processes = Processes()
-    task = processes.main_first(lambda: _open(recipe, processes))
+    task = processes.main_first(lambda: open_task(recipe, processes))
     if isinstance(recipe, ImageRecipe):
         flops, unit = float(image_model_cost(task.model, recipe.model.image_size).flops_per_image), "image"
     else:
@@ -97,16 +97,6 @@ def try_recipe(recipe: Recipe | ImageRecipe) -> Trial:
         steps=task.steps,
         seconds=step_seconds * task.steps,
     )
-
-
-def _open(recipe: Recipe | ImageRecipe, processes: Processes) -> Task:
-    if isinstance(recipe, ImageRecipe):
-        from nadaraya.training.images import ImageTask
-
-        return ImageTask(recipe, processes)
-    from nadaraya.training.text import TextTask
-
-    return TextTask(recipe, processes)
 
 
 def _peak_memory(device: torch.device) -> int:

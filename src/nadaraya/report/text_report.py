@@ -48,9 +48,9 @@ class Banks:
 def text_part(given: Sequence[RunData]) -> Markup:
     """The sections on runs on text."""
     runs = labelled(given)
-    ranked = sorted(runs, key=lambda run: (not run.finished, math.inf if run.loss is None else run.loss))
-    baseline = next((run for run in ranked if run.variant == "rope" and run.finished), None)
     comparable = len({run.text for run in runs}) == 1
+    ranked = sorted(runs, key=lambda run: (not run.finished, _rank(run) if comparable else 0.0))
+    baseline = next((run for run in ranked if run.variant == "rope" and run.finished), None)
     corpora = list(dict.fromkeys(run.corpus for run in runs if run.corpus is not None))
     texts = [(name, "slate", text) for name, text in corpora]
     texts += [(run.label, run.style.colour, run.sample) for run in runs]
@@ -78,6 +78,10 @@ def text_part(given: Sequence[RunData]) -> Markup:
         sample_characters=1500,
         named_bumps=figures.named_bumps,
     )
+
+
+def _rank(run: RunData) -> float:
+    return math.inf if run.loss is None else run.loss
 
 
 def _least(runs: Sequence[RunData]) -> dict[str, float]:

@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from nadaraya.kernels import Kernel
+from nadaraya.regression.categories import Category
 
 Array = NDArray[np.floating]
 R = TypeVar("R", bound="Sums | Means")
@@ -41,6 +42,8 @@ class Request(Generic[R]):
         exclude_self: leave-one-out: query i does not see point i.
         lines: of LineGradients.
         device: where PyTorch computes; None for the fastest way on the CPU.
+        categories: features whose columns hold codes of levels, and the numbers that may be missing; the
+            bandwidth then holds their scales too, at their places.
     """
 
     quantity: type[R]
@@ -54,6 +57,7 @@ class Request(Generic[R]):
     exclude_self: bool = False
     lines: Lines | None = None
     device: torch.device | None = None
+    categories: tuple[Category, ...] = ()
 
     def part(self, rows: slice) -> Self:
         """The request for some of the queries (not with exclude_self, nor with lines)."""

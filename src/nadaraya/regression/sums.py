@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from nadaraya.regression import attention, torch_sums
+from nadaraya.regression import attention, mixed, torch_sums
 from nadaraya.regression.requests import Array, Means, R, Request, Sums, joined
 
 try:
@@ -36,6 +36,8 @@ def compute(request: Request[R], report: Callable[[str], None] | None = None) ->
     Returns:
         The answer, of the type `request.quantity`.
     """
+    if request.categories:
+        return mixed.compute(request, lambda numbers: compute(numbers, report))
     request = replace(request, bandwidth=_representable(request))
     m, rows = len(request.query), max(1, _PAIRS_PER_REPORT // len(request.points))
     if report is None or request.query is request.points or m <= rows:

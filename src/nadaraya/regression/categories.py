@@ -1,0 +1,117 @@
+"""Kernels of categories: how much an observation counts that differs in a feature without numbers.
+
+A product kernel multiplies κ(‖(x − x_j) / h‖) of the numbers by one factor per category. Relative to that of
+equal levels it is λ̃^s, where s counts the steps between two levels: 1 if they differ, and between the levels
+of an ordered feature the difference of their ranks. λ̃ goes from 0, where other levels do not count, to 1,
+where levels play no part: as a bandwidth goes from 0 to inf. Fits know it as a positive number like these,
+the scale b of exp(−s / b), so that λ̃ = exp(−1 / b).
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nadaraya.errors import must_be, unknown_name
+
+CATEGORY_KERNELS = ("li-racine", "probability")
+# Codes of what no level of the training data is: these have no rank.
+UNSEEN, MISSING = -1, -2
+
+
+@dataclass(frozen=True)
+class Category:
+    r"""One feature whose values are levels, and its kernel.
+
+    | kernel | unordered | ordered |
+    |---|---|---|
+    | "li-racine" (Li and Racine 2007, eq. 4.18 and 4.19) | 1 or λ | λ^s |
+    | "probability" | 1 − λ or λ / (c − 1) (Aitchison and Aitken 1976) | 1 − λ or (1 − λ) λ^s / 2 (Wang and
+    van Ryzin 1981) |
+
+    c is the number of levels. All reach from λ = 0, where other levels do not count, to `greatest`, where
+    levels play no part; only Wang and van Ryzin's still weighs equal levels twice as much there.
+
+    Attributes:
+        column: of the points (n, d), where the codes of the levels are: ranks from 0, `UNSEEN`, `MISSING`. Or
+            that of the numbers that are missing or not.
+        place: among the bandwidths.
+        ordered: whether levels have ranks.
+        num_levels: c.
+        kernel: of `CATEGORY_KERNELS`.
+        of_missing: the levels are whether the number in `column` is there.
+    """
+
+    column: int
+    place: int
+    ordered: bool = False
+    num_levels: int = 2
+    kernel: str = "li-racine"
+    of_missing: bool = False
+
+    def __post_init__(self) -> None:
+        if self.kernel not in CATEGORY_KERNELS:
+            raise unknown_name("category_kernel", self.kernel, CATEGORY_KERNELS)
+
+    @property
+    def greatest(self) -> float:
+        """The λ where levels play no part (almost, with Wang and van Ryzin's)."""
+        if self._is_aitchison_aitken and self.num_levels > 1:
+            return (self.num_levels - 1) / self.num_levels
+        return 1.0
+
+    def codes(self, points: NDArray[np.floating]) -> NDArray[np.int64]:
+        """(n,) codes of the levels of points (n, d)."""
+        column = points[:, self.column]
+        return (np.isnan(column) if self.of_missing else column).astype(np.int64)
+
+    def steps(self, code: int, codes: NDArray[np.int64]) -> NDArray[np.int64]:
+        """(n,) steps from one level to others; those without a rank are one step from all but themselves."""
+        differ = (codes != code).astype(np.int64)
+        if not self.ordered or code < 0:
+            return differ
+        return np.where(codes >= 0, np.abs(codes - code), differ)
+
+    def log_factor(self, steps: NDArray[np.int64], scale: float) -> NDArray[np.float64]:
+        """(n,) log of the kernel over its value for equal levels; −inf where that is 0."""
+        log = np.full(len(steps), -np.inf)
+        moved = steps > 0
+        log[~moved] = 0.0
+        if scale > 0:
+            log[moved] = -steps[moved] / scale - self._halving
+        return log
+
+    def smoothing(self, scale: float) -> float:
+        """λ of a scale b."""
+        if self.num_levels < 2 or np.isinf(scale):
+            return self.greatest
+        relative = float(np.exp(-1.0 / scale)) if scale > 0 else 0.0
+        if not self._is_aitchison_aitken:
+            return relative
+        odds = (self.num_levels - 1) * relative
+        return odds / (1.0 + odds)
+
+    def scale(self, smoothing: float, name: str = "bandwidth") -> float:
+        """The scale b of a λ; inf for a feature of one level, which plays no part.
+
+        Raises:
+            InputError: λ is not between 0 and `greatest`.
+        """
+        if not 0 <= smoothing <= self.greatest:
+            raise must_be(f"{name} of a category", f"between 0 and {self.greatest:.6g}", smoothing)
+        if self.num_levels < 2 or smoothing == self.greatest:
+            return float(np.inf)
+        if smoothing == 0:
+            return 0.0
+        if self._is_aitchison_aitken:
+            smoothing = smoothing / ((self.num_levels - 1) * (1.0 - smoothing))
+        # Rounding can take the ratio to 1.
+        return float(-1.0 / np.log(smoothing)) if smoothing < 1 else float(np.inf)
+
+    @property
+    def _is_aitchison_aitken(self) -> bool:
+        return self.kernel == "probability" and not self.ordered
+
+    @property
+    def _halving(self) -> float:
+        return float(np.log(2.0)) if self.kernel == "probability" and self.ordered else 0.0

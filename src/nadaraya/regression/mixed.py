@@ -1,0 +1,315 @@
+"""Sums over pairs where some features are categories, and some numbers are missing.
+
+All queries with the same levels, and the same numbers missing, have the same factor of the categories for a
+point. For each such group the columns of the points are multiplied by it, and what remains is a sum over
+numbers; so every pair is visited once. Derivatives by the scales of the categories are further columns.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.spatial import cKDTree
+
+from nadaraya.regression.categories import Category
+from nadaraya.regression.requests import (
+    Array,
+    BandwidthGradients,
+    LineGradients,
+    Lines,
+    Means,
+    Moments,
+    PositionGradients,
+    Request,
+    Sums,
+    joined,
+)
+from nadaraya.regression.rules import values
+
+Answer = Callable[[Request[Any]], Any]
+
+
+def compute(request: Request[Any], answer: Answer) -> Any:
+    """The sums of a request with categories.
+
+    Moments, lines and derivatives by position are about the numbers alone, in their order; derivatives by
+    bandwidth are about all that `request.bandwidth` holds. Where every weight is exactly zero because no
+    point has the levels of a query, and other levels do not count, the points of the fewest steps do.
+
+    Args:
+        request: whose `categories` are not empty.
+        answer: gives the sums over numbers.
+
+    Returns:
+        The answer, of the type `request.quantity`.
+    """
+    if request.quantity is Means:
+        sums = compute(replace(request, quantity=Sums), answer)
+        return Means(sums.values[:, 1:] / sums.values[:, :1], sums.no_support)
+    mixture = _Mixture.of(request, answer)
+    _, group = np.unique(mixture.query_keys, axis=0, return_inverse=True)
+    order = np.argsort(group.reshape(-1), kind="stable")
+    ends = np.flatnonzero(np.diff(group.reshape(-1)[order])) + 1
+    found = joined([mixture.of_group(rows) for rows in np.split(order, ends)])
+    back = np.empty_like(order)
+    back[order] = np.arange(len(order))
+    return type(found)(*(getattr(found, field.name)[back] for field in fields(found)))
+
+
+@dataclass(frozen=True)
+class _Part:
+    """The points that count for a group of queries, at positions `chosen`, and what they count.
+
+    Attributes:
+        chosen: (n',) positions of points.
+        log_factor: (n',) of the categories, finite.
+        steps: (K, n') from the levels of the queries.
+        left_out: (f,) numbers that do not count, as one of the two lacks them.
+        exclude_self: the points are the queries themselves, each of which does not see itself.
+    """
+
+    chosen: NDArray[np.intp]
+    log_factor: NDArray[np.float64]
+    steps: NDArray[np.int64]
+    left_out: NDArray[np.bool_]
+    exclude_self: bool = False
+
+
+@dataclass(frozen=True)
+class _Mixture:
+    """A request taken apart: numbers (m, f) and codes (m, K) of queries and points."""
+
+    request: Request[Any]
+    answer: Answer
+    numeric: NDArray[np.intp]
+    query: Array
+    points: Array
+    query_codes: NDArray[np.int64]
+    codes: NDArray[np.int64]
+    query_missing: NDArray[np.bool_]
+    missing: NDArray[np.bool_]
+
+    @classmethod
+    def of(cls, request: Request[Any], answer: Answer) -> "_Mixture":
+        coded = [category.column for category in request.categories if not category.of_missing]
+        numeric = np.setdiff1d(np.arange(request.points.shape[1]), coded)
+
+        def codes(points: Array) -> NDArray[np.int64]:
+            return np.stack([category.codes(points) for category in request.categories], axis=1)
+
+        query, points = request.query[:, numeric], request.points[:, numeric]
+        return cls(
+            request,
+            answer,
+            numeric,
+            np.ascontiguousarray(np.nan_to_num(query)),
+            np.ascontiguousarray(np.nan_to_num(points)),
+            codes(request.query),
+            codes(request.points),
+            np.isnan(query),
+            np.isnan(points),
+        )
+
+    @property
+    def query_keys(self) -> NDArray[np.int64]:
+        """(m, K + f): equal for queries for which categories and missing numbers are the same."""
+        return np.concatenate([self.query_codes, self.query_missing], axis=1)
+
+    def of_group(self, rows: NDArray[np.intp]) -> Any:
+        """The answer for queries of one group."""
+        request, first = self.request, rows[0]
+        steps = np.stack(
+            [
+                category.steps(int(code), codes)
+                for category, code, codes in zip(
+                    request.categories, self.query_codes[first], self.codes.T, strict=True
+                )
+            ]
+        )
+        scales = (float(request.bandwidth[category.place]) for category in request.categories)
+        log_factor = request.power * sum(
+            category.log_factor(moved, scale)
+            for category, moved, scale in zip(request.categories, steps, scales, strict=True)
+        )
+        weighted = request.columns[0] > 0
+        if request.exclude_self:
+            weighted[rows] = False  # the group itself is a part of its own
+        counted = weighted & np.isfinite(log_factor)
+        parts = self._by_missing(counted, log_factor, steps, first)
+        if request.exclude_self:
+            own = np.zeros(len(rows))
+            parts.append(_Part(rows, own, steps[:, rows], self.query_missing[first], exclude_self=True))
+        found = self._merged(rows, parts)
+        lost = ~(found.values[:, 0] > 0)
+        if lost.any() and weighted.any():
+            far = steps.sum(axis=0)
+            nearest = weighted & (far == far[weighted].min())
+            parts = self._by_missing(nearest, np.zeros(len(far)), steps, first)
+            found = _replaced(found, lost, self._merged(rows[lost], parts))
+        return found
+
+    def _by_missing(
+        self, counted: NDArray[np.bool_], log_factor: Array, steps: NDArray[np.int64], first: int
+    ) -> list[_Part]:
+        """The parts of points that lack the same numbers."""
+        chosen = np.flatnonzero(counted)
+        if len(chosen) == 0:
+            return [_Part(chosen, log_factor[chosen], steps[:, chosen], self.query_missing[first])]
+        patterns, which = np.unique(self.missing[chosen], axis=0, return_inverse=True)
+        parts = []
+        for number, pattern in enumerate(patterns):
+            points = chosen[which.reshape(-1) == number]
+            left_out = pattern | self.query_missing[first]
+            parts.append(_Part(points, log_factor[points], steps[:, points], left_out))
+        return parts
+
+    def _merged(self, rows: NDArray[np.intp], parts: list[_Part]) -> Any:
+        """One answer for queries from those over several parts of the points."""
+        answers = [self._of_part(rows, part) for part in parts]
+        if len(answers) == 1:
+            return answers[0]
+        seen = np.stack([found.values[:, 0] > 0 for found in answers])
+        scales = np.where(seen, [found.log_scale for found in answers], -np.inf)
+        top = scales.max(axis=0)
+        share = np.exp(scales - np.where(np.isneginf(top), 0.0, top))
+        empty = np.isneginf(top)
+        if empty.any():  # no weight in any part: the nearest point of all
+            reach = np.stack([self._reach(rows[empty], part) for part in parts])
+            share[:, empty] = seen[:, empty] & (reach <= reach.min(axis=0) * (1 + 1e-12))
+
+        def total(name: str) -> Array:
+            return sum(
+                np.reshape(weight, (-1,) + (1,) * (getattr(found, name).ndim - 1)) * getattr(found, name)
+                for weight, found in zip(share, answers, strict=True)
+            )
+
+        names = [field.name for field in fields(answers[0])]
+        return type(answers[0])(*(top if name == "log_scale" else total(name) for name in names))
+
+    def _of_part(self, rows: NDArray[np.intp], part: _Part) -> Any:
+        """The answer for queries over one part of the points, with all derivatives."""
+        request, top = self.request, part.log_factor.max() if len(part.chosen) else 0.0
+        columns = request.columns[:, part.chosen] * np.exp(part.log_factor - top)
+        gradient = request.quantity in (BandwidthGradients, LineGradients)
+        moving = [] if part.exclude_self or not gradient else self._moving(part)
+        sub = self._numbers(rows, part, columns)
+        by_category: list[Array] = []
+        if request.quantity is BandwidthGradients and moving:
+            c = len(columns)
+            stacked = np.concatenate([columns, *(part.steps[k] * columns for k in moving)])
+            found = self._answered(replace(sub, columns=stacked), part)
+            by_category = [found.values[:, c * (k + 1) : c * (k + 2)] for k in range(len(moving))]
+            found = BandwidthGradients(found.values[:, :c], found.log_scale, found.gradients[:, :, :c])
+        else:
+            found = self._answered(sub, part)
+            by_category = [self._off_lines(sub, part, k, found.log_scale) for k in moving]
+        if gradient:
+            everywhere = np.zeros((len(rows), len(request.bandwidth), len(columns)))
+            everywhere[:, self.numeric] = found.gradients
+            for k, change in zip(moving, by_category, strict=True):
+                place = request.categories[k].place
+                change = change / request.bandwidth[place]
+                everywhere[:, place] = np.where(found.no_support[:, None], 0.0, change)
+            found = replace(found, gradients=everywhere)
+        return replace(found, log_scale=found.log_scale + top)
+
+    def _moving(self, part: _Part) -> list[int]:
+        """Categories by whose scale the factors in a part can change."""
+        scales = [float(self.request.bandwidth[category.place]) for category in self.request.categories]
+        return [k for k, scale in enumerate(scales) if 0 < scale < np.inf and part.steps[k].any()]
+
+    def _numbers(self, rows: NDArray[np.intp], part: _Part, columns: Array) -> Request[Any]:
+        """The request over numbers alone."""
+        request = self.request
+        points = self.points[part.chosen]
+        query = points if part.exclude_self else self.query[rows]
+        for table in (query, points):
+            table[:, part.left_out] = 0.0
+        lines = request.lines
+        return replace(
+            request,
+            query=query,
+            points=points,
+            columns=columns,
+            bandwidth=request.bandwidth[self.numeric],
+            query_scale=None if request.query_scale is None else request.query_scale[rows],
+            exclude_self=part.exclude_self,
+            lines=None if lines is None else Lines(lines.row[rows], lines.coefficients[rows]),
+            categories=(),
+        )
+
+    def _answered(self, sub: Request[Any], part: _Part) -> Any:
+        counts = ~part.left_out & np.isfinite(sub.bandwidth)
+        return self.answer(sub) if counts.any() and len(sub.points) else table(sub)
+
+    def _off_lines(self, sub: Request[Any], part: _Part, k: int, log_scale: Array) -> Array:
+        """(m, c): Σ_j s κ C_0j (a · z) (y_j − β · z) with the steps s of category k, relative to log_scale.
+
+        z = (1, x_j − q), as for `LineGradients`; the moments have the weights s C_0j.
+        """
+        assert sub.lines is not None
+        most = part.steps[k].max()
+        moments = self._answered(
+            replace(sub, quantity=Moments, columns=sub.columns * (part.steps[k] / most), lines=None), part
+        )
+        a, beta = sub.lines.row, sub.lines.coefficients  # (m, 1 + f), (m, 1 + f, c − 1)
+        # Sums are of q − x_j = −(x_j − q).
+        first, second = -moments.first, moments.second
+        with_line = a[:, :1] * moments.values + np.einsum("mf,mfc->mc", a[:, 1:], first)  # Σ w (a · z) C
+        moved = a[:, :1, None] * first[:, :, :1] + np.einsum("mfg,mg->mf", second, a[:, 1:])[:, :, None]
+        # Σ w (a · z) z, (m, 1 + f)
+        leaning = np.concatenate([with_line[:, :1], moved[:, :, 0]], axis=1)
+        result = np.concatenate(
+            [
+                np.einsum("mz,mz->m", leaning, a)[:, None],
+                with_line[:, 1:] - np.einsum("mz,mzc->mc", leaning, beta),
+            ],
+            axis=1,
+        )
+        known = np.isfinite(moments.log_scale) & np.isfinite(log_scale)
+        factor = np.zeros(len(known))
+        factor[known] = most * np.exp(moments.log_scale[known] - log_scale[known])
+        return result * factor[:, None]
+
+    def _reach(self, rows: NDArray[np.intp], part: _Part) -> Array:
+        """(m,) distances, in bandwidths, to the nearest point of a part that has weight."""
+        used = ~part.left_out & np.isfinite(self.request.bandwidth[self.numeric])
+        unit = self.request.bandwidth[self.numeric][used]
+        chosen = part.chosen[self.request.columns[0, part.chosen] > 0]
+        if not used.any() or len(chosen) == 0:
+            return np.full(len(rows), 0.0 if len(chosen) else np.inf)
+        tree = cKDTree(self.points[chosen][:, used] / unit)
+        distances, _ = tree.query(self.query[rows][:, used] / unit, k=[1, 2])
+        sees_itself = part.exclude_self & (self.request.columns[0, rows] > 0)
+        return np.where(sees_itself, distances[:, 1], distances[:, 0])
+
+
+def table(request: Request[Any]) -> Any:
+    """The sums of a request where no number counts: of the columns, times κ(0)."""
+    m, (c, _), f = len(request.query), request.columns.shape, request.points.shape[1]
+    sums = np.repeat(request.columns.sum(axis=1)[None], m, axis=0)
+    if request.exclude_self:
+        weighted = request.columns[0] > 0
+        sums -= request.columns.T
+        if weighted.sum() == 1:
+            sums[weighted] = 0.0
+    height = float(values(request.kernel, np.zeros(())))
+    log_scale = np.where(sums[:, 0] > 0, request.power * np.log(height), -np.inf)
+    if request.quantity is Sums:
+        return Sums(sums, log_scale)
+    if request.quantity is Moments:
+        return Moments(sums, log_scale, np.zeros((m, f, c)), np.zeros((m, f, f)))
+    return request.quantity(sums, log_scale, np.zeros((m, f, c)))
+
+
+def _replaced(found: Any, lost: NDArray[np.bool_], by: Any) -> Any:
+    """An answer with others where there was none: without weight and without derivatives."""
+    arrays = {field.name: getattr(found, field.name).copy() for field in fields(found)}
+    for name, array in arrays.items():
+        array[lost] = getattr(by, name)
+    arrays["log_scale"][lost] = -np.inf
+    if "gradients" in arrays:
+        arrays["gradients"][lost] = 0.0
+    return type(found)(**arrays)

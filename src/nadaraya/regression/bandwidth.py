@@ -10,11 +10,12 @@ from torch import nn
 
 from nadaraya.errors import unknown_name
 from nadaraya.kernels import Kernel
+from nadaraya.regression import mixed_bandwidth
 from nadaraya.regression.checks import given_bandwidth
 from nadaraya.regression.criteria import SCORES, Criterion, regression_criterion
 from nadaraya.regression.differentiable import DifferentiableCriterion
 from nadaraya.regression.requests import Array
-from nadaraya.regression.rules import RULES, rule_of_thumb
+from nadaraya.regression.rules import RULES
 from nadaraya.regression.sample import Sample
 from nadaraya.regression.selection import Search, Selection, select
 from nadaraya.regression.smoother import Smoother
@@ -34,10 +35,12 @@ def first_bandwidth(
         InputError: the bandwidth is neither positive nor the name of a rule or of one of the criteria.
     """
     if not isinstance(bandwidth, str):
+        if sample.categories:
+            return mixed_bandwidth.given(bandwidth, sample)
         return given_bandwidth(bandwidth, sample.x.shape[1])
     if bandwidth not in (*criteria, *RULES):
         raise unknown_name("bandwidth, if it is no number,", bandwidth, (*criteria, *RULES))
-    return rule_of_thumb(bandwidth if bandwidth in RULES else "scott", sample.x, sample.counts, kernel)
+    return mixed_bandwidth.of_rule(bandwidth if bandwidth in RULES else "scott", sample, kernel)
 
 
 def select_bandwidth(name: str, criterion: Criterion, smoother: Smoother, search: Search) -> Selected:

@@ -115,3 +115,9 @@ class Category:
     @property
     def _halving(self) -> float:
         return float(np.log(2.0)) if self.kernel == "probability" and self.ordered else 0.0
+
+
+def numeric_columns(categories: tuple[Category, ...], num_features: int) -> NDArray[np.intp]:
+    """(f,) the columns, of d, that hold numbers."""
+    coded = [category.column for category in categories if not category.of_missing]
+    return np.setdiff1d(np.arange(num_features), coded)

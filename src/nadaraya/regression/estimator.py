@@ -11,7 +11,10 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from nadaraya.kernels import Kernel
 from nadaraya.regression.bandwidth import Selected, first_bandwidth
+from nadaraya.regression.categories import Category
 from nadaraya.regression.checks import fixed_kernel, torch_device, weights_of, whole_number
+from nadaraya.regression.coding import Coding, is_frame
+from nadaraya.regression.mixed_bandwidth import for_users, selection_for_users
 from nadaraya.regression.requests import Array
 from nadaraya.regression.sample import Sample
 from nadaraya.regression.selection import Search
@@ -20,6 +23,8 @@ from nadaraya.regression.smoother import Smoother
 
 class SmoothingEstimator(BaseEstimator):
     """An estimator that keeps its points; subclasses explain the parameters."""
+
+    _coding: Coding | None = None
 
     def __init__(
         self,
@@ -44,7 +49,8 @@ class SmoothingEstimator(BaseEstimator):
         """The points with the bandwidths that are given or from where the search for them starts."""
         weight = weights_of(sample_weight, len(points))
         report = self._report if self.verbose else None
-        sample = Sample.of(points, weight, torch_device(self.device), report)
+        categories: tuple[Category, ...] = () if self._coding is None else self._coding.categories(points)
+        sample = Sample.of(points, weight, torch_device(self.device), report, categories)
         kernel = fixed_kernel(self.kernel)
         return Smoother(sample, kernel, first_bandwidth(self.bandwidth, sample, kernel, criteria))
 
@@ -57,11 +63,25 @@ class SmoothingEstimator(BaseEstimator):
         self._smoother, self.selection_ = selected
         self.bandwidth_, self.kernel_ = self._smoother.bandwidth, self._smoother.kernel
         self.X_, self.sample_weight_ = points, weight
+        categories = self._smoother.sample.categories
+        if categories:
+            varies = np.isfinite(self.bandwidth_)
+            self.bandwidth_ = for_users(self.bandwidth_, categories)
+            if self.selection_ is not None:
+                self.selection_ = selection_for_users(self.selection_, varies, categories)
 
     def _validated(self, X: ArrayLike) -> Array:
         """Queries (m, d) in the type of the points."""
         check_is_fitted(self)
-        validated: Array = validate_data(self, X, reset=False, dtype=self.X_.dtype, order="C")
+        finite: bool | str = True
+        if self._coding is not None:
+            if is_frame(X):  # names first: codes go by columns
+                validate_data(self, X, reset=False, skip_check_array=True)
+            X = self._coding.code(X)
+            finite = self._coding.finite
+        validated: Array = validate_data(
+            self, X, reset=False, dtype=self.X_.dtype, order="C", ensure_all_finite=finite
+        )
         return validated
 
     def _report(self, line: str) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.spatial import cKDTree
 
-from nadaraya.regression.categories import Category
+from nadaraya.regression.categories import numeric_columns
 from nadaraya.regression.requests import (
     Array,
     BandwidthGradients,
@@ -21,7 +21,6 @@ from nadaraya.regression.requests import (
     Lines,
     Means,
     Moments,
-    PositionGradients,
     Request,
     Sums,
     joined,
@@ -93,8 +92,7 @@ class _Mixture:
 
     @classmethod
     def of(cls, request: Request[Any], answer: Answer) -> "_Mixture":
-        coded = [category.column for category in request.categories if not category.of_missing]
-        numeric = np.setdiff1d(np.arange(request.points.shape[1]), coded)
+        numeric = numeric_columns(request.categories, request.points.shape[1])
 
         def codes(points: Array) -> NDArray[np.int64]:
             return np.stack([category.codes(points) for category in request.categories], axis=1)
@@ -128,11 +126,10 @@ class _Mixture:
                 )
             ]
         )
-        scales = (float(request.bandwidth[category.place]) for category in request.categories)
-        log_factor = request.power * sum(
-            category.log_factor(moved, scale)
-            for category, moved, scale in zip(request.categories, steps, scales, strict=True)
-        )
+        log_factor = np.zeros(len(self.codes))
+        for category, moved in zip(request.categories, steps, strict=True):
+            scale = float(request.bandwidth[category.place])
+            log_factor += request.power * category.log_factor(moved, scale)
         weighted = request.columns[0] > 0
         if request.exclude_self:
             weighted[rows] = False  # the group itself is a part of its own
@@ -151,7 +148,11 @@ class _Mixture:
         return found
 
     def _by_missing(
-        self, counted: NDArray[np.bool_], log_factor: Array, steps: NDArray[np.int64], first: int
+        self,
+        counted: NDArray[np.bool_],
+        log_factor: NDArray[np.float64],
+        steps: NDArray[np.int64],
+        first: int,
     ) -> list[_Part]:
         """The parts of points that lack the same numbers."""
         chosen = np.flatnonzero(counted)

@@ -15,6 +15,7 @@ from nadaraya.kernels import Kernel
 from nadaraya.regression import intervals
 from nadaraya.regression.bandwidth import select_for_regression
 from nadaraya.regression.checks import real_number, weights_of, whole_number
+from nadaraya.regression.coding import Coding
 from nadaraya.regression.estimator import SmoothingEstimator, validated_points
 from nadaraya.regression.local import LocalFit
 from nadaraya.regression.neighbours import NeighbourScale
@@ -52,6 +53,23 @@ class NadarayaWatson(RegressorMixin, SmoothingEstimator):
         adaptive: k, to widen the bandwidth where points are rare: it is h times the distance from x to its
             k-th nearest neighbour (features divided by their standard deviation) over that distance's
             geometric mean at the points. Default None.
+        categorical: features that are categories: "from_dtype", the columns of a data frame whose type is
+            "category" or strings; or a list of columns or names, or a mask (d,). Each has a kernel of its own,
+            a further factor of the weights, whose λ is at the feature's place in `bandwidth`: from 0, where
+            other levels do not count, to the kernel's upper bound, where the feature plays no part. Both
+            "aic" and "loo" choose it with the bandwidths and smooth out features that say nothing (Hall, Li
+            and Racine 2007). Levels that are not among the points differ from all. Default "from_dtype".
+        ordered: categories whose levels have an order, in the same form: that of their numbers, or of the
+            column's type. Columns of an ordered type need not be listed. Default None.
+        category_kernel: "li-racine", 1 for equal levels, else λ, or λ^s for levels of an order whose ranks
+            differ by s (Li and Racine 2007), with λ up to 1; or "probability", those whose values add up to
+            1: 1 − λ, else λ / (c − 1) for c levels, with λ up to (c − 1) / c (Aitchison and Aitken 1976), and
+            for an order 1 − λ, else (1 − λ) λ^s / 2 (Wang and van Ryzin 1981), which cannot quite smooth a
+            feature out. Default "li-racine".
+        missing: "raise", or "category": a missing value is a level of a category, which like levels not among
+            the points has no rank; and for a number whether it is missing is a category. Its λ is in
+            `missing_bandwidth_`, and a number that is missing in one of two points does not count in their
+            distance. Default "raise".
         fit_kernel: also choose the kernel's own parameters, by the criterion of `bandwidth`, "loo" if that is
             none. Default False.
         n_starts: runs of the optimiser, from the best of a scan of common multiples. Default 3.
@@ -64,10 +82,14 @@ class NadarayaWatson(RegressorMixin, SmoothingEstimator):
         verbose: 1 prints a line for each run of the optimiser and progress of long predictions. Default 0.
 
     Attributes:
-        bandwidth_: (d,) h.
+        bandwidth_: (d,) h; λ for categories.
+        missing_bandwidth_: (k,) λ of missing or not, for the k numbers of which some are missing, in their
+            order. They may follow the d others in `bandwidth`.
+        levels_: for each category, by name or column, the list of its levels.
         kernel_: the kernel as fitted, float64.
         selection_: how the bandwidth was chosen (`Selection`); None if it was given or came from a rule.
-        X_: (n, d) the points, float32 or float64 as given.
+        X_: (n, d) the points, float32 or float64 as given; for categories the places in `levels_`, −2 for
+            missing.
         y_: (n,) or (n, p) the targets, float64.
         sample_weight_: (n,) their weights.
         n_features_in_: d.
@@ -86,6 +108,10 @@ class NadarayaWatson(RegressorMixin, SmoothingEstimator):
         *,
         degree: int = 0,
         adaptive: int | None = None,
+        categorical: str | ArrayLike | None = "from_dtype",
+        ordered: ArrayLike | None = None,
+        category_kernel: str = "li-racine",
+        missing: str = "raise",
         fit_kernel: bool = False,
         n_starts: int = 3,
         empty: str = "nearest",
@@ -97,6 +123,10 @@ class NadarayaWatson(RegressorMixin, SmoothingEstimator):
         self.bandwidth = bandwidth
         self.degree = degree
         self.adaptive = adaptive
+        self.categorical = categorical
+        self.ordered = ordered
+        self.category_kernel = category_kernel
+        self.missing = missing
         self.fit_kernel = fit_kernel
         self.n_starts = n_starts
         self.empty = empty
@@ -121,7 +151,13 @@ class NadarayaWatson(RegressorMixin, SmoothingEstimator):
             InputError: a parameter or sample_weight is out of its range or has a shape that does not fit.
             ValueError: X or y is no finite numerical array, or their lengths differ (scikit-learn's checks).
         """
-        points, targets = validated_points(self, X, y, multi_output=True, y_numeric=True)
+        self._coding = coding = Coding.of(
+            X, self.categorical, self.ordered, self.missing, self.category_kernel
+        )
+        coded, finite = (X, True) if coding is None else (coding.code(X), coding.finite)
+        points, targets = validated_points(
+            self, coded, y, multi_output=True, y_numeric=True, ensure_all_finite=finite
+        )
         search, weight = self._search(), weights_of(sample_weight, len(points))
         self.y_ = np.array(targets, np.float64)
         rows, values, precision, self._row_of = distinct_observations(
@@ -133,6 +169,11 @@ class NadarayaWatson(RegressorMixin, SmoothingEstimator):
         sample, degree = smoother.sample, whole_number("degree", self.degree, 0, 1)
         if self.empty not in _EMPTY:
             raise unknown_name("empty", self.empty, _EMPTY)
+        if sample.categories and (self.fit_kernel or self.adaptive is not None):
+            name = "fit_kernel" if self.fit_kernel else "adaptive"
+            raise must_be(
+                name, "left out where features are categories or numbers are missing", getattr(self, name)
+            )
         neighbours = None
         if self.adaptive is not None:
             k = whole_number("adaptive", self.adaptive)
@@ -148,6 +189,9 @@ class NadarayaWatson(RegressorMixin, SmoothingEstimator):
             select_for_regression(self.bandwidth, smoother, self._targets, self.fit_kernel, search),
         )
         self._noise: intervals.Noise | None = None
+        d = points.shape[1]
+        self.bandwidth_, self.missing_bandwidth_ = self.bandwidth_[:d], self.bandwidth_[d:]
+        self.levels_ = {} if coding is None else coding.by_name()
         return self
 
     def predict(self, X: ArrayLike, return_std: bool = False) -> Any:
@@ -179,7 +223,8 @@ class NadarayaWatson(RegressorMixin, SmoothingEstimator):
             X: (m, d) points.
 
         Returns:
-            (m, d), or (m, d, p) for several targets; 0 where every weight is zero.
+            (m, d), or (m, d, p) for several targets; 0 where every weight is zero, and NaN for categories,
+            which have no derivative.
 
         Raises:
             InputError: for a local constant with adaptive bandwidths, whose own change with x is not known.
@@ -196,7 +241,9 @@ class NadarayaWatson(RegressorMixin, SmoothingEstimator):
             mass, gradients = sums.values[:, :1], sums.gradients
             mean = sums.values[:, 1:] / mass
             slope = (gradients[:, :, 1:] - mean[:, None] * gradients[:, :, :1]) / mass[:, None]
-        effects: Array = slope[:, :, 0] if self.y_.ndim == 1 else slope
+        everywhere = np.full((len(slope), self.X_.shape[1], slope.shape[2]), np.nan)
+        everywhere[:, smoother.sample.numeric] = slope
+        effects: Array = everywhere[:, :, 0] if self.y_.ndim == 1 else everywhere
         return effects.astype(self.X_.dtype, copy=False)
 
     def band(
@@ -254,6 +301,8 @@ class NadarayaWatson(RegressorMixin, SmoothingEstimator):
         tags = super().__sklearn_tags__()
         tags.target_tags.single_output = True
         tags.target_tags.multi_output = True
+        tags.input_tags.allow_nan = self.missing == "category"
+        tags.input_tags.categorical = True
         return tags
 
     def _noise_model(self) -> intervals.Noise:

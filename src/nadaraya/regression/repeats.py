@@ -25,7 +25,8 @@ def distinct_observations(
     order = np.lexsort(np.concatenate([y.T[::-1], X.T[::-1]]))
     order = order[weight[order] > 0]
     points, targets, totals = X[order], y[order], weight[order]
-    same_point = (points[1:] == points[:-1]).all(axis=1)
+    missing = np.isnan(points)
+    same_point = ((points[1:] == points[:-1]) | (missing[1:] & missing[:-1])).all(axis=1)
     group = np.arange(len(order))
     if same_point.any() and (targets[1:] == targets[:-1]).all(axis=1)[same_point].all():
         first = np.append(True, ~same_point)

@@ -37,7 +37,18 @@ def rule_of_thumb(rule: str, x: Array, weight: Array, kernel: Kernel) -> NDArray
 
 
 def standard_deviations(x: Array, weight: Array) -> NDArray[np.float64]:
-    """(d,) weighted standard deviations of the features; 0 where the weighted points are all equal."""
+    """(d,) weighted standard deviations of the features; 0 where the weighted points are all equal.
+
+    NaN are left out, each for its feature.
+    """
+    missing = np.isnan(x)
+    if missing.any():
+        parts = zip(x.T, ~missing.T, strict=True)
+        return np.array(
+            [standard_deviations(column[known, None], weight[known])[0] for column, known in parts]
+        )
+    if not (weight > 0).any():
+        return np.zeros(x.shape[1])
     weighted = x[weight > 0].astype(np.float64)
     varies = (weighted != weighted[0]).any(axis=0)
     mean = np.average(weighted, axis=0, weights=weight[weight > 0])

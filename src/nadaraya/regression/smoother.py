@@ -63,6 +63,7 @@ class Smoother:
             self.bandwidth,
             query_scale=scale,
             device=sample.device,
+            categories=sample.categories,
         )
 
     def compute(self, request: Request[R]) -> R:

@@ -34,10 +34,9 @@ class Levels:
 
     def codes(self, values: NDArray[np.object_]) -> NDArray[np.float64]:
         """(n,) ranks of values; `MISSING` or `UNSEEN` for those that are no known level."""
-        rank = {level: float(place) for place, level in enumerate(self.known)}
-        return np.array(
-            [MISSING if _is_missing(value) else rank.get(value, UNSEEN) for value in values], float
-        )
+        rank = {level: place for place, level in enumerate(self.known)}
+        codes = [MISSING if _is_missing(value) else rank.get(value, UNSEEN) for value in values]
+        return np.array(codes, np.float64)
 
 
 @dataclass(frozen=True)
@@ -145,32 +144,32 @@ class Coding:
         return type(X)(coded, columns=X.columns, index=X.index) if is_frame(X) else coded  # type: ignore
 
     def categories(self, points: NDArray[np.floating]) -> tuple[Category, ...]:
-        """The kernels' view of coded points (n, d): the categorical features, then numbers some of which miss."""
-        coded = {of_one.column for of_one in self.levels}
+        """Kernels for coded points (n, d): of the categorical features, then of the numbers that may miss."""
+        coded = [of_one.column for of_one in self.levels]
+        numeric = np.setdiff1d(np.arange(self.num_features), coded) if self.allows_missing else []
         missing = np.isnan(points)
-        absent = [column for column in np.flatnonzero(missing.any(axis=0)) if column not in coded]
-        return (
-            *(
-                Category(
-                    of_one.column,
-                    of_one.column,
-                    of_one.ordered,
-                    len(of_one.known) + of_one.with_missing,
-                    self.kernel,
-                )
-                for of_one in self.levels
-            ),
-            *(
-                Category(
-                    int(column),
-                    self.num_features + place,
-                    num_levels=1 if missing[:, column].all() else 2,
-                    kernel=self.kernel,
-                    of_missing=True,
-                )
-                for place, column in enumerate(absent)
-            ),
+        varies = missing.any(axis=0) & ~missing.all(axis=0)
+        of_levels = (
+            Category(
+                of_one.column,
+                of_one.column,
+                of_one.ordered,
+                len(of_one.known) + of_one.with_missing,
+                self.kernel,
+            )
+            for of_one in self.levels
         )
+        of_numbers = (
+            Category(
+                int(column),
+                self.num_features + place,
+                num_levels=1 + int(varies[column]),
+                kernel=self.kernel,
+                of_missing=True,
+            )
+            for place, column in enumerate(numeric)
+        )
+        return (*of_levels, *of_numbers)
 
 
 def is_frame(X: Any) -> bool:

@@ -70,7 +70,7 @@ class _Part:
     """
 
     chosen: NDArray[np.intp]
-    log_factor: NDArray[np.float64]
+    log_factor: Array
     steps: NDArray[np.int64]
     left_out: NDArray[np.bool_]
     exclude_self: bool = False
@@ -150,7 +150,7 @@ class _Mixture:
     def _by_missing(
         self,
         counted: NDArray[np.bool_],
-        log_factor: NDArray[np.float64],
+        log_factor: Array,
         steps: NDArray[np.int64],
         first: int,
     ) -> list[_Part]:

@@ -1,6 +1,6 @@
 """Bandwidths of numbers and λ of categories, as the user knows them, and as one vector of positive numbers.
 
-The vector has one entry per feature, then one for each feature some of whose numbers are missing. Entries of
+The vector has one entry per feature, then one for each feature of numbers if these may be missing. Entries of
 categories are λ for the user and the scale b, λ̃ = exp(−1 / b), inside.
 """
 
@@ -44,7 +44,7 @@ def given(bandwidth: Any, sample: Sample) -> NDArray[np.float64]:
 
 
 def of_rule(rule: str, sample: Sample, kernel: Kernel) -> NDArray[np.float64]:
-    """A rule of thumb for numbers; for categories λ̃ = n^(−2 / (f + 4)), as fast as h² (Li and Racine 2003)."""
+    """A rule of thumb for numbers; for categories λ̃ = n^(−2 / (f + 4)), as h² (Li and Racine 2003)."""
     result = _first_scales(sample)
     result[sample.numeric] = rule_of_thumb(rule, sample.x[:, sample.numeric], sample.counts, kernel)
     return result

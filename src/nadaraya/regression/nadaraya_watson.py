@@ -54,11 +54,11 @@ class NadarayaWatson(RegressorMixin, SmoothingEstimator):
             k-th nearest neighbour (features divided by their standard deviation) over that distance's
             geometric mean at the points. Default None.
         categorical: features that are categories: "from_dtype", the columns of a data frame whose type is
-            "category" or strings; or a list of columns or names, or a mask (d,). Each has a kernel of its own,
-            a further factor of the weights, whose λ is at the feature's place in `bandwidth`: from 0, where
-            other levels do not count, to the kernel's upper bound, where the feature plays no part. Both
-            "aic" and "loo" choose it with the bandwidths and smooth out features that say nothing (Hall, Li
-            and Racine 2007). Levels that are not among the points differ from all. Default "from_dtype".
+            "category" or strings; a list of columns or names; or a mask (d,). Each has a kernel of its own, a
+            further factor of the weights, whose λ is at the feature's place in `bandwidth`: from 0, where
+            other levels do not count, to the kernel's upper bound, where the feature plays no part. "aic" and
+            "loo" choose λ with the bandwidths, and smooth out features that say nothing (Hall, Li and Racine
+            2007). Levels that are not among the points differ from all. Default "from_dtype".
         ordered: categories whose levels have an order, in the same form: that of their numbers, or of the
             column's type. Columns of an ordered type need not be listed. Default None.
         category_kernel: "li-racine", 1 for equal levels, else λ, or λ^s for levels of an order whose ranks
@@ -83,8 +83,8 @@ class NadarayaWatson(RegressorMixin, SmoothingEstimator):
 
     Attributes:
         bandwidth_: (d,) h; λ for categories.
-        missing_bandwidth_: (k,) λ of missing or not, for the k numbers of which some are missing, in their
-            order. They may follow the d others in `bandwidth`.
+        missing_bandwidth_: λ of missing or not, for each feature of numbers in order if they may be missing.
+            They may follow the d others in `bandwidth`.
         levels_: for each category, by name or column, the list of its levels.
         kernel_: the kernel as fitted, float64.
         selection_: how the bandwidth was chosen (`Selection`); None if it was given or came from a rule.

@@ -43,10 +43,9 @@ def standard_deviations(x: Array, weight: Array) -> NDArray[np.float64]:
     """
     missing = np.isnan(x)
     if missing.any():
-        parts = zip(x.T, ~missing.T, strict=True)
-        return np.array(
-            [standard_deviations(column[known, None], weight[known])[0] for column, known in parts]
-        )
+        columns = zip(x.T, ~missing.T, strict=True)
+        deviations = [standard_deviations(column[known, None], weight[known]) for column, known in columns]
+        return np.concatenate(deviations)
     if not (weight > 0).any():
         return np.zeros(x.shape[1])
     weighted = x[weight > 0].astype(np.float64)

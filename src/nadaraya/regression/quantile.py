@@ -229,7 +229,7 @@ def _weighted_quantiles(weights: Tensor, ascending: Tensor, tau: Tensor) -> Tens
 def _line_value(weights: Tensor, offsets: Tensor, y: Tensor, tau: Tensor, start: Tensor) -> Tensor:
     """(b,) values at the queries of the lines with the least check loss; offsets are (b, n, d).
 
-    The simplex method with long steps (Barrodale and Roberts 1973, Koenker and D'Orey 1987) for all queries
+    The simplex method with long steps (Barrodale and Roberts 1973, Koenker and d'Orey 1987) for all queries
     at once: a line goes through as many points as it has coefficients; while letting go of one of them lowers
     the loss, the line turns about the others to the best point on its way. It starts from the level line at
     `start`, which artificial points of next to no weight hold; they keep what the points leave undetermined.

@@ -1,7 +1,7 @@
 """Weighted points, ready for sums: what the estimators keep of their data between `fit` and `predict`."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -47,6 +47,10 @@ class Sample:
         deviations = standard_deviations(x, counts)
         spread = np.where(deviations > 0, deviations, 1.0)
         return cls(x, centre, counts, counts / counts.max(), spread, device, report)
+
+    def weighted(self, counts: NDArray[np.float64]) -> "Sample":
+        """The same points with other weights (n,)."""
+        return replace(self, counts=counts, weight=counts / counts.max())
 
     def centred(self, X: Array) -> Array:
         """Points (m, d) as the user gave them, in the sample's type and less its centre."""

@@ -13,7 +13,12 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from nadaraya.kernels import Gaussian, Matern
-from nadaraya.regression import NadarayaWatson, NadarayaWatsonClassifier, NadarayaWatsonDensity
+from nadaraya.regression import (
+    KernelQuantileRegressor,
+    NadarayaWatson,
+    NadarayaWatsonClassifier,
+    NadarayaWatsonDensity,
+)
 
 WEIGHTS = ("check_sample_weight_equivalence_on_dense_data", "check_sample_weight_equivalence")
 LEAVE_ONE_OUT = "leave-one-out leaves a point out, not its repetitions"
@@ -35,6 +40,8 @@ def expected_failures(estimator):
         NadarayaWatson(bandwidth=1.0, adaptive=5),
         NadarayaWatsonClassifier(),
         NadarayaWatsonDensity(),
+        KernelQuantileRegressor(bandwidth="silverman"),
+        KernelQuantileRegressor(bandwidth=1.0, degree=1),
     ],
     expected_failed_checks=expected_failures,
 )
@@ -64,6 +71,7 @@ def data(n=60, seed=0):
 
 
 MODELS = {
+    "quantile": KernelQuantileRegressor(0.3, bandwidth=[1.0, 30.0], degree=1),
     "selected": NadarayaWatson("matern32", "loo", n_starts=1),
     "kernel": NadarayaWatson(Gaussian(0.5) + 0.1 * Matern(1.0), [1.0, 30.0], degree=1),
     "adaptive": NadarayaWatson(bandwidth=[0.5, 20.0], adaptive=4),

@@ -5,9 +5,11 @@ from nadaraya.regression.density import NadarayaWatsonDensity
 from nadaraya.regression.masked import MaskedTraining, masked_training
 from nadaraya.regression.multi_head import MultiHeadKernelRegression
 from nadaraya.regression.nadaraya_watson import NadarayaWatson
+from nadaraya.regression.quantile import KernelQuantileRegressor
 from nadaraya.regression.selection import Selection
 
 __all__ = [
+    "KernelQuantileRegressor",
     "MaskedTraining",
     "MultiHeadKernelRegression",
     "NadarayaWatson",

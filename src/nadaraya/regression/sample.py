@@ -1,7 +1,7 @@
 """Weighted points, ready for sums: what the estimators keep of their data between `fit` and `predict`."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -62,6 +62,10 @@ class Sample:
     def numeric(self) -> NDArray[np.intp]:
         """(f,) the columns of numbers."""
         return numeric_columns(self.categories, self.x.shape[1])
+
+    def weighted(self, counts: NDArray[np.float64]) -> "Sample":
+        """The same points with other weights (n,)."""
+        return replace(self, counts=counts, weight=counts / counts.max())
 
     def centred(self, X: Array) -> Array:
         """Points (m, d) as the user gave them, in the sample's type and less its centre."""

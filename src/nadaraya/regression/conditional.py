@@ -32,7 +32,8 @@ from nadaraya.regression.support import log_mass
 
 # Pairs of queries and points at a time, where all weights of a query are needed at once.
 _PAIRS = 2**20
-_STEPS = 200
+# After so many, bisection alone, which always ends.
+_NEWTON_STEPS, _MOST_STEPS = 30, 300
 
 
 class NadarayaWatsonConditionalDensity(SmoothingEstimator):
@@ -256,20 +257,27 @@ class NadarayaWatsonConditionalDensity(SmoothingEstimator):
 
     def _quantile(self, weights: Array, level: float) -> Array:
         """(m,) where `_distribution` is `level`: Newton's method, bisection where it leaves a bracket."""
-        b = self.target_bandwidth_
-        # Beyond all targets with weight by 40 b the distribution function is 0 or 1 to rounding.
-        low = np.where(weights > 0, self.y_, np.inf).min(axis=1) - 40 * b
-        high = np.where(weights > 0, self.y_, -np.inf).max(axis=1) + 40 * b
-        y = np.clip(weights @ self.y_, low, high)
-        for _ in range(_STEPS):
-            z = (y[:, None] - self.y_) / b
-            excess = np.einsum("mn,mn->m", weights, ndtr(z)) - level
-            slope = np.einsum("mn,mn->m", weights, np.exp(-(z**2) / 2)) / (b * math.sqrt(2 * math.pi))
-            low, high = np.where(excess > 0, low, y), np.where(excess > 0, y, high)
-            newton = y - np.divide(excess, slope, out=np.full_like(y, np.inf), where=slope > 0)
-            following = np.where((newton > low) & (newton < high), newton, (low + high) / 2)
-            moved, y = np.abs(following - y), following
-            if (moved <= 1e-13 * (np.abs(y) + b)).all():
+        b, order = self.target_bandwidth_, np.argsort(self.y_)
+        # From the quantile of the weighted targets themselves.
+        reached = (np.cumsum(weights[:, order], axis=1) < level).sum(axis=1)
+        y = self.y_[order[np.minimum(reached, len(order) - 1)]]
+        low, high = np.full((2, len(y)), [[self.y_.min() - 40 * b], [self.y_.max() + 40 * b]])
+        left = np.arange(len(y))
+        for step in range(_MOST_STEPS):
+            z = (y[left, None] - self.y_) / b
+            excess = np.einsum("mn,mn->m", weights[left], ndtr(z)) - level
+            slope = np.einsum("mn,mn->m", weights[left], np.exp(-(z**2) / 2)) / (b * math.sqrt(2 * math.pi))
+            above, before = excess > 0, y[left]
+            low[left], high[left] = np.where(above, low[left], before), np.where(above, before, high[left])
+            steep = slope > np.abs(excess) * 1e-290
+            newton = before - np.divide(excess, slope, out=np.full_like(before, np.inf), where=steep)
+            inside = (newton > low[left]) & (newton < high[left]) & (step < _NEWTON_STEPS)
+            y[left] = np.where(inside, newton, (low[left] + high[left]) / 2)
+            # Newton's next step would be of the order of the square of this one.
+            precise = inside & (np.abs(newton - before) < 1e-7 * b)
+            width = high[left] - low[left]
+            left = left[~(precise | (width <= 1e-13 * (np.abs(before) + b)))]
+            if len(left) == 0:
                 break
         return y
 

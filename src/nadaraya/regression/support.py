@@ -65,7 +65,7 @@ class Support:
 
     def contains(self, X: Array) -> NDArray[np.bool_]:
         """(m,) which points (m, d) are within, the bounds included."""
-        inside: NDArray[np.bool_] = ~self._outside(X).any(axis=1)
+        inside: NDArray[np.bool_] = np.logical_not(self._outside(X).any(axis=1))
         return inside
 
     def check(self, X: Array) -> None:
@@ -163,14 +163,14 @@ def likelihood(smoother: Smoother, support: Support | None, X: Array) -> Criteri
         for sign, offset in support.reflections(trial.kernel, bandwidth)[1:]:
             image = sign * X + offset
             sums = trial.compute(trial.request(BandwidthGradients, image, no_columns))
-            own, own_gradient = _own(trial, (image - X) / bandwidth)
-            scale = np.exp(-np.where(sums.no_support, 0.0, sums.log_scale))
-            others = sums.values[:, 0] - own * scale
-            # Images are farther from the other points than the point itself; what exceeds that is rounding.
+            own, own_gradient = _own(trial, (image - X) / bandwidth, sums.log_scale)
+            others = sums.values[:, 0] - own
+            # Images are no nearer to the other points than the point itself; what exceeds that is rounding.
             relative = np.exp(np.minimum(sums.log_scale - direct.log_scale, 600.0))
-            valid = (others > 0) & (others * relative <= least) & ~sums.no_support
-            mass += np.where(valid, others * relative, 0.0)
-            change = (sums.gradients[:, :, 0] - own_gradient * scale[:, None]) * relative[:, None]
+            added = others * relative
+            mass += np.clip(np.where(sums.no_support, 0.0, added), 0.0, least)
+            valid = (added > 0) & (added < 2 * least) & ~sums.no_support
+            change = (sums.gradients[:, :, 0] - own_gradient) * relative[:, None]
             gradient += np.where(valid[:, None], change, 0.0)
         log_likelihood = share @ (np.log(mass[counted]) + direct.log_scale[counted])
         by_bandwidth = share @ (gradient[counted] / mass[counted, None])
@@ -181,15 +181,21 @@ def likelihood(smoother: Smoother, support: Support | None, X: Array) -> Criteri
     return criterion
 
 
-def _own(smoother: Smoother, scaled: Array) -> tuple[Array, Array]:
-    """What points give their own images at z = scaled (n, d): s κ(‖z‖), and its gradient by log bandwidth."""
+def _own(smoother: Smoother, scaled: Array, log_scale: Array) -> tuple[Array, Array]:
+    """What points give their own images at z = scaled (n, d): s κ(‖z‖), and its gradient by log bandwidth.
+
+    Both to be multiplied by exp(log_scale), (n,).
+    """
     r = np.sqrt((scaled**2).sum(axis=1))
     distance = torch.tensor(r, requires_grad=True)
     log_kernel = smoother.kernel.log(distance)
     (log_slope,) = torch.autograd.grad(log_kernel.sum(), distance)
-    weight = smoother.sample.weight * np.exp(log_kernel.detach().numpy())
-    slope = np.where(weight > 0, log_slope.numpy(), 0.0)
-    per_distance = np.divide(slope, r, out=np.zeros_like(r), where=r > 0)
+    logs = log_kernel.detach().numpy()
+    reached = np.isfinite(log_scale) & np.isfinite(logs)
+    relative = np.where(reached, logs, 0.0) - np.where(reached, log_scale, 0.0)
+    # Where the point has no weight its image has other neighbours, and perhaps much smaller ones.
+    weight = np.where(reached, smoother.sample.weight * np.exp(np.minimum(relative, 700.0)), 0.0)
+    per_distance = np.divide(log_slope.numpy(), r, out=np.zeros_like(r), where=(r > 0) & (weight > 0))
     return weight, -(weight * per_distance)[:, None] * scaled**2
 
 

@@ -126,9 +126,8 @@ def test_blocks_and_order_change_nothing(monkeypatch):
 def test_draws():
     queries = np.array([[0.0, 0.0], [1.5, -0.5]])
     X, y = data()
-    model = NadarayaWatsonConditionalDensity(BANDWIDTH).fit(
-        X, y, np.random.default_rng(0).integers(0, 3, len(X))
-    )
+    counts = np.random.default_rng(0).integers(0, 3, len(X))
+    model = NadarayaWatsonConditionalDensity(BANDWIDTH).fit(X, y, counts)
     drawn = model.sample(queries, 4000, random_state=0)
     assert drawn.shape == (2, 4000)
     for query, row in zip(queries, drawn, strict=True):
@@ -137,7 +136,7 @@ def test_draws():
 
 
 def test_coverage_of_intervals():
-    """90 % intervals have 87 to 95 % of 2000 other observations, and are narrow where these scatter little."""
+    """90 % intervals have 87 to 95 % of 2000 others, and are narrow where these scatter little."""
     random = np.random.default_rng(0)
 
     def draw(n):

@@ -11,7 +11,8 @@ from nadaraya.regression.requests import Array
 from nadaraya.regression.rules import edge_of
 
 _CELLS_PER_OCTAVE, _OCTAVES = 64, 120
-_NEWTON_STEPS = 4
+# Where the density ends in a zero, as at the edge of the tricube, Newton's method takes many steps.
+_MOST_STEPS, _PRECISION = 60, 1e-13
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(8)
 
 
@@ -56,11 +57,20 @@ def _distances(kernel: Kernel, dimension: int, probability: Array) -> Array:
     low, high, wanted = low[cell], high[cell], wanted - cumulative[cell]
     share = wanted / (cumulative[cell + 1] - cumulative[cell])
     r = low + (high - low) * np.clip(share, 0.0, 1.0)
-    for _ in range(_NEWTON_STEPS):
-        density = np.exp(_log_density(kernel, dimension, r) - largest)
-        excess = mass(low, r) - wanted
-        step = np.divide(excess, density, out=np.zeros_like(r), where=density > 0)
-        r = np.clip(r - step, low, high)
+    start, left = low.copy(), np.arange(len(r))
+    for _ in range(_MOST_STEPS):
+        before = r[left]
+        excess = mass(start[left], before) - wanted[left]
+        low[left] = np.where(excess > 0, low[left], before)
+        high[left] = np.where(excess > 0, before, high[left])
+        density = np.exp(_log_density(kernel, dimension, before) - largest)
+        steep = density * (high[left] - low[left]) > np.abs(excess)  # the step stays near
+        newton = before - np.divide(excess, density, out=np.full_like(before, np.inf), where=steep)
+        inside = (newton > low[left]) & (newton < high[left])
+        r[left] = np.where(inside, newton, (low[left] + high[left]) / 2)
+        left = left[np.abs(r[left] - before) > _PRECISION * before]
+        if len(left) == 0:
+            break
     return r
 
 

@@ -32,7 +32,7 @@ class _Spectrum:
 
     @classmethod
     def of(cls, x: Array, counts: Array, bins: int) -> tuple["_Spectrum", float]:
-        """From the sample by linear binning (Jones and Lotwick 1983), and the width of a bin."""
+        """From the sample by linear binning (Jones and Lotwick 1984), and the width of a bin."""
         period = float(x.max() - x.min()) + _WIDEST_GAP
         width = period / bins
         position = (x - x.min()) / width

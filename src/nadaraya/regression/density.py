@@ -50,7 +50,8 @@ class NadarayaWatsonDensity(DensityMixin, SmoothingEstimator):
             at the support, and are divided by the kernel's standard deviation if it is not the Gaussian.
             Default "scott".
         support: (low, high), the bounds of every feature, or d such pairs, one per feature; None in the place
-            of a bound or a pair where there is none. Default None.
+            of a bound or a pair where there is none. "loo" chooses no bandwidth wider than the support.
+            Default None.
         n_starts: runs of the optimiser, from the best of a scan of common multiples. Default 3.
         device: where PyTorch computes; default None, the fastest way on the CPU.
         random_state: seed or generator of the starts beyond the twelfth. Default None.
@@ -119,7 +120,10 @@ class NadarayaWatsonDensity(DensityMixin, SmoothingEstimator):
             selected = _with_plug_in(self.bandwidth, smoother), None
         elif isinstance(self.bandwidth, str) and self.bandwidth == "loo":
             criterion = likelihood(smoother, self._support, points.astype(np.float64))
-            selected = select_bandwidth("loo", criterion, smoother, search)
+            chosen, selection = select_bandwidth("loo", criterion, smoother, search)
+            if self._support is not None:
+                chosen = replace(chosen, bandwidth=self._support.within_reach(chosen.bandwidth))
+            selected = chosen, selection
         self._keep(points, selected[0].sample.counts, selected)
         if not np.isfinite(self.bandwidth_).all():
             constant = np.flatnonzero(np.isinf(self.bandwidth_)).tolist()

@@ -16,10 +16,9 @@ from nadaraya.regression.requests import Array, BandwidthGradients, Sums
 from nadaraya.regression.rules import values
 from nadaraya.regression.smoother import Smoother
 
-_NEGLIGIBLE = 1e-17
+# Against a kernel's value at 0: in densities, and in the criterion for their bandwidths.
+_NEGLIGIBLE, _NEGLIGIBLE_IN_CRITERION = 1e-17, 1e-8
 _MOST_IMAGES = 4096
-# In units of the support's length; wider kernels give the uniform density as this one does.
-_WIDEST = 2.0
 
 Reflection = tuple[Array, Array]  # signs and offsets (d,): x ↦ sign · x + offset
 
@@ -95,10 +94,12 @@ class Support:
         return np.where(np.isfinite(length), np.clip(both, low, high), np.where(bounded, one, X))
 
     def within_reach(self, bandwidth: Array) -> NDArray[np.float64]:
-        """The bandwidths (d,), at most as wide as makes a difference."""
-        return np.minimum(bandwidth, _WIDEST * (self.high - self.low))
+        """The bandwidths (d,), none wider than the support: from there on the density is almost uniform."""
+        return np.minimum(bandwidth, self.high - self.low)
 
-    def reflections(self, kernel: Kernel, bandwidth: Array) -> list[Reflection]:
+    def reflections(
+        self, kernel: Kernel, bandwidth: Array, negligible: float = _NEGLIGIBLE
+    ) -> list[Reflection]:
         """The mirror images of a point that a kernel of these bandwidths can tell, the point itself first.
 
         With bounds on both sides there is no end of them; those left out have, next to the others, no weight.
@@ -106,9 +107,9 @@ class Support:
         Raises:
             InputError: there are too many.
         """
-        reach = _reach(kernel)
+        reach = _reach(kernel, negligible)
         with np.errstate(invalid="ignore"):
-            orders = np.maximum(1.0, np.ceil(reach * bandwidth / (2 * (self.high - self.low))) + 1)
+            orders = np.maximum(1.0, np.ceil(reach * bandwidth / (2 * (self.high - self.low))))
         if math.prod(np.where(np.isfinite(self.high - self.low), 4 * orders + 2, 2.0)) > _MOST_IMAGES:
             raise InputError(
                 f"bandwidth {bandwidth.tolist()} is too wide for the support and this kernel: "
@@ -153,6 +154,10 @@ def likelihood(smoother: Smoother, support: Support | None, X: Array) -> Criteri
     def criterion(log_bandwidth: Array) -> tuple[float, Array]:
         wanted = np.exp(log_bandwidth)
         bandwidth = support.within_reach(wanted)
+        try:
+            reflections = support.reflections(smoother.kernel, bandwidth, _NEGLIGIBLE_IN_CRITERION)
+        except InputError:  # narrower windows have fewer images
+            return 1e10 + float(log_bandwidth.sum()), np.ones(len(log_bandwidth))
         trial = replace(smoother, bandwidth=bandwidth)
         request = trial.request(BandwidthGradients, None, no_columns)
         direct = trial.compute(replace(request, exclude_self=True))
@@ -160,7 +165,7 @@ def likelihood(smoother: Smoother, support: Support | None, X: Array) -> Criteri
             return 1e10 - float(log_bandwidth.sum()), -np.ones(len(log_bandwidth))
         least = direct.values[:, 0]
         mass, gradient = least.copy(), direct.gradients[:, :, 0].copy()
-        for sign, offset in support.reflections(trial.kernel, bandwidth)[1:]:
+        for sign, offset in reflections[1:]:
             image = sign * X + offset
             sums = trial.compute(trial.request(BandwidthGradients, image, no_columns))
             own, own_gradient = _own(trial, (image - X) / bandwidth, sums.log_scale)
@@ -214,9 +219,9 @@ def _reflections(low: float, high: float, order: float) -> list[tuple[float, flo
     return [(1.0, shift) for shift in shifts] + [(-1.0, 2 * low + shift) for shift in shifts]
 
 
-def _reach(kernel: Kernel) -> float:
+def _reach(kernel: Kernel, negligible: float) -> float:
     """A distance beyond which the kernel is negligible against its value at 0, within a factor of 1.05."""
     grid = np.append(0.0, 2.0 ** np.arange(-40.0, 60.0, 1 / 16))
     value = values(kernel, grid)
-    counts = np.flatnonzero(value > _NEGLIGIBLE * value[0])
+    counts = np.flatnonzero(value > negligible * value[0])
     return float(grid[min(counts[-1] + 1, len(grid) - 1)])

@@ -1,6 +1,7 @@
 """Kernel regression as scikit-learn estimators; needs the extra `regression`."""
 
 from nadaraya.regression.classifier import NadarayaWatsonClassifier
+from nadaraya.regression.conditional import NadarayaWatsonConditionalDensity
 from nadaraya.regression.density import NadarayaWatsonDensity
 from nadaraya.regression.masked import MaskedTraining, masked_training
 from nadaraya.regression.multi_head import MultiHeadKernelRegression
@@ -14,6 +15,7 @@ __all__ = [
     "MultiHeadKernelRegression",
     "NadarayaWatson",
     "NadarayaWatsonClassifier",
+    "NadarayaWatsonConditionalDensity",
     "NadarayaWatsonDensity",
     "Selection",
     "masked_training",

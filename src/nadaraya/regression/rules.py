@@ -68,7 +68,7 @@ def radial_moment(kernel: Kernel, order: int) -> float:
     Rounding apart exact for kernels of compact support, whose edge is found first, and for those that decay
     exponentially; for power tails up to r = 2^60, with what is beyond below 1e-12 of the whole.
     """
-    edge = _edge(kernel)
+    edge = edge_of(kernel)
     endless = math.isinf(edge)
     nodes, weights = np.polynomial.legendre.leggauss(64)
     edges = (2.0**60 if endless else edge) * 2.0 ** -np.arange(92.0 if endless else 32.0)
@@ -86,7 +86,7 @@ def values(kernel: Kernel, r: Array) -> NDArray[np.float64]:
     return result
 
 
-def _edge(kernel: Kernel) -> float:
+def edge_of(kernel: Kernel) -> float:
     """Where κ becomes exactly 0 and stays so, by underflow or for good; inf if nowhere."""
     grid = 2.0 ** np.arange(-60, 61)
     positive = np.flatnonzero(values(kernel, grid) > 0)

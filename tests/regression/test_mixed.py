@@ -298,3 +298,28 @@ def test_kernels_as_published():
     np.testing.assert_allclose(0.7 * factor, [0.7, *(0.35 * smoothing ** steps[1:])])
     ordered = replace(ordered, kernel="li-racine")
     np.testing.assert_allclose(np.exp(ordered.log_factor(steps, ordered.scale(smoothing))), smoothing**steps)
+
+
+def test_densities_as_statsmodels():
+    """KDEMultivariate's kernels add up to 1 over levels: relative to them equal levels have 1 − λ."""
+    nonparametric = pytest.importorskip("statsmodels.nonparametric.kernel_density")
+    random, n = np.random.default_rng(0), 50
+    x = np.stack([random.normal(size=n), random.integers(0, 3, n), random.integers(0, 4, n)], axis=1)
+    smoothing = [0.2, 0.3]
+    categories = (
+        Category(1, 1, num_levels=3, kernel="probability"),
+        Category(2, 2, ordered=True, num_levels=4, kernel="probability"),
+    )
+    scales = [category.scale(value) for category, value in zip(categories, smoothing, strict=True)]
+    asked = Request(
+        Sums, x, x, np.ones((1, n)), Gaussian(1.0), np.array([0.5, *scales]), categories=categories
+    )
+    theirs = nonparametric.KDEMultivariate(x, "cuo", bw=[0.5, *smoothing])
+    constant = np.log(0.8 * 0.7 / (0.5 * np.sqrt(2 * np.pi)))
+    for exclude_self, expected in ((False, np.log(theirs.pdf() * n)), (True, None)):
+        sums = compute(replace(asked, exclude_self=exclude_self))
+        log_density = np.log(sums.values[:, 0]) + sums.log_scale + constant
+        if expected is None:
+            assert -log_density.sum() == pytest.approx(theirs.loo_likelihood(theirs.bw, np.log), rel=1e-12)
+        else:
+            np.testing.assert_allclose(log_density, expected, rtol=1e-12, atol=1e-12)

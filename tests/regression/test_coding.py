@@ -62,8 +62,17 @@ def test_types_of_data_frames():
     coded = coding.code(table)
     np.testing.assert_array_equal(coded, expected)
     assert list(coded.columns) == list(table.columns)
-    by_place = {category.place: category.num_levels for category in coding.categories(coded.to_numpy())}
-    assert by_place == {2: 2, 3: 3, 6: 3, 7: 3, 8: 1, 9: 1, 10: 1, 11: 2}
+    categories = coding.categories(coded.to_numpy())
+    assert [(category.column, category.number, category.num_levels) for category in categories] == [
+        (2, None, 2),
+        (3, None, 3),
+        (6, None, 3),
+        (7, None, 3),
+        (0, 0, 1),
+        (1, 1, 1),
+        (4, 2, 1),
+        (5, 3, 2),
+    ]
 
 
 def test_what_counts_as_missing():

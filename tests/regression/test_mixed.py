@@ -7,7 +7,15 @@ import pytest
 
 from nadaraya.errors import InputError
 from nadaraya.kernels import Epanechnikov, Gaussian, Matern
-from nadaraya.regression.categories import CATEGORY_KERNELS, MISSING, UNSEEN, Category
+from nadaraya.regression.categories import (
+    CATEGORY_KERNELS,
+    MISSING,
+    UNSEEN,
+    Category,
+    Factors,
+    codes_of,
+    numbers_of,
+)
 from nadaraya.regression.requests import (
     BandwidthGradients,
     LineGradients,
@@ -21,61 +29,68 @@ from nadaraya.regression.requests import (
 from nadaraya.regression.rules import values
 from nadaraya.regression.sums import compute
 
-# Columns: a number, an unordered category, a number that may be missing, an ordered category.
-UNORDERED, ORDERED = Category(1, 1, num_levels=3), Category(3, 3, ordered=True, num_levels=4)
-WHETHER_MISSING = Category(2, 4, of_missing=True)
+UNORDERED, ORDERED = Category(1, num_levels=3), Category(3, ordered=True, num_levels=4)
+WHETHER_MISSING = Category(2, number=1)
 MIXED = (UNORDERED, ORDERED, WHETHER_MISSING)
-BANDWIDTH = np.array([0.7, 0.6, 1.1, 1.5, 0.9])
+BANDWIDTH = np.array([0.7, 1.1])
+SCALES = np.array([0.6, 1.5, 0.9])
 
 
-def points(n, seed=0, missing=0.3, dtype=np.float64):
+def table(n, seed=0, missing=0.3):
+    """A number, an unordered category, a number that may be missing, an ordered category."""
     random = np.random.default_rng(seed)
-    table = np.stack(
-        [random.normal(size=n), random.integers(0, 3, n), random.normal(size=n), random.integers(0, 4, n)],
-        axis=1,
+    columns = [
+        random.normal(size=n),
+        random.integers(0, 3, n),
+        random.normal(size=n),
+        random.integers(0, 4, n),
+    ]
+    result = np.stack(columns, axis=1).astype(float)
+    result[random.random(n) < missing, 2] = np.nan
+    return result
+
+
+def request_of(quantity, query, points, columns, bandwidth, categories, scales, kernel=None, **options):
+    x = numbers_of(categories, points)[0]
+    q = x if query is points else numbers_of(categories, query)[0]
+    factors = Factors(categories, np.array(scales), codes_of(categories, query), codes_of(categories, points))
+    return Request(
+        quantity, q, x, columns, kernel or Gaussian(1.0), np.array(bandwidth), factors=factors, **options
     )
-    table[random.random(n) < missing, 2] = np.nan
-    return table.astype(dtype)
 
 
-def request(quantity=Sums, m=17, n=60, categories=MIXED, kernel=None, seed=0, **options):
-    random = np.random.default_rng(seed)
-    x = points(n, seed, options.pop("missing", 0.3))
-    query = x if options.get("exclude_self") else points(m, seed + 1, 0.3)
+def request(quantity=Sums, m=17, n=60, categories=MIXED, bandwidth=BANDWIDTH, scales=SCALES, **options):
+    random = np.random.default_rng(0)
+    points = table(n, 0, options.pop("missing", 0.3))
+    query = points if options.get("exclude_self") else table(m, 1)
     weight = random.random(n) * (random.random(n) < 0.9)
     columns = np.concatenate([weight[None], weight * random.normal(size=(2, n))])
-    bandwidth = options.pop("bandwidth", BANDWIDTH)
-    return Request(
-        quantity, query, x, columns, kernel or Gaussian(1.0), bandwidth, categories=categories, **options
-    )
+    return request_of(quantity, query, points, columns, bandwidth, categories, scales, **options)
 
 
 def pairs(request):
     """Weights κ^power times the factors of categories, (m, n), and differences of numbers, (m, n, f)."""
-    coded = [category.column for category in request.categories if not category.of_missing]
-    numeric = [column for column in range(request.points.shape[1]) if column not in coded]
-    difference = request.query[:, None, numeric] - request.points[:, numeric]
-    counts = np.isfinite(difference) & np.isfinite(request.bandwidth[numeric])
-    difference = np.where(counts, difference, 0.0)
-    r = np.sqrt(((difference / request.bandwidth[numeric]) ** 2).sum(axis=2))
+    difference = request.query[:, None] - request.points
+    difference = np.where(np.isfinite(request.bandwidth), difference, 0.0)
+    factor = 1.0
+    for category, scale, a, b in zip(
+        request.factors.categories,
+        request.factors.scales,
+        request.factors.query.T[:, :, None],
+        request.factors.points.T,
+        strict=True,
+    ):
+        if category.number is not None:
+            difference[..., category.number] *= (a == 0) & (b == 0)
+        ranked = category.ordered & (a >= 0) & (b >= 0)
+        steps = np.where(ranked, np.abs(a - b), a != b)
+        factor = factor * (np.exp(-1.0 / scale) if scale else 0.0) ** steps
+        if category.ordered and category.kernel == "probability":
+            factor = np.where(steps > 0, factor / 2, factor)
+    r = np.sqrt(((difference / request.bandwidth) ** 2).sum(axis=2))
     if request.query_scale is not None:
         r = r / request.query_scale[:, None]
-    weight = values(request.kernel, r)
-    for category in request.categories:
-        scale = request.bandwidth[category.place]
-        relative = np.exp(-1.0 / scale) if scale else 0.0
-        a, b = request.query[:, None, category.column], request.points[:, category.column]
-        if category.of_missing:
-            factor = np.where(np.isnan(a) == np.isnan(b), 1.0, relative)
-        elif category.ordered:
-            ranked = (a >= 0) & (b >= 0)
-            steps = np.where(ranked, np.abs(a - b), a != b)
-            factor = relative**steps
-            if category.kernel == "probability":
-                factor = np.where(steps > 0, factor / 2, factor)
-        else:
-            factor = np.where(a == b, 1.0, relative)
-        weight = weight * factor
+    weight = values(request.kernel, r) * factor
     if request.exclude_self:
         np.fill_diagonal(weight, 0.0)
     return weight**request.power, difference
@@ -96,9 +111,9 @@ OPTIONS = {
     "leave-one-out": {"exclude_self": True},
     "adaptive": {"query_scale": np.linspace(0.5, 2.0, 17)},
     "no number is missing": {"missing": 0.0},
-    "smoothed out": {"bandwidth": np.array([np.inf, np.inf, 1.1, 1.5, np.inf])},
-    "no kernel of numbers": {"bandwidth": np.array([np.inf, 0.6, np.inf, 1.5, 0.9])},
-    "table": {"bandwidth": np.array([np.inf, 0.6, np.inf, 1.5, 0.9]), "exclude_self": True},
+    "smoothed out": {"bandwidth": [np.inf, 1.1], "scales": [np.inf, 1.5, np.inf]},
+    "no kernel of numbers": {"bandwidth": [np.inf, np.inf]},
+    "table": {"bandwidth": [np.inf, np.inf], "exclude_self": True},
     "PyTorch": {"kernel": 0.5 * Matern(1.0) + Gaussian(2.0)},
 }
 
@@ -125,14 +140,16 @@ def test_powers(power):
 
 
 def by_log_bandwidth(function, asked):
-    """(m, d, ...) central differences of a function of a request by the logarithms of its bandwidths."""
-    step, changes = 1e-5, []
-    for place, bandwidth in enumerate(asked.bandwidth):
+    """(m, f + K, ...) central differences by the logarithms of a request's bandwidths and scales."""
+    step, changes, f = 1e-5, [], len(asked.bandwidth)
+    both = np.append(asked.bandwidth, asked.factors.scales)
+    for place in range(len(both)):
         ends = []
         for sign in (1, -1):
-            moved = asked.bandwidth.copy()
-            moved[place] = bandwidth * np.exp(sign * step)
-            ends.append(function(replace(asked, bandwidth=moved)))
+            moved = both.copy()
+            moved[place] *= np.exp(sign * step)
+            factors = replace(asked.factors, scales=moved[f:])
+            ends.append(function(replace(asked, bandwidth=moved[:f], factors=factors)))
         changes.append((ends[0] - ends[1]) / (2 * step))
     return np.stack(changes, axis=1)
 
@@ -144,7 +161,8 @@ def test_gradients_by_bandwidths_and_scales(options):
     expected = by_log_bandwidth(lambda moved: pairs(moved)[0] @ asked.columns.T, asked)
     scale = np.exp(found.log_scale)[:, None, None]
     np.testing.assert_allclose(found.gradients * scale, expected, rtol=1e-6, atol=1e-8)
-    assert (found.gradients[:, ~np.isfinite(asked.bandwidth)] == 0).all()
+    smoothed_out = np.isinf(np.append(asked.bandwidth, asked.factors.scales))
+    assert (found.gradients[:, smoothed_out] == 0).all()
 
 
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
@@ -172,30 +190,23 @@ def test_gradients_by_position():
     asked = request(PositionGradients)
     found, step = compute(asked), 1e-6
     scale = np.exp(found.log_scale)[:, None]
-    for place, column in enumerate([0, 2]):
-        shift = step * np.eye(4)[column]
+    for number in range(2):
+        shift = step * np.eye(2)[number]
         ends = [
             pairs(replace(asked, query=asked.query + sign * shift))[0] @ asked.columns.T for sign in (1, -1)
         ]
         expected = (ends[0] - ends[1]) / (2 * step)
-        np.testing.assert_allclose(found.gradients[:, place] * scale, expected, rtol=1e-5, atol=1e-8)
+        np.testing.assert_allclose(found.gradients[:, number] * scale, expected, rtol=1e-5, atol=1e-8)
 
 
 def test_categories_alone():
-    categories = (Category(0, 0, num_levels=3), Category(1, 1, ordered=True, num_levels=5))
+    categories = (Category(0, num_levels=3), Category(1, ordered=True, num_levels=5))
     random = np.random.default_rng(0)
     x = np.stack([random.integers(0, 3, 50), random.integers(0, 5, 50)], axis=1).astype(float)
-    columns = np.stack([np.ones(50), random.normal(size=50)])
+    columns, kernel = np.stack([np.ones(50), random.normal(size=50)]), 2.0 * Gaussian(1.0)
     for exclude_self in (False, True):
-        asked = Request(
-            BandwidthGradients,
-            x,
-            x,
-            columns,
-            2.0 * Gaussian(1.0),
-            np.array([0.4, 0.8]),
-            exclude_self=exclude_self,
-            categories=categories,
+        asked = request_of(
+            BandwidthGradients, x, x, columns, [], categories, [0.4, 0.8], kernel, exclude_self=exclude_self
         )
         found, (weight, _) = compute(asked), pairs(asked)
         assert_is((found, found.values), weight @ columns.T)
@@ -204,20 +215,11 @@ def test_categories_alone():
         np.testing.assert_allclose(found.gradients * scale, expected, rtol=1e-6, atol=1e-8)
 
 
-def with_levels(levels, numbers, query_level, query=0.0, scale=0.5, kernel=None, **options):
+def with_levels(levels, numbers, query_level, scale=0.5, kernel=None, **options):
     x = np.stack([np.array(numbers, float), np.array(levels, float)], axis=1)
     columns = np.stack([np.ones(len(x)), np.arange(len(x)) + 1.0])
-    q = x if options.get("exclude_self") else np.array([[query, query_level]])
-    return Request(
-        Sums,
-        q,
-        x,
-        columns,
-        kernel or Gaussian(1.0),
-        np.array([1.0, scale]),
-        categories=(Category(1, 1),),
-        **options,
-    )
+    q = x if options.get("exclude_self") else np.array([[0.0, query_level]])
+    return request_of(Sums, q, x, columns, [1.0], (Category(1),), [scale], kernel, **options)
 
 
 def mean(sums):
@@ -270,7 +272,7 @@ def test_float32():
 @pytest.mark.parametrize("kernel", CATEGORY_KERNELS)
 @pytest.mark.parametrize("ordered", [False, True])
 def test_smoothing_and_scale_are_inverse(kernel, ordered):
-    category = Category(0, 0, ordered, 4, kernel)
+    category = Category(0, ordered, 4, kernel)
     for smoothing in np.linspace(0.0, 1.0, 11) * category.greatest:
         assert category.smoothing(category.scale(smoothing)) == pytest.approx(smoothing, rel=1e-14)
     assert category.scale(category.greatest) == np.inf
@@ -282,7 +284,7 @@ def test_smoothing_and_scale_are_inverse(kernel, ordered):
 
 def test_one_level_plays_no_part():
     for kernel in CATEGORY_KERNELS:
-        category = Category(0, 0, num_levels=1, kernel=kernel)
+        category = Category(0, num_levels=1, kernel=kernel)
         assert category.scale(0.3) == np.inf
         assert category.smoothing(np.inf) == 1.0
 
@@ -290,10 +292,10 @@ def test_one_level_plays_no_part():
 def test_kernels_as_published():
     """Aitchison and Aitken: 1 − λ or λ / (c − 1); Wang and van Ryzin: 1 − λ or (1 − λ) λ^s / 2."""
     steps, smoothing = np.array([0, 1, 2, 3]), 0.3
-    unordered = Category(0, 0, num_levels=4, kernel="probability")
+    unordered = Category(0, num_levels=4, kernel="probability")
     factor = np.exp(unordered.log_factor(np.minimum(steps, 1), unordered.scale(smoothing)))
     np.testing.assert_allclose(0.7 * factor, [0.7, 0.1, 0.1, 0.1])
-    ordered = Category(0, 0, ordered=True, num_levels=4, kernel="probability")
+    ordered = Category(0, ordered=True, num_levels=4, kernel="probability")
     factor = np.exp(ordered.log_factor(steps, ordered.scale(smoothing)))
     np.testing.assert_allclose(0.7 * factor, [0.7, *(0.35 * smoothing ** steps[1:])])
     ordered = replace(ordered, kernel="li-racine")
@@ -307,13 +309,11 @@ def test_densities_as_statsmodels():
     x = np.stack([random.normal(size=n), random.integers(0, 3, n), random.integers(0, 4, n)], axis=1)
     smoothing = [0.2, 0.3]
     categories = (
-        Category(1, 1, num_levels=3, kernel="probability"),
-        Category(2, 2, ordered=True, num_levels=4, kernel="probability"),
+        Category(1, num_levels=3, kernel="probability"),
+        Category(2, ordered=True, num_levels=4, kernel="probability"),
     )
     scales = [category.scale(value) for category, value in zip(categories, smoothing, strict=True)]
-    asked = Request(
-        Sums, x, x, np.ones((1, n)), Gaussian(1.0), np.array([0.5, *scales]), categories=categories
-    )
+    asked = request_of(Sums, x, x, np.ones((1, n)), [0.5], categories, scales)
     theirs = nonparametric.KDEMultivariate(x, "cuo", bw=[0.5, *smoothing])
     constant = np.log(0.8 * 0.7 / (0.5 * np.sqrt(2 * np.pi)))
     for exclude_self, expected in ((False, np.log(theirs.pdf() * n)), (True, None)):

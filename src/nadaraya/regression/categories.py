@@ -7,7 +7,8 @@ where levels play no part: as a bandwidth goes from 0 to inf. Fits know it as a 
 the scale b of exp(−s / b), so that λ̃ = exp(−1 / b).
 """
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,21 +34,19 @@ class Category:
     levels play no part; only Wang and van Ryzin's still weighs equal levels twice as much there.
 
     Attributes:
-        column: of the points (n, d), where the codes of the levels are: ranks from 0, `UNSEEN`, `MISSING`. Or
-            that of the numbers that are missing or not.
-        place: among the bandwidths.
+        column: of tables (n, d), where the codes of the levels are: ranks from 0, `UNSEEN`, `MISSING`.
         ordered: whether levels have ranks.
         num_levels: c.
         kernel: of `CATEGORY_KERNELS`.
-        of_missing: the levels are whether the number in `column` is there.
+        number: the levels, 0 and 1, are whether the number in `column` is missing, which is this one of the
+            features that are numbers; None for codes.
     """
 
     column: int
-    place: int
     ordered: bool = False
     num_levels: int = 2
     kernel: str = "li-racine"
-    of_missing: bool = False
+    number: int | None = None
 
     def __post_init__(self) -> None:
         if self.kernel not in CATEGORY_KERNELS:
@@ -60,10 +59,10 @@ class Category:
             return (self.num_levels - 1) / self.num_levels
         return 1.0
 
-    def codes(self, points: NDArray[np.floating]) -> NDArray[np.int64]:
-        """(n,) codes of the levels of points (n, d)."""
-        column = points[:, self.column]
-        return (np.isnan(column) if self.of_missing else column).astype(np.int64)
+    def codes(self, table: NDArray[np.floating]) -> NDArray[np.int64]:
+        """(n,) codes of the levels in a table (n, d)."""
+        column = table[:, self.column]
+        return (column if self.number is None else np.isnan(column)).astype(np.int64)
 
     def steps(self, code: int, codes: NDArray[np.int64]) -> NDArray[np.int64]:
         """(n,) steps from one level to others; those without a rank are one step from all but themselves."""
@@ -117,7 +116,56 @@ class Category:
         return float(np.log(2.0)) if self.kernel == "probability" and self.ordered else 0.0
 
 
-def numeric_columns(categories: tuple[Category, ...], num_features: int) -> NDArray[np.intp]:
+def numeric_columns(categories: Sequence[Category], num_features: int) -> NDArray[np.intp]:
     """(f,) the columns, of d, that hold numbers."""
-    coded = [category.column for category in categories if not category.of_missing]
+    coded = [category.column for category in categories if category.number is None]
     return np.setdiff1d(np.arange(num_features), coded)
+
+
+def codes_of(categories: Sequence[Category], table: NDArray[np.floating]) -> NDArray[np.int64]:
+    """(n, K) codes of the levels in a table (n, d)."""
+    columns = [category.codes(table) for category in categories]
+    return np.stack(columns, axis=1) if columns else np.zeros((len(table), 0), np.int64)
+
+
+def numbers_of(
+    categories: Sequence[Category], table: NDArray[np.floating]
+) -> tuple[NDArray[np.floating], NDArray[np.bool_]]:
+    """The numbers (n, f) of a table (n, d), 0 for those missing, and which these are."""
+    if not categories:
+        return table, np.zeros(table.shape, bool)
+    numbers = np.ascontiguousarray(table[:, numeric_columns(categories, table.shape[1])])
+    missing = np.isnan(numbers)
+    return np.where(missing, numbers.dtype.type(0), numbers), missing
+
+
+@dataclass(frozen=True)
+class Factors:
+    """What categories multiply the weights of pairs by.
+
+    Attributes:
+        categories: the K kernels.
+        scales: (K,) their b.
+        query: (m, K) codes of the queries.
+        points: (n, K) codes of the points.
+    """
+
+    categories: tuple[Category, ...]
+    scales: NDArray[np.floating]
+    query: NDArray[np.int64]
+    points: NDArray[np.int64]
+
+    def part(self, rows: slice) -> "Factors":
+        """Those for some of the queries."""
+        return replace(self, query=self.query[rows])
+
+
+def missing_numbers(
+    categories: Sequence[Category], codes: NDArray[np.int64], num_numbers: int
+) -> NDArray[np.bool_]:
+    """(n, f) which numbers are missing, from codes (n, K)."""
+    missing = np.zeros((len(codes), num_numbers), bool)
+    for category, column in zip(categories, codes.T, strict=True):
+        if category.number is not None:
+            missing[:, category.number] = column == 1
+    return missing

@@ -150,24 +150,12 @@ class Coding:
         missing = np.isnan(points)
         varies = missing.any(axis=0) & ~missing.all(axis=0)
         of_levels = (
-            Category(
-                of_one.column,
-                of_one.column,
-                of_one.ordered,
-                len(of_one.known) + of_one.with_missing,
-                self.kernel,
-            )
+            Category(of_one.column, of_one.ordered, len(of_one.known) + of_one.with_missing, self.kernel)
             for of_one in self.levels
         )
         of_numbers = (
-            Category(
-                int(column),
-                self.num_features + place,
-                num_levels=1 + int(varies[column]),
-                kernel=self.kernel,
-                of_missing=True,
-            )
-            for place, column in enumerate(numeric)
+            Category(int(column), num_levels=1 + int(varies[column]), kernel=self.kernel, number=number)
+            for number, column in enumerate(numeric)
         )
         return (*of_levels, *of_numbers)
 

@@ -63,12 +63,12 @@ class SmoothingEstimator(BaseEstimator):
         self._smoother, self.selection_ = selected
         self.bandwidth_, self.kernel_ = self._smoother.bandwidth, self._smoother.kernel
         self.X_, self.sample_weight_ = points, weight
-        categories = self._smoother.sample.categories
-        if categories:
+        sample = self._smoother.sample
+        if sample.categories:
             varies = np.isfinite(self.bandwidth_)
-            self.bandwidth_ = for_users(self.bandwidth_, categories)
+            self.bandwidth_ = for_users(self.bandwidth_, sample)
             if self.selection_ is not None:
-                self.selection_ = selection_for_users(self.selection_, varies, categories)
+                self.selection_ = selection_for_users(self.selection_, varies, sample)
 
     def _validated(self, X: ArrayLike) -> Array:
         """Queries (m, d) in the type of the points."""

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.spatial import cKDTree
 
-from nadaraya.regression.categories import numeric_columns
+from nadaraya.regression.categories import Factors, missing_numbers
 from nadaraya.regression.requests import (
     Array,
     BandwidthGradients,
@@ -31,14 +31,13 @@ Answer = Callable[[Request[Any]], Any]
 
 
 def compute(request: Request[Any], answer: Answer) -> Any:
-    """The sums of a request with categories.
+    """The sums of a request with factors of categories.
 
-    Moments, lines and derivatives by position are about the numbers alone, in their order; derivatives by
-    bandwidth are about all that `request.bandwidth` holds. Where every weight is exactly zero because no
+    Where every weight is exactly zero because no
     point has the levels of a query, and other levels do not count, the points of the fewest steps do.
 
     Args:
-        request: whose `categories` are not empty.
+        request: whose `factors` are not None.
         answer: gives the sums over numbers.
 
     Returns:
@@ -48,7 +47,7 @@ def compute(request: Request[Any], answer: Answer) -> Any:
         sums = compute(replace(request, quantity=Sums), answer)
         return Means(sums.values[:, 1:] / sums.values[:, :1], sums.no_support)
     mixture = _Mixture.of(request, answer)
-    _, group = np.unique(mixture.query_keys, axis=0, return_inverse=True)
+    _, group = np.unique(mixture.factors.query, axis=0, return_inverse=True)
     order = np.argsort(group.reshape(-1), kind="stable")
     ends = np.flatnonzero(np.diff(group.reshape(-1)[order])) + 1
     found = joined([mixture.of_group(rows) for rows in np.split(order, ends)])
@@ -78,58 +77,38 @@ class _Part:
 
 @dataclass(frozen=True)
 class _Mixture:
-    """A request taken apart: numbers (m, f) and codes (m, K) of queries and points."""
+    """A request, its factors, and which of the numbers are missing: (m, f) and (n, f)."""
 
     request: Request[Any]
     answer: Answer
-    numeric: NDArray[np.intp]
-    query: Array
-    points: Array
-    query_codes: NDArray[np.int64]
-    codes: NDArray[np.int64]
+    factors: Factors
     query_missing: NDArray[np.bool_]
     missing: NDArray[np.bool_]
 
     @classmethod
     def of(cls, request: Request[Any], answer: Answer) -> "_Mixture":
-        numeric = numeric_columns(request.categories, request.points.shape[1])
-
-        def codes(points: Array) -> NDArray[np.int64]:
-            return np.stack([category.codes(points) for category in request.categories], axis=1)
-
-        query, points = request.query[:, numeric], request.points[:, numeric]
-        return cls(
-            request,
-            answer,
-            numeric,
-            np.ascontiguousarray(np.nan_to_num(query)),
-            np.ascontiguousarray(np.nan_to_num(points)),
-            codes(request.query),
-            codes(request.points),
-            np.isnan(query),
-            np.isnan(points),
+        factors = request.factors
+        assert factors is not None
+        missing = (
+            missing_numbers(factors.categories, codes, request.points.shape[1])
+            for codes in (factors.query, factors.points)
         )
-
-    @property
-    def query_keys(self) -> NDArray[np.int64]:
-        """(m, K + f): equal for queries for which categories and missing numbers are the same."""
-        return np.concatenate([self.query_codes, self.query_missing], axis=1)
+        return cls(request, answer, factors, *missing)
 
     def of_group(self, rows: NDArray[np.intp]) -> Any:
         """The answer for queries of one group."""
-        request, first = self.request, rows[0]
+        request, factors, first = self.request, self.factors, rows[0]
         steps = np.stack(
             [
                 category.steps(int(code), codes)
                 for category, code, codes in zip(
-                    request.categories, self.query_codes[first], self.codes.T, strict=True
+                    factors.categories, factors.query[first], factors.points.T, strict=True
                 )
             ]
         )
-        log_factor = np.zeros(len(self.codes))
-        for category, moved in zip(request.categories, steps, strict=True):
-            scale = float(request.bandwidth[category.place])
-            log_factor += request.power * category.log_factor(moved, scale)
+        log_factor = np.zeros(len(request.points))
+        for category, scale, moved in zip(factors.categories, factors.scales, steps, strict=True):
+            log_factor += request.power * category.log_factor(moved, float(scale))
         weighted = request.columns[0] > 0
         if request.exclude_self:
             weighted[rows] = False  # the group itself is a part of its own
@@ -207,38 +186,37 @@ class _Mixture:
             found = self._answered(sub, part)
             by_category = [self._off_lines(sub, part, k, found.log_scale) for k in moving]
         if gradient:
-            everywhere = np.zeros((len(rows), len(request.bandwidth), len(columns)))
-            everywhere[:, self.numeric] = found.gradients
+            f = request.points.shape[1]
+            everywhere = np.zeros((len(rows), f + len(self.factors.scales), len(columns)))
+            everywhere[:, :f] = found.gradients
             for k, change in zip(moving, by_category, strict=True):
-                place = request.categories[k].place
-                change = change / request.bandwidth[place]
-                everywhere[:, place] = np.where(found.no_support[:, None], 0.0, change)
+                known = ~found.no_support[:, None]
+                everywhere[:, f + k] = np.where(known, change / self.factors.scales[k], 0.0)
             found = replace(found, gradients=everywhere)
         return replace(found, log_scale=found.log_scale + top)
 
     def _moving(self, part: _Part) -> list[int]:
         """Categories by whose scale the factors in a part can change."""
-        scales = [float(self.request.bandwidth[category.place]) for category in self.request.categories]
+        scales = self.factors.scales
         return [k for k, scale in enumerate(scales) if 0 < scale < np.inf and part.steps[k].any()]
 
     def _numbers(self, rows: NDArray[np.intp], part: _Part, columns: Array) -> Request[Any]:
         """The request over numbers alone."""
         request = self.request
-        points = self.points[part.chosen]
-        query = points if part.exclude_self else self.query[rows]
-        for table in (query, points):
-            table[:, part.left_out] = 0.0
+        points = request.points[part.chosen]
+        query = points if part.exclude_self else request.query[rows]
+        for numbers in (query, points):
+            numbers[:, part.left_out] = 0.0
         lines = request.lines
         return replace(
             request,
             query=query,
             points=points,
             columns=columns,
-            bandwidth=request.bandwidth[self.numeric],
             query_scale=None if request.query_scale is None else request.query_scale[rows],
             exclude_self=part.exclude_self,
             lines=None if lines is None else Lines(lines.row[rows], lines.coefficients[rows]),
-            categories=(),
+            factors=None,
         )
 
     def _answered(self, sub: Request[Any], part: _Part) -> Any:
@@ -276,14 +254,15 @@ class _Mixture:
 
     def _reach(self, rows: NDArray[np.intp], part: _Part) -> Array:
         """(m,) distances, in bandwidths, to the nearest point of a part that has weight."""
-        used = ~part.left_out & np.isfinite(self.request.bandwidth[self.numeric])
-        unit = self.request.bandwidth[self.numeric][used]
-        chosen = part.chosen[self.request.columns[0, part.chosen] > 0]
+        request = self.request
+        used = ~part.left_out & np.isfinite(request.bandwidth)
+        unit = request.bandwidth[used]
+        chosen = part.chosen[request.columns[0, part.chosen] > 0]
         if not used.any() or len(chosen) == 0:
             return np.full(len(rows), 0.0 if len(chosen) else np.inf)
-        tree = cKDTree(self.points[chosen][:, used] / unit)
-        distances, _ = tree.query(self.query[rows][:, used] / unit, k=[1, 2])
-        sees_itself = part.exclude_self & (self.request.columns[0, rows] > 0)
+        tree = cKDTree(request.points[chosen][:, used] / unit)
+        distances, _ = tree.query(request.query[rows][:, used] / unit, k=[1, 2])
+        sees_itself = part.exclude_self & (request.columns[0, rows] > 0)
         return np.where(sees_itself, distances[:, 1], distances[:, 0])
 
 

@@ -1,7 +1,7 @@
-"""Bandwidths of numbers and λ of categories, as the user knows them, and as one vector of positive numbers.
+"""Bandwidths of numbers and λ of categories, as the user knows them and as a smoother does.
 
-The vector has one entry per feature, then one for each feature of numbers if these may be missing. Entries of
-categories are λ for the user and the scale b, λ̃ = exp(−1 / b), inside.
+For the user there is one entry per feature, h or λ, and then λ of missing or not for each feature of numbers
+if these may be missing. A smoother has the h, and then the scales b of all categories, λ̃ = exp(−1 / b).
 """
 
 from dataclasses import replace
@@ -17,68 +17,81 @@ from nadaraya.regression.checks import numbers, positive_numbers
 from nadaraya.regression.requests import Array
 from nadaraya.regression.rules import rule_of_thumb
 from nadaraya.regression.sample import Sample
-from nadaraya.regression.selection import Selection
+from nadaraya.regression.selection import Selection, Start
 
 Categories = tuple[Category, ...]
 
 
 def given(bandwidth: Any, sample: Sample) -> NDArray[np.float64]:
-    """What the user gives, (d,) or (d + k,), as bandwidths and scales (d + k,).
+    """What the user gives as bandwidths and scales.
 
     Raises:
         InputError: it has another shape, or bandwidths that are not positive, or λ out of their range.
     """
-    values, size = numbers("bandwidth", bandwidth), _size(sample)
-    d, f = sample.x.shape[1], len(sample.numeric)
+    values, categories = numbers("bandwidth", bandwidth), sample.categories
+    f, num_features = sample.x.shape[1], _num_features(sample)
+    size = f + len(categories)
     if values.shape in ((), (1,)) and f in (0, size):
-        values = np.broadcast_to(values, (size,))
-    if values.shape not in ((d,), (size,)):
-        shapes = f"({d},)" if d == size else f"({d},) or ({size},)"
+        values = np.broadcast_to(values, (num_features,))
+    if values.shape not in ((num_features,), (size,)):
+        shapes = f"({num_features},)" if num_features == size else f"({num_features},) or ({size},)"
         raise must_be("shape of bandwidth", f"{shapes}, one per feature: a λ for each category", values.shape)
-    result = _first_scales(sample)
-    result[sample.numeric] = positive_numbers("bandwidth", values[sample.numeric])
-    for category in sample.categories:
-        if category.place < len(values):
-            result[category.place] = category.scale(float(values[category.place]))
+    place = _places(categories, f)
+    result = np.append(np.zeros(f), _first_scales(sample))
+    result[:f] = positive_numbers("bandwidth", values[place[:f]])
+    for k, category in enumerate(categories):
+        if place[f + k] < len(values):
+            result[f + k] = category.scale(float(values[place[f + k]]))
     return result
 
 
 def of_rule(rule: str, sample: Sample, kernel: Kernel) -> NDArray[np.float64]:
-    """A rule of thumb for numbers; for categories λ̃ = n^(−2 / (f + 4)), as h² (Li and Racine 2003)."""
-    result = _first_scales(sample)
-    result[sample.numeric] = rule_of_thumb(rule, sample.x[:, sample.numeric], sample.counts, kernel)
+    """A rule of thumb for numbers; for categories λ̃ = n^(−2 / (d + 4)), as h² (Li and Racine 2003)."""
+    x = np.where(sample.missing, np.nan, sample.x) if sample.categories else sample.x
+    return np.append(rule_of_thumb(rule, x, sample.counts, kernel), _first_scales(sample))
+
+
+def for_users(bandwidth: Array, sample: Sample) -> NDArray[np.float64]:
+    """h and λ from bandwidths and scales."""
+    f = sample.x.shape[1]
+    smoothing = [
+        category.smoothing(float(scale))
+        for category, scale in zip(sample.categories, bandwidth[f:], strict=True)
+    ]
+    result = np.empty(len(bandwidth))
+    result[_places(sample.categories, f)] = [*bandwidth[:f], *smoothing]
     return result
 
 
-def for_users(bandwidth: Array, categories: Categories) -> NDArray[np.float64]:
-    """Bandwidths and λ from bandwidths and scales."""
-    result = np.array(bandwidth, np.float64)
-    for category in categories:
-        result[category.place] = category.smoothing(float(result[category.place]))
-    return result
+def selection_for_users(selection: Selection, varies: NDArray[np.bool_], sample: Sample) -> Selection:
+    """A selection with all entries, λ where it has scales; `varies` says which entries it has."""
+
+    def shown(run: Start) -> Start:
+        ends = []
+        for values in (run.start, run.end):
+            entries = np.full(len(varies), np.inf)
+            entries[varies] = values
+            ends.append(for_users(entries, sample))
+        return replace(run, start=ends[0], end=ends[1])
+
+    return replace(selection, starts=tuple(map(shown, selection.starts)))
 
 
-def selection_for_users(selection: Selection, varies: NDArray[np.bool_], categories: Categories) -> Selection:
-    """A selection with λ where it has scales; `varies` says which of the vector's entries were selected."""
-
-    def shown(values: Array) -> NDArray[np.float64]:
-        vector = np.full(len(varies), np.inf)
-        vector[varies] = values
-        return for_users(vector, categories)[varies]
-
-    starts = tuple(replace(run, start=shown(run.start), end=shown(run.end)) for run in selection.starts)
-    return replace(selection, starts=starts)
+def _num_features(sample: Sample) -> int:
+    return sample.x.shape[1] + sum(category.number is None for category in sample.categories)
 
 
-def _size(sample: Sample) -> int:
-    return sample.x.shape[1] + sum(category.of_missing for category in sample.categories)
+def _places(categories: Categories, num_numbers: int) -> NDArray[np.intp]:
+    """Where the user has the entries of a smoother."""
+    columns = [category.column for category in categories if category.number is None]
+    d = num_numbers + len(columns)
+    numeric = np.setdiff1d(np.arange(d), columns)
+    missing = [d + category.number for category in categories if category.number is not None]
+    return np.array([*numeric, *columns, *missing], np.intp)
 
 
 def _first_scales(sample: Sample) -> NDArray[np.float64]:
-    """The vector with the scales of a rule of thumb; inf for numbers and features of one level."""
-    result = np.full(_size(sample), np.inf)
-    for category in sample.categories:
-        if category.num_levels > 1:
-            n = max(2.0, float(sample.counts.sum()))
-            result[category.place] = (len(sample.numeric) + 4) / (2 * np.log(n))
-    return result
+    """(K,) those of the rule of thumb; inf for features of one level."""
+    n = max(2.0, float(sample.counts.sum()))
+    first = (sample.x.shape[1] + 4) / (2 * np.log(n))
+    return np.array([first if category.num_levels > 1 else np.inf for category in sample.categories])

@@ -14,6 +14,7 @@ from nadaraya.errors import InputError, must_be, unknown_name
 from nadaraya.kernels import Kernel
 from nadaraya.regression import intervals
 from nadaraya.regression.bandwidth import select_for_regression
+from nadaraya.regression.categories import numeric_columns
 from nadaraya.regression.checks import real_number, weights_of, whole_number
 from nadaraya.regression.coding import Coding
 from nadaraya.regression.estimator import SmoothingEstimator, validated_points
@@ -256,7 +257,7 @@ class NadarayaWatson(RegressorMixin, SmoothingEstimator):
             mean = sums.values[:, 1:] / mass
             slope = (gradients[:, :, 1:] - mean[:, None] * gradients[:, :, :1]) / mass[:, None]
         everywhere = np.full((len(slope), self.X_.shape[1], slope.shape[2]), np.nan)
-        everywhere[:, smoother.sample.numeric] = slope
+        everywhere[:, numeric_columns(smoother.sample.categories, self.X_.shape[1])] = slope
         effects: Array = everywhere[:, :, 0] if self.y_.ndim == 1 else everywhere
         return effects.astype(self.X_.dtype, copy=False)
 

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from nadaraya.kernels import Kernel
-from nadaraya.regression.categories import Category
+from nadaraya.regression.categories import Factors
 
 Array = NDArray[np.floating]
 R = TypeVar("R", bound="Sums | Means")
@@ -42,8 +42,8 @@ class Request(Generic[R]):
         exclude_self: leave-one-out: query i does not see point i.
         lines: of LineGradients.
         device: where PyTorch computes; None for the fastest way on the CPU.
-        categories: features whose columns hold codes of levels, and the numbers that may be missing; the
-            bandwidth then holds their scales too, at their places.
+        factors: of the categories beside these features, which then are numbers alone; None for none.
+            Derivatives by bandwidth have (m, d + K, c), those by the categories' scales at the end.
     """
 
     quantity: type[R]
@@ -57,12 +57,13 @@ class Request(Generic[R]):
     exclude_self: bool = False
     lines: Lines | None = None
     device: torch.device | None = None
-    categories: tuple[Category, ...] = ()
+    factors: Factors | None = None
 
     def part(self, rows: slice) -> Self:
         """The request for some of the queries (not with exclude_self, nor with lines)."""
         scale = None if self.query_scale is None else self.query_scale[rows]
-        return replace(self, query=self.query[rows], query_scale=scale)
+        factors = None if self.factors is None else self.factors.part(rows)
+        return replace(self, query=self.query[rows], query_scale=scale, factors=factors)
 
 
 @dataclass(frozen=True)

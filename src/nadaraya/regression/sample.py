@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from nadaraya.regression.categories import Category, numeric_columns
+from nadaraya.regression.categories import Category, codes_of, missing_numbers, numbers_of
 from nadaraya.regression.requests import Array
 from nadaraya.regression.rules import standard_deviations
 
@@ -17,16 +17,15 @@ class Sample:
     """Points and weights, centred so that coordinates are no larger than they need be.
 
     Attributes:
-        x: (n, d) points less their mean, float32 or float64; in the columns of categories their codes, and
-            NaN for numbers that are missing.
-        centre: (d,) that mean, float64; 0 for categories.
+        x: (n, d) points less their mean, float32 or float64.
+        centre: (d,) that mean, float64.
         counts: (n,) sample weights, in number of observations, float64.
         weight: (n,) the same divided by the largest.
-        spread: (f,) weighted standard deviations of the features that are numbers, 1 for those that do not
-            vary.
+        spread: (d,) weighted standard deviations of the features, 1 for those that do not vary.
         device: where PyTorch computes; None for the fastest way on the CPU.
         report: takes lines of progress; None if nobody listens.
-        categories: among the features, and numbers that may be missing.
+        categories: the K features beside these d, which are then numbers alone.
+        codes: (n, K) their levels.
     """
 
     x: Array
@@ -36,7 +35,8 @@ class Sample:
     spread: NDArray[np.float64]
     device: torch.device | None
     report: Callable[[str], None] | None
-    categories: tuple[Category, ...] = ()
+    categories: tuple[Category, ...]
+    codes: NDArray[np.int64]
 
     @classmethod
     def of(
@@ -47,28 +47,31 @@ class Sample:
         report: Callable[[str], None] | None = None,
         categories: tuple[Category, ...] = (),
     ) -> "Sample":
-        """Centres points (n, d) and scales their weights (n,)."""
-        numeric = numeric_columns(categories, X.shape[1])
-        centre = np.zeros(X.shape[1])
-        known = ~np.isnan(X[:, numeric])
-        total = np.sum(X[:, numeric], axis=0, dtype=np.float64, where=known)
-        centre[numeric] = total / np.maximum(known.sum(axis=0), 1)
+        """Centres points (n, d), of which some columns may be categories, and scales their weights (n,)."""
+        codes, (X, missing) = codes_of(categories, X), numbers_of(categories, X)
+        if missing.any():  # by the mean of the others, which is in the middle and adds nothing to the spread
+            X = np.where(missing, X.sum(axis=0) / np.maximum((~missing).sum(axis=0), 1), X)
+        centre = X.mean(axis=0, dtype=np.float64)
         x = _less(X, centre)
-        deviations = standard_deviations(x[:, numeric], counts)
+        deviations = standard_deviations(x, counts)
         spread = np.where(deviations > 0, deviations, 1.0)
-        return cls(x, centre, counts, counts / counts.max(), spread, device, report, categories)
+        weight = counts / counts.max()
+        return cls(x, centre, counts, weight, spread, device, report, categories, codes)
 
     @property
-    def numeric(self) -> NDArray[np.intp]:
-        """(f,) the columns of numbers."""
-        return numeric_columns(self.categories, self.x.shape[1])
+    def missing(self) -> NDArray[np.bool_]:
+        """(n, d) which numbers are missing."""
+        return missing_numbers(self.categories, self.codes, self.x.shape[1])
 
     def weighted(self, counts: NDArray[np.float64]) -> "Sample":
         """The same points with other weights (n,)."""
         return replace(self, counts=counts, weight=counts / counts.max())
 
     def centred(self, X: Array) -> Array:
-        """Points (m, d) as the user gave them, in the sample's type and less its centre."""
+        """Points as the user gave them, in the sample's type and less its centre, (m, d); 0 where missing."""
+        X, missing = numbers_of(self.categories, X)
+        if missing.any():
+            X = np.where(missing, self.centre, X)
         return _less(X.astype(self.x.dtype, copy=False), self.centre)
 
 

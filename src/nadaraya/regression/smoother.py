@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nadaraya.kernels import Kernel
+from nadaraya.regression.categories import Factors, codes_of
 from nadaraya.regression.local import LocalFit, local_fit
 from nadaraya.regression.neighbours import NeighbourScale
 from nadaraya.regression.requests import (
@@ -33,7 +34,7 @@ class Smoother:
     Attributes:
         sample: the points.
         kernel: κ, float64.
-        bandwidth: (d,) h.
+        bandwidth: (d,) h, and (K,) scales of the categories.
         degree: 0 for local constant, 1 for local linear fits.
         neighbours: the local scale of the bandwidth; None for 1.
     """
@@ -60,10 +61,10 @@ class Smoother:
             sample.x,
             np.concatenate([weight[None], weight * columns]),
             self.kernel,
-            self.bandwidth,
+            self.bandwidth[: sample.x.shape[1]],
             query_scale=scale,
             device=sample.device,
-            categories=sample.categories,
+            factors=self._factors(X),
         )
 
     def compute(self, request: Request[R]) -> R:
@@ -113,6 +114,13 @@ class Smoother:
         counted = (self.sample.weight > 0) & ~fit.no_support
         at_zero = self.sample.weight * float(values(self.kernel, np.zeros(()))) * fit.row[:, 0]
         return np.where(counted, at_zero * np.exp(-np.where(counted, fit.log_mass, 0.0)), 0.0)
+
+    def _factors(self, X: Array | None) -> Factors | None:
+        sample = self.sample
+        if not sample.categories:
+            return None
+        codes = sample.codes if X is None else codes_of(sample.categories, X)
+        return Factors(sample.categories, self.bandwidth[sample.x.shape[1] :], codes, sample.codes)
 
     @property
     def _fitted(self) -> type[Sums]:

@@ -36,7 +36,7 @@ def compute(request: Request[R], report: Callable[[str], None] | None = None) ->
     Returns:
         The answer, of the type `request.quantity`.
     """
-    if request.categories:
+    if request.factors is not None:
         return mixed.compute(request, lambda numbers: compute(numbers, report))
     request = replace(request, bandwidth=_representable(request))
     m, rows = len(request.query), max(1, _PAIRS_PER_REPORT // len(request.points))

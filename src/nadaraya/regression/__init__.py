@@ -6,6 +6,7 @@ from nadaraya.regression.masked import MaskedTraining, masked_training
 from nadaraya.regression.multi_head import MultiHeadKernelRegression
 from nadaraya.regression.nadaraya_watson import NadarayaWatson
 from nadaraya.regression.selection import Selection
+from nadaraya.regression.sums import warm_up
 
 __all__ = [
     "MaskedTraining",
@@ -15,4 +16,5 @@ __all__ = [
     "NadarayaWatsonDensity",
     "Selection",
     "masked_training",
+    "warm_up",
 ]

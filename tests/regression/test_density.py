@@ -1,5 +1,6 @@
 """`NadarayaWatsonDensity`: scikit-learn's densities where it has them, unit integrals, likelihoods."""
 
+import math
 import warnings
 
 import numpy as np
@@ -8,7 +9,7 @@ from scipy.stats import gaussian_kde, norm, t
 from sklearn.neighbors import KernelDensity
 
 from nadaraya.errors import InputError
-from nadaraya.kernels import ExponentialDecay, Gaussian, Matern, Periodic, RationalQuadratic
+from nadaraya.kernels import Boxcar, ExponentialDecay, Gaussian, Matern, Periodic, RationalQuadratic
 from nadaraya.regression import NadarayaWatsonDensity
 
 NAMES = ("gaussian", "exponential", "matern32", "matern52", "epanechnikov", "tricube", "boxcar")
@@ -154,3 +155,22 @@ def test_features_that_do_not_vary():
         ):
             NadarayaWatsonDensity(bandwidth=bandwidth).fit(X)
     assert np.isfinite(NadarayaWatsonDensity(bandwidth=1.0).fit(X).score(X))
+
+
+@pytest.mark.parametrize("dimension", [1, 2, 30, 100, 151, 1000])
+def test_integrals_in_many_dimensions(dimension):
+    """∫ κ over R^d, by the closed forms of the Gaussian, the exponential and the ball."""
+    surface = math.log(2) + dimension / 2 * math.log(math.pi) - math.lgamma(dimension / 2)
+    expected = {
+        Gaussian: dimension / 2 * math.log(2 * math.pi),
+        ExponentialDecay: surface + math.lgamma(dimension),
+        Boxcar: surface - math.log(dimension),
+    }
+    points = np.random.default_rng(0).normal(size=(3, dimension))
+    for kernel, log_integral in expected.items():
+        model = NadarayaWatsonDensity(kernel(1.0), bandwidth=1e3).fit(points)
+        own = model.score_samples(points[:1])[0]
+        r = np.linalg.norm(points - points[0], axis=1) / 1e3
+        log_kernel = {Gaussian: -(r**2) / 2, ExponentialDecay: -r, Boxcar: 0 * r}[kernel]
+        mass = np.log(np.mean(np.exp(log_kernel)))
+        assert own == pytest.approx(mass - log_integral - dimension * math.log(1e3), rel=1e-12)

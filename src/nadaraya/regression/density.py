@@ -13,7 +13,7 @@ from nadaraya.regression.bandwidth import Selected, select_bandwidth
 from nadaraya.regression.criteria import loo_likelihood
 from nadaraya.regression.estimator import SmoothingEstimator, validated_points
 from nadaraya.regression.requests import Array, Sums
-from nadaraya.regression.rules import radial_moment
+from nadaraya.regression.rules import log_radial_moment
 
 
 class NadarayaWatsonDensity(DensityMixin, SmoothingEstimator):
@@ -72,8 +72,8 @@ class NadarayaWatsonDensity(DensityMixin, SmoothingEstimator):
         if isinstance(self.bandwidth, str) and self.bandwidth == "loo":
             selected = select_bandwidth("loo", loo_likelihood(smoother), smoother, search)
         self._keep(points, selected[0].sample.counts, selected)
-        if not np.isfinite(self.bandwidth_).all():
-            constant = np.flatnonzero(np.isinf(self.bandwidth_)).tolist()
+        if not np.isfinite(self._smoother.bandwidth).all():
+            constant = np.flatnonzero(np.isinf(self._smoother.bandwidth)).tolist()
             raise InputError(
                 f"feature {constant[0]} must vary to have a density (n_samples = {len(points)}): "
                 "leave it out, or give bandwidth as a number"
@@ -92,7 +92,12 @@ class NadarayaWatsonDensity(DensityMixin, SmoothingEstimator):
         query, smoother = self._validated(X), self._smoother
         sums = smoother.compute(smoother.request(Sums, query, np.zeros((0, len(self.X_)))))
         log_mass = np.log(sums.values[:, 0]) + sums.log_scale
-        constant = math.log(smoother.sample.weight.sum()) + np.log(self.bandwidth_).sum() + self._log_integral
+        constant = (
+            math.log(smoother.sample.weight.sum())
+            + np.log(smoother.bandwidth).sum()
+            + np.log(smoother.sample.unit).sum()
+            + self._log_integral
+        )
         density: Array = (log_mass - constant).astype(self.X_.dtype, copy=False)
         return density
 
@@ -103,8 +108,8 @@ class NadarayaWatsonDensity(DensityMixin, SmoothingEstimator):
 
 def _log_integral(kernel: Kernel, dimension: int) -> float:
     """log ∫ κ(‖z‖) dz over R^d: the surface of the unit sphere times ∫ r^(d − 1) κ(r) dr."""
-    radial = radial_moment(kernel, dimension - 1)
-    if not math.isfinite(radial):
+    log_radial = log_radial_moment(kernel, dimension - 1)
+    if not math.isfinite(log_radial):
         raise must_be("kernel", f"one with a finite integral in {dimension} dimensions", kernel)
     surface = math.log(2.0) + dimension / 2 * math.log(math.pi) - math.lgamma(dimension / 2)
-    return surface + math.log(radial)
+    return surface + log_radial

@@ -16,9 +16,10 @@ from nadaraya.regression.requests import Array
 from nadaraya.regression.sample import Sample
 from nadaraya.regression.selection import Search
 from nadaraya.regression.smoother import Smoother
+from nadaraya.regression.state import PlainState
 
 
-class SmoothingEstimator(BaseEstimator):
+class SmoothingEstimator(PlainState):
     """An estimator that keeps its points; subclasses explain the parameters."""
 
     def __init__(
@@ -46,7 +47,8 @@ class SmoothingEstimator(BaseEstimator):
         report = self._report if self.verbose else None
         sample = Sample.of(points, weight, torch_device(self.device), report)
         kernel = fixed_kernel(self.kernel)
-        return Smoother(sample, kernel, first_bandwidth(self.bandwidth, sample, kernel, criteria))
+        first = first_bandwidth(self.bandwidth, sample, kernel, criteria)
+        return Smoother(sample, kernel, first if isinstance(self.bandwidth, str) else sample.in_units(first))
 
     def _search(self) -> Search:
         n_starts = whole_number("n_starts", self.n_starts)
@@ -55,7 +57,9 @@ class SmoothingEstimator(BaseEstimator):
     def _keep(self, points: Array, weight: NDArray[np.float64], selected: Selected) -> None:
         """Sets the fitted attributes that all have."""
         self._smoother, self.selection_ = selected
-        self.bandwidth_, self.kernel_ = self._smoother.bandwidth, self._smoother.kernel
+        self.kernel_ = self._smoother.kernel
+        with np.errstate(over="ignore", under="ignore"):
+            self.bandwidth_ = self._smoother.bandwidth * self._smoother.sample.unit
         self.X_, self.sample_weight_ = points, weight
 
     def _validated(self, X: ArrayLike) -> Array:

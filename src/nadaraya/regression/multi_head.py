@@ -5,7 +5,7 @@ from typing import Self
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import BaseEstimator, RegressorMixin
+from sklearn.base import RegressorMixin
 from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted, validate_data
 
@@ -15,9 +15,10 @@ from nadaraya.regression.checks import torch_device, whole_number
 from nadaraya.regression.masked import bandwidths_of_heads, kernel_or_default, masked_training
 from nadaraya.regression.sample import Sample
 from nadaraya.regression.smoother import Smoother
+from nadaraya.regression.state import PlainState
 
 
-class MultiHeadKernelRegression(RegressorMixin, BaseEstimator):
+class MultiHeadKernelRegression(RegressorMixin, PlainState):
     r"""Several kernel regressions of different bandwidths, added with free factors (Czyż 2024).
 
         f(x) = Σ_h u_h f_h(x),   f_h(x) = Σ_i y_i κ(‖(x − x_i) / ℓ_h‖) / Σ_j κ(‖(x − x_j) / ℓ_h‖)
@@ -143,7 +144,7 @@ class MultiHeadKernelRegression(RegressorMixin, BaseEstimator):
         self.X_, self.y_ = points.copy(), targets.astype(np.float64)
         self.bandwidths_, self.combination_, self.loss_curve_ = found
         self.kernel_ = kernel_or_default(self.kernel)
-        self.n_iter_ = self.n_steps
+        self.n_iter_, self._device = self.n_steps, torch_device(self.device)
         return self
 
     def predict(self, X: ArrayLike) -> NDArray[np.float64]:
@@ -173,10 +174,12 @@ class MultiHeadKernelRegression(RegressorMixin, BaseEstimator):
         check_is_fitted(self)
         query = validate_data(self, X, dtype=np.float64, reset=False)
         n, dimension = self.X_.shape
-        sample = Sample.of(self.X_, np.ones(n), torch_device(self.device))
+        sample = Sample.of(self.X_, np.ones(n), self._device)
         columns = self.y_.reshape(n, -1).T
         heads = [
-            Smoother(sample, self.kernel_, np.broadcast_to(bandwidth, dimension)).means(query, columns).values
+            Smoother(sample, self.kernel_, sample.in_units(np.broadcast_to(bandwidth, dimension)))
+            .means(query, columns)
+            .values
             for bandwidth in self.bandwidths_
         ]
         predictions: NDArray[np.float64] = np.stack(heads)

@@ -20,6 +20,7 @@ from nadaraya.regression.local import LocalFit
 from nadaraya.regression.neighbours import NeighbourScale
 from nadaraya.regression.repeats import distinct_observations
 from nadaraya.regression.requests import Array, Means, PositionGradients
+from nadaraya.regression.sample import power_of_two
 
 _EMPTY = ("nearest", "mean", "nan", "raise")
 _BANDS = ("pointwise", "bootstrap", "simultaneous")
@@ -131,8 +132,9 @@ class NadarayaWatson(RegressorMixin, SmoothingEstimator):
         precision *= len(precision) / precision.sum()
         smoother = self._first_smoother(rows, precision, ("aic", "loo"))
         sample, degree = smoother.sample, whole_number("degree", self.degree, 0, 1)
-        if self.empty not in _EMPTY:
+        if not isinstance(self.empty, str) or self.empty not in _EMPTY:
             raise unknown_name("empty", self.empty, _EMPTY)
+        self._empty = self.empty
         neighbours = None
         if self.adaptive is not None:
             k = whole_number("adaptive", self.adaptive)
@@ -140,6 +142,8 @@ class NadarayaWatson(RegressorMixin, SmoothingEstimator):
                 raise must_be("adaptive", f"a whole number below n_samples = {len(points)}", k)
             neighbours = NeighbourScale(sample, min(k, len(rows) - 1)) if len(rows) > 1 else None
         smoother = replace(smoother, degree=degree, neighbours=neighbours)
+        self._unit = power_of_two(values)
+        values = values / self._unit
         self._centre = np.average(values, axis=0, weights=sample.counts)
         self._targets = values - self._centre
         self._keep(
@@ -149,6 +153,12 @@ class NadarayaWatson(RegressorMixin, SmoothingEstimator):
         )
         self._noise: intervals.Noise | None = None
         return self
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = super().__getstate__()
+        if "_noise" in state:  # made again when it is asked for
+            state["_noise"] = None
+        return state
 
     def predict(self, X: ArrayLike, return_std: bool = False) -> Any:
         """f(x), and how far targets scatter about it.
@@ -196,8 +206,10 @@ class NadarayaWatson(RegressorMixin, SmoothingEstimator):
             mass, gradients = sums.values[:, :1], sums.gradients
             mean = sums.values[:, 1:] / mass
             slope = (gradients[:, :, 1:] - mean[:, None] * gradients[:, :, :1]) / mass[:, None]
-        effects: Array = slope[:, :, 0] if self.y_.ndim == 1 else slope
-        return effects.astype(self.X_.dtype, copy=False)
+        with np.errstate(over="ignore", under="ignore"):
+            slope = slope / smoother.sample.unit[:, None] * self._unit
+            effects: Array = slope[:, :, 0] if self.y_.ndim == 1 else slope
+            return effects.astype(self.X_.dtype, copy=False)
 
     def band(
         self,
@@ -247,8 +259,11 @@ class NadarayaWatson(RegressorMixin, SmoothingEstimator):
 
     def loo_score(self) -> float:
         """The weighted mean squared error of `loo_predictions`, averaged over targets."""
-        errors = (self.loo_predictions() - self.y_) ** 2
-        return float(np.average(errors, axis=0, weights=self.sample_weight_).mean())
+        with np.errstate(over="ignore", under="ignore"):
+            shape = len(self.y_), -1
+            errors = self.loo_predictions().reshape(shape) / self._unit - self.y_.reshape(shape) / self._unit
+            score = np.average(errors**2, axis=0, weights=self.sample_weight_) * self._unit * self._unit
+            return float(score.mean())
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -267,17 +282,19 @@ class NadarayaWatson(RegressorMixin, SmoothingEstimator):
         unknown = np.isnan(mean).any(axis=1)  # no point has any weight: leave-one-out of the only one
         mean[unknown] = self._centre
         no_support = found.no_support | unknown
-        if no_support.any() and self.empty == "raise":
+        if no_support.any() and self._empty == "raise":
             raise InputError(
                 f"{int(no_support.sum())} of {len(mean)} queries have no point within the kernel's support: "
                 "give a larger bandwidth, a kernel without compact support, or empty='nearest', 'mean', 'nan'"
             )
-        if self.empty == "mean":
+        if self._empty == "mean":
             mean[no_support] = self._centre
-        elif self.empty == "nan":
+        elif self._empty == "nan":
             mean[no_support] = np.nan
         return mean
 
     def _as_targets(self, values: Array) -> Array:
-        shaped = values[:, 0] if self.y_.ndim == 1 else values
-        return shaped.astype(self.X_.dtype, copy=False)
+        with np.errstate(over="ignore", under="ignore"):
+            values = values * self._unit
+            shaped = values[:, 0] if self.y_.ndim == 1 else values
+            return shaped.astype(self.X_.dtype, copy=False)

@@ -16,8 +16,10 @@ class Sample:
     """Points and weights, centred so that coordinates are no larger than they need be.
 
     Attributes:
-        x: (n, d) points less their mean, float32 or float64.
-        centre: (d,) that mean, float64.
+        x: (n, d) points less their mean, divided by their unit, float32 or float64.
+        centre: (d,) that mean, divided by the unit, float64.
+        unit: (d,) powers of two by feature, 1 but for numbers whose squares could over- or underflow; the
+            spread and all bandwidths of a smoother are in these units.
         counts: (n,) sample weights, in number of observations, float64.
         weight: (n,) the same divided by the largest.
         spread: (d,) weighted standard deviations of the features, 1 for those that do not vary.
@@ -27,6 +29,7 @@ class Sample:
 
     x: Array
     centre: NDArray[np.float64]
+    unit: NDArray[np.float64]
     counts: NDArray[np.float64]
     weight: NDArray[np.float64]
     spread: NDArray[np.float64]
@@ -42,15 +45,43 @@ class Sample:
         report: Callable[[str], None] | None = None,
     ) -> "Sample":
         """Centres points (n, d) and scales their weights (n,)."""
-        centre = X.mean(axis=0, dtype=np.float64)
-        x = _less(X, centre)
+        unit = power_of_two(X)
+        scaled = _divided(X, unit)
+        centre = scaled.mean(axis=0, dtype=np.float64)
+        x = _less(scaled, centre)
         deviations = standard_deviations(x, counts)
         spread = np.where(deviations > 0, deviations, 1.0)
-        return cls(x, centre, counts, counts / counts.max(), spread, device, report)
+        return cls(x, centre, unit, counts, counts / counts.max(), spread, device, report)
 
     def centred(self, X: Array) -> Array:
-        """Points (m, d) as the user gave them, in the sample's type and less its centre."""
-        return _less(X.astype(self.x.dtype, copy=False), self.centre)
+        """Points (m, d) as the user gave them, in the sample's type and unit and less its centre.
+
+        Those beyond all reason come nearer, so that their squares do not overflow.
+        """
+        farthest = 2.0**24 if self.x.dtype == np.float32 else 2.0**400
+        extent = np.maximum(np.abs(self.x).max(axis=0), self.spread) * farthest
+        scaled = _divided(X.astype(self.x.dtype, copy=False), self.unit)
+        return np.clip(_less(scaled, self.centre), -extent, extent).astype(self.x.dtype, copy=False)
+
+    def in_units(self, bandwidth: Array) -> NDArray[np.float64]:
+        """Bandwidths (d,) in units of the features as positive ones in the sample's."""
+        with np.errstate(over="ignore", under="ignore"):
+            return np.clip(bandwidth / self.unit, 1e-300, 1e300)
+
+
+def power_of_two(values: Array) -> NDArray[np.float64]:
+    """By column of values (n, k) a power of two near the largest; 1 where squares and sums of them are safe."""
+    exponent = np.frexp(np.abs(values).max(axis=0, initial=0.0))[1].astype(np.int64)
+    safe = 40 if values.dtype == np.float32 else 300
+    return np.ldexp(1.0, np.where(np.abs(exponent) > safe, np.clip(exponent, -1020, 1020), 0))
+
+
+def _divided(X: Array, unit: NDArray[np.float64]) -> Array:
+    if (unit == 1.0).all():
+        return X
+    with np.errstate(over="ignore"):
+        quotient: Array = np.nan_to_num(X / unit).astype(X.dtype, copy=False)
+    return quotient
 
 
 def _less(X: Array, centre: Array) -> Array:

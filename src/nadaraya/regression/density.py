@@ -91,7 +91,8 @@ class NadarayaWatsonDensity(DensityMixin, SmoothingEstimator):
         """
         query, smoother = self._validated(X), self._smoother
         sums = smoother.compute(smoother.request(Sums, query, np.zeros((0, len(self.X_)))))
-        log_mass = np.log(sums.values[:, 0]) + sums.log_scale
+        with np.errstate(divide="ignore"):
+            log_mass = np.log(sums.values[:, 0]) + sums.log_scale
         constant = (
             math.log(smoother.sample.weight.sum())
             + np.log(smoother.bandwidth).sum()

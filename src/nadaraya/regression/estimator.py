@@ -9,9 +9,17 @@ from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from nadaraya.errors import must_be
 from nadaraya.kernels import Kernel
 from nadaraya.regression.bandwidth import Selected, first_bandwidth
-from nadaraya.regression.checks import fixed_kernel, torch_device, weights_of, whole_number
+from nadaraya.regression.checks import (
+    fixed_kernel,
+    refuse_other_than_numbers,
+    torch_device,
+    verbosity,
+    weights_of,
+    whole_number,
+)
 from nadaraya.regression.requests import Array
 from nadaraya.regression.sample import Sample
 from nadaraya.regression.selection import Search
@@ -52,6 +60,7 @@ class SmoothingEstimator(PlainState):
 
     def _search(self) -> Search:
         n_starts = whole_number("n_starts", self.n_starts)
+        verbosity(self.verbose)
         return Search(n_starts, check_random_state(self.random_state), self._report if self.verbose else None)
 
     def _keep(self, points: Array, weight: NDArray[np.float64], selected: Selected) -> None:
@@ -65,6 +74,7 @@ class SmoothingEstimator(PlainState):
     def _validated(self, X: ArrayLike) -> Array:
         """Queries (m, d) in the type of the points."""
         check_is_fitted(self)
+        refuse_other_than_numbers("X", X)
         validated: Array = validate_data(self, X, reset=False, dtype=self.X_.dtype, order="C")
         return validated
 
@@ -73,5 +83,14 @@ class SmoothingEstimator(PlainState):
 
 
 def validated_points(estimator: BaseEstimator, X: ArrayLike, y: Any = "no_validation", **options: Any) -> Any:
-    """scikit-learn's checks of the arguments of `fit`: a copy of X, float32 or float64, and y."""
+    """scikit-learn's checks of the arguments of `fit`: a copy of X, float32 or float64, and y.
+
+    Raises:
+        InputError: X or y holds what scikit-learn would take for numbers: masked values, texts or dates.
+    """
+    refuse_other_than_numbers("X", X)
+    if options.get("y_numeric"):
+        refuse_other_than_numbers("y", y)
+    elif np.ma.is_masked(y):
+        raise must_be("y", "without masked values", y)
     return validate_data(estimator, X, y, dtype=(np.float64, np.float32), order="C", copy=True, **options)

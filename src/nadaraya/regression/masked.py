@@ -17,10 +17,13 @@ from nadaraya.regression.checks import (
     numbers,
     positive_numbers,
     real_number,
+    refuse_other_than_numbers,
     torch_device,
+    verbosity,
     weights_of,
     whole_number,
 )
+from nadaraya.regression.sample import power_of_two
 from nadaraya.regression.torch_sums import distances, relative_weights
 
 
@@ -116,16 +119,23 @@ def masked_training(
     >>> masked_training(1.0, x[:, None], np.sin(3 * x), random_state=0).bandwidths.round(1)
     array([0.1])
     """
+    refuse_other_than_numbers("X", X)
+    refuse_other_than_numbers("y", y)
     inputs, targets = check_X_y(X, y, dtype=np.float64, multi_output=True, y_numeric=True)
     weight = weights_of(sample_weight, len(inputs))
     inputs, targets, weight = inputs[weight > 0], targets[weight > 0], weight[weight > 0]
     n, dimension = inputs.shape
     k = _hold_out(hold_out, n)
     whole_number("n_steps", n_steps)
+    verbose = verbosity(verbose)
     n_splits = whole_number("n_splits", max(1, 10 // k) if n_splits is None else n_splits)
     real_number("learning_rate", learning_rate, "a positive finite number", 0, np.inf)
     real_number("average", average, "a number from 0 to 1", -1e-300, np.nextafter(1, 2))
     start = bandwidths_of_heads("bandwidth", bandwidth, dimension)
+    unit, unit_of_targets = (power_of_two(array.reshape(-1, 1))[0] for array in (inputs, targets))
+    inputs, targets = inputs / unit, targets / unit_of_targets
+    with np.errstate(over="ignore", under="ignore"):
+        start = np.clip(start / unit, 1e-300, 1e300)
     heads = len(start)
     trains_combination = combination is not None or heads > 1
     factors = numbers("combination", np.full(heads, 1 / heads) if combination is None else combination)
@@ -169,7 +179,9 @@ def masked_training(
     log_bandwidths, combinations = (
         torch.stack(iterates).mean(0).cpu() for iterates in zip(*tail, strict=True)
     )
-    return MaskedTraining(log_bandwidths.exp().numpy().reshape(start.shape), combinations.numpy(), losses)
+    with np.errstate(over="ignore", under="ignore"):
+        found = log_bandwidths.exp().numpy().reshape(start.shape) * unit
+        return MaskedTraining(found, combinations.numpy(), losses * unit_of_targets * unit_of_targets)
 
 
 def smooth(

@@ -11,9 +11,9 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from nadaraya.errors import must_be
 from nadaraya.kernels import Kernel
-from nadaraya.regression.checks import torch_device, whole_number
+from nadaraya.regression.checks import refuse_other_than_numbers, torch_device, truth_value, whole_number
 from nadaraya.regression.masked import bandwidths_of_heads, kernel_or_default, masked_training
-from nadaraya.regression.sample import Sample
+from nadaraya.regression.sample import Sample, power_of_two
 from nadaraya.regression.smoother import Smoother
 from nadaraya.regression.state import PlainState
 
@@ -124,6 +124,9 @@ class MultiHeadKernelRegression(RegressorMixin, PlainState):
             InputError: an argument is out of its range or has a shape that does not fit.
             ValueError: X or y is no finite numerical array, or their lengths differ (scikit-learn's checks).
         """
+        refuse_other_than_numbers("X", X)
+        refuse_other_than_numbers("y", y)
+        truth_value("per_feature", self.per_feature)
         points, targets = validate_data(self, X, y, dtype=np.float64, multi_output=True, y_numeric=True)
         whole_number("n_heads", self.n_heads)
         found = masked_training(
@@ -172,17 +175,16 @@ class MultiHeadKernelRegression(RegressorMixin, PlainState):
             (H, m) or (H, m, p).
         """
         check_is_fitted(self)
+        refuse_other_than_numbers("X", X)
         query = validate_data(self, X, dtype=np.float64, reset=False)
         n, dimension = self.X_.shape
         sample = Sample.of(self.X_, np.ones(n), self._device)
         columns = self.y_.reshape(n, -1).T
-        heads = [
-            Smoother(sample, self.kernel_, sample.in_units(np.broadcast_to(bandwidth, dimension)))
-            .means(query, columns)
-            .values
-            for bandwidth in self.bandwidths_
-        ]
-        predictions: NDArray[np.float64] = np.stack(heads)
+        unit = power_of_two(columns.reshape(-1, 1))[0]
+        columns = columns / unit
+        scales = [sample.in_units(np.broadcast_to(bandwidth, dimension)) for bandwidth in self.bandwidths_]
+        heads = [Smoother(sample, self.kernel_, scale).means(query, columns).values for scale in scales]
+        predictions: NDArray[np.float64] = np.stack(heads) * unit
         return predictions.reshape(len(heads), len(query), *self.y_.shape[1:])
 
     def _start(self, X: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -198,12 +200,13 @@ class MultiHeadKernelRegression(RegressorMixin, PlainState):
                 return np.broadcast_to(start.reshape(self.n_heads, -1), per_feature)
             return start
         # n evenly spaced points of half-width a have the variance a²(n + 1) / (3(n − 1)).
-        squares = 3 * (n - 1) / (n + 1) * X.var(axis=0)
+        unit = power_of_two(X.reshape(-1, 1))[0]
+        squares = 3 * (n - 1) / (n + 1) * (X / unit).var(axis=0)
         if self.per_feature:
             widths = np.sqrt(dimension * squares)
         else:
             widths = np.sqrt(squares.sum())
-        widths = np.where(widths > 0, widths, 3.0)  # where points do not differ any bandwidth will do
+        widths = np.where(widths > 0, widths, 3.0) * unit  # where points do not differ any bandwidth will do
         return np.multiply.outer(np.linspace(0.1, 3, self.n_heads), widths / 3)
 
     def __sklearn_tags__(self) -> Tags:

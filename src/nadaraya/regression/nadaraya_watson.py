@@ -14,7 +14,7 @@ from nadaraya.errors import InputError, must_be, unknown_name
 from nadaraya.kernels import Kernel
 from nadaraya.regression import intervals
 from nadaraya.regression.bandwidth import select_for_regression
-from nadaraya.regression.checks import real_number, weights_of, whole_number
+from nadaraya.regression.checks import real_number, truth_value, weights_of, whole_number
 from nadaraya.regression.estimator import SmoothingEstimator, validated_points
 from nadaraya.regression.local import LocalFit
 from nadaraya.regression.neighbours import NeighbourScale
@@ -123,6 +123,7 @@ class NadarayaWatson(RegressorMixin, SmoothingEstimator):
             ValueError: X or y is no finite numerical array, or their lengths differ (scikit-learn's checks).
         """
         points, targets = validated_points(self, X, y, multi_output=True, y_numeric=True)
+        truth_value("fit_kernel", self.fit_kernel)
         search, weight = self._search(), weights_of(sample_weight, len(points))
         self.y_ = np.array(targets, np.float64)
         rows, values, precision, self._row_of = distinct_observations(
@@ -151,6 +152,10 @@ class NadarayaWatson(RegressorMixin, SmoothingEstimator):
             weight,
             select_for_regression(self.bandwidth, smoother, self._targets, self.fit_kernel, search),
         )
+        if self.selection_ is not None and self.selection_.criterion == "aic":
+            # It has the logarithm of the targets' variance, in their own units.
+            score = self.selection_.score + 2 * float(np.log(self._unit).mean())
+            self.selection_ = replace(self.selection_, score=score)
         self._noise: intervals.Noise | None = None
         return self
 
@@ -259,6 +264,7 @@ class NadarayaWatson(RegressorMixin, SmoothingEstimator):
 
     def loo_score(self) -> float:
         """The weighted mean squared error of `loo_predictions`, averaged over targets."""
+        check_is_fitted(self)
         with np.errstate(over="ignore", under="ignore"):
             shape = len(self.y_), -1
             errors = self.loo_predictions().reshape(shape) / self._unit - self.y_.reshape(shape) / self._unit

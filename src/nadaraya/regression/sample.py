@@ -70,7 +70,7 @@ class Sample:
 
 
 def power_of_two(values: Array) -> NDArray[np.float64]:
-    """By column of values (n, k) a power of two near the largest; 1 where squares and sums of them are safe."""
+    """(k,) for each column of values (n, k) a power of two near the largest; 1 where its square is safe."""
     exponent = np.frexp(np.abs(values).max(axis=0, initial=0.0))[1].astype(np.int64)
     safe = 40 if values.dtype == np.float32 else 300
     return np.ldexp(1.0, np.where(np.abs(exponent) > safe, np.clip(exponent, -1020, 1020), 0))

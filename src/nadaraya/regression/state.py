@@ -30,7 +30,7 @@ class PlainState(BaseEstimator):
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__({name: _restored(value) for name, value in state.items()})
         smoother = getattr(self, "_smoother", None)
-        if smoother is not None and getattr(self, "verbose", 0):
+        if smoother is not None and getattr(self, "verbose", False):
             self._smoother = replace(smoother, sample=replace(smoother.sample, report=self._report))
 
 

@@ -1,5 +1,6 @@
 """What the estimators share: their commonest parameters, checked, and the smoother they keep."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -21,8 +22,9 @@ from nadaraya.regression.checks import (
     whole_number,
 )
 from nadaraya.regression.requests import Array
+from nadaraya.regression.rules import RULES
 from nadaraya.regression.sample import Sample
-from nadaraya.regression.selection import Search
+from nadaraya.regression.selection import Search, Selection, Start
 from nadaraya.regression.smoother import Smoother
 from nadaraya.regression.state import PlainState
 
@@ -67,8 +69,13 @@ class SmoothingEstimator(PlainState):
         """Sets the fitted attributes that all have."""
         self._smoother, self.selection_ = selected
         self.kernel_ = self._smoother.kernel
+        unit, varies = self._smoother.sample.unit, np.isfinite(self._smoother.bandwidth)
+        selects = isinstance(self.bandwidth, str) and self.bandwidth not in RULES
         with np.errstate(over="ignore", under="ignore"):
-            self.bandwidth_ = self._smoother.bandwidth * self._smoother.sample.unit
+            natural = np.minimum(self._smoother.bandwidth * unit, np.finfo(np.float64).max)
+            self.bandwidth_ = np.where(varies, natural, np.inf)
+            if self.selection_ is not None and selects:
+                self.selection_ = in_natural_units(self.selection_, unit[varies])
         self.X_, self.sample_weight_ = points, weight
 
     def _validated(self, X: ArrayLike) -> Array:
@@ -80,6 +87,16 @@ class SmoothingEstimator(PlainState):
 
     def _report(self, line: str) -> None:
         print(f"[{type(self).__name__}] {line}", flush=True)
+
+
+def in_natural_units(selection: Selection, unit: NDArray[np.float64]) -> Selection:
+    """A selection whose bandwidths, which come first among the numbers of every run, are times their unit."""
+
+    def scaled(run: Start) -> Start:
+        factors = np.append(unit, np.ones(len(run.end) - len(unit)))
+        return replace(run, start=run.start * factors, end=run.end * factors)
+
+    return replace(selection, starts=tuple(map(scaled, selection.starts)))
 
 
 def validated_points(estimator: BaseEstimator, X: ArrayLike, y: Any = "no_validation", **options: Any) -> Any:

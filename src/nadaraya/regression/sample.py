@@ -18,8 +18,8 @@ class Sample:
     Attributes:
         x: (n, d) points less their mean, divided by their unit, float32 or float64.
         centre: (d,) that mean, divided by the unit, float64.
-        unit: (d,) powers of two by feature, 1 but for numbers whose squares could over- or underflow; the
-            spread and all bandwidths of a smoother are in these units.
+        unit: (d,) powers of two by feature, so that no square over- or underflows and a change of unit by
+            such a power changes no digit; the spread and all bandwidths of a smoother are in these units.
         counts: (n,) sample weights, in number of observations, float64.
         weight: (n,) the same divided by the largest.
         spread: (d,) weighted standard deviations of the features, 1 for those that do not vary.
@@ -70,17 +70,14 @@ class Sample:
 
 
 def power_of_two(values: Array) -> NDArray[np.float64]:
-    """(k,) for each column of values (n, k) a power of two near the largest; 1 where its square is safe."""
-    exponent = np.frexp(np.abs(values).max(axis=0, initial=0.0))[1].astype(np.int64)
-    safe = 40 if values.dtype == np.float32 else 300
-    return np.ldexp(1.0, np.where(np.abs(exponent) > safe, np.clip(exponent, -1020, 1020), 0))
+    """(k,) for each column of values (n, k) the power of two just above the largest, or a normal number."""
+    exponent = np.frexp(np.abs(values).max(axis=0, initial=0.0))[1]
+    return np.ldexp(1.0, np.clip(exponent, -1022, 1023))
 
 
 def _divided(X: Array, unit: NDArray[np.float64]) -> Array:
-    if (unit == 1.0).all():
-        return X
-    with np.errstate(over="ignore"):
-        quotient: Array = np.nan_to_num(X / unit).astype(X.dtype, copy=False)
+    with np.errstate(over="ignore", under="ignore"):
+        quotient: Array = np.nan_to_num(X / unit).astype(X.dtype)
     return quotient
 
 

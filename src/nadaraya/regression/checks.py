@@ -2,6 +2,7 @@
 
 import copy
 import math
+import sys
 from numbers import Integral, Real
 from typing import Any
 
@@ -146,7 +147,7 @@ def refuse_other_than_numbers(name: str, value: Any) -> None:
     """An InputError for what scikit-learn would take for numbers without a word.
 
     Raises:
-        InputError: the array has masked values, texts or dates.
+        InputError: the array has masked values, texts, dates or integers beyond float64.
     """
     if np.ma.is_masked(value):
         raise must_be(name, "without masked values", value)
@@ -155,8 +156,11 @@ def refuse_other_than_numbers(name: str, value: Any) -> None:
     except ValueError:
         return  # ragged, which scikit-learn refuses
     kind = getattr(getattr(array, "dtype", None), "kind", "")
-    if isinstance(array, np.ndarray) and kind == "O" and any(isinstance(v, str | bytes) for v in array.flat):
-        kind = "U"
+    if isinstance(array, np.ndarray) and kind == "O":
+        if any(isinstance(entry, str | bytes) for entry in array.flat):
+            kind = "U"
+        if any(isinstance(entry, Integral) and abs(entry) > sys.float_info.max for entry in array.flat):
+            raise must_be(name, "numbers within float64", value)
     if kind in ("U", "S", "T", "M", "m", "V"):
         raise must_be(name, "numbers", value)
 

@@ -82,7 +82,8 @@ class SmoothingEstimator(PlainState):
         """Queries (m, d) in the type of the points."""
         check_is_fitted(self)
         refuse_other_than_numbers("X", X)
-        validated: Array = validate_data(self, X, reset=False, dtype=self.X_.dtype, order="C")
+        with np.errstate(all="ignore"):  # whether a sum is finite tells scikit-learn whether all numbers are
+            validated: Array = validate_data(self, X, reset=False, dtype=self.X_.dtype, order="C")
         return validated
 
     def _report(self, line: str) -> None:
@@ -110,4 +111,5 @@ def validated_points(estimator: BaseEstimator, X: ArrayLike, y: Any = "no_valida
         refuse_other_than_numbers("y", y)
     elif np.ma.is_masked(y):
         raise must_be("y", "without masked values", y)
-    return validate_data(estimator, X, y, dtype=(np.float64, np.float32), order="C", copy=True, **options)
+    with np.errstate(all="ignore"):
+        return validate_data(estimator, X, y, dtype=(np.float64, np.float32), order="C", copy=True, **options)

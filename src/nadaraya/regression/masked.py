@@ -34,7 +34,7 @@ class MaskedTraining(NamedTuple):
         bandwidths: (H,), or (H, d) when a bandwidth per feature was given; float64, in units of the features.
         combination: (H,) factors u_h of the heads' predictions, float64.
         losses: (n_steps,) mean squared error of each step's held-out points, before the step; NaN where a
-            step had no held-out point with a neighbour.
+            step had no held-out point with a neighbour, inf where it exceeds float64.
 
     >>> from nadaraya.regression import masked_training
     >>> found = masked_training(1.0, [[0.0], [1.0], [2.0], [3.0]], [0.0, 1.0, 2.0, 3.0], n_steps=5)
@@ -121,7 +121,8 @@ def masked_training(
     """
     refuse_other_than_numbers("X", X)
     refuse_other_than_numbers("y", y)
-    inputs, targets = check_X_y(X, y, dtype=np.float64, multi_output=True, y_numeric=True)
+    with np.errstate(all="ignore"):
+        inputs, targets = check_X_y(X, y, dtype=np.float64, multi_output=True, y_numeric=True)
     weight = weights_of(sample_weight, len(inputs))
     inputs, targets, weight = inputs[weight > 0], targets[weight > 0], weight[weight > 0]
     n, dimension = inputs.shape
@@ -135,7 +136,7 @@ def masked_training(
     unit, unit_of_targets = (power_of_two(array.reshape(-1, 1))[0] for array in (inputs, targets))
     inputs, targets = inputs / unit, targets / unit_of_targets
     with np.errstate(over="ignore", under="ignore"):
-        start = np.clip(start / unit, 1e-300, 1e300)
+        start = np.clip(start / unit, 1e-100, 1e100)
     heads = len(start)
     trains_combination = combination is not None or heads > 1
     factors = numbers("combination", np.full(heads, 1 / heads) if combination is None else combination)

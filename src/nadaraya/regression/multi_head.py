@@ -127,7 +127,8 @@ class MultiHeadKernelRegression(RegressorMixin, PlainState):
         refuse_other_than_numbers("X", X)
         refuse_other_than_numbers("y", y)
         truth_value("per_feature", self.per_feature)
-        points, targets = validate_data(self, X, y, dtype=np.float64, multi_output=True, y_numeric=True)
+        with np.errstate(all="ignore"):
+            points, targets = validate_data(self, X, y, dtype=np.float64, multi_output=True, y_numeric=True)
         whole_number("n_heads", self.n_heads)
         found = masked_training(
             self._start(points),
@@ -176,7 +177,8 @@ class MultiHeadKernelRegression(RegressorMixin, PlainState):
         """
         check_is_fitted(self)
         refuse_other_than_numbers("X", X)
-        query = validate_data(self, X, dtype=np.float64, reset=False)
+        with np.errstate(all="ignore"):
+            query = validate_data(self, X, dtype=np.float64, reset=False)
         n, dimension = self.X_.shape
         sample = Sample.of(self.X_, np.ones(n), self._device)
         columns = self.y_.reshape(n, -1).T
@@ -184,7 +186,8 @@ class MultiHeadKernelRegression(RegressorMixin, PlainState):
         columns = columns / unit
         scales = [sample.in_units(np.broadcast_to(bandwidth, dimension)) for bandwidth in self.bandwidths_]
         heads = [Smoother(sample, self.kernel_, scale).means(query, columns).values for scale in scales]
-        predictions: NDArray[np.float64] = np.stack(heads) * unit
+        with np.errstate(over="ignore", under="ignore"):
+            predictions: NDArray[np.float64] = np.stack(heads) * unit
         return predictions.reshape(len(heads), len(query), *self.y_.shape[1:])
 
     def _start(self, X: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -206,8 +209,10 @@ class MultiHeadKernelRegression(RegressorMixin, PlainState):
             widths = np.sqrt(dimension * squares)
         else:
             widths = np.sqrt(squares.sum())
-        widths = np.where(widths > 0, widths, 3.0) * unit  # where points do not differ any bandwidth will do
-        return np.multiply.outer(np.linspace(0.1, 3, self.n_heads), widths / 3)
+        widths = np.where(widths > 0, widths, 3.0)  # where points do not differ any bandwidth will do
+        with np.errstate(over="ignore"):
+            start = np.multiply.outer(np.linspace(0.1, 3, self.n_heads), widths / 3) * unit
+        return np.minimum(start, np.finfo(np.float64).max)
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()

@@ -49,29 +49,23 @@ def standard_deviations(x: Array, weight: Array) -> NDArray[np.float64]:
 
 def spread_of_kernel(kernel: Kernel) -> float:
     """√(∫ r² κ / ∫ κ), the standard deviation of the kernel on the line; 1 for a kernel with heavy tails."""
-    mass, second = radial_moment(kernel, 0), radial_moment(kernel, 2)
-    return math.sqrt(second / mass) if math.isfinite(second) else 1.0
-
-
-def radial_moment(kernel: Kernel, order: int) -> float:
-    """∫_0^∞ r^order κ(r) dr; inf if it does not converge."""
-    return math.exp(log_radial_moment(kernel, order))
+    mass, second = log_radial_moment(kernel, 0), log_radial_moment(kernel, 2)
+    return math.exp((second - mass) / 2) if math.isfinite(second) else 1.0
 
 
 def log_radial_moment(kernel: Kernel, order: int) -> float:
     """log ∫_0^∞ r^order κ(r) dr; inf if it does not converge.
 
     By Gauss-Legendre quadrature in intervals of one ratio, nearer to 1 for a high order with its narrow peak.
-    They go up to the edge of a compact kernel, which is found first, or else to r = 2^60, with what is beyond
-    below 1e-12 of the whole. Of logarithms, so that neither r^order overflows nor κ underflows.
+    They go up to the edge of a compact kernel, which is found first, or else to 2^60 widths, with what is
+    beyond below 1e-12 of the whole. Of logarithms, so that neither r^order overflows nor κ underflows.
     """
-    edge = _edge(kernel)
-    if edge == 0.0:
-        return -math.inf
+    width = _width(kernel)
+    edge = _edge(kernel, width)
     endless = math.isinf(edge)
     nodes, weights = np.polynomial.legendre.leggauss(64)
     octaves, step = 92.0 if endless else 32.0, 1.0 if order < 32 else 0.125
-    edges = (2.0**60 if endless else edge) * 2.0 ** -np.arange(0.0, octaves, step)
+    edges = (2.0**60 * width if endless else edge) * 2.0 ** -np.arange(0.0, octaves, step)
     low, high = np.append(edges[1:], 0.0)[:, None], edges[:, None]
     r = (low + high) / 2 + (high - low) / 2 * nodes
     log_integrand = _log_values(kernel, r) + order * np.log(r)
@@ -93,12 +87,19 @@ def _log_values(kernel: Kernel, r: Array) -> NDArray[np.float64]:
     return result
 
 
-def _edge(kernel: Kernel) -> float:
+def _width(kernel: Kernel) -> float:
+    """The greatest power of two where κ is not far below κ(0)."""
+    grid = 2.0 ** np.arange(-300, 301)
+    near = np.flatnonzero(_log_values(kernel, grid) >= _log_values(kernel, np.zeros(1)) - 1.0)
+    return float(grid[near[-1]]) if len(near) else 1.0
+
+
+def _edge(kernel: Kernel, width: float) -> float:
     """Where κ becomes exactly 0 and stays so; inf if nowhere."""
-    grid = 2.0 ** np.arange(-60, 61)
+    grid = width * 2.0 ** np.arange(61)
     positive = np.flatnonzero(_log_values(kernel, grid) > -np.inf)
     if len(positive) == 0 or positive[-1] == len(grid) - 1:
-        return 0.0 if len(positive) == 0 else math.inf
+        return math.inf
     inside, outside = grid[positive[-1]], grid[positive[-1] + 1]
     while (middle := (inside + outside) / 2) not in (inside, outside):
         inside, outside = (middle, outside) if _log_values(kernel, middle) > -np.inf else (inside, middle)

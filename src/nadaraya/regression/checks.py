@@ -159,7 +159,7 @@ def refuse_other_than_numbers(name: str, value: Any) -> None:
     if isinstance(array, np.ndarray) and kind == "O":
         if any(isinstance(entry, str | bytes) for entry in array.flat):
             kind = "U"
-        if any(isinstance(entry, Integral) and abs(entry) > sys.float_info.max for entry in array.flat):
+        if any(isinstance(entry, Integral) and abs(int(entry)) > sys.float_info.max for entry in array.flat):
             raise must_be(name, "numbers within float64", value)
     if kind in ("U", "S", "T", "M", "m", "V"):
         raise must_be(name, "numbers", value)

@@ -133,7 +133,7 @@ def masked_training(
     real_number("learning_rate", learning_rate, "a positive finite number", 0, np.inf)
     real_number("average", average, "a number from 0 to 1", -1e-300, np.nextafter(1, 2))
     start = bandwidths_of_heads("bandwidth", bandwidth, dimension)
-    unit, unit_of_targets = (power_of_two(array.reshape(-1, 1))[0] for array in (inputs, targets))
+    unit, unit_of_targets = _safe_unit(inputs), _safe_unit(targets)
     inputs, targets = inputs / unit, targets / unit_of_targets
     with np.errstate(over="ignore", under="ignore"):
         start = np.clip(start / unit, 1e-100, 1e100)
@@ -225,6 +225,12 @@ def bandwidths_of_heads(name: str, bandwidth: ArrayLike, dimension: int) -> NDAr
     if array.ndim > 2 or array.size == 0 or (array.ndim == 2 and array.shape[1] != dimension):
         raise must_be(f"shape of {name}", f"(), (heads,) or (heads, {dimension})", array.shape)
     return array
+
+
+def _safe_unit(values: NDArray[np.float64]) -> float:
+    """1, or where squares would over- or underflow a power of two; Adam with its ε is not free of units."""
+    unit = float(power_of_two(values.reshape(-1, 1))[0])
+    return 1.0 if 1e-90 < unit < 1e90 else unit
 
 
 def _hold_out(hold_out: int | float, n: int) -> int:

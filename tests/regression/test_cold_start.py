@@ -81,9 +81,11 @@ def test_without_numba(monkeypatch):
 SMALL_FIT = """
 import sys, logging, numpy as np
 from nadaraya.regression import NadarayaWatson
-X = np.random.default_rng(0).normal(size=(200, 2))
+random = np.random.default_rng(0)
+X = random.normal(size=(240, 2))
+y = np.sin(X[:, 0]) + 0.1 * random.normal(size=240)
 for degree in (0, 1):
-    NadarayaWatson(degree=degree).fit(X, X[:, 0]).predict(X, return_std=True)
+    NadarayaWatson(degree=degree).fit(X, y).predict(X, return_std=True)
 print("numba" in sys.modules)
 """
 
@@ -91,7 +93,10 @@ print("numba" in sys.modules)
 def test_a_small_fit_does_not_import_numba(tmp_path):
     environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path)}
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", SMALL_FIT], env=environment, capture_output=True, text=True
+        [sys.executable, "-W", "error::RuntimeWarning", "-c", SMALL_FIT],
+        env=environment,
+        capture_output=True,
+        text=True,
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout == "False\n"

@@ -60,7 +60,8 @@ class NadarayaWatsonClassifier(ClassifierMixin, SmoothingEstimator):
             ValueError: X is no finite numerical array, or y holds no classes (scikit-learn's checks).
         """
         points, labels = validated_points(self, X, y)
-        check_classification_targets(labels)
+        with np.errstate(invalid="ignore"):  # it tries whether labels are whole numbers
+            check_classification_targets(labels)
         search, smoother = self._search(), self._first_smoother(points, sample_weight, ("loo",))
         self.classes_, index = np.unique(labels, return_inverse=True)
         indicators = np.eye(len(self.classes_))[index]

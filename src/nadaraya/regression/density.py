@@ -19,7 +19,7 @@ from nadaraya.regression.draws import draws
 from nadaraya.regression.estimator import SmoothingEstimator, validated_points
 from nadaraya.regression.plug_in import PLUG_INS, plug_in
 from nadaraya.regression.requests import Array
-from nadaraya.regression.rules import radial_moment, spread_of_kernel
+from nadaraya.regression.rules import log_radial_moment, spread_of_kernel
 from nadaraya.regression.smoother import Smoother
 from nadaraya.regression.support import Support, likelihood, log_mass
 
@@ -122,11 +122,12 @@ class NadarayaWatsonDensity(DensityMixin, SmoothingEstimator):
             criterion = likelihood(smoother, self._support, points.astype(np.float64))
             chosen, selection = select_bandwidth("loo", criterion, smoother, search)
             if self._support is not None:
-                chosen = replace(chosen, bandwidth=self._support.within_reach(chosen.bandwidth))
+                unit = chosen.sample.unit
+                chosen = replace(chosen, bandwidth=self._support.within_reach(chosen.bandwidth * unit) / unit)
             selected = chosen, selection
         self._keep(points, selected[0].sample.counts, selected)
-        if not np.isfinite(self.bandwidth_).all():
-            constant = np.flatnonzero(np.isinf(self.bandwidth_)).tolist()
+        if not np.isfinite(self._smoother.bandwidth).all():
+            constant = np.flatnonzero(np.isinf(self._smoother.bandwidth)).tolist()
             raise InputError(
                 f"feature {constant[0]} must vary to have a density (n_samples = {len(points)}): "
                 "leave it out, or give bandwidth as a number"
@@ -143,7 +144,8 @@ class NadarayaWatsonDensity(DensityMixin, SmoothingEstimator):
             (m,).
         """
         query, smoother = self._validated(X), self._smoother
-        constant = math.log(smoother.sample.weight.sum()) + np.log(self.bandwidth_).sum() + self._log_integral
+        constant = math.log(smoother.sample.weight.sum()) + self._log_integral
+        constant += np.log(smoother.bandwidth).sum() + np.log(smoother.sample.unit).sum()
         density: Array = log_mass(smoother, self._support, query) - constant
         return density.astype(self.X_.dtype, copy=False)
 
@@ -186,8 +188,8 @@ def _with_plug_in(rule: str, smoother: Smoother) -> Smoother:
 
 def _log_integral(kernel: Kernel, dimension: int) -> float:
     """log ∫ κ(‖z‖) dz over R^d: the surface of the unit sphere times ∫ r^(d − 1) κ(r) dr."""
-    radial = radial_moment(kernel, dimension - 1)
-    if not math.isfinite(radial):
+    log_radial = log_radial_moment(kernel, dimension - 1)
+    if not math.isfinite(log_radial):
         raise must_be("kernel", f"one with a finite integral in {dimension} dimensions", kernel)
     surface = math.log(2.0) + dimension / 2 * math.log(math.pi) - math.lgamma(dimension / 2)
-    return surface + math.log(radial)
+    return surface + log_radial

@@ -14,13 +14,14 @@ from nadaraya.errors import InputError, must_be, unknown_name
 from nadaraya.kernels import Kernel
 from nadaraya.regression import intervals
 from nadaraya.regression.bandwidth import select_for_regression
-from nadaraya.regression.checks import real_number, weights_of, whole_number
+from nadaraya.regression.checks import real_number, truth_value, weights_of, whole_number
 from nadaraya.regression.estimator import SmoothingEstimator, validated_points
 from nadaraya.regression.local import LocalFit
 from nadaraya.regression.neighbours import NeighbourScale
 from nadaraya.regression.repeats import distinct_observations
 from nadaraya.regression.requests import Array, Means, PositionGradients
 from nadaraya.regression.robust import bisquare_weights
+from nadaraya.regression.sample import power_of_two
 
 _EMPTY = ("nearest", "mean", "nan", "raise")
 _BANDS = ("pointwise", "bootstrap", "simultaneous")
@@ -129,6 +130,7 @@ class NadarayaWatson(RegressorMixin, SmoothingEstimator):
             ValueError: X or y is no finite numerical array, or their lengths differ (scikit-learn's checks).
         """
         points, targets = validated_points(self, X, y, multi_output=True, y_numeric=True)
+        truth_value("fit_kernel", self.fit_kernel)
         search, weight = self._search(), weights_of(sample_weight, len(points))
         self.y_ = np.array(targets, np.float64)
         rows, values, precision, self._row_of = distinct_observations(
@@ -141,8 +143,9 @@ class NadarayaWatson(RegressorMixin, SmoothingEstimator):
         iterations = whole_number("robust_iterations", self.robust_iterations, 0)
         if iterations and values.shape[1] > 1:
             raise must_be("robust_iterations", f"0 with {values.shape[1]} targets", iterations)
-        if self.empty not in _EMPTY:
+        if not isinstance(self.empty, str) or self.empty not in _EMPTY:
             raise unknown_name("empty", self.empty, _EMPTY)
+        self._empty = self.empty
         neighbours = None
         if self.adaptive is not None:
             k = whole_number("adaptive", self.adaptive)
@@ -150,6 +153,8 @@ class NadarayaWatson(RegressorMixin, SmoothingEstimator):
                 raise must_be("adaptive", f"a whole number below n_samples = {len(points)}", k)
             neighbours = NeighbourScale(sample, min(k, len(rows) - 1)) if len(rows) > 1 else None
         smoother = replace(smoother, degree=degree, neighbours=neighbours)
+        self._unit = power_of_two(values)
+        values = values / self._unit
         self._centre = np.average(values, axis=0, weights=sample.counts)
         self._targets = values - self._centre
         robust, selected = np.ones(len(rows)), None
@@ -161,8 +166,18 @@ class NadarayaWatson(RegressorMixin, SmoothingEstimator):
         assert selected is not None
         self._keep(points, weight, selected)
         self.robust_weight_ = np.where(self._row_of < 0, 0.0, robust[self._row_of])
+        if self.selection_ is not None and self.selection_.criterion == "aic":
+            # It has the logarithm of the targets' variance, in their own units.
+            score = self.selection_.score + 2 * float(np.log(self._unit).mean())
+            self.selection_ = replace(self.selection_, score=score)
         self._noise: intervals.Noise | None = None
         return self
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = super().__getstate__()
+        if "_noise" in state:  # made again when it is asked for
+            state["_noise"] = None
+        return state
 
     def predict(self, X: ArrayLike, return_std: bool = False) -> Any:
         """f(x), and how far targets scatter about it.
@@ -210,8 +225,10 @@ class NadarayaWatson(RegressorMixin, SmoothingEstimator):
             mass, gradients = sums.values[:, :1], sums.gradients
             mean = sums.values[:, 1:] / mass
             slope = (gradients[:, :, 1:] - mean[:, None] * gradients[:, :, :1]) / mass[:, None]
-        effects: Array = slope[:, :, 0] if self.y_.ndim == 1 else slope
-        return effects.astype(self.X_.dtype, copy=False)
+        with np.errstate(over="ignore", under="ignore"):
+            slope = slope / smoother.sample.unit[:, None] * self._unit
+            effects: Array = slope[:, :, 0] if self.y_.ndim == 1 else slope
+            return effects.astype(self.X_.dtype, copy=False)
 
     def band(
         self,
@@ -261,8 +278,12 @@ class NadarayaWatson(RegressorMixin, SmoothingEstimator):
 
     def loo_score(self) -> float:
         """The weighted mean squared error of `loo_predictions`, averaged over targets."""
-        errors = (self.loo_predictions() - self.y_) ** 2
-        return float(np.average(errors, axis=0, weights=self.sample_weight_).mean())
+        check_is_fitted(self)
+        with np.errstate(over="ignore", under="ignore"):
+            shape = len(self.y_), -1
+            errors = self.loo_predictions().reshape(shape) / self._unit - self.y_.reshape(shape) / self._unit
+            score = np.average(errors**2, axis=0, weights=self.sample_weight_) * self._unit * self._unit
+            return float(score.mean())
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -281,17 +302,19 @@ class NadarayaWatson(RegressorMixin, SmoothingEstimator):
         unknown = np.isnan(mean).any(axis=1)  # no point has any weight: leave-one-out of the only one
         mean[unknown] = self._centre
         no_support = found.no_support | unknown
-        if no_support.any() and self.empty == "raise":
+        if no_support.any() and self._empty == "raise":
             raise InputError(
                 f"{int(no_support.sum())} of {len(mean)} queries have no point within the kernel's support: "
                 "give a larger bandwidth, a kernel without compact support, or empty='nearest', 'mean', 'nan'"
             )
-        if self.empty == "mean":
+        if self._empty == "mean":
             mean[no_support] = self._centre
-        elif self.empty == "nan":
+        elif self._empty == "nan":
             mean[no_support] = np.nan
         return mean
 
     def _as_targets(self, values: Array) -> Array:
-        shaped = values[:, 0] if self.y_.ndim == 1 else values
-        return shaped.astype(self.X_.dtype, copy=False)
+        with np.errstate(over="ignore", under="ignore"):
+            values = values * self._unit
+            shaped = values[:, 0] if self.y_.ndim == 1 else values
+            return shaped.astype(self.X_.dtype, copy=False)

@@ -30,10 +30,10 @@ class NadarayaWatsonDensity(DensityMixin, SmoothingEstimator):
             "loo", the bandwidths under which each point is likeliest given the others (Habbema, Hermans and
             van den Broek 1974). Points with exact copies make that likelihood grow without end as the
             bandwidth falls. Default "scott".
-        n_starts: runs of the optimiser, from the best of a scan of common multiples. Default 3.
+        n_starts: as in `NadarayaWatson`. Default 7.
         device: where PyTorch computes; default None, the fastest way on the CPU.
-        random_state: seed or generator of the starts beyond the twelfth. Default None.
-        verbose: 1 prints a line for each run of the optimiser. Default 0.
+        random_state: seed or generator of random starts. Default None: the same ones always.
+        verbose: 1 prints how far the search for a bandwidth is. Default 0.
 
     Attributes:
         bandwidth_: (d,) h.

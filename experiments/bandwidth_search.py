@@ -50,7 +50,7 @@ def friedman(x: Array) -> Array:
 
 @dataclass(frozen=True)
 class Design:
-    """n points with d features, uniform from `low` to 1, or standard normal (low None); noise of deviation σ."""
+    """n points with d features, uniform from `low` to 1, or standard normal (low None), and noise."""
 
     function: Callable[[Array], Array]
     low: float | None

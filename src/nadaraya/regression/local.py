@@ -14,6 +14,7 @@ from nadaraya.regression.requests import Array, Moments, Sums
 
 # A line is level in directions in which its points vary less than this, relative to their squared offsets.
 _SINGULAR = 1e-12
+_UNDERFLOW = 1e-290  # a variance that has no reciprocal
 
 
 @dataclass(frozen=True)
@@ -94,7 +95,7 @@ def local_fit(sums: Sums, unit: Array) -> LocalFit:
 def pseudo_inverse(covariance: Array, scale: Array) -> Array:
     """Inverses (m, d, d), zero along directions whose variance is rounding beside `scale` (m,)."""
     variances, directions = np.linalg.eigh(covariance)
-    kept = variances > _SINGULAR * scale[:, None]
+    kept = variances > np.maximum(_SINGULAR * scale, _UNDERFLOW)[:, None]
     inverse = np.where(kept, 1.0 / np.where(kept, variances, 1.0), 0.0)
     result: Array = (directions * inverse[:, None, :]) @ directions.transpose(0, 2, 1)
     return result

@@ -122,8 +122,8 @@ def select(name: str, stages: Sequence[Stage], first: Array, search: Search) -> 
     The first stage looks at common multiples of `first`; it moves one feature at a time, from where all are
     wide and from the best common multiple; and it looks at random points. Runs begin from the best of each,
     and the best runs go on. Later stages begin from the best end of the stage before. A criterion that does
-    not depend smoothly on its arguments (its gradient vanishes: the boxcar) is minimised by the simplex method
-    of Nelder and Mead.
+    not depend smoothly on its arguments (its gradient vanishes: the boxcar) is minimised by the simplex
+    method of Nelder and Mead.
 
     Args:
         name: of the criterion.

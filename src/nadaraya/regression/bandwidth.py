@@ -22,8 +22,8 @@ from nadaraya.regression.smoother import Smoother
 
 # AIC_c divides by n − 2 − tr L, and the trace is at least 1.
 _LEAST_FOR_AIC = 3
-# Points of the first stage of a search, and how many times as many a later stage has.
-_FIRST_STAGE, _GROWTH = 500, 5
+# Points of the first stage of a search, by feature and at most; how many times as many a later stage has.
+_POINTS_BY_FEATURE, _FIRST_STAGE, _GROWTH = 125, 500, 5
 
 Selected = tuple[Smoother, Selection | None]
 
@@ -65,9 +65,10 @@ def select_in_stages(name: str, smoother: Smoother, targets: Array, search: Sear
     if not varies.any():
         return smoother, None
     counted = np.flatnonzero(smoother.sample.counts > 0)
-    order = search.generator.permutation(counted) if len(counted) > _FIRST_STAGE else counted
+    sizes = _sizes(len(counted), int(varies.sum()), search.size)
+    order = search.generator.permutation(counted) if sizes[0] < len(counted) else counted
     stages = []
-    for size in _sizes(len(counted), search.size):
+    for size in sizes:
         rows = order[:size]
         part = smoother if size == len(counted) else _part(smoother, rows)
         part_targets = targets if part is smoother else _less_their_means(targets[rows], part.sample.counts)
@@ -77,10 +78,15 @@ def select_in_stages(name: str, smoother: Smoother, targets: Array, search: Sear
     return _selected(name, stages, smoother, search)
 
 
-def _sizes(n: int, greatest: int | None) -> list[int]:
-    """Numbers of points of the stages, ascending; the last is n, or the greatest that is wanted."""
+def _sizes(n: int, d: int, greatest: int | None) -> list[int]:
+    """Numbers of points of the stages, ascending; the last is n, or the greatest that is wanted.
+
+    On a line there is one stage: little is searched, and some of the points do not show a short period.
+    """
     last = n if greatest is None else min(n, greatest)
-    sizes, size = [], _FIRST_STAGE
+    if d == 1:
+        return [last]
+    sizes, size = [], min(_POINTS_BY_FEATURE * d, _FIRST_STAGE)
     while 2 * size <= last:
         sizes.append(size)
         size *= _GROWTH

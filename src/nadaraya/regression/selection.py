@@ -143,10 +143,7 @@ def select(name: str, stages: Sequence[Stage], first: Array, search: Search) -> 
             unit = np.log(first * stage.widening)
             descent = _Descent(name, stage, unit, search.report, _FINE if stage is stages[-1] else _ROUGH)
             if runs:
-                # Where a feature plays no part nothing would bring it back.
-                ends = [np.minimum(np.log(run.end / first), _WIDE) for run in runs[:2]]
-                best = min(ends, key=lambda end: descent.value(end))
-                runs = [descent.run(best)]
+                runs = [descent.run(min(_carried(runs, first), key=descent.value))]
             else:
                 runs = _search(descent, _starts(descent, len(first), search))
             runs = [run.times(1.0 / stage.widening) for run in runs]
@@ -246,6 +243,16 @@ def _search(descent: _Descent, starts: Sequence[Array]) -> list[Start]:
         runs.sort(key=lambda run: run.score)
         keep = fewer
     return runs
+
+
+def _carried(runs: Sequence[Start], first: Array) -> list[Array]:
+    """Logarithms (k,) of multiples at which another stage may begin: the best ends, and narrower windows.
+
+    More points may show what was too narrow to be seen.
+    """
+    # Where a feature plays no part nothing would bring it back.
+    ends = [np.minimum(np.log(run.end / first), _WIDE) for run in runs[:2]]
+    return ends + [np.full(len(first), shift) for shift in _SCAN if shift < ends[0].min() - 1.0]
 
 
 def _starts(descent: _Descent, k: int, search: Search) -> list[Array]:

@@ -81,7 +81,7 @@ def regression_criterion(name: str, smoother: Smoother, targets: Array) -> Crite
         targets: (n, p), less their means.
     """
     weight = smoother.sample.counts
-    scale, leave_one_out = target_scale(targets, weight), name == "loo"
+    scale, leave_one_out, peak = target_scale(targets, weight), name == "loo", smoother.peak()
 
     def criterion(log_bandwidth: Array, with_gradient: bool = True, /) -> tuple[float, Array]:
         trial = replace(smoother, bandwidth=np.exp(log_bandwidth))
@@ -90,7 +90,7 @@ def regression_criterion(name: str, smoother: Smoother, targets: Array) -> Crite
         else:
             fit = trial.fit(None, targets.T, leave_one_out)
         errors = targets - fit.mean
-        leverage = np.zeros(len(errors)) if leave_one_out else trial.leverage(fit)
+        leverage = np.zeros(len(errors)) if leave_one_out else trial.leverage(fit, peak)
         score = SCORES[name](errors**2, float(leverage.sum()), weight, scale)
         if not with_gradient:
             return score.value, np.zeros(len(log_bandwidth))

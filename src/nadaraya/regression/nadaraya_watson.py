@@ -59,9 +59,9 @@ class NadarayaWatson(RegressorMixin, SmoothingEstimator):
             the best few go on. Default 7.
         selection_size: the most points on which "aic" and "loo" choose the bandwidth, at least 50; of more,
             so many drawn at random choose it, and it is carried over to all by the factor (selection_size /
-            n)^(1/(d+4)). Of 4,000 points 1,000 gave a mean squared error 1.14 times that of all by "aic" (500:
-            1.33, 2,000: 1.07) and 1.02 by "loo", medians over samples of experiments/bandwidth_search.py
-            --sizes. Default None: all.
+            n)^(1/(d+4)). Of 4,000 points 1,000 gave a mean squared error 1.14 times that of all by "aic"
+            (500: 1.33, 2,000: 1.07) and 1.02 by "loo", medians over the samples of
+            experiments/bandwidth_search.py --sizes. Default None: all.
         empty: the prediction where every weight is exactly zero, as compact kernels have it far from all
             points: the "nearest" point's target, the weighted "mean" of the targets, "nan"; or "raise".
             Weights that merely underflow are no such case: the prediction is then their limit, the nearest

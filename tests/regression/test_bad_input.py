@@ -100,6 +100,7 @@ def test_kernel(estimator, kernel, match):
         ({"adaptive": 2.5}, "adaptive must be a whole number of at least 1, got 2.5"),
         ({"adaptive": 30}, "adaptive must be a whole number below n_samples = 30, got 30"),
         ({"n_starts": 0}, "n_starts must be a whole number of at least 1, got 0"),
+        ({"selection_size": 49}, "selection_size must be a whole number of at least 50, got 49"),
         ({"n_starts": "three"}, "n_starts must be a whole number of at least 1, got 'three'"),
         (
             {"empty": "neares"},

@@ -53,10 +53,10 @@ class NadarayaWatsonConditionalDensity(SmoothingEstimator):
             "scott" or "silverman", rules of thumb for the joint density, in O(n); or a positive number, or
             (d + 1,), one per feature and the target's last, in their units. Copies of whole observations make
             the likelihood grow without end as b falls. Default "loo".
-        n_starts: runs of the optimiser, from the best of a scan of common multiples. Default 3.
+        n_starts: as in `NadarayaWatson`. Default 7.
         device: where PyTorch computes; default None, the fastest way on the CPU.
-        random_state: seed or generator of the starts beyond the twelfth. Default None.
-        verbose: 1 prints a line for each run of the optimiser. Default 0.
+        random_state: seed or generator of random starts. Default None: the same ones always.
+        verbose: 1 prints how far the search for a bandwidth is. Default 0.
 
     Attributes:
         bandwidth_: (d,) h; inf for a feature that does not vary.
@@ -79,7 +79,7 @@ class NadarayaWatsonConditionalDensity(SmoothingEstimator):
         self,
         bandwidth: float | ArrayLike | str = "loo",
         *,
-        n_starts: int = 3,
+        n_starts: int = 7,
         device: str | torch.device | None = None,
         random_state: int | np.random.RandomState | None = None,
         verbose: int = 0,
@@ -302,9 +302,9 @@ def _likelihood(joint: Smoother, features: Smoother) -> Criterion:
     """
     of_joint, of_features = loo_likelihood(joint), loo_likelihood(features)
 
-    def criterion(log_bandwidth: Array) -> tuple[float, Array]:
-        value, gradient = of_joint(log_bandwidth)
-        marginal, by_features = of_features(log_bandwidth[:-1])
+    def criterion(log_bandwidth: Array, with_gradient: bool = True, /) -> tuple[float, Array]:
+        value, gradient = of_joint(log_bandwidth, with_gradient)
+        marginal, by_features = of_features(log_bandwidth[:-1], with_gradient)
         return value - marginal, gradient - np.append(by_features, 0.0)
 
     return criterion

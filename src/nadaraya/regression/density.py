@@ -52,10 +52,10 @@ class NadarayaWatsonDensity(DensityMixin, SmoothingEstimator):
         support: (low, high), the bounds of every feature, or d such pairs, one per feature; None in the place
             of a bound or a pair where there is none. "loo" chooses no bandwidth wider than the support.
             Default None.
-        n_starts: runs of the optimiser, from the best of a scan of common multiples. Default 3.
+        n_starts: as in `NadarayaWatson`. Default 7.
         device: where PyTorch computes; default None, the fastest way on the CPU.
-        random_state: seed or generator of the starts beyond the twelfth. Default None.
-        verbose: 1 prints a line for each run of the optimiser. Default 0.
+        random_state: seed or generator of random starts. Default None: the same ones always.
+        verbose: 1 prints how far the search for a bandwidth is. Default 0.
 
     Attributes:
         bandwidth_: (d,) h.
@@ -82,7 +82,7 @@ class NadarayaWatsonDensity(DensityMixin, SmoothingEstimator):
         bandwidth: float | ArrayLike | str = "scott",
         *,
         support: Any = None,
-        n_starts: int = 3,
+        n_starts: int = 7,
         device: str | torch.device | None = None,
         random_state: int | np.random.RandomState | None = None,
         verbose: int = 0,

@@ -49,8 +49,12 @@ class DifferentiableCriterion:
         )
         self._fixed = None if selects_bandwidth else log_bandwidth
 
-    def __call__(self, arguments: Array) -> tuple[float, Array]:
+    def __call__(self, arguments: Array, with_gradient: bool = True, /) -> tuple[float, Array]:
         """The criterion and its gradient at (log h_1, …, log h_d, the kernel's parameters)."""
+        with torch.set_grad_enabled(with_gradient):
+            return self._evaluated(arguments, with_gradient)
+
+    def _evaluated(self, arguments: Array, with_gradient: bool) -> tuple[float, Array]:
         device, d = self._job.device, self._job.points.shape[1]
         vector = torch.tensor(arguments, dtype=torch.float64, device=device, requires_grad=True)
         if self._trained:
@@ -64,6 +68,8 @@ class DifferentiableCriterion:
         mean, leverage = (torch.cat(part) for part in zip(*parts, strict=True))
         errors = self._targets - mean.detach().cpu().numpy()
         score = self._score(errors**2, float(leverage.detach().sum()), self._weight, self._scale)
+        if not with_gradient:
+            return score.value, np.zeros(len(arguments))
         by_mean = torch.tensor(-2.0 * score.by_errors * errors, device=device)
         loss = (by_mean * mean).sum() + score.by_trace * leverage.sum()
         gradients = torch.autograd.grad(

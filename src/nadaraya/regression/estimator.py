@@ -37,7 +37,7 @@ class SmoothingEstimator(PlainState):
         kernel: str | Kernel = "gaussian",
         bandwidth: float | ArrayLike | str = "scott",
         *,
-        n_starts: int = 3,
+        n_starts: int = 7,
         device: str | torch.device | None = None,
         random_state: int | np.random.RandomState | None = None,
         verbose: int = 0,
@@ -63,7 +63,9 @@ class SmoothingEstimator(PlainState):
     def _search(self) -> Search:
         n_starts = whole_number("n_starts", self.n_starts)
         verbosity(self.verbose)
-        return Search(n_starts, check_random_state(self.random_state), self._report if self.verbose else None)
+        # Without a seed too, equal data get equal bandwidths.
+        generator = check_random_state(0 if self.random_state is None else self.random_state)
+        return Search(n_starts, generator, self._report if self.verbose else None)
 
     def _keep(self, points: Array, weight: NDArray[np.float64], selected: Selected) -> None:
         """Sets the fitted attributes that all have."""

@@ -107,10 +107,19 @@ class Smoother:
         request = self.request(self._fitted, X, np.zeros((0, len(weight))), weight)
         return fit.combine_squares(self.compute(replace(request, power=2)))
 
-    def leverage(self, fit: LocalFit) -> Array:
-        """L_ii = s_i κ(0) a_0 / Z_i of fits at the points themselves, (n,); 0 for points without weight."""
+    def peak(self) -> float:
+        """κ(0)."""
+        return float(values(self.kernel, np.zeros(())))
+
+    def leverage(self, fit: LocalFit, peak: float | None = None) -> Array:
+        """L_ii = s_i κ(0) a_0 / Z_i of fits at the points themselves, (n,); 0 for points without weight.
+
+        Args:
+            fit: at the points.
+            peak: κ(0) where it is known; few points are fitted in less time than PyTorch takes to find it.
+        """
         counted = (self.sample.weight > 0) & ~fit.no_support
-        at_zero = self.sample.weight * float(values(self.kernel, np.zeros(()))) * fit.row[:, 0]
+        at_zero = self.sample.weight * (self.peak() if peak is None else peak) * fit.row[:, 0]
         return np.where(counted, at_zero * np.exp(-np.where(counted, fit.log_mass, 0.0)), 0.0)
 
     @property

@@ -153,7 +153,7 @@ def likelihood(smoother: Smoother, support: Support | None, X: Array) -> Criteri
     share = sample.counts[counted] / sample.counts.sum()
     no_columns = np.zeros((0, len(X)))
 
-    def criterion(log_bandwidth: Array) -> tuple[float, Array]:
+    def criterion(log_bandwidth: Array, with_gradient: bool = True, /) -> tuple[float, Array]:
         wanted = np.exp(log_bandwidth) * sample.unit
         bandwidth = support.within_reach(wanted)
         try:

@@ -72,7 +72,7 @@ class Smoother:
     def fit(self, X: Array | None, columns: Array, exclude_self: bool = False) -> LocalFit:
         """Fits at X; with exclude_self at the points, each without itself."""
         request = replace(self.request(self._fitted, X, columns), exclude_self=exclude_self)
-        return local_fit(self.compute(request), self.sample.spread)
+        return local_fit(self.compute(request))
 
     def fit_with_gradients(self, columns: Array, exclude_self: bool) -> tuple[LocalFit, Array]:
         """Fits at the points and (n, d, 1 + p) their gradients by log bandwidth.
@@ -82,7 +82,7 @@ class Smoother:
         if self.degree == 0:
             request = self.request(BandwidthGradients, None, columns)
             sums = self.compute(replace(request, exclude_self=exclude_self))
-            fit, gradients = local_fit(sums, self.sample.spread), sums.gradients.copy()
+            fit, gradients = local_fit(sums), sums.gradients.copy()
             gradients[:, :, 1:] -= fit.mean[:, None] * gradients[:, :, :1]
         else:
             fit = self.fit(None, columns, exclude_self)

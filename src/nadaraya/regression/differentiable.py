@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from nadaraya.regression.criteria import SCORES, target_scale
-from nadaraya.regression.local import DampedInverse
+from nadaraya.regression.polynomials import value_weights
 from nadaraya.regression.requests import Array, Sums
 from nadaraya.regression.smoother import Smoother
 from nadaraya.regression.torch_sums import Job, distances
@@ -82,26 +82,5 @@ class DifferentiableCriterion:
         weights = job.relative_weights(rows, r, job.kernel.log(r))[0] * job.columns[:, 0]
         weights = weights / weights.sum(dim=1, keepdim=True)
         if self._degree:
-            weights = _line_weights(weights, job.points - job.points[rows, None])
+            weights = value_weights(weights, job.points - job.points[rows, None])
         return weights @ self._y, weights[:, rows].diagonal()
-
-
-def _line_weights(weights: Tensor, offsets: Tensor) -> Tensor:
-    """Weights (b, n) of a local mean as those of a local line's value at the query; offsets (b, n, d).
-
-    In units of the offsets' size, with the damping of `local_fit` where points do not determine a line.
-    """
-    squares = (weights[..., None] * offsets.square()).sum(dim=1, keepdim=True)
-    offsets = offsets * torch.where(squares > 0, squares, 1.0).rsqrt()
-    centre = weights[:, None] @ offsets  # (b, 1, d)
-    about_centre = offsets - centre
-    covariance = (weights[..., None] * about_centre).transpose(1, 2) @ about_centre
-    damped = DampedInverse.of(covariance.detach().cpu().numpy())
-    inverse, directions, slopes = (
-        torch.from_numpy(array).to(covariance)
-        for array in (damped.inverse, damped.directions, damped.slopes())
-    )
-    # Adds zero, with the derivative of the inverse.
-    change = directions.transpose(1, 2) @ (covariance - covariance.detach()) @ directions
-    inverse = inverse + directions @ (slopes * change) @ directions.transpose(1, 2)
-    return weights * (1 - about_centre @ inverse @ centre.transpose(1, 2))[..., 0]

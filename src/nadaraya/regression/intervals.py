@@ -2,8 +2,8 @@
 
 An estimate linear in the targets, Σ_j L_j(x) y_j, has the variance Σ_j L_j(x)² σ_j². The local variance σ²(x)
 is estimated from few residuals where the bandwidth is small, so that (estimate − its mean) / standard error
-has the tails of Student's t rather than of the normal distribution. Quantiles are those of t with local degrees
-of freedom, or come from a bootstrap in which the standard error is estimated anew for every draw.
+has the tails of Student's t rather than of the normal distribution. Quantiles are those of t with local
+degrees of freedom, or come from a bootstrap in which the standard error is estimated anew for every draw.
 """
 
 import warnings
@@ -14,7 +14,7 @@ from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import t as student
+from scipy.special import stdtr, stdtrit
 
 from nadaraya.regression.local import LocalFit
 from nadaraya.regression.requests import Array
@@ -108,7 +108,7 @@ class Noise:
         return 1.0 / np.minimum(smoother.combined_variance(weights, X, self.relative / self.left), 1.0)
 
     def draws(self, count: int, generator: np.random.RandomState) -> Iterator[tuple[Array, Array]]:
-        """For every target noise (draws, n) like that of the data, and the squares (draws, n) of its residuals.
+        """For every target noise (draws, n) like that of the data, and its squared residuals (draws, n).
 
         Residuals over the local standard deviation, of mean 0 and variance 1 as a whole, are drawn with
         replacement and multiplied by the local standard deviation of the point where they land.
@@ -140,6 +140,12 @@ def _standardised(residuals: Array, left: Array, informative: Array) -> Array:
     return residuals * (informative / np.sqrt(left))[:, None]
 
 
+def _quantile(draws: Array, level: float) -> Array:
+    """Over the last axis, of rank (B + 1) · level: one more draw is below it with this probability."""
+    result: Array = np.quantile(draws, level, axis=-1, method="weibull")
+    return result
+
+
 def _ratio(above: Array, below: Array) -> Array:
     """above / below; 0 where that is 0."""
     return np.divide(above, below, out=np.zeros(np.broadcast(above, below).shape), where=below > 0)
@@ -160,11 +166,11 @@ class Uncertainty:
 
     def pointwise(self, level: float) -> Array:
         """Half-widths (m, p): the quantile of Student's t times the standard error."""
-        return student.ppf(0.5 + level / 2, self.noise.freedom(self.X))[:, None] * self.deviation
+        return stdtrit(self.noise.freedom(self.X), 0.5 + level / 2)[:, None] * self.deviation
 
     def bootstrap(self, level: float, count: int, generator: np.random.RandomState) -> Array:
         """Half-widths (m, p), of each point alone, from the bootstrap's distribution of |t|."""
-        ratios = [np.quantile(ratio, level, axis=1) for ratio in self._ratios(count, generator)]
+        ratios = [_quantile(ratio, level) for ratio in self._ratios(count, generator)]
         return np.stack(ratios, axis=1) * self.deviation
 
     def simultaneous(self, level: float, count: int, generator: np.random.RandomState) -> Array:
@@ -177,8 +183,8 @@ class Uncertainty:
         freedom = self.noise.freedom(self.X)
         ratios = []
         for ratio in self._ratios(count, generator):
-            least = student.sf(ratio, freedom[:, None]).min(axis=0, initial=0.5)
-            ratios.append(student.isf(np.quantile(least, 1.0 - level), freedom))
+            least = stdtr(freedom[:, None], -ratio).min(axis=0, initial=0.5)
+            ratios.append(-stdtrit(freedom, _quantile(least, 1.0 - level)))
         return np.stack(ratios, axis=1) * self.deviation
 
     @cached_property

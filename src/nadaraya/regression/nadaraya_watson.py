@@ -184,8 +184,8 @@ class NadarayaWatson(RegressorMixin, SmoothingEstimator):
                 every weight is zero. Default False.
 
         Returns:
-            (m, d), or (m, d, p) for several targets, 0 where every weight is zero; with `return_std` a pair of
-            such arrays.
+            (m, d), or (m, d, p) for several targets, 0 where every weight is zero; with `return_std` a pair
+            of such arrays.
 
         Raises:
             InputError: for a local constant with adaptive bandwidths, whose own change with x is not known.
@@ -236,8 +236,8 @@ class NadarayaWatson(RegressorMixin, SmoothingEstimator):
                 each point alone); or "simultaneous", the same draws for all points of X at once, each as
                 likely to be missed as any other (Beran 1988). Default "pointwise".
             n_bootstrap: draws. Default 999.
-            of: "curve", what the targets scatter about: the band of the local quadratic with the same weights,
-                the fit less its estimated bias (robust bias correction: Calonico, Cattaneo and Farrell 2018).
+            of: "curve", what the targets scatter about: the band of the local quadratic with the same
+                weights, the fit less its estimated bias (robust bias correction: Calonico, Cattaneo and Farrell 2018).
                 `predict` need not lie inside. "smooth", about `predict`, for what the fit is on average,
                 x ↦ E f(x), which is narrower and passes by peaks and valleys as the fit does.
                 Default "curve".

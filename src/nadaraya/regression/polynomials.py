@@ -1,7 +1,7 @@
 """Equivalent kernels of local polynomials and of derivatives, written out for blocks of queries.
 
-`local` gets a fit and its variance from sums; of a quadratic, or of the derivative of a mean, these sums would
-be many. Here the weights L_j(x) themselves are made with PyTorch, O(n + m) in memory.
+`local` gets a fit and its variance from sums; of a quadratic, or of the derivative of a mean, these sums
+would be many. Here the weights L_j(x) themselves are made with PyTorch, O(n + m) in memory.
 """
 
 from collections.abc import Iterator
@@ -10,7 +10,6 @@ from itertools import combinations_with_replacement
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from nadaraya.regression.local import DampedInverse

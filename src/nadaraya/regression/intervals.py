@@ -22,6 +22,8 @@ from nadaraya.regression.smoother import Smoother
 
 # A residual says nothing of the noise if its own point made more than all but this part of the fit.
 _LEAST_FREEDOM = 1e-6
+# Draws of several targets are taken together while they are no more numbers than this.
+_NUMBERS = 2**23
 
 
 class Estimates(Protocol):
@@ -107,19 +109,30 @@ class Noise:
         weights = smoother.fit(X, np.zeros((0, len(self.left))))
         return 1.0 / np.minimum(smoother.combined_variance(weights, X, self.relative / self.left), 1.0)
 
-    def draws(self, count: int, generator: np.random.RandomState) -> Iterator[tuple[Array, Array]]:
-        """For every target noise (draws, n) like that of the data, and its squared residuals (draws, n).
+    def draws(
+        self, count: int, at_once: int, generator: np.random.RandomState
+    ) -> Iterator[tuple[Array, Array]]:
+        """Noise (draws, n) like that of the data and its squared residuals (draws, n).
 
         Residuals over the local standard deviation, of mean 0 and variance 1 as a whole, are drawn with
-        replacement and multiplied by the local standard deviation of the point where they land.
+        replacement and multiplied by the local standard deviation of the point where they land. Draws of
+        some targets, `count` for each, come at a time.
+
+        Args:
+            count: of draws.
+            at_once: for how many targets together.
+            generator: the same draws for all targets.
         """
-        chosen = generator.choice(np.flatnonzero(self.informative), size=(count, len(self.left)))
-        deviations = np.sqrt(self.variance(None))
-        for residuals, deviation in zip(self.residuals.T, deviations.T, strict=True):
-            scaled = _ratio(residuals, deviation)
-            known = scaled[self.informative > 0]
-            scaled = _ratio(scaled - known.mean(), known.std())
-            noise = scaled[chosen] * deviation * np.sqrt(self.relative)
+        known = np.flatnonzero(self.informative) if self.informative.any() else np.arange(len(self.left))
+        chosen = generator.choice(known, size=(count, len(self.left)))
+        deviation = np.sqrt(self.variance(None))
+        scaled = _ratio(self.residuals, deviation)
+        scaled = _ratio(scaled - scaled[known].mean(axis=0), scaled[known].std(axis=0))
+        deviation = deviation * np.sqrt(self.relative)[:, None]
+        for start in range(0, scaled.shape[1], at_once):
+            targets = slice(start, start + at_once)
+            noise = scaled.T[targets][:, chosen] * deviation.T[targets, None]
+            noise = noise.reshape(-1, len(self.left))
             left_over = noise.T - self.smoother.fit(None, noise).mean
             yield noise, _standardised(left_over, self.left, self.informative).T ** 2
 
@@ -171,7 +184,7 @@ class Uncertainty:
     def bootstrap(self, level: float, count: int, generator: np.random.RandomState) -> Array:
         """Half-widths (m, p), of each point alone, from the bootstrap's distribution of |t|."""
         ratios = [_quantile(ratio, level) for ratio in self._ratios(count, generator)]
-        return np.stack(ratios, axis=1) * self.deviation
+        return np.concatenate(ratios, axis=1) * self.deviation
 
     def simultaneous(self, level: float, count: int, generator: np.random.RandomState) -> Array:
         """Half-widths (m, p) that cover all points at once with probability `level`, each equally likely.
@@ -183,19 +196,21 @@ class Uncertainty:
         freedom = self.noise.freedom(self.X)
         ratios = []
         for ratio in self._ratios(count, generator):
-            least = stdtr(freedom[:, None], -ratio).min(axis=0, initial=0.5)
-            ratios.append(-stdtrit(freedom, _quantile(least, 1.0 - level)))
-        return np.stack(ratios, axis=1) * self.deviation
+            least = stdtr(freedom[:, None, None], -ratio).min(axis=0, initial=0.5)
+            ratios.append(-stdtrit(freedom[:, None], _quantile(least, 1.0 - level)))
+        return np.concatenate(ratios, axis=1) * self.deviation
 
     @cached_property
     def _norm(self) -> Array:
         return np.sqrt(self.estimates.combined_variance(self.noise.relative))
 
     def _ratios(self, count: int, generator: np.random.RandomState) -> Iterator[Array]:
-        """For every target (m, draws), |estimate| / its standard error of draws of noise alone.
+        """(m, targets, draws) for some targets at a time: |estimate| / its standard error, of noise alone.
 
         The estimates are linear, so that all draws are columns of one pass over the pairs.
         """
-        for noise, squares in self.noise.draws(count, generator):
+        at_once = max(1, _NUMBERS // (count * (len(self.X) + len(self.noise.left))))
+        for noise, squares in self.noise.draws(count, at_once, generator):
             deviation = np.sqrt(self.noise._smoothed(self.X, squares)) * self._norm[:, None]
-            yield _ratio(np.abs(self.estimates.combined(noise)), deviation)
+            ratio = _ratio(np.abs(self.estimates.combined(noise)), deviation)
+            yield ratio.reshape(len(ratio), -1, count)

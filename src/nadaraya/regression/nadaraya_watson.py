@@ -237,7 +237,8 @@ class NadarayaWatson(RegressorMixin, SmoothingEstimator):
                 likely to be missed as any other (Beran 1988). Default "pointwise".
             n_bootstrap: draws. Default 999.
             of: "curve", what the targets scatter about: the band of the local quadratic with the same
-                weights, the fit less its estimated bias (robust bias correction: Calonico, Cattaneo and Farrell 2018).
+                weights, the fit less its estimated bias (robust bias correction: Calonico, Cattaneo and
+                Farrell 2018).
                 `predict` need not lie inside. "smooth", about `predict`, for what the fit is on average,
                 x ↦ E f(x), which is narrower and passes by peaks and valleys as the fit does.
                 Default "curve".

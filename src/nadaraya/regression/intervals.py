@@ -107,7 +107,8 @@ class Noise:
             return np.full(len(X), np.nan)
         smoother = self._of_squares
         weights = smoother.fit(X, np.zeros((0, len(self.left))))
-        return 1.0 / np.minimum(smoother.combined_variance(weights, X, self.relative / self.left), 1.0)
+        of_one = smoother.combined_variance(weights, X, self.relative / self.left)
+        return 1.0 / np.where(weights.no_support, 1.0, np.minimum(of_one, 1.0))
 
     def draws(
         self, count: int, at_once: int, generator: np.random.RandomState

@@ -19,6 +19,8 @@ from nadaraya.regression.requests import Array, Moments, Sums
 # A line levels off where the variance of its points falls below this part of their mean squared offset from
 # the query: where it would be drawn over a hundred of their standard deviations.
 _LEVEL = 1e-4
+# Mean squares that are no unit of length: all weight lies on points that coincide with the query.
+TINY = 1e-200
 
 
 @dataclass(frozen=True)
@@ -142,8 +144,8 @@ def _about_query(sums: Moments) -> tuple[Array, Array, Array, Array]:
     """
     mass = sums.values[:, 0]
     share = 1.0 / np.where(mass > 0, mass, 1.0)
-    size = np.sqrt(np.einsum("mdd->md", sums.second) * share[:, None])
-    per_unit = np.divide(1.0, size, out=np.ones_like(size), where=size > 0)
+    size = np.einsum("mdd->md", sums.second) * share[:, None]
+    per_unit = 1.0 / np.sqrt(np.where(size > TINY, size, 1.0))
     offsets = -sums.first * share[:, None, None] * per_unit[:, :, None]
     squares = sums.second * share[:, None, None] * per_unit[:, :, None] * per_unit[:, None]
     return offsets[:, :, 0], offsets[:, :, 1:], squares, per_unit

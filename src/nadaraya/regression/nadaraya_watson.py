@@ -172,7 +172,7 @@ class NadarayaWatson(RegressorMixin, SmoothingEstimator):
         mean = self._as_targets(self._prediction(found))
         if not return_std:
             return mean
-        return mean, self._as_targets(np.sqrt(self._noise_model().variance(smoother, query)))
+        return mean, self._as_targets(np.sqrt(self._noise_model().variance(query)))
 
     def marginal_effects(self, X: ArrayLike, return_std: bool = False) -> Any:
         """∂f/∂x: the derivative of the prediction (degree 0), or the slope of the local line (degree 1).

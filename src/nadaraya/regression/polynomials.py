@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nadaraya.regression.local import DampedInverse
+from nadaraya.regression.local import TINY, DampedInverse
 from nadaraya.regression.requests import Array, Sums
 from nadaraya.regression.smoother import Smoother
 from nadaraya.regression.torch_sums import Job, distances
@@ -113,7 +113,7 @@ def _solved(weights: Tensor, powers: Tensor) -> tuple[Tensor, Tensor, Tensor, Te
     In units of the terms' size, with the damping of `local_fit` where points do not determine a polynomial.
     """
     squares = (weights[..., None] * powers.square()).sum(dim=1, keepdim=True)
-    per_unit = torch.where(squares > 0, squares, 1.0).rsqrt()
+    per_unit = torch.where(squares > TINY, squares, 1.0).rsqrt()
     powers = powers * per_unit
     centre = weights[:, None] @ powers
     about_centre = powers - centre

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import torch
 
 from nadaraya.kernels import Gaussian, Matern, Periodic
 from nadaraya.regression import NadarayaWatson
@@ -188,6 +189,7 @@ def test_gradients_where_lines_are_damped(d, criterion):
     differences = [(function(at + e)[0] - function(at - e)[0]) / 2e-5 for e in 1e-5 * np.eye(d)]
     np.testing.assert_allclose(gradient, differences, rtol=1e-5)
     automatic = DifferentiableCriterion(criterion, smoother, targets, selects_bandwidth=True)
-    value, by_all = automatic(np.append(at, 1.0))
+    parameters = torch.nn.utils.parameters_to_vector(smoother.kernel.parameters()).tolist()
+    value, by_all = automatic(np.append(at, parameters))
     assert value == pytest.approx(score, abs=1e-8)
     np.testing.assert_allclose(by_all[:d], gradient, rtol=1e-6)

@@ -101,7 +101,7 @@ class Noise:
 
         1 / Σ_i W_i² / v_i with W the weights of the smooth of the squares and v as in `left` at unit weight:
         Satterthwaite's (1946) approximation with the correlations of the residuals as of a projection, for
-        which it is n − p exactly.
+        which it is n − p if all leverages are equal.
         """
         if not self.informative.any():
             return np.full(len(X), np.nan)

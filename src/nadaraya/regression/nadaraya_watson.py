@@ -258,7 +258,8 @@ class NadarayaWatson(RegressorMixin, SmoothingEstimator):
         if of not in _OF:
             raise unknown_name("of", of, _OF)
         fit = smoother.fit(query, self._targets.T)
-        mean, estimates = self._prediction(fit), intervals.Fitted(smoother, query, fit)
+        mean = self._prediction(fit)
+        estimates: intervals.Estimates = intervals.Fitted(smoother, query, fit)
         if of == "curve":
             estimates = EquivalentKernels(smoother, query, 2)
             mean = estimates.combined(self._targets.T) + self._centre

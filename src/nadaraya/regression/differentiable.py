@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from nadaraya.regression.criteria import SCORES, target_scale
-from nadaraya.regression.local import pseudo_inverse
+from nadaraya.regression.polynomials import value_weights
 from nadaraya.regression.requests import Array, Sums
 from nadaraya.regression.smoother import Smoother
 from nadaraya.regression.torch_sums import Job, distances
@@ -43,9 +43,9 @@ class DifferentiableCriterion:
         self._num_parameters = sum(parameter.numel() for parameter in self._trained)
         self._targets, self._weight = targets, smoother.sample.counts
         self._scale = target_scale(targets, self._weight)
-        self._y, self._spread, log_bandwidth = (
+        self._y, log_bandwidth = (
             torch.tensor(array, dtype=torch.float64, device=self._job.device)
-            for array in (targets, smoother.sample.spread, np.log(smoother.bandwidth))
+            for array in (targets, np.log(smoother.bandwidth))
         )
         self._fixed = None if selects_bandwidth else log_bandwidth
 
@@ -88,23 +88,5 @@ class DifferentiableCriterion:
         weights = job.relative_weights(rows, r, job.kernel.log(r))[0] * job.columns[:, 0]
         weights = weights / weights.sum(dim=1, keepdim=True)
         if self._degree:
-            weights = _line_weights(weights, (job.points - job.points[rows, None]) / self._spread)
+            weights = value_weights(weights, job.points - job.points[rows, None])
         return weights @ self._y, weights[:, rows].diagonal()
-
-
-def _line_weights(weights: Tensor, offsets: Tensor) -> Tensor:
-    """Weights (b, n) of a local mean as those of a local line's value at the query; offsets (b, n, d).
-
-    In units of the spread, as in `local_fit`, where a line that points do not determine is the flattest.
-    """
-    centre = weights[:, None] @ offsets  # (b, 1, d)
-    about_centre = offsets - centre
-    covariance = (weights[..., None] * about_centre).transpose(1, 2) @ about_centre
-    squares = (weights[..., None] * offsets.square()).sum(dim=(1, 2))
-    known = torch.from_numpy(
-        pseudo_inverse(covariance.detach().cpu().numpy(), squares.detach().cpu().numpy())
-    )
-    known = known.to(covariance.device)
-    # One Newton step leaves the inverse as it is and gives it its derivative −S⁺ dS S⁺.
-    inverse = 2 * known - known @ covariance @ known
-    return weights * (1 - about_centre @ inverse @ centre.transpose(1, 2))[..., 0]

@@ -108,7 +108,7 @@ class Job:
         query = self.query[rows]
         r = distances(query * self.inverse, self.points * self.inverse) * shrink
         has_gradient = quantity in (BandwidthGradients, PositionGradients, LineGradients)
-        log_weights, slope = self._log_weights(r, has_gradient)
+        log_weights, slope = self.log_weights(r, has_gradient)
         weights, top = self.relative_weights(rows, r, log_weights)
         values = weights @ self.columns
         if quantity is Sums:
@@ -141,7 +141,7 @@ class Job:
             return values, top, squares @ self._off_lines(rows, offsets)
         return values, top, torch.stack(parts, dim=1)
 
-    def _log_weights(self, r: Tensor, has_gradient: bool) -> tuple[Tensor, Tensor]:
+    def log_weights(self, r: Tensor, has_gradient: bool) -> tuple[Tensor, Tensor]:
         """log κ(r) and its derivative, zeros unless asked for."""
         with torch.set_grad_enabled(has_gradient):
             r = r.detach().requires_grad_(has_gradient)

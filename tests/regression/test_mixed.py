@@ -7,6 +7,7 @@ import pytest
 
 from nadaraya.errors import InputError
 from nadaraya.kernels import Epanechnikov, Gaussian, Matern
+from nadaraya.regression import mixed
 from nadaraya.regression.categories import (
     CATEGORY_KERNELS,
     MISSING,
@@ -28,6 +29,13 @@ from nadaraya.regression.requests import (
 )
 from nadaraya.regression.rules import values
 from nadaraya.regression.sums import compute
+
+
+@pytest.fixture(params=["by groups", "by pairs"], autouse=True)
+def way(request, monkeypatch):
+    """Both ways to make the sums; only the first has scales of 0."""
+    monkeypatch.setattr(mixed, "_PAIRS_PER_GROUP", 0 if request.param == "by groups" else 10**9)
+
 
 UNORDERED, ORDERED = Category(1, num_levels=3), Category(3, ordered=True, num_levels=4)
 WHETHER_MISSING = Category(2, number=1)
@@ -59,7 +67,7 @@ def request_of(quantity, query, points, columns, bandwidth, categories, scales, 
     )
 
 
-def request(quantity=Sums, m=17, n=60, categories=MIXED, bandwidth=BANDWIDTH, scales=SCALES, **options):
+def asked_for(quantity=Sums, m=17, n=60, categories=MIXED, bandwidth=BANDWIDTH, scales=SCALES, **options):
     random = np.random.default_rng(0)
     points = table(n, 0, options.pop("missing", 0.3))
     query = points if options.get("exclude_self") else table(m, 1)
@@ -68,16 +76,16 @@ def request(quantity=Sums, m=17, n=60, categories=MIXED, bandwidth=BANDWIDTH, sc
     return request_of(quantity, query, points, columns, bandwidth, categories, scales, **options)
 
 
-def pairs(request):
+def pairs(asked):
     """Weights κ^power times the factors of categories, (m, n), and differences of numbers, (m, n, f)."""
-    difference = request.query[:, None] - request.points
-    difference = np.where(np.isfinite(request.bandwidth), difference, 0.0)
+    difference = asked.query[:, None] - asked.points
+    difference = np.where(np.isfinite(asked.bandwidth), difference, 0.0)
     factor = 1.0
     for category, scale, a, b in zip(
-        request.factors.categories,
-        request.factors.scales,
-        request.factors.query.T[:, :, None],
-        request.factors.points.T,
+        asked.factors.categories,
+        asked.factors.scales,
+        asked.factors.query.T[:, :, None],
+        asked.factors.points.T,
         strict=True,
     ):
         if category.number is not None:
@@ -87,13 +95,13 @@ def pairs(request):
         factor = factor * (np.exp(-1.0 / scale) if scale else 0.0) ** steps
         if category.ordered and category.kernel == "probability":
             factor = np.where(steps > 0, factor / 2, factor)
-    r = np.sqrt(((difference / request.bandwidth) ** 2).sum(axis=2))
-    if request.query_scale is not None:
-        r = r / request.query_scale[:, None]
-    weight = values(request.kernel, r) * factor
-    if request.exclude_self:
+    r = np.sqrt(((difference / asked.bandwidth) ** 2).sum(axis=2))
+    if asked.query_scale is not None:
+        r = r / asked.query_scale[:, None]
+    weight = values(asked.kernel, r) * factor
+    if asked.exclude_self:
         np.fill_diagonal(weight, 0.0)
-    return weight**request.power, difference
+    return weight**asked.power, difference
 
 
 def assert_is(found, expected):
@@ -120,7 +128,7 @@ OPTIONS = {
 
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 def test_sums_moments_and_means(options):
-    asked = request(**options)
+    asked = asked_for(**options)
     weight, difference = pairs(asked)
     sums = compute(asked)
     assert_is((sums, sums.values), weight @ asked.columns.T)
@@ -134,7 +142,7 @@ def test_sums_moments_and_means(options):
 
 @pytest.mark.parametrize("power", [1, 2])
 def test_powers(power):
-    asked = request(power=power)
+    asked = asked_for(power=power)
     sums = compute(asked)
     assert_is((sums, sums.values), pairs(asked)[0] @ asked.columns.T)
 
@@ -156,7 +164,7 @@ def by_log_bandwidth(function, asked):
 
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 def test_gradients_by_bandwidths_and_scales(options):
-    asked = request(BandwidthGradients, **options)
+    asked = asked_for(BandwidthGradients, **options)
     found = compute(asked)
     expected = by_log_bandwidth(lambda moved: pairs(moved)[0] @ asked.columns.T, asked)
     scale = np.exp(found.log_scale)[:, None, None]
@@ -167,7 +175,7 @@ def test_gradients_by_bandwidths_and_scales(options):
 
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 def test_gradients_of_lines(options):
-    asked = request(LineGradients, **options)
+    asked = asked_for(LineGradients, **options)
     m, random = len(asked.query), np.random.default_rng(5)
     lines = Lines(random.normal(size=(m, 3)), random.normal(size=(m, 3, 2)))
     found = compute(replace(asked, lines=lines))
@@ -187,7 +195,7 @@ def test_gradients_of_lines(options):
 
 
 def test_gradients_by_position():
-    asked = request(PositionGradients)
+    asked = asked_for(PositionGradients)
     found, step = compute(asked), 1e-6
     scale = np.exp(found.log_scale)[:, None]
     for number in range(2):
@@ -264,7 +272,7 @@ def test_nearest_point_where_every_weight_is_zero():
 
 
 def test_float32():
-    asked = request(missing=0.1)
+    asked = asked_for(missing=0.1)
     single = replace(asked, query=asked.query.astype(np.float32), points=asked.points.astype(np.float32))
     np.testing.assert_allclose(mean(compute(single)), mean(compute(asked)), rtol=1e-4, atol=1e-5)
 

@@ -8,6 +8,7 @@ from nadaraya.regression.multi_head import MultiHeadKernelRegression
 from nadaraya.regression.nadaraya_watson import NadarayaWatson
 from nadaraya.regression.quantile import KernelQuantileRegressor
 from nadaraya.regression.selection import Selection
+from nadaraya.regression.sums import warm_up
 
 __all__ = [
     "KernelQuantileRegressor",
@@ -19,4 +20,5 @@ __all__ = [
     "NadarayaWatsonDensity",
     "Selection",
     "masked_training",
+    "warm_up",
 ]

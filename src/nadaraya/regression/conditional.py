@@ -24,7 +24,7 @@ from nadaraya.regression.checks import (
     whole_number,
 )
 from nadaraya.regression.criteria import Criterion, loo_likelihood
-from nadaraya.regression.estimator import SmoothingEstimator, validated_points
+from nadaraya.regression.estimator import SmoothingEstimator, in_natural_units, validated_points
 from nadaraya.regression.requests import Array
 from nadaraya.regression.sample import Sample
 from nadaraya.regression.smoother import Smoother
@@ -53,10 +53,10 @@ class NadarayaWatsonConditionalDensity(SmoothingEstimator):
             "scott" or "silverman", rules of thumb for the joint density, in O(n); or a positive number, or
             (d + 1,), one per feature and the target's last, in their units. Copies of whole observations make
             the likelihood grow without end as b falls. Default "loo".
-        n_starts: runs of the optimiser, from the best of a scan of common multiples. Default 3.
+        n_starts: as in `NadarayaWatson`. Default 7.
         device: where PyTorch computes; default None, the fastest way on the CPU.
-        random_state: seed or generator of the starts beyond the twelfth. Default None.
-        verbose: 1 prints a line for each run of the optimiser. Default 0.
+        random_state: seed or generator of random starts. Default None: the same ones always.
+        verbose: 1 prints how far the search for a bandwidth is. Default 0.
 
     Attributes:
         bandwidth_: (d,) h; inf for a feature that does not vary.
@@ -79,7 +79,7 @@ class NadarayaWatsonConditionalDensity(SmoothingEstimator):
         self,
         bandwidth: float | ArrayLike | str = "loo",
         *,
-        n_starts: int = 3,
+        n_starts: int = 7,
         device: str | torch.device | None = None,
         random_state: int | np.random.RandomState | None = None,
         verbose: int = 0,
@@ -116,6 +116,8 @@ class NadarayaWatsonConditionalDensity(SmoothingEstimator):
         device, kernel = torch_device(self.device), fixed_kernel("gaussian")
         joint_sample = Sample.of(np.column_stack([points, self.y_]), weight, device, report)
         bandwidth = first_bandwidth(self.bandwidth, joint_sample, kernel, ("loo",))
+        if not isinstance(self.bandwidth, str):
+            bandwidth = joint_sample.in_units(bandwidth)
         if np.isinf(bandwidth[-1]):
             raise InputError(
                 f"y must vary to have a density (n_samples = {len(points)}): give bandwidth as numbers"
@@ -126,8 +128,10 @@ class NadarayaWatsonConditionalDensity(SmoothingEstimator):
         if isinstance(self.bandwidth, str) and self.bandwidth == "loo":
             selected = select_bandwidth("loo", _likelihood(joint, features), joint, search)
         self._joint, bandwidth = selected[0], selected[0].bandwidth
-        self._keep(points, weight, (replace(features, bandwidth=bandwidth[:-1]), selected[1]))
-        self.target_bandwidth_ = float(bandwidth[-1])
+        self._keep(points, weight, (replace(features, bandwidth=bandwidth[:-1]), None))
+        if selected[1] is not None:
+            self.selection_ = in_natural_units(selected[1], joint_sample.unit[np.isfinite(bandwidth)])
+        self.target_bandwidth_ = float(bandwidth[-1] * joint_sample.unit[-1])
         return self
 
     def score_samples(self, X: ArrayLike, y: ArrayLike) -> Array:
@@ -240,7 +244,8 @@ class NadarayaWatsonConditionalDensity(SmoothingEstimator):
     def _weights(self, query: Array) -> Iterator[tuple[slice, Array]]:
         """Blocks of queries (m, d) with their weights (rows, n), which sum to 1."""
         sample = self._smoother.sample
-        points, at = sample.x / self.bandwidth_, sample.centred(query) / self.bandwidth_
+        bandwidth = self._smoother.bandwidth
+        points, at = sample.x / bandwidth, sample.centred(query) / bandwidth
         step = max(1, _PAIRS // len(points))
         with np.errstate(divide="ignore"):
             log_weight = np.log(sample.weight)
@@ -297,9 +302,9 @@ def _likelihood(joint: Smoother, features: Smoother) -> Criterion:
     """
     of_joint, of_features = loo_likelihood(joint), loo_likelihood(features)
 
-    def criterion(log_bandwidth: Array) -> tuple[float, Array]:
-        value, gradient = of_joint(log_bandwidth)
-        marginal, by_features = of_features(log_bandwidth[:-1])
+    def criterion(log_bandwidth: Array, with_gradient: bool = True, /) -> tuple[float, Array]:
+        value, gradient = of_joint(log_bandwidth, with_gradient)
+        marginal, by_features = of_features(log_bandwidth[:-1], with_gradient)
         return value - marginal, gradient - np.append(by_features, 0.0)
 
     return criterion

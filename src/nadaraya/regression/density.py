@@ -19,7 +19,7 @@ from nadaraya.regression.draws import draws
 from nadaraya.regression.estimator import SmoothingEstimator, validated_points
 from nadaraya.regression.plug_in import PLUG_INS, plug_in
 from nadaraya.regression.requests import Array
-from nadaraya.regression.rules import radial_moment, spread_of_kernel
+from nadaraya.regression.rules import log_radial_moment, spread_of_kernel
 from nadaraya.regression.smoother import Smoother
 from nadaraya.regression.support import Support, likelihood, log_mass
 
@@ -52,10 +52,10 @@ class NadarayaWatsonDensity(DensityMixin, SmoothingEstimator):
         support: (low, high), the bounds of every feature, or d such pairs, one per feature; None in the place
             of a bound or a pair where there is none. "loo" chooses no bandwidth wider than the support.
             Default None.
-        n_starts: runs of the optimiser, from the best of a scan of common multiples. Default 3.
+        n_starts: as in `NadarayaWatson`. Default 7.
         device: where PyTorch computes; default None, the fastest way on the CPU.
-        random_state: seed or generator of the starts beyond the twelfth. Default None.
-        verbose: 1 prints a line for each run of the optimiser. Default 0.
+        random_state: seed or generator of random starts. Default None: the same ones always.
+        verbose: 1 prints how far the search for a bandwidth is. Default 0.
 
     Attributes:
         bandwidth_: (d,) h.
@@ -82,7 +82,7 @@ class NadarayaWatsonDensity(DensityMixin, SmoothingEstimator):
         bandwidth: float | ArrayLike | str = "scott",
         *,
         support: Any = None,
-        n_starts: int = 3,
+        n_starts: int = 7,
         device: str | torch.device | None = None,
         random_state: int | np.random.RandomState | None = None,
         verbose: int = 0,
@@ -122,11 +122,12 @@ class NadarayaWatsonDensity(DensityMixin, SmoothingEstimator):
             criterion = likelihood(smoother, self._support, points.astype(np.float64))
             chosen, selection = select_bandwidth("loo", criterion, smoother, search)
             if self._support is not None:
-                chosen = replace(chosen, bandwidth=self._support.within_reach(chosen.bandwidth))
+                unit = chosen.sample.unit
+                chosen = replace(chosen, bandwidth=self._support.within_reach(chosen.bandwidth * unit) / unit)
             selected = chosen, selection
         self._keep(points, selected[0].sample.counts, selected)
-        if not np.isfinite(self.bandwidth_).all():
-            constant = np.flatnonzero(np.isinf(self.bandwidth_)).tolist()
+        if not np.isfinite(self._smoother.bandwidth).all():
+            constant = np.flatnonzero(np.isinf(self._smoother.bandwidth)).tolist()
             raise InputError(
                 f"feature {constant[0]} must vary to have a density (n_samples = {len(points)}): "
                 "leave it out, or give bandwidth as a number"
@@ -143,7 +144,8 @@ class NadarayaWatsonDensity(DensityMixin, SmoothingEstimator):
             (m,).
         """
         query, smoother = self._validated(X), self._smoother
-        constant = math.log(smoother.sample.weight.sum()) + np.log(self.bandwidth_).sum() + self._log_integral
+        constant = math.log(smoother.sample.weight.sum()) + self._log_integral
+        constant += np.log(smoother.bandwidth).sum() + np.log(smoother.sample.unit).sum()
         density: Array = log_mass(smoother, self._support, query) - constant
         return density.astype(self.X_.dtype, copy=False)
 
@@ -186,8 +188,8 @@ def _with_plug_in(rule: str, smoother: Smoother) -> Smoother:
 
 def _log_integral(kernel: Kernel, dimension: int) -> float:
     """log ∫ κ(‖z‖) dz over R^d: the surface of the unit sphere times ∫ r^(d − 1) κ(r) dr."""
-    radial = radial_moment(kernel, dimension - 1)
-    if not math.isfinite(radial):
+    log_radial = log_radial_moment(kernel, dimension - 1)
+    if not math.isfinite(log_radial):
         raise must_be("kernel", f"one with a finite integral in {dimension} dimensions", kernel)
     surface = math.log(2.0) + dimension / 2 * math.log(math.pi) - math.lgamma(dimension / 2)
-    return surface + math.log(radial)
+    return surface + log_radial

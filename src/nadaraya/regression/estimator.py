@@ -1,5 +1,6 @@
 """What the estimators share: their commonest parameters, checked, and the smoother they keep."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,19 +10,29 @@ from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from nadaraya.errors import InputError, must_be
 from nadaraya.kernels import Kernel
 from nadaraya.regression.bandwidth import Selected, first_bandwidth
 from nadaraya.regression.categories import Category
-from nadaraya.regression.checks import fixed_kernel, torch_device, weights_of, whole_number
+from nadaraya.regression.checks import (
+    fixed_kernel,
+    refuse_other_than_numbers,
+    torch_device,
+    verbosity,
+    weights_of,
+    whole_number,
+)
 from nadaraya.regression.coding import Coding, is_frame
 from nadaraya.regression.mixed_bandwidth import for_users, selection_for_users
 from nadaraya.regression.requests import Array
+from nadaraya.regression.rules import RULES
 from nadaraya.regression.sample import Sample
-from nadaraya.regression.selection import Search
+from nadaraya.regression.selection import Search, Selection, Start
 from nadaraya.regression.smoother import Smoother
+from nadaraya.regression.state import PlainState
 
 
-class SmoothingEstimator(BaseEstimator):
+class SmoothingEstimator(PlainState):
     """An estimator that keeps its points; subclasses explain the parameters."""
 
     _coding: Coding | None = None
@@ -31,7 +42,7 @@ class SmoothingEstimator(BaseEstimator):
         kernel: str | Kernel = "gaussian",
         bandwidth: float | ArrayLike | str = "scott",
         *,
-        n_starts: int = 3,
+        n_starts: int = 7,
         device: str | torch.device | None = None,
         random_state: int | np.random.RandomState | None = None,
         verbose: int = 0,
@@ -52,20 +63,30 @@ class SmoothingEstimator(BaseEstimator):
         categories: tuple[Category, ...] = () if self._coding is None else self._coding.categories(points)
         sample = Sample.of(points, weight, torch_device(self.device), report, categories)
         kernel = fixed_kernel(self.kernel)
-        return Smoother(sample, kernel, first_bandwidth(self.bandwidth, sample, kernel, criteria))
+        first = first_bandwidth(self.bandwidth, sample, kernel, criteria)
+        return Smoother(sample, kernel, first if isinstance(self.bandwidth, str) else sample.in_units(first))
 
     def _search(self) -> Search:
         n_starts = whole_number("n_starts", self.n_starts)
-        return Search(n_starts, check_random_state(self.random_state), self._report if self.verbose else None)
+        verbosity(self.verbose)
+        # Without a seed too, equal data get equal bandwidths.
+        generator = check_random_state(0 if self.random_state is None else self.random_state)
+        return Search(n_starts, generator, self._report if self.verbose else None)
 
     def _keep(self, points: Array, weight: NDArray[np.float64], selected: Selected) -> None:
         """Sets the fitted attributes that all have."""
         self._smoother, self.selection_ = selected
-        self.bandwidth_, self.kernel_ = self._smoother.bandwidth, self._smoother.kernel
+        self.kernel_ = self._smoother.kernel
+        sample, varies = self._smoother.sample, np.isfinite(self._smoother.bandwidth)
+        unit = np.append(sample.unit, np.ones(len(sample.categories)))
+        selects = isinstance(self.bandwidth, str) and self.bandwidth not in RULES
+        with np.errstate(over="ignore", under="ignore"):
+            natural = np.minimum(self._smoother.bandwidth * unit, np.finfo(np.float64).max)
+            self.bandwidth_ = np.where(varies, natural, np.inf)
+            if self.selection_ is not None and selects:
+                self.selection_ = in_natural_units(self.selection_, unit[varies])
         self.X_, self.sample_weight_ = points, weight
-        sample = self._smoother.sample
         if sample.categories:
-            varies = np.isfinite(self.bandwidth_)
             self.bandwidth_ = for_users(self.bandwidth_, sample)
             if self.selection_ is not None:
                 self.selection_ = selection_for_users(self.selection_, varies, sample)
@@ -77,17 +98,46 @@ class SmoothingEstimator(BaseEstimator):
         if self._coding is not None:
             if is_frame(X):  # names first: codes go by columns
                 validate_data(self, X, reset=False, skip_check_array=True)
-            X = self._coding.code(X)
-            finite = self._coding.finite
-        validated: Array = validate_data(
-            self, X, reset=False, dtype=self.X_.dtype, order="C", ensure_all_finite=finite
-        )
+            X, finite = self._coding.code(X), self._coding.finite
+        options = {"reset": False, "dtype": self.X_.dtype, "order": "C", "ensure_all_finite": finite}
+        validated: Array = _checked(self, X, **options)
         return validated
 
     def _report(self, line: str) -> None:
         print(f"[{type(self).__name__}] {line}", flush=True)
 
 
+def in_natural_units(selection: Selection, unit: NDArray[np.float64]) -> Selection:
+    """A selection whose bandwidths, which come first among the numbers of every run, are times their unit."""
+
+    def scaled(run: Start) -> Start:
+        factors = np.append(unit, np.ones(len(run.end) - len(unit)))
+        return replace(run, start=run.start * factors, end=run.end * factors)
+
+    return replace(selection, starts=tuple(map(scaled, selection.starts)))
+
+
 def validated_points(estimator: BaseEstimator, X: ArrayLike, y: Any = "no_validation", **options: Any) -> Any:
-    """scikit-learn's checks of the arguments of `fit`: a copy of X, float32 or float64, and y."""
-    return validate_data(estimator, X, y, dtype=(np.float64, np.float32), order="C", copy=True, **options)
+    """scikit-learn's checks of the arguments of `fit`: a copy of X, float32 or float64, and y.
+
+    Raises:
+        InputError: X or y holds what scikit-learn would take for numbers: masked values, texts or dates.
+    """
+    if options.get("y_numeric"):
+        refuse_other_than_numbers("y", y)
+    elif np.ma.is_masked(y):
+        raise must_be("y", "without masked values", y)
+    return _checked(estimator, X, y, dtype=(np.float64, np.float32), order="C", copy=True, **options)
+
+
+def _checked(estimator: BaseEstimator, X: ArrayLike, y: Any = "no_validation", **options: Any) -> Any:
+    refuse_other_than_numbers("X", X)
+    try:
+        with np.errstate(all="ignore"):  # whether a sum is finite tells scikit-learn whether all numbers are
+            return validate_data(estimator, X, y, **options)
+    except ValueError as error:
+        if hasattr(estimator, "missing") and str(error).startswith("Input X contains NaN"):
+            raise InputError(
+                "X has missing values (NaN): missing='category' fits them as they are"
+            ) from error
+        raise

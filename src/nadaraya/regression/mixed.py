@@ -2,7 +2,8 @@
 
 All queries with the same levels, and the same numbers missing, have the same factor of the categories for a
 point. For each such group the columns of the points are multiplied by it, and what remains is a sum over
-numbers; so every pair is visited once. Derivatives by the scales of the categories are further columns.
+numbers; so every pair is visited once. Derivatives by the scales of the categories are further columns. Where
+groups are small PyTorch makes the sums with a factor for every pair.
 """
 
 from collections.abc import Callable
@@ -13,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.spatial import cKDTree
 
+from nadaraya.regression import torch_sums
 from nadaraya.regression.categories import Factors, missing_numbers
 from nadaraya.regression.requests import (
     Array,
@@ -26,6 +28,9 @@ from nadaraya.regression.requests import (
     joined,
 )
 from nadaraya.regression.rules import values
+
+# A group costs as much as so many pairs more in PyTorch, which takes all groups at once.
+_PAIRS_PER_GROUP = 2**17
 
 Answer = Callable[[Request[Any]], Any]
 
@@ -47,13 +52,24 @@ def compute(request: Request[Any], answer: Answer) -> Any:
         sums = compute(replace(request, quantity=Sums), answer)
         return Means(sums.values[:, 1:] / sums.values[:, :1], sums.no_support)
     mixture = _Mixture.of(request, answer)
-    _, group = np.unique(mixture.factors.query, axis=0, return_inverse=True)
+    combinations, group = np.unique(mixture.factors.query, axis=0, return_inverse=True)
+    if _suits_pytorch(request, len(combinations)):
+        return torch_sums.compute(request)
     order = np.argsort(group.reshape(-1), kind="stable")
     ends = np.flatnonzero(np.diff(group.reshape(-1)[order])) + 1
     found = joined([mixture.of_group(rows) for rows in np.split(order, ends)])
     back = np.empty_like(order)
     back[order] = np.arange(len(order))
     return type(found)(*(getattr(found, field.name)[back] for field in fields(found)))
+
+
+def _suits_pytorch(request: Request[Any], num_groups: int) -> bool:
+    """Whether a factor for every pair costs less, and no point has the factor 0, of which groups know more."""
+    assert request.factors is not None
+    m, (n, f) = len(request.query), request.points.shape
+    on_cpu = request.device is None or request.device.type == "cpu"
+    small = m * n <= num_groups * _PAIRS_PER_GROUP or not on_cpu
+    return small and f > 0 and bool((request.factors.scales > 0).all())
 
 
 @dataclass(frozen=True)

@@ -44,10 +44,10 @@ class KernelQuantileRegressor(RegressorMixin, SmoothingEstimator):
             those of a quantile of normal noise (Yu and Jones 1998, section 2.2, for d = 1); or "loo", those
             with the least leave-one-out check loss. Default "aic".
         degree: 0, local constant; 1, local linear. Default 0.
-        n_starts: runs of the optimiser. Default 3.
+        n_starts: as in `NadarayaWatson`. Default 7.
         device: where PyTorch computes; default None, the CPU.
-        random_state: seed or generator of random starts. Default None.
-        verbose: 1 prints a line for each run of the optimiser. Default 0.
+        random_state: seed or generator of random starts. Default None: the same ones always.
+        verbose: 1 prints how far the search for a bandwidth is. Default 0.
 
     Attributes:
         bandwidth_: (d,) h; inf for a feature that does not vary.
@@ -70,7 +70,7 @@ class KernelQuantileRegressor(RegressorMixin, SmoothingEstimator):
         bandwidth: float | ArrayLike | str = "aic",
         *,
         degree: int = 0,
-        n_starts: int = 3,
+        n_starts: int = 7,
         device: str | torch.device | None = None,
         random_state: int | np.random.RandomState | None = None,
         verbose: int = 0,
@@ -173,7 +173,7 @@ def _check_criterion(smoother: Smoother, targets: Array, tau: float) -> Criterio
     """Mean leave-one-out check loss; a step function, and so without a gradient."""
     share = smoother.sample.counts / smoother.sample.counts.sum()
 
-    def criterion(log_bandwidth: Array) -> tuple[float, Array]:
+    def criterion(log_bandwidth: Array, with_gradient: bool = True, /) -> tuple[float, Array]:
         trial = replace(smoother, bandwidth=np.exp(log_bandwidth))
         errors = targets - _smooth(trial, None, targets, np.array([tau]))[:, 0]
         loss = np.maximum(tau * errors, (tau - 1) * errors)

@@ -17,8 +17,10 @@ class Sample:
     """Points and weights, centred so that coordinates are no larger than they need be.
 
     Attributes:
-        x: (n, d) points less their mean, float32 or float64.
-        centre: (d,) that mean, float64.
+        x: (n, d) points less their mean, divided by their unit, float32 or float64.
+        centre: (d,) that mean, divided by the unit, float64.
+        unit: (d,) powers of two by feature, so that no square over- or underflows and a change of unit by
+            such a power changes no digit; the spread and all bandwidths of a smoother are in these units.
         counts: (n,) sample weights, in number of observations, float64.
         weight: (n,) the same divided by the largest.
         spread: (d,) weighted standard deviations of the features, 1 for those that do not vary.
@@ -30,6 +32,7 @@ class Sample:
 
     x: Array
     centre: NDArray[np.float64]
+    unit: NDArray[np.float64]
     counts: NDArray[np.float64]
     weight: NDArray[np.float64]
     spread: NDArray[np.float64]
@@ -49,14 +52,17 @@ class Sample:
     ) -> "Sample":
         """Centres points (n, d), of which some columns may be categories, and scales their weights (n,)."""
         codes, (X, missing) = codes_of(categories, X), numbers_of(categories, X)
-        if missing.any():  # by the mean of the others, which is in the middle and adds nothing to the spread
-            X = np.where(missing, X.sum(axis=0) / np.maximum((~missing).sum(axis=0), 1), X)
-        centre = X.mean(axis=0, dtype=np.float64)
-        x = _less(X, centre)
+        if missing.any():  # by a number in the middle of the others
+            present = np.maximum((~missing).sum(axis=0), 1)
+            X = np.where(missing, (X / present).sum(axis=0), X).astype(X.dtype)
+        unit = power_of_two(X)
+        scaled = _divided(X, unit)
+        centre = scaled.mean(axis=0, dtype=np.float64)
+        x = _less(scaled, centre)
         deviations = standard_deviations(x, counts)
         spread = np.where(deviations > 0, deviations, 1.0)
         weight = counts / counts.max()
-        return cls(x, centre, counts, weight, spread, device, report, categories, codes)
+        return cls(x, centre, unit, counts, weight, spread, device, report, categories, codes)
 
     @property
     def missing(self) -> NDArray[np.bool_]:
@@ -68,11 +74,35 @@ class Sample:
         return replace(self, counts=counts, weight=counts / counts.max())
 
     def centred(self, X: Array) -> Array:
-        """Points as the user gave them, in the sample's type and less its centre, (m, d); 0 where missing."""
+        """Points (m, d) as the user gave them, in the sample's type and unit and less its centre.
+
+        Those beyond all reason come nearer, so that their squares do not overflow. Numbers that are missing
+        are 0; categories are left out.
+        """
         X, missing = numbers_of(self.categories, X)
-        if missing.any():
-            X = np.where(missing, self.centre, X)
-        return _less(X.astype(self.x.dtype, copy=False), self.centre)
+        farthest = 2.0**24 if self.x.dtype == np.float32 else 2.0**400
+        extent = np.maximum(np.abs(self.x).max(axis=0), self.spread) * farthest
+        scaled = _divided(X.astype(self.x.dtype, copy=False), self.unit)
+        near = np.clip(_less(scaled, self.centre), -extent, extent)
+        return np.where(missing, 0.0, near).astype(self.x.dtype, copy=False)
+
+    def in_units(self, bandwidth: Array) -> NDArray[np.float64]:
+        """Bandwidths (d,) in units of the features as positive ones in the sample's; scales as they are."""
+        d = len(self.unit)
+        with np.errstate(over="ignore", under="ignore"):
+            return np.append(np.clip(bandwidth[:d] / self.unit, 1e-300, 1e300), bandwidth[d:])
+
+
+def power_of_two(values: Array) -> NDArray[np.float64]:
+    """(k,) for each column of values (n, k) the power of two just above the largest, or a normal number."""
+    exponent = np.frexp(np.abs(values).max(axis=0, initial=0.0))[1]
+    return np.ldexp(1.0, np.clip(exponent, -1022, 1023))
+
+
+def _divided(X: Array, unit: NDArray[np.float64]) -> Array:
+    with np.errstate(over="ignore", under="ignore"):
+        quotient: Array = np.nan_to_num(X / unit).astype(X.dtype)
+    return quotient
 
 
 def _less(X: Array, centre: Array) -> Array:

@@ -130,14 +130,16 @@ def log_mass(smoother: Smoother, support: Support | None, X: Array) -> Array:
 
     def at(X: Array) -> Array:
         sums = smoother.compute(smoother.request(Sums, X, np.zeros((0, len(smoother.sample.x)))))
-        mass: Array = np.log(sums.values[:, 0]) + sums.log_scale
+        with np.errstate(divide="ignore"):
+            mass: Array = np.log(sums.values[:, 0]) + sums.log_scale
         return mass
 
     if support is None:
         return at(X)
     result = np.full(len(X), -np.inf)
     inside = support.contains(X)
-    for sign, offset in support.reflections(smoother.kernel, smoother.bandwidth):
+    bandwidth = smoother.bandwidth * smoother.sample.unit
+    for sign, offset in support.reflections(smoother.kernel, bandwidth):
         result[inside] = np.logaddexp(result[inside], at(sign * X[inside] + offset))
     return result
 
@@ -151,14 +153,14 @@ def likelihood(smoother: Smoother, support: Support | None, X: Array) -> Criteri
     share = sample.counts[counted] / sample.counts.sum()
     no_columns = np.zeros((0, len(X)))
 
-    def criterion(log_bandwidth: Array) -> tuple[float, Array]:
-        wanted = np.exp(log_bandwidth)
+    def criterion(log_bandwidth: Array, with_gradient: bool = True, /) -> tuple[float, Array]:
+        wanted = np.exp(log_bandwidth) * sample.unit
         bandwidth = support.within_reach(wanted)
         try:
             reflections = support.reflections(smoother.kernel, bandwidth, _NEGLIGIBLE_IN_CRITERION)
         except InputError:  # narrower windows have fewer images
             return 1e10 + float(log_bandwidth.sum()), np.ones(len(log_bandwidth))
-        trial = replace(smoother, bandwidth=bandwidth)
+        trial = replace(smoother, bandwidth=bandwidth / sample.unit)
         request = trial.request(BandwidthGradients, None, no_columns)
         direct = trial.compute(replace(request, exclude_self=True))
         if direct.no_support[counted].any():
@@ -181,7 +183,7 @@ def likelihood(smoother: Smoother, support: Support | None, X: Array) -> Criteri
         by_bandwidth = share @ (gradient[counted] / mass[counted, None])
         slope = np.where(bandwidth < wanted, 0.0, 1.0 - by_bandwidth)
         varies = np.isfinite(bandwidth)
-        return float(np.log(bandwidth[varies]).sum() - log_likelihood), np.where(varies, slope, 0.0)
+        return float(np.log(trial.bandwidth[varies]).sum() - log_likelihood), np.where(varies, slope, 0.0)
 
     return criterion
 

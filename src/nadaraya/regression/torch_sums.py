@@ -19,6 +19,7 @@ from nadaraya.regression.requests import (
     Sums,
     joined,
 )
+from nadaraya.regression.torch_categories import PairFactors
 
 _PAIRS_CPU = 2**20
 _PAIRS_ELSEWHERE = 2**26
@@ -28,13 +29,16 @@ def compute(request: Request[R]) -> R:
     """The answer to a request of `nadaraya.regression.sums`."""
     job = Job(request)
     answer: Any = request.quantity
-    d, c = request.points.shape[1], len(request.columns)
-    per_pair = 4 if answer is Sums else 4 + d + c
     parts: list[R] = []
-    for rows in job.blocks(per_pair):
+    for rows in job.blocks(numbers_per_pair(request)):
         arrays = (part.double().cpu().numpy() for part in job.sums(rows))
         parts.append(answer(*arrays))
     return joined(parts)
+
+
+def numbers_per_pair(request: Request[Any]) -> int:
+    """How many numbers are held for each pair, which is also what their sums cost."""
+    return 4 if request.quantity is Sums else 4 + request.points.shape[1] + len(request.columns)
 
 
 def distances(query: Tensor, points: Tensor) -> Tensor:
@@ -75,9 +79,14 @@ class Job:
         self.columns = tensor(request.columns.T)
         self.kernel: Kernel = request.kernel if on_cpu else copy.deepcopy(request.kernel).to(device)
         self.inverse = tensor(1.0 / request.bandwidth)
+        for numbers in (self.query, self.points):  # a feature that plays no part has no line either
+            numbers[:, self.inverse == 0] = 0.0
         scale = request.query_scale
         self.shrink = tensor(np.ones(len(request.query)) if scale is None else 1.0 / scale)
         self.lines = None if request.lines is None else tuple(tensor(array) for array in request.lines)
+        self._factors = None
+        if request.factors is not None:
+            self._factors = PairFactors(request.factors, request.points.shape[1], self.points)
 
     def blocks(self, per_pair: int) -> Iterator[slice]:
         """Queries to take at once, with `per_pair` numbers held for each pair; at least one block."""
@@ -93,43 +102,71 @@ class Job:
             hidden[own - rows.start, own] = True
         return hidden
 
+    def offsets(self, rows: slice) -> list[Tensor]:
+        """(rows, n) for each feature: the query less the point, 0 where one of them lacks the number."""
+        offsets = [self.query[rows, f, None] - self.points[:, f] for f in range(self.query.shape[1])]
+        if self._factors is not None and self._factors.some_missing:
+            offsets = [offset * self._factors.known(rows, f) for f, offset in enumerate(offsets)]
+        return offsets
+
+    def distances(self, rows: slice) -> Tensor:
+        """(rows, n) distances in bandwidths."""
+        if self._factors is None or not self._factors.some_missing:
+            r = distances(self.query[rows] * self.inverse, self.points * self.inverse)
+        else:
+            scaled = zip(self.offsets(rows), self.inverse, strict=True)
+            r = torch.stack([(offset * inverse).square() for offset, inverse in scaled]).sum(dim=0).sqrt()
+        return r * self.shrink[rows, None]
+
     def relative_weights(self, rows: slice, r: Tensor, log_weights: Tensor) -> tuple[Tensor, Tensor]:
-        """`relative_weights` of the pairs that count, with the request's power."""
+        """`relative_weights` of the pairs that count, with the request's power and factors."""
         hidden = self.hidden(rows)
+        if self._factors is not None:
+            log_factors = self._factors.log(rows)
+            log_weights, hidden = log_weights + log_factors, hidden | torch.isneginf(log_factors)
         log_weights = (self.request.power * log_weights).masked_fill(hidden, -torch.inf)
         return relative_weights(log_weights, r.masked_fill(hidden, torch.inf))
 
     def sums(self, rows: slice) -> tuple[Tensor, ...]:
         """The fields of the answer for the queries in `rows`."""
         quantity, shrink = self.request.quantity, self.shrink[rows, None]
-        query = self.query[rows]
-        r = distances(query * self.inverse, self.points * self.inverse) * shrink
+        r = self.distances(rows)
         has_gradient = quantity in (BandwidthGradients, PositionGradients, LineGradients)
-        log_weights, slope = self._log_weights(r, has_gradient)
+        log_weights, slope = self.log_weights(r, has_gradient)
         weights, top = self.relative_weights(rows, r, log_weights)
         values = weights @ self.columns
         if quantity is Sums:
             return values, top
-        difference = query[:, None, :] - self.points  # (rows, n, d)
+        offsets = self.offsets(rows)
         if quantity is Moments:
-            first = torch.einsum("mn,mnd,nc->mdc", weights, difference, self.columns)
-            mass = weights * self.columns[:, 0]
-            return values, top, first, torch.einsum("mn,mnd,mne->mde", mass, difference, difference)
+            first = torch.stack([(weights * offset) @ self.columns for offset in offsets], dim=1)
+            second, mass = (
+                first.new_empty(len(first), len(offsets), len(offsets)),
+                weights * self.columns[:, 0],
+            )
+            for f in range(len(offsets)):
+                for g in range(f + 1):
+                    second[:, f, g] = second[:, g, f] = (mass * offsets[f] * offsets[g]).sum(dim=1)
+            return values, top, first, second
         # ∂κ/∂Δ_f = κ'(r) Δ_f / (r h_f²); where r = 0 the difference itself is zero.
         per_distance = torch.where(r > 0, slope / r.clamp_min(torch.finfo(r.dtype).tiny), 0.0)
-        change = weights * per_distance.masked_fill(torch.isneginf(top)[:, None], 0.0) * shrink.square()
-        scaled = difference * self.inverse
+        weights = weights.masked_fill(torch.isneginf(top)[:, None], 0.0)
+        change = weights * per_distance * shrink.square()
+        scaled = [offset * inverse for offset, inverse in zip(offsets, self.inverse, strict=True)]
         if quantity is PositionGradients:
-            gradients = torch.einsum("mn,mnd,nc->mdc", change, scaled * self.inverse, self.columns)
-        elif quantity is BandwidthGradients:
-            gradients = torch.einsum("mn,mnd,nc->mdc", -change, scaled.square(), self.columns)
-        else:
-            gradients = torch.einsum(
-                "mn,mnd,mnc->mdc", -change, scaled.square(), self._off_lines(rows, difference)
-            )
-        return values, top, gradients
+            parts = [
+                (change * part * scale) @ self.columns
+                for part, scale in zip(scaled, self.inverse, strict=True)
+            ]
+            return values, top, torch.stack(parts, dim=1)
+        changes = [-change * part.square() for part in scaled]
+        if self._factors is not None:
+            changes += [weights * slope for slope in self._factors.slopes(rows)]
+        if quantity is LineGradients:
+            return values, top, torch.stack(changes, dim=1) @ self._off_lines(rows, offsets)
+        return values, top, torch.stack([part @ self.columns for part in changes], dim=1)
 
-    def _log_weights(self, r: Tensor, has_gradient: bool) -> tuple[Tensor, Tensor]:
+    def log_weights(self, r: Tensor, has_gradient: bool) -> tuple[Tensor, Tensor]:
         """log κ(r) and its derivative, zeros unless asked for."""
         with torch.set_grad_enabled(has_gradient):
             r = r.detach().requires_grad_(has_gradient)
@@ -137,10 +174,11 @@ class Job:
             slope = torch.autograd.grad(log_weights.sum(), r)[0] if has_gradient else torch.zeros_like(r)
         return log_weights.detach(), slope
 
-    def _off_lines(self, rows: slice, difference: Tensor) -> Tensor:
+    def _off_lines(self, rows: slice, offsets: list[Tensor]) -> Tensor:
         """(rows, n, c): what `LineGradients` multiplies the derivatives of the kernel by."""
         assert self.lines is not None
         row, coefficients = (part[rows] for part in self.lines)
+        difference = torch.stack(offsets, dim=-1)  # (rows, n, d)
         leaning = row[:, :1] - torch.einsum("mnd,md->mn", difference, row[:, 1:])
         line = coefficients[:, :1] - difference @ coefficients[:, 1:]  # (rows, n, c − 1)
         weight = self.columns[:, :1]

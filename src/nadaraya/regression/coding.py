@@ -146,7 +146,8 @@ class Coding:
     def categories(self, points: NDArray[np.floating]) -> tuple[Category, ...]:
         """Kernels for coded points (n, d): of the categorical features, then of the numbers that may miss."""
         coded = [of_one.column for of_one in self.levels]
-        numeric = np.setdiff1d(np.arange(self.num_features), coded) if self.allows_missing else []
+        columns = np.arange(self.num_features if self.allows_missing else 0)
+        numeric = np.setdiff1d(columns, coded)
         missing = np.isnan(points)
         varies = missing.any(axis=0) & ~missing.all(axis=0)
         of_levels = (

@@ -82,8 +82,8 @@ SMALL_FIT = """
 import sys, logging, numpy as np
 from nadaraya.regression import NadarayaWatson
 random = np.random.default_rng(0)
-X = random.normal(size=(240, 2))
-y = np.sin(X[:, 0]) + 0.1 * random.normal(size=240)
+X = random.normal(size=(100, 2))
+y = np.sin(X[:, 0]) + 0.1 * random.normal(size=100)
 for degree in (0, 1):
     NadarayaWatson(degree=degree).fit(X, y).predict(X, return_std=True)
 print("numba" in sys.modules)

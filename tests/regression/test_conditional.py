@@ -71,8 +71,9 @@ def test_criterion_and_its_gradient():
     for bandwidth in (BANDWIDTH, [0.3, 2.0, 0.5]):
         model = NadarayaWatsonConditionalDensity(bandwidth).fit(X, y, weight)
         criterion = _likelihood(model._joint, model._smoother)
-        value, gradient = criterion(np.log(bandwidth))
-        numerical = approx_fprime(np.log(bandwidth), lambda z, f=criterion: f(z)[0], 1e-6)
+        place = np.log(bandwidth / model._joint.sample.unit)
+        value, gradient = criterion(place)
+        numerical = approx_fprime(place, lambda z, f=criterion: f(z)[0], 1e-6)
         np.testing.assert_allclose(gradient, numerical, atol=2e-5)
         first, second = second, value + leave_one_out(model)
     assert second == pytest.approx(first, abs=1e-9)  # the criterion lacks a constant

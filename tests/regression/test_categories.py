@@ -10,7 +10,7 @@ from sklearn.base import clone
 from sklearn.model_selection import cross_val_score
 
 from nadaraya.errors import InputError
-from nadaraya.regression import NadarayaWatson
+from nadaraya.regression import NadarayaWatson, NadarayaWatsonClassifier
 
 DATA = Path(__file__).resolve().parents[3] / "shared/data/regression"
 BANDWIDTH = np.array([0.5, 0.2, 0.3, 0.9])
@@ -325,3 +325,52 @@ def test_months_of_carbon_dioxide():
         error[len(features)] = np.abs(model.predict(table[features][~known]) - y[~known]).mean()
     assert model.bandwidth_[1] < 0.05
     assert error[2] < 0.4 < 1.0 < error[1]
+
+
+def test_classes():
+    """Probabilities are the regression of indicators, with levels that tell and one number that may miss."""
+    table, y = frame(200)
+    table.loc[::9, "x"] = np.nan
+    classes = np.where(y > 1.0, "many", "few")
+    options = {"bandwidth": "loo", "missing": "category", "n_starts": 1}
+    classifier = NadarayaWatsonClassifier(**options).fit(table, classes)
+    regression = NadarayaWatson(**options).fit(table, classes == "many")
+    np.testing.assert_allclose(classifier.bandwidth_, regression.bandwidth_, rtol=1e-3)
+    same = NadarayaWatson(
+        bandwidth=np.append(classifier.bandwidth_, classifier.missing_bandwidth_), missing="category"
+    ).fit(table, classes == "many")
+    np.testing.assert_allclose(classifier.predict_proba(table)[:, 1], same.predict(table), rtol=1e-9)
+    assert classifier.score(table, classes) > 0.85
+
+
+@pytest.mark.parametrize("degree", [0, 1])
+def test_bands_of_categories_and_missing_numbers(degree):
+    """One column per feature; fits of every level by itself have the bands of these alone."""
+    X, y = data(150)
+    both = NadarayaWatson(bandwidth=[0.6, 0.0], categorical=[1], degree=degree).fit(X[:, :2], y)
+    rows = X[:, 1] == 1
+    alone = NadarayaWatson(bandwidth=0.6, degree=degree).fit(X[rows, :1], y[rows])
+    queries = np.stack([np.linspace(-1, 1, 5), np.ones(5)], axis=1)
+    for of in ("curve", "smooth"):
+        band = both.band(queries, of=of)
+        np.testing.assert_allclose(band, alone.band(queries[:, :1], of=of), rtol=1e-6)
+    effects, deviations = both.marginal_effects(queries, return_std=True)
+    expected = alone.marginal_effects(queries[:, :1], return_std=True)
+    np.testing.assert_allclose(effects[:, :1], expected[0], rtol=1e-8)
+    np.testing.assert_allclose(deviations[:, :1], expected[1], rtol=1e-6)
+    assert np.isnan(effects[:, 1]).all()
+    assert np.isnan(deviations[:, 1]).all()
+    X[::6, 0] = np.nan
+    model = NadarayaWatson(
+        bandwidth=[0.6, 0.2, 0.5], categorical=[1], ordered=[2], degree=degree, missing="category"
+    ).fit(X[:, :3], y)
+    lower, upper = model.band(X[:, :3])
+    assert (lower < upper).all()
+
+
+def test_outliers():
+    X, y = data(100)
+    y[5] = 50.0
+    model = mixed(bandwidth=[0.5, 0.1, 0.3, 2.0], robust_iterations=3).fit(X, y)
+    assert model.robust_weight_[5] == 0.0
+    assert np.abs(model.predict(X) - y).max() > 45

@@ -3,16 +3,18 @@
 from typing import Any, Self
 
 import numpy as np
+import torch
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
 
+from nadaraya.kernels import Kernel
 from nadaraya.regression.bandwidth import Selected, select_in_stages
-from nadaraya.regression.estimator import SmoothingEstimator, validated_points
+from nadaraya.regression.mixed_estimator import MixedEstimator
 from nadaraya.regression.requests import Array
 
 
-class NadarayaWatsonClassifier(ClassifierMixin, SmoothingEstimator):
+class NadarayaWatsonClassifier(ClassifierMixin, MixedEstimator):
     r"""Classification by kernel regression of the classes' indicators.
 
         P(y = k | x) = Σ_{i: y_i = k} s_i κ(‖(x − x_i) / h‖) / Σ_j s_j κ(‖(x − x_j) / h‖)
@@ -21,6 +23,11 @@ class NadarayaWatsonClassifier(ClassifierMixin, SmoothingEstimator):
         kernel: as in `NadarayaWatson`. Default "gaussian".
         bandwidth: a positive number, or (d,), one per feature; "scott" or "silverman", rules of thumb; or
             "loo", the bandwidths with the least leave-one-out Brier score. Default "scott".
+        categorical: features that are categories, as in `NadarayaWatson`, where the three that follow are
+            explained as well. Default "from_dtype".
+        ordered: those whose levels have an order. Default None.
+        category_kernel: "li-racine" or "probability". Default "li-racine".
+        missing: "raise", or "category". Default "raise".
         n_starts: as in `NadarayaWatson`. Default 7.
         device: where PyTorch computes; default None, the fastest way on the CPU.
         random_state: seed or generator of random starts. Default None: the same ones always.
@@ -28,7 +35,9 @@ class NadarayaWatsonClassifier(ClassifierMixin, SmoothingEstimator):
 
     Attributes:
         classes_: (K,) the classes.
-        bandwidth_: (d,) h; inf for a feature that does not vary.
+        bandwidth_: (d,) h; inf for a feature that does not vary, and λ for categories.
+        missing_bandwidth_: λ of missing or not, and levels_: the levels of categories, as in
+            `NadarayaWatson`.
         kernel_: the kernel, float64.
         selection_: how the bandwidth was chosen (`Selection`); None if it was given or came from a rule.
         X_: (n, d) the points; y_: (n,) their classes.
@@ -42,6 +51,28 @@ class NadarayaWatsonClassifier(ClassifierMixin, SmoothingEstimator):
     >>> model.predict_proba([[2.5]]).round(2).tolist()
     [[0.53, 0.47]]
     """
+
+    def __init__(
+        self,
+        kernel: str | Kernel = "gaussian",
+        bandwidth: float | ArrayLike | str = "scott",
+        *,
+        categorical: str | ArrayLike | None = "from_dtype",
+        ordered: ArrayLike | None = None,
+        category_kernel: str = "li-racine",
+        missing: str = "raise",
+        n_starts: int = 7,
+        device: str | torch.device | None = None,
+        random_state: int | np.random.RandomState | None = None,
+        verbose: int = 0,
+    ) -> None:
+        super().__init__(
+            kernel, bandwidth, n_starts=n_starts, device=device, random_state=random_state, verbose=verbose
+        )
+        self.categorical = categorical
+        self.ordered = ordered
+        self.category_kernel = category_kernel
+        self.missing = missing
 
     def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
         """Keeps the points and chooses the bandwidth.
@@ -58,7 +89,7 @@ class NadarayaWatsonClassifier(ClassifierMixin, SmoothingEstimator):
             InputError: a parameter or sample_weight is out of its range or has a shape that does not fit.
             ValueError: X is no finite numerical array, or y holds no classes (scikit-learn's checks).
         """
-        points, labels = validated_points(self, X, y)
+        points, labels = self._validated_points(X, y)
         with np.errstate(invalid="ignore"):  # it tries whether labels are whole numbers
             check_classification_targets(labels)
         search, smoother = self._search(), self._first_smoother(points, sample_weight, ("loo",))

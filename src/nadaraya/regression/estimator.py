@@ -22,8 +22,6 @@ from nadaraya.regression.checks import (
     weights_of,
     whole_number,
 )
-from nadaraya.regression.coding import Coding, is_frame
-from nadaraya.regression.mixed_bandwidth import for_users, selection_for_users
 from nadaraya.regression.requests import Array
 from nadaraya.regression.rules import RULES
 from nadaraya.regression.sample import Sample
@@ -34,8 +32,6 @@ from nadaraya.regression.state import PlainState
 
 class SmoothingEstimator(PlainState):
     """An estimator that keeps its points; subclasses explain the parameters."""
-
-    _coding: Coding | None = None
 
     def __init__(
         self,
@@ -55,12 +51,15 @@ class SmoothingEstimator(PlainState):
         self.verbose = verbose
 
     def _first_smoother(
-        self, points: Array, sample_weight: ArrayLike | None, criteria: tuple[str, ...]
+        self,
+        points: Array,
+        sample_weight: ArrayLike | None,
+        criteria: tuple[str, ...],
+        categories: tuple[Category, ...] = (),
     ) -> Smoother:
         """The points with the bandwidths that are given or from where the search for them starts."""
         weight = weights_of(sample_weight, len(points))
         report = self._report if self.verbose else None
-        categories: tuple[Category, ...] = () if self._coding is None else self._coding.categories(points)
         sample = Sample.of(points, weight, torch_device(self.device), report, categories)
         kernel = fixed_kernel(self.kernel)
         first = first_bandwidth(self.bandwidth, sample, kernel, criteria)
@@ -86,19 +85,10 @@ class SmoothingEstimator(PlainState):
             if self.selection_ is not None and selects:
                 self.selection_ = in_natural_units(self.selection_, unit[varies])
         self.X_, self.sample_weight_ = points, weight
-        if sample.categories:
-            self.bandwidth_ = for_users(self.bandwidth_, sample)
-            if self.selection_ is not None:
-                self.selection_ = selection_for_users(self.selection_, varies, sample)
 
-    def _validated(self, X: ArrayLike) -> Array:
+    def _validated(self, X: ArrayLike, finite: bool | str = True) -> Array:
         """Queries (m, d) in the type of the points."""
         check_is_fitted(self)
-        finite: bool | str = True
-        if self._coding is not None:
-            if is_frame(X):  # names first: codes go by columns
-                validate_data(self, X, reset=False, skip_check_array=True)
-            X, finite = self._coding.code(X), self._coding.finite
         options = {"reset": False, "dtype": self.X_.dtype, "order": "C", "ensure_all_finite": finite}
         validated: Array = _checked(self, X, **options)
         return validated
@@ -137,7 +127,5 @@ def _checked(estimator: BaseEstimator, X: ArrayLike, y: Any = "no_validation", *
             return validate_data(estimator, X, y, **options)
     except ValueError as error:
         if hasattr(estimator, "missing") and str(error).startswith("Input X contains NaN"):
-            raise InputError(
-                "X has missing values (NaN): missing='category' fits them as they are"
-            ) from error
+            raise InputError("Input X contains NaN: missing='category' takes missing values") from error
         raise

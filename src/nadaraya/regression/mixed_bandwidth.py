@@ -31,7 +31,7 @@ def given(bandwidth: Any, sample: Sample) -> NDArray[np.float64]:
     values, categories = numbers("bandwidth", bandwidth), sample.categories
     f, num_features = sample.x.shape[1], _num_features(sample)
     size = f + len(categories)
-    if values.shape in ((), (1,)) and f in (0, size):
+    if values.shape in ((), (1,)) and f in (0, num_features):
         values = np.broadcast_to(values, (num_features,))
     if values.shape not in ((num_features,), (size,)):
         shapes = f"({num_features},)" if num_features == size else f"({num_features},) or ({size},)"

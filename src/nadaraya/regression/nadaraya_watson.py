@@ -16,9 +16,8 @@ from nadaraya.regression import intervals
 from nadaraya.regression.bandwidth import select_for_regression
 from nadaraya.regression.categories import numeric_columns
 from nadaraya.regression.checks import real_number, truth_value, weights_of, whole_number
-from nadaraya.regression.coding import Coding
-from nadaraya.regression.estimator import SmoothingEstimator, validated_points
 from nadaraya.regression.local import LocalFit
+from nadaraya.regression.mixed_estimator import MixedEstimator
 from nadaraya.regression.neighbours import NeighbourScale
 from nadaraya.regression.polynomials import EquivalentKernels
 from nadaraya.regression.repeats import distinct_observations
@@ -31,7 +30,7 @@ _BANDS = ("pointwise", "bootstrap", "simultaneous")
 _OF = ("curve", "smooth")
 
 
-class NadarayaWatson(RegressorMixin, SmoothingEstimator):
+class NadarayaWatson(RegressorMixin, MixedEstimator):
     r"""Kernel regression of Nadaraya (1964) and Watson (1964), and its local linear form.
 
         f(x) = Σ_i s_i κ(‖(x − x_i) / h‖) y_i / Σ_j s_j κ(‖(x − x_j) / h‖)
@@ -174,13 +173,7 @@ class NadarayaWatson(RegressorMixin, SmoothingEstimator):
             InputError: a parameter or sample_weight is out of its range or has a shape that does not fit.
             ValueError: X or y is no finite numerical array, or their lengths differ (scikit-learn's checks).
         """
-        self._coding = coding = Coding.of(
-            X, self.categorical, self.ordered, self.missing, self.category_kernel
-        )
-        coded, finite = (X, True) if coding is None else (coding.code(X), coding.finite)
-        points, targets = validated_points(
-            self, coded, y, multi_output=True, y_numeric=True, ensure_all_finite=finite
-        )
+        points, targets = self._validated_points(X, y, multi_output=True, y_numeric=True)
         truth_value("fit_kernel", self.fit_kernel)
         search, weight = self._search(), weights_of(sample_weight, len(points))
         if self.selection_size is not None:
@@ -230,9 +223,6 @@ class NadarayaWatson(RegressorMixin, SmoothingEstimator):
             score = self.selection_.score + 2 * float(np.log(self._unit).mean())
             self.selection_ = replace(self.selection_, score=score)
         self._noise: intervals.Noise | None = None
-        d = points.shape[1]
-        self.bandwidth_, self.missing_bandwidth_ = self.bandwidth_[:d], self.bandwidth_[d:]
-        self.levels_ = {} if coding is None else coding.by_name()
         return self
 
     def __getstate__(self) -> dict[str, Any]:
@@ -383,8 +373,6 @@ class NadarayaWatson(RegressorMixin, SmoothingEstimator):
         tags = super().__sklearn_tags__()
         tags.target_tags.single_output = True
         tags.target_tags.multi_output = True
-        tags.input_tags.allow_nan = self.missing == "category"
-        tags.input_tags.categorical = True
         return tags
 
     def _noise_model(self) -> intervals.Noise:

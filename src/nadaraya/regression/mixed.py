@@ -29,8 +29,8 @@ from nadaraya.regression.requests import (
 )
 from nadaraya.regression.rules import values
 
-# A group costs as much as so many pairs more in PyTorch, which takes all groups at once.
-_PAIRS_PER_GROUP = 2**17
+# With fewer pairs per group, PyTorch is faster, which takes all groups at once.
+_PAIRS_PER_GROUP = 2**14
 
 Answer = Callable[[Request[Any]], Any]
 
@@ -38,8 +38,8 @@ Answer = Callable[[Request[Any]], Any]
 def compute(request: Request[Any], answer: Answer) -> Any:
     """The sums of a request with factors of categories.
 
-    Where every weight is exactly zero because no
-    point has the levels of a query, and other levels do not count, the points of the fewest steps do.
+    Where every weight is exactly zero because no point has the levels of a query, and other levels do not
+    count, the points of the fewest steps do.
 
     Args:
         request: whose `factors` are not None.

@@ -198,7 +198,8 @@ class NadarayaWatsonConditionalDensity(SmoothingEstimator):
             for column, level in enumerate(levels.ravel()):
                 result[rows, column] = self._quantile(weights, level)
         shaped = result[:, 0] if levels.ndim == 0 else result
-        return shaped.astype(self.X_.dtype, copy=False)
+        with np.errstate(over="ignore"):  # bandwidths beyond float32 are infinite in it
+            return shaped.astype(self.X_.dtype, copy=False)
 
     def predict_interval(self, X: ArrayLike, level: float = 0.9) -> tuple[Array, Array]:
         """The interval that has the target with this probability given x, with equal tails.

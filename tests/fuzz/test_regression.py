@@ -26,7 +26,11 @@ pandas = pytest.importorskip("pandas")
 # Of a fit that leaves no residuals: documented, with the NaN that it announces.
 ANNOUNCED = "the fit goes through every observation"
 # scikit-learn's, of its checks.
-THEIRS = ("A column-vector y was passed", "The number of unique classes is greater than 50%")
+THEIRS = (
+    "does not have valid feature names",
+    "A column-vector y was passed",
+    "The number of unique classes is greater than 50%",
+)
 RAISED = (ValueError, TypeError)
 
 

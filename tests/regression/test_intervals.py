@@ -101,7 +101,7 @@ def test_wide_bandwidths_give_the_classical_interval(degree):
 @pytest.mark.parametrize("of", ["smooth", "curve"])
 @pytest.mark.parametrize("degree", [0, 1])
 def test_coverage(degree, of):
-    """Over 200 targets at the same 60 points; `experiments/coverage.py` has more."""
+    """Over 200 targets at the same 60 points; `experiments/band_coverage.py` has more."""
     random = np.random.default_rng(0)
     X = random.random((60, 1))
     Y = curve(X)[:, None] + noise(X)[:, None] * random.normal(size=(60, 200))

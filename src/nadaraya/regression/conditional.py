@@ -147,7 +147,9 @@ class NadarayaWatsonConditionalDensity(SmoothingEstimator):
         query, targets = self._validated_pairs(X, y)
         joint = log_mass(self._joint, None, np.column_stack([query, targets]))
         # Both weights are relative to the same largest one.
-        density: Array = joint - log_mass(self._smoother, None, query)
+        marginal = log_mass(self._smoother, None, query)
+        known = np.isfinite(marginal)  # weights that underflow tell nothing
+        density: Array = np.where(known, joint, -np.inf) - np.where(known, marginal, 0.0)
         density -= math.log(self.target_bandwidth_ * math.sqrt(2 * math.pi))
         return density.astype(self.X_.dtype, copy=False)
 
@@ -198,7 +200,8 @@ class NadarayaWatsonConditionalDensity(SmoothingEstimator):
             for column, level in enumerate(levels.ravel()):
                 result[rows, column] = self._quantile(weights, level)
         shaped = result[:, 0] if levels.ndim == 0 else result
-        return shaped.astype(self.X_.dtype, copy=False)
+        with np.errstate(over="ignore"):  # bandwidths beyond float32 are infinite in it
+            return shaped.astype(self.X_.dtype, copy=False)
 
     def predict_interval(self, X: ArrayLike, level: float = 0.9) -> tuple[Array, Array]:
         """The interval that has the target with this probability given x, with equal tails.
@@ -244,7 +247,7 @@ class NadarayaWatsonConditionalDensity(SmoothingEstimator):
     def _weights(self, query: Array) -> Iterator[tuple[slice, Array]]:
         """Blocks of queries (m, d) with their weights (rows, n), which sum to 1."""
         sample = self._smoother.sample
-        bandwidth = self._smoother.bandwidth
+        bandwidth = np.maximum(self._smoother.bandwidth, 1e-150)  # squared distances do not overflow
         points, at = sample.x / bandwidth, sample.centred(query) / bandwidth
         step = max(1, _PAIRS // len(points))
         with np.errstate(divide="ignore"):

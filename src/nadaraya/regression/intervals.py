@@ -22,6 +22,7 @@ from nadaraya.regression.smoother import Smoother
 
 # A residual says nothing of the noise if its own point made more than all but this part of the fit.
 _LEAST_FREEDOM = 1e-6
+_LEAST_WEIGHT = 1e-100  # of the greatest
 # Draws of several targets are taken together while they are no more numbers than this.
 _NUMBERS = 2**23
 
@@ -78,7 +79,8 @@ class Noise:
         """From the targets (n, p) less their mean."""
         fit, weight = smoother.fit(None, targets.T), smoother.sample.counts
         weighted = weight > 0
-        relative = np.divide(weight.sum() / weighted.sum(), weight, out=np.zeros_like(weight), where=weighted)
+        least = np.maximum(weight, _LEAST_WEIGHT * weight.max())  # its reciprocal does not overflow
+        relative = np.where(weighted, weight.sum() / weighted.sum() / least, 0.0)
         left = (1.0 - 2.0 * smoother.leverage(fit)) * relative
         left += smoother.combined_variance(fit, None, relative)
         informative = weighted & ~fit.no_support & (left > _LEAST_FREEDOM * relative)

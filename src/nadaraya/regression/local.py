@@ -64,7 +64,8 @@ class LocalFit:
         known = ~self.no_support
         log_factor = np.full(len(known), -np.inf)
         log_factor[known] = sums.log_scale[known] - 2 * self.log_mass[known]
-        return total * np.exp(log_factor)
+        root = np.exp(0.25 * log_factor)  # the factor itself may overflow
+        return total * root * root * root * root
 
 
 def local_fit(sums: Sums) -> LocalFit:

@@ -152,7 +152,9 @@ class Smoother:
         """
         counted = (self.sample.weight > 0) & ~fit.no_support
         at_zero = self.sample.weight * (self.peak() if peak is None else peak) * fit.row[:, 0]
-        return np.where(counted, at_zero * np.exp(-np.where(counted, fit.log_mass, 0.0)), 0.0)
+        # By its root twice: the reciprocal of a subnormal mass would overflow.
+        root = np.exp(-0.5 * np.where(counted, fit.log_mass, 0.0))
+        return np.where(counted, at_zero * root * root, 0.0)
 
     def _factors(self, X: Array | None) -> Factors | None:
         sample = self.sample

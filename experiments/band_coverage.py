@@ -1,6 +1,6 @@
 """How often the bands of `NadarayaWatson` cover what they are for, by simulation.
 
-    python experiments/coverage.py [--repeats N] [--points N …] [--bandwidth fixed aic] [--jobs N]
+    python experiments/band_coverage.py [--repeats N] [--points N …] [--bandwidth fixed aic] [--jobs N]
         [--seed N] [--quick] [--out FILE]
 
 Points uniform on [0, 1], targets sin(2πx) + x/2 plus normal noise whose standard deviation is 0.35

@@ -374,3 +374,19 @@ def test_outliers():
     model = mixed(bandwidth=[0.5, 0.1, 0.3, 2.0], robust_iterations=3).fit(X, y)
     assert model.robust_weight_[5] == 0.0
     assert np.abs(model.predict(X) - y).max() > 45
+
+
+def test_weights():
+    """Rows of weight 0 are as good as absent, and have predictions from the others."""
+    X, y = data(80)
+    X[::6, 0] = np.nan
+    weight = np.random.default_rng(0).uniform(0.5, 2.0, 80)
+    weight[::5] = 0.0
+    options = {"bandwidth": BANDWIDTH, "missing": "category"}
+    model = mixed(**options).fit(X, y, weight)
+    counted = weight > 0
+    without = mixed(**options).fit(X[counted], y[counted], weight[counted])
+    np.testing.assert_allclose(model.predict(X), without.predict(X), rtol=1e-12)
+    loo = model.loo_predictions()
+    np.testing.assert_allclose(loo[counted], without.loo_predictions(), rtol=1e-10)
+    np.testing.assert_allclose(loo[~counted], without.predict(X[~counted]), rtol=1e-10)

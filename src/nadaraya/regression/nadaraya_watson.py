@@ -117,6 +117,10 @@ class NadarayaWatson(RegressorMixin, MixedEstimator):
     >>> model = NadarayaWatson(bandwidth=1.0).fit([[0.0], [1.0], [2.0]], [0.0, 1.0, 4.0])
     >>> model.predict([[1.0]]).round(3).tolist()
     [1.548]
+    >>> table = [["Bern", 0.0], ["Bern", 1.0], ["Oslo", 0.0]]
+    >>> mixed = NadarayaWatson(bandwidth=[0.5, 1.0], categorical=[0]).fit(table, [1.0, 2.0, 6.0])
+    >>> mixed.predict([["Bern", 0.0], ["Oslo", 0.0], ["Rome", 0.0]]).round(3).tolist()
+    [2.475, 3.941, 3.151]
     """
 
     def __init__(

@@ -309,8 +309,8 @@ class NadarayaWatson(RegressorMixin, MixedEstimator):
     ) -> tuple[Array, Array]:
         """A band for the curve.
 
-        In the simulation of `experiments/band_coverage.py` (n = 50 and 200, one feature, normal noise) bands at
-        level 0.95 cover what they are for with probability 0.95 to 0.975 at n = 50, 0.95 to 0.965 at
+        In the simulation of `experiments/band_coverage.py` (n = 50 and 200, one feature, normal noise) bands
+        at level 0.95 cover what they are for with probability 0.95 to 0.975 at n = 50, 0.95 to 0.965 at
         n = 200; pointwise bands of "smooth" contain the curve itself with probability 0.86 to 0.92.
 
         Args:

@@ -95,6 +95,9 @@ def test_order():
     [
         ([[0, "x"], [1, 2.0]], "feature 1 must be numbers, unless it is listed in categorical, got 'x'"),
         ([[0, 1j], [1, 2.0]], "feature 1 must be numbers"),
+        ([[0, "1.5"], [1, 2.0]], "feature 1 must be numbers"),
+        ([[0, np.datetime64("2020-01-01")], [1, 2.0]], "feature 1 must be numbers"),
+        ([[0, 10**400], [1, 2.0]], "feature 1 must be numbers"),
         ([[[0], 1], [[1], 2.0]], "feature 0 has levels that cannot be compared"),
     ],
 )
@@ -103,3 +106,17 @@ def test_bad_tables(table, message):
     rows[:] = [[*row] for row in table]
     with pytest.raises(InputError, match=message):
         Coding.of(rows, [0]).code(rows)
+
+
+def test_dates_and_masked_values_are_no_numbers():
+    table = pd.DataFrame({"level": ["a", "b"], "day": pd.to_datetime(["2020-01-01", "2020-01-02"])})
+    for days in (table, table.assign(day=table["day"].to_numpy())):
+        with pytest.raises(InputError, match="feature 'day' must be numbers"):
+            Coding.of(days).code(days)
+    dates = np.array([["2020-01-01"], ["2020-01-02"]], dtype="datetime64[D]")
+    both = np.concatenate([dates, dates], axis=1)
+    with pytest.raises(InputError, match="feature 1 must be numbers"):
+        Coding.of(both, [0]).code(both)
+    masked = np.ma.masked_array([[0.0, 1.0], [1.0, 2.0]], mask=[[False, True], [False, False]])
+    with pytest.raises(InputError, match="X must be without masked values"):
+        Coding.of(masked, [0]).code(masked)

@@ -26,7 +26,7 @@ class Category:
 
     | kernel | unordered | ordered |
     |---|---|---|
-    | "li-racine" (Li and Racine 2007, eq. 4.18 and 4.19) | 1 or λ | λ^s |
+    | "li-racine" (Li and Racine 2007, chapter 4) | 1 or λ | λ^s |
     | "probability" | 1 − λ or λ / (c − 1) (Aitchison and Aitken 1976) | 1 − λ or (1 − λ) λ^s / 2 (Wang and
     van Ryzin 1981) |
 

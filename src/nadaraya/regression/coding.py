@@ -122,6 +122,8 @@ class Coding:
         """
         if not self.levels or issparse(X):
             return X
+        if np.ma.is_masked(X):
+            raise must_be("X", "without masked values", X)
         table = _as_table(X)
         if table.ndim != 2:
             return X
@@ -246,15 +248,16 @@ def _levels_of(values: Any, column: int, names: list[str] | None, ordered: bool)
 
 def _as_numbers(values: Any, name: Any) -> NDArray[np.float64]:
     """(n,) numbers, NaN for those missing."""
-    try:
-        return np.asarray(values, dtype=np.float64)
-    except (TypeError, ValueError):
-        pass
-    numbers = np.empty(len(values))
-    for row, value in enumerate(_objects(values)):
+    array = np.asarray(values)
+    if array.dtype.kind in "iufb":
+        return array.astype(np.float64)
+    numbers = np.empty(len(array))
+    for row, value in enumerate(array if array.dtype.kind in "mM" else _objects(values)):
         try:
-            numbers[row] = np.nan if _is_missing(value) else value
-        except (TypeError, ValueError) as error:
+            if isinstance(value, (str, bytes, np.datetime64, np.timedelta64)):
+                raise TypeError("it is no number")
+            numbers[row] = np.nan if _is_missing(value) else float(value)
+        except (TypeError, ValueError, OverflowError) as error:
             raise must_be(
                 f"feature {name!r}", "numbers, unless it is listed in categorical", value
             ) from error

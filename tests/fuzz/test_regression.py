@@ -66,6 +66,9 @@ POINTS = {
     "frame": pandas.DataFrame(normal(20, 2), columns=["a", "b"]),
     "mixed frame": pandas.DataFrame({"a": [1, 2, 3], "b": ["x", "y", "z"]}),
     "missing": pandas.DataFrame({"a": pandas.array([1, None, 3], dtype="Int64")}),
+    "levels and missing": pandas.DataFrame({"a": ["x", None, "y"] * 5, "b": [1.0, 2.0, np.nan, 4.0, 5.0] * 3}),
+    "ranks": pandas.DataFrame({"a": pandas.Categorical([1, 3, 1, 2] * 4, ordered=True), "b": range(16)}),
+    "all missing": np.full((9, 2), np.nan), "many levels": np.array([[i, str(i)] for i in range(30)], dtype=object),
     "sparse": scipy.sparse.csr_matrix(normal(10, 2)), "read-only": READ_ONLY,
     "columns first": np.asfortranarray(normal(20, 2)), "backwards": normal(20, 2)[::-1, ::-1],
     "strided": normal(40, 4)[::2, ::2], "big-endian": normal(20, 2).astype(">f8"),
@@ -120,6 +123,10 @@ BANDWIDTHS = (
     1e10,
     [1e-200, 1e200],
 )
+MIXED = (
+    {}, {}, {"missing": "category"}, {"categorical": [0]}, {"categorical": [0], "missing": "category"},
+    {"ordered": [0], "category_kernel": "probability"}, {"categorical": [0, 1], "bandwidth": 0.5},
+)  # fmt: skip
 ESTIMATORS = (
     NadarayaWatson, NadarayaWatsonClassifier, NadarayaWatsonDensity, NadarayaWatsonConditionalDensity,
     KernelQuantileRegressor, MultiHeadKernelRegression,
@@ -152,6 +159,8 @@ def odd_case(seed):
         names = list(estimator().get_params())
         if "kernel" not in names:
             del parameters["kernel"]
+        if "categorical" in names:
+            parameters |= generator.choice(MIXED)
         if estimator is NadarayaWatson:
             parameters["degree"] = generator.choice((0, 0, 1))
             parameters["adaptive"] = chosen(generator, (1, 3, 50), None, odds)

@@ -2,17 +2,24 @@
 
 from nadaraya.regression.classifier import NadarayaWatsonClassifier
 from nadaraya.regression.density import NadarayaWatsonDensity
+from nadaraya.regression.displays import ClassifierDisplay, DensityDisplay, RegressionDisplay
 from nadaraya.regression.masked import MaskedTraining, masked_training
 from nadaraya.regression.multi_head import MultiHeadKernelRegression
 from nadaraya.regression.nadaraya_watson import NadarayaWatson
 from nadaraya.regression.selection import Selection
+from nadaraya.regression.summary import GoodnessOfFit, Summary
 
 __all__ = [
+    "ClassifierDisplay",
+    "DensityDisplay",
+    "GoodnessOfFit",
     "MaskedTraining",
     "MultiHeadKernelRegression",
     "NadarayaWatson",
     "NadarayaWatsonClassifier",
     "NadarayaWatsonDensity",
+    "RegressionDisplay",
     "Selection",
+    "Summary",
     "masked_training",
 ]

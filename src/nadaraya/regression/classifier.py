@@ -9,6 +9,7 @@ from sklearn.utils.multiclass import check_classification_targets
 
 from nadaraya.regression.bandwidth import Selected, select_bandwidth
 from nadaraya.regression.criteria import regression_criterion
+from nadaraya.regression.displays import ClassifierDisplay
 from nadaraya.regression.estimator import SmoothingEstimator, validated_points
 from nadaraya.regression.requests import Array
 
@@ -94,3 +95,24 @@ class NadarayaWatsonClassifier(ClassifierMixin, SmoothingEstimator):
         probability = self.predict_proba(X)
         likeliest: NDArray[Any] = self.classes_[probability.argmax(axis=1)]
         return likeliest
+
+    def plot(self, *, ax: Any = None) -> ClassifierDisplay:
+        """Draws the probabilities: of one feature as curves, of two as a map.
+
+        Args:
+            ax: matplotlib's axes; None makes a new figure. Default None.
+
+        Returns:
+            The display, whose `ax_` and `figure_` can be altered.
+
+        Raises:
+            InputError: there are more than two features, or matplotlib is not installed.
+
+        See Also:
+            ClassifierDisplay.from_estimator: has further options.
+
+        >>> from nadaraya.regression import NadarayaWatsonClassifier
+        >>> NadarayaWatsonClassifier().fit([[0.0], [1.0], [3.0]], ["a", "b", "b"]).plot().ax_.get_ylabel()
+        'probability'
+        """
+        return ClassifierDisplay.from_estimator(self, ax=ax)

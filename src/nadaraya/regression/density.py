@@ -11,6 +11,7 @@ from nadaraya.errors import InputError, must_be
 from nadaraya.kernels import Kernel
 from nadaraya.regression.bandwidth import Selected, select_bandwidth
 from nadaraya.regression.criteria import loo_likelihood
+from nadaraya.regression.displays import DensityDisplay
 from nadaraya.regression.estimator import SmoothingEstimator, validated_points
 from nadaraya.regression.requests import Array, Sums
 from nadaraya.regression.rules import radial_moment
@@ -99,6 +100,27 @@ class NadarayaWatsonDensity(DensityMixin, SmoothingEstimator):
     def score(self, X: ArrayLike, y: Any = None) -> float:
         """Σ log p(x) over the points (m, d); y is ignored."""
         return float(self.score_samples(X).sum(dtype=np.float64))
+
+    def plot(self, *, ax: Any = None) -> DensityDisplay:
+        """Draws the density: of one feature as a curve, of two as contours.
+
+        Args:
+            ax: matplotlib's axes; None makes a new figure. Default None.
+
+        Returns:
+            The display, whose `ax_` and `figure_` can be altered.
+
+        Raises:
+            InputError: there are more than two features, or matplotlib is not installed.
+
+        See Also:
+            DensityDisplay.from_estimator: has further options.
+
+        >>> from nadaraya.regression import NadarayaWatsonDensity
+        >>> NadarayaWatsonDensity().fit([[0.0], [1.0], [3.0]]).plot().ax_.get_ylabel()
+        'density'
+        """
+        return DensityDisplay.from_estimator(self, ax=ax)
 
 
 def _log_integral(kernel: Kernel, dimension: int) -> float:

@@ -16,6 +16,7 @@ from nadaraya.regression.requests import Array
 from nadaraya.regression.sample import Sample
 from nadaraya.regression.selection import Search
 from nadaraya.regression.smoother import Smoother
+from nadaraya.regression.summary import Summary
 
 
 class SmoothingEstimator(BaseEstimator):
@@ -57,6 +58,22 @@ class SmoothingEstimator(BaseEstimator):
         self._smoother, self.selection_ = selected
         self.bandwidth_, self.kernel_ = self._smoother.bandwidth, self._smoother.kernel
         self.X_, self.sample_weight_ = points, weight
+
+    def summary(self) -> Summary:
+        """The fitted model as a small table: points, kernel, bandwidths and what chose them.
+
+        Returns:
+            Text with `print`, a table in a notebook, numbers as attributes.
+
+        See Also:
+            NadarayaWatson.summary: adds how well a regression fits.
+
+        >>> from nadaraya.regression import NadarayaWatsonDensity
+        >>> NadarayaWatsonDensity(bandwidth=1.0).fit([[0.0], [1.0]]).summary().bandwidths
+        {'x0': 1.0}
+        """
+        check_is_fitted(self)
+        return Summary.of(type(self).__name__, self)
 
     def _validated(self, X: ArrayLike) -> Array:
         """Queries (m, d) in the type of the points."""

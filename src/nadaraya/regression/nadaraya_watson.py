@@ -15,11 +15,13 @@ from nadaraya.kernels import Kernel
 from nadaraya.regression import intervals
 from nadaraya.regression.bandwidth import select_for_regression
 from nadaraya.regression.checks import real_number, weights_of, whole_number
+from nadaraya.regression.displays import RegressionDisplay
 from nadaraya.regression.estimator import SmoothingEstimator, validated_points
 from nadaraya.regression.local import LocalFit
 from nadaraya.regression.neighbours import NeighbourScale
 from nadaraya.regression.repeats import distinct_observations
 from nadaraya.regression.requests import Array, Means, PositionGradients
+from nadaraya.regression.summary import GoodnessOfFit, Summary
 
 _EMPTY = ("nearest", "mean", "nan", "raise")
 _BANDS = ("pointwise", "bootstrap", "simultaneous")
@@ -148,6 +150,7 @@ class NadarayaWatson(RegressorMixin, SmoothingEstimator):
             select_for_regression(self.bandwidth, smoother, self._targets, self.fit_kernel, search),
         )
         self._noise: intervals.Noise | None = None
+        self._summary: Summary | None = None
         return self
 
     def predict(self, X: ArrayLike, return_std: bool = False) -> Any:
@@ -249,6 +252,63 @@ class NadarayaWatson(RegressorMixin, SmoothingEstimator):
         """The weighted mean squared error of `loo_predictions`, averaged over targets."""
         errors = (self.loo_predictions() - self.y_) ** 2
         return float(np.average(errors, axis=0, weights=self.sample_weight_).mean())
+
+    def summary(self) -> Summary:
+        """The fitted model as a small table: bandwidths, degrees of freedom, residual spread and R².
+
+        Computed once, in three passes over the pairs.
+
+        Returns:
+            Text with `print`, a table in a notebook, numbers as attributes.
+
+        See Also:
+            GoodnessOfFit: the equations.
+
+        >>> from nadaraya.regression import NadarayaWatson
+        >>> X, y = [[0.0], [1.0], [2.0], [3.0]], [0.0, 1.0, 4.0, 3.0]
+        >>> print(NadarayaWatson(bandwidth=1.0).fit(X, y).summary())
+        NadarayaWatson, local constant
+        observations                             4
+        features                                 1
+        kernel                                   gaussian
+        bandwidths chosen by                     the user
+        effective degrees of freedom, tr L       1.903
+        ...
+        """
+        check_is_fitted(self)
+        if self._summary is None:
+            name = f"{type(self).__name__}, local {'linear' if self._smoother.degree else 'constant'}"
+            self._summary = Summary.of(name, self, GoodnessOfFit.of(self._smoother, self._targets))
+        return self._summary
+
+    def plot(
+        self,
+        feature: int | str = 0,
+        *,
+        level: float | None = 0.95,
+        method: str = "pointwise",
+        ax: Any = None,
+    ) -> RegressionDisplay:
+        """Draws the curve with its band: of the only feature, or of one with the others at their medians.
+
+        Args:
+            feature: which, by number or name. Default 0.
+            level: probability of covering of the band; None for no band. Default 0.95.
+            method: of the band, as for `band`. Default "pointwise".
+            ax: matplotlib's axes; None makes a new figure. Default None.
+
+        Returns:
+            The display, whose `ax_`, `figure_` and `line_` can be altered.
+
+        See Also:
+            RegressionDisplay.from_estimator: has further options.
+
+        >>> from nadaraya.regression import NadarayaWatson
+        >>> model = NadarayaWatson(bandwidth=1.0).fit([[0.0], [1.0], [2.0], [3.0]], [0.0, 1.0, 4.0, 3.0])
+        >>> model.plot(method="simultaneous").ax_.get_xlabel()
+        'x0'
+        """
+        return RegressionDisplay.from_estimator(self, feature, level=level, method=method, ax=ax)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

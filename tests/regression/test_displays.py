@@ -178,10 +178,9 @@ def test_matplotlib_is_imported_when_something_is_drawn():
     program = """
 import sys
 sys.modules["matplotlib"] = None  # importing it now raises
-from nadaraya.regression import NadarayaWatson
-model = NadarayaWatson(bandwidth=1.0).fit([[0.0], [1.0], [2.0]], [0.0, 1.0, 4.0])
+from nadaraya.regression import RegressionDisplay
 try:
-    model.plot()
+    RegressionDisplay(x=[0.0, 1.0], mean=[0.0, 1.0]).plot()
 except ValueError as error:
     print(error)
 """

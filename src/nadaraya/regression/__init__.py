@@ -1,8 +1,10 @@
 """Kernel regression as scikit-learn estimators; needs the extra `regression`."""
 
+from nadaraya.regression.chunked import ChunkedNadarayaWatson
 from nadaraya.regression.classifier import NadarayaWatsonClassifier
 from nadaraya.regression.density import NadarayaWatsonDensity
 from nadaraya.regression.displays import ClassifierDisplay, DensityDisplay, RegressionDisplay
+from nadaraya.regression.grid_means import GridMeans
 from nadaraya.regression.masked import MaskedTraining, masked_training
 from nadaraya.regression.multi_head import MultiHeadKernelRegression
 from nadaraya.regression.nadaraya_watson import NadarayaWatson
@@ -10,9 +12,11 @@ from nadaraya.regression.selection import Selection
 from nadaraya.regression.summary import GoodnessOfFit, Summary
 
 __all__ = [
+    "ChunkedNadarayaWatson",
     "ClassifierDisplay",
     "DensityDisplay",
     "GoodnessOfFit",
+    "GridMeans",
     "MaskedTraining",
     "MultiHeadKernelRegression",
     "NadarayaWatson",

@@ -114,7 +114,7 @@ class RegressionDisplay:
         >>> from nadaraya.regression import NadarayaWatson, RegressionDisplay
         >>> X, y = [[0.0, 1.0], [1.0, 0.0], [2.0, 3.0], [3.0, 1.0]], [0.0, 1.0, 4.0, 2.0]
         >>> model = NadarayaWatson(bandwidth=1.0).fit(X, y)
-        >>> RegressionDisplay.from_estimator(model, 1).ax_.get_title()
+        >>> RegressionDisplay.from_estimator(model, 1).ax_.get_title("left")
         'others at their medians'
         """
         check_is_fitted(estimator)
@@ -325,7 +325,7 @@ class ClassifierDisplay:
     >>> model = NadarayaWatsonClassifier(bandwidth=1.0).fit([[0.0], [1.0], [4.0]], ["a", "a", "b"])
     >>> display = ClassifierDisplay.from_estimator(model, grid_resolution=3)
     >>> display.probability.round(2).tolist()
-    [[1.0, 0.0], [0.82, 0.18], [0.01, 0.99]]
+    [[1.0, 0.0], [0.85, 0.15], [0.01, 0.99]]
     """
 
     def __init__(

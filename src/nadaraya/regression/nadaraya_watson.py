@@ -272,7 +272,7 @@ class NadarayaWatson(RegressorMixin, SmoothingEstimator):
         features                                 1
         kernel                                   gaussian
         bandwidths chosen by                     the user
-        effective degrees of freedom, tr L       1.903
+        effective degrees of freedom, tr L       1.993
         ...
         """
         check_is_fitted(self)

@@ -36,11 +36,11 @@ class GoodnessOfFit:
 
     >>> from nadaraya.regression import NadarayaWatson
     >>> model = NadarayaWatson(bandwidth=1.0).fit([[0.0], [1.0], [2.0], [3.0]], [0.0, 1.0, 4.0, 3.0])
-    >>> model.summary().fit.trace.round(3), model.summary().fit.r_squared.round(3).tolist()
-    (1.903, [0.697])
+    >>> round(model.summary().fit.trace, 3), model.summary().fit.r_squared.round(3).tolist()
+    (1.993, [0.752])
     """
 
-    trace: np.float64
+    trace: float
     residual_std: Array
     r_squared: Array
     r_squared_loo: Array
@@ -53,7 +53,7 @@ class GoodnessOfFit:
         weight = smoother.sample.counts * (weighted.sum() / smoother.sample.counts.sum())
         fit, others = smoother.fit(None, targets.T), smoother.fit(None, targets.T, exclude_self=True)
         left_out = np.where(np.isnan(others.mean), 0.0, others.mean)  # the only point has no others
-        trace = smoother.leverage(fit).sum()
+        trace = float(smoother.leverage(fit).sum())
         inverse = np.divide(1.0, weight, out=np.zeros_like(weight), where=weighted)
         freedom = weighted.sum() - 2 * trace + weight @ smoother.combined_variance(fit, None, inverse)
         total, errors, squares = weight @ targets**2, weight @ (targets - fit.mean) ** 2, weight @ fit.mean**2

@@ -12,6 +12,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from nadaraya.kernels import Kernel
 from nadaraya.regression import intervals
+from nadaraya.regression.blocks import over_blocks
 from nadaraya.regression.checks import given_bandwidth, real_number
 from nadaraya.regression.displays import RegressionDisplay
 from nadaraya.regression.grid_means import CellMoments, GridMeans
@@ -136,11 +137,12 @@ class ChunkedNadarayaWatson(RegressorMixin, BaseEstimator):
         self._regression = _LazyRegression(self._means, self._of_cells())
         return self
 
+    @over_blocks
     def predict(self, X: ArrayLike, return_std: bool = False) -> Any:
         """f(x), and how far targets scatter about it.
 
         Args:
-            X: (m, d) points.
+            X: (m, d) points; a Dask array or DataFrame is answered lazily, with a Dask array.
             return_std: also return the local standard deviation of an observation of average weight, as in
                 `NadarayaWatson.predict`. Default False.
 
@@ -161,6 +163,7 @@ class ChunkedNadarayaWatson(RegressorMixin, BaseEstimator):
         mean, scatter = self._regression.model.predict(query, return_std=True)  # of a cell of average weight
         return mean, scatter * np.sqrt(self.n_samples_seen_ / self.n_cells_)
 
+    @over_blocks
     def marginal_effects(self, X: ArrayLike) -> Array:
         """∂f/∂x, (m, d) or (m, d, p), as `NadarayaWatson.marginal_effects` at points X (m, d).
 

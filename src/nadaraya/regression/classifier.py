@@ -8,6 +8,7 @@ from sklearn.base import ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
 
 from nadaraya.regression.bandwidth import Selected, select_bandwidth
+from nadaraya.regression.blocks import over_blocks
 from nadaraya.regression.criteria import regression_criterion
 from nadaraya.regression.displays import ClassifierDisplay
 from nadaraya.regression.estimator import SmoothingEstimator, validated_points
@@ -75,11 +76,12 @@ class NadarayaWatsonClassifier(ClassifierMixin, SmoothingEstimator):
         self.y_ = labels
         return self
 
+    @over_blocks
     def predict_proba(self, X: ArrayLike) -> Array:
         """P(y = k | x); those of the nearest point where the kernel reaches none.
 
         Args:
-            X: (m, d) points.
+            X: (m, d) points; a Dask array or DataFrame is answered lazily, with a Dask array.
 
         Returns:
             (m, K), rows sum to 1.
@@ -90,6 +92,7 @@ class NadarayaWatsonClassifier(ClassifierMixin, SmoothingEstimator):
         probability /= probability.sum(axis=1, keepdims=True)
         return probability.astype(self.X_.dtype, copy=False)
 
+    @over_blocks
     def predict(self, X: ArrayLike) -> NDArray[Any]:
         """The likeliest class of each point (m, d): (m,)."""
         probability = self.predict_proba(X)

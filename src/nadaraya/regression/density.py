@@ -10,6 +10,7 @@ from sklearn.base import DensityMixin
 from nadaraya.errors import InputError, must_be
 from nadaraya.kernels import Kernel
 from nadaraya.regression.bandwidth import Selected, select_bandwidth
+from nadaraya.regression.blocks import over_blocks
 from nadaraya.regression.criteria import loo_likelihood
 from nadaraya.regression.displays import DensityDisplay
 from nadaraya.regression.estimator import SmoothingEstimator, validated_points
@@ -81,11 +82,12 @@ class NadarayaWatsonDensity(DensityMixin, SmoothingEstimator):
             )
         return self
 
+    @over_blocks
     def score_samples(self, X: ArrayLike) -> Array:
         """log p(x), −inf where the kernel reaches no point.
 
         Args:
-            X: (m, d) points.
+            X: (m, d) points; a Dask array or DataFrame is answered lazily, with a Dask array.
 
         Returns:
             (m,).

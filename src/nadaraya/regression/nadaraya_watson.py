@@ -14,6 +14,7 @@ from nadaraya.errors import InputError, must_be, unknown_name
 from nadaraya.kernels import Kernel
 from nadaraya.regression import intervals
 from nadaraya.regression.bandwidth import select_for_regression
+from nadaraya.regression.blocks import over_blocks
 from nadaraya.regression.checks import real_number, weights_of, whole_number
 from nadaraya.regression.displays import RegressionDisplay
 from nadaraya.regression.estimator import SmoothingEstimator, validated_points
@@ -153,11 +154,12 @@ class NadarayaWatson(RegressorMixin, SmoothingEstimator):
         self._summary: Summary | None = None
         return self
 
+    @over_blocks
     def predict(self, X: ArrayLike, return_std: bool = False) -> Any:
         """f(x), and how far targets scatter about it.
 
         Args:
-            X: (m, d) points.
+            X: (m, d) points; a Dask array or DataFrame is answered lazily, with a Dask array.
             return_std: also return the local standard deviation of y given x: the squared residuals, each
                 corrected for what its own point contributed to the fit (Ruppert, Wand, Holst and Hössjer
                 1997), smoothed with the weights of the regression. It is that of an observation of average
@@ -175,11 +177,12 @@ class NadarayaWatson(RegressorMixin, SmoothingEstimator):
             return mean
         return mean, self._as_targets(np.sqrt(self._noise_model().variance(smoother, query)))
 
+    @over_blocks
     def marginal_effects(self, X: ArrayLike) -> Array:
         """∂f/∂x: the derivative of the prediction (degree 0), or the slope of the local line (degree 1).
 
         Args:
-            X: (m, d) points.
+            X: (m, d) points; a Dask array or DataFrame is answered lazily, with a Dask array.
 
         Returns:
             (m, d), or (m, d, p) for several targets; 0 where every weight is zero.

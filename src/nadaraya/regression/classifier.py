@@ -38,6 +38,10 @@ class NadarayaWatsonClassifier(ClassifierMixin, SmoothingEstimator):
         sample_weight_: (n,) their weights.
         n_features_in_: d.
 
+    See Also:
+        NadarayaWatson: for numerical targets.
+        ClassifierDisplay: pictures.
+
     >>> from nadaraya.regression import NadarayaWatsonClassifier
     >>> model = NadarayaWatsonClassifier(bandwidth=1.0).fit([[0.0], [1.0], [4.0]], ["a", "a", "b"])
     >>> model.predict([[0.5], [3.0]]).tolist()
@@ -60,6 +64,14 @@ class NadarayaWatsonClassifier(ClassifierMixin, SmoothingEstimator):
         Raises:
             InputError: a parameter or sample_weight is out of its range or has a shape that does not fit.
             ValueError: X is no finite numerical array, or y holds no classes (scikit-learn's checks).
+
+        See Also:
+            NadarayaWatsonClassifier.summary: what was fitted.
+
+        >>> from nadaraya.regression import NadarayaWatsonClassifier
+        >>> model = NadarayaWatsonClassifier(bandwidth=1.0).fit([[0.0], [1.0], [4.0]], ["a", "a", "b"])
+        >>> model.classes_.tolist()
+        ['a', 'b']
         """
         points, labels = validated_points(self, X, y)
         check_classification_targets(labels)
@@ -85,6 +97,14 @@ class NadarayaWatsonClassifier(ClassifierMixin, SmoothingEstimator):
 
         Returns:
             (m, K), rows sum to 1.
+
+        See Also:
+            NadarayaWatsonClassifier.predict: the likeliest class.
+
+        >>> from nadaraya.regression import NadarayaWatsonClassifier
+        >>> model = NadarayaWatsonClassifier(bandwidth=1.0).fit([[0.0], [1.0], [4.0]], ["a", "a", "b"])
+        >>> model.predict_proba([[2.5]]).round(2).tolist()
+        [[0.53, 0.47]]
         """
         query = self._validated(X)
         means = self._smoother.means(query, self._targets.T).values
@@ -94,7 +114,16 @@ class NadarayaWatsonClassifier(ClassifierMixin, SmoothingEstimator):
 
     @over_blocks
     def predict(self, X: ArrayLike) -> NDArray[Any]:
-        """The likeliest class of each point (m, d): (m,)."""
+        """The likeliest class of each point (m, d): (m,).
+
+        See Also:
+            NadarayaWatsonClassifier.predict_proba: how likely.
+
+        >>> from nadaraya.regression import NadarayaWatsonClassifier
+        >>> model = NadarayaWatsonClassifier(bandwidth=1.0).fit([[0.0], [1.0], [4.0]], ["a", "a", "b"])
+        >>> model.predict([[0.5], [3.0]]).tolist()
+        ['a', 'b']
+        """
         probability = self.predict_proba(X)
         likeliest: NDArray[Any] = self.classes_[probability.argmax(axis=1)]
         return likeliest

@@ -45,6 +45,11 @@ class NadarayaWatsonDensity(DensityMixin, SmoothingEstimator):
         sample_weight_: (n,) their weights.
         n_features_in_: d.
 
+    See Also:
+        DensityDisplay: pictures.
+        GridMeans: for more points than memory holds.
+        sklearn.neighbors.KernelDensity: one bandwidth, trees.
+
     >>> from nadaraya.regression import NadarayaWatsonDensity
     >>> model = NadarayaWatsonDensity(bandwidth=1.0).fit([[0.0], [1.0]])
     >>> model.score_samples([[0.5]]).round(4).tolist()  # log of a normal density half a deviation off
@@ -66,6 +71,13 @@ class NadarayaWatsonDensity(DensityMixin, SmoothingEstimator):
             InputError: a parameter or sample_weight is out of its range, the kernel has no integral, or a
                 feature does not vary and the bandwidth is not given in numbers.
             ValueError: X is no finite numerical array (scikit-learn's checks).
+
+        See Also:
+            NadarayaWatsonDensity.summary: what was fitted.
+
+        >>> from nadaraya.regression import NadarayaWatsonDensity
+        >>> NadarayaWatsonDensity().fit([[0.0], [1.0], [3.0]]).bandwidth_.round(3).tolist()
+        [1.001]
         """
         points = validated_points(self, X)
         search, smoother = self._search(), self._first_smoother(points, sample_weight, ("loo",))
@@ -91,6 +103,14 @@ class NadarayaWatsonDensity(DensityMixin, SmoothingEstimator):
 
         Returns:
             (m,).
+
+        See Also:
+            NadarayaWatsonDensity.score: their sum.
+
+        >>> from nadaraya.regression import NadarayaWatsonDensity
+        >>> model = NadarayaWatsonDensity("boxcar", 1.0).fit([[0.0], [1.0]])
+        >>> model.score_samples([[0.5], [3.0]]).round(4).tolist()
+        [-0.6931, -inf]
         """
         query, smoother = self._validated(X), self._smoother
         sums = smoother.compute(smoother.request(Sums, query, np.zeros((0, len(self.X_)))))
@@ -100,7 +120,16 @@ class NadarayaWatsonDensity(DensityMixin, SmoothingEstimator):
         return density
 
     def score(self, X: ArrayLike, y: Any = None) -> float:
-        """Σ log p(x) over the points (m, d); y is ignored."""
+        """Σ log p(x) over the points (m, d); y is ignored.
+
+        See Also:
+            NadarayaWatsonDensity.score_samples: of each point.
+
+        >>> from nadaraya.regression import NadarayaWatsonDensity
+        >>> model = NadarayaWatsonDensity(bandwidth=1.0).fit([[0.0], [1.0]])
+        >>> round(model.score([[0.5], [0.5]]), 4)
+        -2.0879
+        """
         return float(self.score_samples(X).sum(dtype=np.float64))
 
     def plot(self, *, ax: Any = None) -> DensityDisplay:

@@ -16,7 +16,7 @@ from nadaraya.regression.requests import Array
 from nadaraya.regression.sample import Sample
 from nadaraya.regression.selection import Search
 from nadaraya.regression.smoother import Smoother
-from nadaraya.regression.summary import Summary
+from nadaraya.regression.summary import Summary, summary_of
 
 
 class SmoothingEstimator(BaseEstimator):
@@ -73,7 +73,7 @@ class SmoothingEstimator(BaseEstimator):
         {'x0': 1.0}
         """
         check_is_fitted(self)
-        return Summary.of(type(self).__name__, self)
+        return summary_of(type(self).__name__, self)
 
     def _validated(self, X: ArrayLike) -> Array:
         """Queries (m, d) in the type of the points."""

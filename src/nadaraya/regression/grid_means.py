@@ -169,7 +169,20 @@ class GridMeans:
         return self.cells().weight
 
     def cells(self) -> CellMoments:
-        """All that is kept of each cell."""
+        """All that is kept of each of the c occupied cells.
+
+        Returns:
+            Arrays: cell (c, d), the numbers of the cells; x, y and weight; count (c,) of points; squares
+            (c, p), Σ w (y − ȳ)² within the cell.
+
+        See Also:
+            GridMeans.X: the means of the points.
+
+        >>> from nadaraya.regression import GridMeans
+        >>> cells = GridMeans(1.0).add([[0.2], [0.4], [1.5]], [1.0, 3.0, 5.0]).cells()
+        >>> cells.count.tolist(), cells.squares.tolist()
+        ([2, 1], [[2.0], [0.0]])
+        """
         if len(self._stored) != 1:
             self._stored = [CellMoments.joined(self._stored)]
         return self._stored[0]

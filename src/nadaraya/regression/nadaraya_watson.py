@@ -22,7 +22,7 @@ from nadaraya.regression.local import LocalFit
 from nadaraya.regression.neighbours import NeighbourScale
 from nadaraya.regression.repeats import distinct_observations
 from nadaraya.regression.requests import Array, Means, PositionGradients
-from nadaraya.regression.summary import GoodnessOfFit, Summary
+from nadaraya.regression.summary import Summary, goodness_of_fit, summary_of
 
 _EMPTY = ("nearest", "mean", "nan", "raise")
 _BANDS = ("pointwise", "bootstrap", "simultaneous")
@@ -76,6 +76,12 @@ class NadarayaWatson(RegressorMixin, SmoothingEstimator):
         n_features_in_: d.
         feature_names_in_: (d,) names of the features, where X had them.
 
+    See Also:
+        ChunkedNadarayaWatson: for more points than memory holds.
+        MultiHeadKernelRegression: several bandwidths at once.
+        NadarayaWatsonClassifier: for classes.
+        NadarayaWatsonDensity: without targets.
+
     >>> from nadaraya.regression import NadarayaWatson
     >>> model = NadarayaWatson(bandwidth=1.0).fit([[0.0], [1.0], [2.0]], [0.0, 1.0, 4.0])
     >>> model.predict([[1.0]]).round(3).tolist()
@@ -123,6 +129,14 @@ class NadarayaWatson(RegressorMixin, SmoothingEstimator):
         Raises:
             InputError: a parameter or sample_weight is out of its range or has a shape that does not fit.
             ValueError: X or y is no finite numerical array, or their lengths differ (scikit-learn's checks).
+
+        See Also:
+            NadarayaWatson.summary: what was fitted.
+
+        >>> from nadaraya.regression import NadarayaWatson
+        >>> X, y = [[0.0], [1.0], [2.0], [3.0]], [0.0, 1.0, 4.0, 3.0]
+        >>> NadarayaWatson(bandwidth="silverman").fit(X, y).bandwidth_.round(3).tolist()
+        [0.897]
         """
         points, targets = validated_points(self, X, y, multi_output=True, y_numeric=True)
         search, weight = self._search(), weights_of(sample_weight, len(points))
@@ -168,6 +182,16 @@ class NadarayaWatson(RegressorMixin, SmoothingEstimator):
 
         Returns:
             (m,) or (m, p); with `return_std` a pair of such arrays.
+
+        See Also:
+            NadarayaWatson.band: where the curve is.
+            NadarayaWatson.loo_predictions: at the points, each without itself.
+
+        >>> from nadaraya.regression import NadarayaWatson
+        >>> X, y = [[0.0], [0.5], [1.0], [1.5], [2.0]], [0.0, 1.0, 0.0, 1.0, 0.0]
+        >>> mean, scatter = NadarayaWatson(bandwidth=1.0).fit(X, y).predict([[1.0]], return_std=True)
+        >>> mean.round(2).tolist(), scatter.round(2).tolist()
+        ([0.44], [0.61])
         """
         query = self._validated(X)
         smoother, columns = self._smoother, self._targets.T
@@ -189,6 +213,14 @@ class NadarayaWatson(RegressorMixin, SmoothingEstimator):
 
         Raises:
             InputError: for a local constant with adaptive bandwidths, whose own change with x is not known.
+
+        See Also:
+            NadarayaWatson.predict: the curve itself.
+
+        >>> from nadaraya.regression import NadarayaWatson
+        >>> model = NadarayaWatson(bandwidth=1.0, degree=1).fit([[0.0], [1.0], [2.0]], [1.0, 3.0, 5.0])
+        >>> model.marginal_effects([[0.5]]).round(6).tolist()
+        [[2.0]]
         """
         query, smoother, columns = self._validated(X), self._smoother, self._targets.T
         slope: Array | None
@@ -225,6 +257,16 @@ class NadarayaWatson(RegressorMixin, SmoothingEstimator):
         Returns:
             lower and upper, each (m,) or (m, p); NaN where every weight is zero, nothing is known there, and
             everywhere, with a warning, for a fit that goes through every observation.
+
+        See Also:
+            NadarayaWatson.predict: `return_std` is about the next observation.
+            NadarayaWatson.plot: draws it.
+
+        >>> from nadaraya.regression import NadarayaWatson
+        >>> X, y = [[0.0], [0.5], [1.0], [1.5], [2.0]], [0.0, 1.0, 0.0, 1.0, 0.0]
+        >>> lower, upper = NadarayaWatson(bandwidth=1.0).fit(X, y).band([[1.0]], level=0.9)
+        >>> lower.round(2).tolist(), upper.round(2).tolist()
+        ([-0.01], [0.9])
         """
         query = self._validated(X)
         real_number("level", level, "a number between 0 and 1", 0, 1)
@@ -243,7 +285,16 @@ class NadarayaWatson(RegressorMixin, SmoothingEstimator):
         return self._as_targets(mean - below), self._as_targets(mean + above)
 
     def loo_predictions(self) -> Array:
-        """(n,) or (n, p) the prediction of every observation from all the others, in closed form."""
+        """(n,) or (n, p) the prediction of every observation from all the others, in closed form.
+
+        See Also:
+            NadarayaWatson.loo_score: their mean squared error.
+
+        >>> from nadaraya.regression import NadarayaWatson
+        >>> model = NadarayaWatson(bandwidth=100.0).fit([[0.0], [1.0], [2.0]], [0.0, 1.0, 5.0])
+        >>> model.loo_predictions().round(2).tolist()  # nearly means of the others
+        [3.0, 2.5, 0.5]
+        """
         check_is_fitted(self)
         fit = self._smoother.fit(None, self._targets.T, exclude_self=True)
         mean, weightless = self._prediction(fit)[self._row_of], self._row_of < 0
@@ -252,7 +303,16 @@ class NadarayaWatson(RegressorMixin, SmoothingEstimator):
         return self._as_targets(mean)
 
     def loo_score(self) -> float:
-        """The weighted mean squared error of `loo_predictions`, averaged over targets."""
+        """The weighted mean squared error of `loo_predictions`, averaged over targets.
+
+        See Also:
+            Selection: `bandwidth="loo"` makes it least.
+
+        >>> from nadaraya.regression import NadarayaWatson
+        >>> model = NadarayaWatson(bandwidth=100.0).fit([[0.0], [1.0], [2.0]], [0.0, 1.0, 5.0])
+        >>> round(model.loo_score(), 2)
+        10.5
+        """
         errors = (self.loo_predictions() - self.y_) ** 2
         return float(np.average(errors, axis=0, weights=self.sample_weight_).mean())
 
@@ -281,7 +341,7 @@ class NadarayaWatson(RegressorMixin, SmoothingEstimator):
         check_is_fitted(self)
         if self._summary is None:
             name = f"{type(self).__name__}, local {'linear' if self._smoother.degree else 'constant'}"
-            self._summary = Summary.of(name, self, GoodnessOfFit.of(self._smoother, self._targets))
+            self._summary = summary_of(name, self, goodness_of_fit(self._smoother, self._targets))
         return self._summary
 
     def plot(

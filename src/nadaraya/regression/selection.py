@@ -40,6 +40,9 @@ class Selection:
             a constant.
         starts: every run of the optimiser, best first; `start` and `end` in natural units.
 
+    See Also:
+        NadarayaWatson.summary: a fitted model in a few numbers.
+
     >>> from nadaraya.regression import NadarayaWatson
     >>> model = NadarayaWatson(bandwidth="loo").fit([[0.0], [1.0], [2.0], [3.0]], [0.0, 1.0, 2.0, 3.0])
     >>> model.selection_.criterion, len(model.selection_.starts)

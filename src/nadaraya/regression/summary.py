@@ -46,30 +46,7 @@ class GoodnessOfFit:
     r_squared_loo: Array
     squared_correlation: Array
 
-    @classmethod
-    def of(cls, smoother: Smoother, targets: Array) -> "GoodnessOfFit":
-        """From the targets (n, p) less their weighted mean; three passes over the pairs."""
-        weighted = smoother.sample.counts > 0
-        weight = smoother.sample.counts * (weighted.sum() / smoother.sample.counts.sum())
-        fit, others = smoother.fit(None, targets.T), smoother.fit(None, targets.T, exclude_self=True)
-        left_out = np.where(np.isnan(others.mean), 0.0, others.mean)  # the only point has no others
-        trace = float(smoother.leverage(fit).sum())
-        inverse = np.divide(1.0, weight, out=np.zeros_like(weight), where=weighted)
-        freedom = weighted.sum() - 2 * trace + weight @ smoother.combined_variance(fit, None, inverse)
-        total, errors, squares = weight @ targets**2, weight @ (targets - fit.mean) ** 2, weight @ fit.mean**2
-        if freedom <= _LEAST_FREEDOM * weighted.sum():
-            freedom = np.nan
-        total = np.where(total > 0, total, np.nan)
-        squares = np.where(squares > 0, squares, np.nan)
-        return cls(
-            trace,
-            np.sqrt(errors / freedom),
-            1.0 - errors / total,
-            1.0 - weight @ (targets - left_out) ** 2 / total,
-            (weight @ (targets * fit.mean)) ** 2 / (total * squares),
-        )
-
-    def rows(self) -> Iterator[tuple[str, str]]:
+    def _rows(self) -> Iterator[tuple[str, str]]:
         """Names and numbers for a table."""
         yield "effective degrees of freedom, tr L", f"{self.trace:.4g}"
         unknown = "nothing is left to judge it by" if np.isnan(self.residual_std).all() else ""
@@ -120,26 +97,6 @@ class Summary:
     score: float | None
     fit: GoodnessOfFit | None
 
-    @classmethod
-    def of(cls, model: str, estimator: Any, fit: GoodnessOfFit | None = None) -> "Summary":
-        """Of a fitted estimator, called `model`."""
-        sample, bandwidth, selection = estimator._smoother.sample, estimator.bandwidth_, estimator.selection_
-        if selection is not None:
-            chosen_by = selection.criterion
-        else:
-            chosen_by = estimator.bandwidth if isinstance(estimator.bandwidth, str) else "the user"
-        names = getattr(estimator, "feature_names_in_", [f"x{f}" for f in range(len(bandwidth))])
-        return cls(
-            model,
-            int((np.asarray(estimator.sample_weight_) > 0).sum()),
-            estimator.kernel if isinstance(estimator.kernel, str) else str(estimator.kernel_),
-            dict(zip(map(str, names), bandwidth.tolist(), strict=True)),
-            dict(zip(map(str, names), (bandwidth / sample.spread).tolist(), strict=True)),
-            chosen_by,
-            None if selection is None else float(selection.score),
-            fit,
-        )
-
     def __str__(self) -> str:
         return "\n".join([self.model, *_aligned([*self._rows()]), "", *_aligned([*self._features()])])
 
@@ -157,12 +114,55 @@ class Summary:
         if self.score is not None:
             yield "  its value", f"{self.score:.5g}"
         if self.fit is not None:
-            yield from self.fit.rows()
+            yield from self.fit._rows()
 
     def _features(self) -> Iterator[tuple[str, ...]]:
         yield "feature", "bandwidth", "in standard deviations"
         for name, width in self.bandwidths.items():
             yield name, f"{width:.4g}", f"{self.relative[name]:.3g}"
+
+
+def goodness_of_fit(smoother: Smoother, targets: Array) -> GoodnessOfFit:
+    """Of a regression of the targets (n, p) less their weighted mean; three passes over the pairs."""
+    weighted = smoother.sample.counts > 0
+    weight = smoother.sample.counts * (weighted.sum() / smoother.sample.counts.sum())
+    fit, others = smoother.fit(None, targets.T), smoother.fit(None, targets.T, exclude_self=True)
+    left_out = np.where(np.isnan(others.mean), 0.0, others.mean)  # the only point has no others
+    trace = float(smoother.leverage(fit).sum())
+    inverse = np.divide(1.0, weight, out=np.zeros_like(weight), where=weighted)
+    freedom = weighted.sum() - 2 * trace + weight @ smoother.combined_variance(fit, None, inverse)
+    total, errors, squares = weight @ targets**2, weight @ (targets - fit.mean) ** 2, weight @ fit.mean**2
+    if freedom <= _LEAST_FREEDOM * weighted.sum():
+        freedom = np.nan
+    total = np.where(total > 0, total, np.nan)
+    squares = np.where(squares > 0, squares, np.nan)
+    return GoodnessOfFit(
+        trace,
+        np.sqrt(errors / freedom),
+        1.0 - errors / total,
+        1.0 - weight @ (targets - left_out) ** 2 / total,
+        (weight @ (targets * fit.mean)) ** 2 / (total * squares),
+    )
+
+
+def summary_of(model: str, estimator: Any, fit: GoodnessOfFit | None = None) -> Summary:
+    """Of a fitted estimator, called `model`."""
+    sample, bandwidth, selection = estimator._smoother.sample, estimator.bandwidth_, estimator.selection_
+    if selection is not None:
+        chosen_by = selection.criterion
+    else:
+        chosen_by = estimator.bandwidth if isinstance(estimator.bandwidth, str) else "the user"
+    names = getattr(estimator, "feature_names_in_", [f"x{f}" for f in range(len(bandwidth))])
+    return Summary(
+        model,
+        int((np.asarray(estimator.sample_weight_) > 0).sum()),
+        estimator.kernel if isinstance(estimator.kernel, str) else str(estimator.kernel_),
+        dict(zip(map(str, names), bandwidth.tolist(), strict=True)),
+        dict(zip(map(str, names), (bandwidth / sample.spread).tolist(), strict=True)),
+        chosen_by,
+        None if selection is None else float(selection.score),
+        fit,
+    )
 
 
 def _numbers(values: Array) -> str:

@@ -1,5 +1,6 @@
 """Queries in Dask collections are answered as those in memory, lazily and block by block."""
 
+import pickle
 import sys
 
 import numpy as np
@@ -41,6 +42,7 @@ def test_arrays(name, chunks):
     assert isinstance(lazy, dask_array.Array)
     assert (lazy.shape, lazy.dtype, lazy.chunks[0]) == (expected.shape, expected.dtype, queries.chunks[0])
     np.testing.assert_array_equal(lazy.compute(), expected)
+    np.testing.assert_array_equal(pickle.loads(pickle.dumps(lazy)).compute(), expected)
 
 
 def test_nothing_is_computed_before_it_is_asked_for():

@@ -110,6 +110,17 @@ def test_chunks_and_their_order_do_not_matter():
     np.testing.assert_array_equal(again.predict(X[:50]), whole.predict(X[:50]))
 
 
+def test_pictures():
+    pyplot = pytest.importorskip("matplotlib.pyplot")
+    pyplot.switch_backend("agg")
+    X, y = data(d=2)
+    model = ChunkedNadarayaWatson(0.5).fit(X, y)
+    display = model.plot(1, level=0.9)
+    full = NadarayaWatson(bandwidth=0.5).fit(X, y).plot(1, level=0.9)
+    np.testing.assert_allclose(display.line_.get_ydata()[20:-20], full.line_.get_ydata()[20:-20], atol=0.02)
+    pyplot.close("all")
+
+
 def test_predictions_between_chunks_follow_the_points():
     X, y = data()
     model = ChunkedNadarayaWatson(0.3).partial_fit(X[:100], y[:100])
@@ -223,6 +234,15 @@ def test_bad_input_is_one_line():
         GridMeans(1.0).add(X, y[:3])
     with pytest.raises(InputError, match="degree must be a whole number"):
         ChunkedNadarayaWatson(1.0, degree=7).fit(X, y).predict(X)
+    failed = ChunkedNadarayaWatson(1.0)
+    with pytest.raises(InputError, match="sample_weight"):
+        failed.partial_fit(X, y, np.ones(3))
+    with pytest.raises(NotFittedError):
+        failed.predict(X)
+    assert failed.partial_fit(np.column_stack([X, X]), y).n_features_in_ == 2
+    with pytest.raises(InputError, match="side of the cells must be above"):
+        model.partial_fit([*X, [1e16]], [*y, 0.0])
+    assert (model.n_samples_seen_, model.X_.max()) == (20, model.X_[-1])
     with pytest.raises(NotFittedError):
         _ = ChunkedNadarayaWatson(1.0).n_cells_
 

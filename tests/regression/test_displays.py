@@ -72,6 +72,18 @@ def test_a_feature_among_several_has_the_others_at_their_medians():
     np.testing.assert_allclose(model.plot(1).line_.get_ydata()[0], display.line_.get_ydata()[0])
 
 
+def test_medians_are_those_of_the_weight():
+    X, y = data(d=2)
+    copies = np.arange(len(X)) % 4
+    weighted = NadarayaWatson(bandwidth=0.5).fit(X, y, copies)
+    X, y = np.repeat(X, copies, axis=0), np.repeat(y, copies)
+    repeated = RegressionDisplay.from_estimator(NadarayaWatson(bandwidth=0.5).fit(X, y), level=None)
+    expected = weighted.predict(np.column_stack([repeated.x, np.full(200, np.median(X[:, 1]))]))
+    np.testing.assert_allclose(repeated.mean, expected)
+    display = RegressionDisplay.from_estimator(weighted, level=None)
+    np.testing.assert_allclose(np.interp(repeated.x, display.x, display.mean), expected, atol=1e-3)
+
+
 def test_one_of_several_targets():
     X, y = data()
     model = NadarayaWatson(bandwidth=0.3).fit(X, np.column_stack([y, -y]))

@@ -32,7 +32,8 @@ def over_blocks(method: Method) -> Method:
                 f"{method.__name__} of a Dask collection gives one array: ask for one without further "
                 "arguments, or map it over the blocks"
             )
-        block = functools.partial(_of_block, method, self, example[:0], args, options)
+        # By name: a method that is wrapped cannot be sent to other processes as it is.
+        block = functools.partial(_of_block, self, method.__name__, example[:0], args, options)
         if hasattr(X, "map_partitions"):
             return X.map_partitions(block, meta=example[:0])
         import dask.array
@@ -53,11 +54,11 @@ def over_blocks(method: Method) -> Method:
 
 
 def _of_block(
-    method: Callable[..., Any],
     estimator: Any,
+    method: str,
     nothing: Any,
     args: tuple[Any, ...],
     options: dict[str, Any],
     rows: Any,
 ) -> Any:
-    return method(estimator, rows, *args, **options) if len(rows) else nothing
+    return getattr(estimator, method)(rows, *args, **options) if len(rows) else nothing

@@ -97,7 +97,7 @@ class ChunkedNadarayaWatson(RegressorMixin, BaseEstimator):
         >>> ChunkedNadarayaWatson(bandwidth=1.0).fit([[0.0], [0.1], [2.0]], [0.0, 1.0, 4.0]).n_cells_
         2
         """
-        self._means: GridMeans | None = None
+        self._regression: _LazyRegression | None = None
         return self.partial_fit(X, y, sample_weight)
 
     def partial_fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
@@ -106,8 +106,8 @@ class ChunkedNadarayaWatson(RegressorMixin, BaseEstimator):
         Args:
             X: (n, d) points; a `numpy.memmap` is read piece by piece.
             y: (n,) or (n, p) targets.
-            sample_weight: (n,) precisions of the targets, ≥ 0; their ratios across chunks count. Default 1
-                each.
+            sample_weight: (n,) precisions of the targets, ≥ 0; their ratios across chunks count. Rows that
+                repeat another are observations of their own. Default 1 each.
 
         Returns:
             The estimator.
@@ -125,16 +125,14 @@ class ChunkedNadarayaWatson(RegressorMixin, BaseEstimator):
         >>> model.partial_fit([[2.1]], [3.0]).n_samples_seen_
         3
         """
-        first = getattr(self, "_means", None) is None
+        first = not self.__sklearn_is_fitted__()
         options = {"multi_output": True, "y_numeric": True, "dtype": (np.float64, np.float32)}
         points, targets = validate_data(self, X, y, reset=first, **options)
         if first:
             self.bandwidth_ = given_bandwidth(self.bandwidth, points.shape[1])
             side = real_number("cell_side", self.cell_side, "a number between 0 and 1", 0, 1)
-            self._means = GridMeans(side * self.bandwidth_)
-        assert self._means is not None
-        self._means.add(points, targets, sample_weight)
-        self._regression = _LazyRegression(self._means, self._of_cells())
+        means = GridMeans(side * self.bandwidth_) if first else self._fitted().means
+        self._regression = _LazyRegression(means.add(points, targets, sample_weight), self._of_cells())
         return self
 
     @over_blocks
@@ -159,8 +157,8 @@ class ChunkedNadarayaWatson(RegressorMixin, BaseEstimator):
         """
         query = self._validated(X)
         if not return_std:
-            return self._regression.model.predict(query)
-        mean, scatter = self._regression.model.predict(query, return_std=True)  # of a cell of average weight
+            return self._fitted().model.predict(query)
+        mean, scatter = self._fitted().model.predict(query, return_std=True)  # of a cell of average weight
         return mean, scatter * np.sqrt(self.n_samples_seen_ / self.n_cells_)
 
     @over_blocks
@@ -175,7 +173,7 @@ class ChunkedNadarayaWatson(RegressorMixin, BaseEstimator):
         >>> model.marginal_effects([[1.0]]).round(6).tolist()
         [[2.0]]
         """
-        effects: Array = self._regression.model.marginal_effects(self._validated(X))
+        effects: Array = self._fitted().model.marginal_effects(self._validated(X))
         return effects
 
     def band(self, X: ArrayLike, **options: Any) -> tuple[Array, Array]:
@@ -190,7 +188,7 @@ class ChunkedNadarayaWatson(RegressorMixin, BaseEstimator):
         >>> bool(lower < 1.548 < upper)
         True
         """
-        lower, upper = self._regression.model.band(self._validated(X), **options)
+        lower, upper = self._fitted().model.band(self._validated(X), **options)
         return lower, upper
 
     def plot(
@@ -216,37 +214,40 @@ class ChunkedNadarayaWatson(RegressorMixin, BaseEstimator):
     @property
     def n_samples_seen_(self) -> int:
         """Points of weight above zero so far."""
-        return self._seen().n_samples_seen
+        return self._fitted().means.n_samples_seen
 
     @property
     def n_cells_(self) -> int:
         """Occupied cells."""
-        return len(self._seen().cells().cell)
+        return len(self._fitted().means.cells().cell)
 
     @property
     def X_(self) -> Array:
         """(c, d) means of the points in the occupied cells."""
-        return self._seen().X
+        return self._fitted().means.X
 
     @property
     def y_(self) -> Array:
         """(c,) or (c, p) means of their targets."""
-        return self._seen().y
+        return self._fitted().means.y
 
     @property
     def sample_weight_(self) -> Array:
         """(c,) sums of their weights."""
-        return self._seen().weight
+        return self._fitted().means.weight
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.target_tags.multi_output = True
         return tags
 
-    def _seen(self) -> GridMeans:
+    def __sklearn_is_fitted__(self) -> bool:
+        return getattr(self, "_regression", None) is not None
+
+    def _fitted(self) -> "_LazyRegression":
         check_is_fitted(self)
-        assert self._means is not None
-        return self._means
+        assert self._regression is not None
+        return self._regression
 
     def _validated(self, X: ArrayLike) -> Array:
         check_is_fitted(self)
@@ -285,9 +286,9 @@ class _OfCells(NadarayaWatson):
         That is its expectation for unit noise; w is of mean 1 over the cells.
         """
         smoother, targets, cells = self._smoother, self._targets, self._cells
-        rows = np.argsort(self._row_of)
-        weight, count = smoother.sample.counts, cells.count[rows]
-        within = cells.squares[rows] * (len(weight) / cells.weight.sum())
+        weight, count = smoother.sample.counts, np.bincount(self._row_of, cells.count)
+        within = np.stack([np.bincount(self._row_of, column) for column in cells.squares.T], axis=1)
+        within *= len(weight) / cells.weight.sum()
         fit = smoother.fit(None, targets.T)
         freedom = count - 2.0 * smoother.leverage(fit)
         freedom += weight * smoother.combined_variance(fit, None, 1.0 / weight)

@@ -121,7 +121,7 @@ class RegressionDisplay:
         names, points = _feature_names(estimator), estimator.X_
         column = _column(feature, names)
         x = _grid(points[:, column], whole_number("grid_resolution", grid_resolution, 2))
-        queries = np.tile(np.median(points, axis=0), (len(x), 1))
+        queries = np.tile(_medians(points, estimator.sample_weight_), (len(x), 1))
         queries[:, column] = x
         targets = estimator.y_.reshape(len(estimator.y_), -1)
         whole_number("target", target, 0, targets.shape[1] - 1)
@@ -471,6 +471,17 @@ def _grid(column: Array, m: int, margin: float = 0.0) -> NDArray[np.float64]:
     if low == high:
         low, high = low - 0.5, high + 0.5
     return np.linspace(low, high, m)
+
+
+def _medians(points: Array, weight: Array) -> NDArray[np.float64]:
+    """(d,) where half of the weight is on either side."""
+    order = np.argsort(points, axis=0)
+    reached = np.cumsum(weight[order], axis=0)
+    half = reached[-1] / 2
+    middle = np.stack([(reached < half).sum(axis=0), (reached <= half).sum(axis=0)])
+    ordered = np.take_along_axis(points, order, axis=0)
+    medians: NDArray[np.float64] = np.take_along_axis(ordered, middle, axis=0).mean(axis=0)
+    return medians
 
 
 def _pairs(axes: Sequence[Array]) -> Array:

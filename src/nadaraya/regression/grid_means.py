@@ -144,8 +144,11 @@ class GridMeans:
             raise must_be("shape of y", f"({len(points)},) or ({len(points)}, p)", targets.shape)
         if self._stored and shape != self._shape:
             raise must_be("shape of a row of X and y", f"{self._shape} as in earlier chunks", shape)
-        self._shape = shape
         side, weight = given_bandwidth(self._side, points.shape[1]), weights_of(sample_weight, len(points))
+        farthest = np.maximum(points.max(axis=0), -points.min(axis=0)).astype(np.float64)
+        if (farthest / side).max() > _FARTHEST:
+            raise must_be("side of the cells", "above 2^-52 of the distance of points from 0", side.tolist())
+        self._shape = shape
         columns = targets[:, None] if targets.ndim == 1 else targets
         for start in range(0, len(points), _ROWS):
             rows = slice(start, start + _ROWS)
@@ -193,11 +196,8 @@ class GridMeans:
         if len(x) == 0:
             return
         self.n_samples_seen += len(x)
-        place = np.floor(x / side)
-        if np.abs(place).max() > _FARTHEST:
-            raise must_be("side of the cells", "above 2^-52 of the distance of points from 0", side.tolist())
-        count = np.ones(len(x), np.int64)
-        part = CellMoments(place.astype(np.int64), x, y, w, count, np.zeros_like(y))
+        place, count = np.floor(x / side).astype(np.int64), np.ones(len(x), np.int64)
+        part = CellMoments(place, x, y, w, count, np.zeros_like(y))
         self._stored.append(CellMoments.joined([part]))
         # Joined when they are as many as the cells known: however many the chunks, rows are sorted few times.
         if sum(len(each.cell) for each in self._stored[1:]) > len(self._stored[0].cell):

@@ -45,6 +45,14 @@ def test_arrays(name, chunks):
     np.testing.assert_array_equal(pickle.loads(pickle.dumps(lazy)).compute(), expected)
 
 
+def test_blocks_without_rows():
+    dask_array = pytest.importorskip("dask.array")
+    queries = dask_array.from_array(X, chunks=(20, 2))
+    some = queries[queries[:, 0] > X[:, 0].max() - 1e-9]  # of unknown size, all but one block empty
+    for name in ("targets", "classes"):
+        assert len(ANSWERS[name](some).compute()) == 1
+
+
 def test_nothing_is_computed_before_it_is_asked_for():
     dask_array = pytest.importorskip("dask.array")
     seen = []

@@ -11,6 +11,7 @@ from sklearn.exceptions import NotFittedError
 from nadaraya.errors import InputError
 from nadaraya.regression import (
     ClassifierDisplay,
+    MultiHeadKernelRegression,
     NadarayaWatson,
     NadarayaWatsonClassifier,
     NadarayaWatsonDensity,
@@ -89,6 +90,14 @@ def test_one_of_several_targets():
     model = NadarayaWatson(bandwidth=0.3).fit(X, np.column_stack([y, -y]))
     curves = [RegressionDisplay.from_estimator(model, target=t).mean for t in (0, 1)]
     np.testing.assert_allclose(curves[0], -curves[1])
+
+
+def test_models_without_a_band():
+    X, y = data(d=2)
+    model = MultiHeadKernelRegression(2, n_steps=2, random_state=0).fit(X, y)
+    display = RegressionDisplay.from_estimator(model, 1, level=None)
+    queries = np.column_stack([np.full(200, np.median(X[:, 0])), display.x])
+    np.testing.assert_allclose(display.mean, model.predict(queries))
 
 
 def test_given_axes_and_no_band():

@@ -35,6 +35,8 @@ class ChunkedNadarayaWatson(RegressorMixin, BaseEstimator):
     changes nothing. The variance within cells is kept, so that standard deviations and
     bands are those of the observations.
 
+    Cells multiply with every feature that varies by many bandwidths: this is for a few of them.
+
     Args:
         bandwidth: a positive number, or (d,), one per feature, in units of the features. Select it with
             `NadarayaWatson` on m of the n points, and multiply by (m / n)^(1/(d + 4)).

@@ -93,7 +93,7 @@ class RegressionDisplay:
         """Evaluates a fitted regression along one feature, and draws it.
 
         Args:
-            estimator: a fitted model with `predict`, `band`, `X_` and `y_`.
+            estimator: a fitted model of this package: without a level any that has targets in numbers.
             feature: which, by number or name. Default 0.
             level: probability of covering of the band; None for no band. Default 0.95.
             method: of the band, as for `NadarayaWatson.band`. Default "pointwise".
@@ -121,7 +121,9 @@ class RegressionDisplay:
         names, points = _feature_names(estimator), estimator.X_
         column = _column(feature, names)
         x = _grid(points[:, column], whole_number("grid_resolution", grid_resolution, 2))
-        queries = np.tile(_medians(points, estimator.sample_weight_), (len(x), 1))
+        queries = np.tile(
+            _medians(points, getattr(estimator, "sample_weight_", np.ones(len(points)))), (len(x), 1)
+        )
         queries[:, column] = x
         targets = estimator.y_.reshape(len(estimator.y_), -1)
         whole_number("target", target, 0, targets.shape[1] - 1)

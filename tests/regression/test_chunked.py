@@ -71,6 +71,18 @@ def test_near_the_fit_of_all_points(d, weighted, degree):
         np.testing.assert_allclose(upper - lower, high - low, rtol=tolerance + luck)
 
 
+@pytest.mark.parametrize("side", [0.5, 0.125])
+def test_the_error_is_that_of_a_slightly_larger_bandwidth(side):
+    """Under a uniform design means of targets are smoothed by the cell, of variance side² / 12."""
+    X = (np.arange(60_000) + 0.5)[:, None] / 10_000
+    y, queries = np.sin(2 * X[:, 0]), np.linspace(1.5, 4.5, 50)[:, None]
+    exact, wider = (
+        NadarayaWatson(bandwidth=h).fit(X, y).predict(queries) for h in (0.3, 0.3 * np.sqrt(1 + side**2 / 12))
+    )
+    error = ChunkedNadarayaWatson(0.3, cell_side=side).fit(X, y).predict(queries) - exact
+    np.testing.assert_allclose(error, wider - exact, atol=0.01 * np.abs(error).max())
+
+
 def test_without_the_noise_within_cells_bands_would_be_wrong():
     """Many points in few cells, of which the means alone have nearly no residuals."""
     random = np.random.default_rng(0)

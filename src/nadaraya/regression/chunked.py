@@ -32,8 +32,8 @@ class ChunkedNadarayaWatson(RegressorMixin, BaseEstimator):
 
     with one term per occupied cell. For a smooth kernel and many points per cell it differs from
     `NadarayaWatson` on all points by O((side / h)²), as if the bandwidth were h √(1 + (side / h)² / 12):
-    0.07 % larger for the default. A cell with one point changes nothing. The variance within cells is kept, so that
-    standard deviations and bands are those of the observations.
+    0.07 % larger for the default. A cell with one point changes nothing. The variance within cells is kept,
+    so that standard deviations and bands are those of the observations.
 
     Cells multiply with every feature that varies by many bandwidths: this is for a few of them.
 

@@ -90,7 +90,7 @@ def selection(sizes: Sizes, runs: int) -> dict[str, Any]:
             f"{OURS}, {starts} start{'s' * (starts > 1)}": lambda part, starts=starts: partial(
                 cases.select, part, starts
             )
-            for starts in (3, 1)
+            for starts in (7, 1)
         },
         data,
         max(runs, 5),

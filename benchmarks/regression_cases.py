@@ -213,7 +213,7 @@ def memory_cases(sizes: Sizes) -> dict[str, Call]:
         data = normal(sizes.points, 3, dtype, sizes.queries)
         return ours(data, three_dimensional_bandwidths(sizes.points)["Scott's rule"])()
 
-    cases: dict[str, Call] = {"selection": lambda: select(normal(sizes.selection, 2), n_starts=3)}
+    cases: dict[str, Call] = {"selection": lambda: select(normal(sizes.selection, 2), n_starts=7)}
     for dtype in ("float32", "float64"):
         cases[f"prediction, {dtype}"] = partial(prediction, dtype)
     for kernel in KAPPA:

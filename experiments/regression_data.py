@@ -1,8 +1,8 @@
-"""The real data of the regression study: two curves, a century's carbon dioxide, and house prices.
+"""The real data of the regression study: three curves, decades of carbon dioxide, and house prices.
 
 Tables are CSV files with a header in one folder: mcycle.csv (times in ms, accel in g), lidar.csv (range in m,
-logratio), co2_mauna_loa_monthly.csv (decimal_date in years, co2_ppm), california_housing.csv. scikit-learn
-downloads the last where it is absent.
+logratio), faithful.csv (eruptions and waiting in minutes), co2_mauna_loa_monthly.csv (decimal_date in years,
+co2_ppm), california_housing.csv. scikit-learn downloads the last where it is absent.
 """
 
 from collections.abc import Callable
@@ -42,6 +42,12 @@ def lidar(folder: Path) -> Table:
     return Table(table["range"][:, None], table["logratio"], "log ratio of returned light", "as it is")
 
 
+def geyser(folder: Path) -> Table:
+    """Minutes to Old Faithful's next eruption over the length of the last (Azzalini and Bowman 1990)."""
+    table = _read(folder / "faithful.csv")
+    return Table(table["eruptions"][:, None], table["waiting"], "waiting time, min", "as it is")
+
+
 def carbon_dioxide(folder: Path) -> Table:
     """Monthly carbon dioxide at Mauna Loa since 1958."""
     table = _read(folder / "co2_mauna_loa_monthly.csv")
@@ -69,6 +75,7 @@ def california_housing(folder: Path) -> Table:
 LOADERS: dict[str, Callable[[Path], Table]] = {
     "motorcycle": motorcycle,
     "lidar": lidar,
+    "geyser": geyser,
     "co2": carbon_dioxide,
     "housing": california_housing,
 }

@@ -123,10 +123,12 @@ def _periodic(degree: int) -> Method:
     return method
 
 
+DEFAULT = "NadarayaWatson, default settings"
 METHODS: dict[str, Method] = {
+    DEFAULT: lambda d, seed: scaled(NadarayaWatson(random_state=seed)),
     "NadarayaWatson, loo": lambda d, seed: scaled(NadarayaWatson(bandwidth="loo", random_state=seed)),
     "NadarayaWatson, loo, one start": lambda d, seed: scaled(NadarayaWatson(bandwidth="loo", n_starts=1)),
-    "NadarayaWatson, aic": lambda d, seed: scaled(NadarayaWatson(bandwidth="aic", random_state=seed)),
+    "NadarayaWatson, local linear": lambda d, seed: scaled(NadarayaWatson(degree=1, random_state=seed)),
     "NadarayaWatson, local linear, loo": lambda d, seed: scaled(
         NadarayaWatson(bandwidth="loo", degree=1, random_state=seed)
     ),
@@ -144,7 +146,7 @@ METHODS: dict[str, Method] = {
 }
 PERIODIC = tuple(name for name in METHODS if "periodic" in name)
 STATSMODELS = tuple(name for name in METHODS if "statsmodels" in name)
-FOR_MANY_POINTS = ("NadarayaWatson, loo, one start", "KNeighborsRegressor")
+FOR_MANY_POINTS = (DEFAULT, "NadarayaWatson, loo, one start", "KNeighborsRegressor")
 GENERAL = tuple(
     name for name in METHODS if name not in (*PERIODIC, *STATSMODELS, "NadarayaWatson, loo, one start")
 )

@@ -68,6 +68,13 @@ def calls(draw: st.DrawFn) -> tuple[list[torch.Tensor], dict[str, Any], list[str
             shape = draw(st.sampled_from([(1, 1), (1, heads), (batch, 1), (batch, heads)]))
             options["attn_mask"] = normal(*shape, draw(st.sampled_from([1, num_queries])), num_keys)
             differentiated.append("attn_mask")
+    if draw(st.booleans()):
+        key_logits_heads = draw(st.sampled_from([1, heads]))
+        options["key_logits"] = normal(draw(st.sampled_from([1, batch])), key_logits_heads, num_keys)
+        differentiated.append("key_logits")
+    if num_queries <= num_keys and draw(st.booleans()):
+        ends = torch.rand(batch, num_keys, generator=generator) < draw(st.sampled_from([0.02, 0.2]))
+        options["document_ids"] = ends.cumsum(1)
     return tensors, options, differentiated
 
 
@@ -76,11 +83,16 @@ def run(
 ) -> tuple[torch.Tensor, list[torch.Tensor]]:
     leaves = [t.detach().clone().requires_grad_() for t in tensors]
     named = {name: options[name].detach().clone().requires_grad_() for name in differentiated}
-    out = kernel_attention(*leaves, **{**options, **named}, backend=backend)
+    out, lse = kernel_attention(*leaves, **{**options, **named}, backend=backend, return_lse=True)
     inputs = [*leaves, *named.values()]
     grad_out = torch.sin(torch.arange(out.numel(), dtype=out.dtype)).view_as(out)
-    grads = torch.autograd.grad(out, inputs, grad_out, allow_unused=True)
-    return out, [torch.zeros_like(i) if g is None else g for i, g in zip(inputs, grads, strict=True)]
+    grad_lse = torch.cos(torch.arange(lse.numel(), dtype=lse.dtype)).view_as(lse)
+    seen = lse != -torch.inf
+    grads = torch.autograd.grad([out, lse[seen]], inputs, [grad_out, grad_lse[seen]], allow_unused=True)
+    # A row that sees nothing has log-sum-exp −inf, which differences cannot have.
+    return torch.cat([out, torch.where(seen, lse, -1e9)[..., None]], dim=-1), [
+        torch.zeros_like(i) if g is None else g for i, g in zip(inputs, grads, strict=True)
+    ]
 
 
 @pytest.mark.parametrize("backend", FLOAT64_BACKENDS)

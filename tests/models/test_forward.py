@@ -70,16 +70,30 @@ def test_positions_may_count_from_the_end_of_the_padding(
     model(tokens[:, :1], position_ids=torch.tensor([[5], [8]]), **after)
 
 
+@torch.no_grad()
+def test_positions_that_start_again_are_documents_of_their_own(
+    model: KernelGPTForCausalLM, tokens: torch.Tensor
+) -> None:
+    packed = torch.tensor([[0, 1, 2, 0, 1, 0, 1, 2], [0, 0, 1, 2, 3, 4, 5, 6]])
+    out = model(tokens, position_ids=packed)
+    for row, lengths in enumerate(([3, 2, 3], [1, 7])):
+        alone = [model(part[None]).logits[0] for part in tokens[row].split(lengths)]
+        torch.testing.assert_close(out.logits[row], torch.cat(alone), rtol=1e-4, atol=1e-5)
+    assert out.past_key_values is None
+    with pytest.raises(InputError, match="position_ids must be consecutive, from 0 or"):
+        model(tokens, attention_mask=LEFT_PADDED, position_ids=packed)
+
+
 @pytest.mark.parametrize(
     ("positions", "message"),
     [
-        ([0, 1, 2, 3, 0, 1, 2, 3], r"no packed documents\), got \[3, 0\]"),
-        ([3, 4, 5, 6, 7, 8, 9, 10], "consecutive, from 0 .* got 3"),
+        ([0, 1, 2, 3, 1, 2, 3, 4], r"from 0 again where a new document begins, got \[3, 1\]"),
+        ([3, 4, 5, 6, 7, 8, 9, 10], "consecutive, from 0, .* got 3"),
         ([[0, 1, 2, 3, 4, 5, 6, 7], [0, 1, 2, 4, 5, 6, 7, 8]], r"got \[2, 4\]"),
         ([0, 1, 2], r"position_ids must be of shape \(2, 8\), got \(3,\)"),
     ],
 )
-def test_positions_that_start_again_or_leave_some_out_are_refused(
+def test_positions_that_leave_some_out_are_refused(
     model: KernelGPTForCausalLM, tokens: torch.Tensor, positions: list[Any], message: str
 ) -> None:
     with pytest.raises(InputError, match=message):

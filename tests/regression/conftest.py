@@ -1,10 +1,14 @@
-"""One thread each for torch and numba: on small problems their pools only wait for each other."""
+"""Compiled sums, however small; one thread each for torch and numba, whose pools only wait for each other."""
 
 import pytest
 import torch
 
+from nadaraya.regression import sums
+
 try:
     import numba
+
+    from nadaraya.regression.compiled import dispatch
 except ImportError:  # the sums then go through PyTorch
     numba = None
 
@@ -20,3 +24,14 @@ def _one_thread():
     torch.set_num_threads(threads)
     if numba is not None:
         numba.set_num_threads(numba.config.NUMBA_NUM_THREADS)
+
+
+@pytest.fixture(autouse=True, scope="package")
+def _compiled():
+    """Small problems are PyTorch's until a process has done some work: tests are not to depend on that."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sums, "_WORTH_LOADING", 0)
+        patch.setattr(sums, "_WORTH_COMPILING", 0)
+        if numba is not None:
+            patch.setattr(dispatch, "_PAIRS_WORTH_COMPILING", 0)
+        yield

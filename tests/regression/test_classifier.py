@@ -97,7 +97,6 @@ def test_real_data(name):
 def test_progress(capsys):
     X, y = data()
     NadarayaWatsonClassifier(bandwidth="loo", n_starts=2, verbose=1).fit(X, y)
-    lines = capsys.readouterr().out.splitlines()
-    assert [line.split(":")[0] for line in lines] == [
-        f"[NadarayaWatsonClassifier] start {k} of 2" for k in (1, 2)
-    ]
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line.startswith(f"[NadarayaWatsonClassifier] {len(X)} points: ")
+    assert " evaluations, best loo " in line

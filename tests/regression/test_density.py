@@ -1,15 +1,18 @@
 """`NadarayaWatsonDensity`: scikit-learn's densities where it has them, unit integrals, likelihoods."""
 
+import math
 import warnings
 
 import numpy as np
 import pytest
+import torch
 from scipy.stats import gaussian_kde, norm, t
 from sklearn.neighbors import KernelDensity
 
 from nadaraya.errors import InputError
-from nadaraya.kernels import ExponentialDecay, Gaussian, Matern, Periodic, RationalQuadratic
+from nadaraya.kernels import Boxcar, ExponentialDecay, Gaussian, Matern, Periodic, RationalQuadratic
 from nadaraya.regression import NadarayaWatsonDensity
+from nadaraya.regression.rules import spread_of_kernel
 
 NAMES = ("gaussian", "exponential", "matern32", "matern52", "epanechnikov", "tricube", "boxcar")
 THEIRS = {
@@ -154,3 +157,38 @@ def test_features_that_do_not_vary():
         ):
             NadarayaWatsonDensity(bandwidth=bandwidth).fit(X)
     assert np.isfinite(NadarayaWatsonDensity(bandwidth=1.0).fit(X).score(X))
+
+
+@pytest.mark.parametrize("dimension", [1, 2, 30, 100, 151, 1000])
+def test_integrals_in_many_dimensions(dimension):
+    """∫ κ over R^d, by the closed forms of the Gaussian, the exponential and the ball."""
+    surface = math.log(2) + dimension / 2 * math.log(math.pi) - math.lgamma(dimension / 2)
+    expected = {
+        Gaussian: dimension / 2 * math.log(2 * math.pi),
+        ExponentialDecay: surface + math.lgamma(dimension),
+        Boxcar: surface - math.log(dimension),
+    }
+    points = np.random.default_rng(0).normal(size=(3, dimension))
+    for kernel, log_integral in expected.items():
+        model = NadarayaWatsonDensity(kernel(1.0), bandwidth=1e3).fit(points)
+        own = model.score_samples(points[:1])[0]
+        r = np.linalg.norm(points - points[0], axis=1) / 1e3
+        log_kernel = {Gaussian: -(r**2) / 2, ExponentialDecay: -r, Boxcar: 0 * r}[kernel]
+        mass = np.log(np.mean(np.exp(log_kernel)))
+        assert own == pytest.approx(mass - log_integral - dimension * math.log(1e3), rel=1e-12)
+
+
+@pytest.mark.parametrize("width", [1e-30, 1e-15, 1e-3, 1e15, 1e30])
+def test_kernels_of_any_width(width):
+    """A rule of thumb takes the width out; the integral goes with its power."""
+    for kernel, deviation in (
+        (Gaussian, 1.0),
+        (ExponentialDecay, math.sqrt(2.0)),
+        (Boxcar, 1 / math.sqrt(3.0)),
+    ):
+        scaled = kernel(torch.tensor(width, dtype=torch.float64))
+        assert spread_of_kernel(scaled) == pytest.approx(width * deviation, rel=1e-12)
+        model = NadarayaWatsonDensity(scaled).fit(data())
+        expected = NadarayaWatsonDensity(kernel(1.0)).fit(data())
+        np.testing.assert_allclose(model.bandwidth_ * width, expected.bandwidth_, rtol=1e-12)
+        np.testing.assert_allclose(model.score_samples(data()), expected.score_samples(data()), rtol=1e-9)

@@ -2,9 +2,14 @@
 
 import numpy as np
 import pytest
+import torch
 
 from nadaraya.kernels import Gaussian, Matern, Periodic
 from nadaraya.regression import NadarayaWatson
+from nadaraya.regression.criteria import regression_criterion
+from nadaraya.regression.differentiable import DifferentiableCriterion
+from nadaraya.regression.local import DampedInverse, is_damped
+from nadaraya.regression.requests import Moments
 
 NAMES = ("gaussian", "exponential", "matern32", "matern52", "epanechnikov", "tricube", "boxcar")
 
@@ -114,3 +119,77 @@ def test_copies_and_few_points():
         np.testing.assert_allclose(model.predict([[1.0, 2.0], [3.0, -1.0]]), 3.0, rtol=1e-9)
     two = NadarayaWatson(bandwidth=1.0, degree=1).fit([[0.0], [1.0]], [0.0, 2.0])
     np.testing.assert_allclose(two.predict([[0.5], [2.0]]), [1.0, 4.0], rtol=1e-9)
+
+
+@pytest.mark.parametrize("kernel", ["gaussian", "matern32", "exponential"])
+def test_beside_an_outlier_lines_level_off_without_jumps(kernel):
+    """In the gap one point outweighs all others: the line through it and the next is not drawn for ever."""
+    random = np.random.default_rng(0)
+    X = np.append(10 * random.random(100), 100.0)[:, None]
+    y = 5 * X[:, 0] + 5 * random.normal(size=101)
+    model = NadarayaWatson(kernel, 1.0, degree=1).fit(X, y)
+    gap = np.linspace(10, 100, 3001)[:, None]
+    mean = model.predict(gap)
+    assert np.abs(mean).max() < 1000
+    finer = model.predict((gap[:-1] + gap[1:]) / 2)
+    middle, step = (mean[:-1] + mean[1:]) / 2, np.abs(np.diff(mean))
+    # Halving the distance between queries halves the steps: no jump is left between any two.
+    assert np.abs(finer - middle).max() < 0.5 * step.max()
+    place = step.argmax()
+    fine = model.predict(np.linspace(gap[place, 0], gap[place + 1, 0], 1001)[:, None])
+    assert np.abs(np.diff(fine)).max() < 0.05 * step.max()
+
+
+def test_damping_does_not_count_where_points_determine_a_line():
+    """Within 1e-10 of the inverse from a variance of 4.8e-4 of the squared offsets on; zero at zero."""
+    random = np.random.default_rng(0)
+    axes = np.linalg.qr(random.normal(size=(50, 3, 3)))[0]
+    variances = np.sort(np.exp(random.uniform(np.log(4.8e-4), 0.0, size=(50, 3))), axis=1)
+    matrices = (axes * variances[:, None]) @ axes.transpose(0, 2, 1)
+    np.testing.assert_allclose(
+        DampedInverse.of(matrices).inverse @ matrices, np.tile(np.eye(3), (50, 1, 1)), atol=1e-9
+    )
+    assert (DampedInverse.of(np.zeros((1, 2, 2))).inverse == 0).all()
+    small = DampedInverse.of(np.array([[[1e-9, 0.0], [0.0, 1.0]]])).inverse
+    np.testing.assert_allclose(small, [[[0.1, 0.0], [0.0, 1.0]]], rtol=1e-9)
+
+
+@pytest.mark.parametrize("equal", [False, True])
+def test_derivative_of_the_damped_inverse(equal):
+    random = np.random.default_rng(1)
+    axes = np.linalg.qr(random.normal(size=(3, 3)))[0]
+    for variances in ([1e-5, 8e-5, 0.7], [2e-4, 2e-4, 0.5], [3e-9, 1e-4, 1.0]):
+        matrix = (axes * variances) @ axes.T
+        change = random.normal(size=(3, 3))
+        change = change + change.T
+        if equal:
+            change = np.eye(3)
+        step = 1e-10
+        ends = DampedInverse.of(np.stack([matrix - step * change, matrix + step * change])).inverse
+        exact = DampedInverse.of(matrix[None]).derivative(change[None, None])[0, 0]
+        np.testing.assert_allclose(
+            (ends[1] - ends[0]) / (2 * step), exact, rtol=1e-3, atol=1e-3 * np.abs(exact).max()
+        )
+
+
+@pytest.mark.parametrize("criterion", ["loo", "aic"])
+@pytest.mark.parametrize("d", [1, 2])
+def test_gradients_where_lines_are_damped(d, criterion):
+    """By formula, by automatic differentiation and by differences, with points that stand alone."""
+    random = np.random.default_rng(0)
+    X = random.random((25, d))
+    X[:2] = [[5.0], [8.0]]
+    y = np.sin(4 * X[:, 0]) + 0.3 * random.normal(size=25)
+    model = NadarayaWatson(Gaussian(1.0), [0.05, 0.08][:d], degree=1).fit(X, y, random.random(25) + 0.5)
+    smoother, targets = model._smoother, model._targets
+    assert is_damped(smoother.compute(smoother.request(Moments, None, targets.T))).any()
+    function = regression_criterion(criterion, smoother, targets)
+    at = np.log(smoother.bandwidth)
+    score, gradient = function(at)
+    differences = [(function(at + e)[0] - function(at - e)[0]) / 2e-5 for e in 1e-5 * np.eye(d)]
+    np.testing.assert_allclose(gradient, differences, rtol=1e-5)
+    automatic = DifferentiableCriterion(criterion, smoother, targets, selects_bandwidth=True)
+    parameters = torch.nn.utils.parameters_to_vector(smoother.kernel.parameters()).tolist()
+    value, by_all = automatic(np.append(at, parameters))
+    assert value == pytest.approx(score, abs=1e-8)
+    np.testing.assert_allclose(by_all[:d], gradient, rtol=1e-6)

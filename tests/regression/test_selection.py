@@ -9,7 +9,7 @@ from grids import covering
 from scipy.stats import gaussian_kde
 
 from nadaraya.kernels import Gaussian, Matern, Periodic, RationalQuadratic, Sum
-from nadaraya.regression import NadarayaWatson
+from nadaraya.regression import NadarayaWatson, selection
 from nadaraya.regression.checks import fixed_kernel
 from nadaraya.regression.criteria import SCORES, regression_criterion
 from nadaraya.regression.differentiable import DifferentiableCriterion
@@ -150,10 +150,71 @@ def test_selection_is_recorded():
     np.testing.assert_array_equal(starts[0].end, model.bandwidth_)
     again = NadarayaWatson(bandwidth="loo", n_starts=5, random_state=3).fit(X, y).selection_.starts
     np.testing.assert_array_equal([run.start for run in again], [run.start for run in starts])
-    rule = NadarayaWatson(bandwidth="scott").fit(X, y)
-    assert rule.selection_ is None
-    shares = np.log2([run.start / rule.bandwidth_ for run in starts])
-    np.testing.assert_allclose(shares, shares.round(), atol=1e-9)  # powers of two of the rule of thumb
+    assert NadarayaWatson(bandwidth="scott").fit(X, y).selection_ is None
+    assert model.selection_.size == len(X)
+    assert model.selection_.evaluations >= 5
+
+
+def waves(n, seed, d=4, scale=0.3):
+    """Two features that matter together and one by itself, the rest noise: most bandwidths are no use."""
+    random = np.random.default_rng(seed)
+    X = random.uniform(-1, 1, (n, d))
+    return X, np.sin(4 * X[:, 0]) * X[:, 1] + np.cos(6 * X[:, 2]) + scale * random.normal(size=n)
+
+
+def test_the_plateau_of_wide_bandwidths_is_left():
+    """Descents from common multiples of the rule of thumb end there: AIC_c 0.324."""
+    X, y = waves(200, 2)
+    model = NadarayaWatson().fit(X, y)
+    assert model.selection_.score < -0.42
+    queries, _ = waves(500, 3)
+    expected = np.sin(4 * queries[:, 0]) * queries[:, 1] + np.cos(6 * queries[:, 2])
+    assert model.score(queries, expected) > 0.6
+
+
+@pytest.mark.parametrize(("criterion", "degree"), [("aic", 1), ("loo", 0)])
+def test_a_search_in_stages_ends_at_a_minimum_over_all_points(criterion, degree):
+    X, y = data(1300, d=2)
+    weight = np.random.default_rng(3).uniform(0.5, 1.5, len(X))
+    model = NadarayaWatson(bandwidth=criterion, degree=degree).fit(X, y, weight)
+    assert model.selection_.size == len(X)
+    smoother = model._smoother
+    function = regression_criterion(criterion, smoother, model._targets)
+    score, gradient = function(np.log(smoother.bandwidth))
+    unit = np.log(model._unit[0]) if criterion == "aic" else 0.0  # AIC_c has the variance of the targets
+    assert score + 2 * unit == pytest.approx(model.selection_.score, abs=1e-12)
+    np.testing.assert_allclose(gradient, 0.0, atol=1e-3)
+    wider = [function(np.log(factor * smoother.bandwidth))[0] for factor in (0.5, 0.8, 1.25, 2.0)]
+    assert score < min(wider)
+
+
+@pytest.mark.parametrize("adaptive", [None, 5])
+def test_some_of_the_points_choose_for_all(adaptive):
+    X, y = data(900, d=2)
+    whole = NadarayaWatson(adaptive=adaptive).fit(X, y)
+    part = NadarayaWatson(adaptive=adaptive, selection_size=300).fit(X, y)
+    assert part.selection_.size == 300
+    np.testing.assert_allclose(part.bandwidth_, whole.bandwidth_, rtol=0.6)
+    rule = NadarayaWatson(bandwidth="scott", adaptive=adaptive).fit(X, y)
+    assert part.loo_score() < rule.loo_score()
+    again = NadarayaWatson(adaptive=adaptive, selection_size=300).fit(X, y)
+    np.testing.assert_array_equal(again.bandwidth_, part.bandwidth_)
+    np.testing.assert_array_equal(
+        NadarayaWatson(adaptive=adaptive, selection_size=5000).fit(X, y).bandwidth_, whole.bandwidth_
+    )
+
+
+def test_a_long_search_says_how_far_it_is(capsys, monkeypatch):
+    monkeypatch.setattr(selection, "_SECONDS_BETWEEN_REPORTS", 0.0)
+    X, y = data(100)
+    model = NadarayaWatson(verbose=1, n_starts=2).fit(X, y)
+    *running, last = capsys.readouterr().out.splitlines()
+    assert len(running) == model.selection_.evaluations
+    counts = [int(line.split()[3]) for line in running]
+    assert counts == list(range(1, len(running) + 1))
+    best = [float(line.split(" aic ")[1].split()[0]) for line in running]
+    assert best == sorted(best, reverse=True)
+    assert last.startswith(f"[NadarayaWatson] 100 points: {len(running)} evaluations, best aic ")
 
 
 def test_a_narrow_valley_is_found():

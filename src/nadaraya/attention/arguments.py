@@ -32,6 +32,8 @@ class AttentionArguments:
     exclude_self: bool
     key_padding_mask: Tensor | None  # (B, Nk) bool, True where the key is padding
     attn_mask: Tensor | None  # broadcastable to (B, H, Nq, Nk): bool (True takes part) or float (added)
+    key_logits: Tensor | None  # (B or 1, H or 1, Nk), float32 at least
+    document_ids: Tensor | None  # (B, Nk) whole numbers, every document in one piece
     dropout_p: float
     eps: float
 
@@ -187,6 +189,46 @@ def check_attn_mask(mask: Tensor | None, query: Tensor, key: Tensor) -> Tensor |
     if len(padded) != 4 or any(size not in (1, want) for size, want in zip(padded, full, strict=True)):
         raise must_be("attn_mask", f"broadcastable to {full}", tuple(mask.shape))
     return mask.reshape(padded)
+
+
+def check_key_logits(key_logits: Tensor | None, query: Tensor, key: Tensor) -> Tensor | None:
+    """The logits in float32 at least."""
+    if key_logits is None:
+        return None
+    full, shape = (*query.shape[:2], key.shape[2]), tuple(key_logits.shape)
+    if (
+        len(shape) != 3
+        or shape[2] != full[2]
+        or any(s not in (1, f) for s, f in zip(shape, full, strict=True))
+    ):
+        raise must_be("key_logits", f"of shape {full}, a first or second dimension of 1 serving all", shape)
+    if not key_logits.is_floating_point():
+        raise must_be("key_logits", "floating point", key_logits.dtype)
+    _check_device("key_logits", key_logits, query)
+    return key_logits.to(torch.promote_types(query.dtype, torch.float32))
+
+
+def check_document_ids(document_ids: Tensor | None, query: Tensor, key: Tensor) -> Tensor | None:
+    """The numbers as they are; where looking at them is free, every document is in one piece."""
+    if document_ids is None:
+        return None
+    expected = (key.shape[0], key.shape[2])
+    if document_ids.is_floating_point() or document_ids.is_complex() or tuple(document_ids.shape) != expected:
+        accepted = f"whole numbers of shape {expected}, one for each key"
+        raise must_be("document_ids", accepted, (document_ids.dtype, tuple(document_ids.shape)))
+    if query.shape[2] > key.shape[2]:
+        raise must_be(
+            "number of queries with document_ids", f"at most that of keys, {key.shape[2]}", query.shape[2]
+        )
+    _check_device("document_ids", document_ids, query)
+    if not torch.compiler.is_compiling() and document_ids.device.type == "cpu":
+        for item, ids in enumerate(document_ids):
+            runs = torch.unique_consecutive(ids)
+            if len(runs) > len(torch.unique(runs)):
+                again = int(next(number for number in runs if (runs == number).sum() > 1))
+                where = f"in several pieces of item {item}"
+                raise InputError(f"every document of document_ids must be in one piece, got {again} {where}")
+    return document_ids
 
 
 def _check_device(name: str, tensor: Tensor, query: Tensor) -> None:

@@ -12,6 +12,8 @@ from nadaraya.attention.arguments import (
     AttentionArguments,
     check_attn_mask,
     check_content,
+    check_document_ids,
+    check_key_logits,
     check_key_padding_mask,
     check_lag_logits,
     check_options,
@@ -34,6 +36,8 @@ class AttentionOptions(TypedDict, total=False):
     exclude_self: bool
     key_padding_mask: Tensor | None
     attn_mask: Tensor | None
+    key_logits: Tensor | None
+    document_ids: Tensor | None
     dropout_p: float
     eps: float
     backend: str
@@ -46,6 +50,7 @@ def kernel_attention(
     value: Tensor,
     *,
     return_weights: Literal[False] = ...,
+    return_lse: Literal[False] = ...,
     **options: Unpack[AttentionOptions],
 ) -> Tensor: ...
 
@@ -57,6 +62,19 @@ def kernel_attention(
     value: Tensor,
     *,
     return_weights: Literal[True],
+    return_lse: Literal[False] = ...,
+    **options: Unpack[AttentionOptions],
+) -> tuple[Tensor, Tensor]: ...
+
+
+@overload
+def kernel_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    return_weights: Literal[False] = ...,
+    return_lse: Literal[True],
     **options: Unpack[AttentionOptions],
 ) -> tuple[Tensor, Tensor]: ...
 
@@ -75,15 +93,18 @@ def kernel_attention(
     exclude_self: bool = False,
     key_padding_mask: Tensor | None = None,
     attn_mask: Tensor | None = None,
+    key_logits: Tensor | None = None,
+    document_ids: Tensor | None = None,
     dropout_p: float = 0.0,
     eps: float = 0.0,
     backend: str = "auto",
     return_weights: bool = False,
+    return_lse: bool = False,
 ) -> Tensor | tuple[Tensor, Tensor]:
     r"""Attention as Nadaraya-Watson regression with an explicit kernel.
 
         out_i = Σ_j κ(i,j) v_j / (Σ_j κ(i,j) + ε)
-        log κ(i,j) = content(i,j) + position(i − j) + mask(i,j)
+        log κ(i,j) = content(i,j) + position(i − j) + a_j + mask(i,j)
 
     Content is q_i·k_j·scale, or −‖q_i − k_j‖² / (2σ_h²) (Kundu et al. (2026), eq. 3). Position is a relative
     position bias by lag, log G in Bunks et al. (2025), eq. 6, and G in Gaussian Process Attention
@@ -110,16 +131,24 @@ def kernel_attention(
         key_padding_mask: (B, Nk) bool, True where a key is padding, as in `torch.nn.MultiheadAttention`.
         attn_mask: broadcastable to (B, H, Nq, Nk), as in `scaled_dot_product_attention`: bool, True where
             the pair takes part, or floating point, added to the logits. Differentiable.
+        key_logits: a, (B, H, Nk), added to all logits of a key; dimensions of 1 serve all. For gates such as
+            the Forgetting Transformer's (Lin et al. 2025), a_j = −Σ_{t ≤ j} log f_t, and for sinks.
+            Differentiable.
+        document_ids: (B, Nk) whole numbers: pairs take part within one document only, as if each were a call
+            of its own. Every document is in one piece; `nadaraya.attention.document_ids_of` makes them from
+            packed positions.
         dropout_p: probability of dropping a weight; the caller passes 0 in evaluation.
         eps: ε in the denominator (Kundu et al. (2026), eq. 4); default 0.
         backend: "reference" (the definition, O(Nq·Nk) memory), "sdpa" (exact rewrites onto PyTorch's fused
             attention, O(Nq + Nk) memory), "triton" (fused kernels for NVIDIA GPUs, O(Nq + Nk) memory, no
             dropout, no attn_mask), or "auto", the fastest that can do the call.
         return_weights: also return the weights; only the reference has them.
+        return_lse: also return log Σ_j κ(i,j), −inf for rows that see nothing; ε is no part of it. Outputs
+            over parts of the keys go together by `nadaraya.attention.merge_attention`. Differentiable.
 
     Returns:
-        (B, H, Nq, dv) in the dtype of the query; with `return_weights` also (B, H, Nq, Nk) in float32 at
-        least.
+        (B, H, Nq, dv) in the dtype of the query; with `return_weights` or `return_lse` a pair of it and the
+        weights (B, H, Nq, Nk) or the log-sum-exp (B, H, Nq), in float32 at least.
 
     Raises:
         InputError: for arguments that do not fit, or a backend asked for by name that cannot do the call.
@@ -131,6 +160,8 @@ def kernel_attention(
     >>> kernel_attention(x, x, x, similarity="gaussian", bandwidth=1.5, lag_logits=decay, causal=True).shape
     torch.Size([1, 2, 5, 8])
     """
+    if return_weights and return_lse:
+        raise InputError("return_weights and return_lse must not be given together")
     check_tensors(query, key, value)
     check_options(window, dropout_p, eps)
     checked_similarity, factor, sigma = check_content(similarity, scale, bandwidth, query)
@@ -147,6 +178,8 @@ def kernel_attention(
         exclude_self=bool(exclude_self),
         key_padding_mask=check_key_padding_mask(key_padding_mask, key),
         attn_mask=check_attn_mask(attn_mask, query, key),
+        key_logits=check_key_logits(key_logits, query, key),
+        document_ids=check_document_ids(document_ids, query, key),
         dropout_p=float(dropout_p),
         eps=float(eps),
     )
@@ -156,11 +189,16 @@ def kernel_attention(
     # Backends choose their own precision; autocast would take sums and tables out of float32.
     with torch.autocast(device, enabled=False) if autocast else nullcontext():
         if name == "triton":
-            return triton.attention(args)
-        if name == "sdpa":
+            out, lse = triton.attention(args)
+        elif name == "sdpa" and not return_lse:
             return sdpa.attention(args)
-        out, weights = reference.attention(args)
-        return (out, weights) if return_weights else out
+        elif name == "sdpa":
+            out, lse = sdpa.attention_and_lse(args)
+        else:
+            out, weights, lse = reference.attention(args)
+            if return_weights:
+                return out, weights
+        return (out, lse) if return_lse else out
 
 
 def _choose_backend(backend: str, args: AttentionArguments, return_weights: bool) -> str:

@@ -189,6 +189,7 @@ class KernelSelfAttention(nn.Module):
         is_causal: bool = False,
         *,
         key_padding_mask: Tensor | None = None,
+        document_ids: Tensor | None = None,
         cache: KeyValueCache | None = None,
         return_weights: bool = False,
     ) -> Tensor | tuple[Tensor, Tensor]:
@@ -199,6 +200,8 @@ class KernelSelfAttention(nn.Module):
             attn_mask: broadcastable to (B, H, N, Nk), bool (True takes part) or added to the logits.
             is_causal: this call is causal even if the layer is not.
             key_padding_mask: (B, Nk) bool, True where a token is padding; Nk counts cached tokens too.
+            document_ids: (B, N) whole numbers: tokens see those of their own document only, see
+                `kernel_attention`. Not with a cache.
             cache: keys and values of earlier tokens; receives those of x.
             return_weights: also return the weights (B, H, N, Nk), by the O(N²) definition.
 
@@ -206,8 +209,10 @@ class KernelSelfAttention(nn.Module):
             (B, N, D), or with `return_weights` the pair of it and the weights.
 
         Raises:
-            InputError: x or a mask of another shape.
+            InputError: x or a mask of another shape, or documents with a cache.
         """
+        if document_ids is not None and cache is not None:
+            raise InputError("document_ids must not be given with a cache: its tokens are of one document")
         decoding = cache is not None and cache.length() > 0
         query, key, value, key_padding_mask = self._heads(x, key_padding_mask, cache)
         options: AttentionOptions = {
@@ -219,6 +224,7 @@ class KernelSelfAttention(nn.Module):
             "exclude_self": self.exclude_self,
             "key_padding_mask": key_padding_mask,
             "attn_mask": self._mask(attn_mask, x),
+            "document_ids": document_ids,
             "dropout_p": self.dropout if self.training else 0.0,
             "eps": self.eps,
             "backend": self.backend,

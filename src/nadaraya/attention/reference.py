@@ -5,6 +5,8 @@
 Memory is O(Nq · Nk): use it for small problems, for tests and where the weights themselves are wanted.
 """
 
+from typing import NamedTuple
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -12,20 +14,33 @@ from torch import Tensor
 from nadaraya.attention.arguments import AttentionArguments
 
 
-def attention(args: AttentionArguments) -> tuple[Tensor, Tensor]:
+class Results(NamedTuple):
+    """What rows of queries have: output, weights, and the logarithm of what the weights were divided by.
+
+    Attributes:
+        out: (B, H, rows, dv) in the dtype of the query.
+        weights: (B, H, rows, Nk) in float32 at least.
+        lse: (B, H, rows) log Σ_j κ(i,j), −inf where a row sees nothing; ε is no part of it.
+    """
+
+    out: Tensor
+    weights: Tensor
+    lse: Tensor
+
+
+def attention(args: AttentionArguments) -> Results:
     """Nadaraya-Watson attention with every pair of tokens written out.
 
     Args:
         args: the checked arguments of `kernel_attention`.
 
     Returns:
-        The output (B, H, Nq, dv) in the dtype of the query, and the weights (B, H, Nq, Nk) in float32 at
-        least. A row that may see nothing has weights and output zero.
+        The results for all queries. A row that may see nothing has weights and output zero.
     """
     return rows(args, 0, args.query.shape[2])
 
 
-def rows(args: AttentionArguments, start: int, stop: int) -> tuple[Tensor, Tensor]:
+def rows(args: AttentionArguments, start: int, stop: int) -> Results:
     """`attention` for the queries start … stop − 1 only: the same sums, in O((stop − start) · Nk) memory."""
     args = args.with_repeated_heads()
     log_kappa = logits(args, start, stop)
@@ -36,12 +51,14 @@ def rows(args: AttentionArguments, start: int, stop: int) -> tuple[Tensor, Tenso
     shift = shift.masked_fill(shift == -torch.inf, 0.0)
     kappa = torch.exp(log_kappa - shift)
     normaliser = kappa.sum(-1, keepdim=True)
+    nothing = normaliser == 0
+    lse = (normaliser.masked_fill(nothing, 1.0).log() + shift).masked_fill(nothing, -torch.inf)[..., 0]
     if args.eps > 0.0:  # exp(−shift) may be infinite, and 0 · ∞ is not 0
         normaliser = normaliser + args.eps * torch.exp(-shift)
     weights = kappa / normaliser.masked_fill(normaliser == 0, 1.0)
     weights = F.dropout(weights, args.dropout_p)
     out = weights @ args.value.to(weights.dtype)
-    return out.to(args.query.dtype), weights
+    return Results(out.to(args.query.dtype), weights, lse)
 
 
 def logits(args: AttentionArguments, start: int, stop: int) -> Tensor:
@@ -71,6 +88,8 @@ def logits(args: AttentionArguments, start: int, stop: int) -> Tensor:
     lags = positions[:, None] - torch.arange(key.shape[2], device=query.device)  # (rows, Nk): i − j
     if args.lag_logits is not None:
         log_kappa = log_kappa + args.lag_logits[:, lags + args.lag_logits.shape[1] // 2]
+    if args.key_logits is not None:
+        log_kappa = log_kappa + args.key_logits[:, :, None, :]
     if args.attn_mask is not None:
         mask = args.attn_mask[:, :, start:stop] if args.attn_mask.shape[2] > 1 else args.attn_mask
         if mask.dtype == torch.bool:
@@ -79,6 +98,10 @@ def logits(args: AttentionArguments, start: int, stop: int) -> Tensor:
             log_kappa = log_kappa + mask
     if args.key_padding_mask is not None:
         log_kappa = log_kappa.masked_fill(args.key_padding_mask[:, None, None, :], -torch.inf)
+    if args.document_ids is not None:
+        own = args.document_ids[:, args.offset :][:, start:stop]
+        others = own[:, :, None] != args.document_ids[:, None, :]
+        log_kappa = log_kappa.masked_fill(others[:, None], -torch.inf)
     if args.causal:
         log_kappa = log_kappa.masked_fill(lags < 0, -torch.inf)
     if args.window is not None:

@@ -20,6 +20,7 @@ from torch.utils.checkpoint import checkpoint
 from nadaraya.attention import reference
 from nadaraya.attention.arguments import AttentionArguments
 from nadaraya.attention.blocked import blocked_attention, masked_bias
+from nadaraya.attention.documents import document_by_document
 
 _DEFINITION_ROWS = 128
 _DENSE_MASK = 1024  # tokens: 4 MiB of float32
@@ -36,13 +37,19 @@ def attention(args: AttentionArguments) -> Tensor:
     Returns:
         (B, H, Nq, dv) in the dtype of the query.
     """
+    return _plain_attention(args.with_repeated_heads()) if _is_plain(args) else attention_and_lse(args)[0]
+
+
+def attention_and_lse(args: AttentionArguments) -> tuple[Tensor, Tensor]:
+    """`attention`, and log Σ_j κ(i,j), (B, H, Nq) in float32 at least."""
     args = args.with_repeated_heads()
     if args.query.shape[2] == 0 or args.key.shape[2] == 0:
-        return reference.attention(args)[0]
+        out, _, lse = reference.attention(args)
+        return out, lse
+    if args.document_ids is not None:
+        return document_by_document(args, attention_and_lse)
     if args.dropout_p > 0.0:
         return _definition_in_row_blocks(args)
-    if _is_plain(args):
-        return _plain_attention(args)
     form = _softmax_form(args)
     if _loses_digits(args, form):
         return _definition_in_row_blocks(args)
@@ -59,20 +66,21 @@ def attention(args: AttentionArguments) -> Tensor:
     )
     if args.exclude_self:
         out, lse = _keep_self_where_alone(args, form, out, lse)
+    if args.similarity == "gaussian":  # −‖q_i‖²/(2σ²), which the softmax form left out
+        lse = lse - 0.5 * form.query.square().sum(-1)
     if args.eps > 0.0:
-        log_mass = lse
-        if args.similarity == "gaussian":
-            log_mass = lse - 0.5 * form.query.square().sum(
-                -1
-            )  # −‖q_i‖²/(2σ²), which the softmax form left out
-        out = out * args.mass_fraction(log_mass).to(out.dtype)
-    return out.to(args.query.dtype)
+        out = out * args.mass_fraction(lse).to(out.dtype)
+    return out.to(args.query.dtype), lse
 
 
 def _is_plain(args: AttentionArguments) -> bool:
     """Whether PyTorch's public fused attention already is the call."""
-    biased = args.lag_logits is not None or args.exclude_self or args.window is not None or args.eps > 0.0
-    masked = args.key_padding_mask is not None or args.attn_mask is not None
+    if 0 in args.query.shape[2:] or args.key.shape[2] == 0 or args.dropout_p > 0.0:
+        return False
+    biased = args.lag_logits is not None or args.key_logits is not None or args.eps > 0.0
+    biased = biased or args.exclude_self or args.window is not None
+    masks = (args.key_padding_mask, args.attn_mask, args.document_ids)
+    masked = any(mask is not None for mask in masks)
     square = args.query.shape[2] == args.key.shape[2]
     lined_up = not args.causal or square or args.query.shape[2] == 1
     # On the CPU the Gaussian's bias by key is exact and cheaper outside the features than inside them.
@@ -139,6 +147,8 @@ def _softmax_form(args: AttentionArguments) -> _SoftmaxForm:
     elif args.query.device.type == "cpu":
         # Half precision is emulated on most CPUs: float32 is faster there and no less exact.
         query, key, value = (t.to(args.compute_dtype) for t in (query, key, value))
+    if args.key_logits is not None:
+        key_bias = args.key_logits if key_bias is None else key_bias + args.key_logits
     if args.key_padding_mask is not None:
         padded = args.key_padding_mask[:, None, :]
         if key_bias is None:
@@ -236,14 +246,16 @@ def _at_own_position(tensor: Tensor, args: AttentionArguments) -> Tensor:
     return F.pad(tensor, (0, 0, -args.offset, 0))
 
 
-def _definition_in_row_blocks(args: AttentionArguments) -> Tensor:
+def _definition_in_row_blocks(args: AttentionArguments) -> tuple[Tensor, Tensor]:
     """Row blocks of the definition, recomputed in the backward pass with the same random numbers."""
     blocks = [
         checkpoint(_reference_rows, args, start, use_reentrant=False, preserve_rng_state=True)
         for start in range(0, args.query.shape[2], _DEFINITION_ROWS)
     ]
-    return torch.cat(blocks, dim=2)
+    out, lse = zip(*blocks, strict=True)
+    return torch.cat(out, dim=2), torch.cat(lse, dim=2)
 
 
-def _reference_rows(args: AttentionArguments, start: int) -> Tensor:
-    return reference.rows(args, start, min(args.query.shape[2], start + _DEFINITION_ROWS))[0]
+def _reference_rows(args: AttentionArguments, start: int) -> tuple[Tensor, Tensor]:
+    found = reference.rows(args, start, min(args.query.shape[2], start + _DEFINITION_ROWS))
+    return found.out, found.lse

@@ -22,6 +22,7 @@ from nadaraya.attention.layer import KernelSelfAttention
 from nadaraya.errors import InputError, must_be
 from nadaraya.kernels import Kernel
 from nadaraya.models.config import KernelGPTConfig
+from nadaraya.models.inputs import documents_of, key_padding_mask
 
 
 class _LayerCache:
@@ -72,6 +73,7 @@ class KernelGPTBlock(GradientCheckpointingLayer):
         self,
         hidden_states: Tensor,
         key_padding_mask: Tensor | None = None,
+        document_ids: Tensor | None = None,
         past_key_values: Cache | None = None,
         return_weights: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
@@ -79,6 +81,7 @@ class KernelGPTBlock(GradientCheckpointingLayer):
         result = self.attention(
             self.attention_norm(hidden_states),
             key_padding_mask=key_padding_mask,
+            document_ids=document_ids,
             cache=cache,
             return_weights=return_weights,
         )
@@ -185,8 +188,9 @@ class KernelGPTModel(KernelGPTPreTrainedModel):
                 character tokenizers have it: any vector serves, because no token attends to it.
             attention_mask: (B, cached + N), 1 for tokens and 0 for padding; default no padding.
             position_ids: (N,) or (B, N), which say nothing new: they must count tokens one by one, from the
-                length of the cache or from the first token after padding. Documents that are packed into one
-                row, where they start again, are not supported.
+                length of the cache or from the first token after padding. Where they start again from 0 a
+                new document begins, which sees nothing of those before; such rows have neither padding nor
+                cache. A compiled model does not look at them.
             past_key_values: the cache of earlier tokens.
             inputs_embeds: (B, N, D) in place of input_ids.
             use_cache: return a cache for the next tokens; default True when not training.
@@ -219,9 +223,12 @@ class KernelGPTModel(KernelGPTPreTrainedModel):
         if use_cache and past_key_values is None:
             past_key_values = DynamicCache(config=self.config)
         cached = 0 if past_key_values is None else int(past_key_values.get_seq_length())
-        padding = _key_padding_mask(attention_mask, hidden_states, cached)
+        padding = key_padding_mask(attention_mask, hidden_states, cached)
+        documents = None
         if position_ids is not None:
-            _check_positions(position_ids, padding, hidden_states, cached)
+            documents = documents_of(position_ids, padding, hidden_states, cached)
+        if documents is not None:
+            past_key_values = None  # what follows continues none of the documents
         hidden_states = self.dropout(hidden_states)
         all_hidden_states: list[Tensor] = []
         all_weights: list[Tensor] = []
@@ -231,6 +238,7 @@ class KernelGPTModel(KernelGPTPreTrainedModel):
             hidden_states, weights = block(
                 hidden_states,
                 key_padding_mask=padding,
+                document_ids=documents,
                 past_key_values=past_key_values,
                 return_weights=output_attentions,
             )
@@ -353,41 +361,6 @@ def _norm(config: KernelGPTConfig) -> nn.Module:
     if config.norm == "rmsnorm":
         return nn.RMSNorm(config.hidden_size, eps=config.norm_eps, elementwise_affine=False)
     return nn.LayerNorm(config.hidden_size, eps=config.norm_eps, bias=config.bias)
-
-
-def _key_padding_mask(attention_mask: Tensor | None, hidden_states: Tensor, cached: int) -> Tensor | None:
-    if attention_mask is None:
-        return None
-    expected = (hidden_states.shape[0], cached + hidden_states.shape[1])
-    if tuple(attention_mask.shape) != expected:
-        raise must_be("attention_mask", f"of shape (batch, tokens) = {expected}", tuple(attention_mask.shape))
-    padding = attention_mask == 0
-    # Without padding the mask says nothing, and attention is faster without it.
-    return padding if torch.compiler.is_compiling() or bool(padding.any()) else None
-
-
-def _check_positions(
-    position_ids: Tensor, padding: Tensor | None, hidden_states: Tensor, cached: int
-) -> None:
-    """Refuse positions that are not those the layers go by: the tokens' places in the row."""
-    rows, new = hidden_states.shape[:2]
-    if tuple(position_ids.shape) not in ((new,), (1, new), (rows, new)):
-        raise must_be("position_ids", f"of shape {(rows, new)}", tuple(position_ids.shape))
-    if torch.compiler.is_compiling():  # values are not known in a compiled graph
-        return
-    place = torch.arange(cached, cached + new, device=hidden_states.device)
-    right = position_ids.expand(rows, new) == place
-    if padding is not None:
-        unread = padding[:, cached:]
-        before = padding.int().cumprod(1).sum(1, keepdim=True)  # padding on the left of each row
-        right = (right | unread).all(1, keepdim=True) | (position_ids == place - before) | unread
-    if not bool(right.all()):
-        accepted = f"consecutive, from {cached} or from the end of the padding (no packed documents)"
-        row = position_ids.expand(rows, new)[(~right).any(1).int().argmax()]
-        wrong = (row.diff() != 1).nonzero()
-        raise must_be(
-            "position_ids", accepted, row[wrong[0, 0] :][:2].tolist() if len(wrong) else row[0].item()
-        )
 
 
 AutoConfig.register(KernelGPTConfig.model_type, KernelGPTConfig)

@@ -1,6 +1,8 @@
 """Checks of what users pass to the estimators, and the names they may use."""
 
 import copy
+import math
+import sys
 from numbers import Integral, Real
 from typing import Any
 
@@ -69,7 +71,11 @@ def weights_of(sample_weight: ArrayLike | None, n: int) -> NDArray[np.float64]:
     """
     if sample_weight is None:
         return np.ones(n)
-    weight = numbers("sample_weight", sample_weight).copy()
+    if np.ma.is_masked(sample_weight):
+        raise must_be("sample_weight", "without masked values", sample_weight)
+    if isinstance(sample_weight, np.ndarray) and sample_weight.dtype.kind == "b":  # which rows to take
+        sample_weight = sample_weight.astype(np.float64)
+    weight = numbers("sample_weight", sample_weight)
     if weight.shape == ():
         weight = np.full(n, float(weight))
     if weight.shape != (n,):
@@ -79,7 +85,9 @@ def weights_of(sample_weight: ArrayLike | None, n: int) -> NDArray[np.float64]:
         raise must_be("sample_weight", "finite numbers of at least 0", float(wrong[0]))
     if not weight.any():
         raise must_be("sample_weight", "above zero for at least one point", 0.0)
-    return weight
+    # So that no sum overflows and no quotient loses digits; up to one observation their scale has no effect.
+    largest = math.frexp(float(weight.max()))[1]
+    return np.ldexp(weight, np.clip(largest, -300, 300) - largest)
 
 
 def whole_number(name: str, value: Any, least: int = 1, most: int | None = None) -> int:
@@ -91,22 +99,70 @@ def whole_number(name: str, value: Any, least: int = 1, most: int | None = None)
     return int(value)
 
 
+def truth_value(name: str, value: Any) -> bool:
+    """The value, if it is True or False; an InputError otherwise."""
+    if not isinstance(value, bool | np.bool_):
+        raise must_be(name, "True or False", value)
+    return bool(value)
+
+
+def verbosity(value: Any) -> int:
+    """The value of `verbose`, a whole number of at least 0; an InputError otherwise."""
+    return int(value) if isinstance(value, bool) else whole_number("verbose", value, 0)
+
+
 def real_number(name: str, value: Any, accepted: str, least: float, most: float) -> float:
     """The value, if it is a number strictly between `least` and `most`; an InputError otherwise.
 
     `accepted` says what it must be.
     """
-    if isinstance(value, bool) or not isinstance(value, Real) or not least < float(value) < most:
-        raise must_be(name, accepted, value)
-    return float(value)
+    try:
+        if is_number(value) and least < float(value) < most:
+            return float(value)
+    except OverflowError:
+        pass
+    raise must_be(name, accepted, value)
 
 
 def numbers(name: str, value: ArrayLike) -> NDArray[np.float64]:
-    """Numbers as a float64 array; an InputError if they are none."""
+    """Real numbers, no truth values nor texts, as a float64 array; an InputError if they are none."""
     try:
-        return np.asarray(value, dtype=np.float64)
-    except (TypeError, ValueError) as error:
+        array = np.asarray(value)
+        is_real = array.dtype.kind in "iuf" or (array.dtype == object and all(map(is_number, array.flat)))
+        with np.errstate(over="ignore"):  # of longer types: infinite, which the caller refuses
+            result = array.astype(np.float64) if is_real else None
+    except (TypeError, ValueError, OverflowError) as error:
         raise must_be(name, "numbers", value) from error
+    if result is None:
+        raise must_be(name, "numbers", value)
+    return result
+
+
+def is_number(value: Any) -> bool:
+    """Whether it is a real number, and no truth value."""
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def refuse_other_than_numbers(name: str, value: Any) -> None:
+    """An InputError for what scikit-learn would take for numbers without a word.
+
+    Raises:
+        InputError: the array has masked values, texts, dates or integers beyond float64.
+    """
+    if np.ma.is_masked(value):
+        raise must_be(name, "without masked values", value)
+    try:
+        array = value if hasattr(value, "dtype") else np.asarray(value)
+    except ValueError:
+        return  # ragged, which scikit-learn refuses
+    kind = getattr(getattr(array, "dtype", None), "kind", "")
+    if isinstance(array, np.ndarray) and kind == "O":
+        if any(isinstance(entry, str | bytes) for entry in array.flat):
+            kind = "U"
+        if any(isinstance(entry, Integral) and abs(int(entry)) > sys.float_info.max for entry in array.flat):
+            raise must_be(name, "numbers within float64", value)
+    if kind in ("U", "S", "T", "M", "m", "V"):
+        raise must_be(name, "numbers", value)
 
 
 def positive_numbers(name: str, value: ArrayLike) -> NDArray[np.float64]:

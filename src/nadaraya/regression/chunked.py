@@ -1,5 +1,6 @@
 """`ChunkedNadarayaWatson`: kernel regression of more points than memory holds."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Self
@@ -282,24 +283,59 @@ class _OfCells(NadarayaWatson):
             self._noise = noise
         return self._noise
 
-    def _noise_of_cells(self) -> intervals.Noise:
-        """Σ w (y − f)² of the n_c points of a cell, over n_c − 2 L_cc + w_c Σ_j L_cj² / w_j.
-
-        That is its expectation for unit noise; w is of mean 1 over the cells.
-        """
+    def _noise_of_cells(self) -> "_NoiseOfCells":
         smoother, targets, cells = self._smoother, self._targets, self._cells
         weight, count = smoother.sample.counts, np.bincount(self._row_of, cells.count)
         within = np.stack([np.bincount(self._row_of, column) for column in cells.squares.T], axis=1)
-        within *= len(weight) / cells.weight.sum()
-        fit = smoother.fit(None, targets.T)
-        freedom = count - 2.0 * smoother.leverage(fit)
-        freedom += weight * smoother.combined_variance(fit, None, 1.0 / weight)
-        informative = ~fit.no_support & (freedom > _LEAST_FREEDOM * count)
+        within *= len(weight) / cells.weight.sum() / self._unit**2
+        fit, relative = smoother.fit(None, targets.T), 1.0 / weight
+        between = 1.0 - 2.0 * smoother.leverage(fit)
+        between += weight * smoother.combined_variance(fit, None, relative)
+        each = count - 1.0 + between
+        informative = ~fit.no_support & (each > _LEAST_FREEDOM * count)
+        each = np.where(informative, each, 1.0)
         squares = within + weight[:, None] * (targets - fit.mean) ** 2
-        variance = squares / np.where(informative, freedom, 1.0)[:, None]
         signs = np.where(targets < fit.mean, -1.0, 1.0)
-        residuals = np.where(informative[:, None], signs * np.sqrt(variance), 0.0)
-        return intervals.Noise(residuals, informative.astype(np.float64), 1.0 / weight)
+        residuals = np.where(informative[:, None], signs * np.sqrt(squares / each[:, None]), 0.0)
+        left = np.where(informative, np.maximum(between, _LEAST_FREEDOM) * relative, 1.0)
+        known = informative.astype(np.float64)
+        return _NoiseOfCells(smoother, residuals, left, known, relative, each, count - 1.0)
+
+
+@dataclass(frozen=True)
+class _NoiseOfCells(intervals.Noise):
+    """Squared residuals of cells are Σ w (y − f)² of their n_c points over its expectation for unit noise.
+
+    That is n_c − 2 L_cc + w_c Σ_j L_cj² / w_j, w of mean 1 over the cells; `left` is of their means alone.
+
+    Attributes:
+        each: (n,) this expectation, the degrees of freedom of a squared residual.
+        within: (n,) n_c − 1, the part of it that is within the cell.
+    """
+
+    each: Array
+    within: Array
+
+    def freedom(self, X: Array) -> Array:
+        if not self.informative.any():
+            return super().freedom(X)
+        smoother = self._of_squares
+        weights = smoother.fit(X, np.zeros((0, len(self.each))))
+        of_one = smoother.combined_variance(weights, X, 1.0 / self.each)
+        return 1.0 / np.where(weights.no_support, 1.0, np.minimum(of_one, 1.0))
+
+    def draws(
+        self, count: int, at_once: int, generator: np.random.RandomState
+    ) -> Iterator[tuple[Array, Array]]:
+        """As of single points; what is within cells is drawn as of normal noise."""
+        local, done = self.variance(None).T, 0
+        of_means = self.left / self.relative
+        for noise, squares in super().draws(count, at_once, generator):
+            targets = slice(done, done + len(noise) // count)
+            within = generator.gamma(self.within / 2.0, 2.0, size=noise.shape)
+            within *= np.repeat(local[targets], count, axis=0)
+            done = targets.stop
+            yield noise, (within + squares * of_means) / self.each * self.informative
 
 
 @dataclass

@@ -7,9 +7,8 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
 
-from nadaraya.regression.bandwidth import Selected, select_bandwidth
+from nadaraya.regression.bandwidth import Selected, select_in_stages
 from nadaraya.regression.blocks import over_blocks
-from nadaraya.regression.criteria import regression_criterion
 from nadaraya.regression.displays import ClassifierDisplay
 from nadaraya.regression.estimator import SmoothingEstimator, validated_points
 from nadaraya.regression.requests import Array
@@ -24,10 +23,10 @@ class NadarayaWatsonClassifier(ClassifierMixin, SmoothingEstimator):
         kernel: as in `NadarayaWatson`. Default "gaussian".
         bandwidth: a positive number, or (d,), one per feature; "scott" or "silverman", rules of thumb; or
             "loo", the bandwidths with the least leave-one-out Brier score. Default "scott".
-        n_starts: runs of the optimiser, from the best of a scan of common multiples. Default 3.
+        n_starts: as in `NadarayaWatson`. Default 7.
         device: where PyTorch computes; default None, the fastest way on the CPU.
-        random_state: seed or generator of the starts beyond the twelfth. Default None.
-        verbose: 1 prints a line for each run of the optimiser and progress of long predictions. Default 0.
+        random_state: seed or generator of random starts. Default None: the same ones always.
+        verbose: 1 prints how far the search for a bandwidth is and progress of long predictions. Default 0.
 
     Attributes:
         classes_: (K,) the classes.
@@ -74,7 +73,8 @@ class NadarayaWatsonClassifier(ClassifierMixin, SmoothingEstimator):
         ['a', 'b']
         """
         points, labels = validated_points(self, X, y)
-        check_classification_targets(labels)
+        with np.errstate(invalid="ignore"):  # it tries whether labels are whole numbers
+            check_classification_targets(labels)
         search, smoother = self._search(), self._first_smoother(points, sample_weight, ("loo",))
         self.classes_, index = np.unique(labels, return_inverse=True)
         indicators = np.eye(len(self.classes_))[index]
@@ -82,8 +82,7 @@ class NadarayaWatsonClassifier(ClassifierMixin, SmoothingEstimator):
         self._targets = indicators - self._prior
         selected: Selected = smoother, None
         if isinstance(self.bandwidth, str) and self.bandwidth == "loo":
-            criterion = regression_criterion("loo", smoother, self._targets)
-            selected = select_bandwidth("loo", criterion, smoother, search)
+            selected = select_in_stages("loo", smoother, self._targets, search)
         self._keep(points, selected[0].sample.counts, selected)
         self.y_ = labels
         return self

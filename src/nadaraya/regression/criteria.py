@@ -4,16 +4,20 @@ Each criterion is a function of the logarithms of the bandwidths. A prediction i
 and the gradients of sums are sums as well.
 """
 
-from collections.abc import Callable
 from dataclasses import replace
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
 from nadaraya.regression.requests import Array, BandwidthGradients
 from nadaraya.regression.smoother import Smoother
 
-Criterion = Callable[[Array], tuple[float, Array]]
+
+class Criterion(Protocol):
+    """A function of (k,) logarithms: its value and its gradient (k,), which is zeros if not asked for."""
+
+    def __call__(self, arguments: Array, with_gradient: bool = True, /) -> tuple[float, Array]: ...
+
 
 _TINY = 1e-300
 # The correction of AIC has a pole where the smoother's trace is n − 2; this near to it, its tangent.
@@ -77,14 +81,19 @@ def regression_criterion(name: str, smoother: Smoother, targets: Array) -> Crite
         targets: (n, p), less their means.
     """
     weight = smoother.sample.counts
-    scale, leave_one_out = target_scale(targets, weight), name == "loo"
+    scale, leave_one_out, peak = target_scale(targets, weight), name == "loo", smoother.peak()
 
-    def criterion(log_bandwidth: Array) -> tuple[float, Array]:
+    def criterion(log_bandwidth: Array, with_gradient: bool = True, /) -> tuple[float, Array]:
         trial = replace(smoother, bandwidth=np.exp(log_bandwidth))
-        fit, gradients = trial.fit_with_gradients(targets.T, leave_one_out)
+        if with_gradient:
+            fit, gradients = trial.fit_with_gradients(targets.T, leave_one_out)
+        else:
+            fit = trial.fit(None, targets.T, leave_one_out)
         errors = targets - fit.mean
-        leverage = np.zeros(len(errors)) if leave_one_out else trial.leverage(fit)
+        leverage = np.zeros(len(errors)) if leave_one_out else trial.leverage(fit, peak)
         score = SCORES[name](errors**2, float(leverage.sum()), weight, scale)
+        if not with_gradient:
+            return score.value, np.zeros(len(log_bandwidth))
         by_bandwidth = -2.0 * np.einsum("np,np,ndp->d", score.by_errors, errors, gradients[:, :, 1:])
         by_bandwidth -= score.by_trace * ((leverage / fit.row[:, 0]) @ gradients[:, :, 0])
         return score.value, by_bandwidth
@@ -98,7 +107,8 @@ def loo_likelihood(smoother: Smoother) -> Criterion:
     counted = weight > 0
     share = weight[counted] / weight.sum()
 
-    def criterion(log_bandwidth: Array) -> tuple[float, Array]:
+    def criterion(log_bandwidth: Array, with_gradient: bool = True, /) -> tuple[float, Array]:
+        # Gradients cost little beside the sums of the likelihood, which have no targets.
         trial = replace(smoother, bandwidth=np.exp(log_bandwidth))
         request = trial.request(BandwidthGradients, None, np.zeros((0, len(weight))))
         sums = trial.compute(replace(request, exclude_self=True))

@@ -1,21 +1,29 @@
 """`NadarayaWatsonDensity`: kernel density estimation from the same sums."""
 
 import math
+from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
-from numpy.typing import ArrayLike
+import torch
+from numpy.typing import ArrayLike, NDArray
 from sklearn.base import DensityMixin
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted
 
 from nadaraya.errors import InputError, must_be
 from nadaraya.kernels import Kernel
 from nadaraya.regression.bandwidth import Selected, select_bandwidth
 from nadaraya.regression.blocks import over_blocks
-from nadaraya.regression.criteria import loo_likelihood
+from nadaraya.regression.checks import whole_number
 from nadaraya.regression.displays import DensityDisplay
+from nadaraya.regression.draws import draws
 from nadaraya.regression.estimator import SmoothingEstimator, validated_points
-from nadaraya.regression.requests import Array, Sums
-from nadaraya.regression.rules import radial_moment
+from nadaraya.regression.plug_in import PLUG_INS, plug_in
+from nadaraya.regression.requests import Array
+from nadaraya.regression.rules import log_radial_moment, spread_of_kernel
+from nadaraya.regression.smoother import Smoother
+from nadaraya.regression.support import Support, likelihood, log_mass
 
 
 class NadarayaWatsonDensity(DensityMixin, SmoothingEstimator):
@@ -26,16 +34,30 @@ class NadarayaWatsonDensity(DensityMixin, SmoothingEstimator):
     Unlike `sklearn.neighbors.KernelDensity` it has one bandwidth per feature, chosen by likelihood if wanted,
     and any kernel whose integral exists.
 
+    With a `support` the kernels are reflected at its bounds (Schuster 1985): p(x) is the sum of the density
+    above over x and its mirror images, which integrates to 1 within the bounds and is 0 beyond. At a bound
+    the bias is of order h² where the true density is flat there, as the uniform, and otherwise of order h,
+    as for the exponential, because the estimate has no slope at a bound; without reflection it would lose
+    half of the density.
+
     Args:
         kernel: as in `NadarayaWatson`. Default "gaussian".
-        bandwidth: a positive number, or (d,), one per feature; "scott" or "silverman", rules of thumb; or
-            "loo", the bandwidths under which each point is likeliest given the others (Habbema, Hermans and
-            van den Broek 1974). Points with exact copies make that likelihood grow without end as the
-            bandwidth falls. Default "scott".
-        n_starts: runs of the optimiser, from the best of a scan of common multiples. Default 3.
+        bandwidth: a positive number, or (d,), one per feature; "scott" or "silverman", rules of thumb; for
+            one feature "sheather-jones" (Sheather and Jones 1991) or "improved-sheather-jones" (Botev,
+            Grotowski and Kroese 2010), which estimate the density's curvature, in O(n) after sorting, and
+            are better where it has several modes; or "loo", the bandwidths under which each point is
+            likeliest given the others (Habbema, Hermans and van den Broek 1974), in O(n²) per evaluation.
+            Points with exact copies make that likelihood grow without end as the bandwidth falls, and many
+            copies, as of rounded data, make the plug-in bandwidths tend to 0. Rules and plug-ins do not look
+            at the support, and are divided by the kernel's standard deviation if it is not the Gaussian.
+            Default "scott".
+        support: (low, high), the bounds of every feature, or d such pairs, one per feature; None in the place
+            of a bound or a pair where there is none. "loo" chooses no bandwidth wider than the support.
+            Default None.
+        n_starts: as in `NadarayaWatson`. Default 7.
         device: where PyTorch computes; default None, the fastest way on the CPU.
-        random_state: seed or generator of the starts beyond the twelfth. Default None.
-        verbose: 1 prints a line for each run of the optimiser. Default 0.
+        random_state: seed or generator of random starts. Default None: the same ones always.
+        verbose: 1 prints how far the search for a bandwidth is. Default 0.
 
     Attributes:
         bandwidth_: (d,) h.
@@ -54,7 +76,28 @@ class NadarayaWatsonDensity(DensityMixin, SmoothingEstimator):
     >>> model = NadarayaWatsonDensity(bandwidth=1.0).fit([[0.0], [1.0]])
     >>> model.score_samples([[0.5]]).round(4).tolist()  # log of a normal density half a deviation off
     [-1.0439]
+    >>> waits = NadarayaWatsonDensity(bandwidth=0.5, support=(0, None)).fit([[0.1], [0.4], [1.2]])
+    >>> waits.score_samples([[0.0], [-0.1]]).round(4).tolist()
+    [-0.0645, -inf]
+    >>> bool((waits.sample(100, random_state=0) >= 0).all())
+    True
     """
+
+    def __init__(
+        self,
+        kernel: str | Kernel = "gaussian",
+        bandwidth: float | ArrayLike | str = "scott",
+        *,
+        support: Any = None,
+        n_starts: int = 7,
+        device: str | torch.device | None = None,
+        random_state: int | np.random.RandomState | None = None,
+        verbose: int = 0,
+    ) -> None:
+        super().__init__(
+            kernel, bandwidth, n_starts=n_starts, device=device, random_state=random_state, verbose=verbose
+        )
+        self.support = support
 
     def fit(self, X: ArrayLike, y: Any = None, sample_weight: ArrayLike | None = None) -> Self:
         """Keeps the points and chooses the bandwidth.
@@ -68,8 +111,9 @@ class NadarayaWatsonDensity(DensityMixin, SmoothingEstimator):
             The estimator.
 
         Raises:
-            InputError: a parameter or sample_weight is out of its range, the kernel has no integral, or a
-                feature does not vary and the bandwidth is not given in numbers.
+            InputError: a parameter or sample_weight is out of its range, the kernel has no integral, a point
+                is outside the support, a plug-in bandwidth is asked for in several dimensions or does not
+                exist, or a feature does not vary and the bandwidth is not given in numbers.
             ValueError: X is no finite numerical array (scikit-learn's checks).
 
         See Also:
@@ -80,14 +124,24 @@ class NadarayaWatsonDensity(DensityMixin, SmoothingEstimator):
         [1.001]
         """
         points = validated_points(self, X)
-        search, smoother = self._search(), self._first_smoother(points, sample_weight, ("loo",))
+        self._support = Support.of(self.support, points)
+        if self._support is not None:
+            self._support.check(points)
+        search, smoother = self._search(), self._first_smoother(points, sample_weight, ("loo", *PLUG_INS))
         self._log_integral = _log_integral(smoother.kernel, points.shape[1])
         selected: Selected = smoother, None
-        if isinstance(self.bandwidth, str) and self.bandwidth == "loo":
-            selected = select_bandwidth("loo", loo_likelihood(smoother), smoother, search)
+        if isinstance(self.bandwidth, str) and self.bandwidth in PLUG_INS:
+            selected = _with_plug_in(self.bandwidth, smoother), None
+        elif isinstance(self.bandwidth, str) and self.bandwidth == "loo":
+            criterion = likelihood(smoother, self._support, points.astype(np.float64))
+            chosen, selection = select_bandwidth("loo", criterion, smoother, search)
+            if self._support is not None:
+                unit = chosen.sample.unit
+                chosen = replace(chosen, bandwidth=self._support.within_reach(chosen.bandwidth * unit) / unit)
+            selected = chosen, selection
         self._keep(points, selected[0].sample.counts, selected)
-        if not np.isfinite(self.bandwidth_).all():
-            constant = np.flatnonzero(np.isinf(self.bandwidth_)).tolist()
+        if not np.isfinite(self._smoother.bandwidth).all():
+            constant = np.flatnonzero(np.isinf(self._smoother.bandwidth)).tolist()
             raise InputError(
                 f"feature {constant[0]} must vary to have a density (n_samples = {len(points)}): "
                 "leave it out, or give bandwidth as a number"
@@ -96,7 +150,7 @@ class NadarayaWatsonDensity(DensityMixin, SmoothingEstimator):
 
     @over_blocks
     def score_samples(self, X: ArrayLike) -> Array:
-        """log p(x), −inf where the kernel reaches no point.
+        """log p(x), −inf where the kernel reaches no point and outside the support.
 
         Args:
             X: (m, d) points; a Dask array or DataFrame is answered lazily, with a Dask array.
@@ -113,11 +167,39 @@ class NadarayaWatsonDensity(DensityMixin, SmoothingEstimator):
         [-0.6931, -inf]
         """
         query, smoother = self._validated(X), self._smoother
-        sums = smoother.compute(smoother.request(Sums, query, np.zeros((0, len(self.X_)))))
-        log_mass = np.log(sums.values[:, 0]) + sums.log_scale
-        constant = math.log(smoother.sample.weight.sum()) + np.log(self.bandwidth_).sum() + self._log_integral
-        density: Array = (log_mass - constant).astype(self.X_.dtype, copy=False)
-        return density
+        constant = math.log(smoother.sample.weight.sum()) + self._log_integral
+        constant += np.log(smoother.bandwidth).sum() + np.log(smoother.sample.unit).sum()
+        density: Array = log_mass(smoother, self._support, query) - constant
+        return density.astype(self.X_.dtype, copy=False)
+
+    def sample(
+        self, n_samples: int = 1, random_state: int | np.random.RandomState | None = None
+    ) -> NDArray[np.floating]:
+        """Independent draws from p: a point, by its weight, and a step from it with the kernel's density.
+
+        Args:
+            n_samples: number of draws. Default 1.
+            random_state: seed or generator. Default None.
+
+        Returns:
+            (n_samples, d), in the type of the points and within the support.
+
+        See Also:
+            NadarayaWatsonDensity.score_samples: the density.
+
+        >>> from nadaraya.regression import NadarayaWatsonDensity
+        >>> model = NadarayaWatsonDensity(bandwidth=1.0).fit([[0.0], [1.0]])
+        >>> model.sample(3, random_state=0).shape
+        (3, 1)
+        """
+        check_is_fitted(self)
+        n, random = whole_number("n_samples", n_samples), check_random_state(random_state)
+        chosen = random.choice(len(self.X_), n, p=self.sample_weight_ / self.sample_weight_.sum())
+        steps = draws(self.kernel_, (n, self.n_features_in_), random) * self.bandwidth_
+        drawn: Array = self.X_[chosen] + steps
+        if self._support is not None:
+            drawn = self._support.folded(drawn)
+        return drawn.astype(self.X_.dtype, copy=False)
 
     def score(self, X: ArrayLike, y: Any = None) -> float:
         """Σ log p(x) over the points (m, d); y is ignored.
@@ -154,10 +236,21 @@ class NadarayaWatsonDensity(DensityMixin, SmoothingEstimator):
         return DensityDisplay.from_estimator(self, ax=ax)
 
 
+def _with_plug_in(rule: str, smoother: Smoother) -> Smoother:
+    """The smoother with the bandwidth of a plug-in rule, as wide as the Gaussian's for another kernel."""
+    dimension = len(smoother.bandwidth)
+    if dimension != 1:
+        raise InputError(f"bandwidth={rule!r} is for one feature, got {dimension}: use 'loo' or 'scott'")
+    if np.isinf(smoother.bandwidth[0]):
+        return smoother
+    width = plug_in(rule, smoother.sample.x[:, 0], smoother.sample.counts)
+    return replace(smoother, bandwidth=np.array([width / spread_of_kernel(smoother.kernel)]))
+
+
 def _log_integral(kernel: Kernel, dimension: int) -> float:
     """log ∫ κ(‖z‖) dz over R^d: the surface of the unit sphere times ∫ r^(d − 1) κ(r) dr."""
-    radial = radial_moment(kernel, dimension - 1)
-    if not math.isfinite(radial):
+    log_radial = log_radial_moment(kernel, dimension - 1)
+    if not math.isfinite(log_radial):
         raise must_be("kernel", f"one with a finite integral in {dimension} dimensions", kernel)
     surface = math.log(2.0) + dimension / 2 * math.log(math.pi) - math.lgamma(dimension / 2)
-    return surface + math.log(radial)
+    return surface + log_radial

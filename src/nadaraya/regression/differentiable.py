@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from nadaraya.regression.criteria import SCORES, target_scale
-from nadaraya.regression.local import pseudo_inverse
+from nadaraya.regression.polynomials import value_weights
 from nadaraya.regression.requests import Array, Sums
 from nadaraya.regression.smoother import Smoother
 from nadaraya.regression.torch_sums import Job, distances
@@ -43,14 +43,18 @@ class DifferentiableCriterion:
         self._num_parameters = sum(parameter.numel() for parameter in self._trained)
         self._targets, self._weight = targets, smoother.sample.counts
         self._scale = target_scale(targets, self._weight)
-        self._y, self._spread, log_bandwidth = (
+        self._y, log_bandwidth = (
             torch.tensor(array, dtype=torch.float64, device=self._job.device)
-            for array in (targets, smoother.sample.spread, np.log(smoother.bandwidth))
+            for array in (targets, np.log(smoother.bandwidth))
         )
         self._fixed = None if selects_bandwidth else log_bandwidth
 
-    def __call__(self, arguments: Array) -> tuple[float, Array]:
+    def __call__(self, arguments: Array, with_gradient: bool = True, /) -> tuple[float, Array]:
         """The criterion and its gradient at (log h_1, …, log h_d, the kernel's parameters)."""
+        with torch.set_grad_enabled(with_gradient):
+            return self._evaluated(arguments, with_gradient)
+
+    def _evaluated(self, arguments: Array, with_gradient: bool) -> tuple[float, Array]:
         device, d = self._job.device, self._job.points.shape[1]
         vector = torch.tensor(arguments, dtype=torch.float64, device=device, requires_grad=True)
         if self._trained:
@@ -64,6 +68,8 @@ class DifferentiableCriterion:
         mean, leverage = (torch.cat(part) for part in zip(*parts, strict=True))
         errors = self._targets - mean.detach().cpu().numpy()
         score = self._score(errors**2, float(leverage.detach().sum()), self._weight, self._scale)
+        if not with_gradient:
+            return score.value, np.zeros(len(arguments))
         by_mean = torch.tensor(-2.0 * score.by_errors * errors, device=device)
         loss = (by_mean * mean).sum() + score.by_trace * leverage.sum()
         gradients = torch.autograd.grad(
@@ -82,23 +88,5 @@ class DifferentiableCriterion:
         weights = job.relative_weights(rows, r, job.kernel.log(r))[0] * job.columns[:, 0]
         weights = weights / weights.sum(dim=1, keepdim=True)
         if self._degree:
-            weights = _line_weights(weights, (job.points - job.points[rows, None]) / self._spread)
+            weights = value_weights(weights, job.points - job.points[rows, None])
         return weights @ self._y, weights[:, rows].diagonal()
-
-
-def _line_weights(weights: Tensor, offsets: Tensor) -> Tensor:
-    """Weights (b, n) of a local mean as those of a local line's value at the query; offsets (b, n, d).
-
-    In units of the spread, as in `local_fit`, where a line that points do not determine is the flattest.
-    """
-    centre = weights[:, None] @ offsets  # (b, 1, d)
-    about_centre = offsets - centre
-    covariance = (weights[..., None] * about_centre).transpose(1, 2) @ about_centre
-    squares = (weights[..., None] * offsets.square()).sum(dim=(1, 2))
-    known = torch.from_numpy(
-        pseudo_inverse(covariance.detach().cpu().numpy(), squares.detach().cpu().numpy())
-    )
-    known = known.to(covariance.device)
-    # One Newton step leaves the inverse as it is and gives it its derivative −S⁺ dS S⁺.
-    inverse = 2 * known - known @ covariance @ known
-    return weights * (1 - about_centre @ inverse @ centre.transpose(1, 2))[..., 0]

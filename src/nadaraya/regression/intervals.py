@@ -1,12 +1,20 @@
-"""How far targets scatter about the curve, and how far the curve itself is uncertain."""
+"""How far targets scatter about the curve, and how far the curve itself is uncertain.
+
+An estimate linear in the targets, Σ_j L_j(x) y_j, has the variance Σ_j L_j(x)² σ_j². The local variance σ²(x)
+is estimated from few residuals where the bandwidth is small, so that (estimate − its mean) / standard error
+has the tails of Student's t rather than of the normal distribution. Quantiles are those of t with local
+degrees of freedom, or come from a bootstrap in which the standard error is estimated anew for every draw.
+"""
 
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass
-from statistics import NormalDist
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import stdtr, stdtrit
 
 from nadaraya.regression.local import LocalFit
 from nadaraya.regression.requests import Array
@@ -14,6 +22,34 @@ from nadaraya.regression.smoother import Smoother
 
 # A residual says nothing of the noise if its own point made more than all but this part of the fit.
 _LEAST_FREEDOM = 1e-6
+_LEAST_WEIGHT = 1e-100  # of the greatest
+# Draws of several targets are taken together while they are no more numbers than this.
+_NUMBERS = 2**23
+
+
+class Estimates(Protocol):
+    """Estimates at m queries, each linear in the targets."""
+
+    def combined(self, columns: Array) -> Array:
+        """(m, p) of columns (p, n) in the place of the targets."""
+
+    def combined_variance(self, variance: Array) -> Array:
+        """(m,) their variances, from those of the targets, (n,)."""
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """The smoother's own fit at X (m, d)."""
+
+    smoother: Smoother
+    X: Array
+    fit: LocalFit
+
+    def combined(self, columns: Array) -> Array:
+        return self.smoother.combined(self.fit, self.X, columns)
+
+    def combined_variance(self, variance: Array) -> Array:
+        return self.smoother.combined_variance(self.fit, self.X, variance)
 
 
 @dataclass(frozen=True)
@@ -23,14 +59,18 @@ class Noise:
     Targets have variances in inverse proportion to their weights w, here of mean 1.
 
     Attributes:
-        residuals: (n, p) y − f(x), divided by √((1 − 2 L_ii) / w_i + Σ_j L_ij² / w_j), what the fit leaves of
-            unit noise.
+        smoother: of the regression.
+        residuals: (n, p) y − f(x), divided by the root of `left`.
+        left: (n,) what the fit leaves of unit noise, (1 − 2 L_ii) / w_i + Σ_j L_ij² / w_j; 1 for points that
+            are not informative.
         informative: (n,) 1 where they say something; 0 for points that determine their own fit, or have no
             weight.
         relative: (n,) variances of the targets over that at average weight, 1 / w; 0 where w is.
     """
 
+    smoother: Smoother
     residuals: Array
+    left: Array
     informative: NDArray[np.float64]
     relative: NDArray[np.float64]
 
@@ -39,86 +79,141 @@ class Noise:
         """From the targets (n, p) less their mean."""
         fit, weight = smoother.fit(None, targets.T), smoother.sample.counts
         weighted = weight > 0
-        relative = np.divide(weight.sum() / weighted.sum(), weight, out=np.zeros_like(weight), where=weighted)
-        variance = (1.0 - 2.0 * smoother.leverage(fit)) * relative
-        variance += smoother.combined_variance(fit, None, relative)
-        informative = weighted & ~fit.no_support & (variance > _LEAST_FREEDOM * relative)
+        least = np.maximum(weight, _LEAST_WEIGHT * weight.max())  # its reciprocal does not overflow
+        relative = np.where(weighted, weight.sum() / weighted.sum() / least, 0.0)
+        left = (1.0 - 2.0 * smoother.leverage(fit)) * relative
+        left += smoother.combined_variance(fit, None, relative)
+        informative = weighted & ~fit.no_support & (left > _LEAST_FREEDOM * relative)
         if not informative.any():
             warnings.warn(
                 "the fit goes through every observation, which leaves no residual to judge the noise by: "
                 "standard deviations and bands are NaN; a larger bandwidth has them",
                 stacklevel=4,
             )
-        scale = np.sqrt(np.where(informative, variance, 1.0))
-        residuals = np.where(informative[:, None], (targets - fit.mean) / scale[:, None], 0.0)
-        return cls(residuals, informative.astype(np.float64), relative)
+        left = np.where(informative, left, 1.0)
+        known = informative.astype(np.float64)
+        return cls(smoother, _standardised(targets - fit.mean, left, known), left, known, relative)
 
-    def variance(self, smoother: Smoother, X: Array | None) -> Array:
+    def variance(self, X: Array | None) -> Array:
         """(m, p) local variances: squared residuals smoothed with the weights of the regression."""
-        squares = self.residuals.T**2
-        weight = smoother.sample.weight * self.informative
-        if not weight.any():
-            return np.full((len(smoother.sample.x) if X is None else len(X), len(squares)), np.nan)
-        return np.maximum(smoother.means(X, squares, weight).values, 0.0)
+        return self._smoothed(X, self.residuals.T**2)
+
+    def freedom(self, X: Array) -> Array:
+        """(m,) degrees of freedom of these variances, at least 1.
+
+        1 / Σ_i W_i² / v_i with W the weights of the smooth of the squares and v as in `left` at unit weight:
+        Satterthwaite's (1946) approximation with the correlations of the residuals as of a projection, for
+        which it is n − p if all leverages are equal.
+        """
+        if not self.informative.any():
+            return np.full(len(X), np.nan)
+        smoother = self._of_squares
+        weights = smoother.fit(X, np.zeros((0, len(self.left))))
+        of_one = smoother.combined_variance(weights, X, self.relative / self.left)
+        return 1.0 / np.where(weights.no_support, 1.0, np.minimum(of_one, 1.0))
+
+    def draws(
+        self, count: int, at_once: int, generator: np.random.RandomState
+    ) -> Iterator[tuple[Array, Array]]:
+        """Noise (draws, n) like that of the data and its squared residuals (draws, n).
+
+        Residuals over the local standard deviation, of mean 0 and variance 1 as a whole, are drawn with
+        replacement and multiplied by the local standard deviation of the point where they land. Draws of
+        some targets, `count` for each, come at a time.
+
+        Args:
+            count: of draws.
+            at_once: for how many targets together.
+            generator: the same draws for all targets.
+        """
+        known = np.flatnonzero(self.informative) if self.informative.any() else np.arange(len(self.left))
+        chosen = generator.choice(known, size=(count, len(self.left)))
+        deviation = np.sqrt(self.variance(None))
+        scaled = _ratio(self.residuals, deviation)
+        scaled = _ratio(scaled - scaled[known].mean(axis=0), scaled[known].std(axis=0))
+        deviation = deviation * np.sqrt(self.relative)[:, None]
+        for start in range(0, scaled.shape[1], at_once):
+            targets = slice(start, start + at_once)
+            noise = scaled.T[targets][:, chosen] * deviation.T[targets, None]
+            noise = noise.reshape(-1, len(self.left))
+            left_over = noise.T - self.smoother.fit(None, noise).mean
+            yield noise, _standardised(left_over, self.left, self.informative).T ** 2
+
+    def _smoothed(self, X: Array | None, squares: Array) -> Array:
+        if not self.informative.any():
+            return np.full((len(self.left) if X is None else len(X), len(squares)), np.nan)
+        return np.maximum(self._of_squares.means(X, squares).values, 0.0)
+
+    @cached_property
+    def _of_squares(self) -> Smoother:
+        sample = self.smoother.sample
+        return replace(
+            self.smoother, degree=0, sample=replace(sample, weight=sample.weight * self.informative)
+        )
+
+
+def _standardised(residuals: Array, left: Array, informative: Array) -> Array:
+    return residuals * (informative / np.sqrt(left))[:, None]
+
+
+def _quantile(draws: Array, level: float) -> Array:
+    """Over the last axis, of rank (B + 1) · level: one more draw is below it with this probability."""
+    result: Array = np.quantile(draws, level, axis=-1, method="weibull")
+    return result
+
+
+def _ratio(above: Array, below: Array) -> Array:
+    """above / below; 0 where that is 0."""
+    return np.divide(above, below, out=np.zeros(np.broadcast(above, below).shape), where=below > 0)
 
 
 @dataclass(frozen=True)
-class Curve:
-    """A curve at queries X (m, d), and the noise of the targets it was fitted to."""
+class Uncertainty:
+    """Estimates at queries X (m, d) of targets with this noise."""
 
-    smoother: Smoother
-    X: Array
-    fit: LocalFit
+    estimates: Estimates
     noise: Noise
+    X: Array
 
+    @cached_property
+    def deviation(self) -> Array:
+        """(m, p) standard errors: √(σ²(x) Σ_j L_j(x)² / w_j)."""
+        return np.sqrt(self.noise.variance(self.X)) * self._norm[:, None]
 
-def pointwise(curve: Curve, level: float) -> tuple[Array, Array]:
-    """Half-widths below and above, (m, p): z √(Σ_j L_j(x)² σ_j²)."""
-    at_points = curve.noise.variance(curve.smoother, None) * curve.noise.relative[:, None]
-    greatest = at_points.max(axis=0)
-    relative = at_points / np.where(greatest > 0, greatest, 1.0)
-    variance = np.stack(
-        [curve.smoother.combined_variance(curve.fit, curve.X, column) for column in relative.T], axis=1
-    )
-    half = NormalDist().inv_cdf(0.5 + level / 2) * np.sqrt(variance * greatest)
-    half[curve.fit.no_support] = np.nan
-    return half, half
+    def pointwise(self, level: float) -> Array:
+        """Half-widths (m, p): the quantile of Student's t times the standard error."""
+        return stdtrit(self.noise.freedom(self.X), 0.5 + level / 2)[:, None] * self.deviation
 
+    def bootstrap(self, level: float, count: int, generator: np.random.RandomState) -> Array:
+        """Half-widths (m, p), of each point alone, from the bootstrap's distribution of |t|."""
+        ratios = [_quantile(ratio, level) for ratio in self._ratios(count, generator)]
+        return np.concatenate(ratios, axis=1) * self.deviation
 
-def bootstrap(curve: Curve, level: float, signs: Array) -> tuple[Array, Array]:
-    """Half-widths below and above, (m, p), of each point alone, by the wild bootstrap.
+    def simultaneous(self, level: float, count: int, generator: np.random.RandomState) -> Array:
+        """Half-widths (m, p) that cover all points at once with probability `level`, each equally likely.
 
-    Args:
-        curve: the curve.
-        level: probability of covering.
-        signs: (draws, n) −1 or 1.
-    """
-    below, above = np.empty((2, len(curve.X), curve.noise.residuals.shape[1]))
-    tail = (1.0 - level) / 2
-    for target, deviations in enumerate(_deviations(curve, signs)):
-        low, high = np.quantile(deviations, [tail, 1.0 - tail], axis=1)
-        below[:, target], above[:, target] = np.maximum(high, 0.0), np.maximum(-low, 0.0)
-    below[curve.fit.no_support] = above[curve.fit.no_support] = np.nan
-    return below, above
+        The smallest tail probability of |t| under Student's t over all points, of which the bootstrap gives
+        the distribution, is compared with the same number everywhere (Beran 1988), so that points with few
+        degrees of freedom do not widen the band elsewhere.
+        """
+        freedom = self.noise.freedom(self.X)
+        ratios = []
+        for ratio in self._ratios(count, generator):
+            least = stdtr(freedom[:, None, None], -ratio).min(axis=0, initial=0.5)
+            ratios.append(-stdtrit(freedom[:, None], _quantile(least, 1.0 - level)))
+        return np.concatenate(ratios, axis=1) * self.deviation
 
+    @cached_property
+    def _norm(self) -> Array:
+        return np.sqrt(self.estimates.combined_variance(self.noise.relative))
 
-def simultaneous(curve: Curve, level: float, signs: Array) -> tuple[Array, Array]:
-    """Half-widths as of `bootstrap`, but of a band that covers all points at once."""
-    half = np.empty((len(curve.X), curve.noise.residuals.shape[1]))
-    for target, deviations in enumerate(_deviations(curve, signs)):
-        spread = deviations.std(axis=1)
-        inverse = np.divide(1.0, spread, out=np.zeros_like(spread), where=spread > 0)
-        largest = np.abs(deviations * inverse[:, None]).max(axis=0, initial=0.0)
-        half[:, target] = np.quantile(largest, level) * spread
-    half[curve.fit.no_support] = np.nan
-    return half, half
+    def _ratios(self, count: int, generator: np.random.RandomState) -> Iterator[Array]:
+        """(m, targets, draws) for some targets at a time: |estimate| / its standard error, of noise alone.
 
-
-def _deviations(curve: Curve, signs: Array) -> Iterator[Array]:
-    """For every target (m, draws), how far the smooth of y* = f + e v is from that of f.
-
-    The smoother is linear, so that all draws are columns of one pass over the pairs.
-    """
-    known = 1.0 if curve.noise.informative.any() else np.nan
-    for residuals in curve.noise.residuals.T * np.sqrt(curve.noise.relative) * known:
-        yield curve.smoother.combined(curve.fit, curve.X, signs * residuals)
+        The estimates are linear, so that all draws are columns of one pass over the pairs.
+        """
+        at_once = max(1, _NUMBERS // (count * (len(self.X) + len(self.noise.left))))
+        for noise, squares in self.noise.draws(count, at_once, generator):
+            deviation = np.sqrt(self.noise._smoothed(self.X, squares)) * self._norm[:, None]
+            ratio = _ratio(np.abs(self.estimates.combined(noise)), deviation)
+            yield ratio.reshape(len(ratio), -1, count)

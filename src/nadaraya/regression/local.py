@@ -3,6 +3,10 @@
 Either way the prediction is linear in the targets, f(x) = Σ_j L_j(x) y_j with the equivalent kernel
 L_j(x) = s_j κ(x, x_j) / Z(x) · (a_0 + a · (x_j − x)), Z(x) = Σ_j s_j κ(x, x_j); (a_0, a) is Z times the first
 row of the inverse of the moment matrix Σ_j s_j κ z zᵀ, z = (1, x_j − x), and (1,) for degree 0.
+
+Where the points near a query hardly determine a line (in the gap beside an outlier one point outweighs all
+others, and the line through it and the next would be drawn over many times their distance), the inverse of
+the covariance matrix of the x_j is damped: see `DampedInverse`.
 """
 
 from dataclasses import dataclass
@@ -12,8 +16,11 @@ from numpy.typing import NDArray
 
 from nadaraya.regression.requests import Array, Moments, Sums
 
-# A line is level in directions in which its points vary less than this, relative to their squared offsets.
-_SINGULAR = 1e-12
+# A line levels off where the variance of its points falls below this part of their mean squared offset from
+# the query: where it would be drawn over a hundred of their standard deviations.
+_LEVEL = 1e-4
+# Mean squares that are no unit of length: all weight lies on points that coincide with the query.
+TINY = 1e-200
 
 
 @dataclass(frozen=True)
@@ -57,16 +64,15 @@ class LocalFit:
         known = ~self.no_support
         log_factor = np.full(len(known), -np.inf)
         log_factor[known] = sums.log_scale[known] - 2 * self.log_mass[known]
-        return total * np.exp(log_factor)
+        root = np.exp(0.25 * log_factor)  # the factor itself may overflow
+        return total * root * root * root * root
 
 
-def local_fit(sums: Sums, unit: Array) -> LocalFit:
+def local_fit(sums: Sums) -> LocalFit:
     """Solves for every query; where no point has any weight at all, the mean is NaN.
 
     Args:
         sums: of s, s y_1, …, s y_p; their moments for local linear fits.
-        unit: (d,) for each feature the difference that counts as one; lines that the points do not determine
-            are the flattest in these units.
     """
     mass = sums.values[:, 0]
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -74,27 +80,131 @@ def local_fit(sums: Sums, unit: Array) -> LocalFit:
         log_mass = sums.log_scale + np.log(mass)
     if not isinstance(sums, Moments):
         return LocalFit(constant, None, np.ones((len(mass), 1)), mass, log_mass)
-    # Sums are of x − x_j; a line has offsets x_j − x, here about their local mean.
-    share = 1.0 / np.where(mass > 0, mass, 1.0)
-    offsets = -sums.first * share[:, None, None] / unit[:, None]
-    centre, with_targets = offsets[:, :, 0], offsets[:, :, 1:]
-    squares = sums.second * share[:, None, None] / (unit[:, None] * unit)
-    inverse = pseudo_inverse(
-        squares - centre[:, :, None] * centre[:, None], np.trace(squares, axis1=1, axis2=2)
-    )
+    centre, with_targets, squares, per_unit = _about_query(sums)
+    inverse = DampedInverse.of(squares - centre[:, :, None] * centre[:, None]).inverse
     inverse[sums.no_support] = 0.0
     slope = inverse @ (with_targets - centre[:, :, None] * constant[:, None])
     tilt = np.einsum("mde,me->md", inverse, centre)
-    row = np.concatenate([1.0 + np.einsum("md,md->m", tilt, centre)[:, None], -tilt / unit], axis=1)
+    row = np.concatenate([1.0 + np.einsum("md,md->m", tilt, centre)[:, None], -tilt * per_unit], axis=1)
     mean = constant - np.einsum("md,mdp->mp", centre, slope)
     mean = np.where(sums.no_support[:, None], constant, mean)
-    return LocalFit(mean, slope / unit[:, None], row, mass, log_mass)
+    return LocalFit(mean, slope * per_unit[:, :, None], row, mass, log_mass)
 
 
-def pseudo_inverse(covariance: Array, scale: Array) -> Array:
-    """Inverses (m, d, d), zero along directions whose variance is rounding beside `scale` (m,)."""
-    variances, directions = np.linalg.eigh(covariance)
-    kept = variances > _SINGULAR * scale[:, None]
-    inverse = np.where(kept, 1.0 / np.where(kept, variances, 1.0), 0.0)
-    result: Array = (directions * inverse[:, None, :]) @ directions.transpose(0, 2, 1)
+def is_damped(sums: Moments) -> NDArray[np.bool_]:
+    """(m,) where the damping of the inverse counts, so that the line is not that of least squares."""
+    centre, _, squares, _ = _about_query(sums)
+    least = np.linalg.eigvalsh(squares - centre[:, :, None] * centre[:, None])[:, 0]
+    result: NDArray[np.bool_] = (least < 6.0 * _LEVEL) & ~sums.no_support
     return result
+
+
+def damped_gradients(sums: Moments, of_targets: Array, of_weights: Array) -> Array:
+    """What `Smoother.fit_with_gradients` returns, (m, e, 1 + p), times the mass; exact where damped, too.
+
+    Args:
+        sums: of s, s y_1, …, s y_p.
+        of_targets: (m, e, 1 + d, p) derivatives of Σ_j κ s y z, z = (1, x_j − x).
+        of_weights: (m, e, 1 + d, 1 + d) derivatives of Σ_j κ s z zᵀ.
+    """
+    mass = sums.values[:, :1]
+    constant = sums.values[:, 1:] / mass
+    centre, with_targets, squares, per_unit = _about_query(sums)
+    covariance = squares - centre[:, :, None] * centre[:, None]
+    with_targets_about = with_targets - centre[:, :, None] * constant[:, None]
+    damped = DampedInverse.of(covariance)
+    # Derivatives have an axis for the bandwidths before those of what they are of.
+    of_targets, of_weights = of_targets / mass[:, :, None, None], of_weights / mass[:, :, None, None]
+    d_log_mass = of_weights[:, :, 0, 0, None]
+    d_constant = of_targets[:, :, 0] - constant[:, None] * d_log_mass
+    d_squares = of_weights[:, :, 1:, 1:] * per_unit[:, None, :, None] * per_unit[:, None, None]
+    d_squares -= squares[:, None] * d_log_mass[..., None]
+    d_log_unit = -0.5 * np.einsum("medd->med", d_squares)
+    d_squares += squares[:, None] * (d_log_unit[..., None] + d_log_unit[:, :, None])
+    growth = d_log_unit - d_log_mass
+    d_centre = of_weights[:, :, 0, 1:] * per_unit[:, None] + centre[:, None] * growth
+    d_with = of_targets[:, :, 1:] * per_unit[:, None, :, None] + with_targets[:, None] * growth[..., None]
+    d_with -= d_centre[..., None] * constant[:, None, None]
+    d_with -= centre[:, None, :, None] * d_constant[:, :, None]
+    outer = d_centre[..., None] * centre[:, None, None]
+    d_inverse = damped.derivative(d_squares - outer - outer.swapaxes(-1, -2))
+    slope, tilt = damped.inverse @ with_targets_about, np.einsum("mde,me->md", damped.inverse, centre)
+    d_tilt = np.einsum("mefg,mg->mef", d_inverse, centre)
+    d_mean = d_constant - np.einsum("med,mdp->mep", d_centre, slope)
+    d_mean -= np.einsum("med,mdp->mep", d_tilt, with_targets_about) + np.einsum("md,medp->mep", tilt, d_with)
+    row = 1.0 + np.einsum("md,md->m", tilt, centre)[:, None]
+    d_row = 2.0 * np.einsum("med,md->me", d_centre, tilt) + np.einsum("med,md->me", d_tilt, centre)
+    of_leverage = row * d_log_mass[..., 0] - d_row
+    return np.concatenate([of_leverage[..., None], d_mean], axis=2) * mass[..., None]
+
+
+def _about_query(sums: Moments) -> tuple[Array, Array, Array, Array]:
+    """Means of offsets (m, d), of their products with the targets (m, d, p) and each other, and 1 / units.
+
+    Sums are of x − x_j; a line has offsets x_j − x, here in units of their root mean square.
+    """
+    mass = sums.values[:, 0]
+    share = 1.0 / np.where(mass > 0, mass, 1.0)
+    size = np.einsum("mdd->md", sums.second) * share[:, None]
+    per_unit = 1.0 / np.sqrt(np.where(size > TINY, size, 1.0))
+    offsets = -sums.first * share[:, None, None] * per_unit[:, :, None]
+    squares = sums.second * share[:, None, None] * per_unit[:, :, None] * per_unit[:, None]
+    return offsets[:, :, 0], offsets[:, :, 1:], squares, per_unit
+
+
+@dataclass(frozen=True)
+class DampedInverse:
+    r"""Inverses of covariance matrices, damped along directions of next to no variance.
+
+    With eigenvalues λ in place of 1 / λ it has
+
+        g(λ) = (1 − exp(−(λ / ε)²)) / λ,  ε = 10⁻⁴,
+
+    a filter of the exponential kind (Engl, Hanke and Neubauer 1996, section 4.1): continuous, zero at λ = 0,
+    and within 10⁻¹⁰ of 1 / λ from λ = 4.8 ε on. Matrices are in units in which the mean square of every
+    feature about the query is 1.
+
+    Attributes:
+        inverse: (m, d, d).
+        variances: (m, d) λ, ascending.
+        directions: (m, d, d) eigenvectors, in columns.
+    """
+
+    inverse: Array
+    variances: Array
+    directions: Array
+
+    @classmethod
+    def of(cls, covariance: Array) -> "DampedInverse":
+        """From matrices (m, d, d)."""
+        variances, directions = np.linalg.eigh(covariance)
+        variances = np.maximum(variances, 0.0)
+        inverse = (directions * _damped(variances)[:, None, :]) @ directions.transpose(0, 2, 1)
+        return cls(inverse, variances, directions)
+
+    def derivative(self, change: Array) -> Array:
+        """Derivatives (m, e, d, d) of the inverses, from those of the covariance matrices.
+
+        In the basis of eigenvectors these are multiplied by the divided differences of g (Daleckii and Krein
+        1965).
+        """
+        into, back = self.directions[:, None], self.directions.transpose(0, 2, 1)[:, None]
+        result: Array = into @ (self.slopes()[:, None] * (back @ change @ into)) @ back
+        return result
+
+    def slopes(self) -> Array:
+        """(m, d, d) divided differences (g(λ_a) − g(λ_b)) / (λ_a − λ_b), g'(λ) on the diagonal."""
+        a, b = self.variances[:, :, None], self.variances[:, None, :]
+        near = np.abs(a - b) <= 1e-6 * np.maximum(np.maximum(a, b), _LEVEL)
+        middle = (a + b) / (2.0 * _LEVEL)
+        inner = np.maximum(middle, 1e-3)
+        # Below 1e-3 the difference of the two terms would cancel.
+        derivative = 2.0 * np.exp(-(inner**2)) + np.expm1(-(inner**2)) / inner**2
+        derivative = np.where(middle < 1e-3, 1.0 - 1.5 * middle**2, derivative) / _LEVEL**2
+        difference = np.where(near, 1.0, a - b)
+        return np.where(near, derivative, (_damped(a) - _damped(b)) / difference)
+
+
+def _damped(variances: Array) -> Array:
+    ratio = np.minimum(variances / _LEVEL, 1e3)  # beyond it exp(−ratio²) is zero
+    return np.divide(-np.expm1(-(ratio**2)), variances, out=np.zeros_like(variances), where=variances > 0)

@@ -17,10 +17,13 @@ from nadaraya.regression.checks import (
     numbers,
     positive_numbers,
     real_number,
+    refuse_other_than_numbers,
     torch_device,
+    verbosity,
     weights_of,
     whole_number,
 )
+from nadaraya.regression.sample import power_of_two
 from nadaraya.regression.torch_sums import distances, relative_weights
 
 
@@ -31,7 +34,7 @@ class MaskedTraining(NamedTuple):
         bandwidths: (H,), or (H, d) when a bandwidth per feature was given; float64, in units of the features.
         combination: (H,) factors u_h of the heads' predictions, float64.
         losses: (n_steps,) mean squared error of each step's held-out points, before the step; NaN where a
-            step had no held-out point with a neighbour.
+            step had no held-out point with a neighbour, inf where it exceeds float64.
 
     See Also:
         masked_training: makes it.
@@ -123,16 +126,24 @@ def masked_training(
     >>> masked_training(1.0, x[:, None], np.sin(3 * x), random_state=0).bandwidths.round(1)
     array([0.1])
     """
-    inputs, targets = check_X_y(X, y, dtype=np.float64, multi_output=True, y_numeric=True)
+    refuse_other_than_numbers("X", X)
+    refuse_other_than_numbers("y", y)
+    with np.errstate(all="ignore"):
+        inputs, targets = check_X_y(X, y, dtype=np.float64, multi_output=True, y_numeric=True)
     weight = weights_of(sample_weight, len(inputs))
     inputs, targets, weight = inputs[weight > 0], targets[weight > 0], weight[weight > 0]
     n, dimension = inputs.shape
     k = _hold_out(hold_out, n)
     whole_number("n_steps", n_steps)
+    verbose = verbosity(verbose)
     n_splits = whole_number("n_splits", max(1, 10 // k) if n_splits is None else n_splits)
     real_number("learning_rate", learning_rate, "a positive finite number", 0, np.inf)
     real_number("average", average, "a number from 0 to 1", -1e-300, np.nextafter(1, 2))
     start = bandwidths_of_heads("bandwidth", bandwidth, dimension)
+    unit, unit_of_targets = _safe_unit(inputs), _safe_unit(targets)
+    inputs, targets = inputs / unit, targets / unit_of_targets
+    with np.errstate(over="ignore", under="ignore"):
+        start = np.clip(start / unit, 1e-100, 1e100)
     heads = len(start)
     trains_combination = combination is not None or heads > 1
     factors = numbers("combination", np.full(heads, 1 / heads) if combination is None else combination)
@@ -176,7 +187,9 @@ def masked_training(
     log_bandwidths, combinations = (
         torch.stack(iterates).mean(0).cpu() for iterates in zip(*tail, strict=True)
     )
-    return MaskedTraining(log_bandwidths.exp().numpy().reshape(start.shape), combinations.numpy(), losses)
+    with np.errstate(over="ignore", under="ignore"):
+        found = log_bandwidths.exp().numpy().reshape(start.shape) * unit
+        return MaskedTraining(found, combinations.numpy(), losses * unit_of_targets * unit_of_targets)
 
 
 def smooth(
@@ -219,6 +232,12 @@ def bandwidths_of_heads(name: str, bandwidth: ArrayLike, dimension: int) -> NDAr
     if array.ndim > 2 or array.size == 0 or (array.ndim == 2 and array.shape[1] != dimension):
         raise must_be(f"shape of {name}", f"(), (heads,) or (heads, {dimension})", array.shape)
     return array
+
+
+def _safe_unit(values: NDArray[np.float64]) -> float:
+    """1, or where squares would over- or underflow a power of two; Adam with its ε is not free of units."""
+    unit = float(power_of_two(values.reshape(-1, 1))[0])
+    return 1.0 if 1e-90 < unit < 1e90 else unit
 
 
 def _hold_out(hold_out: int | float, n: int) -> int:

@@ -5,19 +5,20 @@ from typing import Self
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import BaseEstimator, RegressorMixin
+from sklearn.base import RegressorMixin
 from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from nadaraya.errors import must_be
 from nadaraya.kernels import Kernel
-from nadaraya.regression.checks import torch_device, whole_number
+from nadaraya.regression.checks import refuse_other_than_numbers, torch_device, truth_value, whole_number
 from nadaraya.regression.masked import bandwidths_of_heads, kernel_or_default, masked_training
-from nadaraya.regression.sample import Sample
+from nadaraya.regression.sample import Sample, power_of_two
 from nadaraya.regression.smoother import Smoother
+from nadaraya.regression.state import PlainState
 
 
-class MultiHeadKernelRegression(RegressorMixin, BaseEstimator):
+class MultiHeadKernelRegression(RegressorMixin, PlainState):
     r"""Several kernel regressions of different bandwidths, added with free factors (Czyż 2024).
 
         f(x) = Σ_h u_h f_h(x),   f_h(x) = Σ_i y_i κ(‖(x − x_i) / ℓ_h‖) / Σ_j κ(‖(x − x_j) / ℓ_h‖)
@@ -136,7 +137,11 @@ class MultiHeadKernelRegression(RegressorMixin, BaseEstimator):
         >>> model.bandwidths_.shape, model.combination_.shape, model.loss_curve_.shape
         ((2,), (2,), (3,))
         """
-        points, targets = validate_data(self, X, y, dtype=np.float64, multi_output=True, y_numeric=True)
+        refuse_other_than_numbers("X", X)
+        refuse_other_than_numbers("y", y)
+        truth_value("per_feature", self.per_feature)
+        with np.errstate(all="ignore"):
+            points, targets = validate_data(self, X, y, dtype=np.float64, multi_output=True, y_numeric=True)
         whole_number("n_heads", self.n_heads)
         found = masked_training(
             self._start(points),
@@ -156,7 +161,7 @@ class MultiHeadKernelRegression(RegressorMixin, BaseEstimator):
         self.X_, self.y_ = points.copy(), targets.astype(np.float64)
         self.bandwidths_, self.combination_, self.loss_curve_ = found
         self.kernel_ = kernel_or_default(self.kernel)
-        self.n_iter_ = self.n_steps
+        self.n_iter_, self._device = self.n_steps, torch_device(self.device)
         return self
 
     def predict(self, X: ArrayLike) -> NDArray[np.float64]:
@@ -202,15 +207,18 @@ class MultiHeadKernelRegression(RegressorMixin, BaseEstimator):
         (2, 2)
         """
         check_is_fitted(self)
-        query = validate_data(self, X, dtype=np.float64, reset=False)
+        refuse_other_than_numbers("X", X)
+        with np.errstate(all="ignore"):
+            query = validate_data(self, X, dtype=np.float64, reset=False)
         n, dimension = self.X_.shape
-        sample = Sample.of(self.X_, np.ones(n), torch_device(self.device))
+        sample = Sample.of(self.X_, np.ones(n), self._device)
         columns = self.y_.reshape(n, -1).T
-        heads = [
-            Smoother(sample, self.kernel_, np.broadcast_to(bandwidth, dimension)).means(query, columns).values
-            for bandwidth in self.bandwidths_
-        ]
-        predictions: NDArray[np.float64] = np.stack(heads)
+        unit = power_of_two(columns.reshape(-1, 1))[0]
+        columns = columns / unit
+        scales = [sample.in_units(np.broadcast_to(bandwidth, dimension)) for bandwidth in self.bandwidths_]
+        heads = [Smoother(sample, self.kernel_, scale).means(query, columns).values for scale in scales]
+        with np.errstate(over="ignore", under="ignore"):
+            predictions: NDArray[np.float64] = np.stack(heads) * unit
         return predictions.reshape(len(heads), len(query), *self.y_.shape[1:])
 
     def _start(self, X: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -226,13 +234,16 @@ class MultiHeadKernelRegression(RegressorMixin, BaseEstimator):
                 return np.broadcast_to(start.reshape(self.n_heads, -1), per_feature)
             return start
         # n evenly spaced points of half-width a have the variance a²(n + 1) / (3(n − 1)).
-        squares = 3 * (n - 1) / (n + 1) * X.var(axis=0)
+        unit = power_of_two(X.reshape(-1, 1))[0]
+        squares = 3 * (n - 1) / (n + 1) * (X / unit).var(axis=0)
         if self.per_feature:
             widths = np.sqrt(dimension * squares)
         else:
             widths = np.sqrt(squares.sum())
         widths = np.where(widths > 0, widths, 3.0)  # where points do not differ any bandwidth will do
-        return np.multiply.outer(np.linspace(0.1, 3, self.n_heads), widths / 3)
+        with np.errstate(over="ignore"):
+            start = np.multiply.outer(np.linspace(0.1, 3, self.n_heads), widths / 3) * unit
+        return np.minimum(start, np.finfo(np.float64).max)
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()

@@ -23,13 +23,13 @@ class NeighbourScale:
 
     def __init__(self, sample: Sample, k: int) -> None:
         counted = sample.weight > 0
-        self._k = k
+        self.sample, self.k = sample, k
         deviations = standard_deviations(sample.x, sample.weight)
         self._per_unit = np.divide(1.0, deviations, out=np.zeros_like(deviations), where=deviations > 0)
         self._search = NearestNeighbors().fit(sample.x[counted] * self._per_unit)
         distances = np.empty(len(sample.x))
         # Without queries kneighbors leaves each point itself out; those of weight 0 are not among the others.
-        distances[counted] = self._search.kneighbors(n_neighbors=self._k)[0][:, -1]
+        distances[counted] = self._search.kneighbors(n_neighbors=self.k)[0][:, -1]
         distances[~counted] = self._reach(sample.x[~counted])
         positive = distances[counted & (distances > 0)]
         self._least = float(positive.min()) if len(positive) else 1.0
@@ -44,7 +44,7 @@ class NeighbourScale:
         if len(centred) == 0:
             return np.zeros(0)
         distances: NDArray[np.float64]
-        distances, _ = self._search.kneighbors(centred * self._per_unit, n_neighbors=self._k)
+        distances, _ = self._search.kneighbors(centred * self._per_unit, n_neighbors=self.k)
         return distances[:, -1]
 
     def _relative(self, distances: Array) -> NDArray[np.float64]:

@@ -5,6 +5,7 @@ import math
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy.special import logsumexp
 
 from nadaraya.kernels import Kernel
 from nadaraya.regression.requests import Array
@@ -48,25 +49,28 @@ def standard_deviations(x: Array, weight: Array) -> NDArray[np.float64]:
 
 def spread_of_kernel(kernel: Kernel) -> float:
     """√(∫ r² κ / ∫ κ), the standard deviation of the kernel on the line; 1 for a kernel with heavy tails."""
-    mass, second = radial_moment(kernel, 0), radial_moment(kernel, 2)
-    return math.sqrt(second / mass) if math.isfinite(second) else 1.0
+    mass, second = log_radial_moment(kernel, 0), log_radial_moment(kernel, 2)
+    return math.exp((second - mass) / 2) if math.isfinite(second) else 1.0
 
 
-def radial_moment(kernel: Kernel, order: int) -> float:
-    """∫_0^∞ r^order κ(r) dr by Gauss-Legendre quadrature in halving intervals; inf if it does not converge.
+def log_radial_moment(kernel: Kernel, order: int) -> float:
+    """log ∫_0^∞ r^order κ(r) dr; inf if it does not converge.
 
-    Rounding apart exact for kernels of compact support, whose edge is found first, and for those that decay
-    exponentially; for power tails up to r = 2^60, with what is beyond below 1e-12 of the whole.
+    By Gauss-Legendre quadrature in intervals of one ratio, nearer to 1 for a high order with its narrow peak.
+    They go up to the edge of a compact kernel, which is found first, or else to 2^60 widths, with what is
+    beyond below 1e-12 of the whole. Of logarithms, so that neither r^order overflows nor κ underflows.
     """
-    edge = _edge(kernel)
+    width, edge = _width(kernel), edge_of(kernel)
     endless = math.isinf(edge)
     nodes, weights = np.polynomial.legendre.leggauss(64)
-    edges = (2.0**60 if endless else edge) * 2.0 ** -np.arange(92.0 if endless else 32.0)
+    octaves, step = 92.0 if endless else 32.0, 1.0 if order < 32 else 0.125
+    edges = (2.0**60 * width if endless else edge) * 2.0 ** -np.arange(0.0, octaves, step)
     low, high = np.append(edges[1:], 0.0)[:, None], edges[:, None]
     r = (low + high) / 2 + (high - low) / 2 * nodes
-    parts = (values(kernel, r) * r**order * (high - low) / 2 * weights).sum(axis=1)
-    total = float(parts.sum())
-    return math.inf if endless and not parts[0] <= 1e-12 * total else total
+    log_integrand = _log_values(kernel, r) + order * np.log(r)
+    logs = logsumexp(log_integrand + np.log((high - low) / 2 * weights), axis=1)
+    total = float(logsumexp(logs))
+    return math.inf if endless and not logs[: int(1 / step)].max() <= math.log(1e-12) + total else total
 
 
 def values(kernel: Kernel, r: Array) -> NDArray[np.float64]:
@@ -76,13 +80,26 @@ def values(kernel: Kernel, r: Array) -> NDArray[np.float64]:
     return result
 
 
-def _edge(kernel: Kernel) -> float:
-    """Where κ becomes exactly 0 and stays so, by underflow or for good; inf if nowhere."""
-    grid = 2.0 ** np.arange(-60, 61)
-    positive = np.flatnonzero(values(kernel, grid) > 0)
+def _log_values(kernel: Kernel, r: Array) -> NDArray[np.float64]:
+    with torch.no_grad():
+        result: NDArray[np.float64] = kernel.log(torch.tensor(r, dtype=torch.float64)).numpy()
+    return result
+
+
+def _width(kernel: Kernel) -> float:
+    """The greatest power of two where κ is not far below κ(0)."""
+    grid = 2.0 ** np.arange(-300, 301)
+    near = np.flatnonzero(_log_values(kernel, grid) >= _log_values(kernel, np.zeros(1)) - 1.0)
+    return float(grid[near[-1]]) if len(near) else 1.0
+
+
+def edge_of(kernel: Kernel) -> float:
+    """Where κ becomes exactly 0 and stays so; inf if nowhere."""
+    grid = _width(kernel) * 2.0 ** np.arange(61)
+    positive = np.flatnonzero(_log_values(kernel, grid) > -np.inf)
     if len(positive) == 0 or positive[-1] == len(grid) - 1:
-        return 0.0 if len(positive) == 0 else math.inf
+        return math.inf
     inside, outside = grid[positive[-1]], grid[positive[-1] + 1]
     while (middle := (inside + outside) / 2) not in (inside, outside):
-        inside, outside = (middle, outside) if values(kernel, middle) > 0 else (inside, middle)
+        inside, outside = (middle, outside) if _log_values(kernel, middle) > -np.inf else (inside, middle)
     return float(outside)

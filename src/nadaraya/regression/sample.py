@@ -1,7 +1,7 @@
 """Weighted points, ready for sums: what the estimators keep of their data between `fit` and `predict`."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -16,8 +16,10 @@ class Sample:
     """Points and weights, centred so that coordinates are no larger than they need be.
 
     Attributes:
-        x: (n, d) points less their mean, float32 or float64.
-        centre: (d,) that mean, float64.
+        x: (n, d) points less their mean, divided by their unit, float32 or float64.
+        centre: (d,) that mean, divided by the unit, float64.
+        unit: (d,) powers of two by feature, so that no square over- or underflows and a change of unit by
+            such a power changes no digit; the spread and all bandwidths of a smoother are in these units.
         counts: (n,) sample weights, in number of observations, float64.
         weight: (n,) the same divided by the largest.
         spread: (d,) weighted standard deviations of the features, 1 for those that do not vary.
@@ -27,6 +29,7 @@ class Sample:
 
     x: Array
     centre: NDArray[np.float64]
+    unit: NDArray[np.float64]
     counts: NDArray[np.float64]
     weight: NDArray[np.float64]
     spread: NDArray[np.float64]
@@ -42,15 +45,44 @@ class Sample:
         report: Callable[[str], None] | None = None,
     ) -> "Sample":
         """Centres points (n, d) and scales their weights (n,)."""
-        centre = X.mean(axis=0, dtype=np.float64)
-        x = _less(X, centre)
+        unit = power_of_two(X)
+        scaled = _divided(X, unit)
+        centre = scaled.mean(axis=0, dtype=np.float64)
+        x = _less(scaled, centre)
         deviations = standard_deviations(x, counts)
         spread = np.where(deviations > 0, deviations, 1.0)
-        return cls(x, centre, counts, counts / counts.max(), spread, device, report)
+        return cls(x, centre, unit, counts, counts / counts.max(), spread, device, report)
+
+    def weighted(self, counts: NDArray[np.float64]) -> "Sample":
+        """The same points with other weights (n,)."""
+        return replace(self, counts=counts, weight=counts / counts.max())
 
     def centred(self, X: Array) -> Array:
-        """Points (m, d) as the user gave them, in the sample's type and less its centre."""
-        return _less(X.astype(self.x.dtype, copy=False), self.centre)
+        """Points (m, d) as the user gave them, in the sample's type and unit and less its centre.
+
+        Those beyond all reason come nearer, so that their squares do not overflow.
+        """
+        farthest = 2.0**24 if self.x.dtype == np.float32 else 2.0**400
+        extent = np.maximum(np.abs(self.x).max(axis=0), self.spread) * farthest
+        scaled = _divided(X.astype(self.x.dtype, copy=False), self.unit)
+        return np.clip(_less(scaled, self.centre), -extent, extent).astype(self.x.dtype, copy=False)
+
+    def in_units(self, bandwidth: Array) -> NDArray[np.float64]:
+        """Bandwidths (d,) in units of the features as positive ones in the sample's."""
+        with np.errstate(over="ignore", under="ignore"):
+            return np.clip(bandwidth / self.unit, 1e-300, 1e300)
+
+
+def power_of_two(values: Array) -> NDArray[np.float64]:
+    """(k,) for each column of values (n, k) the power of two just above the largest, or a normal number."""
+    exponent = np.frexp(np.abs(values).max(axis=0, initial=0.0))[1]
+    return np.ldexp(1.0, np.clip(exponent, -1022, 1023))
+
+
+def _divided(X: Array, unit: NDArray[np.float64]) -> Array:
+    with np.errstate(over="ignore", under="ignore"):
+        quotient: Array = np.nan_to_num(X / unit).astype(X.dtype)
+    return quotient
 
 
 def _less(X: Array, centre: Array) -> Array:

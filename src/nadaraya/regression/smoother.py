@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nadaraya.kernels import Kernel
-from nadaraya.regression.local import LocalFit, local_fit
+from nadaraya.regression.local import LocalFit, damped_gradients, is_damped, local_fit
 from nadaraya.regression.neighbours import NeighbourScale
 from nadaraya.regression.requests import (
     Array,
@@ -72,7 +72,7 @@ class Smoother:
     def fit(self, X: Array | None, columns: Array, exclude_self: bool = False) -> LocalFit:
         """Fits at X; with exclude_self at the points, each without itself."""
         request = replace(self.request(self._fitted, X, columns), exclude_self=exclude_self)
-        return local_fit(self.compute(request), self.sample.spread)
+        return local_fit(self.compute(request))
 
     def fit_with_gradients(self, columns: Array, exclude_self: bool) -> tuple[LocalFit, Array]:
         """Fits at the points and (n, d, 1 + p) their gradients by log bandwidth.
@@ -82,16 +82,46 @@ class Smoother:
         if self.degree == 0:
             request = self.request(BandwidthGradients, None, columns)
             sums = self.compute(replace(request, exclude_self=exclude_self))
-            fit, gradients = local_fit(sums, self.sample.spread), sums.gradients.copy()
+            fit, gradients = local_fit(sums), sums.gradients.copy()
             gradients[:, :, 1:] -= fit.mean[:, None] * gradients[:, :, :1]
         else:
-            fit = self.fit(None, columns, exclude_self)
+            moments = self.compute(replace(self.request(Moments, None, columns), exclude_self=exclude_self))
+            fit = local_fit(moments)
             assert fit.slope is not None
             lines = Lines(fit.row, np.concatenate([fit.mean[:, None], fit.slope], axis=1))
-            gradients_request = self.request(LineGradients, None, columns)
-            answer = self.compute(replace(gradients_request, exclude_self=exclude_self, lines=lines))
-            gradients = answer.gradients
+            gradients = self._line_gradients(columns, lines, exclude_self)
+            damped = is_damped(moments)
+            if damped.any():
+                gradients = gradients.copy()
+                gradients[damped] = self._damped_gradients(moments, damped, columns, exclude_self)
         return fit, gradients / fit.mass[:, None, None]
+
+    def _line_gradients(self, columns: Array, lines: Lines, exclude_self: bool) -> Array:
+        request = self.request(LineGradients, None, columns)
+        return self.compute(replace(request, exclude_self=exclude_self, lines=lines)).gradients
+
+    def _damped_gradients(
+        self, moments: Moments, damped: NDArray[np.bool_], columns: Array, exclude_self: bool
+    ) -> Array:
+        """`damped_gradients` of the queries in `damped`.
+
+        Lines with one coefficient each, of leaning 1 or x_j − x, and for zeros in the place of the targets of
+        value −1 or x − x_j, give the derivatives of all moments.
+        """
+        (p, n), d = columns.shape, len(self.bandwidth)
+        with_zeros = np.concatenate([columns, np.zeros((1 + d, n))])
+        coefficients = np.zeros((n, 1 + d, p + 1 + d))
+        coefficients[:, :, p:] = -np.eye(1 + d)
+        rows = np.tile(np.eye(1 + d)[:, None], (1, n, 1))
+        parts = [
+            self._line_gradients(with_zeros, Lines(row, coefficients), exclude_self)[damped, :, 1:]
+            for row in rows
+        ]
+        by_bandwidth = np.stack(parts, axis=2)  # (m, d, 1 + d, p + 1 + d)
+        chosen = Moments(
+            *(getattr(moments, name)[damped] for name in ("values", "log_scale", "first", "second"))
+        )
+        return damped_gradients(chosen, by_bandwidth[..., :p], by_bandwidth[..., p:])
 
     def means(self, X: Array | None, columns: Array, weight: Array | None = None) -> Means:
         """Weighted means of the columns, local constants whatever the degree."""
@@ -107,11 +137,22 @@ class Smoother:
         request = self.request(self._fitted, X, np.zeros((0, len(weight))), weight)
         return fit.combine_squares(self.compute(replace(request, power=2)))
 
-    def leverage(self, fit: LocalFit) -> Array:
-        """L_ii = s_i κ(0) a_0 / Z_i of fits at the points themselves, (n,); 0 for points without weight."""
+    def peak(self) -> float:
+        """κ(0)."""
+        return float(values(self.kernel, np.zeros(())))
+
+    def leverage(self, fit: LocalFit, peak: float | None = None) -> Array:
+        """L_ii = s_i κ(0) a_0 / Z_i of fits at the points themselves, (n,); 0 for points without weight.
+
+        Args:
+            fit: at the points.
+            peak: κ(0) where it is known; few points are fitted in less time than PyTorch takes to find it.
+        """
         counted = (self.sample.weight > 0) & ~fit.no_support
-        at_zero = self.sample.weight * float(values(self.kernel, np.zeros(()))) * fit.row[:, 0]
-        return np.where(counted, at_zero * np.exp(-np.where(counted, fit.log_mass, 0.0)), 0.0)
+        at_zero = self.sample.weight * (self.peak() if peak is None else peak) * fit.row[:, 0]
+        # By its root twice: the reciprocal of a subnormal mass would overflow.
+        root = np.exp(-0.5 * np.where(counted, fit.log_mass, 0.0))
+        return np.where(counted, at_zero * root * root, 0.0)
 
     @property
     def _fitted(self) -> type[Sums]:

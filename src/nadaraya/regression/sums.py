@@ -1,24 +1,70 @@
 """Who answers a request for sums over pairs: the first that can."""
 
+import logging
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
 
+from nadaraya.errors import InputError
 from nadaraya.regression import attention, torch_sums
-from nadaraya.regression.requests import Array, Means, R, Request, Sums, joined
+from nadaraya.regression.requests import (
+    Array,
+    BandwidthGradients,
+    LineGradients,
+    Means,
+    R,
+    Request,
+    Sums,
+    joined,
+)
 
-try:
-    from nadaraya.regression.compiled import dispatch as compiled
-except ImportError:  # numba is not installed: PyTorch gives the same sums
-    compiled = None  # type: ignore[assignment]
-
+_LOG = logging.getLogger("nadaraya.regression")
 # A compiled call uses all cores, and the simplest of numba's thread pools aborts if two threads enter it.
 _ONE_AT_A_TIME = threading.Lock()
 # Queries go in parts of so many pairs, some seconds each, where progress is reported.
 _PAIRS_PER_REPORT = 5_000_000_000
+# Work, in pairs times numbers held for each, that is sooner done by PyTorch than compiled code is loaded from
+# the cache on disk (under a second), or is compiled (about 20 s): some tenths of a second, and some seconds.
+_WORTH_LOADING = 3e7
+_WORTH_COMPILING = 5e8
+# Evaluations of a criterion that the first one announces.
+_EVALUATIONS = 50
+
+
+class _Work:
+    """What this process has asked for and PyTorch has done in the place of compiled code."""
+
+    done = 0.0
+
+
+def warm_up() -> None:
+    """Compiles the sums over pairs ahead of time: a minute or two, once per machine.
+
+    Without it a process uses PyTorch until that has taken some seconds, or a fit announces as much, and then
+    compiles what it needs, which it says in the log `nadaraya.regression`. What is compiled is kept on disk,
+    in the package's folder or, where that cannot be written, in the user's cache folder; numba's environment
+    variable NUMBA_CACHE_DIR names another, for the images of containers, say.
+
+    Raises:
+        InputError: numba is not installed.
+
+    See Also:
+        NadarayaWatson: whose sums these are.
+
+    >>> from nadaraya.regression import warm_up
+    >>> warm_up()  # doctest: +SKIP
+    """
+    if not _numba_is_installed():
+        raise InputError("warm_up needs numba: pip install 'nadaraya[regression]'")
+    from nadaraya.regression.compiled import dispatch
+
+    with _ONE_AT_A_TIME:
+        dispatch.compile_all()
 
 
 def compute(request: Request[R], report: Callable[[str], None] | None = None) -> R:
@@ -28,6 +74,9 @@ def compute(request: Request[R], report: Callable[[str], None] | None = None) ->
     sorted sums, O(n log n), in one dimension, for kernels that are polynomials or polynomials times
     exponentials; compiled loops on the CPU, which never visit pairs whose weight cannot count; blocks of
     queries in PyTorch, for every kernel and device. All agree to rounding.
+
+    As long as a process has asked for little, PyTorch also does what compiled loops could: loading them takes
+    longer, and compiling them, where no earlier process has left them on disk, much longer.
 
     Args:
         request: what to sum.
@@ -53,10 +102,39 @@ def _answer(request: Request[Any]) -> Any:
             return attention.means(request)
         sums = _answer(replace(request, quantity=Sums))
         return Means(sums.values[:, 1:] / sums.values[:, :1], sums.no_support)
-    if compiled is not None and compiled.can_serve(request):
-        with _ONE_AT_A_TIME:
-            return compiled.compute(request)
-    return torch_sums.compute(request)
+    compiled = _compiled_for(request)
+    if compiled is None:
+        return torch_sums.compute(request)
+    with _ONE_AT_A_TIME:
+        return compiled.compute(request)
+
+
+def _compiled_for(request: Request[Any]) -> Any:
+    """The module of compiled sums, if it can serve the request and is worth waiting for; None otherwise."""
+    work = float(len(request.query)) * len(request.points) * torch_sums.numbers_per_pair(request)
+    is_search = request.quantity in (BandwidthGradients, LineGradients)
+    expected = max(_Work.done / 4, work * _EVALUATIONS if is_search else work)
+    _Work.done += work
+    if expected < _WORTH_LOADING or not _numba_is_installed():
+        return None
+    from nadaraya.regression.compiled import dispatch
+
+    if not dispatch.can_serve(request):
+        return None
+    if dispatch.is_ready(request):
+        return dispatch
+    if expected < _WORTH_COMPILING:
+        return None
+    _LOG.warning(
+        "compiling sums over pairs for this machine: up to a minute, once; "
+        "nadaraya.regression.warm_up() does it ahead of time"
+    )
+    return dispatch
+
+
+@cache
+def _numba_is_installed() -> bool:
+    return find_spec("numba") is not None
 
 
 def _representable(request: Request[Any]) -> Array:

@@ -28,13 +28,16 @@ def compute(request: Request[R]) -> R:
     """The answer to a request of `nadaraya.regression.sums`."""
     job = Job(request)
     answer: Any = request.quantity
-    d, c = request.points.shape[1], len(request.columns)
-    per_pair = 4 if answer is Sums else 4 + d + c
     parts: list[R] = []
-    for rows in job.blocks(per_pair):
+    for rows in job.blocks(numbers_per_pair(request)):
         arrays = (part.double().cpu().numpy() for part in job.sums(rows))
         parts.append(answer(*arrays))
     return joined(parts)
+
+
+def numbers_per_pair(request: Request[Any]) -> int:
+    """How many numbers are held for each pair, which is also what their sums cost."""
+    return 4 if request.quantity is Sums else 4 + request.points.shape[1] + len(request.columns)
 
 
 def distances(query: Tensor, points: Tensor) -> Tensor:
@@ -105,31 +108,40 @@ class Job:
         query = self.query[rows]
         r = distances(query * self.inverse, self.points * self.inverse) * shrink
         has_gradient = quantity in (BandwidthGradients, PositionGradients, LineGradients)
-        log_weights, slope = self._log_weights(r, has_gradient)
+        log_weights, slope = self.log_weights(r, has_gradient)
         weights, top = self.relative_weights(rows, r, log_weights)
         values = weights @ self.columns
         if quantity is Sums:
             return values, top
-        difference = query[:, None, :] - self.points  # (rows, n, d)
+        features = range(query.shape[1])
+        offsets = [query[:, f, None] - self.points[:, f] for f in features]  # (rows, n) each
         if quantity is Moments:
-            first = torch.einsum("mn,mnd,nc->mdc", weights, difference, self.columns)
-            mass = weights * self.columns[:, 0]
-            return values, top, first, torch.einsum("mn,mnd,mne->mde", mass, difference, difference)
+            first = torch.stack([(weights * offset) @ self.columns for offset in offsets], dim=1)
+            second, mass = (
+                first.new_empty(len(query), len(offsets), len(offsets)),
+                weights * self.columns[:, 0],
+            )
+            for f in features:
+                for g in range(f + 1):
+                    second[:, f, g] = second[:, g, f] = (mass * offsets[f] * offsets[g]).sum(dim=1)
+            return values, top, first, second
         # ∂κ/∂Δ_f = κ'(r) Δ_f / (r h_f²); where r = 0 the difference itself is zero.
         per_distance = torch.where(r > 0, slope / r.clamp_min(torch.finfo(r.dtype).tiny), 0.0)
         change = weights * per_distance.masked_fill(torch.isneginf(top)[:, None], 0.0) * shrink.square()
-        scaled = difference * self.inverse
+        scaled = [offset * inverse for offset, inverse in zip(offsets, self.inverse, strict=True)]
         if quantity is PositionGradients:
-            gradients = torch.einsum("mn,mnd,nc->mdc", change, scaled * self.inverse, self.columns)
+            parts = [
+                (change * part * scale) @ self.columns
+                for part, scale in zip(scaled, self.inverse, strict=True)
+            ]
         elif quantity is BandwidthGradients:
-            gradients = torch.einsum("mn,mnd,nc->mdc", -change, scaled.square(), self.columns)
+            parts = [(-change * part.square()) @ self.columns for part in scaled]
         else:
-            gradients = torch.einsum(
-                "mn,mnd,mnc->mdc", -change, scaled.square(), self._off_lines(rows, difference)
-            )
-        return values, top, gradients
+            squares = torch.stack([-change * part.square() for part in scaled], dim=1)
+            return values, top, squares @ self._off_lines(rows, offsets)
+        return values, top, torch.stack(parts, dim=1)
 
-    def _log_weights(self, r: Tensor, has_gradient: bool) -> tuple[Tensor, Tensor]:
+    def log_weights(self, r: Tensor, has_gradient: bool) -> tuple[Tensor, Tensor]:
         """log κ(r) and its derivative, zeros unless asked for."""
         with torch.set_grad_enabled(has_gradient):
             r = r.detach().requires_grad_(has_gradient)
@@ -137,10 +149,11 @@ class Job:
             slope = torch.autograd.grad(log_weights.sum(), r)[0] if has_gradient else torch.zeros_like(r)
         return log_weights.detach(), slope
 
-    def _off_lines(self, rows: slice, difference: Tensor) -> Tensor:
+    def _off_lines(self, rows: slice, offsets: list[Tensor]) -> Tensor:
         """(rows, n, c): what `LineGradients` multiplies the derivatives of the kernel by."""
         assert self.lines is not None
         row, coefficients = (part[rows] for part in self.lines)
+        difference = torch.stack(offsets, dim=-1)  # (rows, n, d)
         leaning = row[:, :1] - torch.einsum("mnd,md->mn", difference, row[:, 1:])
         line = coefficients[:, :1] - difference @ coefficients[:, 1:]  # (rows, n, c − 1)
         weight = self.columns[:, :1]

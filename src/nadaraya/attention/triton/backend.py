@@ -42,6 +42,10 @@ def why_not(args: AttentionArguments) -> str | None:
         reason = f"heads are wider than {_WIDEST}"
     elif args.attn_mask is not None:
         reason = "it takes no attn_mask"
+    elif args.key_logits is not None:
+        reason = "it takes no key_logits"
+    elif args.document_ids is not None:
+        reason = "it takes no document_ids"
     elif args.dropout_p > 0.0:
         reason = "it has no dropout"
     return reason
@@ -52,17 +56,18 @@ def is_interpreted() -> bool:
     return os.environ.get("TRITON_INTERPRET") == "1"
 
 
-def attention(args: AttentionArguments) -> Tensor:
+def attention(args: AttentionArguments) -> tuple[Tensor, Tensor]:
     """`kernel_attention` by the fused kernels.
 
     Args:
         args: the checked arguments; `why_not` must have returned None.
 
     Returns:
-        (B, H, Nq, dv) in the dtype of the query.
+        (B, H, Nq, dv) in the dtype of the query, and log Σ_j κ(i,j), (B, H, Nq) in float32.
     """
     if 0 in (*args.query.shape, *args.key.shape, *args.value.shape):
-        return reference.attention(args)[0]
+        out, _, lse = reference.attention(args)
+        return out, lse
     from nadaraya.attention.triton.decoding import triton_decoding
     from nadaraya.attention.triton.launch import with_dense_rows
     from nadaraya.attention.triton.operator import triton_attention
@@ -86,9 +91,10 @@ def attention(args: AttentionArguments) -> Tensor:
         query, key, _ = _centred(args)
         query, key, value = (with_dense_rows(t) for t in (query, key, args.value))
         out, lse, _ = triton_attention(query, key, value, *options)
+    lse = math.log(2.0) * lse
     if args.eps > 0.0:
-        out = out * args.mass_fraction(math.log(2.0) * lse).to(out.dtype)
-    return out
+        out = out * args.mass_fraction(lse).to(out.dtype)
+    return out, lse
 
 
 def _decodes(args: AttentionArguments) -> bool:

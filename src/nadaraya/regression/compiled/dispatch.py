@@ -1,15 +1,18 @@
 """Which compiled way serves a request for sums, and the arrays it takes."""
 
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from nadaraya.regression.compiled import one_dimension
+from nadaraya.kernels import ExponentialDecay, Gaussian, Kernel
+from nadaraya.regression.compiled import line_recurrence, line_sums, one_dimension
+from nadaraya.regression.compiled.jit import compiled_types
 from nadaraya.regression.compiled.modes import BY_BANDWIDTH, BY_POSITION, LINES, MOMENTS, VALUES
 from nadaraya.regression.compiled.order import TILE, spatial_order
 from nadaraya.regression.compiled.pairs import NOT_A_POINT, Law, Queries, Tiles, Totals, accumulate
-from nadaraya.regression.compiled.profiles import Profile, profile_of
+from nadaraya.regression.compiled.profiles import GAUSSIAN, Profile, profile_of
 from nadaraya.regression.requests import (
     Array,
     BandwidthGradients,
@@ -32,8 +35,10 @@ _MODES = {
     Moments: MOMENTS,
     LineGradients: LINES,
 }
-# From so many pairs on sorting costs less than visiting them.
+# From so many pairs on sorting costs less than visiting them, and is worth being compiled.
 _PAIRS_WORTH_SORTING = 2**20
+_PAIRS_WORTH_COMPILING = 2**27
+_READY: set[tuple[Any, np.dtype[Any]]] = set()
 
 
 def can_serve(request: Request[Any]) -> bool:
@@ -46,15 +51,60 @@ def compute(request: Request[Any]) -> Any:
     """The answer to a request of `nadaraya.regression.sums` that `can_serve`."""
     profile = profile_of(request.kernel)
     assert profile is not None
-    if (
+    take = one_dimension.compute if _sorts(request, profile) else _over_tiles
+    return take(request, profile)
+
+
+def is_ready(request: Request[Any]) -> bool:
+    """Whether the code for a request that `can_serve` is loaded, or in the cache on disk."""
+    profile = profile_of(request.kernel)
+    assert profile is not None
+    if _sorts(request, profile):
+        return _sorting_is_ready(profile)
+    return _is_compiled(accumulate, request.points.dtype)
+
+
+def compile_all() -> None:
+    """Compiles, or loads from the cache on disk, what any request may need."""
+    for dtype in (np.float64, np.float32):
+        _over_tiles(_small_request(Sums, np.zeros((1, 2), dtype), Gaussian(1.0)), Profile(GAUSSIAN, 1.0))
+    points = np.array([[0.0], [1e3]])
+    for kernel in (Gaussian(1.0), ExponentialDecay(1.0)):
+        request = replace(_small_request(BandwidthGradients, points[:1], kernel), query=points)
+        profile = profile_of(kernel)
+        assert profile is not None
+        one_dimension.compute(request, profile)
+
+
+def _small_request(quantity: Any, points: Array, kernel: Kernel) -> Request[Any]:
+    return Request(quantity, points, points, np.ones((1, len(points))), kernel, np.ones(points.shape[1]))
+
+
+def _sorts(request: Request[Any], profile: Profile) -> bool:
+    """Whether the sums are made in order, in one dimension, rather than over tiles."""
+    pairs = len(request.query) * len(request.points)
+    return (
         request.points.shape[1] == 1
         and request.quantity in (Sums, BandwidthGradients)
         and request.query_scale is None
-        and np.isfinite(request.bandwidth[0])
-        and len(request.query) * len(request.points) >= _PAIRS_WORTH_SORTING
-    ):
-        return one_dimension.compute(request, profile)
-    return _over_tiles(request, profile)
+        and bool(np.isfinite(request.bandwidth[0]))
+        and pairs >= _PAIRS_WORTH_SORTING
+        and (pairs >= _PAIRS_WORTH_COMPILING or _sorting_is_ready(profile))
+    )
+
+
+def _sorting_is_ready(profile: Profile) -> bool:
+    take = line_recurrence.walks if profile.family in line_recurrence.RECURRENT else line_sums.meet_all
+    return _is_compiled(take, np.dtype(np.float64))
+
+
+def _is_compiled(function: Any, dtype: np.dtype[Any]) -> bool:
+    """Whether a function need not be compiled for points of a type, which does not change back."""
+    if (function, dtype) not in _READY:
+        single = dtype == np.float32
+        if any(("float32" in types) == single for types in compiled_types(function)):
+            _READY.add((function, dtype))
+    return (function, dtype) in _READY
 
 
 def _over_tiles(request: Request[Any], profile: Profile) -> Any:
@@ -67,7 +117,7 @@ def _over_tiles(request: Request[Any], profile: Profile) -> Any:
     unit = np.divide(1.0, inverse, out=np.zeros(d), where=inverse > 0)
     scale = np.ones(m) if request.query_scale is None else request.query_scale[query_order] ** -2.0
     x = _tiles(_scaled(request.points, order, inverse).T, "edge")
-    columns = _tiles(request.columns[:, order].astype(dtype), "constant")
+    columns = _tiles(request.columns[:, order].astype(dtype), "zeros")
     totals = Totals(
         np.zeros((m, c)),
         np.zeros(m),
@@ -138,8 +188,11 @@ def _scaled_lines(
     return row.astype(dtype), coefficients.astype(dtype)
 
 
-def _tiles(rows: Array, padding: Literal["edge", "constant"]) -> Array:
+def _tiles(rows: Array, padding: Literal["edge", "zeros"]) -> Array:
     """(k, n) as (T, k, TILE), the last tile filled up with its last entry or with zeros."""
     k, n = rows.shape
-    padded = np.pad(rows, ((0, 0), (0, -n % TILE)), mode=padding)
+    padded = np.zeros((k, n + -n % TILE), rows.dtype)
+    padded[:, :n] = rows
+    if padding == "edge":
+        padded[:, n:] = rows[:, -1:]
     return np.ascontiguousarray(padded.reshape(k, -1, TILE).transpose(1, 0, 2))

@@ -52,7 +52,7 @@ def recurrent_sums(kernel: LineKernel, query: Array, points: Array, columns: Arr
     n, m = len(points), len(query)
     before = np.arange(m) if apart else np.searchsorted(points, query, side="right")
     after = (n - 1 if apart else n) - before
-    sums = _walks(
+    sums = walks(
         1.0 / kernel.length,
         2.0 if kernel.squared else 1.0,
         polynomials,
@@ -69,7 +69,7 @@ def _both_ways(there: NDArray[Any], back: NDArray[Any]) -> NDArray[Any]:
 
 
 @compiled(parallel=True, error_model="numpy")
-def _walks(
+def walks(
     scale: float,
     rate: float,
     polynomials: Array,
@@ -78,6 +78,7 @@ def _walks(
     columns: Array,
     before: NDArray[np.int64],
 ) -> Array:
+    """The sums of `recurrent_sums` over points to the left, and over those to the right: (2, s, m)."""
     out = np.zeros((2, polynomials.shape[0] * columns.shape[1], query.shape[1]))
     for way in prange(2):
         _walk(scale, rate, polynomials, query[way], points[way], columns[way], before[way], out[way])

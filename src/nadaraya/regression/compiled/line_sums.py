@@ -243,11 +243,12 @@ def line_sums(kernel: LineKernel, query: Array, points: Array, columns: Array, a
         (s, m) sums, and with `kernel.slopes` their derivatives by log length from c on.
     """
     tree = build(points)
-    return _line_sums(kernel, tree if apart else build(query), tree, columns, apart)
+    return meet_all(kernel, tree if apart else build(query), tree, columns, apart)
 
 
 @compiled(parallel=True, error_model="numpy")
-def _line_sums(kernel: LineKernel, a: Tree, b: Tree, columns: Array, apart: bool) -> Array:
+def meet_all(kernel: LineKernel, a: Tree, b: Tree, columns: Array, apart: bool) -> Array:
+    """The sums of `line_sums`, over the cells of both trees."""
     c = columns.shape[0]
     s = 2 * c if kernel.slopes else c
     out = np.zeros((s, len(a.points)))

@@ -1,0 +1,96 @@
+"""Texts packed one after another into a row: pairs of tokens take part within one document only."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from nadaraya.attention.arguments import AttentionArguments
+
+Attend = Callable[[AttentionArguments], tuple[Tensor, Tensor]]
+
+
+def document_ids_of(position_ids: Tensor) -> Tensor:
+    """Which document every token of packed rows belongs to.
+
+    Args:
+        position_ids: (B, N) whole numbers that count the tokens of a document one by one; where one does not
+            follow the one before it a new document begins, as transformers packs them.
+
+    Returns:
+        (B, N) 0, 1, … from the first document of each row.
+
+    >>> import torch
+    >>> from nadaraya.attention import document_ids_of
+    >>> document_ids_of(torch.tensor([[0, 1, 2, 0, 1, 0]])).tolist()
+    [[0, 0, 0, 1, 1, 2]]
+    """
+    begins = position_ids[:, 1:] != position_ids[:, :-1] + 1
+    return torch.cat([begins.new_zeros((len(begins), 1)), begins], dim=1).cumsum(dim=1)
+
+
+def document_by_document(args: AttentionArguments, attend: Attend) -> tuple[Tensor, Tensor]:
+    """Attention within documents, each a call of its own: no pair of two documents is visited.
+
+    Args:
+        args: the checked arguments, with `document_ids`.
+        attend: output and log-sum-exp of a call without them.
+
+    Returns:
+        Output (B, H, Nq, dv) and log-sum-exp (B, H, Nq).
+    """
+    assert args.document_ids is not None
+    items = []
+    for item, ids in enumerate(args.document_ids):
+        lengths = torch.unique_consecutive(ids, return_counts=True)[1].tolist()
+        items.append(
+            [
+                torch.cat(parts, dim=2)
+                for parts in zip(*map(attend, _documents(args, item, lengths)), strict=True)
+            ]
+        )
+    out, lse = zip(*items, strict=True)
+    return torch.cat(out), torch.cat(lse)
+
+
+def _documents(args: AttentionArguments, item: int, lengths: list[int]) -> Iterator[AttentionArguments]:
+    """The calls of one row's documents that have queries."""
+    # Queries are the last tokens of the row: documents before them have none.
+    queries, left = [], args.query.shape[2]
+    for length in reversed(lengths):
+        queries.append(min(length, left))
+        left -= queries[-1]
+    queries.reverse()
+
+    def of_item(tensor: Tensor) -> Tensor:
+        return tensor[item : item + 1] if tensor.shape[0] > 1 else tensor
+
+    def parts(tensor: Tensor | None, sizes: list[int], dim: int) -> list[Tensor | None]:
+        """In one split, whose gradient is one concatenation; a dimension of 1 serves all documents."""
+        if tensor is None or tensor.shape[dim] != sum(sizes):
+            return [tensor if tensor is None else of_item(tensor)] * len(sizes)
+        return list(of_item(tensor).split(sizes, dim))
+
+    masks: list[Tensor | None] = [None] * len(lengths)
+    if args.attn_mask is not None:
+        by_query = parts(args.attn_mask, queries, 2)
+        masks = [parts(mask, lengths, 3)[number] for number, mask in enumerate(by_query)]
+    of_documents = zip(
+        parts(args.query, queries, 2),
+        parts(args.key, lengths, 2),
+        parts(args.value, lengths, 2),
+        parts(args.key_padding_mask, lengths, 1),
+        parts(args.key_logits, lengths, 2),
+        masks,
+        strict=True,
+    )
+    for query, key, value, padding, key_logits, mask in of_documents:
+        assert query is not None
+        assert key is not None
+        assert value is not None
+        if query.shape[2]:
+            yield replace(
+                args, query=query, key=key, value=value, key_padding_mask=padding, key_logits=key_logits,
+                attn_mask=mask, document_ids=None,
+            )  # fmt: skip

@@ -1,0 +1,390 @@
+"""`NadarayaWatsonConditionalDensity`: the distribution of a target given the features."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any, Self
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+from scipy.spatial.distance import cdist
+from scipy.special import ndtr
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
+
+from nadaraya.errors import InputError, must_be
+from nadaraya.regression.bandwidth import Selected, first_bandwidth, select_bandwidth
+from nadaraya.regression.checks import (
+    fixed_kernel,
+    numbers,
+    real_number,
+    torch_device,
+    weights_of,
+    whole_number,
+)
+from nadaraya.regression.criteria import Criterion, loo_likelihood
+from nadaraya.regression.estimator import SmoothingEstimator, in_natural_units, validated_points
+from nadaraya.regression.requests import Array
+from nadaraya.regression.sample import Sample
+from nadaraya.regression.smoother import Smoother
+from nadaraya.regression.support import log_mass
+
+# Pairs of queries and points at a time, where all weights of a query are needed at once.
+_PAIRS = 2**20
+# After so many, bisection alone, which always ends.
+_NEWTON_STEPS, _MOST_STEPS = 30, 300
+
+
+class NadarayaWatsonConditionalDensity(SmoothingEstimator):
+    r"""The density of a target given features, with Gaussian kernels (Rosenblatt 1969).
+
+        p(y | x) = Σ_i w_i(x) φ((y − y_i) / b) / b,    w_i(x) = s_i κ_i / Σ_j s_j κ_j,
+        κ_i = exp(−‖(x − x_i) / h‖² / 2)
+
+    φ is the normal density, s are sample weights, h the bandwidths of the features and b that of the target.
+    Given x, the target is a mixture of normals around all observed targets, whose mean is the Nadaraya-Watson
+    regression; its distribution function is Σ_i w_i(x) Φ((y − y_i) / b).
+
+    Args:
+        bandwidth: "loo", the bandwidths under which each target is likeliest given its features and the other
+            observations, in O(n²) time per evaluation: a feature that tells nothing of the target gets a
+            very large one, as with the least squares of Hall, Racine and Li (2004), which is not offered;
+            "scott" or "silverman", rules of thumb for the joint density, in O(n); or a positive number, or
+            (d + 1,), one per feature and the target's last, in their units. Copies of whole observations make
+            the likelihood grow without end as b falls. Default "loo".
+        n_starts: as in `NadarayaWatson`. Default 7.
+        device: where PyTorch computes; default None, the fastest way on the CPU.
+        random_state: seed or generator of random starts. Default None: the same ones always.
+        verbose: 1 prints how far the search for a bandwidth is. Default 0.
+
+    Attributes:
+        bandwidth_: (d,) h; inf for a feature that does not vary.
+        target_bandwidth_: b.
+        selection_: how the bandwidths were chosen (`Selection`); None if given or by a rule.
+        X_: (n, d) the points; y_: (n,) their targets, float64.
+        sample_weight_: (n,) their weights.
+        n_features_in_: d.
+
+    See Also:
+        KernelQuantileRegressor: quantiles by the check loss.
+        NadarayaWatsonDensity: without features.
+
+    >>> from nadaraya.regression import NadarayaWatsonConditionalDensity
+    >>> model = NadarayaWatsonConditionalDensity(bandwidth=0.5)
+    >>> model = model.fit([[0.0], [1.0], [2.0]], [0.0, 1.0, 4.0])
+    >>> model.predict_quantiles([[1.0]], [0.1, 0.5, 0.9]).round(3).tolist()
+    [[0.146, 1.004, 3.227]]
+    >>> model.score_samples([[1.0]], [1.0]).round(3).tolist()  # log p(1 | 1)
+    [-0.447]
+    """
+
+    def __init__(
+        self,
+        bandwidth: float | ArrayLike | str = "loo",
+        *,
+        n_starts: int = 7,
+        device: str | torch.device | None = None,
+        random_state: int | np.random.RandomState | None = None,
+        verbose: int = 0,
+    ) -> None:
+        super().__init__(
+            "gaussian",
+            bandwidth,
+            n_starts=n_starts,
+            device=device,
+            random_state=random_state,
+            verbose=verbose,
+        )
+
+    def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
+        """Keeps the observations and chooses the bandwidths.
+
+        Args:
+            X: (n, d) points.
+            y: (n,) targets.
+            sample_weight: (n,) weights ≥ 0, in number of observations. Default 1 each.
+
+        Returns:
+            The estimator.
+
+        Raises:
+            InputError: a parameter or sample_weight is out of its range or has a shape that does not fit, or
+                the target does not vary and the bandwidths are not given in numbers.
+            ValueError: X or y is no finite numerical array, or their lengths differ (scikit-learn's checks).
+
+        See Also:
+            NadarayaWatsonDensity: without features.
+
+        >>> from nadaraya.regression import NadarayaWatsonConditionalDensity
+        >>> model = NadarayaWatsonConditionalDensity(bandwidth=0.5)
+        >>> model = model.fit([[0.0], [1.0], [2.0]], [0.0, 1.0, 4.0])
+        >>> model.X_.shape, model.y_.shape
+        ((3, 1), (3,))
+        """
+        points, targets = validated_points(self, X, y, y_numeric=True)
+        self.y_ = np.array(targets, np.float64)
+        search, weight = self._search(), weights_of(sample_weight, len(points))
+        report = self._report if self.verbose else None
+        device, kernel = torch_device(self.device), fixed_kernel("gaussian")
+        joint_sample = Sample.of(np.column_stack([points, self.y_]), weight, device, report)
+        bandwidth = first_bandwidth(self.bandwidth, joint_sample, kernel, ("loo",))
+        if not isinstance(self.bandwidth, str):
+            bandwidth = joint_sample.in_units(bandwidth)
+        if np.isinf(bandwidth[-1]):
+            raise InputError(
+                f"y must vary to have a density (n_samples = {len(points)}): give bandwidth as numbers"
+            )
+        joint = Smoother(joint_sample, kernel, bandwidth)
+        features = Smoother(Sample.of(points, weight, device, report), kernel, bandwidth[:-1])
+        selected: Selected = joint, None
+        if isinstance(self.bandwidth, str) and self.bandwidth == "loo":
+            selected = select_bandwidth("loo", _likelihood(joint, features), joint, search)
+        self._joint, bandwidth = selected[0], selected[0].bandwidth
+        self._keep(points, weight, (replace(features, bandwidth=bandwidth[:-1]), None))
+        if selected[1] is not None:
+            self.selection_ = in_natural_units(selected[1], joint_sample.unit[np.isfinite(bandwidth)])
+        self.target_bandwidth_ = float(bandwidth[-1] * joint_sample.unit[-1])
+        return self
+
+    def score_samples(self, X: ArrayLike, y: ArrayLike) -> Array:
+        """log p(y | x).
+
+        Args:
+            X: (m, d) points.
+            y: (m,) targets.
+
+        Returns:
+            (m,).
+
+        See Also:
+            NadarayaWatsonConditionalDensity.predict_cdf: the distribution function.
+
+        >>> from nadaraya.regression import NadarayaWatsonConditionalDensity
+        >>> model = NadarayaWatsonConditionalDensity(bandwidth=0.5)
+        >>> model = model.fit([[0.0], [1.0], [2.0]], [0.0, 1.0, 4.0])
+        >>> model.score_samples([[1.0], [1.0]], [1.0, 3.0]).shape
+        (2,)
+        """
+        query, targets = self._validated_pairs(X, y)
+        joint = log_mass(self._joint, None, np.column_stack([query, targets]))
+        # Both weights are relative to the same largest one.
+        density: Array = joint - log_mass(self._smoother, None, query)
+        density -= math.log(self.target_bandwidth_ * math.sqrt(2 * math.pi))
+        return density.astype(self.X_.dtype, copy=False)
+
+    def score(self, X: ArrayLike, y: ArrayLike) -> float:
+        """Σ log p(y | x) over m points (m, d) and their targets (m,).
+
+        See Also:
+            NadarayaWatsonConditionalDensity.score_samples: of each target.
+
+        >>> from nadaraya.regression import NadarayaWatsonConditionalDensity
+        >>> model = NadarayaWatsonConditionalDensity(bandwidth=0.5)
+        >>> model = model.fit([[0.0], [1.0], [2.0]], [0.0, 1.0, 4.0])
+        >>> bool(model.score([[1.0]], [1.0]) == model.score_samples([[1.0]], [1.0])[0])
+        True
+        """
+        return float(self.score_samples(X, y).sum(dtype=np.float64))
+
+    def predict(self, X: ArrayLike) -> Array:
+        """The mean of the target given x, (m,), at points (m, d): Nadaraya-Watson regression.
+
+        See Also:
+            NadarayaWatson: with bandwidths for the mean.
+
+        >>> from nadaraya.regression import NadarayaWatsonConditionalDensity
+        >>> model = NadarayaWatsonConditionalDensity(bandwidth=0.5)
+        >>> model = model.fit([[0.0], [1.0], [2.0]], [0.0, 1.0, 4.0])
+        >>> model.predict([[1.0]]).shape
+        (1,)
+        """
+        query, centre = self._validated(X), np.average(self.y_, weights=self.sample_weight_)
+        means = self._smoother.means(query, (self.y_ - centre)[None]).values[:, 0] + centre
+        return means.astype(self.X_.dtype, copy=False)
+
+    def predict_cdf(self, X: ArrayLike, y: ArrayLike) -> Array:
+        """P(target ≤ y | x).
+
+        Args:
+            X: (m, d) points.
+            y: (m,) targets.
+
+        Returns:
+            (m,).
+
+        See Also:
+            NadarayaWatsonConditionalDensity.predict_quantiles: its inverse.
+
+        >>> from nadaraya.regression import NadarayaWatsonConditionalDensity
+        >>> model = NadarayaWatsonConditionalDensity(bandwidth=0.5)
+        >>> model = model.fit([[0.0], [1.0], [2.0]], [0.0, 1.0, 4.0])
+        >>> model.predict_cdf([[1.0]], [1.004]).round(2).tolist()
+        [0.5]
+        """
+        query, targets = self._validated_pairs(X, y)
+        result = np.empty(len(query))
+        for rows, weights in self._weights(query):
+            result[rows] = self._distribution(weights, targets[rows])
+        return result.astype(self.X_.dtype, copy=False)
+
+    def predict_quantiles(self, X: ArrayLike, q: float | ArrayLike = 0.5) -> Array:
+        """Quantiles of the target given x: where its distribution function has the values q.
+
+        Args:
+            X: (m, d) points.
+            q: a number between 0 and 1, or (k,). Default 0.5, the median.
+
+        Returns:
+            (m,), or (m, k) for several.
+
+        Raises:
+            InputError: a number is not strictly between 0 and 1.
+
+        See Also:
+            KernelQuantileRegressor: with bandwidths for the quantiles themselves.
+
+        >>> from nadaraya.regression import NadarayaWatsonConditionalDensity
+        >>> model = NadarayaWatsonConditionalDensity(bandwidth=0.5)
+        >>> model = model.fit([[0.0], [1.0], [2.0]], [0.0, 1.0, 4.0])
+        >>> model.predict_quantiles([[1.0]], [0.1, 0.5, 0.9]).round(3).tolist()
+        [[0.146, 1.004, 3.227]]
+        """
+        query, levels = self._validated(X), numbers("q", q)
+        if levels.ndim > 1 or not ((levels > 0) & (levels < 1)).all():
+            raise must_be("q", "a number strictly between 0 and 1, or a list of them", q)
+        result = np.empty((len(query), levels.size))
+        for rows, weights in self._weights(query):
+            for column, level in enumerate(levels.ravel()):
+                result[rows, column] = self._quantile(weights, level)
+        shaped = result[:, 0] if levels.ndim == 0 else result
+        with np.errstate(over="ignore"):  # bandwidths beyond float32 are infinite in it
+            return shaped.astype(self.X_.dtype, copy=False)
+
+    def predict_interval(self, X: ArrayLike, level: float = 0.9) -> tuple[Array, Array]:
+        """The interval that has the target with this probability given x, with equal tails.
+
+        Args:
+            X: (m, d) points.
+            level: probability. Default 0.9.
+
+        Returns:
+            Lower and upper ends, (m,) each.
+
+        See Also:
+            NadarayaWatsonConditionalDensity.predict_quantiles: its ends.
+
+        >>> from nadaraya.regression import NadarayaWatsonConditionalDensity
+        >>> model = NadarayaWatsonConditionalDensity(bandwidth=0.5)
+        >>> model = model.fit([[0.0], [1.0], [2.0]], [0.0, 1.0, 4.0])
+        >>> lower, upper = model.predict_interval([[1.0]], 0.8)
+        >>> lower.round(3).tolist(), upper.round(3).tolist()
+        ([0.146], [3.227])
+        """
+        tail = (1.0 - real_number("level", level, "a number between 0 and 1", 0, 1)) / 2
+        ends = self.predict_quantiles(X, [tail, 1.0 - tail])
+        return ends[:, 0], ends[:, 1]
+
+    def sample(
+        self, X: ArrayLike, n_samples: int = 1, random_state: int | np.random.RandomState | None = None
+    ) -> Array:
+        """Independent draws of the target given x.
+
+        Args:
+            X: (m, d) points.
+            n_samples: draws for each. Default 1.
+            random_state: seed or generator. Default None.
+
+        Returns:
+            (m, n_samples).
+
+        See Also:
+            NadarayaWatsonConditionalDensity.score_samples: the density.
+
+        >>> from nadaraya.regression import NadarayaWatsonConditionalDensity
+        >>> model = NadarayaWatsonConditionalDensity(bandwidth=0.5)
+        >>> model = model.fit([[0.0], [1.0], [2.0]], [0.0, 1.0, 4.0])
+        >>> model.sample([[1.0], [2.0]], 5, random_state=0).shape
+        (2, 5)
+        """
+        query = self._validated(X)
+        n, random = whole_number("n_samples", n_samples), check_random_state(random_state)
+        result = self.target_bandwidth_ * random.standard_normal((len(query), n))
+        for rows, weights in self._weights(query):
+            for row, cumulative in zip(range(rows.start, rows.stop), np.cumsum(weights, axis=1), strict=True):
+                place = np.searchsorted(cumulative, cumulative[-1] * random.random_sample(n), side="right")
+                result[row] += self.y_[np.minimum(place, len(self.y_) - 1)]
+        return result.astype(self.X_.dtype, copy=False)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.required = True
+        return tags
+
+    def _weights(self, query: Array) -> Iterator[tuple[slice, Array]]:
+        """Blocks of queries (m, d) with their weights (rows, n), which sum to 1."""
+        sample = self._smoother.sample
+        bandwidth = self._smoother.bandwidth
+        points, at = sample.x / bandwidth, sample.centred(query) / bandwidth
+        step = max(1, _PAIRS // len(points))
+        with np.errstate(divide="ignore"):
+            log_weight = np.log(sample.weight)
+        for start in range(0, len(query), step):
+            rows = slice(start, min(start + step, len(query)))
+            logs = log_weight - cdist(at[rows], points, "sqeuclidean") / 2
+            weights = np.exp(logs - logs.max(axis=1, keepdims=True))
+            yield rows, weights / weights.sum(axis=1, keepdims=True)
+
+    def _distribution(self, weights: Array, y: Array) -> Array:
+        """Σ_i w_i Φ((y − y_i) / b) for weights (m, n) at y (m,)."""
+        result: Array = np.einsum("mn,mn->m", weights, ndtr((y[:, None] - self.y_) / self.target_bandwidth_))
+        return result
+
+    def _quantile(self, weights: Array, level: float) -> Array:
+        """(m,) where `_distribution` is `level`: Newton's method, bisection where it leaves a bracket."""
+        b, order = self.target_bandwidth_, np.argsort(self.y_)
+        # From the quantile of the weighted targets themselves.
+        reached = (np.cumsum(weights[:, order], axis=1) < level).sum(axis=1)
+        y = self.y_[order[np.minimum(reached, len(order) - 1)]]
+        low, high = np.full((2, len(y)), [[self.y_.min() - 40 * b], [self.y_.max() + 40 * b]])
+        left = np.arange(len(y))
+        for step in range(_MOST_STEPS):
+            z = (y[left, None] - self.y_) / b
+            excess = np.einsum("mn,mn->m", weights[left], ndtr(z)) - level
+            height = np.exp(-(np.clip(z, -40, 40) ** 2) / 2)
+            slope = np.einsum("mn,mn->m", weights[left], height) / (b * math.sqrt(2 * math.pi))
+            above, before = excess > 0, y[left]
+            low[left], high[left] = np.where(above, low[left], before), np.where(above, before, high[left])
+            steep = slope > np.abs(excess) * 1e-290
+            newton = before - np.divide(excess, slope, out=np.full_like(before, np.inf), where=steep)
+            inside = (newton > low[left]) & (newton < high[left]) & (step < _NEWTON_STEPS)
+            y[left] = np.where(inside, newton, (low[left] + high[left]) / 2)
+            # Newton's next step would be of the order of the square of this one.
+            precise = inside & (np.abs(newton - before) < 1e-7 * b)
+            width = high[left] - low[left]
+            left = left[~(precise | (width <= 1e-13 * (np.abs(before) + b)))]
+            if len(left) == 0:
+                break
+        return y
+
+    def _validated_pairs(self, X: ArrayLike, y: ArrayLike) -> tuple[Array, Array]:
+        check_is_fitted(self)
+        query, targets = validate_data(
+            self, X, y, reset=False, dtype=self.X_.dtype, order="C", y_numeric=True
+        )
+        return query, np.asarray(column_or_1d(targets), np.float64)
+
+
+def _likelihood(joint: Smoother, features: Smoother) -> Criterion:
+    """Minus the mean log-density of each target given its features and the other observations.
+
+    The joint leave-one-out density over that of the features, by the logarithms of all d + 1 bandwidths.
+    """
+    of_joint, of_features = loo_likelihood(joint), loo_likelihood(features)
+
+    def criterion(log_bandwidth: Array, with_gradient: bool = True, /) -> tuple[float, Array]:
+        value, gradient = of_joint(log_bandwidth, with_gradient)
+        marginal, by_features = of_features(log_bandwidth[:-1], with_gradient)
+        return value - marginal, gradient - np.append(by_features, 0.0)
+
+    return criterion

@@ -1,0 +1,132 @@
+"""Parts of keys go together, documents stay apart, logits by key are what they say."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from nadaraya import InputError, KernelSelfAttention, kernel_attention, variants
+from nadaraya.attention import document_ids_of, merge_attention
+
+BACKENDS = ["reference", "sdpa"]
+
+
+def tensors(num_keys: int = 12) -> list[torch.Tensor]:
+    torch.manual_seed(0)
+    return [torch.randn(2, 3, n, 4, dtype=torch.float64) for n in (5, num_keys, num_keys)]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("options", [{}, {"similarity": "gaussian", "bandwidth": 1.3}])
+def test_parts_of_the_keys_go_together(backend: str, options: dict[str, Any]) -> None:
+    inputs = [t.requires_grad_() for t in tensors()]
+    query, key, value = inputs
+    padding = torch.zeros(2, 12, dtype=torch.bool)
+    padding[1, :7] = True  # of the second item the first part is empty
+    whole = kernel_attention(
+        query, key, value, key_padding_mask=padding, backend=backend, return_lse=True, **options
+    )
+    parts = []
+    for keys in (slice(0, 7), slice(7, 10), slice(10, 12)):
+        mask = {"key_padding_mask": padding[:, keys], "backend": backend, **options}
+        parts.append(kernel_attention(query, key[:, :, keys], value[:, :, keys], return_lse=True, **mask))
+    merged = merge_attention(parts)
+    for ours, theirs in zip(merged, whole, strict=True):
+        torch.testing.assert_close(ours, theirs)
+        grads = (
+            torch.autograd.grad(x.sin().sum(), inputs, retain_graph=True, allow_unused=True)
+            for x in (ours, theirs)
+        )
+        for grad, expected in zip(*grads, strict=True):
+            if expected is None:
+                assert grad is None or not grad.any()
+            else:
+                torch.testing.assert_close(grad, expected)
+
+
+def test_rows_that_saw_nothing_anywhere_merge_to_zero() -> None:
+    out, lse = torch.zeros(1, 1, 2, 3), torch.full((1, 1, 2), -torch.inf)
+    merged = merge_attention([(out, lse), (out, lse)])
+    assert not merged[0].any()
+    assert merged[1].isneginf().all()
+
+
+def test_parts_of_different_shapes_are_refused() -> None:
+    with pytest.raises(InputError, match="parts must be pairs"):
+        merge_attention([])
+    with pytest.raises(InputError, match="parts must be pairs"):
+        merge_attention([(torch.zeros(1, 1, 2, 3), torch.zeros(1, 1, 3))])
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_documents_are_calls_of_their_own(backend: str) -> None:
+    query, key, value = (torch.randn(1, 2, 9, 4, dtype=torch.float64) for _ in range(3))
+    table = torch.randn(2, 9, dtype=torch.float64)
+    options: dict[str, Any] = {"causal": True, "exclude_self": True, "backend": backend}
+    ids = torch.tensor([[4, 4, 4, 0, 0, 0, 0, 0, 7]])
+    out = kernel_attention(query, key, value, lag_logits=table, document_ids=ids, **options)
+    for part in (slice(0, 3), slice(3, 8), slice(8, 9)):
+        length = part.stop - part.start
+        alone = [t[:, :, part] for t in (query, key, value)]
+        expected = kernel_attention(*alone, lag_logits=table[:, :length], **options)
+        torch.testing.assert_close(out[:, :, part], expected)
+
+
+def test_a_forget_gate_is_a_logit_by_key() -> None:
+    """Σ_{t = j+1 … i} log f_t = c_i − c_j, and c_i cancels (Lin et al. 2025)."""
+    query, key, value = (torch.randn(1, 2, 7, 4, dtype=torch.float64) for _ in range(3))
+    log_forget = torch.nn.functional.logsigmoid(torch.randn(1, 2, 7, dtype=torch.float64))
+    total = log_forget.cumsum(-1)
+    mask = (total[..., :, None] - total[..., None, :]).masked_fill(
+        torch.ones(7, 7, dtype=torch.bool).triu(1), -torch.inf
+    )
+    torch.testing.assert_close(
+        kernel_attention(query, key, value, causal=True, key_logits=-total),
+        kernel_attention(query, key, value, attn_mask=mask),
+    )
+
+
+def test_a_layer_keeps_documents_apart() -> None:
+    torch.manual_seed(1)
+    layer = KernelSelfAttention(16, 2, causal=True, **variants.get("gpa-rope", num_terms=3)).double()
+    x = torch.randn(2, 10, 16, dtype=torch.float64)
+    packed = layer(x, document_ids=torch.tensor([[0] * 4 + [1] * 6] * 2))
+    torch.testing.assert_close(packed, torch.cat([layer(x[:, :4]), layer(x[:, 4:])], 1))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"key_logits": torch.zeros(3, 12)}, r"key_logits must be of shape \(2, 3, 12\), .* got \(3, 12\)"),
+        ({"key_logits": torch.zeros(2, 3, 11)}, r"key_logits must be of shape .* got \(2, 3, 11\)"),
+        ({"key_logits": torch.zeros(2, 3, 12).long()}, "key_logits must be floating point, got torch.int64"),
+        ({"document_ids": torch.zeros(2, 12)}, r"document_ids must be whole numbers of shape \(2, 12\)"),
+        ({"document_ids": torch.zeros(12).long()}, r"document_ids must be whole numbers of shape \(2, 12\)"),
+        (
+            {"document_ids": torch.tensor([[0] * 12, [0] * 5 + [1] * 5 + [0] * 2])},
+            "every document of document_ids must be in one piece, got 0 in several pieces of item 1",
+        ),
+        ({"return_weights": True, "return_lse": True}, "must not be given together"),
+    ],
+)
+def test_bad_input_is_named(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        kernel_attention(*tensors(), **options)
+
+
+def test_more_queries_than_keys_have_no_documents() -> None:
+    with pytest.raises(
+        InputError, match="number of queries with document_ids must be at most that of keys, 3"
+    ):
+        kernel_attention(*tensors(3), document_ids=torch.zeros(2, 3).long())
+
+
+def test_documents_and_a_cache_exclude_each_other() -> None:
+    layer = KernelSelfAttention(8, 2)
+    with pytest.raises(InputError, match="document_ids must not be given with a cache"):
+        layer(torch.zeros(1, 3, 8), document_ids=torch.zeros(1, 3).long(), cache=object())
+
+
+def test_packed_positions_tell_documents() -> None:
+    packed = torch.tensor([[0, 1, 0, 1, 2, 0], [0, 1, 2, 3, 4, 5]])
+    assert document_ids_of(packed).tolist() == [[0, 0, 1, 1, 1, 2], [0] * 6]

@@ -183,6 +183,14 @@ class NadarayaWatsonDensity(DensityMixin, SmoothingEstimator):
 
         Returns:
             (n_samples, d), in the type of the points and within the support.
+
+        See Also:
+            NadarayaWatsonDensity.score_samples: the density.
+
+        >>> from nadaraya.regression import NadarayaWatsonDensity
+        >>> model = NadarayaWatsonDensity(bandwidth=1.0).fit([[0.0], [1.0]])
+        >>> model.sample(3, random_state=0).shape
+        (3, 1)
         """
         check_is_fitted(self)
         n, random = whole_number("n_samples", n_samples), check_random_state(random_state)

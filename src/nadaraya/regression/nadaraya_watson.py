@@ -342,7 +342,7 @@ class NadarayaWatson(RegressorMixin, SmoothingEstimator):
         >>> X, y = [[0.0], [0.5], [1.0], [1.5], [2.0]], [0.0, 1.0, 0.0, 1.0, 0.0]
         >>> lower, upper = NadarayaWatson(bandwidth=1.0).fit(X, y).band([[1.0]], level=0.9)
         >>> lower.round(2).tolist(), upper.round(2).tolist()
-        ([-0.01], [0.9])
+        ([-0.34], [1.61])
         """
         query, smoother = self._validated(X), self._smoother
         real_number("level", level, "a number between 0 and 1", 0, 1)

@@ -122,8 +122,8 @@ class Summary:
             yield name, f"{width:.4g}", f"{self.relative[name]:.3g}"
 
 
-def goodness_of_fit(smoother: Smoother, targets: Array) -> GoodnessOfFit:
-    """Of a regression of the targets (n, p) less their weighted mean; three passes over the pairs."""
+def goodness_of_fit(smoother: Smoother, targets: Array, unit: Array) -> GoodnessOfFit:
+    """Of a regression of targets (n, p) in units (p,), less their weighted mean; three passes over pairs."""
     weighted = smoother.sample.counts > 0
     weight = smoother.sample.counts * (weighted.sum() / smoother.sample.counts.sum())
     fit, others = smoother.fit(None, targets.T), smoother.fit(None, targets.T, exclude_self=True)
@@ -138,7 +138,7 @@ def goodness_of_fit(smoother: Smoother, targets: Array) -> GoodnessOfFit:
     squares = np.where(squares > 0, squares, np.nan)
     return GoodnessOfFit(
         trace,
-        np.sqrt(errors / freedom),
+        np.sqrt(errors / freedom) * unit,
         1.0 - errors / total,
         1.0 - weight @ (targets - left_out) ** 2 / total,
         (weight @ (targets * fit.mean)) ** 2 / (total * squares),

@@ -1,6 +1,5 @@
 """`ChunkedNadarayaWatson`: kernel regression of more points than memory holds."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Self
@@ -283,7 +282,11 @@ class _OfCells(NadarayaWatson):
             self._noise = noise
         return self._noise
 
-    def _noise_of_cells(self) -> "_NoiseOfCells":
+    def _noise_of_cells(self) -> intervals.Noise:
+        """Σ w (y − f)² of the n_c points of a cell, over n_c − 2 L_cc + w_c Σ_j L_cj² / w_j.
+
+        That is its expectation for unit noise; w is of mean 1 over the cells.
+        """
         smoother, targets, cells = self._smoother, self._targets, self._cells
         weight, count = smoother.sample.counts, np.bincount(self._row_of, cells.count)
         within = np.stack([np.bincount(self._row_of, column) for column in cells.squares.T], axis=1)
@@ -294,6 +297,7 @@ class _OfCells(NadarayaWatson):
         freedom = count - 1.0 + weight * left
         informative = ~fit.no_support & (freedom > _LEAST_FREEDOM * count)
         squares = within + weight[:, None] * (targets - fit.mean) ** 2
+        variance = squares / np.where(informative, freedom, 1.0)[:, None]
         signs = np.where(targets < fit.mean, -1.0, 1.0)
         residuals = np.where(informative[:, None], signs * np.sqrt(variance), 0.0)
         known = informative.astype(np.float64)

@@ -427,8 +427,8 @@ class NadarayaWatson(RegressorMixin, SmoothingEstimator):
         check_is_fitted(self)
         if self._summary is None:
             name = f"{type(self).__name__}, local {'linear' if self._smoother.degree else 'constant'}"
-            fit = goodness_of_fit(self._smoother, self._targets)
-            self._summary = summary_of(name, self, replace(fit, residual_std=fit.residual_std * self._unit))
+            fit = goodness_of_fit(self._smoother, self._targets, self._unit)
+            self._summary = summary_of(name, self, fit)
         return self._summary
 
     def plot(

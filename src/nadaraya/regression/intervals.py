@@ -102,7 +102,7 @@ class Noise:
         """(m,) degrees of freedom of these variances, at least 1.
 
         1 / Σ_i W_i² / v_i with W the weights of the smooth of the squares and v as in `left` at unit weight:
-        Satterthwaite's (1946) approximation with the correlations of the residuals as of a projection, for
+        the approximation of Satterthwaite (1946) with the correlations of the residuals as of a projection, for
         which it is n − p if all leverages are equal.
         """
         if not self.informative.any():

@@ -1,7 +1,7 @@
 """Docstrings as they are read in a terminal: bars and stars are characters, indented lines are formulas.
 
-The sources write |r| and (*batch, L) where reStructuredText would want escapes; this puts them in, and a
-heading above the first `>>>` of a docstring.
+The sources write |r| and (*batch, L) where reStructuredText would want escapes; this puts them in, a
+heading above the first `>>>` of a docstring, and links to what stands under "See Also:".
 """
 
 import re
@@ -14,7 +14,10 @@ _SPAN = re.compile(r"(`+[^`]+`+)")
 _NAME = re.compile(r"`[A-Za-z_][\w.]*`")
 _SEVERAL = re.compile(r"    \w+(, \w+)+:")
 _LETTER = re.compile(r"(?<=: )([A-Za-z]\.)")
-_SECTION = re.compile(r"(Args|Arguments|Attributes|Returns|Yields|Raises|Example|Examples|Note|Notes):")
+_SECTION = re.compile(
+    r"(Args|Arguments|Attributes|Returns|Yields|Raises|Example|Examples|Note|Notes|See Also):"
+)
+_RELATIVE = re.compile(r"    ([A-Za-z][\w.]*): ")
 
 
 def process(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
@@ -23,7 +26,7 @@ def process(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: li
 
 
 def _quoted(lines: list[str]) -> Iterator[str]:
-    in_section = in_block = in_example = has_example = False
+    in_section = in_block = in_example = has_example = in_relatives = False
     previous = ""
     for line in lines:
         in_example = bool(line) and (in_example or line.startswith(">>>"))
@@ -36,6 +39,10 @@ def _quoted(lines: list[str]) -> Iterator[str]:
         indented = line.startswith("    ")
         if line and not indented:
             in_section, in_block = _SECTION.fullmatch(line) is not None, False
+            in_relatives = line == "See Also:"
+        if in_relatives and (relative := _RELATIVE.match(line)):
+            yield f"    * `{relative[1]}`: {_escaped(line[relative.end() :])}"
+            continue
         if indented and not in_section and not in_block and not previous.strip():
             in_block = True
             yield "::"

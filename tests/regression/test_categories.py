@@ -10,7 +10,7 @@ from sklearn.base import clone
 from sklearn.model_selection import cross_val_score
 
 from nadaraya.errors import InputError
-from nadaraya.regression import NadarayaWatson, NadarayaWatsonClassifier
+from nadaraya.regression import NadarayaWatson, NadarayaWatsonClassifier, RegressionDisplay
 
 DATA = Path(__file__).resolve().parents[3] / "shared/data/regression"
 BANDWIDTH = np.array([0.5, 0.2, 0.3, 0.9])
@@ -390,3 +390,15 @@ def test_weights():
     loo = model.loo_predictions()
     np.testing.assert_allclose(loo[counted], without.loo_predictions(), rtol=1e-10)
     np.testing.assert_allclose(loo[~counted], without.predict(X[~counted]), rtol=1e-10)
+
+
+def test_summary_and_displays():
+    """Summaries show λ; displays, whose axes are numbers, refuse categories."""
+    table, y = frame()
+    model = NadarayaWatson(bandwidth=[0.5, 0.1, 0.3]).fit(table, y)
+    summary = model.summary()
+    assert summary.bandwidths == {"x": 0.5, "city": 0.1, "size": 0.3}
+    assert summary.relative == {"x": pytest.approx(0.5 / table["x"].std(ddof=0))}
+    assert "category" in str(summary)
+    with pytest.raises(InputError, match="displays are for features that are numbers"):
+        RegressionDisplay.from_estimator(model)

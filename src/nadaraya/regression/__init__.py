@@ -1,16 +1,25 @@
 """Kernel regression as scikit-learn estimators; needs the extra `regression`."""
 
+from nadaraya.regression.chunked import ChunkedNadarayaWatson
 from nadaraya.regression.classifier import NadarayaWatsonClassifier
 from nadaraya.regression.conditional import NadarayaWatsonConditionalDensity
 from nadaraya.regression.density import NadarayaWatsonDensity
+from nadaraya.regression.displays import ClassifierDisplay, DensityDisplay, RegressionDisplay
+from nadaraya.regression.grid_means import GridMeans
 from nadaraya.regression.masked import MaskedTraining, masked_training
 from nadaraya.regression.multi_head import MultiHeadKernelRegression
 from nadaraya.regression.nadaraya_watson import NadarayaWatson
 from nadaraya.regression.quantile import KernelQuantileRegressor
 from nadaraya.regression.selection import Selection
+from nadaraya.regression.summary import GoodnessOfFit, Summary
 from nadaraya.regression.sums import warm_up
 
 __all__ = [
+    "ChunkedNadarayaWatson",
+    "ClassifierDisplay",
+    "DensityDisplay",
+    "GoodnessOfFit",
+    "GridMeans",
     "KernelQuantileRegressor",
     "MaskedTraining",
     "MultiHeadKernelRegression",
@@ -18,7 +27,9 @@ __all__ = [
     "NadarayaWatsonClassifier",
     "NadarayaWatsonConditionalDensity",
     "NadarayaWatsonDensity",
+    "RegressionDisplay",
     "Selection",
+    "Summary",
     "masked_training",
     "warm_up",
 ]

@@ -10,6 +10,8 @@ from sklearn.utils.multiclass import check_classification_targets
 
 from nadaraya.kernels import Kernel
 from nadaraya.regression.bandwidth import Selected, select_in_stages
+from nadaraya.regression.blocks import over_blocks
+from nadaraya.regression.displays import ClassifierDisplay
 from nadaraya.regression.mixed_estimator import MixedEstimator
 from nadaraya.regression.requests import Array
 
@@ -43,6 +45,10 @@ class NadarayaWatsonClassifier(ClassifierMixin, MixedEstimator):
         X_: (n, d) the points; y_: (n,) their classes.
         sample_weight_: (n,) their weights.
         n_features_in_: d.
+
+    See Also:
+        NadarayaWatson: for numerical targets.
+        ClassifierDisplay: pictures.
 
     >>> from nadaraya.regression import NadarayaWatsonClassifier
     >>> model = NadarayaWatsonClassifier(bandwidth=1.0).fit([[0.0], [1.0], [4.0]], ["a", "a", "b"])
@@ -88,6 +94,14 @@ class NadarayaWatsonClassifier(ClassifierMixin, MixedEstimator):
         Raises:
             InputError: a parameter or sample_weight is out of its range or has a shape that does not fit.
             ValueError: X is no finite numerical array, or y holds no classes (scikit-learn's checks).
+
+        See Also:
+            NadarayaWatsonClassifier.summary: what was fitted.
+
+        >>> from nadaraya.regression import NadarayaWatsonClassifier
+        >>> model = NadarayaWatsonClassifier(bandwidth=1.0).fit([[0.0], [1.0], [4.0]], ["a", "a", "b"])
+        >>> model.classes_.tolist()
+        ['a', 'b']
         """
         points, labels = self._validated_points(X, y)
         with np.errstate(invalid="ignore"):  # it tries whether labels are whole numbers
@@ -104,14 +118,23 @@ class NadarayaWatsonClassifier(ClassifierMixin, MixedEstimator):
         self.y_ = labels
         return self
 
+    @over_blocks
     def predict_proba(self, X: ArrayLike) -> Array:
         """P(y = k | x); those of the nearest point where the kernel reaches none.
 
         Args:
-            X: (m, d) points.
+            X: (m, d) points; a Dask array or DataFrame is answered lazily, with a Dask array.
 
         Returns:
             (m, K), rows sum to 1.
+
+        See Also:
+            NadarayaWatsonClassifier.predict: the likeliest class.
+
+        >>> from nadaraya.regression import NadarayaWatsonClassifier
+        >>> model = NadarayaWatsonClassifier(bandwidth=1.0).fit([[0.0], [1.0], [4.0]], ["a", "a", "b"])
+        >>> model.predict_proba([[2.5]]).round(2).tolist()
+        [[0.53, 0.47]]
         """
         query = self._validated(X)
         means = self._smoother.means(query, self._targets.T).values
@@ -119,8 +142,39 @@ class NadarayaWatsonClassifier(ClassifierMixin, MixedEstimator):
         probability /= probability.sum(axis=1, keepdims=True)
         return probability.astype(self.X_.dtype, copy=False)
 
+    @over_blocks
     def predict(self, X: ArrayLike) -> NDArray[Any]:
-        """The likeliest class of each point (m, d): (m,)."""
+        """The likeliest class of each point (m, d): (m,).
+
+        See Also:
+            NadarayaWatsonClassifier.predict_proba: how likely.
+
+        >>> from nadaraya.regression import NadarayaWatsonClassifier
+        >>> model = NadarayaWatsonClassifier(bandwidth=1.0).fit([[0.0], [1.0], [4.0]], ["a", "a", "b"])
+        >>> model.predict([[0.5], [3.0]]).tolist()
+        ['a', 'b']
+        """
         probability = self.predict_proba(X)
         likeliest: NDArray[Any] = self.classes_[probability.argmax(axis=1)]
         return likeliest
+
+    def plot(self, *, ax: Any = None) -> ClassifierDisplay:
+        """Draws the probabilities: of one feature as curves, of two as a map.
+
+        Args:
+            ax: matplotlib's axes; None makes a new figure. Default None.
+
+        Returns:
+            The display, whose `ax_` and `figure_` can be altered.
+
+        Raises:
+            InputError: there are more than two features, or matplotlib is not installed.
+
+        See Also:
+            ClassifierDisplay.from_estimator: has further options.
+
+        >>> from nadaraya.regression import NadarayaWatsonClassifier
+        >>> NadarayaWatsonClassifier().fit([[0.0], [1.0], [3.0]], ["a", "b", "b"]).plot().ax_.get_ylabel()
+        'probability'
+        """
+        return ClassifierDisplay.from_estimator(self, ax=ax)

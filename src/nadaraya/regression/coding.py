@@ -250,7 +250,8 @@ def _as_numbers(values: Any, name: Any) -> NDArray[np.float64]:
     """(n,) numbers, NaN for those missing."""
     array = np.asarray(values)
     if array.dtype.kind in "iufb":
-        return array.astype(np.float64)
+        with np.errstate(over="ignore"):  # of longer types: infinite, which is refused
+            return array.astype(np.float64)
     numbers = np.empty(len(array))
     for row, value in enumerate(array if array.dtype.kind in "mM" else _objects(values)):
         try:

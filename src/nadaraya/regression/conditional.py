@@ -66,6 +66,10 @@ class NadarayaWatsonConditionalDensity(SmoothingEstimator):
         sample_weight_: (n,) their weights.
         n_features_in_: d.
 
+    See Also:
+        KernelQuantileRegressor: quantiles by the check loss.
+        NadarayaWatsonDensity: without features.
+
     >>> from nadaraya.regression import NadarayaWatsonConditionalDensity
     >>> model = NadarayaWatsonConditionalDensity(bandwidth=0.5)
     >>> model = model.fit([[0.0], [1.0], [2.0]], [0.0, 1.0, 4.0])
@@ -108,6 +112,15 @@ class NadarayaWatsonConditionalDensity(SmoothingEstimator):
             InputError: a parameter or sample_weight is out of its range or has a shape that does not fit, or
                 the target does not vary and the bandwidths are not given in numbers.
             ValueError: X or y is no finite numerical array, or their lengths differ (scikit-learn's checks).
+
+        See Also:
+            NadarayaWatsonDensity: without features.
+
+        >>> from nadaraya.regression import NadarayaWatsonConditionalDensity
+        >>> model = NadarayaWatsonConditionalDensity(bandwidth=0.5)
+        >>> model = model.fit([[0.0], [1.0], [2.0]], [0.0, 1.0, 4.0])
+        >>> model.X_.shape, model.y_.shape
+        ((3, 1), (3,))
         """
         points, targets = validated_points(self, X, y, y_numeric=True)
         self.y_ = np.array(targets, np.float64)
@@ -143,6 +156,15 @@ class NadarayaWatsonConditionalDensity(SmoothingEstimator):
 
         Returns:
             (m,).
+
+        See Also:
+            NadarayaWatsonConditionalDensity.predict_cdf: the distribution function.
+
+        >>> from nadaraya.regression import NadarayaWatsonConditionalDensity
+        >>> model = NadarayaWatsonConditionalDensity(bandwidth=0.5)
+        >>> model = model.fit([[0.0], [1.0], [2.0]], [0.0, 1.0, 4.0])
+        >>> model.score_samples([[1.0], [1.0]], [1.0, 3.0]).shape
+        (2,)
         """
         query, targets = self._validated_pairs(X, y)
         joint = log_mass(self._joint, None, np.column_stack([query, targets]))
@@ -154,11 +176,31 @@ class NadarayaWatsonConditionalDensity(SmoothingEstimator):
         return density.astype(self.X_.dtype, copy=False)
 
     def score(self, X: ArrayLike, y: ArrayLike) -> float:
-        """Σ log p(y | x) over m points (m, d) and their targets (m,)."""
+        """Σ log p(y | x) over m points (m, d) and their targets (m,).
+
+        See Also:
+            NadarayaWatsonConditionalDensity.score_samples: of each target.
+
+        >>> from nadaraya.regression import NadarayaWatsonConditionalDensity
+        >>> model = NadarayaWatsonConditionalDensity(bandwidth=0.5)
+        >>> model = model.fit([[0.0], [1.0], [2.0]], [0.0, 1.0, 4.0])
+        >>> bool(model.score([[1.0]], [1.0]) == model.score_samples([[1.0]], [1.0])[0])
+        True
+        """
         return float(self.score_samples(X, y).sum(dtype=np.float64))
 
     def predict(self, X: ArrayLike) -> Array:
-        """The mean of the target given x, (m,), at points (m, d): Nadaraya-Watson regression."""
+        """The mean of the target given x, (m,), at points (m, d): Nadaraya-Watson regression.
+
+        See Also:
+            NadarayaWatson: with bandwidths for the mean.
+
+        >>> from nadaraya.regression import NadarayaWatsonConditionalDensity
+        >>> model = NadarayaWatsonConditionalDensity(bandwidth=0.5)
+        >>> model = model.fit([[0.0], [1.0], [2.0]], [0.0, 1.0, 4.0])
+        >>> model.predict([[1.0]]).shape
+        (1,)
+        """
         query, centre = self._validated(X), np.average(self.y_, weights=self.sample_weight_)
         means = self._smoother.means(query, (self.y_ - centre)[None]).values[:, 0] + centre
         return means.astype(self.X_.dtype, copy=False)
@@ -172,6 +214,15 @@ class NadarayaWatsonConditionalDensity(SmoothingEstimator):
 
         Returns:
             (m,).
+
+        See Also:
+            NadarayaWatsonConditionalDensity.predict_quantiles: its inverse.
+
+        >>> from nadaraya.regression import NadarayaWatsonConditionalDensity
+        >>> model = NadarayaWatsonConditionalDensity(bandwidth=0.5)
+        >>> model = model.fit([[0.0], [1.0], [2.0]], [0.0, 1.0, 4.0])
+        >>> model.predict_cdf([[1.0]], [1.004]).round(2).tolist()
+        [0.5]
         """
         query, targets = self._validated_pairs(X, y)
         result = np.empty(len(query))
@@ -191,6 +242,15 @@ class NadarayaWatsonConditionalDensity(SmoothingEstimator):
 
         Raises:
             InputError: a number is not strictly between 0 and 1.
+
+        See Also:
+            KernelQuantileRegressor: with bandwidths for the quantiles themselves.
+
+        >>> from nadaraya.regression import NadarayaWatsonConditionalDensity
+        >>> model = NadarayaWatsonConditionalDensity(bandwidth=0.5)
+        >>> model = model.fit([[0.0], [1.0], [2.0]], [0.0, 1.0, 4.0])
+        >>> model.predict_quantiles([[1.0]], [0.1, 0.5, 0.9]).round(3).tolist()
+        [[0.146, 1.004, 3.227]]
         """
         query, levels = self._validated(X), numbers("q", q)
         if levels.ndim > 1 or not ((levels > 0) & (levels < 1)).all():
@@ -212,6 +272,16 @@ class NadarayaWatsonConditionalDensity(SmoothingEstimator):
 
         Returns:
             Lower and upper ends, (m,) each.
+
+        See Also:
+            NadarayaWatsonConditionalDensity.predict_quantiles: its ends.
+
+        >>> from nadaraya.regression import NadarayaWatsonConditionalDensity
+        >>> model = NadarayaWatsonConditionalDensity(bandwidth=0.5)
+        >>> model = model.fit([[0.0], [1.0], [2.0]], [0.0, 1.0, 4.0])
+        >>> lower, upper = model.predict_interval([[1.0]], 0.8)
+        >>> lower.round(3).tolist(), upper.round(3).tolist()
+        ([0.146], [3.227])
         """
         tail = (1.0 - real_number("level", level, "a number between 0 and 1", 0, 1)) / 2
         ends = self.predict_quantiles(X, [tail, 1.0 - tail])
@@ -229,6 +299,15 @@ class NadarayaWatsonConditionalDensity(SmoothingEstimator):
 
         Returns:
             (m, n_samples).
+
+        See Also:
+            NadarayaWatsonConditionalDensity.score_samples: the density.
+
+        >>> from nadaraya.regression import NadarayaWatsonConditionalDensity
+        >>> model = NadarayaWatsonConditionalDensity(bandwidth=0.5)
+        >>> model = model.fit([[0.0], [1.0], [2.0]], [0.0, 1.0, 4.0])
+        >>> model.sample([[1.0], [2.0]], 5, random_state=0).shape
+        (2, 5)
         """
         query = self._validated(X)
         n, random = whole_number("n_samples", n_samples), check_random_state(random_state)

@@ -14,7 +14,9 @@ from sklearn.utils.validation import check_is_fitted
 from nadaraya.errors import InputError, must_be
 from nadaraya.kernels import Kernel
 from nadaraya.regression.bandwidth import Selected, select_bandwidth
+from nadaraya.regression.blocks import over_blocks
 from nadaraya.regression.checks import whole_number
+from nadaraya.regression.displays import DensityDisplay
 from nadaraya.regression.draws import draws
 from nadaraya.regression.estimator import SmoothingEstimator, validated_points
 from nadaraya.regression.plug_in import PLUG_INS, plug_in
@@ -65,6 +67,11 @@ class NadarayaWatsonDensity(DensityMixin, SmoothingEstimator):
         sample_weight_: (n,) their weights.
         n_features_in_: d.
 
+    See Also:
+        DensityDisplay: pictures.
+        GridMeans: for more points than memory holds.
+        sklearn.neighbors.KernelDensity: one bandwidth, trees.
+
     >>> from nadaraya.regression import NadarayaWatsonDensity
     >>> model = NadarayaWatsonDensity(bandwidth=1.0).fit([[0.0], [1.0]])
     >>> model.score_samples([[0.5]]).round(4).tolist()  # log of a normal density half a deviation off
@@ -108,6 +115,13 @@ class NadarayaWatsonDensity(DensityMixin, SmoothingEstimator):
                 is outside the support, a plug-in bandwidth is asked for in several dimensions or does not
                 exist, or a feature does not vary and the bandwidth is not given in numbers.
             ValueError: X is no finite numerical array (scikit-learn's checks).
+
+        See Also:
+            NadarayaWatsonDensity.summary: what was fitted.
+
+        >>> from nadaraya.regression import NadarayaWatsonDensity
+        >>> NadarayaWatsonDensity().fit([[0.0], [1.0], [3.0]]).bandwidth_.round(3).tolist()
+        [1.001]
         """
         points = validated_points(self, X)
         self._support = Support.of(self.support, points)
@@ -134,14 +148,23 @@ class NadarayaWatsonDensity(DensityMixin, SmoothingEstimator):
             )
         return self
 
+    @over_blocks
     def score_samples(self, X: ArrayLike) -> Array:
         """log p(x), −inf where the kernel reaches no point and outside the support.
 
         Args:
-            X: (m, d) points.
+            X: (m, d) points; a Dask array or DataFrame is answered lazily, with a Dask array.
 
         Returns:
             (m,).
+
+        See Also:
+            NadarayaWatsonDensity.score: their sum.
+
+        >>> from nadaraya.regression import NadarayaWatsonDensity
+        >>> model = NadarayaWatsonDensity("boxcar", 1.0).fit([[0.0], [1.0]])
+        >>> model.score_samples([[0.5], [3.0]]).round(4).tolist()
+        [-0.6931, -inf]
         """
         query, smoother = self._validated(X), self._smoother
         constant = math.log(smoother.sample.weight.sum()) + self._log_integral
@@ -160,6 +183,14 @@ class NadarayaWatsonDensity(DensityMixin, SmoothingEstimator):
 
         Returns:
             (n_samples, d), in the type of the points and within the support.
+
+        See Also:
+            NadarayaWatsonDensity.score_samples: the density.
+
+        >>> from nadaraya.regression import NadarayaWatsonDensity
+        >>> model = NadarayaWatsonDensity(bandwidth=1.0).fit([[0.0], [1.0]])
+        >>> model.sample(3, random_state=0).shape
+        (3, 1)
         """
         check_is_fitted(self)
         n, random = whole_number("n_samples", n_samples), check_random_state(random_state)
@@ -171,8 +202,38 @@ class NadarayaWatsonDensity(DensityMixin, SmoothingEstimator):
         return drawn.astype(self.X_.dtype, copy=False)
 
     def score(self, X: ArrayLike, y: Any = None) -> float:
-        """Σ log p(x) over the points (m, d); y is ignored."""
+        """Σ log p(x) over the points (m, d); y is ignored.
+
+        See Also:
+            NadarayaWatsonDensity.score_samples: of each point.
+
+        >>> from nadaraya.regression import NadarayaWatsonDensity
+        >>> model = NadarayaWatsonDensity(bandwidth=1.0).fit([[0.0], [1.0]])
+        >>> round(model.score([[0.5], [0.5]]), 4)
+        -2.0879
+        """
         return float(self.score_samples(X).sum(dtype=np.float64))
+
+    def plot(self, *, ax: Any = None) -> DensityDisplay:
+        """Draws the density: of one feature as a curve, of two as contours.
+
+        Args:
+            ax: matplotlib's axes; None makes a new figure. Default None.
+
+        Returns:
+            The display, whose `ax_` and `figure_` can be altered.
+
+        Raises:
+            InputError: there are more than two features, or matplotlib is not installed.
+
+        See Also:
+            DensityDisplay.from_estimator: has further options.
+
+        >>> from nadaraya.regression import NadarayaWatsonDensity
+        >>> NadarayaWatsonDensity().fit([[0.0], [1.0], [3.0]]).plot().ax_.get_ylabel()
+        'density'
+        """
+        return DensityDisplay.from_estimator(self, ax=ax)
 
 
 def _with_plug_in(rule: str, smoother: Smoother) -> Smoother:

@@ -28,6 +28,7 @@ from nadaraya.regression.sample import Sample
 from nadaraya.regression.selection import Search, Selection, Start
 from nadaraya.regression.smoother import Smoother
 from nadaraya.regression.state import PlainState
+from nadaraya.regression.summary import Summary, summary_of
 
 
 class SmoothingEstimator(PlainState):
@@ -85,6 +86,22 @@ class SmoothingEstimator(PlainState):
             if self.selection_ is not None and selects:
                 self.selection_ = in_natural_units(self.selection_, unit[varies])
         self.X_, self.sample_weight_ = points, weight
+
+    def summary(self) -> Summary:
+        """The fitted model as a small table: points, kernel, bandwidths and what chose them.
+
+        Returns:
+            Text with `print`, a table in a notebook, numbers as attributes.
+
+        See Also:
+            NadarayaWatson.summary: adds how well a regression fits.
+
+        >>> from nadaraya.regression import NadarayaWatsonDensity
+        >>> NadarayaWatsonDensity(bandwidth=1.0).fit([[0.0], [1.0]]).summary().bandwidths
+        {'x0': 1.0}
+        """
+        check_is_fitted(self)
+        return summary_of(type(self).__name__, self)
 
     def _validated(self, X: ArrayLike, finite: bool | str = True) -> Array:
         """Queries (m, d) in the type of the points."""

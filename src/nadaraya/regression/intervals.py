@@ -102,15 +102,15 @@ class Noise:
         """(m,) degrees of freedom of these variances, at least 1.
 
         1 / Σ_i W_i² / v_i with W the weights of the smooth of the squares and v as in `left` at unit weight:
-        Satterthwaite's (1946) approximation with the correlations of the residuals as of a projection, for
-        which it is n − p if all leverages are equal.
+        the approximation of Satterthwaite (1946) with the correlations of the residuals as of a projection,
+        for which it is n − p if all leverages are equal.
         """
         if not self.informative.any():
             return np.full(len(X), np.nan)
         smoother = self._of_squares
         weights = smoother.fit(X, np.zeros((0, len(self.left))))
-        of_one = smoother.combined_variance(weights, X, self.relative / self.left)
-        return 1.0 / np.where(weights.no_support, 1.0, np.minimum(of_one, 1.0))
+        of_one = smoother.combined_variance(weights, X, 1.0 / self._freedom_of_squares())
+        return 1.0 / np.where(weights.no_support, 1.0, np.clip(of_one, 1e-300, 1.0))
 
     def draws(
         self, count: int, at_once: int, generator: np.random.RandomState
@@ -128,16 +128,26 @@ class Noise:
         """
         known = np.flatnonzero(self.informative) if self.informative.any() else np.arange(len(self.left))
         chosen = generator.choice(known, size=(count, len(self.left)))
-        deviation = np.sqrt(self.variance(None))
-        scaled = _ratio(self.residuals, deviation)
+        variance = self.variance(None)
+        scaled = _ratio(self.residuals, np.sqrt(variance))
         scaled = _ratio(scaled - scaled[known].mean(axis=0), scaled[known].std(axis=0))
-        deviation = deviation * np.sqrt(self.relative)[:, None]
+        deviation = np.sqrt(variance * self.relative[:, None])
         for start in range(0, scaled.shape[1], at_once):
             targets = slice(start, start + at_once)
             noise = scaled.T[targets][:, chosen] * deviation.T[targets, None]
             noise = noise.reshape(-1, len(self.left))
             left_over = noise.T - self.smoother.fit(None, noise).mean
-            yield noise, _standardised(left_over, self.left, self.informative).T ** 2
+            yield noise, self._squares(left_over, np.repeat(variance[:, targets], count, axis=1), generator).T
+
+    def _squares(self, left_over: Array, variance: Array, generator: np.random.RandomState) -> Array:
+        """(n, draws) squared residuals from what fits leave of noise with these variances (n, draws)."""
+        return _standardised(left_over, self.left, self.informative) ** 2
+
+    def _freedom_of_squares(self) -> Array:
+        """(n,) degrees of freedom of each squared residual; inf where it says nothing."""
+        return np.where(
+            self.informative > 0, self.left / np.where(self.relative > 0, self.relative, 1.0), np.inf
+        )
 
     def _smoothed(self, X: Array | None, squares: Array) -> Array:
         if not self.informative.any():

@@ -143,12 +143,11 @@ def _about_query(sums: Moments) -> tuple[Array, Array, Array, Array]:
 
     Sums are of x − x_j; a line has offsets x_j − x, here in units of their root mean square.
     """
-    mass = sums.values[:, 0]
-    share = 1.0 / np.where(mass > 0, mass, 1.0)
-    size = np.einsum("mdd->md", sums.second) * share[:, None]
+    mass = np.where(sums.values[:, 0] > 0, sums.values[:, 0], 1.0)  # whose reciprocal may overflow
+    size = np.einsum("mdd->md", sums.second) / mass[:, None]
     per_unit = 1.0 / np.sqrt(np.where(size > TINY, size, 1.0))
-    offsets = -sums.first * share[:, None, None] * per_unit[:, :, None]
-    squares = sums.second * share[:, None, None] * per_unit[:, :, None] * per_unit[:, None]
+    offsets = -sums.first / mass[:, None, None] * per_unit[:, :, None]
+    squares = sums.second / mass[:, None, None] * per_unit[:, :, None] * per_unit[:, None]
     return offsets[:, :, 0], offsets[:, :, 1:], squares, per_unit
 
 

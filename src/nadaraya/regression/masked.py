@@ -36,6 +36,9 @@ class MaskedTraining(NamedTuple):
         losses: (n_steps,) mean squared error of each step's held-out points, before the step; NaN where a
             step had no held-out point with a neighbour, inf where it exceeds float64.
 
+    See Also:
+        masked_training: makes it.
+
     >>> from nadaraya.regression import masked_training
     >>> found = masked_training(1.0, [[0.0], [1.0], [2.0], [3.0]], [0.0, 1.0, 2.0, 3.0], n_steps=5)
     >>> found.bandwidths.shape, found.combination.tolist(), len(found.losses)
@@ -112,6 +115,10 @@ def masked_training(
     Raises:
         InputError: an argument is out of its range or has a shape that does not fit.
         ValueError: X or y is no finite numerical array, or their lengths differ (scikit-learn's checks).
+
+    See Also:
+        MultiHeadKernelRegression: an estimator that is fitted so.
+        NadarayaWatson: bandwidths by leave-one-out or AIC_c, without random splits.
 
     >>> import numpy as np
     >>> from nadaraya.regression import masked_training

@@ -73,6 +73,10 @@ class MultiHeadKernelRegression(RegressorMixin, PlainState):
         y_: (n,) or (n, p) targets, float64.
         n_features_in_: d.
 
+    See Also:
+        NadarayaWatson: one bandwidth per feature, chosen exactly.
+        masked_training: how bandwidths are fitted.
+
     >>> import numpy as np
     >>> from nadaraya.regression import MultiHeadKernelRegression
     >>> x = np.linspace(-3, 3, 40)[:, None]
@@ -123,6 +127,15 @@ class MultiHeadKernelRegression(RegressorMixin, PlainState):
         Raises:
             InputError: an argument is out of its range or has a shape that does not fit.
             ValueError: X or y is no finite numerical array, or their lengths differ (scikit-learn's checks).
+
+        See Also:
+            masked_training: the procedure.
+
+        >>> from nadaraya.regression import MultiHeadKernelRegression
+        >>> X, y = [[-2.0], [-1.0], [1.0], [2.0]], [0.0, 1.0, 3.0, 4.0]
+        >>> model = MultiHeadKernelRegression(2, n_steps=3, random_state=0).fit(X, y)
+        >>> model.bandwidths_.shape, model.combination_.shape, model.loss_curve_.shape
+        ((2,), (2,), (3,))
         """
         refuse_other_than_numbers("X", X)
         refuse_other_than_numbers("y", y)
@@ -159,6 +172,15 @@ class MultiHeadKernelRegression(RegressorMixin, PlainState):
 
         Returns:
             (m,) or (m, p).
+
+        See Also:
+            MultiHeadKernelRegression.head_predictions: what is added.
+
+        >>> from nadaraya.regression import MultiHeadKernelRegression
+        >>> X, y = [[-2.0], [-1.0], [1.0], [2.0]], [0.0, 1.0, 3.0, 4.0]
+        >>> model = MultiHeadKernelRegression(2, n_steps=3, random_state=0).fit(X, y)
+        >>> model.predict([[0.0], [1.5]]).shape
+        (2,)
         """
         check_is_fitted(self)
         predictions: NDArray[np.float64] = np.tensordot(self.combination_, self.head_predictions(X), axes=1)
@@ -174,6 +196,15 @@ class MultiHeadKernelRegression(RegressorMixin, PlainState):
 
         Returns:
             (H, m) or (H, m, p).
+
+        See Also:
+            MultiHeadKernelRegression.predict: their combination.
+
+        >>> from nadaraya.regression import MultiHeadKernelRegression
+        >>> X, y = [[-2.0], [-1.0], [1.0], [2.0]], [0.0, 1.0, 3.0, 4.0]
+        >>> model = MultiHeadKernelRegression(2, n_steps=3, random_state=0).fit(X, y)
+        >>> model.head_predictions([[0.0], [1.5]]).shape
+        (2, 2)
         """
         check_is_fitted(self)
         refuse_other_than_numbers("X", X)

@@ -14,8 +14,10 @@ from nadaraya.errors import InputError, must_be, unknown_name
 from nadaraya.kernels import Kernel
 from nadaraya.regression import intervals
 from nadaraya.regression.bandwidth import select_for_regression
+from nadaraya.regression.blocks import over_blocks
 from nadaraya.regression.categories import numeric_columns
 from nadaraya.regression.checks import real_number, truth_value, weights_of, whole_number
+from nadaraya.regression.displays import RegressionDisplay
 from nadaraya.regression.local import LocalFit
 from nadaraya.regression.mixed_estimator import MixedEstimator
 from nadaraya.regression.neighbours import NeighbourScale
@@ -24,6 +26,7 @@ from nadaraya.regression.repeats import distinct_observations
 from nadaraya.regression.requests import Array, Means, PositionGradients
 from nadaraya.regression.robust import bisquare_weights
 from nadaraya.regression.sample import power_of_two
+from nadaraya.regression.summary import Summary, goodness_of_fit, summary_of
 
 _EMPTY = ("nearest", "mean", "nan", "raise")
 _BANDS = ("pointwise", "bootstrap", "simultaneous")
@@ -113,6 +116,12 @@ class NadarayaWatson(RegressorMixin, MixedEstimator):
         n_features_in_: d.
         feature_names_in_: (d,) names of the features, where X had them.
 
+    See Also:
+        ChunkedNadarayaWatson: for more points than memory holds.
+        MultiHeadKernelRegression: several bandwidths at once.
+        NadarayaWatsonClassifier: for classes.
+        NadarayaWatsonDensity: without targets.
+
     >>> from nadaraya.regression import NadarayaWatson
     >>> model = NadarayaWatson(bandwidth=1.0).fit([[0.0], [1.0], [2.0]], [0.0, 1.0, 4.0])
     >>> model.predict([[1.0]]).round(3).tolist()
@@ -176,6 +185,14 @@ class NadarayaWatson(RegressorMixin, MixedEstimator):
         Raises:
             InputError: a parameter or sample_weight is out of its range or has a shape that does not fit.
             ValueError: X or y is no finite numerical array, or their lengths differ (scikit-learn's checks).
+
+        See Also:
+            NadarayaWatson.summary: what was fitted.
+
+        >>> from nadaraya.regression import NadarayaWatson
+        >>> X, y = [[0.0], [1.0], [2.0], [3.0]], [0.0, 1.0, 4.0, 3.0]
+        >>> NadarayaWatson(bandwidth="silverman").fit(X, y).bandwidth_.round(3).tolist()
+        [0.897]
         """
         points, targets = self._validated_points(X, y, multi_output=True, y_numeric=True)
         truth_value("fit_kernel", self.fit_kernel)
@@ -227,19 +244,21 @@ class NadarayaWatson(RegressorMixin, MixedEstimator):
             score = self.selection_.score + 2 * float(np.log(self._unit).mean())
             self.selection_ = replace(self.selection_, score=score)
         self._noise: intervals.Noise | None = None
+        self._summary: Summary | None = None
         return self
 
     def __getstate__(self) -> dict[str, Any]:
         state = super().__getstate__()
-        if "_noise" in state:  # made again when it is asked for
-            state["_noise"] = None
-        return state
+        return state | {
+            name: None for name in ("_noise", "_summary") if name in state
+        }  # made again on demand
 
+    @over_blocks
     def predict(self, X: ArrayLike, return_std: bool = False) -> Any:
         """f(x), and how far targets scatter about it.
 
         Args:
-            X: (m, d) points.
+            X: (m, d) points; a Dask array or DataFrame is answered lazily, with a Dask array.
             return_std: also return the local standard deviation of y given x: the squared residuals, each
                 corrected for what its own point contributed to the fit (Ruppert, Wand, Holst and Hössjer
                 1997), smoothed with the weights of the regression. It is that of an observation of average
@@ -248,6 +267,16 @@ class NadarayaWatson(RegressorMixin, MixedEstimator):
 
         Returns:
             (m,) or (m, p); with `return_std` a pair of such arrays.
+
+        See Also:
+            NadarayaWatson.band: where the curve is.
+            NadarayaWatson.loo_predictions: at the points, each without itself.
+
+        >>> from nadaraya.regression import NadarayaWatson
+        >>> X, y = [[0.0], [0.5], [1.0], [1.5], [2.0]], [0.0, 1.0, 0.0, 1.0, 0.0]
+        >>> mean, scatter = NadarayaWatson(bandwidth=1.0).fit(X, y).predict([[1.0]], return_std=True)
+        >>> mean.round(2).tolist(), scatter.round(2).tolist()
+        ([0.44], [0.61])
         """
         query = self._validated(X)
         smoother, columns = self._smoother, self._targets.T
@@ -257,11 +286,12 @@ class NadarayaWatson(RegressorMixin, MixedEstimator):
             return mean
         return mean, self._as_targets(np.sqrt(self._noise_model().variance(query)))
 
+    @over_blocks
     def marginal_effects(self, X: ArrayLike, return_std: bool = False) -> Any:
         """∂f/∂x: the derivative of the prediction (degree 0), or the slope of the local line (degree 1).
 
         Args:
-            X: (m, d) points.
+            X: (m, d) points; a Dask array or DataFrame is answered lazily, with a Dask array.
             return_std: also return standard errors, √(σ²(x) Σ_j L'_j(x)² / w_j) with the local variance of
                 `predict`, as of `band(of="smooth")`: the bias of the derivative is no part of them. NaN where
                 every weight is zero. Default False.
@@ -272,6 +302,14 @@ class NadarayaWatson(RegressorMixin, MixedEstimator):
 
         Raises:
             InputError: for a local constant with adaptive bandwidths, whose own change with x is not known.
+
+        See Also:
+            NadarayaWatson.predict: the curve itself.
+
+        >>> from nadaraya.regression import NadarayaWatson
+        >>> model = NadarayaWatson(bandwidth=1.0, degree=1).fit([[0.0], [1.0], [2.0]], [1.0, 3.0, 5.0])
+        >>> model.marginal_effects([[0.5]]).round(6).tolist()
+        [[2.0]]
         """
         query, smoother, columns = self._validated(X), self._smoother, self._targets.T
         slope: Array | None
@@ -332,6 +370,16 @@ class NadarayaWatson(RegressorMixin, MixedEstimator):
         Returns:
             lower and upper, each (m,) or (m, p); NaN where every weight is zero, nothing is known there, and
             everywhere, with a warning, for a fit that goes through every observation.
+
+        See Also:
+            NadarayaWatson.predict: `return_std` is about the next observation.
+            NadarayaWatson.plot: draws it.
+
+        >>> from nadaraya.regression import NadarayaWatson
+        >>> X, y = [[0.0], [0.5], [1.0], [1.5], [2.0]], [0.0, 1.0, 0.0, 1.0, 0.0]
+        >>> lower, upper = NadarayaWatson(bandwidth=1.0).fit(X, y).band([[1.0]], level=0.9)
+        >>> lower.round(2).tolist(), upper.round(2).tolist()
+        ([-0.34], [1.61])
         """
         query, smoother = self._validated(X), self._smoother
         real_number("level", level, "a number between 0 and 1", 0, 1)
@@ -356,7 +404,16 @@ class NadarayaWatson(RegressorMixin, MixedEstimator):
         return self._as_targets(mean - half), self._as_targets(mean + half)
 
     def loo_predictions(self) -> Array:
-        """(n,) or (n, p) the prediction of every observation from all the others, in closed form."""
+        """(n,) or (n, p) the prediction of every observation from all the others, in closed form.
+
+        See Also:
+            NadarayaWatson.loo_score: their mean squared error.
+
+        >>> from nadaraya.regression import NadarayaWatson
+        >>> model = NadarayaWatson(bandwidth=100.0).fit([[0.0], [1.0], [2.0]], [0.0, 1.0, 5.0])
+        >>> model.loo_predictions().round(2).tolist()  # nearly means of the others
+        [3.0, 2.5, 0.5]
+        """
         check_is_fitted(self)
         fit = self._smoother.fit(None, self._targets.T, exclude_self=True)
         mean, weightless = self._prediction(fit)[self._row_of], self._row_of < 0
@@ -365,13 +422,80 @@ class NadarayaWatson(RegressorMixin, MixedEstimator):
         return self._as_targets(mean)
 
     def loo_score(self) -> float:
-        """The weighted mean squared error of `loo_predictions`, averaged over targets."""
+        """The weighted mean squared error of `loo_predictions`, averaged over targets.
+
+        See Also:
+            Selection: `bandwidth="loo"` makes it least.
+
+        >>> from nadaraya.regression import NadarayaWatson
+        >>> model = NadarayaWatson(bandwidth=100.0).fit([[0.0], [1.0], [2.0]], [0.0, 1.0, 5.0])
+        >>> round(model.loo_score(), 2)
+        10.5
+        """
         check_is_fitted(self)
         with np.errstate(over="ignore", under="ignore"):
             shape = len(self.y_), -1
             errors = self.loo_predictions().reshape(shape) / self._unit - self.y_.reshape(shape) / self._unit
             score = np.average(errors**2, axis=0, weights=self.sample_weight_) * self._unit * self._unit
             return float(score.mean())
+
+    def summary(self) -> Summary:
+        """The fitted model as a small table: bandwidths, degrees of freedom, residual spread and R².
+
+        Computed once, in three passes over the pairs.
+
+        Returns:
+            Text with `print`, a table in a notebook, numbers as attributes.
+
+        See Also:
+            GoodnessOfFit: the equations.
+
+        >>> from nadaraya.regression import NadarayaWatson
+        >>> X, y = [[0.0], [1.0], [2.0], [3.0]], [0.0, 1.0, 4.0, 3.0]
+        >>> print(NadarayaWatson(bandwidth=1.0).fit(X, y).summary())
+        NadarayaWatson, local constant
+        observations                             4
+        features                                 1
+        kernel                                   gaussian
+        bandwidths chosen by                     the user
+        effective degrees of freedom, tr L       1.993
+        ...
+        """
+        check_is_fitted(self)
+        if self._summary is None:
+            name = f"{type(self).__name__}, local {'linear' if self._smoother.degree else 'constant'}"
+            fit = goodness_of_fit(self._smoother, self._targets, self._unit)
+            self._summary = summary_of(name, self, fit)
+        return self._summary
+
+    def plot(
+        self,
+        feature: int | str = 0,
+        *,
+        level: float | None = 0.95,
+        method: str = "pointwise",
+        ax: Any = None,
+    ) -> RegressionDisplay:
+        """Draws the curve with its band: of the only feature, or of one with the others at their medians.
+
+        Args:
+            feature: which, by number or name. Default 0.
+            level: probability of covering of the band; None for no band. Default 0.95.
+            method: of the band, as for `band`. Default "pointwise".
+            ax: matplotlib's axes; None makes a new figure. Default None.
+
+        Returns:
+            The display, whose `ax_`, `figure_` and `line_` can be altered.
+
+        See Also:
+            RegressionDisplay.from_estimator: has further options.
+
+        >>> from nadaraya.regression import NadarayaWatson
+        >>> model = NadarayaWatson(bandwidth=1.0).fit([[0.0], [1.0], [2.0], [3.0]], [0.0, 1.0, 4.0, 3.0])
+        >>> model.plot(method="simultaneous").ax_.get_xlabel()
+        'x0'
+        """
+        return RegressionDisplay.from_estimator(self, feature, level=level, method=method, ax=ax)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

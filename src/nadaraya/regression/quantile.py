@@ -57,6 +57,10 @@ class KernelQuantileRegressor(RegressorMixin, SmoothingEstimator):
         sample_weight_: (n,) their weights.
         n_features_in_: d.
 
+    See Also:
+        NadarayaWatsonConditionalDensity: the whole distribution.
+        NadarayaWatson: the mean.
+
     >>> from nadaraya.regression import KernelQuantileRegressor
     >>> model = KernelQuantileRegressor(bandwidth=1.0).fit([[0.0], [0.1], [0.2]], [1.0, 2.0, 9.0])
     >>> model.predict([[0.1]]).tolist(), model.predict([[0.1]], quantile=[0.1, 0.9]).tolist()
@@ -95,6 +99,14 @@ class KernelQuantileRegressor(RegressorMixin, SmoothingEstimator):
         Raises:
             InputError: a parameter or sample_weight is out of its range or has a shape that does not fit.
             ValueError: X or y is no finite numerical array, or their lengths differ (scikit-learn's checks).
+
+        See Also:
+            KernelQuantileRegressor.summary: what was fitted.
+
+        >>> from nadaraya.regression import KernelQuantileRegressor
+        >>> model = KernelQuantileRegressor(bandwidth=1.0).fit([[0.0], [0.1], [0.2]], [1.0, 2.0, 9.0])
+        >>> model.bandwidth_.tolist()
+        [1.0]
         """
         points, targets = validated_points(self, X, y, y_numeric=True)
         (tau,) = _quantiles(self.quantile)
@@ -131,6 +143,14 @@ class KernelQuantileRegressor(RegressorMixin, SmoothingEstimator):
 
         Raises:
             InputError: a τ is not between 0 and 1.
+
+        See Also:
+            NadarayaWatsonConditionalDensity.predict_quantiles: from a smooth distribution.
+
+        >>> from nadaraya.regression import KernelQuantileRegressor
+        >>> model = KernelQuantileRegressor(bandwidth=1.0).fit([[0.0], [0.1], [0.2]], [1.0, 2.0, 9.0])
+        >>> model.predict([[0.1]]).tolist(), model.predict([[0.1]], quantile=[0.1, 0.9]).shape
+        ([2.0], (1, 2))
         """
         query = self._validated(X)
         given = self.quantile if quantile is None else quantile
@@ -149,6 +169,14 @@ class KernelQuantileRegressor(RegressorMixin, SmoothingEstimator):
 
         Returns:
             `sklearn.metrics.d2_pinball_score` at the estimator's τ.
+
+        See Also:
+            KernelQuantileRegressor.predict: the quantiles.
+
+        >>> from nadaraya.regression import KernelQuantileRegressor
+        >>> model = KernelQuantileRegressor(bandwidth=1.0).fit([[0.0], [0.1], [0.2]], [1.0, 2.0, 9.0])
+        >>> model.score([[0.0], [0.1], [0.2]], [1.0, 2.0, 9.0]) <= 1.0
+        True
         """
         return float(d2_pinball_score(y, self.predict(X), sample_weight=sample_weight, alpha=self.quantile))
 

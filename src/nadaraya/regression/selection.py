@@ -68,6 +68,9 @@ class Selection:
         size: the number of points on which the criterion was minimised in the end.
         evaluations: of the criterion, over all runs, on however many points.
 
+    See Also:
+        NadarayaWatson.summary: a fitted model in a few numbers.
+
     >>> from nadaraya.regression import NadarayaWatson
     >>> model = NadarayaWatson(bandwidth="loo").fit([[0.0], [1.0], [2.0], [3.0]], [0.0, 1.0, 2.0, 3.0])
     >>> model.selection_.criterion, model.selection_.size

@@ -53,6 +53,9 @@ def warm_up() -> None:
     Raises:
         InputError: numba is not installed.
 
+    See Also:
+        NadarayaWatson: whose sums these are.
+
     >>> from nadaraya.regression import warm_up
     >>> warm_up()  # doctest: +SKIP
     """

@@ -102,8 +102,8 @@ class Noise:
         """(m,) degrees of freedom of these variances, at least 1.
 
         1 / Σ_i W_i² / v_i with W the weights of the smooth of the squares and v as in `left` at unit weight:
-        the approximation of Satterthwaite (1946) with the correlations of the residuals as of a projection, for
-        which it is n − p if all leverages are equal.
+        the approximation of Satterthwaite (1946) with the correlations of the residuals as of a projection,
+        for which it is n − p if all leverages are equal.
         """
         if not self.informative.any():
             return np.full(len(X), np.nan)

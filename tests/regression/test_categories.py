@@ -397,7 +397,7 @@ def test_summary_and_displays():
     table, y = frame()
     model = NadarayaWatson(bandwidth=[0.5, 0.1, 0.3]).fit(table, y)
     summary = model.summary()
-    assert summary.bandwidths == {"x": 0.5, "city": 0.1, "size": 0.3}
+    assert summary.bandwidths == pytest.approx({"x": 0.5, "city": 0.1, "size": 0.3})
     assert summary.relative == {"x": pytest.approx(0.5 / table["x"].std(ddof=0))}
     assert "category" in str(summary)
     with pytest.raises(InputError, match="displays are for features that are numbers"):

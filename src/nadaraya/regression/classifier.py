@@ -11,7 +11,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from nadaraya.kernels import Kernel
 from nadaraya.regression.bandwidth import Selected, select_in_stages
 from nadaraya.regression.blocks import over_blocks
-from nadaraya.regression.displays import ClassifierDisplay
+from nadaraya.regression.class_display import ClassifierDisplay
 from nadaraya.regression.mixed_estimator import MixedEstimator
 from nadaraya.regression.requests import Array
 

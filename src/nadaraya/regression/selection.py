@@ -191,10 +191,11 @@ class _Descent:
         return self._values[at.tobytes()], self._gradients[at.tobytes()].copy()
 
     def progress(self) -> str:
-        """The number of evaluations and the best so far, whose numbers have the units of nobody's features."""
+        """The number of evaluations and the best so far."""
         value, at = self._best
         factors = ", ".join(f"{factor:.3g}" for factor in np.exp(at))
-        return f"{self.evaluations} evaluations, best {self._name} {value:.6g} at {factors} times the first values"
+        best = f"best {self._name} {value:.6g} at {factors} times the first values"
+        return f"{self.evaluations} evaluations, {best}"
 
     def run(self, start: Array, limit: int | None = None, so_far: Start | None = None) -> Start:
         """Descends, to the end or for at most about so many evaluations.

@@ -43,10 +43,12 @@ KAPPA: dict[str, Callable[[Array], Array]] = {
 
 @dataclass(frozen=True)
 class Sizes:
-    """Numbers of points: of bandwidth selection, of queries and points in three dimensions, of both on the
-    line and on a GPU; and how many queries are checked by brute force."""
+    """Numbers of points: of bandwidth selection in two, three and twenty dimensions, of queries and points in
+    three, of both on the line and on a GPU; and how many queries are checked by brute force."""
 
     selection: int = 1_000
+    large: int = 16_000
+    wide: int = 2_000
     queries: int = 100_000
     points: int = 100_000
     line: int = 1_000_000
@@ -54,7 +56,7 @@ class Sizes:
     checked: int = 200
 
 
-QUICK = Sizes(selection=60, queries=200, points=300, line=2_000, gpu=2_000, checked=20)
+QUICK = Sizes(selection=60, large=80, wide=60, queries=200, points=300, line=2_000, gpu=2_000, checked=20)
 
 
 class Data(NamedTuple):
@@ -99,9 +101,9 @@ def brute_force(data: Data, rows: NDArray[np.int64], bandwidth: float, kernel: s
     return result
 
 
-def select(data: Data, n_starts: int) -> Array:
-    """Our bandwidth for every feature by the leave-one-out error."""
-    return NadarayaWatson(bandwidth="loo", n_starts=n_starts).fit(data.x, data.y).bandwidth_
+def select(data: Data, n_starts: int = 7, criterion: str = "loo") -> Array:
+    """Our bandwidth for every feature by the leave-one-out error or corrected AIC ("aic")."""
+    return NadarayaWatson(bandwidth=criterion, n_starts=n_starts).fit(data.x, data.y).bandwidth_
 
 
 def select_statsmodels(data: Data) -> Array:

@@ -4,11 +4,11 @@
 
 Cases: selection, leave-one-out bandwidths of 1,000 points in two dimensions; large, bandwidths by corrected
 AIC of 16,000 points in three, and by leave-one-out of 2,000 in twenty; prediction, 100,000 queries at 100,000
-points in three dimensions; line, a million of both in one; memory, the peak of ours in processes of its
-own. Contenders take turns in one process; figures are medians with quartiles. What ours compiles, or loads if
-earlier processes have compiled it, comes before and is timed apart, as are first calls of the others, on few
-points. `--device cuda` runs one case, a million of both in three dimensions. What cannot run is recorded with
-its reason. docs/results.md has the targets.
+points in three dimensions; line, a million of both in one; memory, the peak of ours in processes of its own;
+first, the first fit of a process where nothing is compiled. Contenders take turns in one process; figures are
+medians with quartiles. What ours compiles, or loads if earlier processes have compiled it, comes before and is
+timed apart, as are first calls of the others, on few points. `--device cuda` runs one case, a million of both
+in three dimensions. What cannot run is recorded with its reason. docs/results.md has the targets.
 
 --quick makes every size tiny: it shows that the script works and measures nothing.
 """
@@ -18,6 +18,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
@@ -43,6 +44,17 @@ case = memory_cases(Sizes(**json.loads(sys.argv[2])))[sys.argv[1]]
 imported = peak()
 case()
 print(imported, peak())
+"""
+
+# NumPy and scikit-learn are imported by whoever has data; Numba, where it is needed, is counted.
+_FIRST_PROGRAM = """
+import sys, time
+from regression_cases import normal
+from nadaraya.regression import NadarayaWatson
+data = normal(int(sys.argv[1]), int(sys.argv[2]))
+start = time.perf_counter()
+NadarayaWatson().fit(data.x, data.y).predict(data.x)
+print(time.perf_counter() - start)
 """
 
 
@@ -192,12 +204,40 @@ def memory(sizes: Sizes, runs: int, only: Sequence[str] | None = None) -> dict[s
     return results
 
 
+def first(sizes: Sizes, runs: int) -> dict[str, Any]:
+    """Seconds of a process's first fit and prediction where nothing is compiled yet, imports apart."""
+    results: dict[str, Any] = {}
+    for n, d in sizes.first:
+        seconds = []
+        for _ in range(runs):
+            with tempfile.TemporaryDirectory() as folder:
+                command = [sys.executable, "-c", _FIRST_PROGRAM, str(n), str(d)]
+                environment = os.environ | {"NUMBA_CACHE_DIR": folder}
+                done = subprocess.run(
+                    command, env=environment, cwd=Path(__file__).parent, capture_output=True
+                )
+                seconds.append(float(done.stdout))
+        results[f"n {n:,}, d {d}"] = seconds
+        print(
+            f"first fit on a new machine, n {n:,}, d {d}: {', '.join(f'{s:.1f}' for s in seconds)} s",
+            flush=True,
+        )
+    return results
+
+
 def _rows(queries: int, sizes: Sizes) -> Any:
     """Which queries are checked."""
     return np.random.default_rng(1).choice(queries, min(sizes.checked, queries), replace=False)
 
 
-CASES = {"selection": selection, "large": large, "prediction": prediction, "line": line, "memory": memory}
+CASES = {
+    "selection": selection,
+    "large": large,
+    "prediction": prediction,
+    "line": line,
+    "memory": memory,
+    "first": first,
+}
 
 
 def main() -> None:

@@ -54,9 +54,20 @@ class Sizes:
     line: int = 1_000_000
     gpu: int = 1_000_000
     checked: int = 200
+    first: tuple[tuple[int, int], ...] = ((300, 2), (1_000, 1), (1_000, 2), (4_000, 2))
 
 
-QUICK = Sizes(selection=60, large=80, wide=60, queries=200, points=300, line=2_000, gpu=2_000, checked=20)
+QUICK = Sizes(
+    first=((40, 1),),
+    selection=60,
+    large=80,
+    wide=60,
+    queries=200,
+    points=300,
+    line=2_000,
+    gpu=2_000,
+    checked=20,
+)
 
 
 class Data(NamedTuple):

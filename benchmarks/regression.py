@@ -3,12 +3,13 @@
     python benchmarks/regression.py [--json FILE] [--only CASE …] [--device cpu|cuda] [--quick]
 
 Cases: selection, leave-one-out bandwidths of 1,000 points in two dimensions; large, bandwidths by corrected
-AIC of 16,000 points in three, and by leave-one-out of 2,000 in twenty; prediction, 100,000 queries at 100,000
-points in three dimensions; line, a million of both in one; memory, the peak of ours in processes of its own;
-first, the first fit of a process where nothing is compiled. Contenders take turns in one process; figures are
-medians with quartiles. What ours compiles, or loads if earlier processes have compiled it, comes before and is
-timed apart, as are first calls of the others, on few points. `--device cuda` runs one case, a million of both
-in three dimensions. What cannot run is recorded with its reason. docs/results.md has the targets.
+AIC of 16,000 points in three, and by leave-one-out of 2,000 in twenty; prediction, 100,000 queries at
+100,000 points in three dimensions; line, a million of both in one; memory, the peak of ours in processes of
+its own; first, the first fit of a process where nothing is compiled. Contenders take turns in one process;
+figures are medians with quartiles. What ours compiles, or loads if earlier processes have compiled it,
+comes before and is timed apart, as are first calls of the others, on few points. `--device cuda` runs one
+case, a million of both in three dimensions. What cannot run is recorded with its reason. docs/results.md
+has the targets.
 
 --quick makes every size tiny: it shows that the script works and measures nothing.
 """

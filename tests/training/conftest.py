@@ -21,9 +21,11 @@ def one_thread() -> None:
 
 
 @pytest.fixture(autouse=True, scope="session")
-def ctrl_c() -> None:
-    """A shell starts background jobs with SIGINT ignored, which training respects: tests hear it."""
+def heard_signals() -> None:
+    """Shells and nohup start programs with signals ignored, which training respects: tests hear them."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
 
 
 @pytest.fixture

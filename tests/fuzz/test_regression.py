@@ -163,7 +163,7 @@ def odd_case(seed):
         if "categorical" in names:
             parameters |= generator.choice(MIXED)
         if estimator is NadarayaWatson:
-            parameters["degree"] = generator.choice((0, 0, 1))
+            parameters["degree"] = generator.choice((0, 0, 1, 2))
             parameters["adaptive"] = chosen(generator, (1, 3, 50), None, odds)
     if generator.random() < odds:
         parameters[generator.choice(list(names))] = generator.choice(ODD)

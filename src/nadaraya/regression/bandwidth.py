@@ -75,7 +75,11 @@ def select_in_stages(name: str, smoother: Smoother, targets: Array, search: Sear
         rows = order[:size]
         part = smoother if size == len(counted) else _part(smoother, rows)
         part_targets = targets if part is smoother else _less_their_means(targets[rows], part.sample.counts)
-        criterion = _of_varying(regression_criterion(name, part, part_targets), varies)
+        if smoother.degree > 1:
+            whole: Criterion = DifferentiableCriterion(name, part, part_targets, True, trains_kernel=False)
+        else:
+            whole = regression_criterion(name, part, part_targets)
+        criterion = _of_varying(whole, varies)
         widening = (len(counted) / size) ** (1.0 / (varies.sum() + 4.0))
         stages.append(Stage(criterion, size, widening))
     return _selected(name, stages, smoother, search)

@@ -1,6 +1,7 @@
 """The criteria of a regression by automatic differentiation, for the kernel's own parameters too."""
 
 import copy
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -9,7 +10,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from nadaraya.regression.criteria import SCORES, target_scale
-from nadaraya.regression.polynomials import value_weights
+from nadaraya.regression.polynomials import monomials, value_weights
 from nadaraya.regression.requests import Array, Sums
 from nadaraya.regression.smoother import Smoother
 from nadaraya.regression.torch_sums import Job, distances
@@ -25,21 +26,28 @@ class DifferentiableCriterion:
         smoother: what is fitted; its kernel is copied.
         targets: (n, p), less their means.
         selects_bandwidth: whether the arguments begin with log h_1, …, log h_d; else h is the smoother's.
-            They end with the parameters of the kernel.
+        trains_kernel: whether they end with the parameters of the kernel. Default True.
     """
 
-    def __init__(self, name: str, smoother: Smoother, targets: Array, selects_bandwidth: bool) -> None:
+    def __init__(
+        self,
+        name: str,
+        smoother: Smoother,
+        targets: Array,
+        selects_bandwidth: bool,
+        trains_kernel: bool = True,
+    ) -> None:
         points = smoother.sample.x.astype(np.float64)
         request = replace(
             smoother.request(Sums, None, np.zeros((0, len(points)))),
             query=points,
             points=points,
-            kernel=copy.deepcopy(smoother.kernel).requires_grad_(),
+            kernel=copy.deepcopy(smoother.kernel).requires_grad_(trains_kernel),
             exclude_self=name == "loo",
         )
         self._score = SCORES[name]
         self._job, self._degree = Job(request), smoother.degree
-        self._trained = list(self._job.kernel.parameters())
+        self._trained = list(self._job.kernel.parameters()) if trains_kernel else []
         self._num_parameters = sum(parameter.numel() for parameter in self._trained)
         self._targets, self._weight = targets, smoother.sample.counts
         self._scale = target_scale(targets, self._weight)
@@ -63,7 +71,7 @@ class DifferentiableCriterion:
         log_bandwidth = vector[:d] if self._fixed is None else self._fixed
         parts = [
             checkpoint(self._smooth, rows, log_bandwidth, use_reentrant=False, preserve_rng_state=False)
-            for rows in self._job.blocks(6 + (d + 2) * self._degree)
+            for rows in self._job.blocks(6 + 3 * math.comb(d + self._degree, d) * (self._degree > 0))
         ]
         mean, leverage = (torch.cat(part) for part in zip(*parts, strict=True))
         errors = self._targets - mean.detach().cpu().numpy()
@@ -88,5 +96,8 @@ class DifferentiableCriterion:
         weights = job.relative_weights(rows, r, job.kernel.log(r))[0] * job.columns[:, 0]
         weights = weights / weights.sum(dim=1, keepdim=True)
         if self._degree:
-            weights = value_weights(weights, job.points - job.points[rows, None])
+            offsets = job.points - job.points[rows, None]
+            weights = value_weights(
+                weights, monomials(offsets, self._degree) if self._degree > 1 else offsets
+            )
         return weights @ self._y, weights[:, rows].diagonal()

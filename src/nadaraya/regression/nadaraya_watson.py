@@ -21,16 +21,18 @@ from nadaraya.regression.displays import RegressionDisplay
 from nadaraya.regression.local import LocalFit
 from nadaraya.regression.mixed_estimator import MixedEstimator
 from nadaraya.regression.neighbours import NeighbourScale
-from nadaraya.regression.polynomials import EquivalentKernels
+from nadaraya.regression.polynomials import EquivalentKernels, PolynomialSmoother
 from nadaraya.regression.repeats import distinct_observations
 from nadaraya.regression.requests import Array, Means, PositionGradients
 from nadaraya.regression.robust import bisquare_weights
 from nadaraya.regression.sample import power_of_two
+from nadaraya.regression.smoother import Smoother
 from nadaraya.regression.summary import Summary, goodness_of_fit, summary_of
 
 _EMPTY = ("nearest", "mean", "nan", "raise")
 _BANDS = ("pointwise", "bootstrap", "simultaneous")
 _OF = ("curve", "smooth")
+_NAMES = ("constant", "linear", "quadratic", "cubic")  # of the degrees
 
 
 class NadarayaWatson(RegressorMixin, MixedEstimator):
@@ -57,7 +59,9 @@ class NadarayaWatson(RegressorMixin, MixedEstimator):
             dimension for kernels that sort), of which most are on a few hundred of the points and about ten
             on all; "silverman" or "scott", rules of thumb, in O(n). Features that
             do not vary get inf. Default "aic".
-        degree: 0, local constant; 1, local linear. Default 0.
+        degree: 0, local constant; 1, local linear; 2 and 3, local quadratic and cubic, which follow peaks
+            better where points are many and are computed by PyTorch in blocks, O(n²) whatever the kernel.
+            Default 0.
         adaptive: k, to widen the bandwidth where points are rare: it is h times the distance from x to its
             k-th nearest neighbour (features divided by their standard deviation) over that distance's
             geometric mean at the points. Default None.
@@ -206,7 +210,7 @@ class NadarayaWatson(RegressorMixin, MixedEstimator):
         precision = precision / precision.max()
         precision *= len(precision) / precision.sum()
         smoother = self._first_smoother(rows, precision, ("aic", "loo"))
-        sample, degree = smoother.sample, whole_number("degree", self.degree, 0, 1)
+        sample, degree = smoother.sample, whole_number("degree", self.degree, 0, 3)
         iterations = whole_number("robust_iterations", self.robust_iterations, 0)
         if iterations and values.shape[1] > 1:
             raise must_be("robust_iterations", f"0 with {values.shape[1]} targets", iterations)
@@ -218,6 +222,8 @@ class NadarayaWatson(RegressorMixin, MixedEstimator):
             raise must_be(
                 name, "left out where features are categories or numbers may be missing", getattr(self, name)
             )
+        if sample.categories and degree > 1:
+            raise must_be("degree", "0 or 1 where features are categories or numbers may be missing", degree)
         degree = degree if sample.x.shape[1] else 0  # lines are in numbers
         neighbours = None
         if self.adaptive is not None:
@@ -225,7 +231,8 @@ class NadarayaWatson(RegressorMixin, MixedEstimator):
             if k >= len(points):
                 raise must_be("adaptive", f"a whole number below n_samples = {len(points)}", k)
             neighbours = NeighbourScale(sample, min(k, len(rows) - 1)) if len(rows) > 1 else None
-        smoother = replace(smoother, degree=degree, neighbours=neighbours)
+        kind = PolynomialSmoother if degree > 1 else Smoother
+        smoother = kind(sample, smoother.kernel, smoother.bandwidth, degree, neighbours)
         self._unit = power_of_two(values)
         values = values / self._unit
         self._centre = np.average(values, axis=0, weights=sample.counts)
@@ -288,7 +295,7 @@ class NadarayaWatson(RegressorMixin, MixedEstimator):
 
     @over_blocks
     def marginal_effects(self, X: ArrayLike, return_std: bool = False) -> Any:
-        """∂f/∂x: the derivative of the prediction (degree 0), or the slope of the local line (degree 1).
+        """∂f/∂x: the derivative of the prediction (degree 0), or the slope of the local polynomial.
 
         Args:
             X: (m, d) points; a Dask array or DataFrame is answered lazily, with a Dask array.
@@ -316,8 +323,17 @@ class NadarayaWatson(RegressorMixin, MixedEstimator):
         if smoother.degree == 1:
             slope = smoother.fit(query, columns).slope
             assert slope is not None
+        elif smoother.degree > 1:
+            slopes = [
+                EquivalentKernels(smoother, query, smoother.degree, feature).combined(columns)
+                for feature in range(smoother.sample.x.shape[1])
+            ]
+            slope = np.stack(slopes, axis=1)
+            slope[smoother.means(query, columns).no_support] = 0.0
         elif smoother.neighbours is not None:
-            raise must_be("degree", "1 for marginal_effects with adaptive bandwidths", smoother.degree)
+            raise must_be(
+                "degree", "1 or more for marginal_effects with adaptive bandwidths", smoother.degree
+            )
         else:
             sums = smoother.compute(smoother.request(PositionGradients, query, columns))
             mass, gradients = sums.values[:, :1], sums.gradients
@@ -391,7 +407,7 @@ class NadarayaWatson(RegressorMixin, MixedEstimator):
         mean = self._prediction(fit)
         estimates: intervals.Estimates = intervals.Fitted(smoother, query, fit)
         if of == "curve":
-            estimates = EquivalentKernels(smoother, query, 2)
+            estimates = EquivalentKernels(smoother, query, max(2, smoother.degree + 1))
             mean = estimates.combined(self._targets.T) + self._centre
         uncertainty = intervals.Uncertainty(estimates, self._noise_model(), query)
         if method == "pointwise":
@@ -463,7 +479,7 @@ class NadarayaWatson(RegressorMixin, MixedEstimator):
         """
         check_is_fitted(self)
         if self._summary is None:
-            name = f"{type(self).__name__}, local {'linear' if self._smoother.degree else 'constant'}"
+            name = f"{type(self).__name__}, local {_NAMES[self._smoother.degree]}"
             fit = goodness_of_fit(self._smoother, self._targets, self._unit)
             self._summary = summary_of(name, self, fit)
         return self._summary

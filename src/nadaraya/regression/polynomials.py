@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nadaraya.regression.local import TINY, DampedInverse
+from nadaraya.regression.local import TINY, DampedInverse, LocalFit
 from nadaraya.regression.requests import Array, Sums
 from nadaraya.regression.smoother import Smoother
 from nadaraya.regression.torch_sums import Job
@@ -24,16 +24,18 @@ class EquivalentKernels:
 
     Attributes:
         smoother: the smoother.
-        X: (m, d) queries as the user gave them.
+        X: (m, d) queries as the user gave them; None for the points themselves.
         degree: of the polynomial, whatever the smoother's.
         feature: the estimate is the polynomial's slope at the query along this feature, for degree 0 the
             derivative of the mean; None for its value.
+        exclude_self: whether the estimates at the points are each without the point itself.
     """
 
     smoother: Smoother
-    X: Array
+    X: Array | None
     degree: int
     feature: int | None = None
+    exclude_self: bool = False
 
     def combined(self, columns: Array) -> Array:
         """Σ_j L_j C_j, (m, p), of columns (p, n)."""
@@ -43,19 +45,28 @@ class EquivalentKernels:
         """Σ_j L_j² v_j, (m,), for v (n,)."""
         return self._over_blocks(variance[None], power=2)[:, 0]
 
+    def own(self) -> Array:
+        """(n,) L_i of each point's own target; X is None."""
+        parts = [weights[:, rows].diagonal().cpu().numpy() for rows, weights in self._blocks(self._job())]
+        return np.concatenate(parts)
+
     def _over_blocks(self, columns: Array, power: int) -> Array:
         job = self._job()
         right = torch.tensor(columns.T, dtype=torch.float64, device=job.device)
+        parts = [(weights**power @ right).cpu().numpy() for _, weights in self._blocks(job)]
+        return np.concatenate(parts)
+
+    def _blocks(self, job: Job) -> Iterator[tuple[slice, Tensor]]:
         d = job.points.shape[1]
         terms = sum(1 for _ in _monomials(d, self.degree))
-        blocks = job.blocks(8 + 2 * d + 3 * terms)
-        parts = [(self._weights(job, rows).double() ** power @ right).cpu().numpy() for rows in blocks]
-        return np.concatenate(parts)
+        for rows in job.blocks(8 + 2 * d + 3 * terms):
+            yield rows, self._weights(job, rows).double()
 
     def _job(self) -> Job:
         request = self.smoother.request(Sums, self.X, np.zeros((0, len(self.smoother.sample.x))))
         # Rounding in float32 would be magnified by the differences that make slopes and curvatures.
-        return Job(replace(request, query=request.query.astype(float), points=request.points.astype(float)))
+        query, points = request.query.astype(float), request.points.astype(float)
+        return Job(replace(request, query=query, points=points, exclude_self=self.exclude_self))
 
     def _weights(self, job: Job, rows: slice) -> Tensor:
         """(b, n) the equivalent kernels of some queries."""
@@ -75,6 +86,34 @@ class EquivalentKernels:
         if self.feature is None:
             return value_weights(weights, powers)
         return slope_weights(weights, powers, self.feature)
+
+
+@dataclass(frozen=True)
+class PolynomialSmoother(Smoother):
+    """A smoother of degree 2 or 3, whose equivalent kernels are written out."""
+
+    def fit(self, X: Array | None, columns: Array, exclude_self: bool = False) -> LocalFit:
+        fit = self._constant.fit(X, columns, exclude_self)
+        mean = self._kernels(X, exclude_self).combined(columns)
+        return replace(fit, mean=np.where(fit.no_support[:, None], fit.mean, mean))
+
+    def combined(self, fit: LocalFit, X: Array, columns: Array) -> Array:
+        return self._kernels(X).combined(columns)
+
+    def combined_variance(self, fit: LocalFit, X: Array | None, variance: Array | float = 1.0) -> Array:
+        of_targets = np.broadcast_to(variance, len(self.sample.x)).astype(np.float64)
+        return np.where(fit.no_support, 0.0, self._kernels(X).combined_variance(of_targets))
+
+    def leverage(self, fit: LocalFit, peak: float | None = None) -> Array:
+        counted = (self.sample.weight > 0) & ~fit.no_support
+        return np.where(counted, self._kernels(None).own(), 0.0)
+
+    @property
+    def _constant(self) -> Smoother:
+        return Smoother(self.sample, self.kernel, self.bandwidth, 0, self.neighbours)
+
+    def _kernels(self, X: Array | None, exclude_self: bool = False) -> EquivalentKernels:
+        return EquivalentKernels(self, X, self.degree, exclude_self=exclude_self)
 
 
 def monomials(offsets: Tensor, degree: int) -> Tensor:

@@ -11,13 +11,15 @@ from nadaraya.kernels import Kernel, Product, Scaled, Sum
 from nadaraya.regression.categories import Category
 from nadaraya.regression.coding import Coding, Levels
 from nadaraya.regression.neighbours import NeighbourScale
+from nadaraya.regression.polynomials import PolynomialSmoother
 from nadaraya.regression.sample import Sample
 from nadaraya.regression.selection import Selection, Start
 from nadaraya.regression.smoother import Smoother
 
 _OF = "type of nadaraya"  # the key that tells these dictionaries from others
 _RECORDS: dict[str, Any] = {
-    record.__name__: record for record in (Smoother, Sample, Selection, Start, Category, Coding, Levels)
+    record.__name__: record
+    for record in (Smoother, PolynomialSmoother, Sample, Selection, Start, Category, Coding, Levels)
 }
 _OTHERS = (Kernel, NeighbourScale, torch.device, *_RECORDS.values())
 

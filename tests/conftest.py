@@ -1,8 +1,16 @@
 """What every test needs before it is imported."""
 
 import os
+import signal
 
 import torch
+
+# Shells and nohup start programs with signals ignored, which training respects: tests and what they start
+# hear them.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 if workers := os.environ.get("PYTEST_XDIST_WORKER_COUNT"):
     # pytest -n: the tests run side by side, so each has its part of the cores, and so do commands it starts.

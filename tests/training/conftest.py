@@ -1,6 +1,5 @@
 """Recipes small enough to train in a second, and one finished run of each task."""
 
-import signal
 from collections.abc import Callable
 from itertools import count
 from pathlib import Path
@@ -18,14 +17,6 @@ from nadaraya.training import ImageRecipe, Recipe, train
 def one_thread() -> None:
     """Tiny models are slower on several threads."""
     torch.set_num_threads(1)
-
-
-@pytest.fixture(autouse=True, scope="session")
-def heard_signals() -> None:
-    """Shells and nohup start programs with signals ignored, which training respects: tests hear them."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_DFL)
 
 
 @pytest.fixture

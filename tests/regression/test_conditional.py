@@ -118,7 +118,7 @@ def test_blocks_and_order_change_nothing(monkeypatch):
     model = fitted()
     expected = model.predict_quantiles(queries, [0.2, 0.7]), model.predict_cdf(queries, targets)
     drawn = model.sample(queries, 3, random_state=0)
-    monkeypatch.setattr("nadaraya.regression.conditional._PAIRS", 700)
+    monkeypatch.setattr("nadaraya.regression.torch_sums._PAIRS_CPU", 2800)
     np.testing.assert_allclose(model.predict_quantiles(queries, [0.2, 0.7]), expected[0], rtol=1e-9)
     np.testing.assert_allclose(model.predict_cdf(queries, targets), expected[1], rtol=1e-12)
     np.testing.assert_array_equal(model.sample(queries, 3, random_state=0), drawn)

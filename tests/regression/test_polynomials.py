@@ -112,6 +112,13 @@ def test_adaptive_bandwidths_and_places_without_points(adaptive):
         assert model.marginal_effects([[50.0]])[0, 0] == 0.0
 
 
+@pytest.mark.parametrize("bandwidth", [1e-200, 1e-300])
+def test_a_bandwidth_of_next_to_nothing_sees_the_nearest_point(bandwidth):
+    X, y = np.arange(6.0)[:, None], np.array([5.0, 1.0, 4.0, 2.0, 9.0, 3.0])
+    model = NadarayaWatson(bandwidth=bandwidth, degree=2).fit(X, y)
+    np.testing.assert_allclose(model.predict(X + 0.1), y, rtol=1e-12)
+
+
 def test_degrees_that_are_refused():
     X, y = data(30, 2)
     with pytest.raises(InputError, match="degree must be a whole number from 0 to 3, got 4"):

@@ -109,6 +109,13 @@ def test_quantiles_outside_0_and_1_are_refused(quantile: Any) -> None:
         KernelQuantileRegressor(quantile).fit([[0.0], [1.0]], [0.0, 1.0])
 
 
+@pytest.mark.parametrize("bandwidth", [1e-3, 1e-200, 1e-300])
+def test_a_bandwidth_of_next_to_nothing_sees_the_nearest_point(bandwidth: float) -> None:
+    X, y = np.arange(6.0)[:, None], np.array([5.0, 1.0, 4.0, 2.0, 9.0, 3.0])
+    model = KernelQuantileRegressor(bandwidth=bandwidth).fit(X, y)
+    assert model.predict(X + 0.1).tolist() == y.tolist()
+
+
 def test_several_bad_quantiles_are_refused() -> None:
     model = KernelQuantileRegressor(bandwidth=1.0).fit([[0.0], [1.0]], [0.0, 1.0])
     with pytest.raises(InputError, match="quantile must be one or a list"):

@@ -8,7 +8,6 @@ from typing import Any, Self
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
-from scipy.spatial.distance import cdist
 from scipy.special import ndtr
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
@@ -25,13 +24,14 @@ from nadaraya.regression.checks import (
 )
 from nadaraya.regression.criteria import Criterion, loo_likelihood
 from nadaraya.regression.estimator import SmoothingEstimator, in_natural_units, validated_points
-from nadaraya.regression.requests import Array
+from nadaraya.regression.requests import Array, Sums
 from nadaraya.regression.sample import Sample
 from nadaraya.regression.smoother import Smoother
 from nadaraya.regression.support import log_mass
+from nadaraya.regression.torch_sums import Job
 
-# Pairs of queries and points at a time, where all weights of a query are needed at once.
-_PAIRS = 2**20
+# What is held for each pair where all weights of a query are needed at once.
+_NUMBERS_PER_PAIR = 4
 # After so many, bisection alone, which always ends.
 _NEWTON_STEPS, _MOST_STEPS = 30, 300
 
@@ -325,17 +325,10 @@ class NadarayaWatsonConditionalDensity(SmoothingEstimator):
 
     def _weights(self, query: Array) -> Iterator[tuple[slice, Array]]:
         """Blocks of queries (m, d) with their weights (rows, n), which sum to 1."""
-        sample = self._smoother.sample
-        bandwidth = np.maximum(self._smoother.bandwidth, 1e-150)  # squared distances do not overflow
-        points, at = sample.x / bandwidth, sample.centred(query) / bandwidth
-        step = max(1, _PAIRS // len(points))
-        with np.errstate(divide="ignore"):
-            log_weight = np.log(sample.weight)
-        for start in range(0, len(query), step):
-            rows = slice(start, min(start + step, len(query)))
-            logs = log_weight - cdist(at[rows], points, "sqeuclidean") / 2
-            weights = np.exp(logs - logs.max(axis=1, keepdims=True))
-            yield rows, weights / weights.sum(axis=1, keepdims=True)
+        job = Job(self._smoother.request(Sums, query, np.zeros((0, len(self.y_)))))
+        for rows in job.blocks(_NUMBERS_PER_PAIR):
+            r = job.distances(rows)
+            yield rows, job.shares(rows, r, job.kernel.log(r)).double().cpu().numpy()
 
     def _distribution(self, weights: Array, y: Array) -> Array:
         """Σ_i w_i Φ((y − y_i) / b) for weights (m, n) at y (m,)."""

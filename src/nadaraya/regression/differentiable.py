@@ -93,8 +93,7 @@ class DifferentiableCriterion:
         job = self._job
         inverse = torch.exp(-log_bandwidth)
         r = distances(job.points[rows] * inverse, job.points * inverse) * job.shrink[rows, None]
-        weights = job.relative_weights(rows, r, job.kernel.log(r))[0] * job.columns[:, 0]
-        weights = weights / weights.sum(dim=1, keepdim=True)
+        weights = job.shares(rows, r, job.kernel.log(r))
         if self._degree:
             offsets = job.points - job.points[rows, None]
             weights = value_weights(

@@ -72,8 +72,7 @@ class EquivalentKernels:
         """(b, n) the equivalent kernels of some queries."""
         offsets, r = [-offset for offset in job.offsets(rows)], job.distances(rows)
         log_weights, slope = job.log_weights(r, self.degree == 0 and self.feature is not None)
-        weights = job.relative_weights(rows, r, log_weights)[0] * job.columns[:, 0]
-        weights = weights / weights.sum(dim=1, keepdim=True)
+        weights = job.shares(rows, r, log_weights)
         if self.degree == 0 and self.feature is not None:
             counts = (weights > 0) & (r > 0)
             per_distance = torch.where(counts, slope / torch.where(counts, r, 1.0), 0.0)

@@ -223,7 +223,8 @@ def _smooth(
     spread = torch.from_numpy(smoother.sample.spread).to(job.device, job.points.dtype)
     parts = []
     for rows in job.blocks(4 + 2 * smoother.degree * (len(spread) + 1)):
-        weights = _weights(job, rows)
+        r = job.distances(rows)
+        weights = job.shares(rows, r, job.kernel.log(r))
         constant = _weighted_quantiles(weights[:, order], y[order], tau)
         if smoother.degree:
             offsets = (job.points - job.query[rows, None]) / spread
@@ -233,15 +234,6 @@ def _smooth(
             constant = torch.stack(lines, dim=1).sort(dim=1).values[:, tau.argsort().argsort()]
         parts.append(constant.double().cpu().numpy())
     return np.concatenate(parts)
-
-
-def _weights(job: Job, rows: slice) -> Tensor:
-    """(b, n) weights of all pairs, with sum 1 (0 where no point has any)."""
-    r = torch.cdist(
-        job.query[rows] * job.inverse, job.points * job.inverse, compute_mode="donot_use_mm_for_euclid_dist"
-    )
-    weights = job.relative_weights(rows, r, job.kernel.log(r))[0] * job.columns[:, 0]
-    return weights / weights.sum(dim=1, keepdim=True).clamp_min(torch.finfo(weights.dtype).tiny)
 
 
 def _weighted_quantiles(weights: Tensor, ascending: Tensor, tau: Tensor) -> Tensor:

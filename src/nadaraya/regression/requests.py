@@ -65,6 +65,13 @@ class Request(Generic[R]):
         factors = None if self.factors is None else self.factors.part(rows)
         return replace(self, query=self.query[rows], query_scale=scale, factors=factors)
 
+    def representable(self) -> "Request[R]":
+        """With bandwidths whose squared distances do not overflow: below, only the nearest point counts."""
+        least = 1e-15 if self.points.dtype == np.float32 else 1e-150
+        extent = np.abs(self.points).max(axis=0, initial=0.0)
+        extent = np.maximum(extent, np.abs(self.query).max(axis=0, initial=0.0))
+        return replace(self, bandwidth=np.maximum(self.bandwidth, least * extent.astype(np.float64)))
+
 
 @dataclass(frozen=True)
 class Sums:

@@ -8,12 +8,9 @@ from functools import cache
 from importlib.util import find_spec
 from typing import Any
 
-import numpy as np
-
 from nadaraya.errors import InputError
 from nadaraya.regression import attention, mixed, torch_sums
 from nadaraya.regression.requests import (
-    Array,
     BandwidthGradients,
     LineGradients,
     Means,
@@ -85,7 +82,7 @@ def compute(request: Request[R], report: Callable[[str], None] | None = None) ->
     Returns:
         The answer, of the type `request.quantity`.
     """
-    request = replace(request, bandwidth=_representable(request))
+    request = request.representable()
     if request.factors is not None:
         return mixed.compute(request, lambda part: compute(part, report))
     m, rows = len(request.query), max(1, _PAIRS_PER_REPORT // len(request.points))
@@ -137,11 +134,3 @@ def _compiled_for(request: Request[Any]) -> Any:
 @cache
 def _numba_is_installed() -> bool:
     return find_spec("numba") is not None
-
-
-def _representable(request: Request[Any]) -> Array:
-    """Bandwidths under which squared distances do not overflow; smaller ones see the nearest point alone."""
-    least = 1e-15 if request.points.dtype == np.float32 else 1e-150
-    extent = np.abs(request.points).max(axis=0, initial=0.0)
-    extent = np.maximum(extent, np.abs(request.query).max(axis=0, initial=0.0))
-    return np.maximum(request.bandwidth, least * extent.astype(np.float64))

@@ -66,6 +66,7 @@ class Job:
     """A request as tensors; columns are (n, c), and the kernel is a copy on the device unless it is there."""
 
     def __init__(self, request: Request[Any]) -> None:
+        request = request.representable()
         device = request.device or torch.device("cpu")
         on_cpu = device.type == "cpu"
         single = request.points.dtype == np.float32 and not on_cpu
@@ -126,6 +127,12 @@ class Job:
             log_weights, hidden = log_weights + log_factors, hidden | torch.isneginf(log_factors)
         log_weights = (self.request.power * log_weights).masked_fill(hidden, -torch.inf)
         return relative_weights(log_weights, r.masked_fill(hidden, torch.inf))
+
+    def shares(self, rows: slice, r: Tensor, log_weights: Tensor) -> Tensor:
+        """(rows, n) weights of the points in a local mean: of sum 1, or 0 where no point counts."""
+        weights = self.relative_weights(rows, r, log_weights)[0] * self.columns[:, 0]
+        total = weights.sum(dim=1, keepdim=True)
+        return weights / torch.where(total > 0, total, 1.0)
 
     def sums(self, rows: slice) -> tuple[Tensor, ...]:
         """The fields of the answer for the queries in `rows`."""

@@ -3,12 +3,11 @@
 import math
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from nadaraya.kernels import Kernel
 from nadaraya.regression.requests import Array
-from nadaraya.regression.rules import edge_of
+from nadaraya.regression.rules import edge_of, log_values
 
 _CELLS_PER_OCTAVE, _OCTAVES = 64, 120
 # Where the density ends in a zero, as at the edge of the tricube, Newton's method takes many steps.
@@ -76,8 +75,7 @@ def _distances(kernel: Kernel, dimension: int, probability: Array) -> Array:
 
 def _log_density(kernel: Kernel, dimension: int, r: Array) -> Array:
     """(d − 1) log r + log κ(r)."""
-    with torch.no_grad():
-        log_kernel: Array = kernel.log(torch.tensor(r, dtype=torch.float64)).numpy()
+    log_kernel: Array = log_values(kernel, r)
     if dimension == 1:
         return log_kernel
     return (dimension - 1) * np.log(np.maximum(r, np.finfo(np.float64).tiny)) + log_kernel

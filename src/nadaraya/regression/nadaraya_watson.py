@@ -256,9 +256,8 @@ class NadarayaWatson(RegressorMixin, MixedEstimator):
 
     def __getstate__(self) -> dict[str, Any]:
         state = super().__getstate__()
-        return state | {
-            name: None for name in ("_noise", "_summary") if name in state
-        }  # made again on demand
+        # Made again on demand.
+        return state | {name: None for name in ("_noise", "_summary") if name in state}
 
     @over_blocks
     def predict(self, X: ArrayLike, return_std: bool = False) -> Any:
@@ -376,12 +375,11 @@ class NadarayaWatson(RegressorMixin, MixedEstimator):
                 each point alone); or "simultaneous", the same draws for all points of X at once, each as
                 likely to be missed as any other (Beran 1988). Default "pointwise".
             n_bootstrap: draws. Default 999.
-            of: "curve", what the targets scatter about: the band of the local quadratic with the same
-                weights, the fit less its estimated bias (robust bias correction: Calonico, Cattaneo and
-                Farrell 2018).
-                `predict` need not lie inside. "smooth", about `predict`, for what the fit is on average,
-                x ↦ E f(x), which is narrower and passes by peaks and valleys as the fit does.
-                Default "curve".
+            of: "curve", what the targets scatter about: the band of the local quadratic (for degree 2 and
+                more, of one degree more) with the same weights, the fit less its estimated bias (robust bias
+                correction: Calonico, Cattaneo and Farrell 2018), in which `predict` need not lie. "smooth",
+                about `predict`, for what the fit is on average, x ↦ E f(x), which is narrower and passes by
+                peaks and valleys as the fit does. Default "curve".
 
         Returns:
             lower and upper, each (m,) or (m, p); NaN where every weight is zero, nothing is known there, and

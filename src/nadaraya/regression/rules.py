@@ -77,7 +77,7 @@ def log_radial_moment(kernel: Kernel, order: int) -> float:
     edges = (2.0**60 * width if endless else edge) * 2.0 ** -np.arange(0.0, octaves, step)
     low, high = np.append(edges[1:], 0.0)[:, None], edges[:, None]
     r = (low + high) / 2 + (high - low) / 2 * nodes
-    log_integrand = _log_values(kernel, r) + order * np.log(r)
+    log_integrand = log_values(kernel, r) + order * np.log(r)
     logs = logsumexp(log_integrand + np.log((high - low) / 2 * weights), axis=1)
     total = float(logsumexp(logs))
     return math.inf if endless and not logs[: int(1 / step)].max() <= math.log(1e-12) + total else total
@@ -90,7 +90,8 @@ def values(kernel: Kernel, r: Array) -> NDArray[np.float64]:
     return result
 
 
-def _log_values(kernel: Kernel, r: Array) -> NDArray[np.float64]:
+def log_values(kernel: Kernel, r: Array) -> NDArray[np.float64]:
+    """log κ(r) in float64, without gradients."""
     with torch.no_grad():
         result: NDArray[np.float64] = kernel.log(torch.tensor(r, dtype=torch.float64)).numpy()
     return result
@@ -99,17 +100,17 @@ def _log_values(kernel: Kernel, r: Array) -> NDArray[np.float64]:
 def _width(kernel: Kernel) -> float:
     """The greatest power of two where κ is not far below κ(0)."""
     grid = 2.0 ** np.arange(-300, 301)
-    near = np.flatnonzero(_log_values(kernel, grid) >= _log_values(kernel, np.zeros(1)) - 1.0)
+    near = np.flatnonzero(log_values(kernel, grid) >= log_values(kernel, np.zeros(1)) - 1.0)
     return float(grid[near[-1]]) if len(near) else 1.0
 
 
 def edge_of(kernel: Kernel) -> float:
     """Where κ becomes exactly 0 and stays so; inf if nowhere."""
     grid = _width(kernel) * 2.0 ** np.arange(61)
-    positive = np.flatnonzero(_log_values(kernel, grid) > -np.inf)
+    positive = np.flatnonzero(log_values(kernel, grid) > -np.inf)
     if len(positive) == 0 or positive[-1] == len(grid) - 1:
         return math.inf
     inside, outside = grid[positive[-1]], grid[positive[-1] + 1]
     while (middle := (inside + outside) / 2) not in (inside, outside):
-        inside, outside = (middle, outside) if _log_values(kernel, middle) > -np.inf else (inside, middle)
+        inside, outside = (middle, outside) if log_values(kernel, middle) > -np.inf else (inside, middle)
     return float(outside)

@@ -1,6 +1,17 @@
 """The operator, its backends, and the attention layer with its variants."""
 
 from nadaraya.attention.documents import document_ids_of
+from nadaraya.attention.functional import BackendChoice, choose_backend, kernel_attention
 from nadaraya.attention.merging import merge_attention
+from nadaraya.attention.positions import GridLogits, MixedKernels, MixedLogits
 
-__all__ = ["document_ids_of", "merge_attention"]
+__all__ = [
+    "BackendChoice",
+    "GridLogits",
+    "MixedKernels",
+    "MixedLogits",
+    "choose_backend",
+    "document_ids_of",
+    "kernel_attention",
+    "merge_attention",
+]

@@ -11,9 +11,12 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
+from nadaraya.attention.positions import GridLogits, LagMixture
 from nadaraya.errors import InputError, must_be, unknown_name
+from nadaraya.kernels import Gaussian, GaussianWithoutHalf, Kernel
 
-Similarity = Literal["dot", "gaussian"]
+Content = Gaussian | Tensor | float | None
+Own = Literal["keep", "exclude", "drop-value", "project-out"]
 
 
 @dataclass(frozen=True)
@@ -23,19 +26,26 @@ class AttentionArguments:
     query: Tensor  # (B, H, Nq, d)
     key: Tensor  # (B, G, Nk, d)
     value: Tensor  # (B, G, Nk, dv)
-    similarity: Similarity
     scale: float  # factor of the dot product; 1.0 for the Gaussian
-    bandwidth: Tensor | None  # (H,) or (1,), float32 at least
+    bandwidth: Tensor | None  # of the Gaussian, (H,) or (1,), float32 at least; None for the dot product
     lag_logits: Tensor | None  # (H or 1, 2L − 1), entry r + L − 1 is the logit of lag r
+    mixture: LagMixture | None  # logits by lag that the query mixes
+    grid: GridLogits | None  # logits by the rows and columns between patches
     causal: bool
     window: int | None
-    exclude_self: bool
+    own: Own
     key_padding_mask: Tensor | None  # (B, Nk) bool, True where the key is padding
     attn_mask: Tensor | None  # broadcastable to (B, H, Nq, Nk): bool (True takes part) or float (added)
     key_logits: Tensor | None  # (B or 1, H or 1, Nk), float32 at least
     document_ids: Tensor | None  # (B, Nk) whole numbers, every document in one piece
     dropout_p: float
     eps: float
+    negligible: float  # share of a row that pairs left out may have together
+
+    @property
+    def exclude_self(self) -> bool:
+        """Whether the logits hide each token from itself, unless nothing else is left."""
+        return self.own == "exclude"
 
     @property
     def offset(self) -> int:
@@ -46,6 +56,10 @@ class AttentionArguments:
     def compute_dtype(self) -> torch.dtype:
         """The dtype of logits and sums: float32 at least, whatever the tensors are."""
         return torch.promote_types(self.query.dtype, torch.float32)
+
+    def softmax_only(self) -> "AttentionArguments":
+        """The same softmax without what follows it: ε, and forms of the token itself other than a mask."""
+        return replace(self, own="exclude" if self.exclude_self else "keep", eps=0.0)
 
     def with_repeated_heads(self) -> "AttentionArguments":
         """The same call with a copy of its key-value head for every query head."""
@@ -72,7 +86,7 @@ class AttentionArguments:
         return torch.sigmoid(log_mass.masked_fill(nothing, 0.0) - math.log(self.eps))[..., None]
 
 
-def check_options(window: int | None, dropout_p: float, eps: float) -> None:
+def check_options(window: int | None, own: str, dropout_p: float, eps: float, negligible: float) -> None:
     """Check the numbers that the operator and the layer both take.
 
     Raises:
@@ -84,6 +98,10 @@ def check_options(window: int | None, dropout_p: float, eps: float) -> None:
         raise must_be("dropout_p", "a number in [0, 1)", dropout_p)
     if not isinstance(eps, (int, float)) or not 0.0 <= eps < math.inf:
         raise must_be("eps", "a finite number of at least 0", eps)
+    if not isinstance(negligible, (int, float)) or not 0.0 <= negligible < 1.0:
+        raise must_be("negligible", "0 or a share between 0 and 1", negligible)
+    if own not in get_args(Own):
+        raise unknown_name("own", own, get_args(Own))
 
 
 def check_tensors(query: Tensor, key: Tensor, value: Tensor) -> None:
@@ -109,72 +127,76 @@ def check_tensors(query: Tensor, key: Tensor, value: Tensor) -> None:
         raise must_be("number of heads of query", "a multiple of that of key", shapes)
 
 
-def check_content(
-    similarity: str, scale: float | None, bandwidth: float | Tensor | None, query: Tensor
-) -> tuple[Similarity, float, Tensor | None]:
-    """Similarity, factor of the dot product (1.0 for the Gaussian) and bandwidth, (H,) or (1,) or None."""
-    if similarity == "gaussian":
-        if scale is not None:
-            raise InputError("scale belongs to similarity='dot'; the Gaussian takes bandwidth")
-        return "gaussian", 1.0, _checked_bandwidth(bandwidth, query)
-    if similarity != "dot":
-        raise unknown_name("similarity", similarity, get_args(Similarity))
-    if bandwidth is not None:
-        raise InputError("bandwidth belongs to similarity='gaussian'; the dot product takes scale")
-    factor = 1.0 / math.sqrt(max(query.shape[3], 1)) if scale is None else float(scale)
-    if not math.isfinite(factor):
-        raise must_be("scale", "a finite number", scale)
-    return "dot", factor, None
+def check_content(content: Content, query: Tensor) -> tuple[float | Tensor, Tensor | None]:
+    """Factor of the dot product, a number or (H,) or (1,), and bandwidth, (H,) or (1,), or None.
+
+    The factor is 1.0 for the Gaussian.
+    """
+    if isinstance(content, Gaussian):
+        # exp(−(r/ℓ)²) is the Gaussian of σ = ℓ/√2.
+        narrower = 2**-0.5 if isinstance(content, GaussianWithoutHalf) else 1.0
+        return 1.0, _one_per_head("bandwidth of content", content.bandwidth * narrower, query)
+    if content is None:
+        return 1.0 / math.sqrt(max(query.shape[3], 1)), None
+    if isinstance(content, Tensor):
+        if not content.is_floating_point():
+            raise must_be("content", "floating point where it is a tensor of scales", content.dtype)
+        return _one_per_head("content", content, query), None
+    if isinstance(content, bool) or not isinstance(content, (int, float)):
+        raise must_be("content", "None, a scale (a number or one per head) or a Gaussian kernel", content)
+    if not math.isfinite(content):
+        raise must_be("content", "a finite scale", content)
+    return float(content), None
 
 
-def _checked_bandwidth(bandwidth: float | Tensor | None, query: Tensor) -> Tensor:
-    heads, accepted = query.shape[1], "a positive finite number or a tensor of them, one per head"
-    if bandwidth is None:
-        raise must_be("bandwidth", accepted, None)
-    dtype = torch.promote_types(query.dtype, torch.float32)
-    if isinstance(bandwidth, (int, float)):
-        # Filled on the device: a copy from the host would wait for it.
-        values = torch.full((), bandwidth, dtype=dtype, device=query.device)
-    else:
-        values = torch.as_tensor(bandwidth, device=query.device).to(dtype)
+def _one_per_head(name: str, values: Tensor, query: Tensor) -> Tensor:
+    """Values (H,) or (1,), float32 at least, on the device of the query."""
+    heads, dtype = query.shape[1], torch.promote_types(query.dtype, torch.float32)
     if values.dim() > 1 or values.numel() not in (1, heads):
-        raise must_be("bandwidth", f"a number or of shape ({heads},)", tuple(values.shape))
-    values = values.reshape(-1)
-    # Reading values would stall a GPU and break a compiled graph; there a bad bandwidth shows as NaN.
-    if not torch.compiler.is_compiling() and values.device.type == "cpu":
-        bad = ~((values > 0) & values.isfinite())
-        if bad.any():
-            raise must_be("bandwidth", accepted, values[bad][0].item())
-    return values
+        raise must_be(name, f"a number or of shape ({heads},)", tuple(values.shape))
+    if values.device != query.device and values.device.type == "cpu" and values.numel() == 1:
+        # Filled on the device: a copy from the host would wait for it.
+        if not values.requires_grad:
+            return torch.full((1,), values.item(), dtype=dtype, device=query.device)
+        values = values.to(query.device)
+    _check_device(name, values, query)
+    return values.to(dtype).reshape(-1)
 
 
-def check_lag_logits(lag_logits: Tensor | None, query: Tensor, key: Tensor) -> Tensor | None:
-    """The table in its signed form, (H or 1, 2L − 1), float32 at least."""
-    if lag_logits is None:
-        return None
+def check_lag_logits(position: Kernel | Tensor, causal: bool, query: Tensor, key: Tensor) -> Tensor:
+    """The logits by lag in their signed form, (H or 1, 2L − 1), float32 at least."""
     num_heads, length = query.shape[1], max(query.shape[2], key.shape[2])
-    shape = tuple(lag_logits.shape)
-    if len(shape) != 2 or shape[0] not in (1, num_heads) or shape[1] not in (length, 2 * length - 1):
-        accepted = f"of shape ({num_heads}, {length}) by |i - j|, or ({num_heads}, {2 * length - 1}) by i - j"
-        raise must_be("lag_logits", accepted, shape)
-    if not lag_logits.is_floating_point():
-        raise must_be("lag_logits", "floating point", lag_logits.dtype)
-    _check_device("lag_logits", lag_logits, query)
+    dtype = torch.promote_types(query.dtype, torch.float32)
+    if isinstance(position, Kernel):
+        if tuple(position.batch_shape) not in ((), (num_heads,)):
+            accepted = f"a kernel shared by all heads or with one value for each of {num_heads}"
+            raise must_be("position", accepted, position)
+        table = torch.atleast_2d(position.lag_logits(max(length, 1), causal=causal))[:, : 2 * length]
+        signed = not (position.symmetric or causal)
+    else:
+        table, shape = position, tuple(position.shape)
+        if len(shape) != 2 or shape[0] not in (1, num_heads) or shape[1] not in (length, 2 * length - 1):
+            by_distance, by_lag = f"({num_heads}, {length}) by |i - j|", f"({num_heads}, {2 * length - 1})"
+            raise must_be("position", f"of shape {by_distance}, or {by_lag} by i - j", shape)
+        if not table.is_floating_point():
+            raise must_be("position", "floating point where it is a table of logits", table.dtype)
+        signed = shape[1] != length
+    _check_device("position", table, query)
     # Tables stay in float32 at least: half precision would round long-lag logits away.
-    table = lag_logits.to(torch.promote_types(query.dtype, torch.float32))
-    return torch.cat((table[:, 1:].flip(1), table), dim=1) if shape[1] == length else table
+    table = table.to(dtype)
+    return table if signed else torch.cat((table[:, 1:].flip(1), table), dim=1)
 
 
-def check_key_padding_mask(mask: Tensor | None, key: Tensor) -> Tensor | None:
-    """The mask as it is."""
+def check_key_mask(mask: Tensor | None, key: Tensor) -> Tensor | None:
+    """Which keys are padding: the opposite of the mask."""
     if mask is None:
         return None
     expected = (key.shape[0], key.shape[2])
     if mask.dtype != torch.bool or tuple(mask.shape) != expected:
-        accepted = f"of dtype torch.bool (True where a key is padding) and shape {expected}"
-        raise must_be("key_padding_mask", accepted, (mask.dtype, tuple(mask.shape)))
-    _check_device("key_padding_mask", mask, key)
-    return mask
+        accepted = f"of dtype torch.bool (True where a key takes part) and shape {expected}"
+        raise must_be("key_mask", accepted, (mask.dtype, tuple(mask.shape)))
+    _check_device("key_mask", mask, key)
+    return ~mask
 
 
 def check_attn_mask(mask: Tensor | None, query: Tensor, key: Tensor) -> Tensor | None:

@@ -83,14 +83,16 @@ def _documents(args: AttentionArguments, item: int, lengths: list[int]) -> Itera
         parts(args.key_padding_mask, lengths, 1),
         parts(args.key_logits, lengths, 2),
         masks,
+        parts(None if args.mixture is None else args.mixture.weights, queries, 2),
         strict=True,
     )
-    for query, key, value, padding, key_logits, mask in of_documents:
+    for query, key, value, padding, key_logits, mask, weights in of_documents:
         assert query is not None
         assert key is not None
         assert value is not None
         if query.shape[2]:
+            mixture = args.mixture if weights is None else replace(args.mixture, weights=weights)
             yield replace(
                 args, query=query, key=key, value=value, key_padding_mask=padding, key_logits=key_logits,
-                attn_mask=mask, document_ids=None,
+                attn_mask=mask, mixture=mixture, document_ids=None,
             )  # fmt: skip

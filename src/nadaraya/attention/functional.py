@@ -1,7 +1,7 @@
 """`kernel_attention`: the contract of the operator, the argument checks and the choice of backend."""
 
 from contextlib import nullcontext
-from typing import Literal, TypedDict, Unpack, overload
+from typing import Literal, NamedTuple, TypedDict, Unpack, overload
 
 import torch
 from torch import Tensor
@@ -10,36 +10,46 @@ from torch.autograd import forward_ad
 from nadaraya.attention import reference, sdpa, triton
 from nadaraya.attention.arguments import (
     AttentionArguments,
+    Content,
+    Own,
     check_attn_mask,
     check_content,
     check_document_ids,
     check_key_logits,
-    check_key_padding_mask,
+    check_key_mask,
     check_lag_logits,
     check_options,
     check_tensors,
 )
-from nadaraya.errors import InputError, unknown_name
+from nadaraya.attention.positions import (
+    GridLogits,
+    MixedKernels,
+    MixedLogits,
+    Position,
+    check_grid,
+    check_mixture,
+)
+from nadaraya.errors import InputError, must_be, unknown_name
+from nadaraya.kernels import Kernel
 
 _FAST_BACKENDS = ("triton", "sdpa")  # fastest first
 
 
 class AttentionOptions(TypedDict, total=False):
-    """The keyword arguments of `kernel_attention`, `return_weights` excepted; that function explains them."""
+    """The keyword arguments of `kernel_attention`, what it returns excepted; that function explains them."""
 
-    similarity: str
-    scale: float | None
-    bandwidth: float | Tensor | None
-    lag_logits: Tensor | None
+    content: Content
+    position: Position | None
+    key_logits: Tensor | None
+    own: Own
     causal: bool
     window: int | None
-    exclude_self: bool
-    key_padding_mask: Tensor | None
+    key_mask: Tensor | None
     attn_mask: Tensor | None
-    key_logits: Tensor | None
     document_ids: Tensor | None
     dropout_p: float
     eps: float
+    negligible: float
     backend: str
 
 
@@ -84,19 +94,18 @@ def kernel_attention(
     key: Tensor,
     value: Tensor,
     *,
-    similarity: str = "dot",
-    scale: float | None = None,
-    bandwidth: float | Tensor | None = None,
-    lag_logits: Tensor | None = None,
+    content: Content = None,
+    position: Position | None = None,
+    key_logits: Tensor | None = None,
+    own: Own = "keep",
     causal: bool = False,
     window: int | None = None,
-    exclude_self: bool = False,
-    key_padding_mask: Tensor | None = None,
+    key_mask: Tensor | None = None,
     attn_mask: Tensor | None = None,
-    key_logits: Tensor | None = None,
     document_ids: Tensor | None = None,
     dropout_p: float = 0.0,
     eps: float = 0.0,
+    negligible: float = 0.0,
     backend: str = "auto",
     return_weights: bool = False,
     return_lse: bool = False,
@@ -104,12 +113,12 @@ def kernel_attention(
     r"""Attention as Nadaraya-Watson regression with an explicit kernel.
 
         out_i = Σ_j κ(i,j) v_j / (Σ_j κ(i,j) + ε)
-        log κ(i,j) = content(i,j) + position(i − j) + a_j + mask(i,j)
+        log κ(i,j) = content(i,j) + position(i,j) + a_j + mask(i,j)
 
-    Content is q_i·k_j·scale, or −‖q_i − k_j‖² / (2σ_h²) (Kundu et al. (2026), eq. 3). Position is a relative
-    position bias by lag, log G in Bunks et al. (2025), eq. 6, and G in Gaussian Process Attention
-    (anonymous), eq. 6. Softmax attention, ALiBi, T5's bias, both forms of Gaussian process attention,
-    Gaussian kernel attention and kernel regression are special cases.
+    Content is q_i·k_j·scale, or −‖q_i − k_j‖² / (2σ_h²) (Kundu et al. (2026), eq. 3). Position is the log of
+    a kernel of the lag i − j (Bunks et al. (2025), eq. 6); with `Exp` around it, the kernel itself (Gaussian
+    Process Attention (anonymous), eq. 6). Softmax attention, ALiBi, T5's bias, both forms of Gaussian process
+    attention, Gaussian kernel attention and kernel regression are special cases.
 
     Sequences of unequal length are aligned at their ends, as in decoding: query i is at position
     i + Nk − Nq. A row that may see no key gives zeros, never NaN.
@@ -118,30 +127,39 @@ def kernel_attention(
         query: (B, H, Nq, d), float16, bfloat16, float32 or float64.
         key: (B, G, Nk, d); H must be a multiple of G, and each key head serves H / G query heads.
         value: (B, G, Nk, dv).
-        similarity: "dot" or "gaussian".
-        scale: factor of the dot product; default 1/√d.
-        bandwidth: σ of the Gaussian, in the units of the features: a positive number or a tensor of shape
-            (H,); required for "gaussian". Differentiable.
-        lag_logits: relative position bias by lag: (H, L) with one logit for each lag |i − j| = 0 … L − 1, or
-            (H, 2L − 1) signed, entry r + L − 1 for lag r = i − j; L = max(Nq, Nk). A first dimension of 1
-            serves all heads. Differentiable.
-        causal: each query sees only keys at its own position and before.
-        window: each query sees only lags |i − j| < window; None for no limit.
-        exclude_self: leave-one-out, j ≠ i; a row with nothing else to see keeps itself.
-        key_padding_mask: (B, Nk) bool, True where a key is padding, as in `torch.nn.MultiheadAttention`.
-        attn_mask: broadcastable to (B, H, Nq, Nk), as in `scaled_dot_product_attention`: bool, True where
-            the pair takes part, or floating point, added to the logits. Differentiable.
+        content: what queries and keys say of each other: the scale of their dot product, a number or a tensor
+            of shape (H,), default 1/√d; or `Gaussian(bandwidth=σ)`, one σ or one per head, in the units of
+            the features. Differentiable.
+        position: what their places say: a `Kernel` of the lag, one for all heads or one per head, by whose
+            log it multiplies the weights; a table of logits, (H or 1, L) for the lags |i − j| = 0 … L − 1 or
+            (H or 1, 2L − 1) signed, entry r + L − 1 for lag r = i − j, L = max(Nq, Nk); `MixedLogits` or
+            `MixedKernels`, which each query mixes for itself; or `GridLogits` for the patches of an image.
+            Default None. Differentiable.
         key_logits: a, (B, H, Nk), added to all logits of a key; dimensions of 1 serve all. For gates such as
             the Forgetting Transformer's (Lin et al. 2025), a_j = −Σ_{t ≤ j} log f_t, and for sinks.
             Differentiable.
+        own: what becomes of the token itself: "keep"; "exclude", leave-one-out regression, j ≠ i, where a row
+            with nothing else to see keeps itself; "drop-value", which leaves its weight in the denominator
+            but takes out its value; or "project-out", which takes the direction of its value out of the
+            output, y − (y·v̂) v̂ (Zhai 2026).
+        causal: each query sees only keys at its own position and before.
+        window: each query sees only lags |i − j| < window; None for no limit.
+        key_mask: (B, Nk) bool, True where a key takes part, False for padding. All masks here say True for
+            what takes part, as `scaled_dot_product_attention` does; `torch.nn.MultiheadAttention` says True
+            for what is hidden.
+        attn_mask: broadcastable to (B, H, Nq, Nk): bool, True where the pair takes part, or floating point,
+            added to the logits. Differentiable.
         document_ids: (B, Nk) whole numbers: pairs take part within one document only, as if each were a call
             of its own. Every document is in one piece; `nadaraya.attention.document_ids_of` makes them from
             packed positions.
         dropout_p: probability of dropping a weight; the caller passes 0 in evaluation.
         eps: ε in the denominator (Kundu et al. (2026), eq. 4); default 0.
+        negligible: δ, the share of a row's weights that pairs at long lags may have together and be left out
+            where the kernel of the lag has decayed; default 0, all are summed.
         backend: "reference" (the definition, O(Nq·Nk) memory), "sdpa" (exact rewrites onto PyTorch's fused
-            attention, O(Nq + Nk) memory), "triton" (fused kernels for NVIDIA GPUs, O(Nq + Nk) memory, no
-            dropout, no attn_mask), or "auto", the fastest that can do the call.
+            attention, O(Nq + Nk) memory), "triton" (fused kernels for NVIDIA GPUs, O(Nq + Nk) memory), or
+            "auto", the fastest that can do the call; `nadaraya.attention.choose_backend` says which, and why
+            not another.
         return_weights: also return the weights; only the reference has them.
         return_lse: also return log Σ_j κ(i,j), −inf for rows that see nothing; ε is no part of it. Outputs
             over parts of the keys go together by `nadaraya.attention.merge_attention`. Differentiable.
@@ -155,64 +173,155 @@ def kernel_attention(
 
     >>> import torch
     >>> from nadaraya import kernel_attention
+    >>> from nadaraya.kernels import ExponentialDecay, Gaussian
     >>> x = torch.randn(1, 2, 5, 8)  # batch, heads, tokens, width
-    >>> decay = -0.5 * torch.arange(5.0)[None]  # one logit per lag, for all heads
-    >>> kernel_attention(x, x, x, similarity="gaussian", bandwidth=1.5, lag_logits=decay, causal=True).shape
+    >>> kernel_attention(
+    ...     x, x, x, content=Gaussian(1.5), position=ExponentialDecay(length=2.0), causal=True
+    ... ).shape
     torch.Size([1, 2, 5, 8])
     """
     if return_weights and return_lse:
         raise InputError("return_weights and return_lse must not be given together")
+    args = _checked(
+        query, key, value, content=content, position=position, key_logits=key_logits, own=own, causal=causal,
+        window=window, key_mask=key_mask, attn_mask=attn_mask, document_ids=document_ids, dropout_p=dropout_p,
+        eps=eps, negligible=negligible,
+    )  # fmt: skip
+    name = _choice(backend, args, return_weights).name
+    device = query.device.type
+    autocast = torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
+    # Backends choose their own precision; autocast would take sums and tables out of float32.
+    with torch.autocast(device, enabled=False) if autocast else nullcontext():
+        if name == "reference":
+            out, weights, lse = reference.attention(args)
+            if return_weights:
+                return out, weights
+        else:
+            out, found = (triton if name == "triton" else sdpa).attention(args, return_lse)
+            if not return_lse:
+                return out
+            assert found is not None
+            lse = found
+        return (out, lse) if return_lse else out
+
+
+class BackendChoice(NamedTuple):
+    """Which backend does a call.
+
+    Attributes:
+        name: the backend.
+        refused: why each faster one does not, by name.
+    """
+
+    name: str
+    refused: dict[str, str]
+
+
+def choose_backend(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    return_weights: bool = False,
+    **options: Unpack[AttentionOptions],
+) -> BackendChoice:
+    """Which backend `kernel_attention` takes for a call, and why not a faster one.
+
+    Args:
+        query, key, value, return_weights, options: those of the call.
+
+    Returns:
+        The name of the backend, and for each faster one the reason why it cannot do the call.
+
+    Raises:
+        InputError: as the call itself.
+
+    >>> import torch
+    >>> from nadaraya.attention import choose_backend
+    >>> x = torch.randn(1, 2, 5, 8)
+    >>> choose_backend(x, x, x, causal=True)
+    BackendChoice(name='sdpa', refused={'triton': 'the tensors are on cpu, not on a CUDA device'})
+    """
+    backend = options.pop("backend", "auto")
+    return _choice(backend, _checked(query, key, value, **options), return_weights)
+
+
+def _checked(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    content: Content = None,
+    position: Position | None = None,
+    key_logits: Tensor | None = None,
+    own: Own = "keep",
+    causal: bool = False,
+    window: int | None = None,
+    key_mask: Tensor | None = None,
+    attn_mask: Tensor | None = None,
+    document_ids: Tensor | None = None,
+    dropout_p: float = 0.0,
+    eps: float = 0.0,
+    negligible: float = 0.0,
+) -> AttentionArguments:
+    """The arguments of a call in the one form that backends take."""
     check_tensors(query, key, value)
-    check_options(window, dropout_p, eps)
-    checked_similarity, factor, sigma = check_content(similarity, scale, bandwidth, query)
-    args = AttentionArguments(
+    check_options(window, own, dropout_p, eps, negligible)
+    scale, bandwidth = check_content(content, query)
+    if isinstance(scale, Tensor):
+        # One rounding more in half precision; every backend then has the gradient.
+        scaled = query.to(scale.dtype) * scale.view(-1, 1, 1)
+        query, scale = scaled.to(query.dtype), 1.0
+    lag_logits, mixture, grid = None, None, None
+    if isinstance(position, (MixedLogits, MixedKernels)):
+        mixture = check_mixture(position, query, key)
+    elif isinstance(position, GridLogits):
+        grid = check_grid(position, query, key)
+    elif isinstance(position, (Kernel, Tensor)):
+        lag_logits = check_lag_logits(position, causal, query, key)
+    elif position is not None:
+        accepted = "a Kernel, a table of logits, MixedLogits, MixedKernels or GridLogits"
+        raise must_be("position", accepted, position)
+    return AttentionArguments(
         query=query,
         key=key,
         value=value,
-        similarity=checked_similarity,
-        scale=factor,
-        bandwidth=sigma,
-        lag_logits=check_lag_logits(lag_logits, query, key),
+        scale=scale,
+        bandwidth=bandwidth,
+        lag_logits=lag_logits,
+        mixture=mixture,
+        grid=grid,
         causal=bool(causal),
         window=window,
-        exclude_self=bool(exclude_self),
-        key_padding_mask=check_key_padding_mask(key_padding_mask, key),
+        own=own,
+        key_padding_mask=check_key_mask(key_mask, key),
         attn_mask=check_attn_mask(attn_mask, query, key),
         key_logits=check_key_logits(key_logits, query, key),
         document_ids=check_document_ids(document_ids, query, key),
         dropout_p=float(dropout_p),
         eps=float(eps),
+        negligible=float(negligible),
     )
-    name = _choose_backend(backend, args, return_weights)
-    device = query.device.type
-    autocast = torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
-    # Backends choose their own precision; autocast would take sums and tables out of float32.
-    with torch.autocast(device, enabled=False) if autocast else nullcontext():
-        if name == "triton":
-            out, lse = triton.attention(args)
-        elif name == "sdpa" and not return_lse:
-            return sdpa.attention(args)
-        elif name == "sdpa":
-            out, lse = sdpa.attention_and_lse(args)
-        else:
-            out, weights, lse = reference.attention(args)
-            if return_weights:
-                return out, weights
-        return (out, lse) if return_lse else out
 
 
-def _choose_backend(backend: str, args: AttentionArguments, return_weights: bool) -> str:
+def _choice(backend: str, args: AttentionArguments, return_weights: bool) -> BackendChoice:
     if backend == "auto":
-        on_gpu = args.query.device.type == "cuda"
-        candidates = [name for name in _FAST_BACKENDS if on_gpu or name != "triton"]
-        return next((n for n in candidates if _why_not(n, args, return_weights) is None), "reference")
+        refused: dict[str, str] = {}
+        for name in _FAST_BACKENDS:
+            reason = _why_not(name, args, return_weights)
+            if name == "triton" and reason is None and args.query.device.type != "cuda":
+                reason = "its interpreter is for tests"
+            if reason is None:
+                return BackendChoice(name, refused)
+            refused[name] = reason
+        return BackendChoice("reference", refused)
     if backend in _FAST_BACKENDS:
         reason = _why_not(backend, args, return_weights)
         if reason is not None:
             raise InputError(f"backend {backend!r} cannot do this call: {reason}")
     elif backend != "reference":
         raise unknown_name("backend", backend, ("auto", "reference", *_FAST_BACKENDS))
-    return backend
+    return BackendChoice(backend, {})
 
 
 def _why_not(backend: str, args: AttentionArguments, return_weights: bool) -> str | None:

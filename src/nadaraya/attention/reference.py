@@ -1,6 +1,6 @@
 """The definition of the operator, written to be read; every other backend must agree with it.
 
-    out_i = Σ_j κ(i,j) v_j / (Σ_j κ(i,j) + ε)        log κ(i,j) = content(i,j) + position(i − j) + mask(i,j)
+    out_i = Σ_j κ(i,j) v_j / (Σ_j κ(i,j) + ε)        log κ(i,j) = content(i,j) + position(i,j) + a_j + mask(i,j)
 
 Memory is O(Nq · Nk): use it for small problems, for tests and where the weights themselves are wanted.
 """
@@ -11,7 +11,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from nadaraya.attention import own
 from nadaraya.attention.arguments import AttentionArguments
+from nadaraya.attention.distances import squared_distances
 
 
 class Results(NamedTuple):
@@ -19,7 +21,8 @@ class Results(NamedTuple):
 
     Attributes:
         out: (B, H, rows, dv) in the dtype of the query.
-        weights: (B, H, rows, Nk) in float32 at least.
+        weights: (B, H, rows, Nk) in float32 at least, those of the values that `out` sums; where the token's
+            own direction is projected out, before that.
         lse: (B, H, rows) log Σ_j κ(i,j), −inf where a row sees nothing; ε is no part of it.
     """
 
@@ -57,7 +60,11 @@ def rows(args: AttentionArguments, start: int, stop: int) -> Results:
         normaliser = normaliser + args.eps * torch.exp(-shift)
     weights = kappa / normaliser.masked_fill(normaliser == 0, 1.0)
     weights = F.dropout(weights, args.dropout_p)
+    if args.own == "drop-value":
+        weights = weights.masked_fill(_lags(args, start, stop) == 0, 0.0)
     out = weights @ args.value.to(weights.dtype)
+    if args.own == "project-out":
+        out = own.without_direction(out, own.own_values(args)[:, :, start:stop].to(out.dtype))
     return Results(out.to(args.query.dtype), weights, lse)
 
 
@@ -70,24 +77,22 @@ def logits(args: AttentionArguments, start: int, stop: int) -> Tensor:
     args = args.with_repeated_heads()
     query = args.query[:, :, start:stop].to(args.compute_dtype)
     key = args.key.to(args.compute_dtype)
-    if args.similarity == "gaussian":
-        assert args.bandwidth is not None
-        sigma = args.bandwidth.view(-1, 1, 1)
-        if torch.compiler.is_exporting():  # other runtimes have no cdist; centring keeps the digits
-            query, key = ((x - args.key_centre()) / sigma for x in (query, key))
-            squares = query.square().sum(-1, keepdim=True) + key.square().sum(-1)[:, :, None]
-            log_kappa = -0.5 * (squares - 2 * query @ key.transpose(-1, -2))
-        else:
-            # Direct differences: ‖q‖² + ‖k‖² − 2 q·k would lose digits far from the origin.
-            distance = torch.cdist(query, key, compute_mode="donot_use_mm_for_euclid_dist")
-            log_kappa = -0.5 * (distance / sigma).square()  # σ² itself may underflow
+    if args.bandwidth is not None:
+        # Over σ first: σ² itself may underflow.
+        query, key = (x / args.bandwidth.view(-1, 1, 1) for x in (query, key))
+        log_kappa = -0.5 * squared_distances(query, key)
     else:
         log_kappa = (query @ key.transpose(-1, -2)) * args.scale
 
-    positions = torch.arange(start, stop, device=query.device) + args.offset
-    lags = positions[:, None] - torch.arange(key.shape[2], device=query.device)  # (rows, Nk): i − j
+    lags = _lags(args, start, stop)
     if args.lag_logits is not None:
         log_kappa = log_kappa + args.lag_logits[:, lags + args.lag_logits.shape[1] // 2]
+    if args.mixture is not None:
+        mixed, extent = args.mixture.by_lag(slice(start, stop)), args.mixture.extent
+        entries = (lags.clamp(-extent, extent) + extent).expand(*mixed.shape[:2], -1, -1)
+        log_kappa = log_kappa + mixed.gather(3, entries)
+    if args.grid is not None:
+        log_kappa = log_kappa + args.grid.dense()[:, start:stop]
     if args.key_logits is not None:
         log_kappa = log_kappa + args.key_logits[:, :, None, :]
     if args.attn_mask is not None:
@@ -99,8 +104,8 @@ def logits(args: AttentionArguments, start: int, stop: int) -> Tensor:
     if args.key_padding_mask is not None:
         log_kappa = log_kappa.masked_fill(args.key_padding_mask[:, None, None, :], -torch.inf)
     if args.document_ids is not None:
-        own = args.document_ids[:, args.offset :][:, start:stop]
-        others = own[:, :, None] != args.document_ids[:, None, :]
+        of_queries = args.document_ids[:, args.offset :][:, start:stop]
+        others = of_queries[:, :, None] != args.document_ids[:, None, :]
         log_kappa = log_kappa.masked_fill(others[:, None], -torch.inf)
     if args.causal:
         log_kappa = log_kappa.masked_fill(lags < 0, -torch.inf)
@@ -112,3 +117,10 @@ def logits(args: AttentionArguments, start: int, stop: int) -> Tensor:
         alone = (others == -torch.inf).all(-1, keepdim=True)
         log_kappa = torch.where(alone, log_kappa, others)
     return log_kappa
+
+
+def _lags(args: AttentionArguments, start: int, stop: int) -> Tensor:
+    """i − j of the queries start … stop − 1 with all keys, (rows, Nk)."""
+    device = args.query.device
+    positions = torch.arange(start, stop, device=device) + args.offset
+    return positions[:, None] - torch.arange(args.key.shape[2], device=device)

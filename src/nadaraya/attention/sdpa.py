@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from nadaraya.attention import reference
+from nadaraya.attention import own, reference
 from nadaraya.attention.arguments import AttentionArguments
 from nadaraya.attention.blocked import blocked_attention, masked_bias
 from nadaraya.attention.documents import document_by_document
@@ -28,34 +28,46 @@ _DENSE_MASK = 1024  # tokens: 4 MiB of float32
 _LOGIT_TOLERANCE = 1e-3
 
 
-def attention(args: AttentionArguments) -> Tensor:
+def attention(args: AttentionArguments, with_lse: bool = False) -> tuple[Tensor, Tensor | None]:
     """`kernel_attention` in O(Nq + Nk) memory.
 
     Args:
         args: the checked arguments.
+        with_lse: whether the log-sum-exp is wanted.
 
     Returns:
-        (B, H, Nq, dv) in the dtype of the query.
+        The output, (B, H, Nq, dv) in the dtype of the query, and log Σ_j κ(i,j), (B, H, Nq) in float32 at
+        least, which may be None if it is not wanted.
     """
-    return _plain_attention(args.with_repeated_heads()) if _is_plain(args) else attention_and_lse(args)[0]
-
-
-def attention_and_lse(args: AttentionArguments) -> tuple[Tensor, Tensor]:
-    """`attention`, and log Σ_j κ(i,j), (B, H, Nq) in float32 at least."""
-    args = args.with_repeated_heads()
     if args.query.shape[2] == 0 or args.key.shape[2] == 0:
         out, _, lse = reference.attention(args)
         return out, lse
-    if args.document_ids is not None:
-        return document_by_document(args, attention_and_lse)
     if args.dropout_p > 0.0:
         return _definition_in_row_blocks(args)
+    with_lse = with_lse or own.needs_lse(args)
+    if not with_lse and _is_plain(args):
+        out, lse = _plain_attention(args.with_repeated_heads()), None
+    elif args.document_ids is not None:
+        out, lse = document_by_document(args, _blocked_attention)
+    else:
+        out, lse = _blocked_attention(args)
+    return own.finished(args, out, lse), lse
+
+
+def _blocked_attention(args: AttentionArguments) -> tuple[Tensor, Tensor]:
+    """Output and log-sum-exp of the softmax, within one document."""
+    args = args.with_repeated_heads()
+    if args.mixture is not None:
+        return _definition_in_row_blocks(args.softmax_only())
     form = _softmax_form(args)
     if _loses_digits(args, form):
-        return _definition_in_row_blocks(args)
+        return _definition_in_row_blocks(args.softmax_only())
     mask = args.attn_mask
     if mask is not None and mask.is_floating_point():
         mask = mask.to(args.compute_dtype)
+    if args.grid is not None:
+        logits = args.grid.dense()[None]
+        mask = logits if mask is None else masked_bias(logits, mask, args.compute_dtype)
     diagonals, window = _diagonals(args), args.window or 0
     if diagonals is not None and _masks_densely(args):
         hidden = _along_diagonals(diagonals, args.query.shape[2], args.key.shape[2])
@@ -64,33 +76,28 @@ def attention_and_lse(args: AttentionArguments) -> tuple[Tensor, Tensor]:
     out, lse = blocked_attention(
         form.query, form.key, form.value, args.scale, diagonals, form.key_bias, mask, args.causal, window
     )
-    if args.exclude_self:
-        out, lse = _keep_self_where_alone(args, form, out, lse)
-    if args.similarity == "gaussian":  # −‖q_i‖²/(2σ²), which the softmax form left out
+    if args.bandwidth is not None:  # −‖q_i‖²/(2σ²), which the softmax form left out
         lse = lse - 0.5 * form.query.square().sum(-1)
-    if args.eps > 0.0:
-        out = out * args.mass_fraction(lse).to(out.dtype)
+    if args.exclude_self:
+        out, lse = _keep_self_where_alone(args, out, lse)
     return out.to(args.query.dtype), lse
 
 
 def _is_plain(args: AttentionArguments) -> bool:
     """Whether PyTorch's public fused attention already is the call."""
-    if 0 in args.query.shape[2:] or args.key.shape[2] == 0 or args.dropout_p > 0.0:
-        return False
-    biased = args.lag_logits is not None or args.key_logits is not None or args.eps > 0.0
-    biased = biased or args.exclude_self or args.window is not None
-    masks = (args.key_padding_mask, args.attn_mask, args.document_ids)
-    masked = any(mask is not None for mask in masks)
+    logits = (args.lag_logits, args.mixture, args.grid, args.key_logits)
+    masks = (args.key_padding_mask, args.attn_mask, args.document_ids, args.window)
+    masked = args.exclude_self or any(part is not None for part in (*logits, *masks))
     square = args.query.shape[2] == args.key.shape[2]
     lined_up = not args.causal or square or args.query.shape[2] == 1
     # On the CPU the Gaussian's bias by key is exact and cheaper outside the features than inside them.
-    fused_content = args.similarity == "dot" or args.query.device.type == "cuda"
-    return not biased and not masked and lined_up and fused_content
+    fused_content = args.bandwidth is None or args.query.device.type == "cuda"
+    return not masked and lined_up and fused_content
 
 
 def _plain_attention(args: AttentionArguments) -> Tensor:
     causal = args.causal and args.query.shape[2] > 1
-    if args.similarity == "dot":
+    if args.bandwidth is None:
         return F.scaled_dot_product_attention(
             args.query, args.key, args.value, is_causal=causal, scale=args.scale
         )
@@ -140,7 +147,7 @@ class _SoftmaxForm(NamedTuple):
 def _softmax_form(args: AttentionArguments) -> _SoftmaxForm:
     query, key, value = args.query, args.key, args.value
     key_bias: Tensor | None = None
-    if args.similarity == "gaussian":
+    if args.bandwidth is not None:
         query, key = _standardised(args)
         key_bias = -0.5 * key.square().sum(-1)
         value = value.to(query.dtype)
@@ -211,39 +218,14 @@ def _along_diagonals(diagonals: Tensor, num_queries: int, num_keys: int) -> Tens
     return diagonals[None][..., rows[:, None] + torch.arange(num_keys, device=diagonals.device)]
 
 
-def _keep_self_where_alone(
-    args: AttentionArguments, form: _SoftmaxForm, out: Tensor, lse: Tensor
-) -> tuple[Tensor, Tensor]:
+def _keep_self_where_alone(args: AttentionArguments, out: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
     """Leave-one-out rows with nothing left take their own value, if they may see it."""
-    query, key, value, key_bias = form
-    own_key, own_value = _at_own_position(key, args), _at_own_position(value, args)
-    logit = (query * own_key).sum(-1) * args.scale
-    if args.lag_logits is not None:
-        logit = logit + args.lag_logits[:, args.lag_logits.shape[1] // 2, None]
-    if key_bias is not None:
-        own_bias = key_bias[..., None].expand(*key_bias.shape[:2], key.shape[2], 1)
-        logit = logit + _at_own_position(own_bias, args)[..., 0]
-    positions = torch.arange(query.shape[2], device=query.device) + args.offset
-    visible = (positions >= 0).expand(logit.shape)
-    if args.attn_mask is not None:
-        mask = args.attn_mask.expand(*args.attn_mask.shape[:2], query.shape[2], key.shape[2])
-        columns = positions.clamp(min=0)[:, None].expand(*mask.shape[:2], -1, 1)
-        own_mask = mask.gather(3, columns)[..., 0]
-        if own_mask.dtype == torch.bool:
-            visible = visible & own_mask
-        else:
-            logit = logit + own_mask
-    alone = (lse == -torch.inf) & visible & (logit != -torch.inf)
+    logits = own.own_logits(args)
+    alone = (lse == -torch.inf) & (logits != -torch.inf)
     # The unused branch of `where` must not carry −inf into the backward pass.
-    logit = torch.where(alone, logit, 0.0)
-    return torch.where(alone[..., None], own_value, out), torch.where(alone, logit, lse)
-
-
-def _at_own_position(tensor: Tensor, args: AttentionArguments) -> Tensor:
-    """A per-key tensor (…, Nk, e) at the queries' own positions (…, Nq, e); zero before the first key."""
-    if args.offset >= 0:
-        return tensor[:, :, args.offset :]
-    return F.pad(tensor, (0, 0, -args.offset, 0))
+    logits = torch.where(alone, logits, 0.0)
+    values = own.own_values(args).to(out.dtype)
+    return torch.where(alone[..., None], values, out), torch.where(alone, logits, lse)
 
 
 def _definition_in_row_blocks(args: AttentionArguments) -> tuple[Tensor, Tensor]:

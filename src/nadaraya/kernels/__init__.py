@@ -1,7 +1,7 @@
 """Stationary kernels on lags and distances, their algebra, banks of them, and the field's position biases."""
 
 from nadaraya.kernels.bank import KernelBank
-from nadaraya.kernels.base import Kernel, Product, Scaled, Sum
+from nadaraya.kernels.base import Exp, Kernel, Product, Scaled, Sum
 from nadaraya.kernels.compact import Boxcar, Epanechnikov, Tricube
 from nadaraya.kernels.grid import GridKernel
 from nadaraya.kernels.parameters import Positive
@@ -20,6 +20,7 @@ __all__ = [
     "ALiBi",
     "Boxcar",
     "Epanechnikov",
+    "Exp",
     "ExponentialDecay",
     "FreeTable",
     "Gaussian",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch import Tensor, nn
 
-from nadaraya.errors import must_be, unknown_name
+from nadaraya.errors import must_be
 from nadaraya.kernels.parameters import Positive, at_least_float32, count, describe, log_of_positive, natural
 
 if TYPE_CHECKING:
@@ -34,7 +34,9 @@ class Kernel(nn.Module):
 
     Args:
         positive: positive parameters by name, each a number, or a tensor of shape (H,) with one value per
-            head. They are copied and stored as `log_<name>`, float32 unless a float64 tensor is given.
+            head, stored as `log_<name>`, float32 unless a float64 tensor is given. They become parameters of
+            the kernel, except for tensors that require a gradient, such as the output of a network: these
+            are used as they are, and gradients flow back to them.
 
     Attributes:
         batch_shape: () for one kernel, (H,) for one kernel per head.
@@ -61,7 +63,9 @@ class Kernel(nn.Module):
     def __init__(self, **positive: float | Tensor) -> None:
         super().__init__()
         for name, value in positive.items():
-            self.register_parameter(f"log_{name}", nn.Parameter(log_of_positive(name, value)))
+            logarithm = log_of_positive(name, value)
+            # One with a history is no parameter of this module, which then only uses it.
+            setattr(self, f"log_{name}", logarithm if logarithm.requires_grad else nn.Parameter(logarithm))
         self.batch_shape = _common_batch_shape(
             (name, getattr(self, f"log_{name}").shape) for name in positive
         )
@@ -103,16 +107,15 @@ class Kernel(nn.Module):
         z = x if z is None else _points("z", torch.as_tensor(z, device=x.device))
         if x.shape[1] != z.shape[1]:
             raise must_be("points of x and z", "of one dimension", (x.shape[1], z.shape[1]))
-        dtype = at_least_float32(x, z, *self.parameters(), *self.buffers())
+        dtype = at_least_float32(x, z, *self._tensors())
         return self(torch.cdist(x.to(dtype), z.to(dtype), compute_mode="donot_use_mm_for_euclid_dist"))
 
-    def lag_logits(self, num_lags: int, compose: str = "multiply", causal: bool = False) -> Tensor:
-        """The relative position bias by lag that attention adds to its logits.
+    def lag_logits(self, num_lags: int, causal: bool = False) -> Tensor:
+        """The relative position bias by lag that attention adds to its logits: log κ, so that κ multiplies
+        the attention weights (Bunks et al. (2025), eq. 6).
 
         Args:
             num_lags: number of lags L, including lag 0.
-            compose: "multiply" gives log κ, so that κ multiplies the attention weights (Bunks et al. (2025),
-                eq. 6; default); "add" gives κ itself (Gaussian Process Attention (anonymous), eq. 6).
             causal: the future is never looked at; a signed kernel then gives the past only. Default False.
 
         Returns:
@@ -120,16 +123,11 @@ class Kernel(nn.Module):
             (*batch_shape, 2L − 1) for lags −(L − 1) … L − 1; a lag is query position minus key position.
 
         Raises:
-            InputError: num_lags is not a positive whole number, or compose is unknown.
+            InputError: num_lags is not a positive whole number.
         """
         num_lags = count("num_lags", num_lags)
         first = 0 if self.symmetric or causal else 1 - num_lags
-        lags = torch.arange(first, num_lags, device=self.device)
-        if compose == "multiply":
-            return self.log(lags)
-        if compose == "add":
-            return self(lags)
-        raise unknown_name("compose", compose, ("add", "multiply"))
+        return self.log(torch.arange(first, num_lags, device=self.device))
 
     def draw(self, ax: "Axes | None" = None, lags: Tensor | None = None) -> "Axes":
         """Plots κ against r, one line per head (needs matplotlib).
@@ -164,8 +162,14 @@ class Kernel(nn.Module):
     @property
     def device(self) -> torch.device:
         """Where the kernel computes; the CPU if it has neither parameters nor buffers."""
-        tensors = (*self.parameters(), *self.buffers())
-        return tensors[0].device if tensors else torch.device("cpu")
+        return next((tensor.device for tensor in self._tensors()), torch.device("cpu"))
+
+    def _tensors(self) -> Iterator[Tensor]:
+        """Parameters, buffers, and tensors that were used as they were given."""
+        yield from self.parameters()
+        yield from self.buffers()
+        for module in self.modules():
+            yield from (value for value in vars(module).values() if isinstance(value, Tensor))
 
     def lags(self, r: Tensor | float) -> Tensor:
         """r as the kernel computes with it: |r| if symmetric, float32 at least, float64 if a parameter is."""
@@ -173,7 +177,7 @@ class Kernel(nn.Module):
             r = torch.as_tensor(r, device=self.device)
         if r.is_complex():
             raise must_be("lags", "real numbers", r.dtype)
-        r = r.to(at_least_float32(r, *self.parameters(), *self.buffers()))
+        r = r.to(at_least_float32(r, *self._tensors()))
         return r.abs() if self.symmetric else r
 
     def aligned(self, name: str, r: Tensor) -> Tensor:
@@ -288,6 +292,38 @@ class Product(_Composite):
         return " * ".join(
             f"({kernel!r})" if isinstance(kernel, Sum) else repr(kernel) for kernel in self.kernels
         )
+
+
+class Exp(Kernel):
+    """κ(r) = exp(κ_1(r)): multiplying attention by it adds κ_1 to the logits.
+
+    Positive definite where κ_1 is: its power series is a sum of products. The bank of Gaussian Process
+    Attention (anonymous), eq. 6, is `Exp(KernelBank(…))`.
+
+    Args:
+        kernel: κ_1.
+
+    Raises:
+        InputError: the argument is not a kernel.
+
+    >>> from nadaraya.kernels import Exp, Gaussian
+    >>> Exp(Gaussian(1.0)).log(0.0)
+    tensor(1., grad_fn=<ExpBackward0>)
+    """
+
+    def __init__(self, kernel: Kernel) -> None:
+        super().__init__()
+        if not isinstance(kernel, Kernel):
+            raise must_be("argument of Exp", "a kernel", kernel)
+        self.kernel = kernel
+        self.symmetric = kernel.symmetric
+        self.batch_shape = kernel.batch_shape
+
+    def log(self, r: Tensor | float) -> Tensor:
+        return cast("Tensor", self.kernel(self.lags(r)))
+
+    def __repr__(self) -> str:
+        return f"Exp({self.kernel!r})"
 
 
 class Scaled(Kernel):

@@ -45,7 +45,10 @@ def at_least_float32(*tensors: Tensor) -> torch.dtype:
 
 
 def log_of_positive(name: str, value: float | Tensor) -> Tensor:
-    """The log of a parameter that is one number, () or (H,), float32 or, for a float64 tensor, float64."""
+    """The log of a parameter that is one number, () or (H,), float32 or, for a float64 tensor, float64.
+
+    It has a gradient where the value has one.
+    """
     try:
         tensor = torch.as_tensor(value)
     except (TypeError, ValueError, RuntimeError) as error:
@@ -59,7 +62,7 @@ def _log(name: str, value: Tensor) -> Tensor:
     # A tensor on the meta device has no values to check.
     if not value.is_meta and not bool(((value > 0) & torch.isfinite(value)).all()):
         raise must_be(name, "positive and finite", value.tolist())
-    return value.detach().to(at_least_float32(value)).log()
+    return value.to(at_least_float32(value)).log()
 
 
 def count(name: str, value: int, least: int = 1) -> int:

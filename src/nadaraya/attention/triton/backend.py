@@ -7,7 +7,7 @@ from importlib.metadata import PackageNotFoundError, version
 import torch
 from torch import Tensor
 
-from nadaraya.attention import reference
+from nadaraya.attention import own, reference
 from nadaraya.attention.arguments import AttentionArguments
 
 try:
@@ -40,6 +40,8 @@ def why_not(args: AttentionArguments) -> str | None:
         reason = f"it computes in float16, bfloat16 or float32, not {query.dtype}"
     elif max(query.shape[3], args.value.shape[3]) > _WIDEST:
         reason = f"heads are wider than {_WIDEST}"
+    elif args.mixture is not None or args.grid is not None:
+        reason = "of positions it takes kernels and tables by lag alone"
     elif args.attn_mask is not None:
         reason = "it takes no attn_mask"
     elif args.key_logits is not None:
@@ -56,14 +58,15 @@ def is_interpreted() -> bool:
     return os.environ.get("TRITON_INTERPRET") == "1"
 
 
-def attention(args: AttentionArguments) -> tuple[Tensor, Tensor]:
+def attention(args: AttentionArguments, with_lse: bool = False) -> tuple[Tensor, Tensor | None]:
     """`kernel_attention` by the fused kernels.
 
     Args:
         args: the checked arguments; `why_not` must have returned None.
+        with_lse: whether the log-sum-exp is wanted.
 
     Returns:
-        (B, H, Nq, dv) in the dtype of the query, and log Σ_j κ(i,j), (B, H, Nq) in float32.
+        (B, H, Nq, dv) in the dtype of the query, and log Σ_j κ(i,j), (B, H, Nq) in float32, or None.
     """
     if 0 in (*args.query.shape, *args.key.shape, *args.value.shape):
         out, _, lse = reference.attention(args)
@@ -91,10 +94,8 @@ def attention(args: AttentionArguments) -> tuple[Tensor, Tensor]:
         query, key, _ = _centred(args)
         query, key, value = (with_dense_rows(t) for t in (query, key, args.value))
         out, lse, _ = triton_attention(query, key, value, *options)
-    lse = math.log(2.0) * lse
-    if args.eps > 0.0:
-        out = out * args.mass_fraction(lse).to(out.dtype)
-    return out, lse
+    natural = math.log(2.0) * lse if with_lse or own.needs_lse(args) else None
+    return own.finished(args, out, natural), natural
 
 
 def _decodes(args: AttentionArguments) -> bool:
@@ -114,7 +115,7 @@ def _is_one_tensor(args: AttentionArguments) -> bool:
     return (
         args.query is args.key
         and args.key is args.value
-        and args.similarity == "gaussian"
+        and args.bandwidth is not None
         and args.lag_logits is None
         and args.key_padding_mask is None
     )
@@ -127,7 +128,7 @@ def _centred(args: AttentionArguments) -> tuple[Tensor, Tensor, Tensor | None]:
     products are exact in float32, and a difference rounded to it would be worse.
     """
     query, key = args.query, args.key
-    if args.similarity == "dot" or query.dtype != torch.float32:
+    if args.bandwidth is None or query.dtype != torch.float32:
         return query, key, None
     centre = args.key_centre()
     if query is key:

@@ -1,0 +1,59 @@
+"""Squared distances of all pairs, differentiable as often as wanted, in both modes and under `torch.func`."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def squared_distances(query: Tensor, key: Tensor) -> Tensor:
+    """‖q_i − k_j‖² from direct differences: ‖q‖² + ‖k‖² − 2 q·k would lose digits far from the origin.
+
+    Args:
+        query: (…, n, d).
+        key: (…, m, d).
+
+    Returns:
+        (…, n, m).
+    """
+    if torch.compiler.is_exporting():  # other runtimes have no cdist; centring keeps the digits
+        query, key = _centred(query, key)
+        squares = query.square().sum(-1, keepdim=True) + key.square().sum(-1)[..., None, :]
+        return squares - 2 * query @ key.transpose(-1, -2)
+    squares: Tensor = _SquaredDistances.apply(query, key)
+    return squares
+
+
+def _centred(*points: Tensor) -> tuple[Tensor, ...]:
+    """Points minus the mean of the last ones, which changes no distance and no derivative of one."""
+    centre = points[-1].detach().mean(-2, keepdim=True)
+    return tuple(x - centre for x in points)
+
+
+class _SquaredDistances(torch.autograd.Function):
+    """PyTorch's distances, which have a first derivative only, with derivatives that have their own."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(query: Tensor, key: Tensor) -> Tensor:
+        return torch.cdist(query, key, compute_mode="donot_use_mm_for_euclid_dist").square()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        ctx.save_for_backward(*inputs)
+        ctx.save_for_forward(*inputs)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+        query, key = _centred(*ctx.saved_tensors)
+        grad_query = 2 * (grad.sum(-1)[..., None] * query - grad @ key)
+        grad_key = 2 * (grad.sum(-2)[..., None] * key - grad.transpose(-1, -2) @ query)
+        return grad_query, grad_key
+
+    @staticmethod
+    def jvp(ctx: Any, query_tangent: Tensor, key_tangent: Tensor) -> Tensor:
+        query, key = _centred(*ctx.saved_tensors)
+        of_query = (query * query_tangent).sum(-1)[..., None] - query_tangent @ key.transpose(-1, -2)
+        of_key = (key * key_tangent).sum(-1)[..., None, :] - query @ key_tangent.transpose(-1, -2)
+        return 2 * (of_query + of_key)

@@ -20,8 +20,8 @@ def squared_distances(query: Tensor, key: Tensor) -> Tensor:
         query, key = _centred(query, key)
         squares = query.square().sum(-1, keepdim=True) + key.square().sum(-1)[..., None, :]
         return squares - 2 * query @ key.transpose(-1, -2)
-    squares: Tensor = _SquaredDistances.apply(query, key)
-    return squares
+    found: Tensor = _SquaredDistances.apply(query, key)
+    return found
 
 
 def _centred(*points: Tensor) -> tuple[Tensor, ...]:
@@ -45,7 +45,7 @@ class _SquaredDistances(torch.autograd.Function):
         ctx.save_for_forward(*inputs)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
         query, key = _centred(*ctx.saved_tensors)
         grad_query = 2 * (grad.sum(-1)[..., None] * query - grad @ key)
         grad_key = 2 * (grad.sum(-2)[..., None] * key - grad.transpose(-1, -2) @ query)

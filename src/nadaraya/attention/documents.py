@@ -91,7 +91,9 @@ def _documents(args: AttentionArguments, item: int, lengths: list[int]) -> Itera
         assert key is not None
         assert value is not None
         if query.shape[2]:
-            mixture = args.mixture if weights is None else replace(args.mixture, weights=weights)
+            mixture = args.mixture
+            if mixture is not None and weights is not None:
+                mixture = replace(mixture, weights=weights)
             yield replace(
                 args, query=query, key=key, value=value, key_padding_mask=padding, key_logits=key_logits,
                 attn_mask=mask, mixture=mixture, document_ids=None,

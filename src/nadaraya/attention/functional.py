@@ -242,8 +242,8 @@ def choose_backend(
     >>> choose_backend(x, x, x, causal=True)
     BackendChoice(name='sdpa', refused={'triton': 'the tensors are on cpu, not on a CUDA device'})
     """
-    backend = options.pop("backend", "auto")
-    return _choice(backend, _checked(query, key, value, **options), return_weights)
+    args = _checked(query, key, value, **options)
+    return _choice(options.get("backend", "auto"), args, return_weights)
 
 
 def _checked(
@@ -263,8 +263,9 @@ def _checked(
     dropout_p: float = 0.0,
     eps: float = 0.0,
     negligible: float = 0.0,
+    backend: str = "auto",
 ) -> AttentionArguments:
-    """The arguments of a call in the one form that backends take."""
+    """The arguments of a call in the one form that backends take; which of them takes it is not looked at."""
     check_tensors(query, key, value)
     check_options(window, own, dropout_p, eps, negligible)
     scale, bandwidth = check_content(content, query)

@@ -11,7 +11,7 @@ from nadaraya.attention.arguments import AttentionArguments
 
 
 def finished(args: AttentionArguments, out: Tensor, lse: Tensor | None) -> Tensor:
-    """The output of the call from that of its softmax: with ε in the denominator, and without the token itself.
+    """The output of the call from that of its softmax: ε in the denominator, the token's own share taken out.
 
     Args:
         args: the checked arguments.

@@ -1,11 +1,11 @@
-"""Positions as the operator takes them, beside kernels and tables by lag: mixed by the query, and on a grid."""
+"""Positions beside kernels and tables by lag: mixed by the query, and on a grid of patches."""
 
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from nadaraya.errors import InputError, must_be
+from nadaraya.errors import must_be
 from nadaraya.kernels import Kernel
 
 
@@ -36,8 +36,8 @@ class MixedKernels:
 
     Args:
         weights: w > 0, (B, H, Nq, M). Differentiable.
-        log_kernels: log κ, (M, E), or (H or 1, M, E) with kernels for each head, for the lags |r| = 0 … E − 1;
-            at larger lags κ = 0, and pairs take no part. Or a `Kernel` with batch_shape (M,), for all lags.
+        log_kernels: log κ, (M, E), or (H or 1, M, E) with kernels for each head, for the lags
+            |r| = 0 … E − 1; at larger lags κ = 0, and pairs take no part. Or a `Kernel` with batch_shape (M,), for all lags.
             Differentiable.
         signed: the kernels are (…, 2E − 1), entry r + E − 1 for lag r = i − j. Default False.
     """
@@ -177,8 +177,7 @@ def check_grid(position: GridLogits, query: Tensor, key: Tensor) -> GridLogits:
     if logits.device != query.device:
         raise must_be("logits of a grid", f"on {query.device}, as the query", logits.device)
     if query.shape[2] != key.shape[2] or position.num_tokens != key.shape[2]:
-        raise InputError(
-            f"a grid of {position.num_prefix} and {(logits.shape[1] + 1) // 2} x {(logits.shape[2] + 1) // 2} "
-            f"patches must have as many queries and keys, got {query.shape[2]} and {key.shape[2]}"
-        )
+        height, width = ((size + 1) // 2 for size in logits.shape[1:])
+        accepted = f"those of {position.num_prefix} tokens and {height} x {width} patches"
+        raise must_be("queries and keys of a grid", accepted, (query.shape[2], key.shape[2]))
     return GridLogits(logits.to(torch.promote_types(query.dtype, torch.float32)), position.num_prefix)

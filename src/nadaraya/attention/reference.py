@@ -1,6 +1,6 @@
 """The definition of the operator, written to be read; every other backend must agree with it.
 
-    out_i = Σ_j κ(i,j) v_j / (Σ_j κ(i,j) + ε)        log κ(i,j) = content(i,j) + position(i,j) + a_j + mask(i,j)
+    out_i = Σ_j κ(i,j) v_j / (Σ_j κ(i,j) + ε)      log κ(i,j) = content(i,j) + position(i,j) + a_j + mask(i,j)
 
 Memory is O(Nq · Nk): use it for small problems, for tests and where the weights themselves are wanted.
 """

@@ -46,8 +46,8 @@ def attention(args: AttentionArguments, with_lse: bool = False) -> tuple[Tensor,
         return _definition_in_row_blocks(args)
     with_lse = with_lse or own.needs_lse(args)
     if not with_lse and _is_plain(args):
-        out, lse = _plain_attention(args.with_repeated_heads()), None
-    elif args.document_ids is not None:
+        return own.finished(args, _plain_attention(args.with_repeated_heads()), None), None
+    if args.document_ids is not None:
         out, lse = document_by_document(args, _blocked_attention)
     else:
         out, lse = _blocked_attention(args)

@@ -37,8 +37,8 @@ class MixedKernels:
     Args:
         weights: w > 0, (B, H, Nq, M). Differentiable.
         log_kernels: log κ, (M, E), or (H or 1, M, E) with kernels for each head, for the lags
-            |r| = 0 … E − 1; at larger lags κ = 0, and pairs take no part. Or a `Kernel` with batch_shape (M,), for all lags.
-            Differentiable.
+            |r| = 0 … E − 1; at larger lags κ = 0, and pairs take no part. Or a `Kernel` with
+            batch_shape (M,), for all lags. Differentiable.
         signed: the kernels are (…, 2E − 1), entry r + E − 1 for lag r = i − j. Default False.
     """
 

@@ -20,6 +20,7 @@ from torch.utils.checkpoint import checkpoint
 from nadaraya.attention import own, reference
 from nadaraya.attention.arguments import AttentionArguments
 from nadaraya.attention.blocked import blocked_attention, masked_bias
+from nadaraya.attention.decay import kept_keys
 from nadaraya.attention.documents import document_by_document
 
 _DEFINITION_ROWS = 128
@@ -73,8 +74,10 @@ def _blocked_attention(args: AttentionArguments) -> tuple[Tensor, Tensor]:
         hidden = _along_diagonals(diagonals, args.query.shape[2], args.key.shape[2])
         mask = hidden if mask is None else masked_bias(hidden, mask, args.compute_dtype)
         diagonals, window = None, 0
+    kept = _kept(args, form, diagonals) if mask is None else None
+    query, key, value, key_bias = form
     out, lse = blocked_attention(
-        form.query, form.key, form.value, args.scale, diagonals, form.key_bias, mask, args.causal, window
+        query, key, value, args.scale, diagonals, key_bias, mask, args.causal, window, kept
     )
     if args.bandwidth is not None:  # −‖q_i‖²/(2σ²), which the softmax form left out
         lse = lse - 0.5 * form.query.square().sum(-1)
@@ -203,6 +206,18 @@ def _diagonals(args: AttentionArguments) -> Tensor | None:
     if args.exclude_self:
         hidden |= lags == 0
     return diagonals.masked_fill(hidden, -torch.inf) if by_lag else diagonals.contiguous()
+
+
+def _kept(args: AttentionArguments, form: _SoftmaxForm, diagonals: Tensor | None) -> Tensor | None:
+    """Which keys are visited where the rest is negligible, or None: all."""
+    if args.negligible == 0.0 or diagonals is None or args.lag_logits is None or not args.query.numel():
+        return None
+    query, key, diagonals = form.query.detach(), form.key.detach(), diagonals.detach()
+    key_bias = None if form.key_bias is None else form.key_bias.detach()
+    gaussian, window = args.bandwidth is not None, args.window or 0
+    return kept_keys(
+        query, key, args.scale, diagonals, key_bias, gaussian, args.causal, window, args.negligible
+    )
 
 
 def _masks_densely(args: AttentionArguments) -> bool:

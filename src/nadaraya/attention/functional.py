@@ -19,6 +19,7 @@ from nadaraya.attention.arguments import (
     check_key_mask,
     check_lag_logits,
     check_options,
+    check_pairs,
     check_tensors,
 )
 from nadaraya.attention.positions import (
@@ -133,8 +134,8 @@ def kernel_attention(
         position: what their places say: a `Kernel` of the lag, one for all heads or one per head, by whose
             log it multiplies the weights; a table of logits, (H or 1, L) for the lags |i − j| = 0 … L − 1 or
             (H or 1, 2L − 1) signed, entry r + L − 1 for lag r = i − j, L = max(Nq, Nk); `MixedLogits` or
-            `MixedKernels`, which each query mixes for itself; or `GridLogits` for the patches of an image.
-            Default None. Differentiable.
+            `MixedKernels`, which each query mixes for itself; `GridLogits` for the patches of an image; or
+            logits of all pairs, (H or 1, Nq, Nk). Default None. Differentiable.
         key_logits: a, (B, H, Nk), added to all logits of a key; dimensions of 1 serve all. For gates such as
             the Forgetting Transformer's (Lin et al. 2025), a_j = −Σ_{t ≤ j} log f_t, and for sinks.
             Differentiable.
@@ -278,6 +279,8 @@ def _checked(
         mixture = check_mixture(position, query, key)
     elif isinstance(position, GridLogits):
         grid = check_grid(position, query, key)
+    elif isinstance(position, Tensor) and position.dim() == 3:
+        attn_mask = check_pairs(position, check_attn_mask(attn_mask, query, key), query, key)
     elif isinstance(position, (Kernel, Tensor)):
         lag_logits = check_lag_logits(position, causal, query, key)
     elif position is not None:

@@ -95,8 +95,12 @@ class KernelBank(Kernel):
         Returns:
             (H, M, *r.shape), float32 at least; their sum over M is G.
         """
+        return self.log_terms(r).exp()
+
+    def log_terms(self, r: Tensor | float) -> Tensor:
+        """The logarithms of `terms`, of the same shape: none underflows where a term would."""
         r = self.lags(r)
-        return self._log_terms(r).exp().reshape(self.num_heads, self.num_terms, *r.shape)
+        return self._log_terms(r).reshape(self.num_heads, self.num_terms, *r.shape)
 
     def _log_terms(self, r: Tensor) -> Tensor:
         """Log of every term at flattened lags: (H, M, L)."""

@@ -227,9 +227,9 @@ class KernelSelfAttention(nn.Module):
         return found
 
     def _merged(self, out: Tensor, x: Tensor) -> Tensor:
-        merged: Tensor = self.projections.merged(
-            out if self.output_gate is None else self.output_gate(out, x)
-        )
+        if self.output_gate is not None:
+            out = self.output_gate(out, x)
+        merged: Tensor = self.projections.merged(out)
         return merged
 
     def extra_repr(self) -> str:

@@ -75,8 +75,8 @@ def _by_head(weights: Tensor, num_heads: int) -> Tensor:
 class FIRE(nn.Module):
     """b_h(i, r) = f_h(ψ(r) / ψ(max(i, L))), ψ(r) = log(c r + 1): lags as fractions of what can be seen.
 
-    Functional interpolation for relative positions (Li et al. 2024): f is a network of one hidden layer, c and
-    L are learned. What it adds depends on the query's place too: an N × N array is made of it.
+    Functional interpolation for relative positions (Li et al. 2024): f is a network of one hidden layer; c
+    and L are learned. What it adds depends on the query's place too: an N × N array is made of it.
 
     Args:
         shape: sizes of the layer.

@@ -90,8 +90,8 @@ class Projections(nn.Module):
         query = tokens if self.q_proj is None else self._split(self.q_proj(x))
         key = query if self.k_proj is None else self._split(self.k_proj(x))
         if self.head_norm:
-            query, key = self._normalised(query), None if self.keys_are_queries else self._normalised(key)
-            key = query if key is None else key
+            query = self._normalised(query)
+            key = query if self.keys_are_queries else self._normalised(key)
         if self.v_proj is not None:
             return query, key, self._split(self.v_proj(x))
         return query, key, key if self.values_are_keys else tokens

@@ -34,8 +34,8 @@ def get(name: str, **options: Any) -> dict[str, Any]:
     """The layer arguments of a variant.
 
     Args:
-        name: one of `names()`, or one of these with `-loo` (leave-one-out regression, own="exclude") or `-xsa`
-            (exclusive self-attention, own="project-out", Zhai 2026) in it, as in "rope-xsa".
+        name: one of `names()`, or one of these with `-loo` (leave-one-out regression, own="exclude") or
+            `-xsa` (exclusive self-attention, own="project-out", Zhai 2026) in it, as in "rope-xsa".
         options: options of the variant, e.g. num_terms=16; `options(name)` has them with their defaults.
 
     Returns:
@@ -93,7 +93,7 @@ def by_layer(
 
 
 def names() -> list[str]:
-    """The names of all variants, in the order in which they are documented; `-loo` and `-xsa` make further ones.
+    """The names of all variants, in the order of their documentation; `-loo` and `-xsa` make further ones.
 
     >>> from nadaraya import variants
     >>> variants.names()[:3]
@@ -164,7 +164,7 @@ def _softmax() -> dict[str, Any]:
 
 @_variant("nope")
 def _nope() -> dict[str, Any]:
-    """No positions: causality alone tells the order (Kazemnejad et al. 2023); `softmax` under its name there."""
+    """`softmax` in a causal model, whose mask alone tells the order (Kazemnejad et al. 2023)."""
     return {}
 
 
@@ -270,7 +270,7 @@ def _fox(bias: float = 4.0) -> dict[str, Any]:
 
 @_variant("inkling")
 def _inkling(num_profiles: int = 16, extent: int = 1024) -> dict[str, Any]:
-    """Each query mixes learned profiles by lag, with normalised queries and keys (Thinking Machines Lab 2026)."""
+    """Each query mixes learned profiles by lag; queries and keys normalised (Thinking Machines Lab 2026)."""
     mixed = partial(MixedProfiles, num_profiles=num_profiles, extent=extent)
     return {"position": mixed, "head_norm": True, "content": partial(DotProduct, learned=True)}
 

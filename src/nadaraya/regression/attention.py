@@ -31,6 +31,7 @@ def means(request: Request[Means]) -> Means:
         )
     )
     sigma = _gaussian_bandwidth(request.kernel)
+    assert sigma is not None
     with torch.no_grad():
         out = kernel_attention(query, key, value, content=Gaussian(sigma))[0, 0]
     values = out.double().cpu().numpy()

@@ -43,7 +43,6 @@ if TYPE_CHECKING:
 
     from nadaraya.data import Corpus
     from nadaraya.data.images import ImageSet
-    from nadaraya.kernels import Kernel
 
 
 class Run:

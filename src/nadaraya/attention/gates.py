@@ -20,8 +20,8 @@ class ForgetGate(nn.Module):
     def __init__(self, shape: LayerShape, bias: float = 4.0) -> None:
         super().__init__()
         self.gate = nn.Linear(shape.dim, shape.num_heads)
-        self.initial = bias
         nn.init.constant_(self.gate.bias, bias)
+        self.gate.keeps_start = True  # type: ignore[assignment]
 
     def forward(self, x: Tensor) -> Tensor:
         """log f of the tokens x (B, N, D), (B, H, N) in float32 at least."""

@@ -60,6 +60,7 @@ class MixedBank(nn.Module):
             raise must_be("bank", "a function that makes a KernelBank", self.bank)
         self.weights = nn.Linear(shape.dim, shape.num_heads * self.bank.num_terms, bias=False)
         nn.init.zeros_(self.weights.weight)
+        self.weights.keeps_start = True  # type: ignore[assignment]
 
     def forward(self, x: Tensor, num_lags: int) -> MixedKernels:
         """The operator's `position` for queries of the tokens x (B, N, D) and lags up to num_lags − 1."""

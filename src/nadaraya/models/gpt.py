@@ -350,8 +350,12 @@ def _attention(config: KernelGPTConfig, layer: int) -> KernelSelfAttention:
 
 
 def _kernel_tensors(attention: KernelSelfAttention) -> dict[str, Tensor]:
-    """Kernel parameters and the constants of kernels that learn nothing, by name."""
-    return {**dict(attention.kernel_parameters()), **dict(attention.named_buffers())}
+    """What starts as its part says: kernel parameters, constants of kernels, linear maps that keep their start."""
+    found = {**dict(attention.kernel_parameters()), **dict(attention.named_buffers())}
+    for prefix, module in attention.named_modules():
+        if getattr(module, "keeps_start", False):
+            found.update((f"{prefix}.{name}", parameter) for name, parameter in module.named_parameters())
+    return found
 
 
 def _norm(config: KernelGPTConfig) -> nn.Module:

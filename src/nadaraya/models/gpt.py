@@ -350,7 +350,7 @@ def _attention(config: KernelGPTConfig, layer: int) -> KernelSelfAttention:
 
 
 def _kernel_tensors(attention: KernelSelfAttention) -> dict[str, Tensor]:
-    """What starts as its part says: kernel parameters, constants of kernels, linear maps that keep their start."""
+    """What starts as its part says: kernel parameters, constants, linear maps that keep their start."""
     found = {**dict(attention.kernel_parameters()), **dict(attention.named_buffers())}
     for prefix, module in attention.named_modules():
         if getattr(module, "keeps_start", False):

@@ -278,6 +278,8 @@ def _checked(
     if isinstance(position, (MixedLogits, MixedKernels)):
         mixture = check_mixture(position, query, key)
     elif isinstance(position, GridLogits):
+        if document_ids is not None:
+            raise InputError("document_ids must not be given with a grid: its patches are of one image")
         grid = check_grid(position, query, key)
     elif isinstance(position, Tensor) and position.dim() == 3:
         attn_mask = check_pairs(position, check_attn_mask(attn_mask, query, key), query, key)

@@ -162,8 +162,10 @@ class KernelSelfAttention(nn.Module):
         Raises:
             InputError: x or a mask of another shape, or documents with a cache.
         """
+        if document_ids is not None and cache is not None:
+            raise InputError("document_ids must not be given with a cache: its tokens are of one document")
         seen = 0 if cache is None else cache.length()
-        self._check(x, seen, key_mask, document_ids, cache)
+        self._check(x, seen, key_mask)
         x = _in_autocast_dtype(x)
         query, key, value = self.projections(x)
         if added_values is not None:
@@ -196,23 +198,13 @@ class KernelSelfAttention(nn.Module):
             return self._merged(out, x), weights
         return self._merged(kernel_attention(query, scored, value, **options), x)
 
-    def _check(
-        self,
-        x: Tensor,
-        seen: int,
-        key_mask: Tensor | None,
-        document_ids: Tensor | None,
-        cache: KeyValueCache | None,
-    ) -> None:
+    def _check(self, x: Tensor, seen: int, key_mask: Tensor | None) -> None:
         if x.dim() != 3 or x.shape[2] != self.dim:
             raise must_be("x", f"of shape (batch, tokens, {self.dim})", tuple(x.shape))
         so_far = seen + x.shape[1]
         if key_mask is not None and key_mask.shape[-1] != so_far:
-            raise must_be(
-                "key_mask", f"of shape (batch, {so_far}), as many as tokens so far", tuple(key_mask.shape)
-            )
-        if document_ids is not None and cache is not None:
-            raise InputError("document_ids must not be given with a cache: its tokens are of one document")
+            accepted = f"of shape (batch, {so_far}), as many as tokens so far"
+            raise must_be("key_mask", accepted, tuple(key_mask.shape))
 
     def _rotated(self, query: Tensor, key: Tensor, seen: int) -> tuple[Tensor, Tensor]:
         assert self.rotary is not None

@@ -17,7 +17,7 @@ class MixedProfiles(nn.Module):
     """b_h(i, r) = Σ_m w_ihm p_m(r): each query mixes M learned profiles by lag, in place of rotary positions.
 
     The relative positions of Inkling (Thinking Machines Lab 2026): weights are linear in the token, profiles
-    are free numbers that all heads share, and lags beyond them have b = 0. Starts at b = 0.
+    are free numbers that all heads share, and lags beyond them have b = 0. They start near 0, at random.
 
     Args:
         shape: sizes of the layer.
@@ -32,7 +32,7 @@ class MixedProfiles(nn.Module):
         super().__init__()
         self.num_heads = shape.num_heads
         self.weights = nn.Linear(shape.dim, shape.num_heads * count("num_profiles", num_profiles), bias=False)
-        self.profiles = nn.Parameter(torch.zeros(num_profiles, count("extent", extent)))
+        self.profiles = nn.Parameter(0.02 * torch.randn(num_profiles, count("extent", extent)))
 
     def forward(self, x: Tensor, num_lags: int) -> MixedLogits:
         """The operator's `position` for queries of the tokens x (B, N, D) and lags up to num_lags − 1."""

@@ -53,6 +53,11 @@ class AttentionArguments:
         return self.key.shape[2] - self.query.shape[2]
 
     @property
+    def on_gpu(self) -> bool:
+        """Whether the tensors are on a CUDA device."""
+        return self.query.device.type == "cuda"
+
+    @property
     def compute_dtype(self) -> torch.dtype:
         """The dtype of logits and sums: float32 at least, whatever the tensors are."""
         return torch.promote_types(self.query.dtype, torch.float32)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from nadaraya.attention import reference, sdpa, triton
+from nadaraya.attention import reference, sdpa, stock, triton
 from nadaraya.attention.arguments import (
     AttentionArguments,
     Content,
@@ -317,6 +317,8 @@ def _choice(backend: str, args: AttentionArguments, return_weights: bool) -> Bac
             reason = _why_not(name, args, return_weights)
             if name == "triton" and reason is None and args.query.device.type != "cuda":
                 reason = "its interpreter is for tests"
+            elif name == "triton" and reason is None and args.bandwidth is None and stock.can(args):
+                reason = "PyTorch's fused attention does this call as it stands"
             if reason is None:
                 return BackendChoice(name, refused)
             refused[name] = reason

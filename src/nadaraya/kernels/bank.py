@@ -90,7 +90,7 @@ class KernelBank(Kernel):
         return self._of_terms(r, lambda logs, dim: logs.exp().sum(dim))
 
     def _of_terms(self, r: Tensor, total: Callable[[Tensor, int], Tensor]) -> Tensor:
-        """A sum over the terms at lags r. No array of (H, M, L) is kept for the backward pass where r is long."""
+        """A sum over the terms at lags r; where r is long, no (H, M, L) is kept for the backward pass."""
         r_L = r.flatten()
         transformed = torch._C._are_functorch_transforms_active() or torch.compiler.is_compiling()
         if len(r_L) * self.num_terms < _KEPT or not torch.is_grad_enabled() or transformed:

@@ -18,10 +18,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from nadaraya.attention import fused_cpu
+from nadaraya.attention import dense_cpu, fused_cpu
+from nadaraya.attention.dense_cpu import exp_without_underflow
 from nadaraya.attention.fused_cpu import with_columns
 
 # Rows of a block: large blocks amortise calls forward, small ones keep the score gradients in cache backward.
@@ -202,19 +202,29 @@ def blocked_attention_backward(
     mask: Tensor | None,
     causal: bool,
     window: int,
-    kept: Tensor | None,
     need_diagonals: bool,
     need_key_bias: bool,
     need_mask: bool,
+    kept: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Gradients of `blocked_attention`: query, key, value, diagonals, key_bias, mask (empty if not needed).
 
     With weights P and score gradients dS = P ∘ (dO Vᵀ − δ), δ_i = dO_i·O_i − dLSE_i, the diagonals' gradient
     is Σ dS over the batch and over all pairs with the same j − i.
     """
-    fused = diagonals is None and not need_mask and query.device.type == "cpu" and scale != 0.0
-    if fused and query.numel() > 0 and key.shape[2] > 0:
-        bias = None if mask is None else masked_bias(None, mask, lse.dtype)
+    by_cpu = diagonals is None and query.device.type == "cpu" and query.numel() > 0 and key.shape[2] > 0
+    bias = None if mask is None or not by_cpu else masked_bias(None, mask, lse.dtype)
+    biased = mask is not None or key_bias is not None
+    if by_cpu and biased and not causal and dense_cpu.suits(query, key):
+        *grads, grad_key_bias, grad_mask = dense_cpu.backward(
+            *(t.to(lse.dtype) for t in (grad_out, grad_lse, query, key, value, out)),
+            lse, scale, bias, key_bias, mask.shape if need_mask and mask is not None else None,
+        )  # fmt: skip
+        grad_query, grad_key, grad_value = (grad.to(query.dtype) for grad in grads)
+        empty = lse.new_zeros((0,))
+        grad_key_bias = grad_key_bias if need_key_bias else empty
+        return grad_query, grad_key, grad_value, empty.clone(), grad_key_bias, grad_mask
+    if by_cpu and not need_mask and scale != 0.0:
         grad_query, grad_key, grad_value, grad_key_bias = fused_cpu.backward(
             grad_out, grad_lse, query, key, value, out, lse, scale, bias, key_bias, causal
         )
@@ -260,7 +270,7 @@ def blocked_attention_backward(
                 bias = masked_bias(bias, _mask_rows(_part(mask, items, group), tile), dtype)
             weights.copy_(weights.new_zeros(()) if bias is None else bias)
             _pairs(weights).baddbmm_(query_rows, keys.transpose(1, 2))
-            _exp_without_underflow(weights)
+            exp_without_underflow(weights)
             grad_scores, wide = _skewed(room[1], shape)
             torch.bmm(grad_rows, values.transpose(1, 2), out=_pairs(grad_scores))
             grad_scores *= weights
@@ -314,13 +324,6 @@ def _pairs(tensor: Tensor) -> Tensor:
     return tensor.view(-1, *tensor.shape[2:])
 
 
-def _exp_without_underflow(logits: Tensor) -> None:
-    """exp in place; what is too small to count is 0: numbers near underflow take a hundred times as long."""
-    least = 0.75 * math.log(torch.finfo(logits.dtype).tiny)
-    logits.clamp_(min=least).exp_()
-    F.threshold(logits, 1.01 * math.exp(least), 0.0, inplace=True)
-
-
 def _skewed(room: Tensor, shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
     """A place for a tile's (B, H, rows, keys), and the wider array it lies in, otherwise zero.
 
@@ -363,7 +366,7 @@ def _backward(ctx, grad_out, grad_lse):  # type: ignore[no-untyped-def]
     need_diagonals, need_key_bias, need_mask = ctx.needs_input_grad[4:7]
     *grads, grad_diagonals, grad_key_bias, grad_mask = blocked_attention_backward(
         grad_out, grad_lse, query, key, value, out, lse, scale, diagonals, key_bias, mask, causal, window,
-        kept, need_diagonals, need_key_bias, need_mask,
+        need_diagonals, need_key_bias, need_mask, kept,
     )  # fmt: skip
     return (
         *grads,

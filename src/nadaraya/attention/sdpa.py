@@ -124,7 +124,7 @@ def _loses_digits(args: AttentionArguments, form: _SoftmaxForm) -> bool:
     with torch.no_grad():
         points = [form.key] if form.query is form.key else [form.query, form.key]
         # A term that overflowed to infinity or NaN is not below the limit either.
-        return not all(bool((t.square().sum(-1) <= largest).all()) for t in points)
+        return not all(bool((torch.linalg.vector_norm(t, dim=-1).square() <= largest).all()) for t in points)
 
 
 def _diagonals(args: AttentionArguments) -> Tensor | None:
@@ -181,8 +181,11 @@ def _along_diagonals(diagonals: Tensor, num_queries: int, num_keys: int) -> Tens
 
 def _keep_self_where_alone(args: AttentionArguments, out: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
     """Leave-one-out rows with nothing left take their own value, if they may see it."""
+    nowhere = lse == -torch.inf
+    if args.query.device.type == "cpu" and not torch.compiler.is_compiling() and not nowhere.any():
+        return out, lse
     logits = own.own_logits(args)
-    alone = (lse == -torch.inf) & (logits != -torch.inf)
+    alone = nowhere & (logits != -torch.inf)
     # The unused branch of `where` must not carry −inf into the backward pass.
     logits = torch.where(alone, logits, 0.0)
     values = own.own_values(args).to(out.dtype)

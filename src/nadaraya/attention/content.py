@@ -84,14 +84,12 @@ class GaussianContent(nn.Module):
 
     def forward(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor, Content]:
         """Queries and keys as distances take them, and the operator's `content`."""
-        one = query is key
-        if self.shift is not None:
-            query = query + self.shift.to(query.dtype)
-            one = False
+        one = query is key and self.shift is None
+        shift = None if self.shift is None else self.shift.to(query.dtype)
         if self.per == "head":
-            return query, key, self.kernel
+            return query if shift is None else query + shift, key, self.kernel
         precision = torch.exp(-self.log_bandwidth)[:, None].to(query.dtype)
-        query = query * precision
+        query = query * precision if shift is None else torch.addcmul(shift * precision, query, precision)
         return query, query if one else key * precision, _UNIT
 
     def extra_repr(self) -> str:

@@ -26,6 +26,7 @@ _DEFINITION_ROWS = 128
 _DENSE_MASK = 1024  # tokens: 4 MiB of float32
 # Rounding of the Gaussian's logits that is still accepted; the weights are off by the same fraction.
 _LOGIT_TOLERANCE = 1e-3
+_NEAR_ORIGIN = 256.0  # ‖x‖²/σ² up to which nothing is gained by centring
 
 
 def attention(args: AttentionArguments, with_lse: bool = False) -> tuple[Tensor, Tensor | None]:
@@ -73,12 +74,12 @@ def _blocked_attention(args: AttentionArguments) -> tuple[Tensor, Tensor]:
         mask = hidden if mask is None else masked_bias(hidden, mask, args.compute_dtype)
         diagonals, window = None, 0
     kept = _kept(args, form, diagonals) if mask is None else None
-    query, key, value, key_bias = form
+    query, key, value, key_bias, _ = form
     out, lse = blocked_attention(
         query, key, value, args.scale, diagonals, key_bias, mask, args.causal, window, kept
     )
     if args.bandwidth is not None:  # −‖q_i‖²/(2σ²), which the softmax form left out
-        lse = lse - 0.5 * form.query.square().sum(-1)
+        lse = lse - 0.5 * form.squares[0]
     if args.exclude_self:
         out, lse = _keep_self_where_alone(args, out, lse)
     return out.to(args.query.dtype), lse
@@ -91,14 +92,21 @@ class _SoftmaxForm(NamedTuple):
     key: Tensor  # (B, H, Nk, d)
     value: Tensor  # (B, H, Nk, dv)
     key_bias: Tensor | None  # (B or 1, H or 1, Nk)
+    squares: tuple[Tensor, ...]  # of the Gaussian: ‖q_i‖² (B, H, Nq) and ‖k_j‖² (B, H, Nk)
 
 
 def _softmax_form(args: AttentionArguments) -> _SoftmaxForm:
     query, key, value = args.query, args.key, args.value
     key_bias: Tensor | None = None
+    squares: tuple[Tensor, ...] = ()
     if args.bandwidth is not None:
-        query, key = stock.standardised(args)
-        key_bias = -0.5 * key.square().sum(-1)
+        if not _is_standard(args):
+            query, key = stock.standardised(args)
+        squares = _squares(query, key)
+        if query is args.query and not _all_below(squares, _NEAR_ORIGIN):
+            query, key = stock.standardised(args)
+            squares = _squares(query, key)
+        key_bias = -0.5 * squares[1]
         value = value.to(query.dtype)
     elif args.query.device.type == "cpu":
         # Half precision is emulated on most CPUs: float32 is faster there and no less exact.
@@ -110,7 +118,7 @@ def _softmax_form(args: AttentionArguments) -> _SoftmaxForm:
         if key_bias is None:
             key_bias = torch.zeros((), dtype=args.compute_dtype, device=key.device)
         key_bias = key_bias.masked_fill(padded, -torch.inf)
-    return _SoftmaxForm(query, key, value, key_bias)
+    return _SoftmaxForm(query, key, value, key_bias, squares)
 
 
 def _loses_digits(args: AttentionArguments, form: _SoftmaxForm) -> bool:
@@ -120,11 +128,25 @@ def _loses_digits(args: AttentionArguments, form: _SoftmaxForm) -> bool:
     """
     if args.bandwidth is None or torch.compiler.is_compiling() or form.query.device.type != "cpu":
         return False
-    largest = 2 * _LOGIT_TOLERANCE / torch.finfo(args.compute_dtype).eps
-    with torch.no_grad():
-        points = [form.key] if form.query is form.key else [form.query, form.key]
-        # A term that overflowed to infinity or NaN is not below the limit either.
-        return not all(bool((torch.linalg.vector_norm(t, dim=-1).square() <= largest).all()) for t in points)
+    return not _all_below(form.squares, 2 * _LOGIT_TOLERANCE / torch.finfo(args.compute_dtype).eps)
+
+
+def _is_standard(args: AttentionArguments) -> bool:
+    """Whether σ is the number 1, as with one σ per channel: features may then serve as they are."""
+    if torch.compiler.is_compiling() or args.query.device.type != "cpu" or args.bandwidth is None:
+        return False
+    constant = not args.bandwidth.requires_grad and args.query.dtype == args.compute_dtype
+    return constant and bool((args.bandwidth == 1.0).all())
+
+
+def _squares(query: Tensor, key: Tensor) -> tuple[Tensor, ...]:
+    of_key = torch.linalg.vector_norm(key, dim=-1).square()  # in one pass
+    return of_key if query is key else torch.linalg.vector_norm(query, dim=-1).square(), of_key
+
+
+def _all_below(squares: tuple[Tensor, ...], limit: float) -> bool:
+    """Not so if one overflowed to infinity or NaN."""
+    return all(bool((square.detach() <= limit).all()) for square in squares)
 
 
 def _diagonals(args: AttentionArguments) -> Tensor | None:

@@ -28,7 +28,8 @@ def _seed() -> None:
 def test_the_logits_of_two_patches_are_those_of_their_rows_and_columns() -> None:
     table = normal(2, 2 * HEIGHT - 1, 2 * WIDTH - 1)
     dense = GridLogits(table, PREFIX).dense()
-    assert not dense[:, :PREFIX].any() and not dense[:, :, :PREFIX].any()
+    assert not dense[:, :PREFIX].any()
+    assert not dense[:, :, :PREFIX].any()
     for i in range(HEIGHT * WIDTH):
         for j in range(HEIGHT * WIDTH):
             below, right = i // WIDTH - j // WIDTH, i % WIDTH - j % WIDTH

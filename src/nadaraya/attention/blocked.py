@@ -339,8 +339,8 @@ def _skewed(room: Tensor, shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
 
 @blocked_attention_backward.register_fake
 def _(  # type: ignore[no-untyped-def]
-    grad_out, grad_lse, query, key, value, out, lse, scale, diagonals, key_bias, mask, causal, window, kept,
-    need_diagonals, need_key_bias, need_mask,
+    grad_out, grad_lse, query, key, value, out, lse, scale, diagonals, key_bias, mask, causal, window,
+    need_diagonals, need_key_bias, need_mask, kept=None,
 ):  # fmt: skip
     batch, heads, num_queries, _ = query.shape
     num_keys = key.shape[2]

@@ -1,0 +1,109 @@
+"""Leaving out keys where the kernel of the lag has decayed, against stock attention without any bias.
+
+    python benchmarks/decay.py --json FILE [--tokens 16384 65536] [--heads 6] [--runs 3]
+
+Causal, float32, d = 64, queries and keys of norm √d as after QK-norm, and the kernel bank that layers start
+with (8 terms, geometric), its gradient included. `negligible` is 2^-24, the last digit of float32. Peak
+memory is that of forward + backward with one head, each in a process of its own.
+"""
+
+import argparse
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from timing import alternate, as_json, as_table, environment, write_json
+
+from nadaraya import kernel_attention
+from nadaraya.kernels import KernelBank
+
+WIDTH = 64
+STOCK = "stock SDPA, no bias"
+NEGLIGIBLE = 2.0**-24
+
+
+def cases(tokens: int, heads: int, backward: bool) -> dict[str, Callable[[], None]]:
+    """Every contender on one shape, forward or forward + backward."""
+    torch.manual_seed(0)
+    query, key, value = (
+        (F.normalize(torch.randn(1, heads, tokens, WIDTH), dim=-1) * WIDTH**0.5).requires_grad_(backward)
+        for _ in range(3)
+    )
+    bank = KernelBank(heads, 8).requires_grad_(backward)
+    grad = torch.randn(1, heads, tokens, WIDTH)
+    attend: dict[str, Callable[[], torch.Tensor]] = {
+        STOCK: lambda: F.scaled_dot_product_attention(query, key, value, is_causal=True),
+        "bank, all keys": lambda: kernel_attention(query, key, value, position=bank, causal=True),
+        "bank, negligible keys left out": lambda: kernel_attention(
+            query, key, value, position=bank, causal=True, negligible=NEGLIGIBLE
+        ),
+    }
+
+    def run(call: Callable[[], torch.Tensor]) -> None:
+        out = call()
+        if backward:
+            out.backward(grad)
+            for tensor in (query, key, value, *bank.parameters()):
+                tensor.grad = None
+
+    return {name: lambda call=call: run(call) for name, call in attend.items()}  # type: ignore[misc]
+
+
+MEMORY_PROGRAM = """
+import sys
+from pathlib import Path
+from decay import cases
+def peak():  # KiB, of this program alone: getrusage would count the process that started it
+    return int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0])
+cases(256, 1, True)[sys.argv[1]]()
+before = peak()
+cases(int(sys.argv[2]), 1, True)[sys.argv[1]]()
+print(peak() - before)
+"""
+
+
+def peak_memory(case: str, tokens: int) -> float:
+    """MiB that forward + backward add to the peak of a fresh process (Linux), inputs included."""
+    command = [sys.executable, "-c", MEMORY_PROGRAM, case, str(tokens)]
+    result = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, check=True)
+    return int(result.stdout) / 1024
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures to this file")
+    parser.add_argument("--tokens", nargs="+", type=int, default=[16_384, 65_536])
+    parser.add_argument("--heads", type=int, default=6)
+    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--skip-full", action="store_true", help="leave out the bank over all keys")
+    options = parser.parse_args()
+    results: dict[str, Any] = {"environment": environment(), "heads": options.heads, "rows": []}
+    for tokens in options.tokens:
+        for backward in (False, True):
+            contenders = cases(tokens, options.heads, backward)
+            if options.skip_full:
+                del contenders["bank, all keys"]
+            timings = alternate(contenders, options.runs, warmup=1)
+            work = "forward + backward" if backward else "forward"
+            print(f"H {options.heads}, N {tokens}, d {WIDTH}, causal, float32, {work}")
+            print(as_table(timings, STOCK), end="\n\n", flush=True)
+            results["rows"].append({"tokens": tokens, "work": work, "time_ms": as_json(timings)})
+            if options.json:
+                write_json(options.json, results)
+    results["peak_memory_mib"] = {}
+    for tokens in options.tokens:
+        memory = peak_memory("bank, negligible keys left out", tokens)
+        results["peak_memory_mib"][str(tokens)] = memory
+        print(f"peak memory of one head, N {tokens}, negligible keys left out: {memory:.0f} MiB")
+    if options.json:
+        write_json(options.json, results)
+
+
+if __name__ == "__main__":
+    main()

@@ -34,8 +34,8 @@ def document_ids_of_lengths(cumulative_lengths: Tensor, num_tokens: int | None =
     """Which document every token belongs to, where documents are told by where they begin and end.
 
     Args:
-        cumulative_lengths: (D + 1,) whole numbers 0, n_1, n_1 + n_2, …: documents of n_1, n_2, … tokens lie one
-            after another in a row, as libraries of variable-length attention want them.
+        cumulative_lengths: (D + 1,) whole numbers 0, n_1, n_1 + n_2, …: documents of n_1, n_2, … tokens lie
+            one after another in a row, as libraries of variable-length attention want them.
         num_tokens: length N of the row, default the last of `cumulative_lengths`; tokens beyond it are a
             document of their own. Given, it spares a GPU a wait.
 

@@ -1,5 +1,6 @@
 """KernelGPT behaves as a transformers model: saving, Auto classes, generation, caching, compilation."""
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -365,6 +366,8 @@ def test_norms_activations_and_tied_embeddings(
         ({"window_pattern": "SL", "sliding_window": 0}, "sliding_window must be at least 1, got 0"),
         ({"norm_eps": -1.0}, "norm_eps must be a finite number of at least 0, got -1.0"),
         ({"varaint": "gpa"}, "did you mean 'variant'"),
+        ({"variant": "fox", "variant_options": {"bias": "4"}}, "bias must be a finite number, got '4'"),
+        ({"variant": "fox", "variant_options": {"bias": math.nan}}, "bias must be a finite number, got nan"),
     ],
 )
 def test_bad_configurations_are_named(changes: dict[str, Any], message: str) -> None:

@@ -33,7 +33,7 @@ _BACKWARD_SCORES = 2**19
 
 
 @dataclass(frozen=True)
-class _Block:
+class Block:
     """Queries rows.start … rows.stop − 1 and the keys that any of them can see."""
 
     rows: slice
@@ -54,7 +54,7 @@ class _Block:
         return diagonals.as_strided(shape, (0, diagonals.shape[1], 1, 1), diagonals.storage_offset() + first)
 
 
-def _blocks(num_queries: int, num_keys: int, rows: int, causal: bool, window: int) -> Iterator[_Block]:
+def blocks(num_queries: int, num_keys: int, rows: int, causal: bool, window: int) -> Iterator[Block]:
     offset = num_keys - num_queries
     for start in range(0, num_queries, rows):
         stop = min(num_queries, start + rows)
@@ -65,10 +65,10 @@ def _blocks(num_queries: int, num_keys: int, rows: int, causal: bool, window: in
         elif window:
             last = min(last, stop + offset + window - 1)
         first = min(first, num_keys)
-        yield _Block(slice(start, stop), slice(first, max(first, last)))
+        yield Block(slice(start, stop), slice(first, max(first, last)))
 
 
-def _mask_rows(mask: Tensor, block: _Block, flip: bool = True) -> Tensor:
+def _mask_rows(mask: Tensor, block: Block, flip: bool = True) -> Tensor:
     """The block's part of a mask; in reverse order of rows (a copy), or as a view."""
     rows = mask[:, :, block.rows] if mask.shape[2] > 1 else mask
     rows = rows.flip(2) if flip else rows
@@ -118,9 +118,9 @@ def blocked_attention(
     if diagonals is None and query.device.type == "cpu" and query.numel() > 0 and num_keys > 0:
         bias = None if mask is None else masked_bias(None, mask, dtype)
         return fused_cpu.attend(query, key, value, scale, bias, key_bias, causal)
-    out, lse = _empty_results(query, value)
+    out, lse = empty_results(query, value)
     rows = _FORWARD_ROWS_SHORT if num_queries <= _SHORT else _FORWARD_ROWS
-    for block in _blocks(num_queries, num_keys, rows, causal, window):
+    for block in blocks(num_queries, num_keys, rows, causal, window):
         bias = None if diagonals is None else block.hankel(diagonals, num_queries)
         if mask is not None:
             bias = masked_bias(bias, _mask_rows(mask, block), dtype)
@@ -137,7 +137,7 @@ def blocked_attention(
     return out, lse
 
 
-def _empty_results(query: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+def empty_results(query: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
     """In the layout that fused attention gives: the heads of a token lie together, ready to be merged."""
     batch, heads, num_queries, _ = query.shape
     out = query.new_empty((batch, num_queries, heads, value.shape[3])).transpose(1, 2)
@@ -166,7 +166,7 @@ def _attend(
 
 @blocked_attention.register_fake
 def _(query, key, value, scale, diagonals, key_bias, mask, causal, window):  # type: ignore[no-untyped-def]
-    return _empty_results(query, value)
+    return empty_results(query, value)
 
 
 @torch.library.custom_op("nadaraya::blocked_attention_backward", mutates_args=())
@@ -222,7 +222,7 @@ def blocked_attention_backward(
     grad_diagonals = lse.new_zeros((heads, num_queries + num_keys - 1) if need_diagonals else (0,))
     grad_mask = lse.new_zeros(mask.shape if need_mask and mask is not None else (0,))
     rows = _BACKWARD_ROWS_SHORT if num_queries <= _SHORT else _BACKWARD_ROWS
-    for block in _blocks(num_queries, num_keys, rows, causal, window):
+    for block in blocks(num_queries, num_keys, rows, causal, window):
         if block.num_keys == 0:
             continue
         bias = None if diagonals is None else block.hankel(diagonals, num_queries)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from grids import covering
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 
 from nadaraya import InputError, kernel_attention
@@ -22,7 +22,9 @@ DROPOUT_BACKENDS = ["sdpa"]
 
 
 @st.composite
-def calls(draw: st.DrawFn) -> tuple[list[torch.Tensor], dict[str, Any], list[str]]:
+def calls(
+    draw: st.DrawFn, lengths: tuple[int, ...] = (1, 2, 7, 131, 300), others: tuple[int, ...] = (1, 5, 140)
+) -> tuple[list[torch.Tensor], dict[str, Any], list[str]]:
     """Tensors, options and the names of the options that are differentiated, in float64."""
     generator = torch.Generator(torch.get_default_device()).manual_seed(draw(st.integers(0, 2**31)))
 
@@ -31,8 +33,8 @@ def calls(draw: st.DrawFn) -> tuple[list[torch.Tensor], dict[str, Any], list[str
 
     batch, kv_heads, groups = (draw(st.integers(1, 2)) for _ in range(3))
     heads = kv_heads * groups
-    num_queries = draw(st.sampled_from([1, 2, 7, 131, 300]))
-    num_keys = draw(st.sampled_from([num_queries, 1, 5, 140]))
+    num_queries = draw(st.sampled_from(lengths))
+    num_keys = draw(st.sampled_from([num_queries, *others]))
     width = draw(st.sampled_from([1, 4, 9]))
     value_width = draw(st.sampled_from([width, 2, 11]))
     tensors = [
@@ -136,10 +138,21 @@ def test_values_and_all_gradients_equal_the_reference(backend: str, call: tuple)
 
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", FLOAT64_BACKENDS)
-@settings(max_examples=400, deadline=None, derandomize=True)
-@given(call=calls())
-def test_many_values_and_gradients_equal_the_reference(backend: str, call: tuple) -> None:
-    assert_agreement(backend, call)
+@pytest.mark.parametrize("shard", range(20))
+def test_ten_thousand_calls_equal_the_reference(
+    backend: str, shard: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Short ones, in blocks so small that each has several."""
+    for rows in ("_FORWARD_ROWS_SHORT", "_BACKWARD_ROWS_SHORT"):
+        monkeypatch.setattr(f"nadaraya.attention.blocked.{rows}", 8)
+
+    @seed(shard)
+    @settings(max_examples=500, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+    @given(call=calls(lengths=(1, 2, 7, 19), others=(1, 5, 26)))
+    def check(call: tuple) -> None:
+        assert_agreement(backend, call)
+
+    check()
 
 
 @pytest.mark.parametrize("backend", FLOAT64_BACKENDS)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from nadaraya import InputError, KernelSelfAttention, kernel_attention, variants
-from nadaraya.attention import document_ids_of, merge_attention
+from nadaraya.attention import document_ids_of, document_ids_of_lengths, merge_attention
 from nadaraya.kernels import Gaussian
 
 BACKENDS = ["reference", "sdpa"]
@@ -129,3 +129,10 @@ def test_documents_and_a_cache_exclude_each_other() -> None:
 def test_packed_positions_tell_documents() -> None:
     packed = torch.tensor([[0, 1, 0, 1, 2, 0], [0, 1, 2, 3, 4, 5]])
     assert document_ids_of(packed).tolist() == [[0, 0, 1, 1, 1, 2], [0] * 6]
+
+
+def test_cumulative_lengths_tell_documents() -> None:
+    ids = document_ids_of_lengths(torch.tensor([0, 2, 5, 6], dtype=torch.int32))
+    assert ids.tolist() == [[0, 0, 1, 1, 1, 2]]
+    assert torch.equal(ids, document_ids_of(torch.tensor([[0, 1, 0, 1, 2, 0]])))
+    assert document_ids_of_lengths(torch.tensor([0, 2]), 4).tolist() == [[0, 0, 1, 1]]

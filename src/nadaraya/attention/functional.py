@@ -152,7 +152,7 @@ def kernel_attention(
             added to the logits. Differentiable.
         document_ids: (B, Nk) whole numbers: pairs take part within one document only, as if each were a call
             of its own. Every document is in one piece; `nadaraya.attention.document_ids_of` makes them from
-            packed positions.
+            packed positions, `document_ids_of_lengths` from cumulative lengths.
         dropout_p: probability of dropping a weight; the caller passes 0 in evaluation.
         eps: ε in the denominator (Kundu et al. (2026), eq. 4); default 0.
         negligible: δ, the share of a row's weights that pairs at long lags may have together and be left out

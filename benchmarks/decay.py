@@ -82,14 +82,18 @@ def main() -> None:
     parser.add_argument("--heads", type=int, default=6)
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--skip-full", action="store_true", help="leave out the bank over all keys")
+    parser.add_argument("--processor-time", action="store_true", help="one thread, by processor time")
     options = parser.parse_args()
+    if options.processor_time:
+        torch.set_num_threads(1)
     results: dict[str, Any] = {"environment": environment(), "heads": options.heads, "rows": []}
     for tokens in options.tokens:
         for backward in (False, True):
             contenders = cases(tokens, options.heads, backward)
             if options.skip_full:
                 del contenders["bank, all keys"]
-            timings = alternate(contenders, options.runs, warmup=1)
+            clock = "processor" if options.processor_time else "cpu"
+            timings = alternate(contenders, options.runs, warmup=1, device=clock)
             work = "forward + backward" if backward else "forward"
             print(f"H {options.heads}, N {tokens}, d {WIDTH}, causal, float32, {work}")
             print(as_table(timings, STOCK), end="\n\n", flush=True)

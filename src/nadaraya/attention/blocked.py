@@ -216,9 +216,11 @@ def blocked_attention_backward(
     bias = None if mask is None or not by_cpu else masked_bias(None, mask, lse.dtype)
     biased = mask is not None or key_bias is not None
     if by_cpu and biased and not causal and dense_cpu.suits(query, key):
+        dtype = lse.dtype
         *grads, grad_key_bias, grad_mask = dense_cpu.backward(
-            *(t.to(lse.dtype) for t in (grad_out, grad_lse, query, key, value, out)),
-            lse, scale, bias, key_bias, mask.shape if need_mask and mask is not None else None,
+            grad_out.to(dtype), grad_lse.to(dtype), query.to(dtype), key.to(dtype), value.to(dtype),
+            out.to(dtype), lse, scale, bias, key_bias,
+            mask.shape if need_mask and mask is not None else None,
         )  # fmt: skip
         grad_query, grad_key, grad_value = (grad.to(query.dtype) for grad in grads)
         none = lse.new_zeros((0,))

@@ -302,7 +302,7 @@ def test_bad_input(message):
 @pytest.mark.parametrize("given", ["aitchison", None, ["li-racine"], {}])
 def test_an_unknown_kernel_of_categories_is_refused_where_there_are_none(estimator, given):
     X, y = np.arange(6.0)[:, None], np.array([0, 1, 0, 1, 1, 0])
-    with pytest.raises(InputError, match="^category_kernel must be one of 'li-racine', 'probability', got "):
+    with pytest.raises(InputError, match=r"^category_kernel must be one of 'li-racine', 'probability', got "):
         estimator(category_kernel=given).fit(X, y)
 
 
@@ -312,7 +312,7 @@ def test_an_unknown_kernel_of_categories_is_refused_where_there_are_none(estimat
 )
 def test_other_bad_arguments_of_categories_are_refused_where_there_are_none(estimator, argument, given):
     X, y = np.arange(6.0)[:, None], np.array([0, 1, 0, 1, 1, 0])
-    with pytest.raises(InputError, match=f"^{argument} must be "):
+    with pytest.raises(InputError, match=rf"^{argument} must be "):
         estimator(**{argument: given}).fit(X, y)
 
 

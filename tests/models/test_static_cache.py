@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 from models.test_block import OPTIONS, SOME, assert_close, make
+from transformers import CompileConfig
 from transformers.cache_utils import StaticCache
 
 from nadaraya import InputError, variants
@@ -70,6 +71,16 @@ def test_a_cache_that_was_reset_serves_again(tokens: torch.Tensor) -> None:
     first = model(tokens, past_key_values=cache).logits
     cache.reset()
     assert_close(model(tokens, past_key_values=cache).logits, first)
+
+
+def test_generate_does_not_compile_the_model(monkeypatch: pytest.MonkeyPatch, tokens: torch.Tensor) -> None:
+    """As it would by itself on a GPU: what is read of the cache changes its size with every token."""
+    model = make(variant="gpa")
+    everywhere = CompileConfig()
+    everywhere._compile_all_devices = True
+    monkeypatch.setattr(model, "get_compiled_call", lambda config: pytest.fail("compiled"))
+    options = {"max_new_tokens": 3, "pad_token_id": 0, "compile_config": everywhere}
+    assert model.generate(tokens, cache_implementation="static", **options).shape == (2, 23)
 
 
 def test_a_full_cache_is_named(tokens: torch.Tensor) -> None:

@@ -60,5 +60,9 @@ def check_cache(cache: Cache, so_far: int, config: KernelGPTConfig) -> None:
     if config.short_convolution is not None and not keeps_inputs:
         made = "made for the model's short convolution, as DynamicCache(config=model.config) is"
         raise must_be("past_key_values", made, type(cache).__name__)
-    if isinstance(cache, StaticCache) and so_far > (room := cache.get_max_length()):
-        raise InputError(f"past_key_values must have room for {so_far} tokens, got a StaticCache of {room}")
+    if isinstance(cache, StaticCache):
+        room = max(getattr(layer, "max_cache_len", 0) for layer in cache.layers)
+        if so_far > room:
+            raise InputError(
+                f"past_key_values must have room for {so_far} tokens, got a StaticCache of {room}"
+            )

@@ -79,7 +79,8 @@ def test_generate_does_not_compile_the_model(monkeypatch: pytest.MonkeyPatch, to
     everywhere = CompileConfig()
     everywhere._compile_all_devices = True
     monkeypatch.setattr(model, "get_compiled_call", lambda config: pytest.fail("compiled"))
-    options = {"max_new_tokens": 3, "pad_token_id": 0, "compile_config": everywhere}
+    mask = torch.ones_like(tokens)
+    options = {"max_new_tokens": 3, "attention_mask": mask, "compile_config": everywhere}
     assert model.generate(tokens, cache_implementation="static", **options).shape == (2, 23)
 
 

@@ -47,11 +47,21 @@ def attention(args: AttentionArguments, with_lse: bool = False) -> tuple[Tensor,
     with_lse = with_lse or own.needs_lse(args)
     if not with_lse and _is_plain(args):
         return own.finished(args, _plain_attention(args.with_repeated_heads()), None), None
+    if _is_one_row(args):
+        out, _, lse = reference.attention(args)
+        return out, lse
     if args.document_ids is not None:
         out, lse = document_by_document(args, _blocked_attention)
     else:
         out, lse = _blocked_attention(args)
     return own.finished(args, out, lse), lse
+
+
+def _is_one_row(args: AttentionArguments) -> bool:
+    """Whether a token is decoded on the CPU: its row of the definition is O(Nk), and made in fewer steps."""
+    if args.query.shape[2] > 1 or args.query.device.type != "cpu":
+        return False
+    return args.window is None or args.key.shape[2] <= 2 * args.window
 
 
 def _blocked_attention(args: AttentionArguments) -> tuple[Tensor, Tensor]:

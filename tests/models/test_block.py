@@ -13,6 +13,7 @@ from nadaraya import InputError, variants
 from nadaraya.attention.gates import OutputGate
 from nadaraya.models import KernelGPTConfig, KernelGPTForCausalLM
 from nadaraya.models.block import ShortConvolution
+from nadaraya.training import load_recipe
 
 VOCABULARY = 23
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -243,3 +244,19 @@ def test_inputs_that_options_cannot_do_without_are_named(tokens: torch.Tensor) -
         fresh(value_embeddings="all")(inputs_embeds=torch.randn(1, 3, 32))
     with pytest.raises(InputError, match=r"past_key_values must be made for the model's short convolution"):
         fresh(short_convolution=4)(tokens, past_key_values=DynamicCache())
+
+
+@pytest.mark.parametrize("layers", [1, 4, 7])
+def test_recipes_set_the_options_and_their_memory_is_counted(
+    layers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    extra = "{short_convolution: 4, value_embeddings: alternate, output_gate: true, negligible: 0.01}"
+    counted: list[int] = []
+    monkeypatch.setattr(
+        "nadaraya.training.memory.text_training_bytes",
+        lambda _, parameters, __: counted.append(parameters) or 1,
+    )
+    model = load_recipe("demo", [f"model.num_hidden_layers={layers}", f"model.extra={extra}"]).build_model(50)
+    assert model.config.short_convolution == 4
+    table = 50 * model.config.hidden_size + 1
+    assert model.num_parameters() - counted[0] in (0, table if layers > 1 else 0)

@@ -6,7 +6,8 @@
 Every design is a function of few of its features, with noise. For both criteria the least value that
 `NadarayaWatson` finds is compared with the least of 24 complete descents by L-BFGS-B: from twelve common
 multiples of Scott's rule, best first, and from twelve random points. The first three of these descents, which
-is what nadaraya 0.1.0 made of every fit, are the other contender. Both take turns in one process.
+is what nadaraya 0.1.0 made of every fit, are the other contender. Both take turns in one process, on one
+thread: with so few points a second would mostly wait, which counts as time of the processor.
 
 --sizes measures instead what `selection_size` costs in accuracy: the mean squared error, to the true function
 at 2,000 other points, of bandwidths chosen on some of 4,000 points over that of bandwidths chosen on all.
@@ -21,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numba
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import minimize
@@ -184,9 +186,10 @@ def main() -> None:
                 options.out, json.dumps({"seeds": options.seeds, "error_ratio": excess}, indent=1) + "\n"
             )
         return
+    numba.set_num_threads(1)
     for name in SCORES:  # compiles, or loads what was compiled
         run(name, Design(waves, -1, 4, 0.3, 50), 1)
-    results: dict[str, Any] = {"seeds": options.seeds, "time": "of the processor", "criteria": {}}
+    results: dict[str, Any] = {"seeds": options.seeds, "time": "of the processor, one thread", "criteria": {}}
     print(f"{'':40}  within 0.02 of 24 descents    seconds, median (quartiles)")
     for name in SCORES:
         everything = {title: run(name, design, options.seeds) for title, design in DESIGNS.items()}

@@ -76,3 +76,35 @@ def test_what_parts_cost_beside_rotary_attention(
 
 def test_tied_tables_count_once() -> None:
     assert cost("rope").parameters - cost("rope", tie_word_embeddings=True).parameters == 93 * 512
+
+
+def test_a_short_convolution_costs_its_taps() -> None:
+    """Depthwise: K weights and K multiply-adds per channel."""
+    base, counted = cost("rope"), cost("rope", short_convolution=4)
+    assert counted.parameters - base.parameters == 4 * 512 * 4
+    assert counted.flops_per_token - base.flops_per_token == 2 * 4 * 512 * 4
+    assert counted.attention_parameters == base.attention_parameters
+
+
+def test_an_output_gate_costs_one_matrix_of_attention() -> None:
+    base, counted = cost("rope"), cost("rope", output_gate=True)
+    assert counted.attention_parameters - base.attention_parameters == 512**2 * 4
+    assert counted.parameters - base.parameters == 512**2 * 4
+    assert counted.flops_per_token - base.flops_per_token == 2 * 512**2 * 4
+
+
+@pytest.mark.parametrize(("which", "tables"), [("all", 4), ("alternate", 2)])
+def test_value_embeddings_cost_a_table_and_a_number_per_layer_but_no_products(
+    which: str, tables: int
+) -> None:
+    for heads in (4, 2):
+        base = cost("rope", num_key_value_heads=heads)
+        counted = cost("rope", num_key_value_heads=heads, value_embeddings=which)
+        assert counted.parameters - base.parameters == tables * (93 * heads * 128 + 1)
+        assert counted.attention_parameters == base.attention_parameters
+        assert counted.flops_per_token == base.flops_per_token
+
+
+def test_options_of_a_block_are_no_kernels() -> None:
+    options = {"short_convolution": 4, "output_gate": True, "value_embeddings": "all", "negligible": 0.01}
+    assert cost("gpa-mul", **options).kernel_parameters == cost("gpa-mul").kernel_parameters

@@ -28,7 +28,8 @@ NAMES = {
     "model.extra": (
         "norm", "hidden_act", "num_key_value_heads", "intermediate_size", "window_pattern",
         "sliding_window", "bias",
-        "tie_word_embeddings", "head_norm", "initializer_range", "norm_eps", "use_cache", "dtype", "id2label",
+        "tie_word_embeddings", "head_norm", "short_convolution", "value_embeddings", "output_gate",
+        "negligible", "initializer_range", "norm_eps", "use_cache", "dtype", "id2label",
         "is_encoder_decoder", "pad_token_id", "layer_types", "torchscript", "vocab_size", "architectures",
     ),
     "model.options": (

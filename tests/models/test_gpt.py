@@ -176,12 +176,6 @@ def test_fields_changed_at_loading_are_checked_and_followed(tmp_path: Path) -> N
         AutoConfig.from_pretrained(tmp_path, variant="ropee")
 
 
-def test_static_caches_are_refused(tokens: torch.Tensor) -> None:
-    model = make(variant="gpa")
-    with pytest.raises(InputError, match="must be a cache that grows with the text"):
-        model.generate(tokens, max_new_tokens=3, pad_token_id=0, cache_implementation="static")
-
-
 @pytest.mark.parametrize("options", [{"do_sample": False}, {"do_sample": True, "top_k": 5}, {"num_beams": 3}])
 @pytest.mark.parametrize("variant", ["gpa-rope", "gka-loo"])
 def test_generate(variant: str, options: dict[str, Any], tokens: torch.Tensor) -> None:

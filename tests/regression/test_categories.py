@@ -298,6 +298,24 @@ def test_bad_input(message):
     assert "\n" not in str(raised.value)
 
 
+@pytest.mark.parametrize("estimator", [NadarayaWatson, NadarayaWatsonClassifier])
+@pytest.mark.parametrize("given", ["aitchison", None, ["li-racine"], {}])
+def test_an_unknown_kernel_of_categories_is_refused_where_there_are_none(estimator, given):
+    X, y = np.arange(6.0)[:, None], np.array([0, 1, 0, 1, 1, 0])
+    with pytest.raises(InputError, match=r"^category_kernel must be one of 'li-racine', 'probability', got "):
+        estimator(category_kernel=given).fit(X, y)
+
+
+@pytest.mark.parametrize("estimator", [NadarayaWatson, NadarayaWatsonClassifier])
+@pytest.mark.parametrize(
+    ("argument", "given"), [("missing", ["raise"]), ("categorical", 3), ("categorical", "x"), ("ordered", 7)]
+)
+def test_other_bad_arguments_of_categories_are_refused_where_there_are_none(estimator, argument, given):
+    X, y = np.arange(6.0)[:, None], np.array([0, 1, 0, 1, 1, 0])
+    with pytest.raises(InputError, match=rf"^{argument} must be "):
+        estimator(**{argument: given}).fit(X, y)
+
+
 def test_missing_values_are_refused_unless_asked_for():
     table, y = frame()
     model = NadarayaWatson(bandwidth=[0.5, 0.1, 0.3]).fit(table, y)

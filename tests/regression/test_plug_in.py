@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 from numpy.polynomial.hermite_e import hermeval
+from scipy.fft import dct
 from scipy.optimize import brentq
 
 from nadaraya.errors import InputError
@@ -79,14 +80,30 @@ def test_equation_over_all_pairs(rule, name):
     assert ours == pytest.approx(expected, rel=2e-4)
 
 
-def test_kdepy():
-    """Its bandwidth is relative to its grid, longer than the data, but scaled by their range."""
-    selection = pytest.importorskip("KDEpy.bw_selection")
-    utils = pytest.importorskip("KDEpy.utils")
-    for x in (samples()["normal"], np.random.default_rng(1).normal(size=2000)):
-        grid = utils.autogrid(x[:, None], boundary_abs=6, num_points=2**10, boundary_rel=0.5)
-        theirs = selection.improved_sheather_jones(x[:, None]) * np.ptp(grid) / np.ptp(x)
-        assert bandwidth(x, "improved-sheather-jones") == pytest.approx(theirs, rel=5e-3)
+def by_cosine_transform(x, bins=2**13):
+    """Improved Sheather-Jones as Botev, Grotowski and Kroese (2010) compute it: bins and cosines."""
+    n, length = len(x), 3 * np.ptp(x)  # reflection at the ends is far from the points
+    low = x.min() - np.ptp(x)
+    counts = np.histogram(x, bins, (low, low + length))[0]
+    power, k = (dct(counts / n)[1:] / 2) ** 2, np.pi * np.arange(1, bins)
+
+    def roughness(s, time):
+        return 2 * (k ** (2 * s) * power * np.exp(-(k**2) * time)).sum()
+
+    def excess(time):
+        f = roughness(7, time)
+        for s in range(6, 1, -1):
+            constant = (1 + 0.5 ** (s + 0.5)) / 3 * math.prod(range(1, 2 * s, 2)) / math.sqrt(2 * math.pi)
+            f = roughness(s, (2 * constant / (n * f)) ** (2 / (3 + 2 * s)))
+        return time - (2 * n * math.sqrt(math.pi) * f) ** -0.4
+
+    return length * math.sqrt(brentq(excess, 1e-7, 1e-2))
+
+
+@pytest.mark.parametrize(("n", "seed"), [(150, 0), (2000, 1)])
+def test_improved_sheather_jones_by_another_way(n, seed):
+    x = np.random.default_rng(seed).normal(size=n)
+    assert bandwidth(x, "improved-sheather-jones") == pytest.approx(by_cosine_transform(x), rel=5e-3)
 
 
 @pytest.mark.parametrize("rule", RULES)

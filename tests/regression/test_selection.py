@@ -323,3 +323,47 @@ def test_a_period_is_found():
     y = np.sign(np.sin(2 * np.pi * X[:, 0] / 1.3)) + 0.1 * random.normal(size=150)
     model = NadarayaWatson(Periodic(2.0, 1.25 / np.pi), 1.0, fit_kernel=True, n_starts=1).fit(X, y)
     assert float(model.kernel_.tau) * np.pi == pytest.approx(1.3, rel=0.01)
+
+
+@pytest.mark.parametrize("criterion", SCORES)
+@pytest.mark.parametrize(("kernel", "seed"), [("gaussian", 3), ("gaussian", 8), ("boxcar", 1)])
+def test_more_starts_never_end_at_a_worse_criterion(kernel, seed, criterion):
+    X, y = waves(100, seed)
+    scores = [
+        NadarayaWatson(kernel, criterion, n_starts=n, random_state=0).fit(X, y).selection_.score
+        for n in (1, 2, 3, 4, 7, 30)
+    ]
+    assert scores == sorted(scores, reverse=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("criterion", SCORES)
+def test_more_starts_never_end_at_a_worse_criterion_over_more_points(criterion):
+    """The first stage has some of the points only, where other bandwidths are best."""
+    for seed in range(3):
+        X, y = waves(1000, seed, d=5)
+        scores = [
+            NadarayaWatson(bandwidth=criterion, n_starts=n, random_state=seed).fit(X, y).selection_.score
+            for n in range(1, 9)
+        ]
+        assert scores == sorted(scores, reverse=True)
+
+
+def test_every_start_that_led_the_first_stage_is_carried_to_the_next():
+    """Two valleys of which the stage of few points prefers the one that is worse for all points."""
+
+    def valleys(better):
+        def criterion(at, with_gradient=True):
+            near, far = (at - 1.0) ** 2, (at + 1.0) ** 2 + better
+            least = near if near.sum() < far.sum() else far
+            center = 1.0 if near.sum() < far.sum() else -1.0
+            return float(least.sum()), 2.0 * (at - center)
+
+        return criterion
+
+    stages = [selection.Stage(valleys(-0.2), 10), selection.Stage(valleys(0.2), 20)]
+    scores = [
+        selection.select("loo", stages, np.ones(2), selection.Search(n, np.random.RandomState(0))).score
+        for n in range(1, 12)
+    ]
+    assert scores == sorted(scores, reverse=True)

@@ -10,6 +10,7 @@ from scipy.stats import norm
 from nadaraya.errors import InputError
 from nadaraya.kernels import Gaussian, RationalQuadratic
 from nadaraya.regression import NadarayaWatsonDensity
+from nadaraya.regression.smoother import Smoother
 from nadaraya.regression.support import Support, likelihood
 
 NAMES = ("gaussian", "exponential", "matern52", "epanechnikov", "boxcar")
@@ -119,6 +120,29 @@ def test_likelihood_of_an_isolated_point_at_the_edge():
     without = likelihood(free._smoother, None, X)(np.zeros(1))[0]
     assert without - math.log(2) <= value <= without
     assert np.isfinite(gradient).all()
+
+
+def test_images_far_from_all_points_cost_nothing(monkeypatch):
+    """Of 216 images in a box of three features all but a few are beyond the kernel's reach."""
+    X = np.random.default_rng(0).beta(2.0, 3.0, (150, 3))
+    model = NadarayaWatsonDensity(bandwidth=0.05, support=(0, 1)).fit(X)
+    compute, queries = Smoother.compute, []
+    monkeypatch.setattr(
+        Smoother,
+        "compute",
+        lambda self, request: queries.append(len(request.query)) or compute(self, request),
+    )
+    value, _ = likelihood(model._smoother, model._support, X)(np.log(model._smoother.bandwidth))
+    density = model.score_samples(X)
+    assert sum(queries) < 12 * len(X)
+    # Written out: the product over features of the sum over images.
+    centres = np.stack([2.0 * k + sign * X for sign in (-1, 1) for k in (-1, 0, 1)])
+    terms = norm(centres[:, None], 0.05).pdf(X[:, None]).sum(axis=0).prod(axis=2)
+    np.testing.assert_allclose(density, np.log(terms.mean(axis=1)), rtol=1e-12, atol=1e-12)
+    others = np.log((terms.sum(axis=1) - np.diag(terms)) * 0.05**3 * (2 * np.pi) ** 1.5)
+    assert value == pytest.approx(
+        -others.mean() + 3 * np.log(0.05) - np.log(model._smoother.sample.unit).sum()
+    )
 
 
 def test_selected_bandwidth():

@@ -168,13 +168,13 @@ class KernelSelfAttention(nn.Module):
         self._check(x, seen, key_mask)
         x = _in_autocast_dtype(x)
         query, key, value = self.projections(x)
-        if added_values is not None:
-            value = value + added_values.to(value.dtype)
         query, scored, content = self.content(query, key)
         if self.rotary is not None:
             query, scored = self._rotated(query, scored, seen)
         if value is key and (scored is key or (self.rotary is not None and self.rotary.values)):
             value = scored  # one tensor to cache, and one gradient
+        if added_values is not None:
+            value = value + added_values.to(value.dtype)
         log_forget = None if self.gate is None else self.gate(x)
         if cache is not None:
             scored, value, log_forget = _cached(cache, scored, value, log_forget)

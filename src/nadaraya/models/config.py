@@ -9,9 +9,11 @@ from huggingface_hub.dataclasses import strict
 from transformers import PreTrainedConfig
 
 from nadaraya.attention import variants
+from nadaraya.attention.gates import OutputGate
 from nadaraya.errors import must_be, unknown_name
 
 NORMS = ("layernorm", "rmsnorm")
+VALUE_EMBEDDINGS = ("all", "alternate")
 ACTIVATIONS = ("gelu", "relu2", "silu", "relu")
 
 PRESETS: dict[str, dict[str, Any]] = {
@@ -48,6 +50,12 @@ class KernelGPTConfig(PreTrainedConfig):
         hidden_act: "gelu", "relu2", "silu" or "relu".
         tie_word_embeddings: the output layer shares the embedding's weights; default False.
         head_norm: root-mean-square normalisation of queries and keys; default: that of the variant.
+        short_convolution: tokens that a causal convolution of each channel sees, ahead of every attention
+            layer, at least 2; 4 is usual. Default None, no convolution.
+        value_embeddings: what tokens add to the values by number, from a table for each layer ("all") or for
+            the last layer and every second before it ("alternate"); default None, nothing.
+        output_gate: gates on the output of every attention layer, `OutputGate`; default False.
+        negligible: share of the weights that may be left out at long lags, see `kernel_attention`; default 0.
         bias: biases in the linear layers; default False.
         dropout: probability of dropping embeddings, attention weights and block outputs in training.
         initializer_range: standard deviation of the initial weights; default 0.02.
@@ -81,6 +89,10 @@ class KernelGPTConfig(PreTrainedConfig):
     hidden_act: str = "gelu"
     tie_word_embeddings: bool = False
     head_norm: bool | None = None
+    short_convolution: int | None = None
+    value_embeddings: str | None = None
+    output_gate: bool = False
+    negligible: float | int = 0.0
     bias: bool = False
     dropout: float | int = 0.0
     initializer_range: float = 0.02
@@ -111,6 +123,12 @@ class KernelGPTConfig(PreTrainedConfig):
             raise unknown_name("norm", self.norm, NORMS)
         if self.hidden_act not in ACTIVATIONS:
             raise unknown_name("hidden_act", self.hidden_act, ACTIVATIONS)
+        if self.value_embeddings is not None and self.value_embeddings not in VALUE_EMBEDDINGS:
+            raise unknown_name("value_embeddings", self.value_embeddings, VALUE_EMBEDDINGS)
+        if self.short_convolution is not None and self.short_convolution < 2:
+            raise must_be("short_convolution", "at least 2 tokens, or None", self.short_convolution)
+        if not 0.0 <= self.negligible < 1.0:
+            raise must_be("negligible", "0 or a share between 0 and 1", self.negligible)
         if not 0.0 <= self.dropout < 1.0:
             raise must_be("dropout", "in [0, 1)", self.dropout)
         for name in ("initializer_range", "norm_eps"):
@@ -122,7 +140,11 @@ class KernelGPTConfig(PreTrainedConfig):
         if set(pattern) - set("SL"):
             raise must_be("window_pattern", "made of S (sliding window) and L (full)", pattern)
         letters = [pattern[layer % len(pattern)] for layer in range(self.num_hidden_layers - 1)] + ["L"]
-        self.layer_types = [f"{'sliding' if letter == 'S' else 'full'}_attention" for letter in letters]
+        # What a cache of transformers has to keep: "hybrid" layers have inputs of a convolution too.
+        kinds = {"S": "sliding_attention", "L": "full_attention"}
+        if self.short_convolution is not None:
+            kinds = {"S": "hybrid_sliding", "L": "hybrid"}
+        self.layer_types = [kinds[letter] for letter in letters]
         for layer in range(self.num_hidden_layers):
             self.attention_options(layer)
         super().__post_init__(**kwargs)
@@ -159,8 +181,21 @@ class KernelGPTConfig(PreTrainedConfig):
         if self.head_norm is not None:
             options["head_norm"] = self.head_norm
         assert self.layer_types is not None
-        options["window"] = self.sliding_window if self.layer_types[layer] == "sliding_attention" else None
+        options["window"] = self.sliding_window if "sliding" in self.layer_types[layer] else None
+        options["negligible"] = self.negligible
+        if self.output_gate:
+            options["output_gate"] = OutputGate
         return options
+
+    def has_value_embedding(self, layer: int) -> bool:
+        """Whether tokens add to the values of a layer.
+
+        Args:
+            layer: index from 0.
+        """
+        if self.value_embeddings == "alternate":
+            return (self.num_hidden_layers - 1 - layer) % 2 == 0
+        return self.value_embeddings == "all"
 
     def _layers(self) -> list[tuple[str, dict[str, Any]]]:
         return variants.by_layer(self.variant, self.num_hidden_layers, self.variant_options)

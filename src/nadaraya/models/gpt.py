@@ -12,82 +12,23 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, GenerationMixin, PreTrainedModel
 from transformers import initialization as init
-from transformers.activations import ACT2FN
 from transformers.cache_utils import Cache, DynamicCache
-from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutputWithPast
 from transformers.utils.generic import can_return_tuple
 
 from nadaraya.attention.layer import KernelSelfAttention
 from nadaraya.errors import InputError, must_be
 from nadaraya.kernels import Kernel
+from nadaraya.models.block import (
+    KernelGPTBlock,
+    ShortConvolution,
+    ValueEmbedding,
+    fixed_starts,
+    make_attention,
+    make_norm,
+)
 from nadaraya.models.config import KernelGPTConfig
-from nadaraya.models.inputs import documents_of, key_mask_of
-
-
-class _LayerCache:
-    """One layer of a transformers cache, in the form that `KernelSelfAttention` asks for."""
-
-    def __init__(self, cache: Cache, layer: int) -> None:
-        self._cache, self._layer = cache, layer
-
-    def length(self) -> int:
-        return int(self._cache.get_seq_length(self._layer))
-
-    def update(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        return self._cache.update(keys, values, self._layer)
-
-
-class KernelGPTMLP(nn.Module):
-    """The feed-forward layer: D → hidden → D with one activation."""
-
-    def __init__(self, config: KernelGPTConfig) -> None:
-        super().__init__()
-        assert config.intermediate_size is not None
-        self.up_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=config.bias)
-        self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size, bias=config.bias)
-        self.activation = ACT2FN[config.hidden_act]
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.down_proj(self.activation(self.up_proj(x)))
-
-
-class KernelGPTBlock(GradientCheckpointingLayer):
-    """Pre-norm block: x + attention(norm(x)), then x + mlp(norm(x))."""
-
-    def __init__(self, config: KernelGPTConfig, layer: int) -> None:
-        super().__init__()
-        self.layer = layer
-        self.attention_norm = _norm(config)
-        self.attention = _attention(config, layer)
-        for tensor in _kernel_tensors(self.attention).values():
-            if not tensor.is_meta:  # a meta tensor has yet to be loaded or initialised
-                tensor._is_hf_initialized = True  # type: ignore[attr-defined]
-        self.mlp_norm = _norm(config)
-        self.mlp = KernelGPTMLP(config)
-        self.dropout = nn.Dropout(config.dropout)
-        for last in (self.attention.projections.o_proj, self.mlp.down_proj):
-            last.ends_residual_branch = True  # type: ignore[assignment]
-
-    def forward(
-        self,
-        hidden_states: Tensor,
-        key_mask: Tensor | None = None,
-        document_ids: Tensor | None = None,
-        past_key_values: Cache | None = None,
-        return_weights: bool = False,
-    ) -> tuple[Tensor, Tensor | None]:
-        cache = None if past_key_values is None else _LayerCache(past_key_values, self.layer)
-        result = self.attention(
-            self.attention_norm(hidden_states),
-            key_mask=key_mask,
-            document_ids=document_ids,
-            cache=cache,
-            return_weights=return_weights,
-        )
-        attended, weights = result if return_weights else (result, None)
-        hidden_states = hidden_states + self.dropout(attended)
-        return hidden_states + self.dropout(self.mlp(self.mlp_norm(hidden_states))), weights
+from nadaraya.models.inputs import check_cache, documents_of, key_mask_of
 
 
 class KernelGPTPreTrainedModel(PreTrainedModel):
@@ -112,6 +53,10 @@ class KernelGPTPreTrainedModel(PreTrainedModel):
             init.normal_(module.weight, mean=0.0, std=std)
             if module.bias is not None:
                 init.zeros_(module.bias)
+        elif isinstance(module, ShortConvolution):
+            init.zeros_(module.weight)
+        elif isinstance(module, ValueEmbedding):
+            init.constant_(module.scale, module.start)
         else:
             super()._init_weights(module)
 
@@ -119,11 +64,18 @@ class KernelGPTPreTrainedModel(PreTrainedModel):
         """Initialises every tensor that has no value yet, among them kernels that a checkpoint lacks."""
         super().initialize_weights()
         for block in self._blocks():
-            tensors = _kernel_tensors(block.attention)
+            tensors = fixed_starts(block.attention)
             if not all(getattr(tensor, "_is_hf_initialized", False) for tensor in tensors.values()):
-                start = _kernel_tensors(_attention(self.config, block.layer))
+                start = fixed_starts(make_attention(self.config, block.layer))
                 for name, tensor in tensors.items():
                     init.copy_(tensor, start[name])
+
+    def _resize_token_embeddings(self, *sizes: Any, **options: Any) -> nn.Embedding:
+        """The embedding, and with it what tokens add to the values."""
+        for block in self._blocks():
+            if (added := block.value_embedding) is not None:
+                added.table = self._get_resized_embeddings(added.table, *sizes, **options)
+        return super()._resize_token_embeddings(*sizes, **options)
 
     def _blocks(self) -> list[KernelGPTBlock]:
         return [module for module in self.modules() if isinstance(module, KernelGPTBlock)]
@@ -161,7 +113,7 @@ class KernelGPTModel(KernelGPTPreTrainedModel):
         self.blocks = nn.ModuleList(
             KernelGPTBlock(config, layer) for layer in range(config.num_hidden_layers)
         )
-        self.norm = _norm(config)
+        self.norm = make_norm(config)
         self.gradient_checkpointing = False
         self.post_init()
 
@@ -188,7 +140,10 @@ class KernelGPTModel(KernelGPTPreTrainedModel):
                 length of the cache or from the first token after padding. Where they start again from 0 a
                 new document begins, which sees nothing of those before; such rows have neither padding nor
                 cache. A compiled model does not look at them.
-            past_key_values: the cache of earlier tokens.
+            past_key_values: the cache of earlier tokens, made for this configuration. One of fixed size,
+                `StaticCache(config=model.config, max_cache_len=…)`, is written in place, without gradients.
+                Its filled part, which is all that is read, grows with every token: a compiled model would
+                be compiled anew, and `generate` does not compile it.
             inputs_embeds: (B, N, D) in place of input_ids.
             use_cache: return a cache for the next tokens; default True when not training.
             output_attentions: return every layer's weights (B, H, N, cached + N); default the
@@ -202,15 +157,18 @@ class KernelGPTModel(KernelGPTPreTrainedModel):
 
         Raises:
             InputError: neither or both inputs, a mask that is not (B, cached + N), positions that do not
-                count tokens, or a cache of fixed size.
+                count tokens, a cache that is full or made for another configuration, or inputs_embeds in a
+                model with value_embeddings.
         """
         if (input_ids is None) == (inputs_embeds is None):
             raise InputError("input_ids or inputs_embeds must be given, and not both")
-        hidden_states = inputs_embeds if input_ids is None else self._embedded(input_ids)
+        if inputs_embeds is not None and self.config.value_embeddings is not None:
+            raise InputError("input_ids must be given to a model with value_embeddings, got inputs_embeds")
+        tokens = None
+        if input_ids is not None:  # the number after the vocabulary stands for padding
+            tokens = input_ids.masked_fill(input_ids == self.embedding.num_embeddings, 0)
+        hidden_states = inputs_embeds if tokens is None else self.embedding(tokens)
         assert hidden_states is not None
-        if past_key_values is not None and past_key_values.is_compileable:
-            given = type(past_key_values).__name__
-            raise must_be("past_key_values", "a cache that grows with the text, as DynamicCache does", given)
         if output_attentions is None:
             output_attentions = bool(self.config.output_attentions)
         if output_hidden_states is None:
@@ -220,6 +178,8 @@ class KernelGPTModel(KernelGPTPreTrainedModel):
         if use_cache and past_key_values is None:
             past_key_values = DynamicCache(config=self.config)
         cached = 0 if past_key_values is None else int(past_key_values.get_seq_length())
+        if past_key_values is not None:
+            check_cache(past_key_values, cached + hidden_states.shape[1], self.config)
         key_mask = key_mask_of(attention_mask, hidden_states, cached)
         documents = None
         if position_ids is not None:
@@ -234,9 +194,11 @@ class KernelGPTModel(KernelGPTPreTrainedModel):
                 all_hidden_states.append(hidden_states)
             hidden_states, weights = block(
                 hidden_states,
+                tokens=tokens,
                 key_mask=key_mask,
                 document_ids=documents,
                 past_key_values=past_key_values,
+                cached=cached,
                 return_weights=output_attentions,
             )
             if weights is not None:
@@ -248,10 +210,6 @@ class KernelGPTModel(KernelGPTPreTrainedModel):
             hidden_states=(*all_hidden_states, hidden_states) if output_hidden_states else None,
             attentions=tuple(all_weights) if output_attentions else None,
         )
-
-    def _embedded(self, input_ids: Tensor) -> Tensor:
-        padding = input_ids == self.embedding.num_embeddings
-        return self.embedding(input_ids.masked_fill(padding, 0))
 
 
 class KernelGPTForCausalLM(KernelGPTPreTrainedModel, GenerationMixin):
@@ -336,32 +294,14 @@ class KernelGPTForCausalLM(KernelGPTPreTrainedModel, GenerationMixin):
             attentions=out.attentions,
         )
 
+    @staticmethod
+    def create_masks_for_generate(attention_mask: Tensor | None = None, **ignored: Any) -> Tensor | None:
+        """The mask of `generate` as it is, which the model takes for caches of fixed size too."""
+        return attention_mask
 
-def _attention(config: KernelGPTConfig, layer: int) -> KernelSelfAttention:
-    return KernelSelfAttention(
-        config.hidden_size,
-        config.num_attention_heads,
-        num_kv_heads=config.num_key_value_heads,
-        causal=True,
-        bias=config.bias,
-        dropout=config.dropout,
-        **config.attention_options(layer),
-    )
-
-
-def _kernel_tensors(attention: KernelSelfAttention) -> dict[str, Tensor]:
-    """What starts as its part says: kernel parameters, constants, linear maps that keep their start."""
-    found = {**dict(attention.kernel_parameters()), **dict(attention.named_buffers())}
-    for prefix, module in attention.named_modules():
-        if getattr(module, "keeps_start", False):
-            found.update((f"{prefix}.{name}", parameter) for name, parameter in module.named_parameters())
-    return found
-
-
-def _norm(config: KernelGPTConfig) -> nn.Module:
-    if config.norm == "rmsnorm":
-        return nn.RMSNorm(config.hidden_size, eps=config.norm_eps, elementwise_affine=False)
-    return nn.LayerNorm(config.hidden_size, eps=config.norm_eps, bias=config.bias)
+    def _valid_auto_compile_criteria(self, *args: Any, **options: Any) -> bool:
+        """Never: the filled part of a cache grows with every token, and the graph would be made anew."""
+        return False
 
 
 AutoConfig.register(KernelGPTConfig.model_type, KernelGPTConfig)

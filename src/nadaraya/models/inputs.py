@@ -1,11 +1,13 @@
-"""What a language model reads from its mask and positions: padding, and documents packed into one row."""
+"""What a language model reads from mask, positions and cache: padding, packed documents, room for tokens."""
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from transformers.cache_utils import Cache, StaticCache
 
 from nadaraya.attention import document_ids_of
-from nadaraya.errors import must_be
+from nadaraya.errors import InputError, must_be
+from nadaraya.models.config import KernelGPTConfig
 
 
 def key_mask_of(attention_mask: Tensor | None, hidden_states: Tensor, cached: int) -> Tensor | None:
@@ -50,3 +52,17 @@ def documents_of(
     row = position_ids[(~right).any(1).int().argmax()]
     wrong = (row.diff() != 1).nonzero()
     raise must_be("position_ids", accepted, row[wrong[0, 0] :][:2].tolist() if len(wrong) else row[0].item())
+
+
+def check_cache(cache: Cache, so_far: int, config: KernelGPTConfig) -> None:
+    """Refuses a cache without room for so many tokens, or without the inputs of convolutions."""
+    keeps_inputs = bool(cache.layers) and hasattr(cache.layers[0], "conv_states")
+    if config.short_convolution is not None and not keeps_inputs:
+        made = "made for the model's short convolution, as DynamicCache(config=model.config) is"
+        raise must_be("past_key_values", made, type(cache).__name__)
+    if isinstance(cache, StaticCache):
+        room = max(getattr(layer, "max_cache_len", 0) for layer in cache.layers)
+        if so_far > room:
+            raise InputError(
+                f"past_key_values must have room for {so_far} tokens, got a StaticCache of {room}"
+            )

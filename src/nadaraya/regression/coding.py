@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import issparse
 
 from nadaraya.errors import InputError, must_be, unknown_name
-from nadaraya.regression.categories import MISSING, UNSEEN, Category
+from nadaraya.regression.categories import CATEGORY_KERNELS, MISSING, UNSEEN, Category
 
 _MISSING = ("raise", "category")
 
@@ -79,8 +79,10 @@ class Coding:
         Raises:
             InputError: there is no such feature; levels have no order that is known; values are missing.
         """
-        if missing not in _MISSING:
+        if not isinstance(missing, str) or missing not in _MISSING:
             raise unknown_name("missing", missing, _MISSING)
+        if not isinstance(kernel, str) or kernel not in CATEGORY_KERNELS:
+            raise unknown_name("category_kernel", kernel, CATEGORY_KERNELS)
         if isinstance(categorical, str) and categorical != "from_dtype":
             raise must_be("categorical", "'from_dtype', None or a list of columns or names", categorical)
         by_type = isinstance(categorical, str)

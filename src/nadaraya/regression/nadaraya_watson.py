@@ -87,8 +87,9 @@ class NadarayaWatson(RegressorMixin, MixedEstimator):
         robust_iterations: how often to fit again with less weight on points far from the last fit, those
             beyond six median residuals having none (Cleveland 1979); a bandwidth that is selected is selected
             again. For one target. 3 is usual; default 0, least squares.
-        n_starts: the greatest number of descents, from the best of a screening of bandwidths; short at first,
-            the best few go on. Default 7.
+        n_starts: the greatest number of descents, from the best of a screening of bandwidths; one that will
+            not get below the best so far is given up. With the same seed and data more starts never end at
+            a greater criterion, if nothing is fitted again for `robust_iterations`. Default 7.
         selection_size: the most points on which "aic" and "loo" choose the bandwidth, at least 50; of more,
             so many drawn at random choose it, and it is carried over to all by the factor (selection_size /
             n)^(1/(d+4)). Of 4,000 points 1,000 gave a mean squared error 1.14 times that of all by "aic"

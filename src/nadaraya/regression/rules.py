@@ -1,6 +1,7 @@
 """Rules of thumb for bandwidths, and how wide a kernel of bandwidth 1 is."""
 
 import math
+from functools import cache
 
 import numpy as np
 import torch
@@ -72,7 +73,7 @@ def log_radial_moment(kernel: Kernel, order: int) -> float:
     """
     width, edge = _width(kernel), edge_of(kernel)
     endless = math.isinf(edge)
-    nodes, weights = np.polynomial.legendre.leggauss(64)
+    nodes, weights = _quadrature()
     octaves, step = 92.0 if endless else 32.0, 1.0 if order < 32 else 0.125
     edges = (2.0**60 * width if endless else edge) * 2.0 ** -np.arange(0.0, octaves, step)
     low, high = np.append(edges[1:], 0.0)[:, None], edges[:, None]
@@ -95,6 +96,12 @@ def log_values(kernel: Kernel, r: Array) -> NDArray[np.float64]:
     with torch.no_grad():
         result: NDArray[np.float64] = kernel.log(torch.tensor(r, dtype=torch.float64)).numpy()
     return result
+
+
+@cache
+def _quadrature() -> tuple[Array, Array]:
+    """Nodes and weights, which take longer to find than a small fit."""
+    return np.polynomial.legendre.leggauss(64)
 
 
 def _width(kernel: Kernel) -> float:

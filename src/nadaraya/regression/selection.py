@@ -1,16 +1,17 @@
 """Bandwidths by optimisation of a criterion over all of them at once, from several starts.
 
-Screening looks at many points and descends from none; a few short descents follow, of which the best go on
-(successive halving); where points are many this is done on some of them, and the result goes on with more.
+Screening looks at many points and descends from none. Descents follow one after the other; one that will not
+get below the best before it is given up, so that what more starts find is never worse. Where points are many
+this is done on some of them, and each descent that was the best so far goes on with more.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import minimize
+from scipy.optimize import OptimizeResult, minimize
 from threadpoolctl import threadpool_limits
 
 from nadaraya.regression.criteria import Criterion
@@ -27,9 +28,11 @@ _NARROW, _WIDE = (-2.0, -1.0, 0.0), float(np.log(8.0))
 # Random points: a feature is wide with this probability, else its logarithm is uniform between these.
 _SHARE_WIDE, _BETWEEN = 0.4, (-1.6, 0.7)
 _RANDOM_POINTS = 24
-# Descents in steps: at most so many evaluations each, after which so many of the best go on.
-_STEPS = ((5, 3), (6, 1))
-_ROUGH, _FINE = 1e-5, 1e-9  # relative decrease of the criterion at which a descent ends
+# A descent goes on while it would be the best after so many more steps like the last.
+_HOPE = 3.0
+_ROUGH, _FINE = 1e-5, 1e-7  # relative decrease of the criterion at which a descent ends
+# Ends this near to each other, in logarithms, are one place to go on from.
+_SAME = 0.05
 _SECONDS_BETWEEN_REPORTS = 2.0
 
 
@@ -39,7 +42,7 @@ class Start:
 
     Attributes:
         start: (k,) where it began.
-        end: (k,) where it ended: at a minimum, or where it was given up for a better one.
+        end: (k,) where it ended: at a minimum, or where it was given up.
         score: the criterion there.
         evaluations: how many the run took.
     """
@@ -64,7 +67,7 @@ class Selection:
             variance of each target), AIC_c, or, for a density, minus the mean leave-one-out log-density up to
             a constant; over `size` points.
         starts: the runs of the optimiser, the chosen one first; `start` and `end` in natural units. Where
-            the search began on some of the points there is one run, that of the last stage.
+            the search began on some of the points these are the runs of the last stage.
         size: the number of points on which the criterion was minimised in the end.
         evaluations: of the criterion, over all runs, on however many points.
 
@@ -123,10 +126,13 @@ def select(name: str, stages: Sequence[Stage], first: Array, search: Search) -> 
     """Minimises a criterion over positive numbers, in their logarithms, by L-BFGS-B.
 
     The first stage looks at common multiples of `first`; it moves one feature at a time, from where all are
-    wide and from the best common multiple; and it looks at random points. Runs begin from the best of each,
-    and the best runs go on. Later stages begin from the best end of the stage before. A criterion that does
-    not depend smoothly on its arguments (its gradient vanishes: the boxcar) is minimised by the simplex
+    wide and from the best common multiple; and it looks at random points. Runs begin from the best of each.
+    Later stages begin where the runs of the stage before ended that were the best so far. A criterion that
+    does not depend smoothly on its arguments (its gradient vanishes: the boxcar) is minimised by the simplex
     method of Nelder and Mead.
+
+    With the same stages and seed the starts of a search with fewer runs are the first of one with more, and
+    what is done with a run depends on the runs before it alone: more runs never end at a greater value.
 
     Args:
         name: of the criterion.
@@ -145,14 +151,12 @@ def select(name: str, stages: Sequence[Stage], first: Array, search: Search) -> 
         for stage in stages:
             unit = np.log(first * stage.widening)
             descent = _Descent(name, stage, unit, search.report, _FINE if stage is stages[-1] else _ROUGH)
-            if runs:
-                runs = [descent.run(min(_carried(runs, first), key=descent.value))]
-            else:
-                runs = _search(descent, _starts(descent, len(first), search))
-            runs = [run.times(1.0 / stage.widening) for run in runs]
+            starts = _carried(descent, runs, first) if runs else _starts(descent, len(first), search)
+            runs = [run.times(1.0 / stage.widening) for run in descent.race(starts)]
             evaluations += descent.evaluations
             if search.report is not None:
                 search.report(f"{stage.size:,} points: {descent.progress()}")
+    runs.sort(key=lambda run: run.score)
     return Selection(name, runs[0].score, tuple(runs), stages[-1].size, evaluations)
 
 
@@ -197,31 +201,36 @@ class _Descent:
         best = f"best {self._name} {value:.6g} at {factors} times the first values"
         return f"{self.evaluations} evaluations, {best}"
 
-    def run(self, start: Array, limit: int | None = None, so_far: Start | None = None) -> Start:
-        """Descends, to the end or for at most about so many evaluations.
+    def race(self, starts: Iterable[Array]) -> list[Start]:
+        """A run from each start (k,) in turn; one that is better than all before it is complete."""
+        runs: list[Start] = []
+        best = np.inf
+        for start in starts:
+            run = self._run(start, best)
+            if run.score < best and runs:
+                # What was evaluated is known, so that the way to where the run stands costs nothing.
+                run = self._run(start, np.inf)
+            best = min(best, run.score)
+            runs.append(run)
+        return runs
 
-        Args:
-            start: (k,) where to begin.
-            limit: on the evaluations; None for none but that of a search that leads nowhere.
-            so_far: the run that goes on; None for a new one.
-        """
-        start = np.clip(start, *self._bounds.T)
-        tolerance = self._tolerance if limit is None else _ROUGH
-        if np.any(self.value_and_gradient(start)[1] != 0):
-            options = {"maxfun": limit or 150, "ftol": tolerance}
-            both, bounds = self.value_and_gradient, self._bounds
-            found = minimize(both, start, jac=True, method="L-BFGS-B", bounds=bounds, options=options)
+    def _run(self, start: Array, rival: float) -> Start:
+        """Descends to the end, or until it is given up because it will not get below `rival`, roughly."""
+        bounds = self._bounds
+        start = np.clip(start, *bounds.T)
+        smooth = bool(np.any(self.value_and_gradient(start)[1] != 0))
+        hopeless = _Hopeless(rival, 1 if smooth else 2 * len(start))
+        if smooth:
+            tolerance = _ROUGH if np.isfinite(rival) else self._tolerance
+            options = {"maxfun": 150, "ftol": tolerance}
+            both, method = self.value_and_gradient, "L-BFGS-B"
+            found = minimize(both, start, (), method, True, bounds=bounds, options=options, callback=hopeless)
         else:
-            options = {"maxfev": (limit or 200) * len(start), "xatol": 1e-3, "fatol": 1e-6}
-            found = minimize(self.value, start, method="Nelder-Mead", bounds=self._bounds, options=options)
-        origin = np.exp(self._unit + start) if so_far is None else so_far.start
-        spent = 0 if so_far is None else so_far.evaluations
-        score, evaluations = self.value(np.asarray(found.x)), spent + int(found.nfev)
-        return Start(origin, np.exp(self._unit + found.x), score, evaluations)
-
-    def further(self, run: Start, limit: int | None = None) -> Start:
-        """Takes a run further."""
-        return self.run(np.log(run.end) - self._unit, limit, run)
+            options = {"maxfev": 200 * len(start), "xatol": 1e-3, "fatol": 1e-6}
+            value, method = self.value, "Nelder-Mead"
+            found = minimize(value, start, (), method, bounds=bounds, options=options, callback=hopeless)
+        score = self.value(np.asarray(found.x))
+        return Start(np.exp(self._unit + start), np.exp(self._unit + found.x), score, int(found.nfev))
 
     def _evaluate(self, at: Array, with_gradient: bool) -> None:
         place = at.tobytes()
@@ -236,27 +245,45 @@ class _Descent:
             self._reported = time.monotonic()
 
 
-def _search(descent: _Descent, starts: Sequence[Array]) -> list[Start]:
-    """Runs from the starts, best first; the best is complete."""
-    if len(starts) == 1:
-        return [descent.run(starts[0])]
-    limit, keep = _STEPS[0]
-    runs = sorted((descent.run(start, limit) for start in starts), key=lambda run: run.score)
-    for further, fewer in (*_STEPS[1:], (None, 1)):
-        runs[:keep] = [descent.further(run, further) for run in runs[:keep]]
-        runs.sort(key=lambda run: run.score)
-        keep = fewer
-    return runs
+class _Hopeless:
+    """Ends a run that would stay above a rival even after several more steps as good as the last.
 
-
-def _carried(runs: Sequence[Start], first: Array) -> list[Array]:
-    """Logarithms (k,) of multiples at which another stage may begin: the best ends, and narrower windows.
-
-    More points may show what was too narrow to be seen.
+    Args:
+        rival: the value to get below.
+        stride: how many iterations of the optimiser are a step.
     """
-    # Where a feature plays no part nothing would bring it back.
-    ends = [np.minimum(np.log(run.end / first), _WIDE) for run in runs[:2]]
-    return ends + [np.full(len(first), shift) for shift in _SCAN if shift < ends[0].min() - 1.0]
+
+    def __init__(self, rival: float, stride: int) -> None:
+        self._rival, self._stride = rival, stride
+        self._values: list[float] = []
+
+    def __call__(self, intermediate_result: OptimizeResult) -> None:
+        self._values.append(float(intermediate_result.fun))
+        if len(self._values) > self._stride:
+            decrease = self._values[-1 - self._stride] - self._values[-1]
+            if self._values[-1] - _HOPE * decrease > self._rival:
+                raise StopIteration
+
+
+def _carried(descent: _Descent, runs: Sequence[Start], first: Array) -> list[Array]:
+    """Logarithms (k,) of multiples from which another stage goes on, for every run that was the best so far.
+
+    More points may show what was too narrow to be seen: where a narrower common multiple is better than the
+    end of a run it takes its place.
+    """
+    places: list[Array] = []
+    best = np.inf
+    for run in runs:
+        if run.score >= best:
+            continue
+        best = run.score
+        # Where a feature plays no part nothing would bring it back.
+        end = np.minimum(np.log(run.end / first), _WIDE)
+        narrower = [np.full(len(first), shift) for shift in _SCAN if shift < end.min() - 1.0]
+        place = min([end, *narrower], key=descent.value)
+        if all(np.abs(place - other).max() > _SAME for other in places):
+            places.append(place)
+    return places
 
 
 def _starts(descent: _Descent, k: int, search: Search) -> list[Array]:
@@ -276,33 +303,33 @@ def _starts(descent: _Descent, k: int, search: Search) -> list[Array]:
         common = ranked[0]
         starts = [
             common,
-            _one_by_one(descent, np.full(k, _WIDE), (*_NARROW, _WIDE), 2),
-            _one_by_one(descent, np.minimum(common, 0.0), (_WIDE,), 1),
+            _one_by_one(descent, np.full(k, _WIDE), _NARROW),
+            _one_by_one(descent, np.minimum(common, 0.0), (_WIDE,)),
         ]
         starts = sorted(starts, key=descent.value)
     if search.n_starts > len(starts):
         others = _random_points(k, max(_RANDOM_POINTS, search.n_starts), search.generator)
-        starts += sorted(others, key=descent.value) if k > 1 else others
+        if k > 1:
+            others[:_RANDOM_POINTS] = sorted(others[:_RANDOM_POINTS], key=descent.value)
+        starts += others
     distinct = {start.tobytes(): start for start in starts}
     return list(distinct.values())[: search.n_starts]
 
 
-def _one_by_one(descent: _Descent, start: Array, multiples: Sequence[float], sweeps: int) -> Array:
+def _one_by_one(descent: _Descent, start: Array, multiples: Sequence[float]) -> Array:
     """The best point of a search that gives one feature after the other each of these multiples."""
-    for _ in range(sweeps):
-        before = start
-        for feature in range(len(start)):
-            trials = [start]
-            for multiple in multiples:
-                trial = start.copy()
-                trial[feature] = multiple
-                trials.append(trial)
-            start = min(trials, key=descent.value)
-        if start is before:
-            break
+    for feature in range(len(start)):
+        trials = [start]
+        for multiple in multiples:
+            trial = start.copy()
+            trial[feature] = multiple
+            trials.append(trial)
+        start = min(trials, key=descent.value)
     return start
 
 
 def _random_points(k: int, count: int, generator: np.random.RandomState) -> list[Array]:
-    narrow = generator.uniform(*_BETWEEN, size=(count, k))
-    return list(np.where(generator.random_sample((count, k)) < _SHARE_WIDE, _WIDE, narrow))
+    """Points (k,), of which more begin with the same."""
+    least, greatest = _BETWEEN
+    where, wide = generator.random_sample((count, 2, k)).swapaxes(0, 1)
+    return list(np.where(wide < _SHARE_WIDE, _WIDE, least + (greatest - least) * where))

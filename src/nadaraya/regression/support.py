@@ -13,12 +13,13 @@ from nadaraya.errors import InputError, must_be
 from nadaraya.kernels import Kernel
 from nadaraya.regression.criteria import Criterion, loo_likelihood
 from nadaraya.regression.requests import Array, BandwidthGradients, Sums
-from nadaraya.regression.rules import values
+from nadaraya.regression.rules import log_values, values
 from nadaraya.regression.smoother import Smoother
 
 # Against a kernel's value at 0: in densities, and in the criterion for their bandwidths.
 _NEGLIGIBLE, _NEGLIGIBLE_IN_CRITERION = 1e-17, 1e-8
 _MOST_IMAGES = 4096
+_DISTANCES = np.append(0.0, 2.0 ** np.arange(-40.0, 60.0, 1 / 16))
 
 Reflection = tuple[Array, Array]  # signs and offsets (d,): x ↦ sign · x + offset
 
@@ -139,8 +140,14 @@ def log_mass(smoother: Smoother, support: Support | None, X: Array) -> Array:
     result = np.full(len(X), -np.inf)
     inside = support.contains(X)
     bandwidth = smoother.bandwidth * smoother.sample.unit
-    for sign, offset in support.reflections(smoother.kernel, bandwidth):
-        result[inside] = np.logaddexp(result[inside], at(sign * X[inside] + offset))
+    query, bound = X[inside].astype(np.float64), _Bound.of(smoother)
+    direct = total = at(X[inside])
+    for sign, offset in support.reflections(smoother.kernel, bandwidth)[1:]:
+        image = sign * query + offset
+        counts = bound.log_mass(image, bandwidth) > math.log(_NEGLIGIBLE) + direct
+        if counts.any():
+            total[counts] = np.logaddexp(total[counts], at(image[counts]))
+    result[inside] = total
     return result
 
 
@@ -151,7 +158,7 @@ def likelihood(smoother: Smoother, support: Support | None, X: Array) -> Criteri
     sample = smoother.sample
     counted = sample.weight > 0
     share = sample.counts[counted] / sample.counts.sum()
-    no_columns = np.zeros((0, len(X)))
+    no_columns, bound = np.zeros((0, len(X))), _Bound.of(smoother)
 
     def criterion(log_bandwidth: Array, with_gradient: bool = True, /) -> tuple[float, Array]:
         wanted = np.exp(log_bandwidth) * sample.unit
@@ -166,19 +173,25 @@ def likelihood(smoother: Smoother, support: Support | None, X: Array) -> Criteri
         if direct.no_support[counted].any():
             return 1e10 - float(log_bandwidth.sum()), -np.ones(len(log_bandwidth))
         least = direct.values[:, 0]
+        with np.errstate(divide="ignore"):
+            log_negligible = np.log(least) + direct.log_scale + math.log(_NEGLIGIBLE_IN_CRITERION)
         mass, gradient = least.copy(), direct.gradients[:, :, 0].copy()
         for sign, offset in reflections[1:]:
             image = sign * X + offset
-            sums = trial.compute(trial.request(BandwidthGradients, image, no_columns))
-            own, own_gradient = _own(trial, (image - X) / bandwidth, sums.log_scale)
+            near = np.flatnonzero(bound.log_mass(image, bandwidth) > log_negligible)
+            if len(near) == 0:
+                continue
+            sums = trial.compute(trial.request(BandwidthGradients, image[near], no_columns))
+            scaled = (image[near] - X[near]) / bandwidth
+            own, own_gradient = _own(smoother.kernel, sample.weight[near], scaled, sums.log_scale)
             others = sums.values[:, 0] - own
             # Images are no nearer to the other points than the point itself; what exceeds that is rounding.
-            relative = np.exp(np.minimum(sums.log_scale - direct.log_scale, 600.0))
+            relative = np.exp(np.minimum(sums.log_scale - direct.log_scale[near], 600.0))
             added = others * relative
-            mass += np.clip(np.where(sums.no_support, 0.0, added), 0.0, least)
-            valid = (added > 0) & (added < 2 * least) & ~sums.no_support
+            mass[near] += np.clip(np.where(sums.no_support, 0.0, added), 0.0, least[near])
+            valid = (added > 0) & (added < 2 * least[near]) & ~sums.no_support
             change = (sums.gradients[:, :, 0] - own_gradient) * relative[:, None]
-            gradient += np.where(valid[:, None], change, 0.0)
+            gradient[near] += np.where(valid[:, None], change, 0.0)
         log_likelihood = share @ (np.log(mass[counted]) + direct.log_scale[counted])
         by_bandwidth = share @ (gradient[counted] / mass[counted, None])
         slope = np.where(bandwidth < wanted, 0.0, 1.0 - by_bandwidth)
@@ -188,20 +201,52 @@ def likelihood(smoother: Smoother, support: Support | None, X: Array) -> Criteri
     return criterion
 
 
-def _own(smoother: Smoother, scaled: Array, log_scale: Array) -> tuple[Array, Array]:
+@dataclass(frozen=True)
+class _Bound:
+    """How much the points can give anywhere, from the box that holds them: most images are far from it.
+
+    Attributes:
+        low: (d,) of the box, in natural units.
+        high: (d,).
+        distances: (g,) from 0 on.
+        log_most: (g,) the greatest log κ from each of them on, with the log of the sum of all weights.
+    """
+
+    low: Array
+    high: Array
+    distances: Array
+    log_most: Array
+
+    @classmethod
+    def of(cls, smoother: Smoother) -> "_Bound":
+        sample = smoother.sample
+        points = ((sample.x + sample.centre) * sample.unit)[sample.weight > 0]
+        logs = log_values(smoother.kernel, _DISTANCES)
+        most = np.maximum.accumulate(logs[::-1])[::-1] + math.log(sample.weight.sum())
+        return cls(points.min(axis=0), points.max(axis=0), _DISTANCES, most)
+
+    def log_mass(self, X: Array, bandwidth: Array) -> Array:
+        """(m,) upper bounds of log Σ κ s at queries (m, d)."""
+        gap = np.maximum(np.maximum(self.low - X, X - self.high), 0.0) / bandwidth
+        r = np.sqrt((gap**2).sum(axis=1))
+        most: Array = self.log_most[np.searchsorted(self.distances, r, side="right") - 1]
+        return most
+
+
+def _own(kernel: Kernel, weight: Array, scaled: Array, log_scale: Array) -> tuple[Array, Array]:
     """What points give their own images at z = scaled (n, d): s κ(‖z‖), and its gradient by log bandwidth.
 
-    Both to be multiplied by exp(log_scale), (n,).
+    Both to be multiplied by exp(log_scale), (n,); weight are s, (n,).
     """
     r = np.sqrt((scaled**2).sum(axis=1))
     distance = torch.tensor(r, requires_grad=True)
-    log_kernel = smoother.kernel.log(distance)
+    log_kernel = kernel.log(distance)
     (log_slope,) = torch.autograd.grad(log_kernel.sum(), distance)
     logs = log_kernel.detach().numpy()
     reached = np.isfinite(log_scale) & np.isfinite(logs)
     relative = np.where(reached, logs, 0.0) - np.where(reached, log_scale, 0.0)
     # Where the point has no weight its image has other neighbours, and perhaps much smaller ones.
-    weight = np.where(reached, smoother.sample.weight * np.exp(np.minimum(relative, 700.0)), 0.0)
+    weight = np.where(reached, weight * np.exp(np.minimum(relative, 700.0)), 0.0)
     per_distance = np.divide(log_slope.numpy(), r, out=np.zeros_like(r), where=(r > 0) & (weight > 0))
     return weight, -(weight * per_distance)[:, None] * scaled**2
 
@@ -223,7 +268,6 @@ def _reflections(low: float, high: float, order: float) -> list[tuple[float, flo
 
 def _reach(kernel: Kernel, negligible: float) -> float:
     """A distance beyond which the kernel is negligible against its value at 0, within a factor of 1.05."""
-    grid = np.append(0.0, 2.0 ** np.arange(-40.0, 60.0, 1 / 16))
-    value = values(kernel, grid)
+    value = values(kernel, _DISTANCES)
     counts = np.flatnonzero(value > negligible * value[0])
-    return float(grid[min(counts[-1] + 1, len(grid) - 1)])
+    return float(_DISTANCES[min(counts[-1] + 1, len(_DISTANCES) - 1)])

@@ -178,6 +178,8 @@ class Recipe(BaseRecipe):
 
         layers, variant = self.model.num_hidden_layers, self.model.variant
         period = 1 if isinstance(variant, str) else len(variant)
+        if self.model.extra.get("value_embeddings") == "alternate":
+            period *= 2
         pattern = self._config(vocab_size, layers=min(layers, period or 1))
         with self._refusing_options():
             parameters = memory.count_parameters(pattern, layers)

@@ -1,0 +1,216 @@
+"""A block of KernelGPT: attention, the feed-forward layer, and what a configuration may put beside them."""
+
+from typing import TYPE_CHECKING
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers.activations import ACT2FN
+from transformers.modeling_layers import GradientCheckpointingLayer
+
+from nadaraya.attention.layer import KernelSelfAttention
+from nadaraya.models.config import KernelGPTConfig
+
+if TYPE_CHECKING:
+    from transformers.cache_utils import Cache
+
+
+class LayerCache:
+    """One layer of a transformers cache, in the form that `KernelSelfAttention` asks for.
+
+    Args:
+        cache: the cache of the whole model.
+        layer: index of the layer.
+        cached: tokens seen before this call.
+    """
+
+    def __init__(self, cache: "Cache", layer: int, cached: int) -> None:
+        self._cache, self._layer, self._cached = cache, layer, cached
+
+    def length(self) -> int:
+        """Number of tokens seen before this call."""
+        return self._cached
+
+    def update(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        """Appends (B, G, n, ·) and returns all that is kept, in order of position."""
+        so_far = self._cached + keys.shape[2]
+        keys, values = self._cache.update(keys, values, self._layer)
+        # A cache of fixed size gives all of its room, the filled part first.
+        return (keys[:, :, :so_far], values[:, :, :so_far]) if keys.shape[2] > so_far else (keys, values)
+
+    def with_earlier(self, columns: Tensor, earlier: int) -> Tensor:
+        """The inputs (B, D, n) of a convolution after up to `earlier` of those before, which it keeps."""
+        return self._cache.update_conv_state(columns, self._layer, conv_kernel_size=earlier)
+
+
+class ShortConvolution(nn.Module):
+    """x_t ← x_t + Σ_{k < K} w_k ⊙ x_{t−k}: each channel sees its last K tokens.
+
+    Starts as the identity, w = 0, and weight decay pulls towards it: the factor of x_t is 1 + w_0.
+
+    Args:
+        width: channels D.
+        length: tokens K.
+    """
+
+    def __init__(self, width: int, length: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(width, 1, length))  # the oldest token first
+
+    def forward(
+        self,
+        x: Tensor,
+        key_mask: Tensor | None = None,
+        document_ids: Tensor | None = None,
+        cache: LayerCache | None = None,
+    ) -> Tensor:
+        """The tokens (B, N, D), convolved: padding counts as zero, and so do other documents.
+
+        Args:
+            x: (B, N, D); with a cache the newest N tokens.
+            key_mask: (B, cached + N) bool, True for tokens and False for padding.
+            document_ids: (B, N) 0, 1, … from the first document of each row.
+            cache: the inputs of earlier tokens; receives those of x.
+        """
+        tokens, earlier = x.shape[1], self.weight.shape[2] - 1
+        if key_mask is not None:
+            x = x.masked_fill(~key_mask[:, -tokens:, None], 0.0)
+        if document_ids is not None:
+            return x + self._by_document(x, document_ids, earlier)
+        columns = x.transpose(1, 2)
+        if cache is not None:
+            columns = cache.with_earlier(columns, earlier)
+        return x + self._convolved(F.pad(columns, (earlier + tokens - columns.shape[2], 0)))
+
+    def _by_document(self, x: Tensor, document_ids: Tensor, earlier: int) -> Tensor:
+        """What the convolution adds where documents are set apart by as many zeros as it looks back."""
+        place = torch.arange(x.shape[1], device=x.device) + earlier * (document_ids + 1)
+        place = place[..., None].expand_as(x)
+        apart = x.new_zeros(len(x), int(place.max()) + 1, x.shape[2]).scatter(1, place, x)
+        return self._convolved(apart.transpose(1, 2)).gather(1, place - earlier)
+
+    def _convolved(self, columns: Tensor) -> Tensor:
+        """(B, D, K − 1 + N) to (B, N, D)."""
+        weight = self.weight.to(columns.dtype)
+        return F.conv1d(columns, weight, groups=len(weight)).transpose(1, 2)
+
+
+class ValueEmbedding(nn.Module):
+    """λ E[token], added to the values of a layer: what a token says of itself, whatever its context.
+
+    λ starts at 0.1: with 0 the table E would have no gradient. Rows of E start like any embedding's, at some
+    0.02 per channel, so that what they add is small beside the values.
+
+    Args:
+        vocab_size: number of tokens.
+        num_kv_heads: heads G of the values.
+        head_dim: width d of a head.
+    """
+
+    start = 0.1
+
+    def __init__(self, vocab_size: int, num_kv_heads: int, head_dim: int) -> None:
+        super().__init__()
+        self.head_dim = head_dim
+        self.table = nn.Embedding(vocab_size, num_kv_heads * head_dim)
+        self.scale = nn.Parameter(torch.tensor(self.start))
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """What is added to the values of token numbers (B, N): (B, G, N, d)."""
+        added: Tensor = self.scale * self.table(tokens)
+        return added.view(*tokens.shape, -1, self.head_dim).transpose(1, 2)
+
+
+class KernelGPTMLP(nn.Module):
+    """The feed-forward layer: D → hidden → D with one activation."""
+
+    def __init__(self, config: KernelGPTConfig) -> None:
+        super().__init__()
+        assert config.intermediate_size is not None
+        self.up_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=config.bias)
+        self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size, bias=config.bias)
+        self.activation = ACT2FN[config.hidden_act]
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down_proj(self.activation(self.up_proj(x)))
+
+
+class KernelGPTBlock(GradientCheckpointingLayer):
+    """Pre-norm block: x + attention(norm(x)), then x + mlp(norm(x))."""
+
+    def __init__(self, config: KernelGPTConfig, layer: int) -> None:
+        super().__init__()
+        self.layer = layer
+        self.attention_norm = make_norm(config)
+        self.convolution: ShortConvolution | None = None
+        if config.short_convolution is not None:
+            self.convolution = ShortConvolution(config.hidden_size, config.short_convolution)
+        self.value_embedding: ValueEmbedding | None = None
+        if config.has_value_embedding(layer):
+            heads = config.num_key_value_heads or config.num_attention_heads
+            head_dim = config.hidden_size // config.num_attention_heads
+            self.value_embedding = ValueEmbedding(config.vocab_size, heads, head_dim)
+        self.attention = make_attention(config, layer)
+        for tensor in fixed_starts(self.attention).values():
+            if not tensor.is_meta:  # a meta tensor has yet to be loaded or initialised
+                tensor._is_hf_initialized = True  # type: ignore[attr-defined]
+        self.mlp_norm = make_norm(config)
+        self.mlp = KernelGPTMLP(config)
+        self.dropout = nn.Dropout(config.dropout)
+        for last in (self.attention.projections.o_proj, self.mlp.down_proj):
+            last.ends_residual_branch = True  # type: ignore[assignment]
+
+    def forward(
+        self,
+        hidden_states: Tensor,
+        tokens: Tensor | None = None,
+        key_mask: Tensor | None = None,
+        document_ids: Tensor | None = None,
+        past_key_values: "Cache | None" = None,
+        cached: int = 0,
+        return_weights: bool = False,
+    ) -> tuple[Tensor, Tensor | None]:
+        cache = None if past_key_values is None else LayerCache(past_key_values, self.layer, cached)
+        x = self.attention_norm(hidden_states)
+        if self.convolution is not None:
+            x = self.convolution(x, key_mask, document_ids, cache)
+        result = self.attention(
+            x,
+            key_mask=key_mask,
+            document_ids=document_ids,
+            added_values=None if self.value_embedding is None else self.value_embedding(tokens),
+            cache=cache,
+            return_weights=return_weights,
+        )
+        attended, weights = result if return_weights else (result, None)
+        hidden_states = hidden_states + self.dropout(attended)
+        return hidden_states + self.dropout(self.mlp(self.mlp_norm(hidden_states))), weights
+
+
+def make_attention(config: KernelGPTConfig, layer: int) -> KernelSelfAttention:
+    """The attention of a layer."""
+    return KernelSelfAttention(
+        config.hidden_size,
+        config.num_attention_heads,
+        num_kv_heads=config.num_key_value_heads,
+        causal=True,
+        bias=config.bias,
+        dropout=config.dropout,
+        **config.attention_options(layer),
+    )
+
+
+def fixed_starts(attention: KernelSelfAttention) -> dict[str, Tensor]:
+    """What starts as its part says: kernel parameters, constants, linear maps that keep their start."""
+    found = {**dict(attention.kernel_parameters()), **dict(attention.named_buffers())}
+    for prefix, module in attention.named_modules():
+        if getattr(module, "keeps_start", False):
+            found.update((f"{prefix}.{name}", parameter) for name, parameter in module.named_parameters())
+    return found
+
+
+def make_norm(config: KernelGPTConfig) -> nn.Module:
+    """A norm over the width of the tokens."""
+    if config.norm == "rmsnorm":
+        return nn.RMSNorm(config.hidden_size, eps=config.norm_eps, elementwise_affine=False)
+    return nn.LayerNorm(config.hidden_size, eps=config.norm_eps, bias=config.bias)

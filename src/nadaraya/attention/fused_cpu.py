@@ -36,7 +36,10 @@ def attend(
     # One width for all three, and one that fills vector registers, is what the kernel wants.
     width = max(query.shape[3], value_width)
     width += -width % 8
-    query, key, value = (F.pad(t, (0, width - t.shape[3])) for t in (query, key, value))
+    # Padding by nothing would be a copy.
+    query, key, value = (
+        t if t.shape[3] == width else F.pad(t, (0, width - t.shape[3])) for t in (query, key, value)
+    )
     if bias is not None:
         bias = bias.expand(*query.shape[:3], key.shape[2])
     query, key, value = (_with_dense_rows(t) for t in (query, key, value))

@@ -21,8 +21,10 @@ from torch import Tensor
 from nadaraya.attention.blocked import Block, blocks
 
 _SHORT = 512  # queries; below it blocks of half as many rows pay, as a causal block computes its last square
-# Logits by lag in memory at once, unless those of one head are more: 2 MiB of float32.
-_LOGITS = 2**19
+# Logits by lag in memory at once, unless those of one head are more: 4 MiB of float32.
+_LOGITS = 2**20
+# Numbers that vector instructions read at once.
+_ALIGNMENT = 16
 # Keys at lags without a profile that are worth a call of their own.
 _FAR_KEYS = 256
 
@@ -91,14 +93,15 @@ class Mixture:
     def memory(self, blocks: list[Block]) -> Tensor:
         """For the strips of all blocks in turn: fresh memory for each would cost as much as the products."""
         pairs = self.weights.shape[0] * self.weights.shape[1]
-        largest = max((block.num_rows * _width(block) for block in blocks), default=0)
+        largest = max((block.num_rows * _row_stride(block) for block in blocks), default=0)
         matrices = 1 if self.shift is None else 2
-        return self.weights.new_empty((matrices, min(pairs * largest, max(largest, _LOGITS))))
+        size = min(pairs * largest, max(largest, _LOGITS)) + _ALIGNMENT
+        return self.weights.new_empty((matrices, size))
 
     def strips(self, block: Block, memory: Tensor) -> Iterator["Strip"]:
         """The block's logits by lag, for as many heads at a time as the memory holds."""
         batch, heads = self.weights.shape[:2]
-        pairs = max(1, _LOGITS // (block.num_rows * _width(block)))
+        pairs = max(1, _LOGITS // (block.num_rows * _row_stride(block)))
         num_items, num_heads = max(1, pairs // heads), min(heads, pairs)
         for item in range(0, batch, num_items):
             items = slice(item, min(batch, item + num_items))
@@ -108,6 +111,11 @@ class Mixture:
 
 def _width(block: Block) -> int:
     return block.num_rows + block.num_keys - 1
+
+
+def _row_stride(block: Block) -> int:
+    """Of T; the rows of its view by key then all begin on a boundary."""
+    return (_width(block) - 2) // _ALIGNMENT * _ALIGNMENT + _ALIGNMENT + 1
 
 
 def part_of_mask(mask: Tensor, part: tuple[slice, slice, slice, slice]) -> Tensor:
@@ -134,12 +142,12 @@ class Strip:
         self.lines = slice(first, first + count)
         self.columns = mixture.columns(block)
         self.weights = mixture.weights[self.rows].flatten(0, 1)
-        num_rows, width = block.num_rows, _width(block)
-        self.by_lag = memory[0, : count * num_rows * width].view(count, num_rows, width)
+        num_rows, width, stride = block.num_rows, _width(block), _row_stride(block)
         # A single row has no row stride; products want one that is not below its length.
-        strides = (num_rows * width, max(width - 1, block.num_keys), 1)
-        first = memory.storage_offset() + num_rows - 1
-        self.by_key = self.by_lag.as_strided((count, num_rows, block.num_keys), strides, first)
+        strides = num_rows * stride, max(stride - 1, block.num_keys), 1
+        first = memory.storage_offset() + (1 - num_rows) % _ALIGNMENT
+        self.by_lag = memory.as_strided((count, num_rows, width), (strides[0], stride, 1), first)
+        self.by_key = memory.as_strided((count, num_rows, block.num_keys), strides, first + num_rows - 1)
         self.table = self._of_heads(mixture.table)
         self.sums: Tensor | None = None
         seen, known = self.columns.seen, self.columns.known

@@ -40,7 +40,7 @@ def dense_bias(weights: Tensor, profiles: Tensor, of_kernels: bool) -> Tensor:
 
 
 def cases(heads: int, tokens: int, width: int, extents: tuple[int, ...]) -> dict[str, Callable[[], Tensor]]:
-    """Forward of every contender; the tensors that it differentiates are those of `leaves`."""
+    """The forward pass of every contender."""
     torch.manual_seed(0)
     q, k, v = (torch.randn(1, heads, tokens, width, requires_grad=True) for _ in range(3))
     gates = torch.randn(1, heads, tokens).requires_grad_()

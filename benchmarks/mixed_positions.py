@@ -1,6 +1,6 @@
 """Positions that every query mixes for itself, and a logit for every key, against stock attention on the CPU.
 
-    python benchmarks/mixed_positions.py [--json FILE]
+    python benchmarks/mixed_positions.py [--threads 2] [--runs 15] [--json FILE]
 
 Stock is PyTorch's fused attention without any bias. The dense form writes the mixed logits of all pairs out
 and hands them to it as a mask, which then requires grad. All turns are taken in one process, causal, float32;

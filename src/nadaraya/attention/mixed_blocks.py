@@ -1,211 +1,24 @@
-"""Attention with logits by lag that every query mixes for itself, in row blocks: O(N) memory, with gradients.
+"""Attention with logits by lag that every query mixes for itself: O(N) memory, forward and backward.
 
-    b(i, r) = Σ_m w_im p_m(r)      or      b(i, r) = s(r) + log Σ_m w_im p_m(r)
+Row blocks take their bias from strips of mixed logits (`mixed_strips`). On the CPU it goes as the mask to
+PyTorch's fused attention; keys so far away that the bias is 0 for all rows go there without one. Elsewhere,
+and in the backward pass, products of queries and keys are added into the strip, weights take their place,
+and then score gradients, from which the strip gives the gradients of weights and profiles.
 
-The second form mixes kernels; the largest logarithm s of each lag is taken out of them. A block of n rows
-needs the logits T = W P of the lags that it sees, n + keys − 1 of them per row. With the lags descending, a
-row's logits lie in the order of its keys and begin one column before those of the row above: T, read with a
-row stride of one less than its width, is the bias of the block and is never copied.
-
-On the CPU it goes as the mask to PyTorch's fused attention; keys so far away that all b are 0 go there
-without one. Elsewhere, and in the backward pass, products of queries and keys are added into T, weights take
-their place, and then score gradients. So T becomes its own gradient: dW = dT Pᵀ, dP = Σ Wᵀ dT; in the second
-form dT is first divided by the sums that the logarithm was taken of.
-
-Shapes: q_BHNd, k_BHNd, v_BHNe; in a block batch and heads are one dimension, C.
+Shapes: q_BHNd, k_BHNd, v_BHNe.
 """
-
-from collections.abc import Iterator
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from nadaraya.attention import fused_cpu
-from nadaraya.attention.blocked import Block, blocks, empty_results, masked_bias
+from nadaraya.attention.blocked import Block, empty_results, masked_bias
 from nadaraya.attention.fused_cpu import with_columns
 from nadaraya.attention.merging import merge_attention
+from nadaraya.attention.mixed_strips import Mixture, part_of_mask
 
 _FORWARD_ROWS = 256
 _BACKWARD_ROWS = 128
-_SHORT = 512  # queries; below it blocks of half as many rows pay, as a causal block computes its last square
-# Logits by lag in memory at once, unless those of one head are more: 2 MiB of float32.
-_LOGITS = 2**19
-# Keys at lags without a profile that are worth a call of their own.
-_FAR_KEYS = 256
-
-
-@dataclass(frozen=True)
-class _Columns:
-    """The columns of a block's T: column u is for lag own − u."""
-
-    own: int  # of lag 0; may lie outside T
-    seen: slice  # what neither causality nor the window hides
-    known: slice  # what is seen and has an entry in the table
-    table: slice  # these entries
-
-
-@dataclass(frozen=True)
-class _Mixture:
-    """What the logits by lag of a call are made of, and which lags are hidden."""
-
-    weights: Tensor  # (B, H, Nq, M)
-    table: Tensor  # (H or 1, M, U), column u for lag E − 1 − u; U = E where causal, otherwise 2E − 1
-    shift: Tensor | None  # (H or 1, 1, U) where the table is of kernels
-    num_keys: int
-    causal: bool
-    window: int  # 0 for no limit
-    exclude_self: bool
-
-    @property
-    def extent(self) -> int:
-        return self.table.shape[2] if self.causal else (self.table.shape[2] + 1) // 2
-
-    @property
-    def offset(self) -> int:
-        return self.num_keys - self.weights.shape[2]
-
-    def blocks(self, rows: int) -> list[Block]:
-        """Row blocks with the keys that they see: none at lags that no kernel reaches."""
-        num_queries, window = self.weights.shape[2], self.window
-        if self.shift is not None:
-            window = min(window or self.extent, self.extent)
-        rows = rows // 2 if num_queries <= _SHORT else rows
-        return list(blocks(num_queries, self.num_keys, rows, self.causal, window))
-
-    def near_keys(self, block: Block) -> slice:
-        """The block's keys without those, if many, that are beyond the table for all of its rows."""
-        keys = block.keys
-        if self.window or self.shift is not None:
-            return keys
-        first = max(keys.start, block.rows.start + self.offset - self.extent + 1)
-        last = min(keys.stop, block.rows.stop - 1 + self.offset + self.extent)
-        first = first if first - keys.start >= _FAR_KEYS else keys.start
-        last = last if keys.stop - last >= _FAR_KEYS else keys.stop
-        return slice(first, max(first, last))
-
-    def columns(self, block: Block) -> _Columns:
-        own = block.rows.stop - 1 + self.offset - block.keys.start
-        width = _width(block)
-        reach = self.window or abs(own) + width + 1
-        begin = min(max(0, own - reach + 1), width)
-        end = max(begin, min(width, own + 1 if self.causal else own + reach))
-        first = own - self.extent + 1
-        start = min(max(begin, first), end)
-        stop = max(start, min(end, first + self.table.shape[2]))
-        return _Columns(own, slice(begin, end), slice(start, stop), slice(start - first, stop - first))
-
-    def memory(self, blocks: list[Block]) -> Tensor:
-        """For the strips of all blocks in turn: fresh memory for each would cost as much as the products."""
-        pairs = self.weights.shape[0] * self.weights.shape[1]
-        largest = max((block.num_rows * _width(block) for block in blocks), default=0)
-        matrices = 1 if self.shift is None else 2
-        return self.weights.new_empty((matrices, min(pairs * largest, max(largest, _LOGITS))))
-
-    def strips(self, block: Block, memory: Tensor) -> Iterator["_Strip"]:
-        """The block's logits by lag, for as many heads at a time as the memory holds."""
-        batch, heads = self.weights.shape[:2]
-        pairs = max(1, _LOGITS // (block.num_rows * _width(block)))
-        num_items, num_heads = max(1, pairs // heads), min(heads, pairs)
-        for item in range(0, batch, num_items):
-            items = slice(item, min(batch, item + num_items))
-            for head in range(0, heads, num_heads):
-                yield _Strip(self, block, (items, slice(head, min(heads, head + num_heads))), memory)
-
-
-def _width(block: Block) -> int:
-    return block.num_rows + block.num_keys - 1
-
-
-def _part_of_mask(mask: Tensor, part: tuple[slice, slice, slice, slice]) -> Tensor:
-    """Some items, heads, rows and keys of a mask, whose dimensions of 1 serve all."""
-    return mask[tuple(p if size > 1 else slice(None) for p, size in zip(part, mask.shape, strict=True))]
-
-
-class _Strip:
-    """T of a block for some of the heads, and the masks by lag in it.
-
-    Attributes:
-        rows, keys: where the strip's rows and keys lie in tensors (B, H, N, …).
-        lines: where its items and heads lie in tensors (B · H, …).
-        by_lag: T, (C, rows, rows + keys − 1).
-        by_key: the view of it that is the bias, (C, rows, keys).
-    """
-
-    def __init__(self, mixture: _Mixture, block: Block, part: tuple[slice, slice], memory: Tensor):
-        (items, group), heads = part, mixture.weights.shape[1]
-        self.rows, self.keys = (*part, block.rows), (*part, block.keys)
-        self.num_items, self.group = items.stop - items.start, group
-        first = items.start * heads + group.start
-        count = self.num_items * (group.stop - group.start)
-        self.lines = slice(first, first + count)
-        self.columns = mixture.columns(block)
-        self.weights = mixture.weights[self.rows].flatten(0, 1)
-        num_rows, width = block.num_rows, _width(block)
-        self.by_lag = memory[0, : count * num_rows * width].view(count, num_rows, width)
-        # A single row has no row stride; products want one that is not below its length.
-        strides = (num_rows * width, max(width - 1, block.num_keys), 1)
-        first = memory.storage_offset() + num_rows - 1
-        self.by_key = self.by_lag.as_strided((count, num_rows, block.num_keys), strides, first)
-        self.table = self._of_heads(mixture.table)
-        self.sums: Tensor | None = None
-        seen, known = self.columns.seen, self.columns.known
-        beyond = 0.0 if mixture.shift is None else -torch.inf
-        self.by_lag[..., : seen.start] = -torch.inf
-        self.by_lag[..., seen.start : known.start] = beyond
-        self.by_lag[..., known.stop : seen.stop] = beyond
-        self.by_lag[..., seen.stop :] = -torch.inf
-        if mixture.shift is None:
-            torch.bmm(self.weights, self.table, out=self.by_lag[..., known])
-        else:
-            num_known = self.table.shape[2]
-            self.sums = memory[1, : count * num_rows * num_known].view(count, num_rows, num_known)
-            torch.bmm(self.weights, self.table, out=self.sums)
-            torch.log(self.sums, out=self.by_lag[..., known])
-            self.by_lag[..., known] += self._of_heads(mixture.shift)
-        if mixture.exclude_self and 0 <= self.columns.own < width:
-            self.by_lag[..., self.columns.own] = -torch.inf
-
-    def _of_heads(self, table: Tensor) -> Tensor:
-        """The strip's columns of a table (H or 1, …, U), for each of its items and heads."""
-        table = table[..., self.columns.table]
-        if table.shape[0] == 1:
-            return table.expand(self.weights.shape[0], -1, -1)
-        return table[self.group].repeat(self.num_items, 1, 1)
-
-    def add_mask(self, mask: Tensor) -> None:
-        """A mask (B, H, Nq, Nk), with any dimension of 1 that serves all, added to the logits."""
-        scores = self.by_key.unflatten(0, (self.num_items, -1))
-        if mask.dtype == torch.bool:
-            scores.masked_fill_(~self.of_mask(mask), -torch.inf)
-        else:
-            scores += self.of_mask(mask)
-
-    def of_mask(self, mask: Tensor) -> Tensor:
-        """The strip's part of a mask, as a view."""
-        return _part_of_mask(mask, (*self.rows, self.keys[2]))
-
-    def add_gradients(self, grad_weights: Tensor, grad_table: Tensor) -> None:
-        """The gradients of weights (B · H, Nq, M) and table, when `by_key` holds the score gradients."""
-        known = self.columns.known
-        num_rows, num_keys = self.by_key.shape[1:]
-        # The corners of T belong to no pair.
-        places = torch.arange(num_rows, device=self.by_lag.device)
-        before = places[:, None] + places[:-1] < num_rows - 1
-        if known.start < num_rows - 1:
-            self.by_lag[..., : num_rows - 1].masked_fill_(before, 0.0)
-        if known.stop > num_keys:
-            self.by_lag[..., num_keys:].masked_fill_(~before, 0.0)
-        grad = self.by_lag[..., known]
-        if self.sums is not None:
-            grad = torch.div(grad, self.sums, out=self.sums)
-        torch.bmm(grad, self.table.mT, out=grad_weights[self.lines, self.rows[2]])
-        if grad_table.shape[0] == 1:
-            grad_columns = grad_table[0, :, self.columns.table]
-            grad_columns.addmm_(self.weights.flatten(0, 1).T, grad.flatten(0, 1))
-        else:
-            products = (self.weights.mT @ grad).unflatten(0, (self.num_items, -1))
-            grad_table[self.group, :, self.columns.table] += products.sum(0)
 
 
 @torch.library.custom_op("nadaraya::mixed_attention", mutates_args=())
@@ -244,13 +57,13 @@ def mixed_attention(
         The output (B, H, Nq, e) in the dtype of the query, zero in rows that see nothing, and the
         log-sum-exp of the scores (B, H, Nq) in float32 at least, −inf in such rows.
     """
-    mixture = _Mixture(weights, table, shift, key.shape[2], causal, window, exclude_self)
+    mixture = Mixture(weights, table, shift, key.shape[2], causal, window, exclude_self)
     out, lse = empty_results(query, value)
     blocks = mixture.blocks(_FORWARD_ROWS)
     memory = mixture.memory(blocks)
     for block in blocks:
         near = block
-        if query.device.type == "cpu":
+        if _is_fused(query):
             near = Block(block.rows, mixture.near_keys(block))
         if near.num_keys == 0:
             out[:, :, block.rows], lse[:, :, block.rows] = 0.0, -torch.inf
@@ -269,7 +82,7 @@ def mixed_attention(
                 bias = (
                     None
                     if mask is None
-                    else masked_bias(None, _part_of_mask(mask, (*rows, beyond)), lse.dtype)
+                    else masked_bias(None, part_of_mask(mask, (*rows, beyond)), lse.dtype)
                 )
                 by_key = None if key_bias is None else key_bias[keys]
                 found = fused_cpu.attend(
@@ -279,10 +92,14 @@ def mixed_attention(
     return out, lse
 
 
+def _is_fused(query: Tensor) -> bool:
+    return query.device.type == "cpu"
+
+
 def _attend(query: Tensor, key: Tensor, value: Tensor, scale: float, bias: Tensor) -> tuple[Tensor, Tensor]:
     """Output and log-sum-exp of (B, H, …) with a bias (B · H, …), whose memory may be used."""
     shape = query.shape[:2]
-    if query.device.type == "cpu":
+    if _is_fused(query):
         return fused_cpu.attend(query, key, value, scale, bias.unflatten(0, shape), None, causal=False)
     queries, keys, values = (t.to(bias.dtype).flatten(0, 1) for t in (query, key, value))
     scores = bias.baddbmm_(queries, keys.mT, alpha=scale)
@@ -324,28 +141,26 @@ def mixed_attention_backward(
     Those of the last two are empty if not needed. With softmax weights P and score gradients
     dS = P ∘ (dO Vᵀ − δ), δ_i = dO_i·O_i − dLSE_i.
     """
-    mixture = _Mixture(weights, table, shift, key.shape[2], causal, window, exclude_self)
+    nothing = torch.where(lse == -torch.inf, torch.inf, lse)  # exp(score − inf) = 0: no weight, no gradient
+    level = -nothing[..., None]
+    mixture = Mixture(weights, table, shift, key.shape[2], causal, window, exclude_self, level)
     dtype, width = lse.dtype, query.shape[3]
     grad_out = grad_out.to(dtype)
     delta = (grad_out * out.to(dtype)).sum(-1) - grad_lse
-    nothing = torch.where(lse == -torch.inf, torch.inf, lse)  # exp(score − inf) = 0: no weight, no gradient
-    # Row and key terms ride along as extra columns of the products: no pass over the scores for them.
-    ones = lse.new_ones(key.shape[:3])
-    query_terms, key_terms = [-nothing], [ones]
+    queries, keys, factor = query.to(dtype), key.to(dtype), scale
     if key_bias is not None:
-        query_terms.insert(0, torch.ones_like(lse))
-        key_terms.insert(0, key_bias.expand(key.shape[:3]))
-    queries = with_columns(query.to(dtype) * scale, *query_terms).flatten(0, 1)
-    keys = with_columns(key.to(dtype), *key_terms).flatten(0, 1)
-    grads = with_columns(grad_out, -delta).flatten(0, 1)
-    values = with_columns(value.to(dtype), ones).flatten(0, 1)
+        # Terms by key ride along as an extra column of the products: no pass over the scores for them.
+        queries = with_columns(queries * scale, torch.ones_like(lse))
+        keys, factor = with_columns(keys, key_bias.expand(key.shape[:3])), 1.0
+    grads, values = with_columns(grad_out, -delta), with_columns(value.to(dtype), lse.new_ones(key.shape[:3]))
+    queries, keys, grads, values = (t.flatten(0, 1) for t in (queries, keys, grads, values))
 
-    grad_query = torch.zeros_like(queries[..., :width])
+    grad_query = lse.new_zeros((*queries.shape[:2], width))
     # The column of ones collects Σ_i dS_ij, the gradient of the bias by key.
-    grad_keys = torch.zeros_like(keys[..., : width + need_key_bias])
-    grad_value = torch.zeros_like(values[..., :-1])
-    grad_weights = torch.zeros_like(weights, memory_format=torch.contiguous_format).flatten(0, 1)
-    grad_table = torch.zeros_like(table, memory_format=torch.contiguous_format)
+    grad_keys = lse.new_zeros((*keys.shape[:2], width + need_key_bias))
+    grad_value = lse.new_zeros((*keys.shape[:2], value.shape[3]))
+    grad_weights = lse.new_zeros(weights.shape).flatten(0, 1)
+    grad_table = lse.new_zeros(table.shape)
     grad_mask = lse.new_zeros(mask.shape if need_mask and mask is not None else (0,))
     blocks = mixture.blocks(_BACKWARD_ROWS)
     memory, room = mixture.memory(blocks), mixture.memory(blocks)[0]
@@ -357,7 +172,7 @@ def mixed_attention_backward(
             if mask is not None:
                 strip.add_mask(mask)
             scores = strip.by_key
-            scores.baddbmm_(queries[at_rows], keys[at_keys].mT).exp_()
+            scores.baddbmm_(queries[at_rows], keys[at_keys].mT, alpha=factor).exp_()
             grad_value[at_keys].baddbmm_(scores.mT, grads[at_rows][..., :-1])
             grad_scores = room[: scores.numel()].view(scores.shape)
             scores *= torch.bmm(grads[at_rows], values[at_keys].mT, out=grad_scores)
@@ -371,7 +186,7 @@ def mixed_attention_backward(
     grad_key_bias = grad_keys[..., -1].clone() if need_key_bias else lse.new_zeros((0,))
     return (
         grad_query.mul_(scale).view(query.shape).to(query.dtype),
-        grad_keys[..., :width].unflatten(0, key.shape[:2]).to(key.dtype, copy=need_key_bias),
+        (grad_keys[..., :width] * factor).view(key.shape).to(key.dtype),
         grad_value.view(value.shape).to(value.dtype),
         grad_weights.view(weights.shape),
         grad_table,

@@ -3,6 +3,7 @@
 - −‖q_i − k_j‖²/(2σ²) = q_i·k_j/σ² − ‖k_j‖²/(2σ²) − ‖q_i‖²/(2σ²), and the last term is constant along a
   row: the Gaussian is softmax attention with scale 1/σ² and a bias by key.
 - A bias, causality, a window and leave-one-out are functions of the lag alone: Nq + Nk − 1 numbers per head.
+- Logits by lag that queries mix are products of weights and profiles, block by block (`mixed_blocks`).
 - ε in the denominator multiplies the softmax output by Z / (Z + ε), with Z from the log-sum-exp.
 
 Points far from the origin lose digits in the first rewrite, so keys and queries are centred on the keys'

@@ -1,7 +1,7 @@
 """Models on the operator: language models of transformers (`models` extra), timm's vision models (`vision`).
 
-Importing this registers the language models with transformers' Auto classes, and `attn_implementation="nadaraya"`
-for the models of others, where transformers is installed; `nadaraya.models.vit` needs timm alone.
+Where transformers is installed, importing this registers the language models with its Auto classes, and
+`attn_implementation="nadaraya"` for its own models; `nadaraya.models.vit` needs timm alone.
 """
 
 from contextlib import suppress

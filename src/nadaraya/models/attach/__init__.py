@@ -1,4 +1,4 @@
-"""The operator in other people's models: `attn_implementation="nadaraya"` for transformers, and `attach_attention`.
+"""The operator in the models of transformers: `attn_implementation="nadaraya"`, and `attach_attention`.
 
 `register_attention` makes the name known, which importing `nadaraya.models` does too. Models whose positions
 are biases of all pairs, T5 and Inkling, need `attach_attention` besides to work without them.
@@ -24,8 +24,8 @@ def register_attention() -> None:
     >>> from transformers import LlamaConfig, LlamaForCausalLM
     >>> from nadaraya.models import register_attention
     >>> register_attention()
-    >>> sizes = dict(vocab_size=9, hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=2)
-    >>> model = LlamaForCausalLM(LlamaConfig(**sizes, attn_implementation="nadaraya"))
+    >>> sizes = dict(hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=2)
+    >>> model = LlamaForCausalLM(LlamaConfig(vocab_size=9, **sizes, attn_implementation="nadaraya"))
     >>> model.config._attn_implementation
     'nadaraya'
     """

@@ -1,4 +1,4 @@
-"""`attn_implementation="nadaraya"`: the operator behind the call that transformers' attention modules make."""
+"""`attn_implementation="nadaraya"`: the operator behind the call that modules of transformers make."""
 
 from typing import Any
 
@@ -26,7 +26,7 @@ def attention(
     sinks: Tensor | None = None,
     **options: Any,
 ) -> tuple[Tensor, Tensor | None]:
-    """The attention function of `attn_implementation="nadaraya"`, as transformers' AttentionInterface calls it.
+    """The attention of `attn_implementation="nadaraya"`, as transformers' AttentionInterface calls it.
 
     Args:
         module: the attention module that calls.
@@ -79,9 +79,7 @@ def attention(
     return out.transpose(1, 2).contiguous(), None if weights is None else weights.to(query.dtype)
 
 
-def _masks(
-    mask: Tensor | None, causal: bool, query: Tensor, key: Tensor
-) -> tuple[AttentionOptions, int]:
+def _masks(mask: Tensor | None, causal: bool, query: Tensor, key: Tensor) -> tuple[AttentionOptions, int]:
     """The operator's masks, and how many keys there are to see."""
     num_queries, num_keys = query.shape[2], key.shape[2]
     if mask is None:

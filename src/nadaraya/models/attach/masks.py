@@ -1,9 +1,9 @@
 """The masks of transformers as rules: what is causal, a window, padding or documents stays unwritten.
 
-transformers makes a mask by handing a function of indices, put together from functions of its own, to the mask
-function of the attention that a model uses. Here that function is read instead of evaluated. What the model
-hands on is a tensor in name, of shape (B, 1, Nq, Nk), without storage: the attention reads its rule, and
-anything else that looks at it gets the mask written out. Rules that are not known are written out at once.
+transformers makes a mask by handing a function of indices, put together from functions of its own, to the
+mask function of the attention that a model uses. Here that function is read instead of evaluated. What the
+model hands on is a tensor in name, of shape (B, 1, Nq, Nk), without storage: the attention reads its rule,
+and anything else that looks at it gets the mask written out. Unknown functions are written out at once.
 """
 
 import inspect
@@ -43,26 +43,30 @@ class UnwrittenMask(Tensor):
     """A boolean mask (B, 1, Nq, Nk) that has a rule and no storage; operations on it get it written out."""
 
     rule: Rule
-    written: Callable[[], Tensor]
+    written: Callable[[], Tensor | None]
 
     @staticmethod
-    def __new__(cls, rule: Rule, written: Callable[[], Tensor], shape: tuple[int, ...]) -> "UnwrittenMask":
+    def __new__(
+        cls, rule: Rule, written: Callable[[], Tensor | None], shape: tuple[int, ...]
+    ) -> "UnwrittenMask":
         tensors = (rule.key_mask, rule.document_ids)
         device = next((tensor.device for tensor in tensors if tensor is not None), None)
         mask = Tensor._make_wrapper_subclass(cls, shape, dtype=torch.bool, device=device)
         mask.rule, mask.written = rule, written
         return mask
 
-    __torch_function__ = torch._C._disabled_torch_function_impl
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
     @classmethod
-    def __torch_dispatch__(cls, function, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, function: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         if function is torch.ops.aten.detach.default:
             return args[0]
         args, kwargs = tree_map_only(cls, lambda mask: mask.written(), (args, kwargs or {}))
         return function(*args, **kwargs)
 
-    def __repr__(self, *, tensor_contents: Any = None) -> str:
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         return f"UnwrittenMask({tuple(self.shape)}, {self.rule})"
 
 
@@ -78,7 +82,7 @@ def attention_mask(
     allow_is_bidirectional_skip: bool = False,
     **options: Any,
 ) -> Tensor | None:
-    """The mask function of `attn_implementation="nadaraya"`, as transformers' AttentionMaskInterface calls it.
+    """The masks of `attn_implementation="nadaraya"`, as transformers' AttentionMaskInterface calls for them.
 
     Args:
         batch_size, q_length, kv_length: B, Nq and Nk.
@@ -95,7 +99,7 @@ def attention_mask(
 
     def written(may_skip: bool = False) -> Tensor | None:
         return masking_utils.sdpa_mask(
-            batch_size, q_length, kv_length, q_offset, kv_offset, mask_function, attention_mask,
+            batch_size, q_length, kv_length, q_offset, kv_offset, mask_function, attention_mask,  # type: ignore[arg-type]
             allow_is_causal_skip=may_skip and allow_is_causal_skip,
             allow_is_bidirectional_skip=may_skip and allow_is_bidirectional_skip,
             **options,
@@ -121,7 +125,9 @@ def attention_mask(
         rule.causal,
         rule.window if rule.window is not None and rule.window < kv_length else None,
         offset,
-        None if padding is None or bool(padding[:, :last].all() if rule.causal else padding.all()) else padding,
+        None
+        if padding is None or bool(padding[:, :last].all() if rule.causal else padding.all())
+        else padding,
         None if ids is None or bool((ids == ids[:, :1]).all()) else ids.expand(batch_size, -1),
     )
     if rule.window is None and rule.key_mask is None and rule.document_ids is None:

@@ -1,7 +1,7 @@
 """Relative positions that modules of transformers write out as N × N biases, handed to the operator by lag.
 
-An attached module passes on, in the place of its `position_bias`, what the bias is made of. Its parameters stay
-its own, and so does all that it computes with them.
+An attached module passes on, in the place of its `position_bias`, what the bias is made of. Its parameters
+stay its own, and so does all that it computes with them.
 
 - T5 and its kin: b(i, j) = E[bucket(j − i), h]. The embedding E, (buckets, H), goes along.
 - Inkling: b(i, j) = Σ_m w_im P[m, i − j], 0 beyond the extent of P. The weights w go along.
@@ -59,7 +59,7 @@ def hands_on(module: nn.Module) -> bool:
 
 
 def relative_position(
-    module: nn.Module, handed_on: Tensor | None, num_queries: int, num_keys: int
+    module: Any, handed_on: Tensor | None, num_queries: int, num_keys: int
 ) -> Tensor | MixedLogits | None:
     """The operator's position from what an attached module handed on; None from anything else."""
     name = type(module).__name__
@@ -93,7 +93,8 @@ def _hand_on_buckets(
     traced_cache = torch.compiler.is_compiling() and kwargs.get("past_key_values") is not None
     if tokens.shape[1] == 1 or traced_cache:
         return None
-    return args, {**kwargs, "position_bias": module.relative_attention_bias.weight}
+    # A copy: re-entrant checkpointing would make the parameter itself, as its output, part of a graph.
+    return args, {**kwargs, "position_bias": module.relative_attention_bias.weight.clone()}
 
 
 def _weights_of_profiles(

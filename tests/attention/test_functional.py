@@ -9,6 +9,8 @@ import pytest
 import torch
 
 from nadaraya import InputError, kernel_attention
+from nadaraya.attention import GridLogits, MixedKernels, MixedLogits, choose_backend
+from nadaraya.kernels import ALiBi, ExponentialDecay, Gaussian
 
 Q = torch.randn(2, 4, 6, 8)
 
@@ -16,10 +18,7 @@ Q = torch.randn(2, 4, 6, 8)
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (
-            {"similarity": "gausian"},
-            "similarity must be one of 'dot', 'gaussian', got 'gausian': did you mean",
-        ),
+        ({"own": "exlude"}, "own must be one of .* got 'exlude': did you mean 'exclude'"),
         ({"backend": "spda"}, "backend must be one of .* got 'spda': did you mean 'sdpa'"),
         ({"query": Q[0]}, r"query must be of shape \(batch, heads, tokens, width\), got \(4, 6, 8\)"),
         ({"query": Q.long()}, "query must be floating point, got torch.int64"),
@@ -28,25 +27,62 @@ Q = torch.randn(2, 4, 6, 8)
         ({"value": Q[:, :, :5]}, r"key and value must be equal in .* 'value': \(2, 4, 5, 8\)"),
         ({"query": Q[..., :7]}, "query and key must be equal in batch and width"),
         ({"query": Q[:, :3]}, "number of heads of query must be a multiple of that of key"),
-        ({"similarity": "gaussian"}, "bandwidth must be a positive finite number .* got None"),
-        ({"similarity": "gaussian", "bandwidth": -1.0}, "bandwidth must be a positive finite .* got -1.0"),
-        ({"similarity": "gaussian", "bandwidth": float("nan")}, "bandwidth must be a positive .* got nan"),
-        ({"similarity": "gaussian", "bandwidth": torch.ones(3)}, r"of shape \(4,\), got \(3,\)"),
-        ({"similarity": "gaussian", "bandwidth": [1.0, 2.0]}, r"of shape \(4,\), got \(2,\)"),
+        ({"content": Gaussian(torch.ones(3))}, r"bandwidth of content must be .* \(4,\), got \(3,\)"),
+        ({"content": ExponentialDecay(2.0)}, "content must be None, a scale .* or a Gaussian kernel, got"),
+        ({"content": "gaussian"}, "content must be None, a scale .* or a Gaussian kernel, got 'gaussian'"),
+        ({"content": torch.ones(3)}, r"content must be a number or of shape \(4,\), got \(3,\)"),
+        ({"content": torch.ones(4).long()}, "content must be floating point where it is a tensor"),
+        ({"content": Gaussian(torch.ones(4)).to("meta")}, "bandwidth of content must be on .* cpu, got"),
         ({"query": Q.numpy()}, "query must be a torch tensor, got .*ndarray"),
-        ({"similarity": "gaussian", "bandwidth": 1.0, "scale": 2.0}, "scale belongs to similarity='dot'"),
-        ({"bandwidth": 1.0}, "bandwidth belongs to similarity='gaussian'"),
-        ({"scale": float("inf")}, "scale must be a finite number, got inf"),
-        ({"lag_logits": torch.zeros(4, 7)}, r"\(4, 6\) by .* or \(4, 11\) by i - j, got \(4, 7\)"),
-        ({"lag_logits": torch.zeros(3, 6)}, r"got \(3, 6\)"),
-        ({"lag_logits": torch.zeros(4, 6, dtype=torch.long)}, "lag_logits must be floating point, got torch"),
+        ({"content": float("inf")}, "content must be a finite scale, got inf"),
+        ({"position": torch.zeros(4, 7)}, r"\(4, 6\) by .* or \(4, 11\) by i - j, got \(4, 7\)"),
+        ({"position": torch.zeros(3, 6)}, r"got \(3, 6\)"),
+        (
+            {"position": torch.zeros(4, 6, dtype=torch.long)},
+            "position must be floating point where it is a t",
+        ),
+        ({"position": torch.zeros(4, 6, 5)}, r"position must be .* of shape \(4, 6, 6\) where it has three"),
+        ({"position": "alibi"}, "position must be a Kernel, a table of logits, .* got 'alibi'"),
+        (
+            {"position": ALiBi(3)},
+            "position must be a kernel shared by all heads or with one value for each of",
+        ),
+        (
+            {"position": MixedLogits(Q[..., :2], torch.zeros(3, 6))},
+            r"profiles .* \(2, E\) or \(4 or 1, 2, E\)",
+        ),
+        (
+            {"position": MixedLogits(Q[:, :, :5], torch.zeros(8, 6))},
+            r"weights of a mixed position must be of",
+        ),
+        ({"position": MixedLogits(Q, torch.zeros(8, 6), signed=True)}, r"of shape \(8, 2E - 1\) or"),
+        (
+            {"position": MixedLogits(Q.long(), torch.zeros(8, 6))},
+            "weights of .* floating point, got torch.int",
+        ),
+        ({"position": MixedLogits(Q, Gaussian(torch.ones(3)))}, r"one with batch_shape \(8,\), got Gaussian"),
+        (
+            {"position": MixedKernels(-Q.abs(), torch.zeros(8, 6))},
+            "weights of mixed kernels must be positive",
+        ),
+        ({"position": GridLogits(torch.zeros(4, 2, 3))}, r"of shape \(4 or 1, 2h - 1, 2w - 1\), got"),
+        (
+            {"position": GridLogits(torch.zeros(4, 3, 3))},
+            r"those of 0 tokens and 2 x 2 patches, got \(6, 6\)",
+        ),
+        (
+            {"position": GridLogits(torch.zeros(4, 3, 5)), "document_ids": torch.zeros(2, 6).long()},
+            "document_ids must not be given with a grid",
+        ),
+        ({"negligible": 1.0}, "negligible must be 0 or a share between 0 and 1, got 1.0"),
+        ({"negligible": -0.1}, "negligible must be 0 or a share between 0 and 1, got -0.1"),
         ({"window": 0}, "window must be a positive number of tokens or None, got 0"),
         ({"window": 2.5}, "got 2.5"),
         ({"dropout_p": 1.0}, r"dropout_p must be a number in \[0, 1\), got 1.0"),
         ({"eps": -0.1}, "eps must be a finite number of at least 0, got -0.1"),
         ({"eps": "0.1"}, "eps must be a finite number of at least 0, got '0.1'"),
-        ({"key_padding_mask": torch.zeros(2, 5, dtype=torch.bool)}, r"and shape \(2, 6\), got .* \(2, 5\)"),
-        ({"key_padding_mask": torch.zeros(2, 6)}, r"key_padding_mask must be .* got \(torch.float32"),
+        ({"key_mask": torch.zeros(2, 5, dtype=torch.bool)}, r"and shape \(2, 6\), got .* \(2, 5\)"),
+        ({"key_mask": torch.zeros(2, 6)}, r"key_mask must be .* got \(torch.float32"),
         ({"attn_mask": torch.zeros(6, 5)}, r"broadcastable to \(2, 4, 6, 6\), got \(6, 5\)"),
         (
             {"attn_mask": torch.zeros(6, 6, dtype=torch.int)},
@@ -74,21 +110,19 @@ def test_weights_are_returned_by_auto() -> None:
     assert weights.shape == (2, 4, 6, 6)
 
 
-@pytest.mark.parametrize("similarity", ["dot", "gaussian"])
-def test_compiles_without_graph_breaks(similarity: str) -> None:
+@pytest.mark.parametrize("content", [None, Gaussian(1.0)], ids=["dot", "gaussian"])
+def test_compiles_without_graph_breaks(content: Gaussian | None) -> None:
     table = torch.randn(4, 6, requires_grad=True)
-    bandwidth = 1.0 if similarity == "gaussian" else None
 
     def call(x: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
         return kernel_attention(
             x,
             x,
             x,
-            similarity=similarity,
-            bandwidth=bandwidth,
-            lag_logits=table,
+            content=content,
+            position=table,
             causal=True,
-            exclude_self=True,
+            own="exclude",
         )
 
     compiled = torch.compile(call, fullgraph=True, backend="aot_eager")
@@ -132,7 +166,7 @@ def peak():  # KiB, of this program alone: getrusage would count the process tha
 def call(tokens):
     q, k, v = (torch.randn(1, 1, tokens, 16, requires_grad=True) for _ in range(3))
     table = torch.randn(1, tokens, requires_grad=True)
-    kernel_attention(q, k, v, lag_logits=table, causal=True, backend="sdpa").sum().backward()
+    kernel_attention(q, k, v, position=table, causal=True, backend="sdpa").sum().backward()
 call(64)
 before = peak()
 call(16384)
@@ -141,3 +175,25 @@ print(peak() - before)
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     # Inputs, outputs and gradients alone are 7 MiB: less would mean that nothing was measured.
     assert 7 * 1024 < int(result.stdout) < 256 * 1024  # KiB
+
+
+def test_a_call_says_which_backend_it_takes_and_why_not_a_faster_one() -> None:
+    plain = choose_backend(Q, Q, Q, causal=True)
+    assert plain.name == ("triton" if Q.is_cuda else "sdpa")
+    weights = choose_backend(Q, Q, Q, return_weights=True)
+    assert weights.name == "reference"
+    assert set(weights.refused) == {"triton", "sdpa"}
+    assert weights.refused["sdpa"] == "only the reference returns weights"
+    assert choose_backend(Q, Q, Q, backend="sdpa").name == "sdpa"
+    with pytest.raises(InputError, match="backend 'sdpa' cannot do this call: only the reference"):
+        choose_backend(Q, Q, Q, backend="sdpa", return_weights=True)
+
+
+def test_a_scale_that_is_learned_has_its_gradient() -> None:
+    scale = torch.tensor([0.1, 0.5, 1.0, 2.0], requires_grad=True)
+    by_tensor = kernel_attention(Q, Q, Q, content=scale)
+    for head, number in enumerate(scale.tolist()):
+        alone = kernel_attention(Q[:, [head]], Q[:, [head]], Q[:, [head]], content=number)
+        torch.testing.assert_close(by_tensor[:, [head]], alone)
+    (grad,) = torch.autograd.grad(by_tensor.square().sum(), scale)
+    assert (grad != 0).all()

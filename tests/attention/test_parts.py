@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from nadaraya import InputError, KernelSelfAttention, kernel_attention, variants
-from nadaraya.attention import document_ids_of, merge_attention
+from nadaraya.attention import document_ids_of, document_ids_of_lengths, merge_attention
+from nadaraya.kernels import Gaussian
 
 BACKENDS = ["reference", "sdpa"]
 
@@ -17,18 +18,16 @@ def tensors(num_keys: int = 12) -> list[torch.Tensor]:
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("options", [{}, {"similarity": "gaussian", "bandwidth": 1.3}])
+@pytest.mark.parametrize("options", [{}, {"content": Gaussian(1.3)}])
 def test_parts_of_the_keys_go_together(backend: str, options: dict[str, Any]) -> None:
     inputs = [t.requires_grad_() for t in tensors()]
     query, key, value = inputs
-    padding = torch.zeros(2, 12, dtype=torch.bool)
-    padding[1, :7] = True  # of the second item the first part is empty
-    whole = kernel_attention(
-        query, key, value, key_padding_mask=padding, backend=backend, return_lse=True, **options
-    )
+    present = torch.ones(2, 12, dtype=torch.bool)
+    present[1, :7] = False  # of the second item the first part is empty
+    whole = kernel_attention(query, key, value, key_mask=present, backend=backend, return_lse=True, **options)
     parts = []
     for keys in (slice(0, 7), slice(7, 10), slice(10, 12)):
-        mask = {"key_padding_mask": padding[:, keys], "backend": backend, **options}
+        mask = {"key_mask": present[:, keys], "backend": backend, **options}
         parts.append(kernel_attention(query, key[:, :, keys], value[:, :, keys], return_lse=True, **mask))
     merged = merge_attention(parts)
     for ours, theirs in zip(merged, whole, strict=True):
@@ -62,13 +61,13 @@ def test_parts_of_different_shapes_are_refused() -> None:
 def test_documents_are_calls_of_their_own(backend: str) -> None:
     query, key, value = (torch.randn(1, 2, 9, 4, dtype=torch.float64) for _ in range(3))
     table = torch.randn(2, 9, dtype=torch.float64)
-    options: dict[str, Any] = {"causal": True, "exclude_self": True, "backend": backend}
+    options: dict[str, Any] = {"causal": True, "own": "exclude", "backend": backend}
     ids = torch.tensor([[4, 4, 4, 0, 0, 0, 0, 0, 7]])
-    out = kernel_attention(query, key, value, lag_logits=table, document_ids=ids, **options)
+    out = kernel_attention(query, key, value, position=table, document_ids=ids, **options)
     for part in (slice(0, 3), slice(3, 8), slice(8, 9)):
         length = part.stop - part.start
         alone = [t[:, :, part] for t in (query, key, value)]
-        expected = kernel_attention(*alone, lag_logits=table[:, :length], **options)
+        expected = kernel_attention(*alone, position=table[:, :length], **options)
         torch.testing.assert_close(out[:, :, part], expected)
 
 
@@ -130,3 +129,10 @@ def test_documents_and_a_cache_exclude_each_other() -> None:
 def test_packed_positions_tell_documents() -> None:
     packed = torch.tensor([[0, 1, 0, 1, 2, 0], [0, 1, 2, 3, 4, 5]])
     assert document_ids_of(packed).tolist() == [[0, 0, 1, 1, 1, 2], [0] * 6]
+
+
+def test_cumulative_lengths_tell_documents() -> None:
+    ids = document_ids_of_lengths(torch.tensor([0, 2, 5, 6], dtype=torch.int32))
+    assert ids.tolist() == [[0, 0, 1, 1, 1, 2]]
+    assert torch.equal(ids, document_ids_of(torch.tensor([[0, 1, 0, 1, 2, 0]])))
+    assert document_ids_of_lengths(torch.tensor([0, 2]), 4).tolist() == [[0, 0, 1, 1]]

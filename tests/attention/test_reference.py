@@ -8,7 +8,8 @@ import torch.nn.functional as F
 from sklearn.metrics.pairwise import rbf_kernel
 
 from nadaraya import kernel_attention
-from nadaraya.kernels import ALiBi, ExponentialDecay, GaussianWithoutHalf, KernelBank
+from nadaraya.attention import MixedKernels, MixedLogits
+from nadaraya.kernels import ALiBi, Exp, ExponentialDecay, Gaussian, GaussianWithoutHalf, KernelBank
 
 BACKENDS = ["reference", "sdpa"]
 
@@ -40,9 +41,12 @@ def test_gaussian_content_is_nadaraya_watson_regression(backend: str) -> None:
     )
     expected = gram @ targets / gram.sum(1, keepdim=True)
     out = kernel_attention(
-        queries[None, None], points[None, None], targets[None, None], similarity="gaussian",
-        bandwidth=bandwidth, backend=backend,
-    )  # fmt: skip
+        queries[None, None],
+        points[None, None],
+        targets[None, None],
+        content=Gaussian(bandwidth),
+        backend=backend,
+    )
     torch.testing.assert_close(out[0, 0], expected)
 
 
@@ -69,10 +73,10 @@ def test_attention_is_multi_head_kernel_regression(backend: str) -> None:
 def test_gaussian_of_constant_norm_features_is_dot_product_attention(backend: str) -> None:
     x = F.normalize(normal(2, 2, 20, 8), dim=-1) * 3.0
     sigma = torch.tensor([0.8, 2.0], dtype=torch.float64)
-    gaussian = kernel_attention(x, x, x, similarity="gaussian", bandwidth=sigma, causal=True, backend=backend)
+    gaussian = kernel_attention(x, x, x, content=Gaussian(sigma), causal=True, backend=backend)
     for head in range(2):
         dot = kernel_attention(
-            x[:, [head]], x[:, [head]], x[:, [head]], scale=1 / sigma[head].item() ** 2, causal=True,
+            x[:, [head]], x[:, [head]], x[:, [head]], content=1 / sigma[head].item() ** 2, causal=True,
             backend=backend,
         )  # fmt: skip
         torch.testing.assert_close(gaussian[:, [head]], dot)
@@ -85,8 +89,8 @@ def test_alibi_is_a_multiplied_decay_bank_of_one_term(backend: str) -> None:
     bank = KernelBank(4, 1, periodic=False).double()
     with torch.no_grad():
         bank.log_length.copy_(-alibi.slopes.double().log()[:, None])
-    by_alibi = kernel_attention(q, k, v, lag_logits=alibi.lag_logits(25), causal=True, backend=backend)
-    by_bank = kernel_attention(q, k, v, lag_logits=bank.lag_logits(25), causal=True, backend=backend)
+    by_alibi = kernel_attention(q, k, v, position=alibi, causal=True, backend=backend)
+    by_bank = kernel_attention(q, k, v, position=bank, causal=True, backend=backend)
     torch.testing.assert_close(by_alibi, by_bank, rtol=1e-6, atol=1e-7)
 
 
@@ -96,16 +100,14 @@ def test_log_kernel_multiplies_the_weights(backend: str) -> None:
     decay = ExponentialDecay(torch.tensor(3.0, dtype=torch.float64))
     lags = (torch.arange(12)[:, None] - torch.arange(12)).abs()
     kappa = torch.exp(q[0, 0] @ k[0, 0].T / 2) * decay(lags)
-    out = kernel_attention(q, k, v, lag_logits=decay.lag_logits(12)[None], backend=backend)
+    out = kernel_attention(q, k, v, position=decay, backend=backend)
     torch.testing.assert_close(out[0, 0], (kappa / kappa.sum(1, keepdim=True)) @ v[0, 0])
 
 
 def test_the_kernel_of_czyz_is_the_gaussian_with_bandwidth_over_root_two() -> None:
     x, y = normal(8, 1), normal(8, 1)
     gram = GaussianWithoutHalf(torch.tensor(0.6, dtype=torch.float64)).matrix(x)
-    out = kernel_attention(
-        x[None, None], x[None, None], y[None, None], similarity="gaussian", bandwidth=0.6 / math.sqrt(2)
-    )
+    out = kernel_attention(x[None, None], x[None, None], y[None, None], content=Gaussian(0.6 / math.sqrt(2)))
     torch.testing.assert_close(out[0, 0], gram @ y / gram.sum(1, keepdim=True), rtol=1e-6, atol=1e-8)
 
 
@@ -113,7 +115,7 @@ def test_the_kernel_of_czyz_is_the_gaussian_with_bandwidth_over_root_two() -> No
 def test_leave_one_out_is_regression_on_the_others(backend: str) -> None:
     x, y = normal(10, 2), normal(10, 1)
     out = kernel_attention(
-        x[None, None], x[None, None], y[None, None], similarity="gaussian", bandwidth=1.0, exclude_self=True,
+        x[None, None], x[None, None], y[None, None], content=Gaussian(1.0), own="exclude",
         backend=backend,
     )  # fmt: skip
     for i in range(10):
@@ -125,11 +127,11 @@ def test_leave_one_out_is_regression_on_the_others(backend: str) -> None:
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_leave_one_out_row_with_nothing_left_keeps_itself(backend: str) -> None:
     q, k, v = normal(2, 1, 6, 4), normal(2, 1, 6, 4), normal(2, 1, 6, 3)
-    out = kernel_attention(q, k, v, causal=True, exclude_self=True, backend=backend)
+    out = kernel_attention(q, k, v, causal=True, own="exclude", backend=backend)
     torch.testing.assert_close(out[:, :, 0], v[:, :, 0])
-    padding = torch.zeros(2, 6, dtype=torch.bool)
-    padding[1, :3] = True  # left padding: token 3 is the first that sees anything, and sees only itself
-    out = kernel_attention(q, k, v, causal=True, exclude_self=True, key_padding_mask=padding, backend=backend)
+    present = torch.ones(2, 6, dtype=torch.bool)
+    present[1, :3] = False  # left padding: token 3 is the first that sees anything, and sees only itself
+    out = kernel_attention(q, k, v, causal=True, own="exclude", key_mask=present, backend=backend)
     torch.testing.assert_close(out[1, :, 3], v[1, :, 3])
     assert (out[1, :, :3] == 0).all()
 
@@ -161,7 +163,7 @@ def test_empty_sequences(backend: str, num_queries: int, num_keys: int) -> None:
 def test_unequal_lengths_are_aligned_at_the_end(backend: str) -> None:
     q, k, v = normal(1, 2, 20, 4), normal(1, 2, 20, 4), normal(1, 2, 20, 4)
     table = normal(2, 20)
-    options = {"lag_logits": table, "causal": True, "window": 9, "backend": backend}
+    options = {"position": table, "causal": True, "window": 9, "backend": backend}
     full = kernel_attention(q, k, v, **options)
     last = kernel_attention(q[:, :, -3:], k, v, **options)
     torch.testing.assert_close(last, full[:, :, -3:])
@@ -175,8 +177,7 @@ def test_eps_shrinks_towards_zero_by_the_kernel_mass(backend: str) -> None:
         x[None, None],
         x[None, None],
         y[None, None],
-        similarity="gaussian",
-        bandwidth=1.0,
+        content=Gaussian(1.0),
         eps=0.5,
         backend=backend,
     )
@@ -194,7 +195,7 @@ def test_weights_are_a_row_stochastic_matrix_that_gives_the_output() -> None:
 def test_permuting_the_data_permutes_nothing_in_the_prediction(backend: str) -> None:
     q, k, v = normal(1, 1, 5, 3), normal(1, 1, 30, 3), normal(1, 1, 30, 2)
     order = torch.randperm(30)
-    options = {"similarity": "gaussian", "bandwidth": 1.3, "backend": backend}
+    options = {"content": Gaussian(1.3), "backend": backend}
     torch.testing.assert_close(
         kernel_attention(q, k, v, **options), kernel_attention(q, k[:, :, order], v[:, :, order], **options)
     )
@@ -203,7 +204,55 @@ def test_permuting_the_data_permutes_nothing_in_the_prediction(backend: str) -> 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_bandwidth_limits(backend: str) -> None:
     x, y = normal(1, 1, 12, 2), normal(1, 1, 12, 1)
-    narrow = kernel_attention(x, x, y, similarity="gaussian", bandwidth=1e-4, backend=backend)
+    narrow = kernel_attention(x, x, y, content=Gaussian(1e-4), backend=backend)
     torch.testing.assert_close(narrow, y)  # interpolation
-    wide = kernel_attention(x, x, y, similarity="gaussian", bandwidth=1e6, backend=backend)
+    wide = kernel_attention(x, x, y, content=Gaussian(1e6), backend=backend)
     torch.testing.assert_close(wide, y.mean(2, keepdim=True).expand_as(y))  # the mean
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_mixtures_with_equal_weights_are_the_papers_banks(backend: str) -> None:
+    """Bunks et al. (2025), eq. 6, is the mixture of kernels with weights 1; document C, of logits."""
+    q, k, v = normal(2, 3, 9, 4), normal(2, 3, 9, 4), normal(2, 3, 9, 5)
+    bank = KernelBank(3, 4).double()
+    ones, lags = torch.ones(2, 3, 9, 4, dtype=torch.float64), torch.arange(9)
+    options = {"causal": True, "backend": backend}
+    multiplied = MixedKernels(ones, bank.log_terms(lags))
+    torch.testing.assert_close(
+        kernel_attention(q, k, v, position=multiplied, **options),
+        kernel_attention(q, k, v, position=bank, **options),
+    )
+    added = MixedLogits(ones, bank.terms(lags))
+    torch.testing.assert_close(
+        kernel_attention(q, k, v, position=added, **options),
+        kernel_attention(q, k, v, position=Exp(bank), **options),
+    )
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("eps", [0.0, 0.5])
+def test_a_dropped_value_leaves_its_weight_in_the_denominator(backend: str, eps: float) -> None:
+    q, k, v = normal(1, 2, 7, 4), normal(1, 2, 9, 4), normal(1, 2, 9, 3)
+    options = {"causal": True, "backend": backend, "eps": eps}
+    _, weights = kernel_attention(q, k, v, causal=True, eps=eps, return_weights=True)
+    own = torch.diagonal(weights, offset=2, dim1=2, dim2=3)
+    expected = kernel_attention(q, k, v, **options) - own[..., None] * v[:, :, 2:]
+    torch.testing.assert_close(kernel_attention(q, k, v, own="drop-value", **options), expected)
+    x, one = normal(1, 1, 8, 2), {"content": Gaussian(1.0), "backend": backend}
+    # The Gaussian of a point with itself is 1: dropping its value is leave-one-out with ε = 1.
+    torch.testing.assert_close(
+        kernel_attention(x, x, x, own="drop-value", **one),
+        kernel_attention(x, x, x, own="exclude", eps=1.0, **one),
+    )
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_projecting_out_leaves_nothing_along_the_tokens_own_value(backend: str) -> None:
+    q, k, v = normal(2, 4, 6, 4), normal(2, 2, 6, 4), normal(2, 2, 6, 3)
+    v[0, 0, 3] = 0.0
+    out = kernel_attention(q, k, v, own="project-out", backend=backend)
+    own = v.repeat_interleave(2, 1)
+    torch.testing.assert_close((out * own).sum(-1), torch.zeros(2, 4, 6, dtype=torch.float64))
+    kept = kernel_attention(q, k, v, backend=backend)
+    torch.testing.assert_close(out[0, :2, 3], kept[0, :2, 3])  # a value of 0 has no direction
+    torch.testing.assert_close(torch.linalg.cross(out - kept, own), torch.zeros_like(out))

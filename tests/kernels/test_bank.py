@@ -113,3 +113,19 @@ def test_bad_requests():
         KernelBank(2.0, 4)
     with pytest.raises(InputError, match="did you mean 'geometric'"):
         KernelBank(2, 4, init="geometrc")
+
+
+@pytest.mark.parametrize("log", [False, True])
+def test_terms_that_are_computed_again_have_the_same_gradients(
+    log: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bank, lags = KernelBank(2, 3).double(), torch.arange(40)
+
+    def value_and_gradients() -> list[torch.Tensor]:
+        values = bank.log(lags) if log else bank(lags)
+        return [values.detach(), *torch.autograd.grad(values.sin().sum(), list(bank.parameters()))]
+
+    kept = value_and_gradients()
+    monkeypatch.setattr("nadaraya.kernels.bank._KEPT", 0)
+    for again, first in zip(value_and_gradients(), kept, strict=True):
+        torch.testing.assert_close(again, first)

@@ -1,6 +1,6 @@
 """The operator, its backends, and the attention layer with its variants."""
 
-from nadaraya.attention.documents import document_ids_of
+from nadaraya.attention.documents import document_ids_of, document_ids_of_lengths
 from nadaraya.attention.functional import BackendChoice, choose_backend, kernel_attention
 from nadaraya.attention.merging import merge_attention
 from nadaraya.attention.positions import GridLogits, MixedKernels, MixedLogits
@@ -12,6 +12,7 @@ __all__ = [
     "MixedLogits",
     "choose_backend",
     "document_ids_of",
+    "document_ids_of_lengths",
     "kernel_attention",
     "merge_attention",
 ]

@@ -53,6 +53,11 @@ class AttentionArguments:
         return self.key.shape[2] - self.query.shape[2]
 
     @property
+    def on_gpu(self) -> bool:
+        """Whether the tensors are on a CUDA device."""
+        return self.query.device.type == "cuda"
+
+    @property
     def compute_dtype(self) -> torch.dtype:
         """The dtype of logits and sums: float32 at least, whatever the tensors are."""
         return torch.promote_types(self.query.dtype, torch.float32)
@@ -133,9 +138,10 @@ def check_content(content: Content, query: Tensor) -> tuple[float | Tensor, Tens
     The factor is 1.0 for the Gaussian.
     """
     if isinstance(content, Gaussian):
-        # exp(−(r/ℓ)²) is the Gaussian of σ = ℓ/√2.
-        narrower = 2**-0.5 if isinstance(content, GaussianWithoutHalf) else 1.0
-        return 1.0, _one_per_head("bandwidth of content", content.bandwidth * narrower, query)
+        sigma = content.bandwidth
+        if isinstance(content, GaussianWithoutHalf):  # exp(−(r/ℓ)²) is the Gaussian of σ = ℓ/√2
+            sigma = sigma * 2**-0.5
+        return 1.0, _one_per_head("bandwidth of content", sigma, query)
     if content is None:
         return 1.0 / math.sqrt(max(query.shape[3], 1)), None
     if isinstance(content, Tensor):
@@ -211,6 +217,19 @@ def check_attn_mask(mask: Tensor | None, query: Tensor, key: Tensor) -> Tensor |
     if len(padded) != 4 or any(size not in (1, want) for size, want in zip(padded, full, strict=True)):
         raise must_be("attn_mask", f"broadcastable to {full}", tuple(mask.shape))
     return mask.reshape(padded)
+
+
+def check_pairs(logits: Tensor, attn_mask: Tensor | None, query: Tensor, key: Tensor) -> Tensor:
+    """The mask with the logits of all pairs in it."""
+    expected = (*query.shape[1:3], key.shape[2])
+    if tuple(logits.shape) not in (expected, (1, *expected[1:])) or not logits.is_floating_point():
+        accepted = f"floating point of shape {expected} where it has three dimensions"
+        raise must_be("position", accepted, (logits.dtype, tuple(logits.shape)))
+    _check_device("position", logits, query)
+    logits = logits[None].to(torch.promote_types(query.dtype, torch.float32))
+    if attn_mask is None:
+        return logits
+    return torch.where(attn_mask, logits, -torch.inf) if attn_mask.dtype == torch.bool else logits + attn_mask
 
 
 def check_key_logits(key_logits: Tensor | None, query: Tensor, key: Tensor) -> Tensor | None:

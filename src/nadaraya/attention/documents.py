@@ -30,6 +30,29 @@ def document_ids_of(position_ids: Tensor) -> Tensor:
     return torch.cat([begins.new_zeros((len(begins), 1)), begins], dim=1).cumsum(dim=1)
 
 
+def document_ids_of_lengths(cumulative_lengths: Tensor, num_tokens: int | None = None) -> Tensor:
+    """Which document every token belongs to, where documents are told by where they begin and end.
+
+    Args:
+        cumulative_lengths: (D + 1,) whole numbers 0, n_1, n_1 + n_2, …: documents of n_1, n_2, … tokens lie
+            one after another in a row, as libraries of variable-length attention want them.
+        num_tokens: length N of the row, default the last of `cumulative_lengths`; tokens beyond it are a
+            document of their own. Given, it spares a GPU a wait.
+
+    Returns:
+        (1, N) 0, 1, …
+
+    >>> import torch
+    >>> from nadaraya.attention import document_ids_of_lengths
+    >>> document_ids_of_lengths(torch.tensor([0, 3, 5, 6])).tolist()
+    [[0, 0, 0, 1, 1, 2]]
+    """
+    if num_tokens is None:
+        num_tokens = int(cumulative_lengths[-1])
+    tokens = torch.arange(num_tokens, device=cumulative_lengths.device)
+    return torch.searchsorted(cumulative_lengths[1:].to(tokens.dtype), tokens, right=True)[None]
+
+
 def document_by_document(args: AttentionArguments, attend: Attend) -> tuple[Tensor, Tensor]:
     """Attention within documents, each a call of its own: no pair of two documents is visited.
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from nadaraya.attention import reference, sdpa, triton
+from nadaraya.attention import reference, sdpa, stock, triton
 from nadaraya.attention.arguments import (
     AttentionArguments,
     Content,
@@ -19,6 +19,7 @@ from nadaraya.attention.arguments import (
     check_key_mask,
     check_lag_logits,
     check_options,
+    check_pairs,
     check_tensors,
 )
 from nadaraya.attention.positions import (
@@ -133,8 +134,8 @@ def kernel_attention(
         position: what their places say: a `Kernel` of the lag, one for all heads or one per head, by whose
             log it multiplies the weights; a table of logits, (H or 1, L) for the lags |i − j| = 0 … L − 1 or
             (H or 1, 2L − 1) signed, entry r + L − 1 for lag r = i − j, L = max(Nq, Nk); `MixedLogits` or
-            `MixedKernels`, which each query mixes for itself; or `GridLogits` for the patches of an image.
-            Default None. Differentiable.
+            `MixedKernels`, which each query mixes for itself; `GridLogits` for the patches of an image; or
+            logits of all pairs, (H or 1, Nq, Nk). Default None. Differentiable.
         key_logits: a, (B, H, Nk), added to all logits of a key; dimensions of 1 serve all. For gates such as
             the Forgetting Transformer's (Lin et al. 2025), a_j = −Σ_{t ≤ j} log f_t, and for sinks.
             Differentiable.
@@ -151,7 +152,7 @@ def kernel_attention(
             added to the logits. Differentiable.
         document_ids: (B, Nk) whole numbers: pairs take part within one document only, as if each were a call
             of its own. Every document is in one piece; `nadaraya.attention.document_ids_of` makes them from
-            packed positions.
+            packed positions, `document_ids_of_lengths` from cumulative lengths.
         dropout_p: probability of dropping a weight; the caller passes 0 in evaluation.
         eps: ε in the denominator (Kundu et al. (2026), eq. 4); default 0.
         negligible: δ, the share of a row's weights that pairs at long lags may have together and be left out
@@ -277,7 +278,11 @@ def _checked(
     if isinstance(position, (MixedLogits, MixedKernels)):
         mixture = check_mixture(position, query, key)
     elif isinstance(position, GridLogits):
+        if document_ids is not None:
+            raise InputError("document_ids must not be given with a grid: its patches are of one image")
         grid = check_grid(position, query, key)
+    elif isinstance(position, Tensor) and position.dim() == 3:
+        attn_mask = check_pairs(position, check_attn_mask(attn_mask, query, key), query, key)
     elif isinstance(position, (Kernel, Tensor)):
         lag_logits = check_lag_logits(position, causal, query, key)
     elif position is not None:
@@ -312,6 +317,8 @@ def _choice(backend: str, args: AttentionArguments, return_weights: bool) -> Bac
             reason = _why_not(name, args, return_weights)
             if name == "triton" and reason is None and args.query.device.type != "cuda":
                 reason = "its interpreter is for tests"
+            elif name == "triton" and reason is None and args.bandwidth is None and stock.can(args):
+                reason = "PyTorch's fused attention does this call as it stands"
             if reason is None:
                 return BackendChoice(name, refused)
             refused[name] = reason

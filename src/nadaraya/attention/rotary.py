@@ -1,6 +1,7 @@
 """Rotary position embedding: static angles (Su et al. 2021), learned ones (Bunks et al. (2025), fig. 2)."""
 
 import math
+from functools import lru_cache
 
 import torch
 from torch import Tensor, nn
@@ -19,24 +20,24 @@ class RotaryEmbedding(nn.Module):
         head_dim: width d of a head, even.
         base: ratio of the slowest to the fastest wavelength; default 10,000.
         learned: whether the angles θ are parameters (one set per layer), stored as logs; default False.
+        values: whether features that are values without a matrix of their own carry the rotation of the keys
+            (Kundu et al. (2026) can be read either way); default False.
 
     Raises:
         InputError: head_dim is odd, or base is not a finite number above 1.
     """
 
-    def __init__(self, head_dim: int, base: float = 10_000.0, learned: bool = False) -> None:
+    def __init__(
+        self, head_dim: int, base: float = 10_000.0, learned: bool = False, values: bool = False
+    ) -> None:
         super().__init__()
         if head_dim < 2 or head_dim % 2:
             raise must_be("head_dim", "even with rotary positions", head_dim)
         if not isinstance(base, (int, float)) or not 1.0 < base < math.inf:
             raise must_be("rotary_base", "a finite number above 1", base)
-        self.head_dim, self.base, self.learned = head_dim, base, learned
+        self.head_dim, self.base, self.learned, self.values = head_dim, base, learned, values
         if learned:
-            self.log_angle = nn.Parameter(self._log_angles(None))
-
-    def _log_angles(self, device: torch.device | None) -> Tensor:
-        pairs = torch.arange(0, self.head_dim, 2, dtype=torch.float32, device=device)
-        return -math.log(self.base) * pairs / self.head_dim
+            self.log_angle = nn.Parameter(_log_angles(head_dim, base, None))
 
     def forward(self, x: Tensor, first_position: int = 0) -> Tensor:
         """Rotates features by their positions.
@@ -48,10 +49,14 @@ class RotaryEmbedding(nn.Module):
         Returns:
             (B, H, N, d) in the dtype of x.
         """
-        positions = torch.arange(first_position, first_position + x.shape[2], device=x.device)
         dtype = torch.promote_types(x.dtype, torch.float32)  # half-precision angles are wrong far from 0
-        log_angle = self.log_angle if self.learned else self._log_angles(x.device)
-        angles = positions[:, None] * log_angle.to(dtype).exp()  # (N, d/2)
+        positions = (first_position, first_position + x.shape[2])
+        if self.learned:
+            angles = _angles(positions, self.log_angle.to(dtype))
+        elif type(x) is Tensor and not torch.compiler.is_compiling():
+            angles = _static_angles(positions, self.head_dim, self.base, x.device, dtype)
+        else:
+            angles = _angles(positions, _log_angles(self.head_dim, self.base, x.device).to(dtype))
         pairs = x.to(dtype).reshape(*x.shape[:-1], -1, 2)
         if torch.compiler.is_compiling():
             # The compiler fuses real arithmetic and has none for complex numbers.
@@ -65,3 +70,23 @@ class RotaryEmbedding(nn.Module):
 
     def extra_repr(self) -> str:
         return f"head_dim={self.head_dim}, base={self.base:g}, learned={self.learned}"
+
+
+def _log_angles(head_dim: int, base: float, device: torch.device | None) -> Tensor:
+    """log θ of the pairs of features, (d/2,)."""
+    pairs = torch.arange(0, head_dim, 2, dtype=torch.float32, device=device)
+    return -math.log(base) * pairs / head_dim
+
+
+def _angles(positions: tuple[int, int], log_angle: Tensor) -> Tensor:
+    """n θ of the positions from the first up to the second, (N, d/2)."""
+    return torch.arange(*positions, device=log_angle.device)[:, None] * log_angle.exp()
+
+
+@lru_cache(maxsize=8)
+def _static_angles(
+    positions: tuple[int, int], head_dim: int, base: float, device: torch.device, dtype: torch.dtype
+) -> Tensor:
+    """The angles of all layers of a model, made once; never an inference tensor, which training refuses."""
+    with torch.inference_mode(False), torch.no_grad():
+        return _angles(positions, _log_angles(head_dim, base, device).to(dtype))

@@ -13,11 +13,10 @@ such calls, and those with dropout, take row blocks of the definition instead.
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from nadaraya.attention import own, reference
+from nadaraya.attention import own, reference, stock
 from nadaraya.attention.arguments import AttentionArguments
 from nadaraya.attention.blocked import blocked_attention, masked_bias
 from nadaraya.attention.documents import document_by_document
@@ -42,11 +41,10 @@ def attention(args: AttentionArguments, with_lse: bool = False) -> tuple[Tensor,
     if args.query.shape[2] == 0 or args.key.shape[2] == 0:
         out, _, lse = reference.attention(args)
         return out, lse
+    if not with_lse and stock.can(args):
+        return own.finished(args, stock.attention(args), None), None
     if args.dropout_p > 0.0:
         return _definition_in_row_blocks(args)
-    with_lse = with_lse or own.needs_lse(args)
-    if not with_lse and _is_plain(args):
-        return own.finished(args, _plain_attention(args.with_repeated_heads()), None), None
     if args.document_ids is not None:
         out, lse = document_by_document(args, _blocked_attention)
     else:
@@ -83,58 +81,6 @@ def _blocked_attention(args: AttentionArguments) -> tuple[Tensor, Tensor]:
     return out.to(args.query.dtype), lse
 
 
-def _is_plain(args: AttentionArguments) -> bool:
-    """Whether PyTorch's public fused attention already is the call."""
-    logits = (args.lag_logits, args.mixture, args.grid, args.key_logits)
-    masks = (args.key_padding_mask, args.attn_mask, args.document_ids, args.window)
-    masked = args.exclude_self or any(part is not None for part in (*logits, *masks))
-    square = args.query.shape[2] == args.key.shape[2]
-    lined_up = not args.causal or square or args.query.shape[2] == 1
-    # On the CPU the Gaussian's bias by key is exact and cheaper outside the features than inside them.
-    fused_content = args.bandwidth is None or args.query.device.type == "cuda"
-    return not masked and lined_up and fused_content
-
-
-def _plain_attention(args: AttentionArguments) -> Tensor:
-    causal = args.causal and args.query.shape[2] > 1
-    if args.bandwidth is None:
-        return F.scaled_dot_product_attention(
-            args.query, args.key, args.value, is_causal=causal, scale=args.scale
-        )
-    query, key = _gaussian_columns(args)
-    return F.scaled_dot_product_attention(query, key, args.value, is_causal=causal, scale=1.0)
-
-
-def _gaussian_columns(args: AttentionArguments) -> tuple[Tensor, Tensor]:
-    """Features over σ with the bias by key in two extra columns, its leading digits and the remainder.
-
-    One column in half precision would leave an error of about 0.02 in the logits; the second removes it.
-    The width is padded to a multiple of 8, which fused kernels need.
-    """
-    query, key = (t.to(args.query.dtype) for t in _standardised(args))
-    bias = -0.5 * key.to(args.compute_dtype).square().sum(-1, keepdim=True)
-    leading = bias.to(key.dtype)
-    remainder = (bias - leading.to(bias.dtype)).to(key.dtype)
-    padding = query.new_zeros(()).expand(*query.shape[:3], -(query.shape[3] + 2) % 8)
-    ones = query.new_ones((*query.shape[:3], 2))
-    key_padding = key.new_zeros(()).expand(*key.shape[:3], padding.shape[3])
-    return torch.cat((query, ones, padding), -1), torch.cat((key, leading, remainder, key_padding), -1)
-
-
-def _standardised(args: AttentionArguments) -> tuple[Tensor, Tensor]:
-    """Queries and keys minus the mean of the keys, over σ, in the compute dtype: no distance over σ changes.
-
-    Where queries and keys are one tensor, so are the results.
-    """
-    assert args.bandwidth is not None
-    inverse = args.bandwidth.reciprocal().view(-1, 1, 1)
-    shift = -args.key_centre() * inverse
-    key = torch.addcmul(shift, args.key.to(args.compute_dtype), inverse)
-    if args.query is args.key:
-        return key, key
-    return torch.addcmul(shift, args.query.to(args.compute_dtype), inverse), key
-
-
 class _SoftmaxForm(NamedTuple):
     """What softmax attention with the call's scale takes to give the call's content and padding."""
 
@@ -148,7 +94,7 @@ def _softmax_form(args: AttentionArguments) -> _SoftmaxForm:
     query, key, value = args.query, args.key, args.value
     key_bias: Tensor | None = None
     if args.bandwidth is not None:
-        query, key = _standardised(args)
+        query, key = stock.standardised(args)
         key_bias = -0.5 * key.square().sum(-1)
         value = value.to(query.dtype)
     elif args.query.device.type == "cpu":

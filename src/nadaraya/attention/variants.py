@@ -1,6 +1,7 @@
 """Named variants: each is the keyword arguments that make `KernelSelfAttention` one published model.
 
 A variant never says causal or window: the model does. Options of a variant are the arguments of its function.
+With `-loo` or `-xsa` in its name any of them leaves the token itself out, or projects its value out.
 """
 
 import inspect
@@ -8,19 +9,33 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from nadaraya.attention.content import DotProduct, GaussianContent
+from nadaraya.attention.gates import ForgetGate
+from nadaraya.attention.mixing import FIRE, MixedBank, MixedProfiles
+from nadaraya.attention.projections import LayerShape
+from nadaraya.attention.rotary import RotaryEmbedding
 from nadaraya.errors import must_be, unknown_name
-from nadaraya.kernels import KERPLE, ALiBi, KernelBank, T5Buckets
+from nadaraya.kernels import KERPLE, ALiBi, Exp, KernelBank, T5Buckets
 
 __all__ = ["by_layer", "describe", "get", "names", "options"]
 
 _VARIANTS: dict[str, Callable[..., dict[str, Any]]] = {}
+# What becomes of the token itself, by the part of a name that says so.
+_OWN = {"loo": "exclude", "xsa": "project-out"}
+_OWN_IN_WORDS = {
+    "exclude": "leave-one-out regression, no token sees itself",
+    "project-out": "exclusive self-attention, the direction of a token's own value is taken out (Zhai 2026)",
+}
+# Compounds that are documented and compared under a name of their own.
+_COMPOUNDS = ("gpa-mul-loo", "gka-loo", "gka-loo-bank")
 
 
 def get(name: str, **options: Any) -> dict[str, Any]:
     """The layer arguments of a variant.
 
     Args:
-        name: one of `names()`.
+        name: one of `names()`, or one of these with `-loo` (leave-one-out regression, own="exclude") or
+            `-xsa` (exclusive self-attention, own="project-out", Zhai 2026) in it, as in "rope-xsa".
         options: options of the variant, e.g. num_terms=16; `options(name)` has them with their defaults.
 
     Returns:
@@ -30,8 +45,8 @@ def get(name: str, **options: Any) -> dict[str, Any]:
         InputError: unknown variant, or an option that the variant does not have.
 
     >>> from nadaraya import variants
-    >>> variants.get("gka", rotary=None)["similarity"]
-    'gaussian'
+    >>> variants.get("gka-loo", rotary=None)["own"]
+    'exclude'
     """
     build = _build(name)
     accepted = inspect.signature(build).parameters
@@ -40,7 +55,8 @@ def get(name: str, **options: Any) -> dict[str, Any]:
             raise must_be(f"options of variant {name!r}", "none", option)
         if option not in accepted:
             raise unknown_name(f"option of variant {name!r}", option, accepted)
-    return build(**options)
+    _, own = _parsed(name)
+    return {**build(**options), "own": own} if own else build(**options)
 
 
 def by_layer(
@@ -77,13 +93,13 @@ def by_layer(
 
 
 def names() -> list[str]:
-    """The names of all variants, in the order in which they are documented.
+    """The names of all variants, in the order of their documentation; `-loo` and `-xsa` make further ones.
 
     >>> from nadaraya import variants
     >>> variants.names()[:3]
     ['softmax', 'rope', 'learned-rope']
     """
-    return list(_VARIANTS)
+    return [*_VARIANTS, *_COMPOUNDS]
 
 
 def describe(name: str) -> str:
@@ -93,7 +109,9 @@ def describe(name: str) -> str:
     >>> variants.describe("softmax")
     'Dot-product attention without positions.'
     """
-    return (inspect.getdoc(_build(name)) or "").split("\n")[0]
+    base, own = _parsed(name)
+    line = (inspect.getdoc(_build(name)) or "").split("\n")[0]
+    return f"`{base}` with own={own!r}: {_OWN_IN_WORDS[own]}." if own else line
 
 
 def options(name: str) -> dict[str, Any]:
@@ -107,9 +125,19 @@ def options(name: str) -> dict[str, Any]:
 
 
 def _build(name: str) -> Callable[..., dict[str, Any]]:
-    if name not in _VARIANTS:
-        raise unknown_name("variant", name, _VARIANTS)
-    return _VARIANTS[name]
+    base, _ = _parsed(name)
+    if base not in _VARIANTS:
+        raise unknown_name("variant", name, names())
+    return _VARIANTS[base]
+
+
+def _parsed(name: str) -> tuple[str, str | None]:
+    """The variant without what its name says of the token itself, and that: "gka-loo-bank" is `gka-bank`."""
+    words = str(name).split("-")
+    said = [word for word in words if word in _OWN]
+    if len(said) != 1 or words[0] in _OWN:
+        return str(name), None
+    return "-".join(word for word in words if word not in _OWN), _OWN[said[0]]
 
 
 def _variant(name: str) -> Callable[[Callable[..., dict[str, Any]]], Callable[..., dict[str, Any]]]:
@@ -120,8 +148,12 @@ def _variant(name: str) -> Callable[[Callable[..., dict[str, Any]]], Callable[..
     return register
 
 
-def _bank(num_terms: int, init: str, periodic: bool = True) -> Callable[[int], KernelBank]:
-    return partial(KernelBank, num_terms=num_terms, periodic=periodic, init=init)
+def _bank(num_terms: int, init: str, periodic: bool = True) -> Callable[[LayerShape], KernelBank]:
+    return lambda shape: KernelBank(shape.num_heads, num_terms, periodic=periodic, init=init)
+
+
+def _rotation(base: float = 10_000.0, **options: Any) -> Callable[[LayerShape], RotaryEmbedding]:
+    return lambda shape: RotaryEmbedding(shape.head_dim, base, **options)
 
 
 @_variant("softmax")
@@ -130,46 +162,60 @@ def _softmax() -> dict[str, Any]:
     return {}
 
 
+@_variant("nope")
+def _nope() -> dict[str, Any]:
+    """`softmax` in a causal model, whose mask alone tells the order (Kazemnejad et al. 2023)."""
+    return {}
+
+
 @_variant("rope")
 def _rope(rotary_base: float = 10_000.0) -> dict[str, Any]:
     """Dot-product attention with rotary positions, the baseline of the papers."""
-    return {"rotary": "static", "rotary_base": rotary_base}
+    return {"rotary": _rotation(rotary_base)}
+
+
+@_variant("rope-norm")
+def _rope_norm(rotary_base: float = 10_000.0) -> dict[str, Any]:
+    """Rotary positions with normalised queries and keys, and a scale that each head learns."""
+    return {**_rope(rotary_base), "head_norm": True, "content": partial(DotProduct, learned=True)}
 
 
 @_variant("learned-rope")
 def _learned_rope(rotary_base: float = 10_000.0) -> dict[str, Any]:
     """Rotary positions whose angles are parameters (Bunks et al. (2025), fig. 2)."""
-    return {"rotary": "learned", "rotary_base": rotary_base}
+    return {"rotary": _rotation(rotary_base, learned=True)}
 
 
 @_variant("decay")
 def _decay(num_terms: int = 8, init: str = "geometric") -> dict[str, Any]:
     """Multiplied by a bank of exponential decays, no other positions (Bunks et al. (2025), eq. 4)."""
-    return {"lag_kernel": _bank(num_terms, init, periodic=False), "compose": "multiply"}
+    return {"position": _bank(num_terms, init, periodic=False)}
 
 
 @_variant("gpa-mul")
 def _gpa_mul(num_terms: int = 8, init: str = "geometric") -> dict[str, Any]:
     """Multiplied by a bank of decaying periodic kernels, no other positions (Bunks et al. (2025), eq. 6)."""
-    return {"lag_kernel": _bank(num_terms, init), "compose": "multiply"}
+    return {"position": _bank(num_terms, init)}
+
+
+@_variant("mixed-bank")
+def _mixed_bank(num_terms: int = 8, init: str = "geometric") -> dict[str, Any]:
+    """`gpa-mul` whose terms every query weighs for itself."""
+    bank = partial(KernelBank, num_terms=num_terms, init=init)
+    return {"position": partial(MixedBank, bank=bank)}
 
 
 @_variant("gpa")
 def _gpa(num_terms: int = 64, init: str = "paper") -> dict[str, Any]:
     """A bank of decaying periodic kernels added to the logits, no other positions."""
-    return {"lag_kernel": _bank(num_terms, init), "compose": "add"}
+    make = _bank(num_terms, init)
+    return {"position": lambda shape: Exp(make(shape))}
 
 
 @_variant("gpa-rope")
 def _gpa_rope(num_terms: int = 64, init: str = "paper", rotary_base: float = 10_000.0) -> dict[str, Any]:
     """The added bank beside rotary positions (Gaussian Process Attention (anonymous), eq. 6)."""
     return {**_gpa(num_terms, init), **_rope(rotary_base)}
-
-
-@_variant("gpa-mul-loo")
-def _gpa_mul_loo(num_terms: int = 8, init: str = "geometric") -> dict[str, Any]:
-    """`gpa-mul` as leave-one-out regression: no token sees itself."""
-    return {**_gpa_mul(num_terms, init), "exclude_self": True}
 
 
 @_variant("gka")
@@ -180,46 +226,74 @@ def _gka(
 
     Language models rotate and normalise the features; vision takes rotary=None, head_norm=False.
     """
+    if values not in ("features", "rotated"):
+        raise unknown_name("values", values, ("features", "rotated"))
+    if rotary not in ("static", "learned", None):
+        raise unknown_name("rotary", rotary, ("static", "learned"))
+    turns = _rotation(learned=rotary == "learned", values=values == "rotated") if rotary else None
     return {
-        "similarity": "gaussian", "projections": "o", "rotary": rotary, "values": values,
-        "head_norm": head_norm, "eps": eps,
+        "content": GaussianContent, "projections": "o", "rotary": turns, "head_norm": head_norm, "eps": eps,
     }  # fmt: skip
 
 
-@_variant("gka-loo")
-def _gka_loo(
-    rotary: str | None = "static", values: str = "features", head_norm: bool = True, eps: float = 0.0
-) -> dict[str, Any]:
-    """`gka` as leave-one-out regression: no token sees itself."""
-    return {**_gka(rotary, values, head_norm, eps), "exclude_self": True}
-
-
-@_variant("gka-loo-bank")
-def _gka_loo_bank(num_terms: int = 8, init: str = "geometric", head_norm: bool = True) -> dict[str, Any]:
-    """Leave-one-out Gaussian kernel times a bank by lag, no rotary positions: projection-free."""
-    return {**_gka_loo(rotary=None, head_norm=head_norm), **_gpa_mul(num_terms, init)}
+@_variant("gka-bank")
+def _gka_bank(num_terms: int = 8, init: str = "geometric", head_norm: bool = True) -> dict[str, Any]:
+    """Gaussian kernel attention times a bank by lag, no rotary positions: projection-free."""
+    return {**_gka(rotary=None, head_norm=head_norm), **_gpa_mul(num_terms, init)}
 
 
 @_variant("vlt")
 def _vlt(rotary: str | None = None) -> dict[str, Any]:
     """Value-less attention: W_Q and W_K kept, the features are the values (Kundu et al. (2026))."""
-    return {"projections": "qko", "rotary": rotary}
+    if rotary not in ("static", "learned", None):
+        raise unknown_name("rotary", rotary, ("static", "learned"))
+    return {"projections": "qko", "rotary": _rotation(learned=rotary == "learned") if rotary else None}
+
+
+@_variant("kv-shared")
+def _kv_shared(rotary_base: float = 10_000.0) -> dict[str, Any]:
+    """Keys that are the values, by one matrix, with rotary positions."""
+    return {**_rope(rotary_base), "projections": "q(kv)o"}
+
+
+@_variant("qkv-shared")
+def _qkv_shared(rotary_base: float = 10_000.0) -> dict[str, Any]:
+    """Queries, keys and values by one matrix, with rotary positions: the dot-product control of `gka`."""
+    return {**_rope(rotary_base), "projections": "(qkv)o"}
+
+
+@_variant("fox")
+def _fox(bias: float = 4.0) -> dict[str, Any]:
+    """The Forgetting Transformer (Lin et al. 2025): tokens gate how much of the past counts, no positions."""
+    return {"gate": partial(ForgetGate, bias=bias)}
+
+
+@_variant("inkling")
+def _inkling(num_profiles: int = 16, extent: int = 1024) -> dict[str, Any]:
+    """Each query mixes learned profiles by lag; queries and keys normalised (Thinking Machines Lab 2026)."""
+    mixed = partial(MixedProfiles, num_profiles=num_profiles, extent=extent)
+    return {"position": mixed, "head_norm": True, "content": partial(DotProduct, learned=True)}
+
+
+@_variant("fire")
+def _fire(hidden: int = 32, threshold: int = 512) -> dict[str, Any]:
+    """Functional interpolation for relative positions (Li et al. 2024); needs an N × N array."""
+    return {"position": partial(FIRE, hidden=hidden, threshold=threshold)}
 
 
 @_variant("alibi")
 def _alibi() -> dict[str, Any]:
     """Attention with linear biases (Press et al. 2022): a multiplied decay with fixed slopes."""
-    return {"lag_kernel": ALiBi, "compose": "multiply"}
+    return {"position": lambda shape: ALiBi(shape.num_heads)}
 
 
 @_variant("t5")
 def _t5(num_buckets: int = 32, max_distance: int = 128) -> dict[str, Any]:
     """A learned bias by bucket of lags (Raffel et al. 2020)."""
-    kernel = partial(T5Buckets, num_buckets=num_buckets, max_distance=max_distance)
-    return {"lag_kernel": kernel, "compose": "multiply"}
+    return {"position": lambda shape: T5Buckets(shape.num_heads, num_buckets, max_distance)}
 
 
 @_variant("kerple")
 def _kerple(form: str = "log") -> dict[str, Any]:
     """Kernelised relative positions (Chi et al. 2022), form "log" or "power"."""
-    return {"lag_kernel": partial(KERPLE, form=form), "compose": "multiply"}
+    return {"position": lambda shape: KERPLE(shape.num_heads, form=form)}

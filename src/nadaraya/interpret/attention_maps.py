@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from nadaraya.attention.content import GaussianContent
 from nadaraya.attention.functional import kernel_attention
 from nadaraya.attention.layer import KernelSelfAttention
 from nadaraya.errors import InputError, must_be
@@ -112,7 +113,7 @@ def capture_attention(
     layers = _attention_layers(model)
     heads = sum(int(layer.num_heads) for layer in layers)  # type: ignore[arg-type, misc]
     found: list[LayerMaps] = []
-    paddings: list[Tensor | None] = []
+    masks: list[Tensor | None] = []
 
     def record(layer: nn.Module, args: tuple[Any, ...], given: dict[str, Any], result: Any) -> None:
         named = dict(zip(("x", "attn_mask", "is_causal"), args, strict=False)) | given
@@ -124,7 +125,7 @@ def capture_attention(
         named.pop("return_weights", None)
         output = result[0] if isinstance(result, tuple) else result
         found.append(_layer_maps(layers[layer], layer, x, named, output))
-        paddings.append(named.get("key_padding_mask"))
+        masks.append(named.get("key_mask"))
 
     device = next(model.parameters()).device
     random = torch.random.fork_rng(devices=[device] if device.type == "cuda" else [])
@@ -139,7 +140,8 @@ def capture_attention(
         tokens = None
         if tokenizer is not None:
             tokens = tuple(tuple(str(tokenizer.decode([token])) for token in text) for text in first.tolist())
-        return AttentionMaps(tuple(found), output, reads="last", tokens=tokens, padding=paddings[0])
+        padding = None if masks[0] is None else ~masks[0]
+        return AttentionMaps(tuple(found), output, reads="last", tokens=tokens, padding=padding)
     prefix, grid = _patches(model, first, found[0].weights.shape[-1])
     class_token = getattr(model, "cls_token", None) is not None
     reads_it = class_token and getattr(model, "global_pool", "token") == "token"
@@ -198,8 +200,8 @@ def _layer_maps(
             out, weights = layer.forward(x, **options, return_weights=True)
         finally:
             layer.backend = backend
-        if layer.similarity == "gaussian":
-            bandwidth = layer.bandwidth.float().cpu()
+        if isinstance(layer.content, GaussianContent):
+            bandwidth = layer.content.bandwidth.float().cpu()
     else:
         out, weights = _timm_attention(layer, x, **options)
     largest = output.abs().amax().clamp_min(torch.finfo(torch.float32).tiny)
@@ -221,7 +223,7 @@ def _timm_attention(
     qkv = layer.qkv(x).reshape(batch, tokens, 3, layer.num_heads, -1)
     query, key, value = qkv.permute(2, 0, 3, 1, 4).unbind(0)
     query, key = layer.q_norm(query).to(value.dtype), layer.k_norm(key).to(value.dtype)
-    options: Any = {"scale": layer.scale, "causal": is_causal, "attn_mask": attn_mask}
+    options: Any = {"content": layer.scale, "causal": is_causal, "attn_mask": attn_mask}
     out, weights = kernel_attention(query, key, value, return_weights=True, **options)
     out = layer.norm(out.transpose(1, 2).flatten(2))
     gate = getattr(layer, "gate", None)  # older releases of timm have none

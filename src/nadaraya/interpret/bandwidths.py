@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from nadaraya.attention.content import GaussianContent
 from nadaraya.attention.layer import KernelSelfAttention
 from nadaraya.errors import must_be
 
@@ -49,14 +50,16 @@ def bandwidth_matrix(model: nn.Module) -> np.ndarray | None:
 
     >>> import torch
     >>> from nadaraya import KernelSelfAttention
+    >>> from nadaraya.attention.content import GaussianContent
     >>> from nadaraya.interpret import bandwidth_matrix
-    >>> layer = KernelSelfAttention(8, 2, similarity="gaussian", bandwidth=1.5)
+    >>> layer = KernelSelfAttention(8, 2, content=lambda shape: GaussianContent(shape, bandwidth=1.5))
     >>> bandwidth_matrix(torch.nn.Sequential(layer))
     array([[1.5],
            [1.5]])
     """
     layers = [module for module in model.modules() if isinstance(module, KernelSelfAttention)]
-    found = [layer.bandwidth.detach() if layer.similarity == "gaussian" else None for layer in layers]
+    contents = [layer.content for layer in layers]
+    found = [c.bandwidth.detach() if isinstance(c, GaussianContent) else None for c in contents]
     return head_bandwidths(found, max((layer.num_heads for layer in layers), default=0))
 
 
@@ -106,9 +109,6 @@ def _grid_factors(model: nn.Module, reach: int) -> dict[int, np.ndarray]:
     for number, layer in enumerate(layers):
         kernel: Any = getattr(layer, "grid_kernel", None)
         if kernel is not None:
-            side = 2 * reach + 1
-            # The query in the middle of a grid of that side meets every lag once.
-            logits = kernel(side, side)[:, side * side // 2].double().cpu()
-            logits = logits - logits.amax(dim=-1, keepdim=True)
-            found[number] = logits.exp().reshape(-1, side, side).numpy()
+            logits = kernel.lag_logits(reach + 1, reach + 1).double().cpu()
+            found[number] = torch.exp(logits - logits.amax(dim=(1, 2), keepdim=True)).numpy()
     return found

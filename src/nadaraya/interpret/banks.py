@@ -7,7 +7,7 @@ import numpy as np
 
 from nadaraya.errors import must_be
 from nadaraya.interpret.peaks import Peak, prominent_peaks
-from nadaraya.kernels import Kernel
+from nadaraya.kernels import Exp, Kernel
 
 
 @dataclass(frozen=True)
@@ -22,23 +22,24 @@ class Bump:
 
 @dataclass(frozen=True)
 class BankShape:
-    """What the lag kernel of one layer adds to the logits: G (compose "add") or log G ("multiply").
+    """What the lag kernel of one layer adds to the logits: the log of the kernel.
 
     Args:
         layer: index of the layer (0-based).
-        compose: "add" (Gaussian Process Attention, eq. 6) or "multiply" (Bunks et al. 2025, eq. 6).
+        added: whether the kernel is an `Exp`, so that it is G itself which is added (Gaussian Process
+            Attention, eq. 6) and not log G (Bunks et al. 2025, eq. 6).
         initial: (H, L) logits before training for lags 0 to L − 1; None when the start is not known.
         trained: (H, L) logits after training; −inf where a kernel is exactly zero.
 
     >>> import numpy as np
     >>> from nadaraya.interpret import BankShape
-    >>> shape = BankShape(0, "add", initial=None, trained=np.array([[1.0, 0.5, 2.0, 0.0]]))
+    >>> shape = BankShape(0, added=True, initial=None, trained=np.array([[1.0, 0.5, 2.0, 0.0]]))
     >>> [bump.lag for bump in shape.shared_bumps()]
     [2]
     """
 
     layer: int
-    compose: str
+    added: bool
     initial: np.ndarray | None
     trained: np.ndarray
 
@@ -102,7 +103,7 @@ def bank_shapes(run_or_model: Any, num_lags: int) -> list[BankShape]:
     >>> from types import SimpleNamespace
     >>> from nadaraya.interpret import bank_shapes
     >>> from nadaraya.kernels import ALiBi
-    >>> model = SimpleNamespace(lag_kernels=lambda: [(0, ALiBi(2), "multiply")])
+    >>> model = SimpleNamespace(lag_kernels=lambda: [(0, ALiBi(2))])
     >>> bank_shapes(model, 3)[0].trained.shape  # heads, lags
     (2, 3)
     """
@@ -110,20 +111,20 @@ def bank_shapes(run_or_model: Any, num_lags: int) -> list[BankShape]:
         raise must_be("num_lags", "1 or more", num_lags)
     trained = _tables(run_or_model.lag_kernels(), num_lags)
     if not hasattr(run_or_model, "load_model"):
-        return [BankShape(layer, compose, None, table) for layer, compose, table in trained]
+        return [BankShape(layer, added, None, table) for layer, added, table in trained]
     initial = _tables(run_or_model.lag_kernels(initial=True), num_lags) if trained else []
     return [
-        BankShape(layer, compose, before, after)
-        for (layer, compose, after), (_, _, before) in zip(trained, initial, strict=True)
+        BankShape(layer, added, before, after)
+        for (layer, added, after), (_, _, before) in zip(trained, initial, strict=True)
     ]
 
 
-def _tables(kernels: list[tuple[int, Kernel, str]], num_lags: int) -> list[tuple[int, str, np.ndarray]]:
-    """(layer, compose, (H, L) logits) of every lag kernel."""
+def _tables(kernels: list[tuple[int, Kernel]], num_lags: int) -> list[tuple[int, bool, np.ndarray]]:
+    """(layer, whether the kernel is an Exp, (H, L) logits) of every lag kernel."""
     found = []
-    for layer, kernel, compose in kernels:
-        table = kernel.lag_logits(num_lags, compose, causal=True).detach().double().cpu().numpy()
-        found.append((layer, compose, np.atleast_2d(table)))
+    for layer, kernel in kernels:
+        table = kernel.lag_logits(num_lags, causal=True).detach().double().cpu().numpy()
+        found.append((layer, isinstance(kernel, Exp), np.atleast_2d(table)))
     return found
 
 

@@ -6,12 +6,15 @@ from functools import partial
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from nadaraya.errors import must_be, unknown_name
 from nadaraya.kernels.base import Kernel
 from nadaraya.kernels.parameters import Positive, count
 
 _MOST_TERMS = 2**20  # per head; beyond it a size is a mistake, refused before anything is allocated
+# Numbers per head, of all terms at all lags, that are kept for the backward pass and not computed again.
+_KEPT = 2**20
 
 
 class KernelBank(Kernel):
@@ -80,11 +83,21 @@ class KernelBank(Kernel):
 
     def log(self, r: Tensor | float) -> Tensor:
         r = self.lags(r)
-        return torch.logsumexp(self._log_terms(r), dim=1).reshape(self.num_heads, *r.shape)
+        return self._of_terms(r, torch.logsumexp)
 
     def forward(self, r: Tensor | float) -> Tensor:
         r = self.lags(r)
-        return self._log_terms(r).exp().sum(dim=1).reshape(self.num_heads, *r.shape)
+        return self._of_terms(r, lambda logs, dim: logs.exp().sum(dim))
+
+    def _of_terms(self, r: Tensor, total: Callable[[Tensor, int], Tensor]) -> Tensor:
+        """A sum over the terms at lags r; where r is long, no (H, M, L) is kept for the backward pass."""
+        r_L = r.flatten()
+        transformed = torch._C._are_functorch_transforms_active() or torch.compiler.is_compiling()
+        if len(r_L) * self.num_terms < _KEPT or not torch.is_grad_enabled() or transformed:
+            summed = total(self._log_terms(r_L), 1)
+        else:
+            summed = checkpoint(lambda lags: total(self._log_terms(lags), 1), r_L, use_reentrant=False)
+        return summed.reshape(self.num_heads, *r.shape)
 
     def terms(self, r: Tensor | float) -> Tensor:
         """The separate terms of G.
@@ -95,8 +108,12 @@ class KernelBank(Kernel):
         Returns:
             (H, M, *r.shape), float32 at least; their sum over M is G.
         """
+        return self.log_terms(r).exp()
+
+    def log_terms(self, r: Tensor | float) -> Tensor:
+        """The logarithms of `terms`, of the same shape: none underflows where a term would."""
         r = self.lags(r)
-        return self._log_terms(r).exp().reshape(self.num_heads, self.num_terms, *r.shape)
+        return self._log_terms(r).reshape(self.num_heads, self.num_terms, *r.shape)
 
     def _log_terms(self, r: Tensor) -> Tensor:
         """Log of every term at flattened lags: (H, M, L)."""

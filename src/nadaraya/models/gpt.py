@@ -22,7 +22,7 @@ from nadaraya.attention.layer import KernelSelfAttention
 from nadaraya.errors import InputError, must_be
 from nadaraya.kernels import Kernel
 from nadaraya.models.config import KernelGPTConfig
-from nadaraya.models.inputs import documents_of, key_padding_mask
+from nadaraya.models.inputs import documents_of, key_mask_of
 
 
 class _LayerCache:
@@ -66,13 +66,13 @@ class KernelGPTBlock(GradientCheckpointingLayer):
         self.mlp_norm = _norm(config)
         self.mlp = KernelGPTMLP(config)
         self.dropout = nn.Dropout(config.dropout)
-        for last in (self.attention.o_proj, self.mlp.down_proj):
+        for last in (self.attention.projections.o_proj, self.mlp.down_proj):
             last.ends_residual_branch = True  # type: ignore[assignment]
 
     def forward(
         self,
         hidden_states: Tensor,
-        key_padding_mask: Tensor | None = None,
+        key_mask: Tensor | None = None,
         document_ids: Tensor | None = None,
         past_key_values: Cache | None = None,
         return_weights: bool = False,
@@ -80,7 +80,7 @@ class KernelGPTBlock(GradientCheckpointingLayer):
         cache = None if past_key_values is None else _LayerCache(past_key_values, self.layer)
         result = self.attention(
             self.attention_norm(hidden_states),
-            key_padding_mask=key_padding_mask,
+            key_mask=key_mask,
             document_ids=document_ids,
             cache=cache,
             return_weights=return_weights,
@@ -102,7 +102,7 @@ class KernelGPTPreTrainedModel(PreTrainedModel):
     _skip_keys_device_placement = ["past_key_values"]  # noqa: RUF012
     _supports_sdpa = True
     # In half precision the period of a bank would be off by a token within a line of text.
-    _keep_in_fp32_modules_strict = ["lag_kernel", "log_bandwidth", "log_angle"]  # noqa: RUF012
+    _keep_in_fp32_modules_strict = ["attention.position", "attention.content", "log_angle"]  # noqa: RUF012
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
@@ -135,13 +135,10 @@ class KernelGPTPreTrainedModel(PreTrainedModel):
                 for name, parameter in module.kernel_parameters():
                     yield f"{prefix}.{name}", parameter
 
-    def lag_kernels(self) -> list[tuple[int, Kernel, str]]:
-        """Layer index, kernel and composition ("add" or "multiply") of every layer that has a lag kernel."""
-        return [
-            (block.layer, block.attention.lag_kernel, block.attention.compose)
-            for block in self._blocks()
-            if block.attention.lag_kernel is not None
-        ]
+    def lag_kernels(self) -> list[tuple[int, Kernel]]:
+        """Layer index and kernel of every layer whose position is a kernel of the lag."""
+        found = [(block.layer, block.attention.position) for block in self._blocks()]
+        return [(layer, position) for layer, position in found if isinstance(position, Kernel)]
 
 
 class KernelGPTModel(KernelGPTPreTrainedModel):
@@ -223,10 +220,10 @@ class KernelGPTModel(KernelGPTPreTrainedModel):
         if use_cache and past_key_values is None:
             past_key_values = DynamicCache(config=self.config)
         cached = 0 if past_key_values is None else int(past_key_values.get_seq_length())
-        padding = key_padding_mask(attention_mask, hidden_states, cached)
+        key_mask = key_mask_of(attention_mask, hidden_states, cached)
         documents = None
         if position_ids is not None:
-            documents = documents_of(position_ids, padding, hidden_states, cached)
+            documents = documents_of(position_ids, key_mask, hidden_states, cached)
         if documents is not None:
             past_key_values = None  # what follows continues none of the documents
         hidden_states = self.dropout(hidden_states)
@@ -237,7 +234,7 @@ class KernelGPTModel(KernelGPTPreTrainedModel):
                 all_hidden_states.append(hidden_states)
             hidden_states, weights = block(
                 hidden_states,
-                key_padding_mask=padding,
+                key_mask=key_mask,
                 document_ids=documents,
                 past_key_values=past_key_values,
                 return_weights=output_attentions,
@@ -353,8 +350,12 @@ def _attention(config: KernelGPTConfig, layer: int) -> KernelSelfAttention:
 
 
 def _kernel_tensors(attention: KernelSelfAttention) -> dict[str, Tensor]:
-    """Kernel parameters and the constants of kernels that learn nothing, by name."""
-    return {**dict(attention.kernel_parameters()), **dict(attention.named_buffers())}
+    """What starts as its part says: kernel parameters, constants, linear maps that keep their start."""
+    found = {**dict(attention.kernel_parameters()), **dict(attention.named_buffers())}
+    for prefix, module in attention.named_modules():
+        if getattr(module, "keeps_start", False):
+            found.update((f"{prefix}.{name}", parameter) for name, parameter in module.named_parameters())
+    return found
 
 
 def _norm(config: KernelGPTConfig) -> nn.Module:

@@ -8,20 +8,21 @@ from nadaraya.attention import document_ids_of
 from nadaraya.errors import must_be
 
 
-def key_padding_mask(attention_mask: Tensor | None, hidden_states: Tensor, cached: int) -> Tensor | None:
-    """True where a token, cached ones first, is padding, (B, cached + N); None where none is."""
+def key_mask_of(attention_mask: Tensor | None, hidden_states: Tensor, cached: int) -> Tensor | None:
+    """True where a token, cached ones first, is none of padding, (B, cached + N); None where all are."""
     if attention_mask is None:
         return None
     expected = (hidden_states.shape[0], cached + hidden_states.shape[1])
     if tuple(attention_mask.shape) != expected:
         raise must_be("attention_mask", f"of shape (batch, tokens) = {expected}", tuple(attention_mask.shape))
-    padding = attention_mask == 0
-    # Without padding the mask says nothing, and attention is faster without it.
-    return padding if torch.compiler.is_compiling() or bool(padding.any()) else None
+    present = attention_mask != 0
+    # Without padding the mask says nothing, and attention is faster without it. Looking would stall a GPU.
+    unread = torch.compiler.is_compiling() or present.device.type != "cpu"
+    return present if unread or not bool(present.all()) else None
 
 
 def documents_of(
-    position_ids: Tensor, padding: Tensor | None, hidden_states: Tensor, cached: int
+    position_ids: Tensor, key_mask: Tensor | None, hidden_states: Tensor, cached: int
 ) -> Tensor | None:
     """Documents that positions tell of, (B, N), or None for one a row; refuses positions of another kind."""
     rows, new = hidden_states.shape[:2]
@@ -32,19 +33,19 @@ def documents_of(
     position_ids = position_ids.expand(rows, new)
     place = torch.arange(cached, cached + new, device=hidden_states.device)
     right = position_ids == place
-    if padding is not None:
-        unread = padding[:, cached:]
-        before = padding.int().cumprod(1).sum(1, keepdim=True)  # padding on the left of each row
+    if key_mask is not None:
+        unread = ~key_mask[:, cached:]
+        before = (~key_mask).int().cumprod(1).sum(1, keepdim=True)  # padding on the left of each row
         right = (right | unread).all(1, keepdim=True) | (position_ids == place - before) | unread
     if bool(right.all()):
         return None
-    if padding is None and not cached:
+    if key_mask is None and not cached:
         documents = document_ids_of(position_ids)
         begins = F.pad(documents.diff(), (1, 0), value=1) > 0
         if bool((position_ids[begins] == 0).all()):
             return documents
     accepted = f"consecutive, from {cached} or from the end of the padding"
-    if padding is None and not cached:
+    if key_mask is None and not cached:
         accepted = "consecutive, from 0, and from 0 again where a new document begins"
     row = position_ids[(~right).any(1).int().argmax()]
     wrong = (row.diff() != 1).nonzero()

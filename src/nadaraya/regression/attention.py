@@ -31,8 +31,9 @@ def means(request: Request[Means]) -> Means:
         )
     )
     sigma = _gaussian_bandwidth(request.kernel)
+    assert sigma is not None
     with torch.no_grad():
-        out = kernel_attention(query, key, value, similarity="gaussian", bandwidth=sigma)[0, 0]
+        out = kernel_attention(query, key, value, content=Gaussian(sigma))[0, 0]
     values = out.double().cpu().numpy()
     return Means(values[:, 1:] / values[:, :1], np.zeros(len(values), bool))
 

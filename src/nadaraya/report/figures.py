@@ -168,12 +168,12 @@ def draw_bank(axes: Axes, shape: BankShape, marks: Sequence[int] = ()) -> None:
     for lag in marks:
         if lag < lags.size:
             axes.axvline(lag, color=_MUTED, linewidth=0.8, alpha=0.6, zorder=1)
-    initial = aligned(shape.initial, shape.compose) if shape.initial is not None else np.empty((0, lags.size))
+    initial = aligned(shape.initial, shape.added) if shape.initial is not None else np.empty((0, lags.size))
     same_start = len(initial) > 0 and bool((initial == initial[0]).all())
     for head, curve in enumerate(initial[:1] if same_start else initial):
         colour = _MUTED if same_start else head_style(head).hex
         axes.plot(lags, curve, color=colour, linewidth=1.1, linestyle=(0, DASHED), zorder=2)
-    trained = aligned(shape.trained, shape.compose)
+    trained = aligned(shape.trained, shape.added)
     for head, curve in enumerate(trained):
         colour = head_style(head).hex
         axes.plot(lags, curve, color=colour, linewidth=1.5, label=f"head {head + 1}", zorder=3)
@@ -274,23 +274,23 @@ def longest_shown(histograms: Sequence[LagHistogram]) -> int:
     return min(int(1.25 * longest) + 5, max(histogram.max_lag for histogram in histograms))
 
 
-def aligned(logits: np.ndarray, compose: str) -> np.ndarray:
+def aligned(logits: np.ndarray, added: bool) -> np.ndarray:
     """Logits as they are drawn: G as it is; log G with the largest value of each head at 0, −inf left out."""
-    if compose == "add":
+    if added:
         return logits
     finite = np.where(np.isfinite(logits), logits, np.nan)
     return finite - np.nanmax(finite, axis=1, keepdims=True)
 
 
-def bank_limits(shapes: Sequence[BankShape]) -> dict[str, tuple[float, float]]:
-    """One y range for all charts of a run, so that layers compare: (low, high) for each way of composing."""
+def bank_limits(shapes: Sequence[BankShape]) -> dict[bool, tuple[float, float]]:
+    """One y range for all charts of a run, so that layers compare: (low, high) for G and for log G."""
     limits = {}
-    for compose in {shape.compose for shape in shapes}:
-        tables = [t for s in shapes if s.compose == compose for t in (s.initial, s.trained) if t is not None]
-        drawn = np.concatenate([aligned(table, compose).ravel() for table in tables])
+    for added in {shape.added for shape in shapes}:
+        tables = [t for s in shapes if s.added == added for t in (s.initial, s.trained) if t is not None]
+        drawn = np.concatenate([aligned(table, added).ravel() for table in tables])
         low, high = float(np.nanmin(drawn)), float(np.nanmax(drawn))
         margin = 0.08 * (high - low or 1.0)
-        limits[compose] = (low - margin, high + margin)
+        limits[added] = (low - margin, high + margin)
     return limits
 
 
@@ -301,7 +301,7 @@ def named_bumps(shape: BankShape) -> list[Bump]:
 
 def bank_title(shape: BankShape) -> str:
     """Which layer a chart shows, and what of it."""
-    what = "G(lag), added to the logits" if shape.compose == "add" else "log G(lag), largest = 0"
+    what = "G(lag), added to the logits" if shape.added else "log G(lag), largest = 0"
     return f"layer {shape.layer + 1}: {what}"
 
 

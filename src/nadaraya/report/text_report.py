@@ -113,7 +113,7 @@ def _banks(run: RunData, number: int) -> Banks:
     for shape in run.banks:
         with charts(270, 205) as (figure, axes):
             figures.draw_bank(axes[0, 0], shape, marks)
-            axes[0, 0].set_ylim(limits[shape.compose])
+            axes[0, 0].set_ylim(limits[shape.added])
         description = f"{run.label}, {figures.bank_title(shape)}, over lags; one line per head."
         drawn = [inline_svg(figure, f"bank-{number}-{shape.layer}", description)]
         if shape.shared_bumps():

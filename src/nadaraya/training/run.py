@@ -14,8 +14,10 @@ from safetensors.torch import load_model as load_weights
 from torch import nn
 
 from nadaraya.attention import variants
+from nadaraya.attention.projections import LayerShape
 from nadaraya.errors import InputError, must_be
 from nadaraya.files import reading, sha256
+from nadaraya.kernels import Kernel
 from nadaraya.training.folder import (
     AVERAGE_FILE,
     BEST_FILE,
@@ -41,7 +43,6 @@ if TYPE_CHECKING:
 
     from nadaraya.data import Corpus
     from nadaraya.data.images import ImageSet
-    from nadaraya.kernels import Kernel
 
 
 class Run:
@@ -270,14 +271,14 @@ class Run:
                     parameter.copy_(values[name])
         return model.eval()
 
-    def lag_kernels(self, initial: bool = False) -> list[tuple[int, "Kernel", str]]:
+    def lag_kernels(self, initial: bool = False) -> list[tuple[int, Kernel]]:
         """The trained lag kernels of a run on text, read without its model, which takes seconds to build.
 
         Args:
             initial: what they were before training; default False.
 
         Returns:
-            Layer index, kernel and composition ("add" or "multiply") of every layer that has one.
+            Layer index and kernel of every layer whose position is a kernel of the lag.
 
         Raises:
             InputError: the run is not finished, is one on images, or a file is damaged.
@@ -287,19 +288,22 @@ class Run:
         name = INITIAL_KERNELS_FILE if initial else MODEL_FILE
         self.check_files(CONFIGURATION_FILE, MODEL_FILE)
         config = self._described(
-            CONFIGURATION_FILE, "variant", "variant_options", "num_hidden_layers", "num_attention_heads"
-        )
+            CONFIGURATION_FILE, "variant", "variant_options", "num_hidden_layers", "num_attention_heads",
+            "hidden_size",
+        )  # fmt: skip
+        heads = config["num_attention_heads"]
+        shape = LayerShape(config["hidden_size"], heads, heads)
         layers = variants.by_layer(config["variant"], config["num_hidden_layers"], config["variant_options"])
         kernels = []
         with reading(self.path / name, "the kernels of this run"):
             values = load_file(self.path / name)
             for layer, (_, options) in enumerate(layers):
-                if "lag_kernel" in options:
-                    kernel = options["lag_kernel"](config["num_attention_heads"])
-                    prefix = f"model.blocks.{layer}.attention.lag_kernel."
+                kernel = options["position"](shape) if "position" in options else None
+                if isinstance(kernel, Kernel):
+                    prefix = f"model.blocks.{layer}.attention.position."
                     for part, tensor in kernel.named_parameters():
                         tensor.data.copy_(values[prefix + part])
-                    kernels.append((layer, kernel, options["compose"]))
+                    kernels.append((layer, kernel))
         return kernels
 
     def _check_finished(self) -> None:

@@ -77,7 +77,10 @@ class TextTask:
             inputs, targets = training_batch(
                 self._train, context, options.batch_size, self._recipe.seed, step
             )
-            yield inputs.chunk(count)[rank], targets.chunk(count)[rank]
+            inputs, targets = inputs.chunk(count)[rank], targets.chunk(count)[rank]
+            if self._processes.device.type == "cuda":  # only page-locked memory is copied without waiting
+                inputs, targets = inputs.pin_memory(), targets.pin_memory()
+            yield inputs, targets
 
     def loss(self, network: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
         """Nats/token."""

@@ -4,12 +4,12 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
-import torch
 from timm.layers import use_fused_attn
 from torch import Tensor, nn
 
 from nadaraya.attention import variants
 from nadaraya.attention.layer import KernelSelfAttention
+from nadaraya.attention.positions import GridLogits, Position
 from nadaraya.errors import InputError, unknown_name
 from nadaraya.kernels import KernelBank
 from nadaraya.kernels.base import Kernel
@@ -34,7 +34,6 @@ class VisionAttention(KernelSelfAttention):
         proj_drop: dropout of the output.
         grid_kernel: a kernel of row and column lags between patches, multiplied in (its log is added):
             "bank", "decay", or a function of num_heads that makes a `Kernel`; default None.
-        grid_compose: "multiply" or "add".
         **options: keywords of `KernelSelfAttention`.
 
     Attributes:
@@ -45,8 +44,9 @@ class VisionAttention(KernelSelfAttention):
         InputError: an unknown grid kernel, or options that do not fit together.
 
     >>> import torch
+    >>> from nadaraya.attention.content import GaussianContent
     >>> from nadaraya.models.vit import VisionAttention
-    >>> layer = VisionAttention(192, num_heads=3, similarity="gaussian", projections="o")
+    >>> layer = VisionAttention(192, num_heads=3, content=GaussianContent, projections="o")
     >>> out, weights = layer.weights(torch.randn(1, 197, 192))
     >>> weights.shape
     torch.Size([1, 3, 197, 197])
@@ -62,7 +62,6 @@ class VisionAttention(KernelSelfAttention):
         attn_drop: float = 0.0,
         proj_drop: float = 0.0,
         grid_kernel: str | Callable[[int], Kernel] | None = None,
-        grid_compose: str = "multiply",
         **options: Any,
     ) -> None:
         super().__init__(dim, num_heads, bias=qkv_bias, out_bias=proj_bias, dropout=attn_drop, **options)
@@ -74,7 +73,7 @@ class VisionAttention(KernelSelfAttention):
             grid_kernel = _GRID_KERNELS[grid_kernel]
         self.grid_kernel: GridKernel | None = None
         if grid_kernel is not None:
-            self.grid_kernel = GridKernel(self.num_heads, grid_kernel, compose=grid_compose)
+            self.grid_kernel = GridKernel(self.num_heads, grid_kernel)
         self.grid_size: tuple[int, int] | None = None
         self.num_prefix_tokens = 0
 
@@ -90,7 +89,7 @@ class VisionAttention(KernelSelfAttention):
     @property
     def proj(self) -> nn.Linear:
         """W_O under the name that timm's blocks and tools know."""
-        return self.o_proj
+        return self.projections.o_proj
 
     def kernel_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         """As `KernelSelfAttention.kernel_parameters`, and the kernel of the grid."""
@@ -112,9 +111,9 @@ class VisionAttention(KernelSelfAttention):
         out, weights = self(x, attn_mask, return_weights=True)
         return out, weights
 
-    def _mask(self, attn_mask: Tensor | None, x: Tensor) -> Tensor | None:
+    def _position(self, x: Tensor, num_lags: int, is_causal: bool, decoding: bool) -> Position | None:
         if self.grid_kernel is None:
-            return attn_mask
+            return super()._position(x, num_lags, is_causal, decoding)
         if self.grid_size is None:
             raise InputError("a layer with a grid kernel must know the patch grid: set grid_size")
         height, width = self.grid_size
@@ -122,41 +121,43 @@ class VisionAttention(KernelSelfAttention):
             raise InputError(
                 f"{x.shape[1]} tokens are not {self.num_prefix_tokens} and {height} x {width} patches"
             )
-        logits = self.grid_kernel(height, width, self.num_prefix_tokens)[None]
-        if attn_mask is None:
-            return logits
-        if attn_mask.dtype == torch.bool:
-            return torch.where(attn_mask, logits, -torch.inf)
-        return logits + attn_mask
+        return GridLogits(self.grid_kernel.lag_logits(height, width), self.num_prefix_tokens)
 
-    def _merged(self, out: Tensor) -> Tensor:
-        return self.proj_drop(super()._merged(out))
+    def _merged(self, out: Tensor, x: Tensor) -> Tensor:
+        return self.proj_drop(super()._merged(out, x))
 
 
 def layer_options(variant: str, options: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Keywords of `VisionAttention` for a variant as vision uses it: no rotary positions, no head norm.
 
     Args:
-        variant: "gka", "gka-loo", "vlt" or "softmax".
-        options: further keywords, over those of the variant.
+        variant: one of `VISION_VARIANTS`.
+        options: `bandwidth`, `per` and `shift` of `GaussianContent`, for the Gaussian variants; `eps`, `own`,
+            `head_norm` and `grid_kernel` of the layer, over those of the variant.
 
     Returns:
         The keywords.
 
     Raises:
-        InputError: an unknown variant or keyword.
+        InputError: an unknown variant or keyword, or one of a Gaussian for a dot product.
 
     >>> from nadaraya.models.vit import layer_options
-    >>> layer_options("gka", {"bandwidth": 2.0})["bandwidth"]
-    2.0
+    >>> layer_options("gka-loo", {"per": "channel"})["own"]
+    'exclude'
     """
     if variant not in VISION_VARIANTS:
         raise unknown_name("variant", variant, VISION_VARIANTS)
     given = dict(options or {})
     for name in given:
-        if name not in _LAYER_OPTIONS:
-            raise unknown_name("option of the attention", name, _LAYER_OPTIONS)
-    return {**variants.get(variant, **VISION_VARIANTS[variant]), **given}
+        if name not in (*_CONTENT_OPTIONS, *_LAYER_OPTIONS):
+            raise unknown_name("option of the attention", name, (*_CONTENT_OPTIONS, *_LAYER_OPTIONS))
+    of_content = {name: given.pop(name) for name in _CONTENT_OPTIONS if name in given}
+    made = {**variants.get(variant, **VISION_VARIANTS[variant]), **given}
+    if of_content:
+        if "content" not in made:
+            raise InputError(f"{next(iter(of_content))} must be given to a Gaussian variant, got {variant!r}")
+        made["content"] = partial(made["content"], **of_content)
+    return made
 
 
 # Variants of the operator with what vision changes in them (Kundu et al. (2026), section 3).
@@ -166,7 +167,5 @@ VISION_VARIANTS: dict[str, dict[str, Any]] = {
     "vlt": {},
     "softmax": {},
 }
-_LAYER_OPTIONS = (
-    "bandwidth", "bandwidths", "compose", "eps", "exclude_self", "grid_compose", "grid_kernel", "head_norm",
-    "lag_kernel", "projections", "shift", "similarity",
-)  # fmt: skip
+_CONTENT_OPTIONS = ("bandwidth", "per", "shift")
+_LAYER_OPTIONS = ("eps", "grid_kernel", "head_norm", "own")

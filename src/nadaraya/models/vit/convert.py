@@ -75,8 +75,9 @@ def _converted(attention: nn.Module, options: Mapping[str, Any]) -> VisionAttent
         proj_drop=attention.proj_drop.p,
         **options,
     ).to(attention.proj.weight)
-    layer.o_proj.load_state_dict(attention.proj.state_dict())
-    for third, projection in enumerate((layer.q_proj, layer.k_proj, layer.v_proj)):
+    mine = layer.projections
+    mine.o_proj.load_state_dict(attention.proj.state_dict())
+    for third, projection in enumerate((mine.q_proj, mine.k_proj, mine.v_proj)):
         if projection is not None:
             projection.weight.copy_(attention.qkv.weight.chunk(3)[third])
             if projection.bias is not None:

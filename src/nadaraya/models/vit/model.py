@@ -43,7 +43,7 @@ class KernelVisionTransformer(VisionTransformer):
     Args:
         variant: "gka", "gka-loo" (no token sees itself), "vlt" or "softmax"; default "gka".
         variant_options: further keywords of the attention layers, such as {"bandwidth": 4.0},
-            {"bandwidths": "channel"} or {"grid_kernel": "bank"}.
+            {"per": "channel"} or {"grid_kernel": "bank"}.
         pattern: which blocks have it, letters repeated over the depth: "G" kernel attention, "A" timm's own
             attention with all projections; default "G".
         **options: keywords of timm's `VisionTransformer`.

@@ -1,0 +1,101 @@
+"""How alike a query and a key are: the content of a layer's logits, with what it learns."""
+
+import math
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from nadaraya.attention.arguments import Content
+from nadaraya.attention.projections import LayerShape
+from nadaraya.errors import must_be, unknown_name
+from nadaraya.kernels import Gaussian
+from nadaraya.kernels.parameters import natural
+
+
+class DotProduct(nn.Module):
+    """q·k times a scale.
+
+    Args:
+        shape: sizes of the layer.
+        scale: default 1/√d.
+        learned: whether each head learns its scale, stored as a log. Default False.
+
+    Raises:
+        InputError: a scale that is not finite, or not positive where it is learned.
+    """
+
+    def __init__(self, shape: LayerShape, scale: float | None = None, learned: bool = False) -> None:
+        super().__init__()
+        self.scale = shape.head_dim**-0.5 if scale is None else float(scale)
+        if not math.isfinite(self.scale) or (learned and self.scale <= 0.0):
+            raise must_be("scale", "finite, and positive where it is learned", scale)
+        self.log_scale: nn.Parameter | None = None
+        if learned:
+            self.log_scale = nn.Parameter(torch.full((shape.num_heads,), math.log(self.scale)))
+
+    def forward(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor, Content]:
+        """Queries and keys as they are, and the operator's `content`."""
+        return query, key, self.scale if self.log_scale is None else natural(self.log_scale)
+
+
+class GaussianContent(nn.Module):
+    """−‖q − k‖² / (2σ²), Gaussian kernel attention (Kundu et al. (2026), eq. 3).
+
+    Args:
+        shape: sizes of the layer.
+        bandwidth: initial σ of every head, in the units of the features; default d^(1/4), which makes the
+            Gaussian of normalised features as sharp as a dot product over √d. Learned, stored as log σ.
+        per: "head", one σ per head (the paper; default), or "channel", one per channel,
+            −Σ_c (q_c − k_c)² / (2σ_hc²): channels are scaled before any rotation.
+        shift: whether each head's Gaussian is centred at a learned displacement of its token, from δ = 0:
+            −‖q + δ_h − k‖² / (2σ_h²), so that κ(i,j) and κ(j,i) differ. Default False.
+
+    Raises:
+        InputError: a bandwidth that is not positive and finite, or an unknown `per`.
+    """
+
+    def __init__(
+        self,
+        shape: LayerShape,
+        bandwidth: float | None = None,
+        per: Literal["head", "channel"] = "head",
+        shift: bool = False,
+    ) -> None:
+        super().__init__()
+        if per not in ("head", "channel"):
+            raise unknown_name("per", per, ("head", "channel"))
+        initial = shape.head_dim**0.25 if bandwidth is None else float(bandwidth)
+        if not 0.0 < initial < math.inf:
+            raise must_be("bandwidth", "a positive finite number", bandwidth)
+        self.per = per
+        if per == "head":
+            self.kernel = Gaussian(torch.full((shape.num_heads,), initial))
+        else:
+            size = (shape.num_heads, shape.head_dim)
+            self.log_bandwidth = nn.Parameter(torch.full(size, math.log(initial)))
+        self.shift = nn.Parameter(torch.zeros(shape.num_heads, 1, shape.head_dim)) if shift else None
+
+    @property
+    def bandwidth(self) -> Tensor:
+        """σ in the units of the features, (H,), or (H, d) by channel."""
+        found: Tensor = self.kernel.bandwidth if self.per == "head" else natural(self.log_bandwidth)
+        return found
+
+    def forward(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor, Content]:
+        """Queries and keys as distances take them, and the operator's `content`."""
+        one = query is key
+        if self.shift is not None:
+            query = query + self.shift.to(query.dtype)
+            one = False
+        if self.per == "head":
+            return query, key, self.kernel
+        precision = torch.exp(-self.log_bandwidth)[:, None].to(query.dtype)
+        query = query * precision
+        return query, query if one else key * precision, _UNIT
+
+    def extra_repr(self) -> str:
+        return f"per={self.per!r}, shift={self.shift is not None}"
+
+
+_UNIT = Gaussian(1.0).requires_grad_(False)

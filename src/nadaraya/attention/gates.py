@@ -1,0 +1,53 @@
+"""Gates of a layer: how much of the past a token forgets, and how much of what it found it passes on."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from nadaraya.attention.projections import LayerShape
+
+
+class ForgetGate(nn.Module):
+    """a_j = −Σ_{t ≤ j} log f_t, f_t = σ(w·x_t + b): tokens that say how much of the past is forgotten.
+
+    The Forgetting Transformer (Lin et al. 2025): log κ(i,j) gains Σ_{j < t ≤ i} log f_t. For causal layers.
+
+    Args:
+        shape: sizes of the layer.
+        bias: initial b; default 4, with which a token keeps 98 % of what came before it.
+    """
+
+    def __init__(self, shape: LayerShape, bias: float = 4.0) -> None:
+        super().__init__()
+        self.gate = nn.Linear(shape.dim, shape.num_heads)
+        nn.init.constant_(self.gate.bias, bias)
+        self.gate.keeps_start = True  # type: ignore[assignment]
+
+    def forward(self, x: Tensor) -> Tensor:
+        """log f of the tokens x (B, N, D), (B, H, N) in float32 at least."""
+        logits = self.gate(x).transpose(1, 2)
+        return F.logsigmoid(logits.to(torch.promote_types(logits.dtype, torch.float32)))
+
+    @staticmethod
+    def key_logits(log_forget: Tensor) -> Tensor:
+        """a from log f, (B, H, Nk); shifted by a constant per row of the batch, which changes no weight."""
+        # Counted from the end: the newest tokens, which weigh most, keep the most digits.
+        return log_forget.flip(-1).cumsum(-1).flip(-1) - log_forget
+
+
+class OutputGate(nn.Module):
+    """y ⊙ σ(W x): each channel of the smoothed values passes as far as the token wants it.
+
+    Args:
+        shape: sizes of the layer.
+    """
+
+    def __init__(self, shape: LayerShape) -> None:
+        super().__init__()
+        self.num_heads = shape.num_heads
+        self.gate = nn.Linear(shape.dim, shape.dim, bias=False)
+
+    def forward(self, out: Tensor, x: Tensor) -> Tensor:
+        """The heads' outputs (B, H, N, d), gated by the tokens x (B, N, D)."""
+        gate = self.gate(x).view(*x.shape[:2], self.num_heads, -1)
+        return out * gate.transpose(1, 2).sigmoid()

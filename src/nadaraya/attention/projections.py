@@ -1,0 +1,111 @@
+"""What queries, keys and values are made of, and how heads become tokens again."""
+
+from typing import NamedTuple
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from nadaraya.errors import must_be, unknown_name
+
+FORMS = ("qkvo", "qko", "vo", "o", "q(kv)o", "(qkv)o")
+
+
+class LayerShape(NamedTuple):
+    """Sizes of an attention layer, for the functions that make its parts.
+
+    Attributes:
+        dim: width D of the tokens.
+        num_heads: heads H.
+        num_kv_heads: heads of keys and values G.
+    """
+
+    dim: int
+    num_heads: int
+    num_kv_heads: int
+
+    @property
+    def head_dim(self) -> int:
+        """Width of a head, d = D / H."""
+        return self.dim // self.num_heads
+
+
+class Projections(nn.Module):
+    """Queries, keys and values of tokens, split into heads, and W_O.
+
+    Args:
+        shape: sizes of the layer.
+        form: which of W_Q, W_K, W_V, W_O exist: "qkvo" (default), "qko", "vo" or "o"; letters in parentheses
+            share one matrix: "q(kv)o", where keys are the values, and "(qkv)o". Without a matrix the heads'
+            slices of the tokens serve (Kundu et al. (2026), eq. 3–5; its value-less attention is "qko").
+        head_norm: root-mean-square normalisation of each head's queries and keys; default False.
+        bias: whether the matrices have biases; default False.
+        out_bias: whether W_O has one; default as `bias`.
+
+    Raises:
+        InputError: an unknown form, heads that do not divide, or fewer heads of keys without projections.
+    """
+
+    def __init__(
+        self,
+        shape: LayerShape,
+        form: str = "qkvo",
+        head_norm: bool = False,
+        bias: bool = False,
+        out_bias: bool | None = None,
+    ) -> None:
+        super().__init__()
+        dim, num_heads, num_kv_heads = shape
+        if num_heads < 1 or dim < 1 or dim % num_heads:
+            raise must_be("num_heads", f"a divisor of dim = {dim}", num_heads)
+        if num_kv_heads < 1 or num_heads % num_kv_heads:
+            raise must_be("num_kv_heads", f"a divisor of num_heads = {num_heads}", num_kv_heads)
+        if form not in FORMS:
+            raise unknown_name("projections", form, FORMS)
+        if num_kv_heads != num_heads and form not in ("qkvo", "q(kv)o"):
+            raise must_be("projections", "'qkvo' or 'q(kv)o' with num_kv_heads", form)
+        self.shape, self.form, self.head_norm = shape, form, head_norm
+        kv_dim = num_kv_heads * shape.head_dim
+        has_k, has_v = form in ("qkvo", "qko", "q(kv)o"), form in ("qkvo", "vo")
+        self.q_proj = nn.Linear(dim, dim, bias=bias) if "q" in form else None
+        self.k_proj = nn.Linear(dim, kv_dim, bias=bias) if has_k else None
+        self.v_proj = nn.Linear(dim, kv_dim, bias=bias) if has_v else None
+        self.o_proj = nn.Linear(dim, dim, bias=bias if out_bias is None else out_bias)
+
+    @property
+    def values_are_keys(self) -> bool:
+        """Whether keys and values are one tensor."""
+        return self.form in ("o", "q(kv)o", "(qkv)o")
+
+    @property
+    def keys_are_queries(self) -> bool:
+        """Whether queries and keys are one tensor."""
+        return self.form in ("vo", "o", "(qkv)o")
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries (B, H, N, d), keys and values (B, G, N, d) of tokens (B, N, D).
+
+        What is one tensor by the form is one object; values that are keys are normalised as these.
+        """
+        tokens = self._split(x)
+        query = tokens if self.q_proj is None else self._split(self.q_proj(x))
+        key = query if self.k_proj is None else self._split(self.k_proj(x))
+        if self.head_norm:
+            query = self._normalised(query)
+            key = query if self.keys_are_queries else self._normalised(key)
+        if self.v_proj is not None:
+            return query, key, self._split(self.v_proj(x))
+        return query, key, key if self.values_are_keys else tokens
+
+    def merged(self, out: Tensor) -> Tensor:
+        """The heads (B, H, N, d) as tokens (B, N, D), through W_O."""
+        tokens: Tensor = self.o_proj(out.transpose(1, 2).flatten(2))
+        return tokens
+
+    def _split(self, x: Tensor) -> Tensor:
+        return x.view(*x.shape[:2], -1, self.shape.head_dim).transpose(1, 2)
+
+    def _normalised(self, x: Tensor) -> Tensor:
+        return F.rms_norm(x, (self.shape.head_dim,)).to(x.dtype)  # autocast may widen the norm's result
+
+    def extra_repr(self) -> str:
+        return f"form={self.form!r}, head_norm={self.head_norm}"

@@ -137,7 +137,11 @@ def logits_and_gradients(
     logits = logits if mask is None else logits[mask.bool()]
     model.zero_grad()
     (logits * torch.linspace(-1, 1, logits.numel()).view_as(logits)).sum().backward()
-    gradients = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+    gradients = {
+        name.removeprefix("_orig_mod."): parameter.grad.clone()  # the prefix is that of compiled models
+        for name, parameter in model.named_parameters()
+        if parameter.grad is not None
+    }
     return logits.detach(), gradients
 
 

@@ -5,8 +5,8 @@
 
 A step is forward and backward of one text through one block of T5-small's encoder (8 heads of width 64) and
 through one full-attention layer of a small Inkling (4 heads of width 64, 16 profiles of 1,024 lags), in
-float32, without dropout. Peak memory is what a step adds to a process of its own, whose data may not grow beyond
-`--limit` GiB: what does not fit, or cannot run, is reported with its reason. Times are from one process,
+float32, without dropout. Peak memory is what a step adds to a process of its own, whose data may not grow
+beyond `--limit` GiB: what does not fit, or cannot run, is reported with its reason. Times are from one process,
 where contenders that fit take turns. The largest difference of their gradients from those of `eager`, in
 parts of the largest gradient of the parameter, is checked at the smallest size.
 """

@@ -212,7 +212,7 @@ def test_what_an_image_report_shows_is_what_the_run_learned(image_folder: Path) 
     data = read_image_run(run)
     trained, initial = run.load_model(), run.load_model(initial=True)
     for shown, model in ((data.sigma, trained), (data.sigma_start, initial)):
-        layers = [block.attn.bandwidth.detach().log() for block in model.blocks]
+        layers = [block.attn.content.bandwidth.detach().log() for block in model.blocks]
         expected = torch.stack([layer.reshape(2, -1).mean(1).exp() for layer in layers], dim=1)
         np.testing.assert_allclose(shown, expected.numpy(), rtol=1e-6)
     assert [shape.trained.shape for shape in data.grids] == [(2, 15, 15)] * 2

@@ -46,5 +46,33 @@ def test_gka_has_a_quarter_of_the_attention_weights() -> None:
     assert base.flops_per_token - counted.flops_per_token == saved
 
 
+@pytest.mark.parametrize(
+    ("variant", "weights", "kernels", "operations"),
+    [
+        # Per layer of D = 512, H = 4, context 256: matrices cost 2 operations per weight and token.
+        ("nope", 0, 0, 0),
+        ("rope-xsa", 0, 0, 0),
+        ("rope-norm", 0, 4, 0),
+        ("kv-shared", -(512**2), 0, -2 * 512**2),
+        ("qkv-shared", -2 * 512**2, 0, -4 * 512**2),
+        ("gka-bank", -3 * 512**2, 4 + 4 * 4 * 8, -6 * 512**2),
+        ("fox", (512 + 1) * 4, 0, 2 * 512 * 4),
+        # Each query's M weights times M profiles at 511 lags.
+        ("mixed-bank", 512 * 4 * 8, 4 * 4 * 8, 2 * 4 * 8 * (512 + 511)),
+        ("inkling", 512 * 4 * 16, 16 * 1024 + 4, 2 * 4 * 16 * (512 + 511)),
+        # A network 1 → 32 → 4 for every pair of tokens.
+        ("fire", 2 * 32 + 33 * 4, 2, 2 * (32 + 32 * 4) * 256),
+    ],
+)
+def test_what_parts_cost_beside_rotary_attention(
+    variant: str, weights: int, kernels: int, operations: int
+) -> None:
+    base, counted = cost("rope"), cost(variant)
+    assert counted.attention_parameters - base.attention_parameters == 4 * (weights + kernels)
+    assert counted.parameters - base.parameters == 4 * (weights + kernels)
+    assert counted.kernel_parameters == 4 * kernels
+    assert counted.flops_per_token - base.flops_per_token == 4 * operations
+
+
 def test_tied_tables_count_once() -> None:
     assert cost("rope").parameters - cost("rope", tie_word_embeddings=True).parameters == 93 * 512

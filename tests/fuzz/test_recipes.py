@@ -21,9 +21,10 @@ SMALL = {
 FILES = {"text": "demo", "image": "cifar-cpu"}
 NAMES = {
     "model.variant": ("rope", "gpa", "gpa-mul", "decay", "gka", "gka-loo", "gka-loo-bank", "vlt", "t5",
-        "kerple"),
+        "kerple", "rope-norm", "mixed-bank", "gka-bank", "kv-shared", "qkv-shared", "fox", "inkling", "fire",
+        "rope-xsa", "fox-loo"),
     "model.variant_options": ("num_terms", "init", "rotary_base", "rotary", "values", "eps", "num_buckets",
-        "form"),
+        "form", "bias", "num_profiles", "extent", "hidden", "threshold", "head_norm"),
     "model.extra": (
         "norm", "hidden_act", "num_key_value_heads", "intermediate_size", "window_pattern",
         "sliding_window", "bias",

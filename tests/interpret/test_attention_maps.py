@@ -29,7 +29,7 @@ VISION: dict[str, dict[str, Any]] = {
     "exclude-self": {"variant": "gka-loo"},
     "vlt": {"variant": "vlt"},
     "grid-bank": {"variant_options": {"grid_kernel": "bank"}},
-    "channels": {"variant_options": {"bandwidths": "channel"}},
+    "channels": {"variant_options": {"per": "channel"}},
     "head-norm": {"variant_options": {"head_norm": True, "eps": 0.01}},
     "hybrid": {"pattern": "GGA"},
     "registers": {"reg_tokens": 4},
@@ -74,14 +74,17 @@ def passes(model: nn.Module, *inputs: Tensor, **options: Any) -> Iterator[tuple[
 
 
 def values_of(layer: Any, x: Tensor) -> Tensor:
-    """(B, H, N, d): W_V x where there is one, else the features, normalised where one tensor is all."""
+    """(B, H, N, d): W_V x, or that of the matrix that values share, or the features; normalised as keys."""
     batch, tokens, _ = x.shape
     if isinstance(layer, timm.layers.Attention):
         return layer.qkv(x).chunk(3, dim=-1)[2].reshape(batch, tokens, layer.num_heads, -1).transpose(1, 2)
-    values = x if layer.v_proj is None else layer.v_proj(x)
-    values = values.reshape(batch, tokens, -1, layer.head_dim).transpose(1, 2)
-    if layer.head_norm and layer.projections == "o":
-        values = nn.functional.rms_norm(values, (layer.head_dim,))
+    parts = layer.projections
+    matrix = {"q(kv)o": parts.k_proj, "(qkv)o": parts.q_proj}.get(parts.form, parts.v_proj)
+    head_dim = layer.dim // layer.num_heads
+    values = x if matrix is None else matrix(x)
+    values = values.reshape(batch, tokens, -1, head_dim).transpose(1, 2)
+    if parts.head_norm and parts.form in ("o", "q(kv)o", "(qkv)o"):
+        values = nn.functional.rms_norm(values, (head_dim,))
     return values.repeat_interleave(layer.num_heads // values.shape[1], dim=1)
 
 
@@ -94,7 +97,7 @@ def check_outputs(maps: AttentionMaps, model: nn.Module, *inputs: Tensor, **opti
         if isinstance(module, timm.layers.Attention):
             expected = module.proj(module.norm(merged))
         else:
-            expected = module.o_proj(merged)
+            expected = module.projections.o_proj(merged)
         torch.testing.assert_close(expected, out, rtol=2e-4, atol=2e-5)
         assert module is model.get_submodule(layer.name)
         assert layer.error < 1e-4
@@ -241,12 +244,13 @@ def test_half_precision_gives_float32_weights_of_its_own_pass() -> None:
 
 
 def test_bandwidths_are_those_of_the_layers() -> None:
-    model = vision_model(pattern="GA", variant_options={"bandwidths": "channel"})
+    model = vision_model(pattern="GA", variant_options={"per": "channel"})
     first, second, third = capture_attention(model, torch.randn(1, 3, 16, 16)).layers
     assert second.bandwidth is None
     for layer, block in ((first, 0), (third, 2)):
         assert layer.bandwidth is not None
-        torch.testing.assert_close(layer.bandwidth, model.blocks[block].attn.log_bandwidth.exp().detach())
+        log_bandwidth = model.blocks[block].attn.content.log_bandwidth
+        torch.testing.assert_close(layer.bandwidth, log_bandwidth.exp().detach())
         assert layer.bandwidth.shape == (3, 8)
 
 

@@ -1,5 +1,7 @@
 """Bandwidths and kernels of the patch grid, read off a model."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 import timm
@@ -8,25 +10,26 @@ from torch import nn
 
 import nadaraya.models.vit  # noqa: F401 - registers the models
 from nadaraya import KernelSelfAttention
+from nadaraya.attention.content import GaussianContent
 from nadaraya.errors import InputError
 from nadaraya.interpret import bandwidth_matrix, capture_attention, grid_shapes
 from nadaraya.interpret.rollout import sigma_matrix
 
 
 def test_layers_without_bandwidths_are_gaps() -> None:
-    gaussian = KernelSelfAttention(8, 2, similarity="gaussian", bandwidth=0.5)
+    gaussian = KernelSelfAttention(8, 2, content=partial(GaussianContent, bandwidth=0.5))
     model = nn.Sequential(KernelSelfAttention(8, 2), gaussian)
     np.testing.assert_allclose(bandwidth_matrix(model), [[np.nan, 0.5]] * 2)
     assert bandwidth_matrix(nn.Linear(2, 2)) is None
 
 
 def test_bandwidths_of_a_model_are_those_of_its_maps() -> None:
-    layer = KernelSelfAttention(8, 2, similarity="gaussian", bandwidths="channel")
+    layer = KernelSelfAttention(8, 2, content=partial(GaussianContent, per="channel"))
     with torch.no_grad():
-        layer.log_bandwidth.copy_(torch.randn(2, 4))
+        layer.content.log_bandwidth.copy_(torch.randn(2, 4))
     maps = capture_attention(nn.Sequential(layer), torch.randn(1, 3, 8))
     np.testing.assert_allclose(bandwidth_matrix(layer), sigma_matrix(maps), rtol=1e-6)
-    expected = layer.log_bandwidth.mean(1).exp().detach().numpy()[:, None]
+    expected = layer.content.log_bandwidth.mean(1).exp().detach().numpy()[:, None]
     np.testing.assert_allclose(bandwidth_matrix(layer), expected, rtol=1e-6)
 
 
@@ -39,8 +42,8 @@ def test_grid_factors_are_what_the_kernel_does_to_two_weights() -> None:
     assert shape.trained.shape == (3, 7, 7)
     assert shape.reach == 3
     np.testing.assert_allclose(shape.trained.max(axis=(1, 2)), 1)
-    logits = model.blocks[0].attn.grid_kernel(4, 4).detach().numpy()  # patches in row-major order
-    ratio = np.exp(logits[:, 5, 10] - logits[:, 5, 4])  # one down and one right; one to the left
+    logits = model.blocks[0].attn.grid_kernel.lag_logits(4, 4).detach().numpy()  # lag 0 in the middle
+    ratio = np.exp(logits[:, 4, 4] - logits[:, 3, 2])  # one down and one right; one to the left
     np.testing.assert_allclose(shape.trained[:, 4, 4] / shape.trained[:, 3, 2], ratio, rtol=1e-4)
 
 

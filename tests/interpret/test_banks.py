@@ -9,10 +9,10 @@ import torch
 
 from nadaraya.errors import InputError
 from nadaraya.interpret.banks import BankShape, bank_shapes
-from nadaraya.kernels import ALiBi, Epanechnikov, Kernel, KernelBank
+from nadaraya.kernels import ALiBi, Epanechnikov, Exp, Kernel, KernelBank
 
 
-def model(*kernels: tuple[int, Any, str]) -> Any:
+def model(*kernels: tuple[int, Any]) -> Any:
     return SimpleNamespace(lag_kernels=lambda: list(kernels))
 
 
@@ -24,19 +24,20 @@ def bump(centre: int, height: float, length: int = 200) -> np.ndarray:
 def test_shapes_are_what_is_added_to_the_logits() -> None:
     bank = KernelBank(3, 4)
     lags = torch.arange(50)
-    added, multiplied = bank_shapes(model((1, bank, "add"), (3, bank, "multiply")), 50)
+    added, multiplied = bank_shapes(model((1, Exp(bank)), (3, bank)), 50)
     assert (added.layer, multiplied.layer) == (1, 3)
+    assert (added.added, multiplied.added) == (True, False)
     np.testing.assert_allclose(added.trained, bank(lags).detach().numpy(), rtol=1e-6)
     np.testing.assert_allclose(multiplied.trained, bank.log(lags).detach().numpy(), rtol=1e-6)
     assert added.initial is None
 
 
 def test_a_run_gives_start_and_end() -> None:
-    def lag_kernels(initial: bool = False) -> list[tuple[int, Kernel, str]]:
+    def lag_kernels(initial: bool = False) -> list[tuple[int, Kernel]]:
         kernel = KernelBank(2, 1)
         with torch.no_grad():
             kernel.log_sigma += 0.0 if initial else 1.0
-        return [(0, kernel, "multiply")]
+        return [(0, kernel)]
 
     (shape,) = bank_shapes(SimpleNamespace(lag_kernels=lag_kernels, load_model=None), 20)
     assert shape.initial is not None
@@ -44,7 +45,7 @@ def test_a_run_gives_start_and_end() -> None:
 
 
 def test_kernels_without_heads_or_with_zeros_have_shapes_and_no_bump() -> None:
-    alibi, compact = bank_shapes(model((0, ALiBi(4), "multiply"), (1, Epanechnikov(8.0), "multiply")), 32)
+    alibi, compact = bank_shapes(model((0, ALiBi(4)), (1, Epanechnikov(8.0))), 32)
     assert alibi.trained.shape == (4, 32)
     assert compact.trained.shape == (1, 32)
     assert np.isneginf(compact.trained[0, 9:]).all()
@@ -58,7 +59,7 @@ def test_a_sharply_periodic_term_shows_its_period(period: int) -> None:
     with torch.no_grad():
         bank.log_tau.fill_(float(np.log(period / np.pi)))
         bank.log_alpha.fill_(1.5)
-    (shape,) = bank_shapes(model((0, bank, "multiply")), 256)
+    (shape,) = bank_shapes(model((0, bank)), 256)
     (peaks,) = shape.peaks(k=None)
     lags = sorted(peak.index for peak in peaks)
     assert lags
@@ -67,7 +68,7 @@ def test_a_sharply_periodic_term_shows_its_period(period: int) -> None:
 
 def test_bumps_are_shared_between_heads_and_ranked() -> None:
     trained = np.stack([bump(70, 3.0), bump(72, 2.0), bump(120, 4.0), bump(70, 0.0)])
-    shape = BankShape(0, "multiply", None, trained)
+    shape = BankShape(0, False, None, trained)
     first, second = shape.shared_bumps()
     assert (first.heads, second.heads) == ((0, 1), (2,))
     assert abs(first.lag - 70) <= 2
@@ -78,7 +79,7 @@ def test_bumps_are_shared_between_heads_and_ranked() -> None:
 
 def test_a_bump_of_the_start_is_known_as_such() -> None:
     initial = np.stack([bump(70, 2.5), bump(70, 0.0)])
-    grown = BankShape(0, "add", initial, np.stack([bump(70, 3.0), bump(150, 3.0)]))
+    grown = BankShape(0, True, initial, np.stack([bump(70, 3.0), bump(150, 3.0)]))
     assert {abs(b.lag - 70) <= 2: b.at_start for b in grown.shared_bumps()} == {True: True, False: False}
 
 

@@ -1,5 +1,6 @@
 """The one list of all kernels that the laws are tested over."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -11,6 +12,7 @@ from nadaraya.kernels import (
     ALiBi,
     Boxcar,
     Epanechnikov,
+    Exp,
     ExponentialDecay,
     FreeTable,
     Gaussian,
@@ -87,6 +89,10 @@ CASES = [
         False,
         1,
     ),
+    Case("exp", lambda: Exp(Gaussian(_per_head(1.5, 4.0))), math.e, True, 3),
+    Case("exp-bank", lambda: Exp(KernelBank(2, 3, init="paper")), None, definite_up_to=1),
+    Case("exp-signed", lambda: Exp(FreeTable(2, 6, signed=True)), None),
+    Case("exp-product", lambda: 0.5 * Exp(Gaussian(1.5)) * ExponentialDecay(3.0), math.e / 2, True, 3),
 ]
 
 

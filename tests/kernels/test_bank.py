@@ -33,6 +33,8 @@ def test_is_the_sum_of_its_terms(num_terms, periodic):
     torch.testing.assert_close(bank.log(LAGS), by_hand.log(LAGS), rtol=1e-10, atol=1e-12)
     torch.testing.assert_close(bank.terms(LAGS).sum(dim=1), bank(LAGS))
     torch.testing.assert_close(bank.terms(LAGS)[:, 0], terms[0](LAGS))
+    logs = torch.stack([term.log(LAGS) for term in terms], dim=1)
+    torch.testing.assert_close(bank.log_terms(LAGS), logs, rtol=1e-10, atol=1e-12)
 
 
 def test_any_shape_of_lags():
@@ -40,7 +42,8 @@ def test_any_shape_of_lags():
     grid = LAGS[:6, None] - LAGS[None, :4]
     assert bank(grid).shape == bank.log(grid).shape == (2, 6, 4)
     assert bank.terms(grid).shape == (2, 3, 6, 4)
-    assert bank.terms(1.5).shape == (2, 3)
+    assert bank.log_terms(grid).shape == (2, 3, 6, 4)
+    assert bank.terms(1.5).shape == bank.log_terms(1.5).shape == (2, 3)
     torch.testing.assert_close(bank(grid)[:, 5, 1], bank(4.0))
 
 
@@ -59,6 +62,7 @@ def test_log_is_exact_where_the_value_underflows():
     lags = torch.tensor([0.0, 1e3, 1e5])
     assert bank(lags)[0, -1] == 0
     torch.testing.assert_close(bank.log(lags)[0], 2 * bank.log_sigma[0, 0] - lags / 1.5)
+    assert torch.equal(bank.log_terms(lags)[0, 0], bank.log(lags)[0])
     bank.log(lags).sum().backward()
     assert torch.isfinite(bank.log_length.grad).all()
 

@@ -10,6 +10,7 @@ from nadaraya.kernels import (
     ALiBi,
     Boxcar,
     Epanechnikov,
+    Exp,
     ExponentialDecay,
     FreeTable,
     Gaussian,
@@ -186,6 +187,22 @@ def test_factor_may_differ_by_head_and_is_learned(three):
         assert scaled.log_factor.requires_grad
 
 
+def test_the_log_of_exp_is_the_kernel(kernel):
+    exp = Exp(kernel)
+    assert exp.symmetric == kernel.symmetric
+    assert exp.batch_shape == kernel.batch_shape
+    torch.testing.assert_close(exp.log(-POINTS), kernel(-POINTS))
+    torch.testing.assert_close((exp * exp).log(POINTS), 2 * kernel(POINTS))
+
+
+def test_exp_adds_no_parameter_and_names_those_of_its_kernel_in_its_text_and_state():
+    exp = Exp(Gaussian(2.0) + Periodic(0.5, 3.0))
+    assert repr(exp) == "Exp(Gaussian(bandwidth=2) + Periodic(alpha=0.5, tau=3))"
+    assert list(exp.state_dict()) == [f"kernel.{name}" for name in exp.kernel.state_dict()]
+    with pytest.raises(InputError, match=r"argument of Exp must be a kernel, got 2\.0"):
+        Exp(2.0)
+
+
 def test_products_of_many_small_kernels_do_not_underflow_in_log():
     product = Product(*(Gaussian(0.01) for _ in range(10)))
     torch.testing.assert_close(product.log(10.0), torch.tensor(-5e6), rtol=1e-5, atol=0)
@@ -278,20 +295,18 @@ def test_matrix_of_points_that_do_not_fit():
         FreeTable(1, 3, signed=True).matrix(torch.zeros(4))
 
 
-def test_lag_logits_are_log_kappa_or_kappa_at_each_lag(kernel):
+def test_lag_logits_are_log_kappa_and_those_of_exp_kappa_at_each_lag(kernel):
     length = 7
     for causal in (False, True):
         first = 0 if kernel.symmetric or causal else 1 - length
         lags = torch.arange(first, length)
         torch.testing.assert_close(kernel.lag_logits(length, causal=causal), kernel.log(lags))
-        torch.testing.assert_close(kernel.lag_logits(length, compose="add", causal=causal), kernel(lags))
+        torch.testing.assert_close(Exp(kernel).lag_logits(length, causal=causal), kernel(lags))
 
 
 def test_lag_logits_of_bad_requests():
     with pytest.raises(InputError, match="num_lags must be a whole number of at least 1, got 0"):
         ALiBi(2).lag_logits(0)
-    with pytest.raises(InputError, match="did you mean 'multiply'"):
-        ALiBi(2).lag_logits(4, compose="multply")
 
 
 @pytest.fixture

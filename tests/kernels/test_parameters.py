@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from nadaraya.errors import InputError
-from nadaraya.kernels import ExponentialDecay, Gaussian, KernelBank, Periodic
+from nadaraya.kernels import Exp, ExponentialDecay, Gaussian, KernelBank, Periodic
 
 
 def test_stored_as_log_and_read_in_natural_units():
@@ -65,3 +65,41 @@ def test_can_be_made_without_memory():
     for kernel in kernels:
         assert all(parameter.is_meta for parameter in kernel.parameters())
         assert "meta" in repr(kernel)
+
+
+@pytest.mark.parametrize("per_head", [False, True])
+def test_tensors_of_a_graph_are_used_as_they_are_and_get_the_gradients(per_head):
+    network = torch.nn.Linear(3, 2)
+    length, sigma = network(torch.ones(3)).exp().expand(2, 2) if per_head else network(torch.ones(3)).exp()
+    kernel = ExponentialDecay(length, sigma) * Gaussian(3.0)
+    assert [name for name, _ in kernel.named_parameters()] == ["kernels.1.log_bandwidth"]
+    assert list(kernel.state_dict()) == ["kernels.1.log_bandwidth"]
+    assert kernel.batch_shape == ((2,) if per_head else ())
+    kernel.log(torch.arange(4)).sum().backward()
+    assert all(bool((parameter.grad != 0).any()) for parameter in network.parameters())
+
+
+@pytest.mark.parametrize("make", [Gaussian, lambda x: Periodic(x, 1.5), lambda x: x * Exp(Gaussian(1.0))])
+def test_gradients_to_a_given_tensor_are_those_of_a_parameter_of_that_value(make):
+    value = torch.tensor([0.7, 2.0], dtype=torch.float64)
+    lags = torch.tensor([0.0, 0.4, 1.1], dtype=torch.float64)
+    assert torch.autograd.gradcheck(lambda given: make(given).log(lags), value.clone().requires_grad_())
+    owned = make(value)
+    (parameter,) = (p for p in owned.parameters() if p.shape == (2,))
+    torch.testing.assert_close(make(value.clone().requires_grad_())(lags), owned(lags))
+    by_log = torch.autograd.grad(owned.log(lags).sum(), parameter)[0]
+    given = value.clone().requires_grad_()
+    by_value = torch.autograd.grad(make(given).log(lags).sum(), given)[0]
+    torch.testing.assert_close(by_value * value, by_log)
+
+
+def test_the_text_of_a_kernel_names_what_it_was_given():
+    given = torch.tensor([2.0, 4.0], requires_grad=True)
+    assert repr(Gaussian(given)) == repr(Gaussian(given.detach())) == "Gaussian(bandwidth=[2, 4])"
+    assert repr(ExponentialDecay(3.0, given)) == "ExponentialDecay(length=3, sigma=[2, 4])"
+
+
+def test_tensors_of_a_graph_are_checked_and_set_the_dtype():
+    with pytest.raises(InputError, match="bandwidth must be positive and finite, got -1"):
+        Gaussian(torch.tensor(-1.0, requires_grad=True))
+    assert Gaussian(torch.tensor(2.0, dtype=torch.float64, requires_grad=True))(1.0).dtype == torch.float64

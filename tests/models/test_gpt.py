@@ -1,5 +1,6 @@
 """KernelGPT behaves as a transformers model: saving, Auto classes, generation, caching, compilation."""
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from nadaraya import InputError, variants
 from nadaraya.models import KernelGPTConfig, KernelGPTForCausalLM
 
 VOCABULARY = 23
+VARIANTS = [*variants.names(), "rope-xsa", "fox-xsa", "mixed-bank-loo", "gka-bank-xsa", "kv-shared-loo"]
 
 
 def make(**changes: Any) -> KernelGPTForCausalLM:
@@ -24,6 +26,14 @@ def make(**changes: Any) -> KernelGPTForCausalLM:
         }
     )  # fmt: skip
     return KernelGPTForCausalLM(config).eval()
+
+
+def moved(model: KernelGPTForCausalLM) -> KernelGPTForCausalLM:
+    """The model with every parameter off its start: some start where a part does nothing."""
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    return model
 
 
 @pytest.fixture
@@ -41,14 +51,43 @@ def decode_stepwise(model: KernelGPTForCausalLM, tokens: torch.Tensor, prefix: i
     return torch.cat(logits, 1)
 
 
-@pytest.mark.parametrize("variant", variants.names())
+@pytest.mark.parametrize("variant", VARIANTS)
 @torch.no_grad()
 def test_cached_decoding_gives_the_logits_of_the_full_pass(variant: str, tokens: torch.Tensor) -> None:
-    model = make(variant=variant)
+    model = moved(make(variant=variant))
     torch.testing.assert_close(decode_stepwise(model, tokens, 7), model(tokens).logits, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("variant", ["rope", "gpa", "gka", "gka-loo-bank"])
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_gradients_reach_every_parameter(variant: str, tokens: torch.Tensor) -> None:
+    model = moved(make(variant=variant))
+    model(tokens, labels=tokens).loss.backward()
+    still = [name for name, p in model.named_parameters() if p.grad is None or not p.grad.any()]
+    assert still == []
+
+
+@pytest.mark.parametrize(
+    ("variant", "tensors"),
+    [
+        ("gka", 2), ("gka-bank", 1), ("gka-loo-bank", 1), ("kv-shared", 2), ("vlt", 2), ("rope", 2),
+    ],
+)  # fmt: skip
+@torch.no_grad()
+def test_what_is_key_and_value_at_once_is_cached_once(
+    variant: str, tensors: int, tokens: torch.Tensor
+) -> None:
+    options = {"rotary": "static", "values": "rotated"} if variant == "gka" else None
+    for layer in make(variant=variant)(tokens, use_cache=True).past_key_values.layers:
+        assert layer.keys.shape == (2, 4, 20, 8)
+        assert layer.values.shape == (2, 4, 20, 8 * (tensors - 1))
+    if options is not None:
+        rotated = make(variant=variant, variant_options=options)(tokens, use_cache=True).past_key_values
+        assert {layer.values.shape for layer in rotated.layers} == {(2, 4, 20, 0)}
+
+
+@pytest.mark.parametrize(
+    "variant", ["rope", "gpa", "gka", "gka-loo-bank", "fox", "mixed-bank", "inkling", "fire"]
+)
 @torch.no_grad()
 def test_windowed_layers_decode_from_a_window_of_the_cache(variant: str, tokens: torch.Tensor) -> None:
     model = make(variant=variant, window_pattern="SL", sliding_window=6, num_hidden_layers=3)
@@ -59,14 +98,11 @@ def test_windowed_layers_decode_from_a_window_of_the_cache(variant: str, tokens:
     assert out.past_key_values.layers[1].keys.shape[2] == 20
 
 
-@pytest.mark.parametrize("variant", variants.names())
+@pytest.mark.parametrize("variant", VARIANTS)
 def test_saved_models_come_back_through_the_auto_classes(
     variant: str, tokens: torch.Tensor, tmp_path: Path
 ) -> None:
-    model = make(variant=variant)
-    with torch.no_grad():
-        for _, parameter in model.kernel_parameters():
-            parameter.add_(0.1 * torch.randn_like(parameter))
+    model = moved(make(variant=variant))
     model.save_pretrained(tmp_path)
     assert (tmp_path / "model.safetensors").exists()
     loaded = AutoModelForCausalLM.from_pretrained(tmp_path)
@@ -75,7 +111,10 @@ def test_saved_models_come_back_through_the_auto_classes(
     torch.testing.assert_close(loaded(tokens).logits, model(tokens).logits, rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("variant", ["gpa", "gpa-mul", "gka", "learned-rope", "t5", "alibi"])
+@pytest.mark.parametrize(
+    "variant",
+    ["gpa", "gpa-mul", "gka", "learned-rope", "t5", "alibi", "rope-norm", "mixed-bank", "inkling", "fire"],
+)
 def test_kernels_that_a_checkpoint_lacks_start_where_a_new_model_starts(variant: str, tmp_path: Path) -> None:
     make(variant="rope", bias=True).save_pretrained(tmp_path)
     loaded = AutoModelForCausalLM.from_pretrained(tmp_path, variant=variant)
@@ -85,6 +124,25 @@ def test_kernels_that_a_checkpoint_lacks_start_where_a_new_model_starts(variant:
     assert expected
     for name, tensor in expected.items():
         assert torch.equal(actual[name], tensor), name
+
+
+@pytest.mark.parametrize("variant", ["mixed-bank", "fox"])
+def test_linear_maps_of_parts_start_as_the_part_says(variant: str, tmp_path: Path) -> None:
+    make(variant="rope", bias=True).save_pretrained(tmp_path)
+    with torch.device("meta"):
+        empty = make(variant=variant)
+    assert {p.device.type for p in empty.parameters()} == {"meta"}
+    empty.to_empty(device="cpu").init_weights()
+    for model in (
+        make(variant=variant, bias=True), empty,
+        AutoModelForCausalLM.from_pretrained(tmp_path, variant=variant),
+    ):  # fmt: skip
+        for block in model.model.blocks:
+            if variant == "fox":
+                assert (block.attention.gate.gate.bias == 4.0).all()
+                assert block.attention.gate.gate.weight.any()
+            else:
+                assert not block.attention.position.weights.weight.any()
 
 
 def test_kernel_parameters_that_a_checkpoint_has_are_kept(tmp_path: Path) -> None:
@@ -207,12 +265,9 @@ def test_outputs_on_request(tokens: torch.Tensor) -> None:
 
 def test_hybrids_repeat_their_pattern_through_the_depth() -> None:
     model = make(variant=["gka-loo-bank", "rope"], num_hidden_layers=4, variant_options={"num_terms": 3})
-    projections = [block.attention.projections for block in model.model.blocks]
+    projections = [block.attention.projections.form for block in model.model.blocks]
     assert projections == ["o", "qkvo", "o", "qkvo"]
-    assert [(layer, kernel.sigma.shape[1], compose) for layer, kernel, compose in model.lag_kernels()] == [
-        (0, 3, "multiply"),
-        (2, 3, "multiply"),
-    ]
+    assert [(layer, kernel.sigma.shape[1]) for layer, kernel in model.lag_kernels()] == [(0, 3), (2, 3)]
 
 
 def test_kernel_parameters_are_the_extra_ones_of_gaussian_process_attention() -> None:
@@ -233,7 +288,7 @@ def test_the_model_without_positions_is_the_transformer_of_pytorch(tokens: torch
         theirs = nn.TransformerEncoderLayer(
             32, 4, 128, 0.0, "gelu", layer_norm_eps=1e-3, batch_first=True, norm_first=True
         )
-        attention = block.attention
+        attention = block.attention.projections
         projections = [attention.q_proj, attention.k_proj, attention.v_proj]
         for bias in (*(p.bias for p in (*projections, attention.o_proj)), block.mlp.up_proj.bias):
             bias.normal_()
@@ -311,6 +366,8 @@ def test_norms_activations_and_tied_embeddings(
         ({"window_pattern": "SL", "sliding_window": 0}, "sliding_window must be at least 1, got 0"),
         ({"norm_eps": -1.0}, "norm_eps must be a finite number of at least 0, got -1.0"),
         ({"varaint": "gpa"}, "did you mean 'variant'"),
+        ({"variant": "fox", "variant_options": {"bias": "4"}}, "bias must be a finite number, got '4'"),
+        ({"variant": "fox", "variant_options": {"bias": math.nan}}, "bias must be a finite number, got nan"),
     ],
 )
 def test_bad_configurations_are_named(changes: dict[str, Any], message: str) -> None:

@@ -1,5 +1,6 @@
 """The vision models: timm's interfaces, the variants' laws, and agreement with timm's own attention."""
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -8,7 +9,9 @@ import torch
 from timm.optim import param_groups_weight_decay
 from torch import nn
 
+from nadaraya.attention.content import GaussianContent
 from nadaraya.errors import InputError
+from nadaraya.kernels import Exp, KernelBank
 from nadaraya.models.vit import (
     KernelVisionTransformer,
     VisionAttention,
@@ -25,10 +28,10 @@ VARIANTS: list[dict[str, Any]] = [
     {"variant": "gka-loo"},
     {"variant": "vlt"},
     {"variant": "softmax"},
-    {"variant_options": {"bandwidths": "channel"}},
-    {"variant_options": {"bandwidths": "channel", "shift": True}},
+    {"variant_options": {"per": "channel"}},
+    {"variant_options": {"per": "channel", "shift": True}},
     {"variant": "gka-loo", "variant_options": {"grid_kernel": "bank"}},
-    {"variant_options": {"grid_kernel": "decay", "grid_compose": "add"}},
+    {"variant_options": {"grid_kernel": lambda heads: Exp(KernelBank(heads, 2, init="grid"))}},
     {"pattern": "GA", "reg_tokens": 2},
     {"class_token": False, "global_pool": "avg", "variant_options": {"grid_kernel": "bank"}},
 ]
@@ -73,9 +76,10 @@ def test_weights_are_a_regression_of_the_layer_s_own_input(options: dict[str, An
     out, weights = attention.weights(x)
     torch.testing.assert_close(out, attention(x), rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(weights.sum(-1), torch.ones(weights.shape[:3]))
-    if attention.exclude_self:
+    if attention.own == "exclude":
         assert weights.diagonal(dim1=-2, dim2=-1).abs().max() == 0.0
-    values = x if attention.v_proj is None else attention.v_proj(x)
+    v_proj = attention.projections.v_proj
+    values = x if v_proj is None else v_proj(x)
     heads = values.view(2, -1, 3, 8).transpose(1, 2)
     torch.testing.assert_close(
         attention.proj((weights @ heads).transpose(1, 2).flatten(2)), out, rtol=1e-4, atol=1e-5
@@ -83,9 +87,8 @@ def test_weights_are_a_regression_of_the_layer_s_own_input(options: dict[str, An
 
 
 def test_gaussian_weights_are_those_of_kundu_et_al() -> None:
-    attention = VisionAttention(8, 2, similarity="gaussian", projections="o", bandwidth=1.3)
-    with torch.no_grad():
-        attention.log_bandwidth.copy_(torch.tensor([0.2, -0.4]))
+    attention = VisionAttention(8, 2, content=GaussianContent, projections="o")
+    attention.content.kernel.bandwidth = torch.tensor([0.2, -0.4]).exp()
     x = torch.randn(1, 5, 8)
     _, weights = attention.weights(x)
     for head, sigma in enumerate(torch.tensor([0.2, -0.4]).exp()):
@@ -96,9 +99,10 @@ def test_gaussian_weights_are_those_of_kundu_et_al() -> None:
 
 def test_bandwidths_by_channel_that_are_equal_are_one_bandwidth() -> None:
     torch.manual_seed(1)
-    options: dict[str, Any] = {"similarity": "gaussian", "projections": "o", "bandwidth": 1.7}
-    one, many = VisionAttention(12, 3, **options), VisionAttention(12, 3, bandwidths="channel", **options)
-    many.load_state_dict({**one.state_dict(), "log_bandwidth": many.log_bandwidth.detach()})
+    content = partial(GaussianContent, bandwidth=1.7)
+    one = VisionAttention(12, 3, content=content, projections="o")
+    many = VisionAttention(12, 3, content=partial(content, per="channel"), projections="o")
+    many.projections.load_state_dict(one.projections.state_dict())
     x = torch.randn(2, 9, 12)
     torch.testing.assert_close(many(x), one(x))
 
@@ -121,11 +125,11 @@ def test_converting_keeps_the_weights_that_both_have() -> None:
     first, second = converted.blocks[0].attn, converted.blocks[1].attn
     assert isinstance(first, VisionAttention)
     assert not isinstance(second, VisionAttention)
-    torch.testing.assert_close(first.q_proj.weight, before["blocks.0.attn.qkv.weight"][:24])
-    torch.testing.assert_close(first.k_proj.bias, before["blocks.0.attn.qkv.bias"][24:48])
+    torch.testing.assert_close(first.projections.q_proj.weight, before["blocks.0.attn.qkv.weight"][:24])
+    torch.testing.assert_close(first.projections.k_proj.bias, before["blocks.0.attn.qkv.bias"][24:48])
     torch.testing.assert_close(first.proj.weight, before["blocks.0.attn.proj.weight"])
     assert (
-        "blocks.0.attn.log_bandwidth"
+        "blocks.0.attn.content.kernel.log_bandwidth"
         in convert(timm.create_model("vit_tiny_patch16_224", **SMALL)).no_weight_decay()
     )
 
@@ -154,7 +158,7 @@ def test_timm_s_interfaces() -> None:
 
 
 def test_kernels_are_kept_from_weight_decay() -> None:
-    model = small(variant_options={"grid_kernel": "bank", "bandwidths": "channel"})
+    model = small(variant_options={"grid_kernel": "bank", "per": "channel"})
     plain, decayed = param_groups_weight_decay(model, 0.1, no_weight_decay_list=model.no_weight_decay())
     undecayed = {id(p) for p in plain["params"]}
     assert plain["weight_decay"] == 0.0
@@ -183,8 +187,9 @@ def test_masks_and_causality_are_those_of_timm() -> None:
     host = nn.Module()
     host.blocks = nn.Sequential(nn.Module())
     ours = VisionAttention(16, 2, qkv_bias=True)
-    ours.o_proj.load_state_dict(theirs.proj.state_dict())
-    for third, layer in enumerate((ours.q_proj, ours.k_proj, ours.v_proj)):
+    ours.proj.load_state_dict(theirs.proj.state_dict())
+    split = ours.projections
+    for third, layer in enumerate((split.q_proj, split.k_proj, split.v_proj)):
         layer.load_state_dict(
             {"weight": theirs.qkv.weight.chunk(3)[third], "bias": theirs.qkv.bias.chunk(3)[third]}
         )
@@ -290,8 +295,8 @@ def test_masks_and_the_kernel_of_the_grid_act_together() -> None:
 def test_options_of_the_blocks_reach_the_attention() -> None:
     model = small(qkv_bias=False, proj_bias=False, attn_drop_rate=0.25, proj_drop_rate=0.5, variant="softmax")
     for block in model.blocks:
-        assert block.attn.q_proj.bias is None
-        assert block.attn.o_proj.bias is None
+        assert block.attn.projections.q_proj.bias is None
+        assert block.attn.proj.bias is None
         assert (block.attn.dropout, block.attn.proj_drop.p) == (0.25, 0.5)
     layer = VisionAttention(8, 2, proj_drop=1.0)
     assert not layer(torch.randn(1, 5, 8)).any()

@@ -8,7 +8,7 @@ import torch
 
 from nadaraya.interpret.banks import BankShape
 from nadaraya.interpret.lags import lag_histogram
-from nadaraya.kernels import ALiBi, KernelBank
+from nadaraya.kernels import ALiBi, Exp, KernelBank
 from nadaraya.report import RunData
 
 LINES = ("x" * 69 + "\n\n") * 60
@@ -30,15 +30,15 @@ def shapes(variant: str) -> list[BankShape]:
     if variant == "rope":
         return []
     if variant == "alibi":
-        return [BankShape(0, "multiply", None, ALiBi(4).lag_logits(256, "multiply", causal=True).numpy())]
-    compose = "multiply" if variant == "gpa-mul" else "add"
+        return [BankShape(0, False, None, ALiBi(4).lag_logits(256, causal=True).numpy())]
+    added = variant != "gpa-mul"
     found = []
     for layer in range(2):
         tables = [
-            bank.lag_logits(256, compose, causal=True).detach().double().numpy()
+            (Exp(bank) if added else bank).lag_logits(256, causal=True).detach().double().numpy()
             for bank in (KernelBank(4, 8), bumped(KernelBank(4, 8)))
         ]
-        found.append(BankShape(layer, compose, *tables))
+        found.append(BankShape(layer, added, *tables))
     return found
 
 

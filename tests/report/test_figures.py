@@ -49,10 +49,10 @@ def test_a_model_without_lag_kernels_has_no_figure(make_run: Callable[..., Any])
 
 def test_multiplied_kernels_are_drawn_up_to_a_constant() -> None:
     logits = np.array([[1.0, 0.5, -np.inf], [3.0, 2.5, 2.0]])
-    drawn = aligned(logits, "multiply")
+    drawn = aligned(logits, False)
     np.testing.assert_array_equal(drawn, [[0, -0.5, np.nan], [0, -0.5, -1]])
-    np.testing.assert_array_equal(aligned(logits, "add"), logits)
-    low, high = bank_limits([BankShape(0, "multiply", None, logits)])["multiply"]
+    np.testing.assert_array_equal(aligned(logits, True), logits)
+    low, high = bank_limits([BankShape(0, False, None, logits)])[False]
     assert low < -1
     assert high > 0
 
@@ -61,7 +61,7 @@ def test_equal_starts_are_drawn_once() -> None:
     same = np.tile(np.exp(-np.arange(64) / 9), (3, 1))
     for initial, count in ((None, 3), (same, 4), (same * [[1], [2], [3]], 6)):
         with charts(300, 200) as (_, axes):
-            draw_bank(axes[0, 0], BankShape(0, "add", initial, same))
+            draw_bank(axes[0, 0], BankShape(0, True, initial, same))
         assert len(axes[0, 0].get_lines()) == count
 
 
@@ -113,7 +113,7 @@ def test_bumps_are_drawn_without_the_decay_that_hides_them(make_run: Callable[..
     lags = np.arange(200)
     decay = 40 * np.exp(-lags / 20)
     bump = np.exp(-(((lags - 120) / 6) ** 2))
-    shape = BankShape(0, "add", None, np.stack([decay, decay + bump]))
+    shape = BankShape(0, True, None, np.stack([decay, decay + bump]))
     rises = shape.rises()
     assert not rises[0].any()
     assert rises[1].argmax() == pytest.approx(120, abs=1)
@@ -122,7 +122,7 @@ def test_bumps_are_drawn_without_the_decay_that_hides_them(make_run: Callable[..
         draw_rises(axes[0, 0], shape)
     assert axes[0, 0].get_ylim()[1] < 1.3  # the decay of 40 does not set the scale
     assert [text.get_text() for text in axes[0, 0].texts] == ["120"]
-    zero = BankShape(0, "multiply", None, np.array([[1.0, -np.inf, 0.5, 0.75]]))
+    zero = BankShape(0, False, None, np.array([[1.0, -np.inf, 0.5, 0.75]]))
     np.testing.assert_array_equal(zero.rises(), [[0, np.nan, 0, 0.25]])
 
 

@@ -5,6 +5,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
+from nadaraya.attention import variants
 from nadaraya.report.palette import COLOURS, Style, head_style, variant_styles
 
 LINES = [name for name in COLOURS if name != "rule"]
@@ -47,21 +48,18 @@ def test_a_variant_looks_the_same_in_any_company() -> None:
 
 
 def test_different_variants_and_repeated_ones_differ() -> None:
-    names = [
-        "rope",
-        "learned-rope",
-        "decay",
-        "gpa-mul",
-        "gpa",
-        "gpa-rope",
-        "gka",
-        "gka-loo",
-        "gka-loo-bank",
-        "vlt",
-    ]
-    names += ["softmax", "gpa-mul-loo", "alibi", "t5", "kerple", "rope", "gpa"]
-    assert len(set(variant_styles(names))) >= len(names) - 1
+    names = variants.names()
+    assert len(set(variant_styles(names))) == len(names)
+    assert len(set(variant_styles([*names, "rope-xsa", "gpa-mul-xsa", "fox-loo"]))) == len(names) + 3
     assert len(set(variant_styles(["gpa-mul"] * 4))) == 4
+
+
+def test_names_that_leave_the_token_out_have_the_colour_of_their_variant() -> None:
+    for name, base in (("rope-xsa", "rope"), ("fox-loo", "fox"), ("gka-bank-loo", "gka-bank")):
+        (plain,), (own,) = variant_styles([base]), variant_styles([name])
+        assert own.colour == plain.colour
+        assert own.dash != plain.dash
+    assert variant_styles(["my-xsa", "rope-xsa"])[1] == variant_styles(["rope-xsa"])[0]
 
 
 def test_heads_differ() -> None:

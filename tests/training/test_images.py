@@ -299,7 +299,7 @@ def test_what_belongs_to_the_other_task_is_refused(uninterrupted: Path) -> None:
         ),
         (
             {"training__kernel_learning_rate": 3e2, "training__checkpoint_every": 1},
-            r"bandwidth of blocks\.\d\.attn\.log_bandwidth, head \d, is .* after step \d",
+            r"bandwidth of blocks\.\d\.attn\.content\.kernel\.log_bandwidth, head \d, is .* after step \d",
         ),
     ],
 )

@@ -1,11 +1,13 @@
 """Bandwidths that training drives to zero or to infinity are named."""
 
 import math
+from functools import partial
 
 import pytest
 import torch
 from torch import nn
 
+from nadaraya.attention.content import GaussianContent
 from nadaraya.attention.layer import KernelSelfAttention
 from nadaraya.training import TrainingDiverged
 from nadaraya.training.kernels import BandwidthWatch, kernel_parameters
@@ -17,7 +19,7 @@ class TwoLayers(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.layers = nn.ModuleList(
-            KernelSelfAttention(12, 3, similarity="gaussian", projections="o") for _ in range(2)
+            KernelSelfAttention(12, 3, content=GaussianContent, projections="o") for _ in range(2)
         )
 
     def kernel_parameters(self) -> list[tuple[str, nn.Parameter]]:
@@ -32,26 +34,27 @@ def test_parameter_head_and_step_are_named(value: float, layer: int, head: int) 
     watch = BandwidthWatch(model)
     watch.check(6)
     with torch.no_grad():
-        model.layers[layer].log_bandwidth[head] = value
+        model.layers[layer].content.kernel.log_bandwidth[head] = value
     with pytest.raises(TrainingDiverged) as raised:
         watch.check(7)
-    for words in (f"layers.{layer}.log_bandwidth", f"head {head}", "after step 7"):
+    for words in (f"layers.{layer}.content.kernel.log_bandwidth", f"head {head}", "after step 7"):
         assert words in str(raised.value)
 
 
 def test_the_range_itself_is_fine() -> None:
     model = TwoLayers()
     with torch.no_grad():
-        model.layers[0].log_bandwidth.copy_(torch.tensor([1.1e-4, 1.0, 0.9e6]).log())
+        model.layers[0].content.kernel.log_bandwidth.copy_(torch.tensor([1.1e-4, 1.0, 0.9e6]).log())
     BandwidthWatch(model).check(1)
 
 
 def test_bandwidths_by_channel_are_named_by_channel() -> None:
     model = TwoLayers()
-    model.layers[1].log_bandwidth = nn.Parameter(torch.zeros(3, 4))
+    by_channel = partial(GaussianContent, per="channel")
+    model.layers[1] = KernelSelfAttention(12, 3, content=by_channel, projections="o")
     with torch.no_grad():
-        model.layers[1].log_bandwidth[2, 1] = 50.0
-    with pytest.raises(TrainingDiverged, match=r"layers\.1\.log_bandwidth, head 2, channel 1"):
+        model.layers[1].content.log_bandwidth[2, 1] = 50.0
+    with pytest.raises(TrainingDiverged, match=r"layers\.1\.content\.log_bandwidth, head 2, channel 1"):
         BandwidthWatch(model).check(3)
 
 

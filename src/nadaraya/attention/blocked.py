@@ -13,27 +13,30 @@ Shapes: q_BHNd, k_BHNd, v_BHNe; key_bias_BHN (B or 1, H or 1); diagonals_HT, T =
 logit of the pairs with j − i = t − (Nq − 1), i and j counted from 0 in their own tensors.
 """
 
+import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from nadaraya.attention import fused_cpu
+from nadaraya.attention import dense_cpu, fused_cpu
+from nadaraya.attention.dense_cpu import exp_without_underflow
 from nadaraya.attention.fused_cpu import with_columns
 
 # Rows of a block: large blocks amortise calls forward, small ones keep the score gradients in cache backward.
+LONGEST_BLOCK = 768  # the fused kernel then takes 256 rows at once, otherwise 64
 _FORWARD_ROWS = 256
 _FORWARD_ROWS_SHORT = 128
 _BACKWARD_ROWS = 128
 _BACKWARD_ROWS_SHORT = 64
 _SHORT = 512  # queries; below it smaller blocks pay: a causal block computes its whole last square
-# Scores in flight at once in the backward pass: 2 MiB of float32 each for the weights and their gradient.
-_BACKWARD_SCORES = 2**19
+# Scores in flight at once in the backward pass: 0.5 MiB of float32 each for the weights and their gradient.
+_BACKWARD_SCORES = 2**17
 
 
 @dataclass(frozen=True)
-class _Block:
+class Block:
     """Queries rows.start … rows.stop − 1 and the keys that any of them can see."""
 
     rows: slice
@@ -54,8 +57,12 @@ class _Block:
         return diagonals.as_strided(shape, (0, diagonals.shape[1], 1, 1), diagonals.storage_offset() + first)
 
 
-def _blocks(num_queries: int, num_keys: int, rows: int, causal: bool, window: int) -> Iterator[_Block]:
+def blocks(
+    num_queries: int, num_keys: int, rows: int, causal: bool, window: int, kept: Tensor | None = None
+) -> Iterator[Block]:
+    """Blocks of rows, and the keys that they visit; of those, the `kept` where some are negligible."""
     offset = num_keys - num_queries
+    ranges = None if kept is None else kept.tolist()
     for start in range(0, num_queries, rows):
         stop = min(num_queries, start + rows)
         first = max(0, start + offset - window + 1) if window else 0
@@ -64,11 +71,14 @@ def _blocks(num_queries: int, num_keys: int, rows: int, causal: bool, window: in
             last = min(last, stop + offset)
         elif window:
             last = min(last, stop + offset + window - 1)
+        if ranges is not None:
+            low, high = ranges[start // LONGEST_BLOCK]
+            first, last = max(first, low), min(last, high)
         first = min(first, num_keys)
-        yield _Block(slice(start, stop), slice(first, max(first, last)))
+        yield Block(slice(start, stop), slice(first, max(first, last)))
 
 
-def _mask_rows(mask: Tensor, block: _Block, flip: bool = True) -> Tensor:
+def _mask_rows(mask: Tensor, block: Block, flip: bool = True) -> Tensor:
     """The block's part of a mask; in reverse order of rows (a copy), or as a view."""
     rows = mask[:, :, block.rows] if mask.shape[2] > 1 else mask
     rows = rows.flip(2) if flip else rows
@@ -94,6 +104,7 @@ def blocked_attention(
     mask: Tensor | None,
     causal: bool,
     window: int,
+    kept: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Softmax attention with scores q·k·scale + diagonals + key_bias + mask, in row blocks.
 
@@ -108,6 +119,7 @@ def blocked_attention(
         mask: broadcastable to (B, H, Nq, Nk), bool (True takes part) or added.
         causal: no key after a query is visible; diagonals, where given, must already say so.
         window: only |lag| < window is visible, 0 for no limit; needs diagonals that already say so.
+        kept: what `decay.kept_keys` gives, or None, all keys.
 
     Returns:
         The output (B, H, Nq, e) in the dtype of the query, zero in rows that see nothing, and the
@@ -119,8 +131,8 @@ def blocked_attention(
         bias = None if mask is None else masked_bias(None, mask, dtype)
         return fused_cpu.attend(query, key, value, scale, bias, key_bias, causal)
     out, lse = _empty_results(query, value)
-    rows = _FORWARD_ROWS_SHORT if num_queries <= _SHORT else _FORWARD_ROWS
-    for block in _blocks(num_queries, num_keys, rows, causal, window):
+    rows = _forward_rows(num_queries, window)
+    for block in blocks(num_queries, num_keys, rows, causal, window, kept):
         bias = None if diagonals is None else block.hankel(diagonals, num_queries)
         if mask is not None:
             bias = masked_bias(bias, _mask_rows(mask, block), dtype)
@@ -135,6 +147,12 @@ def blocked_attention(
         out[:, :, block.rows] = out_rows.flip(2)
         lse[:, :, block.rows] = lse_rows.flip(2)
     return out, lse
+
+
+def _forward_rows(num_queries: int, window: int) -> int:
+    if num_queries <= _SHORT:
+        return _FORWARD_ROWS_SHORT
+    return _FORWARD_ROWS if num_queries <= 2 * _SHORT or 0 < window <= _SHORT else LONGEST_BLOCK
 
 
 def _empty_results(query: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
@@ -165,7 +183,7 @@ def _attend(
 
 
 @blocked_attention.register_fake
-def _(query, key, value, scale, diagonals, key_bias, mask, causal, window):  # type: ignore[no-untyped-def]
+def _(query, key, value, scale, diagonals, key_bias, mask, causal, window, kept=None):  # type: ignore[no-untyped-def]
     return _empty_results(query, value)
 
 
@@ -187,15 +205,26 @@ def blocked_attention_backward(
     need_diagonals: bool,
     need_key_bias: bool,
     need_mask: bool,
+    kept: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Gradients of `blocked_attention`: query, key, value, diagonals, key_bias, mask (empty if not needed).
 
     With weights P and score gradients dS = P ∘ (dO Vᵀ − δ), δ_i = dO_i·O_i − dLSE_i, the diagonals' gradient
     is Σ dS over the batch and over all pairs with the same j − i.
     """
-    fused = diagonals is None and not need_mask and query.device.type == "cpu" and scale != 0.0
-    if fused and query.numel() > 0 and key.shape[2] > 0:
-        bias = None if mask is None else masked_bias(None, mask, lse.dtype)
+    by_cpu = diagonals is None and query.device.type == "cpu" and query.numel() > 0 and key.shape[2] > 0
+    bias = None if mask is None or not by_cpu else masked_bias(None, mask, lse.dtype)
+    biased = mask is not None or key_bias is not None
+    if by_cpu and biased and not causal and dense_cpu.suits(query, key):
+        *grads, grad_key_bias, grad_mask = dense_cpu.backward(
+            *(t.to(lse.dtype) for t in (grad_out, grad_lse, query, key, value, out)),
+            lse, scale, bias, key_bias, mask.shape if need_mask and mask is not None else None,
+        )  # fmt: skip
+        grad_query, grad_key, grad_value = (grad.to(query.dtype) for grad in grads)
+        empty = lse.new_zeros((0,))
+        grad_key_bias = grad_key_bias if need_key_bias else empty
+        return grad_query, grad_key, grad_value, empty.clone(), grad_key_bias, grad_mask
+    if by_cpu and not need_mask and scale != 0.0:
         grad_query, grad_key, grad_value, grad_key_bias = fused_cpu.backward(
             grad_out, grad_lse, query, key, value, out, lse, scale, bias, key_bias, causal
         )
@@ -217,47 +246,55 @@ def blocked_attention_backward(
     value_columns = with_columns(value.to(dtype), ones)
 
     grad_query = lse.new_zeros(query.shape)
-    grad_key_columns = torch.zeros_like(query_columns[:, :, :1].expand(-1, -1, num_keys, -1))
+    grad_key = lse.new_zeros(key.shape)
     grad_value = lse.new_zeros(value.shape)
+    grad_key_bias = lse.new_zeros((batch, heads, num_keys) if need_key_bias else (0,))
     grad_diagonals = lse.new_zeros((heads, num_queries + num_keys - 1) if need_diagonals else (0,))
     grad_mask = lse.new_zeros(mask.shape if need_mask and mask is not None else (0,))
+    if diagonals is None and causal:  # as many queries as keys
+        diagonals = lse.new_zeros((1, 2 * num_keys - 1))
+        diagonals[:, num_keys:] = -torch.inf
     rows = _BACKWARD_ROWS_SHORT if num_queries <= _SHORT else _BACKWARD_ROWS
-    for block in _blocks(num_queries, num_keys, rows, causal, window):
-        if block.num_keys == 0:
-            continue
-        bias = None if diagonals is None else block.hankel(diagonals, num_queries)
-        for items, group in _parts(batch, heads, block.num_rows * block.num_keys):
-            query_rows = query_columns[items, group, block.rows].flip(2)
-            grad_rows = grad_columns[items, group, block.rows].flip(2)
-            keys = key_columns[items, group, block.keys]
-            weights = query_rows @ keys.transpose(-1, -2)
-            if bias is not None:
-                weights += bias[:, group] if bias.shape[1] > 1 else bias
-            elif causal:
-                _hide_future(weights)
+    # Written over by every tile: fresh memory for each would cost as much as the sums.
+    room = lse.new_empty(_BACKWARD_SCORES), lse.new_empty(2 * _BACKWARD_SCORES)
+    for block in blocks(num_queries, num_keys, rows, causal, window, kept):
+        for tile, items, group in _tiles(block, batch, heads):
+            query_rows, grad_rows = (
+                _pairs(t[items, group, tile.rows].flip(2)) for t in (query_columns, grad_columns)
+            )
+            keys, values = (_pairs(t[items, group, tile.keys]) for t in (key_columns, value_columns))
+            shape = (*lse[items, group, tile.rows].shape, tile.num_keys)
+            weights = room[0][: math.prod(shape)].view(shape)
+            bias = None if diagonals is None else _part(tile.hankel(diagonals, num_queries), items, group)
             if mask is not None:
-                weights = masked_bias(weights, _mask_rows(_part(mask, items, group), block), dtype)
-            weights.exp_()
-            grad_scores = grad_rows @ value_columns[items, group, block.keys].transpose(-1, -2)
-            grad_value[items, group, block.keys] += weights.transpose(-1, -2) @ grad_rows[..., :-1]
+                bias = masked_bias(bias, _mask_rows(_part(mask, items, group), tile), dtype)
+            weights.copy_(weights.new_zeros(()) if bias is None else bias)
+            _pairs(weights).baddbmm_(query_rows, keys.transpose(1, 2))
+            exp_without_underflow(weights)
+            grad_scores, wide = _skewed(room[1], shape)
+            torch.bmm(grad_rows, values.transpose(1, 2), out=_pairs(grad_scores))
+            grad_scores *= weights
             if need_diagonals:
-                grad_scores, along = _multiply_along_diagonals(weights, grad_scores)
-                first = block.keys.start + num_queries - block.rows.stop
+                first = tile.keys.start + num_queries - tile.rows.stop
+                along = wide[0].sum(1) if len(wide) == 1 else wide.sum(0).sum(1)  # over both at once is slow
                 grad_diagonals[group, first : first + along.shape[1]] += along
-            else:
-                grad_scores *= weights
             if need_mask:
                 # Summed over the dimensions that the mask broadcasts.
-                part = _mask_rows(_part(grad_mask, items, group), block, flip=False)
+                part = _mask_rows(_part(grad_mask, items, group), tile, flip=False)
                 part += grad_scores.flip(2).sum_to_size(part.shape)
-            grad_query[items, group, block.rows] = (grad_scores @ keys[..., :width]).mul_(scale).flip(2)
-            grad_key_columns[items, group, block.keys] += grad_scores.transpose(-1, -2) @ query_rows
-    grad_key = grad_key_columns[..., :width]
-    # The column of ones collects Σ_i dS_ij, the gradient of the bias by key.
-    grad_key_bias = grad_key_columns[..., -1].clone() if need_key_bias else lse.new_zeros((0,))
+            if need_key_bias:
+                grad_key_bias[items, group, tile.keys] += grad_scores.sum(2)
+            of_keys = _pairs(grad_scores).transpose(1, 2)
+            _pairs(grad_value[items, group, tile.keys]).baddbmm_(
+                _pairs(weights).transpose(1, 2), grad_rows[..., :-1]
+            )
+            _pairs(grad_key[items, group, tile.keys]).baddbmm_(of_keys, query_rows[..., :width])
+            of_rows = _pairs(grad_scores) @ keys[..., :width]
+            grad_query[items, group, tile.rows] += of_rows.view(*shape[:3], width).flip(2)
+    grad_query *= scale
     return (
         grad_query.to(query.dtype),
-        grad_key.to(key.dtype, copy=True, memory_format=torch.contiguous_format),
+        grad_key.to(key.dtype),
         grad_value.to(value.dtype),
         grad_diagonals,
         grad_key_bias,
@@ -265,13 +302,16 @@ def blocked_attention_backward(
     )
 
 
-def _parts(batch: int, heads: int, scores: int) -> Iterator[tuple[slice, slice]]:
-    """Slices of batch and heads whose scores stay in cache together."""
-    pairs = max(1, _BACKWARD_SCORES // scores)
-    items, group = max(1, pairs // heads), min(heads, pairs)
-    for item in range(0, batch, items):
-        for head in range(0, heads, group):
-            yield slice(item, min(batch, item + items)), slice(head, min(heads, head + group))
+def _tiles(block: Block, batch: int, heads: int) -> Iterator[tuple[Block, slice, slice]]:
+    """Parts of a block's keys, of the batch and of the heads whose scores stay in cache together."""
+    most = _BACKWARD_SCORES // block.num_rows
+    for start in range(block.keys.start, block.keys.stop, most):
+        tile = replace(block, keys=slice(start, min(block.keys.stop, start + most)))
+        pairs = max(1, most // tile.num_keys)
+        items, group = max(1, pairs // heads), min(heads, pairs)
+        for item in range(0, batch, items):
+            for head in range(0, heads, group):
+                yield tile, slice(item, min(batch, item + items)), slice(head, min(heads, head + group))
 
 
 def _part(mask: Tensor, items: slice, group: slice) -> Tensor:
@@ -279,33 +319,27 @@ def _part(mask: Tensor, items: slice, group: slice) -> Tensor:
     return mask[:, group] if mask.shape[1] > 1 else mask
 
 
-def _hide_future(scores: Tensor) -> None:
-    """Causality of a block with reversed rows, in place: only its last columns hold keys after a query."""
-    rows = scores.shape[2]
-    last = scores[..., -rows:]
-    places = torch.arange(rows, device=scores.device)
-    last.masked_fill_(places[:, None] + places >= rows, -torch.inf)
+def _pairs(tensor: Tensor) -> Tensor:
+    """A view (B, H, …) as (B · H, …)."""
+    return tensor.view(-1, *tensor.shape[2:])
 
 
-def _multiply_along_diagonals(weights: Tensor, grad: Tensor) -> tuple[Tensor, Tensor]:
-    """weights ∘ grad of a block with reversed rows, and its sums over the batch and along the diagonals.
+def _skewed(room: Tensor, shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    """A place for a tile's (B, H, rows, keys), and the wider array it lies in, otherwise zero.
 
-    Row r is written r places to the right in a wider array: a diagonal of the block is a column there.
-
-    Returns:
-        The product (B, H, rows, keys), a strided view of the wider array, and the sums (H, rows + keys − 1).
+    Row r lies r places to the right there: a diagonal of the tile with reversed rows is a column.
     """
-    batch, heads, rows, keys = weights.shape
+    batch, heads, rows, keys = shape
     wide = rows + keys - 1
-    buffer = weights.new_zeros((batch, heads, rows, wide))
-    product = buffer.as_strided(weights.shape, (heads * rows * wide, rows * wide, wide + 1, 1))
-    torch.mul(weights, grad, out=product)
-    return product, buffer.sum(0).sum(1)  # in one call, over both dimensions, it takes four times as long
+    buffer = room[: batch * heads * rows * wide].view(batch, heads, rows, wide)
+    strides = (heads * rows * wide, rows * wide, wide + 1, 1)
+    buffer.as_strided((batch, heads, rows - 1, rows), strides, keys).zero_()  # between two rows
+    return buffer.as_strided(shape, strides), buffer
 
 
 @blocked_attention_backward.register_fake
 def _(  # type: ignore[no-untyped-def]
-    grad_out, grad_lse, query, key, value, out, lse, scale, diagonals, key_bias, mask, causal, window,
+    grad_out, grad_lse, query, key, value, out, lse, scale, diagonals, key_bias, mask, causal, window, kept,
     need_diagonals, need_key_bias, need_mask,
 ):  # fmt: skip
     batch, heads, num_queries, _ = query.shape
@@ -321,18 +355,18 @@ def _(  # type: ignore[no-untyped-def]
 
 
 def _save_for_backward(ctx, inputs, output) -> None:  # type: ignore[no-untyped-def]
-    query, key, value, scale, diagonals, key_bias, mask, causal, window = inputs
-    ctx.save_for_backward(query, key, value, *output, diagonals, key_bias, mask)
+    query, key, value, scale, diagonals, key_bias, mask, causal, window, kept = inputs
+    ctx.save_for_backward(query, key, value, *output, diagonals, key_bias, mask, kept)
     ctx.options = (scale, causal, window)
 
 
 def _backward(ctx, grad_out, grad_lse):  # type: ignore[no-untyped-def]
-    query, key, value, out, lse, diagonals, key_bias, mask = ctx.saved_tensors
+    query, key, value, out, lse, diagonals, key_bias, mask, kept = ctx.saved_tensors
     scale, causal, window = ctx.options
     need_diagonals, need_key_bias, need_mask = ctx.needs_input_grad[4:7]
     *grads, grad_diagonals, grad_key_bias, grad_mask = blocked_attention_backward(
         grad_out, grad_lse, query, key, value, out, lse, scale, diagonals, key_bias, mask, causal, window,
-        need_diagonals, need_key_bias, need_mask,
+        need_diagonals, need_key_bias, need_mask, kept,
     )  # fmt: skip
     return (
         *grads,
@@ -340,6 +374,7 @@ def _backward(ctx, grad_out, grad_lse):  # type: ignore[no-untyped-def]
         grad_diagonals.sum_to_size(diagonals.shape) if need_diagonals else None,
         grad_key_bias.sum_to_size(key_bias.shape) if need_key_bias else None,
         grad_mask.to(mask.dtype) if need_mask else None,
+        None,
         None,
         None,
     )

@@ -8,6 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+_SHORT = 256  # keys
+
 
 def attend(
     query: Tensor,
@@ -21,11 +23,11 @@ def attend(
     """Output, zero in rows that see nothing, and log-sum-exp, −inf there, as `blocked_attention` gives them.
 
     The fused kernel reads one additive mask. A bias by key alone is that mask, as a view; beside a bias by
-    lag it becomes one more feature, which costs less than writing both out, unless it hides keys.
+    lag it becomes one more feature, which costs less than writing both out, unless keys are few or hidden.
     """
     value_width = value.shape[3]
     if key_bias is not None and bias is not None:
-        if key_bias.isneginf().any() or scale == 0.0:
+        if key.shape[2] <= _SHORT or key_bias.isneginf().any() or scale == 0.0:
             bias, key_bias = bias + key_bias[:, :, None, :], None
         else:
             column = (key_bias / scale).to(key.dtype).expand(*key.shape[:3])
@@ -36,7 +38,9 @@ def attend(
     # One width for all three, and one that fills vector registers, is what the kernel wants.
     width = max(query.shape[3], value_width)
     width += -width % 8
-    query, key, value = (F.pad(t, (0, width - t.shape[3])) for t in (query, key, value))
+    query, key, value = (
+        t if t.shape[3] == width else F.pad(t, (0, width - t.shape[3])) for t in (query, key, value)
+    )
     if bias is not None:
         bias = bias.expand(*query.shape[:3], key.shape[2])
     query, key, value = (_with_dense_rows(t) for t in (query, key, value))

@@ -1,10 +1,14 @@
 """Gates of a layer: how much of the past a token forgets, and how much of what it found it passes on."""
 
+import math
+from numbers import Real
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nadaraya.attention.projections import LayerShape
+from nadaraya.errors import must_be
 
 
 class ForgetGate(nn.Module):
@@ -15,10 +19,15 @@ class ForgetGate(nn.Module):
     Args:
         shape: sizes of the layer.
         bias: initial b; default 4, with which a token keeps 98 % of what came before it.
+
+    Raises:
+        InputError: a bias that is not a finite number.
     """
 
     def __init__(self, shape: LayerShape, bias: float = 4.0) -> None:
         super().__init__()
+        if not isinstance(bias, Real) or not math.isfinite(bias):
+            raise must_be("bias", "a finite number", bias)
         self.gate = nn.Linear(shape.dim, shape.num_heads)
         nn.init.constant_(self.gate.bias, bias)
         self.gate.keeps_start = True  # type: ignore[assignment]

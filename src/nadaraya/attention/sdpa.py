@@ -19,6 +19,7 @@ from torch.utils.checkpoint import checkpoint
 from nadaraya.attention import own, reference, stock
 from nadaraya.attention.arguments import AttentionArguments
 from nadaraya.attention.blocked import blocked_attention, masked_bias
+from nadaraya.attention.decay import kept_keys
 from nadaraya.attention.documents import document_by_document
 
 _DEFINITION_ROWS = 128
@@ -71,8 +72,10 @@ def _blocked_attention(args: AttentionArguments) -> tuple[Tensor, Tensor]:
         hidden = _along_diagonals(diagonals, args.query.shape[2], args.key.shape[2])
         mask = hidden if mask is None else masked_bias(hidden, mask, args.compute_dtype)
         diagonals, window = None, 0
+    kept = _kept(args, form, diagonals) if mask is None else None
+    query, key, value, key_bias = form
     out, lse = blocked_attention(
-        form.query, form.key, form.value, args.scale, diagonals, form.key_bias, mask, args.causal, window
+        query, key, value, args.scale, diagonals, key_bias, mask, args.causal, window, kept
     )
     if args.bandwidth is not None:  # −‖q_i‖²/(2σ²), which the softmax form left out
         lse = lse - 0.5 * form.query.square().sum(-1)
@@ -121,7 +124,7 @@ def _loses_digits(args: AttentionArguments, form: _SoftmaxForm) -> bool:
     with torch.no_grad():
         points = [form.key] if form.query is form.key else [form.query, form.key]
         # A term that overflowed to infinity or NaN is not below the limit either.
-        return not all(bool((t.square().sum(-1) <= largest).all()) for t in points)
+        return not all(bool((torch.linalg.vector_norm(t, dim=-1).square() <= largest).all()) for t in points)
 
 
 def _diagonals(args: AttentionArguments) -> Tensor | None:
@@ -151,6 +154,18 @@ def _diagonals(args: AttentionArguments) -> Tensor | None:
     return diagonals.masked_fill(hidden, -torch.inf) if by_lag else diagonals.contiguous()
 
 
+def _kept(args: AttentionArguments, form: _SoftmaxForm, diagonals: Tensor | None) -> Tensor | None:
+    """Which keys are visited where the rest is negligible, or None: all."""
+    if args.negligible == 0.0 or diagonals is None or args.lag_logits is None or not args.query.numel():
+        return None
+    query, key, diagonals = form.query.detach(), form.key.detach(), diagonals.detach()
+    key_bias = None if form.key_bias is None else form.key_bias.detach()
+    gaussian, window = args.bandwidth is not None, args.window or 0
+    return kept_keys(
+        query, key, args.scale, diagonals, key_bias, gaussian, args.causal, window, args.negligible
+    )
+
+
 def _masks_densely(args: AttentionArguments) -> bool:
     """Whether a mask by lag is written out: the CPU's fused kernel then takes all rows of a call at once."""
     longest = max(args.query.shape[2], args.key.shape[2])
@@ -166,8 +181,11 @@ def _along_diagonals(diagonals: Tensor, num_queries: int, num_keys: int) -> Tens
 
 def _keep_self_where_alone(args: AttentionArguments, out: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
     """Leave-one-out rows with nothing left take their own value, if they may see it."""
+    nowhere = lse == -torch.inf
+    if args.query.device.type == "cpu" and not torch.compiler.is_compiling() and not nowhere.any():
+        return out, lse
     logits = own.own_logits(args)
-    alone = (lse == -torch.inf) & (logits != -torch.inf)
+    alone = nowhere & (logits != -torch.inf)
     # The unused branch of `where` must not carry −inf into the backward pass.
     logits = torch.where(alone, logits, 0.0)
     values = own.own_values(args).to(out.dtype)

@@ -203,7 +203,8 @@ class Kernel(nn.Module):
 
     def extra_repr(self) -> str:
         """Settings, and positive parameters in natural units."""
-        logs = [name for name, _ in self.named_parameters(recurse=False) if name.startswith("log_")]
+        tensors = {**self._parameters, **vars(self)}
+        logs = [name for name in tensors if name.startswith("log_") and isinstance(tensors[name], Tensor)]
         shown = [f"{name}={getattr(self, name)!r}" for name in self.settings]
         return ", ".join(shown + [f"{name[4:]}={describe(natural(getattr(self, name)))}" for name in logs])
 

@@ -35,25 +35,36 @@ COLOURS: dict[str, tuple[str, str]] = {
 SOLID: tuple[float, ...] = ()
 DASHED = (5.0, 2.0)
 DOTTED = (1.5, 1.5)
-_DASHES = (SOLID, DASHED, DOTTED, (6.0, 2.0, 1.5, 2.0))
+_DASHES = (SOLID, DASHED, DOTTED, (6.0, 2.0, 1.5, 2.0), (10.0, 2.0), (6.0, 1.5, 1.5, 1.5, 1.5, 1.5))
 
 _VARIANTS = {
     "rope": ("slate", 0),
     "learned-rope": ("slate", 1),
     "softmax": ("slate", 2),
+    "nope": ("slate", 3),
+    "rope-norm": ("blue", 1),
     "gpa-rope": ("blue", 0),
     "gpa": ("sky", 0),
     "gpa-mul": ("vermillion", 0),
     "gpa-mul-loo": ("vermillion", 1),
+    "mixed-bank": ("vermillion", 2),
     "decay": ("green", 0),
     "alibi": ("green", 1),
     "t5": ("ochre", 0),
     "kerple": ("ochre", 1),
+    "inkling": ("ochre", 2),
+    "fire": ("ochre", 3),
+    "fox": ("sky", 1),
     "gka": ("purple", 1),
     "gka-loo": ("purple", 0),
+    "kv-shared": ("purple", 2),
+    "qkv-shared": ("purple", 3),
     "gka-loo-bank": ("wine", 0),
     "vlt": ("wine", 1),
+    "gka-bank": ("wine", 2),
 }
+# Other names that say what becomes of the token itself: the colour of the variant, with this dash.
+_OWN = {"loo": 4, "xsa": 5}
 _OTHERS = ("wine", "ochre", "sky", "purple", "green", "blue", "vermillion")
 
 
@@ -78,18 +89,27 @@ class Style:
 def variant_styles(variants: Iterable[str]) -> list[Style]:
     """One style for each variant, in order; a variant given again keeps its colour and gets the next dash.
 
-    Hybrids and variants of your own get a fixed colour by their position.
+    A name with `-loo` or `-xsa` has the colour of the variant without it. Hybrids and variants of your own
+    get a fixed colour by their position.
     """
     seen: dict[str, int] = {}
     others: list[str] = []
     styles = []
     for variant in variants:
-        if variant not in _VARIANTS and variant not in others:
+        known = _VARIANTS.get(variant) or _by_base(variant)
+        if known is None and variant not in others:
             others.append(variant)
-        colour, dash = _VARIANTS.get(variant) or (_OTHERS[others.index(variant) % len(_OTHERS)], 0)
+        colour, dash = known or (_OTHERS[others.index(variant) % len(_OTHERS)], 0)
         styles.append(Style(colour, _DASHES[(dash + seen.get(variant, 0)) % len(_DASHES)]))
         seen[variant] = seen.get(variant, 0) + 1
     return styles
+
+
+def _by_base(variant: str) -> tuple[str, int] | None:
+    words = variant.split("-")
+    base = _VARIANTS.get("-".join(word for word in words if word not in _OWN))
+    own = [_OWN[word] for word in words if word in _OWN]
+    return (base[0], own[0]) if base and own else None
 
 
 def head_style(head: int) -> Style:

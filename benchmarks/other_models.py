@@ -6,17 +6,18 @@
 A step is forward and backward of one text through one block of T5-small's encoder (8 heads of width 64) and
 through one full-attention layer of a small Inkling (4 heads of width 64, 16 profiles of 1,024 lags), in
 float32, without dropout. Peak memory is what a step adds to a process of its own, whose data may not grow
-beyond `--limit` GiB: what does not fit, or cannot run, is reported with its reason. Times are from one process,
-where contenders that fit take turns. The largest difference of their gradients from those of `eager`, in
-parts of the largest gradient of the parameter, is checked at the smallest size.
+beyond `--limit` GiB: what does not fit, or cannot run, is reported with its reason. Times are from one
+process, where contenders that fit take turns. The largest difference of their gradients from those of
+`eager`, in parts of the largest gradient of the parameter, is checked at the smallest size.
 """
 
 import argparse
 import json
+import multiprocessing
 import resource
-import subprocess
 import sys
 from collections.abc import Callable
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -70,8 +71,8 @@ def some_tokens(length: int) -> Tensor:
     return torch.randint(3, _VOCABULARY, (1, length), generator=torch.Generator().manual_seed(0))
 
 
-def _alone(name: str, contender: str, length: int, limit: float) -> None:
-    """Print what one step adds to this process, in MiB, or why it cannot run."""
+def _alone(name: str, contender: str, length: int, limit: float, answer: Connection) -> None:
+    """Send what one step adds to this process, in MiB, or why it cannot run."""
     ceiling = int(limit * 2**30)
     resource.setrlimit(resource.RLIMIT_DATA, (ceiling, ceiling))
     try:
@@ -81,9 +82,9 @@ def _alone(name: str, contender: str, length: int, limit: float) -> None:
         step(model, some_tokens(length))
     except Exception as error:  # a contender may fail in any way: that is its result
         full = isinstance(error, (MemoryError, RuntimeError)) and "allocate memory" in str(error)
-        print(json.dumps({"failed": f"more than {limit:g} GiB" if full else one_line(error)}))
+        answer.send({"failed": f"more than {limit:g} GiB" if full else one_line(error)})
     else:
-        print(json.dumps({"peak_mib": (_peak_kib() - before) / 1024}))
+        answer.send({"peak_mib": (_peak_kib() - before) / 1024})
 
 
 def _peak_kib() -> int:
@@ -93,23 +94,22 @@ def _peak_kib() -> int:
 
 def memory(name: str, contender: str, length: int, options: argparse.Namespace) -> dict[str, Any]:
     """What `_alone` found in a process of its own."""
-    command = [
-        sys.executable,
-        __file__,
-        "--alone",
-        name,
-        contender,
-        str(length),
-        "--limit",
-        str(options.limit),
-    ]
+    # A fork has everything imported already; this process must not have computed anything before.
+    context = multiprocessing.get_context("fork")
+    answer, send = context.Pipe(duplex=False)
+    process = context.Process(target=_alone, args=(name, contender, length, options.limit, send))
+    process.start()
+    send.close()
     try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=options.timeout)
-    except subprocess.TimeoutExpired:
-        return {"failed": f"longer than {options.timeout} s"}
-    if done.returncode:
-        return {"failed": f"ended with status {done.returncode}"}
-    return dict(json.loads(done.stdout.splitlines()[-1]))
+        found = (
+            answer.recv() if answer.poll(options.timeout) else {"failed": f"longer than {options.timeout} s"}
+        )
+    except EOFError:
+        process.join()
+        found = {"failed": f"ended with status {process.exitcode}"}
+    process.kill()
+    process.join()
+    return dict(found)
 
 
 def differences(name: str, contenders: list[str], length: int) -> dict[str, float]:
@@ -131,26 +131,29 @@ def differences(name: str, contenders: list[str], length: int) -> dict[str, floa
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
     """All figures, written to the file after every size."""
-    results: dict[str, Any] = {"environment": environment("transformers"), "limit_gib": options.limit}
-    results |= {"difference": {}, "models": {name: {} for name in options.models}}
+    models: dict[str, dict[str, dict[str, Any]]] = {name: {} for name in options.models}
     for name in options.models:
         out: dict[str, str] = {}  # what failed at a smaller size
         for length in options.tokens:
-            rows: dict[str, dict[str, Any]] = {}
+            rows = models[name][str(length)] = {}
             for contender in options.contenders:
-                print(f"{name}, {length} tokens, {contender}", file=sys.stderr, flush=True)
+                print(f"memory of {name}, {length} tokens, {contender}", file=sys.stderr, flush=True)
                 reason = out.get(contender)
                 rows[contender] = {"failed": reason} if reason else memory(name, contender, length, options)
                 if "failed" in rows[contender]:
                     out[contender] = rows[contender]["failed"]
+    results: dict[str, Any] = {"environment": environment("transformers"), "limit_gib": options.limit}
+    results |= {"difference": {}, "models": models}
+    for length in options.tokens:
+        for name in options.models:
+            print(f"time of {name}, {length} tokens", file=sys.stderr, flush=True)
+            rows = models[name][str(length)]
             fit = [contender for contender, row in rows.items() if "peak_mib" in row]
             for contender, timing in as_json(_times(name, fit, length, options.runs)).items():
                 rows[contender] |= timing
             if length == min(options.tokens):
-                results["difference"][name] = differences(
-                    name, [each for each in fit if each != "eager"], length
-                )
-            results["models"][name][str(length)] = rows
+                others = [contender for contender in fit if contender != "eager"]
+                results["difference"][name] = differences(name, others, length)
             if options.json:
                 write_json(options.json, results)
     return results
@@ -231,12 +234,8 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="also write the figures to this file, after every size")
     parser.add_argument("--figure", type=Path, help="also draw them, to this file")
     parser.add_argument("--draw", type=Path, help="measure nothing: show the figures of this file")
-    parser.add_argument("--alone", nargs=3, help=argparse.SUPPRESS)
     options = parser.parse_args()
     logging.set_verbosity_error()
-    if options.alone:
-        _alone(*options.alone[:2], int(options.alone[2]), options.limit)
-        return
     results = json.loads(options.draw.read_text()) if options.draw else measure(options)
     print(text(results))
     if options.figure:

@@ -21,7 +21,7 @@ from timing import alternate, as_json, as_table, environment
 from torch import Tensor
 
 from nadaraya import kernel_attention
-from nadaraya.kernels import KernelBank
+from nadaraya.kernels import Exp, Gaussian, KernelBank
 
 
 def hand_written_gka(x: Tensor, bandwidth: Tensor) -> Tensor:
@@ -53,27 +53,25 @@ def cases(batch: int, heads: int, tokens: int, width: int) -> dict[str, Callable
     torch.manual_seed(0)
     q, k, v, x = (torch.randn(batch, heads, tokens, width, requires_grad=True) for _ in range(4))
     bandwidth = torch.full((heads,), width**0.25, requires_grad=True)
-    bank = KernelBank(heads, 64, init="paper")
+    added = Exp(KernelBank(heads, 64, init="paper"))
     grad = torch.randn(batch, heads, tokens, width)
 
     def run(out: Tensor) -> None:
         out.backward(grad)
-        for tensor in (q, k, v, x, bandwidth, *bank.parameters()):
+        for tensor in (q, k, v, x, bandwidth, *added.parameters()):
             tensor.grad = None
 
     def table() -> Tensor:
-        return bank.lag_logits(tokens, compose="add")
+        return added.lag_logits(tokens)
 
     return {
         "stock SDPA, no bias": lambda: run(F.scaled_dot_product_attention(q, k, v, is_causal=True)),
         "gpa, with the gradient of the bank": lambda: run(
-            kernel_attention(q, k, v, lag_logits=table(), causal=True)
+            kernel_attention(q, k, v, position=table(), causal=True)
         ),
         "gpa, SDPA with an N×N bias": lambda: run(materialised_bias(q, k, v, table())),
         "gpa, N×N by hand": lambda: run(hand_written_gpa(q, k, v, table())),
-        "gka": lambda: run(
-            kernel_attention(x, x, x, similarity="gaussian", bandwidth=bandwidth, causal=True)
-        ),
+        "gka": lambda: run(kernel_attention(x, x, x, content=Gaussian(bandwidth), causal=True)),
         "gka, N×N by hand": lambda: run(hand_written_gka(x, bandwidth)),
     }
 

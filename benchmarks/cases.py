@@ -82,7 +82,7 @@ def gka(case: Case, device: str) -> list[Contender]:
     (x,), sigma = tokens(case, device, 1), bandwidth(case, device)
     options = {"causal": case.causal}
     return [
-        *rivals.ours(x, x, x, similarity="gaussian", bandwidth=sigma, **options),
+        *rivals.ours(x, x, x, bandwidth=sigma, **options),
         *rivals.stock(*tokens(case, device, 3), **options),
         rivals.gaussian_by_hand(x, x, x, sigma, **options),
     ]
@@ -92,7 +92,7 @@ def general_gaussian(case: Case, device: str) -> list[Contender]:
     """The Gaussian of separate queries, keys and values."""
     (q, k, v), sigma = tokens(case, device, 3), bandwidth(case, device)
     return [
-        *rivals.ours(q, k, v, similarity="gaussian", bandwidth=sigma, causal=True),
+        *rivals.ours(q, k, v, bandwidth=sigma, causal=True),
         *rivals.stock(q, k, v, causal=True),
         rivals.gaussian_by_hand(q, k, v, sigma, causal=True),
     ]
@@ -101,9 +101,9 @@ def general_gaussian(case: Case, device: str) -> list[Contender]:
 def gka_table_loo(case: Case, device: str) -> list[Contender]:
     """Leave-one-out Gaussian kernel attention of one tensor with a table by lag."""
     (x,), sigma, bias = tokens(case, device, 1), bandwidth(case, device), table(case, device)
-    options = {"causal": True, "table": bias, "exclude_self": True}
+    options = {"causal": True, "table": bias, "own": "exclude"}
     return [
-        *rivals.ours(x, x, x, similarity="gaussian", bandwidth=sigma, **options),
+        *rivals.ours(x, x, x, bandwidth=sigma, **options),
         *rivals.stock(*tokens(case, device, 3), causal=True),
         rivals.gaussian_by_hand(x, x, x, sigma, **options),
     ]
@@ -120,9 +120,9 @@ def decode_gpa(case: Case, device: str) -> list[Contender]:
 def decode_gka(case: Case, device: str) -> list[Contender]:
     """One query against a cache that is keys and values at once; stock attention reads two."""
     q, k, v = decoding(case, device)
-    sigma = bandwidth(case, device).detach()
+    sigma = bandwidth(case, device)
     return [
-        *rivals.ours(q, k, k, similarity="gaussian", bandwidth=sigma, causal=True),
+        *rivals.ours(q, k, k, bandwidth=sigma, causal=True),
         *rivals.stock(q, k, v, causal=False),
     ]
 

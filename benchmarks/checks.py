@@ -16,6 +16,7 @@ from timing import one_line
 from torch import Tensor
 
 from nadaraya import kernel_attention
+from nadaraya.kernels import Gaussian
 
 REPEATS = 3
 STOCK_FLASH = "SDPA flash"
@@ -54,15 +55,15 @@ def accuracy(device: str, quick: bool) -> dict[str, Any]:
             qkv, {"causal": True}, [*rivals.ours(q, k, v, causal=True), *rivals.stock(q, k, v, causal=True)]
         ),
         "gpa": part(
-            {**qkv, "lag_logits": table},
+            {**qkv, "position": table},
             {"causal": True},
             [*rivals.ours(q, k, v, causal=True, table=table), by_others[rivals.SDPA_BIAS]],
         ),
         "gka": part(
             {"x": q, "bandwidth": sigma},
-            {"causal": True, "similarity": "gaussian"},
+            {"causal": True},
             [
-                *rivals.ours(q, q, q, similarity="gaussian", bandwidth=sigma, causal=True),
+                *rivals.ours(q, q, q, bandwidth=sigma, causal=True),
                 rivals.gaussian_by_hand(q, q, q, sigma, causal=True),
             ],
         ),
@@ -116,8 +117,10 @@ def _exact(names: dict[str, Tensor], options: dict[str, Any], grad_out: Tensor) 
     leaves = {name: tensor.detach().double().requires_grad_() for name, tensor in names.items()}
     points = [leaves.pop(name) for name in ("q", "k", "v", "x") if name in leaves]
     q, k, v = points if len(points) == 3 else points * 3
-    out = kernel_attention(q, k, v, **leaves, **options, backend="reference")
     inputs = [*points, *leaves.values()]
+    if "bandwidth" in leaves:
+        options = {**options, "content": Gaussian(leaves.pop("bandwidth"))}
+    out = kernel_attention(q, k, v, **leaves, **options, backend="reference")
     grads = torch.autograd.grad(out, inputs, grad_out.double())
     return {"output": out.detach(), **dict(zip(names, grads, strict=True))}
 

@@ -4,8 +4,9 @@
 
 The other revision is checked out beside this one; one process for each stays open and they take turns, so
 that drift of the machine affects both equally. Where a process lies in memory moves its times by a tenth:
-several pairs of processes follow each other. Only the public interface is called. The ratio is the median
-over rounds of new / old, with its quartiles. `loading` needs an image source: --images SOURCE.
+several pairs of processes follow each other. Each revision is called as its own copy of this script calls it:
+the interfaces may differ, the names of the cases may not. The ratio is the median over rounds of new / old,
+with its quartiles. `loading` needs an image source: --images SOURCE.
 """
 
 import argparse
@@ -30,26 +31,21 @@ def operator_cases() -> dict[str, Case]:
     import torch
 
     from nadaraya import kernel_attention
-    from nadaraya.kernels import KernelBank
+    from nadaraya.kernels import Exp, Gaussian, KernelBank
 
     def gpa(shape: tuple[int, ...]) -> Case:
-        bank = KernelBank(shape[1], 64, init="paper")
+        position = Exp(KernelBank(shape[1], 64, init="paper"))
         q, k, v = (torch.randn(shape, requires_grad=True) for _ in range(3))
 
         def call() -> None:
-            table = bank.lag_logits(shape[2], compose="add")
-            kernel_attention(q, k, v, lag_logits=table, causal=True).sum().backward()
+            kernel_attention(q, k, v, position=position, causal=True).sum().backward()
 
         return call
 
     def gka(shape: tuple[int, ...]) -> Case:
         x = torch.randn(shape, requires_grad=True)
         bandwidth = torch.full((shape[1],), 2.8, requires_grad=True)
-        return lambda: (
-            kernel_attention(x, x, x, similarity="gaussian", bandwidth=bandwidth, causal=True)
-            .sum()
-            .backward()
-        )
+        return lambda: kernel_attention(x, x, x, content=Gaussian(bandwidth), causal=True).sum().backward()
 
     torch.manual_seed(0)
     shapes = ((1, 6, 2048, 64), (16, 4, 256, 32))
@@ -168,8 +164,9 @@ def serve(groups: list[str], images: str | None) -> None:
 
 @contextmanager
 def opened(tree: Path, options: argparse.Namespace) -> Iterator[subprocess.Popen[str]]:
-    """A process that serves the cases with the package of a checkout."""
-    command = [sys.executable, __file__, options.revision, "--serve", "--cases", *options.cases]
+    """A process that serves the cases of a checkout, by its script with its package."""
+    script = tree / "benchmarks" / Path(__file__).name
+    command = [sys.executable, script, options.revision, "--serve", "--cases", *options.cases]
     if options.images:
         command += ["--images", options.images]
     environment = {**os.environ, "PYTHONPATH": str(tree / "src")}

@@ -18,6 +18,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 from nadaraya import kernel_attention
+from nadaraya.attention.arguments import Own
+from nadaraya.kernels import Gaussian
 
 OURS = "nadaraya"
 OURS_ON_SDPA = "nadaraya, backend sdpa"
@@ -80,19 +82,21 @@ def ours(
     k: Tensor,
     v: Tensor,
     *,
-    similarity: str = "dot",
     causal: bool = False,
     bandwidth: Tensor | None = None,
     table: Tensor | None = None,
-    exclude_self: bool = False,
+    own: Own = "keep",
 ) -> list[Contender]:
-    """`kernel_attention` by the GPU kernels and by the rewrites onto SDPA; off the GPU only by these."""
+    """`kernel_attention` by the GPU kernels and by the rewrites onto SDPA; off the GPU only by these.
+
+    The content is Gaussian where there is a bandwidth.
+    """
 
     def call(backend: str) -> Tensor:
+        content = None if bandwidth is None else Gaussian(bandwidth)
         return kernel_attention(
-            q, k, v, similarity=similarity, bandwidth=bandwidth, lag_logits=table, causal=causal,
-            exclude_self=exclude_self, backend=backend,
-        )  # fmt: skip
+            q, k, v, content=content, position=table, causal=causal, own=own, backend=backend
+        )
 
     inputs = _differentiable(q, k, v, bandwidth, table)
     if q.device.type != "cuda":
@@ -151,13 +155,13 @@ def gaussian_by_hand(
     *,
     causal: bool,
     table: Tensor | None = None,
-    exclude_self: bool = False,
+    own: Own = "keep",
 ) -> Contender:
     """Gaussian kernel attention, every pair written out (‖q‖² + ‖k‖² − 2qk) in the dtype of the inputs."""
     n = q.shape[2]
     lags = torch.arange(n, device=q.device)[:, None] - torch.arange(n, device=q.device)
     hidden = (lags < 0) if causal else torch.zeros_like(lags, dtype=torch.bool)
-    if exclude_self:
+    if own == "exclude":
         hidden = hidden | (lags == 0)
         hidden[0, 0] = False  # the first token of a causal text has nothing else
     lags = lags.clamp(min=0)

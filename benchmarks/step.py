@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from timing import alternate, as_json, as_table, environment, why_it_fails, write_json
 
-from nadaraya import variants
+from nadaraya import InputError, variants
 from nadaraya.models import KernelGPTConfig, KernelGPTForCausalLM
 
 VOCABULARY = 93
@@ -43,6 +43,15 @@ def training_step(variant: str, width: int, batch: int, device: str, compiled: b
     return step
 
 
+def known_variant(name: str) -> str:
+    """The name of a variant, `-loo` and `-xsa` included, as a type of argparse."""
+    try:
+        variants.get(name)
+    except InputError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+    return name
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -50,7 +59,7 @@ def main() -> None:
     parser.add_argument(
         "--variants",
         nargs="+",
-        choices=variants.names(),
+        type=known_variant,
         default=["rope", "gpa-rope", "gpa-mul", "gka-loo-bank"],
         metavar="VARIANT",
     )

@@ -12,9 +12,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from step import known_variant
 from timing import environment, one_line, write_json
 
-from nadaraya import variants
 from nadaraya.data import fetch_dickens
 from nadaraya.training import load_recipe, train
 
@@ -51,7 +51,7 @@ def main() -> None:
     parser.add_argument(
         "--variants",
         nargs="+",
-        choices=variants.names(),
+        type=known_variant,
         default=["rope", "gpa-rope", "gpa-mul", "gka-loo-bank"],
         metavar="VARIANT",
     )

@@ -21,6 +21,7 @@ import torch
 from matplotlib.figure import Figure
 from sweep import RunFailed, train_apart
 
+from nadaraya.attention.content import GaussianContent
 from nadaraya.evaluation.efficiency import image_model_cost
 from nadaraya.training.recipe import load_recipe
 from nadaraya.training.run import Run
@@ -30,17 +31,17 @@ FORMS: dict[str, dict[str, Any]] = {
     "deit": {"pattern": "A"},
     "vlt": {"variant": "vlt"},
     "gka": {},
-    "gka-channel": {"variant_options": {"bandwidths": "channel"}},
+    "gka-channel": {"variant_options": {"per": "channel"}},
     "gka-loo": {"variant": "gka-loo"},
     "gka-grid": {"variant_options": {"grid_kernel": "bank"}},
     "gka-loo-grid": {"variant": "gka-loo", "variant_options": {"grid_kernel": "bank"}},
     "gka-loo-grid-channel": {
         "variant": "gka-loo",
-        "variant_options": {"grid_kernel": "bank", "bandwidths": "channel"},
+        "variant_options": {"grid_kernel": "bank", "per": "channel"},
     },
     "gka-loo-grid-channel-shift": {
         "variant": "gka-loo",
-        "variant_options": {"grid_kernel": "bank", "bandwidths": "channel", "shift": True},
+        "variant_options": {"grid_kernel": "bank", "per": "channel", "shift": True},
     },
     "softmax-grid": {"variant": "softmax", "variant_options": {"grid_kernel": "bank"}},
     "hybrid": {"pattern": "GGGA"},
@@ -141,9 +142,10 @@ def _figures(run: Run) -> dict[str, Any]:
 
 def _bandwidths(attention: Any) -> list[float] | None:
     """σ of every head, the geometric mean where each channel has its own; None without a Gaussian."""
-    if getattr(attention, "similarity", None) != "gaussian":
+    content = getattr(attention, "content", None)
+    if not isinstance(content, GaussianContent):
         return None
-    logs = attention.log_bandwidth.detach()
+    logs = content.bandwidth.detach().log()
     logs = logs.mean(-1) if logs.dim() == 2 else logs
     return [round(value, 3) for value in logs.exp().tolist()]
 

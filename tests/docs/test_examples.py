@@ -1,5 +1,6 @@
 """What pages for users show is true: Python runs, tables agree with result files, citations are resolved."""
 
+import importlib
 import json
 import re
 import tomllib
@@ -79,11 +80,32 @@ def test_the_table_of_variants_agrees_with_the_study() -> None:
     rows = re.findall(
         r"^\| `([\w-]+)` \|.*\| ([\d,]+) \| ([\d,]+) \| ([\d.]+) ± ([\d.]+) \|$", page, re.MULTILINE
     )
-    assert sorted(row[0] for row in rows) == sorted(variants.names())
+    assert sorted(row[0] for row in rows) == sorted(counts)
+    (later,) = re.findall(r"^Not in that study,.*?\n\n", page, re.MULTILINE | re.DOTALL)
+    said = set(re.findall(r"`([\w-]+)`", later)) - {"softmax"}
+    assert said == set(variants.names()) - set(counts)
     for variant, parameters, in_kernels, mean, spread in rows:
         assert (int(parameters.replace(",", "")), int(in_kernels.replace(",", ""))) == counts[variant]
         summary = study["summary"][variant]
         assert (mean, spread) == (f"{summary['mean']:.3f}", f"{summary['spread']:.3f}")
+
+
+def test_the_python_reference_lists_all_that_is_public_of_the_operator_and_the_parts() -> None:
+    page = (ROOT / "docs" / "api" / "attention.md").read_text(encoding="utf-8")
+    listed = re.findall(r"auto(?:class|function):: nadaraya\.attention\.([\w.]+)", page)
+    for name in listed:
+        module, _, last = f"nadaraya.attention.{name}".rpartition(".")
+        assert getattr(importlib.import_module(module), last).__doc__, name
+    own = {name for name in listed if "." not in name}
+    assert own | {"kernel_attention"} == set(nadaraya.attention.__all__)
+    parts = ("content", "gates", "mixing", "projections", "rotary")
+    defined = {
+        f"{part}.{name}"
+        for part in parts
+        for name, value in vars(importlib.import_module(f"nadaraya.attention.{part}")).items()
+        if isinstance(value, type) and value.__module__ == f"nadaraya.attention.{part}"
+    }
+    assert {name for name in listed if "." in name} == defined
 
 
 CITATION = re.compile(r"([A-Z][\w'-]+)(?:\s+et\s+al\.)?,?\s+\(?((?:19|20)\d\d)[a-z]?(?=[),;.:\s])")

@@ -130,7 +130,7 @@ def blocked_attention(
     if diagonals is None and query.device.type == "cpu" and query.numel() > 0 and num_keys > 0:
         bias = None if mask is None else masked_bias(None, mask, dtype)
         return fused_cpu.attend(query, key, value, scale, bias, key_bias, causal)
-    out, lse = _empty_results(query, value)
+    out, lse = empty_results(query, value)
     rows = _forward_rows(num_queries, window)
     for block in blocks(num_queries, num_keys, rows, causal, window, kept):
         bias = None if diagonals is None else block.hankel(diagonals, num_queries)
@@ -155,7 +155,7 @@ def _forward_rows(num_queries: int, window: int) -> int:
     return _FORWARD_ROWS if num_queries <= 2 * _SHORT or 0 < window <= _SHORT else LONGEST_BLOCK
 
 
-def _empty_results(query: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+def empty_results(query: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
     """In the layout that fused attention gives: the heads of a token lie together, ready to be merged."""
     batch, heads, num_queries, _ = query.shape
     out = query.new_empty((batch, num_queries, heads, value.shape[3])).transpose(1, 2)
@@ -184,7 +184,7 @@ def _attend(
 
 @blocked_attention.register_fake
 def _(query, key, value, scale, diagonals, key_bias, mask, causal, window, kept=None):  # type: ignore[no-untyped-def]
-    return _empty_results(query, value)
+    return empty_results(query, value)
 
 
 @torch.library.custom_op("nadaraya::blocked_attention_backward", mutates_args=())
@@ -221,16 +221,16 @@ def blocked_attention_backward(
             lse, scale, bias, key_bias, mask.shape if need_mask and mask is not None else None,
         )  # fmt: skip
         grad_query, grad_key, grad_value = (grad.to(query.dtype) for grad in grads)
-        empty = lse.new_zeros((0,))
-        grad_key_bias = grad_key_bias if need_key_bias else empty
-        return grad_query, grad_key, grad_value, empty.clone(), grad_key_bias, grad_mask
+        none = lse.new_zeros((0,))
+        grad_key_bias = grad_key_bias if need_key_bias else none
+        return grad_query, grad_key, grad_value, none.clone(), grad_key_bias, grad_mask
     if by_cpu and not need_mask and scale != 0.0:
         grad_query, grad_key, grad_value, grad_key_bias = fused_cpu.backward(
             grad_out, grad_lse, query, key, value, out, lse, scale, bias, key_bias, causal
         )
-        empty = lse.new_zeros
-        grad_key_bias = grad_key_bias if need_key_bias else empty((0,))
-        return grad_query, grad_key, grad_value, empty((0,)), grad_key_bias, empty((0,))
+        none = lse.new_zeros((0,))
+        grad_key_bias = grad_key_bias if need_key_bias else none
+        return grad_query, grad_key, grad_value, none.clone(), grad_key_bias, none.clone()
     batch, heads, num_queries, width = query.shape
     num_keys = key.shape[2]
     dtype = lse.dtype
@@ -339,8 +339,8 @@ def _skewed(room: Tensor, shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
 
 @blocked_attention_backward.register_fake
 def _(  # type: ignore[no-untyped-def]
-    grad_out, grad_lse, query, key, value, out, lse, scale, diagonals, key_bias, mask, causal, window, kept,
-    need_diagonals, need_key_bias, need_mask,
+    grad_out, grad_lse, query, key, value, out, lse, scale, diagonals, key_bias, mask, causal, window,
+    need_diagonals, need_key_bias, need_mask, kept=None,
 ):  # fmt: skip
     batch, heads, num_queries, _ = query.shape
     num_keys = key.shape[2]

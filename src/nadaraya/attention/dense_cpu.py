@@ -71,7 +71,7 @@ def exp_without_underflow(logits: Tensor) -> Tensor:
 
 
 def _parts(query: Tensor, key: Tensor) -> Iterator[tuple[slice, Tensor, Tensor]]:
-    """Items of the batch whose scores stay in cache together, and places for the weights and their gradients."""
+    """Items of the batch whose scores stay in cache together, and places for weights and gradients."""
     batch, heads, num_queries, _ = query.shape
     step = max(1, _SCORES * torch.get_num_threads() // (heads * num_queries * key.shape[2]))
     room = query.new_empty((2, min(step, batch), heads, num_queries, key.shape[2]))

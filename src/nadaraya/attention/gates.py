@@ -1,7 +1,6 @@
 """Gates of a layer: how much of the past a token forgets, and how much of what it found it passes on."""
 
 import math
-from numbers import Real
 
 import torch
 import torch.nn.functional as F
@@ -26,7 +25,7 @@ class ForgetGate(nn.Module):
 
     def __init__(self, shape: LayerShape, bias: float = 4.0) -> None:
         super().__init__()
-        if not isinstance(bias, Real) or not math.isfinite(bias):
+        if not isinstance(bias, (int, float)) or not math.isfinite(bias):
             raise must_be("bias", "a finite number", bias)
         self.gate = nn.Linear(shape.dim, shape.num_heads)
         nn.init.constant_(self.gate.bias, bias)

@@ -107,13 +107,28 @@ class LagMixture:
     def by_lag(self, rows: slice | None = None) -> Tensor:
         """b of some queries at the lags −E … E, (B, H, rows, 2E + 1): the ends stand for all beyond."""
         weights = self.weights if rows is None else self.weights[:, :, rows]
-        if self.of_kernels:
-            # The largest logarithm is taken out, lag by lag, so that no kernel underflows beside it.
-            peak = self.profiles.detach().amax(dim=1, keepdim=True)
-            peak = peak.masked_fill(peak == -torch.inf, 0.0)
-            mixed = (weights @ torch.exp(self.profiles - peak)).log() + peak
-            return torch.nn.functional.pad(mixed, (1, 1), value=-torch.inf)
-        return torch.nn.functional.pad(weights @ self.profiles, (1, 1))
+        table, shift = self.factors()
+        mixed = weights @ table
+        if shift is None:
+            return torch.nn.functional.pad(mixed, (1, 1))
+        return torch.nn.functional.pad(mixed.log() + shift, (1, 1), value=-torch.inf)
+
+    def factors(self) -> tuple[Tensor, Tensor | None]:
+        """Of logits the profiles; of kernels what is left of them when the largest logarithm is taken out.
+
+        It is taken out lag by lag, so that no kernel underflows beside it.
+
+        Returns:
+            The table that the weights multiply, (H or 1, M, 2E − 1), and the logarithms, (H or 1, 1, 2E − 1),
+            to be added to the logarithm of the products; None for logits, which are the products.
+        """
+        if not self.of_kernels:
+            return self.profiles, None
+        peak = self.profiles.detach().amax(dim=1, keepdim=True)
+        nothing = peak == -torch.inf
+        # Where no kernel reaches, the shift says so; the logarithm and its gradient stay finite.
+        table = torch.exp(self.profiles - peak.masked_fill(nothing, 0.0)).masked_fill(nothing, 1.0)
+        return table, peak
 
     def at_own(self) -> Tensor:
         """b of each query at lag 0, (B, H, Nq)."""

@@ -21,6 +21,7 @@ from nadaraya.attention.arguments import AttentionArguments
 from nadaraya.attention.blocked import blocked_attention, masked_bias
 from nadaraya.attention.decay import kept_keys
 from nadaraya.attention.documents import document_by_document
+from nadaraya.attention.mixed_blocks import mixed_attention
 
 _DEFINITION_ROWS = 128
 _DENSE_MASK = 1024  # tokens: 4 MiB of float32
@@ -56,8 +57,6 @@ def attention(args: AttentionArguments, with_lse: bool = False) -> tuple[Tensor,
 def _blocked_attention(args: AttentionArguments) -> tuple[Tensor, Tensor]:
     """Output and log-sum-exp of the softmax, within one document."""
     args = args.with_repeated_heads()
-    if args.mixture is not None:
-        return _definition_in_row_blocks(args.softmax_only())
     form = _softmax_form(args)
     if _loses_digits(args, form):
         return _definition_in_row_blocks(args.softmax_only())
@@ -67,6 +66,12 @@ def _blocked_attention(args: AttentionArguments) -> tuple[Tensor, Tensor]:
     if args.grid is not None:
         logits = args.grid.dense()[None]
         mask = logits if mask is None else masked_bias(logits, mask, args.compute_dtype)
+    if args.mixture is not None:
+        out, lse = mixed_attention(
+            form.query, form.key, form.value, args.scale, args.mixture.weights, *_mixed_table(args),
+            form.key_bias, mask, args.causal, args.window or 0, args.exclude_self,
+        )  # fmt: skip
+        return _completed(args, form, out, lse)
     diagonals, window = _diagonals(args), args.window or 0
     if diagonals is not None and _masks_densely(args):
         hidden = _along_diagonals(diagonals, args.query.shape[2], args.key.shape[2])
@@ -77,6 +82,13 @@ def _blocked_attention(args: AttentionArguments) -> tuple[Tensor, Tensor]:
     out, lse = blocked_attention(
         query, key, value, args.scale, diagonals, key_bias, mask, args.causal, window, kept
     )
+    return _completed(args, form, out, lse)
+
+
+def _completed(
+    args: AttentionArguments, form: "_SoftmaxForm", out: Tensor, lse: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Output and log-sum-exp of the call from those of its softmax form."""
     if args.bandwidth is not None:  # −‖q_i‖²/(2σ²), which the softmax form left out
         lse = lse - 0.5 * form.query.square().sum(-1)
     if args.exclude_self:
@@ -164,6 +176,14 @@ def _kept(args: AttentionArguments, form: _SoftmaxForm, diagonals: Tensor | None
     return kept_keys(
         query, key, args.scale, diagonals, key_bias, gaussian, args.causal, window, args.negligible
     )
+
+
+def _mixed_table(args: AttentionArguments) -> tuple[Tensor, Tensor | None]:
+    """What queries mix and the logarithms taken out of it, by descending lag, down to 0 in causal calls."""
+    assert args.mixture is not None
+    first = args.mixture.extent - 1 if args.causal else 0
+    table, shift = args.mixture.factors()
+    return table[..., first:].flip(-1), None if shift is None else shift[..., first:].flip(-1)
 
 
 def _masks_densely(args: AttentionArguments) -> bool:

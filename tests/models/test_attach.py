@@ -108,7 +108,7 @@ class Largest(TorchDispatchMode):
         return result
 
 
-@pytest.mark.parametrize("name", ["llama", "llama4", "mistral", "t5"])
+@pytest.mark.parametrize("name", ["llama", "llama4", "mistral", "t5", "inkling", "inkling2"])
 def test_no_tensor_of_all_pairs_is_made(name: str) -> None:
     model, length = make(name), 512
     mask = torch.ones(1, length, dtype=torch.long)

@@ -42,6 +42,12 @@ def test_the_guide_on_vision_runs() -> None:
     run_blocks(GUIDES / "vision.md", {})
 
 
+def test_the_guide_on_other_models_runs() -> None:
+    names = run_blocks(GUIDES / "other-models.md", {})
+    assert names["t5"].config._attn_implementation == "sdpa"  # taken back at the end
+    assert names["loss"].isfinite()
+
+
 def test_the_guide_on_language_models_runs(language_guide: dict[str, Any]) -> None:
     text, run, result = (language_guide[name] for name in ("text", "run", "result"))
     assert text.startswith("The ")

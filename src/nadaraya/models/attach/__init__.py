@@ -1,0 +1,101 @@
+"""The operator in the models of transformers: `attn_implementation="nadaraya"`, and `attach_attention`.
+
+`register_attention` makes the name known, which importing `nadaraya.models` does too. Models whose positions
+are biases of all pairs, T5 and Inkling, need `attach_attention` besides to work without them.
+"""
+
+from types import TracebackType
+from typing import Any
+
+from transformers import AttentionInterface, PreTrainedModel
+from transformers.masking_utils import AttentionMaskInterface
+
+from nadaraya.errors import InputError, must_be
+from nadaraya.models.attach import interface, masks, relative
+
+__all__ = ["Attachment", "attach_attention", "register_attention"]
+
+_NAME = "nadaraya"
+
+
+def register_attention() -> None:
+    """Make `attn_implementation="nadaraya"` known to transformers; once more does no harm.
+
+    >>> from transformers import LlamaConfig, LlamaForCausalLM
+    >>> from nadaraya.models import register_attention
+    >>> register_attention()
+    >>> sizes = dict(hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=2)
+    >>> model = LlamaForCausalLM(LlamaConfig(vocab_size=9, **sizes, attn_implementation="nadaraya"))
+    >>> model.config._attn_implementation
+    'nadaraya'
+    """
+    AttentionInterface.register(_NAME, interface.attention)
+    AttentionMaskInterface.register(_NAME, masks.attention_mask)
+
+
+class Attachment:
+    """What `attach_attention` did to a model, to be taken back; a context manager that does so at its end.
+
+    Attributes:
+        relative: names of the modules whose relative positions are handed on unwritten.
+    """
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        models = [module for module in model.modules() if isinstance(module, PreTrainedModel)]
+        self._before = [(part, part.config._attn_implementation) for part in models]
+        model.set_attn_implementation(_NAME)
+        found = {name: module for name, module in model.named_modules() if relative.is_relative(module)}
+        self.relative = list(found)
+        self._take_back = [relative.hand_on(module) for module in found.values()]
+
+    def remove(self) -> None:
+        """Give the model back the attention that it had."""
+        for take_back in self._take_back:
+            take_back()
+        for part, name in self._before:  # the whole before its parts
+            part.set_attn_implementation(name)
+        self._take_back, self._before = [], []
+
+    def __enter__(self) -> "Attachment":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.remove()
+
+
+def attach_attention(model: Any) -> Attachment:
+    """Let a model of transformers compute its attention with the operator, in O(N) memory where it can.
+
+    As `model.set_attn_implementation("nadaraya")`, and more: T5 (with mT5, Switch Transformers, LongT5 and
+    Pop2Piano) and Inkling (1 and 2) hand on the parts of their relative positions instead of N × N biases
+    (Raffel et al. 2020). No parameter is touched, and state dicts stay as they are.
+
+    Args:
+        model: a `PreTrainedModel` whose attention goes through transformers' AttentionInterface.
+
+    Returns:
+        An `Attachment`, whose `remove` undoes it.
+
+    Raises:
+        InputError: for anything else, or a model that is attached already.
+
+    >>> from transformers import T5Config, T5EncoderModel
+    >>> from nadaraya.models import attach_attention
+    >>> sizes = dict(vocab_size=9, d_model=8, d_kv=4, d_ff=8, num_layers=2, num_heads=2)
+    >>> model = T5EncoderModel(T5Config(**sizes))
+    >>> with attach_attention(model) as attached:
+    ...     len(attached.relative)
+    2
+    """
+    if not isinstance(model, PreTrainedModel):
+        raise must_be("model", "a model of transformers (PreTrainedModel)", type(model))
+    if not model._can_set_attn_implementation():
+        raise must_be(
+            "model", "one whose attention goes through transformers' AttentionInterface", type(model).__name__
+        )
+    if any(relative.hands_on(module) for module in model.modules()):
+        raise InputError(f"model must not be attached already, got an attached {type(model).__name__}")
+    register_attention()
+    return Attachment(model)

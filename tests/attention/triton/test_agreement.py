@@ -25,6 +25,7 @@ OPTIONS: dict[str, list[Any]] = {
     "tiles": [(16, 32), (32, 16), (16, 16), *([None] if ON_GPU else [])],
     "similarity": ["dot", "gaussian"],
     "table": ["none", "by lag", "signed", "one row", "one signed row"],
+    "key_logits": ["none", "none", "each", "one item", "one head", "one row"],
     "padded": [False, True],
     "causal": [False, True],
     "window": [None, None, 3, 20],
@@ -48,6 +49,7 @@ SMALL_OPTIONS: dict[str, list[Any]] = {
     "tiles": OPTIONS["tiles"],
     "similarity": ["dot", "gaussian"],
     "table": ["none", "by lag", "signed", "one row"],
+    "key_logits": ["none", "each", "one item", "one head"],
     "padded": [False, True],
     "eps": [0.0, 0.3],
 }
@@ -114,6 +116,14 @@ def test_values_and_all_gradients_equal_the_definition(
     }
     if call["table"] in shapes:
         options["lag_logits"] = torch.randn(shapes[call["table"]])
+    logit_shapes = {
+        "each": (batch, heads),
+        "one item": (1, heads),
+        "one head": (batch, 1),
+        "one row": (1, 1),
+    }
+    if call["key_logits"] in logit_shapes:
+        options["key_logits"] = torch.randn(*logit_shapes[call["key_logits"]], num_keys)
     if call["padded"]:
         options["key_padding_mask"] = torch.rand(batch, num_keys) < 0.4
     with cut(*call["tiles"]) if call["tiles"] else nullcontext():

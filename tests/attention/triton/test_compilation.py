@@ -50,7 +50,11 @@ class Compilation(NamedTuple):
 # Of each kernel, the calls that models make most and the one that needs most registers.
 OPTIONS = {
     "forward": [("causal", "table"), ("gaussian", "one_tensor", "fixed_peak"), ()],
-    "key_value_gradient": [("causal", "table"), ("causal", "gaussian", "table")],
+    "key_value_gradient": [
+        ("causal", "table"),
+        ("causal", "gaussian", "table"),
+        ("causal", "key_bias", "key_bias_grad"),
+    ],
     "query_gradient": [("causal",)],
     "table_gradient": [("causal", "table")],
     "gaussian_table_gradient": [("causal", "table", "exclude_self")],
@@ -80,7 +84,7 @@ COMPILATIONS = [
             (256, "float32", "rows=16"),
         )
     ),
-    Compilation("forward", HOPPER, 16, "float16", ("causal", "window", "hidden", "exclude_self")),
+    Compilation("forward", HOPPER, 16, "float16", ("causal", "window", "key_bias", "hidden", "exclude_self")),
     Compilation("table_gradient", AMPERE, 256, "bfloat16", ("causal", "table")),
     Compilation("forward", HOPPER, 64, "bfloat16", ("causal",)),
 ]

@@ -89,21 +89,23 @@ def test_the_general_operator_passes_pytorchs_own_checks(dtype: torch.dtype, ful
     k, v = (torch.randn(1, 1, 12, width, dtype=dtype, requires_grad=True) for width in (16, 24))
     bandwidth = torch.tensor([2.0, 5.0], requires_grad=True) if full else None
     table = torch.randn(2, 23, requires_grad=True) if full else None
+    key_logits = torch.randn(1, 1, 12, requires_grad=True) if full else None
     padding = torch.rand(1, 12) < 0.3 if full else None
-    arguments = (q, k, v, 0.25, bandwidth, table, padding, full, 7 if full else 0, full)
+    masks = (padding, full, 7 if full else 0, full)
+    arguments = (q, k, v, 0.25, bandwidth, table, key_logits, *masks)
     torch.library.opcheck(triton_attention, arguments)
 
 
-@pytest.mark.parametrize("need_table", [False, True])
-def test_the_general_backward_operator_passes_pytorchs_own_checks(need_table: bool) -> None:
+@pytest.mark.parametrize("need", [False, True])
+def test_the_general_backward_operator_passes_pytorchs_own_checks(need: bool) -> None:
     from nadaraya.attention.triton.operator import triton_attention, triton_attention_backward
 
     q, k, v = torch.randn(3, 1, 2, 12, 16).unbind(0)
     bandwidth, table = torch.tensor([2.0, 5.0]), torch.randn(1, 23)
-    masks = (torch.rand(1, 12) < 0.3, True, 7, True)
+    masks = (torch.randn(2, 12)[None], torch.rand(1, 12) < 0.3, True, 7, True)
     results = triton_attention(q, k, v, 1.0, bandwidth, table, *masks)
     grads = torch.randn_like(q), torch.randn(1, 2, 12)
-    arguments = (*grads, q, k, v, *results, 1.0, bandwidth, table, *masks, need_table)
+    arguments = (*grads, q, k, v, *results, 1.0, bandwidth, table, *masks, need, need)
     torch.library.opcheck(triton_attention_backward, arguments)
 
 
@@ -112,12 +114,12 @@ def test_the_one_tensor_operators_pass_pytorchs_own_checks(exclude_self: bool) -
     from nadaraya.attention.triton.operator import triton_attention, triton_attention_backward
 
     x, bandwidth = one_tensor_inputs()
-    options = (None, None, True, 7, exclude_self)
+    options = (None, None, None, True, 7, exclude_self)
     torch.library.opcheck(triton_attention, (x, None, None, 1.0, bandwidth, *options))
     x, bandwidth = x.detach(), bandwidth.detach()
     results = triton_attention(x, None, None, 1.0, bandwidth, *options)
     grads = torch.randn_like(x), torch.randn(1, 2, 24)
-    arguments = (*grads, x, None, None, *results, 1.0, bandwidth, *options, False)
+    arguments = (*grads, x, None, None, *results, 1.0, bandwidth, *options, False, False)
     torch.library.opcheck(triton_attention_backward, arguments)
 
 
@@ -127,8 +129,8 @@ def test_the_decoding_operator_passes_pytorchs_own_checks(full: bool) -> None:
 
     q, k, v = torch.randn(1, 2, 1, 16), torch.randn(1, 1, 20, 16), torch.randn(1, 1, 20, 24)
     bandwidth, table = (torch.tensor([2.0, 5.0]), torch.randn(2, 39)) if full else (None, None)
-    padding = torch.rand(1, 20) < 0.3 if full else None
-    arguments = (q, k, v, 0.25, bandwidth, table, padding, full, 7 if full else 0, full)
+    key_logits, padding = (torch.randn(1, 2, 20), torch.rand(1, 20) < 0.3) if full else (None, None)
+    arguments = (q, k, v, 0.25, bandwidth, table, key_logits, padding, full, 7 if full else 0, full)
     torch.library.opcheck(triton_decoding, arguments)
 
 

@@ -42,8 +42,6 @@ def why_not(args: AttentionArguments) -> str | None:
         reason = f"heads are wider than {_WIDEST}"
     elif args.attn_mask is not None:
         reason = "it takes no attn_mask"
-    elif args.key_logits is not None:
-        reason = "it takes no key_logits"
     elif args.document_ids is not None:
         reason = "it takes no document_ids"
     elif args.dropout_p > 0.0:
@@ -76,8 +74,8 @@ def attention(args: AttentionArguments) -> tuple[Tensor, Tensor]:
     if window >= max(args.query.shape[2], args.key.shape[2]):
         window = 0  # it hides nothing
     options = (
-        args.scale, args.bandwidth, args.lag_logits, args.key_padding_mask, args.causal, window,
-        args.exclude_self,
+        args.scale, args.bandwidth, args.lag_logits, args.key_logits, args.key_padding_mask, args.causal,
+        window, args.exclude_self,
     )  # fmt: skip
     if _decodes(args):
         query, key, value = (with_dense_rows(t) for t in (args.query, args.key, args.value))
@@ -99,7 +97,7 @@ def attention(args: AttentionArguments) -> tuple[Tensor, Tensor]:
 
 def _decodes(args: AttentionArguments) -> bool:
     """Whether there are few queries, many keys and no gradients."""
-    tensors = (args.query, args.key, args.value, args.bandwidth, args.lag_logits)
+    tensors = (args.query, args.key, args.value, args.bandwidth, args.lag_logits, args.key_logits)
     differentiated = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
     rows = args.query.shape[2] * (args.query.shape[1] // args.key.shape[1])
     return (
@@ -116,6 +114,7 @@ def _is_one_tensor(args: AttentionArguments) -> bool:
         and args.key is args.value
         and args.similarity == "gaussian"
         and args.lag_logits is None
+        and args.key_logits is None
         and args.key_padding_mask is None
     )
 

@@ -3,7 +3,14 @@
 import triton
 import triton.language as tl
 
-from nadaraya.attention.triton.kernels.tiles import LOG2E, lag_bias, load_rows, matmul, visible_pairs
+from nadaraya.attention.triton.kernels.tiles import (
+    LOG2E,
+    lag_bias,
+    load_rows,
+    matmul,
+    visible_pairs,
+    with_key_bias,
+)
 
 
 # Counts that grow with the text: no new compilation for those that happen to be multiples of 16.
@@ -17,13 +24,14 @@ def decoding_kernel(
     partial_out_ptr,
     partial_lse_ptr,
     table_ptr,
-    hidden_ptr,
+    key_bias_ptr,
     range_ptr,
     precision_ptr,
     scale,
     query_strides,
     key_strides,
     value_strides,
+    key_bias_strides,
     num_heads,
     group_size,
     num_queries,
@@ -40,6 +48,8 @@ def decoding_kernel(
     CENTRED: tl.constexpr,
     ONE_TENSOR: tl.constexpr,
     TABLE: tl.constexpr,
+    KEY_BIAS: tl.constexpr,
+    KEY_BIAS_BY_HEAD: tl.constexpr,
     HIDDEN: tl.constexpr,
     CAUSAL: tl.constexpr,
     WINDOW: tl.constexpr,
@@ -71,7 +81,10 @@ def decoding_kernel(
     value_columns = tl.arange(0, VALUE_WIDTH)
     key_base = key_ptr + batch * key_strides[0] + group * key_strides[1]
     value_base = value_ptr + batch * value_strides[0] + group * value_strides[1]
-    hidden_base = hidden_ptr + batch * num_keys
+    # Rows beyond the real ones read what the first head has.
+    real_heads = tl.where(is_row, heads, group * group_size)
+    key_bias_bases = key_bias_ptr + batch * key_bias_strides[0] + real_heads * key_bias_strides[1]
+    key_bias_base = key_bias_ptr + batch * key_bias_strides[0] + group * group_size * key_bias_strides[1]
     query = tl.load(
         query_ptr + batch * query_strides[0] + heads[:, None] * query_strides[1]
         + (rows % num_queries)[:, None] * query_strides[2] + columns[None, :],
@@ -118,15 +131,21 @@ def decoding_kernel(
             )
         logits = pair_logits(query, key, query_norms, centre, factors, width, GAUSSIAN, CENTRED, PRECISION)
         if TABLE:
-            # Rows and keys beyond the real ones read an entry that exists.
-            entries = table_ptr + table_zero + tl.where(is_row, heads, group * group_size) * table_stride
+            # Keys beyond the real ones read an entry that exists.
+            entries = table_ptr + table_zero + real_heads * table_stride
             near = tl.minimum(keys, num_keys - 1)
             logits += lag_bias(entries[:, None], positions[:, None], near[None, :]) * LOG2E
+        if KEY_BIAS:
+            if KEY_BIAS_BY_HEAD:
+                bias = tl.load(
+                    key_bias_bases[:, None] + keys[None, :], mask=(keys < num_keys)[None, :], other=0.0
+                )
+            else:
+                bias = tl.load(key_bias_base + keys, mask=keys < num_keys, other=0.0)[None, :]
+            logits = with_key_bias(logits, bias)
         visible = visible_pairs(
             positions[:, None], keys[None, :], False, stop, window, CAUSAL, WINDOW, EXCLUDE_SELF
         )
-        if HIDDEN:
-            visible = visible & (tl.load(hidden_base + keys, mask=keys < num_keys, other=1) == 0)[None, :]
         logits = tl.where(visible, logits, float("-inf"))
         new_peak = tl.maximum(peak, tl.max(logits, 1))
         safe_peak = tl.where(new_peak == float("-inf"), 0.0, new_peak)
@@ -145,8 +164,6 @@ def decoding_kernel(
 
     if EXCLUDE_SELF and split == 0:
         has_own = is_row & (positions >= 0)
-        if HIDDEN:
-            has_own = has_own & (tl.load(hidden_base + positions, mask=has_own, other=1) == 0)
         own = positions.to(tl.int64)[:, None]
         key = tl.load(
             key_base + own * key_strides[2] + columns[None, :],
@@ -168,6 +185,8 @@ def decoding_kernel(
             lse = tl.sum(query.to(tl.float32) * own_key, 1) * factors
         if TABLE:
             lse += tl.load(table_ptr + table_zero + heads * table_stride, mask=is_row, other=0.0) * LOG2E
+        if KEY_BIAS:
+            lse = with_key_bias(lse, tl.load(key_bias_bases + positions, mask=has_own, other=0.0))
         lse = tl.where(has_own, lse, float("-inf"))
         lines_before = tl.cast(num_splits, tl.int64) * num_lines
         tl.store(partial_lse_ptr + lines_before + lines, lse, mask=is_row)

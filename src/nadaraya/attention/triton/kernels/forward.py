@@ -11,6 +11,7 @@ from nadaraya.attention.triton.kernels.tiles import (
     load_rows,
     matmul,
     visible_pairs,
+    with_key_bias,
 )
 
 
@@ -23,7 +24,7 @@ def _attend(
     key_base,
     value_base,
     key_norm_base,
-    hidden_base,
+    key_bias_base,
     table,
     factor,
     start,
@@ -40,7 +41,7 @@ def _attend(
     ONE_TENSOR: tl.constexpr,
     FIXED_PEAK: tl.constexpr,
     TABLE: tl.constexpr,
-    HIDDEN: tl.constexpr,
+    KEY_BIAS: tl.constexpr,
     CAUSAL: tl.constexpr,
     WINDOW: tl.constexpr,
     EXCLUDE_SELF: tl.constexpr,
@@ -67,12 +68,12 @@ def _attend(
         logits = content_logits(query, key, query_norms, key_norms, rows, keys, factor, GAUSSIAN, PRECISION)
         if TABLE:
             logits += lag_bias(table, (rows + offset)[:, None], keys[None, :])
-        if HIDDEN:
+        if KEY_BIAS:
             if MASKED:
-                hidden = tl.load(hidden_base + keys, mask=keys < num_keys, other=1)
+                bias = tl.load(key_bias_base + keys, mask=keys < num_keys, other=0.0)
             else:
-                hidden = tl.load(hidden_base + keys)
-            logits = tl.where((hidden != 0)[None, :], float("-inf"), logits)
+                bias = tl.load(key_bias_base + keys)
+            logits = with_key_bias(logits, bias[None, :])
         if MASKED:
             visible = visible_pairs(
                 (rows + offset)[:, None], keys[None, :], False, num_keys, window, CAUSAL, WINDOW, EXCLUDE_SELF
@@ -110,7 +111,7 @@ def forward_kernel(
     query_norm_ptr,
     key_norm_ptr,
     table_ptr,
-    hidden_ptr,
+    key_bias_ptr,
     range_ptr,
     precision_ptr,
     scale,
@@ -118,6 +119,7 @@ def forward_kernel(
     key_strides,
     value_strides,
     out_strides,
+    key_bias_strides,
     num_heads,
     group_size,
     num_queries,
@@ -131,6 +133,7 @@ def forward_kernel(
     ONE_TENSOR: tl.constexpr,
     FIXED_PEAK: tl.constexpr,
     TABLE: tl.constexpr,
+    KEY_BIAS: tl.constexpr,
     HIDDEN: tl.constexpr,
     CAUSAL: tl.constexpr,
     WINDOW: tl.constexpr,
@@ -157,7 +160,7 @@ def forward_kernel(
     key_base = key_ptr + batch * key_strides[0] + group * key_strides[1]
     value_base = value_ptr + batch * value_strides[0] + group * value_strides[1]
     key_norm_base = key_norm_ptr + (batch * (num_heads // group_size) + group) * num_keys
-    hidden_base = hidden_ptr + batch * num_keys
+    key_bias_base = key_bias_ptr + batch * key_bias_strides[0] + head * key_bias_strides[1]
     table = table_ptr + head * table_stride + table_zero
     line = (batch * num_heads + head) * num_queries
 
@@ -203,9 +206,9 @@ def forward_kernel(
             lower, upper = full_stop, stop
         if part != 1 or CAUSAL or not EXCLUDE_SELF:
             state = _attend(
-                state, query, query_norms, rows, key_base, value_base, key_norm_base, hidden_base, table,
+                state, query, query_norms, rows, key_base, value_base, key_norm_base, key_bias_base, table,
                 factor, lower, upper, key_strides[2], value_strides[2], num_keys, offset, window, width,
-                value_width, part != 1, GAUSSIAN, ONE_TENSOR, FIXED_PEAK, TABLE, HIDDEN, CAUSAL, WINDOW,
+                value_width, part != 1, GAUSSIAN, ONE_TENSOR, FIXED_PEAK, TABLE, KEY_BIAS, CAUSAL, WINDOW,
                 EXCLUDE_SELF, PRECISION, BLOCK_N, WIDTH, VALUE_WIDTH, EVEN_WIDTH, EVEN_VALUE_WIDTH,
             )  # fmt: skip
     out, total, peak = state
@@ -223,8 +226,6 @@ def forward_kernel(
     if EXCLUDE_SELF:
         own = rows + offset
         alone = (total == 0.0) & (own >= 0) & inside
-        if HIDDEN:
-            alone = alone & (tl.load(hidden_base + own, mask=alone, other=1) == 0)
         own_key = tl.load(
             key_base + own.to(tl.int64)[:, None] * key_strides[2] + tl.arange(0, WIDTH)[None, :],
             mask=alone[:, None] & (tl.arange(0, WIDTH) < width)[None, :],
@@ -237,6 +238,8 @@ def forward_kernel(
             own_logit = tl.sum(query.to(tl.float32) * own_key.to(tl.float32), 1) * factor
         if TABLE:
             own_logit += tl.load(table)
+        if KEY_BIAS:
+            own_logit = with_key_bias(own_logit, tl.load(key_bias_base + own, mask=alone, other=0.0))
         alone = alone & (own_logit > float("-inf"))
         own_value = tl.load(
             value_base + own.to(tl.int64)[:, None] * value_strides[2] + value_columns[None, :],

@@ -10,6 +10,7 @@ from nadaraya.attention.triton.kernels.tiles import (
     load_rows,
     matmul,
     visible_pairs,
+    with_key_bias,
 )
 
 
@@ -86,7 +87,7 @@ def _gather_gradients(
     key,
     value,
     key_norms,
-    hidden,
+    bias,
     keys,
     query_base,
     grad_out_base,
@@ -110,7 +111,8 @@ def _gather_gradients(
     MASKED: tl.constexpr,
     GAUSSIAN: tl.constexpr,
     TABLE: tl.constexpr,
-    HIDDEN: tl.constexpr,
+    KEY_BIAS: tl.constexpr,
+    KEY_BIAS_GRAD: tl.constexpr,
     CAUSAL: tl.constexpr,
     WINDOW: tl.constexpr,
     EXCLUDE_SELF: tl.constexpr,
@@ -122,7 +124,7 @@ def _gather_gradients(
     EVEN_VALUE_WIDTH: tl.constexpr,
 ):
     """Takes the queries start … stop − 1 into the gradients of a block of keys; tiles are keys × queries."""
-    grad_key, grad_value, score_sums = state
+    grad_key, grad_value, score_sums, logit_sums = state
     for first in tl.range(start, stop, BLOCK_M):
         rows = first + tl.arange(0, BLOCK_M)
         query = load_rows(
@@ -135,10 +137,10 @@ def _gather_gradients(
         logits = content
         if TABLE:
             logits += lag_bias(table, (rows + offset)[None, :], keys[:, None])
+        if KEY_BIAS:
+            logits = with_key_bias(logits, bias[:, None])
         lse = load_log_sums(lse_base, rows, num_queries, MASKED)
         weights = softmax_weights(logits - lse[None, :], GAUSSIAN)
-        if HIDDEN:
-            weights = tl.where(hidden[:, None], 0.0, weights)
         if MASKED:
             alone = False
             if EXCLUDE_SELF:
@@ -155,6 +157,8 @@ def _gather_gradients(
         delta = tl.load(delta_base + rows, mask=rows < num_queries, other=0.0)
         grad_weights = matmul(value, tl.trans(grad_out), None, PRECISION)
         grad_scores = weights * (grad_weights - delta[None, :])
+        if KEY_BIAS_GRAD:
+            logit_sums += tl.sum(grad_scores, 1)
         if GAUSSIAN:
             grad_scores = distance_gradients(grad_scores, content, precision, query)
         rounded = grad_scores.to(query.dtype)
@@ -162,7 +166,7 @@ def _gather_gradients(
         if GAUSSIAN:
             # Of the rounded numbers: both terms of Σ dS (q − k) must hold the same dS.
             score_sums += tl.sum(rounded.to(tl.float32), 1)
-    return grad_key, grad_value, score_sums
+    return grad_key, grad_value, score_sums, logit_sums
 
 
 @triton.jit
@@ -173,13 +177,14 @@ def key_value_gradient_kernel(
     grad_out_ptr,
     grad_key_ptr,
     grad_value_ptr,
+    grad_key_bias_ptr,
     lse_ptr,
     delta_ptr,
     alone_ptr,
     query_norm_ptr,
     key_norm_ptr,
     table_ptr,
-    hidden_ptr,
+    key_bias_ptr,
     range_ptr,
     precision_ptr,
     scale,
@@ -189,6 +194,7 @@ def key_value_gradient_kernel(
     grad_out_strides,
     grad_key_strides,
     grad_value_strides,
+    key_bias_strides,
     num_heads,
     group_size,
     num_queries,
@@ -200,6 +206,8 @@ def key_value_gradient_kernel(
     value_width,
     GAUSSIAN: tl.constexpr,
     TABLE: tl.constexpr,
+    KEY_BIAS: tl.constexpr,
+    KEY_BIAS_GRAD: tl.constexpr,
     HIDDEN: tl.constexpr,
     CAUSAL: tl.constexpr,
     WINDOW: tl.constexpr,
@@ -242,9 +250,7 @@ def key_value_gradient_kernel(
         if not CAUSAL:
             first = tl.maximum(first, first_key - window + 1 - offset)
     first = first // BLOCK_M * BLOCK_M
-    hidden = tl.zeros((BLOCK_N,), tl.int1)
     if HIDDEN:
-        hidden = tl.load(hidden_ptr + batch * num_keys + keys, mask=keys < num_keys, other=1) != 0
         is_empty = (first_key >= tl.load(range_ptr + 2 * batch + 1)) | (
             first_key + BLOCK_N <= tl.load(range_ptr + 2 * batch)
         )
@@ -265,7 +271,9 @@ def key_value_gradient_kernel(
         tl.zeros((BLOCK_N, WIDTH), tl.float32),
         tl.zeros((BLOCK_N, VALUE_WIDTH), tl.float32),
         tl.zeros((BLOCK_N,), tl.float32),
+        tl.zeros((BLOCK_N,), tl.float32),
     )
+    inside = keys < num_keys
     # Hoisted out of this loop, the addresses of the inner ones would fill the registers.
     for member in tl.range(group_size, disable_licm=True):
         head = group * group_size + member
@@ -282,6 +290,13 @@ def key_value_gradient_kernel(
             )
         factor = precision * LOG2E
         key_norms *= factor
+        bias = tl.zeros((BLOCK_N,), tl.float32)
+        if KEY_BIAS:
+            bias = tl.load(
+                key_bias_ptr + batch * key_bias_strides[0] + head * key_bias_strides[1] + keys,
+                mask=inside,
+                other=0.0,
+            )
         for part in tl.static_range(0 if CAUSAL or WINDOW or EXCLUDE_SELF else 1, 3):
             if part == 0:
                 lower, upper = first, tl.minimum(full_first, last)
@@ -291,18 +306,24 @@ def key_value_gradient_kernel(
                 lower, upper = full_last, last
             if part != 1 or CAUSAL or not EXCLUDE_SELF:
                 state = _gather_gradients(
-                    state, key, value, key_norms, hidden, keys, query_base, grad_out_base, lse_ptr + line,
+                    state, key, value, key_norms, bias, keys, query_base, grad_out_base, lse_ptr + line,
                     delta_ptr + line, alone_ptr + line, query_norm_ptr + line, table, factor, precision,
                     lower, upper, query_strides[2], grad_out_strides[2], num_queries, num_keys, offset,
-                    window, width, value_width, part != 1, GAUSSIAN, TABLE, HIDDEN, CAUSAL, WINDOW,
-                    EXCLUDE_SELF, PRECISION, BLOCK_M, WIDTH, VALUE_WIDTH, EVEN_WIDTH, EVEN_VALUE_WIDTH,
+                    window, width, value_width, part != 1, GAUSSIAN, TABLE, KEY_BIAS, KEY_BIAS_GRAD, CAUSAL,
+                    WINDOW, EXCLUDE_SELF, PRECISION, BLOCK_M, WIDTH, VALUE_WIDTH, EVEN_WIDTH,
+                    EVEN_VALUE_WIDTH,
                 )  # fmt: skip
-    grad_key, grad_value, score_sums = state
+        if KEY_BIAS_GRAD:
+            # Every query head has a sum of its own.
+            grad_key, grad_value, score_sums, logit_sums = state
+            sums_base = grad_key_bias_ptr + (batch * num_heads + head) * num_keys
+            tl.store(sums_base + keys, logit_sums, mask=inside)
+            state = grad_key, grad_value, score_sums, tl.zeros((BLOCK_N,), tl.float32)
+    grad_key, grad_value, score_sums, _ = state
     if GAUSSIAN:
         grad_key -= score_sums[:, None] * key.to(tl.float32)
     else:
         grad_key *= scale
-    inside = keys < num_keys
     places = keys.to(tl.int64)[:, None]
     tl.store(
         grad_key_ptr + batch * grad_key_strides[0] + group * grad_key_strides[1]

@@ -19,6 +19,7 @@ from nadaraya.attention.triton.kernels.tiles import (
     load_rows,
     matmul,
     visible_pairs,
+    with_key_bias,
 )
 
 
@@ -36,7 +37,7 @@ def _gather_gradients(
     key_base,
     value_base,
     key_norm_base,
-    hidden_base,
+    key_bias_base,
     table,
     partial,
     factor,
@@ -55,7 +56,7 @@ def _gather_gradients(
     ONE_TENSOR: tl.constexpr,
     TABLE: tl.constexpr,
     TABLE_GRAD: tl.constexpr,
-    HIDDEN: tl.constexpr,
+    KEY_BIAS: tl.constexpr,
     CAUSAL: tl.constexpr,
     WINDOW: tl.constexpr,
     EXCLUDE_SELF: tl.constexpr,
@@ -85,10 +86,10 @@ def _gather_gradients(
         logits = content
         if TABLE:
             logits += lag_bias(table, (rows + offset)[:, None], keys[None, :])
+        if KEY_BIAS:
+            bias = tl.load(key_bias_base + keys, mask=keys < num_keys, other=0.0)
+            logits = with_key_bias(logits, bias[None, :])
         weights = softmax_weights(logits - lse[:, None], GAUSSIAN)
-        if HIDDEN:
-            hidden = tl.load(hidden_base + keys, mask=keys < num_keys, other=1) != 0
-            weights = tl.where(hidden[None, :], 0.0, weights)
         if MASKED:
             visible = visible_pairs(
                 (rows + offset)[:, None], keys[None, :], alone[:, None], num_keys, window, CAUSAL, WINDOW,
@@ -128,7 +129,7 @@ def query_gradient_kernel(
     query_norm_ptr,
     key_norm_ptr,
     table_ptr,
-    hidden_ptr,
+    key_bias_ptr,
     range_ptr,
     precision_ptr,
     scale,
@@ -137,6 +138,7 @@ def query_gradient_kernel(
     value_strides,
     grad_out_strides,
     grad_query_strides,
+    key_bias_strides,
     num_batch,
     num_heads,
     group_size,
@@ -153,6 +155,7 @@ def query_gradient_kernel(
     ONE_TENSOR: tl.constexpr,
     TABLE: tl.constexpr,
     TABLE_GRAD: tl.constexpr,
+    KEY_BIAS: tl.constexpr,
     HIDDEN: tl.constexpr,
     CAUSAL: tl.constexpr,
     WINDOW: tl.constexpr,
@@ -192,7 +195,7 @@ def query_gradient_kernel(
         key_base = key_ptr + batch * key_strides[0] + group * key_strides[1]
         value_base = value_ptr + batch * value_strides[0] + group * value_strides[1]
         key_norm_base = key_norm_ptr + (batch * (num_heads // group_size) + group) * num_keys
-        hidden_base = hidden_ptr + batch * num_keys
+        key_bias_base = key_bias_ptr + batch * key_bias_strides[0] + head * key_bias_strides[1]
         query = load_rows(
             query_ptr + batch * query_strides[0] + head * query_strides[1],
             rows, columns, query_strides[2], num_queries, width, True, EVEN_WIDTH,
@@ -235,9 +238,9 @@ def query_gradient_kernel(
             if part != 1 or CAUSAL or not EXCLUDE_SELF:
                 state = _gather_gradients(
                     state, query, grad_out, query_norms, lse, delta, alone, rows, first_row, key_base,
-                    value_base, key_norm_base, hidden_base, table, partial, factor, precision, first_tile,
+                    value_base, key_norm_base, key_bias_base, table, partial, factor, precision, first_tile,
                     end, key_strides[2], value_strides[2], num_keys, offset, window, width, value_width,
-                    part != 1, GAUSSIAN, ONE_TENSOR, TABLE, TABLE_GRAD, HIDDEN, CAUSAL, WINDOW,
+                    part != 1, GAUSSIAN, ONE_TENSOR, TABLE, TABLE_GRAD, KEY_BIAS, CAUSAL, WINDOW,
                     EXCLUDE_SELF, PRECISION, BLOCK_N, WIDTH, VALUE_WIDTH, EVEN_WIDTH, EVEN_VALUE_WIDTH,
                 )  # fmt: skip
         grad_query, score_sums, distance_sums, lower = state

@@ -99,6 +99,12 @@ def content_logits(
 
 
 @triton.jit
+def with_key_bias(logits, bias):
+    """logits + bias; −∞ where the bias is, whatever stands in the key: padding may hold NaN."""
+    return tl.where(bias == float("-inf"), float("-inf"), logits + bias)
+
+
+@triton.jit
 def visible_pairs(
     positions,
     keys,

@@ -62,9 +62,9 @@ def calls(width: int) -> dict[Kernel, Callable[[], Any]]:
     heads, tokens = SHAPE[1:]
     table = torch.randn(heads, 2 * tokens - 1, device="cuda")
     sigma = torch.full((heads,), width**0.25, device="cuda")
-    dot = (width**-0.5, None, table, None, None, True, 0, False)
-    gaussian = (1.0, sigma, table, None, None, True, 0, False)
-    one_tensor = (1.0, sigma, None, None, None, True, 0, False)
+    dot = (width**-0.5, None, table, None, None, None, True, 0, False)
+    gaussian = (1.0, sigma, table, None, None, None, True, 0, False)
+    one_tensor = (1.0, sigma, None, None, None, None, True, 0, False)
 
     def backward(tensors: Any, options: Any, need_table: bool = False) -> Callable[[], Any]:
         out, lse, alone = triton_attention(*tensors, *options)

@@ -120,6 +120,19 @@ def cut() -> Callable[[int, int], AbstractContextManager[None]]:
     return _cut
 
 
+def _packed(batch: int, num_tokens: int, num_documents: int) -> Tensor:
+    """Numbers of documents whose lengths are drawn at random; in each batch item other ones."""
+    cuts = torch.rand(batch, num_tokens).argsort(1) < num_documents - 1
+    # Neither ordered nor one after the other.
+    return cuts.cumsum(1) * 37 % 101
+
+
+@pytest.fixture(scope="session")
+def packed() -> Callable[[int, int, int], Tensor]:
+    """`document_ids` of so many batch items, tokens and (at most) documents."""
+    return _packed
+
+
 @pytest.fixture(scope="session")
 def outcome() -> Callable[..., dict[str, Tensor]]:
     return _outcome

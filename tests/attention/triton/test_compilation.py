@@ -49,14 +49,20 @@ class Compilation(NamedTuple):
 
 # Of each kernel, the calls that models make most and the one that needs most registers.
 OPTIONS = {
-    "forward": [("causal", "table"), ("gaussian", "one_tensor", "fixed_peak"), ()],
+    "forward": [
+        ("causal", "table"),
+        ("gaussian", "one_tensor", "fixed_peak"),
+        ("causal", "table", "documents"),
+        (),
+    ],
     "key_value_gradient": [
         ("causal", "table"),
         ("causal", "gaussian", "table"),
         ("causal", "key_bias", "key_bias_grad"),
+        ("causal", "table", "documents"),
     ],
-    "query_gradient": [("causal",)],
-    "table_gradient": [("causal", "table")],
+    "query_gradient": [("causal",), ("causal", "documents")],
+    "table_gradient": [("causal", "table"), ("causal", "table", "documents")],
     "gaussian_table_gradient": [("causal", "table", "exclude_self")],
     "one_tensor_gradient": [("fixed_peak",), ("fixed_peak", "causal")],
     "decoding": [("causal", "table")],

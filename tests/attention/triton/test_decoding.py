@@ -1,6 +1,7 @@
 """A few queries against many cached keys, split over the keys and without gradients, equal the definition."""
 
 import itertools
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -32,13 +33,14 @@ def assert_agreement(query: Tensor, key: Tensor, value: Tensor, **options: Any) 
 
 
 @pytest.mark.parametrize(
-    ("similarity", "masks", "exclude_self", "sizes", "logits"),
+    ("similarity", "masks", "exclude_self", "sizes", "logits", "documents"),
     covering(
         ["dot", "gaussian"],
         [(True, None), (True, 30), (False, 30), (False, None)],  # causal, window
         [False, True],
         [(1, 1, 300), (1, 4, 300), (5, 2, 420)],  # queries, heads per key-value head, keys
         [None, (2, 8), (1, 8), (2, 1)],  # items and heads of the logits by key, of 8 heads
+        [0, 3, 60],
     ),
     ids=str,
 )
@@ -48,6 +50,8 @@ def test_every_option_equals_the_definition(
     exclude_self: bool,
     sizes: tuple[int, int, int],
     logits: tuple[int, int] | None,
+    documents: int,
+    packed: Callable[[int, int, int], Tensor],
 ) -> None:
     (causal, window), (num_queries, group, num_keys) = masks, sizes
     options: dict[str, Any] = {"causal": causal, "window": window, "exclude_self": exclude_self}
@@ -57,6 +61,8 @@ def test_every_option_equals_the_definition(
     if logits is not None:
         items, heads = logits
         options["key_logits"] = torch.randn(items, min(heads, 2 * group), num_keys)
+    if documents:
+        options["document_ids"] = packed(2, num_keys, documents)
     options["key_padding_mask"] = torch.rand(2, num_keys) < 0.3
     query = torch.randn(2, 2 * group, num_queries, 24)
     assert_agreement(query, torch.randn(2, 2, num_keys, 24), torch.randn(2, 2, num_keys, 40), **options)

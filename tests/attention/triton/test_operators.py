@@ -83,6 +83,7 @@ def values_and_gradients(call: Callable[..., Tensor], inputs: list[Tensor]) -> l
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 @pytest.mark.parametrize("full", [False, True])
 def test_the_general_operator_passes_pytorchs_own_checks(dtype: torch.dtype, full: bool) -> None:
+    from nadaraya.attention.triton.launch import document_bounds
     from nadaraya.attention.triton.operator import triton_attention
 
     q = torch.randn(1, 2, 12, 16, dtype=dtype, requires_grad=True)
@@ -91,18 +92,21 @@ def test_the_general_operator_passes_pytorchs_own_checks(dtype: torch.dtype, ful
     table = torch.randn(2, 23, requires_grad=True) if full else None
     key_logits = torch.randn(1, 1, 12, requires_grad=True) if full else None
     padding = torch.rand(1, 12) < 0.3 if full else None
-    masks = (padding, full, 7 if full else 0, full)
+    documents = document_bounds(torch.arange(12)[None] // 5) if full else None
+    masks = (padding, documents, full, 7 if full else 0, full)
     arguments = (q, k, v, 0.25, bandwidth, table, key_logits, *masks)
     torch.library.opcheck(triton_attention, arguments)
 
 
 @pytest.mark.parametrize("need", [False, True])
 def test_the_general_backward_operator_passes_pytorchs_own_checks(need: bool) -> None:
+    from nadaraya.attention.triton.launch import document_bounds
     from nadaraya.attention.triton.operator import triton_attention, triton_attention_backward
 
     q, k, v = torch.randn(3, 1, 2, 12, 16).unbind(0)
     bandwidth, table = torch.tensor([2.0, 5.0]), torch.randn(1, 23)
-    masks = (torch.randn(2, 12)[None], torch.rand(1, 12) < 0.3, True, 7, True)
+    documents = document_bounds(torch.arange(12)[None] // 5)
+    masks = (torch.randn(2, 12)[None], torch.rand(1, 12) < 0.3, documents, True, 7, True)
     results = triton_attention(q, k, v, 1.0, bandwidth, table, *masks)
     grads = torch.randn_like(q), torch.randn(1, 2, 12)
     arguments = (*grads, q, k, v, *results, 1.0, bandwidth, table, *masks, need, need)
@@ -111,10 +115,12 @@ def test_the_general_backward_operator_passes_pytorchs_own_checks(need: bool) ->
 
 @pytest.mark.parametrize("exclude_self", [False, True])
 def test_the_one_tensor_operators_pass_pytorchs_own_checks(exclude_self: bool) -> None:
+    from nadaraya.attention.triton.launch import document_bounds
     from nadaraya.attention.triton.operator import triton_attention, triton_attention_backward
 
     x, bandwidth = one_tensor_inputs()
-    options = (None, None, None, True, 7, exclude_self)
+    documents = document_bounds(torch.arange(24)[None] // 10) if exclude_self else None
+    options = (None, None, None, documents, True, 7, exclude_self)
     torch.library.opcheck(triton_attention, (x, None, None, 1.0, bandwidth, *options))
     x, bandwidth = x.detach(), bandwidth.detach()
     results = triton_attention(x, None, None, 1.0, bandwidth, *options)
@@ -126,11 +132,14 @@ def test_the_one_tensor_operators_pass_pytorchs_own_checks(exclude_self: bool) -
 @pytest.mark.parametrize("full", [False, True])
 def test_the_decoding_operator_passes_pytorchs_own_checks(full: bool) -> None:
     from nadaraya.attention.triton.decoding import triton_decoding
+    from nadaraya.attention.triton.launch import document_bounds
 
     q, k, v = torch.randn(1, 2, 1, 16), torch.randn(1, 1, 20, 16), torch.randn(1, 1, 20, 24)
     bandwidth, table = (torch.tensor([2.0, 5.0]), torch.randn(2, 39)) if full else (None, None)
     key_logits, padding = (torch.randn(1, 2, 20), torch.rand(1, 20) < 0.3) if full else (None, None)
-    arguments = (q, k, v, 0.25, bandwidth, table, key_logits, padding, full, 7 if full else 0, full)
+    documents = document_bounds(torch.arange(20)[None] // 8) if full else None
+    masks = (padding, documents, full, 7 if full else 0, full)
+    arguments = (q, k, v, 0.25, bandwidth, table, key_logits, *masks)
     torch.library.opcheck(triton_decoding, arguments)
 
 

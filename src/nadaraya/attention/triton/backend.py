@@ -42,8 +42,6 @@ def why_not(args: AttentionArguments) -> str | None:
         reason = f"heads are wider than {_WIDEST}"
     elif args.attn_mask is not None:
         reason = "it takes no attn_mask"
-    elif args.document_ids is not None:
-        reason = "it takes no document_ids"
     elif args.dropout_p > 0.0:
         reason = "it has no dropout"
     return reason
@@ -67,15 +65,16 @@ def attention(args: AttentionArguments) -> tuple[Tensor, Tensor]:
         out, _, lse = reference.attention(args)
         return out, lse
     from nadaraya.attention.triton.decoding import triton_decoding
-    from nadaraya.attention.triton.launch import with_dense_rows
+    from nadaraya.attention.triton.launch import document_bounds, with_dense_rows
     from nadaraya.attention.triton.operator import triton_attention
 
     window = args.window or 0
     if window >= max(args.query.shape[2], args.key.shape[2]):
         window = 0  # it hides nothing
+    documents = None if args.document_ids is None else document_bounds(args.document_ids)
     options = (
-        args.scale, args.bandwidth, args.lag_logits, args.key_logits, args.key_padding_mask, args.causal,
-        window, args.exclude_self,
+        args.scale, args.bandwidth, args.lag_logits, args.key_logits, args.key_padding_mask, documents,
+        args.causal, window, args.exclude_self,
     )  # fmt: skip
     if _decodes(args):
         query, key, value = (with_dense_rows(t) for t in (args.query, args.key, args.value))

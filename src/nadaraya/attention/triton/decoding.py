@@ -48,6 +48,7 @@ def triton_decoding(
     table: Tensor | None,
     key_logits: Tensor | None,
     padding: Tensor | None,
+    documents: Tensor | None,
     causal: bool,
     window: int,
     exclude_self: bool,
@@ -85,15 +86,16 @@ def triton_decoding(
     options = width_options(query, value, bandwidth is not None)
     with on_device(query):
         decoding_kernel[(num_splits * batch * num_groups,)](
-            query, key, value, partial_out, partial_lse, entries, bias, key_range(padding, lse), precision,
-            scale, strides(query), strides(key), strides(value), bias_strides, num_heads, group_size,
-            num_queries, num_keys, num_splits, tiles_per_split * block, num_lines, zero, step, window, width,
-            value_width,
+            query, key, value, partial_out, partial_lse, entries, bias, key_range(padding, lse),
+            lse if documents is None else documents, precision, scale, strides(query), strides(key),
+            strides(value), bias_strides, num_heads, group_size, num_queries, num_keys, num_splits,
+            tiles_per_split * block, num_lines, zero, step, window, width, value_width,
             GAUSSIAN=bandwidth is not None,
             CENTRED=bandwidth is not None and query.dtype == torch.float32,
             ONE_TENSOR=is_same(key, value), TABLE=table is not None,
-            KEY_BIAS_BY_HEAD=bias_strides[1] > 0 and group_size > 1, **key_options(key_logits, padding),
-            **mask_options(causal, window, exclude_self), **options, **config.launch_options,
+            KEY_BIAS_BY_HEAD=bias_strides[1] > 0 and group_size > 1,
+            **key_options(key_logits, padding, documents), **mask_options(causal, window, exclude_self),
+            **options, **config.launch_options,
         )  # fmt: skip
         merging_kernel[(num_lines,)](
             partial_out, partial_lse, out, lse, strides(out), num_heads, num_queries, num_splits, num_lines,
@@ -105,5 +107,7 @@ def triton_decoding(
 
 
 @triton_decoding.register_fake
-def _(query, key, value, scale, bandwidth, table, key_logits, padding, causal, window, exclude_self):  # type: ignore[no-untyped-def]
+def _(  # type: ignore[no-untyped-def]
+    query, key, value, scale, bandwidth, table, key_logits, padding, documents, causal, window, exclude_self
+):
     return empty_output(query, value.shape[3]), query.new_empty(query.shape[:3], dtype=torch.float32)

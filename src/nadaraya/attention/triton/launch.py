@@ -45,9 +45,15 @@ def mask_options(causal: bool, window: int, exclude_self: bool) -> dict[str, boo
     return {"CAUSAL": causal, "WINDOW": window > 0, "EXCLUDE_SELF": exclude_self}
 
 
-def key_options(key_logits: Tensor | None, padding: Tensor | None) -> dict[str, bool]:
+def key_options(
+    key_logits: Tensor | None, padding: Tensor | None, documents: Tensor | None
+) -> dict[str, bool]:
     """Compile-time arguments about what single keys have."""
-    return {"KEY_BIAS": key_logits is not None or padding is not None, "HIDDEN": padding is not None}
+    return {
+        "KEY_BIAS": key_logits is not None or padding is not None,
+        "HIDDEN": padding is not None,
+        "DOCUMENTS": documents is not None,
+    }
 
 
 def width_options(query: Tensor, value: Tensor, gaussian: bool) -> dict[str, Any]:
@@ -196,3 +202,17 @@ def key_range(padding: Tensor | None, like: Tensor) -> Tensor:
     # argmax of all zeros is 0: such an item gets the empty range (0, 0).
     last = last * seen.any(1)
     return torch.stack((first, last), 1).to(torch.int32)
+
+
+def document_bounds(ids: Tensor) -> Tensor:
+    """Where the document of each token begins and where it ends, (B, 2, N) int32, from numbers (B, N).
+
+    As a document is in one piece, a block of tokens sees what lies between two of these.
+    """
+    num_tokens = ids.shape[1]
+    places = torch.arange(num_tokens, dtype=torch.int32, device=ids.device)
+    begins = ids[:, 1:] != ids[:, :-1]
+    edge = begins.new_ones((len(ids), 1))
+    first = torch.where(torch.cat((edge, begins), 1), places, 0).cummax(1).values
+    last = torch.where(torch.cat((begins, edge), 1), places + 1, num_tokens).flip(1).cummin(1).values
+    return torch.stack((first, last.flip(1)), 1)

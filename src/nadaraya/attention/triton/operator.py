@@ -48,6 +48,7 @@ def triton_attention(
     table: Tensor | None,
     key_logits: Tensor | None,
     padding: Tensor | None,
+    documents: Tensor | None,
     causal: bool,
     window: int,
     exclude_self: bool,
@@ -65,6 +66,7 @@ def triton_attention(
         table: (H or 1, 2L − 1) float32, L = max(Nq, Nk), entry r + L − 1 for lag r = i + Nk − Nq − j.
         key_logits: (B or 1, H or 1, Nk) float32, added to all logits of a key.
         padding: (B, Nk) bool, True where a key is padding.
+        documents: (B, 2, Nk) int32, `document_bounds`; keys outside of a query's document are not seen.
         causal: only lags ≥ 0.
         window: only |lag| < window; 0 for no limit.
         exclude_self: not lag 0, unless nothing else is left.
@@ -84,15 +86,16 @@ def triton_attention(
     entries, zero, step = kernel_table(table, lse)
     bias, bias_strides = key_bias(key_logits, padding, lse)
     ranges = key_range(padding, lse)
+    bounds = lse if documents is None else documents
     query_norms, key_norms, precision = gaussian_operands(query, key, bandwidth, lse)
     grid = (-(-num_queries // config.block_m) * batch * num_heads,)
     with on_device(query):
         forward_kernel[grid](
-            query, key, value, out, lse, alone, query_norms, key_norms, entries, bias, ranges, precision,
-            scale, strides(query), strides(key), strides(value), strides(out), bias_strides, num_heads,
-            num_heads // key.shape[1], num_queries, num_keys, zero, step, window, width, value_width,
-            GAUSSIAN=gaussian_mode(query, key, bandwidth), ONE_TENSOR=is_same(key, value),
-            FIXED_PEAK=fixed_peak, TABLE=table is not None, **key_options(key_logits, padding),
+            query, key, value, out, lse, alone, query_norms, key_norms, entries, bias, ranges, bounds,
+            precision, scale, strides(query), strides(key), strides(value), strides(out), bias_strides,
+            num_heads, num_heads // key.shape[1], num_queries, num_keys, zero, step, window, width,
+            value_width, GAUSSIAN=gaussian_mode(query, key, bandwidth), ONE_TENSOR=is_same(key, value),
+            FIXED_PEAK=fixed_peak, TABLE=table is not None, **key_options(key_logits, padding, documents),
             **mask_options(causal, window, exclude_self),
             **width_options(query, value, bandwidth is not None), **config.launch_options,
         )  # fmt: skip
@@ -112,7 +115,9 @@ def _empty_results(query: Tensor, value: Tensor, exclude_self: bool) -> tuple[Te
 
 
 @triton_attention.register_fake
-def _(query, key, value, scale, bandwidth, table, key_logits, padding, causal, window, exclude_self):  # type: ignore[no-untyped-def]
+def _(  # type: ignore[no-untyped-def]
+    query, key, value, scale, bandwidth, table, key_logits, padding, documents, causal, window, exclude_self
+):
     return _empty_results(query, query if value is None else value, exclude_self)
 
 
@@ -131,6 +136,7 @@ def triton_attention_backward(
     table: Tensor | None,
     key_logits: Tensor | None,
     padding: Tensor | None,
+    documents: Tensor | None,
     causal: bool,
     window: int,
     exclude_self: bool,
@@ -156,9 +162,10 @@ def triton_attention_backward(
         with on_device(query):
             one_tensor_gradient_kernel[(-(-num_tokens // config.block_m) * batch * num_heads,)](
                 query, grad_out, grad_query, distance_sums, lse, delta, alone, half_squared_norms(query),
-                precision_of(bandwidth, num_heads), strides(query), strides(grad_out), strides(grad_query),
-                num_heads, num_tokens, window, width,
+                lse if documents is None else documents, precision_of(bandwidth, num_heads), strides(query),
+                strides(grad_out), strides(grad_query), num_heads, num_tokens, window, width,
                 GAUSSIAN=gaussian_mode(query, query, bandwidth), FIXED_PEAK=not exclude_self,
+                DOCUMENTS=documents is not None,
                 PRECISION=options["PRECISION"], WIDTH=options["WIDTH"], EVEN_WIDTH=options["EVEN_WIDTH"],
                 **masks, **config.launch_options,
             )  # fmt: skip
@@ -171,11 +178,12 @@ def triton_attention_backward(
     entries, zero, step = kernel_table(table, lse)
     bias, bias_strides = key_bias(key_logits, padding, lse)
     ranges = key_range(padding, lse)
+    bounds = lse if documents is None else documents
     query_norms, key_norms, precision = gaussian_operands(query, key, bandwidth, lse)
     options = {
         "GAUSSIAN": gaussian_mode(query, key, bandwidth),
         "TABLE": table is not None,
-        **key_options(key_logits, padding),
+        **key_options(key_logits, padding, documents),
         **masks,
         **width_options(query, value, bandwidth is not None),
     }
@@ -185,10 +193,10 @@ def triton_attention_backward(
         config = configured("key_value_gradient", query, value)
         key_value_gradient_kernel[(-(-num_keys // config.block_n) * batch * key.shape[1],)](
             query, key, value, grad_out, grad_key, grad_value, grad_key_logits, lse, delta, alone,
-            query_norms, key_norms, entries, bias, ranges, precision, scale, strides(query), strides(key),
-            strides(value), strides(grad_out), strides(grad_key), strides(grad_value), bias_strides,
-            num_heads, group_size, num_queries, num_keys, zero, step, window, width, value_width,
-            KEY_BIAS_GRAD=need_key_logits, **options, **config.launch_options,
+            query_norms, key_norms, entries, bias, ranges, bounds, precision, scale, strides(query),
+            strides(key), strides(value), strides(grad_out), strides(grad_key), strides(grad_value),
+            bias_strides, num_heads, group_size, num_queries, num_keys, zero, step, window, width,
+            value_width, KEY_BIAS_GRAD=need_key_logits, **options, **config.launch_options,
         )  # fmt: skip
         kernel: Kernel = "query_gradient"
         if need_table:
@@ -203,7 +211,7 @@ def triton_attention_backward(
             partial = lse.new_zeros((num_heads * num_programs, entries.shape[1]))
         query_gradient_kernel[(num_heads * num_programs,)](
             query, key, value, grad_out, grad_query, partial, distance_sums, lse, delta, alone, query_norms,
-            key_norms, entries, bias, ranges, precision, scale, strides(query), strides(key),
+            key_norms, entries, bias, ranges, bounds, precision, scale, strides(query), strides(key),
             strides(value), strides(grad_out), strides(grad_query), bias_strides, batch, num_heads,
             group_size, num_queries, num_keys, num_programs, zero, step, partial.stride(0), window, width,
             value_width, ONE_TENSOR=is_same(key, value), TABLE_GRAD=need_table, **options,
@@ -248,7 +256,7 @@ def _bandwidth_gradient(distance_sums: Tensor, bandwidth: Tensor | None) -> Tens
 @triton_attention_backward.register_fake
 def _(  # type: ignore[no-untyped-def]
     grad_out, grad_lse, query, key, value, out, lse, alone, scale, bandwidth, table, key_logits, padding,
-    causal, window, exclude_self, need_table, need_key_logits,
+    documents, causal, window, exclude_self, need_table, need_key_logits,
 ):  # fmt: skip
     heads = query.shape[1]
     grad_bandwidth = lse.new_empty((0,) if bandwidth is None else (heads,))
@@ -265,11 +273,11 @@ def _save_for_backward(ctx, inputs, output) -> None:  # type: ignore[no-untyped-
 
 
 def _backward(ctx, grad_out, grad_lse, _):  # type: ignore[no-untyped-def]
-    query, key, value, out, lse, alone, bandwidth, table, key_logits, padding = ctx.saved_tensors
+    query, key, value, out, lse, alone, bandwidth, table, key_logits, padding, documents = ctx.saved_tensors
     need_bandwidth, need_table, need_key_logits = ctx.needs_input_grad[4:7]
     grad_query, grad_key, grad_value, grad_bandwidth, grad_table, grad_key_logits = triton_attention_backward(
         grad_out, grad_lse, query, key, value, out, lse, alone, ctx.scale, bandwidth, table, key_logits,
-        padding, *ctx.masks, need_table, need_key_logits,
+        padding, documents, *ctx.masks, need_table, need_key_logits,
     )  # fmt: skip
     return (
         grad_query,
@@ -279,7 +287,7 @@ def _backward(ctx, grad_out, grad_lse, _):  # type: ignore[no-untyped-def]
         grad_bandwidth.sum_to_size(bandwidth.shape) if need_bandwidth else None,
         grad_table.sum_to_size(table.shape) if need_table else None,
         grad_key_logits.sum_to_size(key_logits.shape) if need_key_logits else None,
-        *(None,) * 4,
+        *(None,) * 5,
     )
 
 

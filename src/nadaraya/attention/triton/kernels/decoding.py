@@ -5,7 +5,9 @@ import triton.language as tl
 
 from nadaraya.attention.triton.kernels.tiles import (
     LOG2E,
+    keys_in_documents,
     lag_bias,
+    load_documents,
     load_rows,
     matmul,
     visible_pairs,
@@ -26,6 +28,7 @@ def decoding_kernel(
     table_ptr,
     key_bias_ptr,
     range_ptr,
+    document_ptr,
     precision_ptr,
     scale,
     query_strides,
@@ -51,6 +54,7 @@ def decoding_kernel(
     KEY_BIAS: tl.constexpr,
     KEY_BIAS_BY_HEAD: tl.constexpr,
     HIDDEN: tl.constexpr,
+    DOCUMENTS: tl.constexpr,
     CAUSAL: tl.constexpr,
     WINDOW: tl.constexpr,
     EXCLUDE_SELF: tl.constexpr,
@@ -110,6 +114,11 @@ def decoding_kernel(
         stop = tl.minimum(stop, tl.load(range_ptr + 2 * batch + 1))
     if WINDOW:
         start = tl.maximum(start, tl.maximum(num_keys - num_queries - window + 1, 0) // BLOCK_N * BLOCK_N)
+    documents = rows, rows
+    if DOCUMENTS:
+        bounds = document_ptr + batch * 2 * num_keys
+        documents = load_documents(bounds, positions, num_keys)
+        start = tl.maximum(start, tl.load(bounds + num_keys - num_queries) // BLOCK_N * BLOCK_N)
     out = tl.zeros((BLOCK_M, VALUE_WIDTH), tl.float32)
     total = tl.zeros((BLOCK_M,), tl.float32)
     peak = tl.full((BLOCK_M,), float("-inf"), tl.float32)
@@ -146,6 +155,8 @@ def decoding_kernel(
         visible = visible_pairs(
             positions[:, None], keys[None, :], False, stop, window, CAUSAL, WINDOW, EXCLUDE_SELF
         )
+        if DOCUMENTS:
+            visible = visible & keys_in_documents(keys, documents, CAUSAL)
         logits = tl.where(visible, logits, float("-inf"))
         new_peak = tl.maximum(peak, tl.max(logits, 1))
         safe_peak = tl.where(new_peak == float("-inf"), 0.0, new_peak)

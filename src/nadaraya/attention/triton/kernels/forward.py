@@ -7,7 +7,9 @@ from nadaraya.attention.triton.kernels.tiles import (
     LOG2E,
     content_logits,
     key_ranges,
+    keys_in_documents,
     lag_bias,
+    load_documents,
     load_rows,
     matmul,
     visible_pairs,
@@ -20,6 +22,7 @@ def _attend(
     state,
     query,
     query_norms,
+    bounds,
     rows,
     key_base,
     value_base,
@@ -42,6 +45,7 @@ def _attend(
     FIXED_PEAK: tl.constexpr,
     TABLE: tl.constexpr,
     KEY_BIAS: tl.constexpr,
+    DOCUMENTS: tl.constexpr,
     CAUSAL: tl.constexpr,
     WINDOW: tl.constexpr,
     EXCLUDE_SELF: tl.constexpr,
@@ -56,6 +60,9 @@ def _attend(
     columns = tl.arange(0, WIDTH)
     value_columns = tl.arange(0, VALUE_WIDTH)
     out, total, peak = state
+    documents = rows, rows
+    if MASKED and DOCUMENTS:
+        documents = load_documents(bounds, rows + offset, num_keys)
     for first in tl.range(start, stop, BLOCK_N):
         keys = first + tl.arange(0, BLOCK_N)
         key = load_rows(key_base, keys, columns, key_stride, num_keys, width, MASKED, EVEN_WIDTH)
@@ -78,6 +85,8 @@ def _attend(
             visible = visible_pairs(
                 (rows + offset)[:, None], keys[None, :], False, num_keys, window, CAUSAL, WINDOW, EXCLUDE_SELF
             )
+            if DOCUMENTS:
+                visible = visible & keys_in_documents(keys, documents, CAUSAL)
             logits = tl.where(visible, logits, float("-inf"))
         if FIXED_PEAK:
             weights = tl.exp2(logits)
@@ -113,6 +122,7 @@ def forward_kernel(
     table_ptr,
     key_bias_ptr,
     range_ptr,
+    document_ptr,
     precision_ptr,
     scale,
     query_strides,
@@ -135,6 +145,7 @@ def forward_kernel(
     TABLE: tl.constexpr,
     KEY_BIAS: tl.constexpr,
     HIDDEN: tl.constexpr,
+    DOCUMENTS: tl.constexpr,
     CAUSAL: tl.constexpr,
     WINDOW: tl.constexpr,
     EXCLUDE_SELF: tl.constexpr,
@@ -178,13 +189,16 @@ def forward_kernel(
     if HIDDEN:
         first_key = tl.load(range_ptr + 2 * batch)
         last_key = tl.load(range_ptr + 2 * batch + 1)
+    bounds = document_ptr + batch * 2 * num_keys
     start, full_start, full_stop, stop = key_ranges(
         first_row,
         offset,
         first_key,
         last_key,
         num_keys,
+        bounds,
         window,
+        DOCUMENTS,
         CAUSAL,
         WINDOW,
         EXCLUDE_SELF,
@@ -196,8 +210,8 @@ def forward_kernel(
         tl.zeros((BLOCK_M,), tl.float32),
         tl.full((BLOCK_M,), float("-inf"), tl.float32),
     )
-    # The edge of the window, the tiles inside, the edge towards the future or the end.
-    for part in tl.static_range(0 if WINDOW else 1, 3):
+    # The edge of the window or of documents, the tiles inside, the edge towards the future or the end.
+    for part in tl.static_range(0 if WINDOW or DOCUMENTS else 1, 3):
         if part == 0:
             lower, upper = start, tl.minimum(full_start, stop)
         elif part == 1:
@@ -206,10 +220,11 @@ def forward_kernel(
             lower, upper = full_stop, stop
         if part != 1 or CAUSAL or not EXCLUDE_SELF:
             state = _attend(
-                state, query, query_norms, rows, key_base, value_base, key_norm_base, key_bias_base, table,
-                factor, lower, upper, key_strides[2], value_strides[2], num_keys, offset, window, width,
-                value_width, part != 1, GAUSSIAN, ONE_TENSOR, FIXED_PEAK, TABLE, KEY_BIAS, CAUSAL, WINDOW,
-                EXCLUDE_SELF, PRECISION, BLOCK_N, WIDTH, VALUE_WIDTH, EVEN_WIDTH, EVEN_VALUE_WIDTH,
+                state, query, query_norms, bounds, rows, key_base, value_base, key_norm_base,
+                key_bias_base, table, factor, lower, upper, key_strides[2], value_strides[2], num_keys,
+                offset, window, width, value_width, part != 1, GAUSSIAN, ONE_TENSOR, FIXED_PEAK, TABLE,
+                KEY_BIAS, DOCUMENTS, CAUSAL, WINDOW, EXCLUDE_SELF, PRECISION, BLOCK_N, WIDTH, VALUE_WIDTH,
+                EVEN_WIDTH, EVEN_VALUE_WIDTH,
             )  # fmt: skip
     out, total, peak = state
     if FIXED_PEAK:

@@ -6,9 +6,12 @@ import triton.language as tl
 from nadaraya.attention.triton.kernels.tiles import (
     LOG2E,
     content_logits,
+    document_ranges,
     lag_bias,
+    load_documents,
     load_rows,
     matmul,
+    queries_in_documents,
     visible_pairs,
     with_key_bias,
 )
@@ -88,6 +91,7 @@ def _gather_gradients(
     value,
     key_norms,
     bias,
+    bounds,
     keys,
     query_base,
     grad_out_base,
@@ -113,6 +117,7 @@ def _gather_gradients(
     TABLE: tl.constexpr,
     KEY_BIAS: tl.constexpr,
     KEY_BIAS_GRAD: tl.constexpr,
+    DOCUMENTS: tl.constexpr,
     CAUSAL: tl.constexpr,
     WINDOW: tl.constexpr,
     EXCLUDE_SELF: tl.constexpr,
@@ -125,6 +130,9 @@ def _gather_gradients(
 ):
     """Takes the queries start … stop − 1 into the gradients of a block of keys; tiles are keys × queries."""
     grad_key, grad_value, score_sums, logit_sums = state
+    documents = keys, keys
+    if MASKED and DOCUMENTS:
+        documents = load_documents(bounds, keys, num_keys)
     for first in tl.range(start, stop, BLOCK_M):
         rows = first + tl.arange(0, BLOCK_M)
         query = load_rows(
@@ -148,6 +156,8 @@ def _gather_gradients(
             visible = visible_pairs(
                 (rows + offset)[None, :], keys[:, None], alone, num_keys, window, CAUSAL, WINDOW, EXCLUDE_SELF
             )
+            if DOCUMENTS:
+                visible = visible & queries_in_documents(rows + offset, documents, CAUSAL)
             weights = tl.where(visible, weights, 0.0)
         grad_out = load_rows(
             grad_out_base, rows, tl.arange(0, VALUE_WIDTH), grad_out_stride, num_queries, value_width, MASKED,
@@ -186,6 +196,7 @@ def key_value_gradient_kernel(
     table_ptr,
     key_bias_ptr,
     range_ptr,
+    document_ptr,
     precision_ptr,
     scale,
     query_strides,
@@ -209,6 +220,7 @@ def key_value_gradient_kernel(
     KEY_BIAS: tl.constexpr,
     KEY_BIAS_GRAD: tl.constexpr,
     HIDDEN: tl.constexpr,
+    DOCUMENTS: tl.constexpr,
     CAUSAL: tl.constexpr,
     WINDOW: tl.constexpr,
     EXCLUDE_SELF: tl.constexpr,
@@ -249,6 +261,13 @@ def key_value_gradient_kernel(
         last = tl.minimum(last, first_key + BLOCK_N - 1 + window - offset)
         if not CAUSAL:
             first = tl.maximum(first, first_key - window + 1 - offset)
+    bounds = document_ptr + batch * 2 * num_keys
+    if DOCUMENTS:
+        any_first, any_last, all_first, all_last = document_ranges(
+            bounds, first_key, first_key + BLOCK_N, num_keys
+        )
+        first = tl.maximum(first, any_first - offset)
+        last = tl.minimum(last, any_last - offset)
     first = first // BLOCK_M * BLOCK_M
     if HIDDEN:
         is_empty = (first_key >= tl.load(range_ptr + 2 * batch + 1)) | (
@@ -262,6 +281,9 @@ def key_value_gradient_kernel(
         full_last = tl.minimum(full_last, first_key + window - offset)
         if not CAUSAL:
             full_first = tl.maximum(full_first, first_key + BLOCK_N - window - offset)
+    if DOCUMENTS:
+        full_first = tl.maximum(full_first, all_first - offset)
+        full_last = tl.minimum(full_last, all_last - offset)
     if EXCLUDE_SELF and not CAUSAL:
         full_first = tl.maximum(last, first)
     full_first = tl.cdiv(full_first, BLOCK_M) * BLOCK_M
@@ -297,7 +319,7 @@ def key_value_gradient_kernel(
                 mask=inside,
                 other=0.0,
             )
-        for part in tl.static_range(0 if CAUSAL or WINDOW or EXCLUDE_SELF else 1, 3):
+        for part in tl.static_range(0 if CAUSAL or WINDOW or EXCLUDE_SELF or DOCUMENTS else 1, 3):
             if part == 0:
                 lower, upper = first, tl.minimum(full_first, last)
             elif part == 1:
@@ -306,12 +328,12 @@ def key_value_gradient_kernel(
                 lower, upper = full_last, last
             if part != 1 or CAUSAL or not EXCLUDE_SELF:
                 state = _gather_gradients(
-                    state, key, value, key_norms, bias, keys, query_base, grad_out_base, lse_ptr + line,
-                    delta_ptr + line, alone_ptr + line, query_norm_ptr + line, table, factor, precision,
-                    lower, upper, query_strides[2], grad_out_strides[2], num_queries, num_keys, offset,
-                    window, width, value_width, part != 1, GAUSSIAN, TABLE, KEY_BIAS, KEY_BIAS_GRAD, CAUSAL,
-                    WINDOW, EXCLUDE_SELF, PRECISION, BLOCK_M, WIDTH, VALUE_WIDTH, EVEN_WIDTH,
-                    EVEN_VALUE_WIDTH,
+                    state, key, value, key_norms, bias, bounds, keys, query_base, grad_out_base,
+                    lse_ptr + line, delta_ptr + line, alone_ptr + line, query_norm_ptr + line, table, factor,
+                    precision, lower, upper, query_strides[2], grad_out_strides[2], num_queries, num_keys,
+                    offset, window, width, value_width, part != 1, GAUSSIAN, TABLE, KEY_BIAS, KEY_BIAS_GRAD,
+                    DOCUMENTS, CAUSAL, WINDOW, EXCLUDE_SELF, PRECISION, BLOCK_M, WIDTH, VALUE_WIDTH,
+                    EVEN_WIDTH, EVEN_VALUE_WIDTH,
                 )  # fmt: skip
         if KEY_BIAS_GRAD:
             # Every query head has a sum of its own.

@@ -15,7 +15,9 @@ from nadaraya.attention.triton.kernels.tiles import (
     content_logits,
     diagonal_sums,
     key_ranges,
+    keys_in_documents,
     lag_bias,
+    load_documents,
     load_rows,
     matmul,
     visible_pairs,
@@ -32,6 +34,7 @@ def _gather_gradients(
     lse,
     delta,
     alone,
+    bounds,
     rows,
     first_row,
     key_base,
@@ -57,6 +60,7 @@ def _gather_gradients(
     TABLE: tl.constexpr,
     TABLE_GRAD: tl.constexpr,
     KEY_BIAS: tl.constexpr,
+    DOCUMENTS: tl.constexpr,
     CAUSAL: tl.constexpr,
     WINDOW: tl.constexpr,
     EXCLUDE_SELF: tl.constexpr,
@@ -69,6 +73,9 @@ def _gather_gradients(
 ):
     """Takes the keys start … stop − 1 into the gradients of a block of queries."""
     grad_query, score_sums, distance_sums, lower = state
+    documents = rows, rows
+    if MASKED and DOCUMENTS:
+        documents = load_documents(bounds, rows + offset, num_keys)
     for first in tl.range(start, stop, BLOCK_N):
         keys = first + tl.arange(0, BLOCK_N)
         key = load_rows(key_base, keys, tl.arange(0, WIDTH), key_stride, num_keys, width, MASKED, EVEN_WIDTH)
@@ -95,6 +102,8 @@ def _gather_gradients(
                 (rows + offset)[:, None], keys[None, :], alone[:, None], num_keys, window, CAUSAL, WINDOW,
                 EXCLUDE_SELF,
             )  # fmt: skip
+            if DOCUMENTS:
+                visible = visible & keys_in_documents(keys, documents, CAUSAL)
             weights = tl.where(visible, weights, 0.0)
         grad_weights = matmul(grad_out, tl.trans(value), None, PRECISION)
         grad_scores = weights * (grad_weights - delta[:, None])
@@ -131,6 +140,7 @@ def query_gradient_kernel(
     table_ptr,
     key_bias_ptr,
     range_ptr,
+    document_ptr,
     precision_ptr,
     scale,
     query_strides,
@@ -157,6 +167,7 @@ def query_gradient_kernel(
     TABLE_GRAD: tl.constexpr,
     KEY_BIAS: tl.constexpr,
     HIDDEN: tl.constexpr,
+    DOCUMENTS: tl.constexpr,
     CAUSAL: tl.constexpr,
     WINDOW: tl.constexpr,
     EXCLUDE_SELF: tl.constexpr,
@@ -218,9 +229,10 @@ def query_gradient_kernel(
         if HIDDEN:
             first_key = tl.load(range_ptr + 2 * batch)
             last_key = tl.load(range_ptr + 2 * batch + 1)
+        bounds = document_ptr + batch * 2 * num_keys
         start, full_start, full_stop, stop = key_ranges(
-            first_row, offset, first_key, last_key, num_keys, window, CAUSAL, WINDOW, EXCLUDE_SELF, BLOCK_M,
-            BLOCK_N,
+            first_row, offset, first_key, last_key, num_keys, bounds, window, DOCUMENTS, CAUSAL, WINDOW,
+            EXCLUDE_SELF, BLOCK_M, BLOCK_N,
         )  # fmt: skip
         state = (
             tl.zeros((BLOCK_M, WIDTH), tl.float32),
@@ -228,7 +240,7 @@ def query_gradient_kernel(
             tl.zeros((BLOCK_M,), tl.float32),
             tl.zeros((BLOCK_N,), tl.float32),
         )
-        for part in tl.static_range(0 if WINDOW else 1, 3):
+        for part in tl.static_range(0 if WINDOW or DOCUMENTS else 1, 3):
             if part == 0:
                 first_tile, end = start, tl.minimum(full_start, stop)
             elif part == 1:
@@ -237,11 +249,12 @@ def query_gradient_kernel(
                 first_tile, end = full_stop, stop
             if part != 1 or CAUSAL or not EXCLUDE_SELF:
                 state = _gather_gradients(
-                    state, query, grad_out, query_norms, lse, delta, alone, rows, first_row, key_base,
-                    value_base, key_norm_base, key_bias_base, table, partial, factor, precision, first_tile,
-                    end, key_strides[2], value_strides[2], num_keys, offset, window, width, value_width,
-                    part != 1, GAUSSIAN, ONE_TENSOR, TABLE, TABLE_GRAD, KEY_BIAS, CAUSAL, WINDOW,
-                    EXCLUDE_SELF, PRECISION, BLOCK_N, WIDTH, VALUE_WIDTH, EVEN_WIDTH, EVEN_VALUE_WIDTH,
+                    state, query, grad_out, query_norms, lse, delta, alone, bounds, rows, first_row,
+                    key_base, value_base, key_norm_base, key_bias_base, table, partial, factor, precision,
+                    first_tile, end, key_strides[2], value_strides[2], num_keys, offset, window, width,
+                    value_width, part != 1, GAUSSIAN, ONE_TENSOR, TABLE, TABLE_GRAD, KEY_BIAS, DOCUMENTS,
+                    CAUSAL, WINDOW, EXCLUDE_SELF, PRECISION, BLOCK_N, WIDTH, VALUE_WIDTH, EVEN_WIDTH,
+                    EVEN_VALUE_WIDTH,
                 )  # fmt: skip
         grad_query, score_sums, distance_sums, lower = state
         if TABLE_GRAD and stop > start:

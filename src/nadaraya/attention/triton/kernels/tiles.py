@@ -132,13 +132,56 @@ def visible_pairs(
 
 
 @triton.jit
+def load_documents(bounds, positions, num_keys):
+    """Where the documents of tokens begin and where they end; empty ones beyond the last token.
+
+    Read anew for each loop over masked tiles: kept for all loops they would fill the registers.
+    """
+    inside = positions < num_keys
+    first = tl.load(bounds + positions, mask=inside, other=0)
+    return first, tl.load(bounds + num_keys + positions, mask=inside, other=0)
+
+
+@triton.jit
+def keys_in_documents(keys, documents, CAUSAL: tl.constexpr):
+    """Which keys (columns of a tile) lie in the documents of the queries; causality ends them by itself."""
+    first, last = documents
+    inside = keys[None, :] >= first[:, None]
+    if not CAUSAL:
+        inside = inside & (keys[None, :] < last[:, None])
+    return inside
+
+
+@triton.jit
+def queries_in_documents(positions, documents, CAUSAL: tl.constexpr):
+    """Which queries (columns of a tile) lie in the documents of the keys; causality begins them by itself."""
+    first, last = documents
+    inside = positions[None, :] < last[:, None]
+    if not CAUSAL:
+        inside = inside & (positions[None, :] >= first[:, None])
+    return inside
+
+
+@triton.jit
+def document_ranges(bounds, first, stop, num_keys):
+    """What the tokens first … stop − 1 see of their documents: start and end of what any of them sees, and of
+    what all see.
+    """
+    last = tl.minimum(stop, num_keys) - 1
+    ends = bounds + num_keys
+    return tl.load(bounds + first), tl.load(ends + last), tl.load(bounds + last), tl.load(ends + first)
+
+
+@triton.jit
 def key_ranges(
     first_row,
     offset,
     first_key,
     last_key,
     num_keys,
+    bounds,
     window,
+    DOCUMENTS: tl.constexpr,
     CAUSAL: tl.constexpr,
     WINDOW: tl.constexpr,
     EXCLUDE_SELF: tl.constexpr,
@@ -149,7 +192,7 @@ def key_ranges(
 
     Returns:
         start, full_start, full_stop, stop: all but `stop` are multiples of BLOCK_N; the tiles from
-        `full_start` to `full_stop` lie inside the keys and hide no pair by its lag.
+        `full_start` to `full_stop` lie inside the keys and hide no pair by its lag or documents.
     """
     start, stop = first_key, last_key
     if CAUSAL:
@@ -158,6 +201,12 @@ def key_ranges(
         start = tl.maximum(start, first_row + offset - window + 1)
         if not CAUSAL:
             stop = tl.minimum(stop, first_row + BLOCK_M - 1 + offset + window)
+    if DOCUMENTS:
+        any_start, any_stop, all_start, all_stop = document_ranges(
+            bounds, first_row + offset, first_row + BLOCK_M + offset, num_keys
+        )
+        start = tl.maximum(start, any_start)
+        stop = tl.minimum(stop, any_stop)
     start = start // BLOCK_N * BLOCK_N
     full_start, full_stop = start, tl.minimum(stop, num_keys // BLOCK_N * BLOCK_N)
     if CAUSAL:
@@ -165,9 +214,12 @@ def key_ranges(
         full_stop = tl.minimum(full_stop, first_row + offset + (0 if EXCLUDE_SELF else 1))
     if WINDOW:
         full_start = tl.maximum(start, first_row + BLOCK_M + offset - window)
-        full_start = tl.cdiv(full_start, BLOCK_N) * BLOCK_N
         if not CAUSAL:
             full_stop = tl.minimum(full_stop, first_row + offset + window)
+    if DOCUMENTS:
+        full_start = tl.maximum(full_start, all_start)
+        full_stop = tl.minimum(full_stop, all_stop)
+    full_start = tl.cdiv(full_start, BLOCK_N) * BLOCK_N
     if EXCLUDE_SELF and not CAUSAL:
         full_stop = full_start
     full_stop = tl.maximum(tl.maximum(full_stop, 0) // BLOCK_N * BLOCK_N, full_start)

@@ -10,6 +10,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
 from nadaraya import InputError, kernel_attention
+from nadaraya.attention import triton
+from nadaraya.attention.arguments import AttentionArguments
 
 pytestmark = pytest.mark.usefixtures("usual_tiles")
 GENERAL, DECODING = "nadaraya::triton_attention", "nadaraya::triton_decoding"
@@ -24,18 +26,19 @@ def _seed() -> None:
 
 def name_of(operator: torch._ops.OpOverload, arguments: Any) -> str:
     """Without keys the queries serve as all three."""
-    return f"{operator.name()} of one tensor" if arguments[1] is None else operator.name()
+    return f"{operator.name()} of one tensor" if arguments[1:2] == (None,) else operator.name()
 
 
 class Operators(TorchDispatchMode):
-    """The names of this project's operators that ran."""
+    """The names of the operators that ran, of this project's or of another namespace."""
 
-    def __init__(self) -> None:
+    def __init__(self, namespace: str = "nadaraya") -> None:
         super().__init__()
+        self.namespace = namespace
         self.names: set[str] = set()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func.namespace == "nadaraya":
+        if func.namespace == self.namespace:
             self.names.add(name_of(func, args))
         return func(*args, **(kwargs or {}))
 
@@ -230,6 +233,25 @@ def test_frozen_arguments_change_no_gradient_of_the_others() -> None:
         frozen = [t.detach() if t is not tensor else t for t in tensors]
         (grad,) = torch.autograd.grad(general(*frozen).sin().sum(), tensor)
         torch.testing.assert_close(grad, expected[1 + index])
+
+
+@pytest.mark.parametrize("eps", [0.0, 0.5])
+def test_a_log_sum_exp_that_nobody_wants_costs_nothing(eps: float) -> None:
+    x = torch.randn(1, 2, 8, 16)
+    args = AttentionArguments(
+        query=x, key=x, value=x, similarity="dot", scale=1.0, bandwidth=None, lag_logits=None, causal=True,
+        window=None, exclude_self=False, key_padding_mask=None, attn_mask=None, key_logits=None,
+        document_ids=None, dropout_p=0.0, eps=eps,
+    )  # fmt: skip
+    with Operators(namespace="aten") as wanted:
+        expected, lse = triton.attention(args)
+    with Operators(namespace="aten") as unwanted:
+        out, nothing = triton.attention(args, with_lse=False)
+    torch.testing.assert_close(out, expected, rtol=0, atol=0)
+    assert lse.shape == (1, 2, 8)
+    assert nothing is None
+    assert "aten::mul.Tensor" in wanted.names
+    assert ("aten::mul.Tensor" in unwanted.names) == (eps > 0.0)  # ε needs it
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 import math
 import os
 from importlib.metadata import PackageNotFoundError, version
+from typing import Literal, overload
 
 import torch
 from torch import Tensor
@@ -52,18 +53,27 @@ def is_interpreted() -> bool:
     return os.environ.get("TRITON_INTERPRET") == "1"
 
 
-def attention(args: AttentionArguments) -> tuple[Tensor, Tensor]:
+@overload
+def attention(args: AttentionArguments, with_lse: Literal[True] = ...) -> tuple[Tensor, Tensor]: ...
+
+
+@overload
+def attention(args: AttentionArguments, with_lse: bool) -> tuple[Tensor, Tensor | None]: ...
+
+
+def attention(args: AttentionArguments, with_lse: bool = True) -> tuple[Tensor, Tensor | None]:
     """`kernel_attention` by the fused kernels.
 
     Args:
         args: the checked arguments; `why_not` must have returned None.
+        with_lse: whether the second result is wanted.
 
     Returns:
-        (B, H, Nq, dv) in the dtype of the query, and log Σ_j κ(i,j), (B, H, Nq) in float32.
+        (B, H, Nq, dv) in the dtype of the query, and log Σ_j κ(i,j), (B, H, Nq) in float32, or None.
     """
     if 0 in (*args.query.shape, *args.key.shape, *args.value.shape):
         out, _, lse = reference.attention(args)
-        return out, lse
+        return out, lse if with_lse else None
     from nadaraya.attention.triton.decoding import triton_decoding
     from nadaraya.attention.triton.launch import document_bounds, with_dense_rows
     from nadaraya.attention.triton.operator import triton_attention
@@ -78,20 +88,22 @@ def attention(args: AttentionArguments) -> tuple[Tensor, Tensor]:
     )  # fmt: skip
     if _decodes(args):
         query, key, value = (with_dense_rows(t) for t in (args.query, args.key, args.value))
-        out, lse = triton_decoding(query, key, value, *options)
+        out, lse_in_bits = triton_decoding(query, key, value, *options)
     elif _is_one_tensor(args):
         query, _, centre = _centred(args)
-        out, lse, _ = triton_attention(with_dense_rows(query), None, None, *options)
+        out, lse_in_bits, _ = triton_attention(with_dense_rows(query), None, None, *options)
         if centre is not None:
             out = out + centre  # the weights sum to 1
     else:
         query, key, _ = _centred(args)
         query, key, value = (with_dense_rows(t) for t in (query, key, args.value))
-        out, lse, _ = triton_attention(query, key, value, *options)
-    lse = math.log(2.0) * lse
+        out, lse_in_bits, _ = triton_attention(query, key, value, *options)
+    if not with_lse and args.eps == 0.0:
+        return out, None
+    lse = math.log(2.0) * lse_in_bits
     if args.eps > 0.0:
         out = out * args.mass_fraction(lse).to(out.dtype)
-    return out, lse
+    return out, lse if with_lse else None
 
 
 def _decodes(args: AttentionArguments) -> bool:

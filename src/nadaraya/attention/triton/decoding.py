@@ -88,7 +88,7 @@ def triton_decoding(
         decoding_kernel[(num_splits * batch * num_groups,)](
             query, key, value, partial_out, partial_lse, entries, bias, key_range(padding, lse),
             lse if documents is None else documents, precision, scale, strides(query), strides(key),
-            strides(value), bias_strides, num_heads, group_size, num_queries, num_keys, num_splits,
+            strides(value), *bias_strides, num_heads, group_size, num_queries, num_keys, num_splits,
             tiles_per_split * block, num_lines, zero, step, window, width, value_width,
             GAUSSIAN=bandwidth is not None,
             CENTRED=bandwidth is not None and query.dtype == torch.float32,

@@ -92,7 +92,7 @@ def triton_attention(
     with on_device(query):
         forward_kernel[grid](
             query, key, value, out, lse, alone, query_norms, key_norms, entries, bias, ranges, bounds,
-            precision, scale, strides(query), strides(key), strides(value), strides(out), bias_strides,
+            precision, scale, strides(query), strides(key), strides(value), strides(out), *bias_strides,
             num_heads, num_heads // key.shape[1], num_queries, num_keys, zero, step, window, width,
             value_width, GAUSSIAN=gaussian_mode(query, key, bandwidth), ONE_TENSOR=is_same(key, value),
             FIXED_PEAK=fixed_peak, TABLE=table is not None, **key_options(key_logits, padding, documents),
@@ -195,7 +195,7 @@ def triton_attention_backward(
             query, key, value, grad_out, grad_key, grad_value, grad_key_logits, lse, delta, alone,
             query_norms, key_norms, entries, bias, ranges, bounds, precision, scale, strides(query),
             strides(key), strides(value), strides(grad_out), strides(grad_key), strides(grad_value),
-            bias_strides, num_heads, group_size, num_queries, num_keys, zero, step, window, width,
+            *bias_strides, num_heads, group_size, num_queries, num_keys, zero, step, window, width,
             value_width, KEY_BIAS_GRAD=need_key_logits, **options, **config.launch_options,
         )  # fmt: skip
         kernel: Kernel = "query_gradient"
@@ -212,7 +212,7 @@ def triton_attention_backward(
         query_gradient_kernel[(num_heads * num_programs,)](
             query, key, value, grad_out, grad_query, partial, distance_sums, lse, delta, alone, query_norms,
             key_norms, entries, bias, ranges, bounds, precision, scale, strides(query), strides(key),
-            strides(value), strides(grad_out), strides(grad_query), bias_strides, batch, num_heads,
+            strides(value), strides(grad_out), strides(grad_query), *bias_strides, batch, num_heads,
             group_size, num_queries, num_keys, num_programs, zero, step, partial.stride(0), window, width,
             value_width, ONE_TENSOR=is_same(key, value), TABLE_GRAD=need_table, **options,
             **config.launch_options,

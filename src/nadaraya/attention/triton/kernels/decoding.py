@@ -5,6 +5,8 @@ import triton.language as tl
 
 from nadaraya.attention.triton.kernels.tiles import (
     LOG2E,
+    NOT_SPECIALIZED,
+    at_most_zero,
     keys_in_documents,
     lag_bias,
     load_documents,
@@ -15,10 +17,7 @@ from nadaraya.attention.triton.kernels.tiles import (
 )
 
 
-# Counts that grow with the text: no new compilation for those that happen to be multiples of 16.
-@triton.jit(
-    do_not_specialize=["num_keys", "num_splits", "keys_per_split", "num_lines", "table_zero", "table_stride"]
-)
+@triton.jit(do_not_specialize=NOT_SPECIALIZED)
 def decoding_kernel(
     query_ptr,
     key_ptr,
@@ -34,7 +33,8 @@ def decoding_kernel(
     query_strides,
     key_strides,
     value_strides,
-    key_bias_strides,
+    key_bias_batch_stride,
+    key_bias_head_stride,
     num_heads,
     group_size,
     num_queries,
@@ -87,8 +87,8 @@ def decoding_kernel(
     value_base = value_ptr + batch * value_strides[0] + group * value_strides[1]
     # Rows beyond the real ones read what the first head has.
     real_heads = tl.where(is_row, heads, group * group_size)
-    key_bias_bases = key_bias_ptr + batch * key_bias_strides[0] + real_heads * key_bias_strides[1]
-    key_bias_base = key_bias_ptr + batch * key_bias_strides[0] + group * group_size * key_bias_strides[1]
+    key_bias_bases = key_bias_ptr + batch * key_bias_batch_stride + real_heads * key_bias_head_stride
+    key_bias_base = key_bias_ptr + batch * key_bias_batch_stride + group * group_size * key_bias_head_stride
     query = tl.load(
         query_ptr + batch * query_strides[0] + heads[:, None] * query_strides[1]
         + (rows % num_queries)[:, None] * query_strides[2] + columns[None, :],
@@ -224,11 +224,11 @@ def pair_logits(
     logits = matmul(query, tl.trans(key), None, PRECISION)
     if GAUSSIAN:
         key_norms = 0.5 * tl.sum(key.to(tl.float32) * key.to(tl.float32), 1)
-        logits = tl.minimum(logits - (query_norms[:, None] + key_norms[None, :]), 0.0)
+        logits = at_most_zero(logits - (query_norms[:, None] + key_norms[None, :]))
     return logits * factors[:, None]
 
 
-@triton.jit(do_not_specialize=["num_splits", "num_lines"])
+@triton.jit(do_not_specialize=NOT_SPECIALIZED)
 def merging_kernel(
     partial_out_ptr,
     partial_lse_ptr,

@@ -5,6 +5,7 @@ import triton.language as tl
 
 from nadaraya.attention.triton.kernels.tiles import (
     LOG2E,
+    NOT_SPECIALIZED,
     content_logits,
     key_ranges,
     keys_in_documents,
@@ -109,7 +110,7 @@ def _attend(
     return out, total, peak
 
 
-@triton.jit
+@triton.jit(do_not_specialize=NOT_SPECIALIZED)
 def forward_kernel(
     query_ptr,
     key_ptr,
@@ -129,7 +130,8 @@ def forward_kernel(
     key_strides,
     value_strides,
     out_strides,
-    key_bias_strides,
+    key_bias_batch_stride,
+    key_bias_head_stride,
     num_heads,
     group_size,
     num_queries,
@@ -171,7 +173,7 @@ def forward_kernel(
     key_base = key_ptr + batch * key_strides[0] + group * key_strides[1]
     value_base = value_ptr + batch * value_strides[0] + group * value_strides[1]
     key_norm_base = key_norm_ptr + (batch * (num_heads // group_size) + group) * num_keys
-    key_bias_base = key_bias_ptr + batch * key_bias_strides[0] + head * key_bias_strides[1]
+    key_bias_base = key_bias_ptr + batch * key_bias_batch_stride + head * key_bias_head_stride
     table = table_ptr + head * table_stride + table_zero
     line = (batch * num_heads + head) * num_queries
 

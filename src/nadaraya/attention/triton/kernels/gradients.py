@@ -5,6 +5,8 @@ import triton.language as tl
 
 from nadaraya.attention.triton.kernels.tiles import (
     LOG2E,
+    NOT_SPECIALIZED,
+    at_most_zero,
     content_logits,
     document_ranges,
     lag_bias,
@@ -17,7 +19,7 @@ from nadaraya.attention.triton.kernels.tiles import (
 )
 
 
-@triton.jit
+@triton.jit(do_not_specialize=NOT_SPECIALIZED)
 def row_sum_kernel(
     out_ptr,
     grad_out_ptr,
@@ -67,7 +69,7 @@ def softmax_weights(differences, GAUSSIAN: tl.constexpr):
     """2^(logit − log-sum-exp)."""
     if GAUSSIAN:
         # No weight is above 1; where a narrow bandwidth makes logits huge, their rounding could say so.
-        differences = tl.minimum(differences, 0.0)
+        differences = at_most_zero(differences)
     return tl.exp2(differences)
 
 
@@ -80,7 +82,7 @@ def distance_gradients(grad_scores, content, precision, points):
     """
     weighted = grad_scores * precision
     if points.dtype == tl.float32:
-        weighted = tl.where(content < 0.0, weighted, 0.0)
+        weighted = tl.where(content == 0.0, 0.0, weighted)
     return weighted
 
 
@@ -179,7 +181,7 @@ def _gather_gradients(
     return grad_key, grad_value, score_sums, logit_sums
 
 
-@triton.jit
+@triton.jit(do_not_specialize=NOT_SPECIALIZED)
 def key_value_gradient_kernel(
     query_ptr,
     key_ptr,
@@ -205,7 +207,8 @@ def key_value_gradient_kernel(
     grad_out_strides,
     grad_key_strides,
     grad_value_strides,
-    key_bias_strides,
+    key_bias_batch_stride,
+    key_bias_head_stride,
     num_heads,
     group_size,
     num_queries,
@@ -315,7 +318,7 @@ def key_value_gradient_kernel(
         bias = tl.zeros((BLOCK_N,), tl.float32)
         if KEY_BIAS:
             bias = tl.load(
-                key_bias_ptr + batch * key_bias_strides[0] + head * key_bias_strides[1] + keys,
+                key_bias_ptr + batch * key_bias_batch_stride + head * key_bias_head_stride + keys,
                 mask=inside,
                 other=0.0,
             )

@@ -14,6 +14,7 @@ import triton.language as tl
 from nadaraya.attention.triton.kernels.gradients import distance_gradients, load_log_sums, softmax_weights
 from nadaraya.attention.triton.kernels.tiles import (
     LOG2E,
+    NOT_SPECIALIZED,
     content_logits,
     document_ranges,
     key_ranges,
@@ -129,7 +130,7 @@ def _gather_gradient(
     return gradient, score_sums, distance_sums
 
 
-@triton.jit
+@triton.jit(do_not_specialize=NOT_SPECIALIZED)
 def one_tensor_gradient_kernel(
     features_ptr,
     grad_out_ptr,

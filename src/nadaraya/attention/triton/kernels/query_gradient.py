@@ -12,6 +12,7 @@ import triton.language as tl
 from nadaraya.attention.triton.kernels.gradients import distance_gradients, load_log_sums, softmax_weights
 from nadaraya.attention.triton.kernels.tiles import (
     LOG2E,
+    NOT_SPECIALIZED,
     content_logits,
     diagonal_sums,
     key_ranges,
@@ -123,7 +124,7 @@ def _gather_gradients(
     return grad_query, score_sums, distance_sums, lower
 
 
-@triton.jit
+@triton.jit(do_not_specialize=NOT_SPECIALIZED)
 def query_gradient_kernel(
     query_ptr,
     key_ptr,
@@ -148,7 +149,8 @@ def query_gradient_kernel(
     value_strides,
     grad_out_strides,
     grad_query_strides,
-    key_bias_strides,
+    key_bias_batch_stride,
+    key_bias_head_stride,
     num_batch,
     num_heads,
     group_size,
@@ -206,7 +208,7 @@ def query_gradient_kernel(
         key_base = key_ptr + batch * key_strides[0] + group * key_strides[1]
         value_base = value_ptr + batch * value_strides[0] + group * value_strides[1]
         key_norm_base = key_norm_ptr + (batch * (num_heads // group_size) + group) * num_keys
-        key_bias_base = key_bias_ptr + batch * key_bias_strides[0] + head * key_bias_strides[1]
+        key_bias_base = key_bias_ptr + batch * key_bias_batch_stride + head * key_bias_head_stride
         query = load_rows(
             query_ptr + batch * query_strides[0] + head * query_strides[1],
             rows, columns, query_strides[2], num_queries, width, True, EVEN_WIDTH,

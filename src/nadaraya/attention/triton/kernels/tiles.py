@@ -3,15 +3,36 @@
 Logits are kept in units of log 2, so that exp2 serves as the exponential.
 """
 
+import torch
 import triton
 import triton.language as tl
 from triton import knobs
 
 LOG2E = tl.constexpr(1.4426950408889634)
 LN2 = tl.constexpr(0.6931471805599453)
+# Counts and steps that change with the length of a text. Known to be multiples of 16 they would make no code
+# faster, and every kernel would be compiled again for lengths that happen to be.
+NOT_SPECIALIZED = [
+    "num_batch",
+    "num_queries",
+    "num_keys",
+    "num_tokens",
+    "num_programs",
+    "num_splits",
+    "keys_per_split",
+    "num_lines",
+    "key_bias_batch_stride",
+    "key_bias_head_stride",
+    "table_zero",
+    "table_stride",
+    "partial_stride",
+    "window",
+]
 # Entries that the lag table has on either side beyond those of real pairs: tiles may extend beyond it.
 TABLE_PADDING = 256
 _INTERPRETED = tl.constexpr(knobs.runtime.interpret)
+# The assembly is NVIDIA's, the one line of these kernels that is.
+_HAS_PTX = tl.constexpr(not knobs.runtime.interpret and torch.version.hip is None)
 
 
 @triton.jit
@@ -52,13 +73,19 @@ def lag_bias(table, positions, keys):
     18 loads per thread in place of 32.
     """
     pointers = table + (positions - keys)
-    if _INTERPRETED:
-        bias = tl.load(pointers)
-    else:
+    if _HAS_PTX:
         bias = tl.inline_asm_elementwise(
             "ld.global.nc.f32 $0, [$1];", "=r,l", [pointers], dtype=tl.float32, is_pure=True, pack=1
         )
+    else:
+        bias = tl.load(pointers)
     return bias
+
+
+@triton.jit
+def at_most_zero(values):
+    """min(values, 0), of which a GPU would make 0 out of NaN if it was not told otherwise."""
+    return tl.minimum(values, 0.0, propagate_nan=tl.PropagateNan.ALL)
 
 
 @triton.jit
@@ -92,9 +119,11 @@ def content_logits(
         logits = matmul(row_tile, tl.trans(column_tile), None, PRECISION) * factor
         if GAUSSIAN < 0:
             # Rounding could make a distance negative, and a narrow bandwidth would blow that up.
-            logits = tl.minimum(logits - (row_norms[:, None] + column_norms[None, :]), 0.0)
+            logits = at_most_zero(logits - (row_norms[:, None] + column_norms[None, :]))
         if GAUSSIAN == -2:
-            logits = tl.where(row_places[:, None] == column_places[None, :], 0.0, logits)
+            # Zero times the norm: NaN stays NaN.
+            same = row_places[:, None] == column_places[None, :]
+            logits = tl.where(same, 0.0 * row_norms[:, None], logits)
     return logits
 
 

@@ -186,3 +186,38 @@ def test_the_lag_table_costs_no_shared_memory_and_less_than_a_load_per_pair(
     tiles = choose("forward", 64, torch.bfloat16, HOPPER)
     pairs_of_a_thread = tiles.block_m * tiles.block_n // (32 * tiles.num_warps)
     assert 0 < loads < 2 * pairs_of_a_thread
+
+
+ROCM_PROGRAM = """
+import torch
+
+torch.version.hip = "7.0"  # as PyTorch built for ROCm says
+
+import triton
+import triton.language as tl
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+from nadaraya.attention.triton.kernels.tiles import lag_bias
+
+
+@triton.jit
+def kernel(table_ptr, out_ptr):
+    keys = tl.arange(0, 64)
+    tl.store(out_ptr + keys, lag_bias(table_ptr + 64, 3, keys))
+
+
+source = ASTSource(kernel, signature={"table_ptr": "*fp32", "out_ptr": "*fp32"}, constexprs={})
+assert "_load_dword" in triton.compile(source, target=GPUTarget("hip", "gfx942", 64)).asm["amdgcn"]
+"""
+
+
+def test_the_lag_table_is_read_without_nvidias_assembly_on_rocm(tmp_path: Path) -> None:
+    if importlib.util.find_spec("triton.backends.amd") is None:
+        pytest.skip("this Triton has no compiler for AMD GPUs")
+    program = tmp_path / "program.py"
+    program.write_text(ROCM_PROGRAM, encoding="utf-8")
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    environment["TRITON_CACHE_DIR"] = str(tmp_path / "cache")
+    found = subprocess.run([sys.executable, program], env=environment, capture_output=True, text=True)
+    assert found.returncode == 0, found.stderr

@@ -208,7 +208,7 @@ def kernel(table_ptr, out_ptr):
 
 
 source = ASTSource(kernel, signature={"table_ptr": "*fp32", "out_ptr": "*fp32"}, constexprs={})
-assert "_load_dword" in triton.compile(source, target=GPUTarget("hip", "gfx942", 64)).asm["amdgcn"]
+assert "global_load" in triton.compile(source, target=GPUTarget("hip", "gfx942", 64)).asm["amdgcn"]
 """
 
 

@@ -92,6 +92,7 @@ def test_every_document_is_as_a_call_of_its_own(cut: Cut) -> None:
     ("path", "causal", "first"),
     covering(["three tensors", "with a table", "one tensor"], [False, True], [False, True]),
 )
+@pytest.mark.filterwarnings("ignore:All-NaN slice encountered")  # of the interpreter
 def test_tiles_of_other_documents_are_not_visited(cut: Cut, path: str, causal: bool, first: bool) -> None:
     """NaN in another document would spread to all that multiplies it, by zero too."""
     ids = torch.arange(128)[None] // 64

@@ -39,7 +39,7 @@ _KERNELS: dict[str, JITFunction] = {
     "decoding": decoding_kernel,
 }
 _TENSORS = re.compile(r"(query|key|value|out|grad_out|grad_query|grad_key|grad_value|features|gradient)_ptr")
-_POINTER_TYPES = {"alone_ptr": "*i8", "hidden_ptr": "*u8", "range_ptr": "*i32"}
+_POINTER_TYPES = {"alone_ptr": "*i8", "range_ptr": "*i32", "document_ptr": "*i32"}
 _TYPE_NAMES = {torch.float16: "fp16", torch.bfloat16: "bf16", torch.float32: "fp32"}
 _MATRIX_INSTRUCTIONS = ("HGMMA", "HMMA", "QGMMA", "IMMA", "UTCHMMA", "UTCMMA")
 _SPILLS = ("LDL", "STL")
@@ -88,8 +88,8 @@ def compile_kernel(
         config: tiles; default those chosen for such a call.
         grouped: several query heads share a key-value head.
         rows: of the decoding kernel: queries × heads that share keys, as a power of two from 16 on.
-        options: compile-time switches in lower case that differ from False: causal, table, gaussian, hidden,
-            window, exclude_self, one_tensor, fixed_peak.
+        options: compile-time switches in lower case that differ from False: causal, table, key_bias,
+            key_bias_grad, gaussian, hidden, documents, window, exclude_self, one_tensor, fixed_peak.
 
     Returns:
         The resources.

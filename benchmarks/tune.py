@@ -62,14 +62,16 @@ def calls(width: int) -> dict[Kernel, Callable[[], Any]]:
     heads, tokens = SHAPE[1:]
     table = torch.randn(heads, 2 * tokens - 1, device="cuda")
     sigma = torch.full((heads,), width**0.25, device="cuda")
-    dot = (width**-0.5, None, table, None, True, 0, False)
-    gaussian = (1.0, sigma, table, None, True, 0, False)
-    one_tensor = (1.0, sigma, None, None, True, 0, False)
+    dot = (width**-0.5, None, table, None, None, None, True, 0, False)
+    gaussian = (1.0, sigma, table, None, None, None, True, 0, False)
+    one_tensor = (1.0, sigma, None, None, None, None, True, 0, False)
 
     def backward(tensors: Any, options: Any, need_table: bool = False) -> Callable[[], Any]:
         out, lse, alone = triton_attention(*tensors, *options)
         grads = (grad, torch.zeros_like(lse))
-        return lambda: triton_attention_backward(*grads, *tensors, out, lse, alone, *options, need_table)
+        return lambda: triton_attention_backward(
+            *grads, *tensors, out, lse, alone, *options, need_table, False
+        )
 
     three = (query, key, value)
     return {

@@ -24,6 +24,8 @@ def _cut(block_m: int, block_n: int) -> AbstractContextManager[None]:
     return use(**{kernel: square if kernel.endswith("table_gradient") else tiles for kernel in KERNELS})
 
 
+# Options that are tensors with a gradient, in float32 whatever the features are.
+_DIFFERENTIABLE = ("lag_logits", "bandwidth", "key_logits")
 # So small that a few dozen tokens make several tiles; on a GPU also the tiles of the packaged table.
 _TILINGS: dict[str, Callable[[], AbstractContextManager[None]]] = {
     "16x32": lambda: _cut(16, 32),
@@ -62,7 +64,7 @@ def _outcome(
     precise = torch.promote_types(dtype, torch.float32)
     named = {
         name: options[name].detach().to(precise).requires_grad_()
-        for name in ("lag_logits", "bandwidth")
+        for name in _DIFFERENTIABLE
         if isinstance(options.get(name), Tensor)
     }
     out = kernel_attention(*(leaves[id(t)] for t in tensors), **{**options, **named}, backend=backend)
@@ -91,10 +93,10 @@ def _assert_agreement(
         tolerance += 3 * torch.finfo(dtype).eps
     for name, want in expected.items():
         assert want.isfinite().all(), name
-        assert actual[name].dtype == (torch.float32 if name in ("lag_logits", "bandwidth") else dtype)
+        assert actual[name].dtype == (torch.float32 if name in _DIFFERENTIABLE else dtype)
         largest = want.abs().max().item() if want.numel() else 0.0
         # These add up what the rounding of the output leaves in every row.
-        factor = 4.0 if name in ("bandwidth", "lag_logits") else 1.0
+        factor = 4.0 if name in _DIFFERENTIABLE else 1.0
         torch.testing.assert_close(
             actual[name].double(),
             want,
@@ -116,6 +118,19 @@ def usual_tiles() -> Iterator[None]:
 def cut() -> Callable[[int, int], AbstractContextManager[None]]:
     """Cuts all kernels to BLOCK_M queries × BLOCK_N keys within a block."""
     return _cut
+
+
+def _packed(batch: int, num_tokens: int, num_documents: int) -> Tensor:
+    """Numbers of documents whose lengths are drawn at random; in each batch item other ones."""
+    cuts = torch.rand(batch, num_tokens).argsort(1) < num_documents - 1
+    # Neither ordered nor one after the other.
+    return cuts.cumsum(1) * 37 % 101
+
+
+@pytest.fixture(scope="session")
+def packed() -> Callable[[int, int, int], Tensor]:
+    """`document_ids` of so many batch items, tokens and (at most) documents."""
+    return _packed
 
 
 @pytest.fixture(scope="session")

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 ON_GPU = os.environ.get("NADARAYA_TEST_DEVICE") == "cuda"
 NUM_CALLS = 240 if ON_GPU else 60
@@ -25,6 +26,8 @@ OPTIONS: dict[str, list[Any]] = {
     "tiles": [(16, 32), (32, 16), (16, 16), *([None] if ON_GPU else [])],
     "similarity": ["dot", "gaussian"],
     "table": ["none", "by lag", "signed", "one row", "one signed row"],
+    "key_logits": ["none", "none", "each", "one item", "one head", "one row"],
+    "documents": [0, 0, 1, 3, 12],
     "padded": [False, True],
     "causal": [False, True],
     "window": [None, None, 3, 20],
@@ -48,6 +51,8 @@ SMALL_OPTIONS: dict[str, list[Any]] = {
     "tiles": OPTIONS["tiles"],
     "similarity": ["dot", "gaussian"],
     "table": ["none", "by lag", "signed", "one row"],
+    "key_logits": ["none", "each", "one item", "one head"],
+    "documents": [0, 3, 12],
     "padded": [False, True],
     "eps": [0.0, 0.3],
 }
@@ -90,6 +95,7 @@ def balanced_calls() -> list[dict[str, Any]]:
 def test_values_and_all_gradients_equal_the_definition(
     assert_agreement: Callable[..., object],
     cut: Callable[[int, int], AbstractContextManager[None]],
+    packed: Callable[[int, int, int], Tensor],
     call: dict[str, Any],
 ) -> None:
     torch.manual_seed(0)
@@ -114,6 +120,16 @@ def test_values_and_all_gradients_equal_the_definition(
     }
     if call["table"] in shapes:
         options["lag_logits"] = torch.randn(shapes[call["table"]])
+    logit_shapes = {
+        "each": (batch, heads),
+        "one item": (1, heads),
+        "one head": (batch, 1),
+        "one row": (1, 1),
+    }
+    if call["key_logits"] in logit_shapes:
+        options["key_logits"] = torch.randn(*logit_shapes[call["key_logits"]], num_keys)
+    if call["documents"] and num_queries <= num_keys:
+        options["document_ids"] = packed(batch, num_keys, call["documents"])
     if call["padded"]:
         options["key_padding_mask"] = torch.rand(batch, num_keys) < 0.4
     with cut(*call["tiles"]) if call["tiles"] else nullcontext():

@@ -49,10 +49,20 @@ class Compilation(NamedTuple):
 
 # Of each kernel, the calls that models make most and the one that needs most registers.
 OPTIONS = {
-    "forward": [("causal", "table"), ("gaussian", "one_tensor", "fixed_peak"), ()],
-    "key_value_gradient": [("causal", "table"), ("causal", "gaussian", "table")],
-    "query_gradient": [("causal",)],
-    "table_gradient": [("causal", "table")],
+    "forward": [
+        ("causal", "table"),
+        ("gaussian", "one_tensor", "fixed_peak"),
+        ("causal", "table", "documents"),
+        (),
+    ],
+    "key_value_gradient": [
+        ("causal", "table"),
+        ("causal", "gaussian", "table"),
+        ("causal", "key_bias", "key_bias_grad"),
+        ("causal", "table", "documents"),
+    ],
+    "query_gradient": [("causal",), ("causal", "documents")],
+    "table_gradient": [("causal", "table"), ("causal", "table", "documents")],
     "gaussian_table_gradient": [("causal", "table", "exclude_self")],
     "one_tensor_gradient": [("fixed_peak",), ("fixed_peak", "causal")],
     "decoding": [("causal", "table")],
@@ -80,7 +90,7 @@ COMPILATIONS = [
             (256, "float32", "rows=16"),
         )
     ),
-    Compilation("forward", HOPPER, 16, "float16", ("causal", "window", "hidden", "exclude_self")),
+    Compilation("forward", HOPPER, 16, "float16", ("causal", "window", "key_bias", "hidden", "exclude_self")),
     Compilation("table_gradient", AMPERE, 256, "bfloat16", ("causal", "table")),
     Compilation("forward", HOPPER, 64, "bfloat16", ("causal",)),
 ]
@@ -176,3 +186,38 @@ def test_the_lag_table_costs_no_shared_memory_and_less_than_a_load_per_pair(
     tiles = choose("forward", 64, torch.bfloat16, HOPPER)
     pairs_of_a_thread = tiles.block_m * tiles.block_n // (32 * tiles.num_warps)
     assert 0 < loads < 2 * pairs_of_a_thread
+
+
+ROCM_PROGRAM = """
+import torch
+
+torch.version.hip = "7.0"  # as PyTorch built for ROCm says
+
+import triton
+import triton.language as tl
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+from nadaraya.attention.triton.kernels.tiles import lag_bias
+
+
+@triton.jit
+def kernel(table_ptr, out_ptr):
+    keys = tl.arange(0, 64)
+    tl.store(out_ptr + keys, lag_bias(table_ptr + 64, 3, keys))
+
+
+source = ASTSource(kernel, signature={"table_ptr": "*fp32", "out_ptr": "*fp32"}, constexprs={})
+assert "global_load" in triton.compile(source, target=GPUTarget("hip", "gfx942", 64)).asm["amdgcn"]
+"""
+
+
+def test_the_lag_table_is_read_without_nvidias_assembly_on_rocm(tmp_path: Path) -> None:
+    if importlib.util.find_spec("triton.backends.amd") is None:
+        pytest.skip("this Triton has no compiler for AMD GPUs")
+    program = tmp_path / "program.py"
+    program.write_text(ROCM_PROGRAM, encoding="utf-8")
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    environment["TRITON_CACHE_DIR"] = str(tmp_path / "cache")
+    found = subprocess.run([sys.executable, program], env=environment, capture_output=True, text=True)
+    assert found.returncode == 0, found.stderr

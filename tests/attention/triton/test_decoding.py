@@ -1,6 +1,7 @@
 """A few queries against many cached keys, split over the keys and without gradients, equal the definition."""
 
 import itertools
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -19,7 +20,10 @@ def _seed() -> None:
 
 
 def assert_agreement(query: Tensor, key: Tensor, value: Tensor, **options: Any) -> Tensor:
-    exact = {name: o.double() if name in ("bandwidth", "lag_logits") else o for name, o in options.items()}
+    exact = {
+        name: o.double() if name in ("bandwidth", "lag_logits", "key_logits") else o
+        for name, o in options.items()
+    }
     doubles = (t.double() for t in (query, key, value))
     expected = kernel_attention(*doubles, **exact, backend="reference")
     actual = kernel_attention(query, key, value, **options, backend="triton")
@@ -29,23 +33,36 @@ def assert_agreement(query: Tensor, key: Tensor, value: Tensor, **options: Any) 
 
 
 @pytest.mark.parametrize(
-    ("similarity", "masks", "exclude_self", "sizes"),
+    ("similarity", "masks", "exclude_self", "sizes", "logits", "documents"),
     covering(
         ["dot", "gaussian"],
         [(True, None), (True, 30), (False, 30), (False, None)],  # causal, window
         [False, True],
         [(1, 1, 300), (1, 4, 300), (5, 2, 420)],  # queries, heads per key-value head, keys
+        [None, (2, 8), (1, 8), (2, 1)],  # items and heads of the logits by key, of 8 heads
+        [0, 3, 60],
     ),
     ids=str,
 )
 def test_every_option_equals_the_definition(
-    similarity: str, masks: tuple[bool, int | None], exclude_self: bool, sizes: tuple[int, int, int]
+    similarity: str,
+    masks: tuple[bool, int | None],
+    exclude_self: bool,
+    sizes: tuple[int, int, int],
+    logits: tuple[int, int] | None,
+    documents: int,
+    packed: Callable[[int, int, int], Tensor],
 ) -> None:
     (causal, window), (num_queries, group, num_keys) = masks, sizes
     options: dict[str, Any] = {"causal": causal, "window": window, "exclude_self": exclude_self}
     if similarity == "gaussian":
         options |= {"similarity": similarity, "bandwidth": torch.rand(2 * group) * 4 + 2}
     options["lag_logits"] = torch.randn(2 * group, num_keys)
+    if logits is not None:
+        items, heads = logits
+        options["key_logits"] = torch.randn(items, min(heads, 2 * group), num_keys)
+    if documents:
+        options["document_ids"] = packed(2, num_keys, documents)
     options["key_padding_mask"] = torch.rand(2, num_keys) < 0.3
     query = torch.randn(2, 2 * group, num_queries, 24)
     assert_agreement(query, torch.randn(2, 2, num_keys, 24), torch.randn(2, 2, num_keys, 40), **options)

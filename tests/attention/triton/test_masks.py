@@ -134,6 +134,38 @@ def test_a_window_of_one_gives_the_values_back(assert_agreement: Agreement) -> N
 
 
 @pytest.mark.parametrize(
+    ("tiles", "similarity", "exclude_self"),
+    covering(TILES, ["dot", "gaussian"], [False, True]),
+    indirect=["tiles"],
+)
+def test_keys_whose_logit_is_minus_infinity_are_hidden_as_padding_is(
+    assert_agreement: Agreement, similarity: str, exclude_self: bool
+) -> None:
+    tensors = three()
+    padding = torch.zeros(1, 40, dtype=torch.bool)
+    padding[:, 5:9] = padding[:, 33:] = True
+    options = options_of(similarity, exclude_self=exclude_self, causal=True)
+    hidden = torch.where(padding[:, None], -torch.inf, normal(1, 2, 40))
+    actual = assert_agreement(tensors, {**options, "key_logits": hidden})
+    padded = {"key_logits": hidden.nan_to_num(neginf=0.0), "key_padding_mask": padding}
+    expected = assert_agreement(tensors, {**options, **padded})
+    for name, want in expected.items():
+        torch.testing.assert_close(actual[name], want, rtol=1e-5, atol=1e-5)
+    assert (actual["key_logits"].mT[:, padding[0]] == 0).all()
+
+
+@pytest.mark.parametrize("similarity", ["dot", "gaussian"])
+def test_equal_logits_of_all_keys_change_the_mass_alone(similarity: str) -> None:
+    query, key, value = three()
+    options = options_of(similarity, causal=True, lag_logits=normal(2, 40), backend="triton")
+    out, lse = kernel_attention(query, key, value, **options, return_lse=True)
+    shifted = kernel_attention(
+        query, key, value, **options, key_logits=torch.full((1, 1, 40), 30.0), return_lse=True
+    )
+    torch.testing.assert_close(shifted, (out, lse + 30.0))
+
+
+@pytest.mark.parametrize(
     ("tiles", "masks", "eps", "dtype"),
     covering(TILES, MASKS, [0.0, 0.3], [torch.float32, torch.bfloat16]),
     indirect=["tiles"],

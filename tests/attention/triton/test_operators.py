@@ -10,6 +10,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
 from nadaraya import InputError, kernel_attention
+from nadaraya.attention import triton
+from nadaraya.attention.arguments import AttentionArguments
 
 pytestmark = pytest.mark.usefixtures("usual_tiles")
 GENERAL, DECODING = "nadaraya::triton_attention", "nadaraya::triton_decoding"
@@ -24,18 +26,19 @@ def _seed() -> None:
 
 def name_of(operator: torch._ops.OpOverload, arguments: Any) -> str:
     """Without keys the queries serve as all three."""
-    return f"{operator.name()} of one tensor" if arguments[1] is None else operator.name()
+    return f"{operator.name()} of one tensor" if arguments[1:2] == (None,) else operator.name()
 
 
 class Operators(TorchDispatchMode):
-    """The names of this project's operators that ran."""
+    """The names of the operators that ran, of this project's or of another namespace."""
 
-    def __init__(self) -> None:
+    def __init__(self, namespace: str = "nadaraya") -> None:
         super().__init__()
+        self.namespace = namespace
         self.names: set[str] = set()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func.namespace == "nadaraya":
+        if func.namespace == self.namespace:
             self.names.add(name_of(func, args))
         return func(*args, **(kwargs or {}))
 
@@ -83,52 +86,63 @@ def values_and_gradients(call: Callable[..., Tensor], inputs: list[Tensor]) -> l
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 @pytest.mark.parametrize("full", [False, True])
 def test_the_general_operator_passes_pytorchs_own_checks(dtype: torch.dtype, full: bool) -> None:
+    from nadaraya.attention.triton.launch import document_bounds
     from nadaraya.attention.triton.operator import triton_attention
 
     q = torch.randn(1, 2, 12, 16, dtype=dtype, requires_grad=True)
     k, v = (torch.randn(1, 1, 12, width, dtype=dtype, requires_grad=True) for width in (16, 24))
     bandwidth = torch.tensor([2.0, 5.0], requires_grad=True) if full else None
     table = torch.randn(2, 23, requires_grad=True) if full else None
+    key_logits = torch.randn(1, 1, 12, requires_grad=True) if full else None
     padding = torch.rand(1, 12) < 0.3 if full else None
-    arguments = (q, k, v, 0.25, bandwidth, table, padding, full, 7 if full else 0, full)
+    documents = document_bounds(torch.arange(12)[None] // 5) if full else None
+    masks = (padding, documents, full, 7 if full else 0, full)
+    arguments = (q, k, v, 0.25, bandwidth, table, key_logits, *masks)
     torch.library.opcheck(triton_attention, arguments)
 
 
-@pytest.mark.parametrize("need_table", [False, True])
-def test_the_general_backward_operator_passes_pytorchs_own_checks(need_table: bool) -> None:
+@pytest.mark.parametrize("need", [False, True])
+def test_the_general_backward_operator_passes_pytorchs_own_checks(need: bool) -> None:
+    from nadaraya.attention.triton.launch import document_bounds
     from nadaraya.attention.triton.operator import triton_attention, triton_attention_backward
 
     q, k, v = torch.randn(3, 1, 2, 12, 16).unbind(0)
     bandwidth, table = torch.tensor([2.0, 5.0]), torch.randn(1, 23)
-    masks = (torch.rand(1, 12) < 0.3, True, 7, True)
+    documents = document_bounds(torch.arange(12)[None] // 5)
+    masks = (torch.randn(2, 12)[None], torch.rand(1, 12) < 0.3, documents, True, 7, True)
     results = triton_attention(q, k, v, 1.0, bandwidth, table, *masks)
     grads = torch.randn_like(q), torch.randn(1, 2, 12)
-    arguments = (*grads, q, k, v, *results, 1.0, bandwidth, table, *masks, need_table)
+    arguments = (*grads, q, k, v, *results, 1.0, bandwidth, table, *masks, need, need)
     torch.library.opcheck(triton_attention_backward, arguments)
 
 
 @pytest.mark.parametrize("exclude_self", [False, True])
 def test_the_one_tensor_operators_pass_pytorchs_own_checks(exclude_self: bool) -> None:
+    from nadaraya.attention.triton.launch import document_bounds
     from nadaraya.attention.triton.operator import triton_attention, triton_attention_backward
 
     x, bandwidth = one_tensor_inputs()
-    options = (None, None, True, 7, exclude_self)
+    documents = document_bounds(torch.arange(24)[None] // 10) if exclude_self else None
+    options = (None, None, None, documents, True, 7, exclude_self)
     torch.library.opcheck(triton_attention, (x, None, None, 1.0, bandwidth, *options))
     x, bandwidth = x.detach(), bandwidth.detach()
     results = triton_attention(x, None, None, 1.0, bandwidth, *options)
     grads = torch.randn_like(x), torch.randn(1, 2, 24)
-    arguments = (*grads, x, None, None, *results, 1.0, bandwidth, *options, False)
+    arguments = (*grads, x, None, None, *results, 1.0, bandwidth, *options, False, False)
     torch.library.opcheck(triton_attention_backward, arguments)
 
 
 @pytest.mark.parametrize("full", [False, True])
 def test_the_decoding_operator_passes_pytorchs_own_checks(full: bool) -> None:
     from nadaraya.attention.triton.decoding import triton_decoding
+    from nadaraya.attention.triton.launch import document_bounds
 
     q, k, v = torch.randn(1, 2, 1, 16), torch.randn(1, 1, 20, 16), torch.randn(1, 1, 20, 24)
     bandwidth, table = (torch.tensor([2.0, 5.0]), torch.randn(2, 39)) if full else (None, None)
-    padding = torch.rand(1, 20) < 0.3 if full else None
-    arguments = (q, k, v, 0.25, bandwidth, table, padding, full, 7 if full else 0, full)
+    key_logits, padding = (torch.randn(1, 2, 20), torch.rand(1, 20) < 0.3) if full else (None, None)
+    documents = document_bounds(torch.arange(20)[None] // 8) if full else None
+    masks = (padding, documents, full, 7 if full else 0, full)
+    arguments = (q, k, v, 0.25, bandwidth, table, key_logits, *masks)
     torch.library.opcheck(triton_decoding, arguments)
 
 
@@ -219,6 +233,25 @@ def test_frozen_arguments_change_no_gradient_of_the_others() -> None:
         frozen = [t.detach() if t is not tensor else t for t in tensors]
         (grad,) = torch.autograd.grad(general(*frozen).sin().sum(), tensor)
         torch.testing.assert_close(grad, expected[1 + index])
+
+
+@pytest.mark.parametrize("eps", [0.0, 0.5])
+def test_a_log_sum_exp_that_nobody_wants_costs_nothing(eps: float) -> None:
+    x = torch.randn(1, 2, 8, 16)
+    args = AttentionArguments(
+        query=x, key=x, value=x, similarity="dot", scale=1.0, bandwidth=None, lag_logits=None, causal=True,
+        window=None, exclude_self=False, key_padding_mask=None, attn_mask=None, key_logits=None,
+        document_ids=None, dropout_p=0.0, eps=eps,
+    )  # fmt: skip
+    with Operators(namespace="aten") as wanted:
+        expected, lse = triton.attention(args)
+    with Operators(namespace="aten") as unwanted:
+        out, nothing = triton.attention(args, with_lse=False)
+    torch.testing.assert_close(out, expected, rtol=0, atol=0)
+    assert lse.shape == (1, 2, 8)
+    assert nothing is None
+    assert "aten::mul.Tensor" in wanted.names
+    assert ("aten::mul.Tensor" in unwanted.names) == (eps > 0.0)  # ε needs it
 
 
 @pytest.mark.parametrize(

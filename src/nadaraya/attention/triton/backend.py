@@ -44,10 +44,6 @@ def why_not(args: AttentionArguments) -> str | None:
         reason = "of positions it takes kernels and tables by lag alone"
     elif args.attn_mask is not None:
         reason = "it takes no attn_mask"
-    elif args.key_logits is not None:
-        reason = "it takes no key_logits"
-    elif args.document_ids is not None:
-        reason = "it takes no document_ids"
     elif args.dropout_p > 0.0:
         reason = "it has no dropout"
     return reason
@@ -70,37 +66,39 @@ def attention(args: AttentionArguments, with_lse: bool = False) -> tuple[Tensor,
     """
     if 0 in (*args.query.shape, *args.key.shape, *args.value.shape):
         out, _, lse = reference.attention(args)
-        return out, lse
+        return out, lse if with_lse else None
     from nadaraya.attention.triton.decoding import triton_decoding
-    from nadaraya.attention.triton.launch import with_dense_rows
+    from nadaraya.attention.triton.launch import document_bounds, with_dense_rows
     from nadaraya.attention.triton.operator import triton_attention
 
     window = args.window or 0
     if window >= max(args.query.shape[2], args.key.shape[2]):
         window = 0  # it hides nothing
+    documents = None if args.document_ids is None else document_bounds(args.document_ids)
     options = (
-        args.scale, args.bandwidth, args.lag_logits, args.key_padding_mask, args.causal, window,
-        args.exclude_self,
+        args.scale, args.bandwidth, args.lag_logits, args.key_logits, args.key_padding_mask, documents,
+        args.causal, window, args.exclude_self,
     )  # fmt: skip
     if _decodes(args):
         query, key, value = (with_dense_rows(t) for t in (args.query, args.key, args.value))
-        out, lse = triton_decoding(query, key, value, *options)
+        out, lse_in_bits = triton_decoding(query, key, value, *options)
     elif _is_one_tensor(args):
         query, _, centre = _centred(args)
-        out, lse, _ = triton_attention(with_dense_rows(query), None, None, *options)
+        out, lse_in_bits, _ = triton_attention(with_dense_rows(query), None, None, *options)
         if centre is not None:
             out = out + centre  # the weights sum to 1
     else:
         query, key, _ = _centred(args)
         query, key, value = (with_dense_rows(t) for t in (query, key, args.value))
-        out, lse, _ = triton_attention(query, key, value, *options)
-    natural = math.log(2.0) * lse if with_lse or own.needs_lse(args) else None
+        out, lse_in_bits, _ = triton_attention(query, key, value, *options)
+    wanted = with_lse or own.needs_lse(args)
+    natural = math.log(2.0) * lse_in_bits if wanted else None
     return own.finished(args, out, natural), natural
 
 
 def _decodes(args: AttentionArguments) -> bool:
     """Whether there are few queries, many keys and no gradients."""
-    tensors = (args.query, args.key, args.value, args.bandwidth, args.lag_logits)
+    tensors = (args.query, args.key, args.value, args.bandwidth, args.lag_logits, args.key_logits)
     differentiated = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
     rows = args.query.shape[2] * (args.query.shape[1] // args.key.shape[1])
     return (
@@ -117,6 +115,7 @@ def _is_one_tensor(args: AttentionArguments) -> bool:
         and args.key is args.value
         and args.bandwidth is not None
         and args.lag_logits is None
+        and args.key_logits is None
         and args.key_padding_mask is None
     )
 

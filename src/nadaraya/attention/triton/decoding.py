@@ -7,8 +7,10 @@ from nadaraya.attention.triton.configs import Config
 from nadaraya.attention.triton.kernels.decoding import decoding_kernel, merging_kernel
 from nadaraya.attention.triton.launch import (
     empty_output,
-    hidden_keys,
     is_same,
+    key_bias,
+    key_options,
+    key_range,
     mask_options,
     num_multiprocessors,
     on_device,
@@ -44,7 +46,9 @@ def triton_decoding(
     scale: float,
     bandwidth: Tensor | None,
     table: Tensor | None,
+    key_logits: Tensor | None,
     padding: Tensor | None,
+    documents: Tensor | None,
     causal: bool,
     window: int,
     exclude_self: bool,
@@ -77,18 +81,21 @@ def triton_decoding(
     entries = lse if table is None else table.contiguous()
     zero = 0 if table is None else table.shape[1] // 2
     step = table.shape[1] if table is not None and table.shape[0] > 1 else 0
-    hidden, ranges = hidden_keys(padding, lse)
+    bias, bias_strides = key_bias(key_logits, padding, lse)
     precision = lse if bandwidth is None else precision_of(bandwidth, num_heads)
     options = width_options(query, value, bandwidth is not None)
     with on_device(query):
         decoding_kernel[(num_splits * batch * num_groups,)](
-            query, key, value, partial_out, partial_lse, entries, hidden, ranges, precision, scale,
-            strides(query), strides(key), strides(value), num_heads, group_size, num_queries, num_keys,
-            num_splits, tiles_per_split * block, num_lines, zero, step, window, width, value_width,
+            query, key, value, partial_out, partial_lse, entries, bias, key_range(padding, lse),
+            lse if documents is None else documents, precision, scale, strides(query), strides(key),
+            strides(value), *bias_strides, num_heads, group_size, num_queries, num_keys, num_splits,
+            tiles_per_split * block, num_lines, zero, step, window, width, value_width,
             GAUSSIAN=bandwidth is not None,
             CENTRED=bandwidth is not None and query.dtype == torch.float32,
-            ONE_TENSOR=is_same(key, value), TABLE=table is not None, HIDDEN=padding is not None,
-            **mask_options(causal, window, exclude_self), **options, **config.launch_options,
+            ONE_TENSOR=is_same(key, value), TABLE=table is not None,
+            KEY_BIAS_BY_HEAD=bias_strides[1] > 0 and group_size > 1,
+            **key_options(key_logits, padding, documents), **mask_options(causal, window, exclude_self),
+            **options, **config.launch_options,
         )  # fmt: skip
         merging_kernel[(num_lines,)](
             partial_out, partial_lse, out, lse, strides(out), num_heads, num_queries, num_splits, num_lines,
@@ -100,5 +107,7 @@ def triton_decoding(
 
 
 @triton_decoding.register_fake
-def _(query, key, value, scale, bandwidth, table, padding, causal, window, exclude_self):  # type: ignore[no-untyped-def]
+def _(  # type: ignore[no-untyped-def]
+    query, key, value, scale, bandwidth, table, key_logits, padding, documents, causal, window, exclude_self
+):
     return empty_output(query, value.shape[3]), query.new_empty(query.shape[:3], dtype=torch.float32)

@@ -45,6 +45,17 @@ def mask_options(causal: bool, window: int, exclude_self: bool) -> dict[str, boo
     return {"CAUSAL": causal, "WINDOW": window > 0, "EXCLUDE_SELF": exclude_self}
 
 
+def key_options(
+    key_logits: Tensor | None, padding: Tensor | None, documents: Tensor | None
+) -> dict[str, bool]:
+    """Compile-time arguments about what single keys have."""
+    return {
+        "KEY_BIAS": key_logits is not None or padding is not None,
+        "HIDDEN": padding is not None,
+        "DOCUMENTS": documents is not None,
+    }
+
+
 def width_options(query: Tensor, value: Tensor, gaussian: bool) -> dict[str, Any]:
     """Compile-time arguments about the head widths and the precision of products."""
     width, value_width = query.shape[3], value.shape[3]
@@ -155,14 +166,53 @@ def kernel_table(table: Tensor | None, like: Tensor) -> tuple[Tensor, int, int]:
     return padded, TABLE_PADDING + table.shape[1] // 2, padded.shape[1] if table.shape[0] > 1 else 0
 
 
-def hidden_keys(padding: Tensor | None, like: Tensor) -> tuple[Tensor, Tensor]:
-    """The padding mask as bytes, and for each batch item the range of keys outside which all are padding."""
+def key_bias(
+    key_logits: Tensor | None, padding: Tensor | None, like: Tensor
+) -> tuple[Tensor, tuple[int, int]]:
+    """What is added to all logits of a key, in units of log 2: its logit, −∞ for padding.
+
+    Args:
+        key_logits: (B or 1, H or 1, Nk) float32.
+        padding: (B, Nk) bool.
+        like: a float32 tensor to pass in their place if there are none.
+
+    Returns:
+        (B or 1, H or 1, Nk), and the steps of batch and head (0 where all share one).
+    """
+    if key_logits is None:
+        if padding is None:
+            return like, (0, 0)
+        bias = like.new_zeros(padding.shape).masked_fill(padding, -torch.inf)[:, None]
+    else:
+        bias = key_logits * LOG2E.value
+        if padding is not None:
+            bias = torch.where(padding[:, None], -torch.inf, bias)
+    batch, head, num_keys = bias.shape
+    return bias.contiguous(), (head * num_keys * (batch > 1), num_keys * (head > 1))
+
+
+def key_range(padding: Tensor | None, like: Tensor) -> Tensor:
+    """For each batch item the range of keys outside which all are padding, (B, 2) int32."""
     if padding is None:
-        return like, like
+        return like
     num_keys = padding.shape[1]
     seen = (~padding).to(torch.uint8)
     first = seen.argmax(1)
     last = num_keys - seen.flip(1).argmax(1)
     # argmax of all zeros is 0: such an item gets the empty range (0, 0).
     last = last * seen.any(1)
-    return padding.contiguous().view(torch.uint8), torch.stack((first, last), 1).to(torch.int32)
+    return torch.stack((first, last), 1).to(torch.int32)
+
+
+def document_bounds(ids: Tensor) -> Tensor:
+    """Where the document of each token begins and where it ends, (B, 2, N) int32, from numbers (B, N).
+
+    As a document is in one piece, a block of tokens sees what lies between two of these.
+    """
+    num_tokens = ids.shape[1]
+    places = torch.arange(num_tokens, dtype=torch.int32, device=ids.device)
+    begins = ids[:, 1:] != ids[:, :-1]
+    edge = begins.new_ones((len(ids), 1))
+    first = torch.where(torch.cat((edge, begins), 1), places, 0).cummax(1).values
+    last = torch.where(torch.cat((begins, edge), 1), places + 1, num_tokens).flip(1).cummin(1).values
+    return torch.stack((first, last.flip(1)), 1)

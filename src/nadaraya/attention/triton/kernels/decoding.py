@@ -3,13 +3,21 @@
 import triton
 import triton.language as tl
 
-from nadaraya.attention.triton.kernels.tiles import LOG2E, lag_bias, load_rows, matmul, visible_pairs
-
-
-# Counts that grow with the text: no new compilation for those that happen to be multiples of 16.
-@triton.jit(
-    do_not_specialize=["num_keys", "num_splits", "keys_per_split", "num_lines", "table_zero", "table_stride"]
+from nadaraya.attention.triton.kernels.tiles import (
+    LOG2E,
+    NOT_SPECIALIZED,
+    at_most_zero,
+    keys_in_documents,
+    lag_bias,
+    load_documents,
+    load_rows,
+    matmul,
+    visible_pairs,
+    with_key_bias,
 )
+
+
+@triton.jit(do_not_specialize=NOT_SPECIALIZED)
 def decoding_kernel(
     query_ptr,
     key_ptr,
@@ -17,13 +25,16 @@ def decoding_kernel(
     partial_out_ptr,
     partial_lse_ptr,
     table_ptr,
-    hidden_ptr,
+    key_bias_ptr,
     range_ptr,
+    document_ptr,
     precision_ptr,
     scale,
     query_strides,
     key_strides,
     value_strides,
+    key_bias_batch_stride,
+    key_bias_head_stride,
     num_heads,
     group_size,
     num_queries,
@@ -40,7 +51,10 @@ def decoding_kernel(
     CENTRED: tl.constexpr,
     ONE_TENSOR: tl.constexpr,
     TABLE: tl.constexpr,
+    KEY_BIAS: tl.constexpr,
+    KEY_BIAS_BY_HEAD: tl.constexpr,
     HIDDEN: tl.constexpr,
+    DOCUMENTS: tl.constexpr,
     CAUSAL: tl.constexpr,
     WINDOW: tl.constexpr,
     EXCLUDE_SELF: tl.constexpr,
@@ -71,7 +85,10 @@ def decoding_kernel(
     value_columns = tl.arange(0, VALUE_WIDTH)
     key_base = key_ptr + batch * key_strides[0] + group * key_strides[1]
     value_base = value_ptr + batch * value_strides[0] + group * value_strides[1]
-    hidden_base = hidden_ptr + batch * num_keys
+    # Rows beyond the real ones read what the first head has.
+    real_heads = tl.where(is_row, heads, group * group_size)
+    key_bias_bases = key_bias_ptr + batch * key_bias_batch_stride + real_heads * key_bias_head_stride
+    key_bias_base = key_bias_ptr + batch * key_bias_batch_stride + group * group_size * key_bias_head_stride
     query = tl.load(
         query_ptr + batch * query_strides[0] + heads[:, None] * query_strides[1]
         + (rows % num_queries)[:, None] * query_strides[2] + columns[None, :],
@@ -97,6 +114,11 @@ def decoding_kernel(
         stop = tl.minimum(stop, tl.load(range_ptr + 2 * batch + 1))
     if WINDOW:
         start = tl.maximum(start, tl.maximum(num_keys - num_queries - window + 1, 0) // BLOCK_N * BLOCK_N)
+    documents = rows, rows
+    if DOCUMENTS:
+        bounds = document_ptr + batch * 2 * num_keys
+        documents = load_documents(bounds, positions, num_keys)
+        start = tl.maximum(start, tl.load(bounds + num_keys - num_queries) // BLOCK_N * BLOCK_N)
     out = tl.zeros((BLOCK_M, VALUE_WIDTH), tl.float32)
     total = tl.zeros((BLOCK_M,), tl.float32)
     peak = tl.full((BLOCK_M,), float("-inf"), tl.float32)
@@ -118,15 +140,23 @@ def decoding_kernel(
             )
         logits = pair_logits(query, key, query_norms, centre, factors, width, GAUSSIAN, CENTRED, PRECISION)
         if TABLE:
-            # Rows and keys beyond the real ones read an entry that exists.
-            entries = table_ptr + table_zero + tl.where(is_row, heads, group * group_size) * table_stride
+            # Keys beyond the real ones read an entry that exists.
+            entries = table_ptr + table_zero + real_heads * table_stride
             near = tl.minimum(keys, num_keys - 1)
             logits += lag_bias(entries[:, None], positions[:, None], near[None, :]) * LOG2E
+        if KEY_BIAS:
+            if KEY_BIAS_BY_HEAD:
+                bias = tl.load(
+                    key_bias_bases[:, None] + keys[None, :], mask=(keys < num_keys)[None, :], other=0.0
+                )
+            else:
+                bias = tl.load(key_bias_base + keys, mask=keys < num_keys, other=0.0)[None, :]
+            logits = with_key_bias(logits, bias)
         visible = visible_pairs(
             positions[:, None], keys[None, :], False, stop, window, CAUSAL, WINDOW, EXCLUDE_SELF
         )
-        if HIDDEN:
-            visible = visible & (tl.load(hidden_base + keys, mask=keys < num_keys, other=1) == 0)[None, :]
+        if DOCUMENTS:
+            visible = visible & keys_in_documents(keys, documents, CAUSAL)
         logits = tl.where(visible, logits, float("-inf"))
         new_peak = tl.maximum(peak, tl.max(logits, 1))
         safe_peak = tl.where(new_peak == float("-inf"), 0.0, new_peak)
@@ -145,8 +175,6 @@ def decoding_kernel(
 
     if EXCLUDE_SELF and split == 0:
         has_own = is_row & (positions >= 0)
-        if HIDDEN:
-            has_own = has_own & (tl.load(hidden_base + positions, mask=has_own, other=1) == 0)
         own = positions.to(tl.int64)[:, None]
         key = tl.load(
             key_base + own * key_strides[2] + columns[None, :],
@@ -168,6 +196,8 @@ def decoding_kernel(
             lse = tl.sum(query.to(tl.float32) * own_key, 1) * factors
         if TABLE:
             lse += tl.load(table_ptr + table_zero + heads * table_stride, mask=is_row, other=0.0) * LOG2E
+        if KEY_BIAS:
+            lse = with_key_bias(lse, tl.load(key_bias_bases + positions, mask=has_own, other=0.0))
         lse = tl.where(has_own, lse, float("-inf"))
         lines_before = tl.cast(num_splits, tl.int64) * num_lines
         tl.store(partial_lse_ptr + lines_before + lines, lse, mask=is_row)
@@ -194,11 +224,11 @@ def pair_logits(
     logits = matmul(query, tl.trans(key), None, PRECISION)
     if GAUSSIAN:
         key_norms = 0.5 * tl.sum(key.to(tl.float32) * key.to(tl.float32), 1)
-        logits = tl.minimum(logits - (query_norms[:, None] + key_norms[None, :]), 0.0)
+        logits = at_most_zero(logits - (query_norms[:, None] + key_norms[None, :]))
     return logits * factors[:, None]
 
 
-@triton.jit(do_not_specialize=["num_splits", "num_lines"])
+@triton.jit(do_not_specialize=NOT_SPECIALIZED)
 def merging_kernel(
     partial_out_ptr,
     partial_lse_ptr,

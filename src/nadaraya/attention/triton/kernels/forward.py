@@ -5,12 +5,16 @@ import triton.language as tl
 
 from nadaraya.attention.triton.kernels.tiles import (
     LOG2E,
+    NOT_SPECIALIZED,
     content_logits,
     key_ranges,
+    keys_in_documents,
     lag_bias,
+    load_documents,
     load_rows,
     matmul,
     visible_pairs,
+    with_key_bias,
 )
 
 
@@ -19,11 +23,12 @@ def _attend(
     state,
     query,
     query_norms,
+    bounds,
     rows,
     key_base,
     value_base,
     key_norm_base,
-    hidden_base,
+    key_bias_base,
     table,
     factor,
     start,
@@ -40,7 +45,8 @@ def _attend(
     ONE_TENSOR: tl.constexpr,
     FIXED_PEAK: tl.constexpr,
     TABLE: tl.constexpr,
-    HIDDEN: tl.constexpr,
+    KEY_BIAS: tl.constexpr,
+    DOCUMENTS: tl.constexpr,
     CAUSAL: tl.constexpr,
     WINDOW: tl.constexpr,
     EXCLUDE_SELF: tl.constexpr,
@@ -55,6 +61,9 @@ def _attend(
     columns = tl.arange(0, WIDTH)
     value_columns = tl.arange(0, VALUE_WIDTH)
     out, total, peak = state
+    documents = rows, rows
+    if MASKED and DOCUMENTS:
+        documents = load_documents(bounds, rows + offset, num_keys)
     for first in tl.range(start, stop, BLOCK_N):
         keys = first + tl.arange(0, BLOCK_N)
         key = load_rows(key_base, keys, columns, key_stride, num_keys, width, MASKED, EVEN_WIDTH)
@@ -67,16 +76,18 @@ def _attend(
         logits = content_logits(query, key, query_norms, key_norms, rows, keys, factor, GAUSSIAN, PRECISION)
         if TABLE:
             logits += lag_bias(table, (rows + offset)[:, None], keys[None, :])
-        if HIDDEN:
+        if KEY_BIAS:
             if MASKED:
-                hidden = tl.load(hidden_base + keys, mask=keys < num_keys, other=1)
+                bias = tl.load(key_bias_base + keys, mask=keys < num_keys, other=0.0)
             else:
-                hidden = tl.load(hidden_base + keys)
-            logits = tl.where((hidden != 0)[None, :], float("-inf"), logits)
+                bias = tl.load(key_bias_base + keys)
+            logits = with_key_bias(logits, bias[None, :])
         if MASKED:
             visible = visible_pairs(
                 (rows + offset)[:, None], keys[None, :], False, num_keys, window, CAUSAL, WINDOW, EXCLUDE_SELF
             )
+            if DOCUMENTS:
+                visible = visible & keys_in_documents(keys, documents, CAUSAL)
             logits = tl.where(visible, logits, float("-inf"))
         if FIXED_PEAK:
             weights = tl.exp2(logits)
@@ -99,7 +110,7 @@ def _attend(
     return out, total, peak
 
 
-@triton.jit
+@triton.jit(do_not_specialize=NOT_SPECIALIZED)
 def forward_kernel(
     query_ptr,
     key_ptr,
@@ -110,14 +121,17 @@ def forward_kernel(
     query_norm_ptr,
     key_norm_ptr,
     table_ptr,
-    hidden_ptr,
+    key_bias_ptr,
     range_ptr,
+    document_ptr,
     precision_ptr,
     scale,
     query_strides,
     key_strides,
     value_strides,
     out_strides,
+    key_bias_batch_stride,
+    key_bias_head_stride,
     num_heads,
     group_size,
     num_queries,
@@ -131,7 +145,9 @@ def forward_kernel(
     ONE_TENSOR: tl.constexpr,
     FIXED_PEAK: tl.constexpr,
     TABLE: tl.constexpr,
+    KEY_BIAS: tl.constexpr,
     HIDDEN: tl.constexpr,
+    DOCUMENTS: tl.constexpr,
     CAUSAL: tl.constexpr,
     WINDOW: tl.constexpr,
     EXCLUDE_SELF: tl.constexpr,
@@ -157,7 +173,7 @@ def forward_kernel(
     key_base = key_ptr + batch * key_strides[0] + group * key_strides[1]
     value_base = value_ptr + batch * value_strides[0] + group * value_strides[1]
     key_norm_base = key_norm_ptr + (batch * (num_heads // group_size) + group) * num_keys
-    hidden_base = hidden_ptr + batch * num_keys
+    key_bias_base = key_bias_ptr + batch * key_bias_batch_stride + head * key_bias_head_stride
     table = table_ptr + head * table_stride + table_zero
     line = (batch * num_heads + head) * num_queries
 
@@ -175,13 +191,16 @@ def forward_kernel(
     if HIDDEN:
         first_key = tl.load(range_ptr + 2 * batch)
         last_key = tl.load(range_ptr + 2 * batch + 1)
+    bounds = document_ptr + batch * 2 * num_keys
     start, full_start, full_stop, stop = key_ranges(
         first_row,
         offset,
         first_key,
         last_key,
         num_keys,
+        bounds,
         window,
+        DOCUMENTS,
         CAUSAL,
         WINDOW,
         EXCLUDE_SELF,
@@ -193,8 +212,8 @@ def forward_kernel(
         tl.zeros((BLOCK_M,), tl.float32),
         tl.full((BLOCK_M,), float("-inf"), tl.float32),
     )
-    # The edge of the window, the tiles inside, the edge towards the future or the end.
-    for part in tl.static_range(0 if WINDOW else 1, 3):
+    # The edge of the window or of documents, the tiles inside, the edge towards the future or the end.
+    for part in tl.static_range(0 if WINDOW or DOCUMENTS else 1, 3):
         if part == 0:
             lower, upper = start, tl.minimum(full_start, stop)
         elif part == 1:
@@ -203,10 +222,11 @@ def forward_kernel(
             lower, upper = full_stop, stop
         if part != 1 or CAUSAL or not EXCLUDE_SELF:
             state = _attend(
-                state, query, query_norms, rows, key_base, value_base, key_norm_base, hidden_base, table,
-                factor, lower, upper, key_strides[2], value_strides[2], num_keys, offset, window, width,
-                value_width, part != 1, GAUSSIAN, ONE_TENSOR, FIXED_PEAK, TABLE, HIDDEN, CAUSAL, WINDOW,
-                EXCLUDE_SELF, PRECISION, BLOCK_N, WIDTH, VALUE_WIDTH, EVEN_WIDTH, EVEN_VALUE_WIDTH,
+                state, query, query_norms, bounds, rows, key_base, value_base, key_norm_base,
+                key_bias_base, table, factor, lower, upper, key_strides[2], value_strides[2], num_keys,
+                offset, window, width, value_width, part != 1, GAUSSIAN, ONE_TENSOR, FIXED_PEAK, TABLE,
+                KEY_BIAS, DOCUMENTS, CAUSAL, WINDOW, EXCLUDE_SELF, PRECISION, BLOCK_N, WIDTH, VALUE_WIDTH,
+                EVEN_WIDTH, EVEN_VALUE_WIDTH,
             )  # fmt: skip
     out, total, peak = state
     if FIXED_PEAK:
@@ -223,8 +243,6 @@ def forward_kernel(
     if EXCLUDE_SELF:
         own = rows + offset
         alone = (total == 0.0) & (own >= 0) & inside
-        if HIDDEN:
-            alone = alone & (tl.load(hidden_base + own, mask=alone, other=1) == 0)
         own_key = tl.load(
             key_base + own.to(tl.int64)[:, None] * key_strides[2] + tl.arange(0, WIDTH)[None, :],
             mask=alone[:, None] & (tl.arange(0, WIDTH) < width)[None, :],
@@ -237,6 +255,8 @@ def forward_kernel(
             own_logit = tl.sum(query.to(tl.float32) * own_key.to(tl.float32), 1) * factor
         if TABLE:
             own_logit += tl.load(table)
+        if KEY_BIAS:
+            own_logit = with_key_bias(own_logit, tl.load(key_bias_base + own, mask=alone, other=0.0))
         alone = alone & (own_logit > float("-inf"))
         own_value = tl.load(
             value_base + own.to(tl.int64)[:, None] * value_strides[2] + value_columns[None, :],

@@ -5,15 +5,21 @@ import triton.language as tl
 
 from nadaraya.attention.triton.kernels.tiles import (
     LOG2E,
+    NOT_SPECIALIZED,
+    at_most_zero,
     content_logits,
+    document_ranges,
     lag_bias,
+    load_documents,
     load_rows,
     matmul,
+    queries_in_documents,
     visible_pairs,
+    with_key_bias,
 )
 
 
-@triton.jit
+@triton.jit(do_not_specialize=NOT_SPECIALIZED)
 def row_sum_kernel(
     out_ptr,
     grad_out_ptr,
@@ -63,7 +69,7 @@ def softmax_weights(differences, GAUSSIAN: tl.constexpr):
     """2^(logit − log-sum-exp)."""
     if GAUSSIAN:
         # No weight is above 1; where a narrow bandwidth makes logits huge, their rounding could say so.
-        differences = tl.minimum(differences, 0.0)
+        differences = at_most_zero(differences)
     return tl.exp2(differences)
 
 
@@ -76,7 +82,7 @@ def distance_gradients(grad_scores, content, precision, points):
     """
     weighted = grad_scores * precision
     if points.dtype == tl.float32:
-        weighted = tl.where(content < 0.0, weighted, 0.0)
+        weighted = tl.where(content == 0.0, 0.0, weighted)
     return weighted
 
 
@@ -86,7 +92,8 @@ def _gather_gradients(
     key,
     value,
     key_norms,
-    hidden,
+    bias,
+    bounds,
     keys,
     query_base,
     grad_out_base,
@@ -110,7 +117,9 @@ def _gather_gradients(
     MASKED: tl.constexpr,
     GAUSSIAN: tl.constexpr,
     TABLE: tl.constexpr,
-    HIDDEN: tl.constexpr,
+    KEY_BIAS: tl.constexpr,
+    KEY_BIAS_GRAD: tl.constexpr,
+    DOCUMENTS: tl.constexpr,
     CAUSAL: tl.constexpr,
     WINDOW: tl.constexpr,
     EXCLUDE_SELF: tl.constexpr,
@@ -122,7 +131,10 @@ def _gather_gradients(
     EVEN_VALUE_WIDTH: tl.constexpr,
 ):
     """Takes the queries start … stop − 1 into the gradients of a block of keys; tiles are keys × queries."""
-    grad_key, grad_value, score_sums = state
+    grad_key, grad_value, score_sums, logit_sums = state
+    documents = keys, keys
+    if MASKED and DOCUMENTS:
+        documents = load_documents(bounds, keys, num_keys)
     for first in tl.range(start, stop, BLOCK_M):
         rows = first + tl.arange(0, BLOCK_M)
         query = load_rows(
@@ -135,10 +147,10 @@ def _gather_gradients(
         logits = content
         if TABLE:
             logits += lag_bias(table, (rows + offset)[None, :], keys[:, None])
+        if KEY_BIAS:
+            logits = with_key_bias(logits, bias[:, None])
         lse = load_log_sums(lse_base, rows, num_queries, MASKED)
         weights = softmax_weights(logits - lse[None, :], GAUSSIAN)
-        if HIDDEN:
-            weights = tl.where(hidden[:, None], 0.0, weights)
         if MASKED:
             alone = False
             if EXCLUDE_SELF:
@@ -146,6 +158,8 @@ def _gather_gradients(
             visible = visible_pairs(
                 (rows + offset)[None, :], keys[:, None], alone, num_keys, window, CAUSAL, WINDOW, EXCLUDE_SELF
             )
+            if DOCUMENTS:
+                visible = visible & queries_in_documents(rows + offset, documents, CAUSAL)
             weights = tl.where(visible, weights, 0.0)
         grad_out = load_rows(
             grad_out_base, rows, tl.arange(0, VALUE_WIDTH), grad_out_stride, num_queries, value_width, MASKED,
@@ -155,6 +169,8 @@ def _gather_gradients(
         delta = tl.load(delta_base + rows, mask=rows < num_queries, other=0.0)
         grad_weights = matmul(value, tl.trans(grad_out), None, PRECISION)
         grad_scores = weights * (grad_weights - delta[None, :])
+        if KEY_BIAS_GRAD:
+            logit_sums += tl.sum(grad_scores, 1)
         if GAUSSIAN:
             grad_scores = distance_gradients(grad_scores, content, precision, query)
         rounded = grad_scores.to(query.dtype)
@@ -162,10 +178,10 @@ def _gather_gradients(
         if GAUSSIAN:
             # Of the rounded numbers: both terms of Σ dS (q − k) must hold the same dS.
             score_sums += tl.sum(rounded.to(tl.float32), 1)
-    return grad_key, grad_value, score_sums
+    return grad_key, grad_value, score_sums, logit_sums
 
 
-@triton.jit
+@triton.jit(do_not_specialize=NOT_SPECIALIZED)
 def key_value_gradient_kernel(
     query_ptr,
     key_ptr,
@@ -173,14 +189,16 @@ def key_value_gradient_kernel(
     grad_out_ptr,
     grad_key_ptr,
     grad_value_ptr,
+    grad_key_bias_ptr,
     lse_ptr,
     delta_ptr,
     alone_ptr,
     query_norm_ptr,
     key_norm_ptr,
     table_ptr,
-    hidden_ptr,
+    key_bias_ptr,
     range_ptr,
+    document_ptr,
     precision_ptr,
     scale,
     query_strides,
@@ -189,6 +207,8 @@ def key_value_gradient_kernel(
     grad_out_strides,
     grad_key_strides,
     grad_value_strides,
+    key_bias_batch_stride,
+    key_bias_head_stride,
     num_heads,
     group_size,
     num_queries,
@@ -200,7 +220,10 @@ def key_value_gradient_kernel(
     value_width,
     GAUSSIAN: tl.constexpr,
     TABLE: tl.constexpr,
+    KEY_BIAS: tl.constexpr,
+    KEY_BIAS_GRAD: tl.constexpr,
     HIDDEN: tl.constexpr,
+    DOCUMENTS: tl.constexpr,
     CAUSAL: tl.constexpr,
     WINDOW: tl.constexpr,
     EXCLUDE_SELF: tl.constexpr,
@@ -241,10 +264,15 @@ def key_value_gradient_kernel(
         last = tl.minimum(last, first_key + BLOCK_N - 1 + window - offset)
         if not CAUSAL:
             first = tl.maximum(first, first_key - window + 1 - offset)
+    bounds = document_ptr + batch * 2 * num_keys
+    if DOCUMENTS:
+        any_first, any_last, all_first, all_last = document_ranges(
+            bounds, first_key, first_key + BLOCK_N, num_keys
+        )
+        first = tl.maximum(first, any_first - offset)
+        last = tl.minimum(last, any_last - offset)
     first = first // BLOCK_M * BLOCK_M
-    hidden = tl.zeros((BLOCK_N,), tl.int1)
     if HIDDEN:
-        hidden = tl.load(hidden_ptr + batch * num_keys + keys, mask=keys < num_keys, other=1) != 0
         is_empty = (first_key >= tl.load(range_ptr + 2 * batch + 1)) | (
             first_key + BLOCK_N <= tl.load(range_ptr + 2 * batch)
         )
@@ -256,6 +284,9 @@ def key_value_gradient_kernel(
         full_last = tl.minimum(full_last, first_key + window - offset)
         if not CAUSAL:
             full_first = tl.maximum(full_first, first_key + BLOCK_N - window - offset)
+    if DOCUMENTS:
+        full_first = tl.maximum(full_first, all_first - offset)
+        full_last = tl.minimum(full_last, all_last - offset)
     if EXCLUDE_SELF and not CAUSAL:
         full_first = tl.maximum(last, first)
     full_first = tl.cdiv(full_first, BLOCK_M) * BLOCK_M
@@ -265,7 +296,9 @@ def key_value_gradient_kernel(
         tl.zeros((BLOCK_N, WIDTH), tl.float32),
         tl.zeros((BLOCK_N, VALUE_WIDTH), tl.float32),
         tl.zeros((BLOCK_N,), tl.float32),
+        tl.zeros((BLOCK_N,), tl.float32),
     )
+    inside = keys < num_keys
     # Hoisted out of this loop, the addresses of the inner ones would fill the registers.
     for member in tl.range(group_size, disable_licm=True):
         head = group * group_size + member
@@ -282,7 +315,14 @@ def key_value_gradient_kernel(
             )
         factor = precision * LOG2E
         key_norms *= factor
-        for part in tl.static_range(0 if CAUSAL or WINDOW or EXCLUDE_SELF else 1, 3):
+        bias = tl.zeros((BLOCK_N,), tl.float32)
+        if KEY_BIAS:
+            bias = tl.load(
+                key_bias_ptr + batch * key_bias_batch_stride + head * key_bias_head_stride + keys,
+                mask=inside,
+                other=0.0,
+            )
+        for part in tl.static_range(0 if CAUSAL or WINDOW or EXCLUDE_SELF or DOCUMENTS else 1, 3):
             if part == 0:
                 lower, upper = first, tl.minimum(full_first, last)
             elif part == 1:
@@ -291,18 +331,24 @@ def key_value_gradient_kernel(
                 lower, upper = full_last, last
             if part != 1 or CAUSAL or not EXCLUDE_SELF:
                 state = _gather_gradients(
-                    state, key, value, key_norms, hidden, keys, query_base, grad_out_base, lse_ptr + line,
-                    delta_ptr + line, alone_ptr + line, query_norm_ptr + line, table, factor, precision,
-                    lower, upper, query_strides[2], grad_out_strides[2], num_queries, num_keys, offset,
-                    window, width, value_width, part != 1, GAUSSIAN, TABLE, HIDDEN, CAUSAL, WINDOW,
-                    EXCLUDE_SELF, PRECISION, BLOCK_M, WIDTH, VALUE_WIDTH, EVEN_WIDTH, EVEN_VALUE_WIDTH,
+                    state, key, value, key_norms, bias, bounds, keys, query_base, grad_out_base,
+                    lse_ptr + line, delta_ptr + line, alone_ptr + line, query_norm_ptr + line, table, factor,
+                    precision, lower, upper, query_strides[2], grad_out_strides[2], num_queries, num_keys,
+                    offset, window, width, value_width, part != 1, GAUSSIAN, TABLE, KEY_BIAS, KEY_BIAS_GRAD,
+                    DOCUMENTS, CAUSAL, WINDOW, EXCLUDE_SELF, PRECISION, BLOCK_M, WIDTH, VALUE_WIDTH,
+                    EVEN_WIDTH, EVEN_VALUE_WIDTH,
                 )  # fmt: skip
-    grad_key, grad_value, score_sums = state
+        if KEY_BIAS_GRAD:
+            # Every query head has a sum of its own.
+            grad_key, grad_value, score_sums, logit_sums = state
+            sums_base = grad_key_bias_ptr + (batch * num_heads + head) * num_keys
+            tl.store(sums_base + keys, logit_sums, mask=inside)
+            state = grad_key, grad_value, score_sums, tl.zeros((BLOCK_N,), tl.float32)
+    grad_key, grad_value, score_sums, _ = state
     if GAUSSIAN:
         grad_key -= score_sums[:, None] * key.to(tl.float32)
     else:
         grad_key *= scale
-    inside = keys < num_keys
     places = keys.to(tl.int64)[:, None]
     tl.store(
         grad_key_ptr + batch * grad_key_strides[0] + group * grad_key_strides[1]

@@ -14,10 +14,15 @@ import triton.language as tl
 from nadaraya.attention.triton.kernels.gradients import distance_gradients, load_log_sums, softmax_weights
 from nadaraya.attention.triton.kernels.tiles import (
     LOG2E,
+    NOT_SPECIALIZED,
     content_logits,
+    document_ranges,
     key_ranges,
+    keys_in_documents,
+    load_documents,
     load_rows,
     matmul,
+    queries_in_documents,
     visible_pairs,
 )
 
@@ -31,6 +36,7 @@ def _gather_gradient(
     lse,
     delta,
     alone,
+    bounds,
     rows,
     base,
     grad_out_base,
@@ -52,6 +58,7 @@ def _gather_gradient(
     SEEN: tl.constexpr,
     GAUSSIAN: tl.constexpr,
     FIXED_PEAK: tl.constexpr,
+    DOCUMENTS: tl.constexpr,
     CAUSAL: tl.constexpr,
     WINDOW: tl.constexpr,
     EXCLUDE_SELF: tl.constexpr,
@@ -63,6 +70,9 @@ def _gather_gradient(
     """Takes the tokens start … stop − 1 in, those that the rows see, are seen by, or both."""
     gradient, score_sums, distance_sums = state
     columns = tl.arange(0, WIDTH)
+    documents = rows, rows
+    if MASKED and DOCUMENTS:
+        documents = load_documents(bounds, rows, num_tokens)
     for first in tl.range(start, stop, BLOCK_N):
         others = first + tl.arange(0, BLOCK_N)
         other = load_rows(base, others, columns, stride, num_tokens, width, MASKED, EVEN_WIDTH)
@@ -81,6 +91,8 @@ def _gather_gradient(
                     rows[:, None], others[None, :], alone[:, None], num_tokens, window, CAUSAL, WINDOW,
                     EXCLUDE_SELF,
                 )  # fmt: skip
+                if DOCUMENTS:
+                    visible = visible & keys_in_documents(others, documents, CAUSAL)
                 weights = tl.where(visible, weights, 0.0)
             grad_weights = matmul(grad_out, tl.trans(other), None, PRECISION)
             symmetric = weights * (grad_weights - delta[:, None])
@@ -101,6 +113,8 @@ def _gather_gradient(
                     others[None, :], rows[:, None], other_alone, num_tokens, window, CAUSAL, WINDOW,
                     EXCLUDE_SELF,
                 )  # fmt: skip
+                if DOCUMENTS:
+                    visible = visible & queries_in_documents(others, documents, CAUSAL)
                 weights = tl.where(visible, weights, 0.0)
             other_grad_out = load_rows(
                 grad_out_base, others, columns, grad_out_stride, num_tokens, width, MASKED, EVEN_WIDTH
@@ -116,7 +130,7 @@ def _gather_gradient(
     return gradient, score_sums, distance_sums
 
 
-@triton.jit
+@triton.jit(do_not_specialize=NOT_SPECIALIZED)
 def one_tensor_gradient_kernel(
     features_ptr,
     grad_out_ptr,
@@ -126,6 +140,7 @@ def one_tensor_gradient_kernel(
     delta_ptr,
     alone_ptr,
     norm_ptr,
+    document_ptr,
     precision_ptr,
     strides,
     grad_out_strides,
@@ -136,6 +151,7 @@ def one_tensor_gradient_kernel(
     width,
     GAUSSIAN: tl.constexpr,
     FIXED_PEAK: tl.constexpr,
+    DOCUMENTS: tl.constexpr,
     CAUSAL: tl.constexpr,
     WINDOW: tl.constexpr,
     EXCLUDE_SELF: tl.constexpr,
@@ -170,17 +186,20 @@ def one_tensor_gradient_kernel(
     if EXCLUDE_SELF:
         alone = tl.load(alone_ptr + line + rows, mask=inside, other=0) != 0
 
+    bounds = document_ptr + batch * 2 * num_tokens
     state = (
         tl.zeros((BLOCK_M, WIDTH), tl.float32),
         tl.zeros((BLOCK_M,), tl.float32),
         tl.zeros((BLOCK_M,), tl.float32),
     )
     start, full_start, full_stop, stop = key_ranges(
-        first_row, 0, 0, num_tokens, num_tokens, window, CAUSAL, WINDOW, EXCLUDE_SELF, BLOCK_M, BLOCK_N
-    )
-    # Parts 0 to 2, the tokens that the rows see (without causality also are seen by): the edge of the window,
-    # the tiles inside, the other edge. Parts 3 to 5, in a causal call: the later tokens, which see the rows.
-    for part in tl.static_range(0 if WINDOW else 1, 6 if CAUSAL else 3):
+        first_row, 0, 0, num_tokens, num_tokens, bounds, window, DOCUMENTS, CAUSAL, WINDOW, EXCLUDE_SELF,
+        BLOCK_M, BLOCK_N,
+    )  # fmt: skip
+    # Parts 0 to 2, the tokens that the rows see (without causality also are seen by): the edge of the window
+    # or of documents, the tiles inside, the other edge. Parts 3 to 5, in a causal call: the later tokens,
+    # which see the rows.
+    for part in tl.static_range(0 if WINDOW or DOCUMENTS else 1, 6 if CAUSAL else 3):
         if part == 3:
             start, stop = first_row // BLOCK_N * BLOCK_N, num_tokens
             full_start = tl.cdiv(first_row + BLOCK_M, BLOCK_N) * BLOCK_N
@@ -188,6 +207,10 @@ def one_tensor_gradient_kernel(
             if WINDOW:
                 stop = tl.minimum(stop, first_row + BLOCK_M - 1 + window)
                 full_stop = tl.minimum(full_stop, first_row + window)
+            if DOCUMENTS:
+                _, any_stop, _, all_stop = document_ranges(bounds, first_row, first_row + BLOCK_M, num_tokens)
+                stop = tl.minimum(stop, any_stop)
+                full_stop = tl.minimum(full_stop, all_stop)
             full_stop = tl.maximum(full_stop // BLOCK_N * BLOCK_N, full_start)
         if part % 3 == 0:
             lower, upper = start, tl.minimum(full_start, stop)
@@ -197,11 +220,11 @@ def one_tensor_gradient_kernel(
             lower, upper = full_stop, stop
         if part % 3 != 1 or CAUSAL or not EXCLUDE_SELF:
             state = _gather_gradient(
-                state, tile, grad_out, norms, lse, delta, alone, rows, base, grad_out_base, norm_ptr + line,
-                lse_ptr + line, delta_ptr + line, alone_ptr + line, factor, precision, lower, upper,
-                strides[2], grad_out_strides[2], num_tokens, window, width, part % 3 != 1, part < 3,
-                part >= 3 or not CAUSAL, GAUSSIAN, FIXED_PEAK, CAUSAL, WINDOW, EXCLUDE_SELF, PRECISION,
-                BLOCK_N, WIDTH, EVEN_WIDTH,
+                state, tile, grad_out, norms, lse, delta, alone, bounds, rows, base, grad_out_base,
+                norm_ptr + line, lse_ptr + line, delta_ptr + line, alone_ptr + line, factor, precision, lower,
+                upper, strides[2], grad_out_strides[2], num_tokens, window, width, part % 3 != 1, part < 3,
+                part >= 3 or not CAUSAL, GAUSSIAN, FIXED_PEAK, DOCUMENTS, CAUSAL, WINDOW, EXCLUDE_SELF,
+                PRECISION, BLOCK_N, WIDTH, EVEN_WIDTH,
             )  # fmt: skip
     gradient, score_sums, distance_sums = state
     gradient -= score_sums[:, None] * tile.to(tl.float32)

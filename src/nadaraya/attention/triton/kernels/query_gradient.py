@@ -12,13 +12,17 @@ import triton.language as tl
 from nadaraya.attention.triton.kernels.gradients import distance_gradients, load_log_sums, softmax_weights
 from nadaraya.attention.triton.kernels.tiles import (
     LOG2E,
+    NOT_SPECIALIZED,
     content_logits,
     diagonal_sums,
     key_ranges,
+    keys_in_documents,
     lag_bias,
+    load_documents,
     load_rows,
     matmul,
     visible_pairs,
+    with_key_bias,
 )
 
 
@@ -31,12 +35,13 @@ def _gather_gradients(
     lse,
     delta,
     alone,
+    bounds,
     rows,
     first_row,
     key_base,
     value_base,
     key_norm_base,
-    hidden_base,
+    key_bias_base,
     table,
     partial,
     factor,
@@ -55,7 +60,8 @@ def _gather_gradients(
     ONE_TENSOR: tl.constexpr,
     TABLE: tl.constexpr,
     TABLE_GRAD: tl.constexpr,
-    HIDDEN: tl.constexpr,
+    KEY_BIAS: tl.constexpr,
+    DOCUMENTS: tl.constexpr,
     CAUSAL: tl.constexpr,
     WINDOW: tl.constexpr,
     EXCLUDE_SELF: tl.constexpr,
@@ -68,6 +74,9 @@ def _gather_gradients(
 ):
     """Takes the keys start … stop − 1 into the gradients of a block of queries."""
     grad_query, score_sums, distance_sums, lower = state
+    documents = rows, rows
+    if MASKED and DOCUMENTS:
+        documents = load_documents(bounds, rows + offset, num_keys)
     for first in tl.range(start, stop, BLOCK_N):
         keys = first + tl.arange(0, BLOCK_N)
         key = load_rows(key_base, keys, tl.arange(0, WIDTH), key_stride, num_keys, width, MASKED, EVEN_WIDTH)
@@ -85,15 +94,17 @@ def _gather_gradients(
         logits = content
         if TABLE:
             logits += lag_bias(table, (rows + offset)[:, None], keys[None, :])
+        if KEY_BIAS:
+            bias = tl.load(key_bias_base + keys, mask=keys < num_keys, other=0.0)
+            logits = with_key_bias(logits, bias[None, :])
         weights = softmax_weights(logits - lse[:, None], GAUSSIAN)
-        if HIDDEN:
-            hidden = tl.load(hidden_base + keys, mask=keys < num_keys, other=1) != 0
-            weights = tl.where(hidden[None, :], 0.0, weights)
         if MASKED:
             visible = visible_pairs(
                 (rows + offset)[:, None], keys[None, :], alone[:, None], num_keys, window, CAUSAL, WINDOW,
                 EXCLUDE_SELF,
             )  # fmt: skip
+            if DOCUMENTS:
+                visible = visible & keys_in_documents(keys, documents, CAUSAL)
             weights = tl.where(visible, weights, 0.0)
         grad_weights = matmul(grad_out, tl.trans(value), None, PRECISION)
         grad_scores = weights * (grad_weights - delta[:, None])
@@ -113,7 +124,7 @@ def _gather_gradients(
     return grad_query, score_sums, distance_sums, lower
 
 
-@triton.jit
+@triton.jit(do_not_specialize=NOT_SPECIALIZED)
 def query_gradient_kernel(
     query_ptr,
     key_ptr,
@@ -128,8 +139,9 @@ def query_gradient_kernel(
     query_norm_ptr,
     key_norm_ptr,
     table_ptr,
-    hidden_ptr,
+    key_bias_ptr,
     range_ptr,
+    document_ptr,
     precision_ptr,
     scale,
     query_strides,
@@ -137,6 +149,8 @@ def query_gradient_kernel(
     value_strides,
     grad_out_strides,
     grad_query_strides,
+    key_bias_batch_stride,
+    key_bias_head_stride,
     num_batch,
     num_heads,
     group_size,
@@ -153,7 +167,9 @@ def query_gradient_kernel(
     ONE_TENSOR: tl.constexpr,
     TABLE: tl.constexpr,
     TABLE_GRAD: tl.constexpr,
+    KEY_BIAS: tl.constexpr,
     HIDDEN: tl.constexpr,
+    DOCUMENTS: tl.constexpr,
     CAUSAL: tl.constexpr,
     WINDOW: tl.constexpr,
     EXCLUDE_SELF: tl.constexpr,
@@ -192,7 +208,7 @@ def query_gradient_kernel(
         key_base = key_ptr + batch * key_strides[0] + group * key_strides[1]
         value_base = value_ptr + batch * value_strides[0] + group * value_strides[1]
         key_norm_base = key_norm_ptr + (batch * (num_heads // group_size) + group) * num_keys
-        hidden_base = hidden_ptr + batch * num_keys
+        key_bias_base = key_bias_ptr + batch * key_bias_batch_stride + head * key_bias_head_stride
         query = load_rows(
             query_ptr + batch * query_strides[0] + head * query_strides[1],
             rows, columns, query_strides[2], num_queries, width, True, EVEN_WIDTH,
@@ -215,9 +231,10 @@ def query_gradient_kernel(
         if HIDDEN:
             first_key = tl.load(range_ptr + 2 * batch)
             last_key = tl.load(range_ptr + 2 * batch + 1)
+        bounds = document_ptr + batch * 2 * num_keys
         start, full_start, full_stop, stop = key_ranges(
-            first_row, offset, first_key, last_key, num_keys, window, CAUSAL, WINDOW, EXCLUDE_SELF, BLOCK_M,
-            BLOCK_N,
+            first_row, offset, first_key, last_key, num_keys, bounds, window, DOCUMENTS, CAUSAL, WINDOW,
+            EXCLUDE_SELF, BLOCK_M, BLOCK_N,
         )  # fmt: skip
         state = (
             tl.zeros((BLOCK_M, WIDTH), tl.float32),
@@ -225,7 +242,7 @@ def query_gradient_kernel(
             tl.zeros((BLOCK_M,), tl.float32),
             tl.zeros((BLOCK_N,), tl.float32),
         )
-        for part in tl.static_range(0 if WINDOW else 1, 3):
+        for part in tl.static_range(0 if WINDOW or DOCUMENTS else 1, 3):
             if part == 0:
                 first_tile, end = start, tl.minimum(full_start, stop)
             elif part == 1:
@@ -234,11 +251,12 @@ def query_gradient_kernel(
                 first_tile, end = full_stop, stop
             if part != 1 or CAUSAL or not EXCLUDE_SELF:
                 state = _gather_gradients(
-                    state, query, grad_out, query_norms, lse, delta, alone, rows, first_row, key_base,
-                    value_base, key_norm_base, hidden_base, table, partial, factor, precision, first_tile,
-                    end, key_strides[2], value_strides[2], num_keys, offset, window, width, value_width,
-                    part != 1, GAUSSIAN, ONE_TENSOR, TABLE, TABLE_GRAD, HIDDEN, CAUSAL, WINDOW,
-                    EXCLUDE_SELF, PRECISION, BLOCK_N, WIDTH, VALUE_WIDTH, EVEN_WIDTH, EVEN_VALUE_WIDTH,
+                    state, query, grad_out, query_norms, lse, delta, alone, bounds, rows, first_row,
+                    key_base, value_base, key_norm_base, key_bias_base, table, partial, factor, precision,
+                    first_tile, end, key_strides[2], value_strides[2], num_keys, offset, window, width,
+                    value_width, part != 1, GAUSSIAN, ONE_TENSOR, TABLE, TABLE_GRAD, KEY_BIAS, DOCUMENTS,
+                    CAUSAL, WINDOW, EXCLUDE_SELF, PRECISION, BLOCK_N, WIDTH, VALUE_WIDTH, EVEN_WIDTH,
+                    EVEN_VALUE_WIDTH,
                 )  # fmt: skip
         grad_query, score_sums, distance_sums, lower = state
         if TABLE_GRAD and stop > start:

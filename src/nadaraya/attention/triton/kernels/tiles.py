@@ -3,15 +3,36 @@
 Logits are kept in units of log 2, so that exp2 serves as the exponential.
 """
 
+import torch
 import triton
 import triton.language as tl
 from triton import knobs
 
 LOG2E = tl.constexpr(1.4426950408889634)
 LN2 = tl.constexpr(0.6931471805599453)
+# Counts and steps that change with the length of a text. Known to be multiples of 16 they would make no code
+# faster, and every kernel would be compiled again for lengths that happen to be.
+NOT_SPECIALIZED = [
+    "num_batch",
+    "num_queries",
+    "num_keys",
+    "num_tokens",
+    "num_programs",
+    "num_splits",
+    "keys_per_split",
+    "num_lines",
+    "key_bias_batch_stride",
+    "key_bias_head_stride",
+    "table_zero",
+    "table_stride",
+    "partial_stride",
+    "window",
+]
 # Entries that the lag table has on either side beyond those of real pairs: tiles may extend beyond it.
 TABLE_PADDING = 256
 _INTERPRETED = tl.constexpr(knobs.runtime.interpret)
+# The assembly is NVIDIA's, the one line of these kernels that is.
+_HAS_PTX = tl.constexpr(not knobs.runtime.interpret and torch.version.hip is None)
 
 
 @triton.jit
@@ -52,13 +73,19 @@ def lag_bias(table, positions, keys):
     18 loads per thread in place of 32.
     """
     pointers = table + (positions - keys)
-    if _INTERPRETED:
-        bias = tl.load(pointers)
-    else:
+    if _HAS_PTX:
         bias = tl.inline_asm_elementwise(
             "ld.global.nc.f32 $0, [$1];", "=r,l", [pointers], dtype=tl.float32, is_pure=True, pack=1
         )
+    else:
+        bias = tl.load(pointers)
     return bias
+
+
+@triton.jit
+def at_most_zero(values):
+    """min(values, 0), of which a GPU would make 0 out of NaN if it was not told otherwise."""
+    return tl.minimum(values, 0.0, propagate_nan=tl.PropagateNan.ALL)
 
 
 @triton.jit
@@ -92,10 +119,18 @@ def content_logits(
         logits = matmul(row_tile, tl.trans(column_tile), None, PRECISION) * factor
         if GAUSSIAN < 0:
             # Rounding could make a distance negative, and a narrow bandwidth would blow that up.
-            logits = tl.minimum(logits - (row_norms[:, None] + column_norms[None, :]), 0.0)
+            logits = at_most_zero(logits - (row_norms[:, None] + column_norms[None, :]))
         if GAUSSIAN == -2:
-            logits = tl.where(row_places[:, None] == column_places[None, :], 0.0, logits)
+            # Zero times the norm: NaN stays NaN.
+            same = row_places[:, None] == column_places[None, :]
+            logits = tl.where(same, 0.0 * row_norms[:, None], logits)
     return logits
+
+
+@triton.jit
+def with_key_bias(logits, bias):
+    """logits + bias; −∞ where the bias is, whatever stands in the key: padding may hold NaN."""
+    return tl.where(bias == float("-inf"), float("-inf"), logits + bias)
 
 
 @triton.jit
@@ -126,13 +161,56 @@ def visible_pairs(
 
 
 @triton.jit
+def load_documents(bounds, positions, num_keys):
+    """Where the documents of tokens begin and where they end; empty ones beyond the last token.
+
+    Read anew for each loop over masked tiles: kept for all loops they would fill the registers.
+    """
+    inside = positions < num_keys
+    first = tl.load(bounds + positions, mask=inside, other=0)
+    return first, tl.load(bounds + num_keys + positions, mask=inside, other=0)
+
+
+@triton.jit
+def keys_in_documents(keys, documents, CAUSAL: tl.constexpr):
+    """Which keys (columns of a tile) lie in the documents of the queries; causality ends them by itself."""
+    first, last = documents
+    inside = keys[None, :] >= first[:, None]
+    if not CAUSAL:
+        inside = inside & (keys[None, :] < last[:, None])
+    return inside
+
+
+@triton.jit
+def queries_in_documents(positions, documents, CAUSAL: tl.constexpr):
+    """Which queries (columns of a tile) lie in the documents of the keys; causality begins them by itself."""
+    first, last = documents
+    inside = positions[None, :] < last[:, None]
+    if not CAUSAL:
+        inside = inside & (positions[None, :] >= first[:, None])
+    return inside
+
+
+@triton.jit
+def document_ranges(bounds, first, stop, num_keys):
+    """What the tokens first … stop − 1 see of their documents: start and end of what any of them sees, and of
+    what all see.
+    """
+    last = tl.minimum(stop, num_keys) - 1
+    ends = bounds + num_keys
+    return tl.load(bounds + first), tl.load(ends + last), tl.load(bounds + last), tl.load(ends + first)
+
+
+@triton.jit
 def key_ranges(
     first_row,
     offset,
     first_key,
     last_key,
     num_keys,
+    bounds,
     window,
+    DOCUMENTS: tl.constexpr,
     CAUSAL: tl.constexpr,
     WINDOW: tl.constexpr,
     EXCLUDE_SELF: tl.constexpr,
@@ -143,7 +221,7 @@ def key_ranges(
 
     Returns:
         start, full_start, full_stop, stop: all but `stop` are multiples of BLOCK_N; the tiles from
-        `full_start` to `full_stop` lie inside the keys and hide no pair by its lag.
+        `full_start` to `full_stop` lie inside the keys and hide no pair by its lag or documents.
     """
     start, stop = first_key, last_key
     if CAUSAL:
@@ -152,6 +230,12 @@ def key_ranges(
         start = tl.maximum(start, first_row + offset - window + 1)
         if not CAUSAL:
             stop = tl.minimum(stop, first_row + BLOCK_M - 1 + offset + window)
+    if DOCUMENTS:
+        any_start, any_stop, all_start, all_stop = document_ranges(
+            bounds, first_row + offset, first_row + BLOCK_M + offset, num_keys
+        )
+        start = tl.maximum(start, any_start)
+        stop = tl.minimum(stop, any_stop)
     start = start // BLOCK_N * BLOCK_N
     full_start, full_stop = start, tl.minimum(stop, num_keys // BLOCK_N * BLOCK_N)
     if CAUSAL:
@@ -159,9 +243,12 @@ def key_ranges(
         full_stop = tl.minimum(full_stop, first_row + offset + (0 if EXCLUDE_SELF else 1))
     if WINDOW:
         full_start = tl.maximum(start, first_row + BLOCK_M + offset - window)
-        full_start = tl.cdiv(full_start, BLOCK_N) * BLOCK_N
         if not CAUSAL:
             full_stop = tl.minimum(full_stop, first_row + offset + window)
+    if DOCUMENTS:
+        full_start = tl.maximum(full_start, all_start)
+        full_stop = tl.minimum(full_stop, all_stop)
+    full_start = tl.cdiv(full_start, BLOCK_N) * BLOCK_N
     if EXCLUDE_SELF and not CAUSAL:
         full_stop = full_start
     full_stop = tl.maximum(tl.maximum(full_stop, 0) // BLOCK_N * BLOCK_N, full_start)

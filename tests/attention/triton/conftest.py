@@ -12,6 +12,7 @@ from torch import Tensor
 
 from nadaraya import kernel_attention
 from nadaraya.attention.triton.configs import KERNELS, Config, use
+from nadaraya.kernels import Gaussian
 
 ON_GPU = os.environ.get("NADARAYA_TEST_DEVICE") == "cuda"
 if not ON_GPU:
@@ -25,7 +26,7 @@ def _cut(block_m: int, block_n: int) -> AbstractContextManager[None]:
 
 
 # Options that are tensors with a gradient, in float32 whatever the features are.
-_DIFFERENTIABLE = ("lag_logits", "bandwidth", "key_logits")
+_DIFFERENTIABLE = ("position", "key_logits")
 # So small that a few dozen tokens make several tiles; on a GPU also the tiles of the packaged table.
 _TILINGS: dict[str, Callable[[], AbstractContextManager[None]]] = {
     "16x32": lambda: _cut(16, 32),
@@ -67,7 +68,11 @@ def _outcome(
         for name in _DIFFERENTIABLE
         if isinstance(options.get(name), Tensor)
     }
-    out = kernel_attention(*(leaves[id(t)] for t in tensors), **{**options, **named}, backend=backend)
+    given = {**options, **named}
+    if isinstance(options.get("content"), Gaussian):
+        named["bandwidth"] = options["content"].bandwidth.detach().to(precise).requires_grad_()
+        given["content"] = Gaussian(named["bandwidth"])
+    out = kernel_attention(*(leaves[id(t)] for t in tensors), **given, backend=backend)
     # Rounded as the tensors are, so that both computations start from the same numbers.
     grad_out = torch.sin(torch.arange(out.numel())).to(tensors[0].dtype).to(dtype).view(out.shape)
     inputs = [*leaves.values(), *named.values()]
@@ -91,12 +96,13 @@ def _assert_agreement(
     if dtype != torch.float32:
         # Weights, their gradients, the output and the share of ε are each rounded to eps / 2.
         tolerance += 3 * torch.finfo(dtype).eps
+    precise = (*_DIFFERENTIABLE, "bandwidth")
     for name, want in expected.items():
         assert want.isfinite().all(), name
-        assert actual[name].dtype == (torch.float32 if name in _DIFFERENTIABLE else dtype)
+        assert actual[name].dtype == (torch.float32 if name in precise else dtype)
         largest = want.abs().max().item() if want.numel() else 0.0
         # These add up what the rounding of the output leaves in every row.
-        factor = 4.0 if name in _DIFFERENTIABLE else 1.0
+        factor = 4.0 if name in precise else 1.0
         torch.testing.assert_close(
             actual[name].double(),
             want,

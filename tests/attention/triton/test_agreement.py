@@ -11,6 +11,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from nadaraya.kernels import Gaussian
+
 ON_GPU = os.environ.get("NADARAYA_TEST_DEVICE") == "cuda"
 NUM_CALLS = 240 if ON_GPU else 60
 # In the interpreter a few dozen tokens make several tiles of every kind.
@@ -31,19 +33,19 @@ OPTIONS: dict[str, list[Any]] = {
     "padded": [False, True],
     "causal": [False, True],
     "window": [None, None, 3, 20],
-    "exclude_self": [False, True],
+    "own": ["keep", "exclude"],
     "eps": [0.0, 0.0, 0.3],
 }
 # Offsets of one more and one less than whole tiles put lag 0 at the tiles' edges.
 SMALL_OPTIONS: dict[str, list[Any]] = {
     "lengths": [(33, 33), (48, 48), (33, 48), (48, 31), (20, 37)],
     # Every set of masks meets every pair of lengths.
-    "causal, exclude_self, window": [
-        *((causal, exclude_self, None) for causal in (False, True) for exclude_self in (False, True)),
-        (False, False, 20),
-        (False, True, 3),
-        (True, False, 3),
-        (True, True, 20),
+    "causal, own, window": [
+        *((causal, own, None) for causal in (False, True) for own in ("keep", "exclude")),
+        (False, "keep", 20),
+        (False, "exclude", 3),
+        (True, "keep", 3),
+        (True, "exclude", 20),
     ],
     "widths": [(16, 16), (24, 40), (40, 24)],
     "heads": [(2, 1, 1), (1, 2, 1), (1, 1, 2)],
@@ -70,8 +72,8 @@ def pairwise_calls() -> list[dict[str, Any]]:
         best = max(drawn, key=lambda row: len(missing.intersection(combinations(row, 2))))
         missing.difference_update(combinations(best, 2))
         call = {option: SMALL_OPTIONS[option][place] for option, place in best}
-        masks = call.pop("causal, exclude_self, window")
-        call["causal"], call["exclude_self"], call["window"] = masks
+        masks = call.pop("causal, own, window")
+        call["causal"], call["own"], call["window"] = masks
         calls.append(call)
     return calls
 
@@ -109,9 +111,9 @@ def test_values_and_all_gradients_equal_the_definition(
         torch.randn(batch, kv_heads, num_keys, width).to(call["dtype"]),
         torch.randn(batch, kv_heads, num_keys, value_width).to(call["dtype"]),
     ]
-    options = {name: call[name] for name in ("similarity", "causal", "window", "exclude_self", "eps")}
+    options = {name: call[name] for name in ("causal", "window", "own", "eps")}
     if call["similarity"] == "gaussian":
-        options["bandwidth"] = (torch.randn(heads).abs() + 0.5) * width**0.5
+        options["content"] = Gaussian((torch.randn(heads).abs() + 0.5) * width**0.5)
     shapes = {
         "by lag": (heads, length),
         "signed": (heads, 2 * length - 1),
@@ -119,7 +121,7 @@ def test_values_and_all_gradients_equal_the_definition(
         "one signed row": (1, 2 * length - 1),
     }
     if call["table"] in shapes:
-        options["lag_logits"] = torch.randn(shapes[call["table"]])
+        options["position"] = torch.randn(shapes[call["table"]])
     logit_shapes = {
         "each": (batch, heads),
         "one item": (1, heads),
@@ -131,6 +133,6 @@ def test_values_and_all_gradients_equal_the_definition(
     if call["documents"] and num_queries <= num_keys:
         options["document_ids"] = packed(batch, num_keys, call["documents"])
     if call["padded"]:
-        options["key_padding_mask"] = torch.rand(batch, num_keys) < 0.4
+        options["key_mask"] = torch.rand(batch, num_keys) >= 0.4
     with cut(*call["tiles"]) if call["tiles"] else nullcontext():
         assert_agreement(tensors, options)

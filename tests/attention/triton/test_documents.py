@@ -10,6 +10,7 @@ from grids import covering
 from torch import Tensor
 
 from nadaraya import kernel_attention
+from nadaraya.kernels import Gaussian
 
 Agreement = Callable[..., dict[str, Tensor]]
 Cut = Callable[[int, int], AbstractContextManager[None]]
@@ -22,15 +23,15 @@ def _seed() -> None:
 
 
 def options_of(similarity: str, **options: Any) -> dict[str, Any]:
-    bandwidth = {"bandwidth": torch.tensor([2.0, 5.0])} if similarity == "gaussian" else {}
-    return {"similarity": similarity, **bandwidth, **options}
+    content = {"content": Gaussian(torch.tensor([2.0, 5.0]))} if similarity == "gaussian" else {}
+    return {**content, **options}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("similarity", ["dot", "gaussian"])
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("window", [None, 11])
-@pytest.mark.parametrize("exclude_self", [False, True])
+@pytest.mark.parametrize("own", ["keep", "exclude"])
 @pytest.mark.parametrize("lengths", [(48, 48), (33, 50), (3, 70)])
 def test_documents_cross_with_every_mask(
     assert_agreement: Agreement,
@@ -39,15 +40,15 @@ def test_documents_cross_with_every_mask(
     similarity: str,
     causal: bool,
     window: int | None,
-    exclude_self: bool,
+    own: str,
     lengths: tuple[int, int],
 ) -> None:
     num_queries, num_keys = lengths
     tensors = [torch.randn(2, 2, num_queries, 16), *torch.randn(2, 2, 1, num_keys, 16).unbind(0)]
-    options = options_of(similarity, causal=causal, window=window, exclude_self=exclude_self)
+    options = options_of(similarity, causal=causal, window=window, own=own)
     options["key_logits"] = torch.randn(2, 2, num_keys)
-    options["key_padding_mask"] = torch.rand(2, num_keys) < 0.2
-    options["lag_logits"] = torch.randn(2, 2 * num_keys - 1)
+    options["key_mask"] = torch.rand(2, num_keys) >= 0.2
+    options["position"] = torch.randn(2, 2 * num_keys - 1)
     for documents, tiles in ((2, (16, 32)), (12, (32, 16))):
         options["document_ids"] = packed(2, num_keys, documents)
         with cut(*tiles):
@@ -55,8 +56,8 @@ def test_documents_cross_with_every_mask(
 
 
 @pytest.mark.parametrize(
-    ("tiles", "causal", "window", "exclude_self", "documents"),
-    covering([(16, 32), (32, 16)], [False, True], [None, 11], [False, True], [2, 40]),
+    ("tiles", "causal", "window", "own", "documents"),
+    covering([(16, 32), (32, 16)], [False, True], [None, 11], ["keep", "exclude"], [2, 40]),
 )
 def test_one_tensor_of_packed_documents_has_one_gradient(
     assert_agreement: Agreement,
@@ -65,12 +66,12 @@ def test_one_tensor_of_packed_documents_has_one_gradient(
     tiles: tuple[int, int],
     causal: bool,
     window: int | None,
-    exclude_self: bool,
+    own: str,
     documents: int,
 ) -> None:
     x = torch.randn(2, 1, 50, 16)
-    options: dict[str, Any] = {"similarity": "gaussian", "bandwidth": torch.tensor([3.0])}
-    options |= {"causal": causal, "window": window, "exclude_self": exclude_self}
+    options: dict[str, Any] = {"content": Gaussian(torch.tensor([3.0]))}
+    options |= {"causal": causal, "window": window, "own": own}
     with cut(*tiles):
         actual = assert_agreement([x, x, x], {**options, "document_ids": packed(2, 50, documents)})
     assert actual.keys() == {"output", "query", "bandwidth"}
@@ -105,9 +106,9 @@ def test_tiles_of_other_documents_are_not_visited(cut: Cut, path: str, causal: b
         tensor.requires_grad_()
     options: dict[str, Any] = {"causal": causal, "backend": "triton"}
     if path == "one tensor":
-        options |= {"similarity": "gaussian", "bandwidth": 3.0}
+        options["content"] = Gaussian(3.0)
     if path == "with a table":
-        options["lag_logits"] = torch.randn(1, 255, requires_grad=True)
+        options["position"] = torch.randn(1, 255, requires_grad=True)
     with cut(16, 32):
         query, key, value = tensors * 3 if path == "one tensor" else tensors
         out = kernel_attention(query, key, value, document_ids=ids, **options)

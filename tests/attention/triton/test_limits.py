@@ -10,6 +10,7 @@ from grids import covering
 from torch import Tensor
 
 from nadaraya import kernel_attention
+from nadaraya.kernels import Gaussian
 
 Agreement = Callable[..., dict[str, Tensor]]
 TOKENS = 300 if os.environ.get("NADARAYA_TEST_DEVICE") == "cuda" else 45
@@ -30,14 +31,14 @@ def three(tokens: int = 40, width: int = 16) -> list[Tensor]:
 
 
 def options_of(similarity: str, **options: Any) -> dict[str, Any]:
-    bandwidth = {"bandwidth": torch.tensor([2.0, 5.0])} if similarity == "gaussian" else {}
-    return {"similarity": similarity, **bandwidth, **options}
+    content = {"content": Gaussian(torch.tensor([2.0, 5.0]))} if similarity == "gaussian" else {}
+    return {**content, **options}
 
 
 @pytest.mark.parametrize("similarity", ["dot", "gaussian"])
 def test_keys_that_are_the_values_have_one_gradient(assert_agreement: Agreement, similarity: str) -> None:
     query, x, _ = three(width=24)
-    options = options_of(similarity, causal=True, lag_logits=normal(2, 40))
+    options = options_of(similarity, causal=True, position=normal(2, 40))
     actual = assert_agreement([query, x, x], options)
     apart = assert_agreement([query, x, x.clone()], options)
     torch.testing.assert_close(actual["key"], apart["key"] + apart["value"])
@@ -51,7 +52,7 @@ def test_extreme_bandwidths_keep_to_the_definition(
 ) -> None:
     x, value = normal(1, 1, 20, 16), normal(1, 1, 20, 16)
     tensors = [x, x, value] if same == "query and key" else [x, x, x]
-    actual = assert_agreement(tensors, {"similarity": "gaussian", "bandwidth": bandwidth, "eps": eps})
+    actual = assert_agreement(tensors, {"content": Gaussian(bandwidth), "eps": eps})
     # Far below every distance each point keeps its own value; far above, all take the mean.
     mean = tensors[2].mean(2, keepdim=True).expand_as(value)
     limit = tensors[2] / (1 + eps) if bandwidth < 1 else mean * 20 / (20 + eps)
@@ -65,7 +66,7 @@ def test_far_below_every_distance_leave_one_out_takes_the_nearest(
 ) -> None:
     x, value = normal(1, 1, 20, 16), normal(1, 1, 20, 16)
     tensors = [x, x, value] if same == "query and key" else [x, x, x]
-    options = {"similarity": "gaussian", "bandwidth": torch.tensor([bandwidth]), "exclude_self": True}
+    options = {"content": Gaussian(torch.tensor([bandwidth])), "own": "exclude"}
     actual = outcome(tensors, options, "triton", torch.float32)
     distances = torch.cdist(x[0, 0], x[0, 0]).fill_diagonal_(torch.inf)
     torch.testing.assert_close(actual["output"], tensors[2][:, :, distances.argmin(1)], rtol=1e-4, atol=1e-5)
@@ -82,7 +83,7 @@ def test_far_from_the_origin_the_gaussian_keeps_its_digits(assert_agreement: Agr
         "query and key": [query, query, value - 1000.0],
         "all": [query, query, query],
     }[same]
-    options = {"similarity": "gaussian", "bandwidth": torch.tensor([2.0, 5.0]), "causal": True}
+    options = {"content": Gaussian(torch.tensor([2.0, 5.0])), "causal": True}
     assert_agreement(tensors, options)
 
 
@@ -101,9 +102,9 @@ LAYOUTS: dict[str, Callable[[], Tensor]] = {
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_the_layout_in_memory_does_not_matter(assert_agreement: Agreement, layout: str) -> None:
     tensors = [LAYOUTS[layout]() for _ in range(3)]
-    assert_agreement(tensors, {"lag_logits": normal(2, 40), "causal": True})
+    assert_agreement(tensors, {"position": normal(2, 40), "causal": True})
     one = tensors[0]
-    assert_agreement([one, one, one], {"similarity": "gaussian", "bandwidth": torch.tensor([2.0, 5.0])})
+    assert_agreement([one, one, one], {"content": Gaussian(torch.tensor([2.0, 5.0]))})
 
 
 @pytest.mark.parametrize(
@@ -121,49 +122,47 @@ def test_eps_sends_gradients_through_the_mass_alone(assert_agreement: Agreement,
     query, key, value = three()
     constant = torch.ones_like(value)
     # Equal values leave the softmax nothing to choose: what is left is Z / (Z + ε).
-    options = options_of(similarity, lag_logits=normal(2, 40) - 3.0, eps=0.5)
+    options = options_of(similarity, position=normal(2, 40) - 3.0, eps=0.5)
     actual = assert_agreement([query, key, constant], options)
-    assert all(actual[name].abs().max() > 1e-4 for name in ("query", "key", "lag_logits"))
+    assert all(actual[name].abs().max() > 1e-4 for name in ("query", "key", "position"))
 
 
 @pytest.mark.parametrize("scale", [0.0, -2.0, 100.0])
 def test_any_scale(assert_agreement: Agreement, scale: float) -> None:
     tensors = three()
     largest = abs(scale) * (tensors[0] @ tensors[1].mT).abs().max().item()
-    assert_agreement(tensors, {"scale": scale, "causal": True}, largest_logit=largest)
+    assert_agreement(tensors, {"content": scale, "causal": True}, largest_logit=largest)
 
 
 def test_rows_whose_every_logit_is_far_below_zero_are_still_averages(assert_agreement: Agreement) -> None:
     tensors = [torch.zeros(1, 1, 40, 16), torch.zeros(1, 1, 40, 16), normal(1, 1, 40, 16)]
     table = torch.full((1, 40), -1000.0)
-    actual = assert_agreement(tensors, {"lag_logits": table}, largest_logit=1000.0)
+    actual = assert_agreement(tensors, {"position": table}, largest_logit=1000.0)
     torch.testing.assert_close(actual["output"], tensors[2].mean(2, keepdim=True).expand(1, 1, 40, 16))
 
 
 @pytest.mark.parametrize(("width", "value_width"), [(1, 1), (3, 9), (16, 200), (256, 256)])
 def test_narrow_and_wide_heads(assert_agreement: Agreement, width: int, value_width: int) -> None:
     tensors = [normal(1, 2, 40, width), normal(1, 2, 40, width), normal(1, 2, 40, value_width)]
-    assert_agreement(tensors, {"lag_logits": normal(2, 40), "causal": True})
+    assert_agreement(tensors, {"position": normal(2, 40), "causal": True})
 
 
 @pytest.mark.parametrize("same", [False, True])
 def test_runs_are_bit_identical(outcome: Callable[..., dict[str, Tensor]], same: bool) -> None:
     if same:
         x = normal(2, 1, TOKENS, 16)
-        call = [x, x, x], {"similarity": "gaussian", "bandwidth": torch.tensor([2.0]), "causal": True}
+        call = [x, x, x], {"content": Gaussian(torch.tensor([2.0])), "causal": True}
     else:
-        call = [normal(2, 1, TOKENS, 16) for _ in range(3)], {"lag_logits": normal(1, TOKENS), "causal": True}
+        call = [normal(2, 1, TOKENS, 16) for _ in range(3)], {"position": normal(1, TOKENS), "causal": True}
     first, second = (outcome(*call, "triton", torch.float32) for _ in range(2))
     assert all(torch.equal(first[name], second[name]) for name in first)
 
 
-@pytest.mark.parametrize("exclude_self", [False, True])
-def test_close_points_in_few_dimensions_keep_their_distances(
-    assert_agreement: Agreement, exclude_self: bool
-) -> None:
+@pytest.mark.parametrize("own", ["keep", "exclude"])
+def test_close_points_in_few_dimensions_keep_their_distances(assert_agreement: Agreement, own: str) -> None:
     """Two clusters and a bandwidth far below their distance: ‖x‖² − 2 x·y + ‖y‖² would have no digits."""
     x = torch.cat((torch.linspace(-100, -90, 30), torch.linspace(90, 100, 30))).view(1, 1, 60, 1)
-    options = {"similarity": "gaussian", "bandwidth": torch.tensor([0.2]), "exclude_self": exclude_self}
+    options = {"content": Gaussian(torch.tensor([0.2])), "own": own}
     assert_agreement([x, x, normal(1, 1, 60, 2)], options, largest_logit=100.0)
 
 
@@ -178,7 +177,7 @@ def test_a_window_beyond_all_lags_hides_nothing() -> None:
 
 def test_overlapping_rows_are_smoothed_as_copies_are() -> None:
     x = normal(1, 1, 31).unfold(-1, 20, 1)  # (1, 1, 12, 20), every row the last one moved by one place
-    options = {"similarity": "gaussian", "bandwidth": 3.0, "backend": "triton"}
+    options = {"content": Gaussian(3.0), "backend": "triton"}
     expected = x.contiguous()
     torch.testing.assert_close(
         kernel_attention(x, x, x, **options), kernel_attention(expected, expected, expected, **options)
@@ -190,9 +189,7 @@ def test_what_stands_in_padded_keys_does_not_matter(similarity: str) -> None:
     query, key, value = three()
     padding = torch.zeros(key.shape[0], key.shape[2], dtype=torch.bool)
     padding[:, 5:9] = True
-    options = {"similarity": similarity, "key_padding_mask": padding, "backend": "triton"}
-    if similarity == "gaussian":
-        options["bandwidth"] = 2.0
+    options = options_of(similarity, key_mask=~padding, backend="triton")
     expected = kernel_attention(query, key, value, **options)
     for garbage in (1e8, torch.nan):
         spoilt = key.masked_fill(padding[:, None, :, None], garbage)

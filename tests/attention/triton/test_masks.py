@@ -11,14 +11,15 @@ from grids import covering
 from torch import Tensor
 
 from nadaraya import kernel_attention
+from nadaraya.kernels import Gaussian
 
 Agreement = Callable[..., dict[str, Tensor]]
 pytestmark = pytest.mark.usefixtures("tiles")
 TILES = ["16x32", "32x16", *(["chosen"] if os.environ.get("NADARAYA_TEST_DEVICE") == "cuda" else [])]
 
 MASKS = [
-    {"causal": causal, "window": window, "exclude_self": exclude_self}
-    for causal, window, exclude_self in itertools.product([False, True], [None, 11], [False, True])
+    {"causal": causal, "window": window, "own": own}
+    for causal, window, own in itertools.product([False, True], [None, 11], ["keep", "exclude"])
 ]
 
 
@@ -36,8 +37,8 @@ def three(tokens: int = 40, width: int = 16) -> list[Tensor]:
 
 
 def options_of(similarity: str, **options: Any) -> dict[str, Any]:
-    bandwidth = {"bandwidth": torch.tensor([2.0, 5.0])} if similarity == "gaussian" else {}
-    return {"similarity": similarity, **bandwidth, **options}
+    content = {"content": Gaussian(torch.tensor([2.0, 5.0]))} if similarity == "gaussian" else {}
+    return {**content, **options}
 
 
 @pytest.mark.parametrize(
@@ -47,7 +48,7 @@ def test_rows_that_see_nothing_are_zero_and_send_no_gradient(
     assert_agreement: Agreement, similarity: str, eps: float
 ) -> None:
     tensors = [normal(1, 2, 50, 16), *three(33)[1:]]
-    options = options_of(similarity, causal=True, eps=eps, lag_logits=normal(2, 50))
+    options = options_of(similarity, causal=True, eps=eps, position=normal(2, 50))
     actual = assert_agreement(tensors, options)
     # Aligned at the ends, the first 17 queries stand before the first key.
     assert (actual["output"][:, :, :17] == 0).all()
@@ -56,21 +57,21 @@ def test_rows_that_see_nothing_are_zero_and_send_no_gradient(
 
 
 @pytest.mark.parametrize(
-    ("tiles", "similarity", "exclude_self"),
-    covering(TILES, ["dot", "gaussian"], [False, True]),
+    ("tiles", "similarity", "own"),
+    covering(TILES, ["dot", "gaussian"], ["keep", "exclude"]),
     indirect=["tiles"],
 )
 def test_an_item_that_is_all_padding_gives_zeros(
-    assert_agreement: Agreement, similarity: str, exclude_self: bool
+    assert_agreement: Agreement, similarity: str, own: str
 ) -> None:
     tensors = [normal(2, 1, 40, 16) for _ in range(3)]
     padding = torch.zeros(2, 40, dtype=torch.bool)
     padding[0] = True
     padding[1, :7] = padding[1, 33:] = True
-    options: dict[str, Any] = {"key_padding_mask": padding, "exclude_self": exclude_self}
+    options: dict[str, Any] = {"key_mask": ~padding, "own": own}
     if similarity == "gaussian":
-        options |= {"similarity": similarity, "bandwidth": torch.tensor([2.0])}
-    actual = assert_agreement(tensors, {**options, "lag_logits": normal(1, 40)})
+        options["content"] = Gaussian(torch.tensor([2.0]))
+    actual = assert_agreement(tensors, {**options, "position": normal(1, 40)})
     assert (actual["output"][0] == 0).all()
     assert all((actual[name][0] == 0).all() for name in ("query", "key", "value"))
 
@@ -79,17 +80,17 @@ def test_a_table_that_forbids_lags_equals_a_window(assert_agreement: Agreement) 
     tensors = three()
     table = torch.zeros(2, 79)
     table[:, :35] = table[:, 44:] = -torch.inf
-    actual = assert_agreement(tensors, {"lag_logits": table})
+    actual = assert_agreement(tensors, {"position": table})
     by_window = kernel_attention(*tensors, window=5, backend="triton")
     torch.testing.assert_close(actual["output"], by_window)
-    assert (actual["lag_logits"][:, :35] == 0).all()
+    assert (actual["position"][:, :35] == 0).all()
 
 
-@pytest.mark.parametrize("exclude_self", [False, True])
-def test_a_table_that_forbids_everything_gives_zeros(assert_agreement: Agreement, exclude_self: bool) -> None:
+@pytest.mark.parametrize("own", ["keep", "exclude"])
+def test_a_table_that_forbids_everything_gives_zeros(assert_agreement: Agreement, own: str) -> None:
     table = normal(2, 40)
     table[1] = -torch.inf
-    actual = assert_agreement(three(), {"lag_logits": table, "exclude_self": exclude_self, "causal": True})
+    actual = assert_agreement(three(), {"position": table, "own": own, "causal": True})
     assert (actual["output"][:, 1] == 0).all()
 
 
@@ -104,7 +105,7 @@ def test_rows_that_leave_one_out_leaves_alone_keep_themselves(
     assert_agreement: Agreement, similarity: str, eps: float, reason: str
 ) -> None:
     tensors = three()
-    options: dict[str, Any] = options_of(similarity, exclude_self=True, eps=eps)
+    options: dict[str, Any] = options_of(similarity, own="exclude", eps=eps)
     lonely = slice(None)
     if reason == "first of causal":
         options["causal"] = True
@@ -112,10 +113,10 @@ def test_rows_that_leave_one_out_leaves_alone_keep_themselves(
     elif reason == "window of one":
         options["window"] = 1
     elif reason == "padding":
-        options["key_padding_mask"] = torch.arange(40)[None] != 20
+        options["key_mask"] = torch.arange(40)[None] == 20
         lonely = slice(20, 21)
     else:
-        options["lag_logits"] = torch.tensor([[0.5] + [-torch.inf] * 39])
+        options["position"] = torch.tensor([[0.5] + [-torch.inf] * 39])
     actual = assert_agreement(tensors, options)
     own = tensors[2][:, :, lonely]
     if eps == 0.0:
@@ -129,25 +130,25 @@ def test_rows_that_leave_one_out_leaves_alone_keep_themselves(
 
 def test_a_window_of_one_gives_the_values_back(assert_agreement: Agreement) -> None:
     tensors = three()
-    actual = assert_agreement(tensors, {"window": 1, "lag_logits": normal(2, 40)})
+    actual = assert_agreement(tensors, {"window": 1, "position": normal(2, 40)})
     torch.testing.assert_close(actual["output"], tensors[2])
 
 
 @pytest.mark.parametrize(
-    ("tiles", "similarity", "exclude_self"),
-    covering(TILES, ["dot", "gaussian"], [False, True]),
+    ("tiles", "similarity", "own"),
+    covering(TILES, ["dot", "gaussian"], ["keep", "exclude"]),
     indirect=["tiles"],
 )
 def test_keys_whose_logit_is_minus_infinity_are_hidden_as_padding_is(
-    assert_agreement: Agreement, similarity: str, exclude_self: bool
+    assert_agreement: Agreement, similarity: str, own: str
 ) -> None:
     tensors = three()
     padding = torch.zeros(1, 40, dtype=torch.bool)
     padding[:, 5:9] = padding[:, 33:] = True
-    options = options_of(similarity, exclude_self=exclude_self, causal=True)
+    options = options_of(similarity, own=own, causal=True)
     hidden = torch.where(padding[:, None], -torch.inf, normal(1, 2, 40))
     actual = assert_agreement(tensors, {**options, "key_logits": hidden})
-    padded = {"key_logits": hidden.nan_to_num(neginf=0.0), "key_padding_mask": padding}
+    padded = {"key_logits": hidden.nan_to_num(neginf=0.0), "key_mask": ~padding}
     expected = assert_agreement(tensors, {**options, **padded})
     for name, want in expected.items():
         torch.testing.assert_close(actual[name], want, rtol=1e-5, atol=1e-5)
@@ -157,7 +158,7 @@ def test_keys_whose_logit_is_minus_infinity_are_hidden_as_padding_is(
 @pytest.mark.parametrize("similarity", ["dot", "gaussian"])
 def test_equal_logits_of_all_keys_change_the_mass_alone(similarity: str) -> None:
     query, key, value = three()
-    options = options_of(similarity, causal=True, lag_logits=normal(2, 40), backend="triton")
+    options = options_of(similarity, causal=True, position=normal(2, 40), backend="triton")
     out, lse = kernel_attention(query, key, value, **options, return_lse=True)
     shifted = kernel_attention(
         query, key, value, **options, key_logits=torch.full((1, 1, 40), 30.0), return_lse=True
@@ -176,13 +177,11 @@ def test_one_tensor_smoothed_on_itself_has_one_gradient(
 ) -> None:
     x = normal(1, 2, 33, 24, dtype=dtype)
     bandwidth = torch.tensor([2.0, 5.0])
-    actual = assert_agreement(
-        [x, x, x], {"similarity": "gaussian", "bandwidth": bandwidth, "eps": eps, **masks}
-    )
+    actual = assert_agreement([x, x, x], {"content": Gaussian(bandwidth), "eps": eps, **masks})
     assert actual.keys() == {"output", "query", "bandwidth"}
 
 
 def test_one_tensor_over_whole_tiles(assert_agreement: Agreement) -> None:
     x = normal(1, 1, 96, 16)
-    for masks in ({"causal": True}, {"causal": True, "window": 40, "exclude_self": True}):
-        assert_agreement([x, x, x], {"similarity": "gaussian", "bandwidth": torch.tensor([3.0]), **masks})
+    for masks in ({"causal": True}, {"causal": True, "window": 40, "own": "exclude"}):
+        assert_agreement([x, x, x], {"content": Gaussian(torch.tensor([3.0])), **masks})

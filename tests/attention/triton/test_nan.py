@@ -9,6 +9,7 @@ from grids import covering
 from torch import Tensor
 
 from nadaraya import kernel_attention
+from nadaraya.kernels import Gaussian
 
 pytestmark = [
     pytest.mark.usefixtures("usual_tiles"),
@@ -30,36 +31,34 @@ def gradients_of(tensors: dict[str, Tensor], backend: str, **options: Any) -> tu
     """Output, and log-sum-exp, of leaves that have their gradients afterwards."""
     query = tensors["query"]
     key, value = tensors.get("key", query), tensors.get("value", query)
-    out, lse = kernel_attention(
-        query, key, value, similarity="gaussian", backend=backend, return_lse=True, **options
-    )
+    out, lse = kernel_attention(query, key, value, backend=backend, return_lse=True, **options)
     if any(t.requires_grad for t in tensors.values()):
         out.sum().backward()
     return out.detach(), lse.detach()
 
 
 @pytest.mark.parametrize(
-    ("spoilt", "width", "dtype", "causal", "exclude_self"),
+    ("spoilt", "width", "dtype", "causal", "own"),
     covering(
         ["query", "key", "one tensor"],
         [4, 16],  # distances by differences, and by products
         [torch.float32, torch.float16],
         [False, True],
-        [False, True],
+        ["keep", "exclude"],
     ),
 )
 def test_nan_reaches_what_the_definition_says(
-    spoilt: str, width: int, dtype: torch.dtype, causal: bool, exclude_self: bool
+    spoilt: str, width: int, dtype: torch.dtype, causal: bool, own: str
 ) -> None:
     names = ["query"] if spoilt == "one tensor" else ["query", "key", "value"]
     features = {name: torch.randn(1, 1, 40, width).to(dtype) for name in names}
     features["query" if spoilt == "one tensor" else spoilt][:, :, 20, 1] = torch.nan
-    options = {"causal": causal, "exclude_self": exclude_self, "bandwidth": torch.tensor([2.0])}
+    options = {"causal": causal, "own": own, "content": Gaussian(2.0)}
     tensors = {name: t.requires_grad_() for name, t in features.items()}
     out, lse = gradients_of(tensors, "triton", **options)
     expected = kernel_attention(
         *(features.get(name, features["query"]).detach().double() for name in ("query", "key", "value")),
-        similarity="gaussian", return_lse=True, backend="reference", **options,
+        return_lse=True, backend="reference", **options,
     )  # fmt: skip
     for actual, want in zip((out, lse), expected, strict=True):
         assert (actual.isnan() | ~want.isnan()).all()
@@ -77,6 +76,6 @@ def test_nan_reaches_the_output_of_decoding(spoilt: str, dtype: torch.dtype) -> 
         for name in ("query", "key", "value")
     }
     tensors[spoilt][:, :, 0, 1] = torch.nan
-    out, lse = gradients_of(tensors, "triton", bandwidth=2.0)
+    out, lse = gradients_of(tensors, "triton", content=Gaussian(2.0))
     assert out.isnan().all()
     assert lse.isnan().all()

@@ -10,8 +10,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
 from nadaraya import InputError, kernel_attention
-from nadaraya.attention import triton
-from nadaraya.attention.arguments import AttentionArguments
+from nadaraya.attention import functional, triton
+from nadaraya.kernels import Gaussian
 
 pytestmark = pytest.mark.usefixtures("usual_tiles")
 GENERAL, DECODING = "nadaraya::triton_attention", "nadaraya::triton_decoding"
@@ -45,7 +45,7 @@ class Operators(TorchDispatchMode):
 
 def general(query: Tensor, key: Tensor, value: Tensor, table: Tensor, eps: float = 0.0) -> Tensor:
     return kernel_attention(
-        query, key, value, lag_logits=table, causal=True, eps=eps, backend="triton"
+        query, key, value, position=table, causal=True, eps=eps, backend="triton"
     )  # fmt: skip
 
 
@@ -58,7 +58,7 @@ def general_inputs() -> list[Tensor]:
 
 def one_tensor(x: Tensor, bandwidth: Tensor) -> Tensor:
     return kernel_attention(
-        x, x, x, similarity="gaussian", bandwidth=bandwidth, causal=True, exclude_self=True, eps=0.1,
+        x, x, x, content=Gaussian(bandwidth), causal=True, own="exclude", eps=0.1,
         backend="triton",
     )  # fmt: skip
 
@@ -238,18 +238,14 @@ def test_frozen_arguments_change_no_gradient_of_the_others() -> None:
 @pytest.mark.parametrize("eps", [0.0, 0.5])
 def test_a_log_sum_exp_that_nobody_wants_costs_nothing(eps: float) -> None:
     x = torch.randn(1, 2, 8, 16)
-    args = AttentionArguments(
-        query=x, key=x, value=x, similarity="dot", scale=1.0, bandwidth=None, lag_logits=None, causal=True,
-        window=None, exclude_self=False, key_padding_mask=None, attn_mask=None, key_logits=None,
-        document_ids=None, dropout_p=0.0, eps=eps,
-    )  # fmt: skip
+    args = functional._checked(x, x, x, causal=True, eps=eps)
     with Operators(namespace="aten") as wanted:
-        expected, lse = triton.attention(args)
+        expected, lse = triton.attention(args, with_lse=True)
     with Operators(namespace="aten") as unwanted:
-        out, nothing = triton.attention(args, with_lse=False)
+        out, nothing = triton.attention(args)
     torch.testing.assert_close(out, expected, rtol=0, atol=0)
     assert lse.shape == (1, 2, 8)
-    assert nothing is None
+    assert eps > 0.0 or nothing is None
     assert "aten::mul.Tensor" in wanted.names
     assert ("aten::mul.Tensor" in unwanted.names) == (eps > 0.0)  # ε needs it
 
@@ -284,7 +280,7 @@ def test_auto_never_takes_the_interpreter(monkeypatch: pytest.MonkeyPatch) -> No
     x = torch.randn(1, 1, 8, 16, device="cpu")
     with Operators() as chosen:
         kernel_attention(x, x, x, causal=True)
-        kernel_attention(x, x, x, similarity="gaussian", bandwidth=1.0)
+        kernel_attention(x, x, x, content=Gaussian(1.0))
     assert not {name for name in chosen.names if "triton" in name}
 
 
@@ -293,6 +289,9 @@ def test_auto_takes_the_kernels_on_a_gpu() -> None:
     x = torch.randn(1, 1, 8, 16, device="cuda")
     with Operators() as chosen:
         kernel_attention(x, x, x, causal=True)
+    assert not chosen.names  # PyTorch's own attention does it
+    with Operators() as chosen:
+        kernel_attention(x, x, x, causal=True, own="exclude")
     assert chosen.names == {GENERAL}
 
 
@@ -300,7 +299,7 @@ def test_function_transforms_take_the_definition() -> None:
     q, k, v, table = general_inputs()
 
     def loss(table: Tensor, backend: str) -> Tensor:
-        out = kernel_attention(q.detach(), k.detach(), v.detach(), lag_logits=table, backend=backend)
+        out = kernel_attention(q.detach(), k.detach(), v.detach(), position=table, backend=backend)
         return out.square().sum()
 
     (expected,) = torch.autograd.grad(loss(table, "triton"), table)

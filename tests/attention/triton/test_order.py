@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from nadaraya import kernel_attention
+from nadaraya.kernels import Gaussian
 
 pytestmark = [
     pytest.mark.usefixtures("usual_tiles"),
@@ -118,13 +119,13 @@ def interleave(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
 
 def general(packed: Callable[[int, int, int], Tensor]) -> tuple[list[Tensor], dict[str, Any]]:
     tensors = [torch.randn(2, 2, 30, 16), *torch.randn(2, 2, 1, 40, 16).unbind(0)]
-    options = {"lag_logits": torch.randn(1, 79), "key_logits": torch.randn(1, 2, 40), "exclude_self": True}
+    options = {"position": torch.randn(1, 79), "key_logits": torch.randn(1, 2, 40), "own": "exclude"}
     return tensors, {**options, "causal": True, "document_ids": packed(2, 40, 2)}
 
 
 def one_tensor(packed: Callable[[int, int, int], Tensor]) -> tuple[list[Tensor], dict[str, Any]]:
     x = torch.randn(1, 2, 50, 16)
-    return [x, x, x], {"similarity": "gaussian", "bandwidth": torch.tensor([2.0, 5.0])}
+    return [x, x, x], {"content": Gaussian(torch.tensor([2.0, 5.0]))}
 
 
 @pytest.mark.parametrize(
@@ -150,7 +151,7 @@ def test_the_order_of_programs_changes_no_bit(
 def test_the_order_of_programs_changes_no_bit_in_decoding(interleave: Callable[[int], None]) -> None:
     torch.manual_seed(0)
     query, key, value = torch.randn(2, 2, 1, 16), *torch.randn(2, 2, 2, 600, 16).unbind(0)
-    options = {"causal": True, "exclude_self": True, "lag_logits": torch.randn(2, 600), "backend": "triton"}
+    options = {"causal": True, "own": "exclude", "position": torch.randn(2, 600), "backend": "triton"}
     expected = kernel_attention(query, key, value, **options)
     interleave(0)
     assert torch.equal(kernel_attention(query, key, value, **options), expected)

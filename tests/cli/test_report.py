@@ -216,9 +216,9 @@ def test_what_an_image_report_shows_is_what_the_run_learned(image_folder: Path) 
         expected = torch.stack([layer.reshape(2, -1).mean(1).exp() for layer in layers], dim=1)
         np.testing.assert_allclose(shown, expected.numpy(), rtol=1e-6)
     assert [shape.trained.shape for shape in data.grids] == [(2, 15, 15)] * 2
-    logits = trained.blocks[0].attn.grid_kernel(4, 4)  # patches 0 and 6 lie 1 row and 2 columns apart
+    logits = trained.blocks[0].attn.grid_kernel.lag_logits(4, 4)  # of 1 row and 2 columns, and of none
     factors = data.grids[0].trained[:, 7, 7], data.grids[0].trained[:, 7 + 1, 7 + 2]
-    expected = (logits[:, 0, 6] - logits[:, 0, 0]).detach()
+    expected = (logits[:, 3 + 1, 3 + 2] - logits[:, 3, 3]).detach()
     np.testing.assert_allclose(np.log(factors[1] / factors[0]), expected, atol=1e-5)
     assert len(data.examples) == 3
     assert data.examples[0].maps[1][1].shape == (4, 4)

@@ -57,9 +57,9 @@ def test_gka_has_a_quarter_of_the_attention_weights() -> None:
         ("qkv-shared", -2 * 512**2, 0, -4 * 512**2),
         ("gka-bank", -3 * 512**2, 4 + 4 * 4 * 8, -6 * 512**2),
         ("fox", (512 + 1) * 4, 0, 2 * 512 * 4),
-        # Each query's M weights times M profiles at 511 lags.
-        ("mixed-bank", 512 * 4 * 8, 4 * 4 * 8, 2 * 4 * 8 * (512 + 511)),
-        ("inkling", 512 * 4 * 16, 16 * 1024 + 4, 2 * 4 * 16 * (512 + 511)),
+        # Each query's M weights times M profiles at 256 lags.
+        ("mixed-bank", 512 * 4 * 8, 4 * 4 * 8, 2 * 4 * 8 * (512 + 256)),
+        ("inkling", 512 * 4 * 16, 16 * 1024 + 4, 2 * 4 * 16 * (512 + 256)),
         # A network 1 → 32 → 4 for every pair of tokens.
         ("fire", 2 * 32 + 33 * 4, 2, 2 * (32 + 32 * 4) * 256),
     ],

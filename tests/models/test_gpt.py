@@ -123,7 +123,10 @@ def test_kernels_that_a_checkpoint_lacks_start_where_a_new_model_starts(variant:
     actual = {**dict(loaded.kernel_parameters()), **dict(loaded.named_buffers())}
     assert expected
     for name, tensor in expected.items():
-        assert torch.equal(actual[name], tensor), name
+        if name.endswith("profiles"):  # drawn at random
+            torch.testing.assert_close(actual[name].std(), tensor.std(), rtol=0.1, atol=0.0)
+        else:
+            assert torch.equal(actual[name], tensor), name
 
 
 @pytest.mark.parametrize("variant", ["mixed-bank", "fox"])

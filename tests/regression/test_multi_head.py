@@ -11,7 +11,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from nadaraya import kernel_attention
 from nadaraya.errors import InputError
-from nadaraya.kernels import Epanechnikov, Matern
+from nadaraya.kernels import Epanechnikov, GaussianWithoutHalf, Matern
 from nadaraya.regression.multi_head import MultiHeadKernelRegression
 
 
@@ -142,10 +142,9 @@ def test_fitted_regression_is_multi_head_attention(d):
         queries,
         keys,
         values,
-        similarity="gaussian",
-        bandwidth=torch.tensor(model.bandwidths_) / 2**0.5,
+        content=GaussianWithoutHalf(torch.tensor(model.bandwidths_)),
         backend="reference",
-    )[0, ..., 0]
+    )[0, ..., 0].detach()
     np.testing.assert_allclose(model.head_predictions(new), heads, rtol=0, atol=1e-12)
     np.testing.assert_allclose(model.predict(new), model.combination_ @ heads.numpy(), rtol=0, atol=1e-12)
 

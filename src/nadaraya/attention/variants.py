@@ -97,7 +97,7 @@ def names() -> list[str]:
 
     >>> from nadaraya import variants
     >>> variants.names()[:3]
-    ['softmax', 'rope', 'learned-rope']
+    ['softmax', 'nope', 'rope']
     """
     return [*_VARIANTS, *_COMPOUNDS]
 

@@ -163,8 +163,16 @@ def _counter() -> FlopCounterMode:
     def formula(query: Any, key: Any, value: Any, *args: Any, **kwargs: Any) -> int:
         return sdpa_flop_count(query, key, value)
 
+    def of_mixed(
+        query: Any, key: Any, value: Any, scale: Any, weights: Any, table: Any, *args: Any, **kwargs: Any
+    ) -> int:
+        """With the logits by lag of every query: its M weights times M profiles, at all their lags."""
+        batch, heads, num_queries, num_terms = weights
+        return sdpa_flop_count(query, key, value) + 2 * batch * heads * num_queries * num_terms * table[2]
+
     operators = (
         torch.ops.nadaraya.blocked_attention,
         torch.ops.aten._scaled_dot_product_flash_attention_for_cpu,
     )
-    return FlopCounterMode(display=False, custom_mapping=dict.fromkeys(operators, formula))
+    formulas = {**dict.fromkeys(operators, formula), torch.ops.nadaraya.mixed_attention: of_mixed}
+    return FlopCounterMode(display=False, custom_mapping=formulas)

@@ -117,12 +117,10 @@ def capture_attention(
 
     def record(layer: nn.Module, args: tuple[Any, ...], given: dict[str, Any], result: Any) -> None:
         named = dict(zip(("x", "attn_mask", "is_causal"), args, strict=False)) | given
-        x, cache = named.pop("x"), named.pop("cache", None)
+        x = named.pop("x")
         _check_size(x, heads, max_bytes)
-        if cache is not None and cache.length() > x.shape[1]:
-            earlier = cache.length() - x.shape[1]
-            raise InputError(f"{earlier} tokens were cached before: maps need the whole text in one pass")
-        named.pop("return_weights", None)
+        for unwanted in ("cache", "return_weights"):
+            named.pop(unwanted, None)
         output = result[0] if isinstance(result, tuple) else result
         found.append(_layer_maps(layers[layer], layer, x, named, output))
         masks.append(named.get("key_mask"))
@@ -131,6 +129,7 @@ def capture_attention(
     random = torch.random.fork_rng(devices=[device] if device.type == "cuda" else [])
     with _evaluating(model), random, ExitStack() as hooks:
         for layer in layers:
+            hooks.callback(layer.register_forward_pre_hook(_check_cache, with_kwargs=True).remove)
             hooks.callback(layer.register_forward_hook(record, with_kwargs=True).remove)
         output = model(*inputs, **options)
     if not found:
@@ -164,6 +163,13 @@ def _attention_layers(model: nn.Module) -> dict[nn.Module, str]:
     if not layers:
         raise must_be("model", f"one with {accepted}, but it has no attention layer", type(model).__name__)
     return layers
+
+
+def _check_cache(layer: nn.Module, args: tuple[Any, ...], given: dict[str, Any]) -> None:
+    cache = given.get("cache")
+    if cache is not None and cache.length() > 0:
+        earlier = cache.length()
+        raise InputError(f"{earlier} tokens were cached before: maps need the whole text in one pass")
 
 
 def _check_size(x: Tensor, heads: int, max_bytes: int) -> None:

@@ -22,18 +22,19 @@ def means(request: Request[Means]) -> Means:
     # A query whose near points have no weight takes the far ones'; with them in, its sums would underflow.
     counted = request.columns[0] > 0
     dtype = torch.float32 if request.points.dtype == np.float32 else torch.float64
+    sigma = _gaussian_bandwidth(request.kernel)
+    assert sigma is not None
+    scale = sigma * request.bandwidth  # taken out here: a kernel stores the logarithm of its σ in float32
     query, key, value = (
         torch.tensor(array, dtype=dtype, device=request.device)[None, None]
         for array in (
-            request.query / request.bandwidth,
-            request.points[counted] / request.bandwidth,
+            request.query / scale,
+            request.points[counted] / scale,
             request.columns[:, counted].T,
         )
     )
-    sigma = _gaussian_bandwidth(request.kernel)
-    assert sigma is not None
     with torch.no_grad():
-        out = kernel_attention(query, key, value, content=Gaussian(sigma))[0, 0]
+        out = kernel_attention(query, key, value, content=Gaussian(1.0))[0, 0]
     values = out.double().cpu().numpy()
     return Means(values[:, 1:] / values[:, :1], np.zeros(len(values), bool))
 

@@ -38,8 +38,7 @@ class MultiHeadKernelRegression(RegressorMixin, PlainState):
             x.expand(1, H, -1, -1),
             x_i.expand(1, H, -1, -1),
             y_i.expand(1, H, -1, -1),
-            similarity="gaussian",
-            bandwidth=bandwidths / 2**0.5,
+            content=GaussianWithoutHalf(bandwidths),
         )
         f = torch.einsum("h,bhmp->mp", combination, f_h)
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 
-def covering(*axes: Sequence[Any]) -> list[Any]:
-    """The whole grid of the axes; cases that the pairwise part does not need are marked slow.
+def covering(*axes: Sequence[Any], whole: bool = True) -> list[Any]:
+    """The whole grid of the axes; cases that the pairwise part does not need are marked slow, or left out.
 
     @pytest.mark.parametrize(("causal", "width", "dtype"), covering([False, True], [16, 24, 128], DTYPES))
     """
@@ -25,6 +25,7 @@ def covering(*axes: Sequence[Any]) -> list[Any]:
             marks=() if case in quick else pytest.mark.slow,
         )
         for case in grid
+        if whole or case in quick
     ]
 
 

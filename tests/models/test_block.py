@@ -29,9 +29,11 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 SOME = ("rope", "gka-loo-bank", "fox", "inkling")
 FEW = list(product(OPTIONS, SOME))
+# Each option with some variants, all options together with all.
 GRID = [
-    pytest.param(option, variant, marks=() if option == "together" or variant in SOME else pytest.mark.slow)
+    (option, variant)
     for option, variant in product(OPTIONS, variants.names())
+    if option == "together" or variant in SOME
 ]
 
 

@@ -13,8 +13,9 @@ from nadaraya import InputError, variants
 from nadaraya.models import KernelGPTForCausalLM
 
 CASES = [
-    pytest.param(option, variant, marks=() if option == "together" or variant in SOME else pytest.mark.slow)
+    (option, variant)
     for option, variant in product({"plain": {}, **OPTIONS}, variants.names())
+    if option == "together" or variant in SOME
 ]
 WINDOWS = {"window_pattern": "SL", "sliding_window": 6}
 

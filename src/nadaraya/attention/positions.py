@@ -71,9 +71,15 @@ class GridLogits:
     def dense(self) -> Tensor:
         """The logits of all pairs, (H or 1, N, N), query by key."""
         height, width = ((size + 1) // 2 for size in self.logits.shape[1:])
-        # The keys of a query are an h × w window of the table read backwards, the last query's the first one.
-        windows = self.logits.flip(1, 2).unfold(1, height, 1).unfold(2, width, 1).flip(1, 2)
-        pairs = windows.reshape(-1, height * width, height * width)
+        if torch.compiler.is_exporting():  # other runtimes have no strided windows
+            patches = torch.arange(height * width, device=self.logits.device)
+            # A patch's place on a line whose rows are as long as there are column lags: differences are lags.
+            places = patches + (width - 1) * (patches // width)
+            pairs = self.logits.flatten(1)[:, places[:, None] - places + places[-1]]
+        else:
+            # The keys of a query are an h × w window of the table read backwards, the last query's the first.
+            windows = self.logits.flip(1, 2).unfold(1, height, 1).unfold(2, width, 1).flip(1, 2)
+            pairs = windows.reshape(-1, height * width, height * width)
         return torch.nn.functional.pad(pairs, (self.num_prefix, 0, self.num_prefix, 0))
 
     def at_own(self) -> Tensor:

@@ -39,6 +39,7 @@ def assert_agreement(query: Tensor, key: Tensor, value: Tensor, **options: Any) 
         [(1, 1, 300), (1, 4, 300), (5, 2, 420)],  # queries, heads per key-value head, keys
         [None, (2, 8), (1, 8), (2, 1)],  # items and heads of the logits by key, of 8 heads
         [0, 3, 60],
+        whole=False,
     ),
     ids=str,
 )
@@ -68,7 +69,7 @@ def test_every_option_equals_the_definition(
 
 @pytest.mark.parametrize(
     ("dtype", "similarity", "same"),
-    covering([torch.float32, torch.float16, torch.bfloat16], ["dot", "gaussian"], [False, True]),
+    covering([torch.float32, torch.float16, torch.bfloat16], ["dot", "gaussian"], [False, True], whole=False),
 )
 def test_halves_lose_only_what_they_round(dtype: torch.dtype, similarity: str, same: bool) -> None:
     options: dict[str, Any] = {"eps": 0.3, "causal": True, "position": torch.randn(1, 300)}

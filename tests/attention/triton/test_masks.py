@@ -42,7 +42,9 @@ def options_of(similarity: str, **options: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("tiles", "similarity", "eps"), covering(TILES, ["dot", "gaussian"], [0.0, 0.3]), indirect=["tiles"]
+    ("tiles", "similarity", "eps"),
+    covering(TILES, ["dot", "gaussian"], [0.0, 0.3], whole=False),
+    indirect=["tiles"],
 )
 def test_rows_that_see_nothing_are_zero_and_send_no_gradient(
     assert_agreement: Agreement, similarity: str, eps: float
@@ -58,7 +60,7 @@ def test_rows_that_see_nothing_are_zero_and_send_no_gradient(
 
 @pytest.mark.parametrize(
     ("tiles", "similarity", "own"),
-    covering(TILES, ["dot", "gaussian"], ["keep", "exclude"]),
+    covering(TILES, ["dot", "gaussian"], ["keep", "exclude"], whole=False),
     indirect=["tiles"],
 )
 def test_an_item_that_is_all_padding_gives_zeros(
@@ -97,7 +99,11 @@ def test_a_table_that_forbids_everything_gives_zeros(assert_agreement: Agreement
 @pytest.mark.parametrize(
     ("tiles", "reason", "similarity", "eps"),
     covering(
-        TILES, ["first of causal", "window of one", "padding", "table"], ["dot", "gaussian"], [0.0, 0.3]
+        TILES,
+        ["first of causal", "window of one", "padding", "table"],
+        ["dot", "gaussian"],
+        [0.0, 0.3],
+        whole=False,
     ),
     indirect=["tiles"],
 )
@@ -136,7 +142,7 @@ def test_a_window_of_one_gives_the_values_back(assert_agreement: Agreement) -> N
 
 @pytest.mark.parametrize(
     ("tiles", "similarity", "own"),
-    covering(TILES, ["dot", "gaussian"], ["keep", "exclude"]),
+    covering(TILES, ["dot", "gaussian"], ["keep", "exclude"], whole=False),
     indirect=["tiles"],
 )
 def test_keys_whose_logit_is_minus_infinity_are_hidden_as_padding_is(
@@ -168,7 +174,7 @@ def test_equal_logits_of_all_keys_change_the_mass_alone(similarity: str) -> None
 
 @pytest.mark.parametrize(
     ("tiles", "masks", "eps", "dtype"),
-    covering(TILES, MASKS, [0.0, 0.3], [torch.float32, torch.bfloat16]),
+    covering(TILES, MASKS, [0.0, 0.3], [torch.float32, torch.bfloat16], whole=False),
     indirect=["tiles"],
     ids=str,
 )

@@ -45,6 +45,7 @@ def gradients_of(tensors: dict[str, Tensor], backend: str, **options: Any) -> tu
         [torch.float32, torch.float16],
         [False, True],
         ["keep", "exclude"],
+        whole=False,
     ),
 )
 def test_nan_reaches_what_the_definition_says(
@@ -60,7 +61,9 @@ def test_nan_reaches_what_the_definition_says(
         *(features.get(name, features["query"]).detach().double() for name in ("query", "key", "value")),
         return_lse=True, backend="reference", **options,
     )  # fmt: skip
-    for actual, want in zip((out, lse), expected, strict=True):
+    first = 20 if causal else 0  # before it the definition has 0 · NaN
+    for actual, want in zip((out[:, :, first:], lse[:, :, first:]), expected, strict=True):
+        want = want[:, :, first:]
         assert (actual.isnan() | ~want.isnan()).all()
         if dtype == torch.float16 or spoilt == "query":
             assert torch.equal(actual.isnan(), want.isnan())

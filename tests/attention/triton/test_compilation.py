@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
+from filelock import FileLock
 
 from nadaraya.attention.triton.configs import choose
 
@@ -67,14 +68,12 @@ OPTIONS = {
     "one_tensor_gradient": [("fixed_peak",), ("fixed_peak", "causal")],
     "decoding": [("causal", "table")],
 }
-WIDTHS = (64, 128)
 COMPILATIONS = [
     *(
         Compilation(kernel, capability, width, "bfloat16", options)
-        for capability in (AMPERE, HOPPER)
+        for capability, width in ((AMPERE, 128), (HOPPER, 64), (HOPPER, 128))
         for kernel, sets in OPTIONS.items()
         for options in sets
-        for width in WIDTHS
     ),
     *(
         Compilation(kernel, HOPPER, width, dtype, OPTIONS[kernel][0])
@@ -110,12 +109,24 @@ for kernel, capability, width, dtype, options in json.load(sys.stdin):
 
 @pytest.fixture(scope="module")
 def resources(tmp_path_factory: pytest.TempPathFactory) -> dict[Compilation, dict[str, Any]]:
-    """Registers, spills, shared memory and instructions of every compilation, by two processes."""
+    """Registers, spills, shared memory and instructions of every compilation, made once for all workers."""
     if importlib.util.find_spec("triton.backends.nvidia") is None:
         pytest.skip("this Triton has no compiler for NVIDIA GPUs")
+    shared = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        shared = shared.parent
+    found = shared / "compilations.json"
+    with FileLock(shared / "compilations.lock"):
+        if not found.exists():
+            found.write_text(json.dumps(_compiled(shared / "triton")))
+    return dict(zip(COMPILATIONS, json.loads(found.read_text()), strict=True))
+
+
+def _compiled(cache: Path) -> list[dict[str, Any]]:
+    """What every compilation gives, by two processes."""
     # Without the interpreter, and without anything compiled before.
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    environment["TRITON_CACHE_DIR"] = str(tmp_path_factory.mktemp("triton"))
+    environment["TRITON_CACHE_DIR"] = str(cache)
     halves = COMPILATIONS[::2], COMPILATIONS[1::2]
     processes = [
         subprocess.Popen(
@@ -133,7 +144,7 @@ def resources(tmp_path_factory: pytest.TempPathFactory) -> dict[Compilation, dic
         lines = process.stdout.read().splitlines()
         assert process.wait() == 0, process.stderr.read()
         outputs.update(zip(half, map(json.loads, lines), strict=True))
-    return outputs
+    return [outputs[compilation] for compilation in COMPILATIONS]
 
 
 @pytest.mark.parametrize("compilation", COMPILATIONS, ids=str)

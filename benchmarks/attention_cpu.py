@@ -10,13 +10,12 @@ The last part measures peak memory at N = 16,384 in processes of their own.
 import argparse
 import json
 import math
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import torch
 import torch.nn.functional as F
+from peak_memory import added_mib
 from timing import alternate, as_json, as_table, environment
 from torch import Tensor
 
@@ -76,24 +75,10 @@ def cases(batch: int, heads: int, tokens: int, width: int) -> dict[str, Callable
     }
 
 
-MEMORY_PROGRAM = """
-import sys
-from pathlib import Path
-from attention_cpu import cases
-def peak():  # KiB, of this program alone: getrusage would count the process that started it
-    return int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0])
-cases(1, 1, 128, 64)[sys.argv[1]]()
-before = peak()
-cases(1, 1, int(sys.argv[2]), 64)[sys.argv[1]]()
-print(peak() - before)
-"""
-
-
 def peak_memory(case: str, tokens: int) -> float:
-    """MiB that forward + backward add to the peak of a fresh process (Linux), gradients included."""
-    command = [sys.executable, "-c", MEMORY_PROGRAM, case, str(tokens)]
-    result = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, check=True)
-    return int(result.stdout) / 1024
+    """MiB that forward + backward add to the peak of a fresh process, gradients included."""
+    small, large = (f"cases(1, 1, {count}, 64)[{case!r}]()" for count in (128, tokens))
+    return added_mib("from attention_cpu import cases", small, large)
 
 
 def main() -> None:

@@ -8,14 +8,13 @@ memory is that of forward + backward with one head, each in a process of its own
 """
 
 import argparse
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
+from peak_memory import added_mib
 from timing import alternate, as_json, as_table, environment, write_json
 
 from nadaraya import kernel_attention
@@ -53,24 +52,10 @@ def cases(tokens: int, heads: int, backward: bool) -> dict[str, Callable[[], Non
     return {name: lambda call=call: run(call) for name, call in attend.items()}  # type: ignore[misc]
 
 
-MEMORY_PROGRAM = """
-import sys
-from pathlib import Path
-from decay import cases
-def peak():  # KiB, of this program alone: getrusage would count the process that started it
-    return int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0])
-cases(256, 1, True)[sys.argv[1]]()
-before = peak()
-cases(int(sys.argv[2]), 1, True)[sys.argv[1]]()
-print(peak() - before)
-"""
-
-
 def peak_memory(case: str, tokens: int) -> float:
-    """MiB that forward + backward add to the peak of a fresh process (Linux), inputs included."""
-    command = [sys.executable, "-c", MEMORY_PROGRAM, case, str(tokens)]
-    result = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, check=True)
-    return int(result.stdout) / 1024
+    """MiB that forward + backward add to the peak of a fresh process, inputs included."""
+    small, large = (f"cases({count}, 1, True)[{case!r}]()" for count in (256, tokens))
+    return added_mib("from decay import cases", small, large)
 
 
 def main() -> None:

@@ -9,13 +9,12 @@ memory that one head's forward + backward adds, in processes of their own.
 """
 
 import argparse
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import torch
 import torch.nn.functional as F
+from peak_memory import added_mib
 from timing import alternate, as_json, as_table, environment, write_json
 from torch import Tensor
 
@@ -80,25 +79,13 @@ def with_gradients(forward: Callable[[], Tensor]) -> Callable[[], None]:
     return run
 
 
-MEMORY_PROGRAM = """
-import sys
-from pathlib import Path
-from mixed_positions import cases, with_gradients
-def peak():  # KiB, of this program alone: getrusage would count the process that started it
-    return int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0])
-case, tokens = sys.argv[1], int(sys.argv[2])
-with_gradients(cases(1, 128, 64, (128,))[case.format(128)])()
-before = peak()
-with_gradients(cases(1, tokens, 64, (tokens,))[case.format(tokens)])()
-print(peak() - before)
-"""
-
-
 def peak_memory(case: str, tokens: int) -> float:
-    """MiB that forward + backward add to the peak of a fresh process (Linux), gradients included."""
-    command = [sys.executable, "-c", MEMORY_PROGRAM, case, str(tokens)]
-    result = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, check=True)
-    return int(result.stdout) / 1024
+    """MiB that forward + backward add to the peak of a fresh process, gradients included."""
+    small, large = (
+        f"with_gradients(cases(1, {count}, 64, ({count},))[{case.format(count)!r}])()"
+        for count in (128, tokens)
+    )
+    return added_mib("from mixed_positions import cases, with_gradients", small, large)
 
 
 def main() -> None:

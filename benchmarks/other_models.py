@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from peak_memory import peak_kib
 from tables import markdown
 from timing import alternate, as_json, environment, one_line, write_json
 from torch import Tensor
@@ -78,18 +79,13 @@ def _alone(name: str, contender: str, length: int, limit: float, answer: Connect
     try:
         model = make(name, contender)
         step(model, some_tokens(_WARM))
-        before = _peak_kib()
+        before = peak_kib()
         step(model, some_tokens(length))
     except Exception as error:  # a contender may fail in any way: that is its result
         full = isinstance(error, (MemoryError, RuntimeError)) and "allocate memory" in str(error)
         answer.send({"failed": f"more than {limit:g} GiB" if full else one_line(error)})
     else:
-        answer.send({"peak_mib": (_peak_kib() - before) / 1024})
-
-
-def _peak_kib() -> int:
-    # Of this program alone: getrusage would count the process that started it.
-    return int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0])
+        answer.send({"peak_mib": (peak_kib() - before) / 1024})
 
 
 def memory(name: str, contender: str, length: int, options: argparse.Namespace) -> dict[str, Any]:

@@ -37,14 +37,12 @@ from nadaraya.regression import NadarayaWatson, warm_up
 
 _MEMORY_PROGRAM = """
 import json, sys
-from pathlib import Path
+from peak_memory import peak_kib
 from regression_cases import Sizes, memory_cases
-def peak():  # KiB, of this program alone: getrusage would count the process that started it
-    return int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0])
 case = memory_cases(Sizes(**json.loads(sys.argv[2])))[sys.argv[1]]
-imported = peak()
+imported = peak_kib()
 case()
-print(imported, peak())
+print(imported, peak_kib())
 """
 
 # NumPy and scikit-learn are imported by whoever has data; Numba, where it is needed, is counted.

@@ -11,6 +11,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
+from nadaraya.attention.blocked import masked_bias
 from nadaraya.attention.positions import GridLogits, LagMixture
 from nadaraya.errors import InputError, must_be, unknown_name
 from nadaraya.kernels import Gaussian, GaussianWithoutHalf, Kernel
@@ -227,9 +228,7 @@ def check_pairs(logits: Tensor, attn_mask: Tensor | None, query: Tensor, key: Te
         raise must_be("position", accepted, (logits.dtype, tuple(logits.shape)))
     _check_device("position", logits, query)
     logits = logits[None].to(torch.promote_types(query.dtype, torch.float32))
-    if attn_mask is None:
-        return logits
-    return torch.where(attn_mask, logits, -torch.inf) if attn_mask.dtype == torch.bool else logits + attn_mask
+    return logits if attn_mask is None else masked_bias(logits, attn_mask, logits.dtype)
 
 
 def check_key_logits(key_logits: Tensor | None, query: Tensor, key: Tensor) -> Tensor | None:

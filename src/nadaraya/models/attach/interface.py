@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from nadaraya.attention import kernel_attention
+from nadaraya.attention.blocked import masked_bias
 from nadaraya.attention.functional import AttentionOptions
 from nadaraya.errors import InputError
 from nadaraya.models.attach.masks import Rule, UnwrittenMask
@@ -61,7 +62,8 @@ def attention(
     if position is not None:
         call["position"] = position
     elif position_bias is not None and position_bias.numel():
-        call["attn_mask"] = _with_bias(call.get("attn_mask"), position_bias[..., :last])
+        bias, mask = position_bias[..., :last], call.get("attn_mask")
+        call["attn_mask"] = bias if mask is None else masked_bias(bias, mask, bias.dtype)
     call["content"] = scaling
     sink = sinks[..., 0] if sinks is not None else None if s_aux is None else s_aux[:, None]
     weights = None
@@ -101,9 +103,3 @@ def _masks(mask: Tensor | None, causal: bool, query: Tensor, key: Tensor) -> tup
     if rule.document_ids is not None:
         call["document_ids"] = rule.document_ids[:, :last].to(key.device)
     return call, last
-
-
-def _with_bias(mask: Tensor | None, bias: Tensor) -> Tensor:
-    if mask is None:
-        return bias
-    return torch.where(mask, bias, -torch.inf) if mask.dtype == torch.bool else bias + mask

@@ -141,10 +141,10 @@ def log_mass(smoother: Smoother, support: Support | None, X: Array) -> Array:
     inside = support.contains(X)
     bandwidth = smoother.bandwidth * smoother.sample.unit
     query, bound = X[inside].astype(np.float64), _Bound.of(smoother)
-    direct = total = at(X[inside])
+    total = at(X[inside])
     for sign, offset in support.reflections(smoother.kernel, bandwidth)[1:]:
         image = sign * query + offset
-        counts = bound.log_mass(image, bandwidth) > math.log(_NEGLIGIBLE) + direct
+        counts = bound.log_mass(image, bandwidth) > math.log(_NEGLIGIBLE) + total
         if counts.any():
             total[counts] = np.logaddexp(total[counts], at(image[counts]))
     result[inside] = total

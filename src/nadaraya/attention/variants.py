@@ -156,6 +156,12 @@ def _rotation(base: float = 10_000.0, **options: Any) -> Callable[[LayerShape], 
     return lambda shape: RotaryEmbedding(shape.head_dim, base, **options)
 
 
+def _named_rotation(rotary: str | None, **options: Any) -> Callable[[LayerShape], RotaryEmbedding] | None:
+    if rotary not in ("static", "learned", None):
+        raise unknown_name("rotary", rotary, ("static", "learned"))
+    return _rotation(learned=rotary == "learned", **options) if rotary else None
+
+
 @_variant("softmax")
 def _softmax() -> dict[str, Any]:
     """Dot-product attention without positions."""
@@ -228,9 +234,7 @@ def _gka(
     """
     if values not in ("features", "rotated"):
         raise unknown_name("values", values, ("features", "rotated"))
-    if rotary not in ("static", "learned", None):
-        raise unknown_name("rotary", rotary, ("static", "learned"))
-    turns = _rotation(learned=rotary == "learned", values=values == "rotated") if rotary else None
+    turns = _named_rotation(rotary, values=values == "rotated")
     return {
         "content": GaussianContent, "projections": "o", "rotary": turns, "head_norm": head_norm, "eps": eps,
     }  # fmt: skip
@@ -245,9 +249,7 @@ def _gka_bank(num_terms: int = 8, init: str = "geometric", head_norm: bool = Tru
 @_variant("vlt")
 def _vlt(rotary: str | None = None) -> dict[str, Any]:
     """Value-less attention: W_Q and W_K kept, the features are the values (Kundu et al. (2026))."""
-    if rotary not in ("static", "learned", None):
-        raise unknown_name("rotary", rotary, ("static", "learned"))
-    return {"projections": "qko", "rotary": _rotation(learned=rotary == "learned") if rotary else None}
+    return {"projections": "qko", "rotary": _named_rotation(rotary)}
 
 
 @_variant("kv-shared")

@@ -175,9 +175,7 @@ def check_lag_logits(position: Kernel | Tensor, causal: bool, query: Tensor, key
     num_heads, length = query.shape[1], max(query.shape[2], key.shape[2])
     dtype = torch.promote_types(query.dtype, torch.float32)
     if isinstance(position, Kernel):
-        if tuple(position.batch_shape) not in ((), (num_heads,)):
-            accepted = f"a kernel shared by all heads or with one value for each of {num_heads}"
-            raise must_be("position", accepted, position)
+        position.check_serves(num_heads, "position")
         table = torch.atleast_2d(position.lag_logits(max(length, 1), causal=causal))[:, : 2 * length]
         signed = not (position.symmetric or causal)
     else:

@@ -109,9 +109,8 @@ class KernelSelfAttention(nn.Module):
         self.position = _part("position", position, shape)
         self.gate = _part("gate", gate, shape)
         self.output_gate = _part("output_gate", output_gate, shape)
-        if isinstance(self.position, Kernel) and tuple(self.position.batch_shape) not in ((), (num_heads,)):
-            accepted = f"a kernel shared by all heads or with one value for each of {num_heads}"
-            raise must_be("position", accepted, self.position)
+        if isinstance(self.position, Kernel):
+            self.position.check_serves(num_heads, "position")
         if getattr(self.rotary, "values", False) and getattr(self.content, "per", "head") == "channel":
             raise InputError("rotary values need one bandwidth per head: scaled channels are no values")
         if self.gate is not None and not causal:

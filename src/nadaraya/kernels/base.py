@@ -129,6 +129,21 @@ class Kernel(nn.Module):
         first = 0 if self.symmetric or causal else 1 - num_lags
         return self.log(torch.arange(first, num_lags, device=self.device))
 
+    def check_serves(self, num_heads: int, name: str) -> None:
+        """Check that the kernel is one for all heads, or has one value for each.
+
+        Args:
+            num_heads: H.
+            name: of the argument that the kernel is, for the message.
+
+        Raises:
+            InputError: it has values for another number of heads.
+        """
+        if tuple(self.batch_shape) not in ((), (num_heads,)):
+            raise must_be(
+                name, f"a kernel shared by all heads or with one value for each of {num_heads}", self
+            )
+
     def draw(self, ax: "Axes | None" = None, lags: Tensor | None = None) -> "Axes":
         """Plots κ against r, one line per head (needs matplotlib).
 

@@ -41,9 +41,7 @@ class GridKernel(nn.Module):
         self.rows = rows if isinstance(rows, Kernel) else rows(num_heads)
         self.columns = columns if isinstance(columns, Kernel) else columns(num_heads)
         for name, kernel in (("rows", self.rows), ("columns", self.columns)):
-            if tuple(kernel.batch_shape) not in ((), (num_heads,)):
-                accepted = f"a kernel shared by all heads or with one value for each of {num_heads}"
-                raise must_be(name, accepted, kernel)
+            kernel.check_serves(num_heads, name)
 
     def lag_logits(self, height: int, width: int) -> Tensor:
         """log κ by the rows and columns between two patches.

@@ -23,16 +23,15 @@ from torch import Tensor
 from nadaraya.attention import dense_cpu, fused_cpu
 from nadaraya.attention.dense_cpu import exp_without_underflow
 from nadaraya.attention.fused_cpu import with_columns
+from nadaraya.attention.sharing import Share, parts_of_share, shares, work_on
 
-# Rows of a block: large blocks amortise calls forward, small ones keep the score gradients in cache backward.
-LONGEST_BLOCK = 768  # the fused kernel then takes 256 rows at once, otherwise 64
-_FORWARD_ROWS = 256
+# Rows of a block: large ones amortise calls, small ones compute less of the future in causal calls.
+LONGEST_BLOCK = 256
 _FORWARD_ROWS_SHORT = 128
-_BACKWARD_ROWS = 128
 _BACKWARD_ROWS_SHORT = 64
 _SHORT = 512  # queries; below it smaller blocks pay: a causal block computes its whole last square
-# Scores in flight at once in the backward pass: 0.5 MiB of float32 each for the weights and their gradient.
-_BACKWARD_SCORES = 2**17
+# Scores in flight at once in a thread of the backward pass: 2 MiB of float32, and as many of gradients.
+_BACKWARD_SCORES = 2**19
 
 
 @dataclass(frozen=True)
@@ -131,28 +130,28 @@ def blocked_attention(
         bias = None if mask is None else masked_bias(None, mask, dtype)
         return fused_cpu.attend(query, key, value, scale, bias, key_bias, causal)
     out, lse = empty_results(query, value)
-    rows = _forward_rows(num_queries, window)
-    for block in blocks(num_queries, num_keys, rows, causal, window, kept):
-        bias = None if diagonals is None else block.hankel(diagonals, num_queries)
-        if mask is not None:
-            bias = masked_bias(bias, _mask_rows(mask, block), dtype)
-        out_rows, lse_rows = _attend(
-            query[:, :, block.rows].flip(2),
-            key[:, :, block.keys],
-            value[:, :, block.keys],
-            scale,
-            bias,
-            None if key_bias is None else key_bias[:, :, block.keys],
-        )
-        out[:, :, block.rows] = out_rows.flip(2)
-        lse[:, :, block.rows] = lse_rows.flip(2)
+    rows = _FORWARD_ROWS_SHORT if num_queries <= _SHORT else LONGEST_BLOCK
+    parts = shares(query.shape[0], query.shape[1], num_queries * num_keys, query.device)
+
+    def work(part: Share) -> None:
+        for block in blocks(num_queries, num_keys, rows, causal, window, kept):
+            at_rows, at_keys = (*part, block.rows), (*part, block.keys)
+            bias = None if diagonals is None else _part(block.hankel(diagonals, num_queries), part)
+            if mask is not None:
+                bias = masked_bias(bias, _mask_rows(_part(mask, part), block), dtype)
+            out_rows, lse_rows = _attend(
+                query[at_rows].flip(2),
+                key[at_keys],
+                value[at_keys],
+                scale,
+                bias,
+                None if key_bias is None else _part(key_bias, part)[..., block.keys],
+            )
+            out[at_rows] = out_rows.flip(2)
+            lse[at_rows] = lse_rows.flip(2)
+
+    work_on(parts, work)
     return out, lse
-
-
-def _forward_rows(num_queries: int, window: int) -> int:
-    if num_queries <= _SHORT:
-        return _FORWARD_ROWS_SHORT
-    return _FORWARD_ROWS if num_queries <= 2 * _SHORT or 0 < window <= _SHORT else LONGEST_BLOCK
 
 
 def empty_results(query: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
@@ -239,63 +238,67 @@ def blocked_attention_backward(
     grad_out = grad_out.to(dtype)
     delta = (grad_out * out.to(dtype)).sum(-1) - grad_lse
     # Row and key terms ride along as extra columns of the products: no pass over the scores for them.
-    nothing = torch.where(lse == -torch.inf, torch.inf, lse)  # exp(score − inf) = 0: no weight, no gradient
+    level = torch.where(lse == -torch.inf, torch.inf, lse)  # exp(score − inf) = 0: no weight, no gradient
     ones = lse.new_ones((batch, heads, num_keys))
-    key_column = ones.new_zeros(()) if key_bias is None else key_bias
-    query_columns = with_columns(query.to(dtype) * scale, -nothing, torch.ones_like(lse))
-    key_columns = with_columns(key.to(dtype), ones, key_column.expand(batch, heads, num_keys))
-    grad_columns = with_columns(grad_out, -delta)
+    by_key = ones.new_zeros(()) if key_bias is None else key_bias
+    query_columns = with_columns(query.to(dtype) * scale, -level, torch.ones_like(lse)).flip(2)
+    key_columns = with_columns(key.to(dtype), ones, by_key.expand(ones.shape))
+    grad_columns = with_columns(grad_out, -delta).flip(2)
     value_columns = with_columns(value.to(dtype), ones)
 
-    grad_query = lse.new_zeros(query.shape)
+    grad_query = lse.new_zeros(query.shape)  # its rows are reversed, as those of the queries above
     grad_key = lse.new_zeros(key.shape)
     grad_value = lse.new_zeros(value.shape)
     grad_key_bias = lse.new_zeros((batch, heads, num_keys) if need_key_bias else (0,))
-    grad_diagonals = lse.new_zeros((heads, num_queries + num_keys - 1) if need_diagonals else (0,))
     grad_mask = lse.new_zeros(mask.shape if need_mask and mask is not None else (0,))
     if diagonals is None and causal:  # as many queries as keys
         diagonals = lse.new_zeros((1, 2 * num_keys - 1))
         diagonals[:, num_keys:] = -torch.inf
-    rows = _BACKWARD_ROWS_SHORT if num_queries <= _SHORT else _BACKWARD_ROWS
-    # Written over by every tile: fresh memory for each would cost as much as the sums.
-    room = lse.new_empty(_BACKWARD_SCORES), lse.new_empty(2 * _BACKWARD_SCORES)
-    for block in blocks(num_queries, num_keys, rows, causal, window, kept):
-        for tile, items, group in _tiles(block, batch, heads):
-            query_rows, grad_rows = (
-                _pairs(t[items, group, tile.rows].flip(2)) for t in (query_columns, grad_columns)
-            )
-            keys, values = (_pairs(t[items, group, tile.keys]) for t in (key_columns, value_columns))
-            shape = (*lse[items, group, tile.rows].shape, tile.num_keys)
-            weights = room[0][: math.prod(shape)].view(shape)
-            bias = None if diagonals is None else _part(tile.hankel(diagonals, num_queries), items, group)
-            if mask is not None:
-                bias = masked_bias(bias, _mask_rows(_part(mask, items, group), tile), dtype)
-            weights.copy_(weights.new_zeros(()) if bias is None else bias)
-            _pairs(weights).baddbmm_(query_rows, keys.transpose(1, 2))
-            exp_without_underflow(weights)
-            grad_scores, wide = _skewed(room[1], shape)
-            torch.bmm(grad_rows, values.transpose(1, 2), out=_pairs(grad_scores))
-            grad_scores *= weights
-            if need_diagonals:
-                first = tile.keys.start + num_queries - tile.rows.stop
-                along = wide[0].sum(1) if len(wide) == 1 else wide.sum(0).sum(1)  # over both at once is slow
-                grad_diagonals[group, first : first + along.shape[1]] += along
-            if need_mask:
-                # Summed over the dimensions that the mask broadcasts.
-                part = _mask_rows(_part(grad_mask, items, group), tile, flip=False)
-                part += grad_scores.flip(2).sum_to_size(part.shape)
-            if need_key_bias:
-                grad_key_bias[items, group, tile.keys] += grad_scores.sum(2)
-            of_keys = _pairs(grad_scores).transpose(1, 2)
-            _pairs(grad_value[items, group, tile.keys]).baddbmm_(
-                _pairs(weights).transpose(1, 2), grad_rows[..., :-1]
-            )
-            _pairs(grad_key[items, group, tile.keys]).baddbmm_(of_keys, query_rows[..., :width])
-            of_rows = _pairs(grad_scores) @ keys[..., :width]
-            grad_query[items, group, tile.rows] += of_rows.view(*shape[:3], width).flip(2)
-    grad_query *= scale
+    rows = _BACKWARD_ROWS_SHORT if num_queries <= _SHORT else LONGEST_BLOCK
+    everything = [(slice(0, batch), slice(0, heads))]
+    parts = everything if need_mask else shares(batch, heads, num_queries * num_keys, query.device)
+
+    def work(share: Share) -> Tensor:
+        """Writes the gradients of its items and heads; returns what it adds to that of the diagonals."""
+        along_diagonals = lse.new_zeros((heads, num_queries + num_keys - 1) if need_diagonals else (0,))
+        # Written over by every tile: fresh memory for each would cost as much as the sums.
+        room = lse.new_empty(_BACKWARD_SCORES), _Skewed(lse.new_empty(2 * _BACKWARD_SCORES))
+        for block in blocks(num_queries, num_keys, rows, causal, window, kept):
+            reversed_rows = slice(num_queries - block.rows.stop, num_queries - block.rows.start)
+            for tile, part in _tiles(block, share, heads):
+                at_rows, at_keys = (*part, reversed_rows), (*part, tile.keys)
+                queries, grads = _pairs(query_columns[at_rows]), _pairs(grad_columns[at_rows])
+                keys, values = _pairs(key_columns[at_keys]), _pairs(value_columns[at_keys])
+                shape = (*ones[at_keys].shape[:2], tile.num_rows, tile.num_keys)
+                weights = room[0][: math.prod(shape)].view(shape)
+                bias = None if diagonals is None else _part(tile.hankel(diagonals, num_queries), part)
+                if mask is not None:
+                    bias = masked_bias(bias, _mask_rows(_part(mask, part), tile), dtype)
+                weights.copy_(weights.new_zeros(()) if bias is None else bias)
+                _pairs(weights).baddbmm_(queries, keys.mT)
+                exp_without_underflow(weights)
+                grad_scores, wide = room[1].place(shape)
+                by_pair = _pairs(grad_scores)
+                torch.bmm(grads, values.mT, out=by_pair).mul_(_pairs(weights))
+                if need_diagonals:
+                    first = tile.keys.start + num_queries - tile.rows.stop
+                    # Over both dimensions at once is slow.
+                    along = wide[0].sum(1) if len(wide) == 1 else wide.sum(0).sum(1)
+                    along_diagonals[part[1], first : first + along.shape[1]] += along
+                if need_mask:
+                    # Summed over the dimensions that the mask broadcasts.
+                    of_mask = _mask_rows(_part(grad_mask, part), tile, flip=False)
+                    of_mask += grad_scores.flip(2).sum_to_size(of_mask.shape)
+                if need_key_bias:
+                    grad_key_bias[at_keys] += grad_scores.sum(2)
+                _pairs(grad_value[at_keys]).baddbmm_(_pairs(weights).mT, grads[..., :-1])
+                _pairs(grad_key[at_keys]).baddbmm_(by_pair.mT, queries[..., :width])
+                _pairs(grad_query[at_rows]).baddbmm_(by_pair, keys[..., :width])
+        return along_diagonals
+
+    grad_diagonals = torch.stack(work_on(parts, work)).sum(0)
     return (
-        grad_query.to(query.dtype),
+        grad_query.flip(2).mul_(scale).to(query.dtype),
         grad_key.to(key.dtype),
         grad_value.to(value.dtype),
         grad_diagonals,
@@ -304,21 +307,20 @@ def blocked_attention_backward(
     )
 
 
-def _tiles(block: Block, batch: int, heads: int) -> Iterator[tuple[Block, slice, slice]]:
-    """Parts of a block's keys, of the batch and of the heads whose scores stay in cache together."""
+def _tiles(block: Block, share: Share, num_heads: int) -> Iterator[tuple[Block, Share]]:
+    """Parts of a block's keys, and of a share's items and heads, whose scores stay in cache together."""
     most = _BACKWARD_SCORES // block.num_rows
     for start in range(block.keys.start, block.keys.stop, most):
         tile = replace(block, keys=slice(start, min(block.keys.stop, start + most)))
-        pairs = max(1, most // tile.num_keys)
-        items, group = max(1, pairs // heads), min(heads, pairs)
-        for item in range(0, batch, items):
-            for head in range(0, heads, group):
-                yield tile, slice(item, min(batch, item + items)), slice(head, min(heads, head + group))
+        for part in parts_of_share(share, max(1, most // tile.num_keys), num_heads):
+            yield tile, part
 
 
-def _part(mask: Tensor, items: slice, group: slice) -> Tensor:
-    mask = mask[items] if mask.shape[0] > 1 else mask
-    return mask[:, group] if mask.shape[1] > 1 else mask
+def _part(tensor: Tensor, share: Share) -> Tensor:
+    """A share's items and heads of a tensor, whose dimensions of 1 serve all."""
+    items, group = share
+    tensor = tensor[items] if tensor.shape[0] > 1 else tensor
+    return tensor[:, group] if tensor.shape[1] > 1 else tensor
 
 
 def _pairs(tensor: Tensor) -> Tensor:
@@ -326,17 +328,25 @@ def _pairs(tensor: Tensor) -> Tensor:
     return tensor.view(-1, *tensor.shape[2:])
 
 
-def _skewed(room: Tensor, shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
-    """A place for a tile's (B, H, rows, keys), and the wider array it lies in, otherwise zero.
+class _Skewed:
+    """A place for a tile's (B, H, rows, keys) in a wider array, otherwise zero.
 
     Row r lies r places to the right there: a diagonal of the tile with reversed rows is a column.
     """
-    batch, heads, rows, keys = shape
-    wide = rows + keys - 1
-    buffer = room[: batch * heads * rows * wide].view(batch, heads, rows, wide)
-    strides = (heads * rows * wide, rows * wide, wide + 1, 1)
-    buffer.as_strided((batch, heads, rows - 1, rows), strides, keys).zero_()  # between two rows
-    return buffer.as_strided(shape, strides), buffer
+
+    def __init__(self, room: Tensor) -> None:
+        self._room, self._shape = room, (0, 0, 0, 0)
+
+    def place(self, shape: tuple[int, int, int, int]) -> tuple[Tensor, Tensor]:
+        """The place, and the wider array."""
+        batch, heads, rows, keys = shape
+        wide = rows + keys - 1
+        buffer = self._room[: batch * heads * rows * wide].view(batch, heads, rows, wide)
+        strides = (heads * rows * wide, rows * wide, wide + 1, 1)
+        if shape != self._shape:
+            buffer.as_strided((batch, heads, rows - 1, rows), strides, keys).zero_()  # between two rows
+            self._shape = shape
+        return buffer.as_strided(shape, strides), buffer
 
 
 @blocked_attention_backward.register_fake

@@ -84,8 +84,9 @@ def backward(
     width += -width % 8
 
     def widened(tensor: Tensor, column: Tensor | float) -> Tensor:
-        wide = tensor.new_zeros((*tensor.shape[:3], width))
+        wide = tensor.new_empty((*tensor.shape[:3], width))
         wide[..., : tensor.shape[3]] = tensor
+        wide[..., tensor.shape[3] : -1] = 0.0
         wide[..., -1] = column
         return wide
 

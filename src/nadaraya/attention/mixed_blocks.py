@@ -16,8 +16,9 @@ from nadaraya.attention.blocked import Block, empty_results, masked_bias
 from nadaraya.attention.fused_cpu import with_columns
 from nadaraya.attention.merging import merge_attention
 from nadaraya.attention.mixed_strips import Mixture, part_of_mask
+from nadaraya.attention.sharing import Share, shares, work_on
 
-_FORWARD_ROWS = 256
+_FORWARD_ROWS = 512
 _BACKWARD_ROWS = 128
 
 
@@ -60,35 +61,41 @@ def mixed_attention(
     mixture = Mixture(weights, table, shift, key.shape[2], causal, window, exclude_self)
     out, lse = empty_results(query, value)
     blocks = mixture.blocks(_FORWARD_ROWS)
-    memory = mixture.memory(blocks)
-    for block in blocks:
-        near = block
-        if _is_fused(query):
-            near = Block(block.rows, mixture.near_keys(block))
-        if near.num_keys == 0:
-            out[:, :, block.rows], lse[:, :, block.rows] = 0.0, -torch.inf
-        else:
-            for strip in mixture.strips(near, memory):
-                if key_bias is not None:
-                    strip.add_mask(key_bias[:, :, None])
-                if mask is not None:
-                    strip.add_mask(mask)
-                rows, keys = strip.rows, strip.keys
-                out[rows], lse[rows] = _attend(query[rows], key[keys], value[keys], scale, strip.by_key)
-        far = (slice(block.keys.start, near.keys.start), slice(near.keys.stop, block.keys.stop))
-        for beyond in far:
-            if beyond.start < beyond.stop:
-                rows, keys = ((slice(None), slice(None), part) for part in (block.rows, beyond))
-                bias = (
-                    None
-                    if mask is None
-                    else masked_bias(None, part_of_mask(mask, (*rows, beyond)), lse.dtype)
-                )
-                by_key = None if key_bias is None else key_bias[keys]
-                found = fused_cpu.attend(
-                    query[rows], key[keys], value[keys], scale, bias, by_key, causal=False
-                )
-                out[rows], lse[rows] = merge_attention([(out[rows], lse[rows]), found])
+
+    def work(share: Share) -> None:
+        memory = mixture.memory(blocks, share)
+        for block in blocks:
+            near = block
+            if _is_fused(query):
+                near = Block(block.rows, mixture.near_keys(block))
+            if near.num_keys == 0:
+                rows = (*share, block.rows)
+                out[rows], lse[rows] = 0.0, -torch.inf
+            else:
+                for strip in mixture.strips(near, memory, share):
+                    if key_bias is not None:
+                        strip.add_mask(key_bias[:, :, None])
+                    if mask is not None:
+                        strip.add_mask(mask)
+                    rows, keys = strip.rows, strip.keys
+                    out[rows], lse[rows] = _attend(query[rows], key[keys], value[keys], scale, strip.by_key)
+            for beyond in (
+                slice(block.keys.start, near.keys.start),
+                slice(near.keys.stop, block.keys.stop),
+            ):
+                if beyond.start < beyond.stop:
+                    rows, keys = (*share, block.rows), (*share, beyond)
+                    bias = None
+                    if mask is not None:
+                        bias = masked_bias(None, part_of_mask(mask, (*rows, beyond)), lse.dtype)
+                    by_key = None if key_bias is None else part_of_mask(key_bias, keys)
+                    found = fused_cpu.attend(
+                        query[rows], key[keys], value[keys], scale, bias, by_key, causal=False
+                    )
+                    out[rows], lse[rows] = merge_attention([(out[rows], lse[rows]), found])
+
+    num_pairs = query.shape[2] * key.shape[2]
+    work_on(shares(query.shape[0], query.shape[1], num_pairs, query.device), work)
     return out, lse
 
 
@@ -160,29 +167,39 @@ def mixed_attention_backward(
     grad_keys = lse.new_zeros((*keys.shape[:2], width + need_key_bias))
     grad_value = lse.new_zeros((*keys.shape[:2], value.shape[3]))
     grad_weights = lse.new_zeros(weights.shape).flatten(0, 1)
-    grad_table = lse.new_zeros(table.shape)
     grad_mask = lse.new_zeros(mask.shape if need_mask and mask is not None else (0,))
     blocks = mixture.blocks(_BACKWARD_ROWS)
-    memory, room = mixture.memory(blocks), mixture.memory(blocks)[0]
-    for block in blocks:
-        if block.num_keys == 0:
-            continue
-        for strip in mixture.strips(block, memory):
-            at_rows, at_keys = (strip.lines, block.rows), (strip.lines, block.keys)
-            if mask is not None:
-                strip.add_mask(mask)
-            scores = strip.by_key
-            scores.baddbmm_(queries[at_rows], keys[at_keys].mT, alpha=factor).exp_()
-            grad_value[at_keys].baddbmm_(scores.mT, grads[at_rows][..., :-1])
-            grad_scores = room[: scores.numel()].view(scores.shape)
-            scores *= torch.bmm(grads[at_rows], values[at_keys].mT, out=grad_scores)
-            if need_mask:
-                # Summed over the dimensions that the mask broadcasts.
-                part = strip.of_mask(grad_mask)
-                part += scores.unflatten(0, (strip.num_items, -1)).sum_to_size(part.shape)
-            torch.bmm(scores, keys[at_keys][..., :width], out=grad_query[at_rows])
-            grad_keys[at_keys].baddbmm_(scores.mT, queries[at_rows][..., : grad_keys.shape[2]])
-            strip.add_gradients(grad_weights, grad_table)
+
+    def work(share: Share) -> Tensor:
+        """Writes the gradients of its items and heads; returns what it adds to that of the table."""
+        of_table = lse.new_zeros(table.shape)
+        memory, room = mixture.memory(blocks, share), mixture.memory(blocks, share)[0]
+        for block in blocks:
+            if block.num_keys == 0:
+                continue
+            for strip in mixture.strips(block, memory, share):
+                at_rows, at_keys = (strip.lines, block.rows), (strip.lines, block.keys)
+                if mask is not None:
+                    strip.add_mask(mask)
+                scores = strip.by_key
+                scores.baddbmm_(queries[at_rows], keys[at_keys].mT, alpha=factor).exp_()
+                grad_value[at_keys].baddbmm_(scores.mT, grads[at_rows][..., :-1])
+                grad_scores = room[: scores.numel()].view(scores.shape)
+                scores *= torch.bmm(grads[at_rows], values[at_keys].mT, out=grad_scores)
+                if need_mask:
+                    # Summed over the dimensions that the mask broadcasts.
+                    part = strip.of_mask(grad_mask)
+                    part += scores.unflatten(0, (strip.num_items, -1)).sum_to_size(part.shape)
+                torch.bmm(scores, keys[at_keys][..., :width], out=grad_query[at_rows])
+                grad_keys[at_keys].baddbmm_(scores.mT, queries[at_rows][..., : grad_keys.shape[2]])
+                strip.add_gradients(grad_weights, of_table)
+        return of_table
+
+    batch, heads, num_queries = lse.shape
+    everything = [(slice(0, batch), slice(0, heads))]
+    num_pairs = num_queries * key.shape[2]
+    parts = everything if need_mask else shares(batch, heads, num_pairs, query.device)
+    grad_table = torch.stack(work_on(parts, work)).sum(0)
     grad_key_bias = grad_keys[..., -1].clone() if need_key_bias else lse.new_zeros((0,))
     return (
         grad_query.mul_(scale).view(query.shape).to(query.dtype),

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from nadaraya.attention.blocked import Block, blocks
+from nadaraya.attention.sharing import Share, parts_of_share
 
 _SHORT = 512  # queries; below it blocks of half as many rows pay, as a causal block computes its last square
 # Logits by lag in memory at once, unless those of one head are more: 4 MiB of float32.
@@ -90,23 +91,20 @@ class Mixture:
         stop = max(start, min(end, first + self.table.shape[2]))
         return _Columns(own, slice(begin, end), slice(start, stop), slice(start - first, stop - first))
 
-    def memory(self, blocks: list[Block]) -> Tensor:
+    def memory(self, blocks: list[Block], share: Share) -> Tensor:
         """For the strips of all blocks in turn: fresh memory for each would cost as much as the products."""
-        pairs = self.weights.shape[0] * self.weights.shape[1]
+        items, heads = share
+        pairs = (items.stop - items.start) * (heads.stop - heads.start)
         largest = max((block.num_rows * _row_stride(block) for block in blocks), default=0)
         matrices = 1 if self.shift is None else 2
         size = min(pairs * largest, max(largest, _LOGITS)) + _ALIGNMENT
         return self.weights.new_empty((matrices, size))
 
-    def strips(self, block: Block, memory: Tensor) -> Iterator["Strip"]:
-        """The block's logits by lag, for as many heads at a time as the memory holds."""
-        batch, heads = self.weights.shape[:2]
+    def strips(self, block: Block, memory: Tensor, share: Share) -> Iterator["Strip"]:
+        """The block's logits by lag, for as many of a share's heads at a time as the memory holds."""
         pairs = max(1, _LOGITS // (block.num_rows * _row_stride(block)))
-        num_items, num_heads = max(1, pairs // heads), min(heads, pairs)
-        for item in range(0, batch, num_items):
-            items = slice(item, min(batch, item + num_items))
-            for head in range(0, heads, num_heads):
-                yield Strip(self, block, (items, slice(head, min(heads, head + num_heads))), memory)
+        for part in parts_of_share(share, pairs, self.weights.shape[1]):
+            yield Strip(self, block, part, memory)
 
 
 def _width(block: Block) -> int:
@@ -118,7 +116,7 @@ def _row_stride(block: Block) -> int:
     return (_width(block) - 2) // _ALIGNMENT * _ALIGNMENT + _ALIGNMENT + 1
 
 
-def part_of_mask(mask: Tensor, part: tuple[slice, slice, slice, slice]) -> Tensor:
+def part_of_mask(mask: Tensor, part: tuple[slice, ...]) -> Tensor:
     """Some items, heads, rows and keys of a mask, whose dimensions of 1 serve all."""
     return mask[tuple(p if size > 1 else slice(None) for p, size in zip(part, mask.shape, strict=True))]
 

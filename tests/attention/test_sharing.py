@@ -89,3 +89,15 @@ def test_values_and_gradients_are_those_of_the_definition(
 
     for got, expected in zip(attend("sdpa"), attend("reference"), strict=True):
         torch.testing.assert_close(got, expected, rtol=1e-9, atol=1e-9)
+
+
+@torch.inference_mode()
+def test_inference_mode_reaches_the_threads() -> None:
+    x = torch.randn(3, 2, 40, 4)
+    position = ExponentialDecay(7.0)
+    for causal in (False, True):
+        got, expected = (
+            kernel_attention(x, x, x, position=position, causal=causal, backend=backend)
+            for backend in ("sdpa", "reference")
+        )
+        torch.testing.assert_close(got, expected)

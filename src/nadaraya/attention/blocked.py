@@ -128,6 +128,10 @@ def blocked_attention(
     dtype = torch.promote_types(query.dtype, torch.float32)
     if diagonals is None and query.device.type == "cpu" and query.numel() > 0 and num_keys > 0:
         bias = None if mask is None else masked_bias(None, mask, dtype)
+        if bias is not None and key_bias is not None and not causal and dense_cpu.suits(query, key):
+            wide = query.to(dtype), key.to(dtype), value.to(dtype)
+            out, lse = dense_cpu.attend(*wide, scale, bias, key_bias)
+            return out.to(query.dtype), lse
         return fused_cpu.attend(query, key, value, scale, bias, key_bias, causal)
     out, lse = empty_results(query, value)
     rows = _FORWARD_ROWS_SHORT if num_queries <= _SHORT else LONGEST_BLOCK

@@ -1,7 +1,8 @@
-"""The backward pass of short sequences on the CPU: the scores of a few items at a time, which stay in cache.
+"""Attention of short sequences on the CPU: the scores of a few items at a time, which stay in cache.
 
-PyTorch's fused one takes as long, and has no gradient of a bias. Shapes are those of `blocked`; `bias` is all
-that is added to the scores but the bias by key, broadcastable to (B, H, Nq, Nk).
+PyTorch's fused operators take as long. Backward they have no gradient of a bias, and forward a bias by key
+beside another one costs them copies of all operands. Shapes are those of `blocked`; `bias` is all that is
+added to the scores but the bias by key, broadcastable to (B, H, Nq, Nk).
 """
 
 import math
@@ -12,12 +13,31 @@ import torch.nn.functional as F
 from torch import Tensor
 
 _MOST_SCORES = 2**17  # of one head: 0.5 MiB of float32
-_SCORES = 2**17  # in flight at once for each thread, where one item has fewer
+_SCORES = 2**18  # in flight at once for each thread, where one item has fewer
 
 
 def suits(query: Tensor, key: Tensor) -> bool:
     """Whether the sequences are short enough."""
     return query.shape[2] * key.shape[2] <= _MOST_SCORES
+
+
+def attend(
+    query: Tensor, key: Tensor, value: Tensor, scale: float, bias: Tensor | None, key_bias: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """Output, zero in rows that see nothing, and log-sum-exp, −inf there: those of `blocked_attention`."""
+    batch, heads, num_queries, _ = query.shape
+    out = query.new_empty((batch, num_queries, heads, value.shape[3])).transpose(1, 2)
+    lse = query.new_empty(query.shape[:3])
+    for items, (scores,) in _parts(query, key, 1):
+        _set_scores(scores, items, query, key, scale, bias, key_bias)
+        most = scores.amax(-1, keepdim=True)
+        most = torch.where(most == -torch.inf, 0.0, most)
+        weights = exp_without_underflow(scores.sub_(most))
+        sums = weights.sum(-1, keepdim=True)
+        lse[items] = (sums.log() + most)[..., 0]
+        found = (weights.flatten(0, 1) @ value[items].flatten(0, 1)).unflatten(0, weights.shape[:2])
+        torch.div(found, torch.where(sums > 0.0, sums, 1.0), out=out[items])
+    return out, lse
 
 
 def backward(
@@ -43,7 +63,7 @@ def backward(
     grad_mask = lse.new_zeros((0,) if mask_shape is None else mask_shape)
     delta = (grad_out * out).sum(-1, keepdim=True) - grad_lse[..., None]
     nothing = torch.where(lse == -torch.inf, torch.inf, lse)[..., None]  # exp(score − inf) = 0: no weight
-    for items, weights, grad_scores in _parts(query, key):
+    for items, (weights, grad_scores) in _parts(query, key, 2):
         _set_scores(weights, items, query, key, scale, bias, key_bias)
         exp_without_underflow(weights.sub_(nothing[items]))
         by_weights, by_scores = weights.flatten(0, 1), grad_scores.flatten(0, 1)
@@ -70,14 +90,14 @@ def exp_without_underflow(logits: Tensor) -> Tensor:
     return F.threshold(logits, 1.01 * math.exp(least), 0.0, inplace=True)
 
 
-def _parts(query: Tensor, key: Tensor) -> Iterator[tuple[slice, Tensor, Tensor]]:
-    """Items of the batch whose scores stay in cache together, and places for weights and gradients."""
+def _parts(query: Tensor, key: Tensor, count: int) -> Iterator[tuple[slice, Tensor]]:
+    """Items of the batch whose scores stay in cache together, and `count` places for numbers of each pair."""
     batch, heads, num_queries, _ = query.shape
     step = max(1, _SCORES * torch.get_num_threads() // (heads * num_queries * key.shape[2]))
-    room = query.new_empty((2, min(step, batch), heads, num_queries, key.shape[2]))
+    room = query.new_empty((count, min(step, batch), heads, num_queries, key.shape[2]))
     for start in range(0, batch, step):
         items = slice(start, min(batch, start + step))
-        yield items, room[0, : items.stop - start], room[1, : items.stop - start]
+        yield items, room[:, : items.stop - start]
 
 
 def _set_scores(

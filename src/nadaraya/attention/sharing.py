@@ -17,7 +17,7 @@ import torch
 Share = tuple[slice, slice]  # items of the batch, heads
 _T = TypeVar("_T")
 
-_LEAST_SCORES = 2**19  # fewer are done before threads are awake
+_LEAST_SCORES = 2**23  # fewer are done while PyTorch's own threads still spin for their next operator
 
 
 def shares(batch: int, heads: int, scores: int, device: torch.device) -> list[Share]:
@@ -57,7 +57,9 @@ def work_on(parts: list[Share], work: Callable[[Share], _T]) -> list[_T]:
     if len(parts) == 1:
         return [work(parts[0])]
     pool = _pool(os.getpid(), len(parts), max(1, torch.get_num_threads() // len(parts)))
-    return list(pool.map(torch.no_grad()(work), parts))
+    # What a thread does not inherit; tensors of inference mode are written in it alone.
+    mode = torch.inference_mode if torch.is_inference_mode_enabled() else torch.no_grad
+    return list(pool.map(mode()(work), parts))
 
 
 @lru_cache(maxsize=4)

@@ -82,6 +82,10 @@ def plan(
         *VARIANTS[: 2 if quick else None],
     )
     if not quick:
+        for depth, batch in (("12", "32"), ("20", "16")):
+            shape = ["--preset", f"nano-d{depth}", "--batch", batch, "--runs", "8", "--compile"]
+            variants = ["--variants", "rope", "gka", "gpa-rope", "gka-loo-bank"]
+            add(f"steps-nano-d{depth}", HERE / "step.py", *device, *shape, *variants)
         add("regression", HERE / "regression.py", *device)
     if images is not None and not quick:
         add("loading", HERE / "image_loading.py", "deit", "--source", images, *device, "--workers", workers,

@@ -2,10 +2,13 @@
 
     python benchmarks/step.py [--variants rope gpa-rope …] [--width 128 512] [--json FILE]
     python benchmarks/step.py --device cuda --width 512 --batch 256 --compile
+    python benchmarks/step.py --preset nano-d6 --batch 1 --variants rope gka gpa-rope
 
-A step is forward, backward, clipping and AdamW of the character GPT (4 layers, 4 heads, context 256), on a
-GPU under bfloat16 autocast as in training. Width 512 is the model of Bunks et al. (2025). A variant
-that cannot run is reported with its reason.
+A step is forward, backward, clipping and AdamW of the character GPT (4 layers, 4 heads, context 256), or of
+another preset at its context, on a GPU under bfloat16 autocast as in training. Width 512 is the model of
+Bunks et al. (2025). A variant that cannot run is reported with its reason. Beside the time of a step stand
+tokens/s and the model's share of the device's speed: its training FLOPs (Kundu et al. (2026), table 8) over
+those of a large matrix product, which takes its turn among the steps.
 """
 
 import argparse
@@ -18,19 +21,39 @@ import torch.nn.functional as F
 from timing import alternate, as_json, as_table, environment, why_it_fails, write_json
 
 from nadaraya import InputError, variants
+from nadaraya.evaluation.efficiency import training_flops
 from nadaraya.models import KernelGPTConfig, KernelGPTForCausalLM
 
-VOCABULARY = 93
+PRODUCT = "matrix product"
+_SIDES = {"cpu": 2048, "cuda": 8192}  # of its factors
 
 
-def training_step(variant: str, width: int, batch: int, device: str, compiled: bool) -> Callable[[], None]:
+def configuration(preset: str, variant: str, width: int | None) -> KernelGPTConfig:
+    """The preset with a variant, and with a width where one is given."""
+    return KernelGPTConfig.preset(
+        preset, variant=variant, **({} if width is None else {"hidden_size": width})
+    )
+
+
+def matrix_product(device: str) -> Callable[[], None]:
+    """A product that the device does at its highest speed, in the precision of the steps."""
+    dtype = torch.bfloat16 if device == "cuda" else None
+    factor = torch.randn(_SIDES[device], _SIDES[device], device=device, dtype=dtype)
+    product = torch.empty_like(factor)
+
+    def multiply() -> None:
+        torch.mm(factor, factor, out=product)
+
+    return multiply
+
+
+def training_step(config: KernelGPTConfig, batch: int, device: str, compiled: bool) -> Callable[[], None]:
     """One update of a fresh model on fixed random tokens."""
     torch.manual_seed(0)
-    config = KernelGPTConfig.preset("dickens", vocab_size=VOCABULARY, hidden_size=width, variant=variant)
     model = KernelGPTForCausalLM(config).train().to(device)
     network = torch.compile(model) if compiled else model
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
-    tokens = torch.randint(VOCABULARY, (batch, config.max_position_embeddings + 1), device=device)
+    tokens = torch.randint(config.vocab_size, (batch, config.max_position_embeddings + 1), device=device)
 
     def step() -> None:
         with torch.autocast(device, torch.bfloat16, enabled=device == "cuda"):
@@ -63,7 +86,8 @@ def main() -> None:
         default=["rope", "gpa-rope", "gpa-mul", "gka-loo-bank"],
         metavar="VARIANT",
     )
-    parser.add_argument("--width", nargs="+", type=int, default=[128, 512])
+    parser.add_argument("--preset", default="dickens", help="dickens, or nano-d6 with any depth")
+    parser.add_argument("--width", nargs="+", type=int, help="default 128 and 512, or the preset's own")
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--runs", type=int, default=15)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
@@ -73,18 +97,39 @@ def main() -> None:
     if options.device == "cuda" and not torch.cuda.is_available():
         print("step.py: --device must be cpu where there is no CUDA device, got cuda", file=sys.stderr)
         sys.exit(2)
-    results: dict = {"environment": environment(), "step_ms": {}, "failed": {}}
-    for width in options.width:
-        title = f"width {width}, batch {options.batch} × 256 characters"
+    results: dict = {
+        "environment": environment(),
+        "step_ms": {},
+        "tokens_per_s": {},
+        "share": {},
+        "failed": {},
+    }
+    for width in options.width or ([128, 512] if options.preset == "dickens" else [None]):
+        configs = {name: configuration(options.preset, name, width) for name in options.variants}
+        first = configs[options.variants[0]]
+        tokens = options.batch * first.max_position_embeddings
+        title = f"{options.preset}, width {first.hidden_size}, batch {options.batch}, context "
+        title += str(first.max_position_embeddings)
         if options.device == "cuda":
             title += ", cuda, bfloat16"
-        steps, failed = _runnable(options, width)
-        timings = alternate(steps, options.runs, device=options.device)
+        steps, failed = _runnable(options, configs)
+        timings = alternate(
+            {**steps, PRODUCT: matrix_product(options.device)}, options.runs, device=options.device
+        )
+        flops_per_ms = 2 * _SIDES[options.device] ** 3 / timings.pop(PRODUCT).median
+        speeds = {name: tokens / timing.median * 1e3 for name, timing in timings.items()}
+        shares = {
+            name: _flops_per_token(configs[name.split(",")[0]]) * speed / 1e3 / flops_per_ms
+            for name, speed in speeds.items()
+        }
         results["step_ms"][title] = as_json(timings)
+        results["tokens_per_s"][title], results["share"][title] = speeds, shares
         results["failed"][title] = failed
-        print(title)
+        print(f"{title}; matrix product {flops_per_ms / 1e9:.3g} TFLOP/s")
         if timings:
             print(as_table(timings, options.variants[0]))
+        for name, speed in speeds.items():
+            print(f"{name}: {speed:,.0f} tokens/s, {shares[name]:.0%} of the matrix product's FLOP/s")
         for name, reason in failed.items():
             print(f"{name}: {reason}")
         print(flush=True)
@@ -92,8 +137,13 @@ def main() -> None:
             write_json(options.json, results)
 
 
+def _flops_per_token(config: KernelGPTConfig) -> float:
+    with torch.device("meta"):
+        return training_flops(KernelGPTForCausalLM(config), config.max_position_embeddings)
+
+
 def _runnable(
-    options: argparse.Namespace, width: int
+    options: argparse.Namespace, configs: dict[str, KernelGPTConfig]
 ) -> tuple[dict[str, Callable[[], None]], dict[str, str]]:
     """The steps that run here, by name, and why the others do not."""
     steps: dict[str, Callable[[], None]] = {}
@@ -104,7 +154,7 @@ def _runnable(
         for variant in options.variants:
             name = f"{variant}, compiled" if compiled else variant
             print(f"preparing {name}", file=sys.stderr, flush=True)
-            step = training_step(variant, width, options.batch, options.device, compiled)
+            step = training_step(configs[variant], options.batch, options.device, compiled)
             reason = why_it_fails(step, options.device)
             if reason is None:
                 steps[name] = step

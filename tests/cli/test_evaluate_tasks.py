@@ -38,7 +38,8 @@ def test_core_of_a_baseline_as_json_and_as_a_table(nadaraya: Any, gpt2: Path, ta
     shown = nadaraya("evaluate", gpt2, "--core", tasks).out
     for result in printed["results"]:
         assert f"{result['accuracy']:.3f} ± {result['standard_error']:.3f}" in shown
-    assert f"CORE: {printed['core']:.4f}, the mean of 3 centred accuracies" in shown
+    metric = f"CORE: {printed['core']:.4f} ± {printed['core_standard_error']:.4f}"
+    assert f"{metric}, the mean of 3 centred accuracies; with the chance of these files " in shown
     assert "3 of CORE's 22 tasks were run; missing: hellaswag_zeroshot, jeopardy" in shown
 
 

@@ -193,7 +193,9 @@ def test_the_metric_is_the_mean_of_accuracies_between_chance_and_one() -> None:
     assert len(evaluation.missing) == 20
     assert not {"copa", "boolq"} & set(evaluation.missing)
     assert result_of("copa", 1.0, 0.5).centred == 1
-    assert evaluation.results[0].standard_error == pytest.approx(math.sqrt(0.24 / 100))
+    errors = [math.sqrt(0.24 / 100), math.sqrt(0.62 * 0.38 / 100)]
+    assert [result.standard_error for result in evaluation.results] == pytest.approx(errors)
+    assert evaluation.standard_error == pytest.approx(math.hypot(errors[0] / 0.5, errors[1] / 0.38) / 2)
 
 
 def test_a_limit_that_leaves_too_few_for_the_shots_is_refused_before_anything_runs(tmp_path: Path) -> None:

@@ -7,14 +7,12 @@ from typing import Any
 import core_folders as folders
 import pytest
 import torch
-import yaml
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from nadaraya.data import train_byte_pair_tokenizer
 from nadaraya.errors import InputError
 from nadaraya.evaluation import CausalModel, evaluate_lm_eval
-from nadaraya.evaluation.core import CoreTask, evaluate_task, read_core
-from nadaraya.evaluation.core.prompts import shuffled_rows
+from nadaraya.evaluation.core import CoreTask, TaskResult, evaluate_task, read_core, write_lm_eval_tasks
 from nadaraya.models import KernelGPTConfig, KernelGPTForCausalLM
 
 CONTEXT = 512
@@ -39,31 +37,18 @@ def causal_model(kind: str, text: str) -> CausalModel:
     return CausalModel(kind, model.eval(), tokenizer, CONTEXT)
 
 
-def harness_task(task: CoreTask, folder: Path, limit: int | None) -> str:
-    """Write a task of CORE as one of lm-eval with the same prompts; its name."""
-    name = f"local_{task.label}"
-    folders.write_rows(folder / f"{name}.jsonl", shuffled_rows(task, limit))
-    asked = {"doc_to_text": "query", "doc_to_choice": "choices", "doc_to_target": "gold"}
-    if task.kind == "schema":
-        asked = {
-            "doc_to_text": "gold",
-            "doc_to_choice": "context_options",
-            "doc_to_target": "continuation",
-        }
-    settings = {
-        "task": name,
-        "dataset_path": "json",
-        "dataset_kwargs": {
-            "data_files": {"test": str(folder / f"{name}.jsonl")},
-            "cache_dir": str(folder / "cache"),
-        },
-        "test_split": "test",
-        "output_type": "multiple_choice",
-        "metric_list": [{"metric": "acc"}, {"metric": "acc_norm"}],
-        **asked,
-    }
-    (folder / f"{name}.yaml").write_text(yaml.safe_dump(settings))
-    return name
+def check_agreement(found: dict[str, Any], task: CoreTask, ours: TaskResult) -> None:
+    """One decision after the other, and both accuracies."""
+    samples = sorted(found["samples"][f"core_{task.label}"], key=lambda sample: sample["doc_id"])
+    assert len(samples) == ours.examples
+    if task.kind == "language_modeling":
+        greedy = [0 if sample["filtered_resps"][0][1] else -1 for sample in samples]
+        assert greedy == [decision.acc for decision in ours.decisions]
+        return
+    likelihoods = [[response[0] for response in sample["filtered_resps"]] for sample in samples]
+    assert [row.index(max(row)) for row in likelihoods] == [decision.acc for decision in ours.decisions]
+    assert found["results"][f"core_{task.label}"]["acc,none"] == pytest.approx(ours.acc)
+    assert found["results"][f"core_{task.label}"]["acc_norm,none"] == pytest.approx(ours.acc_norm)
 
 
 @pytest.mark.slow
@@ -73,19 +58,25 @@ def test_every_decision_is_that_of_the_harness(kind: str, tmp_path: Path) -> Non
     pytest.importorskip("lm_eval")
     tasks = read_core(folders.SHARED, ["hellaswag_zeroshot", "copa", "winograd"])
     causal = causal_model(kind, " ".join(row["continuation"] for row in tasks[2].rows) * 3)
-    limits = {"hellaswag_zeroshot": 60, "copa": None, "winograd": None}
-    names = [harness_task(task, tmp_path, limits[task.label]) for task in tasks]
+    names = write_lm_eval_tasks(tasks, tmp_path, limit=50)
     found = evaluate_lm_eval(causal, names, folder=tmp_path)
-    for name, task in zip(names, tasks, strict=True):
-        ours = evaluate_task(causal.model, causal.tokenizer, task, context=CONTEXT, limit=limits[task.label])
-        samples = sorted(found["samples"][name], key=lambda sample: sample["doc_id"])
-        assert len(samples) == ours.examples == (limits[task.label] or len(task.rows))
-        likelihoods = [[response[0] for response in sample["filtered_resps"]] for sample in samples]
-        assert [row.index(max(row)) for row in likelihoods] == [decision.acc for decision in ours.decisions]
-        assert found["results"][name]["acc,none"] == pytest.approx(ours.acc)
-        assert found["results"][name]["acc_norm,none"] == pytest.approx(ours.acc_norm)
-        assert len({decision.acc for decision in ours.decisions}) > 1  # not one answer for all
+    for task in tasks:
+        ours = evaluate_task(causal.model, causal.tokenizer, task, context=CONTEXT, limit=50)
+        check_agreement(found, task, ours)
+        assert len({decision.acc for decision in ours.decisions}) > 1
         assert any(decision.acc != decision.core for decision in ours.decisions)  # the rules do differ
+
+
+@pytest.mark.slow
+def test_decisions_with_shots_and_of_every_kind_are_those_of_the_harness(tmp_path: Path) -> None:
+    pytest.importorskip("lm_eval")
+    answer = CoreTask("jeopardy", "language_modeling", 2, "\nAnswer: ", 0.0, tmp_path / "jeopardy.jsonl")
+    folders.write_rows(answer.path, folders.ENDING)
+    tasks = [*read_core(folders.flat_folder(tmp_path)), answer]
+    causal = causal_model("KernelGPT", "apples and pears, cats and dogs, green or red. " * 9)
+    found = evaluate_lm_eval(causal, write_lm_eval_tasks(tasks, tmp_path), folder=tmp_path)
+    for task in tasks:
+        check_agreement(found, task, evaluate_task(causal.model, causal.tokenizer, task, context=CONTEXT))
 
 
 def test_without_lm_eval_its_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,12 +99,22 @@ def test_options_out_of_range_are_refused_before_lm_eval_is_imported(monkeypatch
 
 
 @pytest.mark.slow
-def test_an_unknown_task_and_one_without_data_are_one_line(tmp_path: Path) -> None:
-    pytest.importorskip("lm_eval")
+def test_an_unknown_task_and_one_without_data_are_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tasks = pytest.importorskip("lm_eval.tasks")
+
+    class WithoutDefaults(tasks.TaskManager):  # type: ignore[misc, name-defined]
+        """Does not read lm-eval's own 14,000 tasks, which takes seconds."""
+
+        def __init__(self, **options: Any) -> None:
+            super().__init__(**{**options, "include_defaults": False})
+
+    monkeypatch.setattr(tasks, "TaskManager", WithoutDefaults)
     causal = causal_model("Llama", "any text " * 99)
-    with pytest.raises(InputError, match="did you mean 'hellaswag'"):
-        evaluate_lm_eval(causal, ["helaswag"])
-    name = harness_task(read_core(folders.flat_folder(tmp_path))[0], tmp_path, None)
+    (name,) = write_lm_eval_tasks(read_core(folders.flat_folder(tmp_path), ["piqa"]), tmp_path)
+    with pytest.raises(InputError, match="task must be one of 'core_piqa', got 'core_pica': did you mean"):
+        evaluate_lm_eval(causal, ["core_pica"], folder=tmp_path)
     (tmp_path / f"{name}.jsonl").unlink()
     with pytest.raises(InputError, match=f"lm-eval has no data for {name}"):
         evaluate_lm_eval(causal, [name], folder=tmp_path)

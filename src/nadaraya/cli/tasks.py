@@ -110,8 +110,8 @@ def _print_core(evaluation: "CoreEvaluation") -> None:
     run, missing = len(evaluation.results), evaluation.missing
     known = 22 - len(missing)
     typer.echo(
-        f"CORE: {evaluation.core:.4f}, the mean of {run} centred accuracies; with the chance of these files "
-        f"{evaluation.core_over_chance:.4f}"
+        f"CORE: {evaluation.core:.4f} ± {evaluation.standard_error:.4f}, the mean of {run} centred accuracies"
+        f"; with the chance of these files {evaluation.core_over_chance:.4f}"
     )
     if missing:
         typer.echo(f"{known} of CORE's 22 tasks were run; missing: {', '.join(missing)}")

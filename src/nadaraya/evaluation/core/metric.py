@@ -95,6 +95,12 @@ class CoreEvaluation:
         return math.fsum(result.centred for result in self.results) / len(self.results)
 
     @property
+    def standard_error(self) -> float:
+        """Of `core`, from the numbers of examples alone."""
+        parts = (result.standard_error / (1 - result.baseline) for result in self.results)
+        return math.hypot(*parts) / len(self.results)
+
+    @property
     def core_over_chance(self) -> float:
         """The mean of `TaskResult.over_chance`."""
         return math.fsum(result.over_chance for result in self.results) / len(self.results)
@@ -109,6 +115,7 @@ class CoreEvaluation:
         """Every figure, for JSON."""
         return {
             "core": self.core,
+            "core_standard_error": self.standard_error,
             "core_over_chance": self.core_over_chance,
             "tasks_run": len(self.results),
             "tasks_missing": list(self.missing),

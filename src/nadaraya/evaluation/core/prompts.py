@@ -54,7 +54,7 @@ def few_shot_rows(rows: list[Row], index: int, shots: int) -> list[Row]:
 
     >>> from nadaraya.evaluation.core import few_shot_rows
     >>> [row["gold"] for row in few_shot_rows([{"gold": i} for i in range(5)], index=1, shots=2)]
-    [3, 0]
+    [4, 3]
     """
     drawn = random.Random(SHOT_SEED + index).sample(range(len(rows) - 1), shots)
     return [rows[i + (i >= index)] for i in drawn]

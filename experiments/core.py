@@ -3,8 +3,8 @@
     python experiments/core.py --corpus wiki.txt --tasks ../shared/data/core_tasks --run runs/core
 
 About five minutes of one processor to train and a few to evaluate. The run folder is kept: a second call
-evaluates it again. Writes core.json into --out; with --agree N also agreement.json, for which lm-eval decides N
-examples of HellaSwag, COPA and Winograd too, for this model and for a random Llama.
+evaluates it again. Writes core.json into --out; with --agree N also agreement.json, for which lm-eval decides
+N examples of HellaSwag, COPA and Winograd too, for this model and for a random Llama.
 """
 
 import argparse

@@ -228,3 +228,18 @@ def test_dropout_does_not_act_and_the_model_is_left_as_it_was(tmp_path: Path) ->
     first, second = (evaluate_core(model, byte_tokenizer(), tasks, context=128) for _ in range(2))
     assert [a.decisions for a in first.results] == [b.decisions for b in second.results]
     assert model.training
+
+
+def test_large_vocabularies_get_small_batches_and_many_examples_come_in_groups(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (task,) = read_core(folders.flat_folder(tmp_path), ["piqa"])
+    table = torch.randn(256, 256, generator=torch.Generator().manual_seed(0))
+    model = Bigram(table)
+    expected = evaluate_task(model, byte_tokenizer(), task, context=64).decisions
+    assert max(len(batch) for batch in model.seen) == 14  # two options of seven examples
+    monkeypatch.setattr("nadaraya.evaluation.core.scoring.LARGEST_LOGITS", 3 * 64 * 256)
+    monkeypatch.setattr("nadaraya.evaluation.core.scoring.EXAMPLES", 2)
+    model = Bigram(table)
+    assert evaluate_task(model, byte_tokenizer(), task, context=64).decisions == expected
+    assert [len(batch) for batch in model.seen] == [3, 1, 3, 1, 3, 1, 2]

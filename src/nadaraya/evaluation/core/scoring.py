@@ -119,16 +119,17 @@ def _batch_losses(model: nn.Module, prompts: list[Scored]) -> list[Losses]:
     device = next(model.parameters()).device
     inputs = torch.nn.utils.rnn.pad_sequence([torch.tensor(p.tokens) for p in prompts], batch_first=True)
     logits: Any = model(input_ids=inputs.to(device), use_cache=False).logits  # (B, N, V)
-    losses = []
-    for row, prompt in zip(logits, prompts, strict=True):
-        targets = torch.tensor(prompt.tokens[prompt.first :], device=device, dtype=torch.long)
-        predicted = row[prompt.first - 1 : len(prompt.tokens) - 1].float()  # (n, V)
-        nats = F.cross_entropy(predicted, targets, reduction="none").cpu()
-        if nats.isnan().any():
-            raise InputError("the logits of the model must be finite, got nan: its weights have diverged")
-        likeliest = (predicted.argmax(-1) == targets)[max(prompt.start, 1) - prompt.first :]
-        losses.append(Losses(nats, bool(likeliest.numel() and likeliest.all())))
-    return losses
+    scored = [row[p.first - 1 : len(p.tokens) - 1] for row, p in zip(logits, prompts, strict=True)]
+    targets = torch.tensor([token for p in prompts for token in p.tokens[p.first :]], dtype=torch.long)
+    predicted = torch.cat(scored).float()  # (all scored tokens, V): one transfer from the device for all
+    nats = F.cross_entropy(predicted, targets.to(device), reduction="none").cpu()
+    if nats.isnan().any():
+        raise InputError("the logits of the model must be finite, got nan: its weights have diverged")
+    likeliest, sizes = predicted.argmax(-1).cpu() == targets, [len(part) for part in scored]
+    return [
+        Losses(part, bool(len(own := right[max(p.start, 1) - p.first :]) and own.all()))
+        for p, part, right in zip(prompts, nats.split(sizes), likeliest.split(sizes), strict=True)
+    ]
 
 
 def _vocabulary(model: Any) -> int:

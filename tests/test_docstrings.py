@@ -18,6 +18,7 @@ PACKAGES = [
     "nadaraya.data.images",
     "nadaraya.training",
     "nadaraya.evaluation",
+    "nadaraya.evaluation.core",
     "nadaraya.interpret",
     "nadaraya.report",
 ]

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import core_folders
 import pytest
 from shown import PAGES, README, ROOT, blocks, commands
 
@@ -15,7 +16,10 @@ GUIDES = ROOT / "docs" / "guides"
 # Read in this order: later pages look at runs of earlier ones.
 READ = [README, *(GUIDES / f"{name}.md" for name in ("training", "language-models", "maps"))]
 # They download, need weights of others, or take minutes; several processes have tests of their own.
-NOT_RUN = re.compile(r"data |bench |train (deit|dickens)|demo$|.* --checkpoint |.* runs/two-processes$")
+NOT_RUN = re.compile(
+    r"data |bench |train (deit|dickens)|demo$|.* --checkpoint |.* runs/two-processes$"
+    r"|evaluate .*(hf:|--lm-eval )"
+)
 SMALL = {
     "text": [
         "model.num_hidden_layers=1", "training.batch_size=2", "training.evaluate_every=2",
@@ -47,12 +51,13 @@ def small(words: list[str]) -> list[str]:
 
 
 def write_what_pages_take_for_granted() -> None:
-    """A text, another one, images in two classes, a picture and the recipe of the guide, in this folder."""
+    """Texts, tasks, images in two classes, a picture and the recipe of the guide, in this folder."""
     from PIL import Image
 
     from nadaraya.data import load_corpus
 
     Path("my.txt").write_text(load_corpus("embedded", limit=40_000).text, encoding="utf-8")
+    core_folders.bundle(Path("eval_bundle"))
     Path("other.txt").write_text("It was the best of times.\n" * 20, encoding="utf-8")
     for part, count in (("train", 8), ("val", 4)):
         for label, colour in (("blue", (20, 20, 220)), ("red", (220, 20, 20))):

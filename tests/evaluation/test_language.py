@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from nadaraya.data import byte_tokenizer, encode_text, train_byte_pair_tokenizer, train_character_tokenizer
 from nadaraya.errors import InputError
-from nadaraya.evaluation import evaluate_string, evaluate_text
+from nadaraya.evaluation import bits_per_byte, evaluate_string, evaluate_text, token_bytes
 
 
 class Bigram(nn.Module):
@@ -100,3 +100,55 @@ def test_the_bytes_of_the_first_pair_are_left_out_and_no_others() -> None:
 def test_a_first_token_that_is_part_of_a_character_counts_its_own_bytes() -> None:
     result = evaluate_string(Bigram(256), train_byte_pair_tokenizer("ab", 256), "🎉b", context=8)
     assert (result.tokens, result.bytes) == (4, 4)
+
+
+def windows_of(text: str, context: int) -> list[tuple[Tensor, Tensor]]:
+    tokens = encode_text(byte_tokenizer(), text)
+    starts = range(0, len(tokens) - 1, context)
+    return [
+        (tokens[i : i + context][: len(tokens) - 1 - i][None], tokens[i + 1 : i + 1 + context][None])
+        for i in starts
+    ]
+
+
+def test_bits_per_byte_of_the_windows_of_a_text_are_those_of_the_text() -> None:
+    text = "🎉 naïve, the naïve"
+    expected = evaluate_string(Bigram(256), byte_tokenizer(), text, context=5).bits_per_byte
+    found = bits_per_byte(Bigram(256), windows_of(text, 5), token_bytes(byte_tokenizer()))
+    assert found == pytest.approx(expected, rel=1e-6)
+
+
+def test_tokens_without_bytes_and_targets_below_zero_are_in_neither_sum() -> None:
+    model, sizes = Bigram(5), torch.tensor([0, 1, 2, 3, 1])
+    inputs, targets = (
+        torch.tensor([[0, 1, 2, 3], [4, 0, 1, 2]]),
+        torch.tensor([[1, 2, 0, 4], [-1, 3, 0, -100]]),
+    )
+    losses = -model.table.double().log_softmax(-1)
+    counted = [(0, 1), (1, 2), (3, 4), (0, 3)]  # (input, target) with bytes
+    nats = sum(losses[pair].item() for pair in counted)
+    found = bits_per_byte(model, [(inputs, targets)], sizes)
+    assert found == pytest.approx(nats / math.log(2) / (1 + 2 + 1 + 3), rel=1e-6)
+    with pytest.raises(InputError, match="a target that has bytes"):
+        bits_per_byte(model, [(inputs, torch.zeros_like(inputs))], sizes)
+
+
+def test_bytes_of_tokens_add_up_to_those_of_the_text_and_special_tokens_have_none() -> None:
+    text = "the naïve 🎉 cat"
+    pairs = train_byte_pair_tokenizer("the naïve🎉 " * 9, 290)
+    pairs.add_special_tokens({"bos_token": "<|bos|>"})
+    for tokenizer in (train_character_tokenizer(text), byte_tokenizer(), pairs):
+        sizes = token_bytes(tokenizer)
+        assert sizes.shape == (len(tokenizer),)
+        assert sizes[encode_text(tokenizer, text)].sum() == len(text.encode())
+        assert sizes[tokenizer.all_special_ids].tolist() == [0] * len(tokenizer.all_special_ids)
+
+
+def test_tokens_that_are_neither_characters_nor_bytes_have_no_bytes() -> None:
+    from tokenizers import Tokenizer, decoders, models
+    from transformers import PreTrainedTokenizerFast
+
+    words = Tokenizer(models.WordLevel({"a": 0}))
+    words.decoder = decoders.Metaspace()
+    with pytest.raises(InputError, match="tokenizer must be one of characters or bytes, got 'Metaspace'"):
+        token_bytes(PreTrainedTokenizerFast(tokenizer_object=words))

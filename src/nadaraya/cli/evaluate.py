@@ -1,4 +1,4 @@
-"""`nadaraya evaluate`: how well a trained run predicts a text, or classifies images."""
+"""`nadaraya evaluate`: how well a model predicts a text, classifies images or solves tasks."""
 
 import json
 import math
@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from nadaraya.cli.options import DeviceOption, PrecisionOption, computing
-from nadaraya.errors import InputError
+from nadaraya.cli.tasks import Asked, names, run_core, run_lm_eval
+from nadaraya.errors import InputError, must_be
+from nadaraya.files import is_file
 
 if TYPE_CHECKING:
     from nadaraya.training import Run
@@ -24,7 +26,12 @@ class Chosen(NamedTuple):
 
 
 def evaluate(
-    run: Annotated[Path, typer.Argument(help="A finished run folder.")],
+    run: Annotated[
+        str,
+        typer.Argument(
+            help="A finished run folder; or a causal language model: a folder of transformers, or hf:NAME."
+        ),
+    ],
     text: Annotated[
         str | None,
         typer.Option(
@@ -38,40 +45,118 @@ def evaluate(
             show_default="the run's own",
         ),
     ] = None,
+    core: Annotated[
+        Path | None,
+        typer.Option(
+            help="Run CORE's tasks in this folder: DCLM's bundle, or .jsonl files with core_meta.json."
+        ),
+    ] = None,
+    lm_eval: Annotated[
+        str | None,
+        typer.Option("--lm-eval", help="Run these tasks of lm-evaluation-harness, separated by commas."),
+    ] = None,
+    tasks: Annotated[
+        str | None,
+        typer.Option(help="With --core: labels, separated by commas.", show_default="all in the folder"),
+    ] = None,
+    limit: Annotated[
+        int | None,
+        typer.Option(help="With --core or --lm-eval: examples per task.", show_default="all"),
+    ] = None,
+    shots: Annotated[
+        int | None,
+        typer.Option(
+            help="With --lm-eval: solved examples before each question.", show_default="each task's own"
+        ),
+    ] = None,
+    task_folder: Annotated[
+        Path | None,
+        typer.Option(help="With --lm-eval: a folder of further tasks in its form; their Python runs."),
+    ] = None,
+    batch_size: Annotated[int, typer.Option(help="With --core or --lm-eval: prompts at a time.")] = 16,
     weights: Annotated[
         str | None,
-        typer.Option(help="trained, averaged or best.", show_default="averaged where the run has them"),
+        typer.Option(
+            help="Of a run: trained, averaged or best.", show_default="averaged where the run has them"
+        ),
     ] = None,
     device: DeviceOption = "",
     precision: PrecisionOption = "float32",
     as_json: Annotated[bool, typer.Option("--json", help="Print figures as JSON.")] = False,
 ) -> None:
-    """Predict every token of a text but the first, or the class of every image, and print the figures."""
+    """Predict every token of a text but the first, classify images, or solve tasks, and print the figures."""
+    sources = {"--text": text, "--images": images, "--core": core, "--lm-eval": lm_eval}
+    given = [option for option, value in sources.items() if value is not None]
+    if len(given) > 1:
+        raise must_be(given[1], f"left out where {given[0]} is given", sources[given[1]])
+    _check_belongs("--tasks", tasks, given, "--core")
+    _check_belongs("--limit", limit, given, "--core", "--lm-eval")
+    _check_belongs("--shots", shots, given, "--lm-eval")
+    _check_belongs("--task-folder", task_folder, given, "--lm-eval")
+    chosen = Chosen(weights, device, precision)
+    if core is not None or lm_eval is not None:
+        from nadaraya.evaluation import open_causal_model
+
+        causal = open_causal_model(run, weights)
+        asked = Asked(names(tasks if core else lm_eval), limit, batch_size, device, precision)
+        if core is not None:
+            figures = run_core(causal, core, asked, as_json)
+        else:
+            figures = run_lm_eval(causal, asked, shots, task_folder, as_json)
+        if as_json:
+            typer.echo(json.dumps({"run": run, **_weights(run, weights), **figures}))
+        return
+    if images is not None or (text is None and _is_image_run(run)):
+        from nadaraya.training import Run
+
+        figures, line = _images(Run(run), images, chosen)
+    else:
+        figures, line = _text(run, text, chosen)
+    used = _weights(run, weights)
+    shown = f" ({used['weights']} weights)" if used else ""
+    typer.echo(json.dumps({"run": run, **used, **figures}) if as_json else line + shown)
+
+
+def _check_belongs(option: str, value: Any, given: list[str], *wanted: str) -> None:
+    """Refuse an option that would do nothing."""
+    if value is not None and not set(given) & set(wanted):
+        raise must_be(option, f"given with {' or '.join(wanted)}", value)
+
+
+def _is_run(run: str) -> bool:
+    return is_file(Path(run) / "config.yaml")
+
+
+def _is_image_run(run: str) -> bool:
     from nadaraya.training import ImageRecipe, Run
 
-    opened, chosen = Run(run), Chosen(weights, device, precision)
-    if images is not None or (text is None and isinstance(opened.recipe, ImageRecipe)):
-        figures, line = _images(opened, images, chosen)
-    else:
-        figures, line = _text(opened, text, chosen)
-    weights = weights or opened.weights
-    document = {"run": str(run), "weights": weights, **figures}
-    typer.echo(json.dumps(document) if as_json else f"{line} ({weights} weights)")
+    return _is_run(run) and isinstance(Run(run).recipe, ImageRecipe)
 
 
-def _text(run: "Run", text: str | None, chosen: Chosen) -> tuple[dict[str, Any], str]:
+def _weights(run: str, weights: str | None) -> dict[str, str]:
+    """Which weights of a run were used; a model that is no run has one set of them."""
+    from nadaraya.training import Run
+
+    return {"weights": weights or Run(run).weights} if _is_run(run) else {}
+
+
+def _text(run: str, text: str | None, chosen: Chosen) -> tuple[dict[str, Any], str]:
     from nadaraya.data import load_corpus
-    from nadaraya.evaluation import evaluate_string
+    from nadaraya.evaluation import evaluate_string, open_causal_model
+    from nadaraya.training import Run
 
-    recipe = run.text_recipe()
-    model, tokenizer = run.load_model(weights=chosen.weights), run.tokenizer()
-    if text is None:
-        name, content = "validation text", run.corpus().split(recipe.data.validation_fraction)[1]
-    else:
+    causal = open_causal_model(run, chosen.weights)
+    if text is not None:
         corpus = load_corpus(text)
         name, content = corpus.name, corpus.text
-    with computing(model, chosen.device, chosen.precision):
-        result = evaluate_string(model, tokenizer, content, context=recipe.data.context)
+    elif _is_run(run):
+        opened = Run(run)
+        fraction = opened.text_recipe().data.validation_fraction
+        name, content = "validation text", opened.corpus().split(fraction)[1]
+    else:
+        raise InputError(f"{run} is not a run, which has a validation text: give --text, --core or --lm-eval")
+    with computing(causal.model, chosen.device, chosen.precision):
+        result = evaluate_string(causal.model, causal.tokenizer, content, context=causal.context)
     _check_finite(result.cross_entropy, name, run)
     line = (
         f"{name}: {result.cross_entropy:.4f} nats/token over {result.tokens:,} tokens, "
@@ -89,7 +174,7 @@ def _images(run: "Run", source: str | None, chosen: Chosen) -> tuple[dict[str, A
     batches = evaluation_batches(images, recipe.augmentation(), batch_size=128, workers=recipe.data.workers)
     with computing(model, chosen.device, chosen.precision):
         result = evaluate_images(model, batches)
-    _check_finite(result.loss, images.name, run)
+    _check_finite(result.loss, images.name, str(run.path))
     line = (
         f"{images.name}: top-1 {result.top1:.2%}, top-5 {result.top5:.2%}, {result.loss:.4f} nats/image over "
         f"{result.images:,} validation images"
@@ -97,10 +182,10 @@ def _images(run: "Run", source: str | None, chosen: Chosen) -> tuple[dict[str, A
     return {"images_of": images.name, **asdict(result)}, line
 
 
-def _check_finite(loss: float, name: str, run: "Run") -> None:
+def _check_finite(loss: float, name: str, run: str) -> None:
     """Refuse to print figures that are none."""
     if not math.isfinite(loss):
         raise InputError(
-            f"the loss of {run.path} on {name} is {loss}, not a finite number: its weights have diverged in "
+            f"the loss of {run} on {name} is {loss}, not a finite number: its weights have diverged in "
             "training, or its activations are too large for the --precision"
         )

@@ -1,16 +1,29 @@
-"""Evaluation of trained models: cross-entropy and bits per byte of a text, accuracy on images, generation."""
+"""Evaluation of trained models: cross-entropy and bits per byte, tasks, accuracy on images, generation."""
 
+from nadaraya.evaluation.causal import CausalModel, open_causal_model
 from nadaraya.evaluation.classification import ImageEvaluation, evaluate_images
 from nadaraya.evaluation.generation import default_prompt, generate_text, sample_text
-from nadaraya.evaluation.language import TextEvaluation, evaluate_string, evaluate_text
+from nadaraya.evaluation.harness import evaluate_lm_eval
+from nadaraya.evaluation.language import (
+    TextEvaluation,
+    bits_per_byte,
+    evaluate_string,
+    evaluate_text,
+    token_bytes,
+)
 
 __all__ = [
+    "CausalModel",
     "ImageEvaluation",
     "TextEvaluation",
+    "bits_per_byte",
     "default_prompt",
     "evaluate_images",
+    "evaluate_lm_eval",
     "evaluate_string",
     "evaluate_text",
     "generate_text",
+    "open_causal_model",
     "sample_text",
+    "token_bytes",
 ]

@@ -1,6 +1,7 @@
 """Cross-entropy and bits per byte of a text under a causal language model."""
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -80,9 +81,14 @@ def evaluate_text(
     return TextEvaluation(nats / predicted, nats / math.log(2) / num_bytes, predicted, num_bytes)
 
 
-@torch.no_grad()
 def total_nats(model: nn.Module, inputs: Tensor, targets: Tensor) -> float:
     """Σ −log p(target), in nats, of (B, N) targets that follow the inputs, dropout off, in float64."""
+    return _nats(model, inputs, targets).double().sum().item()
+
+
+@torch.no_grad()
+def _nats(model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
+    """−log p(target) of each (B, N) target, dropout off; 0 where a target is −100."""
     device = next(model.parameters()).device
     training = model.training
     model.eval()
@@ -91,7 +97,82 @@ def total_nats(model: nn.Module, inputs: Tensor, targets: Tensor) -> float:
     finally:
         model.train(training)
     losses = F.cross_entropy(logits.flatten(0, 1).float(), targets.to(device).flatten(), reduction="none")
-    return losses.double().sum().item()
+    return losses.view(targets.shape)
+
+
+def bits_per_byte(
+    model: nn.Module, windows: Iterable[tuple[Tensor, Tensor]], bytes_of_token: Tensor
+) -> float:
+    """Bits per byte over a fixed set of windows, as nanochat defines it.
+
+    With L_t the loss of target t in nats and b_t the bytes of its token, over targets with b_t > 0:
+
+        Σ_t L_t / (ln 2 · Σ_t b_t)
+
+    Special tokens have no bytes and are left out of both sums, and so are targets below 0. On the windows of
+    a text without special tokens it is `evaluate_text`'s figure. nanochat's windows begin with the
+    beginning-of-text token and hold packed documents; `evaluate_text` cuts one text into adjacent windows.
+
+    Args:
+        model: as in `evaluate_text`.
+        windows: pairs of inputs and the targets that follow them, (B, N) each.
+        bytes_of_token: (vocabulary,), from `token_bytes`.
+
+    Returns:
+        Bits per byte.
+
+    Raises:
+        InputError: no target has bytes.
+
+    >>> import torch
+    >>> from nadaraya.data import byte_tokenizer
+    >>> from nadaraya.evaluation import bits_per_byte, token_bytes
+    >>> from nadaraya.models import KernelGPTConfig, KernelGPTForCausalLM
+    >>> model = KernelGPTForCausalLM(KernelGPTConfig.preset("demo", vocab_size=256))
+    >>> windows = [(torch.arange(8)[None], torch.arange(1, 9)[None])]
+    >>> 5 < bits_per_byte(model, windows, token_bytes(byte_tokenizer())) < 15
+    True
+    """
+    nats, count = 0.0, 0
+    for inputs, targets in windows:
+        known = targets >= 0
+        sizes = bytes_of_token.cpu()[targets.cpu().clamp(min=0)] * known.cpu()
+        losses = _nats(model, inputs, targets.masked_fill(~known, -100)).double().cpu()
+        nats += losses[sizes > 0].sum().item()
+        count += int(sizes.sum())
+    if not count:
+        raise must_be("windows", "those with a target that has bytes", 0)
+    return nats / math.log(2) / count
+
+
+def token_bytes(tokenizer: "PreTrainedTokenizerFast") -> Tensor:
+    """UTF-8 bytes of every token; 0 for special tokens, which stand for no text.
+
+    Args:
+        tokenizer: one whose tokens are characters, or bytes and joined bytes, as those of `nadaraya.data`,
+            GPT-2 and most later models.
+
+    Returns:
+        (vocabulary,), int64.
+
+    Raises:
+        InputError: another kind, whose tokens have no bytes of their own.
+
+    >>> from nadaraya.data import train_character_tokenizer
+    >>> from nadaraya.evaluation import token_bytes
+    >>> token_bytes(train_character_tokenizer("né"))
+    tensor([1, 2, 0])
+    """
+    from tokenizers.decoders import ByteLevel
+
+    from nadaraya.data import is_character_tokenizer, token_num_bytes
+
+    if not (isinstance(tokenizer.backend_tokenizer.decoder, ByteLevel) or is_character_tokenizer(tokenizer)):
+        raise must_be(
+            "tokenizer", "one of characters or bytes", type(tokenizer.backend_tokenizer.decoder).__name__
+        )
+    special = set(tokenizer.all_special_ids)
+    return torch.tensor([0 if i in special else token_num_bytes(tokenizer, i) for i in range(len(tokenizer))])
 
 
 def evaluate_string(

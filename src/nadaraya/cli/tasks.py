@@ -1,0 +1,140 @@
+"""`nadaraya evaluate --core` and `--lm-eval`: any causal language model on tasks."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import typer
+
+from nadaraya.cli.options import computing, figure_table
+
+if TYPE_CHECKING:
+    from nadaraya.evaluation import CausalModel
+    from nadaraya.evaluation.core import CoreEvaluation
+
+
+class Asked(NamedTuple):
+    """What is run on a model, and how."""
+
+    tasks: list[str] | None
+    limit: int | None
+    batch_size: int
+    device: str
+    precision: str
+
+
+def names(text: str | None) -> list[str] | None:
+    """Names separated by commas; None of none."""
+    return None if text is None else [name.strip() for name in text.split(",") if name.strip()]
+
+
+def run_core(causal: "CausalModel", folder: Path, asked: Asked, as_json: bool) -> dict[str, Any]:
+    """CORE's tasks in a folder; prints a table unless as JSON."""
+    from nadaraya.evaluation.core import evaluate_core, read_core
+
+    tasks = read_core(folder, asked.tasks)
+    with computing(causal.model, asked.device, asked.precision), _progress(len(tasks)) as progress:
+        evaluation = evaluate_core(
+            causal.model,
+            causal.tokenizer,
+            tasks,
+            context=causal.context,
+            limit=asked.limit,
+            batch_size=asked.batch_size,
+            progress=progress,
+        )
+    if not as_json:
+        _print_core(evaluation)
+    return evaluation.figures()
+
+
+def run_lm_eval(
+    causal: "CausalModel", asked: Asked, shots: int | None, folder: Path | None, as_json: bool
+) -> dict[str, Any]:
+    """Tasks of lm-evaluation-harness; prints a table unless as JSON."""
+    from rich.console import Console
+
+    from nadaraya.evaluation import evaluate_lm_eval
+
+    with computing(causal.model, asked.device, asked.precision):
+        found = evaluate_lm_eval(
+            causal,
+            asked.tasks or [],
+            shots=shots,
+            limit=asked.limit,
+            folder=folder,
+            batch_size=asked.batch_size,
+            precision=asked.precision,
+        )
+    results = {
+        task: {"shots": found["n-shot"].get(task), **_plain(figures)}
+        for task, figures in found["results"].items()
+    }
+    if not as_json:
+        table = figure_table(["task", "figure"], ["shots", "value", "standard error"])
+        for task, figures in results.items():
+            for name, value in figures.items():
+                if name.endswith("_stderr") or name in ("shots", "examples") or not isinstance(value, float):
+                    continue
+                error = figures.get(f"{name}_stderr")
+                shown = f"{error:.4f}" if isinstance(error, float) else ""
+                table.add_row(task, name, str(figures["shots"]), f"{value:.4f}", shown)
+        Console().print(table)
+    return {"limit": asked.limit, "results": results}
+
+
+def _plain(figures: dict[str, Any]) -> dict[str, Any]:
+    """lm-eval's figures by metric; a filter is named where it is not the one that does nothing."""
+    plain: dict[str, Any] = {}
+    for key, value in figures.items():
+        metric, comma, filtered = key.partition(",")
+        if comma:
+            plain[metric if filtered == "none" else f"{metric} ({filtered})"] = value
+        elif key == "sample_len":
+            plain["examples"] = value
+    return plain
+
+
+def _print_core(evaluation: "CoreEvaluation") -> None:
+    from rich.console import Console
+
+    columns = ["shots", "n", "accuracy", "DCLM", "chance", "centred", "s"]
+    table = figure_table(["task"], columns, min_width=12)
+    for result in evaluation.results:
+        shares = [f"{share:.3f}" for share in (result.baseline, result.chance, result.centred)]
+        accuracy = f"{result.accuracy:.3f} ± {result.standard_error:.3f}"
+        counts = (str(result.shots), f"{result.examples:,}")
+        table.add_row(result.task, *counts, accuracy, *shares, f"{result.seconds:.1f}")
+    Console().print(table)
+    run, missing = len(evaluation.results), evaluation.missing
+    known = 22 - len(missing)
+    typer.echo(
+        f"CORE: {evaluation.core:.4f} ± {evaluation.standard_error:.4f}, the mean of {run} centred accuracies"
+        f"; with the chance of these files {evaluation.core_over_chance:.4f}"
+    )
+    if missing:
+        typer.echo(f"{known} of CORE's 22 tasks were run; missing: {', '.join(missing)}")
+    if evaluation.limit:
+        typer.echo(f"at most {evaluation.limit:,} examples per task")
+
+
+@contextmanager
+def _progress(tasks: int) -> Iterator[Callable[[str, int, int], None]]:
+    """A bar for the task that runs, on standard error, gone at the end, where that is a terminal."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        line = bar.add_task("", total=None)
+        begun: list[str] = []
+
+        def show(label: str, done: int, total: int) -> None:
+            if label not in begun:
+                begun.append(label)
+                bar.reset(line, total=total, description=f"{len(begun)}/{tasks} {label}")
+            bar.update(line, completed=done)
+
+        yield show

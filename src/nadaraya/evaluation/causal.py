@@ -1,0 +1,100 @@
+"""Any causal language model: that of a run folder, a folder of transformers, or one of its hub."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from nadaraya.errors import InputError
+from nadaraya.files import is_file, is_folder, reading
+
+HUB = "hf:"  # how the name of a model at the hub begins
+LONGEST = 2048  # context of a model whose configuration names none
+
+
+@dataclass(frozen=True)
+class CausalModel:
+    """A model with what is needed to evaluate it.
+
+    Args:
+        name: the folder or the name at the hub.
+        model: maps token ids to logits, in eval mode, on the CPU.
+        tokenizer: its tokenizer.
+        context: tokens that it reads at a time.
+
+    >>> from nadaraya.evaluation import open_causal_model
+    >>> open_causal_model("no-such-folder")
+    Traceback (most recent call last):
+    nadaraya.errors.InputError: no-such-folder is not a run folder or a model's, and no hf:NAME ...
+    """
+
+    name: str
+    model: Any
+    tokenizer: Any
+    context: int
+
+
+def open_causal_model(source: str | Path, weights: str | None = None) -> CausalModel:
+    """Load a causal language model and its tokenizer. Weights are safetensors; no code of the source runs.
+
+    Args:
+        source: a run folder, a folder that transformers wrote, or hf:NAME, a model at the hub, which is
+            downloaded where it is not in transformers' cache.
+        weights: of a run, as `Run.load_model` takes them; default its own choice.
+
+    Returns:
+        The model. Its context is that of the run's recipe, or of the model's configuration, or 2048.
+
+    Raises:
+        InputError: there is none, it has other weights than safetensors or code of its own, a run is not
+            finished, or a download fails.
+
+    >>> from nadaraya.data import byte_tokenizer
+    >>> from nadaraya.evaluation import open_causal_model
+    >>> from nadaraya.models import KernelGPTConfig, KernelGPTForCausalLM
+    >>> KernelGPTForCausalLM(KernelGPTConfig.preset("demo", vocab_size=256)).save_pretrained("model")
+    >>> _ = byte_tokenizer().save_pretrained("model")
+    >>> open_causal_model("model").context
+    256
+    """
+    path = Path(source)
+    if is_folder(path) and is_file(path / "config.yaml"):
+        from nadaraya.training import Run
+
+        run = Run(path)
+        recipe = run.text_recipe()
+        return CausalModel(str(path), run.load_model(weights=weights), run.tokenizer(), recipe.data.context)
+    if weights is not None:
+        raise InputError(f"--weights chooses among those of a run folder, which {path} is not")
+    if is_folder(path):
+        if not is_file(path / "config.json"):
+            raise InputError(f"{path} is not a run folder or a model's: it has no config.yaml or config.json")
+        return _pretrained(str(path), local=True)
+    hub, _, name = str(source).partition(HUB)
+    if hub or not name:
+        raise InputError(f"{path} is not a run folder or a model's, and no {HUB}NAME of a model at the hub")
+    return _pretrained(name, local=False)
+
+
+def _pretrained(name: str, local: bool) -> CausalModel:
+    """A model that transformers knows by itself, or a KernelGPT."""
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    import nadaraya.models  # noqa: F401  # registers KernelGPT
+    from nadaraya.training.run import without_bars
+
+    options: Any = {"local_files_only": local, "trust_remote_code": False}
+    with reading(Path(name), "a causal language model of transformers, in safetensors"), without_bars():
+        tokenizer: Any = AutoTokenizer.from_pretrained(name, **options)
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
+            name, use_safetensors=True, dtype=torch.float32, output_loading_info=True, **options
+        )
+    model, report = loaded
+    if not tokenizer.is_fast:
+        raise InputError(f"{name} must have a tokenizer that the tokenizers library reads, got one without")
+    if report["missing_keys"]:
+        raise InputError(f"{name} is damaged: it lacks {sorted(report['missing_keys'])[0]}")
+    config = model.config.get_text_config()
+    limits = (getattr(config, key, None) for key in ("max_position_embeddings", "n_positions", "n_ctx"))
+    context = next((limit for limit in limits if isinstance(limit, int) and limit > 1), LONGEST)
+    return CausalModel(name, model.eval(), tokenizer, context)

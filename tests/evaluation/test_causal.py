@@ -1,0 +1,117 @@
+"""Causal models from folders: safetensors only, no code of theirs, and one line for all that is not one."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from nadaraya.data import byte_tokenizer
+from nadaraya.errors import InputError
+from nadaraya.evaluation import evaluate_string, open_causal_model
+from nadaraya.models import KernelGPTConfig, KernelGPTForCausalLM
+from nadaraya.training import load_recipe, train
+
+TINY = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+
+
+@pytest.fixture
+def llama(tmp_path: Path) -> Path:
+    """A folder of transformers with a random Llama in bfloat16 that reads bytes."""
+    config = LlamaConfig(**TINY, vocab_size=256, intermediate_size=32, max_position_embeddings=48)
+    LlamaForCausalLM(config).to(torch.bfloat16).save_pretrained(tmp_path / "llama")
+    byte_tokenizer().save_pretrained(tmp_path / "llama")
+    return tmp_path / "llama"
+
+
+def edit(folder: Path, **changes: Any) -> None:
+    path = folder / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+
+def test_a_model_of_transformers_predicts_a_text_in_float32(llama: Path) -> None:
+    causal = open_causal_model(llama)
+    assert (causal.name, causal.context) == (str(llama), 48)
+    assert causal.model.dtype == torch.float32
+    assert not causal.model.training
+    result = evaluate_string(causal.model, causal.tokenizer, "any text " * 9, context=causal.context)
+    assert 4 < result.bits_per_byte < 12
+
+
+def test_a_kernel_gpt_is_one_of_them(tmp_path: Path) -> None:
+    config = KernelGPTConfig(**TINY, vocab_size=256, max_position_embeddings=40)
+    model = KernelGPTForCausalLM(config).eval()
+    model.save_pretrained(tmp_path)
+    byte_tokenizer().save_pretrained(tmp_path)
+    causal = open_causal_model(tmp_path)
+    assert causal.context == 40
+    ids = torch.arange(9)[None]
+    torch.testing.assert_close(causal.model(input_ids=ids).logits, model(input_ids=ids).logits)
+
+
+def test_a_run_is_opened_with_the_context_of_its_recipe(tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text("the cab of the bad\n" * 50)
+    small = [f"model.{key}={value}" for key, value in TINY.items()]
+    short = ["data.context=16", "training.steps=1", "training.batch_size=2", "training.warmup_steps=0"]
+    recipe = load_recipe(
+        "demo", [f"data.corpus={tmp_path / 'text.txt'}", *small, *short, "training.sample_characters=1"]
+    )
+    train(recipe, tmp_path / "run", progress=False)
+    causal = open_causal_model(tmp_path / "run", weights="trained")
+    assert (causal.context, causal.tokenizer.decode([1])) == (16, " ")
+    with pytest.raises(InputError, match="must be 'trained', got 'best'"):
+        open_causal_model(tmp_path / "run", weights="best")
+
+
+def test_weights_that_would_be_unpickled_are_refused(llama: Path) -> None:
+    (llama / "model.safetensors").unlink()
+    torch.save({}, llama / "pytorch_model.bin")
+    with pytest.raises(InputError, match="cannot be read as a causal language model"):
+        open_causal_model(llama)
+
+
+def test_code_of_a_folder_does_not_run(llama: Path, tmp_path: Path) -> None:
+    edit(
+        llama,
+        model_type="strange",
+        auto_map={"AutoConfig": "strange.Config", "AutoModelForCausalLM": "strange.M"},
+    )
+    (llama / "strange.py").write_text(
+        f"open({str(tmp_path / 'ran')!r}, 'w')\nclass Config: pass\nclass M: pass\n"
+    )
+    with pytest.raises(InputError, match="cannot be read"):
+        open_causal_model(llama)
+    assert not (tmp_path / "ran").exists()
+
+
+def test_weights_that_lack_a_tensor_are_refused(llama: Path) -> None:
+    edit(llama, num_hidden_layers=2)
+    with pytest.raises(InputError, match=r"is damaged: it lacks model\.layers\.1"):
+        open_causal_model(llama)
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "config.json", "tokenizer.json"])
+def test_a_damaged_file_is_one_line(llama: Path, name: str) -> None:
+    content = (llama / name).read_bytes()
+    (llama / name).write_bytes(content[: len(content) // 2])
+    with pytest.raises(InputError, match="cannot be read") as error:
+        open_causal_model(llama)
+    assert str(error.value).isprintable()
+
+
+def test_what_is_no_model_is_refused_without_a_look_at_the_network(llama: Path, tmp_path: Path) -> None:
+    for source in (tmp_path / "absent", "runs/misspelt", "gpt2", "hf:", llama / "config.json"):
+        with pytest.raises(InputError, match="is not a run folder or a model's, and no hf:NAME"):
+            open_causal_model(source)
+    with pytest.raises(InputError, match="is not a run folder or a model's: it has no"):
+        open_causal_model(tmp_path)
+    with pytest.raises(InputError, match="--weights chooses among those of a run folder"):
+        open_causal_model(llama, weights="best")
+
+
+def test_a_model_of_the_hub_that_cannot_be_had_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pytest.raises(InputError, match="no-such/model cannot be read as a causal language model"):
+        open_causal_model("hf:no-such/model")

@@ -7,18 +7,20 @@ from typing import Any
 import pytest
 
 
-def covering(*axes: Sequence[Any], whole: bool = True) -> list[Any]:
+def covering(*axes: Sequence[Any], whole: bool = True, together: int = 2) -> list[Any]:
     """The whole grid of the axes; cases that the pairwise part does not need are marked slow, or left out.
+
+    `together` values of different axes meet in some case of the part: 2 for pairs, 3 for triples.
 
     @pytest.mark.parametrize(("causal", "width", "dtype"), covering([False, True], [16, 24, 128], DTYPES))
     """
     grid = list(product(*(range(len(axis)) for axis in axes)))
-    missing = {pair for case in grid for pair in _pairs(case)}
+    missing = {met for case in grid for met in _tuples(case, together)}
     quick = set()
     while missing:
-        best = max(grid, key=lambda case: len(missing.intersection(_pairs(case))))
+        best = max(grid, key=lambda case: len(missing.intersection(_tuples(case, together))))
         quick.add(best)
-        missing.difference_update(_pairs(best))
+        missing.difference_update(_tuples(best, together))
     return [
         pytest.param(
             *(axis[place] for axis, place in zip(axes, case, strict=True)),
@@ -29,6 +31,6 @@ def covering(*axes: Sequence[Any], whole: bool = True) -> list[Any]:
     ]
 
 
-def _pairs(case: tuple[int, ...]) -> list[tuple[tuple[int, int], ...]]:
-    """Pairs of (axis, value); with a single axis its values."""
-    return list(combinations(enumerate(case), min(2, len(case))))
+def _tuples(case: tuple[int, ...], together: int) -> list[tuple[tuple[int, int], ...]]:
+    """Pairs (or triples …) of (axis, value); with fewer axes all their values."""
+    return list(combinations(enumerate(case), min(together, len(case))))

@@ -114,5 +114,8 @@ def test_the_installed_wheel_works_away_from_the_checkout(packages: Path, tmp_pa
     ).stdout
     assert Path(found.strip()).is_relative_to(target)
     assert nadaraya_of_the_wheel("--version").strip() == nadaraya.__version__
-    assert "report: demo/report.html" in nadaraya_of_the_wheel("demo", "--steps", "2", "--quiet")
+    small = ["model.num_hidden_layers=1", "training.validation_batches=1", "training.sample_characters=20"]
+    steps = ["training.steps=2", "training.warmup_steps=0", "training.batch_size=2"]
+    nadaraya_of_the_wheel("train", "demo", "--quiet", "--run", "run", *small, *steps)
+    assert "report: report.html" in nadaraya_of_the_wheel("report", "run")
     assert "gka_tiny_patch16_224" in nadaraya_of_the_wheel("train", "cifar-cpu", "--print-config")

@@ -1,26 +1,35 @@
 """`nadaraya demo`: the whole main job in small, and what happens when it is run again."""
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from nadaraya.training import load_recipe
+
 
 @pytest.mark.slow
-def test_demo_trains_compares_and_reports(tmp_path: Path) -> None:
+def test_demo_trains_compares_and_reports(
+    nadaraya: Any, tiny: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """With tiny models; those of the recipe are trained by the page of the first hour."""
+
+    def small(source: str, overrides: list[str]) -> Any:
+        return load_recipe(source, [*tiny[1:], *overrides])
+
+    monkeypatch.setattr("nadaraya.training.load_recipe", small)
     out = tmp_path / "demo"
-    command = [sys.executable, "-m", "nadaraya.cli", "demo", "--steps", "2", "--out", str(out)]
-    first = subprocess.run(command, capture_output=True, text=True, check=True)
+    first = nadaraya("demo", "--steps", "2", "--out", out)
+    assert first.status == 0
     for variant in ("rope", "gpa-rope", "gpa-mul"):
-        assert variant in first.stdout
+        assert variant in first.out
         assert (out / variant / "model.safetensors").exists()
     page = (out / "report.html").read_text(encoding="utf-8")
     assert "Lag kernels" in page
     models = {path: path.stat().st_mtime_ns for path in out.glob("*/model.safetensors")}
-    again = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert "finished already" in again.stderr
+    again = nadaraya("demo", "--steps", "2", "--out", out)
+    assert again.status == 0
+    assert "finished already" in again.err
     assert {path: path.stat().st_mtime_ns for path in out.glob("*/model.safetensors")} == models
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from nadaraya.kernels import Gaussian
 
 ON_GPU = os.environ.get("NADARAYA_TEST_DEVICE") == "cuda"
-NUM_CALLS = 240 if ON_GPU else 60
+NUM_CALLS = 240 if ON_GPU else 30
 # In the interpreter a few dozen tokens make several tiles of every kind.
 OPTIONS: dict[str, list[Any]] = {
     "lengths": (

@@ -201,7 +201,7 @@ def kernel_arguments(
     exclude_self: bool,
     kept: Tensor | None = None,
 ) -> dict[str, Any]:
-    """What the forward kernel and both kernels for gradients take alike, by name; arguments of the operator."""
+    """What the forward kernel and both kernels for gradients take alike, by name."""
     num_heads, num_groups = query.shape[1], key.shape[1]
     like = query.new_empty((1,), dtype=torch.float32)  # in place of what a call has not
     bias, bias_strides = key_bias(key_logits, padding, like)

@@ -225,7 +225,7 @@ def backward_arguments(grad_out: Tensor, lse: Tensor, delta: Tensor, alone: Tens
 def launch_key_value_gradient(
     arguments: dict[str, Any], grad_key: Tensor, grad_value: Tensor, grad_key_logits: Tensor
 ) -> None:
-    """Fills the gradients of keys, values and (unless empty) key logits; with a table by row, adds to them."""
+    """Fills the gradients of keys, values and, unless empty, key logits; with a table by row adds to them."""
     query, key, value = operands(arguments)
     config = configured("key_value_gradient", query, value)
     with on_device(query):

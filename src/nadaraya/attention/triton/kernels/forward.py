@@ -241,9 +241,9 @@ def forward_kernel(
             state = _attend(
                 state, query, query_norms, bounds, rows, key_base, value_base, key_norm_base,
                 key_bias_base, table, factor, lower, upper, key_strides[2], value_strides[2], num_keys,
-                offset, places, window, width, value_width, part != 1, GAUSSIAN, ONE_TENSOR, FIXED_PEAK, TABLE,
-                KEY_BIAS, DOCUMENTS, CAUSAL, WINDOW, EXCLUDE_SELF, PRECISION, BLOCK_N, WIDTH, VALUE_WIDTH,
-                EVEN_WIDTH, EVEN_VALUE_WIDTH,
+                offset, places, window, width, value_width, part != 1, GAUSSIAN, ONE_TENSOR, FIXED_PEAK,
+                TABLE, KEY_BIAS, DOCUMENTS, CAUSAL, WINDOW, EXCLUDE_SELF, PRECISION, BLOCK_N, WIDTH,
+                VALUE_WIDTH, EVEN_WIDTH, EVEN_VALUE_WIDTH,
             )  # fmt: skip
     out, total, peak = state
     if FIXED_PEAK:

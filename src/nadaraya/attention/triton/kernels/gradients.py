@@ -346,11 +346,8 @@ def key_value_gradient_kernel(
         key_norms *= factor
         bias = tl.zeros((BLOCK_N,), tl.float32)
         if KEY_BIAS:
-            bias = tl.load(
-                key_bias_ptr + batch * key_bias_batch_stride + head * key_bias_head_stride + keys,
-                mask=inside,
-                other=0.0,
-            )
+            bias_base = key_bias_ptr + batch * key_bias_batch_stride + head * key_bias_head_stride
+            bias = tl.load(bias_base + keys, mask=inside, other=0.0)
         for part in tl.static_range(0 if CAUSAL or WINDOW or EXCLUDE_SELF or DOCUMENTS else 1, 3):
             if part == 0:
                 lower, upper = first, tl.minimum(full_first, last)
@@ -366,8 +363,8 @@ def key_value_gradient_kernel(
                     lse_ptr + line, delta_ptr + line, alone_ptr + line, query_norm_ptr + line, table, by_row,
                     factor, precision, lower, upper, query_strides[2], grad_out_strides[2], num_queries,
                     num_keys, first_query, first_key, table_row_stride, offset, window, width, value_width,
-                    part != 1, GAUSSIAN, TABLE, BY_ROW, KEY_BIAS, KEY_BIAS_GRAD, DOCUMENTS, KEPT, CAUSAL, WINDOW, EXCLUDE_SELF, PRECISION, BLOCK_M, WIDTH, VALUE_WIDTH,
-                    EVEN_WIDTH, EVEN_VALUE_WIDTH,
+                    part != 1, GAUSSIAN, TABLE, BY_ROW, KEY_BIAS, KEY_BIAS_GRAD, DOCUMENTS, KEPT, CAUSAL,
+                    WINDOW, EXCLUDE_SELF, PRECISION, BLOCK_M, WIDTH, VALUE_WIDTH, EVEN_WIDTH, EVEN_VALUE_WIDTH,
                 )  # fmt: skip
         if KEY_BIAS_GRAD:
             # Every query head has a sum of its own.

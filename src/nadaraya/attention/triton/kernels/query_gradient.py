@@ -201,7 +201,8 @@ def query_gradient_kernel(
 
     A table by row has its gradient by row: the score gradients of the pairs, in the places of their logits.
     """
-    tl.static_assert(not TABLE_GRAD or BY_ROW or BLOCK_M == BLOCK_N)
+    SUMS: tl.constexpr = TABLE_GRAD and not BY_ROW
+    tl.static_assert(not SUMS or BLOCK_M == BLOCK_N)
     if not BY_ROW:
         first_query, stop_query = 0, num_queries
     head = (tl.program_id(0) // num_programs).to(tl.int64)
@@ -217,9 +218,7 @@ def query_gradient_kernel(
     factor = precision * LOG2E
     num_items = num_batch * num_blocks
     # One turn, known as such, is no loop: the compiler would keep what it can hoist out of it in registers.
-    for turn in tl.range(
-        0, tl.cdiv(num_items - slot, num_programs) if TABLE_GRAD and not BY_ROW else 1, disable_licm=True
-    ):
+    for turn in tl.range(0, tl.cdiv(num_items - slot, num_programs) if SUMS else 1, disable_licm=True):
         item = slot + turn * num_programs
         batch = (item % num_batch).to(tl.int64)
         # The last rows of a causal call see most keys: they come first.
@@ -285,18 +284,17 @@ def query_gradient_kernel(
                     key_base, value_base, key_norm_base, key_bias_base, table, partial, factor, precision,
                     first_tile, end, key_strides[2], value_strides[2], num_queries, num_keys, offset, places,
                     window, width, value_width, part != 1, GAUSSIAN, ONE_TENSOR, TABLE, TABLE_GRAD, BY_ROW,
-                    KEY_BIAS, DOCUMENTS, CAUSAL, WINDOW, EXCLUDE_SELF, PRECISION, BLOCK_N, WIDTH, VALUE_WIDTH, EVEN_WIDTH,
-                    EVEN_VALUE_WIDTH,
+                    KEY_BIAS, DOCUMENTS, CAUSAL, WINDOW, EXCLUDE_SELF, PRECISION, BLOCK_N, WIDTH, VALUE_WIDTH,
+                    EVEN_WIDTH, EVEN_VALUE_WIDTH,
                 )  # fmt: skip
         grad_query, score_sums, distance_sums, lower = state
-        if TABLE_GRAD and not BY_ROW:
-            if stop > start:
-                # What lies below the last tile's diagonal belongs to the next tile, which there is not.
-                last_tile = start + (stop - 1 - start) // BLOCK_N * BLOCK_N
-                sums = partial + (first_row + offset - last_tile - BLOCK_N) + tl.arange(0, BLOCK_N)
-                tl.store(sums, tl.load(sums) + lower)
-                # The next block adds to the same places.
-                tl.debug_barrier()
+        if SUMS and stop > start:
+            # What lies below the last tile's diagonal belongs to the next tile, which there is not.
+            last_tile = start + (stop - 1 - start) // BLOCK_N * BLOCK_N
+            sums = partial + (first_row + offset - last_tile - BLOCK_N) + tl.arange(0, BLOCK_N)
+            tl.store(sums, tl.load(sums) + lower)
+            # The next block adds to the same places.
+            tl.debug_barrier()
         if GAUSSIAN:
             grad_query -= score_sums[:, None] * query.to(tl.float32)
             tl.store(distance_sum_ptr + line + rows, distance_sums, mask=inside)

@@ -204,7 +204,10 @@ def triton_attention_backward(
         # One program more than fit at once would double the time.
         num_programs = min(num_programs, max(1, wanted // query.shape[1]))
         partial = lse.new_zeros((query.shape[1] * num_programs, arguments["table_ptr"].shape[1]))
-    launch_query_gradient(arguments, grad_query, distance_sums, partial, kernel, num_programs, need_table)
+    launch_query_gradient(
+        arguments, kernel, grad_query, distance_sums, partial_ptr=partial, partial_stride=partial.stride(0),
+        num_programs=num_programs, TABLE_GRAD=need_table,
+    )  # fmt: skip
     if need_table:
         assert table is not None
         zero, middle = arguments["table_zero"], table.shape[1] // 2
@@ -237,26 +240,25 @@ def launch_key_value_gradient(
 
 
 def launch_query_gradient(
-    arguments: dict[str, Any],
-    grad_query: Tensor,
-    distance_sums: Tensor,
-    grad_table: Tensor,
-    kernel: Kernel,
-    num_programs: int,
-    need_table: bool,
+    arguments: dict[str, Any], kernel: Kernel, grad_query: Tensor, distance_sums: Tensor, **table: Any
 ) -> None:
-    """Fills the gradients of queries, by `num_programs` programs a head, and adds to those of the table.
+    """Fills the gradients of queries, and adds to those of the table.
 
-    Of a table by lag every program of every head has its own, (H · programs, entries); of a table by row
-    every item and head, (B · H, entries).
+    Args:
+        arguments: those of the forward kernel, and `backward_arguments`.
+        kernel: under which the tiles are listed.
+        grad_query: like the queries.
+        distance_sums: (B, H, Nq) float32, filled with a bandwidth.
+        table: partial_ptr, the gradient of the table: by lag, one of every program of every head; by row, one
+            of every item and head; partial_stride, from one to the next; num_programs, of a head; TABLE_GRAD,
+            whether it is wanted.
     """
     query, key, value = operands(arguments)
     with on_device(query):
-        query_gradient_kernel[(query.shape[1] * num_programs,)](
-            **arguments, grad_query_ptr=grad_query, grad_query_strides=strides(grad_query),
-            distance_sum_ptr=distance_sums, partial_ptr=grad_table, partial_stride=grad_table.stride(0),
-            num_batch=query.shape[0], num_programs=num_programs, ONE_TENSOR=is_same(key, value),
-            TABLE_GRAD=need_table, **configured(kernel, query, value).launch_options,
+        query_gradient_kernel[(query.shape[1] * table["num_programs"],)](
+            **arguments, **table, grad_query_ptr=grad_query, grad_query_strides=strides(grad_query),
+            distance_sum_ptr=distance_sums, num_batch=query.shape[0], ONE_TENSOR=is_same(key, value),
+            **configured(kernel, query, value).launch_options,
         )  # fmt: skip
 
 

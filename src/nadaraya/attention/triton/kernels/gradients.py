@@ -364,7 +364,8 @@ def key_value_gradient_kernel(
                     factor, precision, lower, upper, query_strides[2], grad_out_strides[2], num_queries,
                     num_keys, first_query, first_key, table_row_stride, offset, window, width, value_width,
                     part != 1, GAUSSIAN, TABLE, BY_ROW, KEY_BIAS, KEY_BIAS_GRAD, DOCUMENTS, KEPT, CAUSAL,
-                    WINDOW, EXCLUDE_SELF, PRECISION, BLOCK_M, WIDTH, VALUE_WIDTH, EVEN_WIDTH, EVEN_VALUE_WIDTH,
+                    WINDOW, EXCLUDE_SELF, PRECISION, BLOCK_M, WIDTH, VALUE_WIDTH, EVEN_WIDTH,
+                    EVEN_VALUE_WIDTH,
                 )  # fmt: skip
         if KEY_BIAS_GRAD:
             # Every query head has a sum of its own.

@@ -23,6 +23,7 @@ _OLDEST_TRITON = (3, 6)
 # keys per row on.
 _MOST_DECODING_ROWS = {torch.float32: 16, torch.float16: 64, torch.bfloat16: 64}
 _FEWEST_CACHED = 4
+_FEWEST_KEPT = 1024  # keys: of fewer none are looked for that are negligible
 
 
 def why_not(args: AttentionArguments) -> str | None:
@@ -67,13 +68,14 @@ def attention(args: AttentionArguments, with_lse: bool = False) -> tuple[Tensor,
         return out, lse if with_lse else None
     from nadaraya.attention.triton.by_row import triton_attention_by_row
     from nadaraya.attention.triton.decoding import triton_decoding
+    from nadaraya.attention.triton.kept import kept_blocks
     from nadaraya.attention.triton.launch import document_bounds, with_dense_rows
     from nadaraya.attention.triton.operator import triton_attention
 
     documents = None if args.document_ids is None else document_bounds(args.document_ids)
-    content = (args.scale, args.bandwidth)
+    content, window = (args.scale, args.bandwidth), _window(args)
     masks = (
-        args.key_logits, args.key_padding_mask, documents, args.causal, _window(args), args.exclude_self
+        args.key_logits, args.key_padding_mask, documents, args.causal, window, args.exclude_self
     )  # fmt: skip
     if _decodes(args):
         query, key, value = (with_dense_rows(t) for t in (args.query, args.key, args.value))
@@ -87,7 +89,10 @@ def attention(args: AttentionArguments, with_lse: bool = False) -> tuple[Tensor,
         query, key, _ = _centred(args)
         query, key, value = (with_dense_rows(t) for t in (query, key, args.value))
         if args.mixture is None and args.grid is None:
-            out, lse_in_bits, _ = triton_attention(query, key, value, *content, args.lag_logits, *masks)
+            kept = None
+            if args.negligible > 0.0 and args.lag_logits is not None and key.shape[2] > _FEWEST_KEPT:
+                kept = kept_blocks(args, query, key, documents, window)
+            out, lse_in_bits, _ = triton_attention(query, key, value, *content, args.lag_logits, *masks, kept)
         else:
             position = _by_row(args)
             out, lse_in_bits, _ = triton_attention_by_row(query, key, value, *content, *position, *masks)

@@ -27,8 +27,6 @@ from nadaraya.attention.triton.operator import (
 )
 from nadaraya.attention.triton.strips import Grid, Mixture, Positions, padded, strips, table_of
 
-_KERNEL: Kernel = "query_gradient"
-
 
 @torch.library.custom_op("nadaraya::triton_attention_by_row", mutates_args=())
 def triton_attention_by_row(
@@ -122,6 +120,10 @@ def triton_attention_by_row_backward(
         query, key, value, scale, bandwidth, None, key_logits, padding, documents, causal, window,
         exclude_self,
     ) | backward_arguments(grad_out, lse, row_sums(out, grad_out, grad_lse), alone)  # fmt: skip
+    kernel: Kernel = "query_gradient"
+    if need_position:
+        kernel = "table_gradient" if bandwidth is None else "gaussian_table_gradient"
+    config = configured(kernel, query, value)
     positions = _positions(weights, table, shift, key.shape[2])
     for rows, keys in strips(positions, query, key.shape[2], causal, window):
         logits = table_of(positions, rows, keys)
@@ -130,9 +132,9 @@ def triton_attention_by_row_backward(
         shape = (batch, num_heads, rows.stop - rows.start, logits.row_stride - positions.skew)
         grad_logits, memory = padded(lse.new_zeros, shape if need_position else (1, 1, 1, 1))
         launch_query_gradient(
-            of_strip, _KERNEL, grad_query, distance_sums, partial_ptr=memory,
+            of_strip, kernel, grad_query, distance_sums, partial_ptr=memory,
             partial_stride=grad_logits.stride(1), TABLE_GRAD=need_position,
-            num_programs=batch * num_blocks(of_strip, configured(_KERNEL, query, value)),
+            num_programs=batch * num_blocks(of_strip, config),
         )  # fmt: skip
         if need_position:
             positions.add_gradients(rows, keys, grad_logits)

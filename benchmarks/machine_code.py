@@ -105,6 +105,8 @@ def compile_kernel(
         config = decoding_config(rows, padded, dtype)
     elif config is None:
         config = choose(kernel, padded, dtype, capability)  # type: ignore[arg-type]
+        if kernel.endswith("table_gradient") and options.get("by_row"):
+            config = config.narrow
     constants: dict[str, Any] = {
         "PRECISION": "tf32x3" if dtype == torch.float32 else "tf32",
         "WIDTH": padded,

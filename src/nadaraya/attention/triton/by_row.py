@@ -123,7 +123,7 @@ def triton_attention_by_row_backward(
     kernel: Kernel = "query_gradient"
     if need_position:
         kernel = "table_gradient" if bandwidth is None else "gaussian_table_gradient"
-    config = configured(kernel, query, value)
+    config = configured(kernel, query, value).narrow
     positions = _positions(weights, table, shift, key.shape[2])
     for rows, keys in strips(positions, query, key.shape[2], causal, window):
         logits = table_of(positions, rows, keys)
@@ -132,7 +132,7 @@ def triton_attention_by_row_backward(
         shape = (batch, num_heads, rows.stop - rows.start, logits.row_stride - positions.skew)
         grad_logits, memory = padded(lse.new_zeros, shape if need_position else (1, 1, 1, 1))
         launch_query_gradient(
-            of_strip, kernel, grad_query, distance_sums, partial_ptr=memory,
+            of_strip, config, grad_query, distance_sums, partial_ptr=memory,
             partial_stride=grad_logits.stride(1), TABLE_GRAD=need_position,
             num_programs=batch * num_blocks(of_strip, config),
         )  # fmt: skip

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nadaraya.attention.triton.configs import Kernel
+from nadaraya.attention.triton.configs import Config, Kernel
 from nadaraya.attention.triton.kernels.forward import forward_kernel
 from nadaraya.attention.triton.kernels.gradients import key_value_gradient_kernel, row_sum_kernel
 from nadaraya.attention.triton.kernels.one_tensor import one_tensor_gradient_kernel
@@ -197,7 +197,8 @@ def triton_attention_backward(
     kernel: Kernel = "query_gradient"
     if need_table:
         kernel = "table_gradient" if bandwidth is None else "gaussian_table_gradient"
-    num_programs = query.shape[0] * num_blocks(arguments, configured(kernel, query, value))
+    config = configured(kernel, query, value)
+    num_programs = query.shape[0] * num_blocks(arguments, config)
     partial = lse
     if need_table:
         wanted = _TABLE_PROGRAMS_PER_MULTIPROCESSOR * num_multiprocessors(query.device)
@@ -205,7 +206,7 @@ def triton_attention_backward(
         num_programs = min(num_programs, max(1, wanted // query.shape[1]))
         partial = lse.new_zeros((query.shape[1] * num_programs, arguments["table_ptr"].shape[1]))
     launch_query_gradient(
-        arguments, kernel, grad_query, distance_sums, partial_ptr=partial, partial_stride=partial.stride(0),
+        arguments, config, grad_query, distance_sums, partial_ptr=partial, partial_stride=partial.stride(0),
         num_programs=num_programs, TABLE_GRAD=need_table,
     )  # fmt: skip
     if need_table:
@@ -240,13 +241,13 @@ def launch_key_value_gradient(
 
 
 def launch_query_gradient(
-    arguments: dict[str, Any], kernel: Kernel, grad_query: Tensor, distance_sums: Tensor, **table: Any
+    arguments: dict[str, Any], config: Config, grad_query: Tensor, distance_sums: Tensor, **table: Any
 ) -> None:
     """Fills the gradients of queries, and adds to those of the table.
 
     Args:
         arguments: those of the forward kernel, and `backward_arguments`.
-        kernel: under which the tiles are listed.
+        config: the tiles; square for a table by lag.
         grad_query: like the queries.
         distance_sums: (B, H, Nq) float32, filled with a bandwidth.
         table: partial_ptr, the gradient of the table: by lag, one of every program of every head; by row, one
@@ -258,7 +259,7 @@ def launch_query_gradient(
         query_gradient_kernel[(query.shape[1] * table["num_programs"],)](
             **arguments, **table, grad_query_ptr=grad_query, grad_query_strides=strides(grad_query),
             distance_sum_ptr=distance_sums, num_batch=query.shape[0], ONE_TENSOR=is_same(key, value),
-            **configured(kernel, query, value).launch_options,
+            **config.launch_options,
         )  # fmt: skip
 
 

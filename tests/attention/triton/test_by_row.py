@@ -1,6 +1,6 @@
 """Positions that need a logit per pair: mixtures and grids are the definition, in strips of rows."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -15,7 +15,7 @@ from nadaraya.attention.positions import GridLogits
 from nadaraya.kernels import Gaussian
 
 Agreement = Callable[..., dict[str, Tensor]]
-pytestmark = pytest.mark.usefixtures("usual_tiles", "short_strips")
+pytestmark = pytest.mark.usefixtures("short_strips")
 MASKS: dict[str, dict[str, Any]] = {
     "none": {},
     "narrow causal window": {"causal": True, "window": 3},
@@ -30,10 +30,14 @@ def _seed() -> None:
 
 
 @pytest.fixture
-def short_strips(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of 32 rows: a few dozen tokens make several."""
+def short_strips(
+    monkeypatch: pytest.MonkeyPatch, cut: Callable[[int, int], AbstractContextManager[None]]
+) -> Iterator[None]:
+    """Of 32 rows, and small tiles: a few dozen tokens make several."""
     monkeypatch.setattr("nadaraya.attention.triton.strips._ROWS", 32)
     monkeypatch.setattr("nadaraya.attention.triton.strips._LOGITS", 1)
+    with cut(16, 32):
+        yield
 
 
 def three(heads: tuple[int, int, int], lengths: tuple[int, int], dtype: torch.dtype) -> list[Tensor]:

@@ -1,6 +1,7 @@
 """Tiles of keys that are negligible are not visited; what they weigh is at most δ, whatever the inputs."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from typing import Any
 
 import pytest
@@ -14,17 +15,21 @@ from nadaraya.kernels import Gaussian
 N, BLOCK = 120, 32
 Call = tuple[list[Tensor], dict[str, Any]]
 pytestmark = [
-    pytest.mark.usefixtures("usual_tiles", "small_blocks"),
+    pytest.mark.usefixtures("small_blocks"),
     pytest.mark.filterwarnings("ignore:All-NaN slice encountered"),  # of the interpreter
 ]
 
 
 @pytest.fixture
-def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Blocks of 32 tokens in place of 256, also for short texts."""
+def small_blocks(
+    monkeypatch: pytest.MonkeyPatch, cut: Callable[[int, int], AbstractContextManager[None]]
+) -> Iterator[None]:
+    """Blocks of 32 tokens in place of 256, also for short texts, and small tiles."""
     monkeypatch.setattr("nadaraya.attention.triton.launch.KEPT_BLOCK", BLOCK)
     monkeypatch.setattr("nadaraya.attention.triton.kept._NEAREST", 8)
     monkeypatch.setattr("nadaraya.attention.triton.backend._FEWEST_KEPT", 1)
+    with cut(16, 32):
+        yield
 
 
 def plain(num_queries: int = N, **options: Any) -> Call:

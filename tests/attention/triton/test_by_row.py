@@ -9,8 +9,8 @@ import torch
 from grids import covering
 from torch import Tensor
 
-from nadaraya import kernel_attention
-from nadaraya.attention import MixedKernels, MixedLogits
+from nadaraya import InputError, kernel_attention
+from nadaraya.attention import MixedKernels, MixedLogits, choose_backend
 from nadaraya.attention.positions import GridLogits
 from nadaraya.kernels import Gaussian
 
@@ -207,3 +207,14 @@ def test_the_operators_pass_pytorchs_own_checks(form: type) -> None:
         triton_attention_by_row_backward,
         (*grads, query, key, value, *results, 1.0, bandwidth, *position, *options, True, True),
     )
+
+
+def test_the_kernels_take_every_position_but_one_of_all_pairs() -> None:
+    x = torch.randn(1, 2, 36, 16)
+    grid, table = GridLogits(torch.randn(2, 11, 11)), torch.randn(2, 36)
+    mixtures = [mixture(x, form, 3, 12) for form in (MixedLogits, MixedKernels)]
+    for position in (*mixtures, grid, table, None):
+        choice = choose_backend(x, x, x, position=position, negligible=0.01, backend="triton")
+        assert choice.name == "triton"
+    with pytest.raises(InputError, match="it takes no attn_mask"):
+        choose_backend(x, x, x, position=torch.randn(2, 36, 36), backend="triton")

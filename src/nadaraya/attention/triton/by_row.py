@@ -25,7 +25,7 @@ from nadaraya.attention.triton.operator import (
     launch_query_gradient,
     row_sums,
 )
-from nadaraya.attention.triton.strips import Grid, Mixture, Positions, padded, strips, table_of
+from nadaraya.attention.triton.strips import Grid, Mixture, Positions, in_float32, padded, strips, table_of
 
 
 @torch.library.custom_op("nadaraya::triton_attention_by_row", mutates_args=())
@@ -65,8 +65,9 @@ def triton_attention_by_row(
         exclude_self,
     )  # fmt: skip
     positions = _positions(weights, table, shift, key.shape[2])
-    for rows, keys in strips(positions, query, key.shape[2], causal, window):
-        launch_forward(arguments | table_of(positions, rows, keys).arguments(), out, lse, alone)
+    with in_float32(query):
+        for rows, keys in strips(positions, query, key.shape[2], causal, window):
+            launch_forward(arguments | table_of(positions, rows, keys).arguments(), out, lse, alone)
     return out, lse, alone
 
 
@@ -125,19 +126,20 @@ def triton_attention_by_row_backward(
         kernel = "table_gradient" if bandwidth is None else "gaussian_table_gradient"
     config = configured(kernel, query, value).narrow
     positions = _positions(weights, table, shift, key.shape[2])
-    for rows, keys in strips(positions, query, key.shape[2], causal, window):
-        logits = table_of(positions, rows, keys)
-        of_strip = arguments | logits.arguments()
-        launch_key_value_gradient(of_strip, grad_key, grad_value, grad_key_logits)
-        shape = (batch, num_heads, rows.stop - rows.start, logits.row_stride - positions.skew)
-        grad_logits, memory = padded(lse.new_zeros, shape if need_position else (1, 1, 1, 1))
-        launch_query_gradient(
-            of_strip, config, grad_query, distance_sums, partial_ptr=memory,
-            partial_stride=grad_logits.stride(1), TABLE_GRAD=need_position,
-            num_programs=batch * num_blocks(of_strip, config),
-        )  # fmt: skip
-        if need_position:
-            positions.add_gradients(rows, keys, grad_logits)
+    with in_float32(query):
+        for rows, keys in strips(positions, query, key.shape[2], causal, window):
+            logits = table_of(positions, rows, keys)
+            of_strip = arguments | logits.arguments()
+            launch_key_value_gradient(of_strip, grad_key, grad_value, grad_key_logits)
+            shape = (batch, num_heads, rows.stop - rows.start, logits.row_stride - positions.skew)
+            grad_logits, memory = padded(lse.new_zeros, shape if need_position else (1, 1, 1, 1))
+            launch_query_gradient(
+                of_strip, config, grad_query, distance_sums, partial_ptr=memory,
+                partial_stride=grad_logits.stride(1), TABLE_GRAD=need_position,
+                num_programs=batch * num_blocks(of_strip, config),
+            )  # fmt: skip
+            if need_position:
+                positions.add_gradients(rows, keys, grad_logits)
     grad_weights, grad_table = positions.gradients
     return (
         grad_query,

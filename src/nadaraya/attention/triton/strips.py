@@ -22,7 +22,7 @@ from nadaraya.attention.triton.launch import Table
 
 # Rows of a strip are a multiple of this one, and this one of all tiles: no tile is in two strips.
 _ROWS = 128
-_LOGITS = 2**26  # of a strip, if it has more rows than that: 256 MiB of float32
+_LOGITS = 2**25  # of a strip, unless _ROWS rows have more: 128 MiB of float32
 _PADDING = 128  # columns before the first and after the last: tiles may extend that far
 
 
@@ -46,6 +46,11 @@ def strips(
             if causal:
                 last = min(last, stop + offset)
         yield slice(start, stop), slice(first, max(first + 1, last))
+
+
+def in_float32(tensor: Tensor) -> torch.autocast:
+    """Within the block no product is taken in half precision: a backward pass may be under autocast."""
+    return torch.autocast(tensor.device.type, enabled=False)
 
 
 def padded(create: Callable[[tuple[int]], Tensor], shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
@@ -108,11 +113,11 @@ class Mixture:
         return logits, memory
 
     def add_gradients(self, rows: slice, keys: slice, grad_logits: Tensor) -> None:
-        """Takes in what a strip gives for its logits, (B, H, R, C)."""
+        """Takes in what a strip gives for its logits, (B, H, R, C), whose memory may be used."""
         lags = self._lags(rows, keys)
         weights, table = self._weights[:, :, rows], self._table[..., lags]
         if self._shift is not None:
-            grad_logits = grad_logits / (weights @ table)
+            grad_logits.div_(weights @ table)
         self._grad_weights[:, :, rows] = grad_logits @ table.mT
         sums = weights.mT @ grad_logits
         self._grad_table[..., lags] += sums.sum_to_size(table.shape)

@@ -4,14 +4,19 @@ The tokens of a Gaussian case are one tensor x that serves as queries, keys and 
 attention; stock attention gets separate queries, keys and values there, since that is what it would replace.
 """
 
+import math
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import rivals
 import torch
+import torch.nn.functional as F
 from rivals import Contender
 from torch import Tensor
+
+from nadaraya.attention import MixedKernels, MixedLogits
+from nadaraya.attention.positions import GridLogits
 
 PASSES = ("forward", "forward_backward")
 
@@ -109,6 +114,58 @@ def gka_table_loo(case: Case, device: str) -> list[Contender]:
     ]
 
 
+def mixed_logits(case: Case, device: str) -> list[Contender]:
+    """Sixteen profiles by lag that every query mixes, as Inkling has them."""
+    return _with_position(case, device, MixedLogits(*_mixture(case, device, num_terms=16)))
+
+
+def mixed_kernels(case: Case, device: str) -> list[Contender]:
+    """A bank of four kernels by lag whose terms the query weighs."""
+    weights, profiles = _mixture(case, device, num_terms=4)
+    positive = weights.detach().abs().add(0.1).requires_grad_()
+    return _with_position(case, device, MixedKernels(positive, profiles))
+
+
+def grid(case: Case, device: str) -> list[Contender]:
+    """A table by the rows and columns between the patches of a square image."""
+    size = math.isqrt(case.shape.keys - 1)
+    lags = torch.randn(case.shape.heads, 2 * size - 1, 2 * size - 1, device=device).requires_grad_()
+    return _with_position(case, device, GridLogits(lags, case.shape.keys - size**2))
+
+
+def negligible(case: Case, device: str) -> list[Contender]:
+    """A kernel that decays by 1 nat in 100 tokens; pairs that weigh 2⁻²⁴ of a row are left out, or not."""
+    q, k, v = (F.normalize(t.detach(), dim=-1).requires_grad_() for t in tokens(case, device, 3))
+    lags = torch.arange(case.shape.keys, device=device)
+    bias = (lags / -100.0).expand(case.shape.heads, -1).clone().requires_grad_()
+    everything = rivals.ours(q, k, v, causal=True, table=bias)
+    return [
+        *rivals.ours(q, k, v, causal=True, table=bias, negligible=2**-24),
+        *(replace(each, name=f"{each.name}, all pairs") for each in everything),
+        *rivals.stock(q, k, v, causal=True),
+    ]
+
+
+def _with_position(
+    case: Case, device: str, mixed: MixedLogits | MixedKernels | GridLogits
+) -> list[Contender]:
+    q, k, v = tokens(case, device, 3)
+    return [
+        *rivals.ours(q, k, v, causal=case.causal, mixed=mixed),
+        *rivals.stock(q, k, v, causal=case.causal),
+    ]
+
+
+def _mixture(case: Case, device: str, num_terms: int) -> tuple[Tensor, Tensor]:
+    """Weights (B, H, N, M) and profiles (M, E) with gradient, E at most 1024."""
+    shape = (case.shape.batch, case.shape.heads, case.shape.queries, num_terms)
+    made = (
+        torch.randn(shape, device=device),
+        torch.randn(num_terms, min(case.shape.keys, 1024), device=device),
+    )
+    return made[0].requires_grad_(), made[1].requires_grad_()
+
+
 def decode_gpa(case: Case, device: str) -> list[Contender]:
     """One query against cached keys and values, with the row of a table."""
     q, k, v = decoding(case, device)
@@ -172,6 +229,10 @@ def all_cases(quick: bool) -> list[Case]:
     medium = square(8, 16, 4096, 64)
     cases.append(Case("gaussian-qkv", "general", medium, True, general_gaussian))
     cases.append(Case("gka-table-loo", "general", medium, True, gka_table_loo))
+    cases.append(Case("mixed-logits", "positions", medium, True, mixed_logits))
+    cases.append(Case("mixed-kernels", "positions", medium, True, mixed_kernels))
+    cases.append(Case("grid", "positions", square(256, 6, 197, 64), False, grid))
+    cases.append(Case("negligible", "positions", square(1, 16, 16384, 64), True, negligible))
     for name, contenders in (("gpa", gpa_against_stock), ("gka", gka)):
         for width in (16, 32, 64, 128, 256):
             shape = square(4, 8, 2048, width)

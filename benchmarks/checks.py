@@ -91,6 +91,10 @@ def determinism(device: str, quick: bool) -> dict[str, Any]:
         Case("gka-both", "determinism", both, False, cases.gka),
         Case("gaussian-qkv", "determinism", causal, True, cases.general_gaussian),
         Case("gka-table-loo", "determinism", causal, True, cases.gka_table_loo),
+        Case("mixed-logits", "determinism", causal, True, cases.mixed_logits),
+        Case("mixed-kernels", "determinism", causal, True, cases.mixed_kernels),
+        Case("grid", "determinism", both, False, cases.grid),
+        Case("negligible", "determinism", causal, True, cases.negligible),
     ]
     return {case.name: {rivals.OURS: _repeats(case, device)} for case in line_up}
 

@@ -18,7 +18,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 from nadaraya import kernel_attention
+from nadaraya.attention import MixedKernels, MixedLogits
 from nadaraya.attention.arguments import Own
+from nadaraya.attention.positions import GridLogits
 from nadaraya.kernels import Gaussian
 
 OURS = "nadaraya"
@@ -85,20 +87,25 @@ def ours(
     causal: bool = False,
     bandwidth: Tensor | None = None,
     table: Tensor | None = None,
+    mixed: MixedLogits | MixedKernels | GridLogits | None = None,
     own: Own = "keep",
+    negligible: float = 0.0,
 ) -> list[Contender]:
     """`kernel_attention` by the GPU kernels and by the rewrites onto SDPA; off the GPU only by these.
 
-    The content is Gaussian where there is a bandwidth.
+    The content is Gaussian where there is a bandwidth. The position is the table, or `mixed`.
     """
 
     def call(backend: str) -> Tensor:
         content = None if bandwidth is None else Gaussian(bandwidth)
         return kernel_attention(
-            q, k, v, content=content, position=table, causal=causal, own=own, backend=backend
-        )
+            q, k, v, content=content, position=position, causal=causal, own=own, negligible=negligible,
+            backend=backend,
+        )  # fmt: skip
 
-    inputs = _differentiable(q, k, v, bandwidth, table)
+    position = table if mixed is None else mixed
+    parts = [] if mixed is None else [part for part in vars(mixed).values() if isinstance(part, Tensor)]
+    inputs = _differentiable(q, k, v, bandwidth, table, *parts)
     if q.device.type != "cuda":
         return [Contender(OURS, lambda: call("sdpa"), inputs)]
     return [

@@ -157,8 +157,8 @@ def kernel_attention(
         eps: ε in the denominator (Kundu et al. (2026), eq. 4); default 0.
         negligible: δ, the share of a row's weights that pairs at long lags may have together and be left out
             where the kernel of the lag has decayed; default 0, all are summed. A leave, not an order: "sdpa"
-            makes use of it for a `Kernel` or a table without an `attn_mask`. Gradients are those of the
-            pairs that are kept.
+            and "triton" make use of it for a `Kernel` or a table without an `attn_mask`. Gradients are those
+            of the pairs that are kept.
         backend: "reference" (the definition, O(Nq·Nk) memory), "sdpa" (exact rewrites onto PyTorch's fused
             attention, O(Nq + Nk) memory), "triton" (fused kernels for NVIDIA GPUs, O(Nq + Nk) memory), or
             "auto", the fastest that can do the call; `nadaraya.attention.choose_backend` says which, and why

@@ -94,6 +94,13 @@ COMPILATIONS = [
     Compilation("forward", HOPPER, 16, "float16", ("causal", "window", "key_bias", "hidden", "exclude_self")),
     Compilation("table_gradient", AMPERE, 256, "bfloat16", ("causal", "table")),
     Compilation("forward", HOPPER, 64, "bfloat16", ("causal",)),
+    # Strips of rows, and tiles that are not kept.
+    *(
+        Compilation(kernel, HOPPER, 64, "bfloat16", ("causal", "table", option))
+        for kernel in ("forward", "key_value_gradient", "table_gradient")
+        for option in ("by_row", "kept=256")
+    ),
+    Compilation("gaussian_table_gradient", HOPPER, 64, "bfloat16", ("causal", "table", "by_row")),
 ]
 # Instructions, once per program: Triton 3.9 has up to 50 where 3.7 had none.
 MOST_SPILLS = 64

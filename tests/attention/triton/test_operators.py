@@ -10,11 +10,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
 from nadaraya import InputError, kernel_attention
-from nadaraya.attention import functional, triton
+from nadaraya.attention import MixedLogits, functional, triton
 from nadaraya.kernels import Gaussian
 
 pytestmark = pytest.mark.usefixtures("usual_tiles")
 GENERAL, DECODING = "nadaraya::triton_attention", "nadaraya::triton_decoding"
+BY_ROW = "nadaraya::triton_attention_by_row"
 ONE_TENSOR = f"{GENERAL} of one tensor"
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
@@ -67,14 +68,28 @@ def one_tensor_inputs() -> list[Tensor]:
     return [torch.randn(1, 2, 24, 16, requires_grad=True), torch.tensor([2.0, 5.0], requires_grad=True)]
 
 
+def mixed(query: Tensor, key: Tensor, value: Tensor, weights: Tensor, profiles: Tensor) -> Tensor:
+    return kernel_attention(
+        query, key, value, position=MixedLogits(weights, profiles), causal=True, backend="triton"
+    )
+
+
+def mixed_inputs() -> list[Tensor]:
+    return [*general_inputs()[:3], *(torch.randn(s, requires_grad=True) for s in ((1, 2, 24, 3), (3, 9)))]
+
+
 def decoding_inputs() -> list[Tensor]:
     return [torch.randn(1, 2, 1, 16), *torch.randn(2, 1, 2, 40, 16).unbind(0), torch.randn(2, 40)]
 
 
 PATHS = pytest.mark.parametrize(
     ("call", "inputs", "operator"),
-    [(general, general_inputs, GENERAL), (one_tensor, one_tensor_inputs, ONE_TENSOR)],
-    ids=["general", "one tensor"],
+    [
+        (general, general_inputs, GENERAL),
+        (one_tensor, one_tensor_inputs, ONE_TENSOR),
+        (mixed, mixed_inputs, BY_ROW),
+    ],
+    ids=["general", "one tensor", "mixed"],
 )
 
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from nadaraya import kernel_attention
+from nadaraya.attention import MixedKernels
 from nadaraya.kernels import Gaussian
 
 pytestmark = [
@@ -128,8 +129,16 @@ def one_tensor(packed: Callable[[int, int, int], Tensor]) -> tuple[list[Tensor],
     return [x, x, x], {"content": Gaussian(torch.tensor([2.0, 5.0]))}
 
 
+def mixed(packed: Callable[[int, int, int], Tensor]) -> tuple[list[Tensor], dict[str, Any]]:
+    tensors = [torch.randn(1, 2, 40, 16), *torch.randn(2, 1, 1, 40, 16).unbind(0)]
+    position = MixedKernels(torch.rand(1, 2, 40, 2), torch.randn(2, 12))
+    return tensors, {"position": position, "causal": True, "key_logits": torch.randn(1, 2, 40)}
+
+
 @pytest.mark.parametrize(
-    "call", [pytest.param(general, marks=pytest.mark.slow), one_tensor], ids=["general", "one tensor"]
+    "call",
+    [pytest.param(general, marks=pytest.mark.slow), one_tensor, mixed],
+    ids=["general", "one tensor", "mixed"],
 )
 def test_the_order_of_programs_changes_no_bit(
     outcome: Callable[..., dict[str, Tensor]],
@@ -140,6 +149,8 @@ def test_the_order_of_programs_changes_no_bit(
 ) -> None:
     # So that several programs sum the gradient of the table.
     monkeypatch.setattr("nadaraya.attention.triton.operator.num_multiprocessors", lambda device: 4)
+    monkeypatch.setattr("nadaraya.attention.triton.strips._ROWS", 32)
+    monkeypatch.setattr("nadaraya.attention.triton.strips._LOGITS", 1)
     torch.manual_seed(0)
     arguments = (*call(packed), "triton", torch.float32)
     expected = outcome(*arguments)

@@ -34,6 +34,7 @@ variants = defaultdict(set)
 triton.runtime.driver.set_active(Driver())
 JITFunction._do_compile = lambda kernel, key, *rest: variants[kernel.fn.__name__].add(key)
 
+from nadaraya.attention.triton.by_row import triton_attention_by_row, triton_attention_by_row_backward
 from nadaraya.attention.triton.decoding import triton_decoding
 from nadaraya.attention.triton.launch import document_bounds
 from nadaraya.attention.triton.operator import triton_attention, triton_attention_backward
@@ -52,17 +53,26 @@ for length in (64, 65, 128, 129):
         out, lse, alone = triton_attention(*tensors, *options)
         grads = torch.zeros_like(out), torch.zeros_like(lse)
         triton_attention_backward(*grads, *tensors, out, lse, alone, *options, *needs)
+    general = (1.0, sigma, table, logits, padding, documents, True, window, True)
+    kept = torch.zeros(BATCH, HEADS, 2, 2, dtype=torch.int32)
+    out, lse, alone = triton_attention(q, k, v, *general, kept)
+    grads = torch.zeros_like(out), torch.zeros_like(lse)
+    triton_attention_backward(*grads, q, k, v, out, lse, alone, *general, True, True, kept)
+    mixed = (torch.ones(BATCH, HEADS, length, 3), torch.ones(1, 3, 2 * length - 1), None)
+    by_row = (1.0, sigma, *mixed, logits, padding, documents, True, window, True)
+    out, lse, alone = triton_attention_by_row(q, k, v, *by_row)
+    triton_attention_by_row_backward(*grads, q, k, v, out, lse, alone, *by_row, True, True)
     for cached in (length, 100 * length):
         key, value = torch.zeros(2, BATCH, HEADS, cached, WIDTH, dtype=torch.bfloat16).unbind(0)
         triton_decoding(q[:, :, :1], key, value, 1.0, None, None, None, None, None, True, window, False)
 print(json.dumps({name: len(keys) for name, keys in variants.items()}))
 """
-# Three tensors and one tensor are two variants.
+# Variants are three tensors, those with tiles that are not visited, strips of rows, and one tensor.
 EXPECTED = {
-    "forward_kernel": 2,
+    "forward_kernel": 4,
     "row_sum_kernel": 1,
-    "key_value_gradient_kernel": 1,
-    "query_gradient_kernel": 1,
+    "key_value_gradient_kernel": 3,
+    "query_gradient_kernel": 3,
     "one_tensor_gradient_kernel": 1,
     "decoding_kernel": 1,
     "merging_kernel": 1,

@@ -23,6 +23,7 @@ _OLDEST_TRITON = (3, 6)
 # keys per row on.
 _MOST_DECODING_ROWS = {torch.float32: 16, torch.float16: 64, torch.bfloat16: 64}
 _FEWEST_CACHED = 4
+_FEWEST_KEPT = 1024  # keys: of fewer none are looked for that are negligible
 
 
 def why_not(args: AttentionArguments) -> str | None:
@@ -40,8 +41,6 @@ def why_not(args: AttentionArguments) -> str | None:
         reason = f"it computes in float16, bfloat16 or float32, not {query.dtype}"
     elif max(query.shape[3], args.value.shape[3]) > _WIDEST:
         reason = f"heads are wider than {_WIDEST}"
-    elif args.mixture is not None or args.grid is not None:
-        reason = "of positions it takes kernels and tables by lag alone"
     elif args.attn_mask is not None:
         reason = "it takes no attn_mask"
     elif args.dropout_p > 0.0:
@@ -67,33 +66,55 @@ def attention(args: AttentionArguments, with_lse: bool = False) -> tuple[Tensor,
     if 0 in (*args.query.shape, *args.key.shape, *args.value.shape):
         out, _, lse = reference.attention(args)
         return out, lse if with_lse else None
+    from nadaraya.attention.triton.by_row import triton_attention_by_row
     from nadaraya.attention.triton.decoding import triton_decoding
+    from nadaraya.attention.triton.kept import kept_blocks
     from nadaraya.attention.triton.launch import document_bounds, with_dense_rows
     from nadaraya.attention.triton.operator import triton_attention
 
-    window = args.window or 0
-    if window >= max(args.query.shape[2], args.key.shape[2]):
-        window = 0  # it hides nothing
     documents = None if args.document_ids is None else document_bounds(args.document_ids)
-    options = (
-        args.scale, args.bandwidth, args.lag_logits, args.key_logits, args.key_padding_mask, documents,
-        args.causal, window, args.exclude_self,
+    content, window = (args.scale, args.bandwidth), _window(args)
+    masks = (
+        args.key_logits, args.key_padding_mask, documents, args.causal, window, args.exclude_self
     )  # fmt: skip
     if _decodes(args):
         query, key, value = (with_dense_rows(t) for t in (args.query, args.key, args.value))
-        out, lse_in_bits = triton_decoding(query, key, value, *options)
+        out, lse_in_bits = triton_decoding(query, key, value, *content, args.lag_logits, *masks)
     elif _is_one_tensor(args):
         query, _, centre = _centred(args)
-        out, lse_in_bits, _ = triton_attention(with_dense_rows(query), None, None, *options)
+        out, lse_in_bits, _ = triton_attention(with_dense_rows(query), None, None, *content, None, *masks)
         if centre is not None:
             out = out + centre  # the weights sum to 1
     else:
         query, key, _ = _centred(args)
         query, key, value = (with_dense_rows(t) for t in (query, key, args.value))
-        out, lse_in_bits, _ = triton_attention(query, key, value, *options)
+        if args.mixture is None and args.grid is None:
+            kept = None
+            if args.negligible > 0.0 and args.lag_logits is not None and key.shape[2] > _FEWEST_KEPT:
+                kept = kept_blocks(args, query, key, documents, window)
+            out, lse_in_bits, _ = triton_attention(query, key, value, *content, args.lag_logits, *masks, kept)
+        else:
+            position = _by_row(args)
+            out, lse_in_bits, _ = triton_attention_by_row(query, key, value, *content, *position, *masks)
     wanted = with_lse or own.needs_lse(args)
     natural = math.log(2.0) * lse_in_bits if wanted else None
     return own.finished(args, out, natural), natural
+
+
+def _by_row(args: AttentionArguments) -> tuple[Tensor | None, Tensor, Tensor | None]:
+    """Weights, table and shift of a position that needs a logit per pair."""
+    if args.mixture is not None:
+        return args.mixture.weights, *args.mixture.factors()
+    assert args.grid is not None
+    return None, args.grid.logits, None
+
+
+def _window(args: AttentionArguments) -> int:
+    """Only smaller lags are seen; 0 for no limit."""
+    window = args.window or 0
+    if args.mixture is not None and args.mixture.of_kernels:  # they are 0 beyond their extent
+        window = min(window or args.mixture.extent, args.mixture.extent)
+    return 0 if window >= max(args.query.shape[2], args.key.shape[2]) else window
 
 
 def _decodes(args: AttentionArguments) -> bool:
@@ -103,6 +124,8 @@ def _decodes(args: AttentionArguments) -> bool:
     rows = args.query.shape[2] * (args.query.shape[1] // args.key.shape[1])
     return (
         not differentiated
+        and args.mixture is None
+        and args.grid is None
         and rows <= _MOST_DECODING_ROWS[args.query.dtype]
         and args.key.shape[2] >= _FEWEST_CACHED * rows
     )
@@ -115,6 +138,8 @@ def _is_one_tensor(args: AttentionArguments) -> bool:
         and args.key is args.value
         and args.bandwidth is not None
         and args.lag_logits is None
+        and args.mixture is None
+        and args.grid is None
         and args.key_logits is None
         and args.key_padding_mask is None
     )

@@ -9,7 +9,7 @@ import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -32,6 +32,7 @@ KERNELS: tuple[Kernel, ...] = get_args(Kernel)
 _VARIABLE = "NADARAYA_TRITON_CONFIGS"
 # Half of what the lag table is padded by: tiles extend beyond it by one tile, their sums by lag by another.
 _WIDEST_TILE = 128
+_NARROW = 32
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,11 @@ class Config:
         widest = max(self.block_m, self.block_n)
         if widest > _WIDEST_TILE:
             raise ValueError(f"tiles are at most {_WIDEST_TILE} wide, got {widest}")
+
+    @property
+    def narrow(self) -> "Config":
+        """With few keys, for what holds the addresses of all pairs of a tile in registers."""
+        return replace(self, block_n=min(self.block_n, _NARROW))
 
     @property
     def launch_options(self) -> dict[str, int]:

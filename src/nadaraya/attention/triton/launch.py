@@ -1,6 +1,7 @@
 """What every launch needs: tiles, padded widths, the lag table and the norms in the form kernels read."""
 
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -14,6 +15,8 @@ from nadaraya.attention.triton.kernels.tiles import LOG2E, TABLE_PADDING
 # 1/σ² beyond which a Gaussian's weights are 0 or 1 for all that float32 can tell.
 _LARGEST_PRECISION = 1e25
 _SMALLEST_WIDTH = 16  # of a matrix product
+# Queries, and keys, of the blocks of which what is negligible is said: a multiple of all tiles.
+KEPT_BLOCK = 256
 _WIDEST_DIRECT = 8  # features: up to here differences cost less than the digits that products lose
 
 
@@ -150,20 +153,91 @@ def precision_of(bandwidth: Tensor, num_heads: int) -> Tensor:
     return bandwidth.square().reciprocal().clamp(max=_LARGEST_PRECISION).expand(num_heads).contiguous()
 
 
-def kernel_table(table: Tensor | None, like: Tensor) -> tuple[Tensor, int, int]:
-    """The lag logits in units of log 2, padded so that tiles may extend beyond it.
+@dataclass(frozen=True)
+class Table:
+    """Logits of pairs in units of log 2, that of lag 0 or of the first row and key 0 at `zero`.
 
-    Args:
-        table: (H or 1, 2L − 1), entry r + L − 1 for lag r; None, no table.
-        like: a float32 tensor to pass in place of a table.
-
-    Returns:
-        The padded table, the place of lag 0 in a row, and the step from row to row (0 if heads share one).
+    A table by lag has them by i − j. A table by row has, for the queries first … stop − 1, those of the pair
+    (i, j) at (i − first) · row_stride − j. Steps are 0 where all items or heads share one.
     """
-    if table is None:
-        return like, 0, 0
-    padded = F.pad(table * LOG2E.value, (TABLE_PADDING, TABLE_PADDING))
-    return padded, TABLE_PADDING + table.shape[1] // 2, padded.shape[1] if table.shape[0] > 1 else 0
+
+    entries: Tensor
+    zero: int = 0
+    head_stride: int = 0
+    batch_stride: int = 0
+    row_stride: int = 0
+    first: int = 0
+    stop: int = 0
+
+    @classmethod
+    def by_lag(cls, table: Tensor) -> "Table":
+        """A table (H or 1, 2L − 1), entry r + L − 1 for lag r, padded so that tiles may extend beyond it."""
+        padded = F.pad(table * LOG2E.value, (TABLE_PADDING, TABLE_PADDING))
+        step = padded.shape[1] if table.shape[0] > 1 else 0
+        return cls(padded, TABLE_PADDING + table.shape[1] // 2, step)
+
+    def arguments(self) -> dict[str, Any]:
+        """What kernels take of it, by name."""
+        return {
+            "table_ptr": self.entries, "table_zero": self.zero, "table_stride": self.head_stride,
+            "table_batch_stride": self.batch_stride, "table_row_stride": self.row_stride,
+            "first_query": self.first, "stop_query": self.stop,
+            "TABLE": True, "BY_ROW": self.row_stride > 0,
+        }  # fmt: skip
+
+
+def kernel_arguments(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    scale: float,
+    bandwidth: Tensor | None,
+    table: Tensor | None,
+    key_logits: Tensor | None,
+    padding: Tensor | None,
+    documents: Tensor | None,
+    causal: bool,
+    window: int,
+    exclude_self: bool,
+    kept: Tensor | None = None,
+) -> dict[str, Any]:
+    """What the forward kernel and both kernels for gradients take alike, by name."""
+    num_heads, num_groups = query.shape[1], key.shape[1]
+    like = query.new_empty((1,), dtype=torch.float32)  # in place of what a call has not
+    bias, bias_strides = key_bias(key_logits, padding, like)
+    norms, key_norms, precision = gaussian_operands(query, key, bandwidth, like)
+    by_lag = Table(like) if table is None else Table.by_lag(table)
+    return {
+        "query_ptr": query, "key_ptr": key, "value_ptr": value,
+        "query_strides": strides(query), "key_strides": strides(key), "value_strides": strides(value),
+        "query_norm_ptr": norms, "key_norm_ptr": key_norms, "precision_ptr": precision, "scale": scale,
+        "GAUSSIAN": gaussian_mode(query, key, bandwidth),
+        **by_lag.arguments(), "TABLE": table is not None,
+        "key_bias_ptr": bias,
+        "key_bias_batch_stride": bias_strides[0], "key_bias_head_stride": bias_strides[1],
+        "range_ptr": key_range(padding, like),
+        "document_ptr": like if documents is None else documents,
+        **key_options(key_logits, padding, documents),
+        "kept_ptr": like if kept is None else kept, "KEPT": 0 if kept is None else KEPT_BLOCK,
+        "num_heads": num_heads, "group_size": num_heads // num_groups,
+        "num_queries": query.shape[2], "num_keys": key.shape[2], "window": window,
+        "width": query.shape[3], "value_width": value.shape[3],
+        **mask_options(causal, window, exclude_self),
+        **width_options(query, value, bandwidth is not None),
+    }  # fmt: skip
+
+
+def operands(arguments: dict[str, Any]) -> tuple[Tensor, Tensor, Tensor]:
+    """Queries, keys and values of `kernel_arguments`."""
+    return arguments["query_ptr"], arguments["key_ptr"], arguments["value_ptr"]
+
+
+def num_blocks(arguments: dict[str, Any], config: Config) -> int:
+    """Of queries: all of them, or those that a table by row has."""
+    num_rows: int = arguments["num_queries"]
+    if arguments["BY_ROW"]:
+        num_rows = arguments["stop_query"] - arguments["first_query"]
+    return -(-num_rows // config.block_m)
 
 
 def key_bias(

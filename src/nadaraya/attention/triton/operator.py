@@ -3,10 +3,12 @@
 Opaque to torch.compile, with shapes for tracing and a rule for gradients.
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
-from nadaraya.attention.triton.configs import Kernel
+from nadaraya.attention.triton.configs import Config, Kernel
 from nadaraya.attention.triton.kernels.forward import forward_kernel
 from nadaraya.attention.triton.kernels.gradients import key_value_gradient_kernel, row_sum_kernel
 from nadaraya.attention.triton.kernels.one_tensor import one_tensor_gradient_kernel
@@ -17,16 +19,14 @@ from nadaraya.attention.triton.launch import (
     empty_output,
     empty_with_dense_rows,
     gaussian_mode,
-    gaussian_operands,
     half_squared_norms,
     is_same,
-    kernel_table,
-    key_bias,
-    key_options,
-    key_range,
+    kernel_arguments,
     mask_options,
+    num_blocks,
     num_multiprocessors,
     on_device,
+    operands,
     padded_width,
     precision_of,
     strides,
@@ -52,6 +52,7 @@ def triton_attention(
     causal: bool,
     window: int,
     exclude_self: bool,
+    kept: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Softmax attention with logits content + table[i − j], in O(Nq + Nk) memory.
 
@@ -70,43 +71,41 @@ def triton_attention(
         causal: only lags ≥ 0.
         window: only |lag| < window; 0 for no limit.
         exclude_self: not lag 0, unless nothing else is left.
+        kept: (B, H, blocks of queries and keys, 2) int32, `kept_blocks`; other keys are not visited.
 
     Returns:
         The output (B, H, Nq, e), zero in rows that see nothing; the log-sum-exp of the logits (B, H, Nq) in
         float32 and units of log 2, −∞ in such rows; with `exclude_self` which rows keep themselves,
         (B, H, Nq) int8, else nothing.
     """
+    out, lse, alone = empty_results(query, query if value is None else value, exclude_self)
+    arguments = kernel_arguments(
+        query, *_or_query(query, key, value), scale, bandwidth, table, key_logits, padding, documents, causal,
+        window, exclude_self, kept,
+    )  # fmt: skip
     # Each token then sees itself, at distance 0: no logit is larger, and no running maximum is needed.
-    fixed_peak = key is None and not exclude_self
-    key, value = _or_query(query, key, value)
-    batch, num_heads, num_queries, width = query.shape
-    num_keys, value_width = value.shape[2:]
-    out, lse, alone = _empty_results(query, value, exclude_self)
-    config = configured("forward", query, value)
-    entries, zero, step = kernel_table(table, lse)
-    bias, bias_strides = key_bias(key_logits, padding, lse)
-    ranges = key_range(padding, lse)
-    bounds = lse if documents is None else documents
-    query_norms, key_norms, precision = gaussian_operands(query, key, bandwidth, lse)
-    grid = (-(-num_queries // config.block_m) * batch * num_heads,)
-    with on_device(query):
-        forward_kernel[grid](
-            query, key, value, out, lse, alone, query_norms, key_norms, entries, bias, ranges, bounds,
-            precision, scale, strides(query), strides(key), strides(value), strides(out), *bias_strides,
-            num_heads, num_heads // key.shape[1], num_queries, num_keys, zero, step, window, width,
-            value_width, GAUSSIAN=gaussian_mode(query, key, bandwidth), ONE_TENSOR=is_same(key, value),
-            FIXED_PEAK=fixed_peak, TABLE=table is not None, **key_options(key_logits, padding, documents),
-            **mask_options(causal, window, exclude_self),
-            **width_options(query, value, bandwidth is not None), **config.launch_options,
-        )  # fmt: skip
+    launch_forward(arguments, out, lse, alone, fixed_peak=key is None and not exclude_self)
     return out, lse, alone
+
+
+def launch_forward(
+    arguments: dict[str, Any], out: Tensor, lse: Tensor, alone: Tensor, fixed_peak: bool = False
+) -> None:
+    """Fills the results of all queries, or of those of a table by row."""
+    query, key, value = operands(arguments)
+    config = configured("forward", query, value)
+    with on_device(query):
+        forward_kernel[(num_blocks(arguments, config) * query.shape[0] * query.shape[1],)](
+            **arguments, out_ptr=out, lse_ptr=lse, alone_ptr=alone, out_strides=strides(out),
+            ONE_TENSOR=is_same(key, value), FIXED_PEAK=fixed_peak, **config.launch_options,
+        )  # fmt: skip
 
 
 def _or_query(query: Tensor, key: Tensor | None, value: Tensor | None) -> tuple[Tensor, Tensor]:
     return (query, query) if key is None or value is None else (key, value)
 
 
-def _empty_results(query: Tensor, value: Tensor, exclude_self: bool) -> tuple[Tensor, Tensor, Tensor]:
+def empty_results(query: Tensor, value: Tensor, exclude_self: bool) -> tuple[Tensor, Tensor, Tensor]:
     """Output, log-sum-exp and the flags of rows that keep themselves, to be filled."""
     out = empty_output(query, value.shape[3])
     lse = query.new_empty(query.shape[:3], dtype=torch.float32)
@@ -116,9 +115,21 @@ def _empty_results(query: Tensor, value: Tensor, exclude_self: bool) -> tuple[Te
 
 @triton_attention.register_fake
 def _(  # type: ignore[no-untyped-def]
-    query, key, value, scale, bandwidth, table, key_logits, padding, documents, causal, window, exclude_self
+    query,
+    key,
+    value,
+    scale,
+    bandwidth,
+    table,
+    key_logits,
+    padding,
+    documents,
+    causal,
+    window,
+    exclude_self,
+    kept=None,
 ):
-    return _empty_results(query, query if value is None else value, exclude_self)
+    return empty_results(query, query if value is None else value, exclude_self)
 
 
 @torch.library.custom_op("nadaraya::triton_attention_backward", mutates_args=())
@@ -142,6 +153,7 @@ def triton_attention_backward(
     exclude_self: bool,
     need_table: bool,
     need_key_logits: bool,
+    kept: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Gradients of `triton_attention` for query, key, value, bandwidth, table and key_logits.
 
@@ -149,7 +161,7 @@ def triton_attention_backward(
     Bit-identical in every run.
     """
     grad_out = with_dense_rows(grad_out)
-    delta = _row_sums(out, grad_out, grad_lse)
+    delta = row_sums(out, grad_out, grad_lse)
     distance_sums = lse if bandwidth is None else torch.empty_like(lse)
     masks = mask_options(causal, window, exclude_self)
     grad_query, grad_key, grad_value = _empty_gradients(query, key, value)
@@ -169,64 +181,89 @@ def triton_attention_backward(
                 PRECISION=options["PRECISION"], WIDTH=options["WIDTH"], EVEN_WIDTH=options["EVEN_WIDTH"],
                 **masks, **config.launch_options,
             )  # fmt: skip
-        grad_bandwidth = _bandwidth_gradient(distance_sums, bandwidth)
+        grad_bandwidth = bandwidth_gradient(distance_sums, bandwidth)
         return grad_query, grad_key, grad_value, grad_bandwidth, grad_table, grad_key_logits
 
-    batch, num_heads, num_queries, width = query.shape
-    num_keys, value_width = value.shape[2:]
-    group_size = num_heads // key.shape[1]
-    entries, zero, step = kernel_table(table, lse)
-    bias, bias_strides = key_bias(key_logits, padding, lse)
-    ranges = key_range(padding, lse)
-    bounds = lse if documents is None else documents
-    query_norms, key_norms, precision = gaussian_operands(query, key, bandwidth, lse)
-    options = {
-        "GAUSSIAN": gaussian_mode(query, key, bandwidth),
-        "TABLE": table is not None,
-        **key_options(key_logits, padding, documents),
-        **masks,
-        **width_options(query, value, bandwidth is not None),
-    }
+    arguments = {
+        **kernel_arguments(
+            query, key, value, scale, bandwidth, table, key_logits, padding, documents, causal, window,
+            exclude_self, kept,
+        ),
+        **backward_arguments(grad_out, lse, delta, alone),
+    }  # fmt: skip
     if need_key_logits:
-        grad_key_logits = lse.new_empty((batch, num_heads, num_keys))
-    with on_device(query):
-        config = configured("key_value_gradient", query, value)
-        key_value_gradient_kernel[(-(-num_keys // config.block_n) * batch * key.shape[1],)](
-            query, key, value, grad_out, grad_key, grad_value, grad_key_logits, lse, delta, alone,
-            query_norms, key_norms, entries, bias, ranges, bounds, precision, scale, strides(query),
-            strides(key), strides(value), strides(grad_out), strides(grad_key), strides(grad_value),
-            *bias_strides, num_heads, group_size, num_queries, num_keys, zero, step, window, width,
-            value_width, KEY_BIAS_GRAD=need_key_logits, **options, **config.launch_options,
-        )  # fmt: skip
-        kernel: Kernel = "query_gradient"
-        if need_table:
-            kernel = "table_gradient" if bandwidth is None else "gaussian_table_gradient"
-        config = configured(kernel, query, value)
-        num_programs = batch * -(-num_queries // config.block_m)
-        partial = lse
-        if need_table:
-            wanted = _TABLE_PROGRAMS_PER_MULTIPROCESSOR * num_multiprocessors(query.device)
-            # One program more than fit at once would double the time.
-            num_programs = min(num_programs, max(1, wanted // num_heads))
-            partial = lse.new_zeros((num_heads * num_programs, entries.shape[1]))
-        query_gradient_kernel[(num_heads * num_programs,)](
-            query, key, value, grad_out, grad_query, partial, distance_sums, lse, delta, alone, query_norms,
-            key_norms, entries, bias, ranges, bounds, precision, scale, strides(query), strides(key),
-            strides(value), strides(grad_out), strides(grad_query), *bias_strides, batch, num_heads,
-            group_size, num_queries, num_keys, num_programs, zero, step, partial.stride(0), window, width,
-            value_width, ONE_TENSOR=is_same(key, value), TABLE_GRAD=need_table, **options,
-            **config.launch_options,
-        )  # fmt: skip
+        grad_key_logits = lse.new_empty((*query.shape[:2], key.shape[2]))
+    launch_key_value_gradient(arguments, grad_key, grad_value, grad_key_logits)
+    kernel: Kernel = "query_gradient"
+    if need_table:
+        kernel = "table_gradient" if bandwidth is None else "gaussian_table_gradient"
+    config = configured(kernel, query, value)
+    num_programs = query.shape[0] * num_blocks(arguments, config)
+    partial = lse
+    if need_table:
+        wanted = _TABLE_PROGRAMS_PER_MULTIPROCESSOR * num_multiprocessors(query.device)
+        # One program more than fit at once would double the time.
+        num_programs = min(num_programs, max(1, wanted // query.shape[1]))
+        partial = lse.new_zeros((query.shape[1] * num_programs, arguments["table_ptr"].shape[1]))
+    launch_query_gradient(
+        arguments, config, grad_query, distance_sums, partial_ptr=partial, partial_stride=partial.stride(0),
+        num_programs=num_programs, TABLE_GRAD=need_table,
+    )  # fmt: skip
     if need_table:
         assert table is not None
-        middle = table.shape[1] // 2
-        by_program = partial.view(num_heads, num_programs, -1)[..., zero - middle : zero + middle + 1]
+        zero, middle = arguments["table_zero"], table.shape[1] // 2
+        by_program = partial.view(query.shape[1], num_programs, -1)[..., zero - middle : zero + middle + 1]
         grad_table = by_program.sum(1)
-    grad_bandwidth = _bandwidth_gradient(distance_sums, bandwidth)
+    grad_bandwidth = bandwidth_gradient(distance_sums, bandwidth)
     return grad_query, grad_key, grad_value, grad_bandwidth, grad_table, grad_key_logits
 
 
-def _row_sums(out: Tensor, grad_out: Tensor, grad_lse: Tensor) -> Tensor:
+def backward_arguments(grad_out: Tensor, lse: Tensor, delta: Tensor, alone: Tensor) -> dict[str, Any]:
+    """What both kernels for gradients take beside `kernel_arguments`."""
+    return {
+        "grad_out_ptr": grad_out, "grad_out_strides": strides(grad_out),
+        "lse_ptr": lse, "delta_ptr": delta, "alone_ptr": alone,
+    }  # fmt: skip
+
+
+def launch_key_value_gradient(
+    arguments: dict[str, Any], grad_key: Tensor, grad_value: Tensor, grad_key_logits: Tensor
+) -> None:
+    """Fills the gradients of keys, values and, unless empty, key logits; with a table by row adds to them."""
+    query, key, value = operands(arguments)
+    config = configured("key_value_gradient", query, value)
+    with on_device(query):
+        key_value_gradient_kernel[(-(-key.shape[2] // config.block_n) * key.shape[0] * key.shape[1],)](
+            **arguments, grad_key_ptr=grad_key, grad_value_ptr=grad_value, grad_key_bias_ptr=grad_key_logits,
+            grad_key_strides=strides(grad_key), grad_value_strides=strides(grad_value),
+            KEY_BIAS_GRAD=grad_key_logits.numel() > 0, **config.launch_options,
+        )  # fmt: skip
+
+
+def launch_query_gradient(
+    arguments: dict[str, Any], config: Config, grad_query: Tensor, distance_sums: Tensor, **table: Any
+) -> None:
+    """Fills the gradients of queries, and adds to those of the table.
+
+    Args:
+        arguments: those of the forward kernel, and `backward_arguments`.
+        config: the tiles; square for a table by lag.
+        grad_query: like the queries.
+        distance_sums: (B, H, Nq) float32, filled with a bandwidth.
+        table: partial_ptr, the gradient of the table: by lag, one of every program of every head; by row, one
+            of every item and head; partial_stride, from one to the next; num_programs, of a head; TABLE_GRAD,
+            whether it is wanted.
+    """
+    query, key, value = operands(arguments)
+    with on_device(query):
+        query_gradient_kernel[(query.shape[1] * table["num_programs"],)](
+            **arguments, **table, grad_query_ptr=grad_query, grad_query_strides=strides(grad_query),
+            distance_sum_ptr=distance_sums, num_batch=query.shape[0], ONE_TENSOR=is_same(key, value),
+            **config.launch_options,
+        )  # fmt: skip
+
+
+def row_sums(out: Tensor, grad_out: Tensor, grad_lse: Tensor) -> Tensor:
     """δ_i = dO_i · O_i − dLSE_i, (B, H, Nq) float32."""
     batch, num_heads, num_queries, width = out.shape
     delta = out.new_empty(out.shape[:3], dtype=torch.float32)
@@ -246,7 +283,7 @@ def _empty_gradients(query: Tensor, *others: Tensor | None) -> tuple[Tensor, ...
     )
 
 
-def _bandwidth_gradient(distance_sums: Tensor, bandwidth: Tensor | None) -> Tensor:
+def bandwidth_gradient(distance_sums: Tensor, bandwidth: Tensor | None) -> Tensor:
     """dσ = −(2/σ) Σ dS log κ, (H,), from the row sums of dS log₂ κ, (B, H, Nq)."""
     if bandwidth is None:
         return distance_sums.new_empty((0,))
@@ -256,7 +293,7 @@ def _bandwidth_gradient(distance_sums: Tensor, bandwidth: Tensor | None) -> Tens
 @triton_attention_backward.register_fake
 def _(  # type: ignore[no-untyped-def]
     grad_out, grad_lse, query, key, value, out, lse, alone, scale, bandwidth, table, key_logits, padding,
-    documents, causal, window, exclude_self, need_table, need_key_logits,
+    documents, causal, window, exclude_self, need_table, need_key_logits, kept=None,
 ):  # fmt: skip
     heads = query.shape[1]
     grad_bandwidth = lse.new_empty((0,) if bandwidth is None else (heads,))
@@ -266,18 +303,20 @@ def _(  # type: ignore[no-untyped-def]
 
 
 def _save_for_backward(ctx, inputs, output) -> None:  # type: ignore[no-untyped-def]
-    query, key, value, scale, *optional, causal, window, exclude_self = inputs
-    ctx.save_for_backward(query, key, value, *output, *optional)
+    query, key, value, scale, *optional, causal, window, exclude_self, kept = inputs
+    ctx.save_for_backward(query, key, value, *output, *optional, kept)
     ctx.mark_non_differentiable(output[2])
     ctx.scale, ctx.masks = scale, (causal, window, exclude_self)
 
 
 def _backward(ctx, grad_out, grad_lse, _):  # type: ignore[no-untyped-def]
-    query, key, value, out, lse, alone, bandwidth, table, key_logits, padding, documents = ctx.saved_tensors
+    query, key, value, out, lse, alone, bandwidth, table, key_logits, padding, documents, kept = (
+        ctx.saved_tensors
+    )
     need_bandwidth, need_table, need_key_logits = ctx.needs_input_grad[4:7]
     grad_query, grad_key, grad_value, grad_bandwidth, grad_table, grad_key_logits = triton_attention_backward(
         grad_out, grad_lse, query, key, value, out, lse, alone, ctx.scale, bandwidth, table, key_logits,
-        padding, documents, *ctx.masks, need_table, need_key_logits,
+        padding, documents, *ctx.masks, need_table, need_key_logits, kept,
     )  # fmt: skip
     return (
         grad_query,
@@ -287,7 +326,7 @@ def _backward(ctx, grad_out, grad_lse, _):  # type: ignore[no-untyped-def]
         grad_bandwidth.sum_to_size(bandwidth.shape) if need_bandwidth else None,
         grad_table.sum_to_size(table.shape) if need_table else None,
         grad_key_logits.sum_to_size(key_logits.shape) if need_key_logits else None,
-        *(None,) * 5,
+        *(None,) * 6,
     )
 
 

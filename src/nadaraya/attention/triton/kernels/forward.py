@@ -7,12 +7,14 @@ from nadaraya.attention.triton.kernels.tiles import (
     LOG2E,
     NOT_SPECIALIZED,
     content_logits,
+    kept_ranges,
     key_ranges,
     keys_in_documents,
     lag_bias,
     load_documents,
     load_rows,
     matmul,
+    table_places,
     visible_pairs,
     with_key_bias,
 )
@@ -37,6 +39,7 @@ def _attend(
     value_stride,
     num_keys,
     offset,
+    places,
     window,
     width,
     value_width,
@@ -75,7 +78,7 @@ def _attend(
                 key_norms = tl.load(key_norm_base + keys) * factor
         logits = content_logits(query, key, query_norms, key_norms, rows, keys, factor, GAUSSIAN, PRECISION)
         if TABLE:
-            logits += lag_bias(table, (rows + offset)[:, None], keys[None, :])
+            logits += lag_bias(table, places[:, None], keys[None, :])
         if KEY_BIAS:
             if MASKED:
                 bias = tl.load(key_bias_base + keys, mask=keys < num_keys, other=0.0)
@@ -124,6 +127,7 @@ def forward_kernel(
     key_bias_ptr,
     range_ptr,
     document_ptr,
+    kept_ptr,
     precision_ptr,
     scale,
     query_strides,
@@ -138,6 +142,10 @@ def forward_kernel(
     num_keys,
     table_zero,
     table_stride,
+    table_batch_stride,
+    table_row_stride,
+    first_query,
+    stop_query,
     window,
     width,
     value_width,
@@ -145,9 +153,11 @@ def forward_kernel(
     ONE_TENSOR: tl.constexpr,
     FIXED_PEAK: tl.constexpr,
     TABLE: tl.constexpr,
+    BY_ROW: tl.constexpr,
     KEY_BIAS: tl.constexpr,
     HIDDEN: tl.constexpr,
     DOCUMENTS: tl.constexpr,
+    KEPT: tl.constexpr,
     CAUSAL: tl.constexpr,
     WINDOW: tl.constexpr,
     EXCLUDE_SELF: tl.constexpr,
@@ -159,10 +169,12 @@ def forward_kernel(
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
 ):
-    """Output and log-sum-exp of one block of queries of one head."""
-    num_blocks = tl.cdiv(num_queries, BLOCK_M)
+    """Output and log-sum-exp of one block of queries of one head; BY_ROW, among those that the table has."""
+    if not BY_ROW:
+        first_query, stop_query = 0, num_queries
+    num_blocks = tl.cdiv(stop_query - first_query, BLOCK_M)
     # The last rows of a causal call see most keys: they start first.
-    first_row = (num_blocks - 1 - tl.program_id(0) % num_blocks) * BLOCK_M
+    first_row = first_query + (num_blocks - 1 - tl.program_id(0) % num_blocks) * BLOCK_M
     pair = tl.program_id(0) // num_blocks
     batch = (pair // num_heads).to(tl.int64)
     head = (pair % num_heads).to(tl.int64)
@@ -174,7 +186,8 @@ def forward_kernel(
     value_base = value_ptr + batch * value_strides[0] + group * value_strides[1]
     key_norm_base = key_norm_ptr + (batch * (num_heads // group_size) + group) * num_keys
     key_bias_base = key_bias_ptr + batch * key_bias_batch_stride + head * key_bias_head_stride
-    table = table_ptr + head * table_stride + table_zero
+    table = table_ptr + batch * table_batch_stride + head * table_stride + table_zero
+    places = table_places(rows, offset, num_queries, first_query, table_row_stride, BY_ROW)
     line = (batch * num_heads + head) * num_queries
 
     query = load_rows(
@@ -191,6 +204,10 @@ def forward_kernel(
     if HIDDEN:
         first_key = tl.load(range_ptr + 2 * batch)
         last_key = tl.load(range_ptr + 2 * batch + 1)
+    if KEPT:
+        by_row, _ = kept_ranges(kept_ptr, batch * num_heads + head, num_queries, num_keys, KEPT)
+        first_key = tl.maximum(first_key, tl.load(by_row + first_row // KEPT * 2))
+        last_key = tl.minimum(last_key, tl.load(by_row + first_row // KEPT * 2 + 1))
     bounds = document_ptr + batch * 2 * num_keys
     start, full_start, full_stop, stop = key_ranges(
         first_row,
@@ -224,9 +241,9 @@ def forward_kernel(
             state = _attend(
                 state, query, query_norms, bounds, rows, key_base, value_base, key_norm_base,
                 key_bias_base, table, factor, lower, upper, key_strides[2], value_strides[2], num_keys,
-                offset, window, width, value_width, part != 1, GAUSSIAN, ONE_TENSOR, FIXED_PEAK, TABLE,
-                KEY_BIAS, DOCUMENTS, CAUSAL, WINDOW, EXCLUDE_SELF, PRECISION, BLOCK_N, WIDTH, VALUE_WIDTH,
-                EVEN_WIDTH, EVEN_VALUE_WIDTH,
+                offset, places, window, width, value_width, part != 1, GAUSSIAN, ONE_TENSOR, FIXED_PEAK,
+                TABLE, KEY_BIAS, DOCUMENTS, CAUSAL, WINDOW, EXCLUDE_SELF, PRECISION, BLOCK_N, WIDTH,
+                VALUE_WIDTH, EVEN_WIDTH, EVEN_VALUE_WIDTH,
             )  # fmt: skip
     out, total, peak = state
     if FIXED_PEAK:
@@ -254,7 +271,7 @@ def forward_kernel(
         else:
             own_logit = tl.sum(query.to(tl.float32) * own_key.to(tl.float32), 1) * factor
         if TABLE:
-            own_logit += tl.load(table)
+            own_logit += tl.load(table + (places - own), mask=alone, other=0.0)
         if KEY_BIAS:
             own_logit = with_key_bias(own_logit, tl.load(key_bias_base + own, mask=alone, other=0.0))
         alone = alone & (own_logit > float("-inf"))

@@ -9,11 +9,13 @@ from nadaraya.attention.triton.kernels.tiles import (
     at_most_zero,
     content_logits,
     document_ranges,
+    kept_ranges,
     lag_bias,
     load_documents,
     load_rows,
     matmul,
     queries_in_documents,
+    table_places,
     visible_pairs,
     with_key_bias,
 )
@@ -102,6 +104,7 @@ def _gather_gradients(
     alone_base,
     query_norm_base,
     table,
+    kept_by_row,
     factor,
     precision,
     start,
@@ -110,6 +113,9 @@ def _gather_gradients(
     grad_out_stride,
     num_queries,
     num_keys,
+    first_query,
+    first_key,
+    table_row_stride,
     offset,
     window,
     width,
@@ -117,9 +123,11 @@ def _gather_gradients(
     MASKED: tl.constexpr,
     GAUSSIAN: tl.constexpr,
     TABLE: tl.constexpr,
+    BY_ROW: tl.constexpr,
     KEY_BIAS: tl.constexpr,
     KEY_BIAS_GRAD: tl.constexpr,
     DOCUMENTS: tl.constexpr,
+    KEPT: tl.constexpr,
     CAUSAL: tl.constexpr,
     WINDOW: tl.constexpr,
     EXCLUDE_SELF: tl.constexpr,
@@ -146,7 +154,8 @@ def _gather_gradients(
         content = content_logits(key, query, key_norms, query_norms, keys, rows, factor, GAUSSIAN, PRECISION)
         logits = content
         if TABLE:
-            logits += lag_bias(table, (rows + offset)[None, :], keys[:, None])
+            places = table_places(rows, offset, num_queries, first_query, table_row_stride, BY_ROW)
+            logits += lag_bias(table, places[None, :], keys[:, None])
         if KEY_BIAS:
             logits = with_key_bias(logits, bias[:, None])
         lse = load_log_sums(lse_base, rows, num_queries, MASKED)
@@ -161,6 +170,10 @@ def _gather_gradients(
             if DOCUMENTS:
                 visible = visible & queries_in_documents(rows + offset, documents, CAUSAL)
             weights = tl.where(visible, weights, 0.0)
+        if KEPT:
+            kept = kept_by_row + first // KEPT * 2
+            is_kept = (tl.load(kept) <= first_key) & (first_key < tl.load(kept + 1))
+            weights = tl.where(is_kept, weights, 0.0)
         grad_out = load_rows(
             grad_out_base, rows, tl.arange(0, VALUE_WIDTH), grad_out_stride, num_queries, value_width, MASKED,
             EVEN_VALUE_WIDTH,
@@ -199,6 +212,7 @@ def key_value_gradient_kernel(
     key_bias_ptr,
     range_ptr,
     document_ptr,
+    kept_ptr,
     precision_ptr,
     scale,
     query_strides,
@@ -215,15 +229,21 @@ def key_value_gradient_kernel(
     num_keys,
     table_zero,
     table_stride,
+    table_batch_stride,
+    table_row_stride,
+    first_query,
+    stop_query,
     window,
     width,
     value_width,
     GAUSSIAN: tl.constexpr,
     TABLE: tl.constexpr,
+    BY_ROW: tl.constexpr,
     KEY_BIAS: tl.constexpr,
     KEY_BIAS_GRAD: tl.constexpr,
     HIDDEN: tl.constexpr,
     DOCUMENTS: tl.constexpr,
+    KEPT: tl.constexpr,
     CAUSAL: tl.constexpr,
     WINDOW: tl.constexpr,
     EXCLUDE_SELF: tl.constexpr,
@@ -235,7 +255,12 @@ def key_value_gradient_kernel(
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
 ):
-    """Gradients of one block of keys and values of one key-value head, over all query heads it serves."""
+    """Gradients of one block of keys and values of one key-value head, over all query heads it serves.
+
+    BY_ROW, those through the rows that the table has are added to what is there, in float32.
+    """
+    if not BY_ROW:
+        first_query, stop_query = 0, num_queries
     num_blocks = tl.cdiv(num_keys, BLOCK_N)
     # The first keys of a causal call are seen by most rows: they start first.
     first_key = (tl.program_id(0) % num_blocks) * BLOCK_N
@@ -257,7 +282,7 @@ def key_value_gradient_kernel(
     )  # fmt: skip
 
     # Rows first … last − 1 see a key of the block; those in [full_first, full_last) see all of it.
-    first, last = 0, num_queries
+    first, last = first_query, stop_query
     if CAUSAL:
         first = tl.maximum(first, first_key - offset)
     if WINDOW:
@@ -305,7 +330,11 @@ def key_value_gradient_kernel(
         line = (batch * num_heads + head) * num_queries
         query_base = query_ptr + batch * query_strides[0] + head * query_strides[1]
         grad_out_base = grad_out_ptr + batch * grad_out_strides[0] + head * grad_out_strides[1]
-        table = table_ptr + head * table_stride + table_zero
+        table = table_ptr + batch * table_batch_stride + head * table_stride + table_zero
+        by_row, by_key = kept_ptr, kept_ptr
+        if KEPT:
+            by_row, by_key = kept_ranges(kept_ptr, batch * num_heads + head, num_queries, num_keys, KEPT)
+            by_key += first_key // KEPT * 2
         key_norms = tl.zeros((BLOCK_N,), tl.float32)
         precision = scale
         if GAUSSIAN:
@@ -317,11 +346,8 @@ def key_value_gradient_kernel(
         key_norms *= factor
         bias = tl.zeros((BLOCK_N,), tl.float32)
         if KEY_BIAS:
-            bias = tl.load(
-                key_bias_ptr + batch * key_bias_batch_stride + head * key_bias_head_stride + keys,
-                mask=inside,
-                other=0.0,
-            )
+            bias_base = key_bias_ptr + batch * key_bias_batch_stride + head * key_bias_head_stride
+            bias = tl.load(bias_base + keys, mask=inside, other=0.0)
         for part in tl.static_range(0 if CAUSAL or WINDOW or EXCLUDE_SELF or DOCUMENTS else 1, 3):
             if part == 0:
                 lower, upper = first, tl.minimum(full_first, last)
@@ -329,20 +355,25 @@ def key_value_gradient_kernel(
                 lower, upper = full_first, full_last
             else:
                 lower, upper = full_last, last
+            if KEPT:
+                lower, upper = tl.maximum(lower, tl.load(by_key)), tl.minimum(upper, tl.load(by_key + 1))
             if part != 1 or CAUSAL or not EXCLUDE_SELF:
                 state = _gather_gradients(
                     state, key, value, key_norms, bias, bounds, keys, query_base, grad_out_base,
-                    lse_ptr + line, delta_ptr + line, alone_ptr + line, query_norm_ptr + line, table, factor,
-                    precision, lower, upper, query_strides[2], grad_out_strides[2], num_queries, num_keys,
-                    offset, window, width, value_width, part != 1, GAUSSIAN, TABLE, KEY_BIAS, KEY_BIAS_GRAD,
-                    DOCUMENTS, CAUSAL, WINDOW, EXCLUDE_SELF, PRECISION, BLOCK_M, WIDTH, VALUE_WIDTH,
-                    EVEN_WIDTH, EVEN_VALUE_WIDTH,
+                    lse_ptr + line, delta_ptr + line, alone_ptr + line, query_norm_ptr + line, table, by_row,
+                    factor, precision, lower, upper, query_strides[2], grad_out_strides[2], num_queries,
+                    num_keys, first_query, first_key, table_row_stride, offset, window, width, value_width,
+                    part != 1, GAUSSIAN, TABLE, BY_ROW, KEY_BIAS, KEY_BIAS_GRAD, DOCUMENTS, KEPT, CAUSAL,
+                    WINDOW, EXCLUDE_SELF, PRECISION, BLOCK_M, WIDTH, VALUE_WIDTH, EVEN_WIDTH,
+                    EVEN_VALUE_WIDTH,
                 )  # fmt: skip
         if KEY_BIAS_GRAD:
             # Every query head has a sum of its own.
             grad_key, grad_value, score_sums, logit_sums = state
-            sums_base = grad_key_bias_ptr + (batch * num_heads + head) * num_keys
-            tl.store(sums_base + keys, logit_sums, mask=inside)
+            sums = grad_key_bias_ptr + (batch * num_heads + head) * num_keys + keys
+            if BY_ROW:
+                logit_sums += tl.load(sums, mask=inside, other=0.0)
+            tl.store(sums, logit_sums, mask=inside)
             state = grad_key, grad_value, score_sums, tl.zeros((BLOCK_N,), tl.float32)
     grad_key, grad_value, score_sums, _ = state
     if GAUSSIAN:
@@ -350,15 +381,18 @@ def key_value_gradient_kernel(
     else:
         grad_key *= scale
     places = keys.to(tl.int64)[:, None]
-    tl.store(
+    key_places = (
         grad_key_ptr + batch * grad_key_strides[0] + group * grad_key_strides[1]
-        + places * grad_key_strides[2] + columns[None, :],
-        grad_key.to(grad_key_ptr.dtype.element_ty),
-        mask=inside[:, None] & (columns < width)[None, :],
+        + places * grad_key_strides[2] + columns[None, :]
     )  # fmt: skip
-    tl.store(
+    value_places = (
         grad_value_ptr + batch * grad_value_strides[0] + group * grad_value_strides[1]
-        + places * grad_value_strides[2] + value_columns[None, :],
-        grad_value.to(grad_value_ptr.dtype.element_ty),
-        mask=inside[:, None] & (value_columns < value_width)[None, :],
+        + places * grad_value_strides[2] + value_columns[None, :]
     )  # fmt: skip
+    key_inside = inside[:, None] & (columns < width)[None, :]
+    value_inside = inside[:, None] & (value_columns < value_width)[None, :]
+    if BY_ROW:
+        grad_key += tl.load(key_places, mask=key_inside, other=0.0)
+        grad_value += tl.load(value_places, mask=value_inside, other=0.0)
+    tl.store(key_places, grad_key.to(grad_key_ptr.dtype.element_ty), mask=key_inside)
+    tl.store(value_places, grad_value.to(grad_value_ptr.dtype.element_ty), mask=value_inside)

@@ -15,12 +15,14 @@ from nadaraya.attention.triton.kernels.tiles import (
     NOT_SPECIALIZED,
     content_logits,
     diagonal_sums,
+    kept_ranges,
     key_ranges,
     keys_in_documents,
     lag_bias,
     load_documents,
     load_rows,
     matmul,
+    table_places,
     visible_pairs,
     with_key_bias,
 )
@@ -50,8 +52,10 @@ def _gather_gradients(
     stop,
     key_stride,
     value_stride,
+    num_queries,
     num_keys,
     offset,
+    places,
     window,
     width,
     value_width,
@@ -60,6 +64,7 @@ def _gather_gradients(
     ONE_TENSOR: tl.constexpr,
     TABLE: tl.constexpr,
     TABLE_GRAD: tl.constexpr,
+    BY_ROW: tl.constexpr,
     KEY_BIAS: tl.constexpr,
     DOCUMENTS: tl.constexpr,
     CAUSAL: tl.constexpr,
@@ -93,11 +98,12 @@ def _gather_gradients(
         content = content_logits(query, key, query_norms, key_norms, rows, keys, factor, GAUSSIAN, PRECISION)
         logits = content
         if TABLE:
-            logits += lag_bias(table, (rows + offset)[:, None], keys[None, :])
+            logits += lag_bias(table, places[:, None], keys[None, :])
         if KEY_BIAS:
             bias = tl.load(key_bias_base + keys, mask=keys < num_keys, other=0.0)
             logits = with_key_bias(logits, bias[None, :])
         weights = softmax_weights(logits - lse[:, None], GAUSSIAN)
+        inside = (rows < num_queries)[:, None]
         if MASKED:
             visible = visible_pairs(
                 (rows + offset)[:, None], keys[None, :], alone[:, None], num_keys, window, CAUSAL, WINDOW,
@@ -106,12 +112,15 @@ def _gather_gradients(
             if DOCUMENTS:
                 visible = visible & keys_in_documents(keys, documents, CAUSAL)
             weights = tl.where(visible, weights, 0.0)
+            inside = inside & visible
         grad_weights = matmul(grad_out, tl.trans(value), None, PRECISION)
         grad_scores = weights * (grad_weights - delta[:, None])
-        if TABLE_GRAD:
+        if TABLE_GRAD and BY_ROW:
+            tl.store(partial + (places[:, None] - keys[None, :]), grad_scores, mask=inside)
+        elif TABLE_GRAD:
             upper, below = diagonal_sums(grad_scores, BLOCK_N)
-            places = partial + (first_row + offset - first) + tl.arange(0, BLOCK_N)
-            tl.store(places, tl.load(places) + upper + lower)
+            sums = partial + (first_row + offset - first) + tl.arange(0, BLOCK_N)
+            tl.store(sums, tl.load(sums) + upper + lower)
             lower = below
         if GAUSSIAN:
             distance_sums += tl.sum(grad_scores * content, 1)
@@ -142,6 +151,7 @@ def query_gradient_kernel(
     key_bias_ptr,
     range_ptr,
     document_ptr,
+    kept_ptr,
     precision_ptr,
     scale,
     query_strides,
@@ -159,6 +169,10 @@ def query_gradient_kernel(
     num_programs,
     table_zero,
     table_stride,
+    table_batch_stride,
+    table_row_stride,
+    first_query,
+    stop_query,
     partial_stride,
     window,
     width,
@@ -167,9 +181,11 @@ def query_gradient_kernel(
     ONE_TENSOR: tl.constexpr,
     TABLE: tl.constexpr,
     TABLE_GRAD: tl.constexpr,
+    BY_ROW: tl.constexpr,
     KEY_BIAS: tl.constexpr,
     HIDDEN: tl.constexpr,
     DOCUMENTS: tl.constexpr,
+    KEPT: tl.constexpr,
     CAUSAL: tl.constexpr,
     WINDOW: tl.constexpr,
     EXCLUDE_SELF: tl.constexpr,
@@ -181,15 +197,20 @@ def query_gradient_kernel(
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
 ):
-    """Gradients of every `num_programs`-th block of queries of one head, batch items in turn."""
-    tl.static_assert(not TABLE_GRAD or BLOCK_M == BLOCK_N)
+    """Gradients of every `num_programs`-th block of queries of one head, batch items in turn.
+
+    A table by row has its gradient by row: the score gradients of the pairs, in the places of their logits.
+    """
+    SUMS: tl.constexpr = TABLE_GRAD and not BY_ROW
+    tl.static_assert(not SUMS or BLOCK_M == BLOCK_N)
+    if not BY_ROW:
+        first_query, stop_query = 0, num_queries
     head = (tl.program_id(0) // num_programs).to(tl.int64)
     slot = tl.program_id(0) % num_programs
     group = head // group_size
     offset = num_keys - num_queries
-    table = table_ptr + head * table_stride + table_zero
     partial = partial_ptr + tl.program_id(0).to(tl.int64) * partial_stride + table_zero
-    num_blocks = tl.cdiv(num_queries, BLOCK_M)
+    num_blocks = tl.cdiv(stop_query - first_query, BLOCK_M)
     columns = tl.arange(0, WIDTH)
     precision = scale
     if GAUSSIAN:
@@ -197,13 +218,17 @@ def query_gradient_kernel(
     factor = precision * LOG2E
     num_items = num_batch * num_blocks
     # One turn, known as such, is no loop: the compiler would keep what it can hoist out of it in registers.
-    for turn in tl.range(0, tl.cdiv(num_items - slot, num_programs) if TABLE_GRAD else 1, disable_licm=True):
+    for turn in tl.range(0, tl.cdiv(num_items - slot, num_programs) if SUMS else 1, disable_licm=True):
         item = slot + turn * num_programs
         batch = (item % num_batch).to(tl.int64)
         # The last rows of a causal call see most keys: they come first.
-        first_row = (num_blocks - 1 - item // num_batch) * BLOCK_M
+        first_row = first_query + (num_blocks - 1 - item // num_batch) * BLOCK_M
         rows = first_row + tl.arange(0, BLOCK_M)
         inside = rows < num_queries
+        table = table_ptr + batch * table_batch_stride + head * table_stride + table_zero
+        places = table_places(rows, offset, num_queries, first_query, table_row_stride, BY_ROW)
+        if BY_ROW:
+            partial = partial_ptr + (batch * num_heads + head) * partial_stride + table_zero
         line = (batch * num_heads + head) * num_queries
         key_base = key_ptr + batch * key_strides[0] + group * key_strides[1]
         value_base = value_ptr + batch * value_strides[0] + group * value_strides[1]
@@ -231,6 +256,10 @@ def query_gradient_kernel(
         if HIDDEN:
             first_key = tl.load(range_ptr + 2 * batch)
             last_key = tl.load(range_ptr + 2 * batch + 1)
+        if KEPT:
+            by_row, _ = kept_ranges(kept_ptr, batch * num_heads + head, num_queries, num_keys, KEPT)
+            first_key = tl.maximum(first_key, tl.load(by_row + first_row // KEPT * 2))
+            last_key = tl.minimum(last_key, tl.load(by_row + first_row // KEPT * 2 + 1))
         bounds = document_ptr + batch * 2 * num_keys
         start, full_start, full_stop, stop = key_ranges(
             first_row, offset, first_key, last_key, num_keys, bounds, window, DOCUMENTS, CAUSAL, WINDOW,
@@ -253,17 +282,17 @@ def query_gradient_kernel(
                 state = _gather_gradients(
                     state, query, grad_out, query_norms, lse, delta, alone, bounds, rows, first_row,
                     key_base, value_base, key_norm_base, key_bias_base, table, partial, factor, precision,
-                    first_tile, end, key_strides[2], value_strides[2], num_keys, offset, window, width,
-                    value_width, part != 1, GAUSSIAN, ONE_TENSOR, TABLE, TABLE_GRAD, KEY_BIAS, DOCUMENTS,
-                    CAUSAL, WINDOW, EXCLUDE_SELF, PRECISION, BLOCK_N, WIDTH, VALUE_WIDTH, EVEN_WIDTH,
-                    EVEN_VALUE_WIDTH,
+                    first_tile, end, key_strides[2], value_strides[2], num_queries, num_keys, offset, places,
+                    window, width, value_width, part != 1, GAUSSIAN, ONE_TENSOR, TABLE, TABLE_GRAD, BY_ROW,
+                    KEY_BIAS, DOCUMENTS, CAUSAL, WINDOW, EXCLUDE_SELF, PRECISION, BLOCK_N, WIDTH, VALUE_WIDTH,
+                    EVEN_WIDTH, EVEN_VALUE_WIDTH,
                 )  # fmt: skip
         grad_query, score_sums, distance_sums, lower = state
-        if TABLE_GRAD and stop > start:
+        if SUMS and stop > start:
             # What lies below the last tile's diagonal belongs to the next tile, which there is not.
             last_tile = start + (stop - 1 - start) // BLOCK_N * BLOCK_N
-            places = partial + (first_row + offset - last_tile - BLOCK_N) + tl.arange(0, BLOCK_N)
-            tl.store(places, tl.load(places) + lower)
+            sums = partial + (first_row + offset - last_tile - BLOCK_N) + tl.arange(0, BLOCK_N)
+            tl.store(sums, tl.load(sums) + lower)
             # The next block adds to the same places.
             tl.debug_barrier()
         if GAUSSIAN:

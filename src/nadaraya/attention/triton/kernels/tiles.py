@@ -25,6 +25,10 @@ NOT_SPECIALIZED = [
     "key_bias_head_stride",
     "table_zero",
     "table_stride",
+    "table_batch_stride",
+    "table_row_stride",
+    "first_query",
+    "stop_query",
     "partial_stride",
     "window",
 ]
@@ -80,6 +84,29 @@ def lag_bias(table, positions, keys):
     else:
         bias = tl.load(pointers)
     return bias
+
+
+@triton.jit
+def table_places(rows, offset, num_queries, first_query, row_stride, BY_ROW: tl.constexpr):
+    """Where in the table the logits of rows with key 0 are; those with other keys lie before, in their order.
+
+    A table by lag serves all rows. A table by row begins with `first_query`, and has nothing beyond the last.
+    """
+    if BY_ROW:
+        places = (tl.minimum(rows, num_queries - 1) - first_query) * row_stride
+    else:
+        places = rows + offset
+    return places
+
+
+@triton.jit
+def kept_ranges(kept_ptr, line, num_queries, num_keys, KEPT: tl.constexpr):
+    """Of a head (`line` of all items' heads): the ranges of keys that its blocks of KEPT queries visit, and
+    the ranges of queries among which are all that visit its blocks of KEPT keys.
+    """
+    row_blocks = tl.cdiv(num_queries, KEPT)
+    by_row = kept_ptr + 2 * line * (row_blocks + tl.cdiv(num_keys, KEPT))
+    return by_row, by_row + 2 * row_blocks
 
 
 @triton.jit

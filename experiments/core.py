@@ -3,8 +3,8 @@
     python experiments/core.py --corpus wiki.txt --tasks ../shared/data/core_tasks --run runs/core
 
 About five minutes of one processor to train and a few to evaluate. The run folder is kept: a second call
-evaluates it again. Writes core.json into --out; with --agree N also agreement.json, for which lm-eval decides
-N examples of HellaSwag, COPA and Winograd too, for this model and for a random Llama.
+evaluates it again. Writes core.json into --out; with --agree N it writes agreement.json instead, for which
+lm-eval decides N examples of HellaSwag, COPA and Winograd too, for this model and for a random Llama.
 """
 
 import argparse
@@ -105,7 +105,7 @@ def main() -> None:
     parser.add_argument("--run", type=Path, default=Path("runs/core"))
     parser.add_argument("--variant", default="gpa-mul")
     parser.add_argument("--limit", type=int, default=100, help="examples per task")
-    parser.add_argument("--agree", type=int, help="examples per task that lm-eval decides too")
+    parser.add_argument("--agree", type=int, help="examples per task that lm-eval decides")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "core")
     arguments = parser.parse_args()
     recipe = load_recipe(
@@ -117,19 +117,19 @@ def main() -> None:
         name: version(name) for name in ("torch", "transformers", "lm-eval")
     }
     if arguments.agree:
-        compared = {
+        compared: dict[str, Any] = {
             name: agreement(model, arguments.tasks, arguments.agree)
             for name, model in (
                 (f"KernelGPT, {recipe.label}", causal),
                 ("Llama, random", random_llama(causal)),
             )
         }
-        document = json.dumps({"versions": versions, "models": compared}, indent=1)
-        write_file(arguments.out / "agreement.json", document + "\n")
-        print(document)
-    result = core_of(run, causal, arguments.tasks, arguments.limit)
-    write_file(arguments.out / "core.json", json.dumps({"versions": versions, **result}, indent=1) + "\n")
-    print(f"CORE over {len(result['results'])} tasks: {result['core']:.4f}")
+        name, result = "agreement.json", {"models": compared}
+    else:
+        name, result = "core.json", core_of(run, causal, arguments.tasks, arguments.limit)
+    document = json.dumps({"versions": versions, **result}, indent=1)
+    write_file(arguments.out / name, document + "\n")
+    print(document)
 
 
 if __name__ == "__main__":

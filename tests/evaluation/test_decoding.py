@@ -85,6 +85,7 @@ def test_one_tensor_is_half_the_bytes_of_two_and_only_where_keys_are_values(
         both = 2 * 4 * 2 * 3 * (9 + 6) * 32  # keys and values, float32, layers, prompts, tokens, channels
         assert [row.cache_bytes for row in rows] == ([both, both // 2] if shared else [both])
         assert [row.cache_ratio for row in rows] == ([None, 0.5] if shared else [None])
+    assert keeps_one_tensor(model) is shared  # as it was before
 
 
 def test_caches_of_windowed_layers_hold_their_window() -> None:

@@ -204,6 +204,7 @@ def test_what_nanochat_has_not_is_refused_by_name(changes: dict[str, Any], messa
             {"rope_parameters": {"rope_type": "linear", "rope_theta": 1e4, "factor": 2.0}},
             "rope_type of the converted model must be 'default', got 'linear'",
         ),
+        ({"head_dim": 16}, "head_dim of the converted model must be its width per head, 8, got 16"),
         ({"hidden_act": "tanh"}, "hidden_act must be one of 'gelu', 'relu', 'relu2', 'silu', got 'tanh'"),
     ],
 )

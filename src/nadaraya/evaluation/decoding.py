@@ -163,9 +163,7 @@ def generate_once(
         one_tensor: whether what is key and value at once is cached once.
         settings: how much.
     """
-    for module in model.modules():
-        if isinstance(module, KernelSelfAttention):
-            module.one_tensor_cache = one_tensor
+    _share(model, one_tensor)
     tokens, mask = prompts(model.config.vocab_size, settings)
     tokens, mask = tokens.to(model.device), None if mask is None else mask.to(model.device)
     room = settings.prompt + settings.tokens
@@ -183,6 +181,7 @@ def generate_once(
         if len(generated) == 1:
             clock.append(_now(settings.device))
     clock.append(_now(settings.device))
+    _share(model, True)
     return _Turn(clock[1] - clock[0], clock[2] - clock[1], cache_bytes(cache), torch.cat(generated, 1))
 
 
@@ -220,6 +219,12 @@ def _prepare(model: "KernelGPTForCausalLM", settings: DecodingSettings) -> None:
     moved.to(settings.device, PRECISIONS[settings.precision])
     for _, parameter in model.kernel_parameters():
         parameter.data = parameter.data.float()
+
+
+def _share(model: "KernelGPTForCausalLM", one_tensor: bool) -> None:
+    for module in model.modules():
+        if isinstance(module, KernelSelfAttention):
+            module.one_tensor_cache = one_tensor
 
 
 def _now(device: str) -> float:

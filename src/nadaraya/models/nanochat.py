@@ -63,6 +63,9 @@ def from_nanochat(source: NanoChatForCausalLM | str | Path) -> KernelGPTForCausa
     config = model.config
     rope: Any = config.rope_parameters or {}
     _require(config, {"attention_bias": False})
+    width = config.hidden_size // config.num_attention_heads
+    if (head_dim := getattr(config, "head_dim", width)) != width:
+        raise must_be("head_dim of the converted model", f"its width per head, {width}", head_dim)
     if rope.get("rope_type", "default") != "default":
         raise must_be("rope_type of the converted model", "'default'", rope["rope_type"])
     own = KernelGPTConfig(
@@ -146,7 +149,7 @@ def _loaded(source: str | Path, wanted: type[PreTrainedModel]) -> Any:
     expected: Any = wanted.config_class
     model_type = expected.model_type
     try:
-        config = AutoConfig.from_pretrained(source)
+        config = AutoConfig.from_pretrained(source, trust_remote_code=False)
         if config.model_type == model_type:
             return wanted.from_pretrained(source, config=config, use_safetensors=True)
     except (OSError, ValueError, RuntimeError, SafetensorError) as error:

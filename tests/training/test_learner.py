@@ -17,20 +17,36 @@ from nadaraya.training.processes import Processes
 from nadaraya.training.text import TextTask
 
 
-def test_training_is_a_plain_loop_over_adamw(tiny_recipe: Callable[..., Recipe], tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["adamw", "muon"])
+def test_training_is_a_plain_loop_over_the_optimizers_of_pytorch(
+    tiny_recipe: Callable[..., Recipe], tmp_path: Path, name: str
+) -> None:
     clip = 0.5
-    recipe = tiny_recipe(model__dropout=0.0, training__clip=clip, training__min_learning_rate=1e-4)
+    recipe = tiny_recipe(
+        model__dropout=0.0,
+        training__optimizer=name,
+        training__clip=clip,
+        training__min_learning_rate=1e-4,
+    )
     task = TextTask(recipe, Processes())
     model, options = task.model.train(), recipe.training
     kernels = {id(parameter) for _, parameter in model.kernel_parameters()}
     tables = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
-    groups = []
+    blocks = (module for module in model.model.blocks.modules() if isinstance(module, nn.Linear))
+    hidden = {id(module.weight) for module in blocks} if name == "muon" else set()
+    groups, matrices = [], []
     for parameter in model.parameters():
+        if id(parameter) in hidden:
+            matrices.append(parameter)
+            continue
         kernel = id(parameter) in kernels
         decays = parameter.ndim > 1 and not kernel and id(parameter) not in tables
         peak = options.kernel_learning_rate if kernel else options.learning_rate
         groups.append({"params": [parameter], "peak": peak, "weight_decay": 0.1 if decays else 0.0})
-    optimizer = torch.optim.AdamW(groups, betas=(0.9, 0.95))
+    optimizers: list[torch.optim.Optimizer] = [torch.optim.AdamW(groups, betas=(0.9, 0.95))]
+    if matrices:
+        muon = {"params": matrices, "peak": 0.02}
+        optimizers.append(torch.optim.Muon([muon], momentum=0.95, nesterov=True, weight_decay=0.1))
     norms = []
     for step in range(1, 9):
         inputs, targets = training_batch(task._train, 16, 4, recipe.seed, step)
@@ -38,16 +54,17 @@ def test_training_is_a_plain_loop_over_adamw(tiny_recipe: Callable[..., Recipe],
         norms.append(float(nn.utils.clip_grad_norm_(model.parameters(), clip)))
         lowest = 1e-4 / options.learning_rate
         cosine = lowest + (1 - lowest) * (1 + math.cos(math.pi * (step - 3) / 6)) / 2
-        for group in optimizer.param_groups:
-            group["lr"] = group["peak"] * ((step - 1) / 2 if step < 3 else cosine)
-        optimizer.step()
-        optimizer.zero_grad()
+        for optimizer in optimizers:
+            for group in optimizer.param_groups:
+                group["lr"] = group["peak"] * ((step - 1) / 2 if step < 3 else cosine)
+            optimizer.step()
+            optimizer.zero_grad()
     assert max(norms) > clip
     run = train(recipe, tmp_path / "run", progress=False)
     trained = load_file(run.path / "model.safetensors")
-    for name, parameter in model.named_parameters():
-        if name in trained:
-            torch.testing.assert_close(trained[name], parameter.detach(), rtol=1e-5, atol=1e-6)
+    for key, parameter in model.named_parameters():
+        if key in trained:
+            torch.testing.assert_close(trained[key], parameter.detach(), rtol=1e-5, atol=1e-6)
     assert [record["gradient_norm"] for record in run.series("train")] == pytest.approx(norms[1::2], rel=1e-5)
 
 

@@ -111,6 +111,20 @@ def test_ctrl_c_saves_and_resuming_is_exact(
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
 
 
+def test_a_run_with_muon_resumes_bit_for_bit(tiny_recipe: Make, tmp_path: Path, at_update: AtUpdate) -> None:
+    recipe = tiny_recipe(training__optimizer="muon")
+    whole = train(recipe, tmp_path / "whole", progress=False)
+    at_update(5, lambda: os.kill(os.getpid(), signal.SIGINT))
+    with pytest.raises(KeyboardInterrupt):
+        train(recipe, tmp_path / "stopped", progress=False)
+    state = load_file(tmp_path / "stopped/training_state/step-00000005/optimizer.safetensors")
+    assert {name.partition("/")[0] for name in state} == {"momentum_buffer", "exp_avg", "exp_avg_sq", "step"}
+    train(recipe, tmp_path / "stopped", progress=False)
+    assert _losses(tmp_path / "stopped") == _losses(whole.path)
+    ours, theirs = (load_file(tmp_path / name / "model.safetensors") for name in ("stopped", "whole"))
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+
+
 def test_resuming_after_a_damaged_checkpoint_uses_the_one_before(
     tiny_recipe: Make, tmp_path: Path, uninterrupted: Path, at_update: AtUpdate
 ) -> None:

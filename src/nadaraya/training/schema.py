@@ -33,6 +33,8 @@ _MEANT = {
     "learning_rate": ("lr", "rate", "max_lr", "peak_lr", "learningrate"),
     "min_learning_rate": ("min_lr", "final_lr"),
     "kernel_learning_rate": ("kernel_lr",),
+    "matrix_learning_rate": ("matrix_lr", "muon_lr", "muon_learning_rate"),
+    "optimizer": ("optim", "opt"),
     "num_hidden_layers": ("layers", "depth", "n_layer", "n_layers", "num_layers", "blocks"),
     "num_attention_heads": ("heads", "n_head", "n_heads", "num_heads"),
     "hidden_size": ("width", "dim", "d_model", "n_embd", "embed_dim", "embedding"),
@@ -57,6 +59,7 @@ _MEANT = {
     "rand_augment": ("augment", "augmentation", "auto_augment", "aa"),
     "seed": ("random_seed", "random_state"),
 }
+_MUON_RATE = 0.02  # that of nanochat
 _LENGTHS = ("training.steps", "training.epochs")
 # What a run that goes on may change: what is learned stays the same, up to rounding for the last two.
 _FREE = {
@@ -196,8 +199,12 @@ class BaseTraining(Section):
     """Windows of text in one update, those of all processes together."""
     gradient_accumulation: PositiveInt = 1
     """Equal pieces that each process computes its part of an update in: less memory, the same update."""
+    optimizer: Literal["adamw", "muon"] = "adamw"
+    """AdamW for all parameters, or Muon for the weights of linear layers in blocks and AdamW for the rest."""
     learning_rate: Positive = 2e-3
     """The highest learning rate of AdamW, after a linear warm-up."""
+    matrix_learning_rate: Positive | None = None
+    """`learning_rate` of Muon's matrices (null: 0.02)."""
     min_learning_rate: NonNegative = 0.0
     """Where the cosine decay of the learning rate ends."""
     kernel_learning_rate: Positive | None = None
@@ -239,15 +246,27 @@ class BaseTraining(Section):
         """The learning rate of kernel parameters as a multiple of that of the others."""
         return (self.kernel_learning_rate or self.learning_rate) / self.learning_rate
 
+    @property
+    def matrix_rate_scale(self) -> float:
+        """The learning rate of Muon's matrices as a multiple of AdamW's."""
+        return (self.matrix_learning_rate or _MUON_RATE) / self.learning_rate
+
     @model_validator(mode="after")
     def _check_together(self) -> Self:
         pieces = self.gradient_accumulation
         if self.batch_size % pieces:
             accepted = f"a multiple of training.gradient_accumulation = {pieces}"
             raise must_be("recipe key training.batch_size", accepted, self.batch_size)
-        if not 1e-37 <= self.kernel_rate_scale <= 1e37:
-            accepted = "within 37 orders of magnitude of training.learning_rate"
-            raise must_be("recipe key training.kernel_learning_rate", accepted, self.kernel_learning_rate)
+        if self.matrix_learning_rate is not None and self.optimizer != "muon":
+            accepted = f"null where training.optimizer is {self.optimizer} (Muon alone has one)"
+            raise must_be("recipe key training.matrix_learning_rate", accepted, self.matrix_learning_rate)
+        scales = {"kernel_learning_rate": self.kernel_rate_scale}
+        if self.optimizer == "muon":
+            scales["matrix_learning_rate"] = self.matrix_rate_scale
+        for key, scale in scales.items():
+            if not 1e-37 <= scale <= 1e37:
+                accepted = "within 37 orders of magnitude of training.learning_rate"
+                raise must_be(f"recipe key training.{key}", accepted, getattr(self, key))
         for key, limit in self.at_most.items():
             value, highest = getattr(self, key), getattr(self, limit)
             if value > highest:

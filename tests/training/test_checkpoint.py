@@ -13,7 +13,13 @@ from nadaraya import files
 from nadaraya.errors import InputError
 from nadaraya.files import WriteFailed
 from nadaraya.training import checkpoint as checkpoints
-from nadaraya.training.checkpoint import find_checkpoint, load_checkpoint, save_checkpoint
+from nadaraya.training.checkpoint import (
+    drop_later_checkpoints,
+    drop_old_checkpoints,
+    find_checkpoint,
+    load_checkpoint,
+    save_checkpoint,
+)
 
 
 def _trained(steps: int) -> tuple[nn.Module, torch.optim.AdamW]:
@@ -53,11 +59,25 @@ def test_loading_gives_back_weights_buffers_and_optimizer_exactly(tmp_path: Path
         assert torch.equal(ours, theirs), name
 
 
-def test_the_newest_two_are_kept(tmp_path: Path) -> None:
+def test_the_newest_are_kept_and_the_one_that_is_spared(tmp_path: Path) -> None:
     model, optimizer = _trained(1)
-    for step in (1, 2, 30):
+    for step in (1, 2, 3, 30):
+        newest = save_checkpoint(tmp_path, model, optimizer, {"step": step})
+        drop_old_checkpoints(newest, 2, spared=1)
+    assert _names(tmp_path) == ["step-00000001", "step-00000003", "step-00000030"]
+
+
+def test_a_checkpoint_of_an_update_or_before_is_found_or_refused(tmp_path: Path) -> None:
+    model, optimizer = _trained(1)
+    for step in (2, 5):
         save_checkpoint(tmp_path, model, optimizer, {"step": step})
-    assert _names(tmp_path) == ["step-00000002", "step-00000030"]
+    found = find_checkpoint(tmp_path, until=4)
+    assert found is not None
+    assert found.step == 2
+    with pytest.raises(InputError, match="no checkpoint from before update 1"):
+        find_checkpoint(tmp_path, until=1)
+    drop_later_checkpoints(found.path)
+    assert _names(tmp_path) == ["step-00000002"]
 
 
 def test_no_checkpoint_is_none(tmp_path: Path) -> None:
@@ -114,7 +134,7 @@ def test_leftovers_of_a_killed_write_are_no_checkpoint(tmp_path: Path) -> None:
 def test_a_later_damaged_checkpoint_does_not_push_out_the_one_just_saved(tmp_path: Path) -> None:
     model, optimizer = _trained(1)
     (save_checkpoint(tmp_path, model, optimizer, {"step": 6}) / "model.safetensors").write_bytes(b"")
-    save_checkpoint(tmp_path, model, optimizer, {"step": 5}, kept=1)
+    drop_old_checkpoints(save_checkpoint(tmp_path, model, optimizer, {"step": 5}), kept=1)
     found = find_checkpoint(tmp_path)
     assert found is not None
     assert found.step == 5

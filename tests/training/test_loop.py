@@ -81,14 +81,13 @@ def test_the_same_recipe_gives_the_same_run(tiny_recipe: Make, tmp_path: Path, u
 
 
 def test_accumulation_changes_memory_and_not_the_update(tiny_recipe: Make, tmp_path: Path) -> None:
-    one, two = (
-        train(
-            tiny_recipe(training__gradient_accumulation=pieces, model__dropout=0.0),
-            tmp_path / str(pieces),
-            progress=False,
+    one, two, same = (
+        train(tiny_recipe(model__dropout=0.0, **changes), tmp_path / str(number), progress=False)
+        for number, changes in enumerate(
+            ({}, {"training__gradient_accumulation": 2}, {"training__micro_batch_size": 2})
         )
-        for pieces in (1, 2)
     )
+    assert _losses(same.path) == _losses(two.path)
     for ours, theirs in zip(one.series("train"), two.series("train"), strict=True):
         assert ours["loss"] == pytest.approx(theirs["loss"], rel=1e-4)
         assert ours["gradient_norm"] == pytest.approx(theirs["gradient_norm"], rel=1e-3)

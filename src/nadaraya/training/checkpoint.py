@@ -43,13 +43,12 @@ def save_checkpoint(
     optimizer: torch.optim.Optimizer,
     state: dict[str, Any],
     averaged: nn.Module | None = None,
-    kept: int = 2,
 ) -> Path:
-    """Write one checkpoint into `folder`, then drop all but the newest `kept`; returns its own folder.
+    """Write one checkpoint into `folder`; returns its own folder.
 
     `state` has plain values to keep, `step` among them. With a full disk, older checkpoints are still there.
     """
-    name = f"step-{state['step']:08d}"
+    name = _name(state["step"])
     with write_into(folder, name) as scratch:
         path = scratch / name
         path.mkdir()
@@ -66,24 +65,42 @@ def save_checkpoint(
         checksums = {file.name: sha256(file) for file in sorted(path.iterdir())}
         checksums[_STATE] = _digest(state)
         (path / _STATE).write_text(json.dumps({**state, "sha256": checksums}, indent=1), encoding="utf-8")
-    drop_old_checkpoints(folder / name, kept)
     return folder / name
 
 
-def drop_old_checkpoints(newest: Path, kept: int) -> None:
-    """Remove all checkpoints before `newest` but the last `kept` − 1; later ones, which are damaged, stay."""
+def drop_old_checkpoints(newest: Path, kept: int, spared: int | None = None) -> None:
+    """Remove all checkpoints before `newest` but the last `kept` − 1 and that of update `spared`.
+
+    Later ones, which are damaged, stay.
+    """
     before = [path for path in _newest_first(newest.parent) if path.name <= newest.name]
     for old in before[kept:]:
-        remove_folder(old)
+        if spared is None or old.name != _name(spared):
+            remove_folder(old)
 
 
-def find_checkpoint(folder: Path) -> Checkpoint | None:
+def drop_later_checkpoints(newest: Path) -> None:
+    """Remove all checkpoints after `newest`."""
+    for later in _newest_first(newest.parent):
+        if later.name > newest.name:
+            remove_folder(later)
+
+
+def find_checkpoint(folder: Path, until: int | None = None) -> Checkpoint | None:
     """The newest complete checkpoint; a damaged one is named in a warning and the one before it is taken.
 
-    None when none was ever saved; an InputError with the newest damaged file when all are damaged.
+    None when none was ever saved; an InputError with the newest damaged file when all are damaged, or where
+    there are some, but none of update `until` or before.
     """
     damage: list[str] = []
-    for path in _newest_first(folder):
+    paths = _newest_first(folder)
+    wanted = [path for path in paths if until is None or path.name <= _name(until)]
+    if paths and not wanted:
+        raise InputError(
+            f"{folder} has no checkpoint from before update {until}, up to which a longer run is the same: "
+            "choose another folder"
+        )
+    for path in wanted:
         try:
             found = _check(path)
         except InputError as error:
@@ -119,6 +136,10 @@ def load_checkpoint(
         kind, _, name = key.partition("/")
         state.setdefault(indices[name], {})[kind] = tensor
     optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
+
+
+def _name(step: int) -> str:
+    return f"step-{step:08d}"
 
 
 def _newest_first(folder: Path) -> list[Path]:

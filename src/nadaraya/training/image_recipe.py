@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 from pydantic import AfterValidator, Field
 
 from nadaraya.errors import InputError, must_be
+from nadaraya.training.optimisation import BaseTraining
 from nadaraya.training.schema import (
     BaseRecipe,
-    BaseTraining,
     Fraction,
     NonNegative,
     NonNegativeInt,

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from nadaraya.files import write_into
 from nadaraya.training.batches import step_seed
-from nadaraya.training.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from nadaraya.training.checkpoint import Checkpoint, drop_old_checkpoints, load_checkpoint, save_checkpoint
 from nadaraya.training.image_recipe import ImageRecipe
 from nadaraya.training.optimizer import make_optimizer
 from nadaraya.training.processes import Processes
@@ -57,7 +57,7 @@ class Learner:
         Dropout is a function of the seed, the step and the process. Returns the mean loss of the part and the
         norm of the whole gradient, scalars on the device.
         """
-        processes, pieces = self._processes, self._options.gradient_accumulation
+        processes, pieces = self._processes, self._options.pieces(self._processes.count)
         torch.manual_seed(step_seed(self._seed, step, processes.rank))
         loss = torch.zeros((), device=processes.device)
         pairs = zip(inputs.chunk(pieces), targets.chunk(pieces), strict=True)
@@ -84,8 +84,8 @@ class Learner:
     def save(self, folder: Path, state: dict[str, Any]) -> None:
         """Write a checkpoint; `state` has plain values to keep beside the tensors, `step` among them."""
         state = {**state, **self._task.fingerprint}
-        kept = self._options.checkpoints_kept
-        save_checkpoint(folder, self.model, self._optimizer, state, self.averaged, kept)
+        path = save_checkpoint(folder, self.model, self._optimizer, state, self.averaged)
+        drop_old_checkpoints(path, self._options.checkpoints_kept, spared=self._options.decay_start)
 
     def save_weights(self, path: Path) -> None:
         """Write the weights alone, averaged ones where training keeps them."""

@@ -8,8 +8,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from nadaraya.errors import must_be
 from nadaraya.training.kernels import kernel_parameters
-from nadaraya.training.recipe import TrainingRecipe
-from nadaraya.training.schema import BaseTraining
+from nadaraya.training.optimisation import BaseTraining, TrainingRecipe
 
 
 def make_optimizer(model: nn.Module, options: BaseTraining) -> torch.optim.Optimizer:
@@ -108,19 +107,22 @@ def _hidden_weights(model: nn.Module) -> set[int]:
 
 
 def make_schedule(optimizer: torch.optim.Optimizer, recipe: TrainingRecipe, done: int = 0) -> LRScheduler:
-    """Linear warm-up and cosine decay: the same factor on every group's own learning rate.
+    """Linear warm-up and the decay of `recipe.schedule`: the same factor on every group's own learning rate.
 
     The rates are set to those of the update after `done`, on which alone they depend: a resumed run needs no
     other state. Call `step()` after each update.
     """
-    from transformers import get_cosine_with_min_lr_schedule_with_warmup
+    from transformers import get_cosine_with_min_lr_schedule_with_warmup, get_wsd_schedule
 
     for group in optimizer.param_groups:
         group["initial_lr"] = recipe.learning_rate * group["lr_scale"]
-    return get_cosine_with_min_lr_schedule_with_warmup(
-        optimizer,
-        num_warmup_steps=recipe.warmup_steps,
-        num_training_steps=recipe.steps,
-        min_lr_rate=recipe.min_learning_rate / recipe.learning_rate,
-        last_epoch=done - 1,
+    lowest = recipe.min_learning_rate / recipe.learning_rate
+    warmup, steps, last = recipe.warmup_steps, recipe.steps, done - 1
+    if recipe.decay_start is None:
+        return get_cosine_with_min_lr_schedule_with_warmup(
+            optimizer, warmup, steps, min_lr_rate=lowest, last_epoch=last
+        )
+    falling = steps - recipe.decay_start
+    return get_wsd_schedule(
+        optimizer, warmup, falling, steps, decay_type="linear", min_lr_ratio=lowest, last_epoch=last
     )

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from contextlib import suppress
 from difflib import get_close_matches
-from typing import Annotated, Any, ClassVar, Literal, Self, get_args
+from typing import Annotated, Any, ClassVar, Self, get_args
 
 import yaml
 from pydantic import (
@@ -16,13 +16,12 @@ from pydantic import (
     ConfigDict,
     Field,
     ValidationError,
-    model_validator,
 )
 
 from nadaraya.errors import InputError, must_be, unknown_name
 from nadaraya.training.plain_yaml import parse_yaml
 
-__all__ = ["BaseRecipe", "BaseTraining", "Section", "parse_yaml"]
+__all__ = ["BaseRecipe", "Section", "parse_yaml"]
 
 LONGEST_NAME = 128  # bytes: file systems take 255, and temporary names are longer
 _SECTIONS = ("model", "data", "training")
@@ -49,6 +48,8 @@ _MEANT = {
     "warmup_epochs": ("warmup", "warmup_steps"),
     "batch_size": ("batch", "batches", "bs"),
     "gradient_accumulation": ("accumulation", "accumulate", "grad_accum", "gradient_accumulation_steps"),
+    "batch_tokens": ("total_batch_size", "tokens_per_batch", "global_batch_tokens", "tokens"),
+    "micro_batch_size": ("micro_batch", "device_batch_size", "per_device_train_batch_size"),
     "clip": ("grad_clip", "max_norm", "clip_grad", "gradient_clipping"),
     "weight_decay": ("decay", "wd", "l2"),
     "betas": ("beta1", "beta2", "beta", "momentum"),
@@ -59,9 +60,8 @@ _MEANT = {
     "rand_augment": ("augment", "augmentation", "auto_augment", "aa"),
     "seed": ("random_seed", "random_state"),
 }
-_MUON_RATE = 0.02  # that of nanochat
 _LENGTHS = ("training.steps", "training.epochs")
-# What a run that goes on may change: what is learned stays the same, up to rounding for the last two.
+# What a run that goes on may change: what is learned stays the same, up to rounding.
 _FREE = {
     "data.workers",
     "training.log_every",
@@ -75,7 +75,9 @@ _FREE = {
     "training.drop_checkpoints",
     "training.tracker",
     "training.compile",
+    "training.batch_tokens",  # it sets batch_size, which may not change
     "training.gradient_accumulation",
+    "training.micro_batch_size",
 }
 # Pydantic's words are those of Python; a recipe is YAML.
 _WORDS = {
@@ -188,92 +190,6 @@ class Section(BaseModel):
         if type(None) in get_args(cls.model_fields[str(key)].annotation):
             accepted.append("null")
         return must_be(f"recipe key {name}", " or ".join(dict.fromkeys(accepted)), given[str(key)])
-
-
-class BaseTraining(Section):
-    """The keys of the section `training` that every task has."""
-
-    prefix: ClassVar[str] = "training."
-    at_most: ClassVar[dict[str, str]] = {"min_learning_rate": "learning_rate"}
-    batch_size: PositiveInt = 16
-    """Windows of text in one update, those of all processes together."""
-    gradient_accumulation: PositiveInt = 1
-    """Equal pieces that each process computes its part of an update in: less memory, the same update."""
-    optimizer: Literal["adamw", "muon"] = "adamw"
-    """AdamW for all parameters, or Muon for the weights of linear layers in blocks and AdamW for the rest."""
-    learning_rate: Positive = 2e-3
-    """The highest learning rate of AdamW, after a linear warm-up."""
-    matrix_learning_rate: Positive | None = None
-    """`learning_rate` of Muon's matrices (null: 0.02)."""
-    min_learning_rate: NonNegative = 0.0
-    """Where the cosine decay of the learning rate ends."""
-    kernel_learning_rate: Positive | None = None
-    """`learning_rate` of kernels, banks, bandwidths and learned angles (null: the same); they never decay."""
-    weight_decay: NonNegative = 0.1
-    """Of weight matrices alone."""
-    betas: TwoFractions = (0.9, 0.95)
-    """Decay of AdamW's averages of the gradient and of its square."""
-    clip: Positive | None = 1.0
-    """Largest norm of the gradient; larger ones are scaled down (null: never)."""
-    precision: Literal["auto", "float32", "bfloat16"] = "auto"
-    """Of the forward pass; "auto" is bfloat16 on CUDA and float32 elsewhere."""
-    compile: bool | Literal["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"] = (
-        False
-    )
-    """`torch.compile`, or one of its modes."""
-    log_every: PositiveInt = 10
-    """Updates from one training record to the next."""
-    checkpoint_every: PositiveInt = 200
-    """Updates from one checkpoint to the next."""
-    checkpoint_minutes: Positive | None = 10.0
-    """Minutes after which a checkpoint is saved even so (null: never)."""
-    checkpoints_kept: PositiveInt = 2
-    """Newest checkpoints that are kept."""
-    keep_best: bool = False
-    """Keep the weights of the best validation too (lowest loss, highest top-1): best.safetensors."""
-    drop_checkpoints: bool = False
-    """Remove the checkpoints when the run is finished, which can then not be extended."""
-    tracker: Literal["tensorboard", "wandb", "trackio"] | None = None
-    """Where records go beside metrics.jsonl."""
-
-    @property
-    def peak_learning_rate(self) -> float:
-        """The learning rate after warm-up."""
-        return self.learning_rate
-
-    @property
-    def kernel_rate_scale(self) -> float:
-        """The learning rate of kernel parameters as a multiple of that of the others."""
-        return (self.kernel_learning_rate or self.learning_rate) / self.learning_rate
-
-    @property
-    def matrix_rate_scale(self) -> float:
-        """The learning rate of Muon's matrices as a multiple of AdamW's."""
-        return (self.matrix_learning_rate or _MUON_RATE) / self.learning_rate
-
-    @model_validator(mode="after")
-    def _check_together(self) -> Self:
-        pieces = self.gradient_accumulation
-        if self.batch_size % pieces:
-            accepted = f"a multiple of training.gradient_accumulation = {pieces}"
-            raise must_be("recipe key training.batch_size", accepted, self.batch_size)
-        if self.matrix_learning_rate is not None and self.optimizer != "muon":
-            accepted = f"null where training.optimizer is {self.optimizer} (Muon alone has one)"
-            raise must_be("recipe key training.matrix_learning_rate", accepted, self.matrix_learning_rate)
-        scales = {"kernel_learning_rate": self.kernel_rate_scale}
-        if self.optimizer == "muon":
-            scales["matrix_learning_rate"] = self.matrix_rate_scale
-        for key, scale in scales.items():
-            if not 1e-37 <= scale <= 1e37:
-                accepted = "within 37 orders of magnitude of training.learning_rate"
-                raise must_be(f"recipe key training.{key}", accepted, getattr(self, key))
-        for key, limit in self.at_most.items():
-            value, highest = getattr(self, key), getattr(self, limit)
-            if value > highest:
-                raise must_be(
-                    f"recipe key training.{key}", f"at most training.{limit} = {highest:.15g}", value
-                )
-        return self
 
 
 class BaseRecipe(Section):

@@ -10,10 +10,13 @@ from safetensors.torch import load_file
 from torch import nn
 from torch.nn import functional as F
 
-from nadaraya.training import Recipe, train
+from nadaraya.errors import InputError
+from nadaraya.training import ImageRecipe, Recipe, train
 from nadaraya.training.batches import training_batch
 from nadaraya.training.learner import Learner
+from nadaraya.training.loop import open_task
 from nadaraya.training.processes import Processes
+from nadaraya.training.sharding import shard_model
 from nadaraya.training.text import TextTask
 
 
@@ -84,6 +87,34 @@ def test_dropout_depends_on_seed_and_process(tiny_recipe: Callable[..., Recipe])
     assert _first_loss(recipe, 0) != _first_loss(recipe, 1)
     without = tiny_recipe(model__dropout=0.0)
     assert _first_loss(without, 0) == _first_loss(without, 1)
+
+
+@pytest.mark.parametrize("task", ["text", "image"])
+def test_activations_that_are_computed_again_change_no_update(
+    tiny_recipe: Callable[..., Recipe], image_recipe: Callable[..., ImageRecipe], task: str
+) -> None:
+    calls, figures = [], []
+    for again in (False, True):
+        make = tiny_recipe if task == "text" else image_recipe  # both with dropout
+        recipe, processes = make(training__activation_checkpointing=again), Processes()
+        opened = open_task(recipe, processes)
+        learner = Learner(opened, recipe, processes)
+        learner.resume(None)
+        calls.append(0)
+        for name, module in learner.model.named_modules():
+            if name.endswith("blocks.1.mlp"):
+                module.register_forward_hook(lambda *_: calls.append(calls.pop() + 1))
+        updates = zip(range(1, 3), opened.batches(0), strict=False)
+        figures.append([[float(x) for x in learner.update(step, *batch)] for step, batch in updates])
+    assert figures[0] == figures[1]
+    assert calls == [2, 4]
+
+
+def test_scalar_parameters_cannot_be_shared_out() -> None:
+    model = nn.Linear(2, 2)
+    model.scale = nn.Parameter(torch.tensor(1.0))
+    with pytest.raises(InputError, match=r"parallel must be ddp for a model with the scalar parameter scale"):
+        shard_model(model, torch.device("cpu"))
 
 
 @pytest.mark.parametrize("how", [True, "max-autotune"])

@@ -3,6 +3,8 @@
 import io
 import json
 import os
+import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -11,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from nadaraya.errors import InputError
@@ -91,6 +94,48 @@ def test_two_processes_train_as_one(
     if task == "image":
         assert two.final is not None
         assert two.final["top1"] * 21 == pytest.approx(round(two.final["top1"] * 21), abs=1e-9)
+
+
+@pytest.mark.slow
+def test_processes_that_share_the_weights_out_go_on_for_one_and_one_for_them(
+    tiny_recipe: Callable[..., Recipe],
+    at_update: Callable[[int, Callable[[], object]], None],
+    tmp_path: Path,
+) -> None:
+    recipe = tiny_recipe(
+        model__dropout=0.0,
+        model__extra={"tie_word_embeddings": True},
+        training__optimizer="muon",
+        training__parallel="fsdp",
+        training__micro_batch_size=1,
+        training__activation_checkpointing=True,
+        training__keep_best=True,
+    )
+    one, folder = train(recipe, tmp_path / "one", progress=False), tmp_path / "two"
+    at_update(2, lambda: os.kill(os.getpid(), signal.SIGINT))
+    with pytest.raises(KeyboardInterrupt):
+        train(recipe, folder, progress=False)
+    launched = _launch(recipe, folder)
+    assert launched.returncode == 0, launched.stderr
+    names = {path.name for path in (folder / "training_state/step-00000006").iterdir()}
+    assert {name.partition("-")[0] for name in names} == {"shard", "state.json"}
+    assert len(names) == 3
+    assert not list(folder.rglob(".partial-*"))
+    two = tmp_path / "one-again"
+    shutil.copytree(folder, two)
+    shutil.rmtree(two / "training_state/step-00000008")
+    records = (two / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (two / "metrics.jsonl").write_text("".join(records[:-1]))  # not finished any more
+    train(recipe, two, progress=False)
+    for run in (Run(folder), Run(two)):  # Muon computes in bfloat16, which makes more of a last digit
+        for kind in ("train", "validation", "final"):
+            for ours, theirs in zip(run.series(kind), one.series(kind), strict=True):
+                assert ours["step"] == theirs["step"]
+                assert ours["loss"] == pytest.approx(theirs["loss"], rel=1e-4)
+        for weights in ("trained", "best"):
+            model, expected = (each.load_model(weights=weights).state_dict() for each in (run, one))
+            for name, tensor in expected.items():
+                torch.testing.assert_close(model[name], tensor, rtol=1e-3, atol=4e-3)
 
 
 @pytest.fixture

@@ -2,7 +2,8 @@
 
 A folder `step-00000600` has model.safetensors (weights and buffers), ema.safetensors (their moving average,
 where training keeps one), optimizer.safetensors (AdamW's, keyed `exp_avg/PARAMETER NAME`) and state.json
-(step, losses not yet in the metrics, checksums). Nothing in them can run code when it is read.
+(step, losses not yet in the metrics, checksums). Where the processes share the weights out, tensors are in
+one file per process, `shard-*.safetensors`. Nothing in them can run code when it is read.
 """
 
 import hashlib
@@ -15,12 +16,15 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, load_model, save_file, save_model
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
 from nadaraya.errors import InputError
-from nadaraya.files import first_line, reading, remove_folder, sha256, write_into
+from nadaraya.files import PARTIAL, first_line, reading, remove_folder, sha256, write_into, writing
+from nadaraya.training.sharding import read_tensors, write_shards
 
 _MODEL, _AVERAGE, _OPTIMIZER = "model.safetensors", "ema.safetensors", "optimizer.safetensors"
 _STATE = "state.json"
+_SHARDS = f"{PARTIAL}shards"  # in the folder of all checkpoints, until one of them is complete
 _log = logging.getLogger("nadaraya")
 
 
@@ -43,8 +47,12 @@ def save_checkpoint(
     optimizer: torch.optim.Optimizer,
     state: dict[str, Any],
     averaged: nn.Module | None = None,
+    *,
+    sharded: bool = False,
 ) -> Path:
     """Write one checkpoint into `folder`; returns its own folder.
+
+    `sharded`: the tensors are there already, by `write_tensors`.
 
     `state` has plain values to keep, `step` among them. With a full disk, older checkpoints are still there.
     """
@@ -52,20 +60,26 @@ def save_checkpoint(
     with write_into(folder, name) as scratch:
         path = scratch / name
         path.mkdir()
-        save_model(model, str(path / _MODEL))
-        if averaged is not None:
-            save_model(averaged, str(path / _AVERAGE))
-        names = _parameter_names(model, optimizer)
-        averages = {
-            f"{kind}/{names[index]}": tensor.contiguous()
-            for index, values in optimizer.state_dict()["state"].items()
-            for kind, tensor in values.items()
-        }
-        save_file(averages, path / _OPTIMIZER)
+        if sharded:
+            for file in (folder / _SHARDS).iterdir():
+                file.rename(path / file.name)
+        else:
+            save_model(model, str(path / _MODEL))
+            if averaged is not None:
+                save_model(averaged, str(path / _AVERAGE))
+            save_file(_optimizer_tensors(model, optimizer), path / _OPTIMIZER)
         checksums = {file.name: sha256(file) for file in sorted(path.iterdir())}
         checksums[_STATE] = _digest(state)
         (path / _STATE).write_text(json.dumps({**state, "sha256": checksums}, indent=1), encoding="utf-8")
     return folder / name
+
+
+def write_tensors(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    """Write this process's part of a checkpoint that `save_checkpoint` completes; all processes call it."""
+    with writing(folder):
+        tensors = {id(tensor): (name, tensor) for name, tensor in model.state_dict(keep_vars=True).items()}
+        weights = {name: tensor.detach() for name, tensor in tensors.values()}
+        write_shards(folder / _SHARDS, weights | _optimizer_tensors(model, optimizer))
 
 
 def drop_old_checkpoints(newest: Path, kept: int, spared: int | None = None) -> None:
@@ -123,13 +137,20 @@ def load_checkpoint(
     averaged: nn.Module | None = None,
 ) -> None:
     """Put the weights, their average and the optimizer state back; an InputError if they do not fit."""
-    device = str(next(model.parameters()).device)
-    for module, name in ((model, _MODEL), (averaged, _AVERAGE)):
-        if module is not None:
-            with reading(checkpoint.path / name, "a checkpoint of this run"):
-                load_model(module, str(checkpoint.path / name), device=device)
-    with reading(checkpoint.path / _OPTIMIZER, "a checkpoint of this run"):
-        tensors = load_file(checkpoint.path / _OPTIMIZER)
+    path, what = checkpoint.path, "a checkpoint of this run"
+    if isinstance(next(model.parameters()), DTensor) or not (path / _MODEL).exists():
+        with reading(path, what):
+            targets = model.state_dict(keep_vars=True)
+            with torch.no_grad():
+                tensors = read_tensors(path, targets, dict(model.named_parameters()))
+    else:
+        device = str(next(model.parameters()).device)
+        for module, name in ((model, _MODEL), (averaged, _AVERAGE)):
+            if module is not None:
+                with reading(path / name, what):
+                    load_model(module, str(path / name), device=device)
+        with reading(path / _OPTIMIZER, what):
+            tensors = load_file(path / _OPTIMIZER)
     indices = {name: index for index, name in enumerate(_parameter_names(model, optimizer))}
     state: dict[int, dict[str, Tensor]] = {}
     for key, tensor in tensors.items():
@@ -151,7 +172,9 @@ def _check(path: Path) -> Checkpoint:
     try:
         state = dict(json.loads(file.read_text(encoding="utf-8")))
         expected = dict(state.pop("sha256"))
-        if set(expected) - {_AVERAGE} != {_MODEL, _OPTIMIZER, _STATE}:
+        tensors = set(expected) - {_AVERAGE, _STATE}
+        shards = tensors and all(name.startswith("shard-") for name in tensors)
+        if _STATE not in expected or not (shards or tensors == {_MODEL, _OPTIMIZER}):
             raise ValueError("entries are missing")
         if expected.pop(_STATE) != _digest(state):
             raise ValueError("its checksum does not match")
@@ -167,6 +190,15 @@ def _check(path: Path) -> Checkpoint:
 
 def _digest(state: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(state, sort_keys=True).encode()).hexdigest()
+
+
+def _optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    names = _parameter_names(model, optimizer)
+    return {
+        f"{kind}/{names[index]}": tensor.contiguous()
+        for index, values in optimizer.state_dict()["state"].items()
+        for kind, tensor in values.items()
+    }
 
 
 def _parameter_names(model: nn.Module, optimizer: torch.optim.Optimizer) -> list[str]:

@@ -159,8 +159,11 @@ def _run(
                     records.add("validation", step, validation)
                 if recipe.training.keep_best and task.score(validation) < best:
                     best = task.score(validation)
+                    learner.gather()
                     processes.alone(learner.save_weights, folder / BEST_FILE)
             if save:
+                with processes.together():
+                    learner.write_parts(folder / STATE_FOLDER)
                 processes.alone(_save, folder, learner, step, meter)
                 saved = time.monotonic()
             if stopping > 0:
@@ -168,6 +171,9 @@ def _run(
                 raise KeyboardInterrupt(stopping)
             meter.start()
         shown.say("writing the model and its figures")
+        learner.gather()
+        if processes.main:
+            task.model.to(processes.device)
         processes.alone(_finish, folder, task, learner, records)
 
 

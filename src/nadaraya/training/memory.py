@@ -67,7 +67,8 @@ def text_training_bytes(recipe: "Recipe", parameters: int, vocab_size: int) -> i
     # Kept for the backward pass: the inputs of the linear layers and of the activation, and the logits.
     model = recipe.model
     kept = 2 * 12 * model.num_hidden_layers * model.hidden_size + 4 * vocab_size
-    return STATE_BYTES * parameters + 8 * training.batch_size * context + piece * context * kept
+    state = STATE_BYTES * parameters // (_processes() if training.sharded else 1)
+    return state + 8 * training.batch_size * context + piece * context * kept
 
 
 def image_batch_bytes(recipe: "ImageRecipe", channels: int) -> int:

@@ -52,6 +52,8 @@ class BaseTraining(Section):
         False
     )
     """`torch.compile`, or one of its modes."""
+    activation_checkpointing: bool = False
+    """Compute activations of blocks again in the backward pass: less memory, about a third more time."""
     log_every: PositiveInt = 10
     """Updates from one training record to the next."""
     checkpoint_every: PositiveInt = 200
@@ -71,6 +73,11 @@ class BaseTraining(Section):
     def peak_learning_rate(self) -> float:
         """The learning rate after warm-up."""
         return self.learning_rate
+
+    @property
+    def compile_mode(self) -> str | None:
+        """The mode of `torch.compile`; None is its default."""
+        return self.compile if isinstance(self.compile, str) else None
 
     @property
     def kernel_rate_scale(self) -> float:
@@ -94,6 +101,11 @@ class BaseTraining(Section):
             accepted = f"a multiple of {several}training.{key} = {divisor}"
             raise must_be(f"recipe key {self.batch_key}", accepted, self.batch_size)
         return divisor if self.micro_batch_size is None else self.batch_size // (processes * divisor)
+
+    @property
+    def sharded(self) -> bool:
+        """Whether several processes share the weights out."""
+        return False
 
     @property
     def batch_key(self) -> str:
@@ -149,6 +161,8 @@ class TrainingRecipe(BaseTraining):
     """After warm-up, cosine decay over all updates, or wsd: a stable rate, then linear decay at the end."""
     decay_fraction: OpenFraction | None = None
     """The part of the updates at the end of `wsd` in which the learning rate falls (null: 0.2)."""
+    parallel: Literal["ddp", "fsdp"] = "ddp"
+    """Several processes have the whole model each, or share weights, gradients and optimizer state out."""
     kernel_learning_rate: Positive | None = 1e-2
     """`learning_rate` of kernels, banks, bandwidths and learned angles (null: the same); they never decay."""
     evaluate_every: PositiveInt = 50
@@ -157,6 +171,11 @@ class TrainingRecipe(BaseTraining):
     """Batches of windows in a validation, evenly spaced over the validation text."""
     sample_characters: Annotated[int, Field(ge=0, le=10**6)] = 2000
     """Tokens of the text that is generated at the end: characters, for a model of characters."""
+
+    @property
+    def sharded(self) -> bool:
+        """Whether several processes share the weights out."""
+        return self.parallel == "fsdp"
 
     @property
     def batch_key(self) -> str:

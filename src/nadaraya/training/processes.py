@@ -10,8 +10,10 @@ import torch
 from accelerate import Accelerator
 from accelerate.utils import InitProcessGroupKwargs
 from torch import Tensor, distributed, nn
+from torch.distributed.fsdp import FSDPModule
 
 from nadaraya.errors import InputError
+from nadaraya.training.sharding import shard_model, whole
 
 # How long the others wait while the main process writes or predicts alone.
 _PATIENCE = timedelta(hours=2)
@@ -47,6 +49,10 @@ class Processes:
         if self.count > 1:  # on the CPU: what is agreed here must not wait for a GPU's queue
             self._control = distributed.new_group(backend="gloo", timeout=_PATIENCE)
 
+    def shard(self, model: nn.Module) -> None:
+        """Share the parameters of a model out, in place; each process keeps its part on its device."""
+        shard_model(model, self.device)
+
     def prepare(self, network: nn.Module) -> nn.Module:
         """Move a model to the device, in place; with several processes, let them average its gradients."""
         prepared: nn.Module = self._accelerator.prepare(network)
@@ -54,12 +60,14 @@ class Processes:
 
     def backward(self, loss: Tensor, network: nn.Module, more: bool) -> None:
         """Add the gradients of a loss; `more` says that the update has further pieces."""
+        if isinstance(network, FSDPModule):
+            network.set_requires_gradient_sync(not more)
         with self._accelerator.no_sync(network) if more else contextlib.nullcontext():
             self._accelerator.backward(loss)
 
     def clip(self, model: nn.Module, limit: float | None) -> Tensor:
         """The norm of all gradients, which are scaled down to `limit` where they exceed it."""
-        return self._accelerator.clip_grad_norm_(model.parameters(), limit or float("inf"))
+        return whole(self._accelerator.clip_grad_norm_(model.parameters(), limit or float("inf")))
 
     def mean(self, values: Tensor) -> Tensor:
         """The mean over the processes, elementwise."""

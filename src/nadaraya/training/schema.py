@@ -50,6 +50,8 @@ _MEANT = {
     "gradient_accumulation": ("accumulation", "accumulate", "grad_accum", "gradient_accumulation_steps"),
     "batch_tokens": ("total_batch_size", "tokens_per_batch", "global_batch_tokens", "tokens"),
     "micro_batch_size": ("micro_batch", "device_batch_size", "per_device_train_batch_size"),
+    "activation_checkpointing": ("gradient_checkpointing", "checkpointing", "recompute"),
+    "parallel": ("fsdp", "ddp", "strategy", "distributed"),
     "clip": ("grad_clip", "max_norm", "clip_grad", "gradient_clipping"),
     "weight_decay": ("decay", "wd", "l2"),
     "betas": ("beta1", "beta2", "beta", "momentum"),
@@ -78,6 +80,8 @@ _FREE = {
     "training.batch_tokens",  # it sets batch_size, which may not change
     "training.gradient_accumulation",
     "training.micro_batch_size",
+    "training.activation_checkpointing",
+    "training.parallel",
 }
 # Pydantic's words are those of Python; a recipe is YAML.
 _WORDS = {

@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -37,12 +38,14 @@ def test_processes_draw_dropout_of_their_own_and_the_first_that_of_one() -> None
     assert len({step_seed(3, 5, rank) for rank in range(8)}) == 8
 
 
-def _launch(recipe: Recipe | ImageRecipe, folder: Path) -> subprocess.CompletedProcess[str]:
-    """`nadaraya train` in two processes."""
+def _launch(
+    recipe: Recipe | ImageRecipe, folder: Path, program: tuple[str, ...] = ("-m", "nadaraya.cli")
+) -> subprocess.CompletedProcess[str]:
+    """`nadaraya train`, or another program with its arguments, in two processes."""
     path = folder.with_suffix(".yaml")
     path.write_text(recipe.to_yaml())
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    command += ["-m", "nadaraya.cli", "--", "train", str(path), "--run", str(folder), "--json"]
+    command += [*program, "--", "train", str(path), "--run", str(folder), "--json"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
 
@@ -136,6 +139,39 @@ def test_processes_that_share_the_weights_out_go_on_for_one_and_one_for_them(
             model, expected = (each.load_model(weights=weights).state_dict() for each in (run, one))
             for name, tensor in expected.items():
                 torch.testing.assert_close(model[name], tensor, rtol=1e-3, atol=4e-3)
+
+
+_KILLED = """
+import os, signal
+from torch.optim import AdamW
+from nadaraya.cli import main
+
+step, updates = AdamW.step, []
+def killing(self, *arguments, **options):
+    updates.append(None)
+    if len(updates) == 5 and os.environ["RANK"] == "0":
+        os.kill(os.getpid(), signal.SIGKILL)
+    return step(self, *arguments, **options)
+AdamW.step = killing
+main()
+"""
+
+
+@pytest.mark.slow
+def test_when_a_process_is_killed_the_other_says_so_and_the_run_goes_on(
+    tiny_recipe: Callable[..., Recipe], tmp_path: Path
+) -> None:
+    recipe = tiny_recipe(model__dropout=0.0, training__parallel="fsdp")
+    (tmp_path / "killed.py").write_text(_KILLED)
+    launched = _launch(recipe, tmp_path / "two", (str(tmp_path / "killed.py"),))
+    assert launched.returncode != 0
+    assert re.search(r"process 1 of 2 cannot reach another one.* run the same command again", _told(launched))
+    states = [path.name for path in (tmp_path / "two/training_state").glob("step-*")]
+    assert states == ["step-00000003"]
+    two, one = (train(recipe, tmp_path / name, progress=False) for name in ("two", "one"))
+    for kind in ("train", "validation", "final"):
+        for ours, theirs in zip(two.series(kind), one.series(kind), strict=True):
+            assert (ours["step"], ours["loss"]) == (theirs["step"], pytest.approx(theirs["loss"], rel=1e-5))
 
 
 @pytest.fixture

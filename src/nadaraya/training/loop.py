@@ -59,7 +59,8 @@ def train(
         The finished run. One that was finished already is returned as it is.
 
     Raises:
-        InputError: the recipe, its data or the folder cannot be used; nothing was overwritten.
+        InputError: the recipe, its data or the folder cannot be used; nothing was overwritten. Or another
+            process of the run was killed; the checkpoints are intact.
         TrainingDiverged: the loss or its gradient is not finite, or a bandwidth left the usable range; names
             the step and the last checkpoint.
         WriteFailed: the disk is full; what was saved before is intact.
@@ -74,7 +75,7 @@ def train(
     """
     folder, processes = Path(folder), Processes()
     shown = TrainingProgress(progress and processes.main)
-    with FolderLock(folder) as lock:
+    with processes.surviving(), FolderLock(folder) as lock:
         with processes.together():
             finished = _is_finished(folder, recipe, resume)
         if not finished:

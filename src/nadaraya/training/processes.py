@@ -87,6 +87,19 @@ class Processes:
         return int(numbers)
 
     @contextlib.contextmanager
+    def surviving(self) -> Iterator[None]:
+        """Turn the loss of another process, which ends the run, into one line of each that is left."""
+        try:
+            yield
+        except RuntimeError as error:
+            if self.count == 1 or not (isinstance(error, distributed.DistError) or "gloo" in str(error)):
+                raise
+            raise InputError(
+                f"process {self.rank} of {self.count} cannot reach another one, which was killed or lost its "
+                "connection: run the same command again to go on from the newest checkpoint"
+            ) from error
+
+    @contextlib.contextmanager
     def together(self) -> Iterator[None]:
         """What all processes do, or the main one alone; they go on when all are through.
 

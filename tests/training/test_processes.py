@@ -99,6 +99,33 @@ def test_two_processes_train_as_one(
         assert two.final["top1"] * 21 == pytest.approx(round(two.final["top1"] * 21), abs=1e-9)
 
 
+_TRAINED_AND_LOADED_IN_PARTS = """
+import sys
+import torch
+from transformers.distributed import DistributedConfig
+from nadaraya.cli import main
+from nadaraya.models import KernelGPTForCausalLM
+
+folder = sys.argv[sys.argv.index("--run") + 1]
+try:
+    main()
+except SystemExit as ended:
+    assert not ended.code, ended.code
+torch.distributed.barrier()
+whole = KernelGPTForCausalLM.from_pretrained(folder)
+parts = KernelGPTForCausalLM.from_pretrained(folder, distributed_config=DistributedConfig(tp_size=2))
+assert parts.model.blocks[0].mlp.up_proj.weight.to_local().shape == (64, 32)
+assert parts.model.blocks[1].mlp.down_proj.weight.to_local().shape == (32, 64)
+tokens, gradients = torch.arange(12)[None], []
+for model in (whole.eval(), parts.eval()):
+    output = model(tokens, labels=tokens)
+    output.loss.backward()
+    gradients.append((output.logits.detach(), model.model.blocks[0].mlp_norm.weight.grad))
+for expected, given in zip(*gradients):
+    torch.testing.assert_close(given, expected)
+"""
+
+
 @pytest.mark.slow
 def test_processes_that_share_the_weights_out_go_on_for_one_and_one_for_them(
     tiny_recipe: Callable[..., Recipe],
@@ -118,7 +145,8 @@ def test_processes_that_share_the_weights_out_go_on_for_one_and_one_for_them(
     at_update(2, lambda: os.kill(os.getpid(), signal.SIGINT))
     with pytest.raises(KeyboardInterrupt):
         train(recipe, folder, progress=False)
-    launched = _launch(recipe, folder)
+    (tmp_path / "program.py").write_text(_TRAINED_AND_LOADED_IN_PARTS)
+    launched = _launch(recipe, folder, (str(tmp_path / "program.py"),))
     assert launched.returncode == 0, launched.stderr
     names = {path.name for path in (folder / "training_state/step-00000006").iterdir()}
     assert {name.partition("-")[0] for name in names} == {"shard", "state.json"}

@@ -19,6 +19,7 @@ from nadaraya.training.checkpoint import (
     find_checkpoint,
     load_checkpoint,
     save_checkpoint,
+    write_tensors,
 )
 
 
@@ -158,6 +159,28 @@ def test_a_full_disk_loses_nothing_already_saved(tmp_path: Path, monkeypatch: py
     found = find_checkpoint(tmp_path)
     assert found is not None
     assert found.step == 1
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+def test_parts_of_a_checkpoint_are_written_and_read_or_refused_in_one_line(tmp_path: Path) -> None:
+    model, optimizer = _trained(3)
+    write_tensors(tmp_path, model, optimizer)
+    save_checkpoint(tmp_path, model, optimizer, {"step": 3}, sharded=True)
+    found = find_checkpoint(tmp_path)
+    assert found is not None
+    assert [name for name in _names(found.path) if not name.startswith("shard-")] == ["state.json"]
+    restored, restored_optimizer = _trained(0)
+    load_checkpoint(found, restored, restored_optimizer)
+    for trained, its in ((model, optimizer), (restored, restored_optimizer)):
+        _update(trained, its)
+    for (name, ours), theirs in zip(model.state_dict().items(), restored.state_dict().values(), strict=True):
+        assert torch.equal(ours, theirs), name
+    other = nn.Linear(3, 4)
+    with pytest.raises(InputError, match=r"cannot be read as a checkpoint of this run|has not the weights"):
+        load_checkpoint(found, other, torch.optim.AdamW(other.parameters()))
+    (tmp_path / "file").touch()
+    with pytest.raises(WriteFailed, match="cannot write"):
+        write_tensors(tmp_path / "file", model, optimizer)
 
 
 def test_no_file_of_a_checkpoint_can_run_code(tmp_path: Path) -> None:

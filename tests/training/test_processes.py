@@ -33,6 +33,12 @@ def test_one_process_is_all_of_them() -> None:
         raise InputError("reason")
 
 
+def test_an_engine_that_the_launcher_was_configured_for_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
+    with pytest.raises(InputError, match=r"configured for FSDP: .* training\.parallel=fsdp"):
+        Processes()
+
+
 def test_processes_draw_dropout_of_their_own_and_the_first_that_of_one() -> None:
     assert step_seed(3, 5, 0) == step_seed(3, 5)
     assert len({step_seed(3, 5, rank) for rank in range(8)}) == 8

@@ -37,6 +37,12 @@ class Processes:
     """
 
     def __init__(self) -> None:
+        for engine in ("FSDP", "DEEPSPEED", "MEGATRON_LM"):
+            if os.environ.get(f"ACCELERATE_USE_{engine}", "false").lower() == "true":
+                raise InputError(
+                    f"accelerate is configured for {engine}: launch without it; training.parallel=fsdp "
+                    "shares the weights out"
+                )
         self._accelerator = Accelerator(
             cpu=not torch.cuda.is_available(),
             mixed_precision="no",  # the recipe says it, not the launcher

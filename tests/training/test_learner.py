@@ -15,6 +15,7 @@ from nadaraya.training import ImageRecipe, Recipe, train
 from nadaraya.training.batches import training_batch
 from nadaraya.training.learner import Learner
 from nadaraya.training.loop import open_task
+from nadaraya.training.memory import text_training_bytes
 from nadaraya.training.processes import Processes
 from nadaraya.training.sharding import shard_model
 from nadaraya.training.text import TextTask
@@ -108,6 +109,19 @@ def test_activations_that_are_computed_again_change_no_update(
         figures.append([[float(x) for x in learner.update(step, *batch)] for step, batch in updates])
     assert figures[0] == figures[1]
     assert calls == [2, 4]
+
+
+def test_what_saves_memory_is_counted_so(
+    tiny_recipe: Callable[..., Recipe], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def needed(**changes: object) -> int:
+        return text_training_bytes(tiny_recipe(**changes), parameters=1000, vocab_size=11)
+
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    whole = needed()
+    assert needed(training__activation_checkpointing=True) == whole - 2 * 16 * (2 * 12 * 32)  # of one block
+    assert needed(training__parallel="fsdp") == whole - 16 * 1000 // 2
+    assert needed(training__micro_batch_size=1) == needed(training__gradient_accumulation=2) < whole
 
 
 def test_scalar_parameters_cannot_be_shared_out() -> None:

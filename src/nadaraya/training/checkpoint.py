@@ -16,11 +16,10 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, load_model, save_file, save_model
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 
 from nadaraya.errors import InputError
 from nadaraya.files import PARTIAL, first_line, reading, remove_folder, sha256, write_into, writing
-from nadaraya.training.sharding import read_tensors, write_shards
+from nadaraya.training.sharding import is_sharded, read_tensors, write_shards
 
 _MODEL, _AVERAGE, _OPTIMIZER = "model.safetensors", "ema.safetensors", "optimizer.safetensors"
 _STATE = "state.json"
@@ -138,7 +137,7 @@ def load_checkpoint(
 ) -> None:
     """Put the weights, their average and the optimizer state back; an InputError if they do not fit."""
     path, what = checkpoint.path, "a checkpoint of this run"
-    if isinstance(next(model.parameters()), DTensor) or not (path / _MODEL).exists():
+    if is_sharded(model) or not (path / _MODEL).exists():
         with reading(path, what):
             targets = model.state_dict(keep_vars=True)
             with torch.no_grad():

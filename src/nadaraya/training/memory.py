@@ -66,7 +66,8 @@ def text_training_bytes(recipe: "Recipe", parameters: int, vocab_size: int) -> i
     piece = training.micro_batch_size or share
     # Kept for the backward pass: the inputs of the linear layers and of the activation, and the logits.
     model = recipe.model
-    kept = 2 * 12 * model.num_hidden_layers * model.hidden_size + 4 * vocab_size
+    blocks = 1 if training.activation_checkpointing else model.num_hidden_layers
+    kept = 2 * 12 * blocks * model.hidden_size + 4 * vocab_size
     state = STATE_BYTES * parameters // (_processes() if training.sharded else 1)
     return state + 8 * training.batch_size * context + piece * context * kept
 

@@ -10,10 +10,9 @@ import torch
 from accelerate import Accelerator
 from accelerate.utils import InitProcessGroupKwargs
 from torch import Tensor, distributed, nn
-from torch.distributed.fsdp import FSDPModule
 
 from nadaraya.errors import InputError
-from nadaraya.training.sharding import shard_model, whole
+from nadaraya.training.sharding import is_sharded, shard_model, whole
 
 # How long the others wait while the main process writes or predicts alone.
 _PATIENCE = timedelta(hours=2)
@@ -66,8 +65,9 @@ class Processes:
 
     def backward(self, loss: Tensor, network: nn.Module, more: bool) -> None:
         """Add the gradients of a loss; `more` says that the update has further pieces."""
-        if isinstance(network, FSDPModule):
-            network.set_requires_gradient_sync(not more)
+        if is_sharded(network):
+            parts: Any = network
+            parts.set_requires_gradient_sync(not more)
         with self._accelerator.no_sync(network) if more else contextlib.nullcontext():
             self._accelerator.backward(loss)
 

@@ -265,7 +265,7 @@ def recipe_schema() -> dict[str, Any]:
 
     >>> from nadaraya.training import recipe_schema
     >>> sorted(recipe_schema()["$defs"]["TrainingRecipe"]["properties"])[:2]
-    ['batch_size', 'betas']
+    ['activation_checkpointing', 'batch_size']
     """
     schema = TypeAdapter(Recipe | ImageRecipe).json_schema()
     for name in ("Recipe", "ImageRecipe"):  # it is resolved when a file is read

@@ -1,7 +1,8 @@
 """Models whose weights, gradients and optimizer state the processes share out (PyTorch's FSDP2).
 
 Checkpoints have one file per process, written by `torch.distributed.checkpoint` as safetensors with JSON
-inside: nothing is pickled, and any number of processes reads them.
+inside: nothing is pickled, and any number of processes reads them. What takes seconds to import is imported
+where it is used.
 """
 
 import warnings
@@ -12,11 +13,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, distributed, nn
-from torch.distributed import checkpoint as sharded
-from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import FSDPModule, fully_shard
-from torch.distributed.tensor import DTensor
 
 from nadaraya.errors import InputError, must_be
 
@@ -26,6 +22,9 @@ def shard_model(model: nn.Module, device: torch.device) -> None:
 
     A block is whole while it computes. Buffers are whole in every process.
     """
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
     scalars = [name for name, parameter in model.named_parameters() if parameter.ndim == 0]
     if scalars:
         raise must_be(
@@ -43,15 +42,21 @@ def repeated_blocks(model: nn.Module) -> list[nn.Module]:
     return [module for module in model.modules() if type(module).__name__ in names]
 
 
+def is_sharded(module: nn.Module) -> bool:
+    """Whether `shard_model` shared the parameters of a module out."""
+    return hasattr(module, "unshard")
+
+
 def whole(tensor: Tensor) -> Tensor:
     """A tensor with the parts of all processes, which must all ask for it."""
-    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+    complete: Tensor = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+    return complete
 
 
 @contextmanager
 def whole_weights(model: nn.Module) -> Iterator[None]:
     """Let each process use the model as often as it likes, without the others: all have all weights."""
-    parts = [module for module in model.modules() if isinstance(module, FSDPModule)]
+    parts: list[Any] = [module for module in model.modules() if is_sharded(module)]
     for part in parts:
         part.set_reshard_after_forward(False, recurse=False)
         part.unshard()
@@ -65,6 +70,8 @@ def whole_weights(model: nn.Module) -> Iterator[None]:
 
 def gather_weights(model: nn.Module, target: nn.Module) -> None:
     """Copy the weights of a sharded model into `target` in the main process; all processes call it."""
+    from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
+
     options = StateDictOptions(full_state_dict=True, cpu_offload=True)
     state = get_model_state_dict(model, options=options)
     if state:  # in the main process alone
@@ -73,6 +80,8 @@ def gather_weights(model: nn.Module, target: nn.Module) -> None:
 
 def write_shards(folder: Path, tensors: dict[str, Tensor]) -> None:
     """Write each process's part of the tensors into a folder, all processes together."""
+    from torch.distributed import checkpoint as sharded
+
     writer = sharded.HuggingFaceStorageWriter(str(folder), save_distributed=True)
     with _first_failure():
         sharded.save(tensors, storage_writer=writer)
@@ -86,6 +95,8 @@ def read_tensors(folder: Path, targets: dict[str, Tensor], optimized: dict[str, 
         targets: the model's tensors, filled in place; of several names for one tensor one is in the files.
         optimized: the parameters; what the files have for them, keyed `KIND/PARAMETER NAME`, is returned.
     """
+    from torch.distributed import checkpoint as sharded
+
     reader = sharded.HuggingFaceStorageReader(str(folder))
     found: dict[str, Any] = reader.read_metadata().state_dict_metadata
     state = {}
@@ -108,6 +119,8 @@ def read_tensors(folder: Path, targets: dict[str, Tensor], optimized: dict[str, 
 @contextmanager
 def _first_failure() -> Iterator[None]:
     """Raise what went wrong in one of the processes in place of a report on all of them."""
+    from torch.distributed import checkpoint as sharded
+
     try:
         yield
     except sharded.CheckpointException as error:

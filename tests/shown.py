@@ -23,5 +23,6 @@ def commands(page: Path) -> Iterator[list[str]]:
         words = shlex.split(line, comments=True)
         if "nadaraya.cli" in words:
             words = ["nadaraya", *words[words.index("nadaraya.cli") + 1 :]]
+            words = [word for word in words if word != "--"]  # where torchrun's own options end
         if words[:1] == ["nadaraya"]:
             yield words[1:]

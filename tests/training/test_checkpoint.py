@@ -13,7 +13,14 @@ from nadaraya import files
 from nadaraya.errors import InputError
 from nadaraya.files import WriteFailed
 from nadaraya.training import checkpoint as checkpoints
-from nadaraya.training.checkpoint import find_checkpoint, load_checkpoint, save_checkpoint
+from nadaraya.training.checkpoint import (
+    drop_later_checkpoints,
+    drop_old_checkpoints,
+    find_checkpoint,
+    load_checkpoint,
+    save_checkpoint,
+    write_tensors,
+)
 
 
 def _trained(steps: int) -> tuple[nn.Module, torch.optim.AdamW]:
@@ -53,11 +60,25 @@ def test_loading_gives_back_weights_buffers_and_optimizer_exactly(tmp_path: Path
         assert torch.equal(ours, theirs), name
 
 
-def test_the_newest_two_are_kept(tmp_path: Path) -> None:
+def test_the_newest_are_kept_and_the_one_that_is_spared(tmp_path: Path) -> None:
     model, optimizer = _trained(1)
-    for step in (1, 2, 30):
+    for step in (1, 2, 3, 30):
+        newest = save_checkpoint(tmp_path, model, optimizer, {"step": step})
+        drop_old_checkpoints(newest, 2, spared=1)
+    assert _names(tmp_path) == ["step-00000001", "step-00000003", "step-00000030"]
+
+
+def test_a_checkpoint_of_an_update_or_before_is_found_or_refused(tmp_path: Path) -> None:
+    model, optimizer = _trained(1)
+    for step in (2, 5):
         save_checkpoint(tmp_path, model, optimizer, {"step": step})
-    assert _names(tmp_path) == ["step-00000002", "step-00000030"]
+    found = find_checkpoint(tmp_path, until=4)
+    assert found is not None
+    assert found.step == 2
+    with pytest.raises(InputError, match="no checkpoint from before update 1"):
+        find_checkpoint(tmp_path, until=1)
+    drop_later_checkpoints(found.path)
+    assert _names(tmp_path) == ["step-00000002"]
 
 
 def test_no_checkpoint_is_none(tmp_path: Path) -> None:
@@ -114,7 +135,7 @@ def test_leftovers_of_a_killed_write_are_no_checkpoint(tmp_path: Path) -> None:
 def test_a_later_damaged_checkpoint_does_not_push_out_the_one_just_saved(tmp_path: Path) -> None:
     model, optimizer = _trained(1)
     (save_checkpoint(tmp_path, model, optimizer, {"step": 6}) / "model.safetensors").write_bytes(b"")
-    save_checkpoint(tmp_path, model, optimizer, {"step": 5}, kept=1)
+    drop_old_checkpoints(save_checkpoint(tmp_path, model, optimizer, {"step": 5}), kept=1)
     found = find_checkpoint(tmp_path)
     assert found is not None
     assert found.step == 5
@@ -138,6 +159,28 @@ def test_a_full_disk_loses_nothing_already_saved(tmp_path: Path, monkeypatch: py
     found = find_checkpoint(tmp_path)
     assert found is not None
     assert found.step == 1
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+def test_parts_of_a_checkpoint_are_written_and_read_or_refused_in_one_line(tmp_path: Path) -> None:
+    model, optimizer = _trained(3)
+    write_tensors(tmp_path, model, optimizer)
+    save_checkpoint(tmp_path, model, optimizer, {"step": 3}, sharded=True)
+    found = find_checkpoint(tmp_path)
+    assert found is not None
+    assert [name for name in _names(found.path) if not name.startswith("shard-")] == ["state.json"]
+    restored, restored_optimizer = _trained(0)
+    load_checkpoint(found, restored, restored_optimizer)
+    for trained, its in ((model, optimizer), (restored, restored_optimizer)):
+        _update(trained, its)
+    for (name, ours), theirs in zip(model.state_dict().items(), restored.state_dict().values(), strict=True):
+        assert torch.equal(ours, theirs), name
+    other = nn.Linear(3, 4)
+    with pytest.raises(InputError, match=r"cannot be read as a checkpoint of this run|has not the weights"):
+        load_checkpoint(found, other, torch.optim.AdamW(other.parameters()))
+    (tmp_path / "file").touch()
+    with pytest.raises(WriteFailed, match="cannot write"):
+        write_tensors(tmp_path / "file", model, optimizer)
 
 
 def test_no_file_of_a_checkpoint_can_run_code(tmp_path: Path) -> None:

@@ -261,6 +261,35 @@ def test_a_finished_run_is_extended(
         train(recipe(2), tmp_path / "run", progress=False)
 
 
+def test_a_run_with_a_stable_rate_is_extended_as_if_it_had_been_longer_from_the_start(
+    tiny_recipe: Make, tmp_path: Path
+) -> None:
+    def recipe(steps: int) -> Recipe:
+        wsd = {"training__schedule": "wsd", "training__decay_fraction": 0.5}
+        return tiny_recipe(training__steps=steps, training__keep_best=True, **wsd)
+
+    short = train(recipe(8), tmp_path / "run", progress=False)
+    state = tmp_path / "run/training_state"
+    kept = [f"step-{step:08d}" for step in (4, 6, 8)]  # 4: where the learning rate begins to fall
+    assert sorted(path.name for path in state.iterdir()) == kept
+    shutil.copytree(short.path, tmp_path / "without")
+    longer, whole = (train(recipe(12), tmp_path / name, progress=False) for name in ("run", "whole"))
+    for kind in ("train", "validation"):
+        ours, theirs = (
+            [{key: value for key, value in record.items() if key != "seconds"} for record in run.series(kind)]
+            for run in (longer, whole)
+        )
+        assert ours == theirs
+    for name in ("model.safetensors", "best.safetensors"):
+        assert (longer.path / name).read_bytes() == (whole.path / name).read_bytes()
+    shutil.rmtree(tmp_path / "without/training_state/step-00000004")
+    before = (tmp_path / "without/metrics.jsonl").read_bytes()
+    with pytest.raises(InputError, match="no checkpoint from before update 4"):
+        train(recipe(12), tmp_path / "without", progress=False)
+    assert (tmp_path / "without/metrics.jsonl").read_bytes() == before
+    train(recipe(8), tmp_path / "without", progress=False).load_model()
+
+
 @pytest.mark.parametrize("task", ["text", "image"])
 def test_the_weights_of_the_best_validation_are_kept(
     tiny_recipe: Make, image_recipe: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, task: str

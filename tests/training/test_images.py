@@ -18,6 +18,9 @@ from torch.optim import AdamW
 from nadaraya.data.images import evaluation_transform
 from nadaraya.errors import InputError
 from nadaraya.training import ImageRecipe, Recipe, Run, TrainingDiverged, train
+from nadaraya.training.images import ImageTask
+from nadaraya.training.optimizer import make_optimizer
+from nadaraya.training.processes import Processes
 
 Make = Callable[..., ImageRecipe]
 AtUpdate = Callable[[int, Callable[[], object]], None]
@@ -338,3 +341,22 @@ def test_timm_loads_a_run_by_its_own_configuration(
     torch.testing.assert_close(transform(image), ours(image))
     with torch.no_grad():
         torch.testing.assert_close(loaded(transform(image)[None]), own(ours(image)[None]))
+
+
+def test_muon_trains_images_by_the_schedule_of_all(image_recipe: Make, tmp_path: Path) -> None:
+    recipe = image_recipe(training__optimizer="muon", training__epochs=1, training__warmup_epochs=0)
+    processes = Processes()
+    task = ImageTask(recipe, processes)
+    optimizer = make_optimizer(task.model, recipe.training)
+    advance = task.schedule(optimizer, 0)
+    for step in range(1, 4):
+        rates = {group["name"]: group["lr"] for group in optimizer.param_groups}
+        assert rates["hidden"] / rates["plain"] == pytest.approx(0.02 / 3e-3)
+        optimizer.step()
+        advance(step)
+    run = train(recipe, tmp_path / "run", progress=False)
+    state = load_file(tmp_path / "run/training_state/step-00000004/optimizer.safetensors")
+    moved = {name for name in state if name.startswith("momentum_buffer/")}
+    assert moved
+    assert all(name.startswith("momentum_buffer/blocks.") for name in moved)
+    run.load_model()

@@ -81,14 +81,13 @@ def test_the_same_recipe_gives_the_same_run(tiny_recipe: Make, tmp_path: Path, u
 
 
 def test_accumulation_changes_memory_and_not_the_update(tiny_recipe: Make, tmp_path: Path) -> None:
-    one, two = (
-        train(
-            tiny_recipe(training__gradient_accumulation=pieces, model__dropout=0.0),
-            tmp_path / str(pieces),
-            progress=False,
+    one, two, same = (
+        train(tiny_recipe(model__dropout=0.0, **changes), tmp_path / str(number), progress=False)
+        for number, changes in enumerate(
+            ({}, {"training__gradient_accumulation": 2}, {"training__micro_batch_size": 2})
         )
-        for pieces in (1, 2)
     )
+    assert _losses(same.path) == _losses(two.path)
     for ours, theirs in zip(one.series("train"), two.series("train"), strict=True):
         assert ours["loss"] == pytest.approx(theirs["loss"], rel=1e-4)
         assert ours["gradient_norm"] == pytest.approx(theirs["gradient_norm"], rel=1e-3)
@@ -108,6 +107,20 @@ def test_ctrl_c_saves_and_resuming_is_exact(
     train(tiny_recipe(), folder, progress=False)
     assert _losses(folder) == _losses(uninterrupted)
     ours, theirs = (load_file(path / "model.safetensors") for path in (folder, uninterrupted))
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+
+
+def test_a_run_with_muon_resumes_bit_for_bit(tiny_recipe: Make, tmp_path: Path, at_update: AtUpdate) -> None:
+    recipe = tiny_recipe(training__optimizer="muon")
+    whole = train(recipe, tmp_path / "whole", progress=False)
+    at_update(5, lambda: os.kill(os.getpid(), signal.SIGINT))
+    with pytest.raises(KeyboardInterrupt):
+        train(recipe, tmp_path / "stopped", progress=False)
+    state = load_file(tmp_path / "stopped/training_state/step-00000005/optimizer.safetensors")
+    assert {name.partition("/")[0] for name in state} == {"momentum_buffer", "exp_avg", "exp_avg_sq", "step"}
+    train(recipe, tmp_path / "stopped", progress=False)
+    assert _losses(tmp_path / "stopped") == _losses(whole.path)
+    ours, theirs = (load_file(tmp_path / name / "model.safetensors") for name in ("stopped", "whole"))
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
 
 

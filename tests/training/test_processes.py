@@ -3,6 +3,9 @@
 import io
 import json
 import os
+import re
+import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -11,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from nadaraya.errors import InputError
@@ -29,17 +33,25 @@ def test_one_process_is_all_of_them() -> None:
         raise InputError("reason")
 
 
+def test_an_engine_that_the_launcher_was_configured_for_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
+    with pytest.raises(InputError, match=r"configured for FSDP: .* training\.parallel=fsdp"):
+        Processes()
+
+
 def test_processes_draw_dropout_of_their_own_and_the_first_that_of_one() -> None:
     assert step_seed(3, 5, 0) == step_seed(3, 5)
     assert len({step_seed(3, 5, rank) for rank in range(8)}) == 8
 
 
-def _launch(recipe: Recipe | ImageRecipe, folder: Path) -> subprocess.CompletedProcess[str]:
-    """`nadaraya train` in two processes."""
+def _launch(
+    recipe: Recipe | ImageRecipe, folder: Path, program: tuple[str, ...] = ("-m", "nadaraya.cli")
+) -> subprocess.CompletedProcess[str]:
+    """`nadaraya train`, or another program with its arguments, in two processes."""
     path = folder.with_suffix(".yaml")
     path.write_text(recipe.to_yaml())
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    command += ["-m", "nadaraya.cli", "--", "train", str(path), "--run", str(folder), "--json"]
+    command += [*program, "--", "train", str(path), "--run", str(folder), "--json"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
 
@@ -91,6 +103,109 @@ def test_two_processes_train_as_one(
     if task == "image":
         assert two.final is not None
         assert two.final["top1"] * 21 == pytest.approx(round(two.final["top1"] * 21), abs=1e-9)
+
+
+_TRAINED_AND_LOADED_IN_PARTS = """
+import sys
+import torch
+from transformers.distributed import DistributedConfig
+from nadaraya.cli import main
+from nadaraya.models import KernelGPTForCausalLM
+
+folder = sys.argv[sys.argv.index("--run") + 1]
+try:
+    main()
+except SystemExit as ended:
+    assert not ended.code, ended.code
+torch.distributed.barrier()
+whole = KernelGPTForCausalLM.from_pretrained(folder)
+parts = KernelGPTForCausalLM.from_pretrained(folder, distributed_config=DistributedConfig(tp_size=2))
+assert parts.model.blocks[0].mlp.up_proj.weight.to_local().shape == (64, 32)
+assert parts.model.blocks[1].mlp.down_proj.weight.to_local().shape == (32, 64)
+tokens, gradients = torch.arange(12)[None], []
+for model in (whole.eval(), parts.eval()):
+    output = model(tokens, labels=tokens)
+    output.loss.backward()
+    gradients.append((output.logits.detach(), model.model.blocks[0].mlp_norm.weight.grad))
+for expected, given in zip(*gradients):
+    torch.testing.assert_close(given, expected)
+"""
+
+
+@pytest.mark.slow
+def test_processes_that_share_the_weights_out_go_on_for_one_and_one_for_them(
+    tiny_recipe: Callable[..., Recipe],
+    at_update: Callable[[int, Callable[[], object]], None],
+    tmp_path: Path,
+) -> None:
+    recipe = tiny_recipe(
+        model__dropout=0.0,
+        model__extra={"tie_word_embeddings": True},
+        training__optimizer="muon",
+        training__parallel="fsdp",
+        training__micro_batch_size=1,
+        training__activation_checkpointing=True,
+        training__keep_best=True,
+    )
+    one, folder = train(recipe, tmp_path / "one", progress=False), tmp_path / "two"
+    at_update(2, lambda: os.kill(os.getpid(), signal.SIGINT))
+    with pytest.raises(KeyboardInterrupt):
+        train(recipe, folder, progress=False)
+    (tmp_path / "program.py").write_text(_TRAINED_AND_LOADED_IN_PARTS)
+    launched = _launch(recipe, folder, (str(tmp_path / "program.py"),))
+    assert launched.returncode == 0, launched.stderr
+    names = {path.name for path in (folder / "training_state/step-00000006").iterdir()}
+    assert {name.partition("-")[0] for name in names} == {"shard", "state.json"}
+    assert len(names) == 3
+    assert not list(folder.rglob(".partial-*"))
+    two = tmp_path / "one-again"
+    shutil.copytree(folder, two)
+    shutil.rmtree(two / "training_state/step-00000008")
+    records = (two / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (two / "metrics.jsonl").write_text("".join(records[:-1]))  # not finished any more
+    train(recipe, two, progress=False)
+    for run in (Run(folder), Run(two)):  # Muon computes in bfloat16, which makes more of a last digit
+        for kind in ("train", "validation", "final"):
+            for ours, theirs in zip(run.series(kind), one.series(kind), strict=True):
+                assert ours["step"] == theirs["step"]
+                assert ours["loss"] == pytest.approx(theirs["loss"], rel=1e-4)
+        for weights in ("trained", "best"):
+            model, expected = (each.load_model(weights=weights).state_dict() for each in (run, one))
+            for name, tensor in expected.items():
+                torch.testing.assert_close(model[name], tensor, rtol=1e-3, atol=4e-3)
+
+
+_KILLED = """
+import os, signal
+from torch.optim import AdamW
+from nadaraya.cli import main
+
+step, updates = AdamW.step, []
+def killing(self, *arguments, **options):
+    updates.append(None)
+    if len(updates) == 5 and os.environ["RANK"] == "0":
+        os.kill(os.getpid(), signal.SIGKILL)
+    return step(self, *arguments, **options)
+AdamW.step = killing
+main()
+"""
+
+
+@pytest.mark.slow
+def test_when_a_process_is_killed_the_other_says_so_and_the_run_goes_on(
+    tiny_recipe: Callable[..., Recipe], tmp_path: Path
+) -> None:
+    recipe = tiny_recipe(model__dropout=0.0, training__parallel="fsdp")
+    (tmp_path / "killed.py").write_text(_KILLED)
+    launched = _launch(recipe, tmp_path / "two", (str(tmp_path / "killed.py"),))
+    assert launched.returncode != 0
+    assert re.search(r"process 1 of 2 cannot reach another one.* run the same command again", _told(launched))
+    states = [path.name for path in (tmp_path / "two/training_state").glob("step-*")]
+    assert states == ["step-00000003"]
+    two, one = (train(recipe, tmp_path / name, progress=False) for name in ("two", "one"))
+    for kind in ("train", "validation", "final"):
+        for ours, theirs in zip(two.series(kind), one.series(kind), strict=True):
+            assert (ours["step"], ours["loss"]) == (theirs["step"], pytest.approx(theirs["loss"], rel=1e-5))
 
 
 @pytest.fixture

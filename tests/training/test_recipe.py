@@ -100,6 +100,35 @@ def test_a_file_is_a_recipe(tmp_path: Path) -> None:
     assert (recipe.name, recipe.training.steps, recipe.model) == ("chosen", 30, ModelRecipe())
 
 
+def test_tokens_of_a_batch_are_windows_of_the_context(tmp_path: Path) -> None:
+    recipe = load_recipe("demo", ["training.batch_tokens=4096", "data.context=128"])
+    assert isinstance(recipe, Recipe)
+    assert (recipe.training.batch_size, recipe.training.batch_tokens) == (32, 4096)
+    assert Recipe.from_mapping(yaml.safe_load(recipe.to_yaml())) == recipe
+    assert Recipe(training=TrainingRecipe(batch_tokens=512)).training.batch_size == 2
+    assert recipe.first_conflict(load_recipe("demo", ["data.context=128", "training.batch_size=32"])) is None
+    for overrides, message in (
+        (["training.batch_tokens=1000"], r"batch_tokens must be a multiple of data\.context = 256, got 1000"),
+        (["training.batch_tokens=many"], r"batch_tokens must be an integer or null, got 'many'"),
+        (
+            ["training.batch_tokens=1280", "training.micro_batch_size=2"],
+            r"batch_tokens / data\.context must be a multiple of training\.micro_batch_size = 2, got 5",
+        ),
+    ):
+        with pytest.raises(InputError, match=message):
+            load_recipe("demo", overrides)
+
+
+def test_accumulation_follows_from_the_windows_that_a_process_computes_at_a_time() -> None:
+    training = TrainingRecipe(batch_size=24, micro_batch_size=2)
+    assert [training.pieces(count) for count in (1, 2, 3, 4)] == [12, 6, 4, 3]
+    assert TrainingRecipe(batch_size=24, gradient_accumulation=2).pieces(4) == 2
+    with pytest.raises(InputError, match=r"a multiple of 5 processes × training\.micro_batch_size = 2"):
+        training.pieces(5)
+    with pytest.raises(InputError, match=r"gradient_accumulation must be 1 where .*micro_batch_size"):
+        TrainingRecipe(batch_size=24, micro_batch_size=2, gradient_accumulation=2)
+
+
 def test_what_a_run_that_goes_on_may_change_is_no_conflict() -> None:
     recipe = load_recipe("demo")
     steps = recipe.training.steps

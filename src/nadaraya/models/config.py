@@ -69,6 +69,11 @@ class KernelGPTConfig(PreTrainedConfig):
 
     model_type = "kernel_gpt"
     keys_to_ignore_at_inference = ["past_key_values"]  # noqa: RUF012 (the base class declares it so)
+    # Not of attention: kernels have their own parameters per head, which no plan for linear layers cuts.
+    base_model_tp_plan = {  # noqa: RUF012 (the base class declares it so)
+        "blocks.*.mlp.up_proj": "colwise",
+        "blocks.*.mlp.down_proj": "rowwise",
+    }
 
     vocab_size: int = 93
     hidden_size: int = 512

@@ -2,7 +2,8 @@
 
 A folder `step-00000600` has model.safetensors (weights and buffers), ema.safetensors (their moving average,
 where training keeps one), optimizer.safetensors (AdamW's, keyed `exp_avg/PARAMETER NAME`) and state.json
-(step, losses not yet in the metrics, checksums). Nothing in them can run code when it is read.
+(step, losses not yet in the metrics, checksums). Where the processes share the weights out, tensors are in
+one file per process, `shard-*.safetensors`. Nothing in them can run code when it is read.
 """
 
 import hashlib
@@ -17,10 +18,12 @@ from safetensors.torch import load_file, load_model, save_file, save_model
 from torch import Tensor, nn
 
 from nadaraya.errors import InputError
-from nadaraya.files import first_line, reading, remove_folder, sha256, write_into
+from nadaraya.files import PARTIAL, first_line, reading, remove_folder, sha256, write_into, writing
+from nadaraya.training.sharding import is_sharded, read_tensors, write_shards
 
 _MODEL, _AVERAGE, _OPTIMIZER = "model.safetensors", "ema.safetensors", "optimizer.safetensors"
 _STATE = "state.json"
+_SHARDS = f"{PARTIAL}shards"  # in the folder of all checkpoints, until one of them is complete
 _log = logging.getLogger("nadaraya")
 
 
@@ -43,47 +46,74 @@ def save_checkpoint(
     optimizer: torch.optim.Optimizer,
     state: dict[str, Any],
     averaged: nn.Module | None = None,
-    kept: int = 2,
+    *,
+    sharded: bool = False,
 ) -> Path:
-    """Write one checkpoint into `folder`, then drop all but the newest `kept`; returns its own folder.
+    """Write one checkpoint into `folder`; returns its own folder.
+
+    `sharded`: the tensors are there already, by `write_tensors`.
 
     `state` has plain values to keep, `step` among them. With a full disk, older checkpoints are still there.
     """
-    name = f"step-{state['step']:08d}"
+    name = _name(state["step"])
     with write_into(folder, name) as scratch:
         path = scratch / name
         path.mkdir()
-        save_model(model, str(path / _MODEL))
-        if averaged is not None:
-            save_model(averaged, str(path / _AVERAGE))
-        names = _parameter_names(model, optimizer)
-        averages = {
-            f"{kind}/{names[index]}": tensor.contiguous()
-            for index, values in optimizer.state_dict()["state"].items()
-            for kind, tensor in values.items()
-        }
-        save_file(averages, path / _OPTIMIZER)
+        if sharded:
+            for file in (folder / _SHARDS).iterdir():
+                file.rename(path / file.name)
+        else:
+            save_model(model, str(path / _MODEL))
+            if averaged is not None:
+                save_model(averaged, str(path / _AVERAGE))
+            save_file(_optimizer_tensors(model, optimizer), path / _OPTIMIZER)
         checksums = {file.name: sha256(file) for file in sorted(path.iterdir())}
         checksums[_STATE] = _digest(state)
         (path / _STATE).write_text(json.dumps({**state, "sha256": checksums}, indent=1), encoding="utf-8")
-    drop_old_checkpoints(folder / name, kept)
     return folder / name
 
 
-def drop_old_checkpoints(newest: Path, kept: int) -> None:
-    """Remove all checkpoints before `newest` but the last `kept` − 1; later ones, which are damaged, stay."""
+def write_tensors(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    """Write this process's part of a checkpoint that `save_checkpoint` completes; all processes call it."""
+    with writing(folder):
+        tensors = {id(tensor): (name, tensor) for name, tensor in model.state_dict(keep_vars=True).items()}
+        weights = {name: tensor.detach() for name, tensor in tensors.values()}
+        write_shards(folder / _SHARDS, weights | _optimizer_tensors(model, optimizer))
+
+
+def drop_old_checkpoints(newest: Path, kept: int, spared: int | None = None) -> None:
+    """Remove all checkpoints before `newest` but the last `kept` − 1 and that of update `spared`.
+
+    Later ones, which are damaged, stay.
+    """
     before = [path for path in _newest_first(newest.parent) if path.name <= newest.name]
     for old in before[kept:]:
-        remove_folder(old)
+        if spared is None or old.name != _name(spared):
+            remove_folder(old)
 
 
-def find_checkpoint(folder: Path) -> Checkpoint | None:
+def drop_later_checkpoints(newest: Path) -> None:
+    """Remove all checkpoints after `newest`."""
+    for later in _newest_first(newest.parent):
+        if later.name > newest.name:
+            remove_folder(later)
+
+
+def find_checkpoint(folder: Path, until: int | None = None) -> Checkpoint | None:
     """The newest complete checkpoint; a damaged one is named in a warning and the one before it is taken.
 
-    None when none was ever saved; an InputError with the newest damaged file when all are damaged.
+    None when none was ever saved; an InputError with the newest damaged file when all are damaged, or where
+    there are some, but none of update `until` or before.
     """
     damage: list[str] = []
-    for path in _newest_first(folder):
+    paths = _newest_first(folder)
+    wanted = [path for path in paths if until is None or path.name <= _name(until)]
+    if paths and not wanted:
+        raise InputError(
+            f"{folder} has no checkpoint from before update {until}, up to which a longer run is the same: "
+            "choose another folder"
+        )
+    for path in wanted:
         try:
             found = _check(path)
         except InputError as error:
@@ -106,19 +136,30 @@ def load_checkpoint(
     averaged: nn.Module | None = None,
 ) -> None:
     """Put the weights, their average and the optimizer state back; an InputError if they do not fit."""
-    device = str(next(model.parameters()).device)
-    for module, name in ((model, _MODEL), (averaged, _AVERAGE)):
-        if module is not None:
-            with reading(checkpoint.path / name, "a checkpoint of this run"):
-                load_model(module, str(checkpoint.path / name), device=device)
-    with reading(checkpoint.path / _OPTIMIZER, "a checkpoint of this run"):
-        tensors = load_file(checkpoint.path / _OPTIMIZER)
+    path, what = checkpoint.path, "a checkpoint of this run"
+    if is_sharded(model) or not (path / _MODEL).exists():
+        with reading(path, what):
+            targets = model.state_dict(keep_vars=True)
+            with torch.no_grad():
+                tensors = read_tensors(path, targets, dict(model.named_parameters()))
+    else:
+        device = str(next(model.parameters()).device)
+        for module, name in ((model, _MODEL), (averaged, _AVERAGE)):
+            if module is not None:
+                with reading(path / name, what):
+                    load_model(module, str(path / name), device=device)
+        with reading(path / _OPTIMIZER, what):
+            tensors = load_file(path / _OPTIMIZER)
     indices = {name: index for index, name in enumerate(_parameter_names(model, optimizer))}
     state: dict[int, dict[str, Tensor]] = {}
     for key, tensor in tensors.items():
         kind, _, name = key.partition("/")
         state.setdefault(indices[name], {})[kind] = tensor
     optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
+
+
+def _name(step: int) -> str:
+    return f"step-{step:08d}"
 
 
 def _newest_first(folder: Path) -> list[Path]:
@@ -130,7 +171,9 @@ def _check(path: Path) -> Checkpoint:
     try:
         state = dict(json.loads(file.read_text(encoding="utf-8")))
         expected = dict(state.pop("sha256"))
-        if set(expected) - {_AVERAGE} != {_MODEL, _OPTIMIZER, _STATE}:
+        tensors = set(expected) - {_AVERAGE, _STATE}
+        shards = tensors and all(name.startswith("shard-") for name in tensors)
+        if _STATE not in expected or not (shards or tensors == {_MODEL, _OPTIMIZER}):
             raise ValueError("entries are missing")
         if expected.pop(_STATE) != _digest(state):
             raise ValueError("its checksum does not match")
@@ -146,6 +189,15 @@ def _check(path: Path) -> Checkpoint:
 
 def _digest(state: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(state, sort_keys=True).encode()).hexdigest()
+
+
+def _optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    names = _parameter_names(model, optimizer)
+    return {
+        f"{kind}/{names[index]}": tensor.contiguous()
+        for index, values in optimizer.state_dict()["state"].items()
+        for kind, tensor in values.items()
+    }
 
 
 def _parameter_names(model: nn.Module, optimizer: torch.optim.Optimizer) -> list[str]:

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 from pydantic import AfterValidator, Field
 
 from nadaraya.errors import InputError, must_be
+from nadaraya.training.optimisation import BaseTraining
 from nadaraya.training.schema import (
     BaseRecipe,
-    BaseTraining,
     Fraction,
     NonNegative,
     NonNegativeInt,
@@ -127,7 +127,7 @@ class ImageTrainingRecipe(BaseTraining):
     learning_rate: Positive = 1e-3
     """The highest learning rate, for a batch of `learning_rate_batch` images."""
     learning_rate_batch: PositiveInt | None = 1024
-    """Both learning rates are multiplied by `batch_size` / `learning_rate_batch` (null: they are not)."""
+    """All learning rates are multiplied by `batch_size` / `learning_rate_batch` (null: they are not)."""
     min_learning_rate: NonNegative = 1e-6
     """Where the cosine decay of the learning rate ends, whatever the batch."""
     warmup_epochs: NonNegativeInt = 5

@@ -70,7 +70,7 @@ class ImageTask:
         self._validation = evaluation_batches(
             self._images,
             self._augmentation,
-            batch_size=options.batch_size // (options.gradient_accumulation * processes.count),
+            batch_size=options.batch_size // (options.pieces(processes.count) * processes.count),
             **self._share,
         )
         self.batches(self.steps)  # refuses what cannot be batched before a folder is made

@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from nadaraya.training.metrics import TrainingDiverged
+from nadaraya.training.sharding import whole
 
 # Below, a Gaussian of float32 features is the identity; above, it is the plain mean: neither comes back.
 _SMALLEST, _LARGEST = 1e-4, 1e6
@@ -32,7 +33,7 @@ class BandwidthWatch:
         if not self._watched:
             return
         # One transfer from the device for all of them.
-        logs = torch.cat([parameter.detach().float().flatten() for _, parameter in self._watched])
+        logs = torch.cat([whole(parameter.detach()).float().flatten() for _, parameter in self._watched])
         values = logs.exp().cpu().split([parameter.numel() for _, parameter in self._watched])
         for (name, parameter), sigma in zip(self._watched, values, strict=True):
             sigma = sigma.view(parameter.shape)

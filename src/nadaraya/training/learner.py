@@ -1,5 +1,6 @@
 """The model of a run with all that an update changes, in one of the run's processes."""
 
+import copy
 from pathlib import Path
 from typing import Any
 
@@ -7,34 +8,55 @@ import torch
 from safetensors.torch import save_model
 from torch import Tensor, nn
 
+from nadaraya.errors import must_be
 from nadaraya.files import write_into
 from nadaraya.training.batches import step_seed
-from nadaraya.training.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from nadaraya.training.checkpoint import (
+    Checkpoint,
+    drop_old_checkpoints,
+    load_checkpoint,
+    save_checkpoint,
+    write_tensors,
+)
 from nadaraya.training.image_recipe import ImageRecipe
 from nadaraya.training.optimizer import make_optimizer
 from nadaraya.training.processes import Processes
 from nadaraya.training.recipe import Recipe
+from nadaraya.training.sharding import gather_weights, repeated_blocks, whole_weights
 from nadaraya.training.task import Task
 
 
 class Learner:
-    """Makes updates, validates, saves and restores; `task.model` is moved to the device of this process.
+    """Makes updates, validates, saves and restores; the model is moved to the device of this process.
 
-    `averaged` is the model with averaged weights, where training keeps one; `learning_rate` that of the last
-    update, in its first group of parameters.
+    Attributes:
+        model: the one that is trained, `task.model`; with `training.parallel=fsdp` and several processes this
+            process's part of it, while `gather` brings `task.model` up to date in the main process.
+        averaged: the model with averaged weights, where training keeps one.
+        learning_rate: that of the last update, in its first group of parameters.
     """
 
     def __init__(self, task: Task, recipe: Recipe | ImageRecipe, processes: Processes) -> None:
         self._task, self._processes = task, processes
         self._seed, self._options = recipe.seed, recipe.training
+        self._sharded = recipe.training.sharded and processes.count > 1
         self.model = task.model
+        if self._options.activation_checkpointing:
+            _checkpoint_activations(self.model)
+        how, mode = self._options.compile, self._options.compile_mode
+        if self._sharded:
+            self.model = copy.deepcopy(task.model)
+            if not processes.main:
+                task.model.to("meta")
+            for block in repeated_blocks(self.model) if how else ():
+                block.compile(mode=mode)
+            processes.shard(self.model)
         self._optimizer = make_optimizer(self.model, recipe.training)
         # Evaluation uses the network itself: processes that average gradients must call theirs equally often.
         self._network: nn.Module = self.model
-        how = self._options.compile
-        if how is not False:
-            self._network = torch.compile(self.model, mode=None if how is True else how)  # type: ignore[assignment]
-        self._trained = processes.prepare(self._network)
+        if how and not self._sharded:
+            self._network = torch.compile(self.model, mode=mode)  # type: ignore[assignment]
+        self._trained = self._network if self._sharded else processes.prepare(self._network)
         self._average = task.average()
         self.averaged = self._average.module if self._average else None
         self.learning_rate = 0.0
@@ -57,7 +79,7 @@ class Learner:
         Dropout is a function of the seed, the step and the process. Returns the mean loss of the part and the
         norm of the whole gradient, scalars on the device.
         """
-        processes, pieces = self._processes, self._options.gradient_accumulation
+        processes, pieces = self._processes, self._options.pieces(self._processes.count)
         torch.manual_seed(step_seed(self._seed, step, processes.rank))
         loss = torch.zeros((), device=processes.device)
         pairs = zip(inputs.chunk(pieces), targets.chunk(pieces), strict=True)
@@ -78,16 +100,41 @@ class Learner:
 
     def validate(self) -> dict[str, float]:
         """Figures on the validation data, the same in all processes."""
-        with self.cast:
+        with self.cast, whole_weights(self.model):
             return self._task.validate(self._network, self.averaged)
+
+    def gather(self) -> None:
+        """Bring `task.model` up to date in the main process, on the CPU; all processes call it."""
+        if self._sharded:
+            gather_weights(self.model, self._task.model)
+
+    def write_parts(self, folder: Path) -> None:
+        """Write this process's part of the checkpoint that `save` completes; all processes call it."""
+        if self._sharded:
+            write_tensors(folder, self.model, self._optimizer)
 
     def save(self, folder: Path, state: dict[str, Any]) -> None:
         """Write a checkpoint; `state` has plain values to keep beside the tensors, `step` among them."""
         state = {**state, **self._task.fingerprint}
-        kept = self._options.checkpoints_kept
-        save_checkpoint(folder, self.model, self._optimizer, state, self.averaged, kept)
+        path = save_checkpoint(
+            folder, self.model, self._optimizer, state, self.averaged, sharded=self._sharded
+        )
+        drop_old_checkpoints(path, self._options.checkpoints_kept, spared=self._options.decay_start)
 
     def save_weights(self, path: Path) -> None:
-        """Write the weights alone, averaged ones where training keeps them."""
+        """Write the weights alone, averaged ones where training keeps them; call `gather` before."""
         with write_into(path.parent, path.name) as scratch:
-            save_model(self.averaged or self.model, str(scratch / path.name))
+            save_model(self.averaged or self._task.model, str(scratch / path.name))
+
+
+def _checkpoint_activations(model: nn.Module) -> None:
+    """Let the blocks of a model of transformers or timm compute their activations again when asked for."""
+    for enable in (
+        "activation_checkpointing_enable",
+        "gradient_checkpointing_enable",
+        "set_grad_checkpointing",
+    ):
+        if hasattr(model, enable):
+            getattr(model, enable)()
+            return
+    raise must_be("recipe key training.activation_checkpointing", "false for a model without it", True)

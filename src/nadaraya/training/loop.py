@@ -11,16 +11,23 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-from nadaraya.errors import InputError, must_be
+from nadaraya.errors import InputError
 from nadaraya.files import PARTIAL, remove_folder, remove_partial, sha256, sync
-from nadaraya.training.checkpoint import Checkpoint, drop_old_checkpoints, find_checkpoint
+from nadaraya.training.checkpoint import (
+    Checkpoint,
+    drop_later_checkpoints,
+    drop_old_checkpoints,
+    find_checkpoint,
+)
 from nadaraya.training.folder import (
     BEST_FILE,
     METRICS_FILE,
+    RECIPE_FILE,
     STATE_FOLDER,
     FolderLock,
     begin_folder,
     is_run_of,
+    read_recipe,
     renew_folder,
 )
 from nadaraya.training.image_recipe import ImageRecipe
@@ -52,7 +59,8 @@ def train(
         The finished run. One that was finished already is returned as it is.
 
     Raises:
-        InputError: the recipe, its data or the folder cannot be used; nothing was overwritten.
+        InputError: the recipe, its data or the folder cannot be used; nothing was overwritten. Or another
+            process of the run was killed; the checkpoints are intact.
         TrainingDiverged: the loss or its gradient is not finite, or a bandwidth left the usable range; names
             the step and the last checkpoint.
         WriteFailed: the disk is full; what was saved before is intact.
@@ -67,7 +75,7 @@ def train(
     """
     folder, processes = Path(folder), Processes()
     shown = TrainingProgress(progress and processes.main)
-    with FolderLock(folder) as lock:
+    with processes.surviving(), FolderLock(folder) as lock:
         with processes.together():
             finished = _is_finished(folder, recipe, resume)
         if not finished:
@@ -91,13 +99,16 @@ def _run(
 ) -> None:
     """Train in a folder that no other process writes."""
     with processes.together():
-        checkpoint = _find_checkpoint(folder, task)
+        checkpoint = _find_checkpoint(folder, recipe, task)
+    if checkpoint:
+        processes.alone(_go_back, folder, recipe, checkpoint)
     processes.alone(renew_folder if checkpoint else begin_folder, folder, recipe, task)
     learner = Learner(task, recipe, processes)
     with processes.together():
         learner.resume(checkpoint)
     if checkpoint:  # a run that was killed may have been about to
-        processes.alone(drop_old_checkpoints, checkpoint.path, recipe.training.checkpoints_kept)
+        options = recipe.training
+        processes.alone(drop_old_checkpoints, checkpoint.path, options.checkpoints_kept, options.decay_start)
     done, state = (checkpoint.step, checkpoint.state) if checkpoint else (0, {})
     if done:
         shown.say(f"{folder}: resuming after step {done}")
@@ -106,7 +117,9 @@ def _run(
     shown.begin(recipe.name, task, done)
     meter = Meter(state.get("losses", []), state.get("seconds", 0.0))
     watch = BandwidthWatch(learner.model)
-    best = min(map(task.score, Run(folder).series("validation")), default=math.inf)
+    best = math.inf
+    if (folder / BEST_FILE).exists():
+        best = min(map(task.score, Run(folder).series("validation")), default=math.inf)
     saved = time.monotonic()
     patience = 60 * (recipe.training.checkpoint_minutes or float("inf"))
     with closing(records), StopRequest().listening() as stop:
@@ -125,6 +138,7 @@ def _run(
             log = step % recipe.training.log_every == 0 or last
             evaluate = step % task.evaluate_every == 0 or last
             save = step % recipe.training.checkpoint_every == 0 or last or stopping
+            save = save or step == recipe.training.decay_start
             if not (log or evaluate or save):
                 continue
             with processes.together(), _diverging(folder):
@@ -146,8 +160,11 @@ def _run(
                     records.add("validation", step, validation)
                 if recipe.training.keep_best and task.score(validation) < best:
                     best = task.score(validation)
+                    learner.gather()
                     processes.alone(learner.save_weights, folder / BEST_FILE)
             if save:
+                with processes.together():
+                    learner.write_parts(folder / STATE_FOLDER)
                 processes.alone(_save, folder, learner, step, meter)
                 saved = time.monotonic()
             if stopping > 0:
@@ -155,6 +172,9 @@ def _run(
                 raise KeyboardInterrupt(stopping)
             meter.start()
         shown.say("writing the model and its figures")
+        learner.gather()
+        if processes.main:
+            task.model.to(processes.device)
         processes.alone(_finish, folder, task, learner, records)
 
 
@@ -168,10 +188,7 @@ def _is_finished(folder: Path, recipe: Recipe | ImageRecipe, resume: bool) -> bo
 
 def open_task(recipe: Recipe | ImageRecipe, processes: Processes) -> Task:
     """The task of a recipe: its data read, its model built; refuses what this many processes cannot train."""
-    pieces, batch_size = recipe.training.gradient_accumulation, recipe.training.batch_size
-    if batch_size % (processes.count * pieces):
-        accepted = f"a multiple of {processes.count} processes × gradient_accumulation = {pieces}"
-        raise must_be("recipe key training.batch_size", accepted, batch_size)
+    recipe.training.pieces(processes.count)
     check_tracker(recipe.training.tracker)
     if isinstance(recipe, ImageRecipe):
         from nadaraya.training.images import ImageTask
@@ -182,9 +199,9 @@ def open_task(recipe: Recipe | ImageRecipe, processes: Processes) -> Task:
     return TextTask(recipe, processes)
 
 
-def _find_checkpoint(folder: Path, task: Task) -> Checkpoint | None:
-    """The newest complete checkpoint, if its run was started on the same data."""
-    checkpoint = find_checkpoint(folder / STATE_FOLDER)
+def _find_checkpoint(folder: Path, recipe: Recipe | ImageRecipe, task: Task) -> Checkpoint | None:
+    """The newest complete checkpoint that leads to this recipe, if its run was started on the same data."""
+    checkpoint = find_checkpoint(folder / STATE_FOLDER, _common_updates(folder, recipe))
     records = [] if checkpoint else read_metrics(folder / METRICS_FILE)
     if any(record["kind"] == "final" for record in records):
         raise InputError(f"{folder} has no checkpoint left to go on from: choose another folder")
@@ -193,6 +210,24 @@ def _find_checkpoint(folder: Path, task: Task) -> Checkpoint | None:
             f"{task.fingerprint_error} that {folder} was started on: restore it, or choose another folder"
         )
     return checkpoint
+
+
+def _common_updates(folder: Path, recipe: Recipe | ImageRecipe) -> int | None:
+    """How many updates of the folder's run a longer one has in common; None where it goes on from all."""
+    if not (folder / RECIPE_FILE).exists():
+        return None
+    own = read_recipe(folder)
+    return own.training.decay_start if own.length < recipe.length else None
+
+
+def _go_back(folder: Path, recipe: Recipe | ImageRecipe, checkpoint: Checkpoint) -> None:
+    """Where a longer run goes on from before the decay of the folder's own, drop what came after.
+
+    The folder's recipe is renewed after this: stopped in between, it can still be finished as it was.
+    """
+    if _common_updates(folder, recipe) is not None:
+        drop_later_checkpoints(checkpoint.path)
+        (folder / BEST_FILE).unlink(missing_ok=True)
 
 
 def _save(folder: Path, learner: Learner, step: int, meter: Meter) -> None:

@@ -62,11 +62,14 @@ def count_parameters(config: "KernelGPTConfig", layers: int) -> int:
 def text_training_bytes(recipe: "Recipe", parameters: int, vocab_size: int) -> int:
     """What training takes at the least: the state of the optimizer, a batch, and what its pieces keep."""
     training, context = recipe.training, recipe.data.context
-    piece = training.batch_size // (training.gradient_accumulation * _processes()) or 1
+    share = training.batch_size // (training.gradient_accumulation * _processes()) or 1
+    piece = training.micro_batch_size or share
     # Kept for the backward pass: the inputs of the linear layers and of the activation, and the logits.
     model = recipe.model
-    kept = 2 * 12 * model.num_hidden_layers * model.hidden_size + 4 * vocab_size
-    return STATE_BYTES * parameters + 8 * training.batch_size * context + piece * context * kept
+    blocks = 1 if training.activation_checkpointing else model.num_hidden_layers
+    kept = 2 * 12 * blocks * model.hidden_size + 4 * vocab_size
+    state = STATE_BYTES * parameters // (_processes() if training.sharded else 1)
+    return state + 8 * training.batch_size * context + piece * context * kept
 
 
 def image_batch_bytes(recipe: "ImageRecipe", channels: int) -> int:

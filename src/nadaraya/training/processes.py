@@ -12,6 +12,7 @@ from accelerate.utils import InitProcessGroupKwargs
 from torch import Tensor, distributed, nn
 
 from nadaraya.errors import InputError
+from nadaraya.training.sharding import is_sharded, shard_model, whole
 
 # How long the others wait while the main process writes or predicts alone.
 _PATIENCE = timedelta(hours=2)
@@ -35,6 +36,12 @@ class Processes:
     """
 
     def __init__(self) -> None:
+        for engine in ("FSDP", "DEEPSPEED", "MEGATRON_LM"):
+            if os.environ.get(f"ACCELERATE_USE_{engine}", "false").lower() == "true":
+                raise InputError(
+                    f"accelerate is configured for {engine}: launch without it; training.parallel=fsdp "
+                    "shares the weights out"
+                )
         self._accelerator = Accelerator(
             cpu=not torch.cuda.is_available(),
             mixed_precision="no",  # the recipe says it, not the launcher
@@ -47,6 +54,10 @@ class Processes:
         if self.count > 1:  # on the CPU: what is agreed here must not wait for a GPU's queue
             self._control = distributed.new_group(backend="gloo", timeout=_PATIENCE)
 
+    def shard(self, model: nn.Module) -> None:
+        """Share the parameters of a model out, in place; each process keeps its part on its device."""
+        shard_model(model, self.device)
+
     def prepare(self, network: nn.Module) -> nn.Module:
         """Move a model to the device, in place; with several processes, let them average its gradients."""
         prepared: nn.Module = self._accelerator.prepare(network)
@@ -54,12 +65,15 @@ class Processes:
 
     def backward(self, loss: Tensor, network: nn.Module, more: bool) -> None:
         """Add the gradients of a loss; `more` says that the update has further pieces."""
+        if is_sharded(network):
+            parts: Any = network
+            parts.set_requires_gradient_sync(not more)
         with self._accelerator.no_sync(network) if more else contextlib.nullcontext():
             self._accelerator.backward(loss)
 
     def clip(self, model: nn.Module, limit: float | None) -> Tensor:
         """The norm of all gradients, which are scaled down to `limit` where they exceed it."""
-        return self._accelerator.clip_grad_norm_(model.parameters(), limit or float("inf"))
+        return whole(self._accelerator.clip_grad_norm_(model.parameters(), limit or float("inf")))
 
     def mean(self, values: Tensor) -> Tensor:
         """The mean over the processes, elementwise."""
@@ -77,6 +91,19 @@ class Processes:
         numbers = torch.tensor(number)
         distributed.all_reduce(numbers, distributed.ReduceOp.MAX, group=self._control)
         return int(numbers)
+
+    @contextlib.contextmanager
+    def surviving(self) -> Iterator[None]:
+        """Turn the loss of another process, which ends the run, into one line of each that is left."""
+        try:
+            yield
+        except RuntimeError as error:
+            if self.count == 1 or not (isinstance(error, distributed.DistError) or "gloo" in str(error)):
+                raise
+            raise InputError(
+                f"process {self.rank} of {self.count} cannot reach another one, which was killed or lost its "
+                "connection: run the same command again to go on from the newest checkpoint"
+            ) from error
 
     @contextlib.contextmanager
     def together(self) -> Iterator[None]:

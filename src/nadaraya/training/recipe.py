@@ -12,21 +12,19 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import Field, TypeAdapter, model_validator
+from pydantic import Field, TypeAdapter, ValidationInfo, field_validator, model_validator
 
 from nadaraya.data.tokenizer import SMALLEST_VOCABULARY
 from nadaraya.errors import InputError, must_be, shown, unknown_name
 from nadaraya.files import is_file, is_folder
 from nadaraya.training.image_recipe import ImageRecipe
+from nadaraya.training.optimisation import TrainingRecipe
 from nadaraya.training.plain_yaml import nested, parse_yaml, put, read_yaml
 from nadaraya.training.schema import (
     LONGEST_NAME,
     BaseRecipe,
-    BaseTraining,
     Fraction,
-    NonNegativeInt,
     OpenFraction,
-    Positive,
     PositiveInt,
     Section,
     Settings,
@@ -115,29 +113,6 @@ class DataRecipe(Section):
         return {} if self.vocabulary is None else {"vocabulary": self.vocabulary}
 
 
-class TrainingRecipe(BaseTraining):
-    """The optimisation: AdamW, linear warm-up and cosine decay.
-
-    >>> from nadaraya.training import TrainingRecipe
-    >>> TrainingRecipe(steps=50, warmup_steps=5).batch_size
-    16
-    """
-
-    at_most: ClassVar[dict[str, str]] = {**BaseTraining.at_most, "warmup_steps": "steps"}
-    steps: PositiveInt = 600
-    """Updates of the whole run."""
-    warmup_steps: NonNegativeInt = 20
-    """Updates until the learning rate has risen to its highest."""
-    kernel_learning_rate: Positive | None = 1e-2
-    """`learning_rate` of kernels, banks, bandwidths and learned angles (null: the same); they never decay."""
-    evaluate_every: PositiveInt = 50
-    """Updates from one validation to the next."""
-    validation_batches: Annotated[int, Field(gt=0, le=10**6)] = 8
-    """Batches of windows in a validation, evenly spaced over the validation text."""
-    sample_characters: Annotated[int, Field(ge=0, le=10**6)] = 2000
-    """Tokens of the text that is generated at the end: characters, for a model of characters."""
-
-
 class Recipe(BaseRecipe):
     """A language model's run.
 
@@ -154,6 +129,21 @@ class Recipe(BaseRecipe):
     model: ModelRecipe = Field(default_factory=ModelRecipe)
     data: DataRecipe = Field(default_factory=DataRecipe)
     training: TrainingRecipe = Field(default_factory=TrainingRecipe)
+
+    @field_validator("training", mode="before")
+    @classmethod
+    def _batch_of_tokens(cls, training: Any, checked: ValidationInfo) -> Any:
+        """`batch_size` from `batch_tokens`; what is not of the right type is left to be refused."""
+        given = training.model_dump() if isinstance(training, TrainingRecipe) else training
+        tokens = given.get("batch_tokens") if isinstance(given, Mapping) else None
+        if "data" not in checked.data or not isinstance(tokens, int) or tokens <= 0:
+            return training
+        context = checked.data["data"].context
+        if tokens % context:
+            raise must_be(
+                "recipe key training.batch_tokens", f"a multiple of data.context = {context}", tokens
+            )
+        return {**given, "batch_size": tokens // context}
 
     @property
     def label(self) -> str:
@@ -275,7 +265,7 @@ def recipe_schema() -> dict[str, Any]:
 
     >>> from nadaraya.training import recipe_schema
     >>> sorted(recipe_schema()["$defs"]["TrainingRecipe"]["properties"])[:2]
-    ['batch_size', 'betas']
+    ['activation_checkpointing', 'batch_size']
     """
     schema = TypeAdapter(Recipe | ImageRecipe).json_schema()
     for name in ("Recipe", "ImageRecipe"):  # it is resolved when a file is read

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from contextlib import suppress
 from difflib import get_close_matches
-from typing import Annotated, Any, ClassVar, Literal, Self, get_args
+from typing import Annotated, Any, ClassVar, Self, get_args
 
 import yaml
 from pydantic import (
@@ -16,13 +16,12 @@ from pydantic import (
     ConfigDict,
     Field,
     ValidationError,
-    model_validator,
 )
 
 from nadaraya.errors import InputError, must_be, unknown_name
 from nadaraya.training.plain_yaml import parse_yaml
 
-__all__ = ["BaseRecipe", "BaseTraining", "Section", "parse_yaml"]
+__all__ = ["BaseRecipe", "Section", "parse_yaml"]
 
 LONGEST_NAME = 128  # bytes: file systems take 255, and temporary names are longer
 _SECTIONS = ("model", "data", "training")
@@ -33,6 +32,8 @@ _MEANT = {
     "learning_rate": ("lr", "rate", "max_lr", "peak_lr", "learningrate"),
     "min_learning_rate": ("min_lr", "final_lr"),
     "kernel_learning_rate": ("kernel_lr",),
+    "matrix_learning_rate": ("matrix_lr", "muon_lr", "muon_learning_rate"),
+    "optimizer": ("optim", "opt"),
     "num_hidden_layers": ("layers", "depth", "n_layer", "n_layers", "num_layers", "blocks"),
     "num_attention_heads": ("heads", "n_head", "n_heads", "num_heads"),
     "hidden_size": ("width", "dim", "d_model", "n_embd", "embed_dim", "embedding"),
@@ -47,6 +48,10 @@ _MEANT = {
     "warmup_epochs": ("warmup", "warmup_steps"),
     "batch_size": ("batch", "batches", "bs"),
     "gradient_accumulation": ("accumulation", "accumulate", "grad_accum", "gradient_accumulation_steps"),
+    "batch_tokens": ("total_batch_size", "tokens_per_batch", "global_batch_tokens", "tokens"),
+    "micro_batch_size": ("micro_batch", "device_batch_size", "per_device_train_batch_size"),
+    "activation_checkpointing": ("gradient_checkpointing", "checkpointing", "recompute"),
+    "parallel": ("fsdp", "ddp", "strategy", "distributed"),
     "clip": ("grad_clip", "max_norm", "clip_grad", "gradient_clipping"),
     "weight_decay": ("decay", "wd", "l2"),
     "betas": ("beta1", "beta2", "beta", "momentum"),
@@ -58,7 +63,7 @@ _MEANT = {
     "seed": ("random_seed", "random_state"),
 }
 _LENGTHS = ("training.steps", "training.epochs")
-# What a run that goes on may change: what is learned stays the same, up to rounding for the last two.
+# What a run that goes on may change: what is learned stays the same, up to rounding.
 _FREE = {
     "data.workers",
     "training.log_every",
@@ -72,7 +77,11 @@ _FREE = {
     "training.drop_checkpoints",
     "training.tracker",
     "training.compile",
+    "training.batch_tokens",  # it sets batch_size, which may not change
     "training.gradient_accumulation",
+    "training.micro_batch_size",
+    "training.activation_checkpointing",
+    "training.parallel",
 }
 # Pydantic's words are those of Python; a recipe is YAML.
 _WORDS = {
@@ -185,76 +194,6 @@ class Section(BaseModel):
         if type(None) in get_args(cls.model_fields[str(key)].annotation):
             accepted.append("null")
         return must_be(f"recipe key {name}", " or ".join(dict.fromkeys(accepted)), given[str(key)])
-
-
-class BaseTraining(Section):
-    """The keys of the section `training` that every task has."""
-
-    prefix: ClassVar[str] = "training."
-    at_most: ClassVar[dict[str, str]] = {"min_learning_rate": "learning_rate"}
-    batch_size: PositiveInt = 16
-    """Windows of text in one update, those of all processes together."""
-    gradient_accumulation: PositiveInt = 1
-    """Equal pieces that each process computes its part of an update in: less memory, the same update."""
-    learning_rate: Positive = 2e-3
-    """The highest learning rate of AdamW, after a linear warm-up."""
-    min_learning_rate: NonNegative = 0.0
-    """Where the cosine decay of the learning rate ends."""
-    kernel_learning_rate: Positive | None = None
-    """`learning_rate` of kernels, banks, bandwidths and learned angles (null: the same); they never decay."""
-    weight_decay: NonNegative = 0.1
-    """Of weight matrices alone."""
-    betas: TwoFractions = (0.9, 0.95)
-    """Decay of AdamW's averages of the gradient and of its square."""
-    clip: Positive | None = 1.0
-    """Largest norm of the gradient; larger ones are scaled down (null: never)."""
-    precision: Literal["auto", "float32", "bfloat16"] = "auto"
-    """Of the forward pass; "auto" is bfloat16 on CUDA and float32 elsewhere."""
-    compile: bool | Literal["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"] = (
-        False
-    )
-    """`torch.compile`, or one of its modes."""
-    log_every: PositiveInt = 10
-    """Updates from one training record to the next."""
-    checkpoint_every: PositiveInt = 200
-    """Updates from one checkpoint to the next."""
-    checkpoint_minutes: Positive | None = 10.0
-    """Minutes after which a checkpoint is saved even so (null: never)."""
-    checkpoints_kept: PositiveInt = 2
-    """Newest checkpoints that are kept."""
-    keep_best: bool = False
-    """Keep the weights of the best validation too (lowest loss, highest top-1): best.safetensors."""
-    drop_checkpoints: bool = False
-    """Remove the checkpoints when the run is finished, which can then not be extended."""
-    tracker: Literal["tensorboard", "wandb", "trackio"] | None = None
-    """Where records go beside metrics.jsonl."""
-
-    @property
-    def peak_learning_rate(self) -> float:
-        """The learning rate after warm-up."""
-        return self.learning_rate
-
-    @property
-    def kernel_rate_scale(self) -> float:
-        """The learning rate of kernel parameters as a multiple of that of the others."""
-        return (self.kernel_learning_rate or self.learning_rate) / self.learning_rate
-
-    @model_validator(mode="after")
-    def _check_together(self) -> Self:
-        pieces = self.gradient_accumulation
-        if self.batch_size % pieces:
-            accepted = f"a multiple of training.gradient_accumulation = {pieces}"
-            raise must_be("recipe key training.batch_size", accepted, self.batch_size)
-        if not 1e-37 <= self.kernel_rate_scale <= 1e37:
-            accepted = "within 37 orders of magnitude of training.learning_rate"
-            raise must_be("recipe key training.kernel_learning_rate", accepted, self.kernel_learning_rate)
-        for key, limit in self.at_most.items():
-            value, highest = getattr(self, key), getattr(self, limit)
-            if value > highest:
-                raise must_be(
-                    f"recipe key training.{key}", f"at most training.{limit} = {highest:.15g}", value
-                )
-        return self
 
 
 class BaseRecipe(Section):

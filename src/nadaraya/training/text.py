@@ -59,7 +59,7 @@ class TextTask:
         if recipe.data.tokenizer == "bpe":  # found again here, perhaps by another version of the library
             self.fingerprint["tokens_sha256"] = hashlib.sha256(self._train.numpy().tobytes()).hexdigest()
             self.fingerprint_error = "the corpus or its byte pairs are not those"
-        self._piece = options.batch_size // options.gradient_accumulation
+        self._piece = options.batch_size // (options.pieces(processes.count) * processes.count)
 
     def schedule(self, optimizer: torch.optim.Optimizer, done: int) -> Callable[[int], None]:
         """Linear warm-up and cosine decay."""

@@ -35,6 +35,8 @@ def test_core_of_a_baseline_as_json_and_as_a_table(nadaraya: Any, gpt2: Path, ta
     assert [result["task"] for result in printed["results"]] == list(folders.TASKS)
     assert printed["core"] == pytest.approx(sum(result["centred"] for result in printed["results"]) / 3)
     assert len(printed["tasks_missing"]) == 19
+    rounded = json.loads(nadaraya("evaluate", gpt2, "--core", tasks, "--precision", "bfloat16", "--json").out)
+    assert [result["examples"] for result in rounded["results"]] == [7, 5, 6]
     shown = nadaraya("evaluate", gpt2, "--core", tasks).out
     for result in printed["results"]:
         assert f"{result['accuracy']:.3f} ± {result['standard_error']:.3f}" in shown

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+import yaml
 from safetensors.torch import load_file, save_file
 
 from nadaraya.errors import InputError
@@ -237,6 +238,28 @@ def test_what_does_not_alter_the_result_may_change_when_a_run_goes_on(
     run = train(tiny_recipe(training__log_every=1), tmp_path / "run", progress=False)
     assert run.recipe.training.log_every == 1
     assert [record["step"] for record in run.series("train")] == [2, 4, 6, 7, 8]
+    assert (run.final or {})["loss"] == (Run(finished).final or {})["loss"]
+
+
+def test_a_run_from_before_there_were_optimizers_and_schedules_to_choose_goes_on(
+    tiny_recipe: Make, finished: Path, tmp_path: Path, at_update: AtUpdate
+) -> None:
+    at_update(5, lambda: os.kill(os.getpid(), signal.SIGTERM))
+    with pytest.raises(KeyboardInterrupt):
+        train(tiny_recipe(), tmp_path / "run", progress=False)
+    config = tmp_path / "run/config.yaml"
+    mapping = yaml.safe_load(config.read_text())
+    for key in (
+        "optimizer",
+        "matrix_learning_rate",
+        "schedule",
+        "decay_fraction",
+        "batch_tokens",
+        "parallel",
+    ):
+        del mapping["training"][key]
+    config.write_text(yaml.safe_dump(mapping))
+    run = train(tiny_recipe(), tmp_path / "run", progress=False)
     assert (run.final or {})["loss"] == (Run(finished).final or {})["loss"]
 
 

@@ -4,12 +4,20 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-exhaustive lint docs clean
+# pip compiles nothing: of torch, transformers and the others most modules are never imported, and those that
+# are get compiled then, once.
+export PYTHONDONTWRITEBYTECODE :=
+
+.PHONY: demo test fast-tests test-exhaustive lint docs clean
 
 demo: $(VENV)/.ready-cli
 	$(BIN)/nadaraya demo
 
-test: $(VENV)/.ready-test lint
+# mypy, which takes a minute of one core, beside the tests.
+test: $(VENV)/.ready-test
+	$(MAKE) --no-print-directory --jobs=2 fast-tests lint
+
+fast-tests: $(VENV)/.ready-test
 	$(BIN)/python -m pytest -n auto --dist worksteal -m "not slow"
 
 # What `make test` leaves out: whole grids, compilations ahead of time, notebooks, scripts run as commands.
@@ -30,7 +38,7 @@ $(VENV)/bin/python:
 
 # One stamp an extra: editing pyproject.toml or constraints.txt installs anew.
 $(VENV)/.ready-%: $(VENV)/bin/python pyproject.toml constraints.txt
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[$*]'
+	$(BIN)/python -m pip install --no-compile --quiet --disable-pip-version-check -c constraints.txt -e '.[$*]'
 	touch $@
 
 clean:

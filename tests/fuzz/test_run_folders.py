@@ -16,7 +16,7 @@ from nadaraya.cli import main
 from nadaraya.training import Recipe, Run, train
 
 pytestmark = pytest.mark.slow
-CASES = 480
+CASES = 240
 # Commands whose output is a function of the run; {run} is its folder, {out} a folder that is empty.
 COMMANDS = (
     ("evaluate", "{run}", "--json"),

@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -59,11 +60,17 @@ def test_both_selections_reach_the_same_minimum(results: dict[str, Any]) -> None
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU to run on")
 @pytest.mark.slow
-def test_without_a_gpu_one_line_and_status_2() -> None:
-    result = subprocess.run([sys.executable, str(SCRIPT), "--device", "cuda"], capture_output=True, text=True)
-    assert result.returncode == 2
-    assert result.stderr.count("\n") == 1
-    assert "no CUDA device" in result.stderr
+def test_without_a_gpu_one_line_and_status_2(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    monkeypatch.setattr(sys, "argv", [SCRIPT.name, "--device", "cuda"])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(SCRIPT), run_name="__main__")
+    assert ended.value.code == 2
+    shown = capsys.readouterr().err
+    assert shown.count("\n") == 1
+    assert "no CUDA device" in shown
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="peaks are read from Linux's /proc")

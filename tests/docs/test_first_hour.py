@@ -5,9 +5,11 @@ import io
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from contextlib import chdir, redirect_stderr, redirect_stdout
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import pytest
 from shown import ROOT
@@ -35,10 +37,18 @@ def without_a_new_interpreter(
     """A verb in this process, as torch and transformers take seconds to import; other steps as they are."""
     if command[1:3] != ["-m", "nadaraya.cli"] or command[3].startswith("-"):
         return subprocess.run(command, cwd=cwd, **streams)
+    from nadaraya import training
     from nadaraya.cli import main
+
+    load = training.load_recipe
+
+    def load_short(source: str, overrides: Sequence[str] = ()) -> Any:
+        """`nadaraya demo` would end each of its trainings with 8,000 characters."""
+        return load(source, [*overrides, *(["training.sample_characters=40"] if source == "demo" else [])])
 
     out, status = io.StringIO(), 0
     with chdir(cwd), redirect_stdout(out), redirect_stderr(out), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(training, "load_recipe", load_short)
         patch.setattr(sys, "argv", ["nadaraya", *command[3:]])
         try:
             main()

@@ -66,8 +66,8 @@ def test_near_the_fit_of_all_points(d, weighted, degree):
         model.marginal_effects(queries), slopes, rtol=0, atol=0.01 * np.abs(slopes).max()
     )
     for method, luck in (("pointwise", 0.0), ("bootstrap", 0.2), ("simultaneous", 0.2)):
-        lower, upper = model.band(queries, method=method)
-        low, high = full.band(queries, method=method)
+        lower, upper = model.band(queries, method=method, n_bootstrap=499)
+        low, high = full.band(queries, method=method, n_bootstrap=499)
         np.testing.assert_allclose(upper - lower, high - low, rtol=tolerance + luck)
 
 

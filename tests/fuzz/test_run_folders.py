@@ -6,6 +6,7 @@ import shutil
 import sys
 from collections import Counter
 from collections.abc import Callable
+from itertools import cycle, product
 from pathlib import Path
 from typing import Any
 
@@ -149,8 +150,9 @@ def test_a_damaged_folder_is_one_line_or_harmless(
     draw = random.Random(state)
     commands = COMMANDS if state == "finished" else (COMMANDS[1], COMMANDS[3], COMMANDS[4])
     sound, outcomes = {}, Counter()
-    for number in range(CASES // 2):
-        command = draw.choice(commands)
+    # Every damage meets every command equally often, in a file drawn at random.
+    pairs = cycle(product(commands, DAMAGE))
+    for number, (command, damage) in zip(range(CASES // 2), pairs, strict=False):
         folder = tmp_path / str(number)
         run, out = shutil.copytree(runs[state], folder / "run"), folder / "out"
         out.mkdir()
@@ -163,7 +165,6 @@ def test_a_damaged_folder_is_one_line_or_harmless(
             shutil.rmtree(out)
             out.mkdir()
         path = draw.choice(sorted(path for path in run.rglob("*") if path.is_file() and path.name != ".lock"))
-        damage = draw.choice(DAMAGE)
         damage(path, draw)
         status = _call(filled, monkeypatch)
         printed = capfd.readouterr()

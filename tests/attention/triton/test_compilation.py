@@ -69,12 +69,14 @@ OPTIONS = {
     "decoding": [("causal", "table")],
 }
 COMPILATIONS = [
+    # Each kernel for both generations, and each set of options for one of them: a compilation takes seconds.
     *(
-        Compilation(kernel, capability, width, "bfloat16", options)
-        for capability, width in ((AMPERE, 128), (HOPPER, 64), (HOPPER, 128))
+        Compilation(kernel, capability, 128, "bfloat16", options)
         for kernel, sets in OPTIONS.items()
-        for options in (sets if width == 128 else sets[:1])
+        for capability, part in ((AMPERE, sets[::2]), (HOPPER, sets[1::2] or sets))
+        for options in part
     ),
+    *(Compilation(kernel, HOPPER, 64, "bfloat16", sets[0]) for kernel, sets in OPTIONS.items()),
     *(
         Compilation(kernel, HOPPER, width, dtype, OPTIONS[kernel][0])
         for kernel in OPTIONS

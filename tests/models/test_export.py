@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import timm
 import torch
+from grids import covering
 from torch import nn
 
 import nadaraya.models.vit  # noqa: F401  (registers the models)
@@ -19,6 +20,9 @@ VARIANTS: dict[str, dict[str, Any]] = {
 }
 
 
+# Every pair of a variant, fused or not, and strict or not; two of the first variant in the fast tier.
+QUICK = [("gka", fused, False) for fused in (False, True)]
+PAIRS = [case.values for case in covering(list(VARIANTS), [False, True], [False, True], whole=False)]
 SLOW = [name if name == "gka" else pytest.param(name, marks=pytest.mark.slow) for name in VARIANTS]
 
 
@@ -37,9 +41,10 @@ def export(model: nn.Module, strict: bool) -> torch.export.ExportedProgram:
     return torch.export.export(model, (torch.randn(2, 3, 48, 48),), dynamic_shapes=shapes, strict=strict)
 
 
-@pytest.mark.parametrize("variant", SLOW)
-@pytest.mark.parametrize("fused", [False, True])
-@pytest.mark.parametrize("strict", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("variant", "fused", "strict"),
+    [*QUICK, *(pytest.param(*case, marks=pytest.mark.slow) for case in PAIRS if case not in QUICK)],
+)
 def test_an_exported_model_is_the_model_for_any_batch(
     variant: str, fused: bool, strict: bool, tmp_path: Path
 ) -> None:

@@ -110,7 +110,7 @@ class DataRecipe(Section):
             raise must_be("recipe key data.vocabulary", accepted, self.vocabulary)
         return self
 
-    def byte_pair_options(self) -> dict[str, int]:
+    def byte_pair_options(self) -> dict[str, Any]:
         """Keywords of `nadaraya.data.train_byte_pair_tokenizer`."""
         return {} if self.vocabulary is None else {"vocabulary": self.vocabulary}
 

@@ -3,6 +3,7 @@
 import json
 import math
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -61,17 +62,23 @@ def evaluate(
 
 def _text(run: "Run", text: str | None, chosen: Chosen) -> tuple[dict[str, Any], str]:
     from nadaraya.data import load_corpus
-    from nadaraya.evaluation import evaluate_string
+    from nadaraya.evaluation import evaluate_shards, evaluate_string
 
-    recipe = run.text_recipe()
+    data = run.text_recipe().data
     model, tokenizer = run.load_model(weights=chosen.weights), run.tokenizer()
-    if text is None:
-        name, content = "validation text", run.corpus().split(recipe.data.validation_fraction)[1]
+    name = "validation text"
+    if text is None and run.on_shards:
+        shards = run.shards()
+        evaluating = partial(evaluate_shards, shards=shards, documents=data.documents)
     else:
-        corpus = load_corpus(text)
-        name, content = corpus.name, corpus.text
+        if text is None:
+            content = run.corpus().split(data.validation_fraction)[1]
+        else:
+            corpus = load_corpus(text)
+            name, content = corpus.name, corpus.text
+        evaluating = partial(evaluate_string, tokenizer=tokenizer, text=content)
     with computing(model, chosen.device, chosen.precision):
-        result = evaluate_string(model, tokenizer, content, context=recipe.data.context)
+        result = evaluating(model, context=data.context)
     _check_finite(result.cross_entropy, name, run)
     line = (
         f"{name}: {result.cross_entropy:.4f} nats/token over {result.tokens:,} tokens, "

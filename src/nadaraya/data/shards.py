@@ -152,9 +152,8 @@ def check_shards(folder: str | Path) -> dict[str, str]:
     folder = Path(folder)
     manifest = Manifest.read(folder)
     found = damaged(folder, manifest, PARTS, digests=True)
-    tokenizer = folder / TOKENIZER
-    if not tokenizer.is_file() or sha256(tokenizer) != manifest.tokenizer_sha256:
-        found = {TOKENIZER: "edited" if tokenizer.is_file() else "missing", **found}
+    if not has_tokenizer(folder, manifest):
+        found = {TOKENIZER: "edited" if (folder / TOKENIZER).is_file() else "missing", **found}
     return found
 
 
@@ -249,7 +248,12 @@ class TokenShards:
     @cached_property
     def tokenizer(self) -> "PreTrainedTokenizerFast":
         """The tokenizer of the shards; an InputError where its file is not the one that made them."""
-        return read_tokenizer(self.folder, self._manifest)
+        if not has_tokenizer(self.folder, self._manifest):
+            raise InputError(
+                f"{self.folder / TOKENIZER} is not the tokenizer that made the shards: run the same "
+                "`nadaraya data tokenize` command again to restore it"
+            )
+        return tokenizer_from_file(self.folder)
 
     @cached_property
     def token_bytes(self) -> Tensor:
@@ -287,9 +291,7 @@ class TokenShards:
         return self._maps[file]
 
 
-def read_tokenizer(folder: Path, manifest: Manifest) -> "PreTrainedTokenizerFast":
-    """The tokenizer of a folder of shards, if it is the one that made them."""
-    tokenizer, path = tokenizer_from_file(folder), folder / TOKENIZER
-    if sha256(path) != manifest.tokenizer_sha256:
-        raise InputError(f"{path} is not the tokenizer that made the shards of {folder}: restore it")
-    return tokenizer
+def has_tokenizer(folder: Path, manifest: Manifest) -> bool:
+    """Whether the tokenizer of a folder of shards is the one that made them."""
+    path = folder / TOKENIZER
+    return path.is_file() and sha256(path) == manifest.tokenizer_sha256

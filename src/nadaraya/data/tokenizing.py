@@ -6,25 +6,20 @@ and makes a damaged one anew.
 """
 
 import hashlib
-import multiprocessing
-import os
-import signal
 import sys
-import threading
 from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import chain, islice
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Self
+from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 
 from nadaraya.data.documents import END, SEPARATOR, Documents, Place, open_documents
+from nadaraya.data.encoding import Encode, Result, encoding
 from nadaraya.data.shards import (
     MANIFEST,
     PARTS,
@@ -34,9 +29,10 @@ from nadaraya.data.shards import (
     ShardFile,
     TokenShards,
     damaged,
-    read_tokenizer,
+    has_tokenizer,
     shard_name,
 )
+from nadaraya.data.tokenising_progress import TokenisingProgress
 from nadaraya.data.tokenizer import tokenizer_from_file, train_byte_pair_tokenizer
 from nadaraya.errors import InputError, must_be
 from nadaraya.files import PARTIAL, remove_partial, sha256, write_file, write_into, writing
@@ -110,13 +106,18 @@ def tokenize_corpus(
     folder = Path(folder)
     documents = open_documents(source, column=column, separator=separator)
     split = _Split(documents, validation_fraction, validation_documents)
-    given = None if tokenizer is None else tokenizer_from_file(tokenizer)
+    if tokenizer is None:
+        given = None
+        pairs = {"tokenizer": "byte pairs", "vocabulary": vocabulary, "sample_characters": sample_characters}
+    else:
+        given = tokenizer_from_file(tokenizer)
+        pairs = {"tokenizer": sha256(Path(tokenizer) / TOKENIZER)}
     if folder.exists():
         _check_folder(folder)
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
     try:
-        with FileLock(folder / _LOCK, timeout=0), _Shown(documents, progress) as shown:
+        with FileLock(folder / _LOCK, timeout=0), TokenisingProgress(documents, progress) as shown:
             remove_partial(folder)
             shown.say("reading the source")
             plan = {
@@ -125,27 +126,22 @@ def tokenize_corpus(
                 "separator": separator,
                 "shard_tokens": shard_tokens,
                 **split.plan(),
-                "tokenizer": "byte pairs" if tokenizer is None else sha256(Path(tokenizer) / TOKENIZER),
-                **(_pairs(vocabulary, sample_characters) if tokenizer is None else {}),
+                **pairs,
             }
             manifest = _begun(folder, plan)
-            if manifest is None:
+            if manifest is None or not has_tokenizer(folder, manifest):
                 made = given or _train(documents, split, vocabulary, sample_characters, shown)
-                manifest = _begin(folder, plan, made)
+                manifest = _begin(folder, plan, made, manifest)
             manifest = _tokenise(documents, split, folder, manifest, workers, shown)
     except Timeout:
         raise InputError(f"{folder} is being written by another process: wait for it") from None
-    for part, documents_of in (("training", "train"), ("validation", "validation")):
-        if not list(manifest.files(documents_of)):
+    for part in PARTS:
+        if not list(manifest.files(part)):
             raise InputError(
-                f"{folder} has no {part} document: choose another validation_fraction, or say the number of "
-                "validation_documents, and another folder"
+                f"{folder} has no document for the part {part!r}: choose another validation_fraction, or say "
+                "the number of validation_documents, and another folder"
             )
     return TokenShards(folder, verify=False)
-
-
-def _pairs(vocabulary: int, sample_characters: int) -> dict[str, int]:
-    return {"vocabulary": vocabulary, "sample_characters": sample_characters}
 
 
 class _Split:
@@ -195,7 +191,6 @@ def _begun(folder: Path, plan: dict[str, Any]) -> Manifest | None:
     if manifest.plan["source"] != plan["source"]:
         different = _first_difference(manifest.plan["source"], plan["source"])
         raise InputError(f"{folder} was begun from another source ({different}): choose another folder")
-    read_tokenizer(folder, manifest)
     return manifest
 
 
@@ -207,20 +202,27 @@ def _first_difference(theirs: dict[str, Any], ours: dict[str, Any]) -> str:
     return next(f"{key} was {theirs[key]}" for key in theirs if theirs[key] != ours.get(key))
 
 
-def _begin(folder: Path, plan: dict[str, Any], tokenizer: "PreTrainedTokenizerFast") -> Manifest:
-    """Put the tokenizer, which must have a document token, into the folder, and the manifest of no shards."""
+def _begin(
+    folder: Path, plan: dict[str, Any], tokenizer: "PreTrainedTokenizerFast", begun: Manifest | None
+) -> Manifest:
+    """Put the tokenizer into the folder, and the manifest of no shards where there is none."""
     number = tokenizer.eos_token_id
     if not isinstance(number, int):
         raise InputError("the tokenizer must have an end-of-document token (eos_token), got none")
     with write_into(folder, TOKENIZER) as scratch:
         tokenizer.save_pretrained(scratch)
-    manifest = Manifest(plan, sha256(folder / TOKENIZER), len(tokenizer), number)
-    write_file(folder / MANIFEST, manifest.to_json())
-    return manifest
+        made = Manifest(plan, sha256(scratch / TOKENIZER), len(tokenizer), number)
+        if begun and begun.tokenizer_sha256 != made.tokenizer_sha256:
+            raise InputError(
+                f"{folder / TOKENIZER} is damaged, and comes out otherwise than it was: restore it"
+            )
+    if not begun:
+        write_file(folder / MANIFEST, made.to_json())
+    return begun or made
 
 
 def _train(
-    documents: Documents, split: _Split, vocabulary: int, size: int, shown: "_Shown"
+    documents: Documents, split: _Split, vocabulary: int, size: int, shown: TokenisingProgress
 ) -> "PreTrainedTokenizerFast":
     """Byte pairs of training documents of about so many characters."""
     shown.say("finding byte pairs")
@@ -229,14 +231,19 @@ def _train(
 
 
 def _tokenise(
-    documents: Documents, split: _Split, folder: Path, manifest: Manifest, workers: int, shown: "_Shown"
+    documents: Documents,
+    split: _Split,
+    folder: Path,
+    manifest: Manifest,
+    workers: int,
+    shown: TokenisingProgress,
 ) -> Manifest:
     """Make the shards that are damaged, then those that are absent, in order, and complete the manifest."""
     broken = damaged(folder, manifest, PARTS, digests=True)
     for name, problem in broken.items():
         shown.warn(f"{folder / name} is damaged ({problem}): it is made anew")
     begins = [(0, 0), *(shard.next for shard in manifest.shards)]
-    with _encoding(folder, manifest, workers) as encode:
+    with encoding(folder, manifest, workers) as encode:
 
         def stream(begin: Place) -> _Stream:
             return _Stream(_encoded(documents, split, begin, encode, 2 * workers, shown))
@@ -323,17 +330,11 @@ class _ShardWriter:
         return ShardFile(self.tokens, self._documents, self._digest.hexdigest())
 
 
-_Result = tuple[
-    np.ndarray, list[int]
-]  # numbers of documents one after another, and where each but the last ends
-_Encode = Callable[[list[str]], Callable[[], _Result]]
-
-
 def _encoded(
-    documents: Documents, split: _Split, begin: Place, encode: _Encode, ahead: int, shown: "_Shown"
+    documents: Documents, split: _Split, begin: Place, encode: Encode, ahead: int, shown: TokenisingProgress
 ) -> Iterator[_Encoded]:
     """The documents from a place on, tokenised, in order; some batches are on their way at a time."""
-    waiting: deque[tuple[list[tuple[Place, str]], Callable[[], _Result]]] = deque()
+    waiting: deque[tuple[list[tuple[Place, str]], Callable[[], Result]]] = deque()
 
     def oldest() -> Iterator[_Encoded]:
         batch, result = waiting.popleft()
@@ -367,102 +368,3 @@ def _batches(documents: Iterator[tuple[Place, str]]) -> Iterator[list[tuple[Plac
             batch, size = [], 0
     if batch:
         yield batch
-
-
-class _Encoder:
-    """Texts to token numbers, the document token before each."""
-
-    def __init__(self, folder: Path, document_token: int, dtype: str) -> None:
-        self._tokenizer = tokenizer_from_file(folder).backend_tokenizer
-        self._tokenizer.encode_special_tokens = True  # what stands for one in a text is text
-        self._document_token, self._dtype = document_token, dtype
-
-    def __call__(self, texts: list[str]) -> _Result:
-        encoded = self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
-        numbers = [np.array([self._document_token, *one.ids], dtype=self._dtype) for one in encoded]
-        if any((one[1:] == self._document_token).any() for one in numbers):
-            raise InputError("the tokenizer reads a part of a document as the token that begins documents")
-        return np.concatenate(numbers), np.cumsum([len(one) for one in numbers])[:-1].tolist()
-
-
-_encoder: _Encoder  # that of a process of the pool
-
-
-@contextmanager
-def _encoding(folder: Path, manifest: Manifest, workers: int) -> Iterator[_Encode]:
-    """How texts are tokenised: here when their result is asked for, or ahead in other processes."""
-    needed = (folder, manifest.document_token, manifest.dtype.str)
-    if workers == 1:
-        encoder = _Encoder(*needed)
-        yield lambda texts: partial(encoder, texts)
-        return
-    # Forked processes may hang in the threads of tokenizers and torch that were not copied.
-    spawning = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(workers, spawning, initializer=_start_process, initargs=needed)
-    try:
-        yield lambda texts: pool.submit(_encode, texts).result
-    finally:
-        pool.shutdown(cancel_futures=True)
-
-
-def _start_process(*needed: Any) -> None:
-    global _encoder
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that waits for this one
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the processes are what is parallel
-    _encoder = _Encoder(*needed)
-
-
-def _end_with_parent() -> None:
-    """A parent that is killed tells nobody, and this process would wait for work for ever."""
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)
-
-
-def _encode(texts: list[str]) -> _Result:
-    return _encoder(texts)
-
-
-class _Shown:
-    """Progress on standard error: a bar, tokens so far, the time left."""
-
-    def __init__(self, documents: Documents, enabled: bool) -> None:
-        from rich.console import Console
-        from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
-
-        self._documents, self._tokens, self._enabled = documents, 0, enabled
-        self._console = Console(stderr=True, highlight=False, soft_wrap=True)
-        self._bar = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            TaskProgressColumn(),
-            TextColumn("{task.fields[tokens]:,} tokens"),
-            TimeRemainingColumn(),
-            console=self._console,
-            transient=True,
-            disable=not enabled,
-        )
-        self._line = self._bar.add_task("", total=None, tokens=0)
-
-    def __enter__(self) -> Self:
-        self._bar.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._bar.stop()
-
-    def say(self, text: str) -> None:
-        self._bar.update(self._line, description=text)
-
-    def warn(self, text: str) -> None:
-        if self._enabled:
-            self._console.print(f"warning: {text}", markup=False)
-
-    def at(self, place: Place, tokens: int) -> None:
-        self._tokens += tokens
-        done = self._documents.part_read(place)
-        if done is not None:
-            self._bar.update(self._line, completed=done, total=1.0)
-        self._bar.update(self._line, description="tokenising", tokens=self._tokens)

@@ -81,13 +81,19 @@ def evaluate_text(
 
 
 @torch.no_grad()
-def total_nats(model: nn.Module, inputs: Tensor, targets: Tensor) -> float:
-    """Σ −log p(target), in nats, of (B, N) targets that follow the inputs, dropout off, in float64."""
+def total_nats(
+    model: nn.Module, inputs: Tensor, targets: Tensor, position_ids: Tensor | None = None
+) -> float:
+    """Σ −log p(target), in nats, of (B, N) targets that follow the inputs, dropout off, in float64.
+
+    Targets of −100 are left out; `position_ids`, (B, N), tell the model of packed documents.
+    """
     device = next(model.parameters()).device
+    packed = {} if position_ids is None else {"position_ids": position_ids.to(device)}
     training = model.training
     model.eval()
     try:
-        logits: Any = model(input_ids=inputs.to(device), use_cache=False).logits  # (B, N, V)
+        logits: Any = model(input_ids=inputs.to(device), use_cache=False, **packed).logits  # (B, N, V)
     finally:
         model.train(training)
     losses = F.cross_entropy(logits.flatten(0, 1).float(), targets.to(device).flatten(), reduction="none")
@@ -98,6 +104,9 @@ def evaluate_string(
     model: nn.Module, tokenizer: "PreTrainedTokenizerFast", text: str, *, context: int, batch_size: int = 16
 ) -> TextEvaluation:
     """Predict every token of a string but the first; see `evaluate_text`.
+
+    Where documents of the tokenizer begin with a token of their own, the string does too, and its first token
+    is predicted as well.
 
     Args:
         model: as in `evaluate_text`.
@@ -123,6 +132,8 @@ def evaluate_string(
     from nadaraya.data import encode_text, token_num_bytes
 
     tokens = encode_text(tokenizer, text)
+    if tokenizer.bos_token_id is not None:
+        tokens = F.pad(tokens, (1, 0), value=tokenizer.bos_token_id)
     first = token_num_bytes(tokenizer, int(tokens[0])) if len(tokens) else 0
     num_bytes = len(text.encode()) - first
     return evaluate_text(model, tokens, context=context, num_bytes=num_bytes, batch_size=batch_size)

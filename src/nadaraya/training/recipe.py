@@ -91,7 +91,8 @@ class DataRecipe(Section):
 
     prefix: ClassVar[str] = "data."
     corpus: str = "embedded"
-    """`embedded`, `dickens`, or the path of a text file or of a folder of them."""
+    """`embedded`, `dickens`, or the path of a text file, of a folder of them, or of a folder of token shards,
+    whose tokenizer and validation part are taken in place of those named here."""
     tokenizer: Literal["characters", "bytes", "bpe"] = "characters"
     """What a token is: a character of the text, a byte of UTF-8, or byte pairs found in the training part."""
     vocabulary: Annotated[int, Field(ge=SMALLEST_VOCABULARY, le=10**6)] | None = None
@@ -102,6 +103,8 @@ class DataRecipe(Section):
     """The part at the end of the text that is not trained on."""
     limit: PositiveInt | None = None
     """Characters of the text that are used (null: all of it)."""
+    documents: Literal["packed", "joined"] = "packed"
+    """Of token shards: attention stays inside each document (`packed`) or sees the window (`joined`)."""
 
     @model_validator(mode="after")
     def _check_vocabulary(self) -> Self:

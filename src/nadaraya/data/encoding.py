@@ -13,8 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from nadaraya.data.shards import Manifest
-from nadaraya.data.tokenizer import tokenizer_from_file
+from nadaraya.data.shards import TOKENIZER, Manifest
 from nadaraya.errors import InputError
 
 Result = tuple[np.ndarray, list[int]]  # the numbers of documents in a row, and where all but the last end
@@ -25,7 +24,9 @@ class Encoder:
     """Texts to token numbers, the document token before each."""
 
     def __init__(self, folder: Path, document_token: int, dtype: str) -> None:
-        self._tokenizer = tokenizer_from_file(folder).backend_tokenizer
+        from tokenizers import Tokenizer  # without transformers, which takes seconds in every process
+
+        self._tokenizer = Tokenizer.from_file(str(folder / TOKENIZER))
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         self._tokenizer.encode_special_tokens = True  # what stands for one in a text is text

@@ -218,7 +218,8 @@ class TokenShards:
             )
         if found := damaged(self.folder, manifest, [part], digests=verify):
             name, problem = next(iter(found.items()))
-            more = f", and {len(found) - 1} other files" if len(found) > 1 else ""
+            others = len(found) - 1
+            more = f", and {others} other file{'s' * (others > 1)}" if others else ""
             raise InputError(
                 f"{self.folder / name} is damaged ({problem}){more}: run the same `nadaraya data tokenize` "
                 "command again to make it anew"

@@ -217,9 +217,7 @@ class Run:
 
         data = self.text_recipe().data
         if self.on_shards:
-            raise InputError(
-                f"{self.path} was trained on token shards, {data.corpus}: it has no text to load"
-            )
+            raise InputError(f"{self.path} was trained on token shards, {data.corpus}, which are no text")
         return load_corpus(data.corpus, limit=data.limit)
 
     @property

@@ -95,6 +95,32 @@ def test_a_stopped_run_resumes_bit_for_bit(
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
 
 
+def test_the_record_of_a_stopped_run_has_every_window_of_an_epoch_once(
+    shards: Path, tiny_recipe: Make, tmp_path: Path, at_update: AtUpdate
+) -> None:
+    count = num_windows(len(TokenShards(shards)), 16)
+    batch_size = -(-count // 6)  # an epoch ends within the sixth of eight updates
+    recipe = tiny_recipe(data__corpus=str(shards), data__record=True, training__batch_size=batch_size)
+    folder = tmp_path / "run"
+
+    def fail() -> None:
+        raise KeyError("a fault after the checkpoint of update 3")
+
+    at_update(5, fail)
+    with pytest.raises(KeyError):
+        train(recipe, folder, progress=False)
+    record = folder / "windows.jsonl"
+    assert record.read_text().count("\n") == 5
+    with record.open("a") as stream:
+        stream.write('{"update": 6, "wind')  # a line that a kill cut off
+    train(recipe, folder, progress=False)
+    lines = [json.loads(line) for line in record.read_text().splitlines()]
+    assert [line["update"] for line in lines] == list(range(1, 9))
+    windows = [number for line in lines for number in line["windows"]]
+    assert sorted(windows[:count]) == list(range(count))
+    assert len(set(windows[count:])) == len(windows[count:])
+
+
 def test_final_figures_are_those_of_the_whole_validation_part(finished: Path, shards: Path) -> None:
     run, part = Run(finished), TokenShards(shards, "validation")
     model, context = run.load_model(), run.recipe.data.context
@@ -210,6 +236,7 @@ def test_other_shards_under_a_run_are_noticed(
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
+        ({"data__corpus": "embedded", "data__record": True}, "data.record must be false"),
         ({"data__limit": 100}, "data.limit must be null where data.corpus has token shards"),
         ({"training__compile": True}, "training.compile must be false where documents are packed"),
         ({"data__context": 5000}, r"the training text has [\d,]+ tokens"),
@@ -219,5 +246,5 @@ def test_what_shards_cannot_do_is_refused_before_a_folder_is_made(
     shards: Path, tiny_recipe: Make, tmp_path: Path, changes: dict[str, object], message: str
 ) -> None:
     with pytest.raises(InputError, match=message):
-        train(tiny_recipe(data__corpus=str(shards), **changes), tmp_path / "run", progress=False)
+        train(tiny_recipe(**{"data__corpus": str(shards), **changes}), tmp_path / "run", progress=False)
     assert not (tmp_path / "run").exists()

@@ -1,5 +1,7 @@
 """Windows of tokens; a batch depends on the seed and the step alone, so that resuming needs no state."""
 
+from collections.abc import Sized
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -14,11 +16,11 @@ def step_seed(seed: int, step: int, rank: int = 0) -> int:
     return int(np.random.SeedSequence([seed, step, _TORCH, rank]).generate_state(1, np.uint64)[0] >> 1)
 
 
-def check_length(tokens: int, context: int, part: str) -> None:
+def check_length(tokens: Sized, context: int, part: str) -> None:
     """Refuse a text, "training" or "validation", in which not one window and its targets fits."""
-    if tokens <= context:
+    if len(tokens) <= context:
         raise InputError(
-            f"the {part} text has {tokens} tokens, shorter than one window of data.context = {context} "
+            f"the {part} text has {len(tokens)} tokens, shorter than one window of data.context = {context} "
             "and its next token: give more text or a smaller context"
         )
 

@@ -105,6 +105,8 @@ class DataRecipe(Section):
     """Characters of the text that are used (null: all of it)."""
     documents: Literal["packed", "joined"] = "packed"
     """Of token shards: attention stays inside each document (`packed`) or sees the window (`joined`)."""
+    record: bool = False
+    """Of token shards: write the numbers of every update's windows to windows.jsonl, some bytes for each."""
 
     @model_validator(mode="after")
     def _check_vocabulary(self) -> Self:

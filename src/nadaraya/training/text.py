@@ -14,12 +14,13 @@ from nadaraya.data.windows import IGNORED
 from nadaraya.evaluation.generation import sample_text
 from nadaraya.evaluation.language import total_nats
 from nadaraya.files import write_file, write_into
-from nadaraya.training.folder import MODEL_FILE, SAMPLE_FILE, TEXT_FILE
+from nadaraya.training.folder import MODEL_FILE, SAMPLE_FILE, TEXT_FILE, WINDOWS_FILE
 from nadaraya.training.optimizer import make_schedule
 from nadaraya.training.processes import Processes
 from nadaraya.training.quiet import without_bars
 from nadaraya.training.recipe import Recipe
 from nadaraya.training.text_data import open_text
+from nadaraya.training.windows_file import WindowsFile
 
 
 class TextTask:
@@ -30,6 +31,7 @@ class TextTask:
     def __init__(self, recipe: Recipe, processes: Processes) -> None:
         self._recipe, self._processes = recipe, processes
         self._text = open_text(recipe, verify=processes.main)
+        self._record: WindowsFile | None = None
         set_seed(recipe.seed)
         self.model = recipe.build_model(self._text.vocabulary)
         options = recipe.training
@@ -47,10 +49,17 @@ class TextTask:
     def average(self) -> None:
         """Language models keep no average of their weights."""
 
+    def record(self, folder: Path, done: int) -> None:
+        """The windows of token shards, those of all processes."""
+        if self._recipe.data.record:
+            self._record = WindowsFile(folder / WINDOWS_FILE, done)
+
     def batches(self, done: int) -> Iterator[tuple[Tensor, Tensor]]:
         """Windows of the training text: this process's share of each batch, (B / processes, context) each."""
         rank, count = self._processes.rank, self._processes.count
         for step in range(done + 1, self.steps + 1):
+            if self._record:
+                self._record.add(step, self._text.windows(step))
             inputs, targets = self._text.batch(step)
             inputs, targets = inputs.chunk(count)[rank], targets.chunk(count)[rank]
             if self._processes.device.type == "cuda":  # only page-locked memory is copied without waiting

@@ -45,6 +45,9 @@ class TextData(Protocol):
     def batch(self, update: int) -> tuple[Tensor, Tensor]:
         """Inputs and targets of one update, (B, context) each: a function of the seed and its number."""
 
+    def windows(self, update: int) -> list[int]:
+        """Numbers of the windows of one update, where they have some."""
+
     def validation_sample(self, count: int) -> tuple[Tensor, Tensor]:
         """The same windows of the validation part every time, `count` of them or fewer."""
 
@@ -67,6 +70,8 @@ class _TextInMemory:
 
     def __init__(self, recipe: Recipe) -> None:
         self._recipe = recipe
+        if recipe.data.record:
+            raise must_be("recipe key data.record", "false where data.corpus has no token shards", True)
         corpus = load_corpus(recipe.data.corpus, limit=recipe.data.limit)
         train_text, self._validation_text = corpus.split(recipe.data.validation_fraction)
         if recipe.data.tokenizer == "characters":
@@ -79,7 +84,7 @@ class _TextInMemory:
         self._train = encode_text(self.tokenizer, train_text)
         self._validation = encode_text(self.tokenizer, self._validation_text)
         for part, tokens in (("training", self._train), ("validation", self._validation)):
-            check_length(len(tokens), recipe.data.context, part)
+            check_length(tokens, recipe.data.context, part)
         self.fingerprint: dict[str, Any] = {"corpus_sha256": corpus.sha256}
         if recipe.data.tokenizer == "bpe":  # found again here, perhaps by another version of the library
             self.fingerprint["tokens_sha256"] = hashlib.sha256(self._train.numpy().tobytes()).hexdigest()
@@ -96,6 +101,9 @@ class _TextInMemory:
         return training_batch(
             self._train, recipe.data.context, recipe.training.batch_size, recipe.seed, update
         )
+
+    def windows(self, update: int) -> list[int]:
+        return []
 
     def validation_sample(self, count: int) -> tuple[Tensor, Tensor]:
         return validation_sample(self._validation, self._recipe.data.context, count)
@@ -128,7 +136,7 @@ class _ShardedText:
         self._train = TokenShards(data.corpus, verify=verify)
         self._validation = TokenShards(data.corpus, "validation", verify=verify)
         for part, shards in (("training", self._train), ("validation", self._validation)):
-            check_length(len(shards), data.context, part)
+            check_length(shards, data.context, part)
         self.tokenizer = self._train.tokenizer
         self.vocabulary = len(self._train.token_bytes)
         self.fingerprint = {"corpus_sha256": self._train.sha256}
@@ -143,10 +151,13 @@ class _ShardedText:
         }
 
     def batch(self, update: int) -> tuple[Tensor, Tensor]:
-        recipe, context = self._recipe, self._recipe.data.context
-        count = num_windows(len(self._train), context)
-        numbers = window_numbers(count, recipe.training.batch_size, recipe.seed, update)
-        return read_windows(self._train, numbers, context)
+        return read_windows(self._train, np.array(self.windows(update)), self._recipe.data.context)
+
+    def windows(self, update: int) -> list[int]:
+        recipe = self._recipe
+        count = num_windows(len(self._train), recipe.data.context)
+        numbers: list[int] = window_numbers(count, recipe.training.batch_size, recipe.seed, update).tolist()
+        return numbers
 
     def validation_sample(self, count: int) -> tuple[Tensor, Tensor]:
         context = self._recipe.data.context

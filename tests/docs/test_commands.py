@@ -47,13 +47,14 @@ def small(words: list[str]) -> list[str]:
 
 
 def write_what_pages_take_for_granted() -> None:
-    """A text, another one, images in two classes, a picture and the recipe of the guide, in this folder."""
+    """Two texts, token shards, images in two classes, a picture and the recipe of the guide, in this folder."""
     from PIL import Image
 
-    from nadaraya.data import load_corpus
+    from nadaraya.data import load_corpus, tokenize_corpus
 
     Path("my.txt").write_text(load_corpus("embedded", limit=40_000).text, encoding="utf-8")
     Path("other.txt").write_text("It was the best of times.\n" * 20, encoding="utf-8")
+    tokenize_corpus("my.txt", "shards", separator="\n\n", vocabulary=400, validation_fraction=0.2)
     for part, count in (("train", 8), ("val", 4)):
         for label, colour in (("blue", (20, 20, 220)), ("red", (220, 20, 20))):
             folder = Path("photos") / part / label

@@ -47,7 +47,7 @@ def small(words: list[str]) -> list[str]:
 
 
 def write_what_pages_take_for_granted() -> None:
-    """Two texts, token shards, images in two classes, a picture and the recipe of the guide, in this folder."""
+    """Texts, token shards, images in two classes, a picture and the recipe of the guide, in this folder."""
     from PIL import Image
 
     from nadaraya.data import load_corpus, tokenize_corpus

@@ -1,6 +1,7 @@
 """Tokenising: the same bytes for any number of processes and stops; nothing complete is lost."""
 
 import errno
+import json
 import multiprocessing
 import os
 import shutil
@@ -116,6 +117,14 @@ def test_the_first_documents_validate_when_their_number_is_given(
     options = {**OPTIONS, "validation_documents": 5}
     tokenize_corpus(source, tmp_path / "shards", **options)
     assert texts_of(TokenShards(tmp_path / "shards", "validation")) == documents[:5]
+
+
+def test_no_text_is_read_as_the_border_of_documents(tmp_path: Path) -> None:
+    texts = ["one <|endoftext|> text", "another<|endoftext|>", "<|endoftext|>", "and a last one"]
+    path = tmp_path / "texts.jsonl"
+    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    train = tokenize_corpus(path, tmp_path / "shards", vocabulary=257, validation_documents=1)
+    assert texts_of(train) == texts[1:]
 
 
 def test_byte_pairs_are_found_in_training_documents_alone(tmp_path: Path) -> None:

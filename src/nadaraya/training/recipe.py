@@ -92,7 +92,7 @@ class DataRecipe(Section):
     prefix: ClassVar[str] = "data."
     corpus: str = "embedded"
     """`embedded`, `dickens`, or the path of a text file, of a folder of them, or of a folder of token shards,
-    whose tokenizer and validation part are taken in place of those named here."""
+    which has its tokenizer and its validation part."""
     tokenizer: Literal["characters", "bytes", "bpe"] = "characters"
     """What a token is: a character of the text, a byte of UTF-8, or byte pairs found in the training part."""
     vocabulary: Annotated[int, Field(ge=SMALLEST_VOCABULARY, le=10**6)] | None = None

@@ -23,7 +23,7 @@ from nadaraya.errors import must_be
 from nadaraya.evaluation.language import TextEvaluation, evaluate_string
 from nadaraya.evaluation.shards import evaluate_shards
 from nadaraya.training.batches import check_length, training_batch, validation_sample
-from nadaraya.training.recipe import Recipe
+from nadaraya.training.recipe import DataRecipe, Recipe
 
 
 class TextData(Protocol):
@@ -128,8 +128,10 @@ class _ShardedText:
 
     def __init__(self, recipe: Recipe, verify: bool) -> None:
         data, self._recipe = recipe.data, recipe
-        if data.limit is not None:
-            raise must_be("recipe key data.limit", "null where data.corpus has token shards", data.limit)
+        for key in ("tokenizer", "vocabulary", "validation_fraction", "limit"):
+            if (given := getattr(data, key)) != (default := getattr(DataRecipe(), key)):
+                accepted = f"{default!r}, as it is where left out: data.corpus has token shards"
+                raise must_be(f"recipe key data.{key}", accepted, given)
         if data.documents == "packed" and recipe.training.compile:
             accepted = "false where documents are packed (data.documents=joined compiles)"
             raise must_be("recipe key training.compile", accepted, recipe.training.compile)

@@ -51,14 +51,15 @@ def small(words: list[str]) -> list[str]:
 
 
 def write_what_pages_take_for_granted() -> None:
-    """Texts, tasks, images in two classes, a picture and the recipe of the guide, in this folder."""
+    """Texts, token shards, tasks, images in two classes, a picture and the recipe of the guide, here."""
     from PIL import Image
 
-    from nadaraya.data import load_corpus
+    from nadaraya.data import load_corpus, tokenize_corpus
 
     Path("my.txt").write_text(load_corpus("embedded", limit=40_000).text, encoding="utf-8")
     core_folders.bundle(Path("eval_bundle"))
     Path("other.txt").write_text("It was the best of times.\n" * 20, encoding="utf-8")
+    tokenize_corpus("my.txt", "shards", separator="\n\n", vocabulary=400, validation_fraction=0.2)
     for part, count in (("train", 8), ("val", 4)):
         for label, colour in (("blue", (20, 20, 220)), ("red", (220, 20, 20))):
             folder = Path("photos") / part / label

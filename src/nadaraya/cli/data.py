@@ -1,6 +1,7 @@
-"""`nadaraya data`: fetch corpora into the cache folder and show what is there."""
+"""`nadaraya data`: fetch corpora into the cache folder, show what is there, make and check token shards."""
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -8,8 +9,9 @@ from typing import Annotated, Any
 import typer
 
 from nadaraya.cli.options import whole_numbers
+from nadaraya.errors import InputError
 
-data_app = typer.Typer(help="Fetch and list text corpora.", no_args_is_help=True)
+data_app = typer.Typer(help="Fetch, list and tokenise text corpora.", no_args_is_help=True)
 
 CacheOption = Annotated[
     Path | None, typer.Option(help="Cache folder; default $NADARAYA_CACHE, else ~/.cache/nadaraya.")
@@ -85,3 +87,87 @@ def list_corpora(
     console = Console(highlight=False)
     console.print(f"cache: {folder.parent}", soft_wrap=True)
     console.print(table)
+
+
+@data_app.command("tokenize")
+def tokenize(
+    source: Annotated[
+        str,
+        typer.Argument(
+            help="A .parquet, .jsonl or text file, a folder of them, or hub:NAME[:CONFIGURATION[:SPLIT]]."
+        ),
+    ],
+    out: Annotated[Path, typer.Argument(help="The folder of token shards.")],
+    tokenizer: Annotated[
+        Path | None,
+        typer.Option(
+            help="A folder with the tokenizer.json to use.",
+            show_default="byte pairs of the source",
+        ),
+    ] = None,
+    vocabulary: Annotated[int, typer.Option(help="Number of tokens, where byte pairs are found.")] = 32768,
+    sample_characters: Annotated[
+        int, typer.Option(help="Characters that byte pairs are found in, from all files.")
+    ] = 100_000_000,
+    shard_tokens: Annotated[int, typer.Option(help="Tokens in a shard, at the most.")] = 100_000_000,
+    validation_fraction: Annotated[
+        float, typer.Option(help="Share of the documents that validate, chosen by their digests.")
+    ] = 0.01,
+    validation_documents: Annotated[
+        int | None, typer.Option(help="Let the first so many documents validate instead.")
+    ] = None,
+    column: Annotated[str, typer.Option(help="Column of Parquet, or key of JSON, with the text.")] = "text",
+    separator: Annotated[
+        str, typer.Option(help="What stands between the documents of a plain text.")
+    ] = "<|endoftext|>",
+    workers: Annotated[
+        int | None, typer.Option(help="Processes that tokenise.", show_default="one per core")
+    ] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print figures as JSON.")] = False,
+) -> None:
+    """Tokenise documents once into shards that `train` reads as data.corpus=OUT; run again to go on."""
+    from nadaraya.data import TokenShards, tokenize_corpus
+
+    train = tokenize_corpus(
+        source,
+        out,
+        tokenizer=tokenizer,
+        vocabulary=vocabulary,
+        sample_characters=sample_characters,
+        shard_tokens=shard_tokens,
+        validation_fraction=validation_fraction,
+        validation_documents=validation_documents,
+        column=column,
+        separator=separator,
+        workers=workers or os.cpu_count() or 1,
+        progress=not quiet,
+    )
+    parts = {"train": train, "validation": TokenShards(out, "validation", verify=False)}
+    counts = {name: {"tokens": len(part), "documents": part.num_documents} for name, part in parts.items()}
+    if as_json:
+        typer.echo(json.dumps({"shards": str(out), "sha256": train.sha256, **counts}))
+        return
+    for name, part in counts.items():
+        typer.echo(f"{name}: {part['tokens']:,} tokens of {part['documents']:,} documents")
+    typer.echo(f"train on them: nadaraya train demo data.corpus={out}")
+
+
+@data_app.command("check")
+def check(
+    folder: Annotated[Path, typer.Argument(help="A folder of token shards.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print figures as JSON.")] = False,
+) -> None:
+    """Compare every file of token shards with its digest; names all that are damaged, with exit status 2."""
+    from nadaraya.data import check_shards
+
+    found = check_shards(folder)
+    if as_json:
+        typer.echo(json.dumps({"shards": str(folder), "damaged": found}))
+    if found:
+        listed = ", ".join(f"{name} ({problem})" for name, problem in found.items())
+        raise InputError(
+            f"{folder} is damaged: {listed}; the same `nadaraya data tokenize` command makes them anew"
+        )
+    if not as_json:
+        typer.echo(f"{folder}: every file is intact")

@@ -3,6 +3,7 @@
 import json
 import math
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -142,21 +143,28 @@ def _weights(run: str, weights: str | None) -> dict[str, str]:
 
 def _text(run: str, text: str | None, chosen: Chosen) -> tuple[dict[str, Any], str]:
     from nadaraya.data import load_corpus
-    from nadaraya.evaluation import evaluate_string, open_causal_model
+    from nadaraya.evaluation import evaluate_shards, evaluate_string, open_causal_model
     from nadaraya.training import Run
 
     causal = open_causal_model(run, chosen.weights)
-    if text is not None:
-        corpus = load_corpus(text)
-        name, content = corpus.name, corpus.text
-    elif _is_run(run):
-        opened = Run(run)
-        fraction = opened.text_recipe().data.validation_fraction
-        name, content = "validation text", opened.corpus().split(fraction)[1]
+    opened = Run(run) if text is None and _is_run(run) else None
+    name = "validation text"
+    if opened and opened.on_shards:
+        documents = opened.text_recipe().data.documents
+        evaluating = partial(evaluate_shards, shards=opened.shards(), documents=documents)
     else:
-        raise InputError(f"{run} is not a run, which has a validation text: give --text, --core or --lm-eval")
+        if text is not None:
+            corpus = load_corpus(text)
+            name, content = corpus.name, corpus.text
+        elif opened:
+            content = opened.corpus().split(opened.text_recipe().data.validation_fraction)[1]
+        else:
+            raise InputError(
+                f"{run} is not a run, which has a validation text: give --text, --core or --lm-eval"
+            )
+        evaluating = partial(evaluate_string, tokenizer=causal.tokenizer, text=content)
     with computing(causal.model, chosen.device, chosen.precision):
-        result = evaluate_string(causal.model, causal.tokenizer, content, context=causal.context)
+        result = evaluating(causal.model, context=causal.context)
     _check_finite(result.cross_entropy, name, run)
     line = (
         f"{name}: {result.cross_entropy:.4f} nats/token over {result.tokens:,} tokens, "

@@ -7,6 +7,7 @@ from functools import cached_property
 from pathlib import Path
 
 from nadaraya.data.gutenberg import read_dickens
+from nadaraya.data.shards import is_shards
 from nadaraya.data.textfile import PART_SEPARATOR, files_below, read_text
 from nadaraya.errors import InputError, must_be, shown, unknown_name
 
@@ -123,7 +124,8 @@ def _from_path(source: str | os.PathLike[str]) -> Corpus:
     if path.is_dir():
         files = sorted(Path(file) for file in files_below(path) if file.endswith(".txt"))
         if not files:
-            raise InputError(f"the folder {path} holds no .txt file")
+            shards = ", but token shards, which a run is trained on as they are" if is_shards(path) else ""
+            raise InputError(f"the folder {path} holds no .txt file{shards}")
         text = PART_SEPARATOR.join(read_text(file).strip("\n") for file in files)
         return Corpus(path.resolve().name, text + "\n")
     if there:

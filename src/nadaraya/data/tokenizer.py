@@ -5,6 +5,7 @@ padding token for collators and pipelines, which is in no text: the byte 0xFF wh
 UTF-8 does not use, and the first id beyond the alphabet where they are characters.
 """
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -43,8 +44,7 @@ def train_character_tokenizer(text: str) -> "PreTrainedTokenizerFast":
     """
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 
-    _check_trains(text)
-    characters = sorted(set(text))
+    characters = sorted(set(_trains(text)))
     tokenizer = Tokenizer(models.WordLevel({character: i for i, character in enumerate(characters)}))
     # A class of everything, because a dot leaves out newlines.
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), behavior="isolated")
@@ -75,21 +75,25 @@ def byte_tokenizer() -> "PreTrainedTokenizerFast":
     return _wrapped(tokenizer, _byte_characters()[0xFF])
 
 
-def train_byte_pair_tokenizer(text: str, vocabulary: int = 4096) -> "PreTrainedTokenizerFast":
+def train_byte_pair_tokenizer(
+    text: str | Iterable[str], vocabulary: int = 4096, document_token: str | None = None
+) -> "PreTrainedTokenizerFast":
     """A byte-level byte-pair encoding (Sennrich et al. 2016; Radford et al. 2019): it knows every text.
 
     It starts from the 256 bytes and joins, again and again, the neighbours that are most frequent within the
     words of the text. The same text gives the same tokenizer.
 
     Args:
-        text: what the pairs are counted in.
+        text: what the pairs are counted in; or documents, which need not fit in memory together.
         vocabulary: number of tokens, at least 256, default 4096; a text with few pairs gives fewer.
+        document_token: a further token, in the vocabulary, with which documents begin, such as
+            "<|endoftext|>": `bos_token` and `eos_token`. No text is read as it. Default none.
 
     Returns:
         The tokenizer.
 
     Raises:
-        InputError: the text is empty or holds a lone surrogate, or the vocabulary is too small.
+        InputError: a text is empty or holds a lone surrogate, or the vocabulary is too small.
 
     >>> from nadaraya.data import train_byte_pair_tokenizer
     >>> tokenizer = train_byte_pair_tokenizer("the cat sat on the mat " * 10, vocabulary=260)
@@ -98,17 +102,21 @@ def train_byte_pair_tokenizer(text: str, vocabulary: int = 4096) -> "PreTrainedT
     """
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-    _check_trains(text)
-    if vocabulary < SMALLEST_VOCABULARY:
-        raise must_be("vocabulary", f"at least {SMALLEST_VOCABULARY}", vocabulary)
+    smallest = SMALLEST_VOCABULARY + (document_token is not None)
+    if vocabulary < smallest:
+        raise must_be("vocabulary", f"at least {smallest}", vocabulary)
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     options = trainers.BpeTrainer(
-        vocab_size=vocabulary, initial_alphabet=_byte_characters(), show_progress=False
+        vocab_size=vocabulary,
+        initial_alphabet=_byte_characters(),
+        special_tokens=[document_token] if document_token else [],
+        show_progress=False,
     )
-    tokenizer.train_from_iterator([text], options)
-    return _wrapped(tokenizer, _byte_characters()[0xFF])
+    tokenizer.train_from_iterator(map(_trains, [text] if isinstance(text, str) else text), options)
+    marks = {"bos_token": document_token, "eos_token": document_token} if document_token else {}
+    return _wrapped(tokenizer, _byte_characters()[0xFF], **marks)
 
 
 def is_character_tokenizer(tokenizer: "PreTrainedTokenizerFast") -> bool:
@@ -169,7 +177,7 @@ def encode_text(tokenizer: "PreTrainedTokenizerFast", text: str) -> torch.Tensor
 
 
 def token_num_bytes(tokenizer: "PreTrainedTokenizerFast", token_id: int) -> int:
-    """UTF-8 bytes that one token stands for, which need not be a whole character.
+    """UTF-8 bytes that one token stands for, which need not be a whole character; 0 of a border of documents.
 
     Args:
         tokenizer: any fast tokenizer.
@@ -184,6 +192,8 @@ def token_num_bytes(tokenizer: "PreTrainedTokenizerFast", token_id: int) -> int:
     """
     from tokenizers.decoders import ByteLevel
 
+    if token_id in (tokenizer.bos_token_id, tokenizer.eos_token_id):
+        return 0
     if isinstance(tokenizer.backend_tokenizer.decoder, ByteLevel):  # a character of its tokens is a byte
         return len(str(tokenizer.convert_ids_to_tokens(token_id)))
     return len(str(tokenizer.decode([token_id])).encode())
@@ -217,14 +227,16 @@ def tokenizer_from_file(folder: str | Path) -> "PreTrainedTokenizerFast":
         raise InputError(f"{path} is not a readable tokenizer: {first_line(error)}") from error
 
 
-def _check_trains(text: str) -> None:
+def _trains(text: str) -> str:
+    """The text, unless a tokenizer cannot be made from it."""
     if not text:
         raise InputError("the text is empty: a tokenizer needs at least one character")
     if any("\ud800" <= character <= "\udfff" for character in set(text)):
         raise InputError("the text must be what UTF-8 can hold, got a lone surrogate (U+D800 to U+DFFF)")
+    return text
 
 
-def _wrapped(tokenizer: "Tokenizer", pad_token: str) -> "PreTrainedTokenizerFast":
+def _wrapped(tokenizer: "Tokenizer", pad_token: str, **marks: str) -> "PreTrainedTokenizerFast":
     from transformers import PreTrainedTokenizerFast
 
     # Split special tokens: "<pad>" or "ÿ" in a text is those characters, not padding.
@@ -233,6 +245,7 @@ def _wrapped(tokenizer: "Tokenizer", pad_token: str) -> "PreTrainedTokenizerFast
         clean_up_tokenization_spaces=False,
         pad_token=pad_token,
         split_special_tokens=True,
+        **marks,
     )
 
 

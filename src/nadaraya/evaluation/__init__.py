@@ -11,6 +11,7 @@ from nadaraya.evaluation.language import (
     evaluate_text,
     token_bytes,
 )
+from nadaraya.evaluation.shards import evaluate_shards
 
 __all__ = [
     "CausalModel",
@@ -20,6 +21,7 @@ __all__ = [
     "default_prompt",
     "evaluate_images",
     "evaluate_lm_eval",
+    "evaluate_shards",
     "evaluate_string",
     "evaluate_text",
     "generate_text",

@@ -81,7 +81,7 @@ def _pretrained(name: str, local: bool) -> CausalModel:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     import nadaraya.models  # noqa: F401  # registers KernelGPT
-    from nadaraya.training.run import without_bars
+    from nadaraya.training.quiet import without_bars
 
     options: Any = {"local_files_only": local, "trust_remote_code": False}
     with reading(Path(name), "a causal language model of transformers, in safetensors"), without_bars():

@@ -38,7 +38,8 @@ def generate_text(
     Args:
         model: a causal language model.
         tokenizer: its tokenizer.
-        prompt: at least one character, all of them known to the tokenizer; None: `default_prompt`.
+        prompt: at least one character, all of them known to the tokenizer; None: `default_prompt`. Where
+            documents of the tokenizer begin with a token of their own, that comes first.
         tokens: how many tokens to add (characters, for a character tokenizer).
         temperature: divides the logits before sampling, finite and at least 1e-6, default 1.
         top_k: sample from the k likeliest tokens, default all; more than the vocabulary has are all.
@@ -62,11 +63,9 @@ def generate_text(
     >>> len(generate_text(model, tokenizer, "the ", 10))
     14
     """
-    from nadaraya.data import encode_text
-
     if prompt is None:
         prompt = default_prompt(tokenizer)
-    if not prompt:
+    if not prompt and tokenizer.bos_token_id is None:
         raise must_be("prompt", "at least one character", prompt)
     if not LEAST_TEMPERATURE <= temperature <= sys.float_info.max:
         accepted = f"a finite number of at least {LEAST_TEMPERATURE:.0e} (greedy takes the likeliest token)"
@@ -77,7 +76,7 @@ def generate_text(
     if not 0 <= seed < 2**64:
         raise must_be("seed", "from 0 to 2^64 − 1", seed)
     _check_beams(model, beams)
-    ids = encode_text(tokenizer, prompt)[None]
+    ids = _prompt_ids(tokenizer, prompt)
     _check_finite(model, ids[:, :1])
     if model.config.vocab_size == 1:  # there is one text, and no second beam
         beams = 1
@@ -92,6 +91,8 @@ def generate_text(
 def default_prompt(tokenizer: "PreTrainedTokenizerFast") -> str:
     """What text starts from when no prompt is given: a newline, or the first token of an alphabet without.
 
+    Nothing where documents begin with a token of their own.
+
     Args:
         tokenizer: that of the model.
 
@@ -102,6 +103,8 @@ def default_prompt(tokenizer: "PreTrainedTokenizerFast") -> str:
     """
     from nadaraya.data import is_character_tokenizer
 
+    if tokenizer.bos_token_id is not None:
+        return ""
     if is_character_tokenizer(tokenizer) and "\n" not in tokenizer.get_vocab():
         return str(tokenizer.decode([0]))
     return "\n"
@@ -133,16 +136,22 @@ def sample_text(
     >>> len(sample_text(model, tokenizer, 10))
     11
     """
-    from nadaraya.data import encode_text
-
     rows = min(max(1, tokens // 500), 64)
-    prompt = encode_text(tokenizer, default_prompt(tokenizer))
+    prompt = _prompt_ids(tokenizer, default_prompt(tokenizer))
     options = {"do_sample": True, "temperature": 1.0, "top_k": 0}
     continued = _continue(model, prompt.repeat(rows, 1), -(-tokens // rows), options, seed)
     passages = [str(tokenizer.decode(row)) for row in continued]
     return "".join(
         passage[: passage.rfind("\n", 1)] if "\n" in passage[1:] else passage for passage in passages
     )
+
+
+def _prompt_ids(tokenizer: "PreTrainedTokenizerFast", prompt: str) -> Tensor:
+    """(1, n) token numbers of a prompt, after the token that begins documents, where there is one."""
+    from nadaraya.data import encode_text
+
+    begins = [] if tokenizer.bos_token_id is None else [tokenizer.bos_token_id]
+    return torch.cat([torch.tensor(begins, dtype=torch.long), encode_text(tokenizer, prompt)])[None]
 
 
 @torch.no_grad()

@@ -81,19 +81,27 @@ def evaluate_text(
     return TextEvaluation(nats / predicted, nats / math.log(2) / num_bytes, predicted, num_bytes)
 
 
-def total_nats(model: nn.Module, inputs: Tensor, targets: Tensor) -> float:
-    """Σ −log p(target), in nats, of (B, N) targets that follow the inputs, dropout off, in float64."""
-    return _nats(model, inputs, targets).double().sum().item()
+def total_nats(
+    model: nn.Module, inputs: Tensor, targets: Tensor, position_ids: Tensor | None = None
+) -> float:
+    """Σ −log p(target), in nats, as `token_nats` gives them, in float64."""
+    return token_nats(model, inputs, targets, position_ids).double().sum().item()
 
 
 @torch.no_grad()
-def _nats(model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
-    """−log p(target) of each (B, N) target, dropout off; 0 where a target is −100."""
+def token_nats(
+    model: nn.Module, inputs: Tensor, targets: Tensor, position_ids: Tensor | None = None
+) -> Tensor:
+    """−log p(target) of each (B, N) target that follows the inputs, dropout off; 0 where a target is −100.
+
+    `position_ids`, (B, N), tell the model of packed documents.
+    """
     device = next(model.parameters()).device
+    packed = {} if position_ids is None else {"position_ids": position_ids.to(device)}
     training = model.training
     model.eval()
     try:
-        logits: Any = model(input_ids=inputs.to(device), use_cache=False).logits  # (B, N, V)
+        logits: Any = model(input_ids=inputs.to(device), use_cache=False, **packed).logits  # (B, N, V)
     finally:
         model.train(training)
     losses = F.cross_entropy(logits.flatten(0, 1).float(), targets.to(device).flatten(), reduction="none")
@@ -137,7 +145,7 @@ def bits_per_byte(
     for inputs, targets in windows:
         known = targets >= 0
         sizes = bytes_of_token.cpu()[targets.cpu().clamp(min=0)] * known.cpu()
-        losses = _nats(model, inputs, targets.masked_fill(~known, -100)).double().cpu()
+        losses = token_nats(model, inputs, targets.masked_fill(~known, -100)).double().cpu()
         nats += losses[sizes > 0].sum().item()
         count += int(sizes.sum())
     if not count:
@@ -180,6 +188,9 @@ def evaluate_string(
 ) -> TextEvaluation:
     """Predict every token of a string but the first; see `evaluate_text`.
 
+    Where documents of the tokenizer begin with a token of their own, the string does too, and its first token
+    is predicted as well.
+
     Args:
         model: as in `evaluate_text`.
         tokenizer: that of the model.
@@ -204,6 +215,8 @@ def evaluate_string(
     from nadaraya.data import encode_text, token_num_bytes
 
     tokens = encode_text(tokenizer, text)
+    if tokenizer.bos_token_id is not None:
+        tokens = F.pad(tokens, (1, 0), value=tokenizer.bos_token_id)
     first = token_num_bytes(tokenizer, int(tokens[0])) if len(tokens) else 0
     num_bytes = len(text.encode()) - first
     return evaluate_text(model, tokens, context=context, num_bytes=num_bytes, batch_size=batch_size)

@@ -1,5 +1,7 @@
 """Windows of tokens; a batch depends on the seed and the step alone, so that resuming needs no state."""
 
+from collections.abc import Sized
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -14,7 +16,7 @@ def step_seed(seed: int, step: int, rank: int = 0) -> int:
     return int(np.random.SeedSequence([seed, step, _TORCH, rank]).generate_state(1, np.uint64)[0] >> 1)
 
 
-def check_length(tokens: Tensor, context: int, part: str) -> None:
+def check_length(tokens: Sized, context: int, part: str) -> None:
     """Refuse a text, "training" or "validation", in which not one window and its targets fits."""
     if len(tokens) <= context:
         raise InputError(

@@ -98,6 +98,9 @@ class ImageTask:
             return None
         return ModelEmaV3(self.model, decay=options.ema_decay, use_warmup=options.ema_warmup)
 
+    def record(self, folder: Path, done: int) -> None:
+        """Images have no such record."""
+
     def batches(self, done: int) -> Iterable[tuple[Tensor, Tensor]]:
         """Augmented images (b, C, S, S) and mixed, smoothed targets (b, classes), b = B / processes."""
         make = synthetic_batches if self._recipe.data.synthetic else training_batches

@@ -114,6 +114,8 @@ def _run(
         shown.say(f"{folder}: resuming after step {done}")
     with processes.together():
         records = open_records(folder, recipe, checkpoint, shown) if processes.main else Records()
+        if processes.main:
+            task.record(folder, done)
     shown.begin(recipe.name, task, done)
     meter = Meter(state.get("losses", []), state.get("seconds", 0.0))
     watch = BandwidthWatch(learner.model)

@@ -89,7 +89,8 @@ class DataRecipe(Section):
 
     prefix: ClassVar[str] = "data."
     corpus: str = "embedded"
-    """`embedded`, `dickens`, or the path of a text file or of a folder of them."""
+    """`embedded`, `dickens`, or the path of a text file, of a folder of them, or of a folder of token shards,
+    which has its tokenizer and its validation part."""
     tokenizer: Literal["characters", "bytes", "bpe"] = "characters"
     """What a token is: a character of the text, a byte of UTF-8, or byte pairs found in the training part."""
     vocabulary: Annotated[int, Field(ge=SMALLEST_VOCABULARY, le=10**6)] | None = None
@@ -100,6 +101,10 @@ class DataRecipe(Section):
     """The part at the end of the text that is not trained on."""
     limit: PositiveInt | None = None
     """Characters of the text that are used (null: all of it)."""
+    documents: Literal["packed", "joined"] = "packed"
+    """Of token shards: attention stays inside each document (`packed`) or sees the window (`joined`)."""
+    record: bool = False
+    """Of token shards: write the numbers of every update's windows to windows.jsonl, some bytes for each."""
 
     @model_validator(mode="after")
     def _check_vocabulary(self) -> Self:
@@ -108,7 +113,7 @@ class DataRecipe(Section):
             raise must_be("recipe key data.vocabulary", accepted, self.vocabulary)
         return self
 
-    def byte_pair_options(self) -> dict[str, int]:
+    def byte_pair_options(self) -> dict[str, Any]:
         """Keywords of `nadaraya.data.train_byte_pair_tokenizer`."""
         return {} if self.vocabulary is None else {"vocabulary": self.vocabulary}
 

@@ -1,8 +1,6 @@
 """Run folders, read: the recipe, the metrics, the trained model and what it started from."""
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import cached_property
 from html import escape
 from pathlib import Path
@@ -13,8 +11,6 @@ from safetensors.torch import load_file
 from safetensors.torch import load_model as load_weights
 from torch import nn
 
-from nadaraya.attention import variants
-from nadaraya.attention.projections import LayerShape
 from nadaraya.errors import InputError, must_be
 from nadaraya.files import reading, sha256
 from nadaraya.kernels import Kernel
@@ -35,13 +31,14 @@ from nadaraya.training.folder import (
 from nadaraya.training.image_recipe import ImageRecipe
 from nadaraya.training.kernels import kernel_parameters
 from nadaraya.training.metrics import digest_of, read_metrics
+from nadaraya.training.quiet import without_bars
 from nadaraya.training.recipe import Recipe
 
 if TYPE_CHECKING:
     from pandas import DataFrame
     from transformers import PreTrainedTokenizerFast
 
-    from nadaraya.data import Corpus
+    from nadaraya.data import Corpus, TokenShards
     from nadaraya.data.images import ImageSet
 
 
@@ -162,13 +159,15 @@ class Run:
         """
         if isinstance(self.recipe, ImageRecipe):
             return {"images": self._described_images()["sha256"], "image_size": self.recipe.model.image_size}
-        path = self.path / TOKENIZER_FILE
+        path, described = self.path / TOKENIZER_FILE, self._described(TEXT_FILE, "sha256")
         with reading(path):
             tokenizer = sha256(path)
+        sharded = described.get("shards", False)  # the validation part is theirs
         return {
-            "text": self._described(TEXT_FILE, "sha256")["sha256"],
+            "text": described["sha256"],
             "tokenizer": tokenizer,
-            "validation_fraction": self.recipe.data.validation_fraction,
+            "validation_fraction": None if sharded else self.recipe.data.validation_fraction,
+            "documents": self.recipe.data.documents if sharded else None,
             "context": self.recipe.data.context,
         }
 
@@ -209,11 +208,43 @@ class Run:
         return tokenizer_from_file(self.path)
 
     def corpus(self) -> "Corpus":
-        """The text of the run, training and validation parts together, loaded again from its source."""
+        """The text of the run, training and validation parts together, loaded again from its source.
+
+        Raises:
+            InputError: it cannot be read, or the run was trained on token shards, which `shards` opens.
+        """
         from nadaraya.data import load_corpus
 
         data = self.text_recipe().data
+        if self.on_shards:
+            raise InputError(f"{self.path} was trained on token shards, {data.corpus}, which are no text")
         return load_corpus(data.corpus, limit=data.limit)
+
+    @property
+    def on_shards(self) -> bool:
+        """Whether a run on text was trained on token shards."""
+        self.text_recipe()
+        path = self.path / TEXT_FILE
+        return path.is_file() and bool(self._described(TEXT_FILE).get("shards", False))
+
+    def shards(self, part: str = "validation") -> "TokenShards":
+        """The token shards of the run, opened again.
+
+        Args:
+            part: "train" or "validation", default "validation".
+
+        Raises:
+            InputError: the run was trained on a text in memory, or the shards are damaged or not those of it.
+        """
+        from nadaraya.data import TokenShards
+
+        corpus = self.text_recipe().data.corpus
+        if not self.on_shards:
+            raise InputError(f"{self.path} was trained on the text {corpus}, not on token shards")
+        shards = TokenShards(corpus, part)
+        if shards.sha256 != self._described(TEXT_FILE, "sha256")["sha256"]:
+            raise InputError(f"the token shards {corpus} are not those that {self.path} was trained on")
+        return shards
 
     def images(self, source: str | None = None) -> "ImageSet":
         """The images of the run, opened again from their source.
@@ -283,28 +314,16 @@ class Run:
         Raises:
             InputError: the run is not finished, is one on images, or a file is damaged.
         """
+        from nadaraya.training.lag_kernels import read_lag_kernels
+
         self.text_recipe()
         self._check_finished()
-        name = INITIAL_KERNELS_FILE if initial else MODEL_FILE
         self.check_files(CONFIGURATION_FILE, MODEL_FILE)
         config = self._described(
             CONFIGURATION_FILE, "variant", "variant_options", "num_hidden_layers", "num_attention_heads",
             "hidden_size",
         )  # fmt: skip
-        heads = config["num_attention_heads"]
-        shape = LayerShape(config["hidden_size"], heads, heads)
-        layers = variants.by_layer(config["variant"], config["num_hidden_layers"], config["variant_options"])
-        kernels = []
-        with reading(self.path / name, "the kernels of this run"):
-            values = load_file(self.path / name)
-            for layer, (_, options) in enumerate(layers):
-                kernel = options["position"](shape) if "position" in options else None
-                if isinstance(kernel, Kernel):
-                    prefix = f"model.blocks.{layer}.attention.position."
-                    for part, tensor in kernel.named_parameters():
-                        tensor.data.copy_(values[prefix + part])
-                    kernels.append((layer, kernel))
-        return kernels
+        return read_lag_kernels(self.path / (INITIAL_KERNELS_FILE if initial else MODEL_FILE), config)
 
     def _check_finished(self) -> None:
         if self.final is None or not (self.path / MODEL_FILE).is_file():
@@ -362,20 +381,6 @@ class Run:
             with reading(self.path / name, "the model of this run"):
                 load_weights(model, str(self.path / name))
         return model
-
-
-@contextmanager
-def without_bars() -> Iterator[None]:
-    """Keep transformers from drawing a progress bar for a file that takes a blink."""
-    from transformers.utils import logging
-
-    shown = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        if shown:
-            logging.enable_progress_bar()
 
 
 def _edited(path: Path) -> InputError:

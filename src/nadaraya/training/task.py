@@ -40,6 +40,9 @@ class Task(Protocol):
     def average(self) -> "ModelEmaV3 | None":
         """The moving average of weights that training keeps, on the model's device; None without."""
 
+    def record(self, folder: Path, done: int) -> None:
+        """Where the recipe asks for it, note in the run folder what each update after `done` is made of."""
+
     def batches(self, done: int) -> Iterable[tuple[Tensor, Tensor]]:
         """This process's inputs and targets of the updates after `done`, each a function of its number."""
 

@@ -1,0 +1,340 @@
+"""Documents of a source, in order: plain text, JSON lines and Parquet in files, or a data set of the hub.
+
+A place in a source is a pair (file, offset): the number of the file in sorted order, and of what is left to
+read of it the first byte (text, JSON lines), the first row (Parquet) or the first example (hub).
+"""
+
+import json
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from nadaraya.data.textfile import check_regular, decode_text, files_below
+from nadaraya.errors import InputError, must_be, unknown_name
+from nadaraya.files import first_line, is_file, is_folder, reading, sha256
+
+SEPARATOR = "<|endoftext|>"
+HUB = "hub:"
+Place = tuple[int, int]
+END: Place = (2**31, 0)  # after the last document
+
+_KINDS = {".txt": "text", ".jsonl": "JSON lines", ".parquet": "Parquet"}
+_CHUNK = 2**22  # bytes read at a time
+_LONGEST = 2**28  # bytes of one document: it is held in memory, some times over while it is encoded
+_ROWS = 256  # of Parquet, decoded at a time
+
+
+class Documents(ABC):
+    """What documents come from.
+
+    Attributes:
+        name: of the file, the folder or the data set.
+    """
+
+    name: str
+
+    @abstractmethod
+    def describe(self) -> dict[str, Any]:
+        """Plain values that are the same exactly where the documents are."""
+
+    @abstractmethod
+    def read(self, place: Place = (0, 0)) -> Iterator[tuple[Place, str]]:
+        """Documents from a place on, each with its own; blank ones are left out.
+
+        Raises:
+            InputError: what cannot be read, by the name of its file.
+        """
+
+    @abstractmethod
+    def part_read(self, place: Place) -> float | None:
+        """The fraction of the source before a place; None where nobody knows."""
+
+    @abstractmethod
+    def spread(self, size: int) -> Iterator[tuple[Place, str]]:
+        """As `read`, about `size` characters in all: the first documents of every file."""
+
+
+def open_documents(source: str | Path, *, column: str = "text", separator: str = SEPARATOR) -> Documents:
+    """The documents of a file, a folder or a data set of the hub.
+
+    Args:
+        source: a .parquet or .jsonl file; any other file, as plain text; a folder, of which all .parquet,
+            .jsonl and .txt files are read, however deep, in sorted order; or "hub:NAME",
+            "hub:NAME:CONFIGURATION", "hub:NAME:CONFIGURATION:SPLIT" (default "train"), a data set of the
+            Hugging Face hub, which is streamed.
+        column: of Parquet, or key of JSON, that holds the text.
+        separator: what stands between the documents of a plain text; a file without is one document.
+
+    Returns:
+        The documents; nothing was read yet.
+
+    Raises:
+        InputError: no such file or folder, no file of a kind that is read, or the library `datasets` is not
+            installed.
+    """
+    if str(source).startswith(HUB):
+        return _HubDocuments(str(source).removeprefix(HUB), column)
+    if not separator:
+        raise must_be("separator", "one or more characters", separator)
+    path = Path(source)
+    if is_folder(path):
+        files = [Path(file) for file in files_below(path) if Path(file).suffix.lower() in _KINDS]
+        if not files:
+            raise InputError(f"the folder {path} holds no {' or '.join(_KINDS)} file")
+        return _Files(path, sorted(files), column, separator)
+    if not is_file(path):
+        raise InputError(
+            f"no such file or folder: {path}; a data set of the hub is {HUB}NAME[:CONFIGURATION[:SPLIT]]"
+        )
+    return _Files(path.parent, [path], column, separator, name=path.name)
+
+
+class _Files(Documents):
+    """Documents of files, one after another."""
+
+    def __init__(self, root: Path, files: list[Path], column: str, separator: str, name: str = "") -> None:
+        self.name = name or root.resolve().name
+        self._root, self._files = root, files
+        self._column, self._separator = column, separator.encode()
+        self._sizes = []
+        for file in files:
+            with reading(file):
+                state = file.stat()
+                check_regular(file, state.st_mode)
+            self._sizes.append(state.st_size)
+
+    def describe(self) -> dict[str, Any]:
+        with ThreadPoolExecutor() as threads:
+            digests = list(threads.map(_digest, self._files))
+        files = [
+            {"name": file.relative_to(self._root).as_posix(), "bytes": size, "sha256": digest}
+            for file, size, digest in zip(self._files, self._sizes, digests, strict=True)
+        ]
+        return {"name": self.name, "files": files}
+
+    def read(self, place: Place = (0, 0)) -> Iterator[tuple[Place, str]]:
+        first, offset = place
+        for number in range(first, len(self._files)):
+            for at, text in self._read_file(self._files[number], offset):
+                if text.strip():
+                    yield (number, at), text
+            offset = 0
+
+    def part_read(self, place: Place) -> float | None:
+        file, offset = place
+        before = sum(self._sizes[:file])
+        if file < len(self._files):
+            rows = _parquet_rows(self._files[file]) if _kind(self._files[file]) == "Parquet" else None
+            before += offset if rows is None else offset * self._sizes[file] // max(rows, 1)
+        return before / max(sum(self._sizes), 1)
+
+    def spread(self, size: int) -> Iterator[tuple[Place, str]]:
+        share = -(-size // len(self._files))
+        for number, file in enumerate(self._files):
+            taken = 0
+            for at, text in self._read_file(file, 0):
+                if text.strip():
+                    yield (number, at), text
+                taken += len(text)
+                if taken >= share:
+                    break
+
+    def _read_file(self, file: Path, offset: int) -> Iterator[tuple[int, str]]:
+        if _kind(file) == "Parquet":
+            return _read_parquet(file, self._column, offset)
+        if _kind(file) == "JSON lines":
+            return _read_json_lines(file, self._column, offset)
+        return _read_plain(file, self._separator, offset)
+
+
+class _HubDocuments(Documents):
+    """Documents of a data set of the hub, or of a folder that `datasets` reads, streamed."""
+
+    def __init__(self, source: str, column: str) -> None:
+        self.name, *chosen = source.split(":")
+        if len(chosen) > 2:
+            raise must_be("source", f"{HUB}NAME[:CONFIGURATION[:SPLIT]]", HUB + source)
+        self._configuration = chosen[0] if chosen and chosen[0] else None
+        self._split = chosen[1] if len(chosen) == 2 else "train"
+        self._column = column
+        try:
+            from datasets import load_dataset
+        except ModuleNotFoundError:
+            raise InputError(
+                f'{HUB}{source} needs the library datasets: pip install "nadaraya[data]"'
+            ) from None
+        with self._reading():
+            revision = None if Path(self.name).is_dir() else _revision(self.name)
+            self._examples: Any = load_dataset(
+                self.name, self._configuration, split=self._split, streaming=True, revision=revision
+            )
+        self._revision = revision
+
+    def describe(self) -> dict[str, Any]:
+        where = {"configuration": self._configuration, "split": self._split, "revision": self._revision}
+        return {"name": self.name, **where}
+
+    def read(self, place: Place = (0, 0)) -> Iterator[tuple[Place, str]]:
+        number = place[1]
+        if place >= END:
+            return
+        with self._reading():
+            examples = iter(self._examples.skip(number) if number else self._examples)
+        while True:
+            with self._reading():
+                example = next(examples, None)
+            if example is None:
+                return
+            text = _text_of(example, self._column, f"example {number} of {HUB}{self.name}")
+            if text.strip():
+                yield (0, number), text
+            number += 1
+
+    def part_read(self, place: Place) -> float | None:
+        return None
+
+    def spread(self, size: int) -> Iterator[tuple[Place, str]]:
+        taken = 0
+        for place, text in self.read():
+            yield place, text
+            taken += len(text)
+            if taken >= size:
+                break
+
+    def _reading(self) -> "_OneLine":
+        return _OneLine(f"{HUB}{self.name}")
+
+
+class _OneLine:
+    """A context that turns whatever `datasets`, its readers and the network raise into one line."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, Exception) and not isinstance(error, InputError):
+            raise InputError(f"{self._name} cannot be read: {first_line(error)}") from error
+
+
+def _revision(name: str) -> str | None:
+    """The commit that the data set is at, which a later command streams again."""
+    from huggingface_hub import dataset_info
+
+    return dataset_info(name).sha
+
+
+def _kind(file: Path) -> str:
+    return _KINDS.get(file.suffix.lower(), "text")
+
+
+def _digest(file: Path) -> str:
+    with reading(file):
+        return sha256(file)
+
+
+def _read_plain(file: Path, separator: bytes, offset: int) -> Iterator[tuple[int, str]]:
+    """Texts between separators, without the newlines around them."""
+    with reading(file), file.open("rb") as stream:
+        stream.seek(offset)
+        waiting, searched = bytearray(), 0
+        while chunk := stream.read(_CHUNK):
+            waiting += chunk
+            while (cut := waiting.find(separator, searched)) >= 0:
+                yield offset, _plain(file, offset, bytes(waiting[:cut]))
+                del waiting[: cut + len(separator)]
+                offset, searched = offset + cut + len(separator), 0
+            searched = max(0, len(waiting) - len(separator) + 1)
+            _check_length(file, offset, len(waiting))
+        yield offset, _plain(file, offset, bytes(waiting))
+
+
+def _plain(file: Path, offset: int, data: bytes) -> str:
+    where = f"{file}, in the document from byte {offset:,} on," if offset else str(file)
+    return decode_text(data, where).strip("\n")
+
+
+def _read_json_lines(file: Path, column: str, offset: int) -> Iterator[tuple[int, str]]:
+    with reading(file), file.open("rb") as stream:
+        stream.seek(offset)
+        while line := stream.readline(_LONGEST + 1):
+            _check_length(file, offset, len(line))
+            where = f"the line at byte {offset:,} of {file}"
+            if line.strip():
+                try:
+                    record = json.loads(line)
+                except ValueError as error:
+                    raise InputError(f"{where} is not JSON: {first_line(error)}") from error
+                yield offset, _text_of(record, column, where)
+            offset += len(line)
+
+
+def _read_parquet(file: Path, column: str, row: int) -> Iterator[tuple[int, str]]:
+    import pyarrow as pa
+
+    with reading(file, "Parquet"):
+        parquet = _open_parquet(file)
+        if column not in parquet.schema_arrow.names:
+            raise unknown_name(f"column of {file}", column, parquet.schema_arrow.names)
+        kind = parquet.schema_arrow.field(column).type
+        if not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
+            raise must_be(f"column {column!r} of {file}", "text", str(kind))
+        sizes = [parquet.metadata.row_group(group).num_rows for group in range(parquet.num_row_groups)]
+        begin = 0  # of the row group
+        for group, size in enumerate(sizes):
+            if row < begin + size:
+                rows = _rows(parquet, group, column)
+                for at, text in islice(enumerate(rows, begin), row - begin, None):
+                    yield at, text or ""  # null: no text
+                row = begin + size
+            begin += size
+
+
+def _rows(parquet: Any, group: int, column: str) -> Iterator[str | None]:
+    for batch in parquet.iter_batches(_ROWS, row_groups=[group], columns=[column]):
+        yield from batch.column(0).to_pylist()
+
+
+def _open_parquet(file: Path) -> Any:
+    try:
+        from pyarrow.parquet import ParquetFile
+    except ModuleNotFoundError:
+        raise InputError(f'{file} needs the library pyarrow: pip install "nadaraya[data]"') from None
+    return ParquetFile(os.fspath(file))
+
+
+@lru_cache
+def _parquet_rows(file: Path) -> int:
+    with reading(file, "Parquet"):
+        return int(_open_parquet(file).metadata.num_rows)
+
+
+def _text_of(record: Any, column: str, where: str) -> str:
+    """The text of an example; "" of null."""
+    if not isinstance(record, dict) or column not in record:
+        names = list(record) if isinstance(record, dict) else []
+        raise InputError(f"{where} must have the key {column!r}, got {names[:10]}")
+    text = record[column]
+    if not isinstance(text, str | None):
+        raise must_be(f"{column!r} in {where}", "text", text)
+    if text and not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            accepted = "text that UTF-8 can hold"
+            raise must_be(f"{column!r} in {where}", accepted, text[error.start]) from error
+    return text or ""
+
+
+def _check_length(file: Path, offset: int, length: int) -> None:
+    if length > _LONGEST:
+        raise InputError(
+            f"{file} has a document of more than {_LONGEST:,} bytes, from byte {offset:,} on: say by "
+            "--separator what stands between its documents"
+        )

@@ -1,0 +1,298 @@
+"""Token shards: documents as token numbers in memory-mapped files, with a manifest that has their digests.
+
+A folder of shards holds
+
+    shards.json                  the manifest: source, options, and of every shard its counts and digests
+    tokenizer.json …             the tokenizer
+    train-00000.bin …            token numbers, little-endian uint16 or uint32, document after document
+    validation-00000.bin …       those of the documents that validate
+
+Every document begins with the tokenizer's document token, which no text is read as: where it stands, a
+document begins.
+"""
+
+import hashlib
+import json
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from itertools import accumulate
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from nadaraya.data.tokenizer import token_num_bytes, tokenizer_from_file
+from nadaraya.errors import InputError, must_be
+from nadaraya.files import reading, sha256
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+MANIFEST = "shards.json"
+TOKENIZER = "tokenizer.json"
+PARTS = ("train", "validation")
+_FORMAT = "nadaraya token shards 1"
+
+
+@dataclass(frozen=True)
+class ShardFile:
+    """What one file of token numbers holds."""
+
+    tokens: int
+    documents: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Shard:
+    """Consecutive documents of the source: their files by part, and the place that follows them."""
+
+    files: dict[str, ShardFile]
+    next: tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What a folder of shards was made from and how far, as shards.json has it."""
+
+    plan: dict[str, Any]
+    tokenizer_sha256: str
+    vocabulary: int
+    document_token: int
+    shards: tuple[Shard, ...] = ()
+    complete: bool = False
+
+    @classmethod
+    def read(cls, folder: Path) -> Self:
+        """That of a folder; an InputError where there is none, or it is damaged."""
+        path = folder / MANIFEST
+        if not path.is_file():
+            raise InputError(f"{folder} is not a folder of token shards: it has no {MANIFEST}")
+        with reading(path, "the manifest of token shards"):
+            content = json.loads(path.read_bytes())
+            if content.pop("format") != _FORMAT:
+                raise ValueError("its format is another one")
+            content["shards"] = tuple(
+                Shard(
+                    {part: ShardFile(**content) for part, content in shard["files"].items()},
+                    (int(shard["next"][0]), int(shard["next"][1])),
+                )
+                for shard in content["shards"]
+            )
+            return cls(**content)
+
+    def to_json(self) -> str:
+        """The same for the same source, options and shards."""
+        return json.dumps({"format": _FORMAT, **asdict(self)}, indent=1, ensure_ascii=False)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Of the token numbers in the files."""
+        return np.dtype("<u2" if self.vocabulary <= 2**16 else "<u4")
+
+    def files(self, *parts: str) -> Iterator[tuple[str, ShardFile]]:
+        """Names and content of the files of some parts, in order."""
+        for number, shard in enumerate(self.shards):
+            for part in parts:
+                if part in shard.files:
+                    yield shard_name(part, number), shard.files[part]
+
+
+def shard_name(part: str, number: int) -> str:
+    """The name of one file."""
+    return f"{part}-{number:05d}.bin"
+
+
+def is_shards(source: str | Path) -> bool:
+    """Whether a source of text is a folder of token shards, complete or not.
+
+    Args:
+        source: a path, or the name of a corpus.
+
+    >>> from nadaraya.data import is_shards
+    >>> is_shards("embedded")
+    False
+    """
+    try:
+        return (Path(source) / MANIFEST).is_file()
+    except (OSError, ValueError):
+        return False
+
+
+def check_shards(folder: str | Path) -> dict[str, str]:
+    """Compare every file of a folder of shards, complete or not, with its size and digest in the manifest.
+
+    Args:
+        folder: that `tokenize_corpus` made.
+
+    Returns:
+        What is wrong ("missing", "100 bytes, not 200", "edited") by the name of the file; empty where nothing
+        is.
+
+    Raises:
+        InputError: the folder is none of shards, or its manifest is damaged.
+
+    >>> from pathlib import Path
+    >>> from nadaraya.data import check_shards, tokenize_corpus
+    >>> _ = Path("poem.txt").write_text("Tyger Tyger<|endoftext|>burning bright<|endoftext|>In the forests")
+    >>> tokenize_corpus("poem.txt", "shards", vocabulary=257, validation_documents=1).num_tokens
+    30
+    >>> check_shards("shards")
+    {}
+    >>> Path("shards/train-00000.bin").write_bytes(b"cut")
+    3
+    >>> check_shards("shards")
+    {'train-00000.bin': '3 bytes, not 60'}
+    """
+    folder = Path(folder)
+    manifest = Manifest.read(folder)
+    found = damaged(folder, manifest, PARTS, digests=True)
+    if not has_tokenizer(folder, manifest):
+        found = {TOKENIZER: "edited" if (folder / TOKENIZER).is_file() else "missing", **found}
+    return found
+
+
+def damaged(folder: Path, manifest: Manifest, parts: Iterable[str], digests: bool) -> dict[str, str]:
+    """What is wrong with the files of some parts, by name; without `digests`, as far as sizes tell."""
+
+    def problem(item: tuple[str, ShardFile]) -> str:
+        name, content = item
+        path, expected = folder / name, content.tokens * manifest.dtype.itemsize
+        if not path.is_file():
+            return "missing"
+        with reading(path):
+            size = path.stat().st_size
+            if size != expected:
+                return f"{size:,} bytes, not {expected:,}"
+            return "edited" if digests and sha256(path) != content.sha256 else ""
+
+    files = list(manifest.files(*parts))
+    with ThreadPoolExecutor() as threads:
+        problems = threads.map(problem, files)
+        return {name: found for (name, _), found in zip(files, problems, strict=True) if found}
+
+
+class TokenShards:
+    """The tokens of one part of a folder of shards as one sequence, document after document, read on demand.
+
+    Args:
+        folder: that `tokenize_corpus` made.
+        part: "train" or "validation", default "train".
+        verify: read every file once, and compare it with its digest; without, sizes alone. Default True.
+
+    Attributes:
+        num_tokens: length of the sequence.
+        num_documents: documents in it.
+        document_token: the number that begins a document.
+        sha256: of the manifest, which has the digests of all files: two folders are the same where it agrees.
+
+    Raises:
+        InputError: the folder is none of shards, is not complete, or a file of it is missing, truncated or
+            edited: the message names it.
+
+    >>> from pathlib import Path
+    >>> from nadaraya.data import TokenShards, tokenize_corpus
+    >>> _ = Path("poem.txt").write_text("Tyger Tyger<|endoftext|>burning bright<|endoftext|>In the forests")
+    >>> _ = tokenize_corpus("poem.txt", "shards", vocabulary=257, validation_documents=1)
+    >>> shards = TokenShards("shards")
+    >>> shards.num_documents, shards.tokens([15], 4)
+    (2, tensor([[  0,  41,  78, 221]]))
+    >>> shards.tokenizer.decode(shards.tokens([15], 4)[0])
+    '<|endoftext|>In '
+    """
+
+    def __init__(self, folder: str | Path, part: str = "train", *, verify: bool = True) -> None:
+        self.folder, self.part = Path(folder), part
+        if part not in PARTS:
+            raise must_be("part", " or ".join(map(repr, PARTS)), part)
+        self._manifest = manifest = Manifest.read(self.folder)
+        if not manifest.complete:
+            raise InputError(
+                f"{folder} is not complete ({len(manifest.shards)} shards so far): run the same `nadaraya "
+                "data tokenize` command again to finish it"
+            )
+        if found := damaged(self.folder, manifest, [part], digests=verify):
+            name, problem = next(iter(found.items()))
+            others = len(found) - 1
+            more = f", and {others} other file{'s' * (others > 1)}" if others else ""
+            raise InputError(
+                f"{self.folder / name} is damaged ({problem}){more}: run the same `nadaraya data tokenize` "
+                "command again to make it anew"
+            )
+        self._files = list(manifest.files(part))
+        self._ends = list(accumulate(content.tokens for _, content in self._files))
+        self._maps: dict[int, np.ndarray] = {}
+        self.num_tokens = self._ends[-1] if self._ends else 0
+        self.num_documents = sum(content.documents for _, content in self._files)
+        self.document_token = manifest.document_token
+        self.sha256 = hashlib.sha256(manifest.to_json().encode()).hexdigest()
+
+    def __repr__(self) -> str:
+        return (
+            f"TokenShards({str(self.folder)!r}, {self.part!r}: {self.num_tokens:,} tokens of "
+            f"{self.num_documents:,} documents)"
+        )
+
+    def __len__(self) -> int:
+        return self.num_tokens
+
+    @property
+    def name(self) -> str:
+        """Of the folder."""
+        return self.folder.resolve().name
+
+    @cached_property
+    def tokenizer(self) -> "PreTrainedTokenizerFast":
+        """The tokenizer of the shards; an InputError where its file is not the one that made them."""
+        if not has_tokenizer(self.folder, self._manifest):
+            raise InputError(
+                f"{self.folder / TOKENIZER} is not the tokenizer that made the shards: run the same "
+                "`nadaraya data tokenize` command again to restore it"
+            )
+        return tokenizer_from_file(self.folder)
+
+    @cached_property
+    def token_bytes(self) -> Tensor:
+        """UTF-8 bytes that every token stands for, (vocabulary,) int64; 0 for the document token."""
+        numbers = range(self._manifest.vocabulary)
+        return torch.tensor([token_num_bytes(self.tokenizer, number) for number in numbers])
+
+    def tokens(self, starts: Sequence[int], length: int) -> Tensor:
+        """Tokens from each of some places on.
+
+        Args:
+            starts: n places in the sequence, each at most `num_tokens` − `length`.
+            length: how many tokens from each.
+
+        Returns:
+            (n, length) int64.
+        """
+        rows = np.empty((len(starts), length), dtype=np.int64)
+        for row, start in zip(rows, map(int, starts), strict=True):
+            filled = 0
+            while filled < length:  # a row may go on in the next file
+                file = bisect_right(self._ends, start + filled)
+                content = self._map(file)
+                begin = start + filled - (self._ends[file] - len(content))
+                piece = content[begin : begin + length - filled]
+                row[filled : filled + len(piece)] = piece
+                filled += len(piece)
+        return torch.from_numpy(rows)
+
+    def _map(self, file: int) -> np.ndarray:
+        if file not in self._maps:
+            path = self.folder / self._files[file][0]
+            with reading(path, "a token shard"):
+                self._maps[file] = np.memmap(path, dtype=self._manifest.dtype, mode="r")
+        return self._maps[file]
+
+
+def has_tokenizer(folder: Path, manifest: Manifest) -> bool:
+    """Whether the tokenizer of a folder of shards is the one that made them."""
+    path = folder / TOKENIZER
+    return path.is_file() and sha256(path) == manifest.tokenizer_sha256

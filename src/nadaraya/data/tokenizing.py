@@ -1,0 +1,370 @@
+"""Documents tokenised once, by several processes, into a folder of token shards.
+
+Shard k has the documents from one place of the source to another, whatever the number of processes: the same
+command makes the same bytes. A shard is complete or absent, so that a second run goes on after the last one,
+and makes a damaged one anew.
+"""
+
+import hashlib
+import sys
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from itertools import chain, islice
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+import numpy as np
+
+from nadaraya.data.documents import END, SEPARATOR, Documents, Place, open_documents
+from nadaraya.data.encoding import Encode, Result, encoding
+from nadaraya.data.shards import (
+    MANIFEST,
+    PARTS,
+    TOKENIZER,
+    Manifest,
+    Shard,
+    ShardFile,
+    TokenShards,
+    damaged,
+    has_tokenizer,
+    shard_name,
+)
+from nadaraya.data.tokenising_progress import TokenisingProgress
+from nadaraya.data.tokenizer import tokenizer_from_file, train_byte_pair_tokenizer
+from nadaraya.errors import InputError, must_be
+from nadaraya.files import PARTIAL, remove_partial, sha256, write_file, write_into, writing
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+_BATCH = 500_000  # characters that a process tokenises at a time
+_LOCK = ".lock"
+
+
+def tokenize_corpus(
+    source: str | Path,
+    folder: str | Path,
+    *,
+    tokenizer: str | Path | None = None,
+    vocabulary: int = 32768,
+    sample_characters: int = 100_000_000,
+    shard_tokens: int = 100_000_000,
+    validation_fraction: float = 0.01,
+    validation_documents: int | None = None,
+    column: str = "text",
+    separator: str = SEPARATOR,
+    workers: int = 1,
+    progress: bool = False,
+) -> TokenShards:
+    """Tokenise documents once into a folder of token shards, or go on where an earlier call was stopped.
+
+    The corpus need not fit in memory. A document goes to training or to validation by its own digest, so that
+    equal documents are on the same side.
+
+    Args:
+        source: what `open_documents` takes: a file, a folder or "hub:NAME".
+        folder: the folder of shards, made when absent.
+        tokenizer: a folder with the tokenizer.json of one that has an end-of-document token (`eos_token`);
+            default: byte pairs are found in the training documents.
+        vocabulary: number of tokens of the byte pairs, default 32768.
+        sample_characters: characters that the byte pairs are found in, taken from all files; default 1e8.
+        shard_tokens: the most tokens of a file that has more than one document, default 1e8.
+        validation_fraction: share of the documents that validate, default 0.01.
+        validation_documents: the first so many documents validate, in place of the fraction; default none.
+        column: of Parquet, or key of JSON, that holds the text; default "text".
+        separator: what stands between the documents of a plain text, default "<|endoftext|>".
+        workers: processes that tokenise, default 1: this one.
+        progress: show what is done and the time left on standard error.
+
+    Returns:
+        The training part.
+
+    Raises:
+        InputError: the source or an option cannot be used, the folder was begun with others, or one of the
+            two parts would be empty. What was complete is kept.
+        WriteFailed: the disk is full; what was complete is kept.
+
+    >>> from pathlib import Path
+    >>> from nadaraya.data import tokenize_corpus
+    >>> _ = Path("poem.txt").write_text("Tyger Tyger<|endoftext|>burning bright<|endoftext|>In the forests")
+    >>> tokenize_corpus("poem.txt", "shards", vocabulary=257, validation_documents=1)
+    TokenShards('shards', 'train': 30 tokens of 2 documents)
+    """
+    from filelock import FileLock, Timeout
+
+    counts = {"shard_tokens": shard_tokens, "sample_characters": sample_characters, "workers": workers}
+    if validation_documents is not None:
+        counts["validation_documents"] = validation_documents
+    for name, count in counts.items():
+        if count < 1:
+            raise must_be(name, "a positive integer", count)
+    if not 0 < validation_fraction < 1:
+        raise must_be("validation_fraction", "more than 0 and less than 1", validation_fraction)
+    folder = Path(folder)
+    documents = open_documents(source, column=column, separator=separator)
+    split = _Split(documents, validation_fraction, validation_documents)
+    if tokenizer is None:
+        given = None
+        pairs = {"tokenizer": "byte pairs", "vocabulary": vocabulary, "sample_characters": sample_characters}
+    else:
+        given = tokenizer_from_file(tokenizer)
+        pairs = {"tokenizer": sha256(Path(tokenizer) / TOKENIZER)}
+    if folder.exists():
+        _check_folder(folder)
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    try:
+        with FileLock(folder / _LOCK, timeout=0), TokenisingProgress(documents, progress) as shown:
+            remove_partial(folder)
+            shown.say("reading the source")
+            plan = {
+                "source": documents.describe(),
+                "column": column,
+                "separator": separator,
+                "shard_tokens": shard_tokens,
+                **split.plan(),
+                **pairs,
+            }
+            manifest = _begun(folder, plan)
+            if manifest is None or not has_tokenizer(folder, manifest):
+                made = given or _train(documents, split, vocabulary, sample_characters, shown)
+                manifest = _begin(folder, plan, made, manifest)
+            manifest = _tokenise(documents, split, folder, manifest, workers, shown)
+    except Timeout:
+        raise InputError(f"{folder} is being written by another process: wait for it") from None
+    for part in PARTS:
+        if not list(manifest.files(part)):
+            raise InputError(
+                f"{folder} has no document for the part {part!r}: choose another validation_fraction, or say "
+                "the number of validation_documents, and another folder"
+            )
+    return TokenShards(folder, verify=False)
+
+
+class _Split:
+    """Which documents validate: the first so many, or those whose digest is small."""
+
+    def __init__(self, documents: Documents, fraction: float, first: int | None) -> None:
+        self._fraction, self._first = fraction, first
+        self._training: Place | None = None  # where it begins
+        if first is not None:
+            following = next(islice(documents.read(), first, None), None)
+            self._training = following[0] if following else (sys.maxsize, 0)
+
+    def plan(self) -> dict[str, Any]:
+        if self._first is None:
+            return {"validation_fraction": self._fraction}
+        return {"validation_documents": self._first}
+
+    def part(self, place: Place, text: str) -> str:
+        if self._training is None:
+            digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
+            validates = int.from_bytes(digest[:8], "big") < self._fraction * 2**64
+        else:
+            validates = place < self._training
+        return "validation" if validates else "train"
+
+
+def _check_folder(folder: Path) -> None:
+    """Refuse a folder of something else."""
+    if not folder.is_dir():
+        raise InputError(f"{folder} is not a folder")
+    others = (item for item in folder.iterdir() if not item.name.startswith((PARTIAL, _LOCK)))
+    if not (folder / MANIFEST).is_file() and any(others):
+        raise InputError(f"{folder} has files in it and is not a folder of token shards: choose another one")
+
+
+def _begun(folder: Path, plan: dict[str, Any]) -> Manifest | None:
+    """The manifest of a folder that was begun by the same plan; None of an empty one."""
+    if not (folder / MANIFEST).is_file():
+        return None
+    manifest = Manifest.read(folder)
+    for key in sorted({*plan, *manifest.plan} - {"source"}):
+        theirs, ours = manifest.plan.get(key), plan.get(key)
+        if theirs != ours:
+            raise InputError(
+                f"{folder} was begun with {key} = {theirs!r}, not {ours!r}: choose another folder"
+            )
+    if manifest.plan["source"] != plan["source"]:
+        different = _first_difference(manifest.plan["source"], plan["source"])
+        raise InputError(f"{folder} was begun from another source ({different}): choose another folder")
+    return manifest
+
+
+def _first_difference(theirs: dict[str, Any], ours: dict[str, Any]) -> str:
+    files = [{file["name"]: file for file in source.get("files", [])} for source in (theirs, ours)]
+    for name in dict.fromkeys(chain(*files)):
+        if files[0].get(name) != files[1].get(name):
+            return f"{name} was {'edited' if name in files[0] and name in files[1] else 'added or removed'}"
+    return next(f"{key} was {theirs[key]}" for key in theirs if theirs[key] != ours.get(key))
+
+
+def _begin(
+    folder: Path, plan: dict[str, Any], tokenizer: "PreTrainedTokenizerFast", begun: Manifest | None
+) -> Manifest:
+    """Put the tokenizer into the folder, and the manifest of no shards where there is none."""
+    number = tokenizer.eos_token_id
+    if not isinstance(number, int):
+        raise InputError("the tokenizer must have an end-of-document token (eos_token), got none")
+    with write_into(folder, TOKENIZER) as scratch:
+        tokenizer.save_pretrained(scratch)
+        made = Manifest(plan, sha256(scratch / TOKENIZER), len(tokenizer), number)
+        if begun and begun.tokenizer_sha256 != made.tokenizer_sha256:
+            raise InputError(
+                f"{folder / TOKENIZER} is damaged, and comes out otherwise than it was: restore it"
+            )
+    if not begun:
+        write_file(folder / MANIFEST, made.to_json())
+    return begun or made
+
+
+def _train(
+    documents: Documents, split: _Split, vocabulary: int, size: int, shown: TokenisingProgress
+) -> "PreTrainedTokenizerFast":
+    """Byte pairs of training documents of about so many characters."""
+    shown.say("finding byte pairs")
+    sample = (text for place, text in documents.spread(size) if split.part(place, text) == "train")
+    return train_byte_pair_tokenizer(sample, vocabulary, document_token=SEPARATOR)
+
+
+def _tokenise(
+    documents: Documents,
+    split: _Split,
+    folder: Path,
+    manifest: Manifest,
+    workers: int,
+    shown: TokenisingProgress,
+) -> Manifest:
+    """Make the shards that are damaged, then those that are absent, in order, and complete the manifest."""
+    broken = damaged(folder, manifest, PARTS, digests=True)
+    for name, problem in broken.items():
+        shown.warn(f"{folder / name} is damaged ({problem}): it is made anew")
+    begins = [(0, 0), *(shard.next for shard in manifest.shards)]
+    with encoding(folder, manifest, workers) as encode:
+
+        def stream(begin: Place) -> _Stream:
+            return _Stream(_encoded(documents, split, begin, encode, 2 * workers, shown))
+
+        for number, shard in enumerate(manifest.shards):
+            if any(shard_name(part, number) in broken for part in PARTS):
+                _make_shard(stream(begins[number]), folder, number, manifest, expected=shard)
+        if manifest.complete:
+            return manifest
+        rest = stream(begins[-1])
+        while rest.head is not None:
+            shard = _make_shard(rest, folder, len(manifest.shards), manifest)
+            manifest = replace(manifest, shards=(*manifest.shards, shard))
+            write_file(folder / MANIFEST, manifest.to_json())
+    manifest = replace(manifest, complete=True)
+    write_file(folder / MANIFEST, manifest.to_json())
+    return manifest
+
+
+@dataclass(frozen=True)
+class _Encoded:
+    """A document: where it stands in the source, the part that it belongs to, and its token numbers."""
+
+    place: Place
+    part: str
+    numbers: np.ndarray
+
+
+class _Stream:
+    """Documents of which the next one, `head`, can be looked at; None after the last."""
+
+    def __init__(self, documents: Iterator[_Encoded]) -> None:
+        self._documents = documents
+        self.take()
+
+    def take(self) -> None:
+        self.head = next(self._documents, None)
+
+
+def _make_shard(
+    stream: _Stream, folder: Path, number: int, manifest: Manifest, expected: Shard | None = None
+) -> Shard:
+    """Write the next documents into the files of one shard, until one of them would have too many tokens."""
+    most: int = manifest.plan["shard_tokens"]
+    files: dict[str, _ShardWriter] = {}
+    with write_into(folder, shard_name("train", number)) as scratch:
+        with ExitStack() as opened:
+            while (document := stream.head) is not None:
+                file = files.get(document.part)
+                if file and file.tokens + len(document.numbers) > most:
+                    break
+                if not file:
+                    path = scratch / shard_name(document.part, number)
+                    file = files[document.part] = _ShardWriter(opened.enter_context(path.open("wb")))
+                file.write(document.numbers)
+                stream.take()
+        shard = Shard(
+            {part: files[part].content() for part in PARTS if part in files},
+            stream.head.place if stream.head else END,
+        )
+        if expected not in (None, shard):
+            raise InputError(
+                f"{folder / shard_name('train', number)} comes out otherwise than it was: the tokenizers "
+                "library is another version; tokenise into another folder"
+            )
+    return shard
+
+
+class _ShardWriter:
+    """Writes documents into one file, and counts them."""
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        self._stream, self._digest = stream, hashlib.sha256()
+        self.tokens = self._documents = 0
+
+    def write(self, numbers: np.ndarray) -> None:
+        data = numbers.tobytes()
+        self._stream.write(data)
+        self._digest.update(data)
+        self.tokens += len(numbers)
+        self._documents += 1
+
+    def content(self) -> ShardFile:
+        return ShardFile(self.tokens, self._documents, self._digest.hexdigest())
+
+
+def _encoded(
+    documents: Documents, split: _Split, begin: Place, encode: Encode, ahead: int, shown: TokenisingProgress
+) -> Iterator[_Encoded]:
+    """The documents from a place on, tokenised, in order; some batches are on their way at a time."""
+    waiting: deque[tuple[list[tuple[Place, str]], Callable[[], Result]]] = deque()
+
+    def oldest() -> Iterator[_Encoded]:
+        batch, result = waiting.popleft()
+        try:
+            numbers, ends = result()
+        except BrokenProcessPool:
+            raise InputError(
+                "a process that tokenises was killed, perhaps because memory ran out: run the same command "
+                "again, with fewer workers; what was complete is kept"
+            ) from None
+        for (place, part), of_one in zip(batch, np.split(numbers, ends), strict=True):
+            yield _Encoded(place, part, of_one)
+        shown.at(batch[-1][0], len(numbers))
+
+    for batch in _batches(documents.read(begin)):
+        texts = [text for _, text in batch]
+        waiting.append(([(place, split.part(place, text)) for place, text in batch], encode(texts)))
+        if len(waiting) > ahead:
+            yield from oldest()
+    while waiting:
+        yield from oldest()
+
+
+def _batches(documents: Iterator[tuple[Place, str]]) -> Iterator[list[tuple[Place, str]]]:
+    batch, size = [], 0
+    for place, text in documents:
+        batch.append((place, text))
+        size += len(text)
+        if size >= _BATCH:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch

@@ -1,0 +1,119 @@
+"""Windows of a long sequence in an order that is a function of the seed and the update alone.
+
+The n − 1 tokens that follow another one are the targets of an epoch. They are cut into windows of `context`
+targets each, of which the last reaches back where they do not divide: what it shares with the window before
+it is context there and no target. Every epoch takes all windows once, in an order of its own, and a batch
+goes on where the one before it ended, from one epoch to the next: no target is left out and none comes twice.
+"""
+
+from functools import lru_cache
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from nadaraya.data.shards import TokenShards
+from nadaraya.errors import must_be
+
+IGNORED = -100  # a target that is not learned, as cross_entropy has it
+_ORDER = 6  # an independent stream of random numbers; those below serve other orders and images
+
+
+def num_windows(num_tokens: int, context: int) -> int:
+    """Windows in one epoch of a sequence.
+
+    Args:
+        num_tokens: length of the sequence, more than `context`.
+        context: targets in a window.
+
+    Returns:
+        ⌈(num_tokens − 1) / context⌉.
+
+    Raises:
+        InputError: not one window fits.
+
+    >>> from nadaraya.data import num_windows
+    >>> num_windows(10, 4)
+    3
+    """
+    if not 0 < context < num_tokens:
+        raise must_be("context", f"from 1 to {num_tokens - 1}, one less than there are tokens", context)
+    return -(-(num_tokens - 1) // context)
+
+
+def window_numbers(count: int, batch_size: int, seed: int, update: int) -> np.ndarray:
+    """The windows of one update.
+
+    Args:
+        count: windows in an epoch, as `num_windows` gives them.
+        batch_size: windows in an update, over all processes.
+        seed: of the order.
+        update: its number, counted from 1.
+
+    Returns:
+        (batch_size,) int64 numbers from 0 to count − 1.
+
+    >>> from nadaraya.data import window_numbers
+    >>> [window_numbers(5, 2, seed=0, update=update).tolist() for update in (1, 2, 3)]
+    [[0, 3], [1, 2], [4, 2]]
+    """
+    places = np.arange((update - 1) * batch_size, update * batch_size)
+    numbers = np.empty(batch_size, dtype=np.int64)
+    for epoch in range(int(places[0]) // count, int(places[-1]) // count + 1):
+        inside = places // count == epoch
+        numbers[inside] = _permutation(count, seed, epoch)[places[inside] % count]
+    return numbers
+
+
+@lru_cache(maxsize=2)
+def _permutation(count: int, seed: int, epoch: int) -> np.ndarray:
+    return np.random.default_rng([seed, epoch, _ORDER]).permutation(count)
+
+
+def read_windows(shards: TokenShards, numbers: np.ndarray, context: int) -> tuple[Tensor, Tensor]:
+    """The inputs and targets of some windows.
+
+    Args:
+        shards: the sequence.
+        numbers: n numbers of windows.
+        context: targets in a window.
+
+    Returns:
+        (n, context) inputs, and targets, each the token after its input; −100 where another window has it.
+
+    >>> from pathlib import Path
+    >>> from nadaraya.data import read_windows, tokenize_corpus
+    >>> _ = Path("poem.txt").write_text("Tyger Tyger<|endoftext|>burning bright<|endoftext|>In the forests")
+    >>> shards = tokenize_corpus("poem.txt", "shards", vocabulary=257, validation_documents=1)
+    >>> inputs, targets = read_windows(shards, [0, 1], context=16)
+    >>> targets[1].tolist()
+    [-100, -100, -100, 78, 221, 84, 72, 69, 221, 70, 79, 82, 69, 83, 84, 83]
+    """
+    last = shards.num_tokens - context - 1
+    wanted = np.asarray(numbers, dtype=np.int64) * context
+    starts = np.minimum(wanted, last)
+    rows = shards.tokens(starts.tolist(), context + 1)
+    inputs, targets = rows[:, :-1], rows[:, 1:].clone()
+    shared = torch.from_numpy(wanted - starts)  # targets of the window before
+    targets[torch.arange(context) < shared[:, None]] = IGNORED
+    return inputs, targets
+
+
+def document_positions(tokens: Tensor, document_token: int) -> Tensor:
+    """Position of every token in its own document, counted from the row's first token or the document's.
+
+    Args:
+        tokens: (B, N) token numbers.
+        document_token: the number that begins a document.
+
+    Returns:
+        (B, N), the `position_ids` by which `KernelGPTModel` keeps packed documents apart.
+
+    >>> import torch
+    >>> from nadaraya.data import document_positions
+    >>> document_positions(torch.tensor([[5, 6, 0, 7, 8, 0, 9]]), document_token=0)
+    tensor([[0, 1, 0, 1, 2, 0, 1]])
+    """
+    places = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
+    begins = torch.where(tokens == document_token, places, 0).cummax(dim=1).values
+    return places - begins

@@ -1,0 +1,34 @@
+"""The lag kernels of a language model, read from its weights without building it, which takes seconds."""
+
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import load_file
+
+from nadaraya.attention import variants
+from nadaraya.attention.projections import LayerShape
+from nadaraya.files import reading
+from nadaraya.kernels import Kernel
+
+
+def read_lag_kernels(path: Path, config: dict[str, Any]) -> list[tuple[int, Kernel]]:
+    """Layer index and kernel of every layer whose position is a kernel of the lag.
+
+    Args:
+        path: the weights of the model, or of its kernels alone.
+        config: of the model, as config.json has it.
+    """
+    heads = config["num_attention_heads"]
+    shape = LayerShape(config["hidden_size"], heads, heads)
+    layers = variants.by_layer(config["variant"], config["num_hidden_layers"], config["variant_options"])
+    kernels = []
+    with reading(path, "the kernels of this run"):
+        values = load_file(path)
+        for layer, (_, options) in enumerate(layers):
+            kernel = options["position"](shape) if "position" in options else None
+            if isinstance(kernel, Kernel):
+                prefix = f"model.blocks.{layer}.attention.position."
+                for part, tensor in kernel.named_parameters():
+                    tensor.data.copy_(values[prefix + part])
+                kernels.append((layer, kernel))
+    return kernels

@@ -1,0 +1,101 @@
+"""Windows: every target of an epoch once, wherever a run stops and however many processes share it."""
+
+from collections import Counter
+
+import numpy as np
+import pytest
+import torch
+
+from nadaraya.attention import document_ids_of
+from nadaraya.data import (
+    TokenShards,
+    document_positions,
+    num_windows,
+    read_windows,
+    tokenize_corpus,
+    window_numbers,
+)
+from nadaraya.data.windows import IGNORED
+from nadaraya.errors import InputError
+
+
+@pytest.fixture(scope="module")
+def shards(tmp_path_factory: pytest.TempPathFactory) -> TokenShards:
+    """A few hundred tokens in several files."""
+    folder = tmp_path_factory.mktemp("shards")
+    texts = [f"Document {number} has {number * number} words." for number in range(40)]
+    (folder / "texts.txt").write_text("<|endoftext|>".join(texts))
+    return tokenize_corpus(
+        folder / "texts.txt", folder / "shards", vocabulary=270, shard_tokens=100, validation_documents=4
+    )
+
+
+def test_tokens_are_those_of_the_files_one_after_another(shards: TokenShards) -> None:
+    files = sorted(shards.folder.glob("train-*.bin"))
+    assert len(files) > 5
+    everything = np.concatenate([np.fromfile(file, "<u2") for file in files])
+    assert len(everything) == len(shards)
+    for length in (1, 7, 150, len(shards)):
+        starts = list(range(len(shards) - length + 1))[:: max(1, length // 5)]
+        expected = np.stack([everything[start : start + length] for start in starts])
+        assert shards.tokens(starts, length).equal(torch.from_numpy(expected.astype(np.int64)))
+
+
+@pytest.mark.parametrize("context", [2, 16, 33, 90])
+def test_the_windows_of_an_epoch_have_every_token_but_the_first_once_as_target(
+    shards: TokenShards, context: int
+) -> None:
+    count = num_windows(len(shards), context)
+    sequence = shards.tokens([0], len(shards))[0]
+    inputs, targets = read_windows(shards, np.arange(count), context)
+    assert inputs.shape == targets.shape == (count, context)
+    assert targets[targets != IGNORED].equal(sequence[1:])
+    assert (targets[:-1] != IGNORED).all()
+    after = torch.cat([inputs[:, 1:], targets[:, -1:]], dim=1)
+    assert (after == targets)[targets != IGNORED].all()
+
+
+@pytest.mark.parametrize(("batch_size", "processes", "stop"), [(4, 1, 3), (6, 2, 7), (12, 3, 1), (100, 4, 2)])
+def test_epochs_train_every_window_once_over_processes_and_stops(
+    batch_size: int, processes: int, stop: int
+) -> None:
+    count, epochs = 37, 4
+    updates = count * epochs // batch_size
+    taken: list[int] = []
+    for begin, end in ((1, stop), (stop, updates + 1)):  # the second begins again from nothing
+        for update in range(begin, end):
+            batches = [window_numbers(count, batch_size, 5, update) for _ in range(processes)]
+            taken += [
+                int(number)
+                for rank, batch in enumerate(batches)
+                for number in np.array_split(batch, processes)[rank]
+            ]
+    whole = len(taken) // count
+    assert whole >= 2
+    for epoch in range(whole):
+        assert sorted(taken[epoch * count : (epoch + 1) * count]) == list(range(count))
+    assert max(Counter(taken[whole * count :]).values(), default=0) <= 1
+
+
+def test_the_order_depends_on_seed_and_epoch() -> None:
+    orders = [window_numbers(50, 50, seed, epoch).tolist() for seed in (0, 1) for epoch in (1, 2)]
+    assert all(sorted(order) == list(range(50)) for order in orders)
+    assert len({tuple(order) for order in [*orders, list(range(50))]}) == 5
+
+
+def test_positions_count_within_documents_and_tell_attention_of_their_borders(shards: TokenShards) -> None:
+    inputs, _ = read_windows(shards, np.arange(num_windows(len(shards), 64)), 64)
+    positions = document_positions(inputs, shards.document_token)
+    assert (positions[inputs == shards.document_token] == 0).all()
+    assert (positions[:, 0] == 0).all()
+    inside = inputs[:, 1:] != shards.document_token
+    assert (positions.diff(dim=1)[inside] == 1).all()
+    borders = (inputs[:, 1:] == shards.document_token).sum(1)
+    assert borders.max() > 1
+    assert document_ids_of(positions)[:, -1].equal(borders)
+
+
+def test_a_context_that_does_not_fit_is_refused() -> None:
+    for context in (0, 10, 11):
+        with pytest.raises(InputError, match="context must be from 1 to 9"):
+            num_windows(10, context)

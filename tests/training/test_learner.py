@@ -33,7 +33,7 @@ def test_training_is_a_plain_loop_over_adamw(tiny_recipe: Callable[..., Recipe],
     optimizer = torch.optim.AdamW(groups, betas=(0.9, 0.95))
     norms = []
     for step in range(1, 9):
-        inputs, targets = training_batch(task._train, 16, 4, recipe.seed, step)
+        inputs, targets = training_batch(task._text._train, 16, 4, recipe.seed, step)
         F.cross_entropy(model(input_ids=inputs).logits.flatten(0, 1), targets.flatten()).backward()
         norms.append(float(nn.utils.clip_grad_norm_(model.parameters(), clip)))
         lowest = 1e-4 / options.learning_rate
@@ -57,7 +57,7 @@ def _first_loss(recipe: Recipe, rank: int) -> float:
     processes.rank = rank
     learner = Learner(task, recipe, processes)
     learner.resume(None)
-    inputs, targets = training_batch(task._train, 16, 4, 0, 1)
+    inputs, targets = training_batch(task._text._train, 16, 4, 0, 1)
     return float(learner.update(1, inputs, targets)[0])
 
 

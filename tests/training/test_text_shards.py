@@ -1,7 +1,6 @@
 """Training on token shards: exact resumption, documents kept apart, damage named, whole validation."""
 
 import json
-import math
 import os
 import shutil
 import signal
@@ -17,7 +16,7 @@ from safetensors.torch import load_file
 
 from nadaraya.data import TokenShards, document_positions, num_windows, read_windows, tokenize_corpus
 from nadaraya.errors import InputError
-from nadaraya.evaluation import evaluate_shards, evaluate_text
+from nadaraya.evaluation import bits_per_byte, evaluate_shards, evaluate_text
 from nadaraya.evaluation.language import total_nats
 from nadaraya.training import Recipe, Run, train
 from nadaraya.training.processes import Processes
@@ -181,9 +180,10 @@ def test_final_figures_are_those_of_the_whole_validation_part(finished: Path, sh
     assert run.final["loss"] == pytest.approx(result.cross_entropy, rel=1e-6)
     assert result.tokens == len(part) - 1
     assert result.bytes == len(texts.encode())
-    nats = result.cross_entropy * result.tokens
-    assert run.final["bits_per_byte"] == pytest.approx(nats / math.log(2) / len(texts.encode()), rel=1e-6)
+    assert run.final["bits_per_byte"] == pytest.approx(result.bits_per_byte, rel=1e-6)
     joined = evaluate_shards(model, part, context=context, documents="joined")
+    windows = [read_windows(part, np.arange(num_windows(len(part), context)), context)]
+    assert joined.bits_per_byte == pytest.approx(bits_per_byte(model, windows, part.token_bytes), rel=1e-6)
     assert joined.cross_entropy != result.cross_entropy
     # Windows of 1 more than divide the text are those of evaluate_text.
     even = next(c for c in range(2, len(part)) if (len(part) - 1) % c == 0)

@@ -7,6 +7,7 @@ import pytest
 import yaml
 
 from nadaraya.errors import InputError
+from nadaraya.models import KernelGPTConfig
 from nadaraya.training import (
     ImageRecipe,
     ModelRecipe,
@@ -395,3 +396,19 @@ def test_a_run_whose_recipe_is_cut_off_is_damaged(finished_text_run: Path, tmp_p
     (tmp_path / "config.yaml").write_text(text[: text.index("steps:") + len("steps:")])
     with pytest.raises(InputError, match="is damaged: its end is missing"):
         Run(tmp_path)
+
+
+def test_a_preset_is_its_model_and_what_is_given_beside_it() -> None:
+    changes = ["data.context=64", "training.batch_tokens=128", "training.micro_batch_size=1"]
+    recipe = load_recipe("nano", ["model.preset=nano-d2-gka", "model.extra.logit_cap=9.0", *changes])
+    assert isinstance(recipe, Recipe)
+    config = recipe.build_model(50).config
+    expected = KernelGPTConfig.preset("nano-d2-gka", vocab_size=50, max_position_embeddings=64, logit_cap=9.0)
+    assert config.to_dict() == expected.to_dict()
+    assert Recipe.from_mapping(yaml.safe_load(recipe.to_yaml())) == recipe
+    for override, message in (
+        ("model.hidden_size=64", "model.hidden_size must be 128, that of the preset nano-d2-gka"),
+        ("model.preset=nano-dx", "depth of preset nano-dN must be a whole number"),
+    ):
+        with pytest.raises(InputError, match=message):
+            load_recipe("nano", ["model.preset=nano-d2-gka", override, *changes])

@@ -63,6 +63,9 @@ class ModelRecipe(Section):
     """
 
     prefix: ClassVar[str] = "model."
+    preset: str | None = None
+    """Sizes and other arguments by name: nanochat's `nano-d12` with any depth, or `nano-d12-gka`; `extra` and
+    `variant` go over those of the preset."""
     hidden_size: Annotated[int, Field(gt=0, le=2**20)] = 128
     """Width of the model; a multiple of the heads."""
     num_hidden_layers: Annotated[int, Field(gt=0, le=4096)] = 4
@@ -77,6 +80,26 @@ class ModelRecipe(Section):
     """Of activations, in training."""
     extra: Settings = Field(default_factory=dict)
     """Any other argument of `KernelGPTConfig`."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_in_preset(cls, given: Any) -> Any:
+        """The values of the preset; what is not of the right type is left to be refused."""
+        name, extra = (
+            (given.get(key) for key in ("preset", "extra")) if isinstance(given, Mapping) else (None, None)
+        )
+        if not isinstance(name, str) or not isinstance(extra, Mapping | None):
+            return given
+        from nadaraya.models.presets import preset_fields
+
+        fields = preset_fields(name, given.get("variant"))
+        for key in ("hidden_size", "num_hidden_layers", "num_attention_heads"):
+            if key in fields and given.get(key, fields[key]) != fields[key]:
+                accepted = f"{fields[key]}, that of the preset {name}, or left out"
+                raise must_be(f"recipe key model.{key}", accepted, given[key])
+        own = {key: value for key, value in fields.items() if key in cls.model_fields}
+        rest = {key: value for key, value in fields.items() if key not in (*own, *_SET_ELSEWHERE)}
+        return {**own, **given, "extra": {**rest, **(extra or {})}}
 
 
 class DataRecipe(Section):
@@ -193,7 +216,7 @@ class Recipe(BaseRecipe):
         """The configuration of the model with so many layers."""
         from nadaraya.models import KernelGPTConfig
 
-        plain = self.model.model_dump()
+        plain = self.model.model_dump(exclude={"preset"})
         extra, variant_options = plain.pop("extra"), plain.pop("variant_options")
         accepted = set(KernelGPTConfig.__annotations__) - {*plain, "variant_options", *_SET_ELSEWHERE}
         for name in extra:
@@ -243,7 +266,7 @@ def recipe_keys(task: str = "text") -> list[str]:
 
     >>> from nadaraya.training import recipe_keys
     >>> recipe_keys("text")[:4]
-    ['task', 'name', 'seed', 'model.hidden_size']
+    ['task', 'name', 'seed', 'model.preset']
     """
     return _class_of(task).dotted_keys()
 
@@ -284,7 +307,7 @@ def built_in_recipes() -> list[str]:
 
     >>> from nadaraya.training import built_in_recipes
     >>> built_in_recipes()
-    ['cifar-cpu', 'deit', 'demo', 'dickens']
+    ['cifar-cpu', 'deit', 'demo', 'dickens', 'nano']
     """
     folder = files("nadaraya.training") / "recipes"
     return sorted(item.name.removesuffix(".yaml") for item in folder.iterdir() if item.name.endswith(".yaml"))

@@ -18,7 +18,7 @@ from nadaraya.attention.merging import merge_attention
 from nadaraya.attention.mixed_strips import Mixture, part_of_mask
 from nadaraya.attention.sharing import Share, shares, work_on
 
-_FORWARD_ROWS = 512
+_FORWARD_ROWS = 256
 _BACKWARD_ROWS = 128
 
 

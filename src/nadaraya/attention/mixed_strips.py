@@ -22,8 +22,9 @@ from nadaraya.attention.blocked import Block, blocks
 from nadaraya.attention.sharing import Share, parts_of_share
 
 _SHORT = 512  # queries; below it blocks of half as many rows pay, as a causal block computes its last square
-# Logits by lag in memory at once, unless those of one head are more: 4 MiB of float32.
-_LOGITS = 2**20
+# Logits by lag in a thread's memory at once, unless those of one head are more: 16 MiB of float32. They leave
+# the caches of a core, but fewer and larger operators gain more than that costs.
+_LOGITS = 2**22
 # Numbers that vector instructions read at once.
 _ALIGNMENT = 16
 # Keys at lags without a profile that are worth a call of their own.

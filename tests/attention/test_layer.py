@@ -164,6 +164,18 @@ def test_rotated_values_are_the_literal_reading_of_kundu_et_al(x: torch.Tensor) 
     assert not torch.allclose(layer(x), make("gka")(x))
 
 
+def test_rotated_values_count_positions_from_the_beginning_of_their_text(x: torch.Tensor) -> None:
+    layer = make("gka", values="rotated")
+    tokens = x.shape[1]
+    documents = torch.arange(tokens).ge(5).long().expand(len(x), -1)
+    packed = layer(x, document_ids=documents)
+    torch.testing.assert_close(packed, torch.cat((layer(x[:, :5]), layer(x[:, 5:])), 1))
+    present = torch.arange(tokens).ge(torch.arange(len(x))[:, None] + 2)
+    padded = layer(x, key_mask=present)
+    for row, mask in enumerate(present):
+        torch.testing.assert_close(padded[row, mask], layer(x[row : row + 1, mask])[0])
+
+
 def test_gka_has_only_the_output_projection_and_one_bandwidth_a_head() -> None:
     names = {name: tuple(p.shape) for name, p in make("gka").named_parameters()}
     assert names == {"content.kernel.log_bandwidth": (HEADS,), "projections.o_proj.weight": (DIM, DIM)}

@@ -16,6 +16,11 @@ def test_json(nadaraya: Any) -> None:
     assert gpa["parameters"] - rope["parameters"] == gpa["kernel_parameters"] == 4096
 
 
+def test_compounds_of_variants_are_counted(nadaraya: Any) -> None:
+    outcome = nadaraya("count", "rope-xsa", "--json")
+    assert json.loads(outcome.out)[0]["kernel_parameters"] == 0
+
+
 def test_table_names_the_models(nadaraya: Any) -> None:
     outcome = nadaraya("count", "gka-loo-bank", "--preset", "demo")
     assert outcome.status == 0

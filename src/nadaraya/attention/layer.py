@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nadaraya.attention.arguments import Own, check_options
@@ -118,6 +119,7 @@ class KernelSelfAttention(nn.Module):
         if self.gate is not None and not causal:
             raise InputError("a gate must be in a causal layer: it says how much of the past is forgotten")
         self.backend = "auto"
+        self.one_tensor_cache = True  # what is key and value at once is cached once; False to compare with
         self._table = LagTable()
 
     def kernel_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
@@ -170,15 +172,18 @@ class KernelSelfAttention(nn.Module):
         x = _in_autocast_dtype(x)
         query, key, value = self.projections(x)
         query, scored, content = self.content(query, key)
+        rotates_values = value is key and self.rotary is not None and self.rotary.values
         if self.rotary is not None:
-            query, scored = self._rotated(query, scored, seen)
-        if value is key and (scored is key or (self.rotary is not None and self.rotary.values)):
+            # Logits know lags alone: it is rotated values that tell where a text begins.
+            starts = _starts(key_mask, document_ids) if rotates_values else None
+            query, scored = self._rotated(query, scored, seen, starts)
+        if value is key and (scored is key or rotates_values):
             value = scored  # one tensor to cache, and one gradient
         if added_values is not None:
             value = value + added_values.to(value.dtype)
         log_forget = None if self.gate is None else self.gate(x)
         if cache is not None:
-            scored, value, log_forget = _cached(cache, scored, value, log_forget)
+            scored, value, log_forget = _cached(cache, scored, value, log_forget, self.one_tensor_cache)
         options: AttentionOptions = {
             "content": content,
             "position": self._position(x, scored.shape[2], is_causal, decoding=seen > 0),
@@ -207,10 +212,10 @@ class KernelSelfAttention(nn.Module):
             accepted = f"of shape (batch, {so_far}), as many as tokens so far"
             raise must_be("key_mask", accepted, tuple(key_mask.shape))
 
-    def _rotated(self, query: Tensor, key: Tensor, seen: int) -> tuple[Tensor, Tensor]:
+    def _rotated(self, query: Tensor, key: Tensor, seen: int, starts: Tensor | None) -> tuple[Tensor, Tensor]:
         assert self.rotary is not None
-        rotated = self.rotary(query, seen)
-        return rotated, rotated if key is query else self.rotary(key, seen)
+        rotated = self.rotary(query, seen, starts)
+        return rotated, rotated if key is query else self.rotary(key, seen, starts)
 
     def _position(self, x: Tensor, num_lags: int, is_causal: bool, decoding: bool) -> Position | None:
         """The operator's position for queries of the tokens x; subclasses may have others."""
@@ -248,8 +253,17 @@ def _in_autocast_dtype(x: Tensor) -> Tensor:
     return x
 
 
+def _starts(key_mask: Tensor | None, document_ids: Tensor | None) -> Tensor | None:
+    """Where each token's text begins, (B, N): its document, or (B, 1): after the padding on the left."""
+    if document_ids is not None:
+        begins = F.pad(document_ids.diff() != 0, (1, 0), value=True)
+        places = torch.arange(begins.shape[1], device=begins.device)
+        return torch.where(begins, places, 0).cummax(1).values
+    return None if key_mask is None else (~key_mask).long().cumprod(1).sum(1, keepdim=True)
+
+
 def _cached(
-    cache: KeyValueCache, key: Tensor, value: Tensor, log_forget: Tensor | None
+    cache: KeyValueCache, key: Tensor, value: Tensor, log_forget: Tensor | None, one_tensor: bool
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """Keys, values and gates so far: one tensor where it is both; gates are columns of the keys."""
     if log_forget is not None:
@@ -259,7 +273,7 @@ def _cached(
         wide, value = cache.update(torch.cat((key, columns.to(key.dtype)), dim=-1), value)
         gates = wide[..., width:].transpose(2, 3).flatten(1, 2).to(log_forget.dtype)
         return wide[..., :width], value, gates
-    if value is key:
+    if value is key and one_tensor:
         key, _ = cache.update(key, key[..., :0])
         return key, key, None
     key, value = cache.update(key, value)

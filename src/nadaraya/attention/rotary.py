@@ -39,24 +39,24 @@ class RotaryEmbedding(nn.Module):
         if learned:
             self.log_angle = nn.Parameter(_log_angles(head_dim, base, None))
 
-    def forward(self, x: Tensor, first_position: int = 0) -> Tensor:
+    def forward(self, x: Tensor, first_position: int = 0, starts: Tensor | None = None) -> Tensor:
         """Rotates features by their positions.
 
         Args:
             x: (B, H, N, d); row n is at position first_position + n.
             first_position: position of the first row, in tokens; default 0.
+            starts: (B, N) or (B, 1), from which positions count instead of 0. Default None.
 
         Returns:
             (B, H, N, d) in the dtype of x.
         """
         dtype = torch.promote_types(x.dtype, torch.float32)  # half-precision angles are wrong far from 0
         positions = (first_position, first_position + x.shape[2])
-        if self.learned:
-            angles = _angles(positions, self.log_angle.to(dtype))
-        elif type(x) is Tensor and not torch.compiler.is_compiling():
+        if starts is None and not self.learned and type(x) is Tensor and not torch.compiler.is_compiling():
             angles = _static_angles(positions, self.head_dim, self.base, x.device, dtype)
         else:
-            angles = _angles(positions, _log_angles(self.head_dim, self.base, x.device).to(dtype))
+            log_angle = self.log_angle if self.learned else _log_angles(self.head_dim, self.base, x.device)
+            angles = _angles(positions, log_angle.to(dtype), starts)
         pairs = x.to(dtype).reshape(*x.shape[:-1], -1, 2)
         if torch.compiler.is_compiling():
             # The compiler fuses real arithmetic and has none for complex numbers.
@@ -78,9 +78,12 @@ def _log_angles(head_dim: int, base: float, device: torch.device | None) -> Tens
     return -math.log(base) * pairs / head_dim
 
 
-def _angles(positions: tuple[int, int], log_angle: Tensor) -> Tensor:
-    """n θ of the positions from the first up to the second, (N, d/2)."""
-    return torch.arange(*positions, device=log_angle.device)[:, None] * log_angle.exp()
+def _angles(positions: tuple[int, int], log_angle: Tensor, starts: Tensor | None = None) -> Tensor:
+    """n θ of the positions from the first up to the second, (N, d/2); from starts: (B, 1, N, d/2)."""
+    places = torch.arange(*positions, device=log_angle.device)
+    if starts is not None:
+        places = (places - starts)[:, None]
+    return places[..., None] * log_angle.exp()
 
 
 @lru_cache(maxsize=8)

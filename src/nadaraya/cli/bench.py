@@ -3,14 +3,25 @@
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nadaraya.cli.options import DeviceOption, chosen_device, figure_table, key_values, whole_numbers
+from nadaraya.cli.options import (
+    DeviceOption,
+    PrecisionOption,
+    chosen_device,
+    figure_table,
+    key_values,
+    named_configuration,
+    whole_numbers,
+)
+from nadaraya.errors import InputError, shown, unknown_name
 
 if TYPE_CHECKING:
+    from nadaraya.evaluation.decoding import Decoding, DecodingSettings
     from nadaraya.evaluation.throughput import Throughput
+    from nadaraya.models import KernelGPTConfig, KernelGPTForCausalLM
 
 bench_app = typer.Typer(help="Measure speed and memory of models against their rivals.", no_args_is_help=True)
 
@@ -70,7 +81,7 @@ def vit(
         ("training", batch) for batch in whole_numbers(train_batch_sizes, "--train-batch-sizes", accepted)
     ]
     cells += [("inference", batch) for batch in whole_numbers(batch_sizes, "--batch-sizes", accepted)]
-    facts = {"environment": environment(), "settings": asdict(settings)}
+    facts = {"environment": environment("timm"), "settings": asdict(settings)}
     rows: list[Throughput] = []
 
     def document() -> str:
@@ -85,6 +96,129 @@ def vit(
         typer.echo(document())
     else:
         _print(rows + peaks(rows))
+
+
+@bench_app.command("decode")
+def decode(
+    models: Annotated[
+        list[str] | None,
+        typer.Argument(help="Text variants, presets as nano-d4-gka-bank, or run folders. Default gka-bank."),
+    ] = None,
+    preset: Annotated[
+        str, typer.Option(help="Shape that variants are built in: demo, dickens or nano-d20.")
+    ] = "dickens",
+    vocabulary: Annotated[
+        int | None, typer.Option(help="Number of tokens; default the preset's.", min=1, max=2**31)
+    ] = None,
+    option: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY=VALUE", help="Field of KernelGPTConfig, such as window_pattern=SL."),
+    ] = None,
+    batch: Annotated[int, typer.Option(help="Prompts side by side.", min=1)] = 8,
+    prompt: Annotated[int, typer.Option(help="Tokens of the longest prompt.", min=1)] = 512,
+    tokens: Annotated[int, typer.Option(help="Tokens generated for each prompt.", min=1)] = 64,
+    padded: Annotated[
+        bool, typer.Option("--padded", help="Prompts of half to full length, padded on the left.")
+    ] = False,
+    caches: Annotated[
+        str,
+        typer.Option(metavar="NAME,…", help="dynamic (grows, forgets beyond windows), static (fixed size)."),
+    ] = "dynamic,static",
+    device: DeviceOption = "",
+    precision: PrecisionOption = "float32",
+    rounds: Annotated[int, typer.Option(help="Turns of each contestant.", min=1)] = 5,
+    as_json: Annotated[bool, typer.Option("--json", help="Print figures as JSON.")] = False,
+    out: Annotated[Path | None, typer.Option(help="Also write them here as JSON.")] = None,
+) -> None:
+    """Tokens/s and cache bytes of generation, against separate keys and values in the same model.
+
+    What is key and value at once is cached once, which is compared with caching it twice; other models have
+    one line. Contestants take turns; figures are medians with quartiles, and the first turn does not count.
+    """
+    from nadaraya.evaluation.decoding import DecodingSettings, measure_decoding
+    from nadaraya.evaluation.throughput import environment
+    from nadaraya.files import write_file
+
+    settings = DecodingSettings(batch, prompt, tokens, padded, chosen_device(device), precision, rounds)
+    fields = key_values(option)
+    built = {name: _text_model(name, preset, vocabulary, fields, settings) for name in models or ["gka-bank"]}
+    rows = measure_decoding(built, [kind.strip() for kind in caches.split(",")], settings)
+    facts = {"environment": environment("transformers"), "settings": {**asdict(settings), "options": fields}}
+    document = json.dumps({**facts, "rows": [asdict(row) for row in rows]}, indent=1)
+    if out:
+        write_file(out, document + "\n")
+    if as_json:
+        typer.echo(document)
+    else:
+        _print_decoding(rows)
+
+
+def _text_model(
+    name: str, preset: str, vocabulary: int | None, fields: dict[str, Any], settings: "DecodingSettings"
+) -> "KernelGPTForCausalLM":
+    """The model of a run, or one with random weights by its name."""
+    import torch
+    from huggingface_hub.errors import StrictDataclassError
+
+    from nadaraya import variants
+    from nadaraya.models import KernelGPTForCausalLM
+    from nadaraya.models.presets import PRESETS
+    from nadaraya.training import Run
+
+    if Path(name).is_dir():
+        run = Run(name)
+        run.text_recipe()  # refuses a run on images
+        model: KernelGPTForCausalLM = run.load_model()
+        return model
+    try:
+        config = named_configuration(name, preset, vocabulary, fields)
+        if config is None:
+            raise unknown_name("model", name, [*variants.names(), *PRESETS, "nano-d20"])
+        _check_room(config, settings)
+        torch.manual_seed(0)
+        return KernelGPTForCausalLM(config)
+    except InputError:
+        raise
+    except (StrictDataclassError, TypeError, ValueError, RuntimeError, LookupError, ArithmeticError) as error:
+        if not fields:
+            raise
+        reason = " ".join(str(error).split())[:200]
+        raise InputError(f"the model cannot be built with --option {shown(fields)}: {reason}") from error
+
+
+def _check_room(config: "KernelGPTConfig", settings: "DecodingSettings") -> None:
+    """Refuses weights, keys and values that do not fit in memory."""
+    import torch
+
+    from nadaraya.models import KernelGPTForCausalLM
+    from nadaraya.training.memory import check_memory
+
+    with torch.device("meta"):
+        weights = sum(parameter.numel() for parameter in KernelGPTForCausalLM(config).parameters())
+    tokens = settings.batch * (settings.prompt + settings.tokens)
+    cached = 2 * config.num_hidden_layers * config.hidden_size * tokens
+    what = f"a model of {weights:,} parameters with {tokens:,} tokens in its cache"
+    check_memory(what, 4 * (weights + cached), "--batch, --prompt or the model", settings.device)
+
+
+def _print_decoding(rows: "list[Decoding]") -> None:
+    from rich.console import Console
+
+    table = figure_table(
+        ["model", "cache", "keys, values"], ["tokens/s", "quartiles", "speed", "MB", "memory"]
+    )
+    for row in rows:
+        table.add_row(
+            row.model,
+            row.cache,
+            "one tensor" if row.one_tensor else "two",
+            f"{row.tokens_per_second:.1f}",
+            f"{row.low:.1f}–{row.high:.1f}",
+            _times(row.speed_ratio),
+            f"{row.cache_bytes / 1e6:.2f}",
+            _times(row.cache_ratio),
+        )
+    Console().print(table)
 
 
 def _print(rows: "list[Throughput]") -> None:

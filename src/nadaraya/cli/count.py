@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nadaraya.cli.options import figure_table, key_values
+from nadaraya.cli.options import figure_table, key_values, named_configuration
 from nadaraya.errors import InputError, must_be
 
 if TYPE_CHECKING:
@@ -127,22 +127,18 @@ def _cost(
 ) -> "ModelCost | ImageModelCost":
     from nadaraya import variants
     from nadaraya.evaluation.efficiency import image_model_cost, model_cost
-    from nadaraya.models.presets import is_preset
     from nadaraya.training import Run
 
     if Path(name).is_dir():
         model: Any = Run(name).load_model()
         return model_cost(model) if hasattr(model, "config") else image_model_cost(model, image_size)
-    if name in variants.names() or is_preset(name):
+    if (config := named_configuration(name, preset, vocabulary)) is not None:
         import torch
 
-        from nadaraya.models import KernelGPTConfig, KernelGPTForCausalLM
+        from nadaraya.models import KernelGPTForCausalLM
 
-        changes: dict[str, Any] = {} if vocabulary is None else {"vocab_size": vocabulary}
-        if not is_preset(name):
-            name, changes["variant"] = preset, name
         with torch.device("meta"):
-            return model_cost(KernelGPTForCausalLM(KernelGPTConfig.preset(name, **changes)))
+            return model_cost(KernelGPTForCausalLM(config))
     if "/" in name:
         raise InputError(f"{name} is not a folder")
     try:

@@ -12,6 +12,8 @@ from nadaraya.errors import InputError, must_be, unknown_name
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from nadaraya.models import KernelGPTConfig
+
 # Of every verb in which a model runs; `computing` and `chosen_device` take what was given.
 DeviceOption = Annotated[
     str, typer.Option("--device", help="cpu, cuda or mps; default cuda where there is one, else cpu.")
@@ -53,6 +55,24 @@ def computing(model: Any, device: str, precision: str) -> Iterator[None]:
     model.to(where)
     with torch.autocast(where, torch.bfloat16, enabled=precision == "bfloat16"):
         yield
+
+
+def named_configuration(
+    name: str, preset: str, vocabulary: int | None, fields: dict[str, Any] | None = None
+) -> "KernelGPTConfig | None":
+    """The configuration of a text model by the name of a preset or a variant; None for any other name."""
+    from nadaraya import variants
+    from nadaraya.models import KernelGPTConfig
+    from nadaraya.models.presets import is_preset
+
+    changes = dict(fields or {}, **({} if vocabulary is None else {"vocab_size": vocabulary}))
+    if is_preset(name):
+        return KernelGPTConfig.preset(name, **changes)
+    try:
+        variants.get(name)
+    except InputError:
+        return None
+    return KernelGPTConfig.preset(preset, **{"variant": name, **changes})
 
 
 def key_values(given: Sequence[str] | None) -> dict[str, Any]:

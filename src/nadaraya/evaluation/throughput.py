@@ -175,13 +175,17 @@ def peaks(rows: Iterable[Throughput]) -> list[Throughput]:
     return _compared(best.values())
 
 
-def environment() -> dict[str, Any]:
-    """What throughput depends on: the device, threads and versions."""
+def environment(*packages: str) -> dict[str, Any]:
+    """What throughput depends on: the device, threads and versions.
+
+    Args:
+        packages: whose versions, beside those of PyTorch and this library.
+    """
     cuda = torch.cuda.is_available()
     return {
         "device": torch.cuda.get_device_name() if cuda else platform.processor() or platform.machine(),
         "threads": torch.get_num_threads(),
-        **{package: version(package) for package in ("torch", "timm", "nadaraya")},
+        **{package: version(package) for package in ("torch", *packages, "nadaraya")},
     }
 
 

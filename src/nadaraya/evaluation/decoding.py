@@ -1,0 +1,249 @@
+"""Speed of generation and memory of its cache, against the same model with separate keys and values."""
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from transformers.cache_utils import Cache, DynamicCache, StaticCache
+
+from nadaraya.attention.layer import KernelSelfAttention
+from nadaraya.errors import must_be, unknown_name
+
+if TYPE_CHECKING:
+    from nadaraya.models import KernelGPTForCausalLM
+
+CACHES = ("dynamic", "static")
+PRECISIONS = {"bfloat16": torch.bfloat16, "float32": torch.float32}
+
+
+@dataclass(frozen=True)
+class DecodingSettings:
+    """What is generated, and how it is measured.
+
+    Args:
+        batch: prompts side by side; default 8.
+        prompt: tokens of the longest prompt; default 512.
+        tokens: tokens generated for each prompt, the likeliest every time; default 64.
+        padded: prompts of half to full length, padded on the left, in place of equal ones; default False.
+        device: "cpu" (default), "cuda" or "mps".
+        precision: "float32" (default); or "bfloat16", weights and cache, kernels excepted.
+        rounds: turns of each contestant; default 5.
+
+    Raises:
+        InputError: a value that is not accepted.
+    """
+
+    batch: int = 8
+    prompt: int = 512
+    tokens: int = 64
+    padded: bool = False
+    device: str = "cpu"
+    precision: str = "float32"
+    rounds: int = 5
+
+    def __post_init__(self) -> None:
+        for name in ("batch", "prompt", "tokens", "rounds"):
+            if getattr(self, name) < 1:
+                raise must_be(name, "a positive integer", getattr(self, name))
+        if self.precision not in PRECISIONS:
+            raise unknown_name("precision", self.precision, PRECISIONS)
+
+
+@dataclass(frozen=True)
+class Decoding:
+    """One model with one kind of cache.
+
+    Args:
+        model: its name.
+        cache: "dynamic", which grows and forgets what windows no longer see; or "static", of fixed size.
+        one_tensor: whether what is key and value at once is cached once; False: keys and values apart.
+        tokens_per_second: of all prompts together after the first token, the median of the turns.
+        low: its lower quartile.
+        high: its upper quartile.
+        prompt_seconds: until the first token, the median.
+        cache_bytes: memory of the cache at the end.
+        speed_ratio: tokens/s over those with keys and values apart; None where there is no other way.
+        cache_ratio: the same of the bytes.
+    """
+
+    model: str
+    cache: str
+    one_tensor: bool
+    tokens_per_second: float
+    low: float
+    high: float
+    prompt_seconds: float
+    cache_bytes: int
+    speed_ratio: float | None = None
+    cache_ratio: float | None = None
+
+
+class _Turn(NamedTuple):
+    """One generation."""
+
+    prompt_seconds: float
+    seconds: float
+    cache_bytes: int
+    tokens: Tensor  # (B, tokens)
+
+
+def measure_decoding(
+    models: "Mapping[str, KernelGPTForCausalLM]", caches: Sequence[str], settings: DecodingSettings
+) -> list[Decoding]:
+    """Generate with every model and cache, taking turns: drift of the machine affects all of them equally.
+
+    A model that caches one tensor for keys and values is measured both ways.
+
+    Args:
+        models: the models by name; they are moved to the device and put into eval mode.
+        caches: of `CACHES`.
+        settings: how.
+
+    Returns:
+        One row per model, cache and way.
+
+    Raises:
+        InputError: no models, or an unknown cache.
+
+    >>> from nadaraya.evaluation.decoding import DecodingSettings, measure_decoding
+    >>> from nadaraya.models import KernelGPTConfig, KernelGPTForCausalLM
+    >>> model = KernelGPTForCausalLM(KernelGPTConfig(hidden_size=16, num_hidden_layers=1, variant="gka-bank"))
+    >>> settings = DecodingSettings(batch=1, prompt=3, tokens=2, rounds=1)
+    >>> [row.cache_ratio for row in measure_decoding({"gka-bank": model}, ["dynamic"], settings)]
+    [None, 0.5]
+    """
+    if not models:
+        raise must_be("models", "at least one", models)
+    for kind in caches:
+        if kind not in CACHES:
+            raise unknown_name("cache", kind, CACHES)
+    for model in models.values():
+        _prepare(model, settings)
+    cells = [
+        (name, kind, one_tensor)
+        for (name, model), kind in product(models.items(), caches)
+        for one_tensor in ((False, True) if keeps_one_tensor(model) else (False,))
+    ]
+    turns: dict[tuple[str, str, bool], list[_Turn]] = {cell: [] for cell in cells}
+    for turn in range(settings.rounds + 1):
+        for cell, found in turns.items():
+            name, kind, one_tensor = cell
+            done = generate_once(models[name], kind, one_tensor, settings)
+            if turn:  # the first one does not count: memory is fetched and kernels are compiled
+                found.append(done)
+    return _compared(_summary(cell, found, settings) for cell, found in turns.items())
+
+
+def keeps_one_tensor(model: "KernelGPTForCausalLM") -> bool:
+    """Whether keys and values are one tensor in some layer's cache.
+
+    Args:
+        model: the model.
+    """
+    cache = DynamicCache(config=model.config)
+    with torch.no_grad():
+        model(torch.zeros((1, 1), dtype=torch.long, device=model.device), past_key_values=cache)
+    return any(getattr(layer, "values").numel() == 0 for layer in cache.layers)  # noqa: B009 (not of its type)
+
+
+@torch.no_grad()
+def generate_once(
+    model: "KernelGPTForCausalLM", kind: str, one_tensor: bool, settings: DecodingSettings
+) -> _Turn:
+    """Read the prompts and generate, the likeliest token each time.
+
+    Args:
+        model: the model, in eval mode.
+        kind: of the cache.
+        one_tensor: whether what is key and value at once is cached once.
+        settings: how much.
+    """
+    for module in model.modules():
+        if isinstance(module, KernelSelfAttention):
+            module.one_tensor_cache = one_tensor
+    tokens, mask = prompts(model.config.vocab_size, settings)
+    tokens, mask = tokens.to(model.device), None if mask is None else mask.to(model.device)
+    room = settings.prompt + settings.tokens
+    cache: Cache = DynamicCache(config=model.config)
+    if kind == "static":
+        cache = StaticCache(config=model.config, max_cache_len=room)
+    clock = [_now(settings.device)]
+    generated = []
+    for _ in range(settings.tokens + 1):
+        out = model(tokens, attention_mask=mask, past_key_values=cache, logits_to_keep=1)
+        tokens = out.logits[:, -1].argmax(-1, keepdim=True)
+        generated.append(tokens)
+        if mask is not None:
+            mask = torch.cat((mask, torch.ones_like(tokens)), 1)
+        if len(generated) == 1:
+            clock.append(_now(settings.device))
+    clock.append(_now(settings.device))
+    return _Turn(clock[1] - clock[0], clock[2] - clock[1], cache_bytes(cache), torch.cat(generated, 1))
+
+
+def prompts(vocab_size: int, settings: DecodingSettings) -> tuple[Tensor, Tensor | None]:
+    """Random prompts (B, N), the same each time, and the mask of the padding on their left.
+
+    Args:
+        vocab_size: number of tokens.
+        settings: how many, and how long.
+    """
+    generator = torch.Generator().manual_seed(0)
+    tokens = torch.randint(vocab_size, (settings.batch, settings.prompt), generator=generator)
+    if not settings.padded:
+        return tokens, None
+    lengths = torch.linspace(settings.prompt, (settings.prompt + 1) // 2, settings.batch).long()
+    mask = torch.arange(settings.prompt) >= settings.prompt - lengths[:, None]
+    return tokens, mask.long()
+
+
+def cache_bytes(cache: Cache) -> int:
+    """Memory that a cache holds: what several tensors share counts once.
+
+    Args:
+        cache: a cache of transformers.
+    """
+    parts = [
+        getattr(layer, name, None) for layer in cache.layers for name in ("keys", "values", "conv_states")
+    ]
+    stored = [part.untyped_storage() for part in parts if part is not None]
+    return sum({storage.data_ptr(): storage.nbytes() for storage in stored}.values())
+
+
+def _prepare(model: "KernelGPTForCausalLM", settings: DecodingSettings) -> None:
+    moved: nn.Module = model.eval()
+    moved.to(settings.device, PRECISIONS[settings.precision])
+    for _, parameter in model.kernel_parameters():
+        parameter.data = parameter.data.float()
+
+
+def _now(device: str) -> float:
+    if device != "cpu":
+        getattr(torch, device).synchronize()
+    return time.perf_counter()
+
+
+def _summary(cell: tuple[str, str, bool], turns: list[_Turn], settings: DecodingSettings) -> Decoding:
+    count = settings.batch * settings.tokens
+    high, median, low = (
+        count / second for second in np.quantile([turn.seconds for turn in turns], (0.25, 0.5, 0.75))
+    )
+    seconds = float(np.median([turn.prompt_seconds for turn in turns]))
+    return Decoding(*cell, median, low, high, seconds, turns[-1].cache_bytes)
+
+
+def _compared(rows: Iterable[Decoding]) -> list[Decoding]:
+    """The rows with their ratios to those of keys and values apart."""
+    found: list[Decoding] = []
+    for row in rows:
+        if row.one_tensor:
+            apart = found[-1]
+            speed = row.tokens_per_second / apart.tokens_per_second
+            row = replace(row, speed_ratio=speed, cache_ratio=row.cache_bytes / apart.cache_bytes)
+        found.append(row)
+    return found

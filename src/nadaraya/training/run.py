@@ -18,6 +18,7 @@ from nadaraya.attention.projections import LayerShape
 from nadaraya.errors import InputError, must_be
 from nadaraya.files import reading, sha256
 from nadaraya.kernels import Kernel
+from nadaraya.kernels.heads import keep_kernel_heads
 from nadaraya.training.folder import (
     AVERAGE_FILE,
     BEST_FILE,
@@ -293,6 +294,7 @@ class Run:
         )  # fmt: skip
         heads = config["num_attention_heads"]
         shape = LayerShape(config["hidden_size"], heads, heads)
+        pruned = config.get("pruned_heads") or {}
         layers = variants.by_layer(config["variant"], config["num_hidden_layers"], config["variant_options"])
         kernels = []
         with reading(self.path / name, "the kernels of this run"):
@@ -300,6 +302,8 @@ class Run:
             for layer, (_, options) in enumerate(layers):
                 kernel = options["position"](shape) if "position" in options else None
                 if isinstance(kernel, Kernel):
+                    removed = pruned.get(str(layer), ())
+                    keep_kernel_heads(kernel, [head for head in range(heads) if head not in removed])
                     prefix = f"model.blocks.{layer}.attention.position."
                     for part, tensor in kernel.named_parameters():
                         tensor.data.copy_(values[prefix + part])

@@ -54,7 +54,9 @@ def test_the_guide_on_heads_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.chdir(tmp_path)
     tiny = ["model.variant=gpa-rope", "model.hidden_size=8", "data.limit=9000", "data.context=16"]
-    steps = ["training.steps=2", "training.warmup_steps=0", "training.batch_size=1"]
+    steps = [
+        f"training.{key}" for key in ("steps=2", "warmup_steps=0", "batch_size=1", "sample_characters=0")
+    ]
     train(load_recipe("demo", [*tiny, *steps]), "runs/demo-gpa-rope", progress=False)
     names = run_blocks(GUIDES / "heads.md", {})
     assert len(names["report"].heads) == 16

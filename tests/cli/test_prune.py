@@ -26,6 +26,7 @@ def test_heads_are_ranked_by_the_loss_without_them(nadaraya: Command, trained_ru
     assert rows == [f"{head['layer']}.{head['head']}" for head in figures["heads"]]
 
 
+@pytest.mark.slow
 def test_a_pruned_run_is_a_run(nadaraya: Command, finished_run: Path, tmp_path: Path) -> None:
     out = tmp_path / "small"
     figures = json.loads(nadaraya("prune", finished_run, "--heads", "0.1", "--out", out, "--json").out)
@@ -50,6 +51,8 @@ def test_a_pruned_run_is_a_run(nadaraya: Command, finished_run: Path, tmp_path: 
     assert nadaraya("train", out).status == 0
     again = json.loads(nadaraya("heads", out, "--windows", 1, "--json").out)
     assert {(head["layer"], head["head"]) for head in again["heads"]} == {(0, 0), (1, 0), (1, 1)}
+    assert nadaraya("prune", out, "--heads", "1.0", "--out", tmp_path / "smaller").status == 0
+    assert Run(tmp_path / "smaller").load_model().config.pruned_heads == {"0": [1], "1": [0]}
 
 
 @pytest.mark.slow

@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 import torch
+from transformers.cache_utils import StaticCache
 
 from nadaraya import InputError, KernelSelfAttention, variants
+from nadaraya.evaluation.efficiency import model_cost
 from nadaraya.models import KernelGPTConfig, KernelGPTForCausalLM, prune_heads
 
 VOCABULARY = 19
@@ -103,6 +105,22 @@ def test_heads_keep_their_numbers_when_more_are_removed() -> None:
     once = prune_heads(model, {1: [2, 0], 0: [3]})
     assert twice.config.pruned_heads == once.config.pruned_heads == {"1": [0, 2], "0": [3]}
     assert torch.equal(twice(tokens()).logits, once(tokens()).logits)
+
+
+@torch.no_grad()
+def test_caches_of_fixed_size_serve_uneven_groups() -> None:
+    smaller = prune_heads(full("fox", num_key_value_heads=2), REMOVED)
+    cache, x = StaticCache(config=smaller.config, max_cache_len=12), tokens()
+    logits = [smaller(piece, past_key_values=cache).logits for piece in x.split((5, 1, 6), 1)]
+    torch.testing.assert_close(torch.cat(logits, 1), smaller(x).logits, rtol=1e-4, atol=1e-5)
+
+
+def test_fewer_heads_cost_fewer_operations() -> None:
+    model = full("gpa-rope")
+    whole, smaller = model_cost(model), model_cost(prune_heads(model, {0: [0, 2, 3], 1: [0, 1, 3]}))
+    # Of each token: 2 multiply-adds for each weight that is gone, and those of 6 of 8 heads with 16 keys.
+    weights, pairs = 6 * 4 * 4 * 16, 6 * 2 * 4 * 16
+    assert whole.flops_per_token - smaller.flops_per_token == 2 * (weights + pairs)
 
 
 def test_the_model_itself_stays_as_it_was() -> None:

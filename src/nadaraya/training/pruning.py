@@ -22,6 +22,7 @@ from nadaraya.training.metrics import Meter, digest_of
 from nadaraya.training.processes import Processes
 from nadaraya.training.recipe import Recipe, read_mapping
 from nadaraya.training.run import Run
+from nadaraya.training.schema import LONGEST_NAME
 from nadaraya.training.text import TextTask
 
 _ROUNDS = 5
@@ -127,7 +128,8 @@ def prune_run(
 def _recipe(recipe: Recipe, pruned: Any, tune: int) -> Recipe:
     """The recipe of the smaller model, so many updates longer."""
     mapping = recipe.model_dump(mode="json")
-    mapping["name"] = f"{recipe.name}-pruned"
+    name = f"{recipe.name.removesuffix('-pruned')}-pruned"
+    mapping["name"] = name if len(name.encode()) <= LONGEST_NAME else recipe.name
     mapping["model"]["extra"]["pruned_heads"] = pruned
     changes = {"steps": recipe.training.steps + tune, "keep_best": False, "compile": False, "tracker": None}
     mapping["training"] |= changes

@@ -38,7 +38,8 @@ def prune_attention_heads(model: PreTrainedModel, heads: Mapping[int | str, Sequ
     torch.Size([8, 4])
     """
     smaller = copy.deepcopy(model)
-    layers = {layer: part for part in smaller.modules() if (layer := _layer_of(part)) is not None}
+    found = [(_layer_of(part), part) for part in smaller.modules()]
+    layers: dict[int, Any] = {number: part for number, part in found if number is not None}
     if not layers:
         accepted = "with q_proj, k_proj, v_proj and o_proj in its attention, or GPT-2's c_attn and c_proj"
         raise must_be("model", accepted, type(model).__name__)
@@ -53,8 +54,8 @@ def prune_attention_heads(model: PreTrainedModel, heads: Mapping[int | str, Sequ
             raise must_be("heads", accepted, list(removed))
         _keep(part, kept)
     pruned = {
-        str(layer): sorted(set(range(part.nadaraya_all_heads)) - set(part.nadaraya_heads))
-        for layer, part in layers.items()
+        str(number): sorted(set(range(part.nadaraya_all_heads)) - set(part.nadaraya_heads))
+        for number, part in layers.items()
         if hasattr(part, "nadaraya_heads")
     }
     smaller.config.pruned_heads = pruned

@@ -178,3 +178,19 @@ def test_a_part_that_cannot_lose_heads_is_refused_before_anything_is_removed() -
     assert layer.num_heads == 4
     with pytest.raises(InputError, match="heads must be at least one of 0, 1, 2, 3, got "):
         KernelSelfAttention(16, 4, kept_heads=[])
+
+
+@torch.no_grad()
+def test_a_vision_layer_loses_its_part_of_the_kernel_of_the_grid_too() -> None:
+    pytest.importorskip("timm")
+    from nadaraya.models.vit import VisionAttention
+
+    torch.manual_seed(0)
+    layer = VisionAttention(16, 4, grid_kernel="bank").eval()
+    layer.grid_size, x = (2, 3), torch.randn(1, 6, 16)
+    for parameter in layer.parameters():
+        parameter.add_(0.3 * torch.randn_like(parameter))
+    smaller = copy.deepcopy(layer)
+    smaller.keep_heads([1, 3])
+    layer.proj.weight.unflatten(1, (4, -1))[:, [0, 2]] = 0.0
+    torch.testing.assert_close(smaller(x), layer(x), rtol=1e-4, atol=1e-5)

@@ -116,7 +116,10 @@ def _chosen(
         amount *= total_nats(model, inputs, targets) / targets.numel() / 100
     chosen = choose_heads(model, inputs, targets, amount, by=by, seed=seed)
     if not chosen:
-        raise InputError(f"no head of {run.path} can go within the budget of {amount:.4g} nats/token")
+        raise InputError(
+            f"the head of {run.path} that goes first by {by} costs more than the budget of {amount:.4g} "
+            "nats/token"
+        )
     found: dict[int, list[int]] = {}
     for removal in chosen:
         found.setdefault(removal.layer, []).append(removal.head)

@@ -48,6 +48,21 @@ def test_the_guide_on_other_models_runs() -> None:
     assert names["loss"].isfinite()
 
 
+@pytest.mark.slow
+def test_the_guide_on_heads_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from nadaraya.training import load_recipe, train
+
+    monkeypatch.chdir(tmp_path)
+    tiny = ["model.variant=gpa-rope", "model.hidden_size=8", "data.limit=9000", "data.context=16"]
+    steps = [
+        f"training.{key}" for key in ("steps=2", "warmup_steps=0", "batch_size=1", "sample_characters=0")
+    ]
+    train(load_recipe("demo", [*tiny, *steps]), "runs/demo-gpa-rope", progress=False)
+    names = run_blocks(GUIDES / "heads.md", {})
+    assert len(names["report"].heads) == 16
+    assert names["smaller"].config.pruned_heads == {"0": [3], "1": [2]}
+
+
 def test_the_guide_on_language_models_runs(language_guide: dict[str, Any]) -> None:
     text, run, result = (language_guide[name] for name in ("text", "run", "result"))
     assert text.startswith("The ")

@@ -1,6 +1,7 @@
 """How alike a query and a key are: the content of a layer's logits, with what it learns."""
 
 import math
+from collections.abc import Sequence
 from typing import Literal
 
 import torch
@@ -10,6 +11,7 @@ from nadaraya.attention.arguments import Content
 from nadaraya.attention.projections import LayerShape
 from nadaraya.errors import must_be, unknown_name
 from nadaraya.kernels import Gaussian
+from nadaraya.kernels.heads import keep_kernel_heads, kept_blocks
 from nadaraya.kernels.parameters import natural
 
 
@@ -37,6 +39,11 @@ class DotProduct(nn.Module):
     def forward(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor, Content]:
         """Queries and keys as they are, and the operator's `content`."""
         return query, key, self.scale if self.log_scale is None else natural(self.log_scale)
+
+    def keep_heads(self, heads: Sequence[int]) -> None:
+        """Keep the scales of some heads, in place."""
+        if self.log_scale is not None:
+            self.log_scale = kept_blocks(self.log_scale, heads, len(self.log_scale))
 
 
 class GaussianContent(nn.Module):
@@ -91,6 +98,15 @@ class GaussianContent(nn.Module):
         precision = torch.exp(-self.log_bandwidth)[:, None].to(query.dtype)
         query = query * precision if shift is None else torch.addcmul(shift * precision, query, precision)
         return query, query if one else key * precision, _UNIT
+
+    def keep_heads(self, heads: Sequence[int]) -> None:
+        """Keep the bandwidths and displacements of some heads, in place."""
+        if self.per == "head":
+            keep_kernel_heads(self.kernel, heads)
+        else:
+            self.log_bandwidth = kept_blocks(self.log_bandwidth, heads, len(self.log_bandwidth))
+        if self.shift is not None:
+            self.shift = kept_blocks(self.shift, heads, len(self.shift))
 
     def extra_repr(self) -> str:
         return f"per={self.per!r}, shift={self.shift is not None}"

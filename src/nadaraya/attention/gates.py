@@ -1,6 +1,7 @@
 """Gates of a layer: how much of the past a token forgets, and how much of what it found it passes on."""
 
 import math
+from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
@@ -8,6 +9,7 @@ from torch import Tensor, nn
 
 from nadaraya.attention.projections import LayerShape
 from nadaraya.errors import must_be
+from nadaraya.kernels.heads import keep_rows
 
 
 class ForgetGate(nn.Module):
@@ -36,6 +38,10 @@ class ForgetGate(nn.Module):
         logits = self.gate(x).transpose(1, 2)
         return F.logsigmoid(logits.to(torch.promote_types(logits.dtype, torch.float32)))
 
+    def keep_heads(self, heads: Sequence[int]) -> None:
+        """Keep the gates of some heads, in place."""
+        keep_rows(self.gate, heads, self.gate.out_features)
+
     @staticmethod
     def key_logits(log_forget: Tensor) -> Tensor:
         """a from log f, (B, H, Nk); shifted by a constant per row of the batch, which changes no weight."""
@@ -59,3 +65,8 @@ class OutputGate(nn.Module):
         """The heads' outputs (B, H, N, d), gated by the tokens x (B, N, D)."""
         gate = self.gate(x).view(*x.shape[:2], self.num_heads, -1)
         return out * gate.transpose(1, 2).sigmoid()
+
+    def keep_heads(self, heads: Sequence[int]) -> None:
+        """Keep the gates of some heads, in place."""
+        keep_rows(self.gate, heads, self.num_heads)
+        self.num_heads = len(heads)

@@ -1,6 +1,6 @@
 """Multi-head self-attention with an explicit kernel, put together from parts that each know one thing."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -17,6 +17,7 @@ from nadaraya.attention.rotary import RotaryEmbedding
 from nadaraya.attention.tables import LagTable
 from nadaraya.errors import InputError, must_be
 from nadaraya.kernels import Kernel
+from nadaraya.kernels.heads import keep_kernel_heads
 
 MakePart = Callable[[LayerShape], nn.Module]
 
@@ -67,6 +68,8 @@ class KernelSelfAttention(nn.Module):
         bias: whether the projections have biases; default False.
         out_bias: whether W_O has one; default as `bias`.
         dropout: probability of dropping an attention weight in training; default 0.
+        kept_heads: the heads of `num_heads` that there are, by number, ascending: all are d = D / num_heads
+            wide and start as they would among all. Default all.
 
     Raises:
         InputError: arguments that do not fit together.
@@ -100,6 +103,7 @@ class KernelSelfAttention(nn.Module):
         bias: bool = False,
         out_bias: bool | None = None,
         dropout: float = 0.0,
+        kept_heads: Sequence[int] | None = None,
     ) -> None:
         super().__init__()
         check_options(window, own, dropout, eps, negligible)
@@ -121,6 +125,43 @@ class KernelSelfAttention(nn.Module):
         self.backend = "auto"
         self.one_tensor_cache = True  # what is key and value at once is cached once; False to compare with
         self._table = LagTable()
+        self._seen_keys: list[int] | None = None
+        if kept_heads is not None:
+            self.keep_heads(kept_heads)
+
+    def keep_heads(self, heads: Sequence[int]) -> None:
+        """Remove all heads but some, in place: their projections, kernels, gates and columns of W_O.
+
+        Keys and values that several heads share go with the last of these.
+
+        Args:
+            heads: the heads that remain, at least one, as they were numbered before any was removed.
+
+        Raises:
+            InputError: none or other heads, or a part that does not say which of its values are which head's.
+
+        >>> from nadaraya import KernelSelfAttention, variants
+        >>> layer = KernelSelfAttention(64, num_heads=4, causal=True, **variants.get("gpa-rope"))
+        >>> layer.keep_heads([0, 3])
+        >>> layer.num_heads, layer.projections.q_proj.weight.shape
+        (2, torch.Size([32, 64]))
+        """
+        there, wanted = self.projections.heads, sorted(set(heads))
+        if not wanted or not set(wanted) <= set(there):
+            raise must_be("heads", f"at least one of {', '.join(map(str, there))}", list(heads))
+        rows = [there.index(head) for head in wanted]
+        parts = {"content": self.content, "position": self.position, "gate": self.gate}
+        parts["output_gate"] = self.output_gate
+        for name, part in parts.items():
+            if not (part is None or isinstance(part, Kernel) or hasattr(part, "keep_heads")):
+                raise must_be(name, "a part with keep_heads, to lose heads", part)
+        for part in parts.values():
+            if isinstance(part, Kernel):
+                keep_kernel_heads(part, rows)
+            elif part is not None:
+                part.keep_heads(rows)
+        self.projections.keep_heads(wanted)
+        self.num_heads, self._seen_keys = len(wanted), self.projections.seen_keys
 
     def kernel_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         """Names and values of what shapes the kernel: all of the parts' parameters but their linear maps.
@@ -182,8 +223,12 @@ class KernelSelfAttention(nn.Module):
         if added_values is not None:
             value = value + added_values.to(value.dtype)
         log_forget = None if self.gate is None else self.gate(x)
+        if log_forget is not None:  # gates are cached beside the keys that they belong to
+            scored, value = self._for_heads(scored, value)
         if cache is not None:
             scored, value, log_forget = _cached(cache, scored, value, log_forget, self.one_tensor_cache)
+        if log_forget is None:
+            scored, value = self._for_heads(scored, value)
         options: AttentionOptions = {
             "content": content,
             "position": self._position(x, scored.shape[2], is_causal, decoding=seen > 0),
@@ -223,6 +268,13 @@ class KernelSelfAttention(nn.Module):
             return self._table.logits(self.position, num_lags, self.causal or is_causal, decoding)
         found: Any = None if self.position is None else self.position(x, num_lags)
         return found
+
+    def _for_heads(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        """Keys and values once per head, where heads that remain do not share them evenly."""
+        if self._seen_keys is None:
+            return key, value
+        keys = key[:, self._seen_keys]
+        return keys, keys if value is key else value[:, self._seen_keys]
 
     def _merged(self, out: Tensor, x: Tensor) -> Tensor:
         if self.output_gate is not None:

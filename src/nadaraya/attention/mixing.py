@@ -1,7 +1,7 @@
 """Positions that a layer's tokens mix for themselves: content that steers what a lag counts."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -10,6 +10,7 @@ from nadaraya.attention.positions import MixedKernels, MixedLogits
 from nadaraya.attention.projections import LayerShape
 from nadaraya.errors import must_be
 from nadaraya.kernels import KernelBank
+from nadaraya.kernels.heads import keep_kernel_heads, keep_rows
 from nadaraya.kernels.parameters import count
 
 
@@ -37,6 +38,11 @@ class MixedProfiles(nn.Module):
     def forward(self, x: Tensor, num_lags: int) -> MixedLogits:
         """The operator's `position` for queries of the tokens x (B, N, D) and lags up to num_lags − 1."""
         return MixedLogits(_by_head(self.weights(x), self.num_heads), self.profiles[:, :num_lags])
+
+    def keep_heads(self, heads: Sequence[int]) -> None:
+        """Keep the mixtures of some heads, in place; profiles are all heads'."""
+        keep_rows(self.weights, heads, self.num_heads)
+        self.num_heads = len(heads)
 
 
 class MixedBank(nn.Module):
@@ -67,6 +73,11 @@ class MixedBank(nn.Module):
         weights = _by_head(self.weights(x), self.bank.num_heads).float().exp()
         lags = torch.arange(num_lags, device=x.device)
         return MixedKernels(weights, self.bank.log_terms(lags))
+
+    def keep_heads(self, heads: Sequence[int]) -> None:
+        """Keep the terms of some heads and what weighs them, in place."""
+        keep_rows(self.weights, heads, self.bank.num_heads)
+        keep_kernel_heads(self.bank, heads)
 
 
 def _by_head(weights: Tensor, num_heads: int) -> Tensor:
@@ -106,3 +117,9 @@ class FIRE(nn.Module):
         fraction = torch.log1p(rate * (query - place).abs()) / far
         logits: Tensor = self.network(fraction[..., None])
         return logits.permute(2, 0, 1)
+
+    def keep_heads(self, heads: Sequence[int]) -> None:
+        """Keep the outputs of the network that are some heads', in place."""
+        last = self.network[-1]
+        assert isinstance(last, nn.Linear)
+        keep_rows(last, heads, last.out_features)

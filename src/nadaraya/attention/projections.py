@@ -1,11 +1,13 @@
 """What queries, keys and values are made of, and how heads become tokens again."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nadaraya.errors import must_be, unknown_name
+from nadaraya.kernels.heads import keep_columns, keep_rows
 
 FORMS = ("qkvo", "qko", "vo", "o", "q(kv)o", "(qkv)o")
 
@@ -67,6 +69,7 @@ class Projections(nn.Module):
             raise must_be("projections", "'qkvo' or 'q(kv)o' with num_kv_heads", form)
         self.shape, self.form = shape, form
         self.head_norm, self.head_norm_eps = head_norm, head_norm_eps
+        self.heads, self.kv_heads = tuple(range(num_heads)), tuple(range(num_kv_heads))
         kv_dim = num_kv_heads * shape.head_dim
         has_k, has_v = form in ("qkvo", "qko", "q(kv)o"), form in ("qkvo", "vo")
         self.q_proj = nn.Linear(dim, dim, bias=bias) if "q" in form else None
@@ -89,7 +92,7 @@ class Projections(nn.Module):
 
         What is one tensor by the form is one object; values that are keys are normalised as these.
         """
-        tokens = self._split(x)
+        tokens = self._slices(x)
         query = tokens if self.q_proj is None else self._split(self.q_proj(x))
         key = query if self.k_proj is None else self._split(self.k_proj(x))
         if self.head_norm:
@@ -103,6 +106,38 @@ class Projections(nn.Module):
         """The heads (B, H, N, d) as tokens (B, N, D), through W_O."""
         tokens: Tensor = self.o_proj(out.transpose(1, 2).flatten(2))
         return tokens
+
+    def keep_heads(self, heads: Sequence[int]) -> None:
+        """Keep some heads, in place, and of the keys and values those that one of them sees.
+
+        Args:
+            heads: some of `heads`, as they were numbered before any was removed, ascending.
+        """
+        shared = self.shape.num_heads // self.shape.num_kv_heads
+        kv_heads = tuple(sorted({head // shared for head in heads}))
+        rows = [self.heads.index(head) for head in heads]
+        kv_rows = [self.kv_heads.index(head) for head in kv_heads]
+        if self.q_proj is not None:
+            keep_rows(self.q_proj, rows, len(self.heads))
+        for linear in (self.k_proj, self.v_proj):
+            if linear is not None:
+                keep_rows(linear, kv_rows, len(self.kv_heads))
+        keep_columns(self.o_proj, rows, len(self.heads))
+        self.heads, self.kv_heads = tuple(heads), kv_heads
+
+    @property
+    def seen_keys(self) -> list[int] | None:
+        """Which of the keys and values each head sees, where these are not shared out evenly; else None."""
+        shared = self.shape.num_heads // self.shape.num_kv_heads
+        seen = [self.kv_heads.index(head // shared) for head in self.heads]
+        each, left = divmod(len(self.heads), len(self.kv_heads))
+        even = [row // each for row in range(len(seen))]
+        return None if not left and seen == even else seen
+
+    def _slices(self, x: Tensor) -> Tensor:
+        """The heads' slices of the tokens, (B, H, N, d)."""
+        tokens = x.view(*x.shape[:2], self.shape.num_heads, self.shape.head_dim).transpose(1, 2)
+        return tokens if len(self.heads) == self.shape.num_heads else tokens[:, list(self.heads)]
 
     def _split(self, x: Tensor) -> Tensor:
         return x.view(*x.shape[:2], -1, self.shape.head_dim).transpose(1, 2)

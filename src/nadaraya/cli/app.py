@@ -13,8 +13,10 @@ from nadaraya.cli.data import data_app
 from nadaraya.cli.demo import demo
 from nadaraya.cli.evaluate import evaluate
 from nadaraya.cli.generate import generate
+from nadaraya.cli.heads import heads
 from nadaraya.cli.lags import lags
 from nadaraya.cli.maps import maps
+from nadaraya.cli.prune import prune
 from nadaraya.cli.report import report
 from nadaraya.cli.train import train
 
@@ -50,7 +52,7 @@ def options(
     """Attention as kernel regression: train, compare, interpret."""
 
 
-for _verb in (demo, train, compare, generate, evaluate, report, lags, count, maps):
+for _verb in (demo, train, compare, generate, evaluate, report, lags, count, maps, heads, prune):
     app.command(_verb.__name__)(_verb)
 app.add_typer(data_app, name="data")
 app.add_typer(bench_app, name="bench")

@@ -154,6 +154,7 @@ class Sandwich(_PerHead):
     ratios: Tensor
 
     settings = ("num_heads", "dim")
+    shared_tensors = ("frequencies",)
 
     def __init__(self, num_heads: int, dim: int = 128) -> None:
         super().__init__(num_heads)

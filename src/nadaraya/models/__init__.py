@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from nadaraya.models.attach import attach_attention, register_attention
     from nadaraya.models.gpt import KernelGPTConfig, KernelGPTForCausalLM, KernelGPTModel
     from nadaraya.models.nanochat import from_nanochat, to_nanochat
+    from nadaraya.models.pruning import prune_heads
 
 __all__ = [
     "KernelGPTConfig",
@@ -19,12 +20,14 @@ __all__ = [
     "KernelGPTModel",
     "attach_attention",
     "from_nanochat",
+    "prune_heads",
     "register_attention",
     "to_nanochat",
 ]
 _HOMES = {
     "attach_attention": "attach",
     "from_nanochat": "nanochat",
+    "prune_heads": "pruning",
     "register_attention": "attach",
     "to_nanochat": "nanochat",
 }

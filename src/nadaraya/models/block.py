@@ -1,5 +1,6 @@
 """A block of KernelGPT: attention, the feed-forward layer, and what a configuration may put beside them."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -9,6 +10,7 @@ from transformers.activations import ACT2FN
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from nadaraya.attention.layer import KernelSelfAttention
+from nadaraya.kernels.heads import kept_blocks
 from nadaraya.models.config import KernelGPTConfig
 
 if TYPE_CHECKING:
@@ -115,6 +117,12 @@ class ValueEmbedding(nn.Module):
         self.table = nn.Embedding(vocab_size, num_kv_heads * head_dim)
         self.scale = nn.Parameter(torch.tensor(self.start))
 
+    def keep_heads(self, kv_heads: Sequence[int]) -> None:
+        """Keep what is added to some heads of the values, in place."""
+        heads = self.table.embedding_dim // self.head_dim
+        self.table.weight = kept_blocks(self.table.weight, kv_heads, heads, dim=1)
+        self.table.embedding_dim = self.table.weight.shape[1]
+
     def forward(self, tokens: Tensor) -> Tensor:
         """What is added to the values of token numbers (B, N): (B, G, N, d)."""
         added: Tensor = self.scale * self.table(tokens)
@@ -151,6 +159,8 @@ class KernelGPTBlock(GradientCheckpointingLayer):
             head_dim = config.hidden_size // config.num_attention_heads
             self.value_embedding = ValueEmbedding(config.vocab_size, heads, head_dim)
         self.attention = make_attention(config, layer)
+        if self.value_embedding is not None:
+            self.value_embedding.keep_heads(self.attention.projections.kv_heads)
         for tensor in fixed_starts(self.attention).values():
             if not tensor.is_meta:  # a meta tensor has yet to be loaded or initialised
                 tensor._is_hf_initialized = True  # type: ignore[attr-defined]
@@ -159,6 +169,14 @@ class KernelGPTBlock(GradientCheckpointingLayer):
         self.dropout = nn.Dropout(config.dropout)
         for last in (self.attention.projections.o_proj, self.mlp.down_proj):
             last.ends_residual_branch = True  # type: ignore[assignment]
+
+    def keep_heads(self, heads: Sequence[int]) -> None:
+        """Remove all heads but some, in place, and what is added to their values."""
+        before = self.attention.projections.kv_heads
+        self.attention.keep_heads(heads)
+        if self.value_embedding is not None:
+            after = self.attention.projections.kv_heads
+            self.value_embedding.keep_heads([before.index(head) for head in after])
 
     def forward(
         self,
@@ -196,6 +214,7 @@ def make_attention(config: KernelGPTConfig, layer: int) -> KernelSelfAttention:
         causal=True,
         bias=config.bias,
         dropout=config.dropout,
+        kept_heads=config.kept_heads(layer),
         **config.attention_options(layer),
     )
 

@@ -57,6 +57,8 @@ class KernelGPTConfig(PreTrainedConfig):
         dropout: probability of dropping embeddings, attention weights and block outputs in training.
         initializer_range: standard deviation of the initial weights; default 0.02.
         norm_eps: added to the variance in the norms.
+        pruned_heads: heads that a layer has not, by the index of the layer, e.g. {"3": [0, 2]}: the others
+            keep their numbers and their width D / H. Default None, all are there. See `prune_heads`.
 
     Raises:
         InputError: values that are not accepted or do not fit together.
@@ -102,6 +104,7 @@ class KernelGPTConfig(PreTrainedConfig):
     dropout: float | int = 0.0
     initializer_range: float = 0.02
     norm_eps: float = 1e-5
+    pruned_heads: dict[str | int, list[int]] | None = None
     use_cache: bool = True
     bos_token_id: int | None = None
     eos_token_id: int | list[int] | None = None
@@ -154,6 +157,7 @@ class KernelGPTConfig(PreTrainedConfig):
         self.layer_types = [kinds[letter] for letter in letters]
         for layer in range(self.num_hidden_layers):
             self.attention_options(layer)
+        self.pruned_heads = self._checked_pruned_heads()
         super().__post_init__(**kwargs)
 
     @classmethod
@@ -204,6 +208,30 @@ class KernelGPTConfig(PreTrainedConfig):
         if self.value_embeddings == "alternate":
             return (self.num_hidden_layers - 1 - layer) % 2 == 0
         return self.value_embeddings == "all"
+
+    def kept_heads(self, layer: int) -> list[int] | None:
+        """The heads that a layer has, by number; None where it has all.
+
+        Args:
+            layer: index from 0.
+        """
+        pruned = (self.pruned_heads or {}).get(str(layer))
+        return pruned and [head for head in range(self.num_attention_heads) if head not in pruned]
+
+    def _checked_pruned_heads(self) -> dict[str | int, list[int]] | None:
+        """Layers as text, as JSON has them, and heads ascending; layers that lose none left out."""
+        found: dict[str | int, list[int]] = {}
+        for layer, heads in (self.pruned_heads or {}).items():
+            if not str(layer).isdecimal() or int(layer) >= self.num_hidden_layers:
+                accepted = f"by layer, from 0 to {self.num_hidden_layers - 1}"
+                raise must_be("pruned_heads", accepted, {layer: heads})
+            pruned = sorted({*heads, *found.get(str(int(layer)), [])})
+            if not set(pruned) < set(range(self.num_attention_heads)):
+                accepted = f"of 0 … {self.num_attention_heads - 1} in layer {layer}, and not all of them"
+                raise must_be("pruned_heads", accepted, list(heads))
+            if pruned:
+                found[str(int(layer))] = pruned
+        return found or None
 
     def _layers(self) -> list[tuple[str, dict[str, Any]]]:
         return variants.by_layer(self.variant, self.num_hidden_layers, self.variant_options)

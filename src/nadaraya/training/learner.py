@@ -66,11 +66,11 @@ class Learner:
         )
         self.cast = torch.autocast(device, torch.bfloat16, enabled=bfloat16)
 
-    def resume(self, checkpoint: Checkpoint | None) -> None:
-        """Put back what a checkpoint has, where there is one; then be ready to train."""
+    def resume(self, checkpoint: Checkpoint | None, done: int = 0) -> None:
+        """Put back what a checkpoint has, where there is one, else go on after `done` updates; then train."""
         if checkpoint:
             load_checkpoint(checkpoint, self.model, self._optimizer, self.averaged)
-        self._advance = self._task.schedule(self._optimizer, checkpoint.step if checkpoint else 0)
+        self._advance = self._task.schedule(self._optimizer, checkpoint.step if checkpoint else done)
         self._trained.train()
 
     def update(self, step: int, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:

@@ -226,6 +226,8 @@ class Recipe(BaseRecipe):
         if self.model.hidden_size % heads:
             accepted_width = f"a multiple of model.num_attention_heads = {heads}"
             raise must_be("recipe key model.hidden_size", accepted_width, self.model.hidden_size)
+        if layers < self.model.num_hidden_layers:  # heads of layers that are not there
+            extra.pop("pruned_heads", None)
         with self._refusing_options():
             return KernelGPTConfig(
                 vocab_size=vocab_size,

@@ -55,6 +55,9 @@ def attention(
             f"softcap must be None for attn_implementation='nadaraya', got {options['softcap']}: "
             "attn_implementation='eager' has capped logits"
         )
+    seen = getattr(module, "nadaraya_seen_keys", None)
+    if seen is not None:  # heads were removed, and those that remain do not share keys evenly
+        key, value = key[:, seen], value[:, seen]
     causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
     call, last = _masks(attention_mask, bool(causal), query, key)
     key, value = key[:, :, :last], value[:, :, :last]

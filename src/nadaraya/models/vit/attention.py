@@ -1,6 +1,6 @@
 """The attention layer of the vision models: the operator behind the constructor that timm's blocks call."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -14,6 +14,7 @@ from nadaraya.errors import InputError, unknown_name
 from nadaraya.kernels import KernelBank
 from nadaraya.kernels.base import Kernel
 from nadaraya.kernels.grid import GridKernel
+from nadaraya.kernels.heads import keep_kernel_heads
 
 # A patch grid has far shorter lags than a text: the bank's lengths start from half a patch to the whole grid.
 _GRID_KERNELS: dict[str, Callable[[int], Kernel]] = {
@@ -90,6 +91,15 @@ class VisionAttention(KernelSelfAttention):
     def proj(self) -> nn.Linear:
         """W_O under the name that timm's blocks and tools know."""
         return self.projections.o_proj
+
+    def keep_heads(self, heads: Sequence[int]) -> None:
+        """As `KernelSelfAttention.keep_heads`, with the kernel of the grid."""
+        there = self.projections.heads
+        super().keep_heads(heads)
+        grid = getattr(self, "grid_kernel", None)  # made after the heads that a new layer keeps are chosen
+        if grid is not None:
+            for kernel in {grid.rows, grid.columns}:
+                keep_kernel_heads(kernel, [there.index(head) for head in self.projections.heads])
 
     def kernel_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         """As `KernelSelfAttention.kernel_parameters`, and the kernel of the grid."""

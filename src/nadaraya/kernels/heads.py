@@ -1,0 +1,60 @@
+"""Kernels of some of the heads: what has one value per head loses the values of the others."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from nadaraya.kernels.base import Kernel
+
+
+def keep_kernel_heads(kernel: Kernel, heads: Sequence[int]) -> None:
+    """Keep the values of some heads, in place; a kernel that all heads share stays as it is.
+
+    Args:
+        kernel: a kernel or a composite of several; tensors whose first axis is as long as there are heads
+            have one row per head, those named in the class attribute `shared_tensors` excepted.
+        heads: indices into the heads that it has, in the order in which they remain.
+
+    >>> from nadaraya.kernels import KernelBank
+    >>> from nadaraya.kernels.heads import keep_kernel_heads
+    >>> bank = KernelBank(num_heads=4, num_terms=8)
+    >>> keep_kernel_heads(bank, [0, 3])
+    >>> bank.lag_logits(num_lags=10).shape
+    torch.Size([2, 10])
+    """
+    for part in [module for module in kernel.modules() if isinstance(module, Kernel)]:
+        if not part.batch_shape:
+            continue
+        shared = getattr(part, "shared_tensors", ())
+        own = {**part._parameters, **part._buffers}
+        own |= {name: value for name, value in vars(part).items() if isinstance(value, Tensor)}
+        for name, tensor in own.items():
+            if tensor is not None and tensor.shape[:1] == part.batch_shape and name not in shared:
+                setattr(part, name, kept_blocks(tensor, heads, len(tensor)))
+        if hasattr(part, "num_heads"):
+            part.num_heads = len(heads)  # type: ignore[assignment]
+        part.batch_shape = torch.Size((len(heads),))
+
+
+def kept_blocks(tensor: Tensor, heads: Sequence[int], num_heads: int, dim: int = 0) -> Any:
+    """The equal blocks of some heads along an axis; a parameter of a parameter, which trains where it did."""
+    index = torch.tensor(list(heads), device=tensor.device)
+    blocks = tensor.detach() if isinstance(tensor, nn.Parameter) else tensor
+    kept = blocks.unflatten(dim, (num_heads, -1)).index_select(dim, index).flatten(dim, dim + 1)
+    return nn.Parameter(kept, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else kept
+
+
+def keep_rows(linear: nn.Linear, heads: Sequence[int], num_heads: int) -> None:
+    """Keep the outputs of a linear map that belong to some heads, in place."""
+    linear.weight = kept_blocks(linear.weight, heads, num_heads)
+    if linear.bias is not None:
+        linear.bias = kept_blocks(linear.bias, heads, num_heads)
+    linear.out_features = len(linear.weight)
+
+
+def keep_columns(linear: nn.Linear, heads: Sequence[int], num_heads: int) -> None:
+    """Keep the inputs of a linear map that come from some heads, in place."""
+    linear.weight = kept_blocks(linear.weight, heads, num_heads, dim=1)
+    linear.in_features = linear.weight.shape[1]

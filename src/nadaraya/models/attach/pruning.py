@@ -1,0 +1,124 @@
+"""Heads removed from the models of transformers: Llama and its relatives, and GPT-2."""
+
+import copy
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torch import nn
+from transformers import PreTrainedModel
+from transformers.pytorch_utils import Conv1D
+
+from nadaraya.errors import InputError, must_be
+from nadaraya.kernels.heads import keep_columns, keep_rows, kept_blocks
+
+_PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj")
+_NORMS = ("q_norm.weight", "k_norm.weight")
+
+
+def prune_attention_heads(model: PreTrainedModel, heads: Mapping[int | str, Sequence[int]]) -> Any:
+    """A model of transformers without some heads; `prune_heads` calls it for models that are not KernelGPT.
+
+    Args:
+        model: one whose attention has q_proj, k_proj, v_proj and o_proj, as Llama and its relatives, or
+            GPT-2's c_attn and c_proj; left as it is. Where key and value heads are left with unequal numbers
+            of heads, it must have `attn_implementation="nadaraya"`.
+        heads: the heads to remove by layer, as they were numbered before any was removed.
+
+    Returns:
+        The smaller model; `config.pruned_heads` keeps the list.
+
+    Raises:
+        InputError: attention of another kind, or heads that the model has not, or all of a layer.
+
+    >>> from transformers import LlamaConfig, LlamaForCausalLM
+    >>> from nadaraya.models import prune_heads
+    >>> sizes = dict(hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=2)
+    >>> model = LlamaForCausalLM(LlamaConfig(vocab_size=9, **sizes))
+    >>> prune_heads(model, {0: [1]}).model.layers[0].self_attn.o_proj.weight.shape
+    torch.Size([8, 4])
+    """
+    smaller = copy.deepcopy(model)
+    found = [(_layer_of(part), part) for part in smaller.modules()]
+    layers: dict[int, Any] = {number: part for number, part in found if number is not None}
+    if not layers:
+        accepted = "with q_proj, k_proj, v_proj and o_proj in its attention, or GPT-2's c_attn and c_proj"
+        raise must_be("model", accepted, type(model).__name__)
+    for layer, removed in heads.items():
+        if int(layer) not in layers:
+            raise must_be("heads", f"by layer, from 0 to {max(layers)}", {layer: list(removed)})
+        part = layers[int(layer)]
+        there = _heads_of(part)
+        kept = [head for head in there if head not in removed]
+        if not set(removed) <= set(there) or not kept:
+            accepted = f"of {', '.join(map(str, there))} in layer {layer}, and not all of them"
+            raise must_be("heads", accepted, list(removed))
+        _keep(part, kept)
+    pruned = {
+        str(number): sorted(set(range(part.nadaraya_all_heads)) - set(part.nadaraya_heads))
+        for number, part in layers.items()
+        if hasattr(part, "nadaraya_heads")
+    }
+    smaller.config.pruned_heads = pruned
+    return smaller
+
+
+def _layer_of(part: nn.Module) -> int | None:
+    """The index of the layer whose attention a module is; None for other modules."""
+    llama = all(isinstance(getattr(part, name, None), nn.Linear) for name in _PROJECTIONS)
+    gpt2 = all(isinstance(getattr(part, name, None), Conv1D) for name in ("c_attn", "c_proj"))
+    layer = getattr(part, "layer_idx", None)
+    crosses = getattr(part, "is_cross_attention", False)
+    return layer if (llama or gpt2) and not crosses and hasattr(part, "head_dim") else None
+
+
+def _heads_of(part: Any) -> list[int]:
+    """The heads that an attention has, as they were numbered before any was removed."""
+    every = part.q_proj.out_features // part.head_dim if hasattr(part, "q_proj") else part.num_heads
+    return list(getattr(part, "nadaraya_heads", range(every)))
+
+
+def _keep(part: Any, kept: list[int]) -> None:
+    there = _heads_of(part)
+    if not hasattr(part, "nadaraya_heads"):
+        part.nadaraya_all_heads = len(there)
+    rows = [there.index(head) for head in kept]
+    if hasattr(part, "c_attn"):
+        fused = [third * len(there) + row for third in range(3) for row in rows]
+        part.c_attn.weight = kept_blocks(part.c_attn.weight, fused, 3 * len(there), dim=1)
+        part.c_attn.bias = kept_blocks(part.c_attn.bias, fused, 3 * len(there))
+        part.c_proj.weight = kept_blocks(part.c_proj.weight, rows, len(there))
+        part.c_attn.nf = len(part.c_attn.bias)
+        part.split_size, part.num_heads = len(kept) * part.head_dim, len(kept)
+    else:
+        _keep_projections(part, there, kept, rows)
+    part.nadaraya_heads = tuple(kept)
+
+
+def _keep_projections(part: Any, there: list[int], kept: list[int], rows: list[int]) -> None:
+    for name, parameter in part.named_parameters():
+        shared_norm = name in _NORMS and parameter.numel() == part.head_dim
+        if name.split(".")[0] not in (*_PROJECTIONS, "sinks") and not shared_norm:
+            raise InputError(f"heads of {type(part).__name__} cannot be removed: it has {name}")
+    if hasattr(part, "sinks"):
+        part.sinks = kept_blocks(part.sinks, rows, len(there))
+    if not hasattr(part, "nadaraya_kv_heads"):
+        part.nadaraya_kv_heads = tuple(range(part.k_proj.out_features // part.head_dim))
+        part.nadaraya_shared = len(there) // len(part.nadaraya_kv_heads)
+    before, shared = part.nadaraya_kv_heads, part.nadaraya_shared
+    kv_heads = tuple(sorted({head // shared for head in kept}))
+    keep_rows(part.q_proj, rows, len(there))
+    for linear in (part.k_proj, part.v_proj):
+        keep_rows(linear, [before.index(head) for head in kv_heads], len(before))
+    keep_columns(part.o_proj, rows, len(there))
+    part.nadaraya_kv_heads = kv_heads
+    seen = [kv_heads.index(head // shared) for head in kept]
+    each, left = divmod(len(kept), len(kv_heads))
+    even = not left and seen == [row // each for row in range(len(seen))]
+    part.nadaraya_seen_keys = None if even else seen
+    part.num_key_value_groups = each if even else 1
+    if not even and part.config._attn_implementation != "nadaraya":
+        raise must_be(
+            "attn_implementation",
+            "'nadaraya' where key heads are left with unequal numbers of heads",
+            part.config._attn_implementation,
+        )

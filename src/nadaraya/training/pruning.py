@@ -1,0 +1,196 @@
+"""A run without some heads of its model: tuned again on request, and written as a finished run of its own."""
+
+import json
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch.nn import functional as F
+
+from nadaraya.errors import InputError, must_be
+from nadaraya.files import sha256, write_file, write_into
+from nadaraya.training.folder import INITIAL_KERNELS_FILE, METRICS_FILE, RECIPE_FILE
+from nadaraya.training.kernels import kernel_parameters
+from nadaraya.training.learner import Learner
+from nadaraya.training.metrics import Meter, digest_of
+from nadaraya.training.processes import Processes
+from nadaraya.training.recipe import Recipe, read_mapping
+from nadaraya.training.run import Run
+from nadaraya.training.schema import LONGEST_NAME
+from nadaraya.training.text import TextTask
+
+_ROUNDS = 5
+
+
+@dataclass(frozen=True)
+class PrunedCost:
+    """What a model scores and costs.
+
+    Args:
+        loss: of the whole validation text, in nats/token.
+        bits_per_byte: of the same.
+        parameters: of the model.
+        step_seconds: of a training step, the median of a few, in turns with the other model.
+        cache_bytes_per_token: what its cache gains by one token of one text.
+    """
+
+    loss: float
+    bits_per_byte: float
+    parameters: int
+    step_seconds: float
+    cache_bytes_per_token: int
+
+
+def check_new_folder(folder: Path) -> None:
+    """Refuse a folder that has files: nothing is overwritten."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise InputError(f"{folder} must be a folder that is new or empty")
+
+
+def prune_run(
+    run: Run, heads: Mapping[int, Sequence[int]], folder: str | Path, *, tune: int = 0
+) -> tuple[Run, PrunedCost, PrunedCost]:
+    """Write a run whose model has fewer heads.
+
+    Args:
+        run: a finished run on text; left as it is.
+        heads: the heads to remove by layer, as they were numbered before any was removed.
+        folder: of the new run; made when absent, and refused where it has files.
+        tune: updates after the removal, by the recipe of the run: those that a run that many updates longer
+            would have made last, at the end of its schedule, with a new optimiser. Default 0.
+
+    Returns:
+        The new run, finished, and what both models score and cost: the old one, the new one.
+
+    Raises:
+        InputError: a run on images, an unfinished one or one whose text has changed; heads that it has not;
+            a folder with files in it.
+
+    >>> from nadaraya.training import load_recipe, train
+    >>> from nadaraya.training.pruning import prune_run
+    >>> overrides = ["training.steps=2", "training.warmup_steps=0", "model.hidden_size=8", "data.limit=9000"]
+    >>> run = train(load_recipe("demo", [*overrides, "training.batch_size=1"]), "runs/whole", progress=False)
+    >>> smaller, before, after = prune_run(run, {0: [1]}, "runs/pruned")
+    >>> after.parameters < before.parameters, smaller.load_model().config.pruned_heads
+    (True, {'0': [1]})
+    """
+    from nadaraya.models import prune_heads
+
+    if tune < 0:
+        raise must_be("tune", "at least 0 updates", tune)
+    own = run.text_recipe()
+    check_new_folder(folder := Path(folder))
+    whole = run.load_model(weights="trained")
+    smaller, start = prune_heads(whole, heads), prune_heads(run.load_model(initial=True), heads)
+    recipe = _recipe(own, smaller.config.pruned_heads, tune)
+    processes = Processes()
+    task = TextTask(recipe, processes)
+    assert run.final is not None
+    if any(run.final.get(key) != value for key, value in task.fingerprint.items()):
+        raise InputError(f"{task.fingerprint_error} that {run.path} was trained on: restore it")
+    task.model.load_state_dict(smaller.state_dict())
+    records = [record for record in run.metrics if record["kind"] != "final"]
+    learner = Learner(task, recipe, processes)
+    if tune:
+        records.append(_tuned(learner, task, records, run.steps, tune))
+    validation = learner.validate()
+    records.append({"kind": "validation", "step": recipe.training.steps, **validation})
+    seconds = _step_seconds([whole.to(processes.device), task.model], task)
+    with write_into(folder) as scratch:
+        write_file(scratch / RECIPE_FILE, recipe.to_yaml())
+        task.begin(scratch)
+        kernels = {name: value.detach().contiguous() for name, value in kernel_parameters(start)}
+        save_file(kernels, scratch / INITIAL_KERNELS_FILE)
+        with learner.cast:
+            figures = task.finish(scratch, None, validation, seconds[1])
+        after = _cost(task.model, figures, seconds[1])
+        final = {
+            "kind": "final",
+            "step": recipe.training.steps,
+            **{key: value for key, value in asdict(after).items() if key != "cache_bytes_per_token"},
+            "kernel_parameters": sum(value.numel() for value in kernels.values()),
+            **task.fingerprint,
+            "pruned_heads": smaller.config.pruned_heads,
+        }
+        digests = {path.name: sha256(path) for path in sorted(scratch.iterdir())}
+        digests[METRICS_FILE] = digest_of([*records, final])
+        lines = [json.dumps(record) + "\n" for record in [*records, {**final, "sha256": digests}]]
+        write_file(scratch / METRICS_FILE, "".join(lines))
+    return Run(folder), _cost(whole, run.final, seconds[0]), after
+
+
+def _recipe(recipe: Recipe, pruned: Any, tune: int) -> Recipe:
+    """The recipe of the smaller model, so many updates longer."""
+    mapping = recipe.model_dump(mode="json")
+    name = f"{recipe.name.removesuffix('-pruned')}-pruned"
+    mapping["name"] = name if len(name.encode()) <= LONGEST_NAME else recipe.name
+    mapping["model"]["extra"]["pruned_heads"] = pruned
+    changes = {"steps": recipe.training.steps + tune, "keep_best": False, "compile": False, "tracker": None}
+    mapping["training"] |= changes
+    found = read_mapping(mapping)
+    assert isinstance(found, Recipe)
+    return found
+
+
+def _tuned(
+    learner: Learner, task: TextTask, records: list[dict[str, Any]], done: int, tune: int
+) -> dict[str, Any]:
+    """Make the updates after `done`; their record."""
+    before = max((record["seconds"] for record in records if record["kind"] == "train"), default=0.0)
+    learner.resume(None, done)
+    meter = Meter([], before)
+    for step, (inputs, targets) in enumerate(task.batches(done), start=done + 1):
+        meter.add(*learner.update(step, inputs, targets))
+    meter.collect(done + tune)
+    return {
+        "kind": "train",
+        "step": done + tune,
+        "loss": meter.take(),
+        "learning_rate": learner.learning_rate,
+        task.unit: (done + tune) * task.units_per_step,
+        "seconds": meter.seconds,
+        "gradient_norm": meter.gradient_norm,
+    }
+
+
+def _step_seconds(models: list[Any], task: TextTask) -> list[float]:
+    """Median seconds of loss and gradients of one batch, the models in turns, so that drift affects all."""
+    device = models[0].device
+    inputs, targets = (part.to(device) for part in next(islice(task.batches(task.steps - 1), 1)))
+    found: list[list[float]] = [[] for _ in models]
+    for model in models:
+        model.train()
+    for turn in range(_ROUNDS + 1):
+        for model, seconds in zip(models, found, strict=True):
+            begun = time.perf_counter()
+            logits = model(input_ids=inputs, use_cache=False).logits
+            F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten()).backward()
+            if device.type == "cuda":
+                torch.cuda.synchronize()
+            model.zero_grad()
+            if turn:  # the first one does not count: memory is fetched and kernels are compiled
+                seconds.append(time.perf_counter() - begun)
+    return [statistics.median(seconds) for seconds in found]
+
+
+@torch.no_grad()
+def _cost(model: Any, figures: Mapping[str, Any], seconds: float) -> PrunedCost:
+    from transformers.cache_utils import DynamicCache
+
+    from nadaraya.evaluation.decoding import cache_bytes
+
+    model.eval()
+    cache = DynamicCache(config=model.config)
+    held = []
+    for _ in range(2):
+        model(torch.zeros(1, 1, dtype=torch.long, device=model.device), past_key_values=cache)
+        held.append(cache_bytes(cache))
+    return PrunedCost(
+        figures["loss"], figures["bits_per_byte"], model.num_parameters(), seconds, held[1] - held[0]
+    )

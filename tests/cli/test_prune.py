@@ -1,0 +1,115 @@
+"""`nadaraya heads` and `nadaraya prune`: figures that agree with the model, runs that work, nothing lost."""
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nadaraya.training import Run
+
+Command = Callable[..., Any]
+
+
+def test_heads_are_ranked_by_the_loss_without_them(nadaraya: Command, trained_run: Path) -> None:
+    figures = json.loads(nadaraya("heads", trained_run, "--windows", 3, "--json").out)
+    increases = [head["loss_increase"] for head in figures["heads"]]
+    assert increases == sorted(increases)
+    assert {(head["layer"], head["head"]) for head in figures["heads"]} == {(0, 0), (0, 1), (1, 0), (1, 1)}
+    assert figures["tokens"] == 3 * 16
+    assert set(figures["rank_correlation"]) == {"bank_max", "bank_range", "bank_similarity"}
+    table = nadaraya("heads", trained_run, "--windows", 3).out
+    assert "rank correlation of range with loss +" in table
+    rows = [line.split()[0] for line in table.splitlines() if re.match(r"\s*\d\.\d ", line)]
+    assert rows == [f"{head['layer']}.{head['head']}" for head in figures["heads"]]
+
+
+@pytest.mark.slow
+def test_a_pruned_run_is_a_run(nadaraya: Command, finished_run: Path, tmp_path: Path) -> None:
+    out = tmp_path / "small"
+    figures = json.loads(nadaraya("prune", finished_run, "--heads", "0.1", "--out", out, "--json").out)
+    before, after = figures["before"], figures["after"]
+    assert figures["removed"] == ["0.1"]
+    # A head of 16 channels in W_Q, W_K, W_V and W_O, and a bank of 8 terms of 4 numbers.
+    assert before["parameters"] - after["parameters"] == 4 * 16 * 32 + 4 * 8
+    assert (before["cache_bytes_per_token"], after["cache_bytes_per_token"]) == (4 * 2 * 64, 3 * 2 * 64)
+    run, whole = Run(out), Run(finished_run)
+    assert run.final is not None
+    assert run.final["loss"] == after["loss"] != before["loss"]
+    assert run.final["step"] == run.steps == whole.steps
+    assert run.measured_on == whole.measured_on
+    assert [len(kernel.lag_logits(4)) for _, kernel in run.lag_kernels()] == [1, 2]
+    assert [len(kernel.lag_logits(4)) for _, kernel in run.lag_kernels(initial=True)] == [1, 2]
+
+    evaluated = json.loads(nadaraya("evaluate", out, "--json").out)
+    assert evaluated["cross_entropy"] == pytest.approx(after["loss"], rel=1e-5)
+    assert len(json.loads(nadaraya("generate", out, "--tokens", 5, "--json").out)["text"]) == 6
+    rows = json.loads(nadaraya("compare", finished_run, out, "--json").out)
+    assert {row["parameters"] for row in rows} == {before["parameters"], after["parameters"]}
+    assert nadaraya("train", out).status == 0
+    again = json.loads(nadaraya("heads", out, "--windows", 1, "--json").out)
+    assert {(head["layer"], head["head"]) for head in again["heads"]} == {(0, 0), (1, 0), (1, 1)}
+    assert nadaraya("prune", out, "--heads", "1.0", "--out", tmp_path / "smaller").status == 0
+    assert Run(tmp_path / "smaller").load_model().config.pruned_heads == {"0": [1], "1": [0]}
+
+
+@pytest.mark.slow
+def test_a_pruned_run_has_a_report(nadaraya: Command, finished_run: Path, tmp_path: Path) -> None:
+    assert nadaraya("prune", finished_run, "--heads", "1.0", "--out", tmp_path / "small").status == 0
+    page = tmp_path / "report.html"
+    assert nadaraya("report", finished_run, tmp_path / "small", "--out", page).status == 0
+    assert "small" in page.read_text()
+
+
+@pytest.mark.slow
+def test_tuning_goes_on_where_the_run_ended(nadaraya: Command, finished_run: Path, tmp_path: Path) -> None:
+    arguments = ("prune", finished_run, "--heads", "0.0,1.1", "--json")
+    plain = json.loads(nadaraya(*arguments, "--out", tmp_path / "plain").out)
+    tuned = json.loads(nadaraya(*arguments, "--out", tmp_path / "tuned", "--tune", 8).out)
+    assert tuned["after"]["loss"] < plain["after"]["loss"]
+    run = Run(tmp_path / "tuned")
+    steps = [(record["kind"], record["step"]) for record in run.metrics[-3:]]
+    assert steps == [("train", 14), ("validation", 14), ("final", 14)]
+    assert run.steps == 14
+    peak = Run(finished_run).text_recipe().training.learning_rate
+    assert 0 < run.series("train")[-1]["learning_rate"] < peak / 2
+    assert run.series("train")[:-1] == Run(finished_run).series("train")
+
+
+@pytest.mark.slow
+def test_heads_go_until_the_budget_is_spent(nadaraya: Command, finished_run: Path, tmp_path: Path) -> None:
+    arguments = ("prune", finished_run, "--windows", 2, "--json")
+    wide = json.loads(nadaraya(*arguments, "--budget", "900%", "--out", tmp_path / "wide").out)
+    assert len(wide["removed"]) == 2  # one head of each layer remains
+    flat = json.loads(nadaraya(*arguments, "--budget", "9", "--by", "bank", "--out", tmp_path / "bank").out)
+    ranges = {
+        f"{head['layer']}.{head['head']}": head["bank_range"]
+        for head in json.loads(nadaraya("heads", finished_run, "--json").out)["heads"]
+    }
+    first = flat["order"][0]
+    assert f"{first['layer']}.{first['head']}" == min(ranges, key=lambda name: ranges[name])
+
+
+def test_nothing_is_overwritten_and_bad_input_is_one_line(
+    nadaraya: Command, finished_run: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "small"
+    before = {path: path.read_bytes() for path in finished_run.rglob("*") if path.is_file()}
+    refused = [
+        (("--heads", "0.1", "--out", finished_run), "must be a folder that is new or empty"),
+        (("--out", out), "--heads or --budget must be given"),
+        (("--heads", "0.1", "--budget", "1%", "--out", out), "and not both"),
+        (("--heads", "0-1", "--out", out), "--heads must be LAYER.HEAD separated by commas"),
+        (("--heads", "0.0,0.1", "--out", out), "layer 0, and not all of them"),
+        (("--heads", "0.7", "--out", out), "pruned_heads must be of 0 … 1 in layer 0"),
+        (("--heads", "0.1", "--tune", "-1", "--out", out), "tune must be at least 0 updates"),
+        (("--budget", "some", "--out", out), "--budget must be as 0.5%"),
+        (("--budget", "1%", "--by", "size", "--out", out), "--by must be one of 'bank', 'loss', 'random'"),
+        (("--budget", "1%", "--windows", 0, "--out", out), "windows must be 1 or more"),
+    ]
+    for arguments, message in refused:
+        nadaraya("prune", finished_run, *arguments).refuses(message)
+    assert not out.exists()
+    assert before == {path: path.read_bytes() for path in finished_run.rglob("*") if path.is_file()}

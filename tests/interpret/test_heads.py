@@ -1,0 +1,189 @@
+"""Scores of heads: the loss without them, known patterns, banks, rank correlation; which go first."""
+
+import math
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import rankdata
+
+from nadaraya import InputError
+from nadaraya.evaluation.language import total_nats
+from nadaraya.interpret import BankShape
+from nadaraya.interpret.heads import (
+    HeadReport,
+    HeadScore,
+    bank_scores,
+    head_names,
+    head_report,
+    pattern_scores,
+    silenced,
+)
+from nadaraya.interpret.pruning import choose_heads
+from nadaraya.models import KernelGPTConfig, KernelGPTForCausalLM, prune_heads
+
+
+def make(**changes: Any) -> KernelGPTForCausalLM:
+    torch.manual_seed(0)
+    config = KernelGPTConfig(
+        **{
+            "vocab_size": 11, "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 2,
+            "max_position_embeddings": 12, "variant": "gpa-mul", **changes,
+        }
+    )  # fmt: skip
+    model = KernelGPTForCausalLM(config).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.3 * torch.randn_like(parameter))
+    return model
+
+
+def windows() -> tuple[torch.Tensor, torch.Tensor]:
+    text = torch.randint(11, (3, 13), generator=torch.Generator().manual_seed(1))
+    return text[:, :-1], text[:, 1:]
+
+
+@torch.no_grad()
+def test_silencing_heads_is_what_removing_them_does() -> None:
+    model = make()
+    before = model(windows()[0]).logits
+    with silenced(model, {0: [1, 3], 1: [2]}):
+        silent = model(windows()[0]).logits
+    pruned = prune_heads(model, {0: [1, 3], 1: [2]})(windows()[0]).logits
+    torch.testing.assert_close(silent, pruned, rtol=1e-4, atol=1e-5)
+    assert torch.equal(model(windows()[0]).logits, before)
+    with (
+        pytest.raises(InputError, match="heads must be heads that the model has, got"),
+        silenced(model, {0: [1], 1: [4]}),
+    ):
+        pass
+    assert torch.equal(model(windows()[0]).logits, before)
+
+
+def test_the_loss_of_a_head_is_that_of_the_model_without_it() -> None:
+    model = prune_heads(make(), {0: [1]})
+    report = head_report(model, *windows())
+    assert [(score.layer, score.head) for score in report.heads] == head_names(model)
+    assert head_names(model)[:4] == [(0, 0), (0, 2), (0, 3), (1, 0)]
+    assert report.tokens == 36
+    for score in (report.heads[1], report.heads[5]):
+        without = total_nats(prune_heads(model, {score.layer: [score.head]}), *windows()) / 36
+        assert score.loss_increase == pytest.approx(without - report.loss, abs=1e-5)
+    increases = [score.loss_increase for score in report.ranked()]
+    assert increases == sorted(increases)
+    assert increases[0] < increases[-1]
+
+
+class Attending:
+    """A model of one head that looks `lag` tokens back, or at the first token."""
+
+    config = SimpleNamespace(max_position_embeddings=20, vocab_size=50)
+    device = "cpu"
+
+    def __init__(self, lag: int) -> None:
+        self.lag = lag
+
+    def __call__(self, tokens: torch.Tensor, **options: Any) -> Any:
+        n = tokens.shape[1]
+        weights = torch.zeros(n, n)
+        weights[torch.arange(n), (torch.arange(n) - self.lag).clamp(min=0)] = 1.0
+        return SimpleNamespace(attentions=(weights[None, None],))
+
+
+@pytest.mark.parametrize(
+    ("lag", "expected"), [(1, [1, 0, 0]), (10, [0, 1, 0]), (9, [0, 0, 1]), (2, [0, 0, 0])]
+)
+def test_a_head_that_looks_one_way_has_that_score_alone(lag: int, expected: list[int]) -> None:
+    [[scores]] = pattern_scores(Attending(lag))
+    assert [scores[name] for name in ("previous_token", "duplicate_token", "induction")] == expected
+
+
+def test_pattern_scores_are_means_of_the_weights_that_the_model_gives() -> None:
+    model = make(variant="rope")
+    scores = pattern_scores(model, sequences=1, seed=3)
+    once = torch.randint(11, (1, 6), generator=torch.Generator().manual_seed(3))
+    weights = model(once.repeat(1, 2), output_attentions=True).attentions[1][0, 2]
+    for name, lag in (("previous_token", 1), ("duplicate_token", 6), ("induction", 5)):
+        expected = np.mean([weights[i, i - lag].item() for i in range(6, 12)])
+        assert scores[1][2][name] == pytest.approx(expected, rel=1e-5)
+
+
+def test_bank_scores_of_known_shapes() -> None:
+    logits = np.array(
+        [[0.0, -1.0, -2.0], [1.0, 0.0, -1.0], [0.0, 1.0, 0.0], [2.0, 2.0, 2.0], [0, 1, -np.inf]]
+    )
+    multiplied = bank_scores(BankShape(0, added=False, initial=None, trained=logits))
+    added = bank_scores(BankShape(0, added=True, initial=None, trained=logits))
+    assert [score["bank_range"] for score in added] == [2, 2, 1, 0, 1]
+    assert [score["bank_max"] for score in added] == [2, 1, 1, 2, 1]
+    assert multiplied[0]["bank_max"] == pytest.approx(1.0)
+    assert multiplied[1]["bank_max"] == pytest.approx(np.e)
+    assert added[0]["bank_similarity"] == pytest.approx(1.0)
+    assert added[3]["bank_similarity"] is None
+    alone = bank_scores(BankShape(0, added=True, initial=None, trained=logits[:1]))
+    assert alone[0]["bank_similarity"] is None
+
+
+def test_correlations_are_those_of_the_ranks() -> None:
+    generator = np.random.default_rng(0)
+    values, worth = generator.normal(size=(2, 9))
+    heads = [
+        HeadScore(0, head, float(w), 0, 0, 0, bank_max=float(v), bank_range=1.0)
+        for head, (v, w) in enumerate(zip(values, worth, strict=True))
+    ]
+    expected = np.corrcoef(rankdata(values), rankdata(worth))[0, 1]
+    assert HeadReport(1.0, 9, tuple(heads)).correlations() == {"bank_max": pytest.approx(expected)}
+    assert HeadReport(1.0, 9, tuple(heads[:2])).correlations() == {}
+
+
+def test_the_cheapest_head_goes_first_and_its_loss_is_that_of_the_pruned_model() -> None:
+    model, (inputs, targets) = make(), windows()
+    report = head_report(model, inputs, targets)
+    chosen = choose_heads(model, inputs, targets, budget=math.inf)
+    assert (chosen[0].layer, chosen[0].head) == (report.ranked()[0].layer, report.ranked()[0].head)
+    assert len(chosen) == 6  # of 8 heads, one of each layer remains
+    second = prune_heads(
+        prune_heads(model, {chosen[0].layer: [chosen[0].head]}), {chosen[1].layer: [chosen[1].head]}
+    )
+    assert chosen[1].loss == pytest.approx(total_nats(second, inputs, targets) / targets.numel(), rel=1e-5)
+
+
+@pytest.mark.parametrize("by", ["loss", "bank", "random"])
+def test_no_removal_goes_over_the_budget_and_the_next_one_would(by: str) -> None:
+    model, (inputs, targets) = make(), windows()
+    whole = total_nats(model, inputs, targets) / targets.numel()
+    everything = choose_heads(model, inputs, targets, math.inf, by=by)
+    budget = max(sorted(removal.loss for removal in everything)[-2] - whole, 0.0) + 1e-9
+    chosen = choose_heads(model, inputs, targets, budget, by=by)
+    assert 0 < len(chosen) < len(everything)
+    assert all(removal.loss <= whole + budget for removal in chosen)
+    assert chosen == everything[: len(chosen)]
+    assert everything[len(chosen)].loss > whole + budget
+
+
+def test_a_random_order_is_that_of_its_seed() -> None:
+    model, (inputs, targets) = make(), windows()
+    orders = [choose_heads(model, inputs, targets, 99.0, by="random", seed=seed) for seed in (0, 0, 1)]
+    assert orders[0] == orders[1] != orders[2]
+
+
+def test_flat_banks_go_first() -> None:
+    model = make()
+    with torch.no_grad():
+        for block, head in ((0, 2), (1, 1)):
+            # One decay of a million tokens: the same for all lags.
+            bank = model.model.blocks[block].attention.position
+            bank.log_alpha[head], bank.log_length[head] = -9.0, 14.0
+    chosen = choose_heads(model, *windows(), budget=math.inf, by="bank")
+    assert {(removal.layer, removal.head) for removal in chosen[:2]} == {(0, 2), (1, 1)}
+
+
+def test_orders_that_a_model_has_not_are_refused() -> None:
+    with pytest.raises(InputError, match="by must be 'loss' or 'random' for a model without a kernel"):
+        choose_heads(make(variant="rope"), *windows(), budget=1.0, by="bank")
+    with pytest.raises(InputError, match="by must be one of 'bank', 'loss', 'random', got 'los'"):
+        choose_heads(make(), *windows(), budget=1.0, by="los")
+    with pytest.raises(InputError, match="budget must be at least 0 nats/token, got nan"):
+        choose_heads(make(), *windows(), budget=math.nan)

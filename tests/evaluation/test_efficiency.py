@@ -74,6 +74,47 @@ def test_what_parts_cost_beside_rotary_attention(
     assert counted.flops_per_token - base.flops_per_token == 4 * operations
 
 
+@pytest.mark.parametrize(
+    ("name", "millions", "per_token", "tokens", "total"),
+    [
+        # The tokens of the table, 4.5686e9 and 2.7787e9, in whole batches of 2¹⁹.
+        ("nano-d20", 896, "3.0042e+09", 8714 * 2**19, "1.3725e+19"),
+        ("nano-d20-gka", 378, "2.4143e+09", 5300 * 2**19, "6.7088e+18"),
+    ],
+)
+def test_table_8_of_kundu_et_al(name: str, millions: int, per_token: str, tokens: int, total: str) -> None:
+    """Parameters, in whole millions; FLOPs per token; FLOPs in all."""
+    with torch.device("meta"):
+        counted = model_cost(KernelGPTForCausalLM(KernelGPTConfig.preset(name)))
+    assert counted.parameters // 10**6 == millions
+    assert f"{counted.training_flops_per_token:.4e}" == per_token
+    assert f"{counted.training_flops_per_token * tokens:.4e}" == total
+
+
+def test_value_embeddings_hold_most_of_what_table_8_saves() -> None:
+    with torch.device("meta"):
+        configs = [KernelGPTConfig.preset(name) for name in ("nano-d20", "nano-d20-gka")]
+        baseline, gka = (model_cost(KernelGPTForCausalLM(config)) for config in configs)
+    assert baseline.parameters - gka.parameters == 517_734_210
+    assert baseline.value_embedding_parameters == 10 * (32_768 * 1280 + 1)
+    assert gka.value_embedding_parameters == 0
+    # What is left are W_Q, W_K, W_V of every layer, less the bandwidths of GKA.
+    rest = baseline.parameters - baseline.value_embedding_parameters - gka.parameters
+    assert rest == 20 * (3 * 1280**2 - 10)
+
+
+def test_the_estimate_for_training_is_three_forward_passes_but_for_windows() -> None:
+    counted = cost("rope")
+    assert counted.training_flops_per_token == 3 * counted.flops_per_token
+    windows = {"window_pattern": "SL", "sliding_window": 100}
+    saved = counted.training_flops_per_token - cost("rope", **windows).training_flops_per_token
+    assert saved == 12 * 512 * 2 * (256 - 100)
+    beyond = cost("rope", **{**windows, "sliding_window": 1000})
+    assert beyond.training_flops_per_token == counted.training_flops_per_token
+    tied = cost("rope", tie_word_embeddings=True)
+    assert tied.training_flops_per_token == counted.training_flops_per_token
+
+
 def test_tied_tables_count_once() -> None:
     assert cost("rope").parameters - cost("rope", tie_word_embeddings=True).parameters == 93 * 512
 

@@ -50,6 +50,7 @@ class KernelSelfAttention(nn.Module):
         projections: which of W_Q, W_K, W_V, W_O exist and which are one: "qkvo" (default), "qko", "vo", "o",
             "q(kv)o" or "(qkv)o", see `Projections`.
         head_norm: root-mean-square normalisation of each head's queries and keys; default False.
+        head_norm_eps: ε added to the mean square in it; default the resolution of the dtype.
         content: how alike a query and a key are: `DotProduct` (default) or `GaussianContent`.
         rotary: a `RotaryEmbedding` of queries and keys; default None.
         position: a `Kernel` of the lag, shared or with one value per head, by which weights are multiplied
@@ -86,6 +87,7 @@ class KernelSelfAttention(nn.Module):
         num_kv_heads: int | None = None,
         projections: str = "qkvo",
         head_norm: bool = False,
+        head_norm_eps: float | None = None,
         content: nn.Module | MakePart | None = None,
         rotary: RotaryEmbedding | MakePart | None = None,
         position: nn.Module | MakePart | None = None,
@@ -101,7 +103,7 @@ class KernelSelfAttention(nn.Module):
         super().__init__()
         check_options(window, own, dropout, eps, negligible)
         shape = LayerShape(dim, num_heads, num_heads if num_kv_heads is None else num_kv_heads)
-        self.projections = Projections(shape, projections, head_norm, bias, out_bias)
+        self.projections = Projections(shape, projections, head_norm, head_norm_eps, bias, out_bias)
         self.dim, self.num_heads, self.causal, self.window = dim, num_heads, causal, window
         self.own, self.eps, self.negligible, self.dropout = own, eps, negligible, dropout
         self.content = _part("content", content or DotProduct, shape)

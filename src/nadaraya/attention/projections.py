@@ -38,6 +38,7 @@ class Projections(nn.Module):
             share one matrix: "q(kv)o", where keys are the values, and "(qkv)o". Without a matrix the heads'
             slices of the tokens serve (Kundu et al. (2026), eq. 3–5; its value-less attention is "qko").
         head_norm: root-mean-square normalisation of each head's queries and keys; default False.
+        head_norm_eps: ε added to the mean square in it; default the resolution of the dtype.
         bias: whether the matrices have biases; default False.
         out_bias: whether W_O has one; default as `bias`.
 
@@ -50,6 +51,7 @@ class Projections(nn.Module):
         shape: LayerShape,
         form: str = "qkvo",
         head_norm: bool = False,
+        head_norm_eps: float | None = None,
         bias: bool = False,
         out_bias: bool | None = None,
     ) -> None:
@@ -63,7 +65,8 @@ class Projections(nn.Module):
             raise unknown_name("projections", form, FORMS)
         if num_kv_heads != num_heads and form not in ("qkvo", "q(kv)o"):
             raise must_be("projections", "'qkvo' or 'q(kv)o' with num_kv_heads", form)
-        self.shape, self.form, self.head_norm = shape, form, head_norm
+        self.shape, self.form = shape, form
+        self.head_norm, self.head_norm_eps = head_norm, head_norm_eps
         kv_dim = num_kv_heads * shape.head_dim
         has_k, has_v = form in ("qkvo", "qko", "q(kv)o"), form in ("qkvo", "vo")
         self.q_proj = nn.Linear(dim, dim, bias=bias) if "q" in form else None
@@ -105,7 +108,8 @@ class Projections(nn.Module):
         return x.view(*x.shape[:2], -1, self.shape.head_dim).transpose(1, 2)
 
     def _normalised(self, x: Tensor) -> Tensor:
-        return F.rms_norm(x, (self.shape.head_dim,)).to(x.dtype)  # autocast may widen the norm's result
+        normalised = F.rms_norm(x, (self.shape.head_dim,), eps=self.head_norm_eps)
+        return normalised.to(x.dtype)  # autocast may widen the norm's result
 
     def extra_repr(self) -> str:
         return f"form={self.form!r}, head_norm={self.head_norm}"

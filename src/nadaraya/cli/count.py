@@ -1,7 +1,8 @@
 """`nadaraya count`: parameters, FLOPs and bytes of models, before or after training."""
 
 import json
-from dataclasses import asdict
+import math
+from dataclasses import asdict, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -9,21 +10,33 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from nadaraya.cli.options import figure_table, key_values
+from nadaraya.errors import InputError, must_be
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from nadaraya.evaluation.efficiency import ImageModelCost, ModelCost
 
 
 def count(
-    models: Annotated[list[str], typer.Argument(help="Text variants, timm's image models, or run folders.")],
+    models: Annotated[
+        list[str],
+        typer.Argument(
+            help="Text variants, presets (demo, dickens, nano-d20, nano-d20-gka with any depth and variant), "
+            "timm's image models, or run folders."
+        ),
+    ],
     preset: Annotated[
-        str, typer.Option(help="Shape that text variants are built in: demo or dickens.")
+        str, typer.Option(help="Shape that text variants are built in: demo, dickens or nano-d20.")
     ] = "dickens",
     vocabulary: Annotated[
-        int, typer.Option(help="Number of tokens that text variants are built with.", min=1, max=2**31)
-    ] = 93,
+        int | None,
+        typer.Option(help="Number of tokens of text models; default the preset's.", min=1, max=2**31),
+    ] = None,
+    tokens: Annotated[
+        float | None,
+        typer.Option(help="Tokens of a training: adds its FLOPs in all for text models."),
+    ] = None,
     image_size: Annotated[
         int | None,
         typer.Option(help="Pixels per side of the image; default each image model's own.", min=1, max=2**16),
@@ -34,29 +47,42 @@ def count(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the table as JSON.")] = False,
 ) -> None:
-    """Count parameters (in all, of attention, of kernels), FLOPs of a forward pass, and bytes of weights.
+    """Count parameters (in all, of attention, of kernels), FLOPs, and bytes of weights.
 
-    FLOPs are 2 × multiply-adds: per token of a text model at full context, per image of an image model.
-    Checkpoints are what `torch.save` writes; a MiB is 2^20 bytes.
+    FLOPs are 2 × multiply-adds: of a forward pass per token of a text model at full context, or per image of
+    an image model, as the model's code does it; and of training per token, by the estimate 6 × weights of
+    linear maps + 12 × width × the sum of the layers' windows (Kundu et al. (2026), table 8). A model with
+    value embeddings has a second line without them. Checkpoints are what `torch.save` writes; a MiB is 2^20
+    bytes.
     """
     from nadaraya.evaluation.efficiency import ModelCost
 
+    if tokens is not None and not 1.0 <= tokens < math.inf:
+        raise must_be("--tokens", "a finite number of at least 1", tokens)
     options = key_values(option)
     costs = [(name, _cost(name, preset, vocabulary, image_size, options)) for name in models]
     if as_json:
-        typer.echo(json.dumps([{"model": name, **asdict(cost)} for name, cost in costs], indent=1))
+        typer.echo(json.dumps([_row(name, cost, tokens) for name, cost in costs], indent=1))
         return
-    _print([(name, cost) for name, cost in costs if isinstance(cost, ModelCost)], _TEXT_COLUMNS)
+    columns = dict(_TEXT_COLUMNS)
+    if tokens is not None:  # in place of others: a line has 80 characters
+        del columns[_FORWARD], columns[_BYTES]
+        columns["train\nFLOP"] = lambda cost: f"{tokens * cost.training_flops_per_token:.4e}"
+    text = [(name, cost) for name, cost in costs if isinstance(cost, ModelCost)]
+    _print([line for name, cost in text for line in _lines(name, cost)], columns)
     _print([(name, cost) for name, cost in costs if not isinstance(cost, ModelCost)], _IMAGE_COLUMNS)
 
 
+_FORWARD = "forward\nMFLOP/\ntoken"
+_BYTES = "weights\nMB"
 _TEXT_COLUMNS: "dict[str, Callable[[ModelCost], str]]" = {
     "parameters": lambda cost: f"{cost.parameters:,}",
-    "attention": lambda cost: f"{cost.attention_parameters:,}",
-    "MLP": lambda cost: f"{cost.mlp_parameters:,}",
+    "atten-\ntion\nM": lambda cost: f"{cost.attention_parameters / 1e6:.3f}",
+    "MLP\nM": lambda cost: f"{cost.mlp_parameters / 1e6:.3f}",
     "kernels": lambda cost: f"{cost.kernel_parameters:,}",
-    "MFLOP/\ntoken": lambda cost: f"{cost.flops_per_token / 1e6:.2f}",
-    "weights\nMB": lambda cost: f"{cost.weight_bytes / 1e6:.1f}",
+    _FORWARD: lambda cost: f"{cost.flops_per_token / 1e6:.2f}",
+    "train\nGFLOP/\ntoken": lambda cost: f"{cost.training_flops_per_token / 1e9:.4f}",
+    _BYTES: lambda cost: f"{cost.weight_bytes / 1e6:.1f}",
 }
 _IMAGE_COLUMNS: "dict[str, Callable[[ImageModelCost], str]]" = {
     "total\nM": lambda cost: f"{cost.parameters / 1e6:.2f}",
@@ -66,6 +92,23 @@ _IMAGE_COLUMNS: "dict[str, Callable[[ImageModelCost], str]]" = {
     "GFLOP/\nimage": lambda cost: f"{cost.flops_per_image / 1e9:.2f}",
     "checkpoint\nMiB": lambda cost: f"{cost.checkpoint_bytes / 2**20:.1f}",
 }
+
+
+def _row(name: str, cost: "ModelCost | ImageModelCost", tokens: float | None) -> dict[str, Any]:
+    """What --json has of a model."""
+    row = {"model": name, **asdict(cost)}
+    if tokens is not None and (per_token := row.get("training_flops_per_token")) is not None:
+        row["training_flops"] = tokens * per_token
+    return row
+
+
+def _lines(name: str, cost: "ModelCost") -> "Iterator[tuple[str, ModelCost]]":
+    """The line of a text model, and of one with value embeddings another without them."""
+    yield name, cost
+    if tables := cost.value_embedding_parameters:
+        size = cost.weight_bytes // cost.parameters  # KernelGPT has one dtype
+        rest = {"parameters": cost.parameters - tables, "weight_bytes": cost.weight_bytes - size * tables}
+        yield f"{name}, no value embeddings", replace(cost, **rest)
 
 
 def _print(costs: "list[tuple[str, Any]]", columns: "Mapping[str, Callable[[Any], str]]") -> None:
@@ -80,24 +123,26 @@ def _print(costs: "list[tuple[str, Any]]", columns: "Mapping[str, Callable[[Any]
 
 
 def _cost(
-    name: str, preset: str, vocabulary: int, image_size: int | None, options: dict[str, Any]
+    name: str, preset: str, vocabulary: int | None, image_size: int | None, options: dict[str, Any]
 ) -> "ModelCost | ImageModelCost":
     from nadaraya import variants
-    from nadaraya.errors import InputError
     from nadaraya.evaluation.efficiency import image_model_cost, model_cost
+    from nadaraya.models.presets import is_preset
     from nadaraya.training import Run
 
     if Path(name).is_dir():
         model: Any = Run(name).load_model()
         return model_cost(model) if hasattr(model, "config") else image_model_cost(model, image_size)
-    if name in variants.names():
+    if name in variants.names() or is_preset(name):
         import torch
 
         from nadaraya.models import KernelGPTConfig, KernelGPTForCausalLM
 
-        config = KernelGPTConfig.preset(preset, vocab_size=vocabulary, variant=name)
+        changes: dict[str, Any] = {} if vocabulary is None else {"vocab_size": vocabulary}
+        if not is_preset(name):
+            name, changes["variant"] = preset, name
         with torch.device("meta"):
-            return model_cost(KernelGPTForCausalLM(config))
+            return model_cost(KernelGPTForCausalLM(KernelGPTConfig.preset(name, **changes)))
     if "/" in name:
         raise InputError(f"{name} is not a folder")
     try:

@@ -21,10 +21,12 @@ class ModelCost:
     """Counts of one language model; parameters that two modules share are counted once."""
 
     parameters: int
+    value_embedding_parameters: int  # tables of what tokens add to the values, with their factors
     attention_parameters: int  # projections, lag kernels and bandwidths
     mlp_parameters: int
     kernel_parameters: int  # lag kernels, bandwidths and learned angles alone
     flops_per_token: float  # forward, 2 × multiply-adds, at full context
+    training_flops_per_token: int  # by the formula of `training_flops`
     context: int
     weight_bytes: int
 
@@ -64,8 +66,43 @@ def model_cost(model: "KernelGPTForCausalLM", context: int | None = None) -> Mod
         tokens = torch.zeros((1, context), dtype=torch.long)
     with (counter := _counter()), torch.no_grad():
         shape_only(tokens, use_cache=False)
-    flops = counter.get_total_flops() / context
-    return ModelCost(**_counts(model), flops_per_token=flops, context=context)
+    return ModelCost(
+        **_counts(model),
+        value_embedding_parameters=_count(*_outermost(model, ("ValueEmbedding",))),
+        flops_per_token=counter.get_total_flops() / context,
+        training_flops_per_token=training_flops(model, context),
+        context=context,
+    )
+
+
+def training_flops(model: "KernelGPTForCausalLM", context: int) -> int:
+    """Operations of a training update per token, 6 P + 12 D Σ_layers min(window, context).
+
+    The estimate of Kundu et al. (2026), table 8: forward and backward, with P the weights of linear
+    maps, the output layer included (embeddings are looked up), and a layer's window for all of its tokens.
+    Kernels of the lag are not in it.
+
+    Args:
+        model: the model.
+        context: tokens of a sequence.
+
+    Returns:
+        FLOPs, 2 × multiply-adds.
+
+    >>> import torch
+    >>> from nadaraya.evaluation.efficiency import training_flops
+    >>> from nadaraya.models import KernelGPTConfig, KernelGPTForCausalLM
+    >>> with torch.device("meta"):
+    ...     model = KernelGPTForCausalLM(KernelGPTConfig.preset("nano-d20"))
+    >>> print(f"{training_flops(model, 2048):.4e}")
+    3.0042e+09
+    """
+    from nadaraya.attention.layer import KernelSelfAttention
+
+    modules = list(model.modules())
+    matrices = sum(module.weight.numel() for module in modules if isinstance(module, nn.Linear))
+    layers = [module for module in modules if isinstance(module, KernelSelfAttention)]
+    return 6 * matrices + 12 * sum(layer.dim * min(layer.window or context, context) for layer in layers)
 
 
 def image_model_cost(model: nn.Module, image_size: int | None = None) -> ImageModelCost:
@@ -116,7 +153,7 @@ def _counts(model: nn.Module) -> dict[str, int]:
     }
 
 
-def _outermost(model: nn.Module, words: tuple[str, ...], without: str) -> list[nn.Module]:
+def _outermost(model: nn.Module, words: tuple[str, ...], without: str = " ") -> list[nn.Module]:
     """The outermost modules whose class has one of the words in its name, and not the other one."""
     found: list[nn.Module] = []
     for child in model.children():

@@ -11,20 +11,28 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from nadaraya.models.attach import attach_attention, register_attention
     from nadaraya.models.gpt import KernelGPTConfig, KernelGPTForCausalLM, KernelGPTModel
+    from nadaraya.models.nanochat import from_nanochat, to_nanochat
 
 __all__ = [
     "KernelGPTConfig",
     "KernelGPTForCausalLM",
     "KernelGPTModel",
     "attach_attention",
+    "from_nanochat",
     "register_attention",
+    "to_nanochat",
 ]
+_HOMES = {
+    "attach_attention": "attach",
+    "from_nanochat": "nanochat",
+    "register_attention": "attach",
+    "to_nanochat": "nanochat",
+}
 
 
 def __getattr__(name: str) -> Any:
     if name in __all__:
-        home = "attach" if name.endswith("_attention") else "gpt"
-        return getattr(import_module(f"nadaraya.models.{home}"), name)
+        return getattr(import_module(f"nadaraya.models.{_HOMES.get(name, 'gpt')}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -11,17 +11,11 @@ from transformers import PreTrainedConfig
 from nadaraya.attention import variants
 from nadaraya.attention.gates import OutputGate
 from nadaraya.errors import must_be, unknown_name
+from nadaraya.models.presets import preset_fields
 
 NORMS = ("layernorm", "rmsnorm")
 VALUE_EMBEDDINGS = ("all", "alternate")
 ACTIVATIONS = ("gelu", "relu2", "silu", "relu")
-
-PRESETS: dict[str, dict[str, Any]] = {
-    # The defaults: the character model of Bunks et al. (2025) and of Gaussian Process Attention (anonymous).
-    "dickens": {},
-    # A model that trains on two CPU cores in about a minute.
-    "demo": {"hidden_size": 128},
-}
 
 
 @strict
@@ -50,6 +44,9 @@ class KernelGPTConfig(PreTrainedConfig):
         hidden_act: "gelu", "relu2", "silu" or "relu".
         tie_word_embeddings: the output layer shares the embedding's weights; default False.
         head_norm: root-mean-square normalisation of queries and keys; default: that of the variant.
+        head_norm_eps: ε added to the mean square in it; default the resolution of the dtype.
+        embedding_norm: a norm of the embedding, ahead of the first block; default False.
+        logit_cap: c in logits c·tanh(logits / c), which keeps them within ±c; default None, as they are.
         short_convolution: tokens that a causal convolution of each channel sees, ahead of every attention
             layer, at least 2; 4 is usual. Default None, no convolution.
         value_embeddings: what tokens add to the values by number, from a table for each layer ("all") or for
@@ -89,6 +86,9 @@ class KernelGPTConfig(PreTrainedConfig):
     hidden_act: str = "gelu"
     tie_word_embeddings: bool = False
     head_norm: bool | None = None
+    head_norm_eps: float | int | None = None
+    embedding_norm: bool = False
+    logit_cap: float | int | None = None
     short_convolution: int | None = None
     value_embeddings: str | None = None
     output_gate: bool = False
@@ -131,9 +131,11 @@ class KernelGPTConfig(PreTrainedConfig):
             raise must_be("negligible", "0 or a share between 0 and 1", self.negligible)
         if not 0.0 <= self.dropout < 1.0:
             raise must_be("dropout", "in [0, 1)", self.dropout)
-        for name in ("initializer_range", "norm_eps"):
-            if not 0.0 <= getattr(self, name) < math.inf:
+        for name in ("initializer_range", "norm_eps", "head_norm_eps"):
+            if not 0.0 <= (getattr(self, name) or 0.0) < math.inf:
                 raise must_be(name, "a finite number of at least 0", getattr(self, name))
+        if self.logit_cap is not None and not 0.0 < self.logit_cap < math.inf:
+            raise must_be("logit_cap", "a positive finite number, or None", self.logit_cap)
         if self.sliding_window is None and self.window_pattern is not None:
             self.sliding_window = max(1, self.max_position_embeddings // 2)
         pattern = self.window_pattern or "L"
@@ -180,6 +182,7 @@ class KernelGPTConfig(PreTrainedConfig):
         _, options = self._layers()[layer]
         if self.head_norm is not None:
             options["head_norm"] = self.head_norm
+        options["head_norm_eps"] = self.head_norm_eps
         assert self.layer_types is not None
         options["window"] = self.sliding_window if "sliding" in self.layer_types[layer] else None
         options["negligible"] = self.negligible
@@ -202,22 +205,27 @@ class KernelGPTConfig(PreTrainedConfig):
 
     @classmethod
     def preset(cls, name: str, **changes: Any) -> "KernelGPTConfig":
-        """A named configuration: "dickens" (the papers') or "demo".
+        """A named configuration.
 
         Args:
-            name: the preset.
+            name: "dickens" (the papers' character model), "demo", or "nano-d20" with any number for 20: the
+                family of nanochat (Karpathy 2025) with that many blocks, and with a variant after it, as in
+                "nano-d20-gka", that variant's form of it. See `nadaraya.models.presets`.
             changes: fields that differ from it.
 
         Raises:
             InputError: no such preset, or no such field.
+
+        >>> from nadaraya.models import KernelGPTConfig
+        >>> config = KernelGPTConfig.preset("nano-d20-gka")
+        >>> config.hidden_size, config.num_attention_heads, config.sliding_window
+        (1280, 10, 1024)
         """
-        if name not in PRESETS:
-            raise unknown_name("preset", name, PRESETS)
         accepted = inspect.signature(cls).parameters
         for field in changes:
             if field not in accepted:
                 raise unknown_name("configuration field", field, accepted)
-        return cls(**{**PRESETS[name], **changes})
+        return cls(**{**preset_fields(name, changes.get("variant")), **changes})
 
 
 _OWN_FIELDS = tuple(KernelGPTConfig.__annotations__)

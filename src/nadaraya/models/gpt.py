@@ -109,6 +109,7 @@ class KernelGPTModel(KernelGPTPreTrainedModel):
     def __init__(self, config: KernelGPTConfig) -> None:
         super().__init__(config)
         self.embedding = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.embedding_norm = make_norm(config) if config.embedding_norm else None
         self.dropout = nn.Dropout(config.dropout)
         self.blocks = nn.ModuleList(
             KernelGPTBlock(config, layer) for layer in range(config.num_hidden_layers)
@@ -186,6 +187,8 @@ class KernelGPTModel(KernelGPTPreTrainedModel):
             documents = documents_of(position_ids, key_mask, hidden_states, cached)
         if documents is not None:
             past_key_values = None  # what follows continues none of the documents
+        if self.embedding_norm is not None:
+            hidden_states = self.embedding_norm(hidden_states)
         hidden_states = self.dropout(hidden_states)
         all_hidden_states: list[Tensor] = []
         all_weights: list[Tensor] = []
@@ -280,6 +283,8 @@ class KernelGPTForCausalLM(KernelGPTPreTrainedModel, GenerationMixin):
         )
         kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
         logits = self.lm_head(out.last_hidden_state[:, kept])
+        if (cap := self.config.logit_cap) is not None:
+            logits = cap * torch.tanh(logits / cap)
         loss = None
         if labels is not None:
             if labels.shape != logits.shape[:2]:

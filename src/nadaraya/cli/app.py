@@ -16,6 +16,7 @@ from nadaraya.cli.generate import generate
 from nadaraya.cli.lags import lags
 from nadaraya.cli.maps import maps
 from nadaraya.cli.report import report
+from nadaraya.cli.study import study
 from nadaraya.cli.train import train
 
 
@@ -50,7 +51,7 @@ def options(
     """Attention as kernel regression: train, compare, interpret."""
 
 
-for _verb in (demo, train, compare, generate, evaluate, report, lags, count, maps):
+for _verb in (demo, train, compare, study, generate, evaluate, report, lags, count, maps):
     app.command(_verb.__name__)(_verb)
 app.add_typer(data_app, name="data")
 app.add_typer(bench_app, name="bench")

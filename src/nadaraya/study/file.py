@@ -98,10 +98,8 @@ class Study(Section):
         Raises:
             InputError: no such recipe, one on images, or a key or value that it does not take.
         """
-        keys = {
-            "name": f"{size}-{variant}", "seed": self.seeds[0], "training.learning_rate": self.learning_rates[0],
-            **(more or {}),
-        }  # fmt: skip
+        keys: dict[str, Any] = {"name": f"{size}-{variant}", "seed": self.seeds[0]}
+        keys |= {"training.learning_rate": self.learning_rates[0], **(more or {})}
         parts = [*flat(self.sizes[size]), *flat(self.variants[variant]), *keys.items()]
         overrides = [*changes, *(f"{key}={json.dumps(value)}" for key, value in parts)]
         base: str | Path = self.recipe

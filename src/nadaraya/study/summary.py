@@ -104,7 +104,8 @@ class Summary:
         if found.trend is None:
             return f"{line}."
         words = {-1: "falls, which favours it", 0: "shows no trend", 1: "rises, which favours the baseline"}
-        trend = f"{words[found.trend.side_of(1.0)]}: {found.trend.text(2, '×')} per tenfold {self.axis}"
+        how = "changes" if found.trend.low is None else words[found.trend.side_of(1.0)]
+        trend = f"{how}: {found.trend.text(2, '×')} per tenfold {self.axis}"
         return f"{line}. That share {trend}."
 
     def markdown(self) -> str:

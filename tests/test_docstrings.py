@@ -20,6 +20,7 @@ PACKAGES = [
     "nadaraya.evaluation",
     "nadaraya.interpret",
     "nadaraya.report",
+    "nadaraya.study",
 ]
 NAMES = [
     f"{package}.{name}"

@@ -77,11 +77,12 @@ def test_a_gain_is_told_from_noise_and_noise_is_not_told_from_nothing() -> None:
     assert interval.low < 0.7 < interval.high
 
 
-def test_intervals_hold_the_truth_about_as_often_as_they_say() -> None:
+@pytest.mark.parametrize("count", [3, 5])
+def test_intervals_hold_the_truth_about_as_often_as_they_say(count: int) -> None:
     generator, compute, hits = np.random.default_rng(0), COMPUTE[:3], 0
     for _ in range(120):
         sides = [
-            (compute, [law(c / share) + 0.02 * generator.normal(size=5) for c in compute])
+            (compute, [law(c / share) + 0.02 * generator.normal(size=count) for c in compute])
             for share in (1.0, 0.8)
         ]
         found = compare(sides[0], sides[1], draws=300).mean_share
@@ -89,7 +90,7 @@ def test_intervals_hold_the_truth_about_as_often_as_they_say() -> None:
         assert found.low is not None
         assert found.high is not None
         hits += found.low <= 0.8 <= found.high
-    assert 0.86 <= hits / 120 < 1  # 95 % as the draws get many; five seeds give a little less
+    assert 0.85 <= hits / 120 < 1  # 95 % with many seeds, a little less with few
 
 
 def test_without_a_law_of_the_baseline_losses_are_compared() -> None:

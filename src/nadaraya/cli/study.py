@@ -85,13 +85,17 @@ def study(
     _print_summary(session.summary, folder, as_json)
     if session.left:
         time = "" if session.hours is None else f", about {session.hours:.1f} h"
-        typer.echo(f"{session.left} runs are left{time}: the same command goes on", err=True)
+        typer.echo(f"{_runs_left(session.left)}{time}: the same command goes on", err=True)
     for name, how in session.ended.failed.items():
         typer.echo(f"error: {name} failed with {how}", err=True)
     if isinstance(session.ended.stopped, int):
         raise typer.Exit(128 + session.ended.stopped)
     if session.ended.failed:
         raise typer.Exit(1)
+
+
+def _runs_left(number: int) -> str:
+    return "1 run is left" if number == 1 else f"{number} runs are left"
 
 
 def _hours(cell: "Cell", speed: float | None) -> float:
@@ -127,7 +131,7 @@ def _print_plan(plan: "list[tuple[Cell, int, float]]", workers: int, as_json: bo
         console.width = 120  # columns of a table that goes to a file or another program
     console.print(table)
     runs = sum(row["runs_left"] for row in rows)
-    typer.echo(f"{runs} runs are left: {total:.2f} h with {workers} at a time, and validation")
+    typer.echo(f"{_runs_left(runs)}: {total:.2f} h with {workers} at a time, and validation")
 
 
 def _print_summary(summary: "Summary", folder: Path, as_json: bool) -> None:

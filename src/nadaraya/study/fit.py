@@ -167,7 +167,7 @@ def compare(
     share = [_estimate(np.exp(column), known) for column in logs.T]
     trend = None
     if count > 1:
-        trend = _estimate(10 ** (_slope(np.log(compute), logs) * 1.0), known)
+        trend = _estimate(10 ** _slope(np.log(compute), logs), known)
     return Comparison(difference, share, _estimate(np.exp(logs.mean(axis=1)), known), trend, seeds)
 
 

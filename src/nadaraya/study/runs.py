@@ -70,6 +70,7 @@ class StudyRuns:
         keys = ("size", "variant", "parameters", "flops_per_token", "steps", "flops", "seconds")
         return {
             "study": self._study.model_dump(mode="json", exclude={"source"}),
+            "recipe": self._cells[0].recipe.to_mapping(),
             "cells": [{key: getattr(cell, key) for key in keys} for cell in self._cells],
             "runs": rows_below(self._folder),
             "versions": {"python": platform.python_version(), "torch": torch.__version__},

@@ -6,13 +6,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
+from nadaraya.errors import InputError
 from nadaraya.files import write_file
 from nadaraya.study.file import Study
 from nadaraya.study.measure import Measurements
 from nadaraya.study.plan import Cell, Planner
 from nadaraya.study.queue import Ended, run_queue
-from nadaraya.study.runs import RESULTS_FILE, StudyRuns, rows_below
-from nadaraya.study.summary import Summary, write_summary
+from nadaraya.study.runs import RESULTS_FILE, RUNS_FOLDER, StudyRuns, rows_below
+from nadaraya.study.summary import Summary, read_results, write_summary
 from nadaraya.training.folder import FolderLock
 
 MEASURED_FILE = "measured.json"
@@ -105,11 +106,16 @@ def run_study(
     """
     with FolderLock(folder) as lock:
         lock.take()
+        results = folder / RESULTS_FILE
+        if results.is_file() and read_results(folder)["runs"] and not (folder / RUNS_FOLDER).is_dir():
+            raise InputError(
+                f"{folder} has results of runs that are no longer there: choose another folder, or --summarise"
+            )
         planner = Planner(study, changes, Measurements(folder / MEASURED_FILE))
         everything = StudyRuns(study, planner.cells(), folder)
         cells = planner.cells(only)
         runs = StudyRuns(study, cells, folder)
-        write_file(folder / RESULTS_FILE, json.dumps(everything.results(), indent=1) + "\n")
+        write_file(results, json.dumps(everything.results(), indent=1) + "\n")
         ended = run_queue(runs.pending, workers=workers, seconds=seconds, say=say)
         summary = write_summary(study, folder)
         left = [(cell, runs.left(cell)) for cell in cells]

@@ -89,7 +89,7 @@ def test_all_is_made_from_the_results_without_the_runs(tmp_path: Path) -> None:
     assert text.count("\n| small |") == 2
     assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
     assert json.loads(json.dumps(summary.plain()))["verdicts"] == {"gka": summary.verdict("gka")}
-    with pytest.raises(InputError, match="results of runs that are no longer there"):
+    with pytest.raises(InputError, match="results of runs that are not there"):
         run_study(study(), tmp_path)
     with pytest.raises(InputError, match=r"has no results of a study: it has no results.json"):
         write_summary(study(), tmp_path / "absent")

@@ -62,7 +62,7 @@ def plan_study(
     >>> study = Study(recipe="demo", baseline="rope", variants={"rope": {}}, learning_rates=[1e-3, 2e-3])
     >>> [(cell, left)] = plan_study(study, Path("studies/demo"), ["model.hidden_size=8", "data.limit=9000"])
     >>> cell.steps, left  # two rates with the first seed, the best of them with two more
-    (600, 4)
+    (200, 4)
     """
     cells = Planner(study, changes, Measurements(folder / MEASURED_FILE)).cells(only, timed)
     runs = StudyRuns(study, cells, folder)
@@ -109,7 +109,7 @@ def run_study(
         results = folder / RESULTS_FILE
         if results.is_file() and read_results(folder)["runs"] and not (folder / RUNS_FOLDER).is_dir():
             raise InputError(
-                f"{folder} has results of runs that are no longer there: choose another folder, or --summarise"
+                f"{folder} has results of runs that are not there: choose another folder, or --summarise"
             )
         planner = Planner(study, changes, Measurements(folder / MEASURED_FILE))
         everything = StudyRuns(study, planner.cells(), folder)

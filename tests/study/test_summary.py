@@ -82,9 +82,11 @@ def test_the_axis_is_what_was_matched() -> None:
 
 
 def test_all_is_made_from_the_results_without_the_runs(tmp_path: Path) -> None:
-    (tmp_path / "results.json").write_text(json.dumps(results({"rope": 1.0, "gka": 0.7})))
+    found = {**results({"rope": 1.0, "gka": 0.7}), "warnings": ["gka: the highest rate"]}
+    (tmp_path / "results.json").write_text(json.dumps(found))
     summary = write_summary(study(), tmp_path)
     text = (tmp_path / "summary.md").read_text()
+    assert text.endswith("\nWarnings:\n\n- gka: the highest rate\n")
     assert summary.verdict("gka") in text
     assert text.count("\n| small |") == 2
     assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")

@@ -73,6 +73,7 @@ class StudyRuns:
             "recipe": self._cells[0].recipe.to_mapping(),
             "cells": [{key: getattr(cell, key) for key in keys} for cell in self._cells],
             "runs": rows_below(self._folder),
+            "warnings": self.warnings(),
             "versions": {"python": platform.python_version(), "torch": torch.__version__},
         }
 

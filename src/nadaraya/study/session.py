@@ -117,6 +117,7 @@ def run_study(
         runs = StudyRuns(study, cells, folder)
         write_file(results, json.dumps(everything.results(), indent=1) + "\n")
         ended = run_queue(runs.pending, workers=workers, seconds=seconds, say=say)
+        write_file(results, json.dumps(everything.results(), indent=1) + "\n")
         summary = write_summary(study, folder)
         left = [(cell, runs.left(cell)) for cell in cells]
         flops = sum(count * cell.flops for cell, count in left)

@@ -209,7 +209,8 @@ def write_summary(study: Study, folder: Path) -> Summary:
     results = read_results(folder)
     summary = summarise(study, results)
     write_file(folder / RESULTS_FILE, json.dumps(results, indent=1) + "\n")
-    write_file(folder / SUMMARY_FILE, summary.markdown())
+    warnings = "".join(f"- {warning}\n" for warning in results.get("warnings", ()))
+    write_file(folder / SUMMARY_FILE, summary.markdown() + (warnings and f"\nWarnings:\n\n{warnings}"))
     if summary.cells:
         write_figure(draw(summary), folder / "curves.png")
     return summary

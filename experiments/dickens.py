@@ -10,7 +10,6 @@ the corpus and of each model's own text) and one PNG per figure.
 import argparse
 import json
 import os
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -35,12 +34,11 @@ def main() -> None:
     parser.add_argument("--runs", type=Path, default=Path("runs"), help="where run folders go")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="runs at a time")
     options = parser.parse_args()
-    with ThreadPoolExecutor(options.workers) as pool:
-        runs = list(pool.map(lambda variant: train(options, variant, options.seed), options.variants))
+    jobs = [(variant, options.seed) for variant in options.variants]
+    runs = train(options, jobs)
     options.out.mkdir(parents=True, exist_ok=True)
     corpus = lag_histogram(runs[0].corpus().text)
     written = {run.recipe.model.variant: lag_histogram(run.sample or "") for run in runs}
-    jobs = [(variant, options.seed) for variant in options.variants]
     results = gather(options.recipe, jobs, runs)
     results["bumps"] = {
         run.recipe.model.variant: bumps(run) for run in runs if run.load_model().lag_kernels()

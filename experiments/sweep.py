@@ -12,9 +12,7 @@ import json
 import os
 import platform
 import statistics
-import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +21,7 @@ from matplotlib.figure import Figure
 
 from nadaraya import variants
 from nadaraya.report.palette import variant_styles
+from nadaraya.study import Job, run_queue
 from nadaraya.training.recipe import load_recipe
 from nadaraya.training.run import Run
 
@@ -39,9 +38,7 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="runs at a time")
     options = parser.parse_args()
     jobs = [(variant, seed) for seed in options.seeds for variant in options.variants]
-    with ThreadPoolExecutor(options.workers) as pool:
-        runs = list(pool.map(lambda job: train(options, *job), jobs))
-    results = gather(options.recipe, jobs, runs)
+    results = gather(options.recipe, jobs, train(options, jobs))
     options.out.mkdir(parents=True, exist_ok=True)
     (options.out / "results.json").write_text(json.dumps(results, indent=1) + "\n")
     draw(results).savefig(options.out / "results.png", dpi=110)
@@ -53,39 +50,43 @@ class RunFailed(Exception):
     """A run ended without its results."""
 
 
-def train(options: argparse.Namespace, variant: str, seed: int) -> Run:
-    """One run of a sweep, as `train_apart` makes it."""
-    name, *changes = variant.split(",")
-    folder = options.runs / f"{load_recipe(options.recipe).name}-{variant}-{seed}"
-    changes = [f"model.variant={name}", *changes, f"seed={seed}"]
-    run = train_apart(options.recipe, changes, folder, options.workers)
-    print(f"{variant} seed {seed}: {(run.final or {})['loss']:.4f}", flush=True)
-    return run
+def train(options: argparse.Namespace, jobs: list[tuple[str, int]]) -> list[Run]:
+    """Variants and seeds, trained by `train_apart`; a variant may carry recipe keys to change."""
+    changes = {}
+    for variant, seed in jobs:
+        name, *keys = variant.split(",")
+        folder = options.runs / f"{load_recipe(options.recipe).name}-{variant}-{seed}"
+        changes[folder] = [f"model.variant={name}", *keys, f"seed={seed}"]
+    return train_apart(options.recipe, changes, options.workers)
 
 
-def train_apart(recipe: Path, changes: list[str], folder: Path, workers: int) -> Run:
-    """One run in a process of its own, whose output goes to a log beside the folder.
+def train_apart(recipe: Path, changes: dict[Path, list[str]], workers: int) -> list[Run]:
+    """Runs in processes of their own, whose output goes to logs beside their folders.
 
     Args:
         recipe: the recipe file.
-        changes: its keys to change, as KEY=VALUE.
-        folder: of the run; one that was stopped goes on.
+        changes: its keys to change, as KEY=VALUE, by the folder of the run; one that was stopped goes on.
         workers: runs at a time, among which the cores are shared out.
 
     Raises:
-        RunFailed: it ended with an error; names the log.
+        RunFailed: one ended with an error, named with its log, or all were stopped.
     """
-    command = [sys.executable, "-m", "nadaraya.cli", "train", str(recipe), *changes, "--run", str(folder)]
-    environment = {**os.environ, "OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // workers))}
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    log = folder.with_name(f"{folder.name}.log")
-    with log.open("a") as stream:
-        status = subprocess.run(
-            command, env=environment, check=False, stdout=stream, stderr=stream
-        ).returncode
-    if status != 0:
-        raise RunFailed(f"{folder.name} ended with status {status}: see {log}")
-    return Run(folder)
+    command = [sys.executable, "-m", "nadaraya.cli", "train", str(recipe)]
+    jobs = [
+        Job(
+            folder.name,
+            [*command, *keys, "--run", str(folder)],
+            folder.with_name(f"{folder.name}.log"),
+            place,
+        )
+        for place, (folder, keys) in enumerate(changes.items())
+    ]
+    ended = run_queue(lambda: jobs, workers=workers, say=lambda line: print(line, flush=True))
+    for name, how in ended.failed.items():
+        raise RunFailed(f"{name} failed with {how}")
+    if ended.stopped:
+        raise RunFailed("stopped; the same command goes on")
+    return [Run(folder) for folder in changes]
 
 
 def gather(recipe: Path, jobs: list[tuple[str, int]], runs: list[Run]) -> dict[str, Any]:

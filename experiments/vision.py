@@ -13,7 +13,6 @@ import os
 import platform
 import statistics
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -72,9 +71,7 @@ def main() -> None:
     )
     options = parser.parse_args()
     jobs = [(form, seed) for seed in options.seeds for form in options.forms]
-    with ThreadPoolExecutor(options.workers) as pool:
-        runs = list(pool.map(lambda job: train(options, *job), jobs))
-    results = gather(options.recipe, options.changes, jobs, runs)
+    results = gather(options.recipe, options.changes, jobs, train(options, jobs))
     options.out.mkdir(parents=True, exist_ok=True)
     (options.out / "results.json").write_text(json.dumps(results, indent=1) + "\n")
     (options.out / "results.md").write_text(table(results))
@@ -82,14 +79,15 @@ def main() -> None:
     print(table(results))
 
 
-def train(options: argparse.Namespace, form: str, seed: int) -> Run:
-    """One run of the study, as `train_apart` makes it."""
-    folder = options.runs / f"{load_recipe(options.recipe, options.changes).name}-{form}-{seed}"
-    changes = [f"model.options.{key}={json.dumps(value)}" for key, value in FORMS[form].items()]
-    changes = [f"seed={seed}", f"data.source={options.source}", *changes, *options.changes]
-    run = train_apart(options.recipe, changes, folder, options.workers)
-    print(f"{form} seed {seed}: top-1 {(run.final or {})['ema_top1']:.2%}", flush=True)
-    return run
+def train(options: argparse.Namespace, jobs: list[tuple[str, int]]) -> list[Run]:
+    """Forms and seeds, trained by `train_apart`."""
+    name = load_recipe(options.recipe, options.changes).name
+    changes = {}
+    for form, seed in jobs:
+        keys = [f"model.options.{key}={json.dumps(value)}" for key, value in FORMS[form].items()]
+        keys = [f"seed={seed}", f"data.source={options.source}", *keys, *options.changes]
+        changes[options.runs / f"{name}-{form}-{seed}"] = keys
+    return train_apart(options.recipe, changes, options.workers)
 
 
 def gather(recipe: Path, changes: list[str], jobs: list[tuple[str, int]], runs: list[Run]) -> dict[str, Any]:

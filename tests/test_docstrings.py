@@ -21,6 +21,7 @@ PACKAGES = [
     "nadaraya.evaluation.core",
     "nadaraya.interpret",
     "nadaraya.report",
+    "nadaraya.study",
 ]
 NAMES = [
     f"{package}.{name}"

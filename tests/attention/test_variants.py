@@ -67,6 +67,18 @@ def test_any_variant_projects_the_token_out_by_its_name(name: str) -> None:
     assert f"`{base}`" in variants.describe(name)
 
 
+def test_gaussian_attention_can_do_without_one_of_its_parts() -> None:
+    whole, projected, dot = (
+        KernelSelfAttention(16, 2, causal=True, **variants.get("gka-loo-bank", **options))
+        for options in ({}, {"projections": "qkvo"}, {"content": "dot", "head_norm": False})
+    )
+    assert [layer.projections.form for layer in (whole, projected, dot)] == ["o", "qkvo", "o"]
+    assert [type(layer.content) for layer in (projected, dot)] == [GaussianContent, DotProduct]
+    assert all(layer.own == "exclude" and layer.position is not None for layer in (projected, dot))
+    with pytest.raises(InputError, match="content must be one of 'dot', 'gaussian', got 'dott'"):
+        variants.get("gka", content="dott")
+
+
 def test_options_reach_the_bank() -> None:
     layer = KernelSelfAttention(64, 4, **variants.get("gpa-rope", num_terms=5, init="geometric"))
     assert layer.position.kernel.sigma.shape == (4, 5)

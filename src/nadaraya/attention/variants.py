@@ -226,24 +226,41 @@ def _gpa_rope(num_terms: int = 64, init: str = "paper", rotary_base: float = 10_
 
 @_variant("gka")
 def _gka(
-    rotary: str | None = "static", values: str = "features", head_norm: bool = True, eps: float = 0.0
+    rotary: str | None = "static",
+    values: str = "features",
+    head_norm: bool = True,
+    eps: float = 0.0,
+    projections: str = "o",
+    content: str = "gaussian",
 ) -> dict[str, Any]:
     """Gaussian kernel attention without W_Q, W_K, W_V (Kundu et al. (2026), eq. 3).
 
-    Language models rotate and normalise the features; vision takes rotary=None, head_norm=False.
+    Language models rotate and normalise the features; vision takes rotary=None, head_norm=False. Without one
+    of its parts it has projections="qkvo", or content="dot".
     """
+    contents = {"gaussian": GaussianContent, "dot": DotProduct}
+    if content not in contents:
+        raise unknown_name("content", content, contents)
     if values not in ("features", "rotated"):
         raise unknown_name("values", values, ("features", "rotated"))
     turns = _named_rotation(rotary, values=values == "rotated")
     return {
-        "content": GaussianContent, "projections": "o", "rotary": turns, "head_norm": head_norm, "eps": eps,
+        "content": contents[content], "projections": projections, "rotary": turns, "head_norm": head_norm,
+        "eps": eps,
     }  # fmt: skip
 
 
 @_variant("gka-bank")
-def _gka_bank(num_terms: int = 8, init: str = "geometric", head_norm: bool = True) -> dict[str, Any]:
+def _gka_bank(
+    num_terms: int = 8,
+    init: str = "geometric",
+    head_norm: bool = True,
+    projections: str = "o",
+    content: str = "gaussian",
+) -> dict[str, Any]:
     """Gaussian kernel attention times a bank by lag, no rotary positions: projection-free."""
-    return {**_gka(rotary=None, head_norm=head_norm), **_gpa_mul(num_terms, init)}
+    parts = _gka(rotary=None, head_norm=head_norm, projections=projections, content=content)
+    return {**parts, **_gpa_mul(num_terms, init)}
 
 
 @_variant("vlt")

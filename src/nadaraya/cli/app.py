@@ -18,6 +18,7 @@ from nadaraya.cli.lags import lags
 from nadaraya.cli.maps import maps
 from nadaraya.cli.prune import prune
 from nadaraya.cli.report import report
+from nadaraya.cli.study import study
 from nadaraya.cli.train import train
 
 
@@ -52,7 +53,9 @@ def options(
     """Attention as kernel regression: train, compare, interpret."""
 
 
-for _verb in (demo, train, compare, generate, evaluate, report, lags, count, maps, heads, prune):
+for _verb in (
+    demo, train, compare, study, generate, evaluate, report, lags, count, maps, heads, prune,
+):  # fmt: skip
     app.command(_verb.__name__)(_verb)
 app.add_typer(data_app, name="data")
 app.add_typer(bench_app, name="bench")

@@ -1,0 +1,143 @@
+"""`nadaraya study`: variants × sizes × seeds of a study file, queued, resumed, summarised."""
+
+import json
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from nadaraya.cli.options import figure_table
+from nadaraya.errors import must_be
+
+if TYPE_CHECKING:
+    from nadaraya.study import Summary
+    from nadaraya.study.plan import Cell
+
+
+def study(
+    file: Annotated[Path, typer.Argument(help="The study file, YAML.")],
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[KEY=VALUE]...",
+            help="Recipe keys to change in all runs, before those of sizes and variants: data.corpus=FILE.",
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder of runs and results.", show_default="studies/FILE")
+    ] = None,
+    workers: Annotated[
+        int, typer.Option(help="Runs at a time; the cores are shared out among them.", min=1, max=1024)
+    ] = 1,
+    hours: Annotated[
+        float | None, typer.Option(help="Stop after so long, everything saved; default never.")
+    ] = None,
+    only: Annotated[str, typer.Option(metavar="VARIANT,…", help="Train these variants; default all.")] = "",
+    dry_run: Annotated[
+        bool,
+        typer.Option("--dry-run", help="Print steps, FLOPs and expected time of every cell; train nothing."),
+    ] = False,
+    speed: Annotated[
+        float | None,
+        typer.Option(help="FLOP/s of one run, for --dry-run; default: measured from a few updates."),
+    ] = None,
+    summarise: Annotated[
+        bool,
+        typer.Option("--summarise", help="Only make table, figure and verdicts anew, from results.json."),
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the plan or the summary as JSON.")] = False,
+) -> None:
+    """Train variants at several sizes at matched compute, and say what compute each needs for equal loss.
+
+    Runs wait in a queue, cheapest first; the same command goes on where it was and skips what is done. At
+    the end the folder has results.json, summary.md and curves.png. A run that fails is named, and the status
+    is then 1.
+    """
+    from nadaraya.study import load_study
+    from nadaraya.study.session import plan_study, run_study
+    from nadaraya.study.summary import write_summary
+
+    for name, value in (("--hours", hours), ("--speed", speed)):
+        if value is not None and not 0 < value < math.inf:
+            raise must_be(name, "a positive finite number", value)
+    checked = load_study(file)
+    folder = out or Path("studies") / file.stem
+    names = [name for name in only.split(",") if name]
+    if summarise:
+        _print_summary(write_summary(checked, folder), folder, as_json)
+        return
+    if dry_run:
+        plan = plan_study(checked, folder, overrides or [], names, timed=speed is None)
+        _print_plan([(cell, left, _hours(cell, speed)) for cell, left in plan], workers, as_json)
+        return
+    session = run_study(
+        checked,
+        folder,
+        changes=overrides or [],
+        only=names,
+        workers=workers,
+        seconds=None if hours is None else 3600 * hours,
+        say=lambda line: typer.echo(line, err=True),
+    )
+    for warning in session.warnings:
+        typer.echo(f"warning: {warning}", err=True)
+    _print_summary(session.summary, folder, as_json)
+    if session.left:
+        time = "" if session.hours is None else f", about {session.hours:.1f} h"
+        typer.echo(f"{_runs_left(session.left)}{time}: the same command goes on", err=True)
+    for name, how in session.ended.failed.items():
+        typer.echo(f"error: {name} failed with {how}", err=True)
+    if isinstance(session.ended.stopped, int):
+        raise typer.Exit(128 + session.ended.stopped)
+    if session.ended.failed:
+        raise typer.Exit(1)
+
+
+def _runs_left(number: int) -> str:
+    return "1 run is left" if number == 1 else f"{number} runs are left"
+
+
+def _hours(cell: "Cell", speed: float | None) -> float:
+    """The updates of one run of a cell."""
+    seconds = cell.flops / speed if speed else cell.seconds
+    assert seconds is not None
+    return seconds / 3600
+
+
+def _print_plan(plan: "list[tuple[Cell, int, float]]", workers: int, as_json: bool) -> None:
+    from rich.console import Console
+
+    rows: list[dict[str, Any]] = [
+        {
+            **{key: getattr(cell, key) for key in ("size", "variant", "parameters", "steps", "flops")},
+            "runs_left": left,
+            "hours": left * hours,
+        }
+        for cell, left, hours in plan
+    ]
+    total = sum(row["hours"] for row in rows) / workers
+    if as_json:
+        typer.echo(json.dumps({"cells": rows, "hours": total}, indent=1))
+        return
+    table = figure_table(["size", "variant"], ["parameters", "steps", "FLOP/run", "runs", "hours"])
+    for row in rows:
+        table.add_row(
+            row["size"], row["variant"], f"{row['parameters']:,}", f"{row['steps']:,}", f"{row['flops']:.3g}",
+            f"{row['runs_left']}", f"{row['hours']:.2f}",
+        )  # fmt: skip
+    console = Console()
+    if not console.is_terminal:
+        console.width = 120  # columns of a table that goes to a file or another program
+    console.print(table)
+    runs = sum(row["runs_left"] for row in rows)
+    typer.echo(f"{_runs_left(runs)}: {total:.2f} h with {workers} at a time, and validation")
+
+
+def _print_summary(summary: "Summary", folder: Path, as_json: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps(summary.plain(), indent=1))
+        return
+    for variant in summary.comparisons:
+        typer.echo(summary.verdict(variant))
+    typer.echo(f"summary: {folder / 'summary.md'}")

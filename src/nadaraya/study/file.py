@@ -1,0 +1,152 @@
+"""Study files: variants × sizes × seeds of one recipe, what is matched, and the learning rates to search."""
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, ValidationError, model_validator
+
+from nadaraya.errors import InputError, must_be, unknown_name
+from nadaraya.training import Recipe, load_recipe
+from nadaraya.training.plain_yaml import read_yaml
+from nadaraya.training.recipe import built_in_recipes
+from nadaraya.training.schema import NonNegativeInt, Positive, Section, Settings
+
+_SECTIONS = ("model", "data", "training")
+_NAME = re.compile(r"\w[\w.+-]{0,59}")
+# What the study itself sets in every run.
+_OWN = ("task", "name", "seed", "training.learning_rate")
+Seed = Annotated[int, Field(ge=0, lt=2**32)]
+
+
+def _one_size() -> dict[str, dict[str, Any]]:
+    return {"only": {}}
+
+
+class Study(Section):
+    """A study file, checked.
+
+    Args:
+        source: the file that it was read from, from whose folder `recipe` is looked for; default none.
+
+    >>> from nadaraya.study import Study
+    >>> study = Study(recipe="demo", baseline="rope", variants={"rope": {}}, learning_rates=[1e-3])
+    >>> study.sizes, study.seeds, study.match
+    ({'only': {}}, [0, 1, 2], 'flops')
+    """
+
+    recipe: str
+    """Name or path, relative to this file, of the recipe that every run starts from."""
+    baseline: str
+    """The variant that the others are compared with."""
+    variants: Annotated[dict[str, Settings], Field(min_length=1)]
+    """Recipe keys to change, by the name of the variant."""
+    sizes: Annotated[dict[str, Settings], Field(min_length=1)] = Field(default_factory=_one_size)
+    """Recipe keys to change, by the name of the size, smallest first; `training.steps`: the baseline's."""
+    match: Literal["flops", "parameters", "seconds", "tokens"] = "flops"
+    """What every variant has as much of as the baseline has at that size."""
+    seeds: Annotated[list[Seed], Field(min_length=1)] = Field(default_factory=lambda: [0, 1, 2])
+    """Of the runs; the first one searches the learning rate."""
+    learning_rates: Annotated[list[Positive], Field(min_length=1)]
+    """Tried for each variant at each size; the best by the final validation loss is used for all seeds."""
+    extend_rates: NonNegativeInt = 0
+    """Further rates that are tried beyond an end of the list that comes out best."""
+    search_at: list[str] | None = None
+    """Sizes at which rates are searched, others take that of the one before (null: at all of them)."""
+    source: str = ""
+    """The file that it was read from."""
+
+    @classmethod
+    def _refusal(cls, refused: ValidationError, given: Mapping[str, Any]) -> InputError:
+        return InputError(str(super()._refusal(refused, given)).replace("recipe key", "study key", 1))
+
+    @model_validator(mode="after")
+    def _check_together(self) -> Self:
+        for what, names in (("variants", self.variants), ("sizes", self.sizes)):
+            for name, keys in names.items():
+                if not _NAME.fullmatch(name):
+                    accepted = "named in up to 60 letters, digits and . _ + - (they name folders)"
+                    raise must_be(f"study key {what}", accepted, name)
+                for key, _ in flat(keys):
+                    matched = what == "variants" and self.match in ("flops", "seconds")
+                    if key in _OWN or (key == "training.steps" and matched):
+                        raise must_be(f"study key {what}.{name}", "without what the study sets itself", key)
+        if self.baseline not in self.variants:
+            raise unknown_name("study key baseline", self.baseline, self.variants)
+        for size in self.search_at or []:
+            if size not in self.sizes:
+                raise unknown_name("study key search_at", size, self.sizes)
+        for key in ("seeds", "learning_rates"):
+            values = getattr(self, key)
+            if len(set(values)) < len(values):
+                raise must_be(f"study key {key}", "a list of different numbers", values)
+        return self
+
+    def recipe_of(
+        self, size: str, variant: str, changes: Sequence[str] = (), more: Mapping[str, Any] | None = None
+    ) -> Recipe:
+        """The recipe of a variant at a size, with the first learning rate and seed.
+
+        Args:
+            size: its name.
+            variant: its name.
+            changes: of the recipe before those of the size and the variant, as KEY=VALUE.
+            more: recipe keys to change after all others; default none.
+
+        Raises:
+            InputError: no such recipe, one on images, or a key or value that it does not take.
+        """
+        keys: dict[str, Any] = {"name": f"{size}-{variant}", "seed": self.seeds[0]}
+        keys |= {"training.learning_rate": self.learning_rates[0], **(more or {})}
+        parts = [*flat(self.sizes[size]), *flat(self.variants[variant]), *keys.items()]
+        overrides = [*changes, *(f"{key}={json.dumps(value)}" for key, value in parts)]
+        base: str | Path = self.recipe
+        if base not in built_in_recipes():
+            base = Path(self.source).parent / base
+        try:
+            recipe = load_recipe(base, overrides)
+        except InputError as error:
+            raise InputError(f"{variant} at size {size}: {error}") from None
+        if not isinstance(recipe, Recipe):
+            raise must_be("study key recipe", "a recipe on text", self.recipe)
+        return recipe
+
+    def searches(self, size: str) -> bool:
+        """Whether the learning rate is searched at a size."""
+        return self.search_at is None or size in self.search_at
+
+
+def load_study(path: str | Path) -> Study:
+    """Read a study file.
+
+    Args:
+        path: of the YAML file.
+
+    Returns:
+        The checked study.
+
+    Raises:
+        InputError: no such file, not YAML, an unknown key, or a value that is not accepted.
+
+    >>> from pathlib import Path
+    >>> from nadaraya.study import load_study
+    >>> lines = ["recipe: demo", "baseline: rope", "variants: {rope: {}}", "learning_rates: [1e-3]"]
+    >>> _ = Path("study.yaml").write_text("\\n".join(lines))
+    >>> load_study("study.yaml").learning_rates
+    [0.001]
+    """
+    read = read_yaml(Path(path), "a study")
+    if not isinstance(read, dict):
+        raise must_be(str(path), "keys and values", read)
+    return Study(**{**{str(key): value for key, value in read.items()}, "source": str(path)})
+
+
+def flat(keys: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Dotted keys and values; sections of a recipe are taken apart, so that they keep their other keys."""
+    for key, value in keys.items():
+        if key in _SECTIONS and isinstance(value, dict):
+            yield from ((f"{key}.{inner}", item) for inner, item in value.items())
+        else:
+            yield key, value

@@ -1,0 +1,163 @@
+"""The plan of a study: what each variant trains at each size, matched with the baseline."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from nadaraya.errors import unknown_name
+from nadaraya.study.file import Study
+from nadaraya.study.measure import Measurements
+from nadaraya.training import Recipe
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A variant at a size.
+
+    Attributes:
+        size: name of the size.
+        variant: name of the variant.
+        recipe: what is trained, with the first seed and learning rate.
+        parameters: of the model.
+        flops_per_token: of training, by `nadaraya.evaluation.efficiency.training_flops`.
+        step_seconds: time of an update, measured in turns with the other variants; None where not measured.
+
+    >>> from nadaraya.study import Cell
+    >>> from nadaraya.training import Recipe
+    >>> recipe = Recipe(training={"steps": 100, "batch_size": 2}, data={"context": 50})
+    >>> Cell("small", "rope", recipe, parameters=10, flops_per_token=60).flops
+    600000
+    """
+
+    size: str
+    variant: str
+    recipe: Recipe
+    parameters: int
+    flops_per_token: int
+    step_seconds: float | None = None
+
+    @property
+    def steps(self) -> int:
+        """Updates of a run."""
+        return self.recipe.training.steps
+
+    @property
+    def flops_per_step(self) -> int:
+        """Training FLOPs of an update."""
+        return self.recipe.training.batch_size * self.recipe.data.context * self.flops_per_token
+
+    @property
+    def flops(self) -> int:
+        """Training FLOPs of a run."""
+        return self.steps * self.flops_per_step
+
+    @property
+    def seconds(self) -> float | None:
+        """Time of the updates of a run, where it was measured."""
+        return None if self.step_seconds is None else self.steps * self.step_seconds
+
+
+class Planner:
+    """Makes the cells of a study.
+
+    Args:
+        study: the study.
+        changes: of its recipe, as KEY=VALUE.
+        measurements: what is known of its recipes; default nothing yet, and nothing is kept.
+    """
+
+    def __init__(
+        self, study: Study, changes: Sequence[str] = (), measurements: Measurements | None = None
+    ) -> None:
+        self._study, self._changes = study, changes
+        self._measurements = measurements or Measurements(None)
+
+    def cells(self, only: Iterable[str] = (), timed: bool = False) -> list[Cell]:
+        """Every variant at every size, in the order of the file.
+
+        Args:
+            only: variants to plan; default all.
+            timed: measure the time of an update even where it does not decide anything; default False.
+
+        Raises:
+            InputError: an unknown variant, or recipes that cannot be used or matched.
+        """
+        names = list(only) or list(self._study.variants)
+        for name in names:
+            if name not in self._study.variants:
+                raise unknown_name("--only", name, self._study.variants)
+        cells = []
+        for size in self._study.sizes:
+            baseline = self._cell(size, self._study.baseline)
+            row = [
+                baseline if name == self._study.baseline else self._cell(size, name, baseline)
+                for name in names
+            ]
+            if self._study.match == "seconds":
+                row = self._at_equal_seconds(baseline, row)
+            elif timed:
+                times = self._times(baseline, row)
+                row = [replace(cell, step_seconds=times[cell.variant]) for cell in row]
+            cells += row
+        return cells
+
+    def _cell(self, size: str, variant: str, baseline: Cell | None = None) -> Cell:
+        """A variant at a size, matched with the baseline unless that needs measured times."""
+        recipe = self._study.recipe_of(size, variant, self._changes)
+        cell = Cell(size, variant, recipe, *_counts(recipe, self._measurements.tokens(recipe)))
+        if baseline is None:
+            return cell
+        if self._study.match == "flops":
+            return self._with_steps(cell, baseline.flops / cell.flops_per_step)
+        if self._study.match == "parameters":
+            return self._with_parameters(cell, baseline.parameters)
+        return cell
+
+    def _with_steps(self, cell: Cell, steps: float) -> Cell:
+        recipe = self._recipe(cell, {"training.steps": max(1, round(steps))})
+        return replace(cell, recipe=recipe)
+
+    def _with_parameters(self, cell: Cell, wanted: int) -> Cell:
+        """The width, a multiple of twice the heads as rotations need, whose parameters are nearest."""
+        vocabulary = self._measurements.tokens(cell.recipe)
+        unit = 2 * cell.recipe.model.num_attention_heads
+
+        def of_width(multiple: int) -> Cell:
+            recipe = self._recipe(cell, {"model.hidden_size": multiple * unit})
+            return Cell(cell.size, cell.variant, recipe, *_counts(recipe, vocabulary))
+
+        low, high = 1, max(2, cell.recipe.model.hidden_size // unit)
+        while of_width(high).parameters < wanted:
+            low, high = high, 2 * high
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if of_width(middle).parameters < wanted else (low, middle)
+        return min(of_width(low), of_width(high), key=lambda found: abs(found.parameters - wanted))
+
+    def _at_equal_seconds(self, baseline: Cell, row: list[Cell]) -> list[Cell]:
+        times = self._times(baseline, row)
+        whole = baseline.steps * times[baseline.variant]
+        matched = [
+            cell if cell.variant == baseline.variant else self._with_steps(cell, whole / times[cell.variant])
+            for cell in row
+        ]
+        return [replace(cell, step_seconds=times[cell.variant]) for cell in matched]
+
+    def _times(self, baseline: Cell, row: Sequence[Cell]) -> dict[str, float]:
+        recipes = {cell.variant: cell.recipe for cell in (baseline, *row)}
+        return self._measurements.step_seconds(recipes, baseline.variant)
+
+    def _recipe(self, cell: Cell, more: Mapping[str, Any]) -> Recipe:
+        return self._study.recipe_of(cell.size, cell.variant, self._changes, more)
+
+
+def _counts(recipe: Recipe, vocabulary: int) -> tuple[int, int]:
+    """Parameters, and training FLOPs per token, of a model that is not given any memory."""
+    from nadaraya.evaluation.efficiency import training_flops
+
+    with torch.device("meta"):
+        model = recipe.build_model(vocabulary)
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    return parameters, training_flops(model, recipe.data.context)

@@ -1,0 +1,154 @@
+"""A queue of commands, several at a time in processes of their own, cheapest first.
+
+What is left to do is asked for again after every end, so that a result may bring further work.
+"""
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from nadaraya.errors import must_be
+from nadaraya.training.progress import StopRequest
+
+_LOOK_EVERY = 0.05  # seconds
+
+
+@dataclass(frozen=True)
+class Job:
+    """A command of a queue.
+
+    Args:
+        name: tells it from the others.
+        command: program and arguments. It ends with status 0, saves what it has at a SIGTERM, and goes on
+            from there when it is started again.
+        log: file that its output is appended to; its folder is made when absent.
+        cost: of what is waiting, the cheapest starts first; default 0.
+
+    >>> from pathlib import Path
+    >>> from nadaraya.study import Job
+    >>> Job("rope", ["nadaraya", "train", "demo"], Path("rope.log"), cost=2.0).cost
+    2.0
+    """
+
+    name: str
+    command: Sequence[str]
+    log: Path
+    cost: float = 0.0
+
+
+@dataclass
+class Ended:
+    """How a queue ended.
+
+    Attributes:
+        finished: names of the jobs that ended well, in that order.
+        failed: what the others ended with, by name.
+        stopped: None where all was done, "limit" at the time limit, or the number of the signal that came.
+
+    >>> from nadaraya.study import Ended
+    >>> Ended().stopped is None
+    True
+    """
+
+    finished: list[str] = field(default_factory=list)
+    failed: dict[str, str] = field(default_factory=dict)
+    stopped: int | str | None = None
+
+
+def run_queue(
+    pending: Callable[[], Iterable[Job]],
+    *,
+    workers: int = 1,
+    seconds: float | None = None,
+    say: Callable[[str], None] = lambda line: None,
+) -> Ended:
+    """Run what is pending until nothing is, the time is over, or a signal asks to stop.
+
+    A job that fails is named and does not keep the others from running; none is started twice. At the time
+    limit, at Ctrl-C and at SIGTERM no job is started any more, those that run get a SIGTERM, and their end is
+    waited for; a second signal ends them at once. They have sessions of their own: the Ctrl-C of a terminal
+    reaches them through this process alone.
+
+    Args:
+        pending: gives the jobs that are left; asked again whenever one has ended. What runs, or has run, may
+            be among them.
+        workers: jobs at a time, default 1; the cores are shared out among them (OMP_NUM_THREADS).
+        seconds: time limit, default none.
+        say: takes one line for each start and end; default nobody.
+
+    Returns:
+        What finished, what failed, and why it stopped.
+
+    >>> from pathlib import Path
+    >>> from nadaraya.study import Job, run_queue
+    >>> run_queue(lambda: [Job("true", ["true"], Path("true.log"))]).finished
+    ['true']
+    """
+    if workers < 1:
+        raise must_be("workers", "a positive integer", workers)
+    threads = str(max(1, (os.cpu_count() or 1) // workers))
+    ended, running = Ended(), dict[str, tuple[Job, subprocess.Popen[bytes]]]()
+    started: set[str] = set()
+    deadline = time.monotonic() + (float("inf") if seconds is None else seconds)
+    with StopRequest().listening() as stop:
+        try:
+            ask = True
+            while True:
+                if ended.stopped is None and (stop.requested or time.monotonic() >= deadline):
+                    ended.stopped = stop.signal if stop.requested else "limit"
+                    _signal(running, signal.SIGTERM)
+                if ended.stopped is None and ask and len(running) < workers:
+                    waiting = sorted(
+                        (job for job in pending() if job.name not in started), key=lambda job: job.cost
+                    )
+                    for job in waiting[: workers - len(running)]:
+                        say(f"{job.name}: started")
+                        running[job.name] = job, _start(job, threads)
+                        started.add(job.name)
+                if not running:
+                    return ended
+                ask = _reap(running, ended, say)
+                if not ask:
+                    time.sleep(_LOOK_EVERY)
+        finally:
+            _signal(running, signal.SIGKILL)
+            for _, process in running.values():
+                process.wait()
+
+
+def _start(job: Job, threads: str) -> "subprocess.Popen[bytes]":
+    job.log.parent.mkdir(parents=True, exist_ok=True)
+    environment = {**os.environ, "OMP_NUM_THREADS": threads}
+    with job.log.open("ab") as log:
+        return subprocess.Popen(
+            job.command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment,
+            start_new_session=True,
+        )  # fmt: skip
+
+
+def _reap(
+    running: "dict[str, tuple[Job, subprocess.Popen[bytes]]]", ended: Ended, say: Callable[[str], None]
+) -> bool:
+    """Note the jobs that have ended; whether there were any."""
+    gone = [name for name, (_, process) in running.items() if process.poll() is not None]
+    for name in gone:
+        job, process = running.pop(name)
+        if process.returncode == 0:
+            ended.finished.append(name)
+            say(f"{name}: finished")
+        elif ended.stopped is not None:
+            say(f"{name}: stopped")
+        else:
+            ended.failed[name] = f"status {process.returncode}: see {job.log}"
+            say(f"{name}: failed with {ended.failed[name]}")
+    return bool(gone)
+
+
+def _signal(running: "dict[str, tuple[Job, subprocess.Popen[bytes]]]", number: signal.Signals) -> None:
+    for _, process in running.values():
+        if process.poll() is None:
+            os.killpg(process.pid, number)

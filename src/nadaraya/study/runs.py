@@ -1,0 +1,177 @@
+"""The runs of a study in its folder: which are done, which are left, what they reached."""
+
+import json
+import platform
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from nadaraya.errors import InputError
+from nadaraya.files import reading, write_file
+from nadaraya.study.file import Study
+from nadaraya.study.plan import Cell
+from nadaraya.study.queue import Job
+from nadaraya.training import Recipe
+from nadaraya.training.recipe import read_mapping
+
+RESULTS_FILE = "results.json"
+RUNS_FOLDER = "runs"
+Row = dict[str, Any]
+
+
+class StudyRuns:
+    """The runs of a study: `FOLDER/runs/SIZE/VARIANT/lrRATE-seedN`, and a .json of figures beside each.
+
+    Args:
+        study: the study.
+        cells: its plan.
+        folder: of the study.
+    """
+
+    def __init__(self, study: Study, cells: Sequence[Cell], folder: Path) -> None:
+        self._study, self._cells, self._folder = study, cells, folder
+        self._rows: dict[Path, Row] = {}  # of finished runs, which do not change
+
+    def pending(self) -> list[Job]:
+        """The runs that can be started now: those of the search of a cell, then those of its other seeds."""
+        return [self._job(cell, *missing) for cell in self._cells for missing in self._missing(cell)]
+
+    def left(self, cell: Cell) -> int:
+        """How many runs a cell still needs, those not counted with which a search may go on."""
+        rates, best = self._search(cell)
+        if best is not None:
+            return len(self._missing(cell))
+        if not rates:  # the rate comes from another size
+            return len(self._study.seeds)
+        untried = len(self._missing(cell))
+        return untried + len(self._study.seeds) - 1 if untried else 0
+
+    def warnings(self) -> list[str]:
+        """One line for each cell whose rates all diverged, or whose best rate is an end of those tried."""
+        lines = []
+        for cell in self._cells:
+            rates, best = self._search(cell)
+            if rates and best is None and not self._missing(cell):
+                lines.append(f"{cell.variant} at size {cell.size}: training diverged at every learning rate")
+            elif self._study.searches(cell.size) and best is not None and len(rates) > 1:
+                end = {min(rates): "lowest", max(rates): "highest"}.get(best)
+                if end:
+                    lines.append(
+                        f"{cell.variant} at size {cell.size}: the best learning rate is the {end} that was "
+                        f"tried, {best:g}: the optimum may lie beyond (learning_rates, extend_rates)"
+                    )
+        return lines
+
+    def results(self) -> dict[str, Any]:
+        """Everything that was found, as plain values: the plan and the rows of all runs."""
+        keys = ("size", "variant", "parameters", "flops_per_token", "steps", "flops", "seconds")
+        return {
+            "study": self._study.model_dump(mode="json", exclude={"source"}),
+            "recipe": self._cells[0].recipe.to_mapping(),
+            "cells": [{key: getattr(cell, key) for key in keys} for cell in self._cells],
+            "runs": rows_below(self._folder),
+            "warnings": self.warnings(),
+            "versions": {"python": platform.python_version(), "torch": torch.__version__},
+        }
+
+    def _missing(self, cell: Cell) -> list[tuple[float, int]]:
+        """Rates and seeds that a cell needs next."""
+        rates, best = self._search(cell)
+        first, *others = self._study.seeds
+        untried = [(rate, first) for rate in rates if self._row(cell, rate, first) is None]
+        if untried or best is None:
+            return untried
+        return [(best, seed) for seed in others if self._row(cell, best, seed) is None]
+
+    def _search(self, cell: Cell) -> tuple[list[float], float | None]:
+        """The rates of a cell, further ones included, and the best of them once all were tried."""
+        if not self._study.searches(cell.size):
+            rate = self._inherited(cell)
+            return ([], None) if rate is None else ([rate], rate)
+        rates, extended = sorted(self._study.learning_rates), 0
+        while True:
+            losses = {rate: self._loss(cell, rate) for rate in rates}
+            if any(loss is None for loss in losses.values()):
+                return rates, None
+            best = min(losses, key=lambda rate: losses[rate] or 0.0)
+            if losses[best] == float("inf"):
+                return rates, None
+            beyond = None
+            if len(rates) > 1 and extended < self._study.extend_rates:
+                beyond = {rates[0]: rates[0] ** 2 / rates[1], rates[-1]: rates[-1] ** 2 / rates[-2]}.get(best)
+            if beyond is None:
+                return rates, best
+            rates, extended = sorted([*rates, float(f"{beyond:.4g}")]), extended + 1
+
+    def _inherited(self, cell: Cell) -> float | None:
+        """The rate of the same variant at the nearest size before this one that has a search, else after."""
+        sizes = list(self._study.sizes)
+        place = sizes.index(cell.size)
+        searched = [size for size in sizes if self._study.searches(size)]
+        before = [size for size in searched if sizes.index(size) < place]
+        size = before[-1] if before else searched[0]
+        there = next(other for other in self._cells if (other.size, other.variant) == (size, cell.variant))
+        return self._search(there)[1]
+
+    def _loss(self, cell: Cell, rate: float) -> float | None:
+        """The final loss of the first seed at a rate, infinite where it diverged; None while not done."""
+        row = self._row(cell, rate, self._study.seeds[0])
+        return None if row is None else float(row.get("loss", "inf"))
+
+    def _row(self, cell: Cell, rate: float, seed: int) -> Row | None:
+        """The figures of a run, checked to be one of this plan; None while there are none."""
+        path = result_file(self._run_folder(cell, rate, seed))
+        if path in self._rows or not path.is_file():
+            return self._rows.get(path)
+        with reading(path, "the figures of a run"):
+            row = dict(json.loads(path.read_text(encoding="utf-8")))
+            done = read_mapping(row["recipe"])
+        difference = done.first_conflict(self._recipe(cell, rate, seed))
+        if difference or done.length != cell.steps:
+            key, theirs, ours = difference or ("training.steps", done.length, cell.steps)
+            raise InputError(
+                f"{path} is of a run with {key} = {theirs!r}, the study now says {ours!r}: choose another "
+                "--out, or the study as it was"
+            )
+        self._rows[path] = row
+        return row
+
+    def _job(self, cell: Cell, rate: float, seed: int) -> Job:
+        folder = self._run_folder(cell, rate, seed)
+        recipe = folder.with_name(f"{folder.name}.yaml")
+        text = self._recipe(cell, rate, seed).to_yaml()
+        if not recipe.is_file() or recipe.read_text(encoding="utf-8") != text:
+            write_file(recipe, text)
+        command = [sys.executable, "-m", "nadaraya.study.worker", str(recipe), str(folder)]
+        name = folder.relative_to(self._folder / RUNS_FOLDER).as_posix()
+        return Job(name, command, folder.with_name(f"{folder.name}.log"), cell.seconds or cell.flops)
+
+    def _recipe(self, cell: Cell, rate: float, seed: int) -> Recipe:
+        mapping = cell.recipe.to_mapping()
+        mapping["training"]["learning_rate"] = rate
+        name = f"{cell.size}-{cell.variant}-lr{rate:g}-seed{seed}"
+        return Recipe.from_mapping({**mapping, "seed": seed, "name": name})
+
+    def _run_folder(self, cell: Cell, rate: float, seed: int) -> Path:
+        return self._folder / RUNS_FOLDER / cell.size / cell.variant / f"lr{rate:g}-seed{seed}"
+
+
+def rows_below(folder: Path) -> list[Row]:
+    """The figures of every run in the folder of a study, its recipe but for size, variant, rate and seed."""
+    rows = []
+    for path in sorted((folder / RUNS_FOLDER).glob("*/*/*.json")):
+        with reading(path, "the figures of a run"):
+            row = dict(json.loads(path.read_text(encoding="utf-8")))
+            recipe = row.pop("recipe")
+            rate, seed = recipe["training"]["learning_rate"], recipe["seed"]
+        where = {"size": path.parts[-3], "variant": path.parts[-2], "learning_rate": rate, "seed": seed}
+        rows.append({**where, **row})
+    return rows
+
+
+def result_file(folder: Path) -> Path:
+    """Where the figures of the run of a folder are."""
+    return folder.with_name(f"{folder.name}.json")

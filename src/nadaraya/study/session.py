@@ -1,0 +1,130 @@
+"""A study from its file to its summary: one call, which is made again until nothing is left."""
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+from nadaraya.errors import InputError
+from nadaraya.files import write_file
+from nadaraya.study.file import Study
+from nadaraya.study.measure import Measurements
+from nadaraya.study.plan import Cell, Planner
+from nadaraya.study.queue import Ended, run_queue
+from nadaraya.study.runs import RESULTS_FILE, RUNS_FOLDER, StudyRuns, rows_below
+from nadaraya.study.summary import Summary, read_results, write_summary
+from nadaraya.training.folder import FolderLock
+
+MEASURED_FILE = "measured.json"
+
+
+@dataclass(frozen=True)
+class Session:
+    """What one call of `run_study` did.
+
+    Attributes:
+        ended: how the queue ended.
+        left: runs that the study still needs.
+        hours: that they take at the speed of those that are finished; None while there are none.
+        warnings: one line each, such as a best learning rate at an end of the list.
+        summary: of all that is finished.
+
+    >>> from nadaraya.study import Ended, Session, Summary
+    >>> Session(Ended(), 0, None, [], Summary("rope", "training FLOPs", {}, {}, {})).left
+    0
+    """
+
+    ended: Ended
+    left: int
+    hours: float | None
+    warnings: list[str]
+    summary: Summary
+
+
+def plan_study(
+    study: Study, folder: Path, changes: Sequence[str] = (), only: Sequence[str] = (), timed: bool = False
+) -> list[tuple[Cell, int]]:
+    """Every cell of a study and how many runs it still needs; the folder keeps what was measured, no more.
+
+    Args:
+        study: the study.
+        folder: where its runs are, or will be.
+        changes: of its recipe, as KEY=VALUE.
+        only: variants; default all.
+        timed: measure the time of an update of every cell; default False.
+
+    Raises:
+        InputError: recipes that cannot be used, or a folder that has other runs.
+
+    >>> from pathlib import Path
+    >>> from nadaraya.study import Study, plan_study
+    >>> study = Study(recipe="demo", baseline="rope", variants={"rope": {}}, learning_rates=[1e-3, 2e-3])
+    >>> [(cell, left)] = plan_study(study, Path("studies/demo"), ["model.hidden_size=8", "data.limit=9000"])
+    >>> cell.steps, left  # two rates with the first seed, the best of them with two more
+    (200, 4)
+    """
+    cells = Planner(study, changes, Measurements(folder / MEASURED_FILE)).cells(only, timed)
+    runs = StudyRuns(study, cells, folder)
+    return [(cell, runs.left(cell)) for cell in cells]
+
+
+def run_study(
+    study: Study,
+    folder: Path,
+    *,
+    changes: Sequence[str] = (),
+    only: Sequence[str] = (),
+    workers: int = 1,
+    seconds: float | None = None,
+    say: Callable[[str], None] = lambda line: None,
+) -> Session:
+    """Train what is left of a study, then summarise all that is finished.
+
+    Args:
+        study: the study.
+        folder: of its runs, results and summary; made when absent. Finished runs are skipped, stopped ones
+            go on.
+        changes: of its recipe, as KEY=VALUE.
+        only: variants to train; default all.
+        workers: runs at a time, default 1, among which the cores are shared out.
+        seconds: time limit, after which everything is saved; default none.
+        say: takes one line for each start and end; default nobody.
+
+    Returns:
+        What was done and what is left.
+
+    Raises:
+        InputError: recipes that cannot be used, or a folder that has other runs or is in use.
+
+    >>> from pathlib import Path
+    >>> from nadaraya.study import Study, run_study
+    >>> study = Study(recipe="demo", baseline="rope", variants={"rope": {}}, learning_rates=[1e-3])
+    >>> changes = ["model.hidden_size=8", "data.limit=9000"]
+    >>> run_study(study, Path("studies/demo"), changes=changes, seconds=0).left
+    3
+    """
+    with FolderLock(folder) as lock:
+        lock.take()
+        results = folder / RESULTS_FILE
+        if results.is_file() and read_results(folder)["runs"] and not (folder / RUNS_FOLDER).is_dir():
+            raise InputError(
+                f"{folder} has results of runs that are not there: choose another folder, or --summarise"
+            )
+        planner = Planner(study, changes, Measurements(folder / MEASURED_FILE))
+        everything = StudyRuns(study, planner.cells(), folder)
+        cells = planner.cells(only)
+        runs = StudyRuns(study, cells, folder)
+        write_file(results, json.dumps(everything.results(), indent=1) + "\n")
+        ended = run_queue(runs.pending, workers=workers, seconds=seconds, say=say)
+        write_file(results, json.dumps(everything.results(), indent=1) + "\n")
+        summary = write_summary(study, folder)
+        left = [(cell, runs.left(cell)) for cell in cells]
+        flops = sum(count * cell.flops for cell, count in left)
+        speeds = [
+            row["flops"] / (row["steps"] * row["step_seconds"])
+            for row in rows_below(folder)
+            if "flops" in row
+        ]
+        hours = flops / median(speeds) / workers / 3600 if speeds else None
+        return Session(ended, sum(count for _, count in left), hours, runs.warnings(), summary)

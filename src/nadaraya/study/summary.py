@@ -1,0 +1,269 @@
+"""What a study found: a table of all cells, the laws, and one verdict for each variant, from results.json."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
+
+from nadaraya.errors import InputError
+from nadaraya.files import reading, write_file
+from nadaraya.study.file import Study
+from nadaraya.study.fit import Comparison, Estimate, compare, exponent_of
+from nadaraya.study.runs import RESULTS_FILE, RUNS_FOLDER, rows_below
+
+SUMMARY_FILE = "summary.md"
+# What the laws are functions of, by what is matched: key of a cell, and its name.
+_AXES = {
+    "flops": ("flops", "training FLOPs"),
+    "tokens": ("flops", "training FLOPs"),
+    "parameters": ("parameters", "parameters"),
+    "seconds": ("seconds", "seconds of training"),
+}
+
+
+@dataclass(frozen=True)
+class CellResult:
+    """What the runs of a variant at a size reached, at the learning rate that was chosen.
+
+    Attributes:
+        size: name of the size.
+        variant: name of the variant.
+        parameters: of the model.
+        steps: updates of a run.
+        flops: of the training of a run.
+        compute: what the laws are functions of: FLOPs, parameters or seconds.
+        learning_rate: the best that was tried with the first seed.
+        losses: final validation loss of each seed, nats/token.
+        bits_per_byte: their mean.
+    """
+
+    size: str
+    variant: str
+    parameters: int
+    steps: int
+    flops: int
+    compute: float
+    learning_rate: float
+    losses: list[float]
+    bits_per_byte: float
+
+    @property
+    def loss(self) -> float:
+        """The mean loss."""
+        return mean(self.losses)
+
+    def text(self) -> str:
+        """Mean and standard deviation of the loss."""
+        return f"{self.loss:.4f}" + (f" ± {stdev(self.losses):.4f}" if len(self.losses) > 1 else "")
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What a study found.
+
+    Attributes:
+        baseline: name of the variant that the others are compared with.
+        axis: what the laws are functions of, in words.
+        cells: by variant, in the order of the study, those of its sizes that have a finished run.
+        comparisons: of every other variant with the baseline, at the sizes that both have.
+        exponents: α of the law of each variant that has two sizes.
+
+    >>> from nadaraya.study import Summary
+    >>> Summary("rope", "training FLOPs", {}, {}, {}).plain()["verdicts"]
+    {}
+    """
+
+    baseline: str
+    axis: str
+    cells: dict[str, list[CellResult]]
+    comparisons: dict[str, Comparison]
+    exponents: dict[str, Estimate]
+
+    def shared(self, variant: str) -> list[str]:
+        """The sizes that a variant shares with the baseline."""
+        ours = {cell.size for cell in self.cells[variant]}
+        return [cell.size for cell in self.cells.get(self.baseline, []) if cell.size in ours]
+
+    def verdict(self, variant: str) -> str:
+        """One sentence or two on a variant."""
+        found = self.comparisons[variant]
+        against = {-1: "is better than", 0: "is not told apart from", 1: "is worse than"}[found.side]
+        sizes = self.shared(variant)
+        by = f"{_count(len(sizes), 'size')}, {_count(found.seeds, 'seed')}"
+        line = f"`{variant}` {against} `{self.baseline}` ({by}"
+        line += "; an interval needs two seeds)" if found.seeds < 2 else ")"
+        if found.mean_share is None:
+            losses = ", ".join(
+                f"{_signed(estimate)} at {size}"
+                for size, estimate in zip(sizes, found.difference, strict=True)
+            )
+            return f"{line}: its loss differs by {losses} nats/token."
+        line += f": it reaches the same loss with {found.mean_share.text(2, '×')} of the {self.axis}"
+        if found.trend is None:
+            return f"{line}."
+        words = {-1: "falls, which favours it", 0: "shows no trend", 1: "rises, which favours the baseline"}
+        how = "changes" if found.trend.low is None else words[found.trend.side_of(1.0)]
+        trend = f"{how}: {found.trend.text(2, '×')} per tenfold {self.axis}"
+        return f"{line}. That share {trend}."
+
+    def markdown(self) -> str:
+        """Verdicts, then the table of all cells."""
+        head = f"share of {self.axis}"
+        lines = [f"- {self.verdict(variant)}" for variant in self.comparisons]
+        lines += [
+            "",
+            f"| size | variant | parameters | steps | FLOPs | rate | nats/token | bits/byte | {head} |",
+        ]
+        lines += ["|---|---|---:|---:|---:|---:|---:|---:|---:|"]
+        sizes = list(dict.fromkeys(cell.size for row in self.cells.values() for cell in row))
+        for size in sizes:
+            lines += [
+                self._row(cell) for row in self.cells.values() for cell in row if cell.size == size
+            ]  # fmt: skip
+        if self.exponents:
+            lines += ["", "| variant | α of loss ∝ compute^−α |", "|---|---:|"]
+            lines += [f"| {variant} | {alpha.text(4)} |" for variant, alpha in self.exponents.items()]
+        return "\n".join(lines) + "\n"
+
+    def plain(self) -> dict[str, Any]:
+        """All of it as plain values."""
+        return {**asdict(self), "verdicts": {variant: self.verdict(variant) for variant in self.comparisons}}
+
+    def _row(self, cell: CellResult) -> str:
+        share = "1" if cell.variant == self.baseline else ""
+        found = self.comparisons.get(cell.variant)
+        if found and found.share and cell.size in self.shared(cell.variant):
+            share = found.share[self.shared(cell.variant).index(cell.size)].text()
+        figures = (
+            f"{cell.parameters:,}", f"{cell.steps:,}", f"{cell.flops:.3g}", f"{cell.learning_rate:g}",
+            cell.text(), f"{cell.bits_per_byte:.4f}", share,
+        )  # fmt: skip
+        return f"| {' | '.join([cell.size, cell.variant, *figures])} |"
+
+
+def summarise(study: Study, results: Mapping[str, Any]) -> Summary:
+    """The summary of what a study has found so far.
+
+    Args:
+        study: which variants, in which order, and the baseline.
+        results: content of its results.json.
+
+    Returns:
+        Cells, comparisons and laws; variants without a finished run are left out.
+
+    Raises:
+        InputError: the results are not those of a study.
+
+    >>> from nadaraya.study import Study, summarise
+    >>> study = Study(recipe="demo", baseline="rope", variants={"rope": {}}, learning_rates=[1e-3])
+    >>> summarise(study, {"cells": [], "runs": []}).cells
+    {}
+    """
+    key, axis = _AXES[study.match]
+    with reading(Path(RESULTS_FILE), "the results of a study"):
+        found = [
+            cell
+            for variant in study.variants
+            for planned in results["cells"]
+            if planned["variant"] == variant and planned["size"] in study.sizes
+            if (cell := _cell_result(study, planned, results["runs"], key))
+        ]
+    by_variant = {
+        variant: row
+        for variant in study.variants
+        if (row := [cell for cell in found if cell.variant == variant])
+    }
+    baseline = by_variant.get(study.baseline, [])
+    comparisons = {
+        variant: comparison
+        for variant, row in by_variant.items()
+        if variant != study.baseline and (comparison := _compared(baseline, row))
+    }
+    exponents = {
+        variant: exponent_of([cell.compute for cell in row], [cell.losses for cell in row])
+        for variant, row in by_variant.items()
+        if len({cell.compute for cell in row}) > 1
+    }
+    return Summary(study.baseline, axis, by_variant, comparisons, exponents)
+
+
+def read_results(folder: Path) -> dict[str, Any]:
+    """The results of the folder of a study, with the runs that have finished since where they are there."""
+    path = folder / RESULTS_FILE
+    if not path.is_file():
+        raise InputError(f"{folder} has no results of a study: it has no {RESULTS_FILE}")
+    with reading(path, "the results of a study"):
+        results = dict(json.loads(path.read_text(encoding="utf-8")))
+    if (folder / RUNS_FOLDER).is_dir():
+        results["runs"] = rows_below(folder)
+    return results
+
+
+def write_summary(study: Study, folder: Path) -> Summary:
+    """Write results.json, summary.md and curves.png of the folder of a study anew."""
+    from nadaraya.report import write_figure
+    from nadaraya.study.draw import draw
+
+    results = read_results(folder)
+    summary = summarise(study, results)
+    write_file(folder / RESULTS_FILE, json.dumps(results, indent=1) + "\n")
+    warnings = "".join(f"- {warning}\n" for warning in results.get("warnings", ()))
+    write_file(folder / SUMMARY_FILE, summary.markdown() + (warnings and f"\nWarnings:\n\n{warnings}"))
+    if summary.cells:
+        write_figure(draw(summary), folder / "curves.png")
+    return summary
+
+
+def _cell_result(
+    study: Study, planned: Mapping[str, Any], rows: list[dict[str, Any]], key: str
+) -> CellResult | None:
+    """A cell at the rate that is best for the first seed; None without a finished run of it."""
+    own = [
+        row
+        for row in rows
+        if (row["size"], row["variant"]) == (planned["size"], planned["variant"])
+        and row["seed"] in study.seeds
+        and "loss" in row
+    ]
+    searched = [row for row in own if row["seed"] == study.seeds[0]]
+    if not searched:
+        return None
+    rate = min(searched, key=lambda row: float(row["loss"]))["learning_rate"]
+    chosen = [row for row in own if row["learning_rate"] == rate]
+    return CellResult(
+        planned["size"],
+        planned["variant"],
+        chosen[0]["parameters"],
+        chosen[0]["steps"],
+        chosen[0]["flops"],
+        compute=float(planned["seconds"] if key == "seconds" else chosen[0][key]),
+        learning_rate=rate,
+        losses=[row["loss"] for row in chosen],
+        bits_per_byte=mean(row["bits_per_byte"] for row in chosen),
+    )
+
+
+def _compared(baseline: list[CellResult], row: list[CellResult]) -> Comparison | None:
+    """At the sizes of both, with the baseline's law through all of its own."""
+    ours = {cell.size: cell for cell in row}
+    first = [cell for cell in baseline if cell.size in ours]
+    if not first:
+        return None
+    whole = [*first, *(cell for cell in baseline if cell.size not in ours)]
+    sides = [
+        ([cell.compute for cell in cells], [cell.losses for cell in cells])
+        for cells in (first, [ours[cell.size] for cell in first], whole)
+    ]
+    distinct = len(set(sides[2][0])) > 1
+    return compare(sides[0], sides[1], reference=sides[2] if distinct else sides[0])
+
+
+def _count(number: int, unit: str) -> str:
+    return f"{number} {unit}" + ("" if number == 1 else "s")
+
+
+def _signed(estimate: Estimate) -> str:
+    interval = "" if estimate.low is None else f" ({estimate.low:+.4f} to {estimate.high:+.4f})"
+    return f"{estimate.value:+.4f}{interval}"

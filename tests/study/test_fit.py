@@ -1,0 +1,128 @@
+"""Laws, shares of compute and their intervals on losses whose answer is known."""
+
+import numpy as np
+import pytest
+
+from nadaraya.study.fit import Estimate, compare, exponent_of, fit_power_law
+
+COMPUTE = [1e12, 3e12, 1e13, 3e13, 1e14, 3e14]
+
+
+def law(compute: float, floor: float = 0.0) -> float:
+    return floor + 40.0 * compute**-0.08
+
+
+def seeds(loss: float, noise: float, number: int, count: int = 3) -> list[float]:
+    return list(loss + noise * np.random.default_rng(number).normal(size=count))
+
+
+def test_a_power_law_is_found_again() -> None:
+    found = fit_power_law(COMPUTE[:3], [law(c) for c in COMPUTE[:3]])
+    assert (found.scale, found.exponent, found.floor) == pytest.approx((40.0, 0.08, 0.0))
+
+
+def test_a_floor_is_found_from_five_sizes_on_and_not_before() -> None:
+    losses = [law(c, floor=1.7) for c in COMPUTE]
+    found = fit_power_law(COMPUTE, losses)
+    assert (found.scale, found.exponent, found.floor) == pytest.approx((40.0, 0.08, 1.7), rel=1e-3)
+    assert [found(c) for c in COMPUTE] == pytest.approx(losses, rel=1e-6)
+    assert fit_power_law(COMPUTE[:4], losses[:4]).floor == 0.0
+
+
+@pytest.mark.parametrize(("sizes", "floor"), [(2, 0.0), (3, 0.0), (6, 0.0), (6, 1.7)])
+def test_a_variant_with_the_loss_of_more_compute_has_that_share(sizes: int, floor: float) -> None:
+    compute = COMPUTE[:sizes]
+    rope = compute, [[law(c, floor)] for c in compute]
+    ours = compute, [[law(c / 0.8, floor)] for c in compute]
+    found = compare(rope, ours, draws=1)
+    assert found.share is not None
+    assert found.mean_share is not None
+    assert found.trend is not None
+    assert [each.value for each in found.share] == pytest.approx([0.8] * sizes, rel=2e-3)
+    assert found.mean_share.value == pytest.approx(0.8, rel=2e-3)
+    assert found.trend.value == pytest.approx(1.0, abs=5e-3)
+    assert found.mean_share.low is None  # one seed tells of no spread
+    assert found.side == 0
+
+
+def test_compute_that_differs_a_little_is_taken_into_account() -> None:
+    rope = COMPUTE[:3], [[law(c)] for c in COMPUTE[:3]]
+    more = [1.1 * c for c in COMPUTE[:3]]
+    found = compare(rope, (more, [[law(c / 0.8)] for c in more]), draws=1)
+    assert found.mean_share is not None
+    assert found.mean_share.value == pytest.approx(0.8)
+
+
+def test_the_trend_is_the_factor_of_the_share_at_ten_times_the_compute() -> None:
+    compute = [1e12, 1e13, 1e14]
+    rope = compute, [[law(c)] for c in compute]
+    ours = compute, [[law(c / share)] for c, share in zip(compute, (0.5, 0.6, 0.72), strict=True)]
+    found = compare(rope, ours, draws=1)
+    assert found.trend is not None
+    assert found.trend.value == pytest.approx(1.2)
+
+
+def test_a_gain_is_told_from_noise_and_noise_is_not_told_from_nothing() -> None:
+    compute = COMPUTE[:3]
+    rope = compute, [seeds(law(c), 0.004, number) for number, c in enumerate(compute)]
+    same = compute, [seeds(law(c), 0.004, number) for number, c in enumerate(compute, 10)]
+    better = compute, [seeds(law(c / 0.7), 0.004, number) for number, c in enumerate(compute, 20)]
+    assert compare(rope, better).side == -1
+    assert compare(better, rope).side == 1
+    assert compare(rope, same).side == 0
+    interval = compare(rope, better).mean_share
+    assert interval is not None
+    assert interval.low is not None
+    assert interval.high is not None
+    assert interval.low < 0.7 < interval.high
+
+
+@pytest.mark.parametrize("count", [3, 5])
+def test_intervals_hold_the_truth_about_as_often_as_they_say(count: int) -> None:
+    generator, compute, hits = np.random.default_rng(0), COMPUTE[:3], 0
+    for _ in range(120):
+        sides = [
+            (compute, [law(c / share) + 0.02 * generator.normal(size=count) for c in compute])
+            for share in (1.0, 0.8)
+        ]
+        found = compare(sides[0], sides[1], draws=300).mean_share
+        assert found is not None
+        assert found.low is not None
+        assert found.high is not None
+        hits += found.low <= 0.8 <= found.high
+    assert 0.85 <= hits / 120 < 1  # 95 % with many seeds, a little less with few
+
+
+def test_without_a_law_of_the_baseline_losses_are_compared() -> None:
+    found = compare(([1e12], [[3.0, 3.01, 2.99]]), ([1e12], [[2.8, 2.81, 2.79]]))
+    assert (found.share, found.mean_share, found.trend, found.side) == (None, None, None, -1)
+    assert found.difference[0].value == pytest.approx(-0.2)
+    worsening = compare(([1e12, 1e13], [[2.0], [3.0]]), ([1e12, 1e13], [[2.0], [3.0]]))
+    assert worsening.share is None
+
+
+def test_sizes_that_only_the_baseline_has_belong_to_its_law() -> None:
+    bent = [law(1e12), law(1e13) * 1.02, law(1e14)]  # no law goes through all three
+    both = [1e12, 1e13], [[bent[0]], [bent[1]]]
+    ours = [1e12, 1e13], [[law(1e12 / 0.8)], [law(1e13 / 0.8)]]
+    whole = [1e12, 1e13, 1e14], [[each] for each in bent]
+    alone, together = compare(both, ours, draws=1), compare(both, ours, draws=1, reference=whole)
+    assert alone.share is not None
+    assert together.share is not None
+    assert together.share[0].value == pytest.approx(0.8, rel=1e-2)
+    assert abs(np.log(alone.share[0].value / 0.8)) > abs(np.log(together.share[0].value / 0.8))
+
+
+def test_an_exponent_has_an_interval_that_holds_it() -> None:
+    cells = [seeds(law(c), 0.01, number, 5) for number, c in enumerate(COMPUTE[:4])]
+    found = exponent_of(COMPUTE[:4], cells)
+    assert found.low is not None
+    assert found.high is not None
+    assert found.low < 0.08 < found.high
+
+
+def test_an_estimate_says_on_which_side_it_is() -> None:
+    assert [Estimate(0.9, 0.8, high).side_of(1.0) for high in (0.99, 1.01)] == [-1, 0]
+    assert Estimate(1.2, 1.1, 1.3).side_of(1.0) == 1
+    assert Estimate(0.5).side_of(1.0) == 0
+    assert Estimate(0.5).text(1, "×") == "0.5×"

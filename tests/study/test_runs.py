@@ -1,0 +1,163 @@
+"""Searches, seeds and resumption, on runs whose figures are written instead of trained; and one real run."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nadaraya.errors import InputError
+from nadaraya.study import Cell, Study, worker
+from nadaraya.study.runs import StudyRuns, rows_below
+from nadaraya.training import Recipe, load_recipe
+
+RATES = [1e-3, 2e-3, 4e-3]
+
+
+def cells(*sizes: str, variants: tuple[str, ...] = ("rope",), steps: int = 50) -> list[Cell]:
+    recipe = Recipe(training={"steps": steps})
+    return [
+        Cell(size, variant, recipe, parameters=10 * place, flops_per_token=place)
+        for place, size in enumerate(sizes, 1)
+        for variant in variants
+    ]
+
+
+def study(*sizes: str, **keys: Any) -> Study:
+    given: dict[str, Any] = {"variants": {"rope": {}, "gka": {}}, "learning_rates": RATES, "seeds": [0, 1, 2]}
+    given |= {"recipe": "demo", "baseline": "rope", "sizes": {size: {} for size in sizes}}
+    return Study(**{**given, **keys})
+
+
+def train(runs: StudyRuns, loss: Callable[[str], float | None], rounds: int = 1) -> list[str]:
+    """Write figures for what is pending, as the worker does; a loss of None has diverged."""
+    names = []
+    for _ in range(rounds):
+        for job in runs.pending():
+            names.append(job.name)
+            recipe, folder = load_recipe(job.command[-2]), Path(job.command[-1])
+            value = loss(job.name)
+            row = {"diverged": "the loss became nan"} if value is None else {"loss": value}
+            worker.result_file(folder).write_text(json.dumps({"recipe": recipe.to_mapping(), **row}))
+    return names
+
+
+def test_a_search_comes_first_and_its_best_rate_serves_all_seeds(tmp_path: Path) -> None:
+    runs = StudyRuns(study("small"), cells("small"), tmp_path)
+    (cell,) = cells("small")
+    assert runs.left(cell) == 5
+    losses = {"lr0.001": 3.0, "lr0.002": 2.0, "lr0.004": None}
+    searched = train(runs, lambda name: losses[name.split("/")[-1].split("-")[0]])
+    assert searched == [f"small/rope/lr{rate:g}-seed0" for rate in RATES]
+    assert runs.left(cell) == 2
+    assert [job.name for job in runs.pending()] == [f"small/rope/lr0.002-seed{seed}" for seed in (1, 2)]
+    again = StudyRuns(study("small"), cells("small"), tmp_path)
+    assert [job.name for job in again.pending()] == [job.name for job in runs.pending()]
+    train(again, lambda name: 2.0)
+    assert again.pending() == []
+    assert again.warnings() == []
+    assert len(rows_below(tmp_path)) == 5
+
+
+def test_a_best_rate_at_an_end_is_warned_of_or_the_list_goes_on(tmp_path: Path) -> None:
+    def loss(name: str) -> float:  # lowest at 1.6e-2
+        return abs(float(name.split("lr")[1].split("-")[0]) - 1.6e-2)
+
+    short = StudyRuns(study("small"), cells("small"), tmp_path / "short")
+    train(short, loss, rounds=2)
+    (warning,) = short.warnings()
+    assert "rope at size small: the best learning rate is the highest that was tried, 0.004" in warning
+
+    longer = StudyRuns(study("small", extend_rates=3), cells("small"), tmp_path / "longer")
+    names = train(longer, loss, rounds=5)
+    assert [name.split("/")[-1] for name in names[3:]] == [
+        "lr0.008-seed0", "lr0.016-seed0", "lr0.032-seed0", "lr0.016-seed1", "lr0.016-seed2",
+    ]  # fmt: skip
+    assert longer.warnings() == []
+
+
+def test_a_cell_that_diverges_at_every_rate_is_named_and_needs_no_more(tmp_path: Path) -> None:
+    runs = StudyRuns(study("small"), cells("small"), tmp_path)
+    train(runs, lambda name: None)
+    assert runs.pending() == []
+    assert runs.warnings() == ["rope at size small: training diverged at every learning rate"]
+    assert runs.left(cells("small")[0]) == 0
+
+
+def test_sizes_without_a_search_take_the_rate_of_the_one_before(tmp_path: Path) -> None:
+    of = study("first", "second", "third", search_at=["second"])
+    plan = cells("first", "second", "third")
+    runs = StudyRuns(of, plan, tmp_path)
+    assert [runs.left(cell) for cell in plan] == [3, 5, 3]
+    assert {name.split("/")[0] for name in train(runs, lambda name: 1 - 100 * ("lr0.002" in name))} == {
+        "second"
+    }
+    assert {name for name in train(runs, lambda name: 1.0) if "third" in name or "first" in name} == {
+        f"{size}/rope/lr0.002-seed0" for size in ("first", "third")
+    }
+
+
+def test_cheap_runs_have_low_costs_and_a_job_has_its_own_recipe(tmp_path: Path) -> None:
+    runs = StudyRuns(study("small", "large"), cells("small", "large"), tmp_path)
+    first, *_, last = runs.pending()
+    assert last.cost == 2 * first.cost > 0
+    recipe = load_recipe(first.command[-2])
+    assert (recipe.seed, recipe.training.learning_rate, recipe.length) == (0, 1e-3, 50)
+    changed = StudyRuns(study("small", "large"), cells("small", "large", steps=60), tmp_path)
+    changed.pending()
+    assert load_recipe(first.command[-2]).length == 60  # nothing was trained by the old one
+
+
+def test_figures_of_another_plan_are_refused(tmp_path: Path) -> None:
+    train(StudyRuns(study("small"), cells("small"), tmp_path), lambda name: 1.0)
+    for steps in (40, 60):
+        runs = StudyRuns(study("small"), cells("small", steps=steps), tmp_path)
+        with pytest.raises(InputError, match=f"training.steps = 50, the study now says {steps}: choose"):
+            runs.pending()
+    (tmp_path / "runs/small/rope/lr0.001-seed0.json").write_text("{")
+    with pytest.raises(InputError, match="cannot be read as the figures of a run"):
+        StudyRuns(study("small"), cells("small"), tmp_path).pending()
+
+
+@pytest.fixture
+def tiny(tmp_path: Path) -> Path:
+    path = tmp_path / "tiny.yaml"
+    keys = {
+        "model": {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2},
+        "data": {"context": 16, "limit": 9000},
+        "training": {
+            "steps": 4, "batch_size": 2, "warmup_steps": 0, "evaluate_every": 1, "validation_batches": 1,
+            "sample_characters": 0, "learning_rate": 0.01,
+        },
+    }  # fmt: skip
+    path.write_text(json.dumps(keys))
+    return path
+
+
+def test_the_worker_leaves_figures_that_agree_with_the_plan(tiny: Path, tmp_path: Path) -> None:
+    from nadaraya.study.measure import Measurements
+    from nadaraya.study.plan import Planner
+
+    of = study("only", recipe=str(tiny), variants={"rope": {}})
+    (cell,) = Planner(of, (), Measurements(None)).cells()
+    job, *_ = StudyRuns(of, [cell], tmp_path).pending()
+    recipe, folder = job.command[-2:]
+    assert worker.main(recipe, Path(folder)) == 0
+    row = next(row for row in rows_below(tmp_path))
+    assert (row["size"], row["variant"], row["seed"], row["learning_rate"]) == ("only", "rope", 0, 1e-3)
+    assert (row["flops"], row["parameters"], row["tokens"]) == (cell.flops, cell.parameters, 4 * 2 * 16)
+    assert [step for step, _ in row["validation"]] == [1, 2, 3, 4]
+    assert row["bits_per_byte"] > 0
+
+
+def test_the_worker_notes_a_run_that_diverges_and_fails_at_bad_input(
+    tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    keys = json.loads(tiny.read_text())
+    keys["training"] |= {"learning_rate": 1e30, "kernel_learning_rate": None}
+    tiny.write_text(json.dumps(keys))
+    assert worker.main(str(tiny), tmp_path / "run") == 0
+    assert "became" in json.loads((tmp_path / "run.json").read_text())["diverged"]
+    assert worker.main(str(tmp_path / "absent.yaml"), tmp_path / "other") == 2
+    assert capsys.readouterr().err.splitlines() == [f"error: no recipe file {tmp_path / 'absent.yaml'}"]

@@ -1,0 +1,109 @@
+"""Tables, verdicts and the figure, from results alone."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nadaraya.errors import InputError
+from nadaraya.study import Study, run_study, summarise
+from nadaraya.study.draw import draw
+from nadaraya.study.summary import write_summary
+
+SIZES = {"small": 1e12, "medium": 1e13, "large": 1e14}
+NOISE = (-0.002, 0.0, 0.002)
+
+
+def study(**keys: Any) -> Study:
+    given: dict[str, Any] = {"recipe": "demo", "baseline": "rope", "learning_rates": [1e-3, 2e-3]}
+    given |= {"variants": {name: {} for name in ("rope", "gka", "same", "poor", "absent")}}
+    return Study(**{**given, "sizes": {size: {} for size in SIZES}, **keys})
+
+
+def results(shares: dict[str, float], seeds: int = 3, sizes: int = 3) -> dict[str, Any]:
+    """What a study has found whose variants need these shares of the baseline's compute."""
+    planned, runs = [], []
+    for size, flops in list(SIZES.items())[:sizes]:
+        for variant, share in shares.items():
+            where = {"size": size, "variant": variant}
+            planned.append({**where, "seconds": flops / 1e10})
+            loss = 30 * (flops / share) ** -0.08
+            common = {"steps": 10, "parameters": 5, "flops": flops, "bits_per_byte": loss / 3}
+            for seed in range(seeds):
+                runs.append(
+                    {**where, **common, "seed": seed, "learning_rate": 2e-3, "loss": loss + NOISE[seed]}
+                )
+            runs.append({**where, **common, "seed": 0, "learning_rate": 1e-3, "loss": loss + 1})
+    runs.append({"size": "small", "variant": "rope", "seed": 0, "learning_rate": 4e-3, "diverged": "nan"})
+    return {"cells": planned, "runs": runs}
+
+
+def test_verdicts_say_which_share_of_the_compute_is_enough() -> None:
+    summary = summarise(study(), results({"rope": 1.0, "gka": 0.7, "same": 1.0, "poor": 1.5}))
+    assert list(summary.cells) == ["rope", "gka", "same", "poor"]
+    gka, same, poor = (summary.verdict(name) for name in ("gka", "same", "poor"))
+    assert gka.startswith(
+        "`gka` is better than `rope` (3 sizes, 3 seeds): it reaches the same loss with 0.70× ("
+    )
+    assert "of the training FLOPs. That share shows no trend: 1.00× (" in gka
+    assert same.startswith("`same` is not told apart from `rope` (3 sizes, 3 seeds)")
+    assert poor.startswith("`poor` is worse than `rope`")
+    assert summary.exponents["gka"].value == pytest.approx(0.08, abs=1e-4)
+
+
+def test_cells_are_those_of_the_best_rate_of_the_first_seed() -> None:
+    summary = summarise(study(), results({"rope": 1.0, "gka": 0.7}))
+    cell = summary.cells["gka"][0]
+    assert (cell.learning_rate, len(cell.losses)) == (2e-3, 3)
+    line = next(line for line in summary.markdown().splitlines() if line.startswith("| small | gka |"))
+    assert "| 0.002 |" in line
+    assert f"{cell.loss:.4f} ± 0.0020" in line
+    assert "| 0.70 (" in line
+
+
+def test_one_seed_gives_no_interval_and_one_size_no_share() -> None:
+    one_seed = summarise(study(), results({"rope": 1.0, "gka": 0.7}, seeds=1))
+    assert one_seed.verdict("gka") == (
+        "`gka` is not told apart from `rope` (3 sizes, 1 seed; an interval needs two seeds): it reaches the "
+        "same loss with 0.70× of the training FLOPs. That share changes: 1.00× per tenfold training FLOPs."
+    )
+    one_size = summarise(study(), results({"rope": 1.0, "gka": 0.7}, sizes=1))
+    assert one_size.verdict("gka").startswith(
+        "`gka` is better than `rope` (1 size, 3 seeds): its loss differs by -0.09"
+    )
+
+
+def test_the_axis_is_what_was_matched() -> None:
+    summary = summarise(study(match="seconds"), results({"rope": 1.0, "gka": 0.7}))
+    assert "with 0.70× (" in summary.verdict("gka")
+    assert "of the seconds of training" in summary.verdict("gka")
+    assert summary.cells["rope"][0].compute == 100.0
+
+
+def test_all_is_made_from_the_results_without_the_runs(tmp_path: Path) -> None:
+    found = {**results({"rope": 1.0, "gka": 0.7}), "warnings": ["gka: the highest rate"]}
+    (tmp_path / "results.json").write_text(json.dumps(found))
+    summary = write_summary(study(), tmp_path)
+    text = (tmp_path / "summary.md").read_text()
+    assert text.endswith("\nWarnings:\n\n- gka: the highest rate\n")
+    assert summary.verdict("gka") in text
+    assert text.count("\n| small |") == 2
+    assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
+    assert json.loads(json.dumps(summary.plain()))["verdicts"] == {"gka": summary.verdict("gka")}
+    with pytest.raises(InputError, match="results of runs that are not there"):
+        run_study(study(), tmp_path)
+    with pytest.raises(InputError, match=r"has no results of a study: it has no results.json"):
+        write_summary(study(), tmp_path / "absent")
+    (tmp_path / "results.json").write_text('{"cells": [{}], "runs": []}')
+    with pytest.raises(InputError, match="cannot be read as the results of a study"):
+        write_summary(study(), tmp_path)
+
+
+def test_the_figure_has_a_dot_for_every_run_and_a_line_for_every_law() -> None:
+    summary = summarise(study(), results({"rope": 1.0, "gka": 0.7}))
+    losses, shares = draw(summary).axes
+    dots = [line for line in losses.lines if line.get_marker() == "o"]
+    assert sum(len(line.get_xdata()) for line in dots) == 2 * 3 * 3
+    assert [line.get_label() for line in losses.lines if line not in dots] == ["rope", "gka"]
+    assert [label.get_text() for label in shares.get_yticklabels()] == ["gka"]

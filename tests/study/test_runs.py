@@ -47,10 +47,13 @@ def test_a_search_comes_first_and_its_best_rate_serves_all_seeds(tmp_path: Path)
     runs = StudyRuns(study("small"), cells("small"), tmp_path)
     (cell,) = cells("small")
     assert runs.left(cell) == 5
+    assert runs.results()["cells"][0]["learning_rate"] is None
     losses = {"lr0.001": 3.0, "lr0.002": 2.0, "lr0.004": None}
     searched = train(runs, lambda name: losses[name.split("/")[-1].split("-")[0]])
     assert searched == [f"small/rope/lr{rate:g}-seed0" for rate in RATES]
     assert runs.left(cell) == 2
+    (found,) = runs.results()["cells"]
+    assert (found["learning_rate"], found["flops"]) == (2e-3, cell.flops)
     assert [job.name for job in runs.pending()] == [f"small/rope/lr0.002-seed{seed}" for seed in (1, 2)]
     again = StudyRuns(study("small"), cells("small"), tmp_path)
     assert [job.name for job in again.pending()] == [job.name for job in runs.pending()]

@@ -27,7 +27,7 @@ def results(shares: dict[str, float], seeds: int = 3, sizes: int = 3) -> dict[st
     for size, flops in list(SIZES.items())[:sizes]:
         for variant, share in shares.items():
             where = {"size": size, "variant": variant}
-            planned.append({**where, "seconds": flops / 1e10})
+            planned.append({**where, "seconds": flops / 1e10, "learning_rate": 2e-3})
             loss = 30 * (flops / share) ** -0.08
             common = {"steps": 10, "parameters": 5, "flops": flops, "bits_per_byte": loss / 3}
             for seed in range(seeds):
@@ -52,8 +52,13 @@ def test_verdicts_say_which_share_of_the_compute_is_enough() -> None:
     assert summary.exponents["gka"].value == pytest.approx(0.08, abs=1e-4)
 
 
-def test_cells_are_those_of_the_best_rate_of_the_first_seed() -> None:
-    summary = summarise(study(), results({"rope": 1.0, "gka": 0.7}))
+def test_cells_are_those_of_the_chosen_rate_and_a_search_that_goes_on_decides_nothing() -> None:
+    found = results({"rope": 1.0, "gka": 0.7, "poor": 1.5})
+    for cell in found["cells"]:
+        if cell["variant"] == "poor":
+            cell["learning_rate"] = None
+    summary = summarise(study(), found)
+    assert list(summary.cells) == ["rope", "gka"]
     cell = summary.cells["gka"][0]
     assert (cell.learning_rate, len(cell.losses)) == (2e-3, 3)
     line = next(line for line in summary.markdown().splitlines() if line.startswith("| small | gka |"))

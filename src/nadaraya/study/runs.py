@@ -71,7 +71,10 @@ class StudyRuns:
         return {
             "study": self._study.model_dump(mode="json", exclude={"source"}),
             "recipe": self._cells[0].recipe.to_mapping(),
-            "cells": [{key: getattr(cell, key) for key in keys} for cell in self._cells],
+            "cells": [
+                {**{key: getattr(cell, key) for key in keys}, "learning_rate": self._search(cell)[1]}
+                for cell in self._cells
+            ],
             "runs": rows_below(self._folder),
             "warnings": self.warnings(),
             "versions": {"python": platform.python_version(), "torch": torch.__version__},

@@ -219,7 +219,7 @@ def write_summary(study: Study, folder: Path) -> Summary:
 def _cell_result(
     study: Study, planned: Mapping[str, Any], rows: list[dict[str, Any]], key: str
 ) -> CellResult | None:
-    """A cell at the rate that is best for the first seed; None without a finished run of it."""
+    """A cell at the rate that its search has chosen; None before that, or without a finished run."""
     own = [
         row
         for row in rows
@@ -227,11 +227,9 @@ def _cell_result(
         and row["seed"] in study.seeds
         and "loss" in row
     ]
-    searched = [row for row in own if row["seed"] == study.seeds[0]]
-    if not searched:
+    chosen = [row for row in own if row["learning_rate"] == planned["learning_rate"]]
+    if not chosen:
         return None
-    rate = min(searched, key=lambda row: float(row["loss"]))["learning_rate"]
-    chosen = [row for row in own if row["learning_rate"] == rate]
     return CellResult(
         planned["size"],
         planned["variant"],
@@ -239,7 +237,7 @@ def _cell_result(
         chosen[0]["steps"],
         chosen[0]["flops"],
         compute=float(planned["seconds"] if key == "seconds" else chosen[0][key]),
-        learning_rate=rate,
+        learning_rate=planned["learning_rate"],
         losses=[row["loss"] for row in chosen],
         bits_per_byte=mean(row["bits_per_byte"] for row in chosen),
     )

@@ -24,6 +24,7 @@ from nadaraya.data import (
     check_shards,
     encode_text,
     encoding,
+    token_num_bytes,
     tokenize_corpus,
     tokenizing,
     train_byte_pair_tokenizer,
@@ -143,7 +144,7 @@ def test_a_tokenizer_of_ones_own_makes_the_tokens(source: Path, documents: list[
     own.save_pretrained(tmp_path / "cut")  # as those of models are, which encode a context at most
     for name in ("own", "cut"):
         shards = tokenize_corpus(source, tmp_path / name / "shards", tokenizer=tmp_path / name)
-        assert shards.token_bytes[shards.document_token] == 0
+        assert token_num_bytes(shards.tokenizer, shards.document_token) == 0
         part = texts_of(shards)
         tokens = [[own.bos_token_id, *encode_text(shards.tokenizer, text).tolist()] for text in part]
         assert shards.tokens([0], len(shards))[0].tolist() == list(chain(*tokens))

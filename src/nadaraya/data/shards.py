@@ -26,7 +26,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nadaraya.data.tokenizer import token_num_bytes, tokenizer_from_file
+from nadaraya.data.tokenizer import tokenizer_from_file
 from nadaraya.errors import InputError, must_be
 from nadaraya.files import reading, sha256
 
@@ -255,12 +255,6 @@ class TokenShards:
                 "`nadaraya data tokenize` command again to restore it"
             )
         return tokenizer_from_file(self.folder)
-
-    @cached_property
-    def token_bytes(self) -> Tensor:
-        """UTF-8 bytes that every token stands for, (vocabulary,) int64; 0 for the document token."""
-        numbers = range(self._manifest.vocabulary)
-        return torch.tensor([token_num_bytes(self.tokenizer, number) for number in numbers])
 
     def tokens(self, starts: Sequence[int], length: int) -> Tensor:
         """Tokens from each of some places on.

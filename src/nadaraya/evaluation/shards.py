@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from nadaraya.data import TokenShards, document_positions, num_windows, read_windows
-from nadaraya.evaluation.language import TextEvaluation, token_nats
+from nadaraya.evaluation.language import TextEvaluation, token_bytes, token_nats
 
 
 def evaluate_shards(
@@ -49,11 +49,12 @@ def evaluate_shards(
     (29, 28)
     """
     nats, nats_of_text, num_bytes = 0.0, 0.0, 0
+    bytes_of_token = token_bytes(shards.tokenizer)
     for numbers in torch.arange(num_windows(shards.num_tokens, context)).split(batch_size):
         inputs, targets = read_windows(shards, numbers.numpy(), context)
         positions = document_positions(inputs, shards.document_token) if documents == "packed" else None
         losses = token_nats(model, inputs, targets, positions).double().cpu()
-        sizes = shards.token_bytes[targets.clamp(min=0)] * (targets >= 0)
+        sizes = bytes_of_token[targets.clamp(min=0)] * (targets >= 0)
         nats += losses.sum().item()
         nats_of_text += losses[sizes > 0].sum().item()
         num_bytes += int(sizes.sum())

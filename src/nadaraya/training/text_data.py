@@ -140,7 +140,7 @@ class _ShardedText:
         for part, shards in (("training", self._train), ("validation", self._validation)):
             check_length(shards, data.context, part)
         self.tokenizer = self._train.tokenizer
-        self.vocabulary = len(self._train.token_bytes)
+        self.vocabulary = len(self.tokenizer)
         self.fingerprint = {"corpus_sha256": self._train.sha256}
         self.described = {
             "name": self._train.name,

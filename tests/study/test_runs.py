@@ -1,6 +1,7 @@
 """Searches, seeds and resumption, on runs whose figures are written instead of trained; and one real run."""
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -164,3 +165,25 @@ def test_the_worker_notes_a_run_that_diverges_and_fails_at_bad_input(
     assert "became" in json.loads((tmp_path / "run.json").read_text())["diverged"]
     assert worker.main(str(tmp_path / "absent.yaml"), tmp_path / "other") == 2
     assert capsys.readouterr().err.splitlines() == [f"error: no recipe file {tmp_path / 'absent.yaml'}"]
+
+
+def test_figures_in_the_results_count_where_the_runs_are_gone(tmp_path: Path) -> None:
+    runs = StudyRuns(study("small"), cells("small"), tmp_path)
+    train(runs, lambda name: 1.0 + len(name), rounds=2)
+    steps = {"steps": cells("small")[0].steps}
+    kept = runs.results()
+    kept["runs"] = [{**row, **steps} for row in kept["runs"]]
+    (tmp_path / "results.json").write_text(json.dumps(kept))
+    shutil.rmtree(tmp_path / "runs")
+    again = StudyRuns(study("small"), cells("small"), tmp_path)
+    assert again.pending() == []
+    assert again.left(*cells("small")) == 0
+    assert again.results()["runs"] == kept["runs"]
+    more = StudyRuns(study("small", seeds=[0, 1, 2, 3]), cells("small"), tmp_path)
+    assert [job.name.split("-")[-1] for job in more.pending()] == ["seed3"]
+    for changed, longer in (
+        (study("small", sizes={"small": {"training.clip": 2.0}}), 50),
+        (study("small"), 60),
+    ):
+        with pytest.raises(InputError, match="was found with another value of"):
+            StudyRuns(changed, cells("small", steps=longer), tmp_path).pending()

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from nadaraya.errors import InputError
-from nadaraya.study import Study, run_study, summarise
+from nadaraya.study import Study, summarise
 from nadaraya.study.draw import draw
 from nadaraya.study.summary import write_summary
 
@@ -96,8 +96,6 @@ def test_all_is_made_from_the_results_without_the_runs(tmp_path: Path) -> None:
     assert text.count("\n| small |") == 2
     assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
     assert json.loads(json.dumps(summary.plain()))["verdicts"] == {"gka": summary.verdict("gka")}
-    with pytest.raises(InputError, match="results of runs that are not there"):
-        run_study(study(), tmp_path)
     with pytest.raises(InputError, match=r"has no results of a study: it has no results.json"):
         write_summary(study(), tmp_path / "absent")
     (tmp_path / "results.json").write_text('{"cells": [{}], "runs": []}')

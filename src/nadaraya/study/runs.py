@@ -3,7 +3,7 @@
 import json
 import platform
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,8 @@ Row = dict[str, Any]
 class StudyRuns:
     """The runs of a study: `FOLDER/runs/SIZE/VARIANT/lrRATE-seedN`, and a .json of figures beside each.
 
+    Runs that are gone, made on another machine perhaps, count by their figures in results.json.
+
     Args:
         study: the study.
         cells: its plan.
@@ -34,6 +36,9 @@ class StudyRuns:
     def __init__(self, study: Study, cells: Sequence[Cell], folder: Path) -> None:
         self._study, self._cells, self._folder = study, cells, folder
         self._rows: dict[Path, Row] = {}  # of finished runs, which do not change
+        self._before = read_json(folder / RESULTS_FILE) if (folder / RESULTS_FILE).is_file() else {}
+        with reading(folder / RESULTS_FILE, "the results of a study"):
+            self._kept = {_place(row): row for row in self._before.get("runs", ())}
 
     def pending(self) -> list[Job]:
         """The runs that can be started now: those of the search of a cell, then those of its other seeds."""
@@ -75,10 +80,14 @@ class StudyRuns:
                 {**{key: getattr(cell, key) for key in keys}, "learning_rate": self._search(cell)[1]}
                 for cell in self._cells
             ],
-            "runs": rows_below(self._folder),
+            "runs": self.rows(),
             "warnings": self.warnings(),
             "versions": {"python": platform.python_version(), "torch": torch.__version__},
         }
+
+    def rows(self) -> list[Row]:
+        """The figures of every run, of those that are here and those that only results.json has."""
+        return merged_rows(self._kept.values(), self._folder)
 
     def _missing(self, cell: Cell) -> list[tuple[float, int]]:
         """Rates and seeds that a cell needs next."""
@@ -127,8 +136,14 @@ class StudyRuns:
     def _row(self, cell: Cell, rate: float, seed: int) -> Row | None:
         """The figures of a run, checked to be one of this plan; None while there are none."""
         path = result_file(self._run_folder(cell, rate, seed))
-        if path in self._rows or not path.is_file():
-            return self._rows.get(path)
+        if path in self._rows:
+            return self._rows[path]
+        if not path.is_file():
+            row = self._kept.get((cell.size, cell.variant, rate, seed))
+            if row is not None:
+                self._check_kept(cell, row)
+                self._rows[path] = row
+            return row
         with reading(path, "the figures of a run"):
             row = dict(json.loads(path.read_text(encoding="utf-8")))
             done = read_mapping(row["recipe"])
@@ -141,6 +156,22 @@ class StudyRuns:
             )
         self._rows[path] = row
         return row
+
+    def _check_kept(self, cell: Cell, row: Row) -> None:
+        """Refuse figures of results.json that were found for another plan."""
+        before, now = self._before.get("study", {}), self._study.model_dump(mode="json")
+        pairs: dict[str, tuple[Any, Any]] = {
+            "its recipe": (self._before.get("recipe"), self._cells[0].recipe.to_mapping())
+        }
+        for part, name in (("variants", cell.variant), ("sizes", cell.size)):
+            pairs[f"{part}.{name}"] = before.get(part, {}).get(name), now[part].get(name)
+        pairs[f"updates of {cell.variant} at size {cell.size}"] = row.get("steps"), cell.steps
+        for what, (theirs, ours) in pairs.items():
+            if theirs != ours:
+                raise InputError(
+                    f"{self._folder / RESULTS_FILE} was found with another value of {what}: choose another "
+                    "--out, or the study as it was"
+                )
 
     def _job(self, cell: Cell, rate: float, seed: int) -> Job:
         folder = self._run_folder(cell, rate, seed)
@@ -160,6 +191,22 @@ class StudyRuns:
 
     def _run_folder(self, cell: Cell, rate: float, seed: int) -> Path:
         return self._folder / RUNS_FOLDER / cell.size / cell.variant / f"lr{rate:g}-seed{seed}"
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The results of a study, as they were written."""
+    with reading(path, "the results of a study"):
+        return dict(json.loads(path.read_text(encoding="utf-8")))
+
+
+def merged_rows(kept: Iterable[Row], folder: Path) -> list[Row]:
+    """Figures of runs, those in the folder of a study over those that were kept of it."""
+    rows = {_place(row): row for row in (*kept, *rows_below(folder))}
+    return [row for _, row in sorted(rows.items())]
+
+
+def _place(row: Row) -> tuple[str, str, float, int]:
+    return row["size"], row["variant"], float(row["learning_rate"]), row["seed"]
 
 
 def rows_below(folder: Path) -> list[Row]:

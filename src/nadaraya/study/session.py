@@ -6,14 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-from nadaraya.errors import InputError
 from nadaraya.files import write_file
 from nadaraya.study.file import Study
 from nadaraya.study.measure import Measurements
 from nadaraya.study.plan import Cell, Planner
 from nadaraya.study.queue import Ended, run_queue
-from nadaraya.study.runs import RESULTS_FILE, RUNS_FOLDER, StudyRuns, rows_below
-from nadaraya.study.summary import Summary, read_results, write_summary
+from nadaraya.study.runs import RESULTS_FILE, StudyRuns
+from nadaraya.study.summary import Summary, write_summary
 from nadaraya.training.folder import FolderLock
 
 MEASURED_FILE = "measured.json"
@@ -107,10 +106,6 @@ def run_study(
     with FolderLock(folder) as lock:
         lock.take()
         results = folder / RESULTS_FILE
-        if results.is_file() and read_results(folder)["runs"] and not (folder / RUNS_FOLDER).is_dir():
-            raise InputError(
-                f"{folder} has results of runs that are not there: choose another folder, or --summarise"
-            )
         planner = Planner(study, changes, Measurements(folder / MEASURED_FILE))
         everything = StudyRuns(study, planner.cells(), folder)
         cells = planner.cells(only)
@@ -122,9 +117,7 @@ def run_study(
         left = [(cell, runs.left(cell)) for cell in cells]
         flops = sum(count * cell.flops for cell, count in left)
         speeds = [
-            row["flops"] / (row["steps"] * row["step_seconds"])
-            for row in rows_below(folder)
-            if "flops" in row
+            row["flops"] / (row["steps"] * row["step_seconds"]) for row in everything.rows() if "flops" in row
         ]
         hours = flops / median(speeds) / workers / 3600 if speeds else None
         return Session(ended, sum(count for _, count in left), hours, runs.warnings(), summary)

@@ -11,7 +11,7 @@ from nadaraya.errors import InputError
 from nadaraya.files import reading, write_file
 from nadaraya.study.file import Study
 from nadaraya.study.fit import Comparison, Estimate, compare, exponent_of
-from nadaraya.study.runs import RESULTS_FILE, RUNS_FOLDER, rows_below
+from nadaraya.study.runs import RESULTS_FILE, merged_rows, read_json
 
 SUMMARY_FILE = "summary.md"
 # What the laws are functions of, by what is matched: key of a cell, and its name.
@@ -190,14 +190,13 @@ def summarise(study: Study, results: Mapping[str, Any]) -> Summary:
 
 
 def read_results(folder: Path) -> dict[str, Any]:
-    """The results of the folder of a study, with the runs that have finished since where they are there."""
+    """The results of the folder of a study, with the runs that have finished since."""
     path = folder / RESULTS_FILE
     if not path.is_file():
         raise InputError(f"{folder} has no results of a study: it has no {RESULTS_FILE}")
+    results = read_json(path)
     with reading(path, "the results of a study"):
-        results = dict(json.loads(path.read_text(encoding="utf-8")))
-    if (folder / RUNS_FOLDER).is_dir():
-        results["runs"] = rows_below(folder)
+        results["runs"] = merged_rows(results["runs"], folder)
     return results
 
 

@@ -159,25 +159,24 @@ def visited(monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]) -> int:
     inputs = [
         torch.nn.functional.normalize(torch.randn(1, 2, 6000, 8), dim=-1).requires_grad_() for _ in range(3)
     ]
-    count = 0
+    counts: list[int] = []  # from several threads
     forward, tiles = blocked._attend, blocked._tiles
 
     def attend(query: Tensor, key: Tensor, *others: Any) -> tuple[Tensor, Tensor]:
-        nonlocal count
-        count += query.shape[2] * key.shape[2]
+        counts.append(query.shape[:3].numel() * key.shape[2])
         return forward(query, key, *others)
 
     def counted(*arguments: Any) -> Any:
-        nonlocal count
-        for tile, items, group in tiles(*arguments):
-            count += tile.num_rows * tile.num_keys
-            yield tile, items, group
+        for tile, (items, heads) in tiles(*arguments):
+            pairs = (items.stop - items.start) * (heads.stop - heads.start)
+            counts.append(pairs * tile.num_rows * tile.num_keys)
+            yield tile, (items, heads)
 
     with monkeypatch.context() as patch:
         patch.setattr(blocked, "_attend", attend)
         patch.setattr(blocked, "_tiles", counted)
         kernel_attention(*inputs, position=KernelBank(2, 8), causal=True, **options).sum().backward()
-    return count
+    return sum(counts)
 
 
 @pytest.mark.slow

@@ -100,7 +100,7 @@ def read(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
 @pytest.mark.slow
 def test_commands_of_the_guides_run_in_their_order(read: list[str]) -> None:
     assert len(read) > 20
-    verbs = {"train", "compare", "report", "generate", "evaluate", "maps"}
+    verbs = {"train", "compare", "count", "report", "generate", "evaluate", "maps"}
     assert {command.split()[0] for command in read} == verbs
     assert Path("report.html").is_file()
     assert Path("maps-of-a-cat/index.html").is_file()

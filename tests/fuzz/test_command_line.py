@@ -42,6 +42,9 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
     """A finished run, a text, and things in the file system that are neither."""
     folder = tmp_path_factory.mktemp("fuzz")
     (folder / "text.txt").write_text("a line of text\n" * 40)
+    (folder / "study.yaml").write_text(
+        "{recipe: demo, baseline: rope, learning_rates: [1e-3], variants: {rope: {model.hidden_size: 16}}}"
+    )
     run = train(
         load_recipe("demo", [f"data.corpus={folder / 'text.txt'}", *TINY]), folder / "run", progress=False
     )
@@ -87,6 +90,12 @@ def _bases(places: SimpleNamespace, tmp_path: Path) -> dict[tuple[str, ...], lis
         ("lags",): [text],
         ("count",): ["gpa", "--preset", "demo"],
         ("maps",): [run, "--text", str(places.folder / "absent"), *out],
+        ("study",): [str(places.folder / "study.yaml"), *out, "--dry-run", "--speed", "1e9"],
+        ("heads",): [run, "--windows", "1"],
+        ("prune",): [run, "--out", str(tmp_path / "pruned"), "--heads", "0.0", "--windows", "1"],
+        ("data", "tokenize"): [text, str(tmp_path / "shards"), "--vocabulary", "257", "--workers", "1"],
+        ("data", "check"): [str(places.folder / "empty")],
+        ("bench", "decode"): ["gka-absent", "--device", "cpu", "--rounds", "1"],
         ("data", "dickens"): ["--from", str(places.folder / "empty"), "--cache", str(tmp_path / "cache")],
         ("data", "list"): ["--cache", str(tmp_path / "cache")],
         ("bench", "vit"): ["gka_absent", "--device", "cpu", "--batch-sizes", "1", "--train-batch-sizes", ""],

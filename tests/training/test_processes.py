@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -54,6 +55,33 @@ def _launch(
     command += [*program, "--", "train", str(path), "--run", str(folder), "--json"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+
+
+def _without_a_launcher(
+    recipe: Recipe | ImageRecipe, folder: Path, program: str
+) -> subprocess.CompletedProcess[str]:
+    """The second of two processes that train; a launcher would end it when the first one dies."""
+    path = folder.with_suffix(".yaml")
+    path.write_text(recipe.to_yaml())
+    command = [sys.executable, program, "train", str(path), "--run", str(folder), "--json"]
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
+    environment |= {"MASTER_PORT": port, "LOCAL_WORLD_SIZE": "2"}
+    first, second = (
+        subprocess.Popen(
+            command,
+            env={**environment, "RANK": rank, "LOCAL_RANK": rank},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in "01"
+    )
+    out, error = second.communicate(timeout=300)
+    first.communicate(timeout=300)
+    return subprocess.CompletedProcess(command, second.returncode, out, error)
 
 
 def _told(launched: subprocess.CompletedProcess[str]) -> str:
@@ -197,9 +225,9 @@ def test_when_a_process_is_killed_the_other_says_so_and_the_run_goes_on(
 ) -> None:
     recipe = tiny_recipe(model__dropout=0.0, training__parallel="fsdp")
     (tmp_path / "killed.py").write_text(_KILLED)
-    launched = _launch(recipe, tmp_path / "two", (str(tmp_path / "killed.py"),))
-    assert launched.returncode != 0
-    assert re.search(r"process 1 of 2 cannot reach another one.* run the same command again", _told(launched))
+    survivor = _without_a_launcher(recipe, tmp_path / "two", str(tmp_path / "killed.py"))
+    assert survivor.returncode != 0
+    assert re.search(r"process 1 of 2 cannot reach another one.* run the same command again", _told(survivor))
     states = [path.name for path in (tmp_path / "two/training_state").glob("step-*")]
     assert states == ["step-00000003"]
     two, one = (train(recipe, tmp_path / name, progress=False) for name in ("two", "one"))

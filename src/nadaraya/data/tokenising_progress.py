@@ -6,7 +6,7 @@ from nadaraya.data.documents import Documents, Place
 
 
 class TokenisingProgress:
-    """Progress on standard error: a bar, tokens so far, the time left."""
+    """Progress on a terminal, by standard error: a bar, tokens so far, the time left; warnings anywhere."""
 
     def __init__(self, documents: Documents, enabled: bool) -> None:
         from rich.console import Console
@@ -22,7 +22,7 @@ class TokenisingProgress:
             TimeRemainingColumn(),
             console=self._console,
             transient=True,
-            disable=not enabled,
+            disable=not (enabled and self._console.is_terminal),
         )
         self._line = self._bar.add_task("", total=None, tokens=0)
 

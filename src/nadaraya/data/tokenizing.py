@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
 _BATCH = 500_000  # characters that a process tokenises at a time
+_MOST, _MOST_WORKERS = 10**12, 1024  # of anything that is counted, and of processes
 _LOCK = ".lock"
 
 
@@ -99,8 +100,9 @@ def tokenize_corpus(
     if validation_documents is not None:
         counts["validation_documents"] = validation_documents
     for name, count in counts.items():
-        if count < 1:
-            raise must_be(name, "a positive integer", count)
+        most = _MOST_WORKERS if name == "workers" else _MOST
+        if not 1 <= count <= most:
+            raise must_be(name, f"a positive integer of at most {most:,}", count)
     if not 0 < validation_fraction < 1:
         raise must_be("validation_fraction", "more than 0 and less than 1", validation_fraction)
     folder = Path(folder)

@@ -40,7 +40,7 @@ def validation_sample(tokens: Tensor, context: int, count: int) -> tuple[Tensor,
     `count` of them, or fewer when the text has fewer places to start: (count, context) inputs and targets.
     """
     last = len(tokens) - context - 1
-    starts = torch.linspace(0, last, count, dtype=torch.float64).long().unique()
+    starts = torch.linspace(0, last, min(count, last + 1), dtype=torch.float64).long().unique()
     return _windows(tokens, starts, context)
 
 

@@ -164,7 +164,7 @@ class _ShardedText:
     def validation_sample(self, count: int) -> tuple[Tensor, Tensor]:
         context = self._recipe.data.context
         last = num_windows(len(self._validation), context) - 1
-        numbers = np.unique(np.linspace(0, last, count).round().astype(np.int64))
+        numbers = np.unique(np.linspace(0, last, min(count, last + 1)).round().astype(np.int64))
         return read_windows(self._validation, numbers, context)
 
     def positions(self, inputs: Tensor) -> Tensor | None:

@@ -179,6 +179,9 @@ def test_figures_in_the_results_count_where_the_runs_are_gone(tmp_path: Path) ->
     assert again.pending() == []
     assert again.left(*cells("small")) == 0
     assert again.results()["runs"] == kept["runs"]
+    both = cells("small", variants=("rope", "gka"))
+    other = StudyRuns(study("small"), both[1:], tmp_path, first=both[0])
+    assert [job.name.split("/")[1] for job in other.pending()] == ["gka"] * 3
     more = StudyRuns(study("small", seeds=[0, 1, 2, 3]), cells("small"), tmp_path)
     assert [job.name.split("-")[-1] for job in more.pending()] == ["seed3"]
     for changed, longer in (

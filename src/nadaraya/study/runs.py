@@ -29,12 +29,14 @@ class StudyRuns:
 
     Args:
         study: the study.
-        cells: its plan.
+        cells: its plan, or a part of it.
         folder: of the study.
+        first: the first cell of the whole plan, whose recipe stands in results.json; default that of `cells`.
     """
 
-    def __init__(self, study: Study, cells: Sequence[Cell], folder: Path) -> None:
+    def __init__(self, study: Study, cells: Sequence[Cell], folder: Path, first: Cell | None = None) -> None:
         self._study, self._cells, self._folder = study, cells, folder
+        self._plain_recipe = (first or cells[0]).recipe.to_mapping()
         self._rows: dict[Path, Row] = {}  # of finished runs, which do not change
         self._before = read_json(folder / RESULTS_FILE) if (folder / RESULTS_FILE).is_file() else {}
         with reading(folder / RESULTS_FILE, "the results of a study"):
@@ -75,7 +77,7 @@ class StudyRuns:
         keys = ("size", "variant", "parameters", "flops_per_token", "steps", "flops", "seconds")
         return {
             "study": self._study.model_dump(mode="json", exclude={"source"}),
-            "recipe": self._cells[0].recipe.to_mapping(),
+            "recipe": self._plain_recipe,
             "cells": [
                 {**{key: getattr(cell, key) for key in keys}, "learning_rate": self._search(cell)[1]}
                 for cell in self._cells
@@ -160,9 +162,7 @@ class StudyRuns:
     def _check_kept(self, cell: Cell, row: Row) -> None:
         """Refuse figures of results.json that were found for another plan."""
         before, now = self._before.get("study", {}), self._study.model_dump(mode="json")
-        pairs: dict[str, tuple[Any, Any]] = {
-            "its recipe": (self._before.get("recipe"), self._cells[0].recipe.to_mapping())
-        }
+        pairs: dict[str, tuple[Any, Any]] = {"its recipe": (self._before.get("recipe"), self._plain_recipe)}
         for part, name in (("variants", cell.variant), ("sizes", cell.size)):
             pairs[f"{part}.{name}"] = before.get(part, {}).get(name), now[part].get(name)
         pairs[f"updates of {cell.variant} at size {cell.size}"] = row.get("steps"), cell.steps

@@ -63,8 +63,9 @@ def plan_study(
     >>> cell.steps, left  # two rates with the first seed, the best of them with two more
     (200, 4)
     """
-    cells = Planner(study, changes, Measurements(folder / MEASURED_FILE)).cells(only, timed)
-    runs = StudyRuns(study, cells, folder)
+    planner = Planner(study, changes, Measurements(folder / MEASURED_FILE))
+    first, cells = planner.cells([next(iter(study.variants))])[0], planner.cells(only, timed)
+    runs = StudyRuns(study, cells, folder, first)
     return [(cell, runs.left(cell)) for cell in cells]
 
 
@@ -107,9 +108,8 @@ def run_study(
         lock.take()
         results = folder / RESULTS_FILE
         planner = Planner(study, changes, Measurements(folder / MEASURED_FILE))
-        everything = StudyRuns(study, planner.cells(), folder)
-        cells = planner.cells(only)
-        runs = StudyRuns(study, cells, folder)
+        whole, cells = planner.cells(), planner.cells(only)
+        everything, runs = (StudyRuns(study, part, folder, whole[0]) for part in (whole, cells))
         write_file(results, json.dumps(everything.results(), indent=1) + "\n")
         ended = run_queue(runs.pending, workers=workers, seconds=seconds, say=say)
         write_file(results, json.dumps(everything.results(), indent=1) + "\n")

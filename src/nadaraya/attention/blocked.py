@@ -23,7 +23,7 @@ from torch import Tensor
 from nadaraya.attention import dense_cpu, fused_cpu
 from nadaraya.attention.dense_cpu import exp_without_underflow
 from nadaraya.attention.fused_cpu import with_columns
-from nadaraya.attention.sharing import Share, parts_of_share, shares, work_on
+from nadaraya.attention.sharing import Share, part_of, parts_of_share, shares, whole_share, work_on
 
 # Rows of a block: large ones amortise calls, small ones compute less of the future in causal calls.
 LONGEST_BLOCK = 256
@@ -140,16 +140,16 @@ def blocked_attention(
     def work(part: Share) -> None:
         for block in blocks(num_queries, num_keys, rows, causal, window, kept):
             at_rows, at_keys = (*part, block.rows), (*part, block.keys)
-            bias = None if diagonals is None else _part(block.hankel(diagonals, num_queries), part)
+            bias = None if diagonals is None else part_of(block.hankel(diagonals, num_queries), part)
             if mask is not None:
-                bias = masked_bias(bias, _mask_rows(_part(mask, part), block), dtype)
+                bias = masked_bias(bias, _mask_rows(part_of(mask, part), block), dtype)
             out_rows, lse_rows = _attend(
                 query[at_rows].flip(2),
                 key[at_keys],
                 value[at_keys],
                 scale,
                 bias,
-                None if key_bias is None else _part(key_bias, part)[..., block.keys],
+                None if key_bias is None else part_of(key_bias, part)[..., block.keys],
             )
             out[at_rows] = out_rows.flip(2)
             lse[at_rows] = lse_rows.flip(2)
@@ -259,8 +259,9 @@ def blocked_attention_backward(
         diagonals = lse.new_zeros((1, 2 * num_keys - 1))
         diagonals[:, num_keys:] = -torch.inf
     rows = _BACKWARD_ROWS_SHORT if num_queries <= _SHORT else LONGEST_BLOCK
-    everything = [(slice(0, batch), slice(0, heads))]
-    parts = everything if need_mask else shares(batch, heads, num_queries * num_keys, query.device)
+    parts = [whole_share(batch, heads)]
+    if not need_mask:
+        parts = shares(batch, heads, num_queries * num_keys, query.device)
 
     def work(share: Share) -> Tensor:
         """Writes the gradients of its items and heads; returns what it adds to that of the diagonals."""
@@ -275,9 +276,9 @@ def blocked_attention_backward(
                 keys, values = _pairs(key_columns[at_keys]), _pairs(value_columns[at_keys])
                 shape = (*ones[at_keys].shape[:2], tile.num_rows, tile.num_keys)
                 weights = room[0][: math.prod(shape)].view(shape)
-                bias = None if diagonals is None else _part(tile.hankel(diagonals, num_queries), part)
+                bias = None if diagonals is None else part_of(tile.hankel(diagonals, num_queries), part)
                 if mask is not None:
-                    bias = masked_bias(bias, _mask_rows(_part(mask, part), tile), dtype)
+                    bias = masked_bias(bias, _mask_rows(part_of(mask, part), tile), dtype)
                 weights.copy_(weights.new_zeros(()) if bias is None else bias)
                 _pairs(weights).baddbmm_(queries, keys.mT)
                 exp_without_underflow(weights)
@@ -291,7 +292,7 @@ def blocked_attention_backward(
                     along_diagonals[part[1], first : first + along.shape[1]] += along
                 if need_mask:
                     # Summed over the dimensions that the mask broadcasts.
-                    of_mask = _mask_rows(_part(grad_mask, part), tile, flip=False)
+                    of_mask = _mask_rows(part_of(grad_mask, part), tile, flip=False)
                     of_mask += grad_scores.flip(2).sum_to_size(of_mask.shape)
                 if need_key_bias:
                     grad_key_bias[at_keys] += grad_scores.sum(2)
@@ -318,13 +319,6 @@ def _tiles(block: Block, share: Share, num_heads: int) -> Iterator[tuple[Block, 
         tile = replace(block, keys=slice(start, min(block.keys.stop, start + most)))
         for part in parts_of_share(share, max(1, most // tile.num_keys), num_heads):
             yield tile, part
-
-
-def _part(tensor: Tensor, share: Share) -> Tensor:
-    """A share's items and heads of a tensor, whose dimensions of 1 serve all."""
-    items, group = share
-    tensor = tensor[items] if tensor.shape[0] > 1 else tensor
-    return tensor[:, group] if tensor.shape[1] > 1 else tensor
 
 
 def _pairs(tensor: Tensor) -> Tensor:

@@ -12,6 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from nadaraya.attention.sharing import part_of
+
 _MOST_SCORES = 2**17  # of one head: 0.5 MiB of float32
 _SCORES = 2**18  # in flight at once for each thread, where one item has fewer
 
@@ -71,7 +73,7 @@ def backward(
         torch.bmm(grads, values.transpose(1, 2), out=by_scores)
         grad_scores.sub_(delta[items]).mul_(weights)
         if mask_shape is not None:
-            part = _of(grad_mask, items)
+            part = part_of(grad_mask, (items,))
             part += grad_scores.sum_to_size(part.shape)
         torch.sum(grad_scores, 2, out=grad_key_bias[items])
         torch.bmm(by_scores, keys, out=grad_query[items].flatten(0, 1))
@@ -109,13 +111,9 @@ def _set_scores(
     bias: Tensor | None,
     key_bias: Tensor | None,
 ) -> None:
-    by_pair = scores.new_zeros(()) if bias is None else _of(bias, items)
-    by_key = scores.new_zeros(()) if key_bias is None else _of(key_bias, items)[:, :, None]
+    by_pair = scores.new_zeros(()) if bias is None else part_of(bias, (items,))
+    by_key = scores.new_zeros(()) if key_bias is None else part_of(key_bias, (items,))[:, :, None]
     torch.add(by_pair.expand(scores.shape), by_key, out=scores)
     scores.flatten(0, 1).baddbmm_(
         query[items].flatten(0, 1), key[items].flatten(0, 1).transpose(1, 2), alpha=scale
     )
-
-
-def _of(tensor: Tensor, items: slice) -> Tensor:
-    return tensor[items] if tensor.shape[0] > 1 else tensor

@@ -15,8 +15,8 @@ from nadaraya.attention import fused_cpu
 from nadaraya.attention.blocked import Block, empty_results, masked_bias
 from nadaraya.attention.fused_cpu import with_columns
 from nadaraya.attention.merging import merge_attention
-from nadaraya.attention.mixed_strips import Mixture, part_of_mask
-from nadaraya.attention.sharing import Share, shares, work_on
+from nadaraya.attention.mixed_strips import Mixture
+from nadaraya.attention.sharing import Share, part_of, shares, whole_share, work_on
 
 _FORWARD_ROWS = 256
 _BACKWARD_ROWS = 128
@@ -87,8 +87,8 @@ def mixed_attention(
                     rows, keys = (*share, block.rows), (*share, beyond)
                     bias = None
                     if mask is not None:
-                        bias = masked_bias(None, part_of_mask(mask, (*rows, beyond)), lse.dtype)
-                    by_key = None if key_bias is None else part_of_mask(key_bias, keys)
+                        bias = masked_bias(None, part_of(mask, (*rows, beyond)), lse.dtype)
+                    by_key = None if key_bias is None else part_of(key_bias, keys)
                     found = fused_cpu.attend(
                         query[rows], key[keys], value[keys], scale, bias, by_key, causal=False
                     )
@@ -196,9 +196,9 @@ def mixed_attention_backward(
         return of_table
 
     batch, heads, num_queries = lse.shape
-    everything = [(slice(0, batch), slice(0, heads))]
-    num_pairs = num_queries * key.shape[2]
-    parts = everything if need_mask else shares(batch, heads, num_pairs, query.device)
+    parts = [whole_share(batch, heads)]
+    if not need_mask:
+        parts = shares(batch, heads, num_queries * key.shape[2], query.device)
     grad_table = torch.stack(work_on(parts, work)).sum(0)
     grad_key_bias = grad_keys[..., -1].clone() if need_key_bias else lse.new_zeros((0,))
     return (

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from nadaraya.attention.blocked import Block, blocks
-from nadaraya.attention.sharing import Share, parts_of_share
+from nadaraya.attention.sharing import Share, part_of, parts_of_share
 
 _SHORT = 512  # queries; below it blocks of half as many rows pay, as a causal block computes its last square
 # Logits by lag in a thread's memory at once, unless those of one head are more: 16 MiB of float32. They leave
@@ -117,11 +117,6 @@ def _row_stride(block: Block) -> int:
     return (_width(block) - 2) // _ALIGNMENT * _ALIGNMENT + _ALIGNMENT + 1
 
 
-def part_of_mask(mask: Tensor, part: tuple[slice, ...]) -> Tensor:
-    """Some items, heads, rows and keys of a mask, whose dimensions of 1 serve all."""
-    return mask[tuple(p if size > 1 else slice(None) for p, size in zip(part, mask.shape, strict=True))]
-
-
 class Strip:
     """T of a block for some of the heads, and the masks by lag in it.
 
@@ -191,7 +186,7 @@ class Strip:
 
     def of_mask(self, mask: Tensor) -> Tensor:
         """The strip's part of a mask, as a view."""
-        return part_of_mask(mask, (*self.rows, self.keys[2]))
+        return part_of(mask, (*self.rows, self.keys[2]))
 
     def add_gradients(self, grad_weights: Tensor, grad_table: Tensor) -> None:
         """The gradients of weights (B · H, Nq, M) and table, when `by_key` holds the score gradients."""

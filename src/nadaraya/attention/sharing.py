@@ -13,11 +13,23 @@ from itertools import pairwise
 from typing import TypeVar
 
 import torch
+from torch import Tensor
 
 Share = tuple[slice, slice]  # items of the batch, heads
 _T = TypeVar("_T")
 
 _LEAST_SCORES = 2**23  # fewer are done while PyTorch's own threads still spin for their next operator
+
+
+def whole_share(batch: int, heads: int) -> Share:
+    """All items and heads."""
+    return slice(0, batch), slice(0, heads)
+
+
+def part_of(tensor: Tensor, places: tuple[slice, ...]) -> Tensor:
+    """Some items, heads, rows … of a tensor, whose dimensions of 1 serve all; a view."""
+    pairs = zip(places, tensor.shape, strict=False)
+    return tensor[tuple(place if size > 1 else slice(None) for place, size in pairs)]
 
 
 def shares(batch: int, heads: int, scores: int, device: torch.device) -> list[Share]:
@@ -31,7 +43,7 @@ def shares(batch: int, heads: int, scores: int, device: torch.device) -> list[Sh
     """
     count = torch.get_num_threads()
     if device.type != "cpu" or count == 1 or batch * heads * scores < _LEAST_SCORES:
-        return [(slice(0, batch), slice(0, heads))]
+        return [whole_share(batch, heads)]
     # Whichever leaves the largest part smallest; where equal, items: all of their heads lie together.
     if -(-batch // count) * heads <= -(-heads // count) * batch:
         return [(part, slice(0, heads)) for part in _parts(batch, count)]

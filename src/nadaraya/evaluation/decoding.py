@@ -13,12 +13,12 @@ from transformers.cache_utils import Cache, DynamicCache, StaticCache
 
 from nadaraya.attention.layer import KernelSelfAttention
 from nadaraya.errors import must_be, unknown_name
+from nadaraya.evaluation.throughput import PRECISIONS
 
 if TYPE_CHECKING:
     from nadaraya.models import KernelGPTForCausalLM
 
 CACHES = ("dynamic", "static")
-PRECISIONS = {"bfloat16": torch.bfloat16, "float32": torch.float32}
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from nadaraya.attention.projections import LayerShape
 from nadaraya.attention.rotary import RotaryEmbedding
 from nadaraya.errors import must_be, unknown_name
 from nadaraya.kernels import KERPLE, ALiBi, Exp, KernelBank, T5Buckets
+from nadaraya.kernels.starts import Start
 
 __all__ = ["by_layer", "describe", "get", "names", "options"]
 
@@ -118,8 +119,8 @@ def options(name: str) -> dict[str, Any]:
     """The options of a variant with their default values.
 
     >>> from nadaraya import variants
-    >>> variants.options("gpa")
-    {'num_terms': 64, 'init': 'paper'}
+    >>> variants.options("decay")
+    {'num_terms': 8, 'init': 'geometric', 'share': 'none', 'parameterisation': 'log'}
     """
     return {option: p.default for option, p in inspect.signature(_build(name)).parameters.items()}
 
@@ -148,8 +149,8 @@ def _variant(name: str) -> Callable[[Callable[..., dict[str, Any]]], Callable[..
     return register
 
 
-def _bank(num_terms: int, init: str, periodic: bool = True) -> Callable[[LayerShape], KernelBank]:
-    return lambda shape: KernelBank(shape.num_heads, num_terms, periodic=periodic, init=init)
+def _bank(num_terms: int, init: Start, **options: Any) -> Callable[[LayerShape], KernelBank]:
+    return lambda shape: KernelBank(shape.num_heads, num_terms, init=init, **options)
 
 
 def _rotation(base: float = 10_000.0, **options: Any) -> Callable[[LayerShape], RotaryEmbedding]:
@@ -193,35 +194,59 @@ def _learned_rope(rotary_base: float = 10_000.0) -> dict[str, Any]:
 
 
 @_variant("decay")
-def _decay(num_terms: int = 8, init: str = "geometric") -> dict[str, Any]:
+def _decay(
+    num_terms: int = 8, init: Start = "geometric", share: str = "none", parameterisation: str = "log"
+) -> dict[str, Any]:
     """Multiplied by a bank of exponential decays, no other positions (Bunks et al. (2025), eq. 4)."""
-    return {"position": _bank(num_terms, init, periodic=False)}
+    options = {"periodic": False, "share": share, "parameterisation": parameterisation}
+    return {"position": _bank(num_terms, init, **options)}
 
 
 @_variant("gpa-mul")
-def _gpa_mul(num_terms: int = 8, init: str = "geometric") -> dict[str, Any]:
+def _gpa_mul(
+    num_terms: int = 8, init: Start = "geometric", share: str = "none", parameterisation: str = "log"
+) -> dict[str, Any]:
     """Multiplied by a bank of decaying periodic kernels, no other positions (Bunks et al. (2025), eq. 6)."""
-    return {"position": _bank(num_terms, init)}
+    return {"position": _bank(num_terms, init, share=share, parameterisation=parameterisation)}
 
 
 @_variant("mixed-bank")
-def _mixed_bank(num_terms: int = 8, init: str = "geometric") -> dict[str, Any]:
+def _mixed_bank(
+    num_terms: int = 8, init: Start = "geometric", share: str = "none", parameterisation: str = "log"
+) -> dict[str, Any]:
     """`gpa-mul` whose terms every query weighs for itself."""
-    bank = partial(KernelBank, num_terms=num_terms, init=init)
+    options = {"share": share, "parameterisation": parameterisation}
+    bank = partial(KernelBank, num_terms=num_terms, init=init, **options)
     return {"position": partial(MixedBank, bank=bank)}
 
 
 @_variant("gpa")
-def _gpa(num_terms: int = 64, init: str = "paper") -> dict[str, Any]:
+def _gpa(
+    num_terms: int = 64,
+    init: Start = "paper",
+    periodic: bool | str = True,
+    share: str = "none",
+    parameterisation: str = "log",
+    signed: bool = False,
+) -> dict[str, Any]:
     """A bank of decaying periodic kernels added to the logits, no other positions."""
-    make = _bank(num_terms, init)
+    options = {"share": share, "parameterisation": parameterisation, "signed": signed}
+    make = _bank(num_terms, init, periodic=periodic, **options)
     return {"position": lambda shape: Exp(make(shape))}
 
 
 @_variant("gpa-rope")
-def _gpa_rope(num_terms: int = 64, init: str = "paper", rotary_base: float = 10_000.0) -> dict[str, Any]:
+def _gpa_rope(
+    num_terms: int = 64,
+    init: Start = "paper",
+    periodic: bool | str = True,
+    share: str = "none",
+    parameterisation: str = "log",
+    signed: bool = False,
+    rotary_base: float = 10_000.0,
+) -> dict[str, Any]:
     """The added bank beside rotary positions (Gaussian Process Attention (anonymous), eq. 6)."""
-    return {**_gpa(num_terms, init), **_rope(rotary_base)}
+    return {**_gpa(num_terms, init, periodic, share, parameterisation, signed), **_rope(rotary_base)}
 
 
 @_variant("gka")
@@ -253,14 +278,16 @@ def _gka(
 @_variant("gka-bank")
 def _gka_bank(
     num_terms: int = 8,
-    init: str = "geometric",
+    init: Start = "geometric",
+    share: str = "none",
+    parameterisation: str = "log",
     head_norm: bool = True,
     projections: str = "o",
     content: str = "gaussian",
 ) -> dict[str, Any]:
     """Gaussian kernel attention times a bank by lag, no rotary positions: projection-free."""
     parts = _gka(rotary=None, head_norm=head_norm, projections=projections, content=content)
-    return {**parts, **_gpa_mul(num_terms, init)}
+    return {**parts, **_gpa_mul(num_terms, init, share, parameterisation)}
 
 
 @_variant("vlt")

@@ -231,6 +231,9 @@ class KernelGPTConfig(PreTrainedConfig):
                 raise must_be("pruned_heads", accepted, list(heads))
             if pruned:
                 found[str(int(layer))] = pruned
+        if found and (self.variant_options or {}).get("share") == "layers":
+            accepted = "None where layers share the banks of their heads (share='layers')"
+            raise must_be("pruned_heads", accepted, self.pruned_heads)
         return found or None
 
     def _layers(self) -> list[tuple[str, dict[str, Any]]]:

@@ -19,6 +19,7 @@ from transformers.utils.generic import can_return_tuple
 from nadaraya.attention.layer import KernelSelfAttention
 from nadaraya.errors import InputError, must_be
 from nadaraya.kernels import Kernel
+from nadaraya.kernels.bank import shared_by_layers
 from nadaraya.models.block import (
     KernelGPTBlock,
     ShortConvolution,
@@ -81,11 +82,17 @@ class KernelGPTPreTrainedModel(PreTrainedModel):
         return [module for module in self.modules() if isinstance(module, KernelGPTBlock)]
 
     def kernel_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
-        """Full names and values of the kernels' parameters: banks, bandwidths, shifts, learned angles."""
+        """Full names and values of the kernels' parameters: banks, bandwidths, shifts, learned angles.
+
+        What layers share has the name that it has in the first of them.
+        """
+        seen = set()
         for prefix, module in self.named_modules():
             if isinstance(module, KernelSelfAttention):
                 for name, parameter in module.kernel_parameters():
-                    yield f"{prefix}.{name}", parameter
+                    if parameter not in seen:
+                        seen.add(parameter)
+                        yield f"{prefix}.{name}", parameter
 
     def lag_kernels(self) -> list[tuple[int, Kernel]]:
         """Layer index and kernel of every layer whose position is a kernel of the lag."""
@@ -116,7 +123,25 @@ class KernelGPTModel(KernelGPTPreTrainedModel):
         )
         self.norm = make_norm(config)
         self.gradient_checkpointing = False
+        self._tied_weights_keys = self._tied_banks()
         self.post_init()
+
+    def _tied_banks(self) -> dict[str, str]:
+        """Names of parameters that are the same as one of an earlier layer of the variant, with its name."""
+        first: dict[str, int] = {}
+        tied = {}
+        for layer, variant in enumerate(self.config.layer_variants):
+            source = first.setdefault(variant, layer)
+            if layer > source:
+                for name in shared_by_layers(self.blocks[layer]):
+                    tied[f"blocks.{layer}.{name}"] = f"blocks.{source}.{name}"
+        return tied
+
+    def get_expanded_tied_weights_keys(self, all_submodels: bool = False) -> dict[str, str]:
+        """The banks that layers share, which do not depend on `tie_word_embeddings`."""
+        if all_submodels:
+            return dict(super().get_expanded_tied_weights_keys(all_submodels=True))
+        return dict(self._tied_weights_keys)
 
     @can_return_tuple
     def forward(

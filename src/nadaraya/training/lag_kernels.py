@@ -9,6 +9,7 @@ from nadaraya.attention import variants
 from nadaraya.attention.projections import LayerShape
 from nadaraya.files import reading
 from nadaraya.kernels import Kernel
+from nadaraya.kernels.bank import shared_by_layers
 from nadaraya.kernels.heads import keep_kernel_heads
 
 
@@ -23,16 +24,17 @@ def read_lag_kernels(path: Path, config: dict[str, Any]) -> list[tuple[int, Kern
     shape = LayerShape(config["hidden_size"], heads, heads)
     layers = variants.by_layer(config["variant"], config["num_hidden_layers"], config["variant_options"])
     pruned = config.get("pruned_heads") or {}
-    kernels = []
+    kernels, first = [], dict[str, int]()
     with reading(path, "the kernels of this run"):
         values = load_file(path)
-        for layer, (_, options) in enumerate(layers):
+        for layer, (variant, options) in enumerate(layers):
             kernel = options["position"](shape) if "position" in options else None
             if isinstance(kernel, Kernel):
                 removed = pruned.get(str(layer), ())
                 keep_kernel_heads(kernel, [head for head in range(heads) if head not in removed])
-                prefix = f"model.blocks.{layer}.attention.position."
+                source, shared = first.setdefault(variant, layer), set(shared_by_layers(kernel))
                 for part, tensor in kernel.named_parameters():
-                    tensor.data.copy_(values[prefix + part])
+                    block = source if part in shared else layer
+                    tensor.data.copy_(values[f"model.blocks.{block}.attention.position.{part}"])
                 kernels.append((layer, kernel))
     return kernels

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from nadaraya.errors import InputError
+from nadaraya.kernels.bank import shared_by_layers
 
 if TYPE_CHECKING:
     from nadaraya.models import KernelGPTConfig
@@ -55,7 +56,11 @@ def count_parameters(config: "KernelGPTConfig", layers: int) -> int:
     with torch.device("meta"):
         model = KernelGPTForCausalLM(config)
     blocks: list[nn.Module] = list(model.model.blocks)
-    by_layer = [_count(block) for block in blocks]
+    shared = [set(shared_by_layers(block)) for block in blocks]  # counted once, with the rest
+    by_layer = [
+        sum(parameter.numel() for name, parameter in block.named_parameters() if name not in names)
+        for block, names in zip(blocks, shared, strict=True)
+    ]
     return _count(model) - sum(by_layer) + sum(by_layer[i % len(blocks)] for i in range(layers))
 
 

@@ -6,6 +6,7 @@ where it is used.
 """
 
 import warnings
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -30,8 +31,14 @@ def shard_model(model: nn.Module, device: torch.device) -> None:
         raise must_be(
             "recipe key training.parallel", f"ddp for a model with the scalar parameter {scalars[0]}", "fsdp"
         )
+    blocks = repeated_blocks(model)
+    places = Counter(parameter for block in blocks for parameter in block.parameters())
+    if any(count > 1 for count in places.values()):
+        raise must_be(
+            "recipe key training.parallel", "ddp for a model whose layers share a bank of kernels", "fsdp"
+        )
     mesh = init_device_mesh(device.type, (distributed.get_world_size(),))
-    for block in repeated_blocks(model):
+    for block in blocks:
         fully_shard(block, mesh=mesh)
     fully_shard(model, mesh=mesh)
 

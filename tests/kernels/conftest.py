@@ -69,6 +69,8 @@ CASES = [
     Case("bank", lambda: KernelBank(2, 3), None, definite_up_to=1),
     Case("bank-paper", lambda: KernelBank(3, 4, init="paper"), None, definite_up_to=1),
     Case("bank-decay", lambda: KernelBank(2, 3, periodic=False), None, decreasing=True, definite_up_to=3),
+    Case("bank-shared", lambda: KernelBank(2, 3, share="heads"), None, definite_up_to=1),
+    Case("bank-softplus", lambda: KernelBank(2, 3, parameterisation="softplus"), None, definite_up_to=1),
     Case("alibi", lambda: ALiBi(6), decreasing=True, definite_up_to=3),
     Case("kerple-log", lambda: KERPLE(2, "log"), decreasing=True, definite_up_to=3),
     Case("kerple-power", lambda: KERPLE(2, "power"), decreasing=True, definite_up_to=3),
@@ -91,6 +93,8 @@ CASES = [
     ),
     Case("exp", lambda: Exp(Gaussian(_per_head(1.5, 4.0))), math.e, True, 3),
     Case("exp-bank", lambda: Exp(KernelBank(2, 3, init="paper")), None, definite_up_to=1),
+    Case("exp-bank-cosine", lambda: Exp(KernelBank(2, 3, periodic="cosine")), None, definite_up_to=1),
+    Case("exp-bank-signed", lambda: Exp(KernelBank(2, 3, signed=True)), None),
     Case("exp-signed", lambda: Exp(FreeTable(2, 6, signed=True)), None),
     Case("exp-product", lambda: 0.5 * Exp(Gaussian(1.5)) * ExponentialDecay(3.0), math.e / 2, True, 3),
 ]

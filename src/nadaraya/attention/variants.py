@@ -215,9 +215,8 @@ def _mixed_bank(
     num_terms: int = 8, init: Start = "geometric", share: str = "none", parameterisation: str = "log"
 ) -> dict[str, Any]:
     """`gpa-mul` whose terms every query weighs for itself."""
-    options = {"share": share, "parameterisation": parameterisation}
-    bank = partial(KernelBank, num_terms=num_terms, init=init, **options)
-    return {"position": partial(MixedBank, bank=bank)}
+    make = partial(KernelBank, num_terms=num_terms, init=init, share=share, parameterisation=parameterisation)
+    return {"position": partial(MixedBank, bank=make)}
 
 
 @_variant("gpa")

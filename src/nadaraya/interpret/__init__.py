@@ -12,6 +12,7 @@ from nadaraya.interpret.lags import (
     token_lag_histogram,
 )
 from nadaraya.interpret.loading import ImageModel, TextModel
+from nadaraya.interpret.mutual_information import corpus_start, mutual_information
 from nadaraya.interpret.storage import load_maps, save_maps
 
 __all__ = [
@@ -26,9 +27,11 @@ __all__ = [
     "bandwidth_matrix",
     "bank_shapes",
     "capture_attention",
+    "corpus_start",
     "grid_shapes",
     "lag_histogram",
     "load_maps",
+    "mutual_information",
     "save_maps",
     "separator_lags",
     "token_lag_histogram",

@@ -3,6 +3,7 @@
 from nadaraya.kernels.bank import KernelBank
 from nadaraya.kernels.base import Exp, Kernel, Product, Scaled, Sum
 from nadaraya.kernels.compact import Boxcar, Epanechnikov, Tricube
+from nadaraya.kernels.fitting import fit_bank
 from nadaraya.kernels.grid import GridKernel
 from nadaraya.kernels.parameters import Positive
 from nadaraya.kernels.relative import KERPLE, ALiBi, FreeTable, Sandwich, T5Buckets
@@ -38,4 +39,5 @@ __all__ = [
     "Sum",
     "T5Buckets",
     "Tricube",
+    "fit_bank",
 ]

@@ -81,8 +81,8 @@ class KernelBank(Kernel):
             Such a bank can be negative too. Default False.
 
     Attributes:
-        alpha, tau, sigma, length: (H, M), or (1, M) where heads share, α, τ (tokens), σ, l (tokens) in natural
-            units.
+        alpha, tau, sigma, length: (H, M), or (1, M) where heads share; α, τ (tokens), σ, l (tokens) in
+            natural units.
 
     Raises:
         InputError: num_heads or num_terms is not a positive whole number, or another argument is unknown.
@@ -96,7 +96,7 @@ class KernelBank(Kernel):
     (torch.Size([1, 8]), torch.Size([4, 10]))
     """
 
-    settings = ("num_heads", "num_terms", "periodic")
+    settings: tuple[str, ...] = ("num_heads", "num_terms", "periodic")
 
     alpha = _Stored()
     tau = _Stored()

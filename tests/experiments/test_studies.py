@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+import torch
 
 from nadaraya.study import load_study
 from nadaraya.study.measure import Measurements
@@ -36,3 +37,53 @@ def test_every_variant_of_the_study_of_gka_is_one_of_its_own() -> None:
     cells = Planner(study, (), Known(None)).cells()
     assert len(cells) == 3 * len(study.variants)
     assert len({recipe.model.model_dump_json() for recipe in recipes}) == len(recipes)
+
+
+EQUAL = {
+    "mul-1": ["decay-2"],
+    "mul-2": ["decay-4"],
+    "mul-8": [
+        "decay-16",
+        "added-8",
+        "signed-8",
+        "mul-heads-32",
+        "mul-layers-32",
+        "mul-all-128",
+        "mul-corpus",
+    ],
+    "added-8": ["added-decay-16", "added-corpus"],
+    "added-64": ["decay-128", "added-decay-128", "signed-64", "added-64-paper", "mul-64"],
+    "cosine-11": ["signed-cosine-11"],
+}
+
+
+def test_controls_of_the_study_of_banks_have_as_many_parameters_as_what_they_control() -> None:
+    study = load_study(STUDIES / "banks.yaml")
+    assert (study.match, study.baseline, list(study.sizes)) == ("tokens", "rope", ["u300", "u1000"])
+    names = [*EQUAL, *(name for controls in EQUAL.values() for name in controls), "cosine-85"]
+    recipes = {name: study.recipe_of("u300", name) for name in names}
+    parameters = {name: counted(recipe) for name, recipe in recipes.items()}
+    for name, controls in EQUAL.items():
+        assert {parameters[control] for control in controls} == {parameters[name]}
+    # 3 numbers for each term, where 4 do not divide: 16 heads.
+    assert parameters["cosine-11"] - parameters["added-8"] == 16
+    assert parameters["added-64"] - parameters["cosine-85"] == 16
+    model = recipes["mul-8"].model
+    assert (model.hidden_size, model.num_hidden_layers) == (128, 4)
+    assert (recipes["mul-8"].training.batch_size, recipes["mul-8"].data.context) == (16, 256)
+
+
+@pytest.mark.slow
+def test_every_variant_of_the_study_of_banks_is_one_of_its_own() -> None:
+    study = load_study(STUDIES / "banks.yaml")
+    recipes = [study.recipe_of("u1000", variant) for variant in study.variants]
+    cells = Planner(study, (), Known(None)).cells()
+    assert len(cells) == 2 * len(study.variants)
+    assert {cell.recipe.training.steps for cell in cells} == {300, 1000}
+    assert len({recipe.model.model_dump_json() for recipe in recipes}) == len(recipes)
+
+
+def counted(recipe: Recipe) -> int:
+    """Parameters of the model of a recipe, with 1024 tokens."""
+    with torch.device("meta"):
+        return int(recipe.build_model(1024).num_parameters())

@@ -48,6 +48,13 @@ def test_the_guide_on_other_models_runs() -> None:
     assert names["loss"].isfinite()
 
 
+def test_the_guide_on_banks_runs() -> None:
+    names = run_blocks(GUIDES / "bank-options.md", {})
+    assert names["counts"] == {"none": 512, "heads": 128, "layers": 128, "all": 32}
+    assert {len(numbers) for numbers in names["start"].values()} == {4}
+    assert names["information"].shape == (129,)
+
+
 @pytest.mark.slow
 def test_the_guide_on_heads_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from nadaraya.training import load_recipe, train

@@ -3,6 +3,8 @@
 from nadaraya.kernels.bank import KernelBank
 from nadaraya.kernels.base import Exp, Kernel, Product, Scaled, Sum
 from nadaraya.kernels.compact import Boxcar, Epanechnikov, Tricube
+from nadaraya.kernels.composed import ComposedKernel, Constant
+from nadaraya.kernels.expressions import KernelExpression, parse_expression
 from nadaraya.kernels.grid import GridKernel
 from nadaraya.kernels.parameters import Positive
 from nadaraya.kernels.relative import KERPLE, ALiBi, FreeTable, Sandwich, T5Buckets
@@ -19,6 +21,8 @@ __all__ = [
     "KERPLE",
     "ALiBi",
     "Boxcar",
+    "ComposedKernel",
+    "Constant",
     "Epanechnikov",
     "Exp",
     "ExponentialDecay",
@@ -28,6 +32,7 @@ __all__ = [
     "GridKernel",
     "Kernel",
     "KernelBank",
+    "KernelExpression",
     "Matern",
     "Periodic",
     "Positive",
@@ -38,4 +43,5 @@ __all__ = [
     "Sum",
     "T5Buckets",
     "Tricube",
+    "parse_expression",
 ]

@@ -43,7 +43,7 @@ class Constant(Kernel):
 
     def log(self, r: Tensor | float) -> Tensor:
         r = self.lags(r)
-        return (2 * self.aligned("log_sigma", r)).expand(*self.batch_shape, *r.shape)
+        return 2 * self.aligned("log_sigma", r) + torch.zeros_like(r)
 
 
 class _Terms(Kernel):

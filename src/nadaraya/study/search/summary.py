@@ -57,8 +57,8 @@ def markdown(progress: Progress) -> str:
     for each in sorted(progress.candidates, key=lambda one: (one.round, one.losses.get(0, math.inf))):
         first = each.losses.get(0)
         gain = "" if each.gain is None else f"{each.gain:.4f} ± {each.error:.4f}"
-        figures = [str(parameters_per_head(each.expression)), _text(first), _mean(each), gain]
-        cells = [str(each.round), f"`{each.expression}`", *figures, "yes" if each.kept else ""]
+        found = [str(parameters_per_head(each.expression)), _text(first), _mean(each), gain]
+        cells = [str(each.round), f"`{each.expression}`", *found, "yes" if each.kept else ""]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 

@@ -1,11 +1,12 @@
 """The table of variants is a contract: names, composition, and options that are refused when misspelt."""
 
 import pytest
+import torch
 
 from nadaraya import InputError, KernelSelfAttention, variants
 from nadaraya.attention.content import DotProduct, GaussianContent
 from nadaraya.attention.mixing import FIRE, MixedBank, MixedProfiles
-from nadaraya.kernels import KERPLE, ALiBi, Exp, KernelBank, T5Buckets
+from nadaraya.kernels import KERPLE, ALiBi, ComposedKernel, Exp, KernelBank, T5Buckets
 
 CONTRACT = {
     "softmax": (DotProduct, "qkvo", None, None),
@@ -16,6 +17,7 @@ CONTRACT = {
     "decay": (DotProduct, "qkvo", None, KernelBank),
     "gpa-mul": (DotProduct, "qkvo", None, KernelBank),
     "mixed-bank": (DotProduct, "qkvo", None, MixedBank),
+    "kernel": (DotProduct, "qkvo", None, ComposedKernel),
     "gpa": (DotProduct, "qkvo", None, Exp),
     "gpa-rope": (DotProduct, "qkvo", "static", Exp),
     "gpa-mul-loo": (DotProduct, "qkvo", None, KernelBank),
@@ -93,6 +95,25 @@ def test_options_reach_the_bank() -> None:
     assert layer.position.kernel.sigma.shape == (4, 5)
 
 
+def test_a_kernel_is_multiplied_added_or_mixed() -> None:
+    """Added it is that of exp(…), as `gpa` is; mixed it starts as it is multiplied."""
+    x, layers = torch.randn(2, 9, 16, generator=torch.Generator().manual_seed(0)), {}
+    for how, expression in {"multiply": "3*rq", "add": "3*rq", "mix": "3*rq", "exp": "exp(3*rq)"}.items():
+        torch.manual_seed(0)
+        options = {"how": how} if how != "exp" else {}
+        made = variants.get("kernel", expression=expression, **options)
+        layers[how] = KernelSelfAttention(16, 2, causal=True, **made)
+    out = {how: layer(x) for how, layer in layers.items()}
+    torch.testing.assert_close(out["mix"], out["multiply"])
+    torch.testing.assert_close(out["add"], out["exp"], rtol=0, atol=0)
+    assert not torch.allclose(out["add"], out["multiply"])
+    torch.nn.init.normal_(layers["mix"].position.weights.weight)
+    assert not torch.allclose(layers["mix"](x), out["multiply"])
+    layers["mix"].keep_heads([1])
+    assert layers["mix"](x).shape == x.shape
+    assert variants.get("kernel", rotary="static")["rotary"] is not None
+
+
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
@@ -101,6 +122,9 @@ def test_options_reach_the_bank() -> None:
         ("gpa-loo-xsa", {}, "variant must be one of .* got 'gpa-loo-xsa'"),
         ("loo", {}, "variant must be one of .* got 'loo'"),
         ("gka", {"rotary": "statik"}, "rotary must be .* did you mean 'static'"),
+        ("kernel", {"how": "mixed"}, "how must be one of 'add', 'mix', 'multiply', got 'mixed'"),
+        ("kernel", {"expression": "rq*periodc"}, "did you mean 'periodic'"),
+        ("kernel", {"expression": 8}, "expression must be a text of at most 1000 characters"),
         ("gka", {"values": "feature"}, "values must be .* did you mean 'features'"),
         ("alibi", {"slope": 1}, "options of variant 'alibi' must be none, got 'slope'"),
     ],

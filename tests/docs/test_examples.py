@@ -42,6 +42,11 @@ def test_the_guide_on_vision_runs() -> None:
     run_blocks(GUIDES / "vision.md", {})
 
 
+def test_the_guide_on_kernel_search_runs() -> None:
+    names = run_blocks(GUIDES / "kernel-search.md", {})
+    assert names["kernel"].expression == "2*gaussian + periodic*rq"
+
+
 def test_the_guide_on_other_models_runs() -> None:
     names = run_blocks(GUIDES / "other-models.md", {})
     assert names["t5"].config._attn_implementation == "sdpa"  # taken back at the end

@@ -22,9 +22,10 @@ FILES = {"text": "demo", "image": "cifar-cpu"}
 NAMES = {
     "model.variant": ("rope", "gpa", "gpa-mul", "decay", "gka", "gka-loo", "gka-loo-bank", "vlt", "t5",
         "kerple", "rope-norm", "mixed-bank", "gka-bank", "kv-shared", "qkv-shared", "fox", "inkling", "fire",
-        "rope-xsa", "fox-loo"),
+        "rope-xsa", "fox-loo", "kernel"),
     "model.variant_options": ("num_terms", "init", "rotary_base", "rotary", "values", "eps", "num_buckets",
-        "form", "bias", "num_profiles", "extent", "hidden", "threshold", "head_norm"),
+        "form", "bias", "num_profiles", "extent", "hidden", "threshold", "head_norm",
+        "expression", "how"),
     "model.extra": (
         "norm", "hidden_act", "num_key_value_heads", "intermediate_size", "window_pattern",
         "sliding_window", "bias",

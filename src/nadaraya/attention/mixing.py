@@ -9,9 +9,11 @@ from torch import Tensor, nn
 from nadaraya.attention.positions import MixedKernels, MixedLogits
 from nadaraya.attention.projections import LayerShape
 from nadaraya.errors import must_be
-from nadaraya.kernels import KernelBank
+from nadaraya.kernels import ComposedKernel, KernelBank
 from nadaraya.kernels.heads import keep_kernel_heads, keep_rows
 from nadaraya.kernels.parameters import count
+
+Terms = KernelBank | ComposedKernel
 
 
 class MixedProfiles(nn.Module):
@@ -53,17 +55,18 @@ class MixedBank(nn.Module):
 
     Args:
         shape: sizes of the layer.
-        bank: a function of the number of heads that makes a `KernelBank`; default one of 8 terms.
+        bank: a function of the number of heads that makes a `KernelBank` or a `ComposedKernel`; default a
+            bank of 8 terms.
 
     Raises:
         InputError: something else than a bank.
     """
 
-    def __init__(self, shape: LayerShape, bank: Callable[[int], KernelBank] | None = None) -> None:
+    def __init__(self, shape: LayerShape, bank: Callable[[int], Terms] | None = None) -> None:
         super().__init__()
         self.bank = KernelBank(shape.num_heads, num_terms=8) if bank is None else bank(shape.num_heads)
-        if not isinstance(self.bank, KernelBank):
-            raise must_be("bank", "a function that makes a KernelBank", self.bank)
+        if not isinstance(self.bank, Terms):
+            raise must_be("bank", "a function that makes a KernelBank or a ComposedKernel", self.bank)
         self.weights = nn.Linear(shape.dim, shape.num_heads * self.bank.num_terms, bias=False)
         nn.init.zeros_(self.weights.weight)
         self.weights.keeps_start = True  # type: ignore[assignment]

@@ -16,7 +16,7 @@ from nadaraya.attention.mixing import FIRE, MixedBank, MixedProfiles
 from nadaraya.attention.projections import LayerShape
 from nadaraya.attention.rotary import RotaryEmbedding
 from nadaraya.errors import must_be, unknown_name
-from nadaraya.kernels import KERPLE, ALiBi, Exp, KernelBank, T5Buckets
+from nadaraya.kernels import KERPLE, ALiBi, ComposedKernel, Exp, KernelBank, T5Buckets, parse_expression
 from nadaraya.kernels.starts import Start
 
 __all__ = ["by_layer", "describe", "get", "names", "options"]
@@ -220,6 +220,21 @@ def _mixed_bank(
     """`gpa-mul` whose terms every query weighs for itself."""
     make = partial(KernelBank, num_terms=num_terms, init=init, share=share, parameterisation=parameterisation)
     return {"position": partial(MixedBank, bank=make)}
+
+
+@_variant("kernel")
+def _kernel(
+    expression: str = "8*exponential*periodic", how: str = "multiply", rotary: str | None = None
+) -> dict[str, Any]:
+    """A kernel by its expression, such as "rq*periodic": multiplied, added, or mixed by the query."""
+    kernel = parse_expression(expression)
+    if how not in ("multiply", "add", "mix"):
+        raise unknown_name("how", how, ("multiply", "add", "mix"))
+    if how == "add":
+        kernel = kernel.exp()
+    make = partial(ComposedKernel, kernel)
+    position = partial(MixedBank, bank=make) if how == "mix" else lambda shape: make(shape.num_heads)
+    return {"position": position, "rotary": _named_rotation(rotary)}
 
 
 @_variant("gpa")

@@ -3,6 +3,8 @@
 from nadaraya.kernels.bank import KernelBank
 from nadaraya.kernels.base import Exp, Kernel, Product, Scaled, Sum
 from nadaraya.kernels.compact import Boxcar, Epanechnikov, Tricube
+from nadaraya.kernels.composed import ComposedKernel, Constant
+from nadaraya.kernels.expressions import KernelExpression, parse_expression
 from nadaraya.kernels.fitting import fit_bank
 from nadaraya.kernels.grid import GridKernel
 from nadaraya.kernels.parameters import Positive
@@ -20,6 +22,8 @@ __all__ = [
     "KERPLE",
     "ALiBi",
     "Boxcar",
+    "ComposedKernel",
+    "Constant",
     "Epanechnikov",
     "Exp",
     "ExponentialDecay",
@@ -29,6 +33,7 @@ __all__ = [
     "GridKernel",
     "Kernel",
     "KernelBank",
+    "KernelExpression",
     "Matern",
     "Periodic",
     "Positive",
@@ -40,4 +45,5 @@ __all__ = [
     "T5Buckets",
     "Tricube",
     "fit_bank",
+    "parse_expression",
 ]

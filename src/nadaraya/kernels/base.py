@@ -272,10 +272,7 @@ class Sum(_Composite):
     """
 
     def log(self, r: Tensor | float) -> Tensor:
-        logs = torch.stack(torch.broadcast_tensors(*self._logs(r)))
-        # Where every kernel is zero the derivative of log-sum-exp is 0/0; it is kept out of the graph.
-        empty = torch.isneginf(logs).all(dim=0)
-        return torch.logsumexp(logs.masked_fill(empty, 0.0), dim=0).masked_fill(empty, -torch.inf)
+        return log_of_sum(torch.stack(torch.broadcast_tensors(*self._logs(r))), dim=0)
 
     def forward(self, r: Tensor | float) -> Tensor:
         return reduce(torch.add, self._values(r))
@@ -378,6 +375,13 @@ class Scaled(Kernel):
     def __repr__(self) -> str:
         inner = f"({self.kernel!r})" if isinstance(self.kernel, _Composite) else repr(self.kernel)
         return f"{describe(self.factor)} * {inner}"
+
+
+def log_of_sum(logs: Tensor, dim: int) -> Tensor:
+    """log Σ exp along an axis, −inf where all are."""
+    # There the derivative of log-sum-exp is 0/0; it is kept out of the graph.
+    empty = torch.isneginf(logs).all(dim=dim, keepdim=True)
+    return torch.logsumexp(logs.masked_fill(empty, 0.0), dim=dim).masked_fill(empty.squeeze(dim), -torch.inf)
 
 
 def _common_batch_shape(shapes: Iterable[tuple[str, torch.Size]]) -> torch.Size:

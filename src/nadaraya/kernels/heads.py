@@ -14,7 +14,8 @@ def keep_kernel_heads(kernel: Kernel, heads: Sequence[int]) -> None:
 
     Args:
         kernel: a kernel or a composite of several; tensors whose first axis is as long as there are heads
-            have one row per head, those named in the class attribute `shared_tensors` excepted.
+            have one row per head, those named in the class attribute `shared_tensors` excepted. Parts with
+            n values per head have n rows for each.
         heads: indices into the heads that it has, in the order in which they remain.
 
     >>> from nadaraya.kernels import KernelBank
@@ -24,6 +25,7 @@ def keep_kernel_heads(kernel: Kernel, heads: Sequence[int]) -> None:
     >>> bank.lag_logits(num_lags=10).shape
     torch.Size([2, 10])
     """
+    num_heads = kernel.batch_shape.numel()
     for part in [module for module in kernel.modules() if isinstance(module, Kernel)]:
         if not part.batch_shape:
             continue
@@ -32,10 +34,10 @@ def keep_kernel_heads(kernel: Kernel, heads: Sequence[int]) -> None:
         own |= {name: value for name, value in vars(part).items() if isinstance(value, Tensor)}
         for name, tensor in own.items():
             if tensor is not None and tensor.shape[:1] == part.batch_shape and name not in shared:
-                setattr(part, name, kept_blocks(tensor, heads, len(tensor)))
+                setattr(part, name, kept_blocks(tensor, heads, num_heads))
         if hasattr(part, "num_heads"):
             part.num_heads = len(heads)  # type: ignore[assignment]
-        part.batch_shape = torch.Size((len(heads),))
+        part.batch_shape = torch.Size((len(heads) * part.batch_shape[0] // num_heads,))
 
 
 def kept_blocks(tensor: Tensor, heads: Sequence[int], num_heads: int, dim: int = 0) -> Any:

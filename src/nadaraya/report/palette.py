@@ -50,6 +50,7 @@ _VARIANTS = {
     "gpa-mul": ("vermillion", 0),
     "gpa-mul-loo": ("vermillion", 1),
     "mixed-bank": ("vermillion", 2),
+    "kernel": ("vermillion", 3),
     "decay": ("green", 0),
     "alibi": ("green", 1),
     "t5": ("ochre", 0),

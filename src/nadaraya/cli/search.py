@@ -1,0 +1,97 @@
+"""`nadaraya search`: which kernel of the lag a recipe trains best with, by steps from simple ones."""
+
+import json
+import math
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from nadaraya.errors import must_be
+
+
+def search(
+    recipe: Annotated[str, typer.Argument(help="Name or YAML file of a recipe on text.")],
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[KEY=VALUE]...", help="Recipe keys to change in all runs: training.steps=300."
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder of runs and results.", show_default="searches/RECIPE")
+    ] = None,
+    bases: Annotated[
+        str,
+        typer.Option(
+            metavar="EXPRESSION,…",
+            help="Where the search starts, and what its steps add, multiply and put in place.",
+            show_default="constant,exponential,gaussian,matern32,periodic,rq",
+        ),
+    ] = "",
+    rounds: Annotated[int, typer.Option(help="Rounds of steps.", min=0, max=20)] = 4,
+    beam: Annotated[int, typer.Option(help="Expressions that each round keeps.", min=1, max=16)] = 1,
+    seeds: Annotated[
+        int, typer.Option(help="The first one chooses, all others confirm.", min=3, max=100)
+    ] = 3,
+    workers: Annotated[
+        int, typer.Option(help="Runs at a time; the cores are shared out among them.", min=1, max=1024)
+    ] = 1,
+    hours: Annotated[
+        float | None, typer.Option(help="Stop after so long, everything saved; default never.")
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the number of runs and their cost; train nothing.")
+    ] = False,
+    speed: Annotated[
+        float | None,
+        typer.Option(help="FLOP/s of one run, for --dry-run; default: measured from a few updates."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the cost or the results as JSON.")] = False,
+) -> None:
+    """Search the kernel expression with the lowest validation loss, each candidate trained under one recipe.
+
+    The same command goes on where it was and skips what is done. The folder has results.json, summary.md and
+    path.png. A run that fails is named, and the status is then 1.
+    """
+    from nadaraya.study.search import SearchPlan, plan_search, run_search, search_recipe
+    from nadaraya.study.search.summary import verdict
+
+    for name, value in (("--hours", hours), ("--speed", speed)):
+        if value is not None and not 0 < value < math.inf:
+            raise must_be(name, "a positive finite number", value)
+    chosen = {"bases": tuple(bases.split(","))} if bases else {}
+    plan = SearchPlan(**chosen, rounds=rounds, beam=beam, seeds=seeds)
+    checked = search_recipe(recipe, overrides or [])
+    folder = out or Path("searches") / Path(recipe).stem
+    if dry_run:
+        cost = plan_search(checked, plan, folder, speed)
+        if as_json:
+            typer.echo(json.dumps(cost, indent=1))
+            return
+        most = cost["runs_at_most"]
+        typer.echo(
+            f"{cost['runs_now']:.0f} runs now, up to about {most:.0f} in all: {cost['flops']:.3g} FLOP and "
+            f"{cost['hours']:.3f} h each with `{plan.bases[0]}`, {most * cost['hours'] / workers:.1f} h with "
+            f"{workers} at a time, and validation"
+        )
+        return
+    session = run_search(
+        checked,
+        plan,
+        folder,
+        workers=workers,
+        seconds=None if hours is None else 3600 * hours,
+        say=lambda line: typer.echo(line, err=True),
+    )
+    if as_json:
+        typer.echo((folder / "results.json").read_text(encoding="utf-8"), nl=False)
+    else:
+        typer.echo(verdict(session.progress))
+        typer.echo(f"summary: {folder / 'summary.md'}")
+    for name, how in session.ended.failed.items():
+        typer.echo(f"error: {name} failed with {how}", err=True)
+    if isinstance(session.ended.stopped, int):
+        raise typer.Exit(128 + session.ended.stopped)
+    if session.ended.failed:
+        raise typer.Exit(1)

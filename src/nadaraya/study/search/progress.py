@@ -1,0 +1,228 @@
+"""A search over kernel expressions, as far as the losses that are known take it."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from statistics import mean, stdev
+
+from nadaraya.errors import must_be
+from nadaraya.kernels import parse_expression
+from nadaraya.study.search.moves import neighbours
+
+DEFAULT_BASES = ("constant", "exponential", "gaussian", "matern32", "periodic", "rq")
+MOST_ROUNDS, MOST_KEPT, MOST_SEEDS = 20, 16, 100
+# Final validation loss of an expression with a seed, infinite where training diverged; None: not known yet.
+Loss = Callable[[str, int], float | None]
+
+
+@dataclass(frozen=True)
+class SearchPlan:
+    """What a search tries.
+
+    Args:
+        bases: expressions that it starts from, and that its steps add, multiply and put in place.
+        rounds: of steps, at most 20. Default 4.
+        beam: expressions that each round keeps, at most 16. Default 1, the greedy search.
+        seeds: how many, 3 to 100: the first one chooses, all others confirm. Default 3.
+
+    Raises:
+        InputError: no or other expressions, or numbers out of range.
+
+    >>> from nadaraya.study.search import SearchPlan
+    >>> SearchPlan(("rq * periodic", "gaussian")).bases
+    ('periodic*rq', 'gaussian')
+    """
+
+    bases: tuple[str, ...] = DEFAULT_BASES
+    rounds: int = 4
+    beam: int = 1
+    seeds: int = 3
+
+    def __post_init__(self) -> None:
+        if not self.bases:
+            raise must_be("bases", "at least one expression", self.bases)
+        spelt = dict.fromkeys(str(parse_expression(base)) for base in self.bases)
+        object.__setattr__(self, "bases", tuple(spelt))
+        ends = (("rounds", 0, MOST_ROUNDS), ("beam", 1, MOST_KEPT), ("seeds", 3, MOST_SEEDS))
+        for name, least, most in ends:
+            if not least <= getattr(self, name) <= most:
+                raise must_be(name, f"a whole number from {least} to {most}", getattr(self, name))
+
+
+@dataclass
+class Candidate:
+    """An expression that a search tries.
+
+    Attributes:
+        expression: its one spelling.
+        round: in which it is tried; 0 for the bases.
+        parents: those kept in the round before of which a step makes it.
+        losses: final validation losses by seed, as far as they are known.
+        chosen: whether the first seed chose it to be trained with all others.
+        kept: whether it is one that the next round steps from.
+        gain: by how much its loss is below that of its best parent, nats/token, the mean over the confirming
+            seeds; None where it was not confirmed, or is a base.
+        error: the standard error of that mean.
+
+    >>> from nadaraya.study.search import Candidate
+    >>> Candidate("rq", 0, (), {0: 2.5, 1: 2.0, 2: 3.0}).loss
+    2.5
+    """
+
+    expression: str
+    round: int
+    parents: tuple[str, ...]
+    losses: dict[int, float] = field(default_factory=dict)
+    chosen: bool = False
+    kept: bool = False
+    gain: float | None = None
+    error: float | None = None
+
+    @property
+    def loss(self) -> float | None:
+        """The mean over the confirming seeds: the first one, that chose it, would flatter it.
+
+        None where fewer than two are known.
+        """
+        confirming = self.confirming
+        return mean(confirming) if len(confirming) > 1 else None
+
+    @property
+    def confirming(self) -> list[float]:
+        """The losses of all seeds but the first."""
+        return [loss for seed, loss in self.losses.items() if seed > 0]
+
+
+@dataclass
+class Progress:
+    """How far a search has come.
+
+    Attributes:
+        candidates: all that were tried, each expression once, in the order of the rounds.
+        pending: expressions and seeds to train now.
+        ended: why nothing is left; None while something is pending.
+
+    >>> from nadaraya.study.search import SearchPlan, search_progress
+    >>> found = search_progress(SearchPlan(("rq", "gaussian"), rounds=0), lambda expression, seed: None)
+    >>> found.pending
+    [('rq', 0), ('gaussian', 0)]
+    """
+
+    candidates: list[Candidate] = field(default_factory=list)
+    pending: list[tuple[str, int]] = field(default_factory=list)
+    ended: str | None = None
+
+    @property
+    def path(self) -> list[Candidate]:
+        """The best of those that each round kept."""
+        rounds = sorted({each.round for each in self.candidates if each.kept})
+        return [
+            min((each for each in self.candidates if each.kept and each.round == number), key=_loss)
+            for number in rounds
+        ]
+
+    @property
+    def best(self) -> Candidate | None:
+        """The one of the path with the lowest loss; None before the bases are confirmed."""
+        return min(self.path, key=_loss, default=None)
+
+
+def search_progress(plan: SearchPlan, loss: Loss) -> Progress:
+    """What a search has found, and what it needs next: the same for the same losses.
+
+    In each round every new expression is trained with the first seed. The best of those that are better than
+    their parents there, twice as many as are kept, are trained with all other seeds. A candidate is kept if
+    it is better than its best parent by more than the standard error of the mean difference over these other
+    seeds, and is among the best of such; where there is none, the search ends. Of the bases the best on the
+    first seed are kept.
+
+    Args:
+        plan: bases, rounds, beam, seeds.
+        loss: the loss of an expression with a seed, None while it is not known.
+
+    >>> from nadaraya.study.search import SearchPlan, search_progress
+    >>> plan = SearchPlan(("rq", "gaussian"), rounds=1)
+    >>> search_progress(plan, lambda expression, seed: 3.0 - 0.1 * len(expression)).best.expression
+    'gaussian*rq'
+    """
+    progress, bases = Progress(), [parse_expression(base) for base in plan.bases]
+    known: dict[str, Candidate] = {}
+    now = [Candidate(base, 0, ()) for base in plan.bases]
+    for number in range(plan.rounds + 1):
+        progress.candidates += now
+        known |= {each.expression: each for each in now}
+        if _wants(progress, now, [0], loss):
+            return progress
+        chosen = [each for each in now if _promises(each, known)]
+        chosen = sorted(chosen, key=lambda each: each.losses[0])[: 2 * plan.beam if number else plan.beam]
+        for each in chosen:
+            each.chosen = True
+        if _wants(progress, chosen, range(1, plan.seeds), loss):
+            return progress
+        better = [each for each in chosen if _is_better(each, known)]
+        kept = sorted(better, key=_loss)[: plan.beam]
+        for each in kept:
+            each.kept = True
+        if not kept:
+            progress.ended = "no candidate was better than its parent by more than the standard error"
+            return progress
+        parents: dict[str, list[str]] = {}
+        for each in kept:
+            for made in map(str, neighbours(parse_expression(each.expression), bases)):
+                if made not in known:
+                    parents.setdefault(made, []).append(each.expression)
+        now = [Candidate(made, number + 1, tuple(of)) for made, of in parents.items()]
+    progress.ended = f"after {plan.rounds} rounds"
+    return progress
+
+
+def most_runs(plan: SearchPlan, loss: Loss) -> int:
+    """About how many runs a search still needs at the most: where in every round the longest are the best."""
+    asked = set()
+
+    def pretended(expression: str, seed: int) -> float:
+        found = loss(expression, seed)
+        if found is None:
+            asked.add((expression, seed))
+            return -float(len(expression))
+        return found
+
+    search_progress(plan, pretended)
+    return len(asked)
+
+
+def _wants(progress: Progress, candidates: list[Candidate], seeds: Sequence[int], loss: Loss) -> bool:
+    """Note the losses with some seeds; whether one is not known yet."""
+    for each in candidates:
+        for seed in seeds:
+            found = loss(each.expression, seed)
+            if found is None:
+                progress.pending.append((each.expression, seed))
+            else:
+                each.losses[seed] = found
+    return bool(progress.pending)
+
+
+def _promises(candidate: Candidate, known: dict[str, Candidate]) -> bool:
+    if candidate.losses[0] == math.inf:
+        return False
+    return all(candidate.losses[0] < known[parent].losses[0] for parent in candidate.parents)
+
+
+def _is_better(candidate: Candidate, known: dict[str, Candidate]) -> bool:
+    """Whether it is better than its best parent beyond the noise of the seeds, which take turns in pairs."""
+    if _loss(candidate) == math.inf:
+        return False
+    if not candidate.parents:
+        return True
+    parent = min((known[name] for name in candidate.parents), key=_loss)
+    if _loss(parent) == math.inf:
+        return True
+    pairs = zip(parent.confirming, candidate.confirming, strict=True)
+    gains = [before - after for before, after in pairs]
+    candidate.gain, candidate.error = mean(gains), stdev(gains) / math.sqrt(len(gains))
+    return candidate.gain > candidate.error
+
+
+def _loss(candidate: Candidate) -> float:
+    return math.inf if candidate.loss is None else candidate.loss

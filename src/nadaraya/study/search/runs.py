@@ -1,0 +1,270 @@
+"""The runs of a search in its folder, in the queue of studies; the same call goes on where it was."""
+
+import hashlib
+import json
+import math
+import platform
+import re
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from nadaraya.attention import variants
+from nadaraya.errors import InputError, must_be
+from nadaraya.files import reading, write_file
+from nadaraya.kernels import ComposedKernel, parse_expression
+from nadaraya.study.measure import Measurements
+from nadaraya.study.queue import Ended, Job, run_queue
+from nadaraya.study.runs import RESULTS_FILE, RUNS_FOLDER, read_json, result_file
+from nadaraya.study.search.progress import Candidate, Progress, SearchPlan, most_runs, search_progress
+from nadaraya.study.session import MEASURED_FILE
+from nadaraya.training import Recipe, load_recipe
+from nadaraya.training.folder import FolderLock
+from nadaraya.training.recipe import read_mapping
+
+
+@dataclass(frozen=True)
+class SearchSession:
+    """What one call of `run_search` did.
+
+    Attributes:
+        ended: how the queue ended.
+        progress: how far the search has come.
+
+    >>> from nadaraya.study import Ended
+    >>> from nadaraya.study.search import Progress, SearchSession
+    >>> SearchSession(Ended(), Progress()).progress.best is None
+    True
+    """
+
+    ended: Ended
+    progress: Progress
+
+
+class SearchRuns:
+    """The runs of a search: `FOLDER/runs/EXPRESSION/seedN`, and a .json of figures beside each.
+
+    Runs that are gone count by their losses in results.json.
+
+    Args:
+        recipe: what is trained but for expression and seed, see `search_recipe`.
+        plan: of the search.
+        folder: of the search.
+
+    Raises:
+        InputError: the folder has results of another recipe.
+    """
+
+    def __init__(self, recipe: Recipe, plan: SearchPlan, folder: Path) -> None:
+        self._recipe, self._plan, self._folder = recipe, plan, folder
+        self._found: dict[tuple[str, int], float] = {}
+        path = folder / RESULTS_FILE
+        before = read_json(path) if path.is_file() else {}
+        with reading(path, "the results of a search"):
+            for row in before.get("candidates", ()):
+                for seed, loss in row["losses"].items():
+                    self._found[str(row["expression"]), int(seed)] = math.inf if loss is None else float(loss)
+            if before and before["recipe"] != recipe.to_mapping():
+                raise InputError(
+                    f"{path} was found with another recipe: choose another --out, or that recipe"
+                )
+
+    def progress(self) -> Progress:
+        """How far the search has come."""
+        return search_progress(self._plan, self.loss)
+
+    def pending(self) -> list[Job]:
+        """The runs that can be started now."""
+        return [self._job(*each) for each in self.progress().pending]
+
+    def loss(self, expression: str, seed: int) -> float | None:
+        """The final loss of a run, infinite where it diverged; None while there is none."""
+        if (expression, seed) not in self._found:
+            path = result_file(self._run_folder(expression, seed))
+            if not path.is_file():
+                return None
+            with reading(path, "the figures of a run"):
+                row = dict(json.loads(path.read_text(encoding="utf-8")))
+                done, loss = read_mapping(row["recipe"]), float(row.get("loss", "inf"))
+            wanted = candidate_recipe(self._recipe, expression, seed)
+            difference = done.first_conflict(wanted)
+            if difference or done.length != wanted.length:
+                key, theirs, ours = difference or ("training.steps", done.length, wanted.length)
+                raise InputError(
+                    f"{path} is of a run with {key} = {theirs!r}, the search now says {ours!r}: choose "
+                    "another --out, or the recipe as it was"
+                )
+            self._found[expression, seed] = loss
+        return self._found[expression, seed]
+
+    def results(self) -> dict[str, Any]:
+        """Everything that was found, as plain values."""
+        progress = self.progress()
+        return {
+            "search": asdict(self._plan),
+            "recipe": self._recipe.to_mapping(),
+            "candidates": [_row(each) for each in progress.candidates],
+            "best": progress.best and progress.best.expression,
+            "ended": progress.ended,
+            "versions": {"python": platform.python_version(), "torch": torch.__version__},
+        }
+
+    def _job(self, expression: str, seed: int) -> Job:
+        folder = self._run_folder(expression, seed)
+        recipe = folder.with_name(f"{folder.name}.yaml")
+        text = candidate_recipe(self._recipe, expression, seed).to_yaml()
+        if not recipe.is_file() or recipe.read_text(encoding="utf-8") != text:
+            write_file(recipe, text)
+        command = [sys.executable, "-m", "nadaraya.study.worker", str(recipe), str(folder)]
+        cost = float(parse_expression(expression).num_kernels)
+        return Job(f"{expression}, seed {seed}", command, folder.with_name(f"{folder.name}.log"), cost)
+
+    def _run_folder(self, expression: str, seed: int) -> Path:
+        return self._folder / RUNS_FOLDER / _file_name(expression) / f"seed{seed}"
+
+
+def search_recipe(source: str | Path, changes: Sequence[str] = ()) -> Recipe:
+    """The recipe that all candidates of a search share.
+
+    Args:
+        source: name or path of a recipe on text.
+        changes: of its keys, as KEY=VALUE. Its variant becomes `kernel` where it has no option `expression`.
+
+    Raises:
+        InputError: no such recipe, or one on images.
+
+    >>> from nadaraya.study.search import search_recipe
+    >>> search_recipe("demo", ["model.variant_options.how=add"]).model.variant
+    'kernel'
+    """
+    recipe = load_recipe(source, changes)
+    if not isinstance(recipe, Recipe):
+        raise must_be("recipe of a search", "one on text", str(source))
+    mapping = recipe.to_mapping()
+    given = recipe.model.variant
+    names = [given] if isinstance(given, str) else given
+    if not any("expression" in variants.options(name) for name in names):
+        mapping["model"]["variant"] = "kernel"
+    mapping["model"]["variant_options"].pop("expression", None)
+    return Recipe.from_mapping({**mapping, "seed": 0, "name": "search"})
+
+
+def candidate_recipe(recipe: Recipe, expression: str, seed: int) -> Recipe:
+    """The recipe of an expression with a seed."""
+    mapping = recipe.to_mapping()
+    mapping["model"]["variant_options"]["expression"] = expression
+    return Recipe.from_mapping({**mapping, "seed": seed, "name": f"{_file_name(expression)}-seed{seed}"})
+
+
+def plan_search(
+    recipe: Recipe, plan: SearchPlan, folder: Path, speed: float | None = None
+) -> dict[str, float]:
+    """How many runs a search needs now, and about how many at the most; training FLOPs and hours of one run.
+
+    Args:
+        recipe: from `search_recipe`.
+        plan: of the search.
+        folder: of the search, which keeps what was measured.
+        speed: FLOP/s of one run; default measured from a few updates with the first base.
+
+    Raises:
+        InputError: a recipe that cannot be used, or a folder that has other runs.
+
+    >>> from pathlib import Path
+    >>> from nadaraya.study.search import SearchPlan, plan_search, search_recipe
+    >>> recipe = search_recipe("demo", ["model.hidden_size=8", "data.limit=9000"])
+    >>> cost = plan_search(recipe, SearchPlan(("rq", "gaussian"), rounds=1), Path("out"), speed=1e9)
+    >>> cost["runs_now"], cost["runs_at_most"]
+    (2, 15)
+    """
+    measurements = Measurements(folder / MEASURED_FILE)
+    runs = SearchRuns(recipe, plan, folder)
+    first = candidate_recipe(recipe, plan.bases[0], 0)
+    flops = _flops(first, measurements)
+    seconds = flops / speed if speed else None
+    if seconds is None:
+        seconds = first.length * measurements.step_seconds({"kernel": first}, "kernel")["kernel"]
+    return {
+        "runs_now": len(runs.progress().pending),
+        "runs_at_most": most_runs(plan, runs.loss),
+        "flops": flops,
+        "hours": seconds / 3600,
+    }
+
+
+def run_search(
+    recipe: Recipe,
+    plan: SearchPlan,
+    folder: Path,
+    *,
+    workers: int = 1,
+    seconds: float | None = None,
+    say: Callable[[str], None] = lambda line: None,
+) -> SearchSession:
+    """Train what a search needs, round by round, and write results.json, summary.md and path.png.
+
+    Args:
+        recipe: from `search_recipe`.
+        plan: of the search.
+        folder: of its runs, results and summary; made when absent. Finished runs are skipped, stopped ones
+            go on.
+        workers: runs at a time, default 1, among which the cores are shared out.
+        seconds: time limit, after which everything is saved; default none.
+        say: takes one line for each start and end; default nobody.
+
+    Raises:
+        InputError: a recipe that cannot be used, or a folder that has other runs or is in use.
+
+    >>> from pathlib import Path
+    >>> from nadaraya.study.search import SearchPlan, run_search, search_recipe
+    >>> recipe = search_recipe("demo", ["model.hidden_size=8", "data.limit=9000"])
+    >>> session = run_search(recipe, SearchPlan(("rq", "gaussian")), Path("searches/demo"), seconds=0)
+    >>> len(session.progress.pending)
+    2
+    """
+    from nadaraya.study.search.summary import write_summary
+
+    with FolderLock(folder) as lock:
+        lock.take()
+        runs = SearchRuns(recipe, plan, folder)
+        _flops(candidate_recipe(recipe, plan.bases[0], 0), Measurements(folder / MEASURED_FILE))
+        write_file(folder / RESULTS_FILE, json.dumps(runs.results(), indent=1) + "\n")
+        ended = run_queue(runs.pending, workers=workers, seconds=seconds, say=say)
+        write_file(folder / RESULTS_FILE, json.dumps(runs.results(), indent=1) + "\n")
+        progress = runs.progress()
+        write_summary(progress, folder)
+        return SearchSession(ended, progress)
+
+
+@cache
+def parameters_per_head(expression: str) -> int:
+    """How many numbers the kernel of an expression learns for each head."""
+    return ComposedKernel(expression, num_heads=1).parameters_per_head
+
+
+def _flops(recipe: Recipe, measurements: Measurements) -> int:
+    """Training FLOPs of a run; refuses a recipe from which no model can be built, before any is trained."""
+    from nadaraya.evaluation.efficiency import training_flops
+
+    with torch.device("meta"):
+        model = recipe.build_model(measurements.tokens(recipe))
+    tokens = recipe.length * recipe.training.batch_size * recipe.data.context
+    return tokens * training_flops(model, recipe.data.context)
+
+
+def _row(candidate: Candidate) -> dict[str, Any]:
+    losses = {seed: None if loss == math.inf else loss for seed, loss in candidate.losses.items()}
+    parameters = parameters_per_head(candidate.expression)
+    return {**asdict(candidate), "losses": losses, "parameters_per_head": parameters}
+
+
+def _file_name(expression: str) -> str:
+    """Its names and numbers, and a digest that tells it from others with the same."""
+    digest = hashlib.sha256(expression.encode()).hexdigest()[:8]
+    words = re.sub(r"[^\w+]+", "-", expression.replace(" ", "")).strip("-")
+    return f"{words[:80]}-{digest}"

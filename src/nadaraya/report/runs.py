@@ -151,7 +151,9 @@ def read_run(run: "Run") -> RunData:
         sample = run.sample
     banks = bank_shapes(run, data.context) if run.final else []
     newlines = _newlines(run, corpus[1], data.context) if corpus and banks else None
-    limit = f", first {data.limit:,} characters" if data.limit else ""
+    of_text = f", first {data.limit:,} characters" if data.limit else ""
+    of_text += f", wrapped at {data.wrap}" if data.wrap else ""
+    of_text += f", {data.shuffle} shuffled" if data.shuffle else ""
     return RunData(
         name=run.name,
         folder=run.path.name,
@@ -161,11 +163,14 @@ def read_run(run: "Run") -> RunData:
             f"{model.num_hidden_layers} layers, {model.num_attention_heads} heads, "
             f"width {model.hidden_size}, context {data.context}; "
             f"{training.steps:,} steps of {training.batch_size} windows; "
-            f"corpus: {Path(data.corpus).name}{limit}."
+            f"corpus: {Path(data.corpus).name}{of_text}."
         ),
         recipe=recipe.to_yaml(),
         sample=sample or "",
-        text=(data.corpus, data.limit, data.validation_fraction, data.tokenizer, data.vocabulary),
+        text=(
+            *(data.corpus, data.limit, data.wrap, data.shuffle),
+            *(data.validation_fraction, data.tokenizer, data.vocabulary),
+        ),
         corpus=corpus,
         newlines=newlines,
         problem=problem,

@@ -12,9 +12,11 @@ from nadaraya.interpret.lags import (
     token_lag_histogram,
 )
 from nadaraya.interpret.loading import ImageModel, TextModel
+from nadaraya.interpret.separators import SEPARATORS, compile_separator
 from nadaraya.interpret.storage import load_maps, save_maps
 
 __all__ = [
+    "SEPARATORS",
     "AttentionMaps",
     "BankShape",
     "GridShape",
@@ -26,6 +28,7 @@ __all__ = [
     "bandwidth_matrix",
     "bank_shapes",
     "capture_attention",
+    "compile_separator",
     "grid_shapes",
     "lag_histogram",
     "load_maps",

@@ -17,6 +17,7 @@ from nadaraya.errors import must_be
 from nadaraya.files import write_file
 from nadaraya.interpret.banks import BankShape, Bump
 from nadaraya.interpret.lags import LagHistogram
+from nadaraya.interpret.separators import separator_name
 from nadaraya.report.palette import COLOURS, DASHED, DOTTED, head_style
 from nadaraya.report.runs import RunData, labelled
 from nadaraya.report.style import charts
@@ -243,7 +244,7 @@ def draw_histogram(
     axes.set_ylim(0, top)
     axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
     axes.set_title(title)
-    what = "newline" if histogram.separator == "\n" else repr(histogram.separator)
+    what = separator_name(histogram.separator)
     axes.set_xlabel(f"lag from {what} to {what}, {histogram.unit}")
 
 

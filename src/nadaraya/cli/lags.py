@@ -176,13 +176,15 @@ class _Measured:
 
     def show(self, console: "Console") -> None:
         """The peaks and the histogram around them; peaks of the autocorrelation."""
+        from rich.markup import escape
+
         from nadaraya.interpret import autocorrelation
         from nadaraya.interpret.peaks import prominent_peaks
 
         histogram = self.histogram
         console.print(
-            f"[bold]{self.text.name}[/bold]: {len(self.text.text):,} characters,"
-            f" {histogram.total:,} separations by {_shown(self.separator)}"
+            f"[bold]{escape(self.text.name)}[/bold]: {len(self.text.text):,} characters,"
+            f" {histogram.total:,} separations by {escape(_shown(self.separator))}"
         )
         for peak in histogram.peaks():
             console.print(f"  peak at {peak.name}: {peak.count:,}, {peak.share:.1%}")

@@ -49,13 +49,15 @@ def loss_curves(runs: Sequence[RunData], unit: str = "nats/token") -> Figure:
     return figure
 
 
-def bank_curves(shapes: Sequence[BankShape]) -> Figure:
+def bank_curves(shapes: Sequence[BankShape], marks: Sequence[int] = ()) -> Figure:
     """The lag kernels of a model: one chart per layer, one line per head, the start dashed.
 
     As in Gaussian Process Attention (anonymous), figures 3 and 4.
 
     Args:
         shapes: of its layers, from `nadaraya.interpret.bank_shapes`.
+        marks: lags at which a faint vertical line stands, such as the line length of the corpus; default
+            none.
 
     Returns:
         A matplotlib figure.
@@ -74,7 +76,7 @@ def bank_curves(shapes: Sequence[BankShape]) -> Figure:
         raise must_be("shapes", "those of a model with a lag kernel", shapes)
     with charts(300, 230, columns=len(shapes), sharey=True) as (figure, axes):
         for chart, shape in zip(axes[0], shapes, strict=True):
-            draw_bank(chart, shape)
+            draw_bank(chart, shape, marks)
         axes[0, 0].legend(ncols=2, fontsize=9, loc="upper right", handlelength=1.2, columnspacing=1.0)
     return figure
 

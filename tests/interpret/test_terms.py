@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from scipy.stats import entropy, spearmanr
 from torch import Tensor
 
 from nadaraya.errors import InputError
@@ -90,16 +91,15 @@ def test_oscillation_is_what_comes_back(
 
 
 @pytest.mark.parametrize("added", [False, True], ids=["multiplied", "added"])
-def test_the_change_of_the_logits_is_that_of_a_bank_without_the_term(added: bool) -> None:
+def test_the_divergence_is_that_of_attention_by_lag_without_the_term(added: bool) -> None:
     bank, num_lags = drawn(), 40
-    lags = torch.arange(num_lags)
-    values = bank.terms(lags).detach().double()
+    values = bank.terms(torch.arange(num_lags)).detach().double()
     for term in bank_terms(kernels(Exp(bank) if added else bank), num_lags):
-        with_it = values[term.head].sum(0)
-        without = with_it - values[term.head, term.term]
-        change = (with_it - without) if added else (with_it / without).log()
-        pairs = np.repeat(change.numpy(), np.arange(num_lags, 0, -1))  # query and key of a window
-        assert term.logit_change == pytest.approx(pairs.std(), rel=1e-3)
+        whole = values[term.head].sum(0)
+        without = whole - values[term.head, term.term]
+        p, q = ([(v.exp() if added else v)[: n + 1] for n in range(num_lags)] for v in (whole, without))
+        each = [entropy(of_p.numpy(), of_q.numpy()) for of_p, of_q in zip(p, q, strict=True)]
+        assert term.divergence == pytest.approx(np.mean(each), rel=1e-3, abs=1e-9)
 
 
 def test_a_term_left_out_is_the_loss_of_a_bank_that_never_had_it(
@@ -119,7 +119,7 @@ def test_a_term_left_out_is_the_loss_of_a_bank_that_never_had_it(
     assert len({term.loss_increase for term in report.terms}) > 4
     for name, value in bank.named_parameters():
         assert torch.equal(value, before[name])
-    changes = [term.logit_change for term in report.terms]
+    changes = [term.divergence for term in report.terms]
     assert changes == sorted(changes, reverse=True)
 
 
@@ -142,9 +142,7 @@ def test_a_term_without_strength_changes_nothing(model: Any, windows: tuple[Tens
         bank.log_sigma[1, 2] = -200.0
         bank.log_sigma[0, 1] = -torch.inf
     silent = [t for t in term_report(model, *windows).terms if (t.head, t.term) in ((1, 2), (0, 1))]
-    assert [(term.loss_increase, term.logit_change, term.strength) for term in silent] == [
-        (0.0, 0.0, 0.0)
-    ] * 2
+    assert [(term.loss_increase, term.divergence, term.strength) for term in silent] == [(0.0, 0.0, 0.0)] * 2
 
 
 def test_without_its_bank_a_model_is_one_with_a_kernel_that_is_constant(
@@ -166,9 +164,8 @@ def test_without_its_bank_a_model_is_one_with_a_kernel_that_is_constant(
     assert report.without_oscillation != 0.0
     attention.position = None
     assert loss_of(model, windows) - report.loss == pytest.approx(report.without_bank, abs=1e-6)
-    assert report.layers == {
-        0: {"without_bank": report.without_bank, "without_oscillation": report.without_oscillation}
-    }
+    gains = {name: getattr(report, name) for name in ("without_bank", "without_oscillation")}
+    assert report.layers == ({"layer": 0, **gains},)
     assert all(term.loss_increase is None for term in report.terms)
     assert report.rank_correlation() is None
     assert json.loads(json.dumps(asdict(report)))["loss"] == report.loss
@@ -189,11 +186,19 @@ def test_added_banks_decays_and_single_terms_have_figures(model: Any, windows: t
         assert len(report.terms) == 2 * bank.num_terms
 
 
-def test_the_proxy_ranks_a_strong_and_a_silent_term(model: Any, windows: tuple[Tensor, Tensor]) -> None:
+def test_the_proxy_agrees_with_the_loss_about_a_term_that_is_most_of_its_bank(
+    model: Any, windows: tuple[Tensor, Tensor]
+) -> None:
+    ((_, bank),) = model.lag_kernels()
+    with torch.no_grad():
+        bank.log_sigma[:] = torch.tensor([1.5, -1.0, -3.5, -6.0])
     report = term_report(model, *windows)
     correlation = report.rank_correlation()
     assert correlation is not None
-    assert -1 <= correlation <= 1
+    sizes = [abs(term.loss_increase or 0.0) for term in report.terms]
+    expected = spearmanr([term.divergence for term in report.terms], sizes).statistic
+    assert correlation == pytest.approx(expected)
+    assert correlation > 0.7
 
 
 def test_bad_input_is_refused(model: Any, windows: tuple[Tensor, Tensor]) -> None:

@@ -96,8 +96,8 @@ def _sentences(run: str, figures: dict[str, Any]) -> list[str]:
         line = f"  {_SETS[key]}: {match['bumps']}"
         if peaks and match["bumps"]:
             line += (
-                f", {match['matched']} within {figures['tolerance']} of lag {peaks}, where lines of the corpus"
-                f" end (by chance {match['expected']:.1f}, p = {match['p_value']:.2g})"
+                f", {match['matched']} within {figures['tolerance']} of lag {peaks}, where lines of the "
+                f"corpus end (by chance {match['expected']:.1f}, p = {match['p_value']:.2g})"
             )
         lines.append(line)
     if not peaks:
@@ -122,21 +122,20 @@ def _bumps(rows: list[dict[str, Any]], with_null: bool) -> "Table":
 def _show_terms(console: Any, report: "TermReport", top: int) -> None:
     """What the loss gains without the banks, without their oscillation, and without single terms."""
     console.print(f"{report.loss:.4f} nats/token over {report.tokens:,} tokens; the loss gains")
-    rows = {"all layers": (report.without_bank, report.without_oscillation)}
-    rows |= {f"layer {layer}": tuple(gains.values()) for layer, gains in report.layers.items()}  # type: ignore[misc]
-    table = figure_table(["in"], ["without the bank", "without oscillation"])
-    for name, gains in rows.items():
-        table.add_row(name, *("–" if gain is None else f"{gain:+.4f}" for gain in gains))
+    table = figure_table(["layer"], ["without the bank", "without oscillation"])
+    for row in ({**asdict(report), "layer": "all"}, *report.layers):
+        gains = (row["without_bank"], row["without_oscillation"])
+        table.add_row(str(row["layer"]), *("–" if gain is None else f"{gain:+.4f}" for gain in gains))
     console.print(table)
     if not top:
         return
-    columns = ["strength", "decay length", "period", "oscillation", "logit change", "loss +"]
+    columns = ["strength", "decay length", "period", "oscillation", "divergence", "loss +"]
     table = figure_table(["layer.head.term"], columns)
     for term in report.terms[:top]:
         table.add_row(f"{term.layer}.{term.head}.{term.term}", *_figures(term))
     console.print(table)
     if (correlation := report.rank_correlation()) is not None:
-        console.print(f"rank correlation of logit change with loss +: {correlation:+.2f}")
+        console.print(f"rank correlation of divergence with the size of loss +: {correlation:+.2f}")
 
 
 def _figures(term: "Term") -> list[str]:
@@ -145,6 +144,6 @@ def _figures(term: "Term") -> list[str]:
         f"{term.length:.1f}",
         "–" if term.period is None else f"{term.period:.1f}",
         f"{term.oscillation:.2f}",
-        f"{term.logit_change:.3f}",
-        "–" if term.loss_increase is None else f"{term.loss_increase:+.4f}",
+        f"{term.divergence:.2g}",
+        "–" if term.loss_increase is None else f"{term.loss_increase:+.5f}",
     ]

@@ -31,8 +31,9 @@ class Term:
         period: π τ, in tokens, since the sine is squared; None without a periodic factor.
         oscillation: how far it rises again above its lowest value at shorter lags of the context, as a share
             of its strength: 0 for one that only decays, near 1 for one that returns to its start.
-        logit_change: what it does to the logits of its head, in nats: the standard deviation, over the lags
-            of a window, of the logits with it minus those without it.
+        divergence: how far its head's attention by lag alone, softmax over the past of the logits that the
+            kernel adds, is from that without the term: the Kullback-Leibler divergence in nats, the mean over
+            the queries of a window. A proxy of `loss_increase` that needs no model.
         loss_increase: what the loss gains without it, in nats/token; None where it was not measured.
     """
 
@@ -43,7 +44,7 @@ class Term:
     length: float
     period: float | None
     oscillation: float
-    logit_change: float
+    divergence: float
     loss_increase: float | None = None
 
     @property
@@ -63,25 +64,25 @@ class TermReport:
             attention: there is no bank then.
         without_oscillation: what it gains when the periodic factor of every term is replaced by its mean over
             the lags of a window; None without periodic factors.
-        layers: the same two for the bank of one layer at a time, by layer.
-        terms: the one with the largest `logit_change` first.
+        layers: the same two by name, and "layer", its index, for the bank of one layer at a time.
+        terms: the one with the largest `divergence` first.
     """
 
     loss: float
     tokens: int
     without_bank: float
     without_oscillation: float | None
-    layers: dict[int, dict[str, float | None]]
+    layers: tuple[dict[str, Any], ...]
     terms: tuple[Term, ...]
 
     def rank_correlation(self) -> float | None:
-        """Spearman's, of `logit_change` with `loss_increase`; None with fewer than 3 that were measured."""
+        """Spearman's, of `divergence` with |`loss_increase`|; None with fewer than 3 that were measured."""
         from scipy.stats import spearmanr
 
         measured = [term for term in self.terms if term.loss_increase is not None]
         if len(measured) < 3:
             return None
-        pairs = [(term.logit_change, term.loss_increase) for term in measured]
+        pairs = [(term.divergence, abs(term.loss_increase or 0.0)) for term in measured]
         found = float(spearmanr(pairs).statistic)
         return found if math.isfinite(found) else None
 
@@ -123,7 +124,7 @@ def term_report(
         model: in eval mode; left as it is.
         inputs: (B, N) token numbers of the windows on which losses are measured.
         targets: (B, N) the tokens that follow them.
-        top: how many terms are left out, one at a time, those with the largest `logit_change`; default all,
+        top: how many terms are left out, one at a time, those with the largest `divergence`; default all,
             each of which takes a pass over the windows. The only term of a bank becomes constant over lags.
 
     Returns:
@@ -166,7 +167,7 @@ def term_report(
             return {"without_bank": loss() - whole, **found}
 
     whole = loss()
-    located = sorted(_located(banks, num_lags), key=lambda one: -one[2].logit_change)
+    located = sorted(_located(banks, num_lags), key=lambda one: -one[2].divergence)
     terms = [term for _, _, term in located]
     for place, (bank, index, term) in enumerate(located[:top]):
         with _restored([bank]):
@@ -177,7 +178,7 @@ def term_report(
         whole,
         targets.numel(),
         **gains([bank for _, _, bank in banks]),  # type: ignore[arg-type]
-        layers={layer: gains(chosen) for layer, chosen in layers.items()},
+        layers=tuple({"layer": layer, **gains(chosen)} for layer, chosen in layers.items()),
         terms=tuple(terms),
     )
 
@@ -198,7 +199,7 @@ def _located(
     """Every term with its bank and its index there."""
     found = []
     for layer, kernel, bank in banks:
-        changes, oscillations = _logit_changes(kernel, bank, num_lags), _oscillations(bank, num_lags)
+        changes, oscillations = _divergences(kernel, bank, num_lags), _oscillations(bank, num_lags)
         for head in range(bank.num_heads):
             for index in range(bank.num_terms):
                 term = Term(
@@ -209,25 +210,25 @@ def _located(
                     length=float(bank.length[head, index]),
                     period=math.pi * float(bank.tau[head, index]) if bank.periodic else None,
                     oscillation=float(oscillations[head, index]),
-                    logit_change=float(changes[head, index]),
+                    divergence=float(changes[head, index]),
                 )
                 found.append((bank, index, term))
     return found
 
 
-def _logit_changes(kernel: Kernel, bank: KernelBank, num_lags: int) -> Tensor:
-    """(H, M) standard deviation over the lags of a window of what each term does to the logits."""
-    whole = _lag_logits(kernel, num_lags)
-    occurs = torch.arange(num_lags, 0, -1, dtype=whole.dtype, device=whole.device)
-    occurs = occurs / occurs.sum()
-    changes = []
+def _divergences(kernel: Kernel, bank: KernelBank, num_lags: int) -> Tensor:
+    """(H, M) mean divergence of a head's attention by lag alone from that without each term."""
+    whole, found = _lag_logits(kernel, num_lags), []
     for index in range(bank.num_terms):
         with _restored([bank]):
             _leave_out(bank, slice(None), index)
-            change = whole - _lag_logits(kernel, num_lags)
-        mean = (occurs * change).sum(-1, keepdim=True)
-        changes.append((occurs * (change - mean).square()).sum(-1).sqrt())
-    return torch.stack(changes, dim=1).expand(bank.num_heads, -1)
+            without = _lag_logits(kernel, num_lags)
+        # The query at position n sees the lags 0 … n: sums over the past are cumulative ones.
+        change = torch.where(whole.isneginf(), 0.0, whole - without)
+        weights = (whole - whole.amax(-1, keepdim=True)).exp()
+        gained = (weights * change).cumsum(-1) / weights.cumsum(-1)
+        found.append((gained + without.logcumsumexp(-1) - whole.logcumsumexp(-1)).mean(-1))
+    return torch.stack(found, dim=1).expand(bank.num_heads, -1)
 
 
 def _lag_logits(kernel: Kernel, num_lags: int) -> Tensor:

@@ -65,7 +65,9 @@ def test_every_bump_is_compared_with_those_of_the_start_and_of_the_null() -> Non
         "null": (2, 1),
     }
     assert [row["distance"] for row in bump_table([shape], []).rows()] == [None, None]
-    assert set(bump_table([BankShape(0, True, None, trained)], []).matches()) == {"trained", "initial"}
+    unknown = bump_table([BankShape(0, True, None, trained)], [])
+    assert set(unknown.matches()) == {"trained"}
+    assert {row["as_high_at_start"] for row in unknown.rows()} == {None}
 
 
 def test_the_p_value_is_the_chance_of_uniform_bumps() -> None:
@@ -92,11 +94,12 @@ def test_no_bumps_and_no_peaks_say_nothing() -> None:
     assert (nothing.matched, nothing.expected, nothing.p_value) == (0, 0.0, 1.0)
     assert match_peaks([70], [70], 256, tolerance=0).p_value == pytest.approx(1 / 254)
     assert bump_table([shape_of(ALiBi(4))], [70]).rows() == []
+    assert match_peaks([], [70], num_lags=2).expected == 0.0
 
 
 def test_bad_input_is_refused() -> None:
-    with pytest.raises(InputError, match="num_lags must be 3 or more"):
-        match_peaks([1], [1], 2)
+    with pytest.raises(InputError, match="num_lags must be 1 or more"):
+        match_peaks([1], [1], 0)
     with pytest.raises(InputError, match="tolerance must be 0 or more"):
         match_peaks([1], [1], 20, -1)
     with pytest.raises(InputError, match="shapes must be those of a model with a lag kernel"):

@@ -8,13 +8,14 @@ import numpy as np
 
 from nadaraya.errors import InputError, must_be
 from nadaraya.interpret.banks import BankShape, Bump, bank_shapes
-from nadaraya.interpret.lags import LagHistogram, lag_histogram, token_lag_histogram
+from nadaraya.interpret.lags import LagHistogram, LagPeak, lag_histogram, token_lag_histogram
 
 if TYPE_CHECKING:
     from nadaraya.training import Run
 
 _MEASURED = 1_000_000  # characters of a corpus whose tokens are counted: encoding more takes seconds
-_LEAST_SEPARATIONS, _LEAST_COUNT = 30, 10  # of a histogram and of a peak that say something
+LEAST_SEPARATIONS = 30  # fewer say nothing about a histogram
+_LEAST_COUNT = 10  # of a peak
 
 
 @dataclass(frozen=True)
@@ -49,14 +50,14 @@ def match_peaks(lags: Sequence[int], peaks: Sequence[int], num_lags: int, tolera
     Args:
         lags: of the n bumps.
         peaks: lags of the peaks.
-        num_lags: of the curves in which the bumps were found, at least 3.
+        num_lags: of the curves in which the bumps were found.
         tolerance: the largest distance that is near, in lags, default 3.
 
     Returns:
         Both numbers, and the exact p-value P(K ≥ k).
 
     Raises:
-        InputError: num_lags below 3, or a negative tolerance.
+        InputError: num_lags below 1, or a negative tolerance.
 
     >>> from nadaraya.interpret import match_peaks
     >>> round(match_peaks([20, 69, 72], peaks=[70], num_lags=256).p_value, 4)
@@ -64,8 +65,8 @@ def match_peaks(lags: Sequence[int], peaks: Sequence[int], num_lags: int, tolera
     """
     from scipy.stats import binom
 
-    if num_lags < 3:
-        raise must_be("num_lags", "3 or more", num_lags)
+    if num_lags < 1:
+        raise must_be("num_lags", "1 or more", num_lags)
     if tolerance < 0:
         raise must_be("tolerance", "0 or more", tolerance)
 
@@ -73,7 +74,7 @@ def match_peaks(lags: Sequence[int], peaks: Sequence[int], num_lags: int, tolera
         return (np.abs(places[:, None] - np.array(peaks, dtype=int)) <= tolerance).any(axis=1)
 
     matched = int(near(np.array(lags, dtype=int)).sum())
-    share = float(near(np.arange(1, num_lags - 1)).mean())
+    share = float(near(np.arange(1, num_lags - 1)).mean()) if num_lags > 2 else 0.0
     p_value = float(binom.sf(matched - 1, len(lags), share))
     return PeakMatch(len(lags), matched, len(lags) * share, p_value)
 
@@ -84,7 +85,7 @@ class BumpTable:
 
     Args:
         trained: of all layers, those of a layer in descending summed prominence.
-        initial: those of the bank before training; empty where that is not known.
+        initial: those of the bank before training; None where that is not known.
         null: those of a reference run; None without one.
         peaks: lags of the corpus peaks that they are compared with, in tokens.
         num_lags: lags at which the banks were looked at.
@@ -99,14 +100,14 @@ class BumpTable:
     """
 
     trained: tuple[Bump, ...]
-    initial: tuple[Bump, ...]
+    initial: tuple[Bump, ...] | None
     null: tuple[Bump, ...] | None
     peaks: tuple[int, ...]
     num_lags: int
     tolerance: int
 
     def matches(self) -> dict[str, PeakMatch]:
-        """Bumps near peaks, of "trained", "initial" and, where there is one, "null"."""
+        """Bumps near peaks, of "trained" and, where they are known, of "initial" and "null"."""
         sets = {"trained": self.trained, "initial": self.initial, "null": self.null}
         return {
             name: match_peaks([bump.lag for bump in bumps], self.peaks, self.num_lags, self.tolerance)
@@ -119,11 +120,13 @@ class BumpTable:
 
         Keys: layer and heads (from 0), lag, height and width (of the strongest head: prominence in logits,
         tokens at half of it), at_start, nearest_peak and distance in tokens (None without peaks), and
-        as_high_at_start, as_high_in_null.
+        as_high_at_start and as_high_in_null (None where these are not known).
         """
         found = []
         for bump in self.trained:
-            nearest = min(self.peaks, key=lambda peak, lag=bump.lag: abs(peak - lag), default=None)
+            distance, nearest = min(
+                ((abs(peak - bump.lag), peak) for peak in self.peaks), default=(None, None)
+            )
             found.append(
                 {
                     "layer": bump.layer,
@@ -133,9 +136,9 @@ class BumpTable:
                     "width": bump.width,
                     "at_start": bump.at_start,
                     "nearest_peak": nearest,
-                    "distance": None if nearest is None else abs(nearest - bump.lag),
+                    "distance": distance,
                     "as_high_at_start": _as_high(self.initial, bump),
-                    "as_high_in_null": None if self.null is None else _as_high(self.null, bump),
+                    "as_high_in_null": _as_high(self.null, bump),
                 }
             )
         return found
@@ -182,8 +185,8 @@ def bump_table(
         return tuple(bump for shape in given for bump in shape.shared_bumps(reach, minimum))
 
     num_lags = shapes[0].trained.shape[1]
-    of_null = None if null is None else found(null)
-    return BumpTable(found(shapes), found(initial), of_null, tuple(peaks), num_lags, tolerance)
+    of_start, of_null = found(initial) if initial else None, None if null is None else found(null)
+    return BumpTable(found(shapes), of_start, of_null, tuple(peaks), num_lags, tolerance)
 
 
 def bump_figures(
@@ -238,11 +241,16 @@ def newlines_in_tokens(run: "Run", text: str, max_lag: int) -> LagHistogram:
     return token_lag_histogram(run.tokenizer(), text[:_MEASURED], max_lag)
 
 
-def newline_peaks(histogram: LagHistogram) -> list[int]:
-    """Lags at which lines end more often than around them, ascending, blank lines left out."""
-    if histogram.total < _LEAST_SEPARATIONS:
+def clear_peaks(histogram: LagHistogram) -> list[LagPeak]:
+    """The two most prominent peaks of a histogram, as far as they are seen often; none of a small one."""
+    if histogram.total < LEAST_SEPARATIONS:
         return []
-    return sorted(peak.lag for peak in histogram.peaks(2) if peak.count >= _LEAST_COUNT and peak.lag > 1)
+    return [peak for peak in histogram.peaks(2) if peak.count >= _LEAST_COUNT]
+
+
+def newline_peaks(histogram: LagHistogram) -> list[int]:
+    """Lags of clear peaks, ascending, without lag 1, that of blank lines."""
+    return sorted(peak.lag for peak in clear_peaks(histogram) if peak.lag > 1)
 
 
 def _shapes(run: "Run", num_lags: int) -> list[BankShape]:
@@ -252,5 +260,5 @@ def _shapes(run: "Run", num_lags: int) -> list[BankShape]:
     return shapes
 
 
-def _as_high(bumps: Sequence[Bump], bump: Bump) -> int:
-    return sum(other.prominence >= bump.prominence for other in bumps)
+def _as_high(bumps: Sequence[Bump] | None, bump: Bump) -> int | None:
+    return None if bumps is None else sum(other.prominence >= bump.prominence for other in bumps)

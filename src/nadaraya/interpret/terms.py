@@ -248,7 +248,7 @@ def _oscillations(bank: KernelBank, num_lags: int) -> Tensor:
     """(H, M) the largest rise of each term above its lowest value at shorter lags, over its strength."""
     lags = torch.arange(num_lags, device=bank.device)
     # (H, M, L), 1 at lag 0; a term without strength has no shape.
-    shapes = (bank.log_terms(lags) - 2 * bank.sigma.log()[..., None]).exp().nan_to_num(0.0)
+    shapes = (bank.log_terms(lags) - 2 * bank.get_parameter("log_sigma")[..., None]).exp().nan_to_num(0.0)
     return (shapes - shapes.cummin(-1).values).amax(-1)
 
 

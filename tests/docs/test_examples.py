@@ -75,6 +75,24 @@ def test_the_guide_on_heads_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert names["smaller"].config.pruned_heads == {"0": [3], "1": [2]}
 
 
+@pytest.mark.slow
+def test_the_guide_on_banks_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from nadaraya.training import load_recipe, train
+
+    monkeypatch.chdir(tmp_path)
+    tiny = ["model.variant=gpa-mul", "model.hidden_size=8", "data.limit=9000", "data.context=16"]
+    steps = [
+        f"training.{key}" for key in ("steps=2", "warmup_steps=0", "batch_size=1", "sample_characters=0")
+    ]
+    for name, control in (("demo-gpa-mul", "null"), ("words-shuffled", "words")):
+        recipe = load_recipe("demo", [*tiny, *steps, f"data.shuffle={control}"])
+        train(recipe, f"runs/{name}", progress=False)
+    names = run_blocks(GUIDES / "banks.md", {})
+    assert set(names["figures"]["matches"]) == {"trained", "initial", "null"}
+    assert len(names["cheap"]) == len(names["report"].terms) == 4 * 4 * 8
+    assert names["report"].terms[0].loss_increase is not None
+
+
 def test_the_guide_on_language_models_runs(language_guide: dict[str, Any]) -> None:
     text, run, result = (language_guide[name] for name in ("text", "run", "result"))
     assert text.startswith("The ")

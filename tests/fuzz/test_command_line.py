@@ -88,6 +88,7 @@ def _bases(places: SimpleNamespace, tmp_path: Path) -> dict[tuple[str, ...], lis
         ("evaluate",): [run, "--text", text],
         ("report",): [str(places.folder / "absent"), *out],
         ("lags",): [text],
+        ("banks",): [run, "--windows", "1", "--top", "1"],
         ("count",): ["gpa", "--preset", "demo"],
         ("maps",): [run, "--text", str(places.folder / "absent"), *out],
         ("study",): [str(places.folder / "study.yaml"), *out, "--dry-run", "--speed", "1e9"],

@@ -53,6 +53,13 @@ def test_order_of_prominence_does_not_depend_on_offset_scale_or_direction(curve:
     assert mirrored == sorted(p.prominence for p in here)
 
 
+@pytest.mark.parametrize("width", [4.0, 9.0, 20.0])
+def test_the_width_is_that_at_half_height(width: float) -> None:
+    lags = np.arange(200)
+    (peak,) = prominent_peaks(np.exp(-np.log(2) * (2 * (lags - 90) / width) ** 2))
+    assert peak.width == pytest.approx(width, abs=0.2)
+
+
 def test_a_decaying_kernel_has_no_peak() -> None:
     assert prominent_peaks(np.exp(-np.arange(50) / 10)) == []
 

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from nadaraya.errors import InputError
+from nadaraya.interpret import bump_table
+from nadaraya.interpret.bumps import LEAST_SEPARATIONS
 from nadaraya.report import render, write_report
-from nadaraya.report.text_report import LEAST_SEPARATIONS
 
 LINES = ("x" * 69 + "\n\n") * 60
 
@@ -108,7 +109,7 @@ def test_what_comes_from_a_run_is_escaped(make_run: Callable[..., Any]) -> None:
 
 
 def test_the_lowest_loss_is_marked_and_first(page: Page) -> None:
-    rows = [attributes for tag, attributes in page.tags if tag == "tr"]
+    rows = page.all("tr")[:4]  # those of the results
     assert [row.get("class") for row in rows] == [None, "best", None, None]
     words = page.words[page.words.index("Results") :]
     assert words.index("gpa-mul") < words.index("gpa-rope") < words.index("1.2400")
@@ -198,6 +199,23 @@ def test_pages_print_on_white_wrap_samples_and_fit_a_telephone(html: str, page: 
     assert len(samples) == 3
     assert "pre.sample { white-space: pre-wrap" in style
     assert "width=device-width" in html
+
+
+def test_bumps_are_counted_beside_those_of_the_start_and_of_chance(make_run: Callable[..., Any]) -> None:
+    run = make_run("gpa-mul")
+    html = render([run])
+    table = bump_table(run.banks, [70])
+    matches = table.matches()
+    for words in (
+        f"{matches['trained'].bumps} bumps in all layers, {matches['initial'].bumps} before training.",
+        f"Within 3 tokens of lag 70 stand {matches['trained'].matched};",
+        f"would put {matches['trained'].expected:.1f} there",
+    ):
+        assert words in " ".join(Page(html).words.split())
+    for row in table.rows():
+        cells = [row["layer"] + 1, ", ".join(str(head + 1) for head in row["heads"]), row["lag"]]
+        cells += [f"{row['height']:.2f}", f"{row['width']:.1f}", row["as_high_at_start"]]
+        assert "".join(f"<td>{cell}</td>" for cell in cells) in html
 
 
 def test_layers_with_bumps_are_drawn_twice(page: Page) -> None:

@@ -6,6 +6,7 @@ import typer
 from typer.core import TyperGroup
 
 import nadaraya
+from nadaraya.cli.banks import banks
 from nadaraya.cli.bench import bench_app
 from nadaraya.cli.compare import compare
 from nadaraya.cli.count import count
@@ -55,7 +56,8 @@ def options(
 
 
 for _verb in (
-    demo, train, compare, study, search, generate, evaluate, report, lags, count, maps, heads, prune,
+    demo, train, compare, study, search, generate, evaluate, report, lags, banks, count, maps, heads,
+    prune,
 ):  # fmt: skip
     app.command(_verb.__name__)(_verb)
 app.add_typer(data_app, name="data")

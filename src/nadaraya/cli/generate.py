@@ -1,14 +1,12 @@
 """`nadaraya generate`: text from a trained run."""
 
 import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from nadaraya.cli.options import DeviceOption, PrecisionOption, computing
+from nadaraya.cli.options import DeviceOption, PrecisionOption, computing, token_progress
 from nadaraya.errors import must_be
 
 
@@ -52,20 +50,7 @@ def generate(
         "greedy": greedy,
         "seed": seed,
     }
-    with computing(model, device, precision), _progress(tokens) as progress:
+    with computing(model, device, precision), token_progress(tokens) as progress:
         text = generate_text(model, tokenizer, prompt, progress=progress, **settings)
     document = {"run": str(run), "prompt": prompt, "text": text, **settings}
     typer.echo(json.dumps(document) if as_json else text)
-
-
-@contextmanager
-def _progress(tokens: int) -> Iterator[Callable[[int], None]]:
-    """A bar on standard error, gone at the end, where that is a terminal; it takes the tokens made so far."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    console = Console(stderr=True)
-    columns = (TextColumn("tokens"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        line = bar.add_task("", total=tokens)
-        yield lambda made: bar.update(line, completed=made)

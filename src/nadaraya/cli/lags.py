@@ -1,87 +1,205 @@
-"""`nadaraya lags`: the histogram of separator lags of any text."""
+"""`nadaraya lags`: how far apart separators stand in a text, or in a run's corpus and the text it writes."""
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nadaraya.cli.options import check_plot
+from nadaraya.cli.options import DeviceOption, PrecisionOption, check_plot, computing, token_progress
 from nadaraya.errors import InputError, must_be
+from nadaraya.files import is_file
 
 if TYPE_CHECKING:
+    from rich.console import Console
     from rich.table import Table
 
+    from nadaraya.data import Corpus
     from nadaraya.interpret import LagHistogram
+    from nadaraya.interpret.separators import Separator
+    from nadaraya.training import Run
 
 _LONGEST_LAG = 1_000_000
+_MOST_CHARACTERS = 10_000_000
 _ESCAPES = {r"\n": "\n", r"\t": "\t", r"\r": "\r", r"\\": "\\"}
 
 
 def lags(
-    text: Annotated[str, typer.Argument(help="A text file, a folder of them, 'embedded' or 'dickens'.")],
+    text: Annotated[
+        str, typer.Argument(help="A text file, a folder of them, 'embedded', 'dickens', or a run folder.")
+    ],
     separator: Annotated[
-        str, typer.Option(help=r"What to measure between; \n and \t are understood.")
-    ] = r"\n",
+        str | None,
+        typer.Option(
+            help=r"What to measure between: newline, paragraph, sentence, word, or characters as they are; "
+            r"\n and \t are understood.",
+            show_default="newline",
+        ),
+    ] = None,
+    regex: Annotated[
+        str | None,
+        typer.Option(help="A regular expression in place of the separator; [aeiou] is every vowel."),
+    ] = None,
     max_lag: Annotated[int, typer.Option(help="The longest lag counted, in characters.")] = 256,
+    characters: Annotated[
+        int | None,
+        typer.Option(help="Of a run: about how many characters it writes.", show_default="50,000"),
+    ] = None,
+    temperature: Annotated[
+        float, typer.Option(help="Of a run: divides the logits before sampling; 1e-6 or more.")
+    ] = 1.0,
+    seed: Annotated[int, typer.Option(help="Of a run: the same seed gives the same text.")] = 0,
+    device: DeviceOption = "",
+    precision: PrecisionOption = "float32",
     as_json: Annotated[bool, typer.Option("--json", help="Print figures as JSON.")] = False,
     plot: Annotated[
         Path | None, typer.Option(help="Also draw the histogram: a .png, .svg or .pdf file.")
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Let --plot overwrite a file.")] = False,
 ) -> None:
-    """Show how far apart newlines, or other separators, stand in a text."""
+    """Show how far apart newlines, or other separators, stand in a text, or in a run's corpus and its own."""
     from nadaraya.data import load_corpus
-    from nadaraya.interpret import autocorrelation, lag_histogram
+    from nadaraya.training import Run
 
     if plot is not None:
         check_plot(plot, force)
     if not 1 <= max_lag <= _LONGEST_LAG:
         raise must_be("--max-lag", f"from 1 to {_LONGEST_LAG:,} characters", max_lag)
-    separator = _ESCAPES.get(separator, separator)
-    corpus = load_corpus(text)
-    histogram = lag_histogram(corpus.text, max_lag, separator)
-    if histogram.total == 0:
+    between = _separator(separator, regex)
+    run = Run(text) if is_file(Path(text) / "config.yaml") else None
+    if run is None and characters is not None:
+        raise must_be("--characters", "left out where TEXT is not a run folder", characters)
+    wanted = 50_000 if characters is None else characters
+    if not 1 <= wanted <= _MOST_CHARACTERS:
+        raise must_be("--characters", f"from 1 to {_MOST_CHARACTERS:,}", wanted)
+    corpus = load_corpus(text) if run is None else run.corpus()
+    found = [_Measured(corpus, between, max_lag)]
+    if found[0].histogram.total == 0:
         raise InputError(
-            f"{corpus.name} holds fewer than two separators {separator!r}: there is no lag to show"
+            f"{corpus.name} holds fewer than two separators {_shown(between)}: there is no lag to show"
         )
+    if run is not None:
+        written = _written(run, corpus.text, wanted, temperature, seed, device, precision)
+        found.append(_Measured(written, between, max_lag))
     if plot is not None:
         from nadaraya.report import lag_histograms, write_figure
 
-        write_figure(lag_histograms({corpus.name: histogram}), plot)
+        write_figure(lag_histograms({one.text.name: one.histogram for one in found}), plot)
     if as_json:
-        figures = {
-            "text": corpus.name,
-            "sha256": corpus.sha256,
-            "characters": len(corpus.text),
-            "separator": separator,
-            "separations": histogram.total,
-            "max_lag": max_lag,
-            "counts": histogram.counts.tolist(),
-            "overflow": histogram.overflow,
-            "peaks": [asdict(peak) for peak in histogram.peaks()],
-            "autocorrelation": [round(x, 6) for x in autocorrelation(corpus.text, max_lag, separator)],
-        }
-        typer.echo(json.dumps(figures))
+        figures = [one.figures() for one in found]
+        if run is None:
+            typer.echo(json.dumps(figures[0]))
+        else:
+            generated = {**figures[1], "temperature": temperature, "seed": seed}
+            typer.echo(json.dumps({"run": text, "corpus": figures[0], "generated": generated}))
         return
     from rich.console import Console
 
     console = Console(highlight=False)
-    console.print(
-        f"[bold]{corpus.name}[/bold]: {len(corpus.text):,} characters,"
-        f" {histogram.total:,} separations by {separator!r}"
-    )
-    for peak in histogram.peaks():
-        console.print(f"  peak at {peak.name}: {peak.count:,}, {peak.share:.1%}")
-    if histogram.peaks():
-        console.print(_bars(histogram))
-    else:
-        console.print("  no peak stands out; --json gives every count")
-    if histogram.overflow:
-        console.print(f"  {histogram.overflow:,} longer than {max_lag}")
+    for one in found:
+        one.show(console)
     if plot is not None:
         console.print(f"plot: {plot}", soft_wrap=True)
+
+
+def _separator(separator: str | None, regex: str | None) -> "Separator":
+    """What --separator or --regex names."""
+    from nadaraya.interpret import SEPARATORS, compile_separator
+
+    if regex is not None:
+        if separator is not None:
+            raise must_be("--separator", "left out beside --regex", separator)
+        return compile_separator(regex)
+    if separator is None:
+        return "\n"
+    return SEPARATORS.get(separator, _ESCAPES.get(separator, separator))
+
+
+def _shown(separator: "Separator") -> str:
+    """Characters as they are, in quotation marks; names and patterns as they are called."""
+    from nadaraya.interpret.separators import separator_name
+
+    return repr(separator) if isinstance(separator, str) else separator_name(separator)
+
+
+def _written(
+    run: "Run", corpus: str, characters: int, temperature: float, seed: int, device: str, precision: str
+) -> "Corpus":
+    """About so many characters that the model of a run writes."""
+    from nadaraya.data import Corpus, encode_text, is_character_tokenizer
+    from nadaraya.evaluation import sample_text
+
+    model, tokenizer, tokens = run.load_model(), run.tokenizer(), characters
+    if not is_character_tokenizer(tokenizer):
+        start = corpus[:100_000]
+        tokens = -(-characters * len(encode_text(tokenizer, start)) // len(start))
+    with computing(model, device, precision), token_progress(tokens) as progress:
+        text = sample_text(model, tokenizer, tokens, seed, temperature=temperature, progress=progress)
+    return Corpus(f"written by {run.name}", text)
+
+
+@dataclass(frozen=True)
+class _Measured:
+    """A text and what it is measured by."""
+
+    text: "Corpus"
+    separator: "Separator"
+    max_lag: int
+
+    @cached_property
+    def histogram(self) -> "LagHistogram":
+        from nadaraya.interpret import lag_histogram
+
+        return lag_histogram(self.text.text, self.max_lag, self.separator)
+
+    def figures(self) -> dict[str, Any]:
+        """Everything, as plain values."""
+        from nadaraya.interpret import autocorrelation
+
+        histogram, separator = self.histogram, self.separator
+        return {
+            "text": self.text.name,
+            "sha256": self.text.sha256,
+            "characters": len(self.text.text),
+            "separator": separator if isinstance(separator, str) else separator.pattern,
+            "separations": histogram.total,
+            "max_lag": self.max_lag,
+            "counts": histogram.counts.tolist(),
+            "overflow": histogram.overflow,
+            "peaks": [asdict(peak) for peak in histogram.peaks()],
+            "autocorrelation": [
+                round(x, 6) for x in autocorrelation(self.text.text, self.max_lag, separator)
+            ],
+        }
+
+    def show(self, console: "Console") -> None:
+        """The peaks and the histogram around them; peaks of the autocorrelation."""
+        from rich.markup import escape
+
+        from nadaraya.interpret import autocorrelation
+        from nadaraya.interpret.peaks import prominent_peaks
+
+        histogram = self.histogram
+        console.print(
+            f"[bold]{escape(self.text.name)}[/bold]: {len(self.text.text):,} characters,"
+            f" {histogram.total:,} separations by {escape(_shown(self.separator))}"
+        )
+        for peak in histogram.peaks():
+            console.print(f"  peak at {peak.name}: {peak.count:,}, {peak.share:.1%}")
+        if histogram.peaks():
+            console.print(_bars(histogram))
+        else:
+            console.print("  no peak stands out; --json gives every count")
+        if histogram.overflow:
+            console.print(f"  {histogram.overflow:,} longer than {self.max_lag}")
+        correlations = autocorrelation(self.text.text, self.max_lag, self.separator)
+        # Five standard errors of the autocorrelation of independent characters.
+        found = prominent_peaks(correlations, 3, minimum=5 / len(self.text.text) ** 0.5)
+        if found:
+            listed = ", ".join(f"{peak.index} ({peak.height:.3f})" for peak in found)
+            console.print(f"  autocorrelation peaks at {listed}")
 
 
 def _bars(histogram: "LagHistogram") -> "Table":

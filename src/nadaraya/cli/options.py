@@ -1,6 +1,6 @@
 """What several verbs make of their options, and the table of figures that several print."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -94,6 +94,19 @@ def whole_numbers(text: str, option: str, accepted: str) -> list[int]:
         return [int(part) for part in text.split(",")] if text.strip() else []
     except ValueError:
         raise must_be(option, accepted, text) from None
+
+
+@contextmanager
+def token_progress(tokens: int) -> Iterator[Callable[[int], None]]:
+    """A bar on standard error, gone at the end, where that is a terminal; it takes the tokens made so far."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    console = Console(stderr=True)
+    columns = (TextColumn("tokens"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        line = bar.add_task("", total=tokens)
+        yield lambda made: bar.update(line, completed=made)
 
 
 def check_plot(path: Path, force: bool) -> None:

@@ -1,6 +1,7 @@
-"""Corpora in memory, corpora as token shards on the disk, and tokenizers (characters, bytes, byte pairs)."""
+"""Corpora in memory, as they are or as controls, or as token shards on the disk, and tokenizers."""
 
 from nadaraya.data.cache import cache_folder
+from nadaraya.data.controls import shuffle_text, wrap_text
 from nadaraya.data.corpus import Corpus, embedded_corpus, load_corpus
 from nadaraya.data.gutenberg import fetch_dickens, read_dickens
 from nadaraya.data.shards import TokenShards, check_shards, is_shards
@@ -32,10 +33,12 @@ __all__ = [
     "num_windows",
     "read_dickens",
     "read_windows",
+    "shuffle_text",
     "token_num_bytes",
     "tokenize_corpus",
     "tokenizer_from_file",
     "train_byte_pair_tokenizer",
     "train_character_tokenizer",
     "window_numbers",
+    "wrap_text",
 ]

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
+from nadaraya.data.controls import Shuffled, shuffle_text, wrap_text
 from nadaraya.data.gutenberg import read_dickens
 from nadaraya.data.shards import is_shards
 from nadaraya.data.textfile import PART_SEPARATOR, files_below, read_text
@@ -81,7 +82,13 @@ def embedded_corpus() -> Corpus:
     return Corpus(EMBEDDED, PART_SEPARATOR.join(topics[name].strip("\n") for name in sorted(topics)) + "\n")
 
 
-def load_corpus(source: str | os.PathLike[str], *, limit: int | None = None) -> Corpus:
+def load_corpus(
+    source: str | os.PathLike[str],
+    *,
+    limit: int | None = None,
+    wrap: int | None = None,
+    shuffle: Shuffled | None = None,
+) -> Corpus:
     """A corpus by name or from files.
 
     Args:
@@ -89,12 +96,16 @@ def load_corpus(source: str | os.PathLike[str], *, limit: int | None = None) -> 
             file or of a folder whose .txt files, however deep, are joined in sorted order. A file that
             shares one of the two names is reached as "./dickens".
         limit: characters to keep from the beginning, default all.
+        wrap: columns at which what is kept is wrapped anew, as `wrap_text` does it, default as it is.
+        shuffle: what of the result is put into random order, as `shuffle_text` does it with seed 0, default
+            nothing.
 
     Returns:
-        The corpus.
+        The corpus; its name says that it was wrapped or shuffled.
 
     Raises:
-        InputError: when the path does not exist, cannot be read, holds no text, or is not UTF-8.
+        InputError: when the path does not exist, cannot be read, holds no text, or is not UTF-8; when limit
+            or wrap is below 1 or shuffle is unknown.
 
     >>> from pathlib import Path
     >>> from nadaraya.data import load_corpus
@@ -112,7 +123,12 @@ def load_corpus(source: str | os.PathLike[str], *, limit: int | None = None) -> 
         corpus = _from_path(source)
     if not corpus.text.strip():
         raise InputError(f"{source} holds no text: it is empty or blank")
-    return corpus if limit is None else Corpus(corpus.name, corpus.text[:limit])
+    name, text = corpus.name, corpus.text[:limit]
+    if wrap is not None:
+        name, text = f"{name}, wrapped at {wrap}", wrap_text(text, wrap)
+    if shuffle is not None:
+        name, text = f"{name}, {shuffle} shuffled", shuffle_text(text, shuffle)
+    return Corpus(name, text)
 
 
 def _from_path(source: str | os.PathLike[str]) -> Corpus:

@@ -67,14 +67,8 @@ def generate_text(
         prompt = default_prompt(tokenizer)
     if not prompt and tokenizer.bos_token_id is None:
         raise must_be("prompt", "at least one character", prompt)
-    if not LEAST_TEMPERATURE <= temperature <= sys.float_info.max:
-        accepted = f"a finite number of at least {LEAST_TEMPERATURE:.0e} (greedy takes the likeliest token)"
-        raise must_be("temperature", accepted, temperature)
-    for name, count in {"tokens": tokens, "beams": beams, "top_k": 1 if top_k is None else top_k}.items():
-        if not 1 <= count < 2**63:
-            raise must_be(name, "a positive integer below 2^63", count)
-    if not 0 <= seed < 2**64:
-        raise must_be("seed", "from 0 to 2^64 − 1", seed)
+    counts = {"tokens": tokens, "beams": beams, "top_k": 1 if top_k is None else top_k}
+    _check_sampling(temperature, seed, counts)
     _check_beams(model, beams)
     ids = _prompt_ids(tokenizer, prompt)
     _check_finite(model, ids[:, :1])
@@ -111,9 +105,15 @@ def default_prompt(tokenizer: "PreTrainedTokenizerFast") -> str:
 
 
 def sample_text(
-    model: "KernelGPTForCausalLM", tokenizer: "PreTrainedTokenizerFast", tokens: int, seed: int = 0
+    model: "KernelGPTForCausalLM",
+    tokenizer: "PreTrainedTokenizerFast",
+    tokens: int,
+    seed: int = 0,
+    *,
+    temperature: float = 1.0,
+    progress: Callable[[int], object] | None = None,
 ) -> str:
-    """Generate a sample of text at temperature 1, in passages written in one batch.
+    """Generate a sample of text, in passages written in one batch.
 
     Each passage starts from `default_prompt` and ends at its last newline,
     so that joining them makes no line that the model did not write.
@@ -124,9 +124,14 @@ def sample_text(
         tokens: how many to generate (characters, for a character tokenizer); some are lost where a passage
             is cut at its last newline.
         seed: of the sampling; the global generator is left as it was.
+        temperature: as of `generate_text`, default 1.
+        progress: called with the number of tokens made so far, in all passages, as that of `generate_text`.
 
     Returns:
         The text, the first prompt included.
+
+    Raises:
+        InputError: tokens, temperature or seed out of range, or a model whose logits are not finite.
 
     >>> from nadaraya.data import train_character_tokenizer
     >>> from nadaraya.evaluation import sample_text
@@ -136,14 +141,29 @@ def sample_text(
     >>> len(sample_text(model, tokenizer, 10))
     11
     """
+    _check_sampling(temperature, seed, {"tokens": tokens})
     rows = min(max(1, tokens // 500), 64)
     prompt = _prompt_ids(tokenizer, default_prompt(tokenizer))
-    options = {"do_sample": True, "temperature": 1.0, "top_k": 0}
-    continued = _continue(model, prompt.repeat(rows, 1), -(-tokens // rows), options, seed)
+    _check_finite(model, prompt[:, :1])
+    options = {"do_sample": True, "temperature": float(temperature), "top_k": 0}
+    told = progress and (lambda made: progress(rows * made))
+    continued = _continue(model, prompt.repeat(rows, 1), -(-tokens // rows), options, seed, told)
     passages = [str(tokenizer.decode(row)) for row in continued]
     return "".join(
         passage[: passage.rfind("\n", 1)] if "\n" in passage[1:] else passage for passage in passages
     )
+
+
+def _check_sampling(temperature: float, seed: int, counts: dict[str, int]) -> None:
+    """Refuse what cannot be sampled with, in the words of its arguments."""
+    if not LEAST_TEMPERATURE <= temperature <= sys.float_info.max:
+        accepted = f"a finite number of at least {LEAST_TEMPERATURE:.0e} (greedy takes the likeliest token)"
+        raise must_be("temperature", accepted, temperature)
+    for name, count in counts.items():
+        if not 1 <= count < 2**63:
+            raise must_be(name, "a positive integer below 2^63", count)
+    if not 0 <= seed < 2**64:
+        raise must_be("seed", "from 0 to 2^64 − 1", seed)
 
 
 def _prompt_ids(tokenizer: "PreTrainedTokenizerFast", prompt: str) -> Tensor:
@@ -157,7 +177,10 @@ def _prompt_ids(tokenizer: "PreTrainedTokenizerFast", prompt: str) -> Tensor:
 @torch.no_grad()
 def _check_finite(model: "KernelGPTForCausalLM", ids: Tensor) -> None:
     """Refuse weights that have diverged, from which nothing can be sampled."""
+    training = model.training
+    model.eval()
     logits = model(input_ids=ids.to(model.device), use_cache=False).logits
+    model.train(training)
     if not logits.isfinite().all():
         raise InputError(
             "the logits of the model must be finite, got nan or inf: its weights have diverged in training"

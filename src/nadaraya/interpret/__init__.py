@@ -1,8 +1,9 @@
-"""What a corpus and a trained model show: separator lags, bank shapes, attention maps."""
+"""What a corpus and a trained model show: separator lags, bumps and terms of banks, attention maps."""
 
 from nadaraya.interpret.attention_maps import AttentionMaps, capture_attention
 from nadaraya.interpret.bandwidths import GridShape, bandwidth_matrix, grid_shapes
 from nadaraya.interpret.banks import BankShape, bank_shapes
+from nadaraya.interpret.bumps import BumpTable, PeakMatch, bump_figures, bump_table, match_peaks
 from nadaraya.interpret.lags import (
     LagHistogram,
     LagPeak,
@@ -13,26 +14,39 @@ from nadaraya.interpret.lags import (
 )
 from nadaraya.interpret.loading import ImageModel, TextModel
 from nadaraya.interpret.mutual_information import corpus_start, mutual_information
+from nadaraya.interpret.separators import SEPARATORS, compile_separator
 from nadaraya.interpret.storage import load_maps, save_maps
+from nadaraya.interpret.terms import Term, TermReport, bank_terms, term_report
 
 __all__ = [
+    "SEPARATORS",
     "AttentionMaps",
     "BankShape",
+    "BumpTable",
     "GridShape",
     "ImageModel",
     "LagHistogram",
     "LagPeak",
+    "PeakMatch",
+    "Term",
+    "TermReport",
     "TextModel",
     "autocorrelation",
     "bandwidth_matrix",
     "bank_shapes",
+    "bank_terms",
+    "bump_figures",
+    "bump_table",
     "capture_attention",
+    "compile_separator",
     "corpus_start",
     "grid_shapes",
     "lag_histogram",
     "load_maps",
+    "match_peaks",
     "mutual_information",
     "save_maps",
     "separator_lags",
+    "term_report",
     "token_lag_histogram",
 ]

@@ -14,9 +14,11 @@ from nadaraya.kernels import Exp, Kernel
 class Bump:
     """A bump of the trained shape that one or several heads of a layer share."""
 
+    layer: int  # from 0
     lag: int  # of its strongest peak, in tokens
     heads: tuple[int, ...]  # indices from 0, ascending
-    prominence: float  # of the strongest peak, in logits (nats)
+    prominence: float  # of the strongest peak, in logits (nats): the height above its surroundings
+    width: float  # of the strongest peak at half its prominence, in tokens
     at_start: bool  # whether the untrained shape had a peak of at least half that prominence there
 
 
@@ -73,7 +75,8 @@ class BankShape:
             members = [pair for pair in found if abs(pair[0].index - centre.index) <= reach]
             found = [pair for pair in found if abs(pair[0].index - centre.index) > reach]
             heads = tuple(sorted({head for _, head in members}))
-            bump = Bump(centre.index, heads, centre.prominence, self._was_there(centre, heads, reach))
+            there = self._was_there(centre, heads, reach)
+            bump = Bump(self.layer, centre.index, heads, centre.prominence, centre.width, there)
             ranked.append((sum(peak.prominence for peak, _ in members), bump))
         return [bump for _, bump in sorted(ranked, key=lambda pair: -pair[0])]
 

@@ -3,7 +3,6 @@
 As in Gaussian Process Attention (anonymous), figure 5.
 """
 
-import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -11,6 +10,7 @@ import numpy as np
 
 from nadaraya.errors import must_be
 from nadaraya.interpret.peaks import prominent_peaks
+from nadaraya.interpret.separators import Separator, find_separators
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -46,7 +46,7 @@ class LagHistogram:
     Args:
         counts: (max_lag,), int64; `counts[r - 1]` separations of r characters or tokens.
         overflow: separations longer than max_lag.
-        separator: what was looked for.
+        separator: what was looked for, characters or a regular expression.
         unit: of the lags, "characters" or "tokens", default characters.
 
     >>> import numpy as np
@@ -57,7 +57,7 @@ class LagHistogram:
 
     counts: np.ndarray = field(repr=False)
     overflow: int
-    separator: str = "\n"
+    separator: Separator = "\n"
     unit: str = "characters"
 
     @property
@@ -101,6 +101,8 @@ class LagHistogram:
     def _name(self, lag: int) -> str:
         if self.unit != "characters":
             return f"{lag} {self.unit}"
+        if not isinstance(self.separator, str):
+            return str(lag)
         if self.separator != "\n":
             return f"{lag} (adjacent separators)" if lag == len(self.separator) else str(lag)
         if lag == 1:
@@ -108,46 +110,39 @@ class LagHistogram:
         return f"{lag} (lines of {lag - 1} characters and the newline)"
 
 
-def _separator_positions(text: str, separator: str = "\n") -> np.ndarray:
-    """Where a separator starts in a text, increasing; matches that overlap an earlier one are left out."""
-    if not separator:
-        raise must_be("separator", "one or more characters", separator)
-    return np.fromiter((match.start() for match in re.finditer(re.escape(separator), text)), dtype=np.int64)
-
-
-def separator_lags(text: str, separator: str = "\n") -> np.ndarray:
+def separator_lags(text: str, separator: Separator = "\n") -> np.ndarray:
     """Distances between successive separators.
 
     Args:
         text: any text.
-        separator: one or more characters, default newline.
+        separator: one or more characters, or a compiled regular expression; default newline.
 
     Returns:
         Lags in characters, (number of separators − 1,), int64, in order of the text.
 
     Raises:
-        InputError: when the separator is empty.
+        InputError: when the separator is empty or matches the empty string.
 
     >>> from nadaraya.interpret import separator_lags
     >>> separator_lags("a\\nab\\nabc\\n")
     array([3, 4])
     """
-    return np.diff(_separator_positions(text, separator))
+    return np.diff(find_separators(text, separator))
 
 
-def lag_histogram(text: str, max_lag: int = 256, separator: str = "\n") -> LagHistogram:
+def lag_histogram(text: str, max_lag: int = 256, separator: Separator = "\n") -> LagHistogram:
     """Count the separator lags of a text (Gaussian Process Attention, fig. 5).
 
     Args:
         text: any text.
         max_lag: the longest lag counted by itself, characters, default 256 (the context in that paper).
-        separator: one or more characters, default newline.
+        separator: one or more characters, or a compiled regular expression; default newline.
 
     Returns:
         The histogram.
 
     Raises:
-        InputError: when the separator is empty or max_lag is below 1.
+        InputError: when the separator is empty or matches the empty string, or max_lag is below 1.
 
     >>> from nadaraya.interpret import lag_histogram
     >>> lag_histogram("a\\nab\\nabc\\n", max_lag=4).counts
@@ -191,8 +186,10 @@ def _counts(lags: np.ndarray, max_lag: int) -> tuple[np.ndarray, int]:
     return counts[1 : max_lag + 1], int(counts[max_lag + 1])
 
 
-def autocorrelation(text: str, max_lag: int = 256, separator: str = "\n") -> np.ndarray:
+def autocorrelation(text: str, max_lag: int = 256, separator: Separator = "\n") -> np.ndarray:
     """Autocorrelation of the separators: what one separator says about another r characters later.
+
+    With a character class, such as `re.compile("[aeiou]")`, it is that of the characters of the class.
 
     ρ(r) = Σ_i (s_i − s̄)(s_{i+r} − s̄) / Σ_i (s_i − s̄)², s_i = 1 where a separator starts, else 0.
     Unlike the histogram it sees past the next separator, so a line wrap shows its harmonics too.
@@ -200,20 +197,20 @@ def autocorrelation(text: str, max_lag: int = 256, separator: str = "\n") -> np.
     Args:
         text: any text.
         max_lag: the longest lag, characters, default 256.
-        separator: one or more characters, default newline.
+        separator: one or more characters, or a compiled regular expression; default newline.
 
     Returns:
         ρ at lags 0 to max_lag, (max_lag + 1,), float64, 1 at lag 0; all zero when the separators never vary.
 
     Raises:
-        InputError: when the separator is empty or max_lag is below 1.
+        InputError: when the separator is empty or matches the empty string, or max_lag is below 1.
 
     >>> from nadaraya.interpret import autocorrelation
     >>> autocorrelation("a\\n" * 500, max_lag=2).round(2)  # every second character is a newline
     array([ 1., -1.,  1.])
     """
     _check_max_lag(max_lag)
-    positions, length = _separator_positions(text, separator), len(text)
+    positions, length = find_separators(text, separator), len(text)
     present = np.zeros(length, dtype=bool)
     present[positions] = True
     mean = len(positions) / length if length else 0.0

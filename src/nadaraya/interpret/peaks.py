@@ -15,6 +15,7 @@ class Peak:
     index: int  # from 0; the middle of a flat top
     height: float
     prominence: float  # height above the higher of the two valleys that separate it from higher ground
+    width: float  # at half its prominence, in steps of the curve
 
 
 def prominent_peaks(values: ArrayLike, k: int | None = None, minimum: float = 0.0) -> list[Peak]:
@@ -29,6 +30,14 @@ def prominent_peaks(values: ArrayLike, k: int | None = None, minimum: float = 0.
         raise must_be("values", "a one-dimensional curve of finite numbers", values)
     if k is not None and k < 0:
         raise must_be("k", "a number of peaks, 0 or more", k)
-    places, found = find_peaks(curve, prominence=minimum)
+    places, found = find_peaks(curve, prominence=minimum, width=0)
     order = np.lexsort((places, -found["prominences"]))[:k]
-    return [Peak(int(places[at]), float(curve[places[at]]), float(found["prominences"][at])) for at in order]
+    return [
+        Peak(
+            int(places[at]),
+            float(curve[places[at]]),
+            float(found["prominences"][at]),
+            float(found["widths"][at]),
+        )
+        for at in order
+    ]

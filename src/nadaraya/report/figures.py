@@ -17,6 +17,7 @@ from nadaraya.errors import must_be
 from nadaraya.files import write_file
 from nadaraya.interpret.banks import BankShape, Bump
 from nadaraya.interpret.lags import LagHistogram
+from nadaraya.interpret.separators import separator_name
 from nadaraya.report.palette import COLOURS, DASHED, DOTTED, head_style
 from nadaraya.report.runs import RunData, labelled
 from nadaraya.report.style import charts
@@ -48,13 +49,15 @@ def loss_curves(runs: Sequence[RunData], unit: str = "nats/token") -> Figure:
     return figure
 
 
-def bank_curves(shapes: Sequence[BankShape]) -> Figure:
+def bank_curves(shapes: Sequence[BankShape], marks: Sequence[int] = ()) -> Figure:
     """The lag kernels of a model: one chart per layer, one line per head, the start dashed.
 
     As in Gaussian Process Attention (anonymous), figures 3 and 4.
 
     Args:
         shapes: of its layers, from `nadaraya.interpret.bank_shapes`.
+        marks: lags at which a faint vertical line stands, such as the line length of the corpus; default
+            none.
 
     Returns:
         A matplotlib figure.
@@ -73,7 +76,7 @@ def bank_curves(shapes: Sequence[BankShape]) -> Figure:
         raise must_be("shapes", "those of a model with a lag kernel", shapes)
     with charts(300, 230, columns=len(shapes), sharey=True) as (figure, axes):
         for chart, shape in zip(axes[0], shapes, strict=True):
-            draw_bank(chart, shape)
+            draw_bank(chart, shape, marks)
         axes[0, 0].legend(ncols=2, fontsize=9, loc="upper right", handlelength=1.2, columnspacing=1.0)
     return figure
 
@@ -243,7 +246,7 @@ def draw_histogram(
     axes.set_ylim(0, top)
     axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
     axes.set_title(title)
-    what = "newline" if histogram.separator == "\n" else repr(histogram.separator)
+    what = separator_name(histogram.separator)
     axes.set_xlabel(f"lag from {what} to {what}, {histogram.unit}")
 
 

@@ -12,7 +12,8 @@ import numpy as np
 from nadaraya.errors import InputError
 from nadaraya.files import reading
 from nadaraya.interpret.banks import BankShape, bank_shapes
-from nadaraya.interpret.lags import LagHistogram, lag_histogram, token_lag_histogram
+from nadaraya.interpret.bumps import newlines_in_tokens
+from nadaraya.interpret.lags import LagHistogram
 from nadaraya.report.palette import Style, variant_styles
 
 if TYPE_CHECKING:
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 
 _Run = TypeVar("_Run", bound="RunData")
 _UNSTYLED = Style("slate")
-_MEASURED = 1_000_000  # characters of a corpus whose tokens are counted: encoding more takes seconds
 
 
 @dataclass(frozen=True)
@@ -150,8 +150,10 @@ def read_run(run: "Run") -> RunData:
     with reading(run.path / "sample.txt", "a text in UTF-8"):
         sample = run.sample
     banks = bank_shapes(run, data.context) if run.final else []
-    newlines = _newlines(run, corpus[1], data.context) if corpus and banks else None
-    limit = f", first {data.limit:,} characters" if data.limit else ""
+    newlines = newlines_in_tokens(run, corpus[1], data.context) if corpus and banks else None
+    of_text = f", first {data.limit:,} characters" if data.limit else ""
+    of_text += f", wrapped at {data.wrap}" if data.wrap else ""
+    of_text += f", {data.shuffle} shuffled" if data.shuffle else ""
     return RunData(
         name=run.name,
         folder=run.path.name,
@@ -161,24 +163,20 @@ def read_run(run: "Run") -> RunData:
             f"{model.num_hidden_layers} layers, {model.num_attention_heads} heads, "
             f"width {model.hidden_size}, context {data.context}; "
             f"{training.steps:,} steps of {training.batch_size} windows; "
-            f"corpus: {Path(data.corpus).name}{limit}."
+            f"corpus: {Path(data.corpus).name}{of_text}."
         ),
         recipe=recipe.to_yaml(),
         sample=sample or "",
-        text=(data.corpus, data.limit, data.validation_fraction, data.tokenizer, data.vocabulary),
+        text=(
+            *(data.corpus, data.limit, data.wrap, data.shuffle),
+            *(data.validation_fraction, data.tokenizer, data.vocabulary),
+        ),
         corpus=corpus,
         newlines=newlines,
         problem=problem,
         context=data.context,
         banks=banks,
     )
-
-
-def _newlines(run: "Run", text: str, max_lag: int) -> LagHistogram:
-    """Distances between newlines in the tokens of a run; of the start of a text where they differ."""
-    if run.text_recipe().data.tokenizer == "characters":
-        return lag_histogram(text, max_lag)
-    return token_lag_histogram(run.tokenizer(), text[:_MEASURED], max_lag)
 
 
 def labelled(runs: Sequence[_Run]) -> list[_Run]:

@@ -8,15 +8,13 @@ from dataclasses import dataclass
 from markupsafe import Markup
 
 from nadaraya.interpret.banks import BankShape, Bump
-from nadaraya.interpret.lags import LagHistogram, LagPeak, lag_histogram
+from nadaraya.interpret.bumps import LEAST_SEPARATIONS, BumpTable, bump_table, clear_peaks, newline_peaks
+from nadaraya.interpret.lags import LagPeak, lag_histogram
 from nadaraya.report import figures
 from nadaraya.report.page import inline_svg, render_part
 from nadaraya.report.palette import head_style
 from nadaraya.report.runs import RunData, labelled
 from nadaraya.report.style import charts
-
-#: fewer newline separations than this say nothing about a histogram
-LEAST_SEPARATIONS = 30
 
 
 @dataclass(frozen=True)
@@ -38,6 +36,7 @@ class Banks:
     marks: list[int]  # lags at which lines of the corpus end, in tokens of the run
     layers: list[tuple[BankShape, list[Markup]]]
     heads: list[str]
+    bumps: BumpTable
 
     def near(self, lag: int) -> list[tuple[int, Bump]]:
         """(layer, bump) of every shared bump within 5 tokens of a lag."""
@@ -108,7 +107,7 @@ def _loss_panels(runs: Sequence[RunData]) -> list[Markup]:
 def _banks(run: RunData, number: int) -> Banks:
     """The charts of the lag kernels of one run, on one scale."""
     limits = figures.bank_limits(run.banks)
-    marks = sorted(peak.lag for peak in _peaks(run.newlines) if peak.lag > 1) if run.newlines else []
+    marks = newline_peaks(run.newlines) if run.newlines else []
     layers = []
     for shape in run.banks:
         with charts(270, 205) as (figure, axes):
@@ -123,7 +122,8 @@ def _banks(run: RunData, number: int) -> Banks:
             drawn.append(inline_svg(figure, f"bumps-{number}-{shape.layer}", description))
         layers.append((shape, drawn))
     heads = max(len(shape.trained) for shape in run.banks)
-    return Banks(run, marks, layers, [head_style(head).colour for head in range(heads)])
+    colours = [head_style(head).colour for head in range(heads)]
+    return Banks(run, marks, layers, colours, bump_table(run.banks, marks))
 
 
 def _lags(texts: Sequence[tuple[str, str, str]], num_corpora: int, max_lag: int) -> list[Lags]:
@@ -134,7 +134,7 @@ def _lags(texts: Sequence[tuple[str, str, str]], num_corpora: int, max_lag: int)
     for number, ((label, colour, text), histogram) in enumerate(zip(texts, histograms, strict=True)):
         peaks, svg = [], None
         if histogram.total >= LEAST_SEPARATIONS:
-            peaks = _peaks(histogram)
+            peaks = clear_peaks(histogram)
             behind = histograms[0] if number >= num_corpora == 1 else None
             with charts(460, 250) as (figure, axes):
                 marked = [peak.lag for peak in peaks]
@@ -144,10 +144,3 @@ def _lags(texts: Sequence[tuple[str, str, str]], num_corpora: int, max_lag: int)
             svg = inline_svg(figure, f"lags-{number}", description)
         found.append(Lags(label, len(text), histogram.total, peaks, svg))
     return found
-
-
-def _peaks(histogram: LagHistogram) -> list[LagPeak]:
-    """The peaks that are named; none of too few separations."""
-    if histogram.total < LEAST_SEPARATIONS:
-        return []
-    return [peak for peak in histogram.peaks(2) if peak.count >= 10]

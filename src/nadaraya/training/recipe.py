@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, TypeAdapter, ValidationInfo, field_validator, model_validator
 
+from nadaraya.data.controls import Shuffled
 from nadaraya.data.tokenizer import SMALLEST_VOCABULARY
 from nadaraya.errors import InputError, must_be, shown, unknown_name
 from nadaraya.files import is_file, is_folder
@@ -124,6 +125,10 @@ class DataRecipe(Section):
     """The part at the end of the text that is not trained on."""
     limit: PositiveInt | None = None
     """Characters of the text that are used (null: all of it)."""
+    wrap: PositiveInt | None = None
+    """A control: columns at which paragraphs are joined and wrapped anew (null: lines as they are)."""
+    shuffle: Shuffled | None = None
+    """A control: what of the text, training and validation part, is in random order (null: nothing)."""
     documents: Literal["packed", "joined"] = "packed"
     """Of token shards: attention stays inside each document (`packed`) or sees the window (`joined`)."""
     record: bool = False
@@ -135,6 +140,10 @@ class DataRecipe(Section):
             accepted = f"null where data.tokenizer is {self.tokenizer} (bpe alone has a vocabulary to choose)"
             raise must_be("recipe key data.vocabulary", accepted, self.vocabulary)
         return self
+
+    def corpus_options(self) -> dict[str, Any]:
+        """Keywords of `nadaraya.data.load_corpus`."""
+        return {"limit": self.limit, "wrap": self.wrap, "shuffle": self.shuffle}
 
     def byte_pair_options(self) -> dict[str, Any]:
         """Keywords of `nadaraya.data.train_byte_pair_tokenizer`."""

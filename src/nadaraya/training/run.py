@@ -210,6 +210,8 @@ class Run:
     def corpus(self) -> "Corpus":
         """The text of the run, training and validation parts together, loaded again from its source.
 
+        It is the text that the model was trained on: where `data.wrap` or `data.shuffle` changed it, so here.
+
         Raises:
             InputError: it cannot be read, or the run was trained on token shards, which `shards` opens.
         """
@@ -218,7 +220,7 @@ class Run:
         data = self.text_recipe().data
         if self.on_shards:
             raise InputError(f"{self.path} was trained on token shards, {data.corpus}, which are no text")
-        return load_corpus(data.corpus, limit=data.limit)
+        return load_corpus(data.corpus, **data.corpus_options())
 
     @property
     def on_shards(self) -> bool:

@@ -72,7 +72,7 @@ class _TextInMemory:
         self._recipe = recipe
         if recipe.data.record:
             raise must_be("recipe key data.record", "false where data.corpus has no token shards", True)
-        corpus = load_corpus(recipe.data.corpus, limit=recipe.data.limit)
+        corpus = load_corpus(recipe.data.corpus, **recipe.data.corpus_options())
         train_text, self._validation_text = corpus.split(recipe.data.validation_fraction)
         if recipe.data.tokenizer == "characters":
             self.tokenizer = train_character_tokenizer(corpus.text)
@@ -128,7 +128,7 @@ class _ShardedText:
 
     def __init__(self, recipe: Recipe, verify: bool) -> None:
         data, self._recipe = recipe.data, recipe
-        for key in ("tokenizer", "vocabulary", "validation_fraction", "limit"):
+        for key in ("tokenizer", "vocabulary", "validation_fraction", "limit", "wrap", "shuffle"):
             if (given := getattr(data, key)) != (default := getattr(DataRecipe(), key)):
                 accepted = f"{default!r}, as it is where left out: data.corpus has token shards"
                 raise must_be(f"recipe key data.{key}", accepted, given)

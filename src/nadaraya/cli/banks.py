@@ -1,0 +1,149 @@
+"""`nadaraya banks`: the bumps of a run's banks beside their null, and what their terms are worth."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from nadaraya.cli.options import DeviceOption, PrecisionOption, check_plot, computing, figure_table
+from nadaraya.errors import must_be
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from nadaraya.interpret import Term, TermReport
+
+_SETS = {"trained": "trained", "initial": "before training", "null": "the null"}
+
+
+def banks(
+    run: Annotated[Path, typer.Argument(help="A finished run folder of a variant with a lag kernel.")],
+    null: Annotated[
+        Path | None,
+        typer.Option(help="A run to compare with, such as one with data.shuffle=words.", show_default="none"),
+    ] = None,
+    minimum: Annotated[float, typer.Option(help="The smallest height of a bump, in logits.")] = 0.25,
+    tolerance: Annotated[
+        int, typer.Option(help="How far from a peak of the corpus a bump is near it, in tokens.")
+    ] = 3,
+    terms: Annotated[bool, typer.Option("--terms", help="Also measure what the terms are worth.")] = False,
+    top: Annotated[int, typer.Option(help="With --terms: how many terms are left out, one at a time.")] = 16,
+    windows: Annotated[
+        int, typer.Option(help="With --terms: windows of the validation text on which losses are measured.")
+    ] = 16,
+    device: DeviceOption = "",
+    precision: PrecisionOption = "float32",
+    as_json: Annotated[bool, typer.Option("--json", help="Print figures as JSON.")] = False,
+    plot: Annotated[
+        Path | None, typer.Option(help="Also draw the banks by lag: a .png, .svg or .pdf file.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Let --plot overwrite a file.")] = False,
+) -> None:
+    """Show the bumps of a run's lag kernels and how many chance would show, and what the terms are worth."""
+    from nadaraya.interpret import bank_shapes, bump_figures
+    from nadaraya.training import Run
+
+    if plot is not None:
+        check_plot(plot, force)
+    for option, value in {"--minimum": minimum, "--tolerance": tolerance, "--top": top}.items():
+        if not 0 <= value <= 1e9:
+            raise must_be(option, "from 0 to 1e9", value)
+    opened = Run(run)
+    reference = None if null is None else Run(null)
+    figures = bump_figures(opened, reference, minimum=minimum, tolerance=tolerance)
+    report = _measured(opened, windows, top, device, precision) if terms else None
+    if plot is not None:
+        from nadaraya.report import bank_curves, write_figure
+
+        shapes = bank_shapes(opened, figures["num_lags"])
+        write_figure(bank_curves(shapes, marks=figures["peaks"]), plot)
+    if as_json:
+        names = {"run": str(run), "null": None if null is None else str(null)}
+        typer.echo(json.dumps({**names, **figures, "terms": None if report is None else asdict(report)}))
+        return
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console.width = 120  # columns of a table that goes to a file or another program
+    for line in _sentences(str(run), figures):
+        console.print(line, soft_wrap=True, markup=False)
+    if figures["bumps"]:
+        console.print(_bumps(figures["bumps"], reference is not None))
+    if report is not None:
+        _show_terms(console, report, top)
+    if plot is not None:
+        console.print(f"plot: {plot}", soft_wrap=True, markup=False)
+
+
+def _measured(run: Any, windows: int, top: int, device: str, precision: str) -> "TermReport":
+    from nadaraya.interpret import term_report
+    from nadaraya.interpret.heads import validation_windows
+
+    inputs, targets = validation_windows(run, windows)
+    model = run.load_model()
+    with computing(model, device, precision):
+        return term_report(model, inputs, targets, top=top)
+
+
+def _sentences(run: str, figures: dict[str, Any]) -> list[str]:
+    """How many bumps there are, trained and not, and how many of them stand where lines of the corpus end."""
+    lines = [f"{run}: bumps of at least {figures['minimum']:g} nats over {figures['num_lags']} lags"]
+    peaks = " and ".join(map(str, figures["peaks"]))
+    for key, match in figures["matches"].items():
+        line = f"  {_SETS[key]}: {match['bumps']}"
+        if peaks and match["bumps"]:
+            line += (
+                f", {match['matched']} within {figures['tolerance']} of lag {peaks}, where lines of the "
+                f"corpus end (by chance {match['expected']:.1f}, p = {match['p_value']:.2g})"
+            )
+        lines.append(line)
+    if not peaks:
+        lines.append("  the corpus has no peak of newline separations to compare them with")
+    return lines
+
+
+def _bumps(rows: list[dict[str, Any]], with_null: bool) -> "Table":
+    """One row per bump, those of a layer together, the most shared and prominent first."""
+    columns = ["lag", "height", "width", "at start", "as high at start"]
+    columns += ["as high in null"] if with_null else []
+    table = figure_table(["layer", "heads"], [*columns, "nearest peak", "distance"])
+    for row in rows:
+        shown = [str(row["layer"]), ",".join(map(str, row["heads"])), str(row["lag"])]
+        shown += [f"{row['height']:.2f}", f"{row['width']:.1f}", "yes" if row["at_start"] else "no"]
+        shown += [str(row["as_high_at_start"])] + ([str(row["as_high_in_null"])] if with_null else [])
+        shown += ["–" if row[key] is None else str(row[key]) for key in ("nearest_peak", "distance")]
+        table.add_row(*shown)
+    return table
+
+
+def _show_terms(console: Any, report: "TermReport", top: int) -> None:
+    """What the loss gains without the banks, without their oscillation, and without single terms."""
+    console.print(f"{report.loss:.4f} nats/token over {report.tokens:,} tokens; the loss gains")
+    table = figure_table(["layer"], ["without the bank", "without oscillation"])
+    for row in ({**asdict(report), "layer": "all"}, *report.layers):
+        gains = (row["without_bank"], row["without_oscillation"])
+        table.add_row(str(row["layer"]), *("–" if gain is None else f"{gain:+.4f}" for gain in gains))
+    console.print(table)
+    if not top:
+        return
+    columns = ["strength", "decay length", "period", "oscillation", "divergence", "loss +"]
+    table = figure_table(["layer.head.term"], columns)
+    for term in report.terms[:top]:
+        table.add_row(f"{term.layer}.{term.head}.{term.term}", *_figures(term))
+    console.print(table)
+    if (correlation := report.rank_correlation()) is not None:
+        console.print(f"rank correlation of divergence with the size of loss +: {correlation:+.2f}")
+
+
+def _figures(term: "Term") -> list[str]:
+    return [
+        f"{term.strength:.3g}",
+        f"{term.length:.1f}",
+        "–" if term.period is None else f"{term.period:.1f}",
+        f"{term.oscillation:.2f}",
+        f"{term.divergence:.2g}",
+        "–" if term.loss_increase is None else f"{term.loss_increase:+.5f}",
+    ]

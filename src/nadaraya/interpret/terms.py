@@ -1,0 +1,288 @@
+"""The terms of banks: period, decay, strength, and what the loss is without them."""
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from nadaraya.errors import InputError, must_be
+from nadaraya.kernels import Kernel, KernelBank
+
+if TYPE_CHECKING:
+    from nadaraya.models import KernelGPTForCausalLM
+
+_WINDOWS = 16  # at a time
+
+
+@dataclass(frozen=True)
+class Term:
+    """One term σ² exp(−r / l) exp(−2 α² sin²(r / τ)) of a bank.
+
+    Args:
+        layer: index of the layer (0-based).
+        head: index of the head among those of the layer (0-based).
+        term: index of the term in its bank (0-based).
+        strength: σ², its value at lag 0.
+        length: l, the lag at which its decay has reached 1/e, in tokens.
+        period: π τ, in tokens, since the sine is squared; None without a periodic factor.
+        oscillation: how far it rises again above its lowest value at shorter lags of the context, as a share
+            of its strength: 0 for one that only decays, near 1 for one that returns to its start.
+        divergence: how far its head's attention by lag alone, softmax over the past of the logits that the
+            kernel adds, is from that without the term: the Kullback-Leibler divergence in nats, the mean over
+            the queries of a window. A proxy of `loss_increase` that needs no model.
+        loss_increase: what the loss gains without it, in nats/token; None where it was not measured.
+
+    >>> from nadaraya.interpret import Term
+    >>> Term(0, 0, 5, strength=0.14, length=140.0, period=70.0, oscillation=0.4, divergence=0.001).cycles
+    2.0
+    """
+
+    layer: int
+    head: int
+    term: int
+    strength: float
+    length: float
+    period: float | None
+    oscillation: float
+    divergence: float
+    loss_increase: float | None = None
+
+    @property
+    def cycles(self) -> float | None:
+        """Periods in one decay length; below about a half there is no oscillation to see."""
+        return None if self.period is None else self.length / self.period
+
+
+@dataclass(frozen=True)
+class TermReport:
+    """What the banks of a model and their terms are worth on some windows, in nats/token.
+
+    Args:
+        loss: of the whole model.
+        tokens: predicted in the windows.
+        without_bank: what the loss gains when all terms are constant over lags, which changes no weight of
+            attention: there is no bank then.
+        without_oscillation: what it gains when the periodic factor of every term is replaced by its mean over
+            the lags of a window; None without periodic factors.
+        layers: the same two by name, and "layer", its index, for the bank of one layer at a time.
+        terms: the one with the largest `divergence` first.
+
+    >>> from nadaraya.interpret import TermReport
+    >>> TermReport(1.5, 4096, 0.02, 0.001, layers=(), terms=()).rank_correlation() is None
+    True
+    """
+
+    loss: float
+    tokens: int
+    without_bank: float
+    without_oscillation: float | None
+    layers: tuple[dict[str, Any], ...]
+    terms: tuple[Term, ...]
+
+    def rank_correlation(self) -> float | None:
+        """Spearman's, of `divergence` with |`loss_increase`|; None with fewer than 3 that were measured."""
+        from scipy.stats import spearmanr
+
+        measured = [term for term in self.terms if term.loss_increase is not None]
+        if len(measured) < 3:
+            return None
+        pairs = [(term.divergence, abs(term.loss_increase or 0.0)) for term in measured]
+        found = float(spearmanr(pairs).statistic)
+        return found if math.isfinite(found) else None
+
+
+@torch.no_grad()
+def bank_terms(run_or_model: Any, num_lags: int) -> list[Term]:
+    """Every term of every `KernelBank` of a language model, read from the kernels alone.
+
+    Args:
+        run_or_model: a finished `Run`, or a model with `lag_kernels()`.
+        num_lags: lags 0 to num_lags − 1 are those of a window: the lag r occurs num_lags − r times.
+
+    Returns:
+        The terms by layer, head and index; none where no kernel has a bank.
+
+    Raises:
+        InputError: num_lags is below 1.
+
+    >>> from types import SimpleNamespace
+    >>> from nadaraya.interpret import bank_terms
+    >>> from nadaraya.kernels import KernelBank
+    >>> model = SimpleNamespace(lag_kernels=lambda: [(0, KernelBank(num_heads=2, num_terms=8))])
+    >>> terms = bank_terms(model, num_lags=64)
+    >>> len(terms), round(terms[0].period, 2), round(terms[0].length, 2)
+    (16, 6.28, 1.5)
+    """
+    if num_lags < 1:
+        raise must_be("num_lags", "1 or more", num_lags)
+    return [term for _, _, term in _located(_banks(run_or_model), num_lags)]
+
+
+@torch.no_grad()
+def term_report(
+    model: "KernelGPTForCausalLM", inputs: Tensor, targets: Tensor, *, top: int | None = None
+) -> TermReport:
+    """Measure the loss of a language model without its bank, without oscillation, and without single terms.
+
+    Args:
+        model: in eval mode; left as it is.
+        inputs: (B, N) token numbers of the windows on which losses are measured.
+        targets: (B, N) the tokens that follow them.
+        top: how many terms are left out, one at a time, those with the largest `divergence`; default all,
+            each of which takes a pass over the windows. The only term of a bank becomes constant over lags.
+
+    Returns:
+        The report.
+
+    Raises:
+        InputError: no layer has a bank, or top is negative.
+
+    >>> import torch
+    >>> from nadaraya.interpret import term_report
+    >>> from nadaraya.models import KernelGPTConfig, KernelGPTForCausalLM
+    >>> model = KernelGPTForCausalLM(KernelGPTConfig.preset("demo", variant="gpa-mul")).eval()
+    >>> text = torch.arange(33)[None]
+    >>> report = term_report(model, text[:, :-1], text[:, 1:], top=2)
+    >>> len(report.terms), sum(term.loss_increase is not None for term in report.terms)
+    (128, 2)
+    """
+    from nadaraya.evaluation.language import total_nats
+
+    if top is not None and top < 0:
+        raise must_be("top", "0 or more", top)
+    banks = _banks(model)
+    if not banks:
+        raise InputError("the model must have a layer with a KernelBank, got none")
+    num_lags = inputs.shape[1]
+
+    def loss() -> float:
+        pairs = zip(inputs.split(_WINDOWS), targets.split(_WINDOWS), strict=True)
+        return sum(total_nats(model, *pair) for pair in pairs) / targets.numel()
+
+    def gains(chosen: list[KernelBank]) -> dict[str, float | None]:
+        found: dict[str, float | None] = {"without_oscillation": None}
+        with _restored(chosen):
+            if any(bank.periodic for bank in chosen):
+                for bank in chosen:
+                    _level(bank, num_lags)
+                found["without_oscillation"] = loss() - whole
+            for bank in chosen:
+                _flatten(bank)
+            return {"without_bank": loss() - whole, **found}
+
+    whole = loss()
+    located = sorted(_located(banks, num_lags), key=lambda one: -one[2].divergence)
+    terms = [term for _, _, term in located]
+    for place, (bank, index, term) in enumerate(located[:top]):
+        with _restored([bank]):
+            _leave_out(bank, term.head, index)
+            terms[place] = replace(term, loss_increase=loss() - whole)
+    layers = {layer: [bank for place, _, bank in banks if place == layer] for layer, _, _ in banks}
+    return TermReport(
+        whole,
+        targets.numel(),
+        **gains([bank for _, _, bank in banks]),  # type: ignore[arg-type]
+        layers=tuple({"layer": layer, **gains(chosen)} for layer, chosen in layers.items()),
+        terms=tuple(terms),
+    )
+
+
+def _banks(run_or_model: Any) -> list[tuple[int, Kernel, KernelBank]]:
+    """Layer, lag kernel and bank of every bank."""
+    return [
+        (layer, kernel, bank)
+        for layer, kernel in run_or_model.lag_kernels()
+        for bank in kernel.modules()
+        if isinstance(bank, KernelBank)
+    ]
+
+
+def _located(
+    banks: list[tuple[int, Kernel, KernelBank]], num_lags: int
+) -> list[tuple[KernelBank, int, Term]]:
+    """Every term with its bank and its index there."""
+    found = []
+    for layer, kernel, bank in banks:
+        changes, oscillations = _divergences(kernel, bank, num_lags), _oscillations(bank, num_lags)
+        for head in range(bank.num_heads):
+            for index in range(bank.num_terms):
+                term = Term(
+                    layer,
+                    head,
+                    index,
+                    strength=float(bank.sigma[head, index]) ** 2,
+                    length=float(bank.length[head, index]),
+                    period=math.pi * float(bank.tau[head, index]) if bank.periodic else None,
+                    oscillation=float(oscillations[head, index]),
+                    divergence=float(changes[head, index]),
+                )
+                found.append((bank, index, term))
+    return found
+
+
+def _divergences(kernel: Kernel, bank: KernelBank, num_lags: int) -> Tensor:
+    """(H, M) mean divergence of a head's attention by lag alone from that without each term."""
+    whole, found = _lag_logits(kernel, num_lags), []
+    for index in range(bank.num_terms):
+        with _restored([bank]):
+            _leave_out(bank, slice(None), index)
+            without = _lag_logits(kernel, num_lags)
+        # The query at position n sees the lags 0 … n: sums over the past are cumulative ones.
+        change = torch.where(whole.isneginf(), 0.0, whole - without)
+        weights = (whole - whole.amax(-1, keepdim=True)).exp()
+        gained = (weights * change).cumsum(-1) / weights.cumsum(-1)
+        found.append((gained + without.logcumsumexp(-1) - whole.logcumsumexp(-1)).mean(-1))
+    return torch.stack(found, dim=1).expand(bank.num_heads, -1)
+
+
+def _lag_logits(kernel: Kernel, num_lags: int) -> Tensor:
+    """(H, L), in float64."""
+    return torch.atleast_2d(kernel.lag_logits(num_lags, causal=True)).double()
+
+
+def _oscillations(bank: KernelBank, num_lags: int) -> Tensor:
+    """(H, M) the largest rise of each term above its lowest value at shorter lags, over its strength."""
+    lags = torch.arange(num_lags, device=bank.device)
+    # (H, M, L), 1 at lag 0; a term without strength has no shape.
+    shapes = (bank.log_terms(lags) - 2 * bank.get_parameter("log_sigma")[..., None]).exp().nan_to_num(0.0)
+    return (shapes - shapes.cummin(-1).values).amax(-1)
+
+
+@contextmanager
+def _restored(banks: list[KernelBank]) -> Iterator[None]:
+    """Parameters that are written while the context lasts are put back at its end."""
+    kept = [(parameter, parameter.clone()) for bank in banks for parameter in bank.parameters()]
+    try:
+        yield
+    finally:
+        for parameter, value in kept:
+            parameter.copy_(value)
+
+
+def _leave_out(bank: KernelBank, head: int | slice, term: int) -> None:
+    """Take a term away; the only one of a bank becomes constant, since no weight could be 0 at all lags."""
+    if bank.num_terms > 1:
+        bank.get_parameter("log_sigma")[head, term] = -torch.inf
+    else:
+        _flatten(bank, head)
+
+
+def _flatten(bank: KernelBank, head: int | slice = slice(None)) -> None:
+    """Make every term constant over lags."""
+    bank.get_parameter("log_length")[head] = torch.inf
+    if bank.periodic:
+        bank.get_parameter("log_alpha")[head] = -torch.inf
+
+
+def _level(bank: KernelBank, num_lags: int) -> None:
+    """Replace the periodic factor of every term by its mean over the lags."""
+    if not bank.periodic:
+        return
+    lags = torch.arange(num_lags, device=bank.device)
+    factor = torch.exp(-2 * (bank.alpha[..., None] * torch.sin(lags / bank.tau[..., None])).square())
+    bank.get_parameter("log_sigma").add_(0.5 * factor.mean(-1).log())
+    bank.get_parameter("log_alpha").fill_(-torch.inf)

@@ -72,7 +72,7 @@ def test_r2_is_that_of_the_curve_that_it_gives() -> None:
         centred = curves - np.average(curves, 1, PAIRS)[:, None]
         expected = 1 - (PAIRS * rest**2).sum(1) / (PAIRS * centred**2).sum(1)
         np.testing.assert_allclose(fit.r2, expected, atol=1e-9)
-        assert (0 < fit.r2).all()
+        assert (fit.r2 > 0).all()
         assert (fit.r2 < 1).all()
         assert fit.num_parameters == (2 if "periodic" in options else 4)
 

@@ -169,7 +169,7 @@ def _starts(target: Tensor, lags: Tensor, share: Tensor, num_terms: int, periodi
 
 
 def _spectrum(target: Tensor, lags: Tensor, share: Tensor) -> tuple[Tensor, Tensor]:
-    """Periods and heights of the highest peaks of the spectrum of each curve without its trend, (H, peaks)."""
+    """Periods and heights of the highest peaks of each curve's spectrum without its trend, (H, peaks)."""
     trend = torch.stack((torch.ones_like(lags), lags, torch.log1p(lags))) * share.sqrt()
     weighted = target * share.sqrt()
     rest = weighted - torch.linalg.lstsq(trend.T, weighted.T).solution.T @ trend

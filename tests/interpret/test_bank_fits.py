@@ -112,3 +112,21 @@ def test_a_curve_of_one_lag_is_refused() -> None:
         fit_banks(np.array([[0.0, np.nan]]), np.ones(2))
     with pytest.raises(InputError, match="num_terms must be"):
         fit_banks(np.zeros((1, 4)), np.ones(4), num_terms=0)
+
+
+@pytest.mark.parametrize("added", [False, True])
+def test_curves_of_any_height_are_fitted_alike(added: bool) -> None:
+    curve = (np.exp(-LAGS / 6) * np.cos(LAGS / 2))[None]
+    for periodic in (False, True):
+        found = [
+            fit_banks(height * curve, PAIRS, num_terms=2, periodic=periodic, added=added).r2[0]
+            for height in (1e-4, 1.0)
+        ]
+        assert found[0] == pytest.approx(found[1], abs=0.05)
+        assert min(found) > (0.85 if periodic else 0.1)
+
+
+def test_a_constant_is_the_least_that_a_fit_can_be() -> None:
+    noise = 1e-3 * np.random.default_rng(1).normal(size=(2, 60))
+    for options in ({}, {"added": True}):
+        assert fit_banks(noise, PAIRS, num_terms=1, **options).r2.min() > -1e-3

@@ -14,6 +14,7 @@ from nadaraya.cli.demo import demo
 from nadaraya.cli.evaluate import evaluate
 from nadaraya.cli.generate import generate
 from nadaraya.cli.heads import heads
+from nadaraya.cli.implied import implied
 from nadaraya.cli.lags import lags
 from nadaraya.cli.maps import maps
 from nadaraya.cli.prune import prune
@@ -54,7 +55,8 @@ def options(
 
 
 for _verb in (
-    demo, train, compare, study, generate, evaluate, report, lags, count, maps, heads, prune,
+    demo, train, compare, study, generate, evaluate, report, lags, count, maps, implied, heads,
+    prune,
 ):  # fmt: skip
     app.command(_verb.__name__)(_verb)
 app.add_typer(data_app, name="data")

@@ -114,9 +114,13 @@ def fit_banks(
 
     num_heads = len(curves)
     bank = _starts(target, lags, share, num_terms, periodic)
+    log_height = (target.amax(1) - target.amin(1)).clamp(min=1e-6).log().repeat(_STARTS)[:, None]
     if added:  # as high as the curve
-        height = (target.amax(1) - target.amin(1)).clamp(min=1e-3).repeat(_STARTS)
-        bank.log_sigma += 0.5 * (height / bank(torch.zeros(())))[:, None].log()
+        bank.log_sigma += 0.5 * (log_height - bank(torch.zeros(()))[:, None].log())
+    else:  # as flat as the curve, where that is flat
+        bank.log_length -= log_height.clamp(max=0.0)
+        if periodic:
+            bank.log_alpha += 0.5 * log_height.clamp(max=0.0)
     for updates, remain in _STAGES:
         starts = bank.num_heads // num_heads
         error = _minimise(bank, lags, share, target.repeat(starts, 1), added, updates)
@@ -186,8 +190,8 @@ def _minimise(
     parameters = dict(bank.named_parameters())
     limits = {
         "log_sigma": (-20.0, 20.0),
-        "log_length": (math.log(0.1), math.log(100 * len(lags))),
-        "log_alpha": (math.log(0.01), math.log(10.0)),
+        "log_length": (math.log(0.1), math.log(1e8 * len(lags))),
+        "log_alpha": (math.log(1e-4), math.log(10.0)),
         "log_tau": (math.log(2 / math.pi), math.log(4 * len(lags))),  # periods of 2 tokens and more
     }
     damping = torch.full((len(target),), 1e-2, dtype=torch.float64)

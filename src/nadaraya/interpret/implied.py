@@ -32,6 +32,7 @@ from nadaraya.errors import InputError, must_be
 from nadaraya.interpret.bank_fits import BankFit, fit_banks
 
 if TYPE_CHECKING:
+    from nadaraya.data import TokenShards
     from nadaraya.training import Run
 
 LONGEST = 8192  # lags: A has as many rows and columns
@@ -301,20 +302,41 @@ def _attached(model: nn.Module) -> Any:
     )
 
 
+def windows_of(tokens: "Tensor | TokenShards", context: int, count: int) -> Tensor:
+    """Windows at evenly spaced places of a text, the first and the last of which are its ends.
+
+    Args:
+        tokens: (n,) token numbers, or shards.
+        context: tokens per window.
+        count: how many; fewer where there are fewer places.
+
+    Returns:
+        (count, context) token numbers.
+
+    Raises:
+        InputError: no windows, or a context that is no more than a token, longer than the text or too long.
+    """
+    if count < 1:
+        raise must_be("windows", "1 or more", count)
+    there = len(tokens) if isinstance(tokens, Tensor) else tokens.num_tokens
+    if not 2 <= context <= min(there, LONGEST):
+        raise must_be("context", f"from 2 to {min(there, LONGEST):,} tokens for this text", context)
+    starts = torch.linspace(0, there - context, min(count, there), dtype=torch.float64).long().unique()
+    if isinstance(tokens, Tensor):
+        return tokens[starts[:, None] + torch.arange(context)]
+    return tokens.tokens(starts.tolist(), context)
+
+
 def _validation_windows(run: "Run", count: int) -> tuple[Tensor, Tensor | None]:
     """Windows of the validation part of a run, and where its documents begin if they are packed."""
-    from nadaraya.data import document_positions, num_windows, read_windows
-    from nadaraya.interpret.heads import validation_windows
+    from nadaraya.data import document_positions, encode_text
 
     data = run.text_recipe().data
     if not run.on_shards:
-        return validation_windows(run, count)[0], None
-    if count < 1:
-        raise must_be("windows", "1 or more", count)
+        text = run.corpus().split(data.validation_fraction)[1]
+        return windows_of(encode_text(run.tokenizer(), text), data.context, count), None
     shards = run.shards()
-    there = num_windows(shards.num_tokens, data.context)
-    numbers = np.unique(np.linspace(0, there - 1, min(count, there)).astype(np.int64))
-    inputs, _ = read_windows(shards, numbers, data.context)
+    inputs = windows_of(shards, data.context, count)
     return inputs, document_positions(inputs, shards.document_token) if data.documents == "packed" else None
 
 

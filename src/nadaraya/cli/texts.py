@@ -1,7 +1,7 @@
 """The text that a model is looked at on: that of its run, or one that is named."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from nadaraya.errors import InputError
 from nadaraya.files import is_file
@@ -18,7 +18,7 @@ class Source(NamedTuple):
 
     name: str
     content: "str | TokenShards"
-    documents: str = "joined"  # of shards: "packed" where attention stays inside each
+    documents: Literal["packed", "joined"] = "joined"  # of shards: "packed" where attention stays inside each
 
     def tokens(self, causal: "CausalModel") -> "Tensor | TokenShards":
         """The tokens of a text in the model's own numbers, or the shards."""

@@ -114,13 +114,14 @@ def fit_banks(
 
     num_heads = len(curves)
     bank = _starts(target, lags, share, num_terms, periodic)
+    start: dict[str, Tensor] = dict(bank.named_parameters())
     log_height = (target.amax(1) - target.amin(1)).clamp(min=1e-6).log().repeat(_STARTS)[:, None]
     if added:  # as high as the curve
-        bank.log_sigma += 0.5 * (log_height - bank(torch.zeros(()))[:, None].log())
+        start["log_sigma"] += 0.5 * (log_height - bank(torch.zeros(()))[:, None].log())
     else:  # as flat as the curve, where that is flat
-        bank.log_length -= log_height.clamp(max=0.0)
+        start["log_length"] -= log_height.clamp(max=0.0)
         if periodic:
-            bank.log_alpha += 0.5 * log_height.clamp(max=0.0)
+            start["log_alpha"] += 0.5 * log_height.clamp(max=0.0)
     for updates, remain in _STAGES:
         starts = bank.num_heads // num_heads
         error = _minimise(bank, lags, share, target.repeat(starts, 1), added, updates)
@@ -136,7 +137,8 @@ def fit_banks(
 
 def _bank_of(values: dict[str, Tensor]) -> KernelBank:
     """A bank of given parameters by name, (K, M) logs."""
-    bank = KernelBank(*values["log_sigma"].shape, periodic="log_tau" in values).double()
+    num_heads, num_terms = values["log_sigma"].shape
+    bank = KernelBank(num_heads, num_terms, periodic="log_tau" in values).double()
     for name, parameter in bank.named_parameters():
         parameter.copy_(values[name])
     return bank
@@ -187,7 +189,7 @@ def _minimise(
     bank: KernelBank, lags: Tensor, share: Tensor, target: Tensor, added: bool, updates: int
 ) -> Tensor:
     """Fits all heads of a bank in place, side by side; the mean square that is left of each, (K,)."""
-    parameters = dict(bank.named_parameters())
+    parameters: dict[str, Tensor] = dict(bank.named_parameters())
     limits = {
         "log_sigma": (-20.0, 20.0),
         "log_length": (math.log(0.1), math.log(1e8 * len(lags))),

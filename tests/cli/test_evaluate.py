@@ -2,12 +2,15 @@
 
 import json
 import math
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from nadaraya.data import encode_text
+from nadaraya.evaluation import length_losses, token_bytes
 from nadaraya.training import Run
 
 
@@ -70,3 +73,35 @@ def test_a_model_that_diverged_has_no_figures_and_no_text(
         nadaraya("evaluate", finished_run, *options).refuses("not a finite number", str(finished_run))
     for options in ([], ["--greedy"], ["--beams", 2]):
         nadaraya("generate", finished_run, *options).refuses("the logits of the model must be finite")
+
+
+def test_lengths_are_those_of_the_library(nadaraya: Any, finished_run: Path) -> None:
+    line = ("evaluate", finished_run, "--lengths", "32,8,16", "--windows", 3)
+    printed = json.loads(nadaraya(*line, "--json").out)
+    run = Run(finished_run)
+    text = run.corpus().split(run.text_recipe().data.validation_fraction)[1]
+    tokenizer = run.tokenizer()
+    expected = length_losses(
+        run.load_model(), encode_text(tokenizer, text), [8, 16, 32], windows=3,
+        bytes_of_token=token_bytes(tokenizer),
+    )  # fmt: skip
+    assert (printed["context"], printed["windows"], printed["stride"]) == (16, 3, 4)
+    assert [loss["length"] for loss in printed["lengths"]] == [8, 16, 32]
+    for loss, wanted in zip(printed["lengths"], expected.lengths, strict=True):
+        assert loss == pytest.approx(asdict(wanted))
+        assert loss["bits_per_byte"] == pytest.approx(loss["cross_entropy"] / math.log(2))
+    assert len(printed["by_position"]) == 32
+    shown = nadaraya(*line).out
+    assert f"{printed['lengths'][2]['cross_entropy']:.4f}" in shown
+
+
+def test_lengths_that_cannot_be_are_one_line(nadaraya: Any, finished_run: Path) -> None:
+    for options, words in (
+        (("--lengths", "8,x"), "--lengths must be whole numbers of tokens"),
+        (("--lengths", ""), "lengths must be whole numbers of at least 1"),
+        (("--lengths", "8,99999999"), "lengths must be below the"),
+        (("--lengths", "8", "--windows", 0), "windows must be 1 or more"),
+        (("--windows", 3), "--windows must be given with --lengths"),
+        (("--lengths", "8", "--core", "tasks"), "--lengths must be left out where --core is given"),
+    ):
+        nadaraya("evaluate", finished_run, *options).refuses(words)

@@ -95,3 +95,27 @@ def test_verbs_work_on_a_run_on_shards(nadaraya: Command, run: Path, source: Pat
 def test_shards_are_no_text_for_other_verbs(nadaraya: Command, run: Path, shards: Path) -> None:
     nadaraya("evaluate", run, "--text", shards).refuses("holds no .txt file, but token shards")
     nadaraya("lags", shards).refuses("holds no .txt file, but token shards")
+
+
+@pytest.mark.parametrize("documents", ["packed", "joined"])
+def test_implied_and_lengths_keep_documents_apart_where_the_run_does(
+    nadaraya: Command, shards: Path, tiny: tuple[str, ...], tmp_path: Path, documents: str
+) -> None:
+    from nadaraya.data import TokenShards
+    from nadaraya.evaluation import length_losses, token_bytes
+    from nadaraya.interpret import implied_kernels, implied_summary
+
+    source, *overrides = tiny
+    changes = [f"data.corpus={shards}", f"data.documents={documents}", "training.steps=2"]
+    run = train(load_recipe(source, [*overrides, *changes]), tmp_path / "run", progress=False)
+    printed = json.loads(nadaraya("implied", run.path, "--windows", 2, "--terms", 0, "--json").out)
+    assert printed["layers"] == implied_summary(implied_kernels(run, windows=2))["layers"]
+    pairs = printed["layers"][0]["pairs"]
+    assert (pairs == [2 * (16 - lag) for lag in range(16)]) == (documents == "joined")
+    part = TokenShards(shards, "validation")
+    border = part.document_token if documents == "packed" else None
+    expected = length_losses(
+        run.load_model(), part, [8, 24], bytes_of_token=token_bytes(part.tokenizer), document_token=border
+    )
+    printed = json.loads(nadaraya("evaluate", run.path, "--lengths", "8,24", "--json").out)
+    assert printed["lengths"][1]["bits_per_byte"] == pytest.approx(expected.lengths[1].bits_per_byte)

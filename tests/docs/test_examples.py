@@ -53,11 +53,25 @@ def test_the_guide_on_other_models_runs() -> None:
     assert names["loss"].isfinite()
 
 
-def test_the_guide_on_banks_runs() -> None:
+def test_the_guide_on_other_forms_of_banks_runs() -> None:
     names = run_blocks(GUIDES / "bank-options.md", {})
     assert names["counts"] == {"none": 512, "heads": 128, "layers": 128, "all": 32}
     assert {len(numbers) for numbers in names["start"].values()} == {4}
     assert names["information"].shape == (129,)
+
+
+@pytest.mark.slow
+def test_the_guide_on_implied_kernels_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from nadaraya.training import load_recipe, train
+
+    monkeypatch.chdir(tmp_path)
+    tiny = ["model.variant=rope", "model.hidden_size=8", "data.limit=9000", "data.context=16"]
+    steps = [
+        f"training.{key}" for key in ("steps=2", "warmup_steps=0", "batch_size=1", "sample_characters=0")
+    ]
+    train(load_recipe("demo", [*tiny, *steps]), "runs/dickens-rope", progress=False)
+    names = run_blocks(GUIDES / "implied-kernels.md", {})
+    assert json.loads(json.dumps(names["summary"]))["layers"][0]["heads"][0]["fits"]["decay"]["length"]
 
 
 @pytest.mark.slow

@@ -1,6 +1,7 @@
 """`kernel_attention`: the contract of the operator, the argument checks and the choice of backend."""
 
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Literal, NamedTuple, TypedDict, Unpack, overload
 
 import torch
@@ -34,6 +35,7 @@ from nadaraya.errors import InputError, must_be, unknown_name
 from nadaraya.kernels import Kernel
 
 _FAST_BACKENDS = ("triton", "sdpa")  # fastest first
+_WATCHERS: list[Callable[[AttentionArguments], None]] = []
 
 
 class AttentionOptions(TypedDict, total=False):
@@ -190,6 +192,8 @@ def kernel_attention(
         window=window, key_mask=key_mask, attn_mask=attn_mask, document_ids=document_ids, dropout_p=dropout_p,
         eps=eps, negligible=negligible,
     )  # fmt: skip
+    for watch in _WATCHERS:
+        watch(args)
     name = _choice(backend, args, return_weights).name
     device = query.device.type
     autocast = torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
@@ -206,6 +210,30 @@ def kernel_attention(
             assert found is not None
             lse = found
         return (out, lse) if return_lse else out
+
+
+@contextmanager
+def watching_calls(watch: Callable[[AttentionArguments], None]) -> Iterator[None]:
+    """Show a function the checked arguments of every call of `kernel_attention` while the context lasts.
+
+    Args:
+        watch: gets them ahead of the computation, which they do not change; `nadaraya.attention.reference`
+            makes logits and weights of them.
+
+    >>> import torch
+    >>> from nadaraya import kernel_attention
+    >>> from nadaraya.attention.functional import watching_calls
+    >>> x, seen = torch.randn(1, 2, 5, 8), []
+    >>> with watching_calls(seen.append):
+    ...     out = kernel_attention(x, x, x, causal=True)
+    >>> seen[0].causal
+    True
+    """
+    _WATCHERS.append(watch)
+    try:
+        yield
+    finally:
+        _WATCHERS.remove(watch)
 
 
 class BackendChoice(NamedTuple):

@@ -15,6 +15,7 @@ from nadaraya.cli.demo import demo
 from nadaraya.cli.evaluate import evaluate
 from nadaraya.cli.generate import generate
 from nadaraya.cli.heads import heads
+from nadaraya.cli.implied import implied
 from nadaraya.cli.lags import lags
 from nadaraya.cli.maps import maps
 from nadaraya.cli.prune import prune
@@ -56,8 +57,8 @@ def options(
 
 
 for _verb in (
-    demo, train, compare, study, search, generate, evaluate, report, lags, banks, count, maps, heads,
-    prune,
+    demo, train, compare, study, search, generate, evaluate, report, lags, banks, implied, count, maps,
+    heads, prune,
 ):  # fmt: skip
     app.command(_verb.__name__)(_verb)
 app.add_typer(data_app, name="data")

@@ -9,13 +9,16 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from nadaraya.cli.options import DeviceOption, PrecisionOption, computing
+from nadaraya.cli.lengths import figures_of, lengths_of, print_lengths
+from nadaraya.cli.options import DeviceOption, PrecisionOption, computing, whole_numbers
 from nadaraya.cli.tasks import Asked, names, run_core, run_lm_eval
+from nadaraya.cli.texts import Source, is_run, text_source
 from nadaraya.errors import InputError, must_be
-from nadaraya.files import is_file
 
 if TYPE_CHECKING:
     from nadaraya.training import Run
+
+_LENGTHS = "whole numbers of tokens, separated by commas"
 
 
 class Chosen(NamedTuple):
@@ -38,6 +41,16 @@ def evaluate(
         typer.Option(
             help="A text file, a folder, 'embedded' or 'dickens'.", show_default="the run's validation text"
         ),
+    ] = None,
+    lengths: Annotated[
+        str | None,
+        typer.Option(
+            help="On a text: predict the same tokens from so many before them, such as 256,512,1024.",
+            show_default="all tokens, in adjacent windows of the model's context",
+        ),
+    ] = None,
+    windows: Annotated[
+        int | None, typer.Option(help="With --lengths: how many places in the text.", show_default="64")
     ] = None,
     images: Annotated[
         str | None,
@@ -94,6 +107,10 @@ def evaluate(
     _check_belongs("--limit", limit, given, "--core", "--lm-eval")
     _check_belongs("--shots", shots, given, "--lm-eval")
     _check_belongs("--task-folder", task_folder, given, "--lm-eval")
+    if lengths is not None and given[-1:] not in ([], ["--text"]):
+        raise must_be("--lengths", f"left out where {given[0]} is given", lengths)
+    if windows is not None and lengths is None:
+        raise must_be("--windows", "given with --lengths", windows)
     chosen = Chosen(weights, device, precision)
     if core is not None or lm_eval is not None:
         from nadaraya.evaluation import open_causal_model
@@ -110,7 +127,20 @@ def evaluate(
     if images is not None or (text is None and _is_image_run(run)):
         from nadaraya.training import Run
 
+        if lengths is not None:
+            raise must_be("--lengths", "given for a model of text", lengths)
         figures, line = _images(Run(run), images, chosen)
+    elif lengths is not None:
+        source = text_source(run, text, "--text")
+        _at_lengths(
+            run,
+            source,
+            whole_numbers(lengths, "--lengths", _LENGTHS),
+            64 if windows is None else windows,
+            chosen,
+            as_json,
+        )
+        return
     else:
         figures, line = _text(run, text, chosen)
     used = _weights(run, weights)
@@ -124,45 +154,46 @@ def _check_belongs(option: str, value: Any, given: list[str], *wanted: str) -> N
         raise must_be(option, f"given with {' or '.join(wanted)}", value)
 
 
-def _is_run(run: str) -> bool:
-    return is_file(Path(run) / "config.yaml")
-
-
 def _is_image_run(run: str) -> bool:
     from nadaraya.training import ImageRecipe, Run
 
-    return _is_run(run) and isinstance(Run(run).recipe, ImageRecipe)
+    return is_run(run) and isinstance(Run(run).recipe, ImageRecipe)
 
 
 def _weights(run: str, weights: str | None) -> dict[str, str]:
     """Which weights of a run were used; a model that is no run has one set of them."""
     from nadaraya.training import Run
 
-    return {"weights": weights or Run(run).weights} if _is_run(run) else {}
+    return {"weights": weights or Run(run).weights} if is_run(run) else {}
+
+
+def _at_lengths(
+    run: str, source: Source, lengths: list[int], windows: int, chosen: Chosen, as_json: bool
+) -> None:
+    from nadaraya.evaluation import open_causal_model
+
+    causal = open_causal_model(run, chosen.weights)
+    with computing(causal.model, chosen.device, chosen.precision):
+        result = lengths_of(causal, source, lengths, windows)
+    for loss in result.lengths:
+        _check_finite(loss.cross_entropy, f"{source.name} at length {loss.length}", run)
+    if as_json:
+        figures = {"run": run, **_weights(run, chosen.weights), "text": source.name}
+        typer.echo(json.dumps({**figures, **figures_of(result, causal.context)}))
+    else:
+        print_lengths(result, source.name, causal.context)
 
 
 def _text(run: str, text: str | None, chosen: Chosen) -> tuple[dict[str, Any], str]:
-    from nadaraya.data import load_corpus
     from nadaraya.evaluation import evaluate_shards, evaluate_string, open_causal_model
-    from nadaraya.training import Run
 
     causal = open_causal_model(run, chosen.weights)
-    opened = Run(run) if text is None and _is_run(run) else None
-    name = "validation text"
-    if opened and opened.on_shards:
-        documents = opened.text_recipe().data.documents
-        evaluating = partial(evaluate_shards, shards=opened.shards(), documents=documents)
-    else:
-        if text is not None:
-            corpus = load_corpus(text)
-            name, content = corpus.name, corpus.text
-        elif opened:
-            content = opened.corpus().split(opened.text_recipe().data.validation_fraction)[1]
-        else:
-            raise InputError(
-                f"{run} is not a run, which has a validation text: give --text, --core or --lm-eval"
-            )
+    name, content, documents = text_source(run, text, "--text, --core or --lm-eval")
+    evaluating: Any
+    if isinstance(content, str):
         evaluating = partial(evaluate_string, tokenizer=causal.tokenizer, text=content)
+    else:
+        evaluating = partial(evaluate_shards, shards=content, documents=documents)
     with computing(causal.model, chosen.device, chosen.precision):
         result = evaluating(causal.model, context=causal.context)
     _check_finite(result.cross_entropy, name, run)

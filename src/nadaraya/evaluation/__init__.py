@@ -11,11 +11,14 @@ from nadaraya.evaluation.language import (
     evaluate_text,
     token_bytes,
 )
+from nadaraya.evaluation.lengths import LengthLoss, LengthLosses, length_losses
 from nadaraya.evaluation.shards import evaluate_shards
 
 __all__ = [
     "CausalModel",
     "ImageEvaluation",
+    "LengthLoss",
+    "LengthLosses",
     "TextEvaluation",
     "bits_per_byte",
     "default_prompt",
@@ -25,6 +28,7 @@ __all__ = [
     "evaluate_string",
     "evaluate_text",
     "generate_text",
+    "length_losses",
     "open_causal_model",
     "sample_text",
     "token_bytes",

@@ -1,9 +1,11 @@
-"""What a corpus and a trained model show: separator lags, bumps and terms of banks, attention maps."""
+"""What a corpus and a trained model show: lags, bumps and terms of banks, implied kernels, attention maps."""
 
 from nadaraya.interpret.attention_maps import AttentionMaps, capture_attention
 from nadaraya.interpret.bandwidths import GridShape, bandwidth_matrix, grid_shapes
+from nadaraya.interpret.bank_fits import BankFit, fit_banks
 from nadaraya.interpret.banks import BankShape, bank_shapes
 from nadaraya.interpret.bumps import BumpTable, PeakMatch, bump_figures, bump_table, match_peaks
+from nadaraya.interpret.implied import ImpliedKernel, fit_implied, implied_kernels, implied_summary
 from nadaraya.interpret.lags import (
     LagHistogram,
     LagPeak,
@@ -21,10 +23,12 @@ from nadaraya.interpret.terms import Term, TermReport, bank_terms, term_report
 __all__ = [
     "SEPARATORS",
     "AttentionMaps",
+    "BankFit",
     "BankShape",
     "BumpTable",
     "GridShape",
     "ImageModel",
+    "ImpliedKernel",
     "LagHistogram",
     "LagPeak",
     "PeakMatch",
@@ -40,7 +44,11 @@ __all__ = [
     "capture_attention",
     "compile_separator",
     "corpus_start",
+    "fit_banks",
+    "fit_implied",
     "grid_shapes",
+    "implied_kernels",
+    "implied_summary",
     "lag_histogram",
     "load_maps",
     "match_peaks",

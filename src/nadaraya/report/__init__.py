@@ -4,6 +4,7 @@ It needs matplotlib, jinja2 and scipy (the extra `report`), neither transformers
 run comes as `RunData`, attention comes as `nadaraya.interpret.AttentionMaps`.
 """
 
+from nadaraya.report.by_lag import implied_curves, length_curves
 from nadaraya.report.figures import bank_curves, lag_histograms, loss_curves, write_figure
 from nadaraya.report.html import render, write_report
 from nadaraya.report.image_runs import ExampleMaps, ImageRunData, read_image_run
@@ -20,7 +21,9 @@ __all__ = [
     "Subject",
     "TextFigures",
     "bank_curves",
+    "implied_curves",
     "lag_histograms",
+    "length_curves",
     "loss_curves",
     "read_image_run",
     "read_run",

@@ -1,0 +1,54 @@
+"""`nadaraya evaluate --lengths`: the same tokens predicted at several context lengths."""
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from nadaraya.cli.options import figure_table
+from nadaraya.errors import InputError
+
+if TYPE_CHECKING:
+    from nadaraya.cli.texts import Source
+    from nadaraya.evaluation import CausalModel, LengthLosses
+
+
+def lengths_of(causal: "CausalModel", source: "Source", lengths: list[int], windows: int) -> "LengthLosses":
+    """The losses of a model on a text."""
+    from nadaraya.evaluation import length_losses, token_bytes
+
+    try:
+        sizes = token_bytes(causal.tokenizer)
+    except InputError:  # tokens whose bytes depend on their neighbours
+        sizes = None
+    return length_losses(
+        causal.model,
+        source.tokens(causal),
+        lengths,
+        windows=windows,
+        bytes_of_token=sizes,
+        document_token=source.document_token,
+    )
+
+
+def figures_of(result: "LengthLosses", context: int) -> dict[str, Any]:
+    """The losses as plain data, and the length of training."""
+    return {"context": context, **asdict(result)}
+
+
+def print_lengths(result: "LengthLosses", name: str, context: int) -> None:
+    """A table, one row per length."""
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console.width = 120  # columns of a table that goes to a file or another program
+    console.print(
+        f"{name}: the last {result.stride:,} tokens of {result.windows:,} windows, {result.tokens:,} in all; "
+        f"the model's context is {context:,}",
+        soft_wrap=True,
+    )
+    table = figure_table(["length"], ["nats/token", "bits/byte", "change", "±"])
+    for loss in result.lengths:
+        bits = "–" if loss.bits_per_byte is None else f"{loss.bits_per_byte:.4f}"
+        error = "–" if loss.error is None else f"{loss.error:.4f}"
+        table.add_row(f"{loss.length:,}", f"{loss.cross_entropy:.4f}", bits, f"{loss.change:+.4f}", error)
+    console.print(table)

@@ -1,0 +1,60 @@
+"""The text that a model is looked at on: that of its run, or one that is named."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from nadaraya.errors import InputError
+from nadaraya.files import is_file
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from nadaraya.data import TokenShards
+    from nadaraya.evaluation import CausalModel
+
+
+class Source(NamedTuple):
+    """A text, or token shards."""
+
+    name: str
+    content: "str | TokenShards"
+    documents: Literal["packed", "joined"] = "joined"  # of shards: "packed" where attention stays inside each
+
+    def tokens(self, causal: "CausalModel") -> "Tensor | TokenShards":
+        """The tokens of a text in the model's own numbers, or the shards."""
+        from nadaraya.data import encode_text
+
+        return encode_text(causal.tokenizer, self.content) if isinstance(self.content, str) else self.content
+
+    @property
+    def document_token(self) -> int | None:
+        """What begins a document of shards, where attention stays inside each."""
+        if isinstance(self.content, str) or self.documents != "packed":
+            return None
+        return self.content.document_token
+
+
+def is_run(path: str) -> bool:
+    """Whether this is a run folder."""
+    return is_file(Path(path) / "config.yaml")
+
+
+def text_source(run: str, text: str | None, instead: str) -> Source:
+    """The text of --text, or the validation part of a run's own.
+
+    Raises:
+        InputError: there is none: the message ends with what can be given `instead`.
+    """
+    from nadaraya.data import load_corpus
+    from nadaraya.training import Run
+
+    if text is not None:
+        corpus = load_corpus(text)
+        return Source(corpus.name, corpus.text)
+    if not is_run(run):
+        raise InputError(f"{run} is not a run, which has a validation text: give {instead}")
+    opened = Run(run)
+    data = opened.text_recipe().data
+    if opened.on_shards:
+        return Source("validation text", opened.shards(), data.documents)
+    return Source("validation text", opened.corpus().split(data.validation_fraction)[1])

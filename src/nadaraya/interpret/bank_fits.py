@@ -1,0 +1,255 @@
+"""Banks fitted to curves of logits by lag: what kernel a curve is, and whether it oscillates."""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from nadaraya.errors import must_be
+from nadaraya.kernels import Exp, Kernel, KernelBank
+
+_STARTS = 24  # of each curve
+_PEAKS = 6  # of its spectrum, where these look for periods
+# Updates of Levenberg and Marquardt at most, and how many of the starts then remain.
+_STAGES = ((60, 3), (300, 1))
+
+
+@dataclass(frozen=True)
+class BankFit:
+    """A bank for each head of a layer, fitted to curves of logits by lag.
+
+    Attributes:
+        kernel: a `KernelBank`, whose log is the curve up to a constant, or `Exp` of one, which is itself.
+        offset: (H,) that constant.
+        r2: (H,) share of the variance of the curve over pairs that the fit explains; NaN for a flat curve.
+
+    >>> import numpy as np
+    >>> from nadaraya.interpret import fit_banks
+    >>> fit_banks(-0.1 * np.arange(20)[None], np.ones(20), num_terms=1, periodic=False).curve(20).shape
+    (1, 20)
+    """
+
+    kernel: Kernel
+    offset: np.ndarray
+    r2: np.ndarray
+
+    @property
+    def bank(self) -> KernelBank:
+        """The bank, float64."""
+        found: Any = self.kernel.kernel if isinstance(self.kernel, Exp) else self.kernel
+        return found
+
+    @property
+    def num_parameters(self) -> int:
+        """Numbers per head."""
+        return sum(parameter.shape[1] for parameter in self.bank.parameters())
+
+    def curve(self, num_lags: int) -> np.ndarray:
+        """(H, L) fitted logits for lags 0 … L − 1."""
+        logits = self.kernel.lag_logits(num_lags).detach().numpy()
+        return np.asarray(logits + self.offset[:, None])
+
+    def plain(self, head: int) -> dict[str, Any]:
+        """R², offset and terms of one head, for JSON."""
+        terms = {
+            name.removeprefix("log_"): parameter[head].exp().tolist()
+            for name, parameter in self.bank.named_parameters()
+        }
+        r2 = float(self.r2[head])
+        return {"r2": None if math.isnan(r2) else r2, "offset": float(self.offset[head]), **terms}
+
+
+@torch.no_grad()
+def fit_banks(
+    curves: np.ndarray,
+    weights: np.ndarray,
+    num_terms: int = 4,
+    *,
+    periodic: bool = True,
+    added: bool = False,
+) -> BankFit:
+    """Fit a bank to each of some curves of logits by lag, by weighted least squares.
+
+    With G the bank and f = log G, or f = G where it is added, and an offset that costs nothing, since logits
+    have none,
+
+        minimise  Σ_r w_r (y_r − f(r) − offset)²
+
+    by the method of Levenberg and Marquardt (Marquardt 1963) from several starts, the best of which is kept.
+    The result is the same every time. Sums of exponentials are ill-conditioned: other terms may fit as well.
+
+    Args:
+        curves: y, (H, L) logits for lags 0 … L − 1; lags with NaN are left out.
+        weights: w ≥ 0, (L,), such as the number of pairs.
+        num_terms: M, terms for each curve. Default 4.
+        periodic: whether terms have the periodic factor: 4 numbers per term, else 2. Default True.
+        added: whether f is G, as in Gaussian Process Attention (anonymous), eq. 6, and not log G, as in
+            Bunks et al. (2025), eq. 6. Default False.
+
+    Returns:
+        The fit.
+
+    Raises:
+        InputError: num_terms is not a positive whole number, or fewer than two lags have a curve and weight.
+
+    >>> import numpy as np
+    >>> from nadaraya.interpret import fit_banks
+    >>> lags = np.arange(40)
+    >>> curve = -lags / 12 - 2 * 0.8**2 * np.sin(lags / 3) ** 2
+    >>> fit = fit_banks(curve[None], np.ones(40), num_terms=1)
+    >>> fit.bank.tau.round(decimals=4).tolist(), fit.bank.length.round(decimals=4).tolist()
+    ([[3.0]], [[12.0]])
+    """
+    used = np.isfinite(curves).all(0) & (weights > 0)
+    if used.sum() < 2:
+        raise must_be("curves", "known at two lags or more", int(used.sum()))
+    lags = torch.arange(curves.shape[1], dtype=torch.float64)[torch.from_numpy(used)]
+    share = torch.from_numpy(weights[used] / weights[used].sum())
+    target = torch.from_numpy(curves[:, used]).double()
+    target = target - (target @ share)[:, None]
+    variance = target.square() @ share
+
+    num_heads = len(curves)
+    bank = _starts(target, lags, share, num_terms, periodic)
+    start: dict[str, Tensor] = dict(bank.named_parameters())
+    log_height = (target.amax(1) - target.amin(1)).clamp(min=1e-6).log().repeat(_STARTS)[:, None]
+    if added:  # as high as the curve
+        start["log_sigma"] += 0.5 * (log_height - bank(torch.zeros(()))[:, None].log())
+    else:  # as flat as the curve, where that is flat
+        start["log_length"] -= log_height.clamp(max=0.0)
+        if periodic:
+            start["log_alpha"] += 0.5 * log_height.clamp(max=0.0)
+    for updates, remain in _STAGES:
+        starts = bank.num_heads // num_heads
+        error = _minimise(bank, lags, share, target.repeat(starts, 1), added, updates)
+        error, best = error.view(starts, num_heads).topk(remain, dim=0, largest=False)
+        heads = (best * num_heads + torch.arange(num_heads)).flatten()
+        values = {name: parameter[heads] for name, parameter in bank.named_parameters()}
+        bank = _bank_of(values)
+    kernel = Exp(bank) if added else bank
+    offset = (torch.from_numpy(curves[:, used]) - kernel.log(lags)) @ share
+    r2 = torch.where(variance > 0, 1 - error[0] / variance, torch.nan)
+    return BankFit(kernel, offset.numpy(), r2.numpy())
+
+
+def _bank_of(values: dict[str, Tensor]) -> KernelBank:
+    """A bank of given parameters by name, (K, M) logs."""
+    num_heads, num_terms = values["log_sigma"].shape
+    bank = KernelBank(num_heads, num_terms, periodic="log_tau" in values).double()
+    for name, parameter in bank.named_parameters():
+        parameter.copy_(values[name])
+    return bank
+
+
+def _starts(target: Tensor, lags: Tensor, share: Tensor, num_terms: int, periodic: bool) -> KernelBank:
+    """A bank with a head for every start of every curve, (starts · H).
+
+    The first is the library's own. The others are at random, but for the periods of half of them: a fit finds
+    one only from near it, so these are where the spectrum of the curve has its peaks.
+    """
+    num_heads = len(target)
+    generator = torch.Generator().manual_seed(0)
+    ranges = {"log_sigma": (-1.5, 1.5), "log_length": (0.0, math.log(2 * len(lags)))}
+    if periodic:
+        ranges["log_alpha"] = (math.log(0.2), math.log(1.5))
+        ranges["log_tau"] = (math.log(2 / math.pi), math.log(len(lags)))
+    known = dict(KernelBank(1, num_terms, periodic=periodic).named_parameters())
+    starts = {}
+    for name, (low, high) in ranges.items():
+        drawn = torch.rand(_STARTS, 1, num_terms, generator=generator, dtype=torch.float64)
+        start = (low + (high - low) * drawn).repeat(1, num_heads, 1)
+        start[0] = known[name]
+        starts[name] = start
+    if periodic:
+        half = _STARTS // 2
+        periods, power = _spectrum(target, lags, share)
+        drawn = torch.multinomial(power, half * num_terms, replacement=True, generator=generator)
+        drawn = drawn.view(num_heads, half, num_terms)
+        drawn[:, :, 0] = torch.arange(half) % periods.shape[1]  # each of the peaks at least once
+        chosen = periods.gather(1, drawn.flatten(1)).view_as(drawn).transpose(0, 1)
+        starts["log_tau"][half:] = (chosen / math.pi).log()
+    return _bank_of({name: start.flatten(0, 1) for name, start in starts.items()})
+
+
+def _spectrum(target: Tensor, lags: Tensor, share: Tensor) -> tuple[Tensor, Tensor]:
+    """Periods and heights of the highest peaks of each curve's spectrum without its trend, (H, peaks)."""
+    trend = torch.stack((torch.ones_like(lags), lags, torch.log1p(lags))) * share.sqrt()
+    weighted = target * share.sqrt()
+    rest = weighted - torch.linalg.lstsq(trend.T, weighted.T).solution.T @ trend
+    power = torch.fft.rfft(rest, 4 * len(lags)).abs().square()[:, 1:]
+    is_peak = torch.nn.functional.max_pool1d(power[:, None], 3, 1, 1)[:, 0] == power
+    heights, places = (power * is_peak).topk(min(_PEAKS, power.shape[1]), dim=1)
+    return 4 * len(lags) / (places + 1.0), heights + 1e-30  # of a flat curve none is higher
+
+
+def _minimise(
+    bank: KernelBank, lags: Tensor, share: Tensor, target: Tensor, added: bool, updates: int
+) -> Tensor:
+    """Fits all heads of a bank in place, side by side; the mean square that is left of each, (K,)."""
+    parameters: dict[str, Tensor] = dict(bank.named_parameters())
+    limits = {
+        "log_sigma": (-20.0, 20.0),
+        "log_length": (math.log(0.1), math.log(1e8 * len(lags))),
+        "log_alpha": (math.log(1e-4), math.log(10.0)),
+        "log_tau": (math.log(2 / math.pi), math.log(4 * len(lags))),  # periods of 2 tokens and more
+    }
+    damping = torch.full((len(target),), 1e-2, dtype=torch.float64)
+    error, gradient, curvature = _normal_equations(bank, lags, share, target, added)
+    for _ in range(updates):
+        before = torch.cat(list(parameters.values()), 1)
+        scale = curvature.diagonal(dim1=1, dim2=2)
+        ridge = damping[:, None] * scale + 1e-12 * scale.amax(1, keepdim=True) + 1e-30
+        step = torch.linalg.solve(curvature + ridge.diag_embed(), gradient)
+        _write(parameters, before + step, limits)
+        tried = _normal_equations(bank, lags, share, target, added)
+        better = tried[0] < error
+        _write(
+            parameters, torch.where(better[:, None], torch.cat(list(parameters.values()), 1), before), limits
+        )
+        gain = torch.where(better, error - tried[0], 0.0) / error.clamp(min=1e-300)
+        error, gradient, curvature = (
+            torch.where(better.view(-1, *[1] * (new.dim() - 1)), new, old)
+            for new, old in zip(tried, (error, gradient, curvature), strict=True)
+        )
+        damping = torch.where(better, damping / 5, damping * 4).clamp(min=1e-12)
+        if ((damping > 1e8) | (better & (gain < 1e-9)) | (error < 1e-24)).all():
+            break
+    return error
+
+
+def _normal_equations(
+    bank: KernelBank, lags: Tensor, share: Tensor, target: Tensor, added: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Mean square, JᵀWr and JᵀWJ of each head, the mean over lags taken out: (K,), (K, P), (K, P, P)."""
+    value, slopes = values_and_slopes(bank, lags, added)
+    slopes = slopes - (slopes @ share)[..., None]
+    rest = target - value + (value @ share)[:, None]
+    weighted = slopes * share
+    return rest.square() @ share, (weighted @ rest[..., None])[..., 0], weighted @ slopes.mT
+
+
+def values_and_slopes(bank: KernelBank, lags: Tensor, added: bool) -> tuple[Tensor, Tensor]:
+    """log G, or G where it is added, and its derivatives by the logs of the parameters: (K, L), (K, P, L).
+
+    Parameters are in the order of the bank's, the terms of one after the other.
+    """
+    logs = bank.log_terms(lags)  # (K, M, L)
+    total = logs.logsumexp(1, keepdim=True)
+    rising = {"log_sigma": torch.full_like(logs, 2.0), "log_length": lags / bank.length[..., None]}
+    if bank.periodic:
+        phase, depth = lags / bank.tau[..., None], 2 * bank.alpha[..., None].square()
+        rising["log_alpha"] = -2 * depth * phase.sin().square()
+        rising["log_tau"] = depth * phase * (2 * phase).sin()
+    terms = logs.exp() if added else (logs - total).exp()
+    slopes = torch.cat([terms * rising[name] for name, _ in bank.named_parameters()], 1)
+    return (total.exp() if added else total)[:, 0], slopes
+
+
+def _write(parameters: dict[str, Tensor], values: Tensor, limits: dict[str, tuple[float, float]]) -> None:
+    """Puts (K, P) numbers into the parameters, within their limits."""
+    parts = values.chunk(len(parameters), 1)
+    for (name, parameter), part in zip(parameters.items(), parts, strict=True):
+        parameter.copy_(part.clamp(*limits[name]))

@@ -1,0 +1,55 @@
+"""Figures by lag and by length show what the data says."""
+
+import numpy as np
+import pytest
+
+from nadaraya.errors import InputError
+from nadaraya.evaluation import LengthLoss, LengthLosses
+from nadaraya.interpret import ImpliedKernel, fit_banks
+from nadaraya.report import implied_curves, length_curves
+from nadaraya.report.palette import variant_styles
+
+
+def kernel(layer: int) -> ImpliedKernel:
+    curve = np.stack([-np.arange(12) / 4.0, np.cos(np.arange(12))])
+    curve[:, 0] = np.nan
+    return ImpliedKernel(layer, curve, 12 - np.arange(12), np.array([0.91, np.nan]), np.array([1.0, 0.0]))
+
+
+def test_a_chart_per_layer_a_line_per_head_and_its_fit() -> None:
+    kernels = [kernel(0), kernel(1)]
+    fits = [fit_banks(each.curve, each.pairs, num_terms=1, periodic=False) for each in kernels]
+    figure = implied_curves(kernels, fits)
+    assert [axes.get_title(loc="left")[:7] for axes in figure.axes] == ["layer 1", "layer 2"]
+    lines = figure.axes[1].get_lines()
+    assert [text.get_text() for text in figure.axes[1].get_legend().get_texts()] == [
+        "head 1, R² 0.91",
+        "head 2",
+    ]
+    np.testing.assert_array_equal(lines[0].get_ydata(), kernels[1].curve[0])
+    assert np.isnan(lines[1].get_ydata()[0])
+    np.testing.assert_array_equal(lines[1].get_ydata()[1:], fits[1].curve(12)[0, 1:])
+    assert len(implied_curves(kernels).axes[0].get_lines()) == 2
+    with pytest.raises(InputError, match="kernels must be those of at least one layer"):
+        implied_curves([])
+
+
+def test_a_line_per_model_by_length() -> None:
+    def losses(*values: float) -> LengthLosses:
+        by_length = zip((64, 128, 256), values, strict=True)
+        return LengthLosses(
+            tuple(LengthLoss(length, value, None, 0.0, None) for length, value in by_length),
+            1,
+            32,
+            32,
+            None,
+            (),
+        )
+
+    figure = length_curves({"rope": losses(2, 3, 4), "alibi": losses(2, 1.9, 1.8)}, context=64)
+    rope, alibi, trained = figure.axes[0].get_lines()
+    np.testing.assert_array_equal(rope.get_xydata(), [[64, 2], [128, 3], [256, 4]])
+    assert alibi.get_color() == variant_styles(["alibi"])[0].hex
+    assert set(trained.get_xdata()) == {64}
+    with pytest.raises(InputError, match="losses must be those of at least one model"):
+        length_curves({})

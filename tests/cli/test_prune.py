@@ -92,6 +92,65 @@ def test_heads_go_until_the_budget_is_spent(nadaraya: Command, finished_run: Pat
     assert f"{first['layer']}.{first['head']}" == min(ranges, key=lambda name: ranges[name])
 
 
+@pytest.mark.slow
+def test_feed_forward_units_go_with_heads(nadaraya: Command, finished_run: Path, tmp_path: Path) -> None:
+    out = tmp_path / "small"
+    arguments = ("prune", finished_run, "--heads", "0.1", "--windows", 2, "--mlp")
+    figures = json.loads(nadaraya(*arguments, "--out", out, "--json").out)
+    # Of two heads: half of 4 · 32 units, with a row and a column of 32 each.
+    assert figures["intermediate_sizes"] == {"0": 64}
+    gone = figures["before"]["parameters"] - figures["after"]["parameters"]
+    assert gone == 4 * 16 * 32 + 4 * 8 + 64 * 2 * 32
+    assert "feed-forward units: 64 in layer 0" in nadaraya(*arguments, "--out", tmp_path / "again").out
+    evaluated = json.loads(nadaraya("evaluate", out, "--json").out)
+    assert evaluated["cross_entropy"] == pytest.approx(figures["after"]["loss"], rel=1e-5)
+    (counted,) = json.loads(nadaraya("count", out, "--json").out)
+    (whole,) = json.loads(nadaraya("count", finished_run, "--json").out)
+    assert counted["parameters"] == figures["after"]["parameters"]
+    # Six times the weights; of 16 tokens each of 16 channels in scores and sums, forward and backward.
+    saved = whole["training_flops_per_token"] - counted["training_flops_per_token"]
+    assert saved == 6 * (4 * 16 * 32 + 64 * 2 * 32) + 12 * 16 * 16
+    assert nadaraya("train", out, "--run", tmp_path / "fresh").status == 0
+    assert Run(tmp_path / "fresh").load_model().config.intermediate_sizes == {"0": 64}
+    budget = ("prune", out, "--budget", "900%", "--windows", 1, "--mlp", "--out", tmp_path / "least")
+    assert json.loads(nadaraya(*budget, "--json").out)["intermediate_sizes"] == {"0": 64, "1": 64}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("by", ["loss", "bank", "random"])
+def test_a_budget_may_count_after_tuning(
+    nadaraya: Command, finished_run: Path, tmp_path: Path, by: str
+) -> None:
+    out = tmp_path / "small"
+    arguments = ("--budget", "50%", "--by", by, "--windows", 2, "--tune", 4, "--after-tuning", "--json")
+    done = nadaraya("prune", finished_run, "--out", out, *arguments)
+    figures = json.loads(done.out)
+    search = figures["search"]
+    assert (search["by"], search["tune"], search["removed"]) == (by, 4, len(figures["removed"]))
+    assert sorted(search["order"][: search["removed"]]) == figures["removed"]
+    (last,) = (point for point in search["points"] if point["removed"] == search["removed"])
+    assert last["loss"] <= search["limit"]
+    assert last["parameters"] == figures["after"]["parameters"]
+    assert done.err.count(f"of 2 heads removed by {by}: ") == len(search["points"])
+    assert Run(out).steps == Run(finished_run).steps + 4
+
+
+def test_rank_correlations_of_several_runs_are_pooled(nadaraya: Command, trained_run: Path) -> None:
+    (one, two), pooled = (
+        json.loads(nadaraya("heads", trained_run, trained_run, "--windows", 3, "--json").out)[key]
+        for key in ("runs", "rank_correlation")
+    )
+    assert one == two == json.loads(nadaraya("heads", trained_run, "--windows", 3, "--json").out)
+    assert set(pooled) == set(one["rank_correlation"])
+    for name, each in pooled.items():
+        assert (each["heads"], each["runs"]) == (8, 2)
+        assert each["low"] < each["value"] < each["high"]
+        if abs(one["rank_correlation"][name]) < 0.9:  # the highest that counts of four heads
+            assert each["value"] == pytest.approx(one["rank_correlation"][name])
+    printed = nadaraya("heads", trained_run, trained_run, "--windows", 3).out
+    assert "8 heads of 2 runs, rank correlation of range with loss +: " in printed
+
+
 def test_nothing_is_overwritten_and_bad_input_is_one_line(
     nadaraya: Command, finished_run: Path, tmp_path: Path
 ) -> None:
@@ -105,9 +164,15 @@ def test_nothing_is_overwritten_and_bad_input_is_one_line(
         (("--heads", "0.0,0.1", "--out", out), "layer 0, and not all of them"),
         (("--heads", "0.7", "--out", out), "pruned_heads must be of 0 … 1 in layer 0"),
         (("--heads", "0.1", "--tune", "-1", "--out", out), "tune must be at least 0 updates"),
-        (("--budget", "some", "--out", out), "--budget must be as 0.5%"),
-        (("--budget", "1%", "--by", "size", "--out", out), "--by must be one of 'bank', 'loss', 'random'"),
+        (("--budget", "some", "--out", out), "budget must be as 0.5%"),
+        (("--budget", "1%", "--by", "size", "--out", out), "by must be one of 'bank', 'loss', 'random'"),
         (("--budget", "1%", "--windows", 0, "--out", out), "windows must be 1 or more"),
+        (("--heads", "0.1", "--mlp", "--windows", 0, "--out", out), "windows must be 1 or more"),
+        (("--budget", "1%", "--after-tuning", "--out", out), "--budget and --tune, at least 1 update"),
+        (
+            ("--heads", "0.1", "--tune", 2, "--after-tuning", "--out", out),
+            "--after-tuning must be given with",
+        ),
     ]
     for arguments, message in refused:
         nadaraya("prune", finished_run, *arguments).refuses(message)

@@ -90,6 +90,11 @@ def test_verbs_work_on_a_run_on_shards(nadaraya: Command, run: Path, source: Pat
     assert nadaraya("compare", run).status == 0
     assert nadaraya("report", run, "--out", tmp_path / "report.html").status == 0
     assert "which are no text" in (tmp_path / "report.html").read_text()
+    heads = json.loads(nadaraya("heads", run, "--windows", 10_000, "--json").out)
+    assert heads["loss"] == pytest.approx(final["loss"], rel=1e-5)
+    assert heads["tokens"] == evaluated["tokens"]
+    pruned = nadaraya("prune", run, "--budget", "900%", "--windows", 2, "--out", tmp_path / "small", "--json")
+    assert len(json.loads(pruned.out)["removed"]) == 2
 
 
 def test_shards_are_no_text_for_other_verbs(nadaraya: Command, run: Path, shards: Path) -> None:

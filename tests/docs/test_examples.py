@@ -87,6 +87,9 @@ def test_the_guide_on_heads_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     names = run_blocks(GUIDES / "heads.md", {})
     assert len(names["report"].heads) == 16
     assert names["smaller"].config.pruned_heads == {"0": [3], "1": [2]}
+    assert names["narrower"].config.intermediate_sizes == {"0": 24, "1": 24}
+    assert [point["removed"] for point in names["curves"][2]["points"]] == [0, 4, 8]
+    assert names["again"].config.intermediate_sizes == {"0": 32}
 
 
 @pytest.mark.slow

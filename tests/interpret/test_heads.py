@@ -7,21 +7,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from scipy.stats import rankdata
+from scipy.stats import rankdata, spearmanr
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from nadaraya import InputError
-from nadaraya.evaluation.language import total_nats
 from nadaraya.interpret import BankShape
-from nadaraya.interpret.heads import (
-    HeadReport,
-    HeadScore,
-    bank_scores,
-    head_names,
-    head_report,
-    pattern_scores,
-    silenced,
-)
+from nadaraya.interpret.heads import HeadReport, HeadScore, bank_scores, head_report, pattern_scores
 from nadaraya.interpret.pruning import choose_heads
+from nadaraya.interpret.rank_correlation import pooled_correlations
+from nadaraya.interpret.silencing import head_names, silenced
+from nadaraya.interpret.windows import Windows
 from nadaraya.models import KernelGPTConfig, KernelGPTForCausalLM, prune_heads
 
 
@@ -40,36 +35,36 @@ def make(**changes: Any) -> KernelGPTForCausalLM:
     return model
 
 
-def windows() -> tuple[torch.Tensor, torch.Tensor]:
+def windows() -> Windows:
     text = torch.randint(11, (3, 13), generator=torch.Generator().manual_seed(1))
-    return text[:, :-1], text[:, 1:]
+    return Windows(text[:, :-1], text[:, 1:])
 
 
 @torch.no_grad()
 def test_silencing_heads_is_what_removing_them_does() -> None:
     model = make()
-    before = model(windows()[0]).logits
+    before = model(windows().inputs).logits
     with silenced(model, {0: [1, 3], 1: [2]}):
-        silent = model(windows()[0]).logits
-    pruned = prune_heads(model, {0: [1, 3], 1: [2]})(windows()[0]).logits
+        silent = model(windows().inputs).logits
+    pruned = prune_heads(model, {0: [1, 3], 1: [2]})(windows().inputs).logits
     torch.testing.assert_close(silent, pruned, rtol=1e-4, atol=1e-5)
-    assert torch.equal(model(windows()[0]).logits, before)
+    assert torch.equal(model(windows().inputs).logits, before)
     with (
         pytest.raises(InputError, match="heads must be heads that the model has, got"),
         silenced(model, {0: [1], 1: [4]}),
     ):
         pass
-    assert torch.equal(model(windows()[0]).logits, before)
+    assert torch.equal(model(windows().inputs).logits, before)
 
 
 def test_the_loss_of_a_head_is_that_of_the_model_without_it() -> None:
     model = prune_heads(make(), {0: [1]})
-    report = head_report(model, *windows())
+    report = head_report(model, windows())
     assert [(score.layer, score.head) for score in report.heads] == head_names(model)
     assert head_names(model)[:4] == [(0, 0), (0, 2), (0, 3), (1, 0)]
     assert report.tokens == 36
     for score in (report.heads[1], report.heads[5]):
-        without = total_nats(prune_heads(model, {score.layer: [score.head]}), *windows()) / 36
+        without = windows().loss(prune_heads(model, {score.layer: [score.head]}))
         assert score.loss_increase == pytest.approx(without - report.loss, abs=1e-5)
     increases = [score.loss_increase for score in report.ranked()]
     assert increases == sorted(increases)
@@ -139,24 +134,24 @@ def test_correlations_are_those_of_the_ranks() -> None:
 
 
 def test_the_cheapest_head_goes_first_and_its_loss_is_that_of_the_pruned_model() -> None:
-    model, (inputs, targets) = make(), windows()
-    report = head_report(model, inputs, targets)
-    chosen = choose_heads(model, inputs, targets, budget=math.inf)
+    model, sample = make(), windows()
+    report = head_report(model, sample)
+    chosen = choose_heads(model, sample, budget=math.inf)
     assert (chosen[0].layer, chosen[0].head) == (report.ranked()[0].layer, report.ranked()[0].head)
     assert len(chosen) == 6  # of 8 heads, one of each layer remains
     second = prune_heads(
         prune_heads(model, {chosen[0].layer: [chosen[0].head]}), {chosen[1].layer: [chosen[1].head]}
     )
-    assert chosen[1].loss == pytest.approx(total_nats(second, inputs, targets) / targets.numel(), rel=1e-5)
+    assert chosen[1].loss == pytest.approx(sample.loss(second), rel=1e-5)
 
 
 @pytest.mark.parametrize("by", ["loss", "bank", "random"])
 def test_no_removal_goes_over_the_budget_and_the_next_one_would(by: str) -> None:
-    model, (inputs, targets) = make(), windows()
-    whole = total_nats(model, inputs, targets) / targets.numel()
-    everything = choose_heads(model, inputs, targets, math.inf, by=by)
+    model, sample = make(), windows()
+    whole = sample.loss(model)
+    everything = choose_heads(model, sample, math.inf, by=by)
     budget = max(sorted(removal.loss for removal in everything)[-2] - whole, 0.0) + 1e-9
-    chosen = choose_heads(model, inputs, targets, budget, by=by)
+    chosen = choose_heads(model, sample, budget, by=by)
     assert 0 < len(chosen) < len(everything)
     assert all(removal.loss <= whole + budget for removal in chosen)
     assert chosen == everything[: len(chosen)]
@@ -164,8 +159,8 @@ def test_no_removal_goes_over_the_budget_and_the_next_one_would(by: str) -> None
 
 
 def test_a_random_order_is_that_of_its_seed() -> None:
-    model, (inputs, targets) = make(), windows()
-    orders = [choose_heads(model, inputs, targets, 99.0, by="random", seed=seed) for seed in (0, 0, 1)]
+    model, sample = make(), windows()
+    orders = [choose_heads(model, sample, 99.0, by="random", seed=seed) for seed in (0, 0, 1)]
     assert orders[0] == orders[1] != orders[2]
 
 
@@ -176,14 +171,118 @@ def test_flat_banks_go_first() -> None:
             # One decay of a million tokens: the same for all lags.
             bank = model.model.blocks[block].attention.position
             bank.log_alpha[head], bank.log_length[head] = -9.0, 14.0
-    chosen = choose_heads(model, *windows(), budget=math.inf, by="bank")
+    chosen = choose_heads(model, windows(), budget=math.inf, by="bank")
     assert {(removal.layer, removal.head) for removal in chosen[:2]} == {(0, 2), (1, 1)}
 
 
 def test_orders_that_a_model_has_not_are_refused() -> None:
     with pytest.raises(InputError, match="by must be 'loss' or 'random' for a model without a kernel"):
-        choose_heads(make(variant="rope"), *windows(), budget=1.0, by="bank")
+        choose_heads(make(variant="rope"), windows(), budget=1.0, by="bank")
     with pytest.raises(InputError, match="by must be one of 'bank', 'loss', 'random', got 'los'"):
-        choose_heads(make(), *windows(), budget=1.0, by="los")
+        choose_heads(make(), windows(), budget=1.0, by="los")
     with pytest.raises(InputError, match="budget must be at least 0 nats/token, got nan"):
-        choose_heads(make(), *windows(), budget=math.nan)
+        choose_heads(make(), windows(), budget=math.nan)
+
+
+def other(kind: str, **changes: Any) -> Any:
+    """A model of transformers."""
+    torch.manual_seed(0)
+    sizes = {"vocab_size": 11, "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 2}
+    plain = {**sizes, "num_attention_heads": 4, "bos_token_id": 0, "eos_token_id": None}
+    config = AutoConfig.for_model(kind, **{**plain, "max_position_embeddings": 16, **changes})
+    model = AutoModelForCausalLM.from_config(config).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.3 * torch.randn_like(parameter))
+    return model
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes"),
+    [("llama", {"num_key_value_heads": 4}), ("llama", {"attn_implementation": "eager"}), ("gpt2", {})],
+)
+def test_heads_of_models_of_transformers_are_scored(kind: str, changes: dict[str, Any]) -> None:
+    model, sample = other(kind, **changes), windows()
+    before = model.config._attn_implementation
+    report = head_report(model, sample)
+    assert model.config._attn_implementation == before
+    assert [(score.layer, score.head) for score in report.heads] == [(i, j) for i in (0, 1) for j in range(4)]
+    for score in (report.heads[1], report.heads[6]):
+        without = sample.loss(prune_heads(model, {score.layer: [score.head]}))
+        assert score.loss_increase == pytest.approx(without - report.loss, abs=1e-5)
+        assert score.bank_range is None
+    assert report.correlations() == {}
+
+    model.set_attn_implementation("eager")
+    generator = torch.Generator().manual_seed(0)
+    once = torch.randint(11, (4, 8), generator=generator)
+    weights = model(once.repeat(1, 2), output_attentions=True).attentions[1][:, 2]
+    for name, lag in (("previous_token", 1), ("duplicate_token", 8), ("induction", 7)):
+        expected = np.mean([weights[:, i, i - lag].mean().item() for i in range(8, 16)])
+        assert getattr(report.heads[6], name) == pytest.approx(expected, rel=1e-4)
+
+    chosen = choose_heads(model, sample, math.inf)
+    assert len(chosen) == 6
+    assert (chosen[0].layer, chosen[0].head) == (report.ranked()[0].layer, report.ranked()[0].head)
+
+
+def test_heads_of_a_pruned_model_of_transformers_keep_their_numbers() -> None:
+    model = prune_heads(other("llama", attn_implementation="nadaraya", num_key_value_heads=2), {1: [0, 2, 3]})
+    report = head_report(model, windows())
+    assert [(score.layer, score.head) for score in report.heads] == [*((0, j) for j in range(4)), (1, 1)]
+
+
+def test_models_with_attention_of_another_kind_are_refused() -> None:
+    sizes = {"ffn_dim": 16, "word_embed_proj_dim": 16}
+    with pytest.raises(InputError, match="with q_proj, k_proj, v_proj and o_proj"):
+        head_report(other("opt", **sizes), windows())
+
+
+def scored(values: Any, worth: Any) -> HeadReport:
+    heads = [
+        HeadScore(0, i, float(w), 0, 0, 0, bank_range=float(v))
+        for i, (v, w) in enumerate(zip(values, worth, strict=True))
+    ]
+    return HeadReport(1.0, 9, tuple(heads))
+
+
+def test_a_pooled_correlation_is_that_of_ranks_within_models() -> None:
+    generator = np.random.default_rng(0)
+    samples = [generator.normal(size=(2, count)) for count in (16, 16, 9, 3)]
+    reports = [scored(*sample) for sample in samples]
+    pooled = pooled_correlations(reports)["bank_range"]
+    z, weights = zip(
+        *((np.arctanh(spearmanr(*sample).statistic), sample.shape[1] - 3) for sample in samples[:3]),
+        strict=True,
+    )
+    mean, half = np.average(z, weights=weights), 1.959964 * np.sqrt(1.06 / 32)
+    assert (pooled.low, pooled.value, pooled.high) == pytest.approx(np.tanh([mean - half, mean, mean + half]))
+    assert (pooled.heads, pooled.runs) == (41, 3)  # three heads say nothing of an interval
+    shifted = [scored(100 * place + v, 7 * place + w) for place, (v, w) in enumerate(samples)]
+    assert pooled_correlations(shifted)["bank_range"] == pooled
+    again = pooled_correlations(reports * 4)["bank_range"]
+    assert again.value == pytest.approx(pooled.value)
+    narrower = math.atanh(again.high) - math.atanh(again.low)
+    assert narrower == pytest.approx(half, rel=1e-5)  # half as wide
+
+
+def test_a_perfect_correlation_has_an_interval() -> None:
+    pooled = pooled_correlations([scored(range(4), range(4)), scored(range(4), range(4))])["bank_range"]
+    assert 0.0 < pooled.low < pooled.value == pytest.approx(0.9)
+    assert pooled.value < pooled.high < 1.0
+    both = pooled_correlations([scored(range(4), range(4)), scored(range(4), range(4, 0, -1))])["bank_range"]
+    assert both.value == pytest.approx(0.0)
+    assert pooled_correlations([scored([1] * 5, range(5)), scored(range(3), range(3))]) == {}
+    with pytest.raises(InputError, match="level must be between 0 and 1, got 95"):
+        pooled_correlations([], level=95)
+
+
+def test_intervals_cover_the_correlation_as_often_as_they_say() -> None:
+    """Of ranks of normal values, whose rank correlation is (6/π) arcsin(ρ/2)."""
+    generator, rho = np.random.default_rng(1), 0.5
+    true, covered = 6 / np.pi * np.arcsin(rho / 2), 0
+    for _ in range(300):
+        draws = generator.multivariate_normal([0, 0], [[1, rho], [rho, 1]], size=(3, 16))
+        pooled = pooled_correlations([scored(*draw.T) for draw in draws])["bank_range"]
+        covered += pooled.low <= true <= pooled.high
+    assert 0.90 <= covered / 300 <= 0.99

@@ -1,9 +1,9 @@
-"""`nadaraya heads`: every head of a trained language model, ranked by what its removal costs."""
+"""`nadaraya heads`: every head of trained language models, ranked by what its removal costs."""
 
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -26,7 +26,7 @@ _COLUMNS = {
 
 
 def heads(
-    run: Annotated[Path, typer.Argument(help="A finished run folder.")],
+    runs: Annotated[list[Path], typer.Argument(help="Finished run folders.")],
     windows: Annotated[
         int, typer.Option(help="Windows of the validation text on which the loss is measured.")
     ] = 16,
@@ -34,30 +34,50 @@ def heads(
     precision: PrecisionOption = "float32",
     as_json: Annotated[bool, typer.Option("--json", help="Print figures as JSON.")] = False,
 ) -> None:
-    """Rank the heads of a language model by the loss without them, beside their banks and their patterns."""
+    """Rank the heads of language models by the loss without them, beside their banks and their patterns.
+
+    Of several runs, the rank correlations of banks with the loss are pooled, with an interval of 95 %.
+    """
     from rich.console import Console
 
-    from nadaraya.interpret.heads import head_report, validation_windows
+    from nadaraya.interpret.heads import head_report
+    from nadaraya.interpret.rank_correlation import pooled_correlations
+    from nadaraya.interpret.windows import validation_windows
     from nadaraya.training import Run
 
-    opened = Run(run)
-    inputs, targets = validation_windows(opened, windows)
-    model = opened.load_model()
-    with computing(model, device, precision):
-        report = head_report(model, inputs, targets)
-    correlations = report.correlations()
+    opened = [Run(run) for run in runs]
+    reports = []
+    for run in opened:
+        sample, model = validation_windows(run, windows), run.load_model()
+        with computing(model, device, precision):
+            reports.append(head_report(model, sample))
+    pooled = pooled_correlations(reports) if len(runs) > 1 else {}
     if as_json:
-        ranked = [asdict(score) for score in report.ranked()]
-        figures = {"run": str(run), "loss": report.loss, "tokens": report.tokens, "heads": ranked}
-        typer.echo(json.dumps({**figures, "rank_correlation": correlations}))
+        figures = [_figures(run, report) for run, report in zip(runs, reports, strict=True)]
+        several = {"runs": figures, "rank_correlation": {name: asdict(each) for name, each in pooled.items()}}
+        typer.echo(json.dumps(several if len(runs) > 1 else figures[0]))
         return
     console = Console(highlight=False)
     if not console.is_terminal:
         console.width = 120  # columns of a table that goes to a file or another program
-    console.print(f"{run}: {report.loss:.4f} nats/token over {report.tokens:,} tokens", soft_wrap=True)
-    console.print(_table(report))
-    for name, value in correlations.items():
-        console.print(f"rank correlation of {_COLUMNS[name][0]} with loss +: {value:+.2f}")
+    for path, report in zip(runs, reports, strict=True):
+        console.print(f"{path}: {report.loss:.4f} nats/token over {report.tokens:,} tokens", soft_wrap=True)
+        console.print(_table(report))
+        for name, value in report.correlations().items():
+            console.print(f"rank correlation of {_COLUMNS[name][0]} with loss +: {value:+.2f}")
+    for name, each in pooled.items():
+        console.print(
+            f"{each.heads} heads of {each.runs} runs, rank correlation of {_COLUMNS[name][0]} with loss +: "
+            f"{each.value:+.2f}, 95 % interval {each.low:+.2f} … {each.high:+.2f}",
+            soft_wrap=True,
+        )
+
+
+def _figures(run: Path, report: "HeadReport") -> dict[str, Any]:
+    """What --json has of a run."""
+    ranked = [asdict(score) for score in report.ranked()]
+    figures = {"run": str(run), "loss": report.loss, "tokens": report.tokens, "heads": ranked}
+    return {**figures, "rank_correlation": report.correlations()}
 
 
 def _table(report: "HeadReport") -> "Table":

@@ -1,21 +1,23 @@
 """`nadaraya prune`: a smaller run, without some heads of its model."""
 
 import json
-import math
 import re
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from nadaraya.cli.options import chosen_device, figure_table
-from nadaraya.errors import InputError, must_be, unknown_name
+from nadaraya.errors import InputError, must_be
 
 if TYPE_CHECKING:
-    from nadaraya.interpret.pruning import Removal
     from nadaraya.training import Run
+    from nadaraya.training.pruning_search import PruningPlan
 
+# Heads and hidden units by layer, and how they were chosen, for --json.
+_Chosen = tuple[dict[int, list[int]], dict[int, list[int]], dict[str, Any]]
 _ROWS = {
     "loss": ("loss, nats/token", ".4f", 1.0),
     "bits_per_byte": ("bits/byte", ".4f", 1.0),
@@ -47,6 +49,17 @@ def prune(
         int, typer.Option(help="Windows of the validation text on which the budget is measured.")
     ] = 16,
     tune: Annotated[int, typer.Option(help="Updates after the removal, by the run's own recipe.")] = 0,
+    after_tuning: Annotated[
+        bool,
+        typer.Option(
+            "--after-tuning",
+            help="The --budget is for the loss after --tune updates; it takes several tunings.",
+        ),
+    ] = False,
+    mlp: Annotated[
+        bool,
+        typer.Option("--mlp", help="With each head goes as large a share of its layer's feed-forward units."),
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print figures as JSON.")] = False,
 ) -> None:
     """Remove heads of a language model and write the smaller run, with what it scores and costs."""
@@ -54,22 +67,27 @@ def prune(
 
     from nadaraya.training import Run
     from nadaraya.training.pruning import check_new_folder, prune_run
+    from nadaraya.training.pruning_search import PruningPlan
 
     if (heads is None) == (budget is None):
         raise InputError("--heads or --budget must be given, and not both")
+    if after_tuning and (budget is None or tune < 1):
+        raise InputError("--after-tuning must be given with --budget and --tune, at least 1 update")
     check_new_folder(out)
-    opened = Run(run)
-    chosen: list[Removal] = []
+    opened, plan = Run(run), PruningPlan(by, seed, tune, windows, mlp)
     if heads is not None:
-        removed = _given(heads)
+        removed, units, how = _of_given(opened, heads, plan)
+    elif after_tuning:
+        removed, units, how = _after_tuning(opened, str(budget), plan)
     else:
-        chosen, removed = _chosen(opened, str(budget), by, seed, windows)
-    smaller, before, after = prune_run(opened, removed, out, tune=tune)
+        removed, units, how = _before_tuning(opened, str(budget), plan)
+    smaller, before, after = prune_run(opened, removed, out, units=units, tune=tune)
     names = [f"{layer}.{head}" for layer, gone in sorted(removed.items()) for head in sorted(gone)]
+    sizes = smaller.load_model().config.intermediate_sizes or {}
     if as_json:
         figures = {"run": str(run), "out": str(smaller.path), "removed": names, "tune": tune}
-        costs = {"before": asdict(before), "after": asdict(after), "order": list(map(asdict, chosen))}
-        typer.echo(json.dumps({**figures, **costs}))
+        costs = {"before": asdict(before), "after": asdict(after), "intermediate_sizes": sizes}
+        typer.echo(json.dumps({**figures, **costs, **how}))
         return
     table = figure_table([""], ["before", "after", "change"])
     for name, (heading, style, factor) in _ROWS.items():
@@ -79,6 +97,9 @@ def prune(
         )
     console = Console(highlight=False)
     console.print(f"removed {len(names)}: {', '.join(names)}", soft_wrap=True)
+    if sizes:
+        shown = ", ".join(f"{size:,} in layer {layer}" for layer, size in sorted(sizes.items()))
+        console.print(f"feed-forward units: {shown}", soft_wrap=True)
     console.print(table)
     console.print(f"run: {smaller.path}", soft_wrap=True)
 
@@ -94,33 +115,41 @@ def _given(text: str) -> dict[int, list[int]]:
     return found
 
 
-def _chosen(
-    run: "Run", budget: str, by: str, seed: int, windows: int
-) -> "tuple[list[Removal], dict[int, list[int]]]":
-    """Removals within a budget, and the heads by layer."""
-    from nadaraya.evaluation.language import total_nats
-    from nadaraya.interpret.heads import validation_windows
-    from nadaraya.interpret.pruning import ORDERS, choose_heads
+def _of_given(run: "Run", heads: str, plan: "PruningPlan") -> _Chosen:
+    """The heads that are named, and the hidden units that go with them."""
+    from nadaraya.interpret.units import Slices
+    from nadaraya.interpret.windows import validation_windows
 
-    if by not in ORDERS:
-        raise unknown_name("--by", by, ORDERS)
-    try:
-        amount = float(budget.removesuffix("%"))
-    except ValueError:
-        amount = math.nan
-    if not 0.0 <= amount < math.inf:
-        raise must_be("--budget", "as 0.5% or a number of nats/token, at least 0", budget)
-    inputs, targets = validation_windows(run, windows)
+    removed = _given(heads)
+    if not plan.mlp:
+        return removed, {}, {"order": []}
     model = run.load_model(weights="trained").to(chosen_device(""))
-    if budget.endswith("%"):
-        amount *= total_nats(model, inputs, targets) / targets.numel() / 100
-    chosen = choose_heads(model, inputs, targets, amount, by=by, seed=seed)
+    return removed, Slices(model, validation_windows(run, plan.windows)).of(removed), {"order": []}
+
+
+def _before_tuning(run: "Run", budget: str, plan: "PruningPlan") -> _Chosen:
+    """Heads within a budget of the loss as they go."""
+    from nadaraya.interpret.pruning import budget_nats, by_layer, choose_heads
+    from nadaraya.interpret.units import Slices
+    from nadaraya.interpret.windows import validation_windows
+
+    windows = validation_windows(run, plan.windows)
+    model = run.load_model(weights="trained").to(chosen_device(""))
+    amount = budget_nats(budget, windows.loss(model))
+    slices = Slices(model, windows) if plan.mlp else None
+    chosen = choose_heads(model, windows, amount, by=plan.by, seed=plan.seed, slices=slices)
     if not chosen:
         raise InputError(
-            f"the head of {run.path} that goes first by {by} costs more than the budget of {amount:.4g} "
+            f"the head of {run.path} that goes first by {plan.by} costs more than the budget of {amount:.4g} "
             "nats/token"
         )
-    found: dict[int, list[int]] = {}
-    for removal in chosen:
-        found.setdefault(removal.layer, []).append(removal.head)
-    return chosen, found
+    removed = by_layer(chosen)
+    return removed, slices.of(removed) if slices else {}, {"order": list(map(asdict, chosen))}
+
+
+def _after_tuning(run: "Run", budget: str, plan: "PruningPlan") -> _Chosen:
+    """The most heads within a budget of the loss after tuning, with a line on each number that is tried."""
+    from nadaraya.training.pruning_search import most_heads
+
+    found = most_heads(run, budget, plan, report=partial(typer.echo, err=True))
+    return found.heads, found.units, {"search": found.figures}

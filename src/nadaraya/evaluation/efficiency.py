@@ -76,11 +76,12 @@ def model_cost(model: "KernelGPTForCausalLM", context: int | None = None) -> Mod
 
 
 def training_flops(model: "KernelGPTForCausalLM", context: int) -> int:
-    """Operations of a training update per token, 6 P + 12 D Σ_layers min(window, context).
+    """Operations of a training update per token, 6 P + 12 Σ_layers H d min(window, context).
 
     The estimate of Kundu et al. (2026), table 8: forward and backward, with P the weights of linear
     maps, the output layer included (embeddings are looked up), and a layer's window for all of its tokens.
-    Kernels of the lag are not in it.
+    H d, heads times their width, is the width D of the model, less where heads were removed. Kernels of the
+    lag are not in it.
 
     Args:
         model: the model.
@@ -102,7 +103,10 @@ def training_flops(model: "KernelGPTForCausalLM", context: int) -> int:
     modules = list(model.modules())
     matrices = sum(module.weight.numel() for module in modules if isinstance(module, nn.Linear))
     layers = [module for module in modules if isinstance(module, KernelSelfAttention)]
-    return 6 * matrices + 12 * sum(layer.dim * min(layer.window or context, context) for layer in layers)
+    pairs = sum(
+        layer.projections.o_proj.in_features * min(layer.window or context, context) for layer in layers
+    )
+    return 6 * matrices + 12 * pairs
 
 
 def image_model_cost(model: nn.Module, image_size: int | None = None) -> ImageModelCost:

@@ -1,20 +1,17 @@
 """What each head is and what it is worth: its bank, its attention pattern, the loss without it."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from nadaraya.errors import must_be
 from nadaraya.interpret.banks import BankShape, bank_shapes
-
-if TYPE_CHECKING:
-    from nadaraya.models import KernelGPTForCausalLM
-    from nadaraya.training import Run
+from nadaraya.interpret.silencing import head_layers, silenced
+from nadaraya.interpret.windows import Windows
 
 BANK_SCORES = ("bank_max", "bank_range", "bank_similarity")
 
@@ -70,64 +67,34 @@ class HeadReport:
 
         Only scores that at least three heads have, and that differ.
         """
+        return {name: found[0] for name in BANK_SCORES if (found := self.correlation(name)) is not None}
+
+    def correlation(self, name: str) -> tuple[float, int] | None:
+        """Spearman's rank correlation of a score with `loss_increase`, and over how many heads.
+
+        Args:
+            name: of the score.
+
+        Returns:
+            None where fewer than three heads have the score, or it is the same for all.
+        """
         from scipy.stats import spearmanr
 
-        found = {}
-        for name in BANK_SCORES:
-            having = [score for score in self.heads if getattr(score, name) is not None]
-            values = [getattr(score, name) for score in having]
-            worth = [score.loss_increase for score in having]
-            if len(having) >= 3 and len(set(values)) > 1 and len(set(worth)) > 1:
-                found[name] = float(spearmanr(values, worth).statistic)
-        return found
+        having = [score for score in self.heads if getattr(score, name) is not None]
+        values = [getattr(score, name) for score in having]
+        worth = [score.loss_increase for score in having]
+        if len(having) < 3 or len(set(values)) == 1 or len(set(worth)) == 1:
+            return None
+        return float(spearmanr(values, worth).statistic), len(having)
 
 
-@contextmanager
-def silenced(model: nn.Module, heads: Mapping[int, Sequence[int]]) -> Iterator[None]:
-    """While the context lasts, the output of some heads is zero: W_O sees nothing of them.
-
-    Args:
-        model: a KernelGPT model.
-        heads: by layer, as they were numbered before any was removed.
-
-    Raises:
-        InputError: a layer or a head that the model has not.
-
-    >>> import torch
-    >>> from nadaraya.interpret.heads import silenced
-    >>> from nadaraya.models import KernelGPTConfig, KernelGPTForCausalLM
-    >>> model = KernelGPTForCausalLM(KernelGPTConfig.preset("demo")).eval()
-    >>> with silenced(model, {0: [1]}):
-    ...     logits = model(torch.arange(8)[None]).logits
-    """
-    layers = _layers(model)
-    hooks = []
-    try:
-        for layer, removed in heads.items():
-            if not 0 <= layer < len(layers) or not set(removed) <= set(layers[layer].heads):
-                raise must_be("heads", "heads that the model has", {layer: list(removed)})
-            rows = [layers[layer].heads.index(head) for head in removed]
-            hooks.append(layers[layer].o_proj.register_forward_pre_hook(_silence(rows, layers[layer])))
-        yield
-    finally:
-        for hook in hooks:
-            hook.remove()
-
-
-def head_names(model: nn.Module) -> list[tuple[int, int]]:
-    """Layer and number of every head of a KernelGPT model, in order."""
-    return [(layer, head) for layer, part in enumerate(_layers(model)) for head in part.heads]
-
-
-def head_report(
-    model: "KernelGPTForCausalLM", inputs: Tensor, targets: Tensor, *, sequences: int = 4, seed: int = 0
-) -> HeadReport:
+def head_report(model: Any, windows: Windows, *, sequences: int = 4, seed: int = 0) -> HeadReport:
     """Score every head of a language model.
 
     Args:
-        model: in eval mode; left as it is.
-        inputs: (B, N) token numbers of the windows on which the loss is measured.
-        targets: (B, N) the tokens that follow them.
+        model: KernelGPT, or one of transformers whose heads `prune_heads` can remove, in eval mode; left as
+            it is.
+        windows: on which the loss is measured.
         sequences: repeated random texts for the scores of the patterns; default 4.
         seed: of these; default 0.
 
@@ -135,27 +102,35 @@ def head_report(
         The report. Every loss is on the same windows; that of a head's removal is measured with the head's
         output set to zero and everything else as it is.
 
+    Raises:
+        InputError: a model with attention of another kind.
+
     >>> import torch
     >>> from nadaraya.interpret.heads import head_report
+    >>> from nadaraya.interpret.windows import Windows
     >>> from nadaraya.models import KernelGPTConfig, KernelGPTForCausalLM
     >>> model = KernelGPTForCausalLM(KernelGPTConfig.preset("demo", variant="gpa-mul")).eval()
     >>> text = torch.arange(33)[None]
-    >>> len(head_report(model, text[:, :-1], text[:, 1:]).heads)
+    >>> len(head_report(model, Windows(text[:, :-1], text[:, 1:])).heads)
     16
     """
-    from nadaraya.evaluation.language import total_nats
-
-    whole = total_nats(model, inputs, targets) / targets.numel()
+    whole = windows.loss(model)
     patterns = pattern_scores(model, sequences, seed)
-    banks = {shape.layer: bank_scores(shape) for shape in bank_shapes(model, inputs.shape[1])}
+    banks = scored_banks(model, windows.inputs.shape[1])
     scores = []
-    for layer, part in enumerate(_layers(model)):
+    for part in head_layers(model):
         for row, head in enumerate(part.heads):
-            with silenced(model, {layer: [head]}):
-                without = total_nats(model, inputs, targets) / targets.numel()
-            bank = banks[layer][row] if layer in banks else {}
-            scores.append(HeadScore(layer, head, without - whole, **patterns[layer][row], **bank))
-    return HeadReport(whole, targets.numel(), tuple(scores))
+            with silenced(model, {part.layer: [head]}):
+                without = windows.loss(model)
+            bank = banks[part.layer][row] if part.layer in banks else {}
+            scores.append(HeadScore(part.layer, head, without - whole, **patterns[part.layer][row], **bank))
+    return HeadReport(whole, windows.tokens, tuple(scores))
+
+
+def scored_banks(model: Any, num_lags: int) -> dict[int, list[dict[str, Any]]]:
+    """`bank_scores` of every layer that has a kernel of the lag; none of models of transformers."""
+    shapes = bank_shapes(model, num_lags) if hasattr(model, "lag_kernels") else []
+    return {shape.layer: bank_scores(shape) for shape in shapes}
 
 
 def bank_scores(shape: BankShape) -> list[dict[str, Any]]:
@@ -192,7 +167,7 @@ def pattern_scores(model: Any, sequences: int = 4, seed: int = 0) -> list[list[d
     after the same token the first time (Olsson et al. 2022).
 
     Args:
-        model: a KernelGPT model, in eval mode.
+        model: as in `head_report`, in eval mode.
         sequences: how many texts. Default 4.
         seed: of the random tokens. Default 0.
 
@@ -211,7 +186,8 @@ def pattern_scores(model: Any, sequences: int = 4, seed: int = 0) -> list[list[d
     lags = {"previous_token": 1, "duplicate_token": n, "induction": n - 1}
     sums: list[Tensor] = []
     for text in once.repeat(1, 2).to(model.device):  # one at a time: weights take L H (2 n)² numbers
-        weights = model(text[None], output_attentions=True, use_cache=False).attentions
+        with _giving_weights(model):
+            weights = model(text[None], output_attentions=True, use_cache=False).attentions
         # From token n on, the diagonals at the three lags.
         found = [
             torch.stack(
@@ -225,42 +201,15 @@ def pattern_scores(model: Any, sequences: int = 4, seed: int = 0) -> list[list[d
     ]
 
 
-def validation_windows(run: "Run", count: int) -> tuple[Tensor, Tensor]:
-    """Windows of the validation text of a run, evenly spaced, and the tokens that follow: (count, context).
-
-    Args:
-        run: a run on text.
-        count: how many; fewer where the text has fewer places to start.
-
-    Raises:
-        InputError: no windows, a run on images, or a text that is not there any more.
-    """
-    from nadaraya.data import encode_text
-    from nadaraya.training.batches import check_length, validation_sample
-
-    if count < 1:
-        raise must_be("windows", "1 or more", count)
-    data = run.text_recipe().data
-    text = run.corpus().split(data.validation_fraction)[1]
-    tokens = encode_text(run.tokenizer(), text)
-    check_length(tokens, data.context, "validation")
-    return validation_sample(tokens, data.context, count)
-
-
-def _layers(model: nn.Module) -> list[Any]:
-    """The projections of every attention layer of a KernelGPT model."""
-    from nadaraya.attention.layer import KernelSelfAttention
-
-    return [module.projections for module in model.modules() if isinstance(module, KernelSelfAttention)]
-
-
-def _silence(rows: list[int], part: Any) -> Any:
-    """A hook that zeroes the slices of some heads ahead of W_O."""
-
-    def hook(module: nn.Module, arguments: tuple[Tensor]) -> tuple[Tensor]:
-        heads = arguments[0].unflatten(-1, (len(part.heads), -1))
-        silent = torch.zeros(len(part.heads), 1, dtype=torch.bool, device=heads.device)
-        silent[rows] = True
-        return (heads.masked_fill(silent, 0.0).flatten(-2),)
-
-    return hook
+@contextmanager
+def _giving_weights(model: Any) -> Iterator[None]:
+    """While the context lasts, a model of transformers computes attention so that it returns weights."""
+    before = getattr(model.config, "_attn_implementation", None)
+    if hasattr(model, "lag_kernels") or before in (None, "eager", "nadaraya"):
+        yield
+        return
+    model.set_attn_implementation("eager")
+    try:
+        yield
+    finally:
+        model.set_attn_implementation(before)

@@ -1,17 +1,16 @@
 """Which heads can go: one after the other, as long as the loss stays within a budget."""
 
+import math
 import random
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
-
-from torch import Tensor
+from typing import Any
 
 from nadaraya.errors import must_be, unknown_name
-from nadaraya.interpret.banks import bank_shapes
-from nadaraya.interpret.heads import bank_scores, head_names, silenced
-
-if TYPE_CHECKING:
-    from nadaraya.models import KernelGPTForCausalLM
+from nadaraya.interpret.heads import scored_banks
+from nadaraya.interpret.silencing import head_layers, head_names, silenced
+from nadaraya.interpret.units import Slices
+from nadaraya.interpret.windows import Windows
 
 ORDERS = ("loss", "bank", "random")
 
@@ -31,26 +30,59 @@ class Removal:
     loss: float
 
 
+def by_layer(removals: Iterable[Removal]) -> dict[int, list[int]]:
+    """The heads of some removals by layer, as `prune_heads` takes them."""
+    found: dict[int, list[int]] = {}
+    for removal in removals:
+        found.setdefault(removal.layer, []).append(removal.head)
+    return found
+
+
+def budget_nats(budget: str | float, loss: float) -> float:
+    """What a loss may gain, in nats/token.
+
+    Args:
+        budget: nats/token, or per cent of the loss as in "0.5%".
+        loss: of the whole model, in nats/token.
+
+    Raises:
+        InputError: neither of these, or below 0.
+
+    >>> from nadaraya.interpret.pruning import budget_nats
+    >>> budget_nats("0.5%", loss=2.0), budget_nats(0.25, loss=2.0)
+    (0.01, 0.25)
+    """
+    text = str(budget)
+    try:
+        amount = float(text.removesuffix("%"))
+    except ValueError:
+        amount = math.nan
+    if not 0.0 <= amount < math.inf:
+        raise must_be("budget", "as 0.5% or a number of nats/token, at least 0", budget)
+    return amount * loss / 100 if text.endswith("%") else amount
+
+
 def choose_heads(
-    model: "KernelGPTForCausalLM",
-    inputs: Tensor,
-    targets: Tensor,
+    model: Any,
+    windows: Windows,
     budget: float,
     *,
     by: str = "loss",
     seed: int = 0,
+    slices: Slices | None = None,
 ) -> list[Removal]:
     """Heads to remove, greedily, until the next one would cost more than the budget.
 
     Args:
-        model: in eval mode; left as it is.
-        inputs: (B, N) token numbers of the windows on which the loss is measured.
-        targets: (B, N) the tokens that follow them.
+        model: KernelGPT, or one of transformers whose heads `prune_heads` can remove, in eval mode; left as
+            it is.
+        windows: on which the loss is measured.
         budget: what the loss may gain in all, in nats/token.
         by: "loss" (default), the head whose removal costs least next, all that remain being measured again
             each time; "bank", the one whose bank varies least over the lags (`bank_range`); "random", for
             comparison.
         seed: of the random order. Default 0.
+        slices: hidden units that go with each head; default None, feed-forward layers stay as they are.
 
     Returns:
         The removals in order; at least one head of each layer remains.
@@ -60,30 +92,30 @@ def choose_heads(
 
     >>> import torch
     >>> from nadaraya.interpret.pruning import choose_heads
+    >>> from nadaraya.interpret.windows import Windows
     >>> from nadaraya.models import KernelGPTConfig, KernelGPTForCausalLM
     >>> model = KernelGPTForCausalLM(KernelGPTConfig.preset("demo", num_hidden_layers=1)).eval()
     >>> text = torch.arange(33)[None]
-    >>> len(choose_heads(model, text[:, :-1], text[:, 1:], budget=9.0))
+    >>> len(choose_heads(model, Windows(text[:, :-1], text[:, 1:]), budget=9.0))
     3
     """
-    from nadaraya.evaluation.language import total_nats
-
     if by not in ORDERS:
         raise unknown_name("by", by, ORDERS)
     if not budget >= 0.0:
         raise must_be("budget", "at least 0 nats/token", budget)
 
     def loss(removed: dict[int, list[int]]) -> float:
-        with silenced(model, removed):
-            return total_nats(model, inputs, targets) / targets.numel()
+        with silenced(model, removed, slices.of(removed) if slices else None):
+            return windows.loss(model)
 
     left = head_names(model)
     if by == "random":
         random.Random(seed).shuffle(left)
     if by == "bank":
-        left = _by_bank(model, inputs.shape[1])
-    most, removed, found = loss({}) + budget, dict[int, list[int]](), list[Removal]()
+        left = _by_bank(model, windows.inputs.shape[1])
+    most, found = loss({}) + budget, list[Removal]()
     while True:
+        removed = by_layer(found)
         remaining = [layer for layer, _ in left]
         able = [(layer, head) for layer, head in left if remaining.count(layer) > 1]
         tried = [
@@ -94,16 +126,18 @@ def choose_heads(
         if best is None or not best.loss <= most:
             return found
         found.append(best)
-        removed.setdefault(best.layer, []).append(best.head)
         left.remove((best.layer, best.head))
 
 
 def _by_bank(model: Any, num_lags: int) -> list[tuple[int, int]]:
     """The heads that have a kernel of the lag, the flattest first; others stay."""
-    shapes = {shape.layer: bank_scores(shape) for shape in bank_shapes(model, num_lags)}
-    if not shapes:
+    banks = scored_banks(model, num_lags)
+    if not banks:
         raise must_be("by", "'loss' or 'random' for a model without a kernel of the lag", "bank")
-    names = head_names(model)
-    row = {name: sum(layer == name[0] for layer, _ in names[:at]) for at, name in enumerate(names)}
-    having = [name for name in names if name[0] in shapes]
-    return sorted(having, key=lambda name: shapes[name[0]][row[name]]["bank_range"])
+    ranges = {
+        (part.layer, head): score["bank_range"]
+        for part in head_layers(model)
+        if part.layer in banks
+        for head, score in zip(part.heads, banks[part.layer], strict=True)
+    }
+    return sorted(ranges, key=lambda name: ranges[name])

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from nadaraya.models.attach import attach_attention, register_attention
+    from nadaraya.models.feed_forward import prune_units
     from nadaraya.models.gpt import KernelGPTConfig, KernelGPTForCausalLM, KernelGPTModel
     from nadaraya.models.nanochat import from_nanochat, to_nanochat
-    from nadaraya.models.pruning import prune_heads
+    from nadaraya.models.pruning import load_pruned, prune_heads
 
 __all__ = [
     "KernelGPTConfig",
@@ -20,14 +21,18 @@ __all__ = [
     "KernelGPTModel",
     "attach_attention",
     "from_nanochat",
+    "load_pruned",
     "prune_heads",
+    "prune_units",
     "register_attention",
     "to_nanochat",
 ]
 _HOMES = {
     "attach_attention": "attach",
     "from_nanochat": "nanochat",
+    "load_pruned": "pruning",
     "prune_heads": "pruning",
+    "prune_units": "feed_forward",
     "register_attention": "attach",
     "to_nanochat": "nanochat",
 }

@@ -132,11 +132,11 @@ class ValueEmbedding(nn.Module):
 class KernelGPTMLP(nn.Module):
     """The feed-forward layer: D → hidden → D with one activation."""
 
-    def __init__(self, config: KernelGPTConfig) -> None:
+    def __init__(self, config: KernelGPTConfig, layer: int) -> None:
         super().__init__()
-        assert config.intermediate_size is not None
-        self.up_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=config.bias)
-        self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size, bias=config.bias)
+        hidden = config.feed_forward_size(layer)
+        self.up_proj = nn.Linear(config.hidden_size, hidden, bias=config.bias)
+        self.down_proj = nn.Linear(hidden, config.hidden_size, bias=config.bias)
         self.activation = ACT2FN[config.hidden_act]
 
     def forward(self, x: Tensor) -> Tensor:
@@ -165,7 +165,7 @@ class KernelGPTBlock(GradientCheckpointingLayer):
             if not tensor.is_meta:  # a meta tensor has yet to be loaded or initialised
                 tensor._is_hf_initialized = True  # type: ignore[attr-defined]
         self.mlp_norm = make_norm(config)
-        self.mlp = KernelGPTMLP(config)
+        self.mlp = KernelGPTMLP(config, layer)
         self.dropout = nn.Dropout(config.dropout)
         for last in (self.attention.projections.o_proj, self.mlp.down_proj):
             last.ends_residual_branch = True  # type: ignore[assignment]

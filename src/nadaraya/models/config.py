@@ -59,6 +59,8 @@ class KernelGPTConfig(PreTrainedConfig):
         norm_eps: added to the variance in the norms.
         pruned_heads: heads that a layer has not, by the index of the layer, e.g. {"3": [0, 2]}: the others
             keep their numbers and their width D / H. Default None, all are there. See `prune_heads`.
+        intermediate_sizes: widths of feed-forward layers that are smaller than `intermediate_size`, by the
+            index of the layer, e.g. {"3": 768}. Default None, all have that width. See `prune_units`.
 
     Raises:
         InputError: values that are not accepted or do not fit together.
@@ -105,6 +107,7 @@ class KernelGPTConfig(PreTrainedConfig):
     initializer_range: float = 0.02
     norm_eps: float = 1e-5
     pruned_heads: dict[str | int, list[int]] | None = None
+    intermediate_sizes: dict[str | int, int] | None = None
     use_cache: bool = True
     bos_token_id: int | None = None
     eos_token_id: int | list[int] | None = None
@@ -158,6 +161,7 @@ class KernelGPTConfig(PreTrainedConfig):
         for layer in range(self.num_hidden_layers):
             self.attention_options(layer)
         self.pruned_heads = self._checked_pruned_heads()
+        self.intermediate_sizes = self._checked_sizes()
         super().__post_init__(**kwargs)
 
     @classmethod
@@ -218,13 +222,38 @@ class KernelGPTConfig(PreTrainedConfig):
         pruned = (self.pruned_heads or {}).get(str(layer))
         return pruned and [head for head in range(self.num_attention_heads) if head not in pruned]
 
+    def feed_forward_size(self, layer: int) -> int:
+        """The width of a feed-forward layer.
+
+        Args:
+            layer: index from 0.
+        """
+        assert self.intermediate_size is not None
+        return (self.intermediate_sizes or {}).get(str(layer), self.intermediate_size)
+
+    def _checked_sizes(self) -> dict[str | int, int] | None:
+        """Layers as text, as JSON has them; layers of the usual width left out."""
+        assert self.intermediate_size is not None
+        found: dict[str | int, int] = {}
+        for layer, size in (self.intermediate_sizes or {}).items():
+            self._check_layer("intermediate_sizes", layer, size)
+            if not 1 <= size <= self.intermediate_size:
+                accepted = f"from 1 to intermediate_size = {self.intermediate_size} in layer {layer}"
+                raise must_be("intermediate_sizes", accepted, size)
+            if size < self.intermediate_size:
+                found[str(int(layer))] = size
+        return found or None
+
+    def _check_layer(self, field: str, layer: str | int, given: Any) -> None:
+        """Refuse what is given for a layer that is not there."""
+        if not str(layer).isdecimal() or int(layer) >= self.num_hidden_layers:
+            raise must_be(field, f"by layer, from 0 to {self.num_hidden_layers - 1}", {layer: given})
+
     def _checked_pruned_heads(self) -> dict[str | int, list[int]] | None:
         """Layers as text, as JSON has them, and heads ascending; layers that lose none left out."""
         found: dict[str | int, list[int]] = {}
         for layer, heads in (self.pruned_heads or {}).items():
-            if not str(layer).isdecimal() or int(layer) >= self.num_hidden_layers:
-                accepted = f"by layer, from 0 to {self.num_hidden_layers - 1}"
-                raise must_be("pruned_heads", accepted, {layer: heads})
+            self._check_layer("pruned_heads", layer, heads)
             pruned = sorted({*heads, *found.get(str(int(layer)), [])})
             if not set(pruned) < set(range(self.num_attention_heads)):
                 accepted = f"of 0 … {self.num_attention_heads - 1} in layer {layer}, and not all of them"

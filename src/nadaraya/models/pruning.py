@@ -1,15 +1,19 @@
-"""Heads removed from a language model: a smaller model, not a mask."""
+"""Heads removed from a language model: a smaller model, not a mask; and such models loaded again."""
 
 import copy
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, TypeVar
 
-from transformers import PreTrainedModel
+from safetensors.torch import load_model
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from nadaraya.errors import must_be
+from nadaraya.files import reading
 from nadaraya.models.attach.pruning import prune_attention_heads
 from nadaraya.models.block import KernelGPTBlock
 from nadaraya.models.config import KernelGPTConfig
+from nadaraya.models.feed_forward import feed_forward_layers, prune_units
 from nadaraya.models.gpt import KernelGPTPreTrainedModel
 
 _Model = TypeVar("_Model", bound=PreTrainedModel)
@@ -58,3 +62,41 @@ def prune_heads(model: _Model, heads: Mapping[Any, Sequence[int]]) -> _Model:
             block.keep_heads(kept)
     smaller.config.pruned_heads = config.pruned_heads
     return smaller
+
+
+def load_pruned(folder: str | Path, **options: Any) -> Any:
+    """A causal model of transformers that `prune_heads` or `prune_units` made smaller, from its folder.
+
+    Its class expects other shapes, so that its own `from_pretrained` refuses the weights; KernelGPT's does
+    not.
+
+    Args:
+        folder: that `save_pretrained` wrote.
+        options: of the configuration, e.g. `attn_implementation="nadaraya"`, which heads that share keys
+            unevenly need.
+
+    Returns:
+        The model, in eval mode, on the CPU.
+
+    Raises:
+        InputError: the folder has no such model, or its weights are not those of its configuration.
+
+    >>> from transformers import LlamaConfig, LlamaForCausalLM
+    >>> from nadaraya.models import load_pruned, prune_heads
+    >>> sizes = dict(hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=2)
+    >>> model = LlamaForCausalLM(LlamaConfig(vocab_size=9, **sizes))
+    >>> prune_heads(model, {0: [1]}).save_pretrained("small-llama")
+    >>> load_pruned("small-llama").config.pruned_heads
+    {'0': [1]}
+    """
+    with reading(Path(folder), "a pruned model of transformers"):
+        config = AutoConfig.from_pretrained(folder, local_files_only=True, **options)
+        model = AutoModelForCausalLM.from_config(config)
+        if heads := getattr(config, "pruned_heads", None):
+            model = prune_heads(model, heads)
+        sizes, layers = getattr(config, "intermediate_sizes", None) or {}, feed_forward_layers(model)
+        units = {layer: range(size, layers[int(layer)].size) for layer, size in sizes.items()}
+        if units:
+            model = prune_units(model, units)
+        load_model(model, Path(folder) / "model.safetensors")
+    return model.eval()

@@ -11,6 +11,7 @@ from nadaraya.report.image_runs import ExampleMaps, ImageRunData, read_image_run
 from nadaraya.report.maps import Subject, write_maps
 from nadaraya.report.maps_image import ImageFigures
 from nadaraya.report.maps_text import TextFigures
+from nadaraya.report.pruning import pruning_curves
 from nadaraya.report.runs import RunData, read_run
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "lag_histograms",
     "length_curves",
     "loss_curves",
+    "pruning_curves",
     "read_image_run",
     "read_run",
     "render",

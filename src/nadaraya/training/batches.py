@@ -31,7 +31,7 @@ def training_batch(
     """Windows at random places of (n,) tokens, n > context: inputs and their next tokens, (B, context)."""
     generator = np.random.default_rng([seed, step, _BATCH])
     starts = generator.integers(0, len(tokens) - context, size=batch_size)
-    return _windows(tokens, torch.from_numpy(starts), context)
+    return windows_at(tokens, torch.from_numpy(starts), context)
 
 
 def validation_sample(tokens: Tensor, context: int, count: int) -> tuple[Tensor, Tensor]:
@@ -41,10 +41,15 @@ def validation_sample(tokens: Tensor, context: int, count: int) -> tuple[Tensor,
     """
     last = len(tokens) - context - 1
     starts = torch.linspace(0, last, min(count, last + 1), dtype=torch.float64).long().unique()
-    return _windows(tokens, starts, context)
+    return windows_at(tokens, starts, context)
 
 
-def _windows(tokens: Tensor, starts: Tensor, context: int) -> tuple[Tensor, Tensor]:
+def spaced_numbers(total: int, count: int) -> np.ndarray:
+    """`count` numbers from 0 to total − 1, evenly spaced, both ends among them; all where there are fewer."""
+    return np.unique(np.linspace(0, total - 1, min(count, total)).round().astype(np.int64))
+
+
+def windows_at(tokens: Tensor, starts: Tensor, context: int) -> tuple[Tensor, Tensor]:
     """Position t of a window, which begins at one of `starts`, predicts position t + 1 of the text."""
     span = tokens[starts[:, None] + torch.arange(context + 1)]  # (B, context + 1)
     return span[:, :-1], span[:, 1:]

@@ -1,4 +1,4 @@
-"""A run without some heads of its model: tuned again on request, and written as a finished run of its own."""
+"""A run with a smaller model: tuned again on request, and written as a finished run of its own."""
 
 import json
 import statistics
@@ -24,6 +24,7 @@ from nadaraya.training.recipe import Recipe, read_mapping
 from nadaraya.training.run import Run
 from nadaraya.training.schema import LONGEST_NAME
 from nadaraya.training.text import TextTask
+from nadaraya.training.text_data import TextData
 
 _ROUNDS = 5
 
@@ -54,14 +55,21 @@ def check_new_folder(folder: Path) -> None:
 
 
 def prune_run(
-    run: Run, heads: Mapping[int, Sequence[int]], folder: str | Path, *, tune: int = 0
+    run: Run,
+    heads: Mapping[int, Sequence[int]],
+    folder: str | Path,
+    *,
+    units: Mapping[int, Sequence[int]] | None = None,
+    tune: int = 0,
 ) -> tuple[Run, PrunedCost, PrunedCost]:
-    """Write a run whose model has fewer heads.
+    """Write a run whose model has fewer heads, and on request smaller feed-forward layers.
 
     Args:
         run: a finished run on text; left as it is.
         heads: the heads to remove by layer, as they were numbered before any was removed.
         folder: of the new run; made when absent, and refused where it has files.
+        units: hidden units of the feed-forward layers to remove by layer, numbered as the run has them;
+            default None, none.
         tune: updates after the removal, by the recipe of the run: those that a run that many updates longer
             would have made last, at the end of its schedule, with a new optimiser. Default 0.
 
@@ -69,8 +77,8 @@ def prune_run(
         The new run, finished, and what both models score and cost: the old one, the new one.
 
     Raises:
-        InputError: a run on images, an unfinished one or one whose text has changed; heads that it has not;
-            a folder with files in it.
+        InputError: a run on images, an unfinished one or one whose text has changed; heads or units that it
+            has not; a folder with files in it.
 
     >>> from nadaraya.training import load_recipe, train
     >>> from nadaraya.training.pruning import prune_run
@@ -80,32 +88,25 @@ def prune_run(
     >>> after.parameters < before.parameters, smaller.load_model().config.pruned_heads
     (True, {'0': [1]})
     """
-    from nadaraya.models import prune_heads
-
-    if tune < 0:
-        raise must_be("tune", "at least 0 updates", tune)
-    own = run.text_recipe()
+    run.text_recipe()
     check_new_folder(folder := Path(folder))
     whole = run.load_model(weights="trained")
-    smaller, start = prune_heads(whole, heads), prune_heads(run.load_model(initial=True), heads)
-    recipe = _recipe(own, smaller.config.pruned_heads, tune)
-    processes = Processes()
-    task = TextTask(recipe, processes)
+    smaller = without(whole, heads, units)
+    kernels = {
+        name: value.detach().contiguous()
+        for name, value in kernel_parameters(without(run.load_model(initial=True), heads, units))
+    }
+    recipe, task, learner = prepared(run, smaller, tune)
     assert run.final is not None
-    if any(run.final.get(key) != value for key, value in task.fingerprint.items()):
-        raise InputError(f"{task.fingerprint_error} that {run.path} was trained on: restore it")
-    task.model.load_state_dict(smaller.state_dict())
     records = [record for record in run.metrics if record["kind"] != "final"]
-    learner = Learner(task, recipe, processes)
     if tune:
-        records.append(_tuned(learner, task, records, run.steps, tune))
+        records.append(tuned(learner, task, records, run.steps, tune))
     validation = learner.validate()
     records.append({"kind": "validation", "step": recipe.training.steps, **validation})
-    seconds = _step_seconds([whole.to(processes.device), task.model], task)
+    seconds = _step_seconds([whole.to(task.model.device), task.model], task)
     with write_into(folder) as scratch:
         write_file(scratch / RECIPE_FILE, recipe.to_yaml())
         task.begin(scratch)
-        kernels = {name: value.detach().contiguous() for name, value in kernel_parameters(start)}
         save_file(kernels, scratch / INITIAL_KERNELS_FILE)
         with learner.cast:
             figures = task.finish(scratch, None, validation, seconds[1])
@@ -116,7 +117,7 @@ def prune_run(
             **{key: value for key, value in asdict(after).items() if key != "cache_bytes_per_token"},
             "kernel_parameters": sum(value.numel() for value in kernels.values()),
             **task.fingerprint,
-            "pruned_heads": smaller.config.pruned_heads,
+            **_removed(smaller),
         }
         digests = {path.name: sha256(path) for path in sorted(scratch.iterdir())}
         digests[METRICS_FILE] = digest_of([*records, final])
@@ -125,12 +126,47 @@ def prune_run(
     return Run(folder), _cost(whole, run.final, seconds[0]), after
 
 
-def _recipe(recipe: Recipe, pruned: Any, tune: int) -> Recipe:
+def without(
+    model: Any, heads: Mapping[int, Sequence[int]], units: Mapping[int, Sequence[int]] | None = None
+) -> Any:
+    """A model without some heads and hidden units, by layer."""
+    from nadaraya.models import prune_heads, prune_units
+
+    smaller = prune_heads(model, heads)
+    return prune_units(smaller, units) if units else smaller
+
+
+def prepared(
+    run: Run, smaller: Any, tune: int, text: TextData | None = None
+) -> tuple[Recipe, TextTask, Learner]:
+    """What trains a smaller model of a run for so many updates: its recipe, its task and its learner.
+
+    `text` is that of the run, where it is open already. `task.model` has the weights of `smaller`.
+    """
+    if tune < 0:
+        raise must_be("tune", "at least 0 updates", tune)
+    recipe = _recipe(run.text_recipe(), smaller, tune)
+    processes = Processes()
+    task = TextTask(recipe, processes, text)
+    assert run.final is not None
+    if any(run.final.get(key) != value for key, value in task.fingerprint.items()):
+        raise InputError(f"{task.fingerprint_error} that {run.path} was trained on: restore it")
+    task.model.load_state_dict(smaller.state_dict())
+    return recipe, task, Learner(task, recipe, processes)
+
+
+def _removed(model: Any) -> dict[str, Any]:
+    """What a model lacks, as fields of its configuration; those that are None left out."""
+    fields = {name: getattr(model.config, name) for name in ("pruned_heads", "intermediate_sizes")}
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def _recipe(recipe: Recipe, smaller: Any, tune: int) -> Recipe:
     """The recipe of the smaller model, so many updates longer."""
     mapping = recipe.model_dump(mode="json")
     name = f"{recipe.name.removesuffix('-pruned')}-pruned"
     mapping["name"] = name if len(name.encode()) <= LONGEST_NAME else recipe.name
-    mapping["model"]["extra"]["pruned_heads"] = pruned
+    mapping["model"]["extra"] |= _removed(smaller)
     changes = {"steps": recipe.training.steps + tune, "keep_best": False, "compile": False, "tracker": None}
     mapping["training"] |= changes
     found = read_mapping(mapping)
@@ -138,7 +174,7 @@ def _recipe(recipe: Recipe, pruned: Any, tune: int) -> Recipe:
     return found
 
 
-def _tuned(
+def tuned(
     learner: Learner, task: TextTask, records: list[dict[str, Any]], done: int, tune: int
 ) -> dict[str, Any]:
     """Make the updates after `done`; their record."""

@@ -235,8 +235,8 @@ class Recipe(BaseRecipe):
         if self.model.hidden_size % heads:
             accepted_width = f"a multiple of model.num_attention_heads = {heads}"
             raise must_be("recipe key model.hidden_size", accepted_width, self.model.hidden_size)
-        if layers < self.model.num_hidden_layers:  # heads of layers that are not there
-            extra.pop("pruned_heads", None)
+        if layers < self.model.num_hidden_layers:  # what is removed from layers that are not there
+            extra = {key: extra[key] for key in extra if key not in ("pruned_heads", "intermediate_sizes")}
         with self._refusing_options():
             return KernelGPTConfig(
                 vocab_size=vocab_size,

@@ -19,18 +19,18 @@ from nadaraya.training.optimizer import make_schedule
 from nadaraya.training.processes import Processes
 from nadaraya.training.quiet import without_bars
 from nadaraya.training.recipe import Recipe
-from nadaraya.training.text_data import open_text
+from nadaraya.training.text_data import TextData, open_text
 from nadaraya.training.windows_file import WindowsFile
 
 
 class TextTask:
-    """A `Task` on text."""
+    """A `Task` on text; `text` is that of the recipe where it is open already."""
 
     unit = "tokens"
 
-    def __init__(self, recipe: Recipe, processes: Processes) -> None:
+    def __init__(self, recipe: Recipe, processes: Processes, text: TextData | None = None) -> None:
         self._recipe, self._processes = recipe, processes
-        self._text = open_text(recipe, verify=processes.main)
+        self._text = open_text(recipe, verify=processes.main) if text is None else text
         self._record: WindowsFile | None = None
         set_seed(recipe.seed)
         self.model = recipe.build_model(self._text.vocabulary)

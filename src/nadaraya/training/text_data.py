@@ -22,7 +22,7 @@ from nadaraya.data import (
 from nadaraya.errors import must_be
 from nadaraya.evaluation.language import TextEvaluation, evaluate_string
 from nadaraya.evaluation.shards import evaluate_shards
-from nadaraya.training.batches import check_length, training_batch, validation_sample
+from nadaraya.training.batches import check_length, spaced_numbers, training_batch, validation_sample
 from nadaraya.training.recipe import DataRecipe, Recipe
 
 
@@ -163,8 +163,7 @@ class _ShardedText:
 
     def validation_sample(self, count: int) -> tuple[Tensor, Tensor]:
         context = self._recipe.data.context
-        last = num_windows(len(self._validation), context) - 1
-        numbers = np.unique(np.linspace(0, last, min(count, last + 1)).round().astype(np.int64))
+        numbers = spaced_numbers(num_windows(len(self._validation), context), count)
         return read_windows(self._validation, numbers, context)
 
     def positions(self, inputs: Tensor) -> Tensor | None:

@@ -38,16 +38,12 @@ def prune_attention_heads(model: PreTrainedModel, heads: Mapping[int | str, Sequ
     torch.Size([8, 4])
     """
     smaller = copy.deepcopy(model)
-    found = [(_layer_of(part), part) for part in smaller.modules()]
-    layers: dict[int, Any] = {number: part for number, part in found if number is not None}
-    if not layers:
-        accepted = "with q_proj, k_proj, v_proj and o_proj in its attention, or GPT-2's c_attn and c_proj"
-        raise must_be("model", accepted, type(model).__name__)
+    layers = attention_layers(smaller)
     for layer, removed in heads.items():
         if int(layer) not in layers:
             raise must_be("heads", f"by layer, from 0 to {max(layers)}", {layer: list(removed)})
         part = layers[int(layer)]
-        there = _heads_of(part)
+        there = heads_of(part)
         kept = [head for head in there if head not in removed]
         if not set(removed) <= set(there) or not kept:
             accepted = f"of {', '.join(map(str, there))} in layer {layer}, and not all of them"
@@ -62,6 +58,25 @@ def prune_attention_heads(model: PreTrainedModel, heads: Mapping[int | str, Sequ
     return smaller
 
 
+def attention_layers(model: nn.Module) -> dict[int, Any]:
+    """The attention of every layer of a model of transformers, by the index of the layer.
+
+    Raises:
+        InputError: attention of another kind than `prune_attention_heads` takes.
+    """
+    found = {layer: part for part in model.modules() if (layer := _layer_of(part)) is not None}
+    if not found:
+        accepted = "with q_proj, k_proj, v_proj and o_proj in its attention, or GPT-2's c_attn and c_proj"
+        raise must_be("model", accepted, type(model).__name__)
+    return found
+
+
+def output_of(part: Any) -> nn.Module:
+    """W_O of an attention, whose inputs are the outputs of its heads one after the other."""
+    output: nn.Module = part.c_proj if hasattr(part, "c_proj") else part.o_proj
+    return output
+
+
 def _layer_of(part: nn.Module) -> int | None:
     """The index of the layer whose attention a module is; None for other modules."""
     llama = all(isinstance(getattr(part, name, None), nn.Linear) for name in _PROJECTIONS)
@@ -71,14 +86,14 @@ def _layer_of(part: nn.Module) -> int | None:
     return layer if (llama or gpt2) and not crosses and hasattr(part, "head_dim") else None
 
 
-def _heads_of(part: Any) -> list[int]:
+def heads_of(part: Any) -> list[int]:
     """The heads that an attention has, as they were numbered before any was removed."""
     every = part.q_proj.out_features // part.head_dim if hasattr(part, "q_proj") else part.num_heads
     return list(getattr(part, "nadaraya_heads", range(every)))
 
 
 def _keep(part: Any, kept: list[int]) -> None:
-    there = _heads_of(part)
+    there = heads_of(part)
     if not hasattr(part, "nadaraya_heads"):
         part.nadaraya_all_heads = len(there)
     rows = [there.index(head) for head in kept]

@@ -1,0 +1,146 @@
+"""Windows of the validation part of a run, on which heads and units are measured."""
+
+from itertools import repeat
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from nadaraya.errors import InputError, must_be
+
+if TYPE_CHECKING:
+    from nadaraya.training import Run
+
+_AT_A_TIME = 16  # windows in a forward pass: logits of all take much memory
+
+
+class Windows(NamedTuple):
+    """Some windows of tokens.
+
+    Args:
+        inputs: (B, N) token numbers.
+        targets: (B, N) the tokens that follow them; −100 where one is not predicted.
+        position_ids: (B, N) place of each token in its document, where documents are packed; default None.
+
+    >>> import torch
+    >>> from nadaraya.interpret.windows import Windows
+    >>> text = torch.arange(9)[None]
+    >>> Windows(text[:, :-1], text[:, 1:]).tokens
+    8
+    """
+
+    inputs: Tensor
+    targets: Tensor
+    position_ids: Tensor | None = None
+
+    @property
+    def tokens(self) -> int:
+        """How many are predicted."""
+        return int((self.targets >= 0).sum())
+
+    def pieces(self) -> "list[Windows]":
+        """The same windows, a few at a time."""
+        positions = repeat(None) if self.position_ids is None else self.position_ids.split(_AT_A_TIME)
+        parts = zip(self.inputs.split(_AT_A_TIME), self.targets.split(_AT_A_TIME), positions, strict=False)
+        return [Windows(*part) for part in parts]
+
+    def loss(self, model: nn.Module) -> float:
+        """Mean loss of a causal language model, in nats/token, dropout off."""
+        from nadaraya.evaluation.language import total_nats
+
+        return sum(total_nats(model, *piece) for piece in self.pieces()) / self.tokens
+
+
+def validation_windows(run: "Run", count: int) -> Windows:
+    """Windows of the validation part of a run, evenly spaced, the same every time.
+
+    Args:
+        run: a run on text or token shards.
+        count: how many; fewer where there are fewer. All windows of token shards together predict each token
+            but the first once, as `evaluate_shards` does.
+
+    Raises:
+        InputError: no windows, a run on images, or a text or shards that are not there any more.
+    """
+    from nadaraya.training.batches import validation_sample
+
+    _check_count(count)
+    if run.on_shards:
+        part = _Part(run)
+        return part.windows(part.spaced(count))
+    return Windows(*validation_sample(_validation_tokens(run), run.text_recipe().data.context, count))
+
+
+def disjoint_windows(run: "Run", count: int) -> tuple[Windows, Windows]:
+    """Two sets of windows of the validation part of a run, of which no token is predicted in both.
+
+    Windows of the one lie between those of the other, so that neither is nearer to the training text.
+
+    Args:
+        run: a run on text or token shards.
+        count: windows in each; fewer where there are fewer.
+
+    Returns:
+        Windows to choose on, and windows to measure on.
+
+    Raises:
+        InputError: as of `validation_windows`, or a validation part of a single window.
+    """
+    _check_count(count)
+    part = _Part(run)
+    numbers = part.spaced(2 * count)
+    if len(numbers) < 2:
+        raise InputError(f"the validation part of {run.path} must have two windows or more, got one")
+    return part.windows(numbers[::2]), part.windows(numbers[1::2])
+
+
+class _Part:
+    """The validation part of a run as adjacent windows."""
+
+    def __init__(self, run: "Run") -> None:
+        from nadaraya.data import num_windows
+
+        self._data = run.text_recipe().data
+        self._shards = run.shards() if run.on_shards else None
+        if self._shards is not None:
+            self._count = num_windows(len(self._shards), self._data.context)
+        else:
+            self._tokens = _validation_tokens(run)
+            self._count = (len(self._tokens) - 1) // self._data.context
+
+    def spaced(self, count: int) -> np.ndarray:
+        """Numbers of evenly spaced windows."""
+        from nadaraya.training.batches import spaced_numbers
+
+        return spaced_numbers(self._count, count)
+
+    def windows(self, numbers: np.ndarray) -> Windows:
+        """The windows of these numbers."""
+        from nadaraya.data import document_positions, read_windows
+        from nadaraya.training.batches import windows_at
+
+        if self._shards is None:
+            starts = torch.from_numpy(numbers) * self._data.context
+            return Windows(*windows_at(self._tokens, starts, self._data.context))
+        inputs, targets = read_windows(self._shards, numbers, self._data.context)
+        packed = self._data.documents == "packed"
+        return Windows(
+            inputs, targets, document_positions(inputs, self._shards.document_token) if packed else None
+        )
+
+
+def _validation_tokens(run: "Run") -> Tensor:
+    """The tokens of the validation text of a run on a text in memory."""
+    from nadaraya.data import encode_text
+    from nadaraya.training.batches import check_length
+
+    data = run.text_recipe().data
+    tokens = encode_text(run.tokenizer(), run.corpus().split(data.validation_fraction)[1])
+    check_length(tokens, data.context, "validation")
+    return tokens
+
+
+def _check_count(count: int) -> None:
+    if count < 1:
+        raise must_be("windows", "1 or more", count)

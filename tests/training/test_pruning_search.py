@@ -1,0 +1,175 @@
+"""Curves of pruning and the most heads within a budget: figures of the models that pruning writes."""
+
+import json
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nadaraya import InputError
+from nadaraya.data import tokenize_corpus
+from nadaraya.interpret.pruning import Removal
+from nadaraya.interpret.windows import disjoint_windows
+from nadaraya.models import prune_heads
+from nadaraya.training import Recipe, Run, pruning_search, train
+from nadaraya.training.pruning import prune_run
+from nadaraya.training.pruning_search import PruningPlan, most_heads, pruning_curve
+
+CHANGES = {
+    "model__variant": "gpa-mul", "model__num_hidden_layers": 2, "model__num_attention_heads": 4,
+    "model__hidden_size": 16, "training__sample_characters": 0, "training__learning_rate": 0.01,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def run(tiny_recipe: Callable[..., Recipe], tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return train(tiny_recipe(**CHANGES), tmp_path_factory.mktemp("whole") / "run", progress=False)
+
+
+def heads_of(names: list[str]) -> dict[int, list[int]]:
+    found: dict[int, list[int]] = {}
+    for name in names:
+        layer, head = map(int, name.split("."))
+        found.setdefault(layer, []).append(head)
+    return found
+
+
+@pytest.mark.parametrize("mlp", [False, True])
+def test_a_curve_has_the_losses_of_the_pruned_models_on_windows_of_their_own(run: Run, mlp: bool) -> None:
+    lines: list[str] = []
+    curve = pruning_curve(run, PruningPlan(windows=3, mlp=mlp), report=lines.append)
+    assert json.loads(json.dumps(curve)) == curve
+    assert (curve["by"], curve["tune"], curve["mlp"], curve["variant"]) == ("loss", 0, mlp, "gpa-mul")
+    points = curve["points"]
+    assert [point["removed"] for point in points] == list(range(7)) == list(range(len(lines)))
+    assert "6 of 6 heads removed by loss" in lines[-1]
+    parameters = [point["parameters"] for point in points]
+    # Of a head of width 4: four matrices and a bank of 8 terms of 4 numbers; of 16 units two matrices.
+    each = 4 * 4 * 16 + 8 * 4 + (16 * 2 * 16 if mlp else 0)
+    assert [before - after for before, after in pairwise(parameters)] == [each] * 6
+    measuring = disjoint_windows(run, 3)[1]
+    assert curve["tokens"] == measuring.tokens
+    model = run.load_model()
+    assert points[0]["loss"] == pytest.approx(measuring.loss(model), rel=1e-6)
+    if not mlp:
+        smaller = prune_heads(model, heads_of(curve["order"][:2]))
+        assert points[2]["loss"] == points[2]["loss_before_tuning"]
+        assert points[2]["loss"] == pytest.approx(measuring.loss(smaller), rel=1e-5)
+
+
+def test_tuned_losses_are_those_of_the_runs_that_pruning_writes(run: Run, tmp_path: Path) -> None:
+    plan = PruningPlan(by="bank", tune=4, windows=2, mlp=True)
+    found = most_heads(run, "900%", plan)
+    (last,) = (point for point in found.figures["points"] if point["removed"] == 6)
+    assert found.heads == heads_of(found.figures["order"])
+    assert {layer: len(units) for layer, units in found.units.items()} == {0: 48, 1: 48}
+    smaller, _, after = prune_run(run, found.heads, tmp_path / "small", units=found.units, tune=4)
+    loss = disjoint_windows(run, 2)[1].loss(smaller.load_model())
+    assert last["loss"] == pytest.approx(loss, rel=1e-5)
+    assert last["loss"] < last["loss_before_tuning"]
+    assert last["parameters"] == after.parameters
+    assert smaller.final is not None
+    assert smaller.final["intermediate_sizes"] == {"0": 16, "1": 16}
+
+
+def test_a_smaller_run_is_trained_afresh_from_its_recipe(run: Run, tmp_path: Path) -> None:
+    smaller, _, _ = prune_run(run, {0: [1], 1: [2, 3]}, tmp_path / "small", units={0: range(10)})
+    assert smaller.text_recipe().model.extra["intermediate_sizes"] == {"0": 54}
+    fresh = train(smaller.text_recipe(), tmp_path / "fresh", progress=False).load_model()
+    shapes = {name: value.shape for name, value in smaller.load_model().state_dict().items()}
+    assert {name: value.shape for name, value in fresh.state_dict().items()} == shapes
+    assert fresh.config.intermediate_sizes == {"0": 54}
+
+
+def test_a_random_order_is_that_of_its_seed(run: Run) -> None:
+    orders = [
+        pruning_curve(run, PruningPlan(by="random", seed=seed, windows=1), counts=[])["order"]
+        for seed in (1, 1, 2)
+    ]
+    assert orders[0] == orders[1] != orders[2]
+
+
+class Rising:
+    """Candidates whose loss rises with every head."""
+
+    losses = (2.0, 2.1, 2.1, 2.5, 2.7, 2.9)
+
+    def __init__(self, run: Any, plan: PruningPlan, report: Any) -> None:
+        self.plan, self.order = plan, [Removal(0, head, 0.0) for head in range(5)]
+
+    def point(self, count: int) -> dict[str, Any]:
+        return {"removed": count, "loss": self.losses[count], "loss_before_tuning": 3.0}
+
+    def units(self, heads: Any) -> dict[int, list[int]]:
+        return {}
+
+    def described(self) -> dict[str, Any]:
+        return {}
+
+
+@pytest.mark.parametrize(
+    ("budget", "expected"), [("5%", 2), (0.1, 2), (0.5, 3), (0.6, 3), (0.7, 4), (0.9, 5), ("900%", 5)]
+)
+def test_bisection_finds_the_most_heads(
+    monkeypatch: pytest.MonkeyPatch, run: Run, budget: str | float, expected: int
+) -> None:
+    monkeypatch.setattr(pruning_search, "_Candidates", Rising)
+    found = most_heads(run, budget)
+    assert found.figures["removed"] == expected
+    assert found.heads == {0: list(range(expected))}
+    measured = [point["removed"] for point in found.figures["points"]]
+    assert measured == sorted(set(measured))
+    assert {0, expected, min(expected + 1, 5)} <= set(measured)
+    with pytest.raises(InputError, match=r"from 2\.0000 to 2\.1000 nats/token, above the budget of 2\.0500"):
+        most_heads(run, 0.05)
+
+
+def test_points_of_a_search_are_those_of_the_curve(run: Run) -> None:
+    plan = PruningPlan(windows=3)
+    losses = {point["removed"]: point["loss"] for point in pruning_curve(run, plan)["points"]}
+    found = most_heads(run, max(losses.values()) - losses[0], plan)
+    assert found.figures["removed"] == 6
+    assert found.units == {}
+    for point in found.figures["points"]:
+        assert point["loss"] == losses[point["removed"]]
+
+
+def test_the_budget_is_above_the_lower_of_the_losses_of_the_whole_model(run: Run) -> None:
+    figures = most_heads(run, "50%", PruningPlan(tune=6, windows=2)).figures
+    whole = figures["points"][0]
+    assert whole["removed"] == 0
+    assert whole["loss"] < whole["loss_before_tuning"]  # a run of 8 updates still learns
+    assert figures["limit"] == pytest.approx(1.5 * whole["loss"])
+    within = [point["removed"] for point in figures["points"] if point["loss"] <= figures["limit"]]
+    assert figures["removed"] == max(within)
+
+
+def test_runs_on_token_shards_have_curves(
+    tiny_recipe: Callable[..., Recipe], tiny_text: Path, tmp_path: Path
+) -> None:
+    shards = tokenize_corpus(
+        tiny_text, tmp_path / "shards", separator="\n", vocabulary=260, validation_documents=40
+    )
+    recipe = tiny_recipe(**CHANGES, data__corpus=str(shards.folder))
+    curve = pruning_curve(
+        train(recipe, tmp_path / "run", progress=False), PruningPlan(tune=1, windows=2), counts=[0, 1]
+    )
+    assert [point["removed"] for point in curve["points"]] == [0, 1]
+    assert 16 < curve["tokens"] <= 2 * 16  # the last window shares some with the one before it
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda run: most_heads(run, "some"), "budget must be as 0.5% or a number of nats/token"),
+        (lambda run: most_heads(run, -1.0), "budget must be as 0.5% or a number of nats/token"),
+        (lambda run: pruning_curve(run, PruningPlan(tune=-1)), "tune must be at least 0 updates"),
+        (lambda run: pruning_curve(run, PruningPlan(windows=1), counts=[7]), "counts must be from 0 to 6"),
+        (lambda run: pruning_curve(run, PruningPlan(by="size")), "by must be one of 'bank', 'loss'"),
+    ],
+)
+def test_bad_input_is_refused(run: Run, call: Callable[[Run], Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        call(run)

@@ -75,7 +75,7 @@ class Planner:
         self._measurements = measurements or Measurements(None)
 
     def cells(self, only: Iterable[str] = (), timed: bool = False) -> list[Cell]:
-        """Every variant at every size, in the order of the file.
+        """Every variant at every size that has it, in the order of the file.
 
         Args:
             only: variants to plan; default all.
@@ -94,6 +94,7 @@ class Planner:
             row = [
                 baseline if name == self._study.baseline else self._cell(size, name, baseline)
                 for name in names
+                if name in self._study.variants_of(size)
             ]
             if self._study.match == "seconds":
                 row = self._at_equal_seconds(baseline, row)

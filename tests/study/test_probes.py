@@ -142,4 +142,5 @@ def test_results_of_an_older_schema_go_on(study: Study, tmp_path: Path) -> None:
     for path in (out / "runs").glob("*/*/*.json"):
         path.unlink()
     assert [left for _, left in plan_study(study, out)] == [0, 0]
-    assert probe_study(study, out).warnings  # the folders are here, their figures only in results.json
+    # The folders are here, their figures in results.json alone.
+    assert probe_study(study, out).ended.finished == ["long/bank/lr0.01-seed0"]

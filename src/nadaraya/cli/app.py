@@ -18,6 +18,7 @@ from nadaraya.cli.lags import lags
 from nadaraya.cli.maps import maps
 from nadaraya.cli.prune import prune
 from nadaraya.cli.report import report
+from nadaraya.cli.reproduce import reproduce
 from nadaraya.cli.study import study
 from nadaraya.cli.train import train
 
@@ -54,7 +55,7 @@ def options(
 
 
 for _verb in (
-    demo, train, compare, study, generate, evaluate, report, lags, count, maps, heads, prune,
+    demo, train, compare, study, reproduce, generate, evaluate, report, lags, count, maps, heads, prune,
 ):  # fmt: skip
     app.command(_verb.__name__)(_verb)
 app.add_typer(data_app, name="data")

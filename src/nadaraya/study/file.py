@@ -22,7 +22,10 @@ _OWN = ("task", "name", "seed", "training.learning_rate")
 Seed = Annotated[int, Field(ge=0, lt=2**32)]
 Seeds = Annotated[list[Seed], Field(min_length=1)]
 # In which the sizes of a study of horizons may differ.
-_OF_HORIZONS = {f"training.{key}" for key in ("steps", "warmup_steps", "evaluate_every", "checkpoint_every")}
+_OF_HORIZONS = {
+    f"training.{key}"
+    for key in ("steps", "warmup_steps", "evaluate_every", "checkpoint_every", "sample_characters")
+}
 
 
 def _one_size() -> dict[str, dict[str, Any]]:
@@ -91,8 +94,9 @@ class Study(Section):
             for size in getattr(self, key) or ():
                 if size not in self.sizes:
                     raise unknown_name(f"study key {key}", size, self.sizes)
-        seeds = {f"seeds_at.{size}": seeds for size, seeds in self.seeds_at.items()}
-        for key, values in {"seeds": self.seeds, "learning_rates": self.learning_rates, **seeds}.items():
+        lists: dict[str, Sequence[float]] = {"seeds": self.seeds, "learning_rates": self.learning_rates}
+        lists |= {f"seeds_at.{size}": seeds for size, seeds in self.seeds_at.items()}
+        for key, values in lists.items():
             if len(set(values)) < len(values):
                 raise must_be(f"study key {key}", "a list of different numbers", values)
         for probe in self.probes:

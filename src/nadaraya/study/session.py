@@ -63,9 +63,8 @@ def plan_study(
     (200, 4)
     """
     planner = Planner(study, changes, Measurements(folder / MEASURED_FILE))
-    first_variant = study.variants_of(next(iter(study.sizes)))[0]
-    first, cells = planner.cells([first_variant])[0], planner.cells(only, timed)
-    runs = StudyRuns(study, cells, folder, first)
+    cells = planner.cells(only, timed)
+    runs = StudyRuns(study, cells, folder, planner.first())
     return [(cell, runs.left(cell)) for cell in cells]
 
 

@@ -91,6 +91,7 @@ def _bases(places: SimpleNamespace, tmp_path: Path) -> dict[tuple[str, ...], lis
         ("count",): ["gpa", "--preset", "demo"],
         ("maps",): [run, "--text", str(places.folder / "absent"), *out],
         ("study",): [str(places.folder / "study.yaml"), *out, "--dry-run", "--speed", "1e9"],
+        ("reproduce",): ["gpa-banks", *out, "--dry-run", "--speed", "a=1e9"],
         ("heads",): [run, "--windows", "1"],
         ("prune",): [run, "--out", str(tmp_path / "pruned"), "--heads", "0.0", "--windows", "1"],
         ("data", "tokenize"): [text, str(tmp_path / "shards"), "--vocabulary", "257", "--workers", "1"],

@@ -103,7 +103,7 @@ def test_curves_are_those_of_the_longest_horizon_and_of_the_longest_with_several
     [
         (0.05, 0.001, "that gap shrinks: it changes by +0.04"),
         (-0.05, 0.001, "that gap grows: it changes by -0.05"),
-        (0.0, 0.01, "that gap shows no trend: by "),
+        (0.0, 0.01, "that gap shows no trend: it changes by "),
     ],
 )
 def test_verdicts_say_whether_the_gap_shrinks(slope: float, noise: float, words: str) -> None:

@@ -30,7 +30,8 @@ def draw(summary: Summary) -> Figure:
 def draw_gaps(summary: Summary) -> Figure:
     """The gap to the baseline at the end of every horizon, and inside the longest runs, against updates.
 
-    Bars and bands are intervals of 95 % over seeds; what has one seed has none.
+    Bars and bands are intervals of 95 % over seeds; what has one seed has none. Variants that are worse by
+    more than any is better leave the charts, so that the others can be told apart.
 
     Args:
         summary: of a study of horizons.
@@ -39,7 +40,7 @@ def draw_gaps(summary: Summary) -> Figure:
         A matplotlib figure.
     """
     styles = dict(zip(summary.cells, variant_styles(summary.cells), strict=True))
-    with charts(460, 330, columns=2) as (figure, (axes,)):
+    with charts(460, 330, columns=2, sharey=True) as (figure, (axes,)):
         for variant, found in summary.gaps.items():
             style = styles[variant]
             updates = [size.updates for size in found.sizes]
@@ -55,6 +56,9 @@ def draw_gaps(summary: Summary) -> Figure:
                 if len(curve.seeds) > 1:
                     low, high = [gap.low for gap in curve.gaps], [gap.high for gap in curve.gaps]
                     axes[1].fill_between(steps, low, high, color=style.hex, alpha=0.15, linewidth=0)
+        ends = [size.gap.value for found in summary.gaps.values() for size in found.sizes]
+        if min(ends) < 0:
+            axes[0].set_ylim(1.3 * min(ends), 1.3 * min(max(*ends, 0.0), -min(ends)) + 0.1 * -min(ends))
         titles = ("at the end of runs of each length", "inside the longest runs; thin: one seed")
         for chart, title in zip(axes, titles, strict=True):
             chart.axhline(0.0, color=COLOURS["muted"][0], linewidth=0.8)

@@ -90,7 +90,7 @@ class Gaps:
         ends = [found.updates for found in self.sizes if found.size in self.trend_sizes]
         # A gap that shrinks changes towards zero.
         towards = self.trend.side_of(0.0) * (1 if last.gap.value < 0 else -1)
-        how = {1: "shrinks: it changes", -1: "grows: it changes", 0: "shows no trend:"}[towards]
+        how = {1: "shrinks: it changes", -1: "grows: it changes", 0: "shows no trend: it changes"}[towards]
         how = "changes" if self.trend.low is None else how
         return (
             f"{line} From {min(ends):,} to {max(ends):,} updates that gap {how} by {signed(self.trend)} per "

@@ -78,7 +78,8 @@ def test_a_figure_is_trained_drawn_compared_and_made_anew(
     first = nadaraya(*command, "--seeds", "0")
     assert first.status == 0, first.err
     assert in_process == [f"{size}/gpa-rope/lr0.01-seed0" for size in ("u4", "u8")]
-    assert "not measured" not in first.out
+    # A context of 32 tokens says nothing of lag 70.
+    assert first.out.count("not measured: ") == 1
     assert first.out.splitlines()[-1] == f"comparison: {out / 'comparison.md'}"
     assert nadaraya(*command).status == 0
     assert in_process[2:] == [f"{size}/gpa-rope/lr0.01-seed1" for size in ("u4", "u8")]
@@ -94,7 +95,7 @@ def test_a_figure_is_trained_drawn_compared_and_made_anew(
     for path in (*out.glob("*.png"), out / "comparison.md"):
         path.unlink()
     again = json.loads(nadaraya("reproduce", "gpa-newlines", "--out", out, "--summarise", "--json").out)
-    assert [claim["agrees"] in ("yes", "no", "not told apart") for claim in again["claims"]] == [True] * 4
+    assert [claim["agrees"] != "not measured" for claim in again["claims"]] == [True, True, True, False]
     assert (out / "comparison.md").read_text() == text
     assert sorted(path.name for path in out.glob("gpa-*.png")) == made
 

@@ -96,6 +96,8 @@ def test_the_strongest_bump_of_a_layer_is_near_a_lag(lags: tuple[int, ...], agre
     assert claim.check(findings()).agrees == "not measured"
     decays = findings(probes=[probed(bumps(70), np.exp(-LAGS / 30)[None])] * 3)
     assert claim.check(decays).ours.startswith("no bump")
+    beyond = BankBump(kind="bank-bump", **SAID, layer=2, lag=200, within=5)
+    assert beyond.check(found).agrees == "not measured"
 
 
 def test_heads_are_more_alike_in_some_layers_than_in_others() -> None:

@@ -155,10 +155,10 @@ class BankBump(_ByRun):
         return self._of_runs(found, "banks", self._answer)
 
     def _answer(self, probed: dict[str, Any]) -> tuple[str, bool] | None:
-        shapes = _by_layer(probed)
-        if self.layer not in shapes:
+        shape = _by_layer(probed).get(self.layer)
+        if shape is None or self.lag + self.within >= shape.trained.shape[1]:  # beyond the context
             return None
-        bumps = shapes[self.layer].shared_bumps()
+        bumps = shape.shared_bumps()
         if not bumps:
             return "no bump", False
         return f"strongest bump at lag {bumps[0].lag}", abs(bumps[0].lag - self.lag) <= self.within

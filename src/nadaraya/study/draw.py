@@ -56,9 +56,10 @@ def draw_gaps(summary: Summary) -> Figure:
                 if len(curve.seeds) > 1:
                     low, high = [gap.low for gap in curve.gaps], [gap.high for gap in curve.gaps]
                     axes[1].fill_between(steps, low, high, color=style.hex, alpha=0.15, linewidth=0)
-        ends = [size.gap.value for found in summary.gaps.values() for size in found.sizes]
-        if min(ends) < 0:
-            axes[0].set_ylim(1.3 * min(ends), 1.3 * min(max(*ends, 0.0), -min(ends)) + 0.1 * -min(ends))
+        reached = [size.gap.value for found in summary.gaps.values() for size in found.sizes]
+        best = -min(reached)
+        if best > 0:
+            axes[0].set_ylim(-1.3 * best, 0.1 * best + 1.3 * min(max(*reached, 0.0), best))
         titles = ("at the end of runs of each length", "inside the longest runs; thin: one seed")
         for chart, title in zip(axes, titles, strict=True):
             chart.axhline(0.0, color=COLOURS["muted"][0], linewidth=0.8)

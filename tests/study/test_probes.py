@@ -86,12 +86,7 @@ def test_probes_are_made_at_their_sizes_and_made_up_for(study: Study, tmp_path: 
     without = study.model_copy(update={"probes": []})
     run_study(without, out)
     assert all("probes" not in row for row in rows_below(out))
-    found = run_study(study, out)
-    assert found.left == 0
-    assert found.warnings == [
-        f"1 of the runs lack the probe {name}: --probe tries again" for name in study.probes
-    ]
-    session = probe_study(study, out)
+    session = run_study(study, out)
     assert session.ended.finished == ["long/bank/lr0.01-seed0"]
     assert session.warnings == []
     long, short = rows_below(out)

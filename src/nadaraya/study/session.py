@@ -78,7 +78,7 @@ def run_study(
     seconds: float | None = None,
     say: Callable[[str], None] = lambda line: None,
 ) -> Session:
-    """Train what is left of a study, then summarise all that is finished.
+    """Train what is left of a study, make up for probes, then summarise all that is finished.
 
     Args:
         study: the study.
@@ -104,7 +104,7 @@ def run_study(
     3
     """
     options = _Options(changes, only, workers, seconds, say)
-    return _session(study, folder, StudyRuns.pending, options)
+    return _session(study, folder, lambda runs: [*runs.pending(), *runs.unprobed()], options)
 
 
 def probe_study(

@@ -18,10 +18,10 @@ from typing import Any
 
 import torch
 from matplotlib.figure import Figure
-from sweep import RunFailed, train_apart
 
 from nadaraya.attention.content import GaussianContent
 from nadaraya.evaluation.efficiency import image_model_cost
+from nadaraya.study import Job, run_queue
 from nadaraya.training.recipe import load_recipe
 from nadaraya.training.run import Run
 
@@ -79,6 +79,10 @@ def main() -> None:
     print(table(results))
 
 
+class RunFailed(Exception):
+    """A run ended without its results."""
+
+
 def train(options: argparse.Namespace, jobs: list[tuple[str, int]]) -> list[Run]:
     """Forms and seeds, trained by `train_apart`."""
     name = load_recipe(options.recipe, options.changes).name
@@ -88,6 +92,35 @@ def train(options: argparse.Namespace, jobs: list[tuple[str, int]]) -> list[Run]
         keys = [f"seed={seed}", f"data.source={options.source}", *keys, *options.changes]
         changes[options.runs / f"{name}-{form}-{seed}"] = keys
     return train_apart(options.recipe, changes, options.workers)
+
+
+def train_apart(recipe: Path, changes: dict[Path, list[str]], workers: int) -> list[Run]:
+    """Runs in processes of their own, whose output goes to logs beside their folders.
+
+    Args:
+        recipe: the recipe file.
+        changes: its keys to change, as KEY=VALUE, by the folder of the run; one that was stopped goes on.
+        workers: runs at a time, among which the cores are shared out.
+
+    Raises:
+        RunFailed: one ended with an error, named with its log, or all were stopped.
+    """
+    command = [sys.executable, "-m", "nadaraya.cli", "train", str(recipe)]
+    jobs = [
+        Job(
+            folder.name,
+            [*command, *keys, "--run", str(folder)],
+            folder.with_name(f"{folder.name}.log"),
+            place,
+        )
+        for place, (folder, keys) in enumerate(changes.items())
+    ]
+    ended = run_queue(lambda: jobs, workers=workers, say=lambda line: print(line, flush=True))
+    for name, how in ended.failed.items():
+        raise RunFailed(f"{name} failed with {how}")
+    if ended.stopped:
+        raise RunFailed("stopped; the same command goes on")
+    return [Run(folder) for folder in changes]
 
 
 def gather(recipe: Path, changes: list[str], jobs: list[tuple[str, int]], runs: list[Run]) -> dict[str, Any]:

@@ -22,6 +22,7 @@ PACKAGES = [
     "nadaraya.interpret",
     "nadaraya.report",
     "nadaraya.study",
+    "nadaraya.reproduce",
 ]
 NAMES = [
     f"{package}.{name}"

@@ -94,6 +94,7 @@ def _bases(places: SimpleNamespace, tmp_path: Path) -> dict[tuple[str, ...], lis
         ("study",): [str(places.folder / "study.yaml"), *out, "--dry-run", "--speed", "1e9"],
         ("search",): ["demo", "model.hidden_size=16", *out, "--dry-run", "--speed", "1e9", "--rounds", "1"],
         ("implied",): [run, "--windows", "1", "--terms", "0"],
+        ("reproduce",): ["gpa-banks", *out, "--dry-run", "--speed", "a=1e9"],
         ("heads",): [run, "--windows", "1"],
         ("prune",): [run, "--out", str(tmp_path / "pruned"), "--heads", "0.0", "--windows", "1"],
         ("data", "tokenize"): [text, str(tmp_path / "shards"), "--vocabulary", "257", "--workers", "1"],

@@ -129,6 +129,13 @@ def test_a_damaged_file_of_measurements_is_one_line(tmp_path: Path) -> None:
         ({"variants": {"a/b": {}}, "baseline": "a/b"}, "study key variants must be named in"),
         ({"variants": {"rope": {"training": {"steps": 5}}}}, r"variants.rope must be without .*steps"),
         ({"sizes": {"small": {"seed": 1}}}, r"sizes.small must be without .*seed"),
+        ({"seeds_at": {"huge": [0]}}, "study key seeds_at must be one of"),
+        ({"seeds_at": {"large": [1, 1]}}, "study key seeds_at.large must be a list of different numbers"),
+        ({"seeds_at": {"large": []}}, "study key seeds_at must be"),
+        ({"only_at": {"large": ["rope", "gkaa"]}}, r"only_at.large must be one of .* did you mean 'gka'"),
+        ({"only_at": {"large": ["gka"]}}, "only_at.large must be a list with the baseline 'rope'"),
+        ({"only_at": {"small": ["rope"]}, "search_at": ["small"]}, "one at least has the variant 'gka'"),
+        ({"probes": ["bank"]}, r"study key probes must be one of .* did you mean 'banks'"),
     ],
 )  # fmt: skip
 def test_a_study_that_cannot_be_is_refused_in_one_line(keys: dict[str, Any], message: str) -> None:
@@ -166,3 +173,21 @@ def test_a_file_says_its_recipe_relative_to_itself(tmp_path: Path) -> None:
     (tmp_path / "study.yaml").write_text("- a\n")
     with pytest.raises(InputError, match="must be keys and values"):
         load_study(tmp_path / "study.yaml")
+
+
+def test_sizes_have_their_own_seeds_and_variants() -> None:
+    of = study(seeds_at={"large": [7]}, only_at={"large": ["vlt", "rope"]}, match="tokens")
+    cells = Planner(of, SMALL, Known()).cells()
+    assert [(cell.size, cell.variant) for cell in cells] == [
+        ("small", "rope"), ("small", "gka"), ("small", "vlt"), ("large", "rope"), ("large", "vlt"),
+    ]  # fmt: skip
+    assert [cell.size for cell in Planner(of, SMALL, Known()).cells(only=["gka"])] == ["small"]
+    assert (of.seeds_of("small"), of.seeds_of("large")) == ([0, 1, 2], [7])
+    assert (of.sizes_of("gka"), of.sizes_of("vlt")) == (["small"], ["small", "large"])
+
+
+def test_the_last_size_is_probed_or_those_that_are_named() -> None:
+    assert study(probes=["banks"]).probes_of("large") == ["banks"]
+    assert study(probes=["banks"]).probes_of("small") == []
+    named = study(probes=["banks"], probe_at=["small"])
+    assert (named.probes_of("small"), named.probes_of("large")) == (["banks"], [])

@@ -102,6 +102,22 @@ def test_sizes_without_a_search_take_the_rate_of_the_one_before(tmp_path: Path) 
     }
 
 
+def test_sizes_have_their_own_seeds_and_a_rate_comes_from_a_size_that_has_the_variant(tmp_path: Path) -> None:
+    of = study(
+        "first", "second", "third", search_at=["first", "second"], seeds_at={"third": [1]},
+        only_at={"second": ["rope"]},
+    )  # fmt: skip
+    plan = cells("first", "second", "third", variants=("rope", "gka"))
+    plan = [cell for cell in plan if cell.variant in of.variants_of(cell.size)]
+    runs = StudyRuns(of, plan, tmp_path)
+    assert [runs.left(cell) for cell in plan] == [5, 5, 5, 1, 1]
+    names = train(runs, lambda name: 1 - ("lr0.002" in name if "first" in name else "lr0.001" in name), 2)
+    assert [name for name in names if "third" in name] == [
+        "third/rope/lr0.001-seed1", "third/gka/lr0.002-seed1",
+    ]  # fmt: skip
+    assert runs.pending() == []
+
+
 def test_cheap_runs_have_low_costs_and_a_job_has_its_own_recipe(tmp_path: Path) -> None:
     runs = StudyRuns(study("small", "large"), cells("small", "large"), tmp_path)
     first, *_, last = runs.pending()

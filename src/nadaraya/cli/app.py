@@ -20,6 +20,7 @@ from nadaraya.cli.lags import lags
 from nadaraya.cli.maps import maps
 from nadaraya.cli.prune import prune
 from nadaraya.cli.report import report
+from nadaraya.cli.reproduce import reproduce
 from nadaraya.cli.search import search
 from nadaraya.cli.study import study
 from nadaraya.cli.train import train
@@ -57,8 +58,8 @@ def options(
 
 
 for _verb in (
-    demo, train, compare, study, search, generate, evaluate, report, lags, banks, implied, count, maps,
-    heads, prune,
+    demo, train, compare, study, search, reproduce, generate, evaluate, report, lags, banks, implied, count,
+    maps, heads, prune,
 ):  # fmt: skip
     app.command(_verb.__name__)(_verb)
 app.add_typer(data_app, name="data")

@@ -11,7 +11,7 @@ from nadaraya.cli.options import figure_table
 from nadaraya.errors import must_be
 
 if TYPE_CHECKING:
-    from nadaraya.study import Summary
+    from nadaraya.study import Session, Summary
     from nadaraya.study.plan import Cell
 
 
@@ -46,6 +46,10 @@ def study(
         bool,
         typer.Option("--summarise", help="Only make table, figure and verdicts anew, from results.json."),
     ] = False,
+    probe: Annotated[
+        bool,
+        typer.Option("--probe", help="Only make up for probes that finished runs lack, in their folders."),
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the plan or the summary as JSON.")] = False,
 ) -> None:
     """Train variants at several sizes at matched compute, and say what compute each needs for equal loss.
@@ -55,7 +59,7 @@ def study(
     is then 1.
     """
     from nadaraya.study import load_study
-    from nadaraya.study.session import plan_study, run_study
+    from nadaraya.study.session import plan_study, probe_study, run_study
     from nadaraya.study.summary import write_summary
 
     for name, value in (("--hours", hours), ("--speed", speed)):
@@ -65,13 +69,13 @@ def study(
     folder = out or Path("studies") / file.stem
     names = [name for name in only.split(",") if name]
     if summarise:
-        _print_summary(write_summary(checked, folder), folder, as_json)
+        print_summary(write_summary(checked, folder), folder, as_json)
         return
     if dry_run:
         plan = plan_study(checked, folder, overrides or [], names, timed=speed is None)
         _print_plan([(cell, left, _hours(cell, speed)) for cell, left in plan], workers, as_json)
         return
-    session = run_study(
+    session = (probe_study if probe else run_study)(
         checked,
         folder,
         changes=overrides or [],
@@ -80,9 +84,14 @@ def study(
         seconds=None if hours is None else 3600 * hours,
         say=lambda line: typer.echo(line, err=True),
     )
+    print_summary(session.summary, folder, as_json)
+    end_of_session(session)
+
+
+def end_of_session(session: "Session") -> None:
+    """Say what is left and what went wrong, and end with the status that this means."""
     for warning in session.warnings:
         typer.echo(f"warning: {warning}", err=True)
-    _print_summary(session.summary, folder, as_json)
     if session.left:
         time = "" if session.hours is None else f", about {session.hours:.1f} h"
         typer.echo(f"{_runs_left(session.left)}{time}: the same command goes on", err=True)
@@ -134,7 +143,8 @@ def _print_plan(plan: "list[tuple[Cell, int, float]]", workers: int, as_json: bo
     typer.echo(f"{_runs_left(runs)}: {total:.2f} h with {workers} at a time, and validation")
 
 
-def _print_summary(summary: "Summary", folder: Path, as_json: bool) -> None:
+def print_summary(summary: "Summary", folder: Path, as_json: bool) -> None:
+    """Print the verdicts and where the summary is, or all of it as JSON."""
     if as_json:
         typer.echo(json.dumps(summary.plain(), indent=1))
         return

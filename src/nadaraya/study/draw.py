@@ -1,4 +1,4 @@
-"""The figure of a study: loss against compute with the laws, and the share of compute of every variant."""
+"""The figures of a study: loss against compute, the share of compute of every variant, gaps over horizons."""
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -24,6 +24,49 @@ def draw(summary: Summary) -> Figure:
     with charts(520, max(300, 22 * len(names) + 90), columns=2) as (figure, axes):
         _losses(axes[0, 0], summary, styles)
         _shares(axes[0, 1], summary, styles)
+    return figure
+
+
+def draw_gaps(summary: Summary) -> Figure:
+    """The gap to the baseline at the end of every horizon, and inside the longest runs, against updates.
+
+    Bars and bands are intervals of 95 % over seeds; what has one seed has none. Variants that are worse by
+    more than any is better leave the charts, so that the others can be told apart.
+
+    Args:
+        summary: of a study of horizons.
+
+    Returns:
+        A matplotlib figure.
+    """
+    styles = dict(zip(summary.cells, variant_styles(summary.cells), strict=True))
+    with charts(460, 330, columns=2, sharey=True) as (figure, (axes,)):
+        for variant, found in summary.gaps.items():
+            style = styles[variant]
+            updates = [size.updates for size in found.sizes]
+            axes[0].plot(updates, [size.gap.value for size in found.sizes], label=variant, **style.line)
+            for size in found.sizes:
+                axes[0].plot(size.updates, size.gap.value, "o", color=style.hex, markersize=4)
+                if size.gap.low is not None:
+                    ends = [size.gap.low, size.gap.high]
+                    axes[0].plot([size.updates] * 2, ends, color=style.hex, alpha=0.5)
+            for curve in found.curves:
+                steps, values = curve.updates, [gap.value for gap in curve.gaps]
+                axes[1].plot(steps, values, linewidth=1.4 if len(curve.seeds) > 1 else 0.8, **style.line)
+                if len(curve.seeds) > 1:
+                    low, high = [gap.low for gap in curve.gaps], [gap.high for gap in curve.gaps]
+                    axes[1].fill_between(steps, low, high, color=style.hex, alpha=0.15, linewidth=0)
+        reached = [size.gap.value for found in summary.gaps.values() for size in found.sizes]
+        best = -min(reached)
+        if best > 0:
+            axes[0].set_ylim(-1.3 * best, 0.1 * best + 1.3 * min(max(*reached, 0.0), best))
+        titles = ("at the end of runs of each length", "inside the longest runs; thin: one seed")
+        for chart, title in zip(axes, titles, strict=True):
+            chart.axhline(0.0, color=COLOURS["muted"][0], linewidth=0.8)
+            chart.set_xscale("log")
+            chart.set_xlabel("updates")
+            chart.set_title(f"gap to {summary.baseline}, nats/token, {title}", fontsize=9)
+        axes[0].legend(fontsize=8)
     return figure
 
 

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, ValidationError, model_validator
 
 from nadaraya.errors import InputError, must_be, unknown_name
+from nadaraya.study.probes import probe_names
 from nadaraya.training import Recipe, load_recipe
 from nadaraya.training.plain_yaml import read_yaml
 from nadaraya.training.recipe import built_in_recipes
@@ -19,6 +20,12 @@ _NAME = re.compile(r"\w[\w.+-]{0,59}")
 # What the study itself sets in every run.
 _OWN = ("task", "name", "seed", "training.learning_rate")
 Seed = Annotated[int, Field(ge=0, lt=2**32)]
+Seeds = Annotated[list[Seed], Field(min_length=1)]
+# In which the sizes of a study of horizons may differ.
+_OF_HORIZONS = {
+    f"training.{key}"
+    for key in ("steps", "warmup_steps", "evaluate_every", "checkpoint_every", "sample_characters")
+}
 
 
 def _one_size() -> dict[str, dict[str, Any]]:
@@ -47,7 +54,7 @@ class Study(Section):
     """Recipe keys to change, by the name of the size, smallest first; `training.steps`: the baseline's."""
     match: Literal["flops", "parameters", "seconds", "tokens"] = "flops"
     """What every variant has as much of as the baseline has at that size."""
-    seeds: Annotated[list[Seed], Field(min_length=1)] = Field(default_factory=lambda: [0, 1, 2])
+    seeds: Seeds = Field(default_factory=lambda: [0, 1, 2])
     """Of the runs; the first one searches the learning rate."""
     learning_rates: Annotated[list[Positive], Field(min_length=1)]
     """Tried for each variant at each size; the best by the final validation loss is used for all seeds."""
@@ -55,6 +62,14 @@ class Study(Section):
     """Further rates that are tried beyond an end of the list that comes out best."""
     search_at: list[str] | None = None
     """Sizes at which rates are searched, others take that of the one before (null: at all of them)."""
+    seeds_at: dict[str, Seeds] = Field(default_factory=dict)
+    """Seeds of the runs at a size, by its name, where they are not `seeds`."""
+    only_at: dict[str, list[str]] = Field(default_factory=dict)
+    """The variants that a size has, by its name; the baseline is one of them. Other sizes have all."""
+    probes: list[str] = Field(default_factory=list)
+    """Measurements of the trained models that are kept with the figures: `nadaraya.study.probes`."""
+    probe_at: list[str] | None = None
+    """Sizes whose runs are probed (null: the last one)."""
     source: str = ""
     """The file that it was read from."""
 
@@ -75,14 +90,34 @@ class Study(Section):
                         raise must_be(f"study key {what}.{name}", "without what the study sets itself", key)
         if self.baseline not in self.variants:
             raise unknown_name("study key baseline", self.baseline, self.variants)
-        for size in self.search_at or []:
-            if size not in self.sizes:
-                raise unknown_name("study key search_at", size, self.sizes)
-        for key in ("seeds", "learning_rates"):
-            values = getattr(self, key)
+        for key in ("search_at", "probe_at", "seeds_at", "only_at"):
+            for size in getattr(self, key) or ():
+                if size not in self.sizes:
+                    raise unknown_name(f"study key {key}", size, self.sizes)
+        lists: dict[str, Sequence[float]] = {"seeds": self.seeds, "learning_rates": self.learning_rates}
+        lists |= {f"seeds_at.{size}": seeds for size, seeds in self.seeds_at.items()}
+        for key, values in lists.items():
             if len(set(values)) < len(values):
                 raise must_be(f"study key {key}", "a list of different numbers", values)
+        for probe in self.probes:
+            if probe not in probe_names():
+                raise unknown_name("study key probes", probe, probe_names())
+        self._check_places()
         return self
+
+    def _check_places(self) -> None:
+        """Every size has the baseline, and every variant a size at which its rate is searched."""
+        for size, variants in self.only_at.items():
+            for variant in variants:
+                if variant not in self.variants:
+                    raise unknown_name(f"study key only_at.{size}", variant, self.variants)
+            if self.baseline not in variants:
+                accepted = f"a list with the baseline {self.baseline!r}"
+                raise must_be(f"study key only_at.{size}", accepted, variants)
+        for variant in self.variants:
+            if not any(self.searches(size) for size in self.sizes_of(variant)):
+                accepted = f"sizes of which one at least has the variant {variant!r}"
+                raise must_be("study key search_at", accepted, self.search_at)
 
     def recipe_of(
         self, size: str, variant: str, changes: Sequence[str] = (), more: Mapping[str, Any] | None = None
@@ -116,6 +151,32 @@ class Study(Section):
     def searches(self, size: str) -> bool:
         """Whether the learning rate is searched at a size."""
         return self.search_at is None or size in self.search_at
+
+    def seeds_of(self, size: str) -> list[int]:
+        """Seeds of the runs at a size; the first one searches the learning rate there."""
+        return self.seeds_at.get(size, self.seeds)
+
+    def variants_of(self, size: str) -> list[str]:
+        """The variants at a size, in the order of the file."""
+        return [name for name in self.variants if name in self.only_at.get(size, self.variants)]
+
+    def sizes_of(self, variant: str) -> list[str]:
+        """The sizes that have a variant, in the order of the file."""
+        return [size for size in self.sizes if variant in self.variants_of(size)]
+
+    def probes_of(self, size: str) -> list[str]:
+        """Names of the probes of the runs at a size."""
+        probed = list(self.sizes)[-1:] if self.probe_at is None else self.probe_at
+        return self.probes if size in probed else []
+
+    @property
+    def horizons(self) -> bool:
+        """Whether the sizes are one model and text at several numbers of updates, which variants share."""
+        kept = [
+            {key: value for key, value in flat(keys) if key not in _OF_HORIZONS}
+            for keys in self.sizes.values()
+        ]
+        return self.match == "tokens" and all(keys == kept[0] for keys in kept)
 
 
 def load_study(path: str | Path) -> Study:

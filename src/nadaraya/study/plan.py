@@ -73,9 +73,10 @@ class Planner:
     ) -> None:
         self._study, self._changes = study, changes
         self._measurements = measurements or Measurements(None)
+        self._counted: dict[str, tuple[int, int]] = {}  # of models, which several sizes may share
 
     def cells(self, only: Iterable[str] = (), timed: bool = False) -> list[Cell]:
-        """Every variant at every size, in the order of the file.
+        """Every variant at every size that has it, in the order of the file.
 
         Args:
             only: variants to plan; default all.
@@ -94,6 +95,7 @@ class Planner:
             row = [
                 baseline if name == self._study.baseline else self._cell(size, name, baseline)
                 for name in names
+                if name in self._study.variants_of(size)
             ]
             if self._study.match == "seconds":
                 row = self._at_equal_seconds(baseline, row)
@@ -103,10 +105,16 @@ class Planner:
             cells += row
         return cells
 
+    def first(self) -> Cell:
+        """The first cell of the whole plan."""
+        size = next(iter(self._study.sizes))
+        variant = self._study.variants_of(size)[0]
+        return next(cell for cell in self.cells([variant]) if cell.size == size)
+
     def _cell(self, size: str, variant: str, baseline: Cell | None = None) -> Cell:
         """A variant at a size, matched with the baseline unless that needs measured times."""
         recipe = self._study.recipe_of(size, variant, self._changes)
-        cell = Cell(size, variant, recipe, *_counts(recipe, self._measurements.tokens(recipe)))
+        cell = Cell(size, variant, recipe, *self._counts(recipe))
         if baseline is None:
             return cell
         if self._study.match == "flops":
@@ -121,12 +129,11 @@ class Planner:
 
     def _with_parameters(self, cell: Cell, wanted: int) -> Cell:
         """The width, a multiple of twice the heads as rotations need, whose parameters are nearest."""
-        vocabulary = self._measurements.tokens(cell.recipe)
         unit = 2 * cell.recipe.model.num_attention_heads
 
         def of_width(multiple: int) -> Cell:
             recipe = self._recipe(cell, {"model.hidden_size": multiple * unit})
-            return Cell(cell.size, cell.variant, recipe, *_counts(recipe, vocabulary))
+            return Cell(cell.size, cell.variant, recipe, *self._counts(recipe))
 
         low, high = 1, max(2, cell.recipe.model.hidden_size // unit)
         while of_width(high).parameters < wanted:
@@ -152,12 +159,14 @@ class Planner:
     def _recipe(self, cell: Cell, more: Mapping[str, Any]) -> Recipe:
         return self._study.recipe_of(cell.size, cell.variant, self._changes, more)
 
+    def _counts(self, recipe: Recipe) -> tuple[int, int]:
+        """Parameters, and training FLOPs per token, of a model that is not given any memory."""
+        from nadaraya.evaluation.efficiency import training_flops
 
-def _counts(recipe: Recipe, vocabulary: int) -> tuple[int, int]:
-    """Parameters, and training FLOPs per token, of a model that is not given any memory."""
-    from nadaraya.evaluation.efficiency import training_flops
-
-    with torch.device("meta"):
-        model = recipe.build_model(vocabulary)
-    parameters = sum(parameter.numel() for parameter in model.parameters())
-    return parameters, training_flops(model, recipe.data.context)
+        key = f"{recipe.model!r} {recipe.data!r} {recipe.training.batch_size}"
+        if key not in self._counted:
+            with torch.device("meta"):
+                model = recipe.build_model(self._measurements.tokens(recipe))
+            parameters = sum(parameter.numel() for parameter in model.parameters())
+            self._counted[key] = parameters, training_flops(model, recipe.data.context)
+        return self._counted[key]

@@ -3,7 +3,7 @@
 import json
 import platform
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +13,10 @@ from nadaraya.errors import InputError
 from nadaraya.files import reading, write_file
 from nadaraya.study.file import Study
 from nadaraya.study.plan import Cell
+from nadaraya.study.probes import lacks
 from nadaraya.study.queue import Job
 from nadaraya.training import Recipe
+from nadaraya.training.folder import RECIPE_FILE
 from nadaraya.training.recipe import read_mapping
 
 RESULTS_FILE = "results.json"
@@ -51,13 +53,26 @@ class StudyRuns:
         rates, best = self._search(cell)
         if best is not None:
             return len(self._missing(cell))
+        seeds = self._study.seeds_of(cell.size)
         if not rates:  # the rate comes from another size
-            return len(self._study.seeds)
+            return len(seeds)
         untried = len(self._missing(cell))
-        return untried + len(self._study.seeds) - 1 if untried else 0
+        return untried + len(seeds) - 1 if untried else 0
+
+    def unprobed(self) -> list[Job]:
+        """The finished runs that lack a probe and whose folders are here: jobs that make up for it."""
+        return [
+            self._job(cell, rate, seed)
+            for cell, rate, seed, row in self._finished()
+            if any(lacks(row, name) for name in self._study.probes_of(cell.size))
+            and (self._run_folder(cell, rate, seed) / RECIPE_FILE).is_file()
+        ]
 
     def warnings(self) -> list[str]:
-        """One line for each cell whose rates all diverged, or whose best rate is an end of those tried."""
+        """One line for each cell whose rates all diverged, or whose best rate is an end of those tried.
+
+        And one for each probe that runs at the chosen rates lack.
+        """
         lines = []
         for cell in self._cells:
             rates, best = self._search(cell)
@@ -70,6 +85,13 @@ class StudyRuns:
                         f"{cell.variant} at size {cell.size}: the best learning rate is the {end} that was "
                         f"tried, {best:g}: the optimum may lie beyond (learning_rates, extend_rates)"
                     )
+        rows = [(cell, row) for cell, rate, _, row in self._finished() if rate == self._search(cell)[1]]
+        for name in self._study.probes:
+            without = [
+                row for cell, row in rows if name in self._study.probes_of(cell.size) and lacks(row, name)
+            ]
+            if without:
+                lines.append(f"{len(without)} of the runs lack the probe {name}: --probe tries again")
         return lines
 
     def results(self) -> dict[str, Any]:
@@ -94,7 +116,7 @@ class StudyRuns:
     def _missing(self, cell: Cell) -> list[tuple[float, int]]:
         """Rates and seeds that a cell needs next."""
         rates, best = self._search(cell)
-        first, *others = self._study.seeds
+        first, *others = self._study.seeds_of(cell.size)
         untried = [(rate, first) for rate in rates if self._row(cell, rate, first) is None]
         if untried or best is None:
             return untried
@@ -122,7 +144,7 @@ class StudyRuns:
 
     def _inherited(self, cell: Cell) -> float | None:
         """The rate of the same variant at the nearest size before this one that has a search, else after."""
-        sizes = list(self._study.sizes)
+        sizes = self._study.sizes_of(cell.variant)
         place = sizes.index(cell.size)
         searched = [size for size in sizes if self._study.searches(size)]
         before = [size for size in searched if sizes.index(size) < place]
@@ -132,8 +154,17 @@ class StudyRuns:
 
     def _loss(self, cell: Cell, rate: float) -> float | None:
         """The final loss of the first seed at a rate, infinite where it diverged; None while not done."""
-        row = self._row(cell, rate, self._study.seeds[0])
+        row = self._row(cell, rate, self._study.seeds_of(cell.size)[0])
         return None if row is None else float(row.get("loss", "inf"))
+
+    def _finished(self) -> Iterator[tuple[Cell, float, int, Row]]:
+        """Cell, rate, seed and figures, as they are now, of every run of the plan that is done."""
+        rows = {_place(row): row for row in self.rows()}  # which probes may have been added to
+        for cell in self._cells:
+            for rate in self._search(cell)[0]:
+                for seed in self._study.seeds_of(cell.size):
+                    if self._row(cell, rate, seed) is not None:
+                        yield cell, rate, seed, rows[cell.size, cell.variant, rate, seed]
 
     def _row(self, cell: Cell, rate: float, seed: int) -> Row | None:
         """The figures of a run, checked to be one of this plan; None while there are none."""
@@ -162,7 +193,8 @@ class StudyRuns:
     def _check_kept(self, cell: Cell, row: Row) -> None:
         """Refuse figures of results.json that were found for another plan."""
         before, now = self._before.get("study", {}), self._study.model_dump(mode="json")
-        pairs: dict[str, tuple[Any, Any]] = {"its recipe": (self._before.get("recipe"), self._plain_recipe)}
+        recipes = [_without_names(recipe) for recipe in (self._before.get("recipe"), self._plain_recipe)]
+        pairs: dict[str, tuple[Any, Any]] = {"its recipe": (recipes[0], recipes[1])}
         for part, name in (("variants", cell.variant), ("sizes", cell.size)):
             pairs[f"{part}.{name}"] = before.get(part, {}).get(name), now[part].get(name)
         pairs[f"updates of {cell.variant} at size {cell.size}"] = row.get("steps"), cell.steps
@@ -180,6 +212,7 @@ class StudyRuns:
         if not recipe.is_file() or recipe.read_text(encoding="utf-8") != text:
             write_file(recipe, text)
         command = [sys.executable, "-m", "nadaraya.study.worker", str(recipe), str(folder)]
+        command += self._study.probes_of(cell.size)
         name = folder.relative_to(self._folder / RUNS_FOLDER).as_posix()
         return Job(name, command, folder.with_name(f"{folder.name}.log"), cell.seconds or cell.flops)
 
@@ -191,6 +224,34 @@ class StudyRuns:
 
     def _run_folder(self, cell: Cell, rate: float, seed: int) -> Path:
         return self._folder / RUNS_FOLDER / cell.size / cell.variant / f"lr{rate:g}-seed{seed}"
+
+
+def _without_names(recipe: Any) -> dict[str, Any] | None:
+    """A recipe as results.json keeps it, without what runs of one plan differ in; keys of today are added."""
+    if recipe is None:
+        return None
+    mapping = read_mapping(recipe).to_mapping()
+    del mapping["name"], mapping["seed"], mapping["training"]["learning_rate"]
+    return mapping
+
+
+def results_text(results: Mapping[str, Any]) -> str:
+    """The content of results.json: every run is one line of it."""
+    runs = ",\n".join(f"  {json.dumps(row)}" for row in results["runs"])
+    rest = json.dumps({key: value for key, value in results.items() if key != "runs"}, indent=1)
+    return rest.removesuffix("\n}") + f',\n "runs": [\n{runs}\n ]\n}}\n'
+
+
+def chosen_rows(study: Study, planned: Mapping[str, Any], rows: Iterable[Row]) -> list[Row]:
+    """The finished runs of a cell of results.json at the rate that its search has chosen, by seed."""
+    return [
+        row
+        for row in rows
+        if (row["size"], row["variant"]) == (planned["size"], planned["variant"])
+        and row["seed"] in study.seeds_of(planned["size"])
+        and row["learning_rate"] == planned["learning_rate"]
+        and "loss" in row
+    ]
 
 
 def read_json(path: Path) -> dict[str, Any]:

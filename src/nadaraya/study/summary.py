@@ -1,8 +1,7 @@
 """What a study found: a table of all cells, the laws, and one verdict for each variant, from results.json."""
 
-import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
@@ -11,7 +10,8 @@ from nadaraya.errors import InputError
 from nadaraya.files import reading, write_file
 from nadaraya.study.file import Study
 from nadaraya.study.fit import Comparison, Estimate, compare, exponent_of
-from nadaraya.study.runs import RESULTS_FILE, merged_rows, read_json
+from nadaraya.study.gaps import AGAINST, Gaps, gap_table, gaps_of, signed
+from nadaraya.study.runs import RESULTS_FILE, chosen_rows, merged_rows, read_json, results_text
 
 SUMMARY_FILE = "summary.md"
 # What the laws are functions of, by what is matched: key of a cell, and its name.
@@ -69,6 +69,7 @@ class Summary:
         cells: by variant, in the order of the study, those of its sizes that have a finished run.
         comparisons: of every other variant with the baseline, at the sizes that both have.
         exponents: α of the law of each variant that has two sizes.
+        gaps: of every other variant, where the sizes are horizons; default none.
 
     >>> from nadaraya.study import Summary
     >>> Summary("rope", "training FLOPs", {}, {}, {}).plain()["verdicts"]
@@ -80,23 +81,25 @@ class Summary:
     cells: dict[str, list[CellResult]]
     comparisons: dict[str, Comparison]
     exponents: dict[str, Estimate]
+    gaps: dict[str, Gaps] = field(default_factory=dict)
 
     def shared(self, variant: str) -> list[str]:
-        """The sizes that a variant shares with the baseline."""
-        ours = {cell.size for cell in self.cells[variant]}
-        return [cell.size for cell in self.cells.get(self.baseline, []) if cell.size in ours]
+        """The sizes at which a variant is compared with the baseline."""
+        return [cell.size for cell, _ in _comparable(self.cells.get(self.baseline, []), self.cells[variant])]
 
     def verdict(self, variant: str) -> str:
         """One sentence or two on a variant."""
+        if variant in self.gaps:
+            return self.gaps[variant].verdict(variant, self.baseline)
         found = self.comparisons[variant]
-        against = {-1: "is better than", 0: "is not told apart from", 1: "is worse than"}[found.side]
+        against = AGAINST[found.side]
         sizes = self.shared(variant)
         by = f"{_count(len(sizes), 'size')}, {_count(found.seeds, 'seed')}"
         line = f"`{variant}` {against} `{self.baseline}` ({by}"
         line += "; an interval needs two seeds)" if found.seeds < 2 else ")"
         if found.mean_share is None:
             losses = ", ".join(
-                f"{_signed(estimate)} at {size}"
+                f"{signed(estimate)} at {size}"
                 for size, estimate in zip(sizes, found.difference, strict=True)
             )
             return f"{line}: its loss differs by {losses} nats/token."
@@ -112,6 +115,8 @@ class Summary:
         """Verdicts, then the table of all cells."""
         head = f"share of {self.axis}"
         lines = [f"- {self.verdict(variant)}" for variant in self.comparisons]
+        if self.gaps:
+            lines += ["", *gap_table(self.gaps, self.baseline)]
         lines += [
             "",
             f"| size | variant | parameters | steps | FLOPs | rate | nats/token | bits/byte | {head} |",
@@ -186,7 +191,8 @@ def summarise(study: Study, results: Mapping[str, Any]) -> Summary:
         for variant, row in by_variant.items()
         if len({cell.compute for cell in row}) > 1
     }
-    return Summary(study.baseline, axis, by_variant, comparisons, exponents)
+    gaps = gaps_of(study, results) if study.horizons else {}
+    return Summary(study.baseline, axis, by_variant, comparisons, exponents, gaps)
 
 
 def read_results(folder: Path) -> dict[str, Any]:
@@ -201,17 +207,19 @@ def read_results(folder: Path) -> dict[str, Any]:
 
 
 def write_summary(study: Study, folder: Path) -> Summary:
-    """Write results.json, summary.md and curves.png of the folder of a study anew."""
+    """Write results.json, summary.md, curves.png and, of horizons, gaps.png of a study's folder anew."""
     from nadaraya.report import write_figure
-    from nadaraya.study.draw import draw
+    from nadaraya.study.draw import draw, draw_gaps
 
     results = read_results(folder)
     summary = summarise(study, results)
-    write_file(folder / RESULTS_FILE, json.dumps(results, indent=1) + "\n")
+    write_file(folder / RESULTS_FILE, results_text(results))
     warnings = "".join(f"- {warning}\n" for warning in results.get("warnings", ()))
     write_file(folder / SUMMARY_FILE, summary.markdown() + (warnings and f"\nWarnings:\n\n{warnings}"))
     if summary.cells:
         write_figure(draw(summary), folder / "curves.png")
+    if summary.gaps:
+        write_figure(draw_gaps(summary), folder / "gaps.png")
     return summary
 
 
@@ -219,14 +227,7 @@ def _cell_result(
     study: Study, planned: Mapping[str, Any], rows: list[dict[str, Any]], key: str
 ) -> CellResult | None:
     """A cell at the rate that its search has chosen; None before that, or without a finished run."""
-    own = [
-        row
-        for row in rows
-        if (row["size"], row["variant"]) == (planned["size"], planned["variant"])
-        and row["seed"] in study.seeds
-        and "loss" in row
-    ]
-    chosen = [row for row in own if row["learning_rate"] == planned["learning_rate"]]
+    chosen = chosen_rows(study, planned, rows)
     if not chosen:
         return None
     return CellResult(
@@ -242,16 +243,26 @@ def _cell_result(
     )
 
 
+def _comparable(baseline: list[CellResult], row: list[CellResult]) -> list[tuple[CellResult, CellResult]]:
+    """The cells of the sizes that both have; those with several seeds alone, where there are some.
+
+    Intervals rest on the spread of seeds at every size, so that one seed somewhere would leave none.
+    """
+    ours = {cell.size: cell for cell in row}
+    pairs = [(cell, ours[cell.size]) for cell in baseline if cell.size in ours]
+    several = [pair for pair in pairs if all(len(cell.losses) > 1 for cell in pair)]
+    return several or pairs
+
+
 def _compared(baseline: list[CellResult], row: list[CellResult]) -> Comparison | None:
     """At the sizes of both, with the baseline's law through all of its own."""
-    ours = {cell.size: cell for cell in row}
-    first = [cell for cell in baseline if cell.size in ours]
-    if not first:
+    pairs = _comparable(baseline, row)
+    if not pairs:
         return None
-    whole = [*first, *(cell for cell in baseline if cell.size not in ours)]
+    first, ours = ([pair[side] for pair in pairs] for side in (0, 1))
+    whole = [*first, *(cell for cell in baseline if cell not in first)]
     sides = [
-        ([cell.compute for cell in cells], [cell.losses for cell in cells])
-        for cells in (first, [ours[cell.size] for cell in first], whole)
+        ([cell.compute for cell in cells], [cell.losses for cell in cells]) for cells in (first, ours, whole)
     ]
     distinct = len(set(sides[2][0])) > 1
     return compare(sides[0], sides[1], reference=sides[2] if distinct else sides[0])
@@ -259,8 +270,3 @@ def _compared(baseline: list[CellResult], row: list[CellResult]) -> Comparison |
 
 def _count(number: int, unit: str) -> str:
     return f"{number} {unit}" + ("" if number == 1 else "s")
-
-
-def _signed(estimate: Estimate) -> str:
-    interval = "" if estimate.low is None else f" ({estimate.low:+.4f} to {estimate.high:+.4f})"
-    return f"{estimate.value:+.4f}{interval}"

@@ -1,37 +1,54 @@
-"""One run of a study in a process of its own: `python -m nadaraya.study.worker RECIPE FOLDER`.
+"""One run of a study in a process of its own: `python -m nadaraya.study.worker RECIPE FOLDER [PROBE …]`.
 
 Its figures go to FOLDER.json, by which the study knows that it is done: the folder may be removed then.
+Probes come after that, each saved by itself, and those of a finished run that lacks some are made up for.
 """
 
 import json
 import signal
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from nadaraya.errors import InputError
-from nadaraya.files import write_file
+from nadaraya.files import reading, write_file
+from nadaraya.study.probes import lacks, measure
 from nadaraya.study.runs import result_file
 from nadaraya.training import Recipe, Run, TrainingDiverged, load_recipe, train
 
 _POINTS = 60  # of a validation curve
 
 
-def main(recipe_file: str, folder: Path) -> int:
-    """Train or go on, and write the figures; the exit status."""
+def main(recipe_file: str, folder: Path, probes: Sequence[str] = ()) -> int:
+    """Train or go on, write the figures, then those of the probes; the exit status."""
+    path = result_file(folder)
     try:
-        recipe = load_recipe(recipe_file)
-        try:
-            found = figures(train(recipe, folder, progress=False))
-        except TrainingDiverged as diverged:
-            found = {"diverged": str(diverged)}
-        write_file(result_file(folder), json.dumps({"recipe": recipe.to_mapping(), **found}) + "\n")
+        if path.is_file():
+            with reading(path, "the figures of a run"):
+                row = dict(json.loads(path.read_text(encoding="utf-8")))
+        else:
+            row = _trained(recipe_file, folder)
+            write_file(path, json.dumps(row) + "\n")
+        for name in probes:
+            if lacks(row, name):
+                row["probes"] = {**row.get("probes", {}), name: measure(name, Run(folder))}
+                write_file(path, json.dumps(row) + "\n")
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt as stopped:
         return 128 + int(stopped.args[0] if stopped.args else signal.SIGINT)
     return 0
+
+
+def _trained(recipe_file: str, folder: Path) -> dict[str, Any]:
+    recipe = load_recipe(recipe_file)
+    try:
+        found = figures(train(recipe, folder, progress=False))
+    except TrainingDiverged as diverged:
+        found = {"diverged": str(diverged)}
+    return {"recipe": recipe.to_mapping(), **found}
 
 
 def figures(run: Run) -> dict[str, Any]:
@@ -57,4 +74,4 @@ def figures(run: Run) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1], Path(sys.argv[2])))
+    sys.exit(main(sys.argv[1], Path(sys.argv[2]), sys.argv[3:]))

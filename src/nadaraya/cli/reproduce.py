@@ -1,0 +1,199 @@
+"""`nadaraya reproduce`: a figure of the papers on banks of kernels, trained, drawn, compared."""
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from nadaraya.cli.options import figure_table, whole_numbers
+from nadaraya.cli.study import end_of_session
+from nadaraya.errors import InputError, must_be
+
+if TYPE_CHECKING:
+    from nadaraya.reproduce import Checked, Cost, Figure
+    from nadaraya.study import Study
+
+
+def reproduce(
+    name: Annotated[
+        str | None, typer.Argument(help="The figure; without it all are listed.", show_default=False)
+    ] = None,
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[KEY=VALUE]...", help="Recipe keys to change in all runs: data.corpus=FILE."),
+    ] = None,
+    scale: Annotated[
+        str,
+        typer.Option(
+            help="smoke: does it work; cpu: a quarter of the width; gpu: the papers' model; paper: all of it."
+        ),
+    ] = "smoke",
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Folder of runs and results.", show_default="reproduced/STUDY-SCALE"),
+    ] = None,
+    seeds: Annotated[
+        str, typer.Option(metavar="SEED,…", help="Seeds of all runs; default those of the scale.")
+    ] = "",
+    workers: Annotated[
+        int, typer.Option(help="Runs at a time; the cores are shared out among them.", min=1, max=1024)
+    ] = 1,
+    hours: Annotated[
+        float | None, typer.Option(help="Stop after so long, everything saved; default never.")
+    ] = None,
+    dry_run: Annotated[
+        bool,
+        typer.Option("--dry-run", help="Print runs, FLOPs, memory and hours; train nothing, read no text."),
+    ] = False,
+    speed: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="DEVICE=FLOP/S", help="Achieved FLOP/s, for --dry-run; default: assumed for some devices."
+        ),
+    ] = None,
+    summarise: Annotated[
+        bool,
+        typer.Option("--summarise", help="Only make drawings and comparison anew, from results.json."),
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print what is printed as JSON.")] = False,
+) -> None:
+    """Train what a figure of the papers shows, draw it, and compare it with what the paper says.
+
+    Figures share their runs: one folder serves several. Runs wait in a queue; the same command goes on where
+    it was and skips what is done. At the end the folder has results.json, drawings and comparison.md.
+    """
+    from nadaraya.reproduce import costs, load_experiment, load_figure, write_comparison
+    from nadaraya.study import run_study
+    from nadaraya.study.summary import write_summary
+
+    if hours is not None and not 0 < hours < math.inf:
+        raise must_be("--hours", "a positive finite number", hours)
+    if name is None:
+        _print_figures(as_json)
+        return
+    figure, changes = load_figure(name), overrides or []
+    experiment = load_experiment(figure.study, scale)
+    plan = _with_seeds(experiment.study, seeds)
+    experiment = replace(experiment, study=plan)
+    folder = out or Path("reproduced") / f"{figure.study}-{scale}"
+    if dry_run:
+        found = costs(experiment, folder, changes, figure.trained, _speeds(speed))
+        _print_costs(found, experiment.vocabulary, as_json)
+        return
+    if summarise:
+        write_summary(plan, folder)
+        _print_comparison(figure, write_comparison(figure.study, plan, folder), folder, as_json)
+        return
+    session = run_study(
+        plan,
+        folder,
+        changes=changes,
+        only=figure.trained,
+        workers=workers,
+        seconds=None if hours is None else 3600 * hours,
+        say=lambda line: typer.echo(line, err=True),
+    )
+    _print_comparison(figure, write_comparison(figure.study, plan, folder), folder, as_json)
+    end_of_session(session)
+
+
+def _with_seeds(study: "Study", seeds: str) -> "Study":
+    """A study with the seeds of --seeds, where there are some."""
+    from nadaraya.study import Study
+
+    numbers = whole_numbers(seeds, "--seeds", "whole numbers separated by commas")
+    if not numbers:
+        return study
+    try:
+        return Study(**{**study.model_dump(), "seeds": numbers, "seeds_at": {}})
+    except InputError:
+        raise must_be("--seeds", "different whole numbers from 0 to 2^32 − 1", seeds) from None
+
+
+def _speeds(given: list[str] | None) -> dict[str, float]:
+    """FLOP/s by device; none where none are given."""
+    speeds = {}
+    for text in given or []:
+        device, _, number = text.rpartition("=")
+        try:
+            speeds[device] = float(number)
+        except ValueError:
+            speeds[device] = math.nan
+        if not device or not 0 < speeds[device] < math.inf:
+            raise must_be("--speed", "DEVICE=FLOP/S, such as A100=1e14", text)
+    return speeds
+
+
+def _print_figures(as_json: bool) -> None:
+    from nadaraya.reproduce import figure_names, load_figure
+
+    figures = [load_figure(name) for name in figure_names()]
+    if as_json:
+        typer.echo(json.dumps([figure.model_dump(mode="json") for figure in figures], indent=1))
+        return
+    for figure in figures:
+        typer.echo(f"{figure.name}: {figure.document}, {figure.figure}\n  {figure.shows}.")
+        for claim in figure.claims:
+            typer.echo(f"  - {claim.says}")
+
+
+def _print_costs(found: "list[Cost]", vocabulary: int, as_json: bool) -> None:
+    from rich.console import Console
+
+    devices = list(found[0].hours)
+    rows: list[dict[str, Any]] = [
+        {
+            **{key: getattr(cost.cell, key) for key in ("size", "variant", "parameters", "steps")},
+            "runs_left": cost.runs,
+            "flops": cost.flops,
+            "memory_bytes": cost.memory,
+            "hours": cost.hours,
+        }
+        for cost in found
+    ]
+    total = {device: sum(cost.hours[device] for cost in found) for device in devices}
+    flops = sum(cost.flops for cost in found)
+    if as_json:
+        assumed = {"vocabulary": vocabulary}
+        typer.echo(json.dumps({"cells": rows, "flops": flops, "hours": total, "assumed": assumed}, indent=1))
+        return
+    figures = ["parameters", "updates", "runs", "FLOPs", "memory ≥", *(f"h, {device}" for device in devices)]
+    table = figure_table(["size", "variant"], figures)
+    for row in rows:
+        table.add_row(
+            row["size"], row["variant"], f"{row['parameters']:,}", f"{row['steps']:,}", f"{row['runs_left']}",
+            f"{row['flops']:.2e}", f"{row['memory_bytes'] / 1e9:.2f} GB",
+            *(f"{row['hours'][device]:.2f}" for device in devices),
+        )  # fmt: skip
+    runs = sum(row["runs_left"] for row in rows)
+    hours = (f"{total[device]:.1f}" for device in devices)
+    table.add_section()
+    table.add_row("all", "", "", "", f"{runs}", f"{flops:.2e}", "", *hours)
+    console = Console()
+    if not console.is_terminal:
+        console.width = 140  # columns of a table that goes to a file or another program
+    console.print(table)
+    typer.echo(
+        "Hours are of one run after the other, for updates alone. The speeds of devices are assumed, not "
+        f"measured (--speed), and so are the {vocabulary} tokens of the vocabulary. FLOPs are those of "
+        "linear maps and attention. Memory is the least that one run takes."
+    )
+
+
+def _print_comparison(
+    figure: "Figure", checked: "dict[str, list[Checked]]", folder: Path, as_json: bool
+) -> None:
+    answers = [
+        {"claim": claim.says, "paper": claim.paper, "here": answer.ours, "agrees": answer.agrees}
+        for claim, answer in zip(figure.claims, checked.get(figure.name, ()), strict=False)
+    ]
+    if as_json:
+        typer.echo(json.dumps({"figure": figure.name, "claims": answers}, indent=1))
+        return
+    for answer in answers:
+        here = f": {answer['here']}" if answer["here"] else ""
+        typer.echo(f"{answer['agrees']}: {answer['claim']}{here}")
+    typer.echo(f"comparison: {folder / 'comparison.md'}")

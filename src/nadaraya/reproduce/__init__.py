@@ -1,0 +1,25 @@
+"""The figures of the papers on banks of kernels: trained at a scale of your choice, drawn, compared.
+
+figure = load_figure("gpa-losses"); `nadaraya reproduce gpa-losses --scale cpu` trains, draws and compares it.
+Figures that rest on the same runs share a study, and its folder.
+"""
+
+from nadaraya.reproduce.catalogue import SCALES, Figure, figure_names, load_experiment, load_figure
+from nadaraya.reproduce.claims import Checked
+from nadaraya.reproduce.costs import DEVICES, Cost, costs
+from nadaraya.reproduce.findings import Findings
+from nadaraya.reproduce.write import write_comparison
+
+__all__ = [
+    "DEVICES",
+    "SCALES",
+    "Checked",
+    "Cost",
+    "Figure",
+    "Findings",
+    "costs",
+    "figure_names",
+    "load_experiment",
+    "load_figure",
+    "write_comparison",
+]

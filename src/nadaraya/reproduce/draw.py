@@ -1,0 +1,123 @@
+"""The figures as the papers draw them, from what a study keeps."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure as Drawing
+
+from nadaraya.interpret import BankShape
+from nadaraya.report.figures import draw_bank, draw_histogram, draw_losses, longest_shown
+from nadaraya.report.runs import RunData, labelled
+from nadaraya.report.style import charts
+from nadaraya.reproduce.catalogue import Figure
+from nadaraya.reproduce.findings import Findings
+from nadaraya.study.probes import stored_histogram, stored_shapes
+from nadaraya.study.runs import Row
+
+
+def draw_figure(figure: Figure, found: Findings) -> dict[str, Drawing]:
+    """The drawings of a figure.
+
+    Args:
+        figure: what is drawn.
+        found: the runs of its study; variants without the runs that a drawing takes are left out.
+
+    Returns:
+        Drawings by name: that of the figure, or with a variant behind it where each variant has its own.
+    """
+    if figure.drawing == "losses":
+        drawing = _losses(figure, found)
+        return {figure.name: drawing} if drawing else {}
+    drawings = {}
+    for variant in figure.variants:
+        row = _longest_probed(found, variant, figure.drawing)
+        if row is not None:
+            shapes = stored_shapes(row["probes"]["banks"])
+            where = f"{variant}, {row['steps']:,} updates, seed {row['seed']}"
+            if figure.drawing == "banks" and shapes:
+                drawings[f"{figure.name}-{variant}"] = _banks(shapes, where)
+            elif figure.drawing == "newlines":
+                drawings[f"{figure.name}-{variant}"] = _newlines(shapes, row["probes"]["newlines"], where)
+    return drawings
+
+
+def _longest_probed(found: Findings, variant: str, drawing: str) -> Row | None:
+    """The first seed at the most updates that has what a drawing takes."""
+    needed = {"banks": ["banks"], "newlines": ["banks", "newlines"]}[drawing]
+    rows = [
+        row
+        for runs in found.sizes(variant, needed[-1]).values()
+        for row in runs
+        if all("error" not in row["probes"].get(probe, {"error": ""}) for probe in needed)
+    ]
+    return max(rows, key=lambda row: (row["steps"], -row["seed"]), default=None)
+
+
+def _losses(figure: Figure, found: Findings) -> Drawing | None:
+    """Validation loss against updates: at the most updates that all variants have, and at the most of any."""
+    curves = {variant: found.sizes(variant) for variant in figure.variants}
+    curves = {variant: sizes for variant, sizes in curves.items() if sizes}
+    if not curves:
+        return None
+    sizes_of = [set(sizes) for sizes in curves.values()]
+    shared, any_size = set.intersection(*sizes_of), set.union(*sizes_of)
+    ordered = [[size for size in found.study.sizes if size in these] for these in (shared, any_size)]
+    panels = list(dict.fromkeys([*ordered[0][-1:], *ordered[1][-1:]]))
+    with charts(460, 330, columns=len(panels)) as (drawing, (axes,)):
+        for chart, size in zip(axes, panels, strict=True):
+            _draw_losses(chart, {name: sizes[size] for name, sizes in curves.items() if size in sizes})
+        axes[0].legend(fontsize=9)
+    return drawing
+
+
+def _draw_losses(axes: Axes, runs: Mapping[str, list[Row]]) -> None:
+    """The mean over seeds as a line, their range as a band."""
+    means, ranges = [], []
+    for variant, rows in runs.items():
+        losses = np.array([[loss for _, loss in row["validation"]] for row in rows])
+        steps = [step for step, _ in rows[0]["validation"]]
+        records = [
+            {"kind": "validation", "step": step, "loss": loss}
+            for step, loss in zip(steps, losses.mean(axis=0), strict=True)
+        ]
+        means.append(RunData(variant, variant, variant, records))
+        ranges.append((steps, losses.min(axis=0), losses.max(axis=0)))
+    lines = labelled(means)
+    draw_losses(axes, lines)
+    for line, (steps, low, high) in zip(lines, ranges, strict=True):
+        axes.fill_between(steps, low, high, color=line.style.hex, alpha=0.2, linewidth=0)
+    (rows, *_) = runs.values()
+    seeds = "1 seed" if len(rows) == 1 else f"mean and range of {len(rows)} seeds"
+    axes.set_title(f"validation loss, nats/token: {seeds}")
+    axes.set_xlabel("updates")
+
+
+def _banks(shapes: list[BankShape], where: str) -> Drawing:
+    """The start of the first layer's bank, with which all start, then the trained banks layer by layer."""
+    first = shapes[0]
+    with charts(280, 230, columns=1 + len(shapes)) as (drawing, (axes,)):
+        if first.initial is not None:
+            draw_bank(axes[0], replace(first, initial=None, trained=first.initial))
+        axes[0].set_title("before training")
+        for chart, shape in zip(axes[1:], shapes, strict=True):
+            draw_bank(chart, replace(shape, initial=None))
+        axes[1].legend(ncols=2, fontsize=9, loc="upper right", handlelength=1.2, columnspacing=1.0)
+        drawing.suptitle(where, x=0.01, ha="left", fontsize=9)
+    return drawing
+
+
+def _newlines(shapes: list[BankShape], probed: dict[str, object], where: str) -> Drawing:
+    """The trained banks of the first layer, and the histograms of the corpus and of generated text."""
+    histograms = {text: stored_histogram(probed, text) for text in ("corpus", "generated")}
+    longest = longest_shown([histograms["corpus"]])
+    with charts(400, 260, columns=3 if shapes else 2) as (drawing, (axes,)):
+        if shapes:
+            draw_bank(axes[0], replace(shapes[0], initial=None))
+        for chart, (text, histogram) in zip(axes[-2:], histograms.items(), strict=True):
+            marked = [peak.lag for peak in histogram.peaks(2)]
+            draw_histogram(chart, histogram, "slate" if text == "corpus" else "blue", marked, longest)
+            chart.set_title(f"{text}: share of separations, %")
+        drawing.suptitle(where, x=0.01, ha="left", fontsize=9)
+    return drawing

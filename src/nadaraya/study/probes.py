@@ -1,0 +1,164 @@
+"""Probes: what a study measures on every trained model, kept as plain values where the run folder is not.
+
+A probe is a function from a finished run to a small mapping. To add one: write it, and put `@_probe("name")`
+above it; `probes: [name]` in a study file asks for it.
+"""
+
+import json
+import sys
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from nadaraya.errors import InputError
+from nadaraya.files import first_line
+
+if TYPE_CHECKING:
+    from nadaraya.interpret import BankShape, LagHistogram
+    from nadaraya.training import Run
+
+LARGEST = 40_000  # characters of JSON that a probe may leave for a run
+_LAGS = 256  # the longest lag that is kept
+_WINDOWS = 16  # of the validation text, on which heads are scored
+_GENERATED = 20_000  # characters, where training has generated no text
+_PROBES: dict[str, Callable[["Run"], dict[str, Any]]] = {}
+
+
+def _probe(name: str) -> Callable[[Callable[["Run"], dict[str, Any]]], Callable[["Run"], dict[str, Any]]]:
+    def register(function: Callable[["Run"], dict[str, Any]]) -> Callable[["Run"], dict[str, Any]]:
+        _PROBES[name] = function
+        return function
+
+    return register
+
+
+def probe_names() -> list[str]:
+    """Names of the probes.
+
+    >>> from nadaraya.study.probes import probe_names
+    >>> probe_names()
+    ['banks', 'newlines', 'heads']
+    """
+    return list(_PROBES)
+
+
+def measure(name: str, run: "Run") -> dict[str, Any]:
+    """What a probe finds.
+
+    Args:
+        name: of the probe.
+        run: a finished run.
+
+    Returns:
+        Plain values; {"error": reason} where the probe fails, whatever with: the run counts without it.
+    """
+    try:
+        found = _PROBES[name](run)
+        size = len(json.dumps(found, allow_nan=False))
+        if size > LARGEST:
+            raise InputError(f"{size:,} characters, more than the {LARGEST:,} that a probe may leave")
+    except Exception as error:
+        traceback.print_exc(file=sys.stderr)  # which goes to the log of the run
+        return {"error": first_line(error)}
+    return found
+
+
+def lacks(row: Mapping[str, Any], name: str) -> bool:
+    """Whether the figures of a finished run are without what a probe finds."""
+    return "loss" in row and "error" in row.get("probes", {}).get(name, {"error": "absent"})
+
+
+@_probe("banks")
+def _banks(run: "Run") -> dict[str, Any]:
+    """What every lag kernel adds to the logits, before and after training: one row per head."""
+    from nadaraya.interpret import bank_shapes
+
+    lags = min(run.text_recipe().data.context, _LAGS)
+    return {
+        "layers": [
+            {
+                "layer": shape.layer,
+                "added": shape.added,
+                "initial": None if shape.initial is None else _rows(_without_copies(shape.initial)),
+                "trained": _rows(shape.trained),
+            }
+            for shape in bank_shapes(run, lags)
+        ]
+    }
+
+
+def stored_shapes(found: Mapping[str, Any]) -> "list[BankShape]":
+    """The shapes that the probe `banks` has kept, one for each layer with a lag kernel."""
+    from nadaraya.interpret import BankShape
+
+    shapes = []
+    for layer in found["layers"]:
+        trained = _table(layer["trained"])
+        initial = layer["initial"]
+        if initial is not None:
+            initial = np.broadcast_to(_table(initial), trained.shape)
+        shapes.append(BankShape(layer["layer"], layer["added"], initial, trained))
+    return shapes
+
+
+def _rows(table: np.ndarray) -> list[list[float | None]]:
+    """Four digits, three decimals at the most; None for −inf."""
+    return [
+        [round(float(f"{value:.4g}"), 3) if np.isfinite(value) else None for value in row] for row in table
+    ]
+
+
+def _without_copies(table: np.ndarray) -> np.ndarray:
+    """One row where all heads are the same."""
+    return table[:1] if (table == table[:1]).all() else table
+
+
+def _table(rows: list[list[float | None]]) -> np.ndarray:
+    return np.array([[-np.inf if value is None else value for value in row] for row in rows])
+
+
+@_probe("newlines")
+def _newlines(run: "Run") -> dict[str, Any]:
+    """How far apart newlines stand in the corpus and in the text that the model has generated."""
+    from nadaraya.evaluation import sample_text
+    from nadaraya.interpret import lag_histogram
+
+    texts = {
+        "corpus": run.corpus().text,
+        "generated": run.sample or sample_text(run.load_model(), run.tokenizer(), _GENERATED),
+    }
+    found = {}
+    for name, text in texts.items():
+        histogram = lag_histogram(text, _LAGS)
+        found[name] = {
+            "characters": len(text),
+            "counts": histogram.counts.tolist(),
+            "overflow": histogram.overflow,
+            "peaks": [asdict(peak) for peak in histogram.peaks()],
+        }
+    return found
+
+
+def stored_histogram(found: Mapping[str, Any], text: str) -> "LagHistogram":
+    """The histogram of "corpus" or "generated" that the probe `newlines` has kept."""
+    from nadaraya.interpret import LagHistogram
+
+    return LagHistogram(np.array(found[text]["counts"]), found[text]["overflow"])
+
+
+@_probe("heads")
+def _heads(run: "Run") -> dict[str, Any]:
+    """The scores of every head, and the rank correlation of those of its bank with the loss without it."""
+    from nadaraya.interpret.heads import head_report, validation_windows
+
+    report = head_report(run.load_model(), *validation_windows(run, _WINDOWS))
+    heads = [
+        {key: float(f"{value:.5g}") if isinstance(value, float) else value for key, value in head.items()}
+        for head in map(asdict, report.heads)
+    ]
+    return {
+        "loss": report.loss, "tokens": report.tokens, "heads": heads, "correlations": report.correlations(),
+    }  # fmt: skip

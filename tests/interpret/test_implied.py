@@ -112,7 +112,7 @@ def test_blocks_of_queries_change_nothing(monkeypatch: pytest.MonkeyPatch) -> No
         np.testing.assert_allclose(found.r2, expected.r2, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", [name for name in CAUSAL if name not in ("llama4", "gpt-oss")])
+@pytest.mark.parametrize("name", [*CAUSAL, "inkling"])
 def test_models_of_transformers_have_the_curves_of_their_own_attention(name: str) -> None:
     model, tokens = make(name), some_tokens()
     expected = list(logits_of(model, tokens))

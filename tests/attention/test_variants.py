@@ -59,11 +59,20 @@ def test_contract(name: str) -> None:
     assert variants.describe(name)
 
 
-@pytest.mark.parametrize("name", ["rope-xsa", "gka-xsa-bank", "fox-xsa"])
-def test_any_variant_projects_the_token_out_by_its_name(name: str) -> None:
-    base = name.replace("-xsa", "")
+@pytest.mark.parametrize(
+    ("name", "base", "own"),
+    [
+        ("rope-xsa", "rope", "project-out"),
+        ("gka-xsa-bank", "gka-bank", "project-out"),
+        ("fox-loo", "fox", "exclude"),
+        ("gpa-mul-drop", "gpa-mul", "drop-value"),
+    ],
+)
+def test_the_name_of_any_variant_can_say_what_becomes_of_the_token_itself(
+    name: str, base: str, own: str
+) -> None:
     options = variants.get(name)
-    assert options.pop("own") == "project-out"
+    assert options.pop("own") == own
     assert options.keys() == variants.get(base).keys()
     assert variants.options(name) == variants.options(base)
     assert f"`{base}`" in variants.describe(name)

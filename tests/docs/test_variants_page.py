@@ -31,7 +31,7 @@ def test_the_page_writes_every_variant_out_once() -> None:
 
 
 def test_the_page_says_what_the_suffixes_mean() -> None:
-    for suffix in ("loo", "xsa"):
+    for suffix in ("loo", "drop", "xsa"):
         assert f"`-{suffix}`" in TEXT
         assert f'own="{variants.get(f"rope-{suffix}")["own"]}"' in TEXT.split("\n## ")[0]
 

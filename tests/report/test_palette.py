@@ -50,12 +50,20 @@ def test_a_variant_looks_the_same_in_any_company() -> None:
 def test_different_variants_and_repeated_ones_differ() -> None:
     names = variants.names()
     assert len(set(variant_styles(names))) == len(names)
-    assert len(set(variant_styles([*names, "rope-xsa", "gpa-mul-xsa", "fox-loo"]))) == len(names) + 3
+    assert (
+        len(set(variant_styles([*names, "rope-xsa", "gpa-mul-xsa", "fox-loo", "rope-drop"])))
+        == len(names) + 4
+    )
     assert len(set(variant_styles(["gpa-mul"] * 4))) == 4
 
 
 def test_names_that_leave_the_token_out_have_the_colour_of_their_variant() -> None:
-    for name, base in (("rope-xsa", "rope"), ("fox-loo", "fox"), ("gka-bank-loo", "gka-bank")):
+    for name, base in (
+        ("rope-xsa", "rope"),
+        ("rope-drop", "rope"),
+        ("fox-loo", "fox"),
+        ("gka-bank-loo", "gka-bank"),
+    ):
         (plain,), (own,) = variant_styles([base]), variant_styles([name])
         assert own.colour == plain.colour
         assert own.dash != plain.dash

@@ -1,7 +1,8 @@
 """Named variants: each is the keyword arguments that make `KernelSelfAttention` one published model.
 
 A variant never says causal or window: the model does. Options of a variant are the arguments of its function.
-With `-loo` or `-xsa` in its name any of them leaves the token itself out, or projects its value out.
+With `-loo`, `-drop` or `-xsa` in its name any of them leaves out the token itself, its value, or the
+direction of that value.
 """
 
 import inspect
@@ -22,9 +23,10 @@ __all__ = ["by_layer", "describe", "get", "names", "options"]
 
 _VARIANTS: dict[str, Callable[..., dict[str, Any]]] = {}
 # What becomes of the token itself, by the part of a name that says so.
-_OWN = {"loo": "exclude", "xsa": "project-out"}
+_OWN = {"loo": "exclude", "drop": "drop-value", "xsa": "project-out"}
 _OWN_IN_WORDS = {
     "exclude": "leave-one-out regression, no token sees itself",
+    "drop-value": "a token weighs itself, and its own value counts as 0",
     "project-out": "exclusive self-attention, the direction of a token's own value is taken out (Zhai 2026)",
 }
 # Compounds that are documented and compared under a name of their own.
@@ -35,8 +37,9 @@ def get(name: str, **options: Any) -> dict[str, Any]:
     """The layer arguments of a variant.
 
     Args:
-        name: one of `names()`, or one of these with `-loo` (leave-one-out regression, own="exclude") or
-            `-xsa` (exclusive self-attention, own="project-out", Zhai 2026) in it, as in "rope-xsa".
+        name: one of `names()`, or one of these with `-loo` (leave-one-out regression, own="exclude"), `-drop`
+            (own="drop-value") or `-xsa` (exclusive self-attention, own="project-out", Zhai 2026) in it, as in
+            "rope-xsa".
         options: options of the variant, e.g. num_terms=16; `options(name)` has them with their defaults.
 
     Returns:
@@ -94,7 +97,7 @@ def by_layer(
 
 
 def names() -> list[str]:
-    """The names of all variants, in the order of their documentation; `-loo` and `-xsa` make further ones.
+    """The names of all variants, in the order of their documentation; `-loo`, `-drop` and `-xsa` make others.
 
     >>> from nadaraya import variants
     >>> variants.names()[:3]

@@ -35,7 +35,9 @@ COLOURS: dict[str, tuple[str, str]] = {
 SOLID: tuple[float, ...] = ()
 DASHED = (5.0, 2.0)
 DOTTED = (1.5, 1.5)
-_DASHES = (SOLID, DASHED, DOTTED, (6.0, 2.0, 1.5, 2.0), (10.0, 2.0), (6.0, 1.5, 1.5, 1.5, 1.5, 1.5))
+_DASHES = (
+    SOLID, DASHED, DOTTED, (6.0, 2.0, 1.5, 2.0), (10.0, 2.0), (6.0, 1.5, 1.5, 1.5, 1.5, 1.5), (2.5, 1.0)
+)  # fmt: skip
 
 _VARIANTS = {
     "rope": ("slate", 0),
@@ -65,7 +67,7 @@ _VARIANTS = {
     "gka-bank": ("wine", 2),
 }
 # Other names that say what becomes of the token itself: the colour of the variant, with this dash.
-_OWN = {"loo": 4, "xsa": 5}
+_OWN = {"loo": 4, "xsa": 5, "drop": 6}
 _OTHERS = ("wine", "ochre", "sky", "purple", "green", "blue", "vermillion")
 
 
@@ -90,8 +92,8 @@ class Style:
 def variant_styles(variants: Iterable[str]) -> list[Style]:
     """One style for each variant, in order; a variant given again keeps its colour and gets the next dash.
 
-    A name with `-loo` or `-xsa` has the colour of the variant without it. Hybrids and variants of your own
-    get a fixed colour by their position.
+    A name with `-loo`, `-drop` or `-xsa` has the colour of the variant without it. Hybrids and variants of
+    your own get a fixed colour by their position.
     """
     seen: dict[str, int] = {}
     others: list[str] = []

@@ -1,5 +1,6 @@
-"""Whether a run can fit in memory, counted before anything is allocated; what does not is one line."""
+"""Whether a run can fit in memory, counted before anything is allocated; and the reuse of freed memory."""
 
+import ctypes
 import os
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
     from nadaraya.training.image_recipe import ImageRecipe
     from nadaraya.training.recipe import Recipe
 
+# mallopt's names for two thresholds of glibc, and the highest values that it takes.
+_GLIBC_THRESHOLDS = {-3: 2**25, -1: 2**31 - 1}  # M_MMAP_THRESHOLD, M_TRIM_THRESHOLD
 STATE_BYTES = 16  # per parameter in training: weight, gradient and AdamW's two averages, in float32
 
 
@@ -42,6 +45,20 @@ def check_memory(what: str, needed: int, smaller: str, device: str = "cpu") -> N
             f"{what} needs at least {size(needed)} of memory, this machine has {size(there)}: "
             f"reduce {smaller}"
         )
+
+
+def reuse_freed_memory() -> None:
+    """Let glibc keep tensors of up to 32 MiB that are freed, for the next ones.
+
+    By default it gives large freed blocks back to the system, which then clears every page anew for the
+    activations of the next update. Nothing is done without glibc, or where the environment sets thresholds.
+    """
+    if any(name.startswith(("MALLOC_", "GLIBC_TUNABLES")) for name in os.environ):
+        return
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if os.name == "posix" else None
+    if mallopt is not None:
+        for threshold, highest in _GLIBC_THRESHOLDS.items():
+            mallopt(threshold, highest)
 
 
 def size(count: int) -> str:

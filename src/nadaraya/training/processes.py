@@ -12,6 +12,7 @@ from accelerate.utils import InitProcessGroupKwargs
 from torch import Tensor, distributed, nn
 
 from nadaraya.errors import InputError
+from nadaraya.training.memory import reuse_freed_memory
 from nadaraya.training.sharding import is_sharded, shard_model, whole
 
 # How long the others wait while the main process writes or predicts alone.
@@ -50,6 +51,8 @@ class Processes:
         self.rank, self.count = self._accelerator.process_index, self._accelerator.num_processes
         self.main: bool = self._accelerator.is_main_process
         self.device: torch.device = self._accelerator.device
+        if self.device.type == "cpu":
+            reuse_freed_memory()
         self._control: Any = None
         if self.count > 1:  # on the CPU: what is agreed here must not wait for a GPU's queue
             self._control = distributed.new_group(backend="gloo", timeout=_PATIENCE)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from nadaraya.interpret import bump_figures, term_report
-from nadaraya.interpret.heads import validation_windows
+from nadaraya.interpret.windows import validation_windows
 from nadaraya.training import Run, load_recipe, train
 
 
@@ -28,7 +28,7 @@ def test_json_has_the_figures_of_the_library(nadaraya: Any, finished_run: Path, 
     assert (figures["run"], figures["null"]) == (str(finished_run), str(null_run))
     expected = bump_figures(run, null, minimum=0, tolerance=1)
     assert {key: figures[key] for key in expected} == expected
-    report = term_report(run.load_model(), *validation_windows(run, 2), top=3)
+    report = term_report(run.load_model(), validation_windows(run, 2), top=3)
     assert figures["terms"] == json.loads(json.dumps(asdict(report)))
     assert json.loads(nadaraya("banks", finished_run, "--json").out)["terms"] is None
 

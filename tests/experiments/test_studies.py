@@ -87,3 +87,14 @@ def counted(recipe: Recipe) -> int:
     """Parameters of the model of a recipe, with 1024 tokens."""
     with torch.device("meta"):
         return int(recipe.build_model(1024).num_parameters())
+
+
+def test_the_study_of_controls_has_each_of_them_with_and_without_the_bank() -> None:
+    study = load_study(STUDIES / "controls.yaml")
+    assert study.horizons
+    assert (study.seeds_of("u1000"), study.seeds_of("u3000")) == ([0, 1, 2], [0])
+    for control in ("xsa", "drop", "loo", "conv"):
+        plain, with_bank = (study.recipe_of("u300", f"{name}-{control}") for name in ("rope", "gpa-mul"))
+        assert with_bank.model.model_copy(update={"variant": plain.model.variant}) == plain.model
+    recipes = [study.recipe_of("u300", variant) for variant in study.variants]
+    assert len({recipe.model.model_dump_json() for recipe in recipes}) == len(recipes)

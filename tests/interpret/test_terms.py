@@ -15,7 +15,7 @@ from torch import Tensor
 from nadaraya.errors import InputError
 from nadaraya.evaluation.language import total_nats
 from nadaraya.interpret import bank_terms, term_report
-from nadaraya.interpret.heads import validation_windows
+from nadaraya.interpret.windows import Windows, validation_windows
 from nadaraya.kernels import ALiBi, Exp, Kernel, KernelBank
 from nadaraya.training import Run
 
@@ -45,12 +45,12 @@ def model(finished_run: Run) -> Any:
 
 
 @pytest.fixture
-def windows(finished_run: Run) -> tuple[Tensor, Tensor]:
+def windows(finished_run: Run) -> Windows:
     return validation_windows(finished_run, 3)
 
 
-def loss_of(model: Any, windows: tuple[Tensor, Tensor]) -> float:
-    return total_nats(model, *windows) / windows[1].numel()
+def loss_of(model: Any, windows: Windows) -> float:
+    return total_nats(model, *windows) / windows.tokens
 
 
 def test_terms_have_their_parameters_in_natural_units() -> None:
@@ -102,10 +102,8 @@ def test_the_divergence_is_that_of_attention_by_lag_without_the_term(added: bool
         assert term.divergence == pytest.approx(np.mean(each), rel=1e-3, abs=1e-9)
 
 
-def test_a_term_left_out_is_the_loss_of_a_bank_that_never_had_it(
-    model: Any, windows: tuple[Tensor, Tensor]
-) -> None:
-    report = term_report(model, *windows)
+def test_a_term_left_out_is_the_loss_of_a_bank_that_never_had_it(model: Any, windows: Windows) -> None:
+    report = term_report(model, windows)
     assert report.loss == pytest.approx(loss_of(model, windows))
     assert report.tokens == 3 * 40
     ((_, bank),) = model.lag_kernels()
@@ -136,19 +134,17 @@ class _Without(Kernel):
         return torch.stack([head.logsumexp(0) for head in logs])
 
 
-def test_a_term_without_strength_changes_nothing(model: Any, windows: tuple[Tensor, Tensor]) -> None:
+def test_a_term_without_strength_changes_nothing(model: Any, windows: Windows) -> None:
     ((_, bank),) = model.lag_kernels()
     with torch.no_grad():
         bank.log_sigma[1, 2] = -200.0
         bank.log_sigma[0, 1] = -torch.inf
-    silent = [t for t in term_report(model, *windows).terms if (t.head, t.term) in ((1, 2), (0, 1))]
+    silent = [t for t in term_report(model, windows).terms if (t.head, t.term) in ((1, 2), (0, 1))]
     assert [(term.loss_increase, term.divergence, term.strength) for term in silent] == [(0.0, 0.0, 0.0)] * 2
 
 
-def test_without_its_bank_a_model_is_one_with_a_kernel_that_is_constant(
-    model: Any, windows: tuple[Tensor, Tensor]
-) -> None:
-    report = term_report(model, *windows, top=0)
+def test_without_its_bank_a_model_is_one_with_a_kernel_that_is_constant(model: Any, windows: Windows) -> None:
+    report = term_report(model, windows, top=0)
     ((_, bank),) = model.lag_kernels()
     levelled, flat = KernelBank(2, 4, periodic=False), ALiBi(2)
     with torch.no_grad():
@@ -171,7 +167,7 @@ def test_without_its_bank_a_model_is_one_with_a_kernel_that_is_constant(
     assert json.loads(json.dumps(asdict(report)))["loss"] == report.loss
 
 
-def test_added_banks_decays_and_single_terms_have_figures(model: Any, windows: tuple[Tensor, Tensor]) -> None:
+def test_added_banks_decays_and_single_terms_have_figures(model: Any, windows: Windows) -> None:
     attention = model.model.blocks[0].attention
     single = drawn(num_terms=1)
     for bank, position in (
@@ -179,7 +175,7 @@ def test_added_banks_decays_and_single_terms_have_figures(model: Any, windows: t
         *((bank, Exp(bank)) for bank in (drawn(), single)),
     ):
         attention.position = position
-        report = term_report(model, *windows)
+        report = term_report(model, windows)
         figures = [report.without_bank, *(term.loss_increase for term in report.terms)]
         assert all(isinstance(figure, float) and math.isfinite(figure) for figure in figures)
         assert (report.without_oscillation is None) == (not bank.periodic)
@@ -187,12 +183,12 @@ def test_added_banks_decays_and_single_terms_have_figures(model: Any, windows: t
 
 
 def test_the_proxy_agrees_with_the_loss_about_a_term_that_is_most_of_its_bank(
-    model: Any, windows: tuple[Tensor, Tensor]
+    model: Any, windows: Windows
 ) -> None:
     ((_, bank),) = model.lag_kernels()
     with torch.no_grad():
         bank.log_sigma[:] = torch.tensor([1.5, -1.0, -3.5, -6.0])
-    report = term_report(model, *windows)
+    report = term_report(model, windows)
     correlation = report.rank_correlation()
     assert correlation is not None
     sizes = [abs(term.loss_increase or 0.0) for term in report.terms]
@@ -201,11 +197,11 @@ def test_the_proxy_agrees_with_the_loss_about_a_term_that_is_most_of_its_bank(
     assert correlation > 0.7
 
 
-def test_bad_input_is_refused(model: Any, windows: tuple[Tensor, Tensor]) -> None:
+def test_bad_input_is_refused(model: Any, windows: Windows) -> None:
     with pytest.raises(InputError, match="num_lags must be 1 or more"):
         bank_terms(kernels(drawn()), 0)
     with pytest.raises(InputError, match="top must be 0 or more"):
-        term_report(model, *windows, top=-1)
+        term_report(model, windows, top=-1)
     model.model.blocks[0].attention.position = ALiBi(2)
     with pytest.raises(InputError, match="must have a layer with a KernelBank"):
-        term_report(model, *windows)
+        term_report(model, windows)

@@ -7,7 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nadaraya.interpret import bank_shapes, lag_histogram
+from nadaraya.evaluation import length_losses
+from nadaraya.interpret import bank_shapes, bump_figures, implied_kernels, lag_histogram
+from nadaraya.interpret.windows import validation_tokens
 from nadaraya.study import Study, plan_study, probe_study, probes, run_study, worker
 from nadaraya.study.probes import lacks, measure, stored_histogram, stored_shapes
 from nadaraya.study.queue import Ended
@@ -139,3 +141,18 @@ def test_results_of_an_older_schema_go_on(study: Study, tmp_path: Path) -> None:
     assert [left for _, left in plan_study(study, out)] == [0, 0]
     # The folders are here, their figures in results.json alone.
     assert probe_study(study, out).ended.finished == ["long/bank/lr0.01-seed0"]
+
+
+def test_the_measurements_of_interpretation_and_evaluation_are_kept_as_they_are(run: Run) -> None:
+    assert measure("bumps", run) == json.loads(json.dumps(bump_figures(run)))
+    tokens, _ = validation_tokens(run)
+    lengths = measure("lengths", run)
+    assert [loss["length"] for loss in lengths["lengths"]] == [16, 32, 64, 128, 256]
+    expected = length_losses(run.load_model(), tokens, [16, 32, 64, 128, 256])
+    assert [loss["cross_entropy"] for loss in lengths["lengths"]] == pytest.approx(
+        [loss.cross_entropy for loss in expected.lengths]
+    )
+    (layer,) = measure("implied", run)["layers"]
+    (kernel,) = implied_kernels(run)
+    np.testing.assert_allclose([head["curve"] for head in layer["heads"]], kernel.curve, atol=1e-3)
+    assert all(head["fits"].keys() == {"periodic", "decay"} for head in layer["heads"])

@@ -9,7 +9,7 @@ import torch
 
 from nadaraya.data import encode_text, load_corpus, tokenize_corpus, wrap_text
 from nadaraya.errors import InputError
-from nadaraya.interpret.heads import validation_windows
+from nadaraya.interpret.windows import validation_windows
 from nadaraya.report import read_run
 from nadaraya.training import Recipe, Run, train
 from nadaraya.training.text_data import open_text
@@ -27,7 +27,7 @@ def test_a_run_is_trained_on_the_changed_text_and_gives_it_back(
     described = json.loads((run.path / "text.json").read_text())
     assert (described["sha256"], described["name"]) == (corpus.sha256, "text, wrapped at 13, words shuffled")
     validation = corpus.split()[1]
-    inputs, _ = validation_windows(run, 1)
+    inputs = validation_windows(run, 1).inputs
     assert run.tokenizer().decode(inputs[0]) == validation[:16]
     assert "corpus: text.txt, wrapped at 13, words shuffled." in read_run(run).setup
 

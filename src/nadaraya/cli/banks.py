@@ -80,12 +80,12 @@ def banks(
 
 def _measured(run: Any, windows: int, top: int, device: str, precision: str) -> "TermReport":
     from nadaraya.interpret import term_report
-    from nadaraya.interpret.heads import validation_windows
+    from nadaraya.interpret.windows import validation_windows
 
-    inputs, targets = validation_windows(run, windows)
+    measured = validation_windows(run, windows)
     model = run.load_model()
     with computing(model, device, precision):
-        return term_report(model, inputs, targets, top=top)
+        return term_report(model, measured, top=top)
 
 
 def _sentences(run: str, figures: dict[str, Any]) -> list[str]:

@@ -10,12 +10,11 @@ import torch
 from torch import Tensor
 
 from nadaraya.errors import InputError, must_be
+from nadaraya.interpret.windows import Windows
 from nadaraya.kernels import Kernel, KernelBank
 
 if TYPE_CHECKING:
     from nadaraya.models import KernelGPTForCausalLM
-
-_WINDOWS = 16  # at a time
 
 
 @dataclass(frozen=True)
@@ -123,15 +122,12 @@ def bank_terms(run_or_model: Any, num_lags: int) -> list[Term]:
 
 
 @torch.no_grad()
-def term_report(
-    model: "KernelGPTForCausalLM", inputs: Tensor, targets: Tensor, *, top: int | None = None
-) -> TermReport:
+def term_report(model: "KernelGPTForCausalLM", windows: Windows, *, top: int | None = None) -> TermReport:
     """Measure the loss of a language model without its bank, without oscillation, and without single terms.
 
     Args:
         model: in eval mode; left as it is.
-        inputs: (B, N) token numbers of the windows on which losses are measured.
-        targets: (B, N) the tokens that follow them.
+        windows: on which losses are measured, N tokens each.
         top: how many terms are left out, one at a time, those with the largest `divergence`; default all,
             each of which takes a pass over the windows. The only term of a bank becomes constant over lags.
 
@@ -143,25 +139,23 @@ def term_report(
 
     >>> import torch
     >>> from nadaraya.interpret import term_report
+    >>> from nadaraya.interpret.windows import Windows
     >>> from nadaraya.models import KernelGPTConfig, KernelGPTForCausalLM
     >>> model = KernelGPTForCausalLM(KernelGPTConfig.preset("demo", variant="gpa-mul")).eval()
     >>> text = torch.arange(33)[None]
-    >>> report = term_report(model, text[:, :-1], text[:, 1:], top=2)
+    >>> report = term_report(model, Windows(text[:, :-1], text[:, 1:]), top=2)
     >>> len(report.terms), sum(term.loss_increase is not None for term in report.terms)
     (128, 2)
     """
-    from nadaraya.evaluation.language import total_nats
-
     if top is not None and top < 0:
         raise must_be("top", "0 or more", top)
     banks = _banks(model)
     if not banks:
         raise InputError("the model must have a layer with a KernelBank, got none")
-    num_lags = inputs.shape[1]
+    num_lags = windows.inputs.shape[1]
 
     def loss() -> float:
-        pairs = zip(inputs.split(_WINDOWS), targets.split(_WINDOWS), strict=True)
-        return sum(total_nats(model, *pair) for pair in pairs) / targets.numel()
+        return windows.loss(model)
 
     def gains(chosen: list[KernelBank]) -> dict[str, float | None]:
         found: dict[str, float | None] = {"without_oscillation": None}
@@ -184,7 +178,7 @@ def term_report(
     layers = {layer: [bank for place, _, bank in banks if place == layer] for layer, _, _ in banks}
     return TermReport(
         whole,
-        targets.numel(),
+        windows.tokens,
         **gains([bank for _, _, bank in banks]),  # type: ignore[arg-type]
         layers=tuple({"layer": layer, **gains(chosen)} for layer, chosen in layers.items()),
         terms=tuple(terms),

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from nadaraya.errors import InputError, must_be
 
 if TYPE_CHECKING:
+    from nadaraya.data import TokenShards
     from nadaraya.training import Run
 
 _AT_A_TIME = 16  # windows in a forward pass: logits of all take much memory
@@ -70,6 +71,24 @@ def validation_windows(run: "Run", count: int) -> Windows:
         part = _Part(run)
         return part.windows(part.spaced(count))
     return Windows(*validation_sample(_validation_tokens(run), run.text_recipe().data.context, count))
+
+
+def validation_tokens(run: "Run") -> "tuple[Tensor | TokenShards, int | None]":
+    """All tokens of the validation part of a run.
+
+    Args:
+        run: a run on text or token shards.
+
+    Returns:
+        The tokens or the shards, and the token that begins a document where attention stays inside each.
+
+    Raises:
+        InputError: as of `validation_windows`.
+    """
+    if not run.on_shards:
+        return _validation_tokens(run), None
+    shards = run.shards()
+    return shards, shards.document_token if run.text_recipe().data.documents == "packed" else None
 
 
 def disjoint_windows(run: "Run", count: int) -> tuple[Windows, Windows]:

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 LARGEST = 40_000  # characters of JSON that a probe may leave for a run
 _LAGS = 256  # the longest lag that is kept
 _WINDOWS = 16  # of the validation text, on which heads are scored
+_LENGTHS = (1, 2, 4, 8, 16)  # times the context of training
+_TERMS = 4  # of the banks that are fitted to implied kernels
 _GENERATED = 20_000  # characters, where training has generated no text
 _PROBES: dict[str, Callable[["Run"], dict[str, Any]]] = {}
 
@@ -40,7 +42,7 @@ def probe_names() -> list[str]:
 
     >>> from nadaraya.study.probes import probe_names
     >>> probe_names()
-    ['banks', 'newlines', 'heads']
+    ['banks', 'bumps', 'newlines', 'heads', 'lengths', 'implied']
     """
     return list(_PROBES)
 
@@ -120,6 +122,14 @@ def _table(rows: list[list[float | None]]) -> np.ndarray:
     return np.array([[-np.inf if value is None else value for value in row] for row in rows])
 
 
+@_probe("bumps")
+def _bumps(run: "Run") -> dict[str, Any]:
+    """Bumps of the banks beside those of their start, and how many stand where lines of the corpus end."""
+    from nadaraya.interpret import bump_figures
+
+    return bump_figures(run)
+
+
 @_probe("newlines")
 def _newlines(run: "Run") -> dict[str, Any]:
     """How far apart newlines stand in the corpus and in the text that the model has generated."""
@@ -152,9 +162,10 @@ def stored_histogram(found: Mapping[str, Any], text: str) -> "LagHistogram":
 @_probe("heads")
 def _heads(run: "Run") -> dict[str, Any]:
     """The scores of every head, and the rank correlation of those of its bank with the loss without it."""
-    from nadaraya.interpret.heads import head_report, validation_windows
+    from nadaraya.interpret.heads import head_report
+    from nadaraya.interpret.windows import validation_windows
 
-    report = head_report(run.load_model(), *validation_windows(run, _WINDOWS))
+    report = head_report(run.load_model(), validation_windows(run, _WINDOWS))
     heads = [
         {key: float(f"{value:.5g}") if isinstance(value, float) else value for key, value in head.items()}
         for head in map(asdict, report.heads)
@@ -162,3 +173,39 @@ def _heads(run: "Run") -> dict[str, Any]:
     return {
         "loss": report.loss, "tokens": report.tokens, "heads": heads, "correlations": report.correlations(),
     }  # fmt: skip
+
+
+@_probe("lengths")
+def _lengths(run: "Run") -> dict[str, Any]:
+    """The loss of the same tokens at lengths of the context beyond that of training."""
+    from nadaraya.evaluation import length_losses
+    from nadaraya.interpret.windows import validation_tokens
+
+    context = run.text_recipe().data.context
+    tokens, document_token = validation_tokens(run)
+    lengths = [context * times for times in _LENGTHS if context * times < len(tokens)]
+    found = length_losses(run.load_model(), tokens, lengths, document_token=document_token)
+    return {
+        "context": context,
+        "windows": found.windows,
+        "stride": found.stride,
+        "lengths": [
+            {name: value for name, value in asdict(loss).items() if name != "bits_per_byte"}
+            for loss in found.lengths
+        ],
+    }
+
+
+@_probe("implied")
+def _implied(run: "Run") -> dict[str, Any]:
+    """The kernel of the lag that every layer implies, and how well banks with and without periods fit it."""
+    from nadaraya.interpret import fit_implied, implied_kernels, implied_summary
+
+    kernels = implied_kernels(run, windows=_WINDOWS)
+    found = implied_summary(kernels, fit_implied(kernels, _TERMS))
+    for layer in found["layers"]:
+        del layer["pairs"]
+        for head in layer["heads"]:
+            head["curve"] = [None if value is None else round(value, 3) for value in head["curve"][:_LAGS]]
+            head["fits"] = {name: fit["r2"] for name, fit in head["fits"].items()}
+    return found

@@ -58,8 +58,8 @@ def options(
 
 
 for _verb in (
-    demo, train, compare, study, search, reproduce, generate, evaluate, report, lags, banks, implied, count,
-    maps, heads, prune,
+    demo, train, compare, study, search, reproduce, generate, evaluate, report, lags, banks, count, maps,
+    implied, heads, prune,
 ):  # fmt: skip
     app.command(_verb.__name__)(_verb)
 app.add_typer(data_app, name="data")

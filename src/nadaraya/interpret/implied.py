@@ -30,10 +30,11 @@ from nadaraya.attention.functional import watching_calls
 from nadaraya.attention.layer import KernelSelfAttention
 from nadaraya.errors import InputError, must_be
 from nadaraya.interpret.bank_fits import BankFit, fit_banks
-from nadaraya.interpret.windows import validation_windows
+from nadaraya.interpret.windows import validation_tokens
 
 if TYPE_CHECKING:
     from nadaraya.data import TokenShards
+    from nadaraya.training import Run
 
 LONGEST = 8192  # lags: A has as many rows and columns
 _BLOCK = 2**22  # logits of all heads that are formed at a time
@@ -112,7 +113,7 @@ def implied_kernels(
     if hasattr(run_or_model, "load_model"):
         model = run_or_model.load_model()
         if tokens is None:
-            tokens, _, position_ids = validation_windows(run_or_model, windows)
+            tokens, position_ids = _validation_windows(run_or_model, windows)
     model = getattr(model, "_orig_mod", model)  # compiled code does not ask who is watching
     if tokens is None or tokens.dim() != 2 or not 2 <= tokens.shape[1] <= LONGEST or not len(tokens):
         given = None if tokens is None else tuple(tokens.shape)
@@ -325,6 +326,15 @@ def windows_of(tokens: "Tensor | TokenShards", context: int, count: int) -> Tens
     if isinstance(tokens, Tensor):
         return tokens[starts[:, None] + torch.arange(context)]
     return tokens.tokens(starts.tolist(), context)
+
+
+def _validation_windows(run: "Run", count: int) -> tuple[Tensor, Tensor | None]:
+    """Windows of the validation part of a run, and where its documents begin if they are packed."""
+    from nadaraya.data import document_positions
+
+    tokens, document_token = validation_tokens(run)
+    inputs = windows_of(tokens, run.text_recipe().data.context, count)
+    return inputs, None if document_token is None else document_positions(inputs, document_token)
 
 
 def _plain(value: float) -> float | None:

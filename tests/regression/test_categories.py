@@ -357,7 +357,9 @@ def test_classes():
     same = NadarayaWatson(
         bandwidth=np.append(classifier.bandwidth_, classifier.missing_bandwidth_), missing="category"
     ).fit(table, classes == "many")
-    np.testing.assert_allclose(classifier.predict_proba(table)[:, 1], same.predict(table), rtol=1e-9, atol=1e-14)
+    np.testing.assert_allclose(
+        classifier.predict_proba(table)[:, 1], same.predict(table), rtol=1e-9, atol=1e-14
+    )
     assert classifier.score(table, classes) > 0.85
 
 

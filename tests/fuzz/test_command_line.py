@@ -6,7 +6,6 @@ import sys
 import warnings
 from collections import Counter
 from collections.abc import Iterator
-from itertools import cycle
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -35,6 +34,9 @@ def _verbs() -> Iterator[tuple[tuple[str, ...], Any]]:
     for name, command in get_command(app).commands.items():  # type: ignore[attr-defined]
         for inner, verb in getattr(command, "commands", {"": command}).items():
             yield ((name, inner) if inner else (name,)), verb
+
+
+VERBS = list(_verbs())
 
 
 @pytest.fixture(scope="module")
@@ -106,34 +108,31 @@ def _bases(places: SimpleNamespace, tmp_path: Path) -> dict[tuple[str, ...], lis
     }
 
 
-def test_every_option_and_argument_of_every_verb_with_hostile_values(
+@pytest.mark.parametrize("place", range(len(VERBS)), ids=[" ".join(words) for words, _ in VERBS])
+def test_every_option_and_argument_of_a_verb_with_hostile_values(
+    place: int,
     places: SimpleNamespace,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    """One value at a time, in the place of each argument and after each option; each takes half of them."""
+    """One value at a time in the place of each argument and after each option, a third of them for each."""
     monkeypatch.chdir(tmp_path)
-    counts: Counter[int] = Counter()
-    halves = cycle((VALUES[::2], VALUES[1::2]))
-    bases = _bases(places, tmp_path)
-    for words, verb in _verbs():
-        base = bases[words]
-        lines = []
-        for parameter in verb.params:
-            name = parameter.opts[-1]
-            values = [*next(halves), *places.odd] if not getattr(parameter, "is_flag", False) else [None, "x"]
-            for value in values:
-                if parameter.param_type_name == "argument":
-                    lines += [[str(value), *base[1:]], [*base, str(value)]]
-                else:
-                    lines.append([*base, name] if value is None else [*base, name, str(value)])
-        for line in lines:
-            counts[_status([*words, *line], monkeypatch, capfd)] += 1
+    words, verb = VERBS[place]
+    base = _bases(places, tmp_path)[words]
+    lines = []
+    for number, parameter in enumerate(verb.params, start=place):
+        name = parameter.opts[-1]
+        flag = getattr(parameter, "is_flag", False)
+        for value in [None, "x"] if flag else [*VALUES[number % 3 :: 3], *places.odd]:
+            if parameter.param_type_name == "argument":
+                lines += [[str(value), *base[1:]], [*base, str(value)]]
+            else:
+                lines.append([*base, name] if value is None else [*base, name, str(value)])
+    counts = Counter(_status([*words, *line], monkeypatch, capfd) for line in lines)
     print(dict(counts))
     assert set(counts) <= {0, 2}
-    assert sum(counts.values()) > 2000
-    assert counts[2] > 1000
+    assert counts[2] > 0
 
 
 @pytest.mark.parametrize(
@@ -147,7 +146,8 @@ def test_lines_without_a_verb_or_with_half_of_one(
 
 def _status(line: list[str], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> int:
     """The exit status of a command line; fails for an exception, and an error not told in a line."""
-    shown = " ".join(part if len(part) < 100 else f"{part[:100]}…" for part in line)
+    # As ASCII: names that are no Unicode cannot be reported from one process to another.
+    shown = " ".join(ascii(part if len(part) < 100 else f"{part[:100]}…") for part in line)
     monkeypatch.setattr(sys, "argv", ["nadaraya", *line])
     try:
         with warnings.catch_warnings():
@@ -156,7 +156,7 @@ def _status(line: list[str], monkeypatch: pytest.MonkeyPatch, capfd: pytest.Capt
     except SystemExit as ended:
         status = int(ended.code or 0)
     except BaseException as fault:
-        raise AssertionError(f"nadaraya {shown}: {type(fault).__name__}: {fault}"[:2000]) from fault
+        raise AssertionError(f"nadaraya {shown}: {type(fault).__name__}: {fault!a}"[:2000]) from None
     captured = capfd.readouterr()
     error = captured.err
     assert "Traceback" not in error, shown

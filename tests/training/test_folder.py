@@ -373,3 +373,9 @@ def test_a_checkpoint_too_many_goes_when_its_run_goes_on(
     assert len(list((folder / "training_state").iterdir())) == 2
     train(tiny_recipe(training__checkpoints_kept=1), folder, progress=False)
     assert [path.name for path in (folder / "training_state").iterdir()] == ["step-00000008"]
+
+
+def test_folders_that_utf_8_cannot_name_are_refused_before_anything_is_written(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="the folder of a run must be named in UTF-8"):
+        FolderLock(tmp_path / "byte\udcff").take()
+    assert not list(tmp_path.iterdir())

@@ -106,6 +106,10 @@ def tokenize_corpus(
     if not 0 < validation_fraction < 1:
         raise must_be("validation_fraction", "more than 0 and less than 1", validation_fraction)
     folder = Path(folder)
+    try:
+        separator.encode()
+    except UnicodeEncodeError:
+        raise must_be("separator", "text that UTF-8 can hold", separator) from None
     documents = open_documents(source, column=column, separator=separator)
     split = _Split(documents, validation_fraction, validation_documents)
     if tokenizer is None:

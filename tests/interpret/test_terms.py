@@ -17,6 +17,7 @@ from nadaraya.evaluation.language import total_nats
 from nadaraya.interpret import bank_terms, term_report
 from nadaraya.interpret.windows import Windows, validation_windows
 from nadaraya.kernels import ALiBi, Exp, Kernel, KernelBank
+from nadaraya.models import KernelGPTConfig, KernelGPTForCausalLM
 from nadaraya.training import Run
 
 
@@ -180,6 +181,48 @@ def test_added_banks_decays_and_single_terms_have_figures(model: Any, windows: W
         assert all(isinstance(figure, float) and math.isfinite(figure) for figure in figures)
         assert (report.without_oscillation is None) == (not bank.periodic)
         assert len(report.terms) == 2 * bank.num_terms
+
+
+@pytest.mark.parametrize("form", [{"parameterisation": "softplus"}, {"signed": True}, {"share": "heads"}])
+def test_banks_that_store_the_same_terms_otherwise_have_the_same_report(
+    model: Any, windows: Windows, form: dict[str, Any]
+) -> None:
+    attention = model.model.blocks[0].attention
+    numbers = {name: getattr(drawn(), name)[0].tolist() for name in ("alpha", "tau", "sigma", "length")}
+    plain = KernelBank(2, len(numbers["tau"]), init=numbers)
+    if "signed" in form:
+        numbers["amplitude"] = [sigma**2 for sigma in numbers.pop("sigma")]
+    other = KernelBank(2, len(numbers["tau"]), init=numbers, **form)
+    reports = []
+    for bank in (plain, other):
+        attention.position = Exp(bank).requires_grad_(False)
+        reports.append(term_report(model, windows))
+    expected, found = reports
+    assert found.without_bank == pytest.approx(expected.without_bank, abs=1e-5)
+    assert found.without_oscillation == pytest.approx(expected.without_oscillation, abs=1e-5)
+    read = [
+        {(t.head, t.term): (t.strength, t.length, t.period, t.oscillation) for t in report.terms}
+        for report in reports
+    ]
+    for place, values in read[1].items():
+        assert values == pytest.approx(read[0][place], rel=1e-4)
+    if "share" in form:  # a term that both heads have is left out of both
+        assert {head for head, _ in read[1]} == {0}
+    else:
+        for one, two in zip(found.terms, expected.terms, strict=True):
+            assert one.loss_increase == pytest.approx(two.loss_increase, abs=1e-5)
+
+
+def test_a_bank_that_layers_share_is_measured_once_and_cosines_have_no_mean_to_be_replaced_by(
+    model: Any, windows: Windows
+) -> None:
+    options = {"share": "layers", "periodic": "cosine", "num_terms": 3}
+    config = KernelGPTConfig(**{**model.config.to_dict(), "variant": "gpa", "variant_options": options})
+    shared = KernelGPTForCausalLM(config).eval()
+    report = term_report(shared, windows)
+    assert len(report.terms) == 2 * 3
+    assert report.without_oscillation is None
+    assert all(term.loss_increase is not None for term in report.terms)
 
 
 def test_the_proxy_agrees_with_the_loss_about_a_term_that_is_most_of_its_bank(

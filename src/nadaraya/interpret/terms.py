@@ -16,6 +16,8 @@ from nadaraya.kernels import Kernel, KernelBank
 if TYPE_CHECKING:
     from nadaraya.models import KernelGPTForCausalLM
 
+_ENDLESS = 1e30  # tokens: of a decay or a period that lasts for ever
+
 
 @dataclass(frozen=True)
 class Term:
@@ -23,9 +25,9 @@ class Term:
 
     Args:
         layer: index of the layer (0-based).
-        head: index of the head among those of the layer (0-based).
+        head: index of the head among those of the layer (0-based); 0 for a bank that all heads share.
         term: index of the term in its bank (0-based).
-        strength: σ², its value at lag 0.
+        strength: its value at lag 0, σ² or a signed amplitude.
         length: l, the lag at which its decay has reached 1/e, in tokens.
         period: π τ, in tokens, since the sine is squared; None without a periodic factor.
         oscillation: how far it rises again above its lowest value at shorter lags of the context, as a share
@@ -66,7 +68,8 @@ class TermReport:
         without_bank: what the loss gains when all terms are constant over lags, which changes no weight of
             attention: there is no bank then.
         without_oscillation: what it gains when the periodic factor of every term is replaced by its mean over
-            the lags of a window; None without periodic factors.
+            the lags of a window; None without periodic factors, or with cosines, whose mean may be negative,
+            unless amplitudes are signed.
         layers: the same two by name, and "layer", its index, for the bank of one layer at a time.
         terms: the one with the largest `divergence` first.
 
@@ -160,8 +163,11 @@ def term_report(model: "KernelGPTForCausalLM", windows: Windows, *, top: int | N
     def gains(chosen: list[KernelBank]) -> dict[str, float | None]:
         found: dict[str, float | None] = {"without_oscillation": None}
         with _restored(chosen):
-            if any(bank.periodic for bank in chosen):
-                for bank in chosen:
+            oscillating = [
+                bank for bank in chosen if bank.periodic is True or (bank.periodic and bank.signed)
+            ]
+            if oscillating:
+                for bank in oscillating:
                     _level(bank, num_lags)
                 found["without_oscillation"] = loss() - whole
             for bank in chosen:
@@ -186,13 +192,14 @@ def term_report(model: "KernelGPTForCausalLM", windows: Windows, *, top: int | N
 
 
 def _banks(run_or_model: Any) -> list[tuple[int, Kernel, KernelBank]]:
-    """Layer, lag kernel and bank of every bank."""
-    return [
-        (layer, kernel, bank)
-        for layer, kernel in run_or_model.lag_kernels()
+    """Layer, lag kernel and bank of every bank; one whose parameters layers share is in the first of them."""
+    found = {
+        bank.stored("length"): (layer, kernel, bank)
+        for layer, kernel in reversed(run_or_model.lag_kernels())
         for bank in kernel.modules()
         if isinstance(bank, KernelBank)
-    ]
+    }
+    return list(found.values())[::-1]
 
 
 def _located(
@@ -202,14 +209,15 @@ def _located(
     found = []
     for layer, kernel, bank in banks:
         changes, oscillations = _divergences(kernel, bank, num_lags), _oscillations(bank, num_lags)
-        for head in range(bank.num_heads):
-            for index in range(bank.num_terms):
+        strengths = bank.terms(0.0)
+        for head, lengths in enumerate(bank.length):
+            for index, length in enumerate(lengths):
                 term = Term(
                     layer,
                     head,
                     index,
-                    strength=float(bank.sigma[head, index]) ** 2,
-                    length=float(bank.length[head, index]),
+                    strength=float(strengths[head, index]),
+                    length=float(length),
                     period=math.pi * float(bank.tau[head, index]) if bank.periodic else None,
                     oscillation=float(oscillations[head, index]),
                     divergence=float(changes[head, index]),
@@ -240,9 +248,8 @@ def _lag_logits(kernel: Kernel, num_lags: int) -> Tensor:
 
 def _oscillations(bank: KernelBank, num_lags: int) -> Tensor:
     """(H, M) the largest rise of each term above its lowest value at shorter lags, over its strength."""
-    lags = torch.arange(num_lags, device=bank.device)
-    # (H, M, L), 1 at lag 0; a term without strength has no shape.
-    shapes = (bank.log_terms(lags) - 2 * bank.get_parameter("log_sigma")[..., None]).exp().nan_to_num(0.0)
+    terms = bank.terms(torch.arange(num_lags, device=bank.device))
+    shapes = (terms / terms[..., :1]).nan_to_num(0.0)  # (H, M, L), 1 at lag 0; none without strength
     return (shapes - shapes.cummin(-1).values).amax(-1)
 
 
@@ -259,24 +266,36 @@ def _restored(banks: list[KernelBank]) -> Iterator[None]:
 
 def _leave_out(bank: KernelBank, head: int | slice, term: int) -> None:
     """Take a term away; the only one of a bank becomes constant, since no weight could be 0 at all lags."""
-    if bank.num_terms > 1:
-        bank.get_parameter("log_sigma")[head, term] = -torch.inf
-    else:
+    if bank.num_terms == 1:
         _flatten(bank, head)
+    elif bank.signed:
+        bank.stored("amplitude")[head, term] = 0.0
+    else:
+        bank.stored("sigma")[head, term] = -torch.inf
 
 
 def _flatten(bank: KernelBank, head: int | slice = slice(None)) -> None:
     """Make every term constant over lags."""
-    bank.get_parameter("log_length")[head] = torch.inf
-    if bank.periodic:
-        bank.get_parameter("log_alpha")[head] = -torch.inf
+    for name in ("length", "tau") if bank.periodic else ("length",):
+        _make_endless(bank, name, head)
 
 
 def _level(bank: KernelBank, num_lags: int) -> None:
     """Replace the periodic factor of every term by its mean over the lags."""
-    if not bank.periodic:
-        return
-    lags = torch.arange(num_lags, device=bank.device)
-    factor = torch.exp(-2 * (bank.alpha[..., None] * torch.sin(lags / bank.tau[..., None])).square())
-    bank.get_parameter("log_sigma").add_(0.5 * factor.mean(-1).log())
-    bank.get_parameter("log_alpha").fill_(-torch.inf)
+    turns = torch.arange(num_lags, device=bank.device) / bank.tau[..., None]
+    if bank.periodic == "cosine":
+        mean = torch.cos(2 * turns).mean(-1)
+    else:
+        mean = torch.exp(-2 * (bank.alpha[..., None] * torch.sin(turns)).square()).mean(-1)
+    if bank.signed:
+        bank.stored("amplitude").mul_(mean)
+    elif bank.parameterisation == "log":
+        bank.stored("sigma").add_(0.5 * mean.log())
+    else:
+        bank.sigma = (bank.sigma * mean.sqrt()).clamp(min=torch.finfo(mean.dtype).tiny)
+    _make_endless(bank, "tau")
+
+
+def _make_endless(bank: KernelBank, name: str, head: int | slice = slice(None)) -> None:
+    """Let a decay or a period last for ever."""
+    bank.stored(name)[head] = math.log(_ENDLESS) if bank.parameterisation == "log" else _ENDLESS

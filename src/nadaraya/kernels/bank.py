@@ -148,14 +148,21 @@ class KernelBank(Kernel):
             return name
         return f"log_{name}" if self.parameterisation == "log" else f"raw_{name}"
 
+    def stored(self, name: str) -> Tensor:
+        """The parameter of a number: its log, its inverse softplus, or an amplitude as it is.
+
+        Args:
+            name: "alpha", "tau", "sigma", "length" or "amplitude", as far as the bank has it.
+        """
+        parameter: Tensor = getattr(self, self._stored_as(name))
+        return parameter
+
     def reset_parameters(self) -> None:
         """Puts every term back to where `init` starts it; "random" draws anew."""
-        first = getattr(self, self._stored_as("length"))
         with torch.no_grad():
-            for name, start in start_of(self.init, self._names, *first.shape).items():
-                parameter = getattr(self, self._stored_as(name))
+            for name, start in start_of(self.init, self._names, *self.stored("length").shape).items():
                 stored_as_is = name == "amplitude" or self.parameterisation == "log"
-                parameter.copy_(start if stored_as_is else _inverse_softplus(start.exp()))
+                self.stored(name).copy_(start if stored_as_is else _inverse_softplus(start.exp()))
 
     def log(self, r: Tensor | float) -> Tensor:
         self._check_positive()
@@ -206,8 +213,7 @@ class KernelBank(Kernel):
             frequency = 2 * torch.exp(-self._logs(r_L.dtype)["log_tau"])
             terms = terms * torch.cos(frequency * r_L)
         if self.signed:
-            amplitude: Tensor = getattr(self, self._stored_as("amplitude"))
-            terms = terms * amplitude.to(r_L.dtype)[..., None]
+            terms = terms * self.stored("amplitude").to(r_L.dtype)[..., None]
         return terms
 
     def _log_terms(self, r_L: Tensor) -> Tensor:
@@ -225,7 +231,7 @@ class KernelBank(Kernel):
 
     def _logs(self, dtype: torch.dtype) -> dict[str, Tensor]:
         """The logs of the positive numbers, (H or 1, M, 1)."""
-        stored = {name: getattr(self, self._stored_as(name)) for name in self._names if name != "amplitude"}
+        stored = {name: self.stored(name) for name in self._names if name != "amplitude"}
         as_log = (lambda raw: raw) if self.parameterisation == "log" else _log_softplus
         return {f"log_{name}": as_log(raw.to(dtype))[..., None] for name, raw in stored.items()}
 

@@ -10,7 +10,7 @@ import pytest
 from nadaraya.evaluation import length_losses
 from nadaraya.interpret import bank_shapes, bump_figures, implied_kernels, lag_histogram
 from nadaraya.interpret.windows import validation_tokens
-from nadaraya.study import Study, plan_study, probe_study, probes, run_study, worker
+from nadaraya.study import Study, plan_study, probes, run_study, worker
 from nadaraya.study.probes import lacks, measure, stored_histogram, stored_shapes
 from nadaraya.study.queue import Ended
 from nadaraya.study.runs import rows_below
@@ -96,9 +96,9 @@ def test_probes_are_made_at_their_sizes_and_made_up_for(study: Study, tmp_path: 
     assert list(long["probes"]) == ["banks", "newlines"]
     (kept,) = [row for row in json.loads((out / "results.json").read_text())["runs"] if "probes" in row]
     assert kept == long
-    assert probe_study(study, out).ended.finished == []
+    assert run_study(study, out, train=False).ended.finished == []
     both = study.model_copy(update={"probe_at": ["short", "long"], "probes": ["banks"]})
-    assert probe_study(both, out).ended.finished == ["short/bank/lr0.01-seed0"]
+    assert run_study(both, out, train=False).ended.finished == ["short/bank/lr0.01-seed0"]
 
 
 def test_a_probe_that_fails_costs_neither_the_run_nor_the_others(
@@ -115,7 +115,7 @@ def test_a_probe_that_fails_costs_neither_the_run_nor_the_others(
     assert "error" not in row["probes"]["newlines"]
     assert session.warnings == ["1 of the runs lack the probe banks: --probe tries again"]
     monkeypatch.setitem(probes._PROBES, "banks", lambda run: {"layers": []})
-    assert probe_study(study, tmp_path / "out").warnings == []
+    assert run_study(study, tmp_path / "out", train=False).warnings == []
 
 
 def test_a_probe_that_leaves_too_much_or_no_number_is_refused(
@@ -140,7 +140,7 @@ def test_results_of_an_older_schema_go_on(study: Study, tmp_path: Path) -> None:
         path.unlink()
     assert [left for _, left in plan_study(study, out)] == [0, 0]
     # The folders are here, their figures in results.json alone.
-    assert probe_study(study, out).ended.finished == ["long/bank/lr0.01-seed0"]
+    assert run_study(study, out, train=False).ended.finished == ["long/bank/lr0.01-seed0"]
 
 
 def test_the_measurements_of_interpretation_and_evaluation_are_kept_as_they_are(run: Run) -> None:

@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nadaraya.cli.options import DeviceOption, PrecisionOption, check_plot, computing, figure_table
+from nadaraya.cli.options import (
+    DeviceOption,
+    ForceOption,
+    PrecisionOption,
+    check_plot,
+    computing,
+    figure_table,
+    wide_console,
+)
 from nadaraya.errors import must_be
 
 if TYPE_CHECKING:
@@ -39,7 +47,7 @@ def banks(
     plot: Annotated[
         Path | None, typer.Option(help="Also draw the banks by lag: a .png, .svg or .pdf file.")
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Let --plot overwrite a file.")] = False,
+    force: ForceOption = False,
 ) -> None:
     """Show the bumps of a run's lag kernels and how many chance would show, and what the terms are worth."""
     from nadaraya.interpret import bank_shapes, bump_figures
@@ -63,11 +71,8 @@ def banks(
         names = {"run": str(run), "null": None if null is None else str(null)}
         typer.echo(json.dumps({**names, **figures, "terms": None if report is None else asdict(report)}))
         return
-    from rich.console import Console
 
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console.width = 120  # columns of a table that goes to a file or another program
+    console = wide_console()
     for line in _sentences(str(run), figures):
         console.print(line, soft_wrap=True, markup=False)
     if figures["bumps"]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nadaraya.cli.options import check_plot, figure_table
+from nadaraya.cli.options import ForceOption, check_plot, figure_table, wide_console
 from nadaraya.errors import InputError
 
 if TYPE_CHECKING:
@@ -36,13 +36,12 @@ def compare(
     runs: Annotated[list[Path], typer.Argument(help="Run folders.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print the table as JSON.")] = False,
     plot: Annotated[Path | None, typer.Option(help="Also draw the curves: a .png, .svg or .pdf.")] = None,
-    force: Annotated[bool, typer.Option("--force", help="Let --plot overwrite a file.")] = False,
+    force: ForceOption = False,
 ) -> None:
     """Compare runs of one task: parameters, validation figures, speed; best first, unfinished last.
 
     Runs on text are ranked by nats/token, and by bits/byte where their tokenizers differ.
     """
-    from rich.console import Console
 
     from nadaraya.training import Run
 
@@ -84,9 +83,7 @@ def compare(
             f"{row['step']}" if row["finished"] else f"{row['step']}/{row['steps']}",
             *(_number(row[key], style, factor) for key, _, style, factor in _COLUMNS[task]),
         )
-    console = Console()
-    if not console.is_terminal:
-        console.width = 120  # columns of a table that goes to a file or another program
+    console = wide_console()
     console.print(table)
 
 

@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from nadaraya.cli.lengths import figures_of, lengths_of, print_lengths
-from nadaraya.cli.options import DeviceOption, PrecisionOption, computing, whole_numbers
+from nadaraya.cli.options import (
+    DeviceOption,
+    ModelArgument,
+    PrecisionOption,
+    TextOption,
+    computing,
+    whole_numbers,
+)
 from nadaraya.cli.tasks import Asked, names, run_core, run_lm_eval
 from nadaraya.cli.texts import Source, is_run, text_source
 from nadaraya.errors import InputError, must_be
@@ -30,18 +37,8 @@ class Chosen(NamedTuple):
 
 
 def evaluate(
-    run: Annotated[
-        str,
-        typer.Argument(
-            help="A finished run folder; or a causal language model: a folder of transformers, or hf:NAME."
-        ),
-    ],
-    text: Annotated[
-        str | None,
-        typer.Option(
-            help="A text file, a folder, 'embedded' or 'dickens'.", show_default="the run's validation text"
-        ),
-    ] = None,
+    run: ModelArgument,
+    text: TextOption = None,
     lengths: Annotated[
         str | None,
         typer.Option(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nadaraya.cli.options import DeviceOption, PrecisionOption, computing, figure_table
+from nadaraya.cli.options import DeviceOption, PrecisionOption, computing, figure_table, wide_console
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -38,7 +38,6 @@ def heads(
 
     Of several runs, the rank correlations of banks with the loss are pooled, with an interval of 95 %.
     """
-    from rich.console import Console
 
     from nadaraya.interpret.heads import head_report
     from nadaraya.interpret.rank_correlation import pooled_correlations
@@ -57,9 +56,7 @@ def heads(
         several = {"runs": figures, "rank_correlation": {name: asdict(each) for name, each in pooled.items()}}
         typer.echo(json.dumps(several if len(runs) > 1 else figures[0]))
         return
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console.width = 120  # columns of a table that goes to a file or another program
+    console = wide_console()
     for path, report in zip(runs, reports, strict=True):
         console.print(f"{path}: {report.loss:.4f} nats/token over {report.tokens:,} tokens", soft_wrap=True)
         console.print(_table(report))

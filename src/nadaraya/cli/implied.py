@@ -7,7 +7,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nadaraya.cli.options import DeviceOption, PrecisionOption, check_plot, computing, figure_table
+from nadaraya.cli.options import (
+    DeviceOption,
+    ForceOption,
+    ModelArgument,
+    PrecisionOption,
+    TextOption,
+    check_plot,
+    computing,
+    figure_table,
+    wide_console,
+)
 from nadaraya.cli.texts import is_run, text_source
 from nadaraya.errors import must_be
 
@@ -21,18 +31,8 @@ _MOST_TERMS = 64  # of a fit
 
 
 def implied(
-    run: Annotated[
-        str,
-        typer.Argument(
-            help="A finished run folder; or a causal language model: a folder of transformers, or hf:NAME."
-        ),
-    ],
-    text: Annotated[
-        str | None,
-        typer.Option(
-            help="A text file, a folder, 'embedded' or 'dickens'.", show_default="the run's validation text"
-        ),
-    ] = None,
+    run: ModelArgument,
+    text: TextOption = None,
     windows: Annotated[int, typer.Option(help="Windows of the text whose logits count.")] = 16,
     context: Annotated[
         int | None,
@@ -48,13 +48,12 @@ def implied(
     plot: Annotated[
         Path | None, typer.Option(help="Also draw the curves: a .png, .svg or .pdf file.")
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Let --plot overwrite a file.")] = False,
+    force: ForceOption = False,
 ) -> None:
     """Show what each lag is worth in the logits of every head, and which bank says the same.
 
     The logits of all pairs of tokens are regressed on their lag, with a level for each query.
     """
-    from rich.console import Console
 
     from nadaraya.data import document_positions
     from nadaraya.evaluation import open_causal_model
@@ -82,9 +81,7 @@ def implied(
         asked = {"run": run, "text": source.name, "windows": len(inputs), "context": inputs.shape[1]}
         typer.echo(json.dumps({**asked, "terms": terms, "added": added, **implied_summary(kernels, fits)}))
         return
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console.width = 120  # columns of a table that goes to a file or another program
+    console = wide_console()
     console.print(
         f"{run}, {source.name}: {len(inputs):,} windows of {inputs.shape[1]:,} tokens", soft_wrap=True
     )

@@ -8,9 +8,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nadaraya.cli.options import DeviceOption, PrecisionOption, check_plot, computing, token_progress
+from nadaraya.cli.options import (
+    DeviceOption,
+    ForceOption,
+    PrecisionOption,
+    check_plot,
+    computing,
+    token_progress,
+)
+from nadaraya.cli.texts import is_run
 from nadaraya.errors import InputError, must_be
-from nadaraya.files import is_file
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -57,7 +64,7 @@ def lags(
     plot: Annotated[
         Path | None, typer.Option(help="Also draw the histogram: a .png, .svg or .pdf file.")
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Let --plot overwrite a file.")] = False,
+    force: ForceOption = False,
 ) -> None:
     """Show how far apart newlines, or other separators, stand in a text, or in a run's corpus and its own."""
     from nadaraya.data import load_corpus
@@ -68,7 +75,7 @@ def lags(
     if not 1 <= max_lag <= _LONGEST_LAG:
         raise must_be("--max-lag", f"from 1 to {_LONGEST_LAG:,} characters", max_lag)
     between = _separator(separator, regex)
-    run = Run(text) if is_file(Path(text) / "config.yaml") else None
+    run = Run(text) if is_run(text) else None
     if run is None and characters is not None:
         raise must_be("--characters", "left out where TEXT is not a run folder", characters)
     wanted = 50_000 if characters is None else characters

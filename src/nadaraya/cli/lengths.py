@@ -3,7 +3,7 @@
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from nadaraya.cli.options import figure_table
+from nadaraya.cli.options import figure_table, wide_console
 from nadaraya.errors import InputError
 
 if TYPE_CHECKING:
@@ -36,11 +36,8 @@ def figures_of(result: "LengthLosses", context: int) -> dict[str, Any]:
 
 def print_lengths(result: "LengthLosses", name: str, context: int) -> None:
     """A table, one row per length."""
-    from rich.console import Console
 
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console.width = 120  # columns of a table that goes to a file or another program
+    console = wide_console()
     console.print(
         f"{name}: the last {result.stride:,} tokens of {result.windows:,} windows, {result.tokens:,} in all; "
         f"the model's context is {context:,}",

@@ -1,5 +1,6 @@
 """What several verbs make of their options, and the table of figures that several print."""
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,15 +11,43 @@ import typer
 from nadaraya.errors import InputError, must_be, unknown_name
 
 if TYPE_CHECKING:
+    from rich.console import Console
     from rich.table import Table
 
     from nadaraya.models import KernelGPTConfig
+    from nadaraya.study import Ended
 
 # Of every verb in which a model runs; `computing` and `chosen_device` take what was given.
 DeviceOption = Annotated[
     str, typer.Option("--device", help="cpu, cuda or mps; default cuda where there is one, else cpu.")
 ]
 PrecisionOption = Annotated[str, typer.Option("--precision", help="float32 (default) or bfloat16.")]
+# Of verbs that look at a model on a text; `texts` opens them.
+ModelArgument = Annotated[
+    str,
+    typer.Argument(
+        help="A finished run folder; or a causal language model: a folder of transformers, or hf:NAME."
+    ),
+]
+TextOption = Annotated[
+    str | None,
+    typer.Option(
+        help="A text file, a folder, 'embedded' or 'dickens'.", show_default="the run's validation text"
+    ),
+]
+# Beside --plot, for `check_plot`.
+ForceOption = Annotated[bool, typer.Option("--force", help="Let --plot overwrite a file.")]
+# Of verbs whose runs wait in a queue; `end_of_queue` says how it went.
+WorkersOption = Annotated[
+    int, typer.Option(help="Runs at a time; the cores are shared out among them.", min=1, max=1024)
+]
+HoursOption = Annotated[
+    float | None, typer.Option(help="Stop after so long, everything saved; default never.")
+]
+SpeedOption = Annotated[
+    float | None,
+    typer.Option(help="FLOP/s of one run, for --dry-run; default: measured from a few updates."),
+]
 
 
 def chosen_device(given: str) -> str:
@@ -107,6 +136,33 @@ def token_progress(tokens: int) -> Iterator[Callable[[int], None]]:
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         line = bar.add_task("", total=tokens)
         yield lambda made: bar.update(line, completed=made)
+
+
+def check_positive(**given: float | None) -> None:
+    """Refuse options, by their names, that are given and not positive finite numbers."""
+    for name, value in given.items():
+        if value is not None and not 0 < value < math.inf:
+            raise must_be(f"--{name}", "a positive finite number", value)
+
+
+def end_of_queue(ended: "Ended") -> None:
+    """Name the runs that failed, and end with the status that this or a signal means."""
+    for name, how in ended.failed.items():
+        typer.echo(f"error: {name} failed with {how}", err=True)
+    if isinstance(ended.stopped, int):
+        raise typer.Exit(128 + ended.stopped)
+    if ended.failed:
+        raise typer.Exit(1)
+
+
+def wide_console(width: int = 120) -> "Console":
+    """A console for tables; so many columns wide where they go to a file or another program."""
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console.width = width
+    return console
 
 
 def check_plot(path: Path, force: bool) -> None:

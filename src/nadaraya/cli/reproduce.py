@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nadaraya.cli.options import figure_table, whole_numbers
+from nadaraya.cli.options import (
+    HoursOption,
+    WorkersOption,
+    check_positive,
+    figure_table,
+    whole_numbers,
+    wide_console,
+)
 from nadaraya.cli.study import end_of_session
 from nadaraya.errors import InputError, must_be
 
@@ -38,12 +45,8 @@ def reproduce(
     seeds: Annotated[
         str, typer.Option(metavar="SEED,…", help="Seeds of all runs; default those of the scale.")
     ] = "",
-    workers: Annotated[
-        int, typer.Option(help="Runs at a time; the cores are shared out among them.", min=1, max=1024)
-    ] = 1,
-    hours: Annotated[
-        float | None, typer.Option(help="Stop after so long, everything saved; default never.")
-    ] = None,
+    workers: WorkersOption = 1,
+    hours: HoursOption = None,
     dry_run: Annotated[
         bool,
         typer.Option("--dry-run", help="Print runs, FLOPs, memory and hours; train nothing, read no text."),
@@ -69,8 +72,7 @@ def reproduce(
     from nadaraya.study import run_study
     from nadaraya.study.summary import write_summary
 
-    if hours is not None and not 0 < hours < math.inf:
-        raise must_be("--hours", "a positive finite number", hours)
+    check_positive(hours=hours)
     if name is None:
         _print_figures(as_json)
         return
@@ -141,7 +143,6 @@ def _print_figures(as_json: bool) -> None:
 
 
 def _print_costs(found: "list[Cost]", vocabulary: int, as_json: bool) -> None:
-    from rich.console import Console
 
     devices = list(found[0].hours)
     rows: list[dict[str, Any]] = [
@@ -172,9 +173,7 @@ def _print_costs(found: "list[Cost]", vocabulary: int, as_json: bool) -> None:
     hours = (f"{total[device]:.1f}" for device in devices)
     table.add_section()
     table.add_row("all", "", "", "", f"{runs}", f"{flops:.2e}", "", *hours)
-    console = Console()
-    if not console.is_terminal:
-        console.width = 140  # columns of a table that goes to a file or another program
+    console = wide_console(140)
     console.print(table)
     typer.echo(
         "Hours are of one run after the other, for updates alone. The speeds of devices are assumed, not "

@@ -1,13 +1,12 @@
 """`nadaraya search`: which kernel of the lag a recipe trains best with, by steps from simple ones."""
 
 import json
-import math
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from nadaraya.errors import must_be
+from nadaraya.cli.options import HoursOption, SpeedOption, WorkersOption, check_positive, end_of_queue
 
 
 def search(
@@ -34,19 +33,12 @@ def search(
     seeds: Annotated[
         int, typer.Option(help="The first one chooses, all others confirm.", min=3, max=100)
     ] = 3,
-    workers: Annotated[
-        int, typer.Option(help="Runs at a time; the cores are shared out among them.", min=1, max=1024)
-    ] = 1,
-    hours: Annotated[
-        float | None, typer.Option(help="Stop after so long, everything saved; default never.")
-    ] = None,
+    workers: WorkersOption = 1,
+    hours: HoursOption = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the number of runs and their cost; train nothing.")
     ] = False,
-    speed: Annotated[
-        float | None,
-        typer.Option(help="FLOP/s of one run, for --dry-run; default: measured from a few updates."),
-    ] = None,
+    speed: SpeedOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the cost or the results as JSON.")] = False,
 ) -> None:
     """Search the kernel expression with the lowest validation loss, each candidate trained under one recipe.
@@ -57,9 +49,7 @@ def search(
     from nadaraya.study.search import SearchPlan, plan_search, run_search, search_recipe
     from nadaraya.study.search.summary import verdict
 
-    for name, value in (("--hours", hours), ("--speed", speed)):
-        if value is not None and not 0 < value < math.inf:
-            raise must_be(name, "a positive finite number", value)
+    check_positive(hours=hours, speed=speed)
     chosen = {"bases": tuple(bases.split(","))} if bases else {}
     plan = SearchPlan(**chosen, rounds=rounds, beam=beam, seeds=seeds)
     checked = search_recipe(recipe, overrides or [])
@@ -89,9 +79,4 @@ def search(
     else:
         typer.echo(verdict(session.progress))
         typer.echo(f"summary: {folder / 'summary.md'}")
-    for name, how in session.ended.failed.items():
-        typer.echo(f"error: {name} failed with {how}", err=True)
-    if isinstance(session.ended.stopped, int):
-        raise typer.Exit(128 + session.ended.stopped)
-    if session.ended.failed:
-        raise typer.Exit(1)
+    end_of_queue(session.ended)

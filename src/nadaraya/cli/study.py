@@ -1,14 +1,20 @@
 """`nadaraya study`: variants × sizes × seeds of a study file, queued, resumed, summarised."""
 
 import json
-import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nadaraya.cli.options import figure_table
-from nadaraya.errors import must_be
+from nadaraya.cli.options import (
+    HoursOption,
+    SpeedOption,
+    WorkersOption,
+    check_positive,
+    end_of_queue,
+    figure_table,
+    wide_console,
+)
 
 if TYPE_CHECKING:
     from nadaraya.study import Session, Summary
@@ -27,21 +33,14 @@ def study(
     out: Annotated[
         Path | None, typer.Option(help="Folder of runs and results.", show_default="studies/FILE")
     ] = None,
-    workers: Annotated[
-        int, typer.Option(help="Runs at a time; the cores are shared out among them.", min=1, max=1024)
-    ] = 1,
-    hours: Annotated[
-        float | None, typer.Option(help="Stop after so long, everything saved; default never.")
-    ] = None,
+    workers: WorkersOption = 1,
+    hours: HoursOption = None,
     only: Annotated[str, typer.Option(metavar="VARIANT,…", help="Train these variants; default all.")] = "",
     dry_run: Annotated[
         bool,
         typer.Option("--dry-run", help="Print steps, FLOPs and expected time of every cell; train nothing."),
     ] = False,
-    speed: Annotated[
-        float | None,
-        typer.Option(help="FLOP/s of one run, for --dry-run; default: measured from a few updates."),
-    ] = None,
+    speed: SpeedOption = None,
     summarise: Annotated[
         bool,
         typer.Option("--summarise", help="Only make table, figure and verdicts anew, from results.json."),
@@ -59,12 +58,10 @@ def study(
     is then 1.
     """
     from nadaraya.study import load_study
-    from nadaraya.study.session import plan_study, probe_study, run_study
+    from nadaraya.study.session import plan_study, run_study
     from nadaraya.study.summary import write_summary
 
-    for name, value in (("--hours", hours), ("--speed", speed)):
-        if value is not None and not 0 < value < math.inf:
-            raise must_be(name, "a positive finite number", value)
+    check_positive(hours=hours, speed=speed)
     checked = load_study(file)
     folder = out or Path("studies") / file.stem
     names = [name for name in only.split(",") if name]
@@ -75,13 +72,14 @@ def study(
         plan = plan_study(checked, folder, overrides or [], names, timed=speed is None)
         _print_plan([(cell, left, _hours(cell, speed)) for cell, left in plan], workers, as_json)
         return
-    session = (probe_study if probe else run_study)(
+    session = run_study(
         checked,
         folder,
         changes=overrides or [],
         only=names,
         workers=workers,
         seconds=None if hours is None else 3600 * hours,
+        train=not probe,
         say=lambda line: typer.echo(line, err=True),
     )
     print_summary(session.summary, folder, as_json)
@@ -95,12 +93,7 @@ def end_of_session(session: "Session") -> None:
     if session.left:
         time = "" if session.hours is None else f", about {session.hours:.1f} h"
         typer.echo(f"{_runs_left(session.left)}{time}: the same command goes on", err=True)
-    for name, how in session.ended.failed.items():
-        typer.echo(f"error: {name} failed with {how}", err=True)
-    if isinstance(session.ended.stopped, int):
-        raise typer.Exit(128 + session.ended.stopped)
-    if session.ended.failed:
-        raise typer.Exit(1)
+    end_of_queue(session.ended)
 
 
 def _runs_left(number: int) -> str:
@@ -115,7 +108,6 @@ def _hours(cell: "Cell", speed: float | None) -> float:
 
 
 def _print_plan(plan: "list[tuple[Cell, int, float]]", workers: int, as_json: bool) -> None:
-    from rich.console import Console
 
     rows: list[dict[str, Any]] = [
         {
@@ -135,9 +127,7 @@ def _print_plan(plan: "list[tuple[Cell, int, float]]", workers: int, as_json: bo
             row["size"], row["variant"], f"{row['parameters']:,}", f"{row['steps']:,}", f"{row['flops']:.3g}",
             f"{row['runs_left']}", f"{row['hours']:.2f}",
         )  # fmt: skip
-    console = Console()
-    if not console.is_terminal:
-        console.width = 120  # columns of a table that goes to a file or another program
+    console = wide_console()
     console.print(table)
     runs = sum(row["runs_left"] for row in rows)
     typer.echo(f"{_runs_left(runs)}: {total:.2f} h with {workers} at a time, and validation")

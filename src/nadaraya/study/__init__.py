@@ -7,7 +7,7 @@ from nadaraya.study.file import Study, load_study
 from nadaraya.study.fit import PowerLaw, fit_power_law
 from nadaraya.study.plan import Cell
 from nadaraya.study.queue import Ended, Job, run_queue
-from nadaraya.study.session import Session, plan_study, probe_study, run_study
+from nadaraya.study.session import Session, plan_study, run_study
 from nadaraya.study.summary import Summary, summarise
 
 __all__ = [
@@ -21,7 +21,6 @@ __all__ = [
     "fit_power_law",
     "load_study",
     "plan_study",
-    "probe_study",
     "run_queue",
     "run_study",
     "summarise",

@@ -124,10 +124,13 @@ def _table(rows: list[list[float | None]]) -> np.ndarray:
 
 @_probe("bumps")
 def _bumps(run: "Run") -> dict[str, Any]:
-    """Bumps of the banks beside those of their start, and how many stand where lines of the corpus end."""
+    """Bumps of the banks beside those of their start, and how many stand where lines of the corpus end.
+
+    Empty for a model without lag kernels.
+    """
     from nadaraya.interpret import bump_figures
 
-    return bump_figures(run)
+    return bump_figures(run) if run.lag_kernels() else {}
 
 
 @_probe("newlines")

@@ -9,7 +9,7 @@ from nadaraya.files import write_file
 from nadaraya.study.file import Study
 from nadaraya.study.measure import Measurements
 from nadaraya.study.plan import Cell, Planner
-from nadaraya.study.queue import Ended, Job, run_queue
+from nadaraya.study.queue import Ended, run_queue
 from nadaraya.study.runs import RESULTS_FILE, StudyRuns, results_text
 from nadaraya.study.summary import Summary, write_summary
 from nadaraya.training.folder import FolderLock
@@ -76,6 +76,7 @@ def run_study(
     only: Sequence[str] = (),
     workers: int = 1,
     seconds: float | None = None,
+    train: bool = True,
     say: Callable[[str], None] = lambda line: None,
 ) -> Session:
     """Train what is left of a study, make up for probes, then summarise all that is finished.
@@ -88,6 +89,8 @@ def run_study(
         only: variants to train; default all.
         workers: runs at a time, default 1, among which the cores are shared out.
         seconds: time limit, after which everything is saved; default none.
+        train: default True; False only makes up for the probes that finished runs lack, where their folders
+            are here.
         say: takes one line for each start and end; default nobody.
 
     Returns:
@@ -103,66 +106,17 @@ def run_study(
     >>> run_study(study, Path("studies/demo"), changes=changes, seconds=0).left
     3
     """
-    options = _Options(changes, only, workers, seconds, say)
-    return _session(study, folder, lambda runs: [*runs.pending(), *runs.unprobed()], options)
-
-
-def probe_study(
-    study: Study,
-    folder: Path,
-    *,
-    changes: Sequence[str] = (),
-    only: Sequence[str] = (),
-    workers: int = 1,
-    seconds: float | None = None,
-    say: Callable[[str], None] = lambda line: None,
-) -> Session:
-    """Make up for the probes that finished runs lack, where their folders are here; nothing is trained.
-
-    Args:
-        study: the study.
-        folder: of its runs, results and summary.
-        changes, only, workers, seconds, say: as of `run_study`.
-
-    Raises:
-        InputError: as of `run_study`.
-
-    >>> from pathlib import Path
-    >>> from nadaraya.study import Study, probe_study
-    >>> study = Study(recipe="demo", baseline="rope", variants={"rope": {}}, learning_rates=[1e-3])
-    >>> changes = ["model.hidden_size=8", "data.limit=9000"]
-    >>> probe_study(study, Path("studies/demo"), changes=changes).ended.finished
-    []
-    """
-    options = _Options(changes, only, workers, seconds, say)
-    return _session(study, folder, StudyRuns.unprobed, options)
-
-
-@dataclass(frozen=True)
-class _Options:
-    """How a session goes."""
-
-    changes: Sequence[str]
-    only: Sequence[str]
-    workers: int
-    seconds: float | None
-    say: Callable[[str], None]
-
-
-def _session(
-    study: Study, folder: Path, pending: Callable[[StudyRuns], list[Job]], options: _Options
-) -> Session:
-    """What is pending, done; then the summary of all that is finished."""
     with FolderLock(folder) as lock:
         lock.take()
         results = folder / RESULTS_FILE
-        planner = Planner(study, options.changes, Measurements(folder / MEASURED_FILE))
-        whole, cells = planner.cells(), planner.cells(options.only)
+        planner = Planner(study, changes, Measurements(folder / MEASURED_FILE))
+        whole, cells = planner.cells(), planner.cells(only)
         everything, runs = (StudyRuns(study, part, folder, whole[0]) for part in (whole, cells))
         write_file(results, results_text(everything.results()))
         ended = run_queue(
-            lambda: pending(runs), workers=options.workers, seconds=options.seconds, say=options.say
-        )
+            lambda: [*(runs.pending() if train else ()), *runs.unprobed()],
+            workers=workers, seconds=seconds, say=say,
+        )  # fmt: skip
         write_file(results, results_text(everything.results()))
         summary = write_summary(study, folder)
         left = [(cell, runs.left(cell)) for cell in cells]
@@ -170,5 +124,5 @@ def _session(
         speeds = [
             row["flops"] / (row["steps"] * row["step_seconds"]) for row in everything.rows() if "flops" in row
         ]
-        hours = flops / median(speeds) / options.workers / 3600 if speeds else None
+        hours = flops / median(speeds) / workers / 3600 if speeds else None
         return Session(ended, sum(count for _, count in left), hours, runs.warnings(), summary)

@@ -30,9 +30,11 @@ def main(recipe_file: str, folder: Path, probes: Sequence[str] = ()) -> int:
         else:
             row = _trained(recipe_file, folder)
             write_file(path, json.dumps(row) + "\n")
-        for name in probes:
-            if lacks(row, name):
-                row["probes"] = {**row.get("probes", {}), name: measure(name, Run(folder))}
+        lacking = [name for name in probes if lacks(row, name)]
+        if lacking:
+            run = Run(folder)
+            for name in lacking:
+                row["probes"] = {**row.get("probes", {}), name: measure(name, run)}
                 write_file(path, json.dumps(row) + "\n")
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)

@@ -8,9 +8,8 @@ from statistics import NormalDist
 from nadaraya.errors import must_be
 from nadaraya.interpret.heads import BANK_SCORES, HeadReport
 
-_SPEARMAN = (
-    1.06  # variance of Fisher's z of a rank correlation, times n − 3 (Fieller, Hartley and Pearson 1957)
-)
+# Variance of Fisher's z of a rank correlation, times n − 3 (Fieller, Hartley and Pearson 1957).
+_SPEARMAN = 1.06
 
 
 @dataclass(frozen=True)

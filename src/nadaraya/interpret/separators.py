@@ -39,9 +39,7 @@ def compile_separator(pattern: str) -> re.Pattern[str]:
     """
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter(
-                "ignore"
-            )  # what may come to mean something else in later versions of Python
+            warnings.simplefilter("ignore")  # of what later versions of Python may read otherwise
             compiled = re.compile(pattern)
     except (re.error, OverflowError, RecursionError) as error:
         reason = " ".join(str(error).split())

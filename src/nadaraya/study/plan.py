@@ -160,13 +160,17 @@ class Planner:
         return self._study.recipe_of(cell.size, cell.variant, self._changes, more)
 
     def _counts(self, recipe: Recipe) -> tuple[int, int]:
-        """Parameters, and training FLOPs per token, of a model that is not given any memory."""
-        from nadaraya.evaluation.efficiency import training_flops
-
         key = f"{recipe.model!r} {recipe.data!r} {recipe.training.batch_size}"
         if key not in self._counted:
-            with torch.device("meta"):
-                model = recipe.build_model(self._measurements.tokens(recipe))
-            parameters = sum(parameter.numel() for parameter in model.parameters())
-            self._counted[key] = parameters, training_flops(model, recipe.data.context)
+            self._counted[key] = counts(recipe, self._measurements.tokens(recipe))
         return self._counted[key]
+
+
+def counts(recipe: Recipe, vocabulary: int) -> tuple[int, int]:
+    """Parameters, and training FLOPs per token, of the model of a recipe, which is not given any memory."""
+    from nadaraya.evaluation.efficiency import training_flops
+
+    with torch.device("meta"):
+        model = recipe.build_model(vocabulary)
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    return parameters, training_flops(model, recipe.data.context)

@@ -177,18 +177,8 @@ class StudyRuns:
                 self._check_kept(cell, row)
                 self._rows[path] = row
             return row
-        with reading(path, "the figures of a run"):
-            row = dict(json.loads(path.read_text(encoding="utf-8")))
-            done = read_mapping(row["recipe"])
-        difference = done.first_conflict(self._recipe(cell, rate, seed))
-        if difference or done.length != cell.steps:
-            key, theirs, ours = difference or ("training.steps", done.length, cell.steps)
-            raise InputError(
-                f"{path} is of a run with {key} = {theirs!r}, the study now says {ours!r}: choose another "
-                "--out, or the study as it was"
-            )
-        self._rows[path] = row
-        return row
+        self._rows[path] = finished_row(path, self._recipe(cell, rate, seed), "study")
+        return self._rows[path]
 
     def _check_kept(self, cell: Cell, row: Row) -> None:
         """Refuse figures of results.json that were found for another plan."""
@@ -207,14 +197,9 @@ class StudyRuns:
 
     def _job(self, cell: Cell, rate: float, seed: int) -> Job:
         folder = self._run_folder(cell, rate, seed)
-        recipe = folder.with_name(f"{folder.name}.yaml")
-        text = self._recipe(cell, rate, seed).to_yaml()
-        if not recipe.is_file() or recipe.read_text(encoding="utf-8") != text:
-            write_file(recipe, text)
-        command = [sys.executable, "-m", "nadaraya.study.worker", str(recipe), str(folder)]
-        command += self._study.probes_of(cell.size)
         name = folder.relative_to(self._folder / RUNS_FOLDER).as_posix()
-        return Job(name, command, folder.with_name(f"{folder.name}.log"), cell.seconds or cell.flops)
+        recipe, cost = self._recipe(cell, rate, seed), cell.seconds or cell.flops
+        return worker_job(name, recipe, folder, cost, self._study.probes_of(cell.size))
 
     def _recipe(self, cell: Cell, rate: float, seed: int) -> Recipe:
         mapping = cell.recipe.to_mapping()
@@ -224,6 +209,34 @@ class StudyRuns:
 
     def _run_folder(self, cell: Cell, rate: float, seed: int) -> Path:
         return self._folder / RUNS_FOLDER / cell.size / cell.variant / f"lr{rate:g}-seed{seed}"
+
+
+def worker_job(name: str, recipe: Recipe, folder: Path, cost: float, probes: Sequence[str] = ()) -> Job:
+    """The job that trains a recipe into a folder, whose recipe, log and figures lie beside it."""
+    path, text = folder.with_name(f"{folder.name}.yaml"), recipe.to_yaml()
+    if not path.is_file() or path.read_text(encoding="utf-8") != text:
+        write_file(path, text)
+    command = [sys.executable, "-m", "nadaraya.study.worker", str(path), str(folder), *probes]
+    return Job(name, command, folder.with_name(f"{folder.name}.log"), cost)
+
+
+def finished_row(path: Path, wanted: Recipe, what: str) -> Row:
+    """The figures of a run that is done, from its file.
+
+    Raises:
+        InputError: they are damaged, or of a run of another recipe than the `what` now wants.
+    """
+    with reading(path, "the figures of a run"):
+        row = dict(json.loads(path.read_text(encoding="utf-8")))
+        done = read_mapping(row["recipe"])
+    difference = done.first_conflict(wanted)
+    if difference or done.length != wanted.length:
+        key, theirs, ours = difference or ("training.steps", done.length, wanted.length)
+        raise InputError(
+            f"{path} is of a run with {key} = {theirs!r}, the {what} now says {ours!r}: choose another "
+            f"--out, or the {what} as it was"
+        )
+    return row
 
 
 def _without_names(recipe: Any) -> dict[str, Any] | None:

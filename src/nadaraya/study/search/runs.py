@@ -5,7 +5,6 @@ import json
 import math
 import platform
 import re
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
@@ -19,13 +18,13 @@ from nadaraya.errors import InputError, must_be
 from nadaraya.files import reading, write_file
 from nadaraya.kernels import ComposedKernel, parse_expression
 from nadaraya.study.measure import Measurements
+from nadaraya.study.plan import counts
 from nadaraya.study.queue import Ended, Job, run_queue
-from nadaraya.study.runs import RESULTS_FILE, RUNS_FOLDER, read_json, result_file
+from nadaraya.study.runs import RESULTS_FILE, RUNS_FOLDER, finished_row, read_json, result_file, worker_job
 from nadaraya.study.search.progress import Candidate, Progress, SearchPlan, most_runs, search_progress
 from nadaraya.study.session import MEASURED_FILE
 from nadaraya.training import Recipe, load_recipe
 from nadaraya.training.folder import FolderLock
-from nadaraya.training.recipe import read_mapping
 
 
 @dataclass(frozen=True)
@@ -88,18 +87,8 @@ class SearchRuns:
             path = result_file(self._run_folder(expression, seed))
             if not path.is_file():
                 return None
-            with reading(path, "the figures of a run"):
-                row = dict(json.loads(path.read_text(encoding="utf-8")))
-                done, loss = read_mapping(row["recipe"]), float(row.get("loss", "inf"))
-            wanted = candidate_recipe(self._recipe, expression, seed)
-            difference = done.first_conflict(wanted)
-            if difference or done.length != wanted.length:
-                key, theirs, ours = difference or ("training.steps", done.length, wanted.length)
-                raise InputError(
-                    f"{path} is of a run with {key} = {theirs!r}, the search now says {ours!r}: choose "
-                    "another --out, or the recipe as it was"
-                )
-            self._found[expression, seed] = loss
+            row = finished_row(path, candidate_recipe(self._recipe, expression, seed), "search")
+            self._found[expression, seed] = float(row.get("loss", "inf"))
         return self._found[expression, seed]
 
     def results(self) -> dict[str, Any]:
@@ -115,14 +104,9 @@ class SearchRuns:
         }
 
     def _job(self, expression: str, seed: int) -> Job:
-        folder = self._run_folder(expression, seed)
-        recipe = folder.with_name(f"{folder.name}.yaml")
-        text = candidate_recipe(self._recipe, expression, seed).to_yaml()
-        if not recipe.is_file() or recipe.read_text(encoding="utf-8") != text:
-            write_file(recipe, text)
-        command = [sys.executable, "-m", "nadaraya.study.worker", str(recipe), str(folder)]
-        cost = float(parse_expression(expression).num_kernels)
-        return Job(f"{expression}, seed {seed}", command, folder.with_name(f"{folder.name}.log"), cost)
+        recipe, folder = candidate_recipe(self._recipe, expression, seed), self._run_folder(expression, seed)
+        cost = parse_expression(expression).num_kernels
+        return worker_job(f"{expression}, seed {seed}", recipe, folder, cost)
 
     def _run_folder(self, expression: str, seed: int) -> Path:
         return self._folder / RUNS_FOLDER / _file_name(expression) / f"seed{seed}"
@@ -249,12 +233,8 @@ def parameters_per_head(expression: str) -> int:
 
 def _flops(recipe: Recipe, measurements: Measurements) -> int:
     """Training FLOPs of a run; refuses a recipe from which no model can be built, before any is trained."""
-    from nadaraya.evaluation.efficiency import training_flops
-
-    with torch.device("meta"):
-        model = recipe.build_model(measurements.tokens(recipe))
-    tokens = recipe.length * recipe.training.batch_size * recipe.data.context
-    return tokens * training_flops(model, recipe.data.context)
+    _, flops_per_token = counts(recipe, measurements.tokens(recipe))
+    return recipe.length * recipe.training.batch_size * recipe.data.context * flops_per_token
 
 
 def _row(candidate: Candidate) -> dict[str, Any]:

@@ -24,6 +24,15 @@ def run_blocks(page: Path, namespace: dict[str, Any]) -> dict[str, Any]:
     return namespace
 
 
+def train_tiny(folder: str, *keys: str) -> None:
+    """A run of two updates where a page has one of hours."""
+    from nadaraya.training import load_recipe, train
+
+    tiny = ["model.hidden_size=8", "data.limit=9000", "data.context=16", "training.steps=2"]
+    tiny += ["training.warmup_steps=0", "training.batch_size=1", "training.sample_characters=0"]
+    train(load_recipe("demo", [*tiny, *keys]), folder, progress=False)
+
+
 @pytest.fixture(scope="module")
 def language_guide(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
     """Names that the guide on language models leaves: a small trained run, a model, a text."""
@@ -62,28 +71,16 @@ def test_the_guide_on_other_forms_of_banks_runs() -> None:
 
 @pytest.mark.slow
 def test_the_guide_on_implied_kernels_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from nadaraya.training import load_recipe, train
-
     monkeypatch.chdir(tmp_path)
-    tiny = ["model.variant=rope", "model.hidden_size=8", "data.limit=9000", "data.context=16"]
-    steps = [
-        f"training.{key}" for key in ("steps=2", "warmup_steps=0", "batch_size=1", "sample_characters=0")
-    ]
-    train(load_recipe("demo", [*tiny, *steps]), "runs/dickens-rope", progress=False)
+    train_tiny("runs/dickens-rope", "model.variant=rope")
     names = run_blocks(GUIDES / "implied-kernels.md", {})
     assert json.loads(json.dumps(names["summary"]))["layers"][0]["heads"][0]["fits"]["decay"]["length"]
 
 
 @pytest.mark.slow
 def test_the_guide_on_heads_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from nadaraya.training import load_recipe, train
-
     monkeypatch.chdir(tmp_path)
-    tiny = ["model.variant=gpa-rope", "model.hidden_size=8", "data.limit=9000", "data.context=16"]
-    steps = [
-        f"training.{key}" for key in ("steps=2", "warmup_steps=0", "batch_size=1", "sample_characters=0")
-    ]
-    train(load_recipe("demo", [*tiny, *steps]), "runs/demo-gpa-rope", progress=False)
+    train_tiny("runs/demo-gpa-rope", "model.variant=gpa-rope")
     names = run_blocks(GUIDES / "heads.md", {})
     assert len(names["report"].heads) == 16
     assert names["smaller"].config.pruned_heads == {"0": [3], "1": [2]}
@@ -94,16 +91,9 @@ def test_the_guide_on_heads_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.slow
 def test_the_guide_on_banks_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from nadaraya.training import load_recipe, train
-
     monkeypatch.chdir(tmp_path)
-    tiny = ["model.variant=gpa-mul", "model.hidden_size=8", "data.limit=9000", "data.context=16"]
-    steps = [
-        f"training.{key}" for key in ("steps=2", "warmup_steps=0", "batch_size=1", "sample_characters=0")
-    ]
     for name, control in (("demo-gpa-mul", "null"), ("words-shuffled", "words")):
-        recipe = load_recipe("demo", [*tiny, *steps, f"data.shuffle={control}"])
-        train(recipe, f"runs/{name}", progress=False)
+        train_tiny(f"runs/{name}", "model.variant=gpa-mul", f"data.shuffle={control}")
     names = run_blocks(GUIDES / "banks.md", {})
     assert set(names["figures"]["matches"]) == {"trained", "initial", "null"}
     assert len(names["cheap"]) == len(names["report"].terms) == 4 * 4 * 8

@@ -9,24 +9,21 @@ from typing import Any
 import pytest
 import torch
 from other_models import VOCABULARY, make
+from small_models import small_model
 
 from nadaraya import InputError
 from nadaraya.data import tokenize_corpus
 from nadaraya.evaluation import evaluate_text, length_losses, token_bytes
 from nadaraya.evaluation.language import token_nats
 from nadaraya.evaluation.lengths import embedded_positions
-from nadaraya.models import KernelGPTConfig, KernelGPTForCausalLM
+from nadaraya.models import KernelGPTForCausalLM
 
 TOKENS = torch.randint(11, (300,), generator=torch.Generator().manual_seed(2))
 
 
 def language_model(variant: str = "rope", **changes: Any) -> KernelGPTForCausalLM:
-    torch.manual_seed(0)
-    sizes = {
-        "vocab_size": 11, "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 2,
-        "num_attention_heads": 2, "max_position_embeddings": 16, "initializer_range": 0.4,
-    }  # fmt: skip
-    return KernelGPTForCausalLM(KernelGPTConfig(**{**sizes, "variant": variant, **changes})).eval()
+    sizes = {"num_attention_heads": 2, "max_position_embeddings": 16, "initializer_range": 0.4}
+    return small_model(**{**sizes, "variant": variant, **changes})
 
 
 def test_at_the_training_length_it_is_the_loss_of_evaluate() -> None:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from scipy.stats import rankdata, spearmanr
+from small_models import moved, random_windows, small_model
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from nadaraya import InputError
@@ -16,55 +17,39 @@ from nadaraya.interpret.heads import HeadReport, HeadScore, bank_scores, head_re
 from nadaraya.interpret.pruning import choose_heads
 from nadaraya.interpret.rank_correlation import pooled_correlations
 from nadaraya.interpret.silencing import head_names, silenced
-from nadaraya.interpret.windows import Windows
-from nadaraya.models import KernelGPTConfig, KernelGPTForCausalLM, prune_heads
+from nadaraya.models import KernelGPTForCausalLM, prune_heads
 
 
 def make(**changes: Any) -> KernelGPTForCausalLM:
-    torch.manual_seed(0)
-    config = KernelGPTConfig(
-        **{
-            "vocab_size": 11, "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 2,
-            "max_position_embeddings": 12, "variant": "gpa-mul", **changes,
-        }
-    )  # fmt: skip
-    model = KernelGPTForCausalLM(config).eval()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(0.3 * torch.randn_like(parameter))
-    return model
-
-
-def windows() -> Windows:
-    text = torch.randint(11, (3, 13), generator=torch.Generator().manual_seed(1))
-    return Windows(text[:, :-1], text[:, 1:])
+    sizes = {"max_position_embeddings": 12, "variant": "gpa-mul"}
+    return moved(small_model(**{**sizes, **changes}))
 
 
 @torch.no_grad()
 def test_silencing_heads_is_what_removing_them_does() -> None:
     model = make()
-    before = model(windows().inputs).logits
+    before = model(random_windows().inputs).logits
     with silenced(model, {0: [1, 3], 1: [2]}):
-        silent = model(windows().inputs).logits
-    pruned = prune_heads(model, {0: [1, 3], 1: [2]})(windows().inputs).logits
+        silent = model(random_windows().inputs).logits
+    pruned = prune_heads(model, {0: [1, 3], 1: [2]})(random_windows().inputs).logits
     torch.testing.assert_close(silent, pruned, rtol=1e-4, atol=1e-5)
-    assert torch.equal(model(windows().inputs).logits, before)
+    assert torch.equal(model(random_windows().inputs).logits, before)
     with (
         pytest.raises(InputError, match="heads must be heads that the model has, got"),
         silenced(model, {0: [1], 1: [4]}),
     ):
         pass
-    assert torch.equal(model(windows().inputs).logits, before)
+    assert torch.equal(model(random_windows().inputs).logits, before)
 
 
 def test_the_loss_of_a_head_is_that_of_the_model_without_it() -> None:
     model = prune_heads(make(), {0: [1]})
-    report = head_report(model, windows())
+    report = head_report(model, random_windows())
     assert [(score.layer, score.head) for score in report.heads] == head_names(model)
     assert head_names(model)[:4] == [(0, 0), (0, 2), (0, 3), (1, 0)]
     assert report.tokens == 36
     for score in (report.heads[1], report.heads[5]):
-        without = windows().loss(prune_heads(model, {score.layer: [score.head]}))
+        without = random_windows().loss(prune_heads(model, {score.layer: [score.head]}))
         assert score.loss_increase == pytest.approx(without - report.loss, abs=1e-5)
     increases = [score.loss_increase for score in report.ranked()]
     assert increases == sorted(increases)
@@ -134,7 +119,7 @@ def test_correlations_are_those_of_the_ranks() -> None:
 
 
 def test_the_cheapest_head_goes_first_and_its_loss_is_that_of_the_pruned_model() -> None:
-    model, sample = make(), windows()
+    model, sample = make(), random_windows()
     report = head_report(model, sample)
     chosen = choose_heads(model, sample, budget=math.inf)
     assert (chosen[0].layer, chosen[0].head) == (report.ranked()[0].layer, report.ranked()[0].head)
@@ -147,7 +132,7 @@ def test_the_cheapest_head_goes_first_and_its_loss_is_that_of_the_pruned_model()
 
 @pytest.mark.parametrize("by", ["loss", "bank", "random"])
 def test_no_removal_goes_over_the_budget_and_the_next_one_would(by: str) -> None:
-    model, sample = make(), windows()
+    model, sample = make(), random_windows()
     whole = sample.loss(model)
     everything = choose_heads(model, sample, math.inf, by=by)
     budget = max(sorted(removal.loss for removal in everything)[-2] - whole, 0.0) + 1e-9
@@ -159,7 +144,7 @@ def test_no_removal_goes_over_the_budget_and_the_next_one_would(by: str) -> None
 
 
 def test_a_random_order_is_that_of_its_seed() -> None:
-    model, sample = make(), windows()
+    model, sample = make(), random_windows()
     orders = [choose_heads(model, sample, 99.0, by="random", seed=seed) for seed in (0, 0, 1)]
     assert orders[0] == orders[1] != orders[2]
 
@@ -171,17 +156,17 @@ def test_flat_banks_go_first() -> None:
             # One decay of a million tokens: the same for all lags.
             bank = model.model.blocks[block].attention.position
             bank.log_alpha[head], bank.log_length[head] = -9.0, 14.0
-    chosen = choose_heads(model, windows(), budget=math.inf, by="bank")
+    chosen = choose_heads(model, random_windows(), budget=math.inf, by="bank")
     assert {(removal.layer, removal.head) for removal in chosen[:2]} == {(0, 2), (1, 1)}
 
 
 def test_orders_that_a_model_has_not_are_refused() -> None:
     with pytest.raises(InputError, match="by must be 'loss' or 'random' for a model without a kernel"):
-        choose_heads(make(variant="rope"), windows(), budget=1.0, by="bank")
+        choose_heads(make(variant="rope"), random_windows(), budget=1.0, by="bank")
     with pytest.raises(InputError, match="by must be one of 'bank', 'loss', 'random', got 'los'"):
-        choose_heads(make(), windows(), budget=1.0, by="los")
+        choose_heads(make(), random_windows(), budget=1.0, by="los")
     with pytest.raises(InputError, match="budget must be at least 0 nats/token, got nan"):
-        choose_heads(make(), windows(), budget=math.nan)
+        choose_heads(make(), random_windows(), budget=math.nan)
 
 
 def other(kind: str, **changes: Any) -> Any:
@@ -202,7 +187,7 @@ def other(kind: str, **changes: Any) -> Any:
     [("llama", {"num_key_value_heads": 4}), ("llama", {"attn_implementation": "eager"}), ("gpt2", {})],
 )
 def test_heads_of_models_of_transformers_are_scored(kind: str, changes: dict[str, Any]) -> None:
-    model, sample = other(kind, **changes), windows()
+    model, sample = other(kind, **changes), random_windows()
     before = model.config._attn_implementation
     report = head_report(model, sample)
     assert model.config._attn_implementation == before
@@ -228,14 +213,14 @@ def test_heads_of_models_of_transformers_are_scored(kind: str, changes: dict[str
 
 def test_heads_of_a_pruned_model_of_transformers_keep_their_numbers() -> None:
     model = prune_heads(other("llama", attn_implementation="nadaraya", num_key_value_heads=2), {1: [0, 2, 3]})
-    report = head_report(model, windows())
+    report = head_report(model, random_windows())
     assert [(score.layer, score.head) for score in report.heads] == [*((0, j) for j in range(4)), (1, 1)]
 
 
 def test_models_with_attention_of_another_kind_are_refused() -> None:
     sizes = {"ffn_dim": 16, "word_embed_proj_dim": 16}
     with pytest.raises(InputError, match="with q_proj, k_proj, v_proj and o_proj"):
-        head_report(other("opt", **sizes), windows())
+        head_report(other("opt", **sizes), random_windows())
 
 
 def scored(values: Any, worth: Any) -> HeadReport:

@@ -7,24 +7,21 @@ import numpy as np
 import pytest
 import torch
 from other_models import CAUSAL, make, some_tokens
+from small_models import small_model
 from torch import Tensor, nn
 
 from nadaraya import InputError, kernel_attention
 from nadaraya.attention.layer import KernelSelfAttention
 from nadaraya.interpret import fit_implied, implied_kernels, implied_summary
 from nadaraya.interpret.implied import ImpliedKernel
-from nadaraya.models import KernelGPTConfig, KernelGPTForCausalLM
+from nadaraya.models import KernelGPTForCausalLM
 
 TOKENS = torch.randint(11, (3, 20), generator=torch.Generator().manual_seed(1))
 
 
 def language_model(variant: str = "rope", **changes: Any) -> KernelGPTForCausalLM:
-    torch.manual_seed(0)
-    sizes = {
-        "vocab_size": 11, "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 2,
-        "num_attention_heads": 2, "max_position_embeddings": 32, "initializer_range": 0.4,
-    }  # fmt: skip
-    return KernelGPTForCausalLM(KernelGPTConfig(**{**sizes, "variant": variant, **changes})).eval()
+    sizes = {"num_attention_heads": 2, "max_position_embeddings": 32, "initializer_range": 0.4}
+    return small_model(**{**sizes, "variant": variant, **changes})
 
 
 def without_content(model: KernelGPTForCausalLM) -> KernelGPTForCausalLM:

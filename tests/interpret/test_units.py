@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+from small_models import moved, random_windows, small_model
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from nadaraya import InputError
@@ -12,28 +13,13 @@ from nadaraya.interpret.pruning import by_layer, choose_heads
 from nadaraya.interpret.silencing import silenced
 from nadaraya.interpret.units import Slices, unit_scores
 from nadaraya.interpret.windows import Windows
-from nadaraya.models import KernelGPTConfig, KernelGPTForCausalLM, prune_heads, prune_units
+from nadaraya.models import KernelGPTForCausalLM, prune_heads, prune_units
 from nadaraya.models.feed_forward import feed_forward_layers
 
 
 def make(**changes: Any) -> KernelGPTForCausalLM:
-    torch.manual_seed(0)
-    config = KernelGPTConfig(
-        **{
-            "vocab_size": 11, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2,
-            "max_position_embeddings": 12, "variant": "gpa-mul", **changes,
-        }
-    )  # fmt: skip
-    model = KernelGPTForCausalLM(config).eval()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(0.3 * torch.randn_like(parameter))
-    return model
-
-
-def windows(count: int = 3, length: int = 12) -> Windows:
-    text = torch.randint(11, (count, length + 1), generator=torch.Generator().manual_seed(1))
-    return Windows(text[:, :-1], text[:, 1:])
+    sizes = {"intermediate_size": 24, "max_position_embeddings": 12, "variant": "gpa-mul"}
+    return moved(small_model(**{**sizes, **changes}))
 
 
 def changed(model: Any, layer: int, unit: int, factor: float, sample: Windows) -> float:
@@ -45,7 +31,7 @@ def changed(model: Any, layer: int, unit: int, factor: float, sample: Windows) -
 
 @pytest.mark.parametrize("activation", ["gelu", "relu2"])
 def test_a_score_is_the_derivative_of_the_loss_by_the_size_of_the_activation(activation: str) -> None:
-    model, sample = make(hidden_act=activation).double(), windows(1, 1)
+    model, sample = make(hidden_act=activation).double(), random_windows(1, 1)
     scores = unit_scores(model, sample)
     for layer, unit in ((0, 3), (1, 23), (1, 0)):
         up, down = (changed(model, layer, unit, 1 + step, sample) for step in (1e-3, -1e-3))
@@ -54,7 +40,7 @@ def test_a_score_is_the_derivative_of_the_loss_by_the_size_of_the_activation(act
 
 
 def test_scores_of_windows_are_means_of_those_of_each() -> None:
-    model, sample = make(), windows(20)
+    model, sample = make(), random_windows(20)
     parts = [
         unit_scores(model, Windows(x[None], y[None]))
         for x, y in zip(sample.inputs, sample.targets, strict=True)
@@ -68,17 +54,17 @@ def test_scores_of_windows_are_means_of_those_of_each() -> None:
 def test_units_without_outgoing_weights_score_nothing_and_the_model_stays_as_it_was() -> None:
     model = make().train()
     feed_forward_layers(model)[1].outgoing.data[:, [2, 7]] = 0.0
-    scores = unit_scores(model, windows())
+    scores = unit_scores(model, random_windows())
     assert (scores[1] == 0).nonzero().flatten().tolist() == [2, 7]
     assert model.training
     assert all(parameter.grad is None for parameter in model.parameters())
     frozen = copy.deepcopy(model).requires_grad_(False)
-    for layer, again in unit_scores(frozen, windows()).items():
+    for layer, again in unit_scores(frozen, random_windows()).items():
         torch.testing.assert_close(again, scores[layer])
 
 
 def test_units_of_least_score_cost_less_than_those_of_most() -> None:
-    model, sample = make(), windows(40)
+    model, sample = make(), random_windows(40)
     scores = unit_scores(model, sample)
 
     def rise(chosen: dict[int, list[int]]) -> float:
@@ -92,30 +78,30 @@ def test_units_of_least_score_cost_less_than_those_of_most() -> None:
 
 def test_a_slice_is_the_share_of_a_head_and_grows_with_every_head() -> None:
     model = make()
-    slices = Slices(model, windows())
+    slices = Slices(model, random_windows())
     one, two = slices.of({0: [3], 1: [1]}), slices.of({0: [3, 0]})
     assert [len(one[0]), len(one[1]), len(two[0])] == [6, 6, 12]
     assert set(one[0]) < set(two[0])
-    scores = unit_scores(model, windows())[0]
+    scores = unit_scores(model, random_windows())[0]
     assert scores[two[0]].max() <= scores[[u for u in range(24) if u not in two[0]]].min()
     smaller = prune_units(prune_heads(model, {0: [3]}), {0: one[0]})
     # Of the layer as it was made, also where some of it is gone.
-    assert len(Slices(smaller, windows()).of({0: [1]})[0]) == 6
+    assert len(Slices(smaller, random_windows()).of({0: [1]})[0]) == 6
 
 
 @torch.no_grad()
 def test_silenced_units_are_as_good_as_removed() -> None:
     model, units = make(), {0: [1, 4], 1: [23]}
     with silenced(model, {1: [2]}, units):
-        silent = model(windows().inputs).logits
+        silent = model(random_windows().inputs).logits
     smaller = prune_units(prune_heads(model, {1: [2]}), units)
-    torch.testing.assert_close(silent, smaller(windows().inputs).logits, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(silent, smaller(random_windows().inputs).logits, rtol=1e-4, atol=1e-5)
     with pytest.raises(InputError, match="units must be hidden units"), silenced(model, {}, {0: [24]}):
         pass
 
 
 def test_the_loss_of_a_removal_is_without_the_slice_too() -> None:
-    model, sample = make(), windows()
+    model, sample = make(), random_windows()
     slices = Slices(model, sample)
     chosen = choose_heads(model, sample, 99.0, slices=slices)
     assert len(chosen) == 6
@@ -129,6 +115,6 @@ def test_gpt2_has_slices_too() -> None:
     torch.manual_seed(0)
     sizes = {"n_embd": 16, "n_layer": 2, "n_head": 4, "n_positions": 16}
     model = GPT2LMHeadModel(GPT2Config(vocab_size=11, **sizes, bos_token_id=0, eos_token_id=None)).eval()
-    units = Slices(model, windows()).of({1: [0]})
+    units = Slices(model, random_windows()).of({1: [0]})
     assert [len(gone) for gone in units.values()] == [4 * 16 // 4]
     assert prune_units(model, units).config.intermediate_sizes == {"1": 48}

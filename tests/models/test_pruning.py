@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from small_models import moved, small_model
 from transformers.cache_utils import StaticCache
 
 from nadaraya import InputError, KernelSelfAttention, variants
@@ -30,16 +31,8 @@ CASES: list[tuple[str, dict[str, Any]]] = [
 
 def full(variant: str, **changes: Any) -> KernelGPTForCausalLM:
     """A model with every parameter off its start."""
-    torch.manual_seed(0)
-    config = KernelGPTConfig(
-        vocab_size=VOCABULARY, hidden_size=16, intermediate_size=16, num_hidden_layers=2, variant=variant,
-        max_position_embeddings=16, num_attention_heads=4, **changes,
-    )  # fmt: skip
-    model = KernelGPTForCausalLM(config).eval()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(0.3 * torch.randn_like(parameter))
-    return model
+    sizes = {"vocab_size": VOCABULARY, "max_position_embeddings": 16, "num_attention_heads": 4}
+    return moved(small_model(**{**sizes, "variant": variant, **changes}))
 
 
 def silenced(model: KernelGPTForCausalLM, removed: dict[int, list[int]]) -> KernelGPTForCausalLM:

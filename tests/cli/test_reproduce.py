@@ -9,7 +9,6 @@ import pytest
 from nadaraya.reproduce import costs, load_experiment
 from nadaraya.study import worker
 from nadaraya.study.queue import Ended
-from nadaraya.training import recipe_keys
 
 TINY = [
     "model.num_hidden_layers=1", "model.hidden_size=16", "data.context=32", "training.sample_characters=100",
@@ -100,7 +99,6 @@ def test_a_figure_is_trained_drawn_compared_and_made_anew(
     assert sorted(path.name for path in out.glob("gpa-*.png")) == made
 
 
-@pytest.mark.skipif("data.wrap" not in recipe_keys(), reason="texts cannot be wrapped again yet")
 def test_the_control_trains_on_lines_of_another_length(
     nadaraya: Any, in_process: list[str], tmp_path: Path
 ) -> None:

@@ -58,17 +58,36 @@ def test_parts_of_different_shapes_are_refused() -> None:
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_documents_are_calls_of_their_own(backend: str) -> None:
-    query, key, value = (torch.randn(1, 2, 9, 4, dtype=torch.float64) for _ in range(3))
-    table = torch.randn(2, 9, dtype=torch.float64)
-    options: dict[str, Any] = {"causal": True, "own": "exclude", "backend": backend}
-    ids = torch.tensor([[4, 4, 4, 0, 0, 0, 0, 0, 7]])
-    out = kernel_attention(query, key, value, position=table, document_ids=ids, **options)
-    for part in (slice(0, 3), slice(3, 8), slice(8, 9)):
-        length = part.stop - part.start
-        alone = [t[:, :, part] for t in (query, key, value)]
-        expected = kernel_attention(*alone, position=table[:, :length], **options)
-        torch.testing.assert_close(out[:, :, part], expected)
+@pytest.mark.parametrize("options", [{}, {"own": "exclude"}, {"content": Gaussian(1.3)}])
+@pytest.mark.parametrize("by_lag", [False, True])
+def test_documents_are_calls_of_their_own(backend: str, options: dict[str, Any], by_lag: bool) -> None:
+    """Whether rows are divided alike, each in its own way, or not at all."""
+    borders = [[3, 8], [4], [3, 8], [], [4], []]
+    torch.manual_seed(0)
+    inputs = [torch.randn(6, 2, 9, 4, dtype=torch.float64, requires_grad=True) for _ in range(3)]
+    table = torch.randn(2, 9, dtype=torch.float64) if by_lag else None
+    options = {"causal": True, "backend": backend, **options}
+    ids = torch.tensor([[sum(token >= border for border in row) for token in range(9)] for row in borders])
+    out = kernel_attention(*inputs, position=table, document_ids=ids, **options)
+    rows = []
+    for row, inner in enumerate(borders):
+        ends = zip([0, *inner], [*inner, 9], strict=True)
+        alone = [[t[row : row + 1, :, begin:end] for t in inputs] for begin, end in ends]
+        tables = [None if table is None else table[:, : part[0].shape[2]] for part in alone]
+        rows.append(
+            torch.cat(
+                [
+                    kernel_attention(*part, position=lags, **options)
+                    for part, lags in zip(alone, tables, strict=True)
+                ],
+                2,
+            )
+        )
+    expected = torch.cat(rows)
+    torch.testing.assert_close(out, expected)
+    grads = (torch.autograd.grad(x.sin().sum(), inputs) for x in (out, expected))
+    for ours, theirs in zip(*grads, strict=True):
+        torch.testing.assert_close(ours, theirs)
 
 
 def test_a_forget_gate_is_a_logit_by_key() -> None:

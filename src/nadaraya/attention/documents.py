@@ -2,13 +2,14 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import chain
 
 import torch
 from torch import Tensor
 
 from nadaraya.attention.arguments import AttentionArguments
 
-Attend = Callable[[AttentionArguments], tuple[Tensor, Tensor]]
+Attend = Callable[[AttentionArguments], tuple[Tensor, Tensor | None]]
 
 
 def document_ids_of(position_ids: Tensor) -> Tensor:
@@ -53,32 +54,40 @@ def document_ids_of_lengths(cumulative_lengths: Tensor, num_tokens: int | None =
     return torch.searchsorted(cumulative_lengths[1:].to(tokens.dtype), tokens, right=True)[None]
 
 
-def document_by_document(args: AttentionArguments, attend: Attend) -> tuple[Tensor, Tensor]:
-    """Attention within documents, each a call of its own: no pair of two documents is visited.
+def document_by_document(args: AttentionArguments, attend: Attend) -> tuple[Tensor, Tensor | None]:
+    """Attention within documents, rows divided alike in one call: no pair of two documents is visited.
 
     Args:
         args: the checked arguments, with `document_ids`.
-        attend: output and log-sum-exp of a call without them.
+        attend: output and log-sum-exp of a call without them, or None where it is not wanted.
 
     Returns:
-        Output (B, H, Nq, dv) and log-sum-exp (B, H, Nq).
+        Output (B, H, Nq, dv) and log-sum-exp (B, H, Nq), None if that of any call was.
     """
     assert args.document_ids is not None
-    items = []
-    for item, ids in enumerate(args.document_ids):
+    rows_of: dict[tuple[int, ...], list[int]] = {}
+    for row, ids in enumerate(args.document_ids):
         lengths = torch.unique_consecutive(ids, return_counts=True)[1].tolist()
-        items.append(
-            [
-                torch.cat(parts, dim=2)
-                for parts in zip(*map(attend, _documents(args, item, lengths)), strict=True)
-            ]
-        )
-    out, lse = zip(*items, strict=True)
-    return torch.cat(out), torch.cat(lse)
+        rows_of.setdefault(tuple(lengths), []).append(row)
+    outs, sums = [], []
+    for lengths, rows in rows_of.items():
+        parts = [attend(document) for document in _documents(args, rows, list(lengths))]
+        outs.append(torch.cat([out for out, _ in parts], dim=2))
+        sums.append(_joined([lse for _, lse in parts], dim=2))
+    out, lse = torch.cat(outs), _joined(sums, dim=0)
+    if len(rows_of) > 1:
+        order = torch.tensor(list(chain(*rows_of.values())), device=out.device).argsort()
+        out, lse = out[order], None if lse is None else lse[order]
+    return out, lse
 
 
-def _documents(args: AttentionArguments, item: int, lengths: list[int]) -> Iterator[AttentionArguments]:
-    """The calls of one row's documents that have queries."""
+def _joined(parts: list[Tensor | None], dim: int) -> Tensor | None:
+    given = [part for part in parts if part is not None]
+    return torch.cat(given, dim=dim) if len(given) == len(parts) else None
+
+
+def _documents(args: AttentionArguments, rows: list[int], lengths: list[int]) -> Iterator[AttentionArguments]:
+    """The calls of some rows' documents that have queries, where all rows have documents of these lengths."""
     # Queries are the last tokens of the row: documents before them have none.
     queries, left = [], args.query.shape[2]
     for length in reversed(lengths):
@@ -86,14 +95,18 @@ def _documents(args: AttentionArguments, item: int, lengths: list[int]) -> Itera
         left -= queries[-1]
     queries.reverse()
 
-    def of_item(tensor: Tensor) -> Tensor:
-        return tensor[item : item + 1] if tensor.shape[0] > 1 else tensor
+    assert args.document_ids is not None
+    all_rows = len(rows) == len(args.document_ids)
+    index = torch.tensor(rows, device=args.query.device)
+
+    def of_rows(tensor: Tensor) -> Tensor:
+        return tensor if all_rows or tensor.shape[0] == 1 else tensor.index_select(0, index)
 
     def parts(tensor: Tensor | None, sizes: list[int], dim: int) -> list[Tensor | None]:
         """In one split, whose gradient is one concatenation; a dimension of 1 serves all documents."""
         if tensor is None or tensor.shape[dim] != sum(sizes):
-            return [tensor if tensor is None else of_item(tensor)] * len(sizes)
-        return list(of_item(tensor).split(sizes, dim))
+            return [tensor if tensor is None else of_rows(tensor)] * len(sizes)
+        return list(of_rows(tensor).split(sizes, dim))
 
     masks: list[Tensor | None] = [None] * len(lengths)
     if args.attn_mask is not None:

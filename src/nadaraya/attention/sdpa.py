@@ -52,11 +52,17 @@ def attention(args: AttentionArguments, with_lse: bool = False) -> tuple[Tensor,
     if _is_one_row(args):
         out, _, lse = reference.attention(args)
         return out, lse
-    if args.document_ids is not None:
-        out, lse = document_by_document(args, _blocked_attention)
+    if args.document_ids is None:
+        softmax = _within_document(args, with_lse)
     else:
-        out, lse = _blocked_attention(args)
-    return own.finished(args, out, lse), lse
+        softmax = document_by_document(args, lambda document: _within_document(document, with_lse))
+    return own.finished(args, *softmax), softmax[1]
+
+
+def _within_document(args: AttentionArguments, with_lse: bool) -> tuple[Tensor, Tensor | None]:
+    if not with_lse and stock.can(args):
+        return stock.attention(args), None
+    return _blocked_attention(args)
 
 
 def _is_one_row(args: AttentionArguments) -> bool:

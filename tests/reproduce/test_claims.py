@@ -96,6 +96,10 @@ def test_the_strongest_bump_of_a_layer_is_near_a_lag(lags: tuple[int, ...], agre
     assert claim.check(findings()).agrees == "not measured"
     decays = findings(probes=[probed(bumps(70), np.exp(-LAGS / 30)[None])] * 3)
     assert claim.check(decays).ours.startswith("no bump")
+    kept = probed(bumps(20), bumps(70))
+    kept["banks"]["layers"][1]["initial"] = bumps(70).tolist()
+    checked = claim.check(findings(probes=[kept] * 3))
+    assert checked.ours.startswith("strongest bump at lag 70, as at the start; so in 0 of 3")
     beyond = BankBump(kind="bank-bump", **SAID, layer=2, lag=200, within=5)
     assert beyond.check(found).agrees == "not measured"
 

@@ -141,7 +141,7 @@ class _ByRun(_Claim):
 
 
 class BankBump(_ByRun):
-    """The strongest bump that the heads of a layer share stands at a lag."""
+    """The strongest bump that the heads of a layer share stands at a lag, and training has put it there."""
 
     kind: Literal["bank-bump"]
     layer: int
@@ -161,7 +161,9 @@ class BankBump(_ByRun):
         bumps = shape.shared_bumps()
         if not bumps:
             return "no bump", False
-        return f"strongest bump at lag {bumps[0].lag}", abs(bumps[0].lag - self.lag) <= self.within
+        strongest = bumps[0]
+        words = f"strongest bump at lag {strongest.lag}{', as at the start' if strongest.at_start else ''}"
+        return words, abs(strongest.lag - self.lag) <= self.within and not strongest.at_start
 
 
 class BanksAlike(_ByRun):

@@ -83,10 +83,10 @@ def test_every_variant_of_the_study_of_banks_is_one_of_its_own() -> None:
     assert len({recipe.model.model_dump_json() for recipe in recipes}) == len(recipes)
 
 
-def counted(recipe: Recipe) -> int:
-    """Parameters of the model of a recipe, with 1024 tokens."""
+def counted(recipe: Recipe, vocabulary: int = 1024) -> int:
+    """Parameters of the model of a recipe."""
     with torch.device("meta"):
-        return int(recipe.build_model(1024).num_parameters())
+        return int(recipe.build_model(vocabulary).num_parameters())
 
 
 def test_the_study_of_controls_has_each_of_them_with_and_without_the_bank() -> None:
@@ -98,3 +98,12 @@ def test_the_study_of_controls_has_each_of_them_with_and_without_the_bank() -> N
         assert with_bank.model.model_copy(update={"variant": plain.model.variant}) == plain.model
     recipes = [study.recipe_of("u300", variant) for variant in study.variants]
     assert len({recipe.model.model_dump_json() for recipe in recipes}) == len(recipes)
+
+
+def test_ideas_beyond_gpa_rope_have_its_parameters() -> None:
+    study = load_study(STUDIES / "beyond.yaml")
+    dickens = 93  # characters
+    sizes = {name: counted(study.recipe_of("u3000", name), dickens) for name in study.variants}
+    ideas = set(sizes) - {"rope", "gpa-rope"}
+    assert len(ideas) >= 8
+    assert all(sizes[idea] == pytest.approx(sizes["gpa-rope"], rel=0.01) for idea in ideas), sizes

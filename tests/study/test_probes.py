@@ -1,6 +1,7 @@
 """Probes leave plain values beside the figures of a run, are made up for, and never cost a run."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -37,13 +38,13 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Study:
     """A study of one variant at two sizes, whose workers are called in this process."""
 
-    def in_process(pending: Any, **options: Any) -> Ended:
+    def in_process(pending: Any, say: Callable[[str], None], **options: Any) -> Ended:
         ended = Ended()
         while jobs := [job for job in pending() if job.name not in ended.finished]:
-            for job in jobs:
-                recipe, folder, *names = job.command[3:]
-                assert worker.main(recipe, Path(folder), names) == 0
-                ended.finished.append(job.name)
+            say(f"{jobs[0].name}: started")
+            recipe, folder, *names = jobs[0].command[3:]
+            assert worker.main(recipe, Path(folder), names) == 0
+            ended.finished.append(jobs[0].name)
         return ended
 
     monkeypatch.setattr("nadaraya.study.session.run_queue", in_process)
@@ -86,7 +87,14 @@ def test_a_kernel_that_is_zero_somewhere_is_kept_as_no_number() -> None:
 def test_probes_are_made_at_their_sizes_and_made_up_for(study: Study, tmp_path: Path) -> None:
     out = tmp_path / "out"
     without = study.model_copy(update={"probes": []})
-    run_study(without, out)
+    kept: list[int] = []  # runs in results.json when one starts
+
+    def count(line: str) -> None:
+        if line.endswith("started"):
+            kept.append(len(json.loads((out / "results.json").read_text())["runs"]))
+
+    run_study(without, out, say=count)
+    assert kept == [0, 1]
     assert all("probes" not in row for row in rows_below(out))
     session = run_study(study, out)
     assert session.ended.finished == ["long/bank/lr0.01-seed0"]
@@ -94,8 +102,8 @@ def test_probes_are_made_at_their_sizes_and_made_up_for(study: Study, tmp_path: 
     long, short = rows_below(out)
     assert "probes" not in short
     assert list(long["probes"]) == ["banks", "newlines"]
-    (kept,) = [row for row in json.loads((out / "results.json").read_text())["runs"] if "probes" in row]
-    assert kept == long
+    (probed,) = [row for row in json.loads((out / "results.json").read_text())["runs"] if "probes" in row]
+    assert probed == long
     assert run_study(study, out, train=False).ended.finished == []
     both = study.model_copy(update={"probe_at": ["short", "long"], "probes": ["banks"]})
     assert run_study(both, out, train=False).ended.finished == ["short/bank/lr0.01-seed0"]

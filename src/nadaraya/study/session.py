@@ -9,7 +9,7 @@ from nadaraya.files import write_file
 from nadaraya.study.file import Study
 from nadaraya.study.measure import Measurements
 from nadaraya.study.plan import Cell, Planner
-from nadaraya.study.queue import Ended, run_queue
+from nadaraya.study.queue import Ended, Job, run_queue
 from nadaraya.study.runs import RESULTS_FILE, StudyRuns, results_text
 from nadaraya.study.summary import Summary, write_summary
 from nadaraya.training.folder import FolderLock
@@ -112,11 +112,13 @@ def run_study(
         planner = Planner(study, changes, Measurements(folder / MEASURED_FILE))
         whole, cells = planner.cells(), planner.cells(only)
         everything, runs = (StudyRuns(study, part, folder, whole[0]) for part in (whole, cells))
-        write_file(results, results_text(everything.results()))
-        ended = run_queue(
-            lambda: [*(runs.pending() if train else ()), *runs.unprobed()],
-            workers=workers, seconds=seconds, say=say,
-        )  # fmt: skip
+
+        def waiting() -> list[Job]:
+            """Asked for at the start and at the end of every run: what is finished is kept then."""
+            write_file(results, results_text(everything.results()))
+            return [*(runs.pending() if train else ()), *runs.unprobed()]
+
+        ended = run_queue(waiting, workers=workers, seconds=seconds, say=say)
         write_file(results, results_text(everything.results()))
         summary = write_summary(study, folder)
         left = [(cell, runs.left(cell)) for cell in cells]

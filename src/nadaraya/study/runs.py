@@ -117,10 +117,10 @@ class StudyRuns:
         """Rates and seeds that a cell needs next."""
         rates, best = self._search(cell)
         first, *others = self._study.seeds_of(cell.size)
-        untried = [(rate, first) for rate in rates if self._row(cell, rate, first) is None]
-        if untried or best is None:
-            return untried
-        return [(best, seed) for seed in others if self._row(cell, best, seed) is None]
+        wanted = [(rate, first) for rate in rates]
+        if best is not None:
+            wanted += [(best, seed) for seed in others]
+        return [(rate, seed) for rate, seed in wanted if self._row(cell, rate, seed) is None]
 
     def _search(self, cell: Cell) -> tuple[list[float], float | None]:
         """The rates of a cell, further ones included, and the best of them once all were tried."""

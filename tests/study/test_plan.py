@@ -126,6 +126,8 @@ def test_a_damaged_file_of_measurements_is_one_line(tmp_path: Path) -> None:
         ({"learning_rates": []}, "study key learning_rates must be"),
         ({"learning_rates": [1e-3, 1e-3]}, "a list of different numbers"),
         ({"search_at": ["medium"]}, "study key search_at must be one of"),
+        ({"search_also": {"medium": ["rope"]}}, "study key search_also must be one of"),
+        ({"search_also": {"small": ["gkaa"]}}, r"search_also.small must be one of .* did you mean 'gka'"),
         ({"variants": {"a/b": {}}, "baseline": "a/b"}, "study key variants must be named in"),
         ({"variants": {"rope": {"training": {"steps": 5}}}}, r"variants.rope must be without .*steps"),
         ({"sizes": {"small": {"seed": 1}}}, r"sizes.small must be without .*seed"),

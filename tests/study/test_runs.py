@@ -102,6 +102,18 @@ def test_sizes_without_a_search_take_the_rate_of_the_one_before(tmp_path: Path) 
     }  # all at once: with one rate the first seed decides nothing
 
 
+def test_some_variants_have_a_search_of_their_own_at_a_further_size(tmp_path: Path) -> None:
+    of = study("first", "second", "third", search_at=["first"], search_also={"second": ["rope"]})
+    plan = cells("first", "second", "third", variants=("rope", "gka"))
+    runs = StudyRuns(of, plan, tmp_path)
+    assert [runs.left(cell) for cell in plan] == [5, 5, 5, 3, 3, 3]
+    names = train(runs, lambda name: 1 - ("lr0.002" in name if "first" in name else "lr0.001" in name), 3)
+    assert {name.split("-")[0] for name in names if "third" in name} == {
+        "third/rope/lr0.001", "third/gka/lr0.002",
+    }  # fmt: skip
+    assert runs.pending() == []
+
+
 def test_sizes_have_their_own_seeds_and_a_rate_comes_from_a_size_that_has_the_variant(tmp_path: Path) -> None:
     of = study(
         "first", "second", "third", search_at=["first", "second"], seeds_at={"third": [1]},

@@ -62,6 +62,8 @@ class Study(Section):
     """Further rates that are tried beyond an end of the list that comes out best."""
     search_at: list[str] | None = None
     """Sizes at which rates are searched, others take that of the one before (null: at all of them)."""
+    search_also: dict[str, list[str]] = Field(default_factory=dict)
+    """Variants whose rates are searched at a size, by its name, that is none of `search_at`."""
     seeds_at: dict[str, Seeds] = Field(default_factory=dict)
     """Seeds of the runs at a size, by its name, where they are not `seeds`."""
     only_at: dict[str, list[str]] = Field(default_factory=dict)
@@ -90,7 +92,7 @@ class Study(Section):
                         raise must_be(f"study key {what}.{name}", "without what the study sets itself", key)
         if self.baseline not in self.variants:
             raise unknown_name("study key baseline", self.baseline, self.variants)
-        for key in ("search_at", "probe_at", "seeds_at", "only_at"):
+        for key in ("search_at", "search_also", "probe_at", "seeds_at", "only_at"):
             for size in getattr(self, key) or ():
                 if size not in self.sizes:
                     raise unknown_name(f"study key {key}", size, self.sizes)
@@ -107,15 +109,17 @@ class Study(Section):
 
     def _check_places(self) -> None:
         """Every size has the baseline, and every variant a size at which its rate is searched."""
+        for key in ("only_at", "search_also"):
+            for size, variants in getattr(self, key).items():
+                for variant in variants:
+                    if variant not in self.variants:
+                        raise unknown_name(f"study key {key}.{size}", variant, self.variants)
         for size, variants in self.only_at.items():
-            for variant in variants:
-                if variant not in self.variants:
-                    raise unknown_name(f"study key only_at.{size}", variant, self.variants)
             if self.baseline not in variants:
                 accepted = f"a list with the baseline {self.baseline!r}"
                 raise must_be(f"study key only_at.{size}", accepted, variants)
         for variant in self.variants:
-            if not any(self.searches(size) for size in self.sizes_of(variant)):
+            if not any(self.searches(size, variant) for size in self.sizes_of(variant)):
                 accepted = f"sizes of which one at least has the variant {variant!r}"
                 raise must_be("study key search_at", accepted, self.search_at)
 
@@ -148,9 +152,10 @@ class Study(Section):
             raise must_be("study key recipe", "a recipe on text", self.recipe)
         return recipe
 
-    def searches(self, size: str) -> bool:
-        """Whether the learning rate is searched at a size."""
-        return self.search_at is None or size in self.search_at
+    def searches(self, size: str, variant: str) -> bool:
+        """Whether the learning rate of a variant is searched at a size."""
+        everywhere = self.search_at is None or size in self.search_at
+        return everywhere or variant in self.search_also.get(size, ())
 
     def seeds_of(self, size: str) -> list[int]:
         """Seeds of the runs at a size; the first one searches the learning rate there."""

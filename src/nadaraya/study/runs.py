@@ -78,7 +78,7 @@ class StudyRuns:
             rates, best = self._search(cell)
             if rates and best is None and not self._missing(cell):
                 lines.append(f"{cell.variant} at size {cell.size}: training diverged at every learning rate")
-            elif self._study.searches(cell.size) and best is not None and len(rates) > 1:
+            elif self._study.searches(cell.size, cell.variant) and best is not None and len(rates) > 1:
                 end = {min(rates): "lowest", max(rates): "highest"}.get(best)
                 if end:
                     lines.append(
@@ -124,7 +124,7 @@ class StudyRuns:
 
     def _search(self, cell: Cell) -> tuple[list[float], float | None]:
         """The rates of a cell, further ones included, and the best of them once all were tried."""
-        if not self._study.searches(cell.size):
+        if not self._study.searches(cell.size, cell.variant):
             rate = self._inherited(cell)
             return ([], None) if rate is None else ([rate], rate)
         rates, extended = sorted(self._study.learning_rates), 0
@@ -146,7 +146,7 @@ class StudyRuns:
         """The rate of the same variant at the nearest size before this one that has a search, else after."""
         sizes = self._study.sizes_of(cell.variant)
         place = sizes.index(cell.size)
-        searched = [size for size in sizes if self._study.searches(size)]
+        searched = [size for size in sizes if self._study.searches(size, cell.variant)]
         before = [size for size in searched if sizes.index(size) < place]
         size = before[-1] if before else searched[0]
         there = next(other for other in self._cells if (other.size, other.variant) == (size, cell.variant))

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from nadaraya import InputError, KernelSelfAttention, kernel_attention, variants
-from nadaraya.attention import document_ids_of, document_ids_of_lengths, merge_attention
+from nadaraya.attention import MixedLogits, document_ids_of, document_ids_of_lengths, merge_attention
 from nadaraya.kernels import Gaussian
 
 BACKENDS = ["reference", "sdpa"]
@@ -88,6 +88,40 @@ def test_documents_are_calls_of_their_own(backend: str, options: dict[str, Any],
     grads = (torch.autograd.grad(x.sin().sum(), inputs) for x in (out, expected))
     for ours, theirs in zip(*grads, strict=True):
         torch.testing.assert_close(ours, theirs)
+
+
+@pytest.mark.parametrize(
+    "borders", [[[3, 8], [4], [3, 8], [], [4], []], [[4]] * 6, [[], [4], [], [4], [4], [4]]]
+)
+@pytest.mark.parametrize("own_rows", [False, True])
+def test_what_each_row_has_of_its_own_goes_with_its_documents(
+    borders: list[list[int]], own_rows: bool
+) -> None:
+    """Masks, logits by key and mixed positions, of each row or of all, wherever rows are divided alike."""
+    torch.manual_seed(0)
+    rows = 6 if own_rows else 1
+    inputs = [torch.randn(6, 2, 9, 4, dtype=torch.float64, requires_grad=True) for _ in range(3)]
+    of_key = torch.randn(rows, 2, 9, dtype=torch.float64, requires_grad=True)
+    mixing = torch.randn(6, 2, 9, 3, dtype=torch.float64, requires_grad=True)
+    profiles = torch.randn(3, 9, dtype=torch.float64)
+    ids = torch.tensor([[sum(token >= border for border in row) for token in range(9)] for row in borders])
+    added = torch.randn(rows, 1, 9, 9, dtype=torch.float64)
+    present = torch.rand(6, 9) > 0.2
+    choices: list[dict[str, Any]] = [
+        {"attn_mask": added}, {"attn_mask": added > -0.5}, {"key_logits": of_key}, {"key_mask": present},
+        {"position": MixedLogits(mixing, profiles), "causal": True},
+    ]  # fmt: skip
+    for options in choices:
+        needed = [
+            *inputs,
+            *([of_key] if "key_logits" in options else [mixing] if "position" in options else []),
+        ]
+        found = []
+        for backend in BACKENDS:
+            out = kernel_attention(*inputs, document_ids=ids, backend=backend, **options)
+            found.append((out, *torch.autograd.grad(out.sin().sum(), needed)))
+        for ours, theirs in zip(*found, strict=True):
+            torch.testing.assert_close(ours, theirs)
 
 
 def test_a_forget_gate_is_a_logit_by_key() -> None:

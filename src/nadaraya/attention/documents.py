@@ -1,6 +1,6 @@
 """Texts packed one after another into a row: pairs of tokens take part within one document only."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
 
@@ -71,7 +71,7 @@ def document_by_document(args: AttentionArguments, attend: Attend) -> tuple[Tens
         rows_of.setdefault(tuple(lengths), []).append(row)
     outs, sums = [], []
     for lengths, rows in rows_of.items():
-        parts = [attend(document) for document in _documents(args, rows, list(lengths))]
+        parts = [attend(document) for document in _documents(_of_rows(args, rows), lengths)]
         outs.append(torch.cat([out for out, _ in parts], dim=2))
         sums.append(_joined([lse for _, lse in parts], dim=2))
     out, lse = torch.cat(outs), _joined(sums, dim=0)
@@ -86,8 +86,29 @@ def _joined(parts: list[Tensor | None], dim: int) -> Tensor | None:
     return torch.cat(given, dim=dim) if len(given) == len(parts) else None
 
 
-def _documents(args: AttentionArguments, rows: list[int], lengths: list[int]) -> Iterator[AttentionArguments]:
-    """The calls of some rows' documents that have queries, where all rows have documents of these lengths."""
+def _of_rows(args: AttentionArguments, rows: list[int]) -> AttentionArguments:
+    """The call of some rows of the batch; what has one row serves all."""
+    if len(rows) == len(args.query):
+        return args
+    index = torch.tensor(rows, device=args.query.device)
+
+    def chosen(tensor: Tensor) -> Tensor:
+        return tensor if len(tensor) == 1 else tensor.index_select(0, index)
+
+    def chosen_if_given(tensor: Tensor | None) -> Tensor | None:
+        return None if tensor is None else chosen(tensor)
+
+    mixture = args.mixture
+    return replace(
+        args, query=chosen(args.query), key=chosen(args.key), value=chosen(args.value),
+        key_padding_mask=chosen_if_given(args.key_padding_mask), key_logits=chosen_if_given(args.key_logits),
+        attn_mask=chosen_if_given(args.attn_mask), document_ids=chosen_if_given(args.document_ids),
+        mixture=None if mixture is None else replace(mixture, weights=chosen(mixture.weights)),
+    )  # fmt: skip
+
+
+def _documents(args: AttentionArguments, lengths: Sequence[int]) -> Iterator[AttentionArguments]:
+    """The calls of the documents that have queries, where all rows have documents of these lengths."""
     # Queries are the last tokens of the row: documents before them have none.
     queries, left = [], args.query.shape[2]
     for length in reversed(lengths):
@@ -95,18 +116,11 @@ def _documents(args: AttentionArguments, rows: list[int], lengths: list[int]) ->
         left -= queries[-1]
     queries.reverse()
 
-    assert args.document_ids is not None
-    all_rows = len(rows) == len(args.document_ids)
-    index = torch.tensor(rows, device=args.query.device)
-
-    def of_rows(tensor: Tensor) -> Tensor:
-        return tensor if all_rows or tensor.shape[0] == 1 else tensor.index_select(0, index)
-
-    def parts(tensor: Tensor | None, sizes: list[int], dim: int) -> list[Tensor | None]:
+    def parts(tensor: Tensor | None, sizes: Sequence[int], dim: int) -> list[Tensor | None]:
         """In one split, whose gradient is one concatenation; a dimension of 1 serves all documents."""
         if tensor is None or tensor.shape[dim] != sum(sizes):
-            return [tensor if tensor is None else of_rows(tensor)] * len(sizes)
-        return list(of_rows(tensor).split(sizes, dim))
+            return [tensor] * len(sizes)
+        return list(tensor.split(tuple(sizes), dim))
 
     masks: list[Tensor | None] = [None] * len(lengths)
     if args.attn_mask is not None:

@@ -52,8 +52,9 @@ def attention(args: AttentionArguments, with_lse: bool = False) -> tuple[Tensor,
     if _is_one_row(args):
         out, _, lse = reference.attention(args)
         return out, lse
+    softmax: tuple[Tensor, Tensor | None]
     if args.document_ids is None:
-        softmax = _within_document(args, with_lse)
+        softmax = _blocked_attention(args)
     else:
         softmax = document_by_document(args, lambda document: _within_document(document, with_lse))
     return own.finished(args, *softmax), softmax[1]

@@ -36,7 +36,6 @@ def figures_of(result: "LengthLosses", context: int) -> dict[str, Any]:
 
 def print_lengths(result: "LengthLosses", name: str, context: int) -> None:
     """A table, one row per length."""
-
     console = wide_console()
     console.print(
         f"{name}: the last {result.stride:,} tokens of {result.windows:,} windows, {result.tokens:,} in all; "

@@ -143,7 +143,6 @@ def _print_figures(as_json: bool) -> None:
 
 
 def _print_costs(found: "list[Cost]", vocabulary: int, as_json: bool) -> None:
-
     devices = list(found[0].hours)
     rows: list[dict[str, Any]] = [
         {

@@ -108,7 +108,6 @@ def _hours(cell: "Cell", speed: float | None) -> float:
 
 
 def _print_plan(plan: "list[tuple[Cell, int, float]]", workers: int, as_json: bool) -> None:
-
     rows: list[dict[str, Any]] = [
         {
             **{key: getattr(cell, key) for key in ("size", "variant", "parameters", "steps", "flops")},

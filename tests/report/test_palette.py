@@ -92,3 +92,11 @@ def test_a_head_is_never_taken_for_a_run(page: int) -> None:
         for run in runs:
             apart = oklab(COLOURS[head][page]) - oklab(COLOURS[run][page])
             assert np.linalg.norm(apart) >= 0.1, (head, run)
+
+
+def test_a_name_that_goes_on_after_a_variant_has_its_colour_and_a_dash_of_its_own() -> None:
+    names = ["rope", "rope-gate", "rope-conv", "gka-bank", "gka-bank-gate", "gka-gate"]
+    styles = variant_styles(names)
+    assert len(set(styles)) == len(names)
+    assert len({style.colour for style in styles[:3]}) == 1
+    assert styles[4].colour == styles[3].colour != styles[5].colour

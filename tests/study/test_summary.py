@@ -103,10 +103,22 @@ def test_all_is_made_from_the_results_without_the_runs(tmp_path: Path) -> None:
         write_summary(study(), tmp_path)
 
 
-def test_the_figure_has_a_dot_for_every_run_and_a_line_for_every_law() -> None:
-    summary = summarise(study(), results({"rope": 1.0, "gka": 0.7}))
+def test_the_figure_shows_the_excess_of_the_best_and_the_shares_of_all_in_their_order() -> None:
+    factors = {"rope": 1.0, **{f"v{k}": 1.2 - 0.05 * k for k in range(9)}}
+    summary = summarise(study(variants={name: {} for name in factors}), results(factors))
     losses, shares = draw(summary).axes
-    dots = [line for line in losses.lines if line.get_marker() == "o"]
-    assert sum(len(line.get_xdata()) for line in dots) == 2 * 3 * 3
-    assert [line.get_label() for line in losses.lines if line not in dots] == ["rope", "gka"]
-    assert [label.get_text() for label in shares.get_yticklabels()] == ["gka"]
+    ranked = [f"v{k}" for k in reversed(range(9))]
+    assert [label.get_text() for label in shares.get_yticklabels()] == ranked
+    assert [text.get_text() for text in losses.get_legend().get_texts()] == ranked[:8]
+    lines = {line.get_label(): line.get_ydata() for line in losses.lines}
+    for name in ranked[:8]:
+        excess = [a.loss - b.loss for a, b in zip(summary.cells[name], summary.cells["rope"], strict=True)]
+        assert list(lines[name]) == pytest.approx(excess)
+    base = [line for line in losses.lines if line.get_marker() == "o"][:3]
+    assert sum(len(line.get_xdata()) for line in base) == 9  # three seeds at three sizes
+
+
+def test_a_study_of_the_baseline_alone_is_drawn() -> None:
+    losses, shares = draw(summarise(study(), results({"rope": 1.0}))).axes
+    assert losses.get_legend() is None
+    assert not shares.get_yticklabels()

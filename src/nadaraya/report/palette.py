@@ -92,14 +92,15 @@ class Style:
 def variant_styles(variants: Iterable[str]) -> list[Style]:
     """One style for each variant, in order; a variant given again keeps its colour and gets the next dash.
 
-    A name with `-loo`, `-drop` or `-xsa` has the colour of the variant without it. Hybrids and variants of
-    your own get a fixed colour by their position.
+    A name with `-loo`, `-drop` or `-xsa` has the colour of the variant without it, and so has any other that
+    goes on after the name of a variant (`rope-gate`). Hybrids and variants of your own get a fixed colour by
+    their position.
     """
     seen: dict[str, int] = {}
     others: list[str] = []
-    styles = []
+    styles: list[Style] = []
     for variant in variants:
-        known = _VARIANTS.get(variant) or _by_base(variant)
+        known = _VARIANTS.get(variant) or _by_base(variant) or _by_start(variant, styles)
         if known is None and variant not in others:
             others.append(variant)
         colour, dash = known or (_OTHERS[others.index(variant) % len(_OTHERS)], 0)
@@ -113,6 +114,17 @@ def _by_base(variant: str) -> tuple[str, int] | None:
     base = _VARIANTS.get("-".join(word for word in words if word not in _OWN))
     own = [_OWN[word] for word in words if word in _OWN]
     return (base[0], own[0]) if base and own else None
+
+
+def _by_start(variant: str, taken: list[Style]) -> tuple[str, int] | None:
+    """The colour of the longest variant that a name begins with, and the first of its dashes that is free."""
+    starts = [name for name in _VARIANTS if variant.startswith(f"{name}-")]
+    if not starts:
+        return None
+    colour, dash = _VARIANTS[max(starts, key=len)]
+    used = {style.dash for style in taken if style.colour == colour}
+    free = [place for place in range(len(_DASHES)) if place != dash and _DASHES[place] not in used]
+    return colour, free[0] if free else dash
 
 
 def head_style(head: int) -> Style:

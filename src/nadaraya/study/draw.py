@@ -1,17 +1,26 @@
-"""The figures of a study: loss against compute, the share of compute of every variant, gaps over horizons."""
+"""The figures of a study: losses beside the baseline's, shares of compute, gaps over horizons."""
 
+from statistics import mean
+
+import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from nadaraya.report.palette import COLOURS, Style, variant_styles
+from nadaraya.report.palette import COLOURS, variant_styles
 from nadaraya.report.style import charts
-from nadaraya.study.fit import fit_power_law
+from nadaraya.study.fit import Comparison
 from nadaraya.study.summary import Summary
+
+# Variants that the chart of losses tells apart; more lines than these cannot be.
+_NAMED = 8
 
 
 def draw(summary: Summary) -> Figure:
-    """Two charts: a dot per run and a line per law; shares at every size with their intervals.
+    """Two charts: how far the loss of the best variants is from the baseline's; shares of compute of all.
+
+    Bars are intervals of 95 % over seeds. The first chart names the eight variants with the least compute for
+    the baseline's loss, the others are grey, and reach beyond it where they are worse.
 
     Args:
         summary: of the study.
@@ -19,11 +28,10 @@ def draw(summary: Summary) -> Figure:
     Returns:
         A matplotlib figure.
     """
-    names = list(summary.cells)
-    styles = dict(zip(names, variant_styles(names), strict=True))
-    with charts(520, max(300, 22 * len(names) + 90), columns=2) as (figure, axes):
-        _losses(axes[0, 0], summary, styles)
-        _shares(axes[0, 1], summary, styles)
+    ranked = sorted(summary.comparisons, key=lambda name: _rank(summary.comparisons[name]))
+    with charts(520, max(300, 20 * len(ranked) + 90), columns=2) as (figure, axes):
+        _losses(axes[0, 0], summary, ranked)
+        _shares(axes[0, 1], summary, [name for name in ranked if summary.comparisons[name].share])
     return figure
 
 
@@ -70,42 +78,67 @@ def draw_gaps(summary: Summary) -> Figure:
     return figure
 
 
-def _losses(axes: Axes, summary: Summary, styles: dict[str, Style]) -> None:
-    for variant, row in summary.cells.items():
-        style = styles[variant]
-        compute = [cell.compute for cell in row]
-        for cell in row:
-            axes.plot([cell.compute] * len(cell.losses), cell.losses, "o", color=style.hex, markersize=3)
-        if len(set(compute)) > 1:
-            law = fit_power_law(compute, [cell.loss for cell in row])
-            along = np.geomspace(min(compute), max(compute), 50)
-            axes.plot(along, [law(each) for each in along], label=variant, linewidth=1.3, **style.line)
-        else:
-            axes.plot([], [], label=variant, **style.line)
+def _rank(found: Comparison) -> tuple[bool, float]:
+    """By the mean share of compute; what has none comes after, by its loss."""
+    if found.mean_share:
+        return False, found.mean_share.value
+    return True, mean(each.value for each in found.difference)
+
+
+def _losses(axes: Axes, summary: Summary, ranked: list[str]) -> None:
+    """The excess of loss over the baseline's mean, against compute; the baseline's runs are dots."""
+    base = {cell.size: cell for cell in summary.cells.get(summary.baseline, [])}
+    styles = dict(zip(summary.cells, variant_styles(summary.cells), strict=True))
+    for cell in base.values():
+        excess = [loss - cell.loss for loss in cell.losses]
+        axes.plot([cell.compute] * len(excess), excess, "o", color=COLOURS["muted"][0], markersize=3)
+    shown: list[float] = []
+    for place, variant in enumerate(ranked):
+        found = summary.comparisons[variant].difference
+        compute = [base[size].compute for size in summary.shared(variant)]
+        named = place < _NAMED
+        style = styles[variant].line if named else {"color": COLOURS["rule"][0], "zorder": 1}
+        line = axes.plot(compute, [each.value for each in found], label=variant if named else None, **style)
+        if named:
+            axes.plot(compute, [each.value for each in found], "o", color=line[0].get_color(), markersize=2)
+        for at, each in zip(compute, found, strict=True):
+            if named and each.low is not None and each.high is not None:
+                axes.plot([at, at], [each.low, each.high], color=line[0].get_color(), alpha=0.35)
+                shown += [each.low, each.high]
+        shown += [each.value for each in found] if named else []
+    if shown:
+        margin = 0.08 * (max(*shown, 0.0) - min(*shown, 0.0))
+        axes.set_ylim(min(*shown, 0.0) - margin, max(*shown, 0.0) + margin)
+    axes.axhline(0.0, color=COLOURS["muted"][0], linewidth=0.8)
     axes.set_xscale("log")
-    axes.set_yscale("log")
-    for every in (axes.yaxis.set_major_formatter, axes.yaxis.set_minor_formatter):
-        every("{x:g}")
     axes.set_xlabel(summary.axis)
-    axes.set_title("validation loss, nats/token")
-    axes.legend(fontsize=8)
+    axes.set_title(f"validation loss minus that of {summary.baseline} (dots: its seeds), nats/token")
+    if ranked:
+        axes.legend(fontsize=8)
 
 
-def _shares(axes: Axes, summary: Summary, styles: dict[str, Style]) -> None:
-    """One row for each variant: a dot per size, small to large, and a bar for the mean's interval."""
-    shown = [(name, found) for name, found in summary.comparisons.items() if found.share]
-    for place, (name, found) in enumerate(shown):
+def _shares(axes: Axes, summary: Summary, ranked: list[str]) -> None:
+    """One row for each variant: a dot per size, pale to dark, and a bar for the mean's interval."""
+    sizes = [cell.size for cell in summary.cells.get(summary.baseline, [])]
+    tones = dict(zip(sizes, matplotlib.colormaps["Blues"](np.linspace(0.4, 1.0, len(sizes))), strict=True))
+    for place, name in enumerate(ranked):
+        found = summary.comparisons[name]
         assert found.share is not None
         assert found.mean_share is not None
-        for size, share in enumerate(found.share):
-            axes.plot(share.value, place, "o", color=styles[name].hex, markersize=3 + 1.5 * size)
         if found.mean_share.low is not None and found.mean_share.high is not None:
             ends = [found.mean_share.low, found.mean_share.high]
-            axes.plot(ends, [place, place], color=styles[name].hex, linewidth=5, alpha=0.25)
+            axes.plot(ends, [place, place], color=COLOURS["rule"][0], linewidth=6)
+        for size, share in zip(summary.shared(name), found.share, strict=True):
+            axes.plot(share.value, place, "o", color=tones[size], markersize=5)
+    for size, tone in tones.items():
+        axes.plot([], [], "o", color=tone, markersize=5, label=size)
     axes.axvline(1.0, color=COLOURS["muted"][0], linewidth=0.8)
-    axes.set_yticks(range(len(shown)), [name for name, _ in shown])
+    axes.set_xscale("log")
+    for every in (axes.xaxis.set_major_formatter, axes.xaxis.set_minor_formatter):
+        every("{x:g}")
+    axes.set_yticks(range(len(ranked)), ranked)
     axes.invert_yaxis()
-    axes.set_xlabel(
-        f"share of the {summary.axis} of {summary.baseline} for its loss, larger dots larger sizes"
-    )
+    axes.set_xlabel(f"share of the {summary.axis} of {summary.baseline} for its loss")
     axes.set_title("under 1: less is needed; bar: 95 % of the mean over sizes")
+    if ranked:
+        axes.legend(fontsize=8)

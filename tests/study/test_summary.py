@@ -61,10 +61,22 @@ def test_cells_are_those_of_the_chosen_rate_and_a_search_that_goes_on_decides_no
     assert list(summary.cells) == ["rope", "gka"]
     cell = summary.cells["gka"][0]
     assert (cell.learning_rate, len(cell.losses)) == (2e-3, 3)
-    line = next(line for line in summary.markdown().splitlines() if line.startswith("| small | gka |"))
+    lines = summary.markdown().splitlines()
+    line = next(line for line in lines if line.startswith("| small | gka |"))
     assert "| 0.002 |" in line
     assert f"{cell.loss:.4f} ± 0.0020" in line
-    assert "| 0.70 (" in line
+    line = next(line for line in lines if line.startswith("| `gka` |"))
+    assert f"| 0.002 | {cell.loss:.4f} ± 0.0020<br>0.70 (" in line
+
+
+def test_variants_are_ranked_below_the_baseline_by_their_share_of_compute() -> None:
+    found = results({"poor": 1.5, "rope": 1.0, "same": 0.9, "gka": 0.7})
+    found["cells"] = [cell for cell in found["cells"] if (cell["size"], cell["variant"]) != ("large", "same")]
+    lines = summarise(study(), found).markdown().splitlines()
+    rows = [line.split(" | ") for line in lines if line.startswith("| `")]
+    assert [row[0] for row in rows] == ["| `rope`", "| `gka`", "| `same`", "| `poor`"]
+    assert [row[-1][:4] for row in rows] == ["1 |", "0.70", "0.90", "1.50"]
+    assert rows[2][4] == "–"
 
 
 def test_one_seed_gives_no_interval_and_one_size_no_share() -> None:

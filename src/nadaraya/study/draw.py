@@ -1,7 +1,5 @@
 """The figures of a study: losses beside the baseline's, shares of compute, gaps over horizons."""
 
-from statistics import mean
-
 import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
@@ -9,7 +7,6 @@ from matplotlib.figure import Figure
 
 from nadaraya.report.palette import COLOURS, variant_styles
 from nadaraya.report.style import charts
-from nadaraya.study.fit import Comparison
 from nadaraya.study.summary import Summary
 
 # Variants that the chart of losses tells apart; more lines than these cannot be.
@@ -28,7 +25,7 @@ def draw(summary: Summary) -> Figure:
     Returns:
         A matplotlib figure.
     """
-    ranked = sorted(summary.comparisons, key=lambda name: _rank(summary.comparisons[name]))
+    ranked = summary.ranked()
     with charts(520, max(300, 20 * len(ranked) + 90), columns=2) as (figure, axes):
         _losses(axes[0, 0], summary, ranked)
         _shares(axes[0, 1], summary, [name for name in ranked if summary.comparisons[name].share])
@@ -76,13 +73,6 @@ def draw_gaps(summary: Summary) -> Figure:
             chart.set_title(f"gap to {summary.baseline}, nats/token, {title}", fontsize=9)
         axes[0].legend(fontsize=8)
     return figure
-
-
-def _rank(found: Comparison) -> tuple[bool, float]:
-    """By the mean share of compute; what has none comes after, by its loss."""
-    if found.mean_share:
-        return False, found.mean_share.value
-    return True, mean(each.value for each in found.difference)
 
 
 def _losses(axes: Axes, summary: Summary, ranked: list[str]) -> None:

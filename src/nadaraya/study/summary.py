@@ -112,18 +112,12 @@ class Summary:
         return f"{line}. That share {trend}."
 
     def markdown(self) -> str:
-        """Verdicts, then the table of all cells."""
-        head = f"share of {self.axis}"
+        """Verdicts, a table of the variants, a table of all cells, the exponents."""
         lines = [f"- {self.verdict(variant)}" for variant in self.comparisons]
-        if self.gaps:
-            lines += ["", *gap_table(self.gaps, self.baseline)]
-        lines += [
-            "",
-            f"| size | variant | parameters | steps | FLOPs | rate | nats/token | bits/byte | {head} |",
-        ]
-        lines += ["|---|---|---:|---:|---:|---:|---:|---:|---:|"]
-        sizes = list(dict.fromkeys(cell.size for row in self.cells.values() for cell in row))
-        for size in sizes:
+        lines += ["", *(gap_table(self.gaps, self.baseline) if self.gaps else self._by_variant())]
+        lines += ["", "| size | variant | parameters | steps | FLOPs | rate | nats/token | bits/byte |"]
+        lines += ["|---|---|---:|---:|---:|---:|---:|---:|"]
+        for size in self._sizes():
             lines += [
                 self._row(cell) for row in self.cells.values() for cell in row if cell.size == size
             ]  # fmt: skip
@@ -136,14 +130,47 @@ class Summary:
         """All of it as plain values."""
         return {**asdict(self), "verdicts": {variant: self.verdict(variant) for variant in self.comparisons}}
 
+    def ranked(self) -> list[str]:
+        """The compared variants by their mean share of compute; those without one come last, by loss."""
+
+        def place(variant: str) -> tuple[bool, float]:
+            found = self.comparisons[variant]
+            if found.mean_share is None:
+                return True, mean(each.value for each in found.difference)
+            return False, found.mean_share.value
+
+        return sorted(self.comparisons, key=place)
+
+    def _sizes(self) -> list[str]:
+        return list(dict.fromkeys(cell.size for row in self.cells.values() for cell in row))
+
+    def _by_variant(self) -> list[str]:
+        """A row for each variant, best first: its losses, and below them its shares of compute."""
+        sizes = self._sizes()
+        head = ["variant", "rates", *(f"{size}, nats/token" for size in sizes), f"share of {self.axis}"]
+        lines = [f"| {' | '.join(head)} |", "|---|---|" + "---:|" * (len(sizes) + 1)]
+        for variant in [name for name in (self.baseline, *self.ranked()) if name in self.cells]:
+            cells = {cell.size: cell for cell in self.cells[variant]}
+            rates = ", ".join(dict.fromkeys(f"{cell.learning_rate:g}" for cell in cells.values()))
+            found = self.comparisons.get(variant)
+            shares = (
+                dict(zip(self.shared(variant), found.share, strict=True)) if found and found.share else {}
+            )
+            figures = [
+                "<br>".join([cells[size].text(), *([shares[size].text()] if size in shares else [])])
+                if size in cells
+                else "–"
+                for size in sizes
+            ]
+            share = found.mean_share.text() if found and found.mean_share else ""
+            whole = "1" if variant == self.baseline else share
+            lines.append(f"| {' | '.join([f'`{variant}`', rates, *figures, whole])} |")
+        return lines
+
     def _row(self, cell: CellResult) -> str:
-        share = "1" if cell.variant == self.baseline else ""
-        found = self.comparisons.get(cell.variant)
-        if found and found.share and cell.size in self.shared(cell.variant):
-            share = found.share[self.shared(cell.variant).index(cell.size)].text()
         figures = (
             f"{cell.parameters:,}", f"{cell.steps:,}", f"{cell.flops:.3g}", f"{cell.learning_rate:g}",
-            cell.text(), f"{cell.bits_per_byte:.4f}", share,
+            cell.text(), f"{cell.bits_per_byte:.4f}",
         )  # fmt: skip
         return f"| {' | '.join([cell.size, cell.variant, *figures])} |"
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from nadaraya.errors import InputError, shown
+from nadaraya.errors import InputError, must_be, shown
 
 try:
     from safetensors import SafetensorError
@@ -90,6 +90,14 @@ def reading(path: Path, what: str = "") -> Iterator[None]:
         raise
     except (OSError, ValueError, LookupError, TypeError, RuntimeError, SafetensorError) as error:
         raise InputError(f"{path} cannot be read{what and f' as {what}'}: {first_line(error)}") from error
+
+
+def check_utf8(what: str, name: str) -> None:
+    """Refuse a name or a text that UTF-8 cannot hold: JSON, tokenizers and safetensors do not write it."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        raise must_be(what, "text that UTF-8 can hold", name) from None
 
 
 def is_file(path: Path) -> bool:

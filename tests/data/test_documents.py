@@ -94,9 +94,31 @@ def test_a_sample_is_taken_from_every_file(tmp_path: Path) -> None:
         (tmp_path / f"{name}.txt").write_text(
             "<|endoftext|>".join(f"{name}{number}" * 5 for number in range(9))
         )
-    sample = list(open_documents(tmp_path).spread(60))
-    assert [text[:2] for _, text in sample] == ["a0", "a1", "b0", "b1", "c0", "c1"]
-    assert sample == [item for item in open_documents(tmp_path).read() if item in sample]
+    sample = list(open_documents(tmp_path).spread(46, lambda place, text: "0" not in text))
+    assert sample == ["a1" * 5, "a2a2a2", "b1" * 5, "b2b2b", "c1" * 5, "c2c2c"]
+    assert list(open_documents(tmp_path).spread(2, lambda place, text: True)) == ["a", "b"]
+
+
+def test_a_data_set_is_streamed_at_the_commit_at_which_it_was_begun(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import datasets
+
+    seen: list[str | None] = []
+    monkeypatch.setattr(module, "_revision", lambda name: "new")
+    monkeypatch.setattr(datasets, "load_dataset", lambda *_, revision, **__: seen.append(revision))
+    begun = {"name": "some/set", "configuration": None, "split": "train", "revision": "old"}
+    for source in ("hub:some/set", "hub:some/set::test"):
+        documents = open_documents(source, described=begun)
+        assert documents.describe()["revision"] == seen[-1]
+    open_documents("hub:some/set")
+    assert seen == ["old", "new", "new"]
+
+
+def test_a_source_whose_name_is_not_utf_8_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "caf\udce9.txt").write_text("some text")
+    with pytest.raises(InputError, match="the path of a source must be text that UTF-8 can hold"):
+        open_documents(tmp_path)
 
 
 def test_a_text_without_separators_is_one_document_unless_it_is_too_long(

@@ -17,6 +17,8 @@ from typing import Any
 import numpy as np
 import pytest
 from filelock import FileLock
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import PreTrainedTokenizerFast
 
 from nadaraya.data import (
     TokenShards,
@@ -151,6 +153,36 @@ def test_a_tokenizer_of_ones_own_makes_the_tokens(source: Path, documents: list[
     byte_tokenizer().save_pretrained(tmp_path / "bytes")
     with pytest.raises(InputError, match="must have an end-of-document token"):
         tokenize_corpus(source, tmp_path / "other", tokenizer=tmp_path / "bytes")
+
+
+def test_documents_begin_with_the_token_that_texts_are_generated_after(source: Path, tmp_path: Path) -> None:
+    own = train_byte_pair_tokenizer("the cat sat", 280, document_token="<end>")
+    own.add_special_tokens({"bos_token": "<begin>"})
+    own.save_pretrained(tmp_path / "own")
+    shards = tokenize_corpus(source, tmp_path / "shards", tokenizer=tmp_path / "own")
+    assert shards.document_token == own.eos_token_id != own.bos_token_id
+    assert shards.tokenizer.bos_token_id == shards.tokenizer.eos_token_id == shards.document_token
+
+
+def test_a_tokenizer_whose_tokens_have_no_bytes_is_refused_at_once(source: Path, tmp_path: Path) -> None:
+    own = Tokenizer(models.BPE())
+    own.pre_tokenizer, own.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
+    own.train_from_iterator(["the cat sat"], trainers.BpeTrainer(special_tokens=["</s>"]))
+    PreTrainedTokenizerFast(tokenizer_object=own, eos_token="</s>").save_pretrained(tmp_path / "own")
+    with pytest.raises(InputError, match=r"must be one of characters or bytes, .* got 'Metaspace'"):
+        tokenize_corpus(source, tmp_path / "shards", tokenizer=tmp_path / "own")
+    assert not (tmp_path / "shards").exists()
+
+
+def test_a_call_that_was_stopped_before_its_tokenizer_was_in_place_goes_on(
+    whole: Path, source: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "begun"
+    folder.mkdir()
+    manifest = json.loads((whole / "shards.json").read_text())
+    (folder / "shards.json").write_text(json.dumps({**manifest, "shards": [], "complete": False}))
+    tokenize_corpus(source, folder, **OPTIONS)
+    assert content(folder) == content(whole)
 
 
 class Stopped(Exception):

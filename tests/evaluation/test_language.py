@@ -150,5 +150,7 @@ def test_tokens_that_are_neither_characters_nor_bytes_have_no_bytes() -> None:
 
     words = Tokenizer(models.WordLevel({"a": 0}))
     words.decoder = decoders.Metaspace()
-    with pytest.raises(InputError, match="tokenizer must be one of characters or bytes, got 'Metaspace'"):
+    with pytest.raises(
+        InputError, match="tokenizer must be one of characters or bytes, as that of GPT-2, got 'Metaspace'"
+    ):
         token_bytes(PreTrainedTokenizerFast(tokenizer_object=words))

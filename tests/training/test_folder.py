@@ -376,6 +376,6 @@ def test_a_checkpoint_too_many_goes_when_its_run_goes_on(
 
 
 def test_folders_that_utf_8_cannot_name_are_refused_before_anything_is_written(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="the folder of a run must be named in UTF-8"):
+    with pytest.raises(InputError, match="the path of a run folder must be text that UTF-8 can hold"):
         FolderLock(tmp_path / "byte\udcff").take()
     assert not list(tmp_path.iterdir())

@@ -7,7 +7,7 @@ read of it the first byte (text, JSON lines), the first row (Parquet) or the fir
 import json
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from itertools import islice
@@ -16,7 +16,7 @@ from typing import Any
 
 from nadaraya.data.textfile import check_regular, decode_text, files_below
 from nadaraya.errors import InputError, must_be, unknown_name
-from nadaraya.files import first_line, is_file, is_folder, reading, sha256
+from nadaraya.files import check_utf8, first_line, is_file, is_folder, reading, sha256
 
 SEPARATOR = "<|endoftext|>"
 HUB = "hub:"
@@ -55,11 +55,17 @@ class Documents(ABC):
         """The fraction of the source before a place; None where nobody knows."""
 
     @abstractmethod
-    def spread(self, size: int) -> Iterator[tuple[Place, str]]:
-        """As `read`, about `size` characters in all: the first documents of every file."""
+    def spread(self, size: int, wanted: Callable[[Place, str], bool]) -> Iterator[str]:
+        """At most `size` characters: the first wanted documents of every file, the last of each cut."""
 
 
-def open_documents(source: str | Path, *, column: str = "text", separator: str = SEPARATOR) -> Documents:
+def open_documents(
+    source: str | Path,
+    *,
+    column: str = "text",
+    separator: str = SEPARATOR,
+    described: Mapping[str, Any] | None = None,
+) -> Documents:
     """The documents of a file, a folder or a data set of the hub.
 
     Args:
@@ -69,16 +75,18 @@ def open_documents(source: str | Path, *, column: str = "text", separator: str =
             Hugging Face hub, which is streamed.
         column: of Parquet, or key of JSON, that holds the text.
         separator: what stands between the documents of a plain text; a file without is one document.
+        described: what `Documents.describe` gave before; the same data set of the hub is then streamed at the
+            same commit. Default none: at the newest.
 
     Returns:
         The documents; nothing was read yet.
 
     Raises:
-        InputError: no such file or folder, no file of a kind that is read, or the library `datasets` is not
-            installed.
+        InputError: no such file or folder, no file of a kind that is read, a name that is not UTF-8, or the
+            library `datasets` is not installed.
     """
     if str(source).startswith(HUB):
-        return _HubDocuments(str(source).removeprefix(HUB), column)
+        return _HubDocuments(str(source).removeprefix(HUB), column, described or {})
     if not separator:
         raise must_be("separator", "one or more characters", separator)
     path = Path(source)
@@ -103,6 +111,7 @@ class _Files(Documents):
         self._column, self._separator = column, separator.encode()
         self._sizes = []
         for file in files:
+            check_utf8("the path of a source", str(file))
             with reading(file):
                 state = file.stat()
                 check_regular(file, state.st_mode)
@@ -133,15 +142,14 @@ class _Files(Documents):
             before += offset if rows is None else offset * self._sizes[file] // max(rows, 1)
         return before / max(sum(self._sizes), 1)
 
-    def spread(self, size: int) -> Iterator[tuple[Place, str]]:
-        share = -(-size // len(self._files))
+    def spread(self, size: int, wanted: Callable[[Place, str], bool]) -> Iterator[str]:
         for number, file in enumerate(self._files):
-            taken = 0
-            for at, text in self._read_file(file, 0):
-                if text.strip():
-                    yield (number, at), text
-                taken += len(text)
-                if taken >= share:
+            left = size // len(self._files) + (number < size % len(self._files))
+            for at, text in self._read_file(file, 0) if left else ():
+                if text.strip() and wanted((number, at), text):
+                    yield text[:left]
+                    left -= len(text)
+                if left <= 0:
                     break
 
     def _read_file(self, file: Path, offset: int) -> Iterator[tuple[int, str]]:
@@ -155,7 +163,7 @@ class _Files(Documents):
 class _HubDocuments(Documents):
     """Documents of a data set of the hub, or of a folder that `datasets` reads, streamed."""
 
-    def __init__(self, source: str, column: str) -> None:
+    def __init__(self, source: str, column: str, described: Mapping[str, Any]) -> None:
         self.name, *chosen = source.split(":")
         if len(chosen) > 2:
             raise must_be("source", f"{HUB}NAME[:CONFIGURATION[:SPLIT]]", HUB + source)
@@ -169,15 +177,19 @@ class _HubDocuments(Documents):
                 f'{HUB}{source} needs the library datasets: pip install "nadaraya[data]"'
             ) from None
         with self._reading():
-            revision = None if Path(self.name).is_dir() else _revision(self.name)
+            if self._data_set().items() <= described.items():
+                self._revision = described.get("revision")
+            else:
+                self._revision = None if Path(self.name).is_dir() else _revision(self.name)
             self._examples: Any = load_dataset(
-                self.name, self._configuration, split=self._split, streaming=True, revision=revision
+                self.name, self._configuration, split=self._split, streaming=True, revision=self._revision
             )
-        self._revision = revision
 
     def describe(self) -> dict[str, Any]:
-        where = {"configuration": self._configuration, "split": self._split, "revision": self._revision}
-        return {"name": self.name, **where}
+        return {**self._data_set(), "revision": self._revision}
+
+    def _data_set(self) -> dict[str, Any]:
+        return {"name": self.name, "configuration": self._configuration, "split": self._split}
 
     def read(self, place: Place = (0, 0)) -> Iterator[tuple[Place, str]]:
         number = place[1]
@@ -198,12 +210,13 @@ class _HubDocuments(Documents):
     def part_read(self, place: Place) -> float | None:
         return None
 
-    def spread(self, size: int) -> Iterator[tuple[Place, str]]:
-        taken = 0
+    def spread(self, size: int, wanted: Callable[[Place, str], bool]) -> Iterator[str]:
+        left = size
         for place, text in self.read():
-            yield place, text
-            taken += len(text)
-            if taken >= size:
+            if wanted(place, text):
+                yield text[:left]
+                left -= len(text)
+            if left <= 0:
                 break
 
     def _reading(self) -> "_OneLine":
@@ -224,7 +237,7 @@ class _OneLine:
 
 
 def _revision(name: str) -> str | None:
-    """The commit that the data set is at, which a later command streams again."""
+    """The commit that the data set is at."""
     from huggingface_hub import dataset_info
 
     return dataset_info(name).sha

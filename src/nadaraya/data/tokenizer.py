@@ -142,6 +142,15 @@ def is_character_tokenizer(tokenizer: "PreTrainedTokenizerFast") -> bool:
     )
 
 
+def check_token_bytes(tokenizer: "PreTrainedTokenizerFast") -> None:
+    """Refuse a tokenizer whose tokens have no bytes of their own: of those nobody knows the bits per byte."""
+    from tokenizers.decoders import ByteLevel
+
+    decoder = tokenizer.backend_tokenizer.decoder
+    if not (isinstance(decoder, ByteLevel) or is_character_tokenizer(tokenizer)):
+        raise must_be("tokenizer", "one of characters or bytes, as that of GPT-2", type(decoder).__name__)
+
+
 def encode_text(tokenizer: "PreTrainedTokenizerFast", text: str) -> torch.Tensor:
     """Token ids of a text, with nothing added.
 

@@ -33,9 +33,9 @@ from nadaraya.data.shards import (
     shard_name,
 )
 from nadaraya.data.tokenising_progress import TokenisingProgress
-from nadaraya.data.tokenizer import tokenizer_from_file, train_byte_pair_tokenizer
+from nadaraya.data.tokenizer import check_token_bytes, tokenizer_from_file, train_byte_pair_tokenizer
 from nadaraya.errors import InputError, must_be
-from nadaraya.files import PARTIAL, remove_partial, sha256, write_file, write_into, writing
+from nadaraya.files import PARTIAL, check_utf8, remove_partial, sha256, write_file, write_into, writing
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -68,10 +68,13 @@ def tokenize_corpus(
     Args:
         source: what `open_documents` takes: a file, a folder or "hub:NAME".
         folder: the folder of shards, made when absent.
-        tokenizer: a folder with the tokenizer.json of one that has an end-of-document token (`eos_token`);
-            default: byte pairs are found in the training documents.
+        tokenizer: a folder with the tokenizer.json of one of bytes and joined bytes, as those of GPT-2 and
+            most later models, or of characters, that has an end-of-document token (`eos_token`). Documents
+            begin with that one, so that in the folder of shards it is `bos_token` too. Default: byte pairs
+            are found in the training documents.
         vocabulary: number of tokens of the byte pairs, default 32768.
-        sample_characters: characters that the byte pairs are found in, taken from all files; default 1e8.
+        sample_characters: the most characters that the byte pairs are found in, as many from each file;
+            default 1e8.
         shard_tokens: the most tokens of a file that has more than one document, default 1e8.
         validation_fraction: share of the documents that validate, default 0.01.
         validation_documents: the first so many documents validate, in place of the fraction; default none.
@@ -106,17 +109,17 @@ def tokenize_corpus(
     if not 0 < validation_fraction < 1:
         raise must_be("validation_fraction", "more than 0 and less than 1", validation_fraction)
     folder = Path(folder)
-    try:
-        separator.encode()
-    except UnicodeEncodeError:
-        raise must_be("separator", "text that UTF-8 can hold", separator) from None
-    documents = open_documents(source, column=column, separator=separator)
+    check_utf8("separator", separator)
+    check_utf8("the folder of shards", str(folder))
+    begun = Manifest.read(folder).plan["source"] if (folder / MANIFEST).is_file() else None
+    documents = open_documents(source, column=column, separator=separator, described=begun)
     split = _Split(documents, validation_fraction, validation_documents)
     if tokenizer is None:
         given = None
         pairs = {"tokenizer": "byte pairs", "vocabulary": vocabulary, "sample_characters": sample_characters}
     else:
         given = tokenizer_from_file(tokenizer)
+        check_token_bytes(given)
         pairs = {"tokenizer": sha256(Path(tokenizer) / TOKENIZER)}
     if folder.exists():
         _check_folder(folder)
@@ -215,6 +218,7 @@ def _begin(
     number = tokenizer.eos_token_id
     if not isinstance(number, int):
         raise InputError("the tokenizer must have an end-of-document token (eos_token), got none")
+    tokenizer.bos_token = tokenizer.eos_token
     with write_into(folder, TOKENIZER) as scratch:
         tokenizer.save_pretrained(scratch)
         made = Manifest(plan, sha256(scratch / TOKENIZER), len(tokenizer), number)
@@ -222,8 +226,8 @@ def _begin(
             raise InputError(
                 f"{folder / TOKENIZER} is damaged, and comes out otherwise than it was: restore it"
             )
-    if not begun:
-        write_file(folder / MANIFEST, made.to_json())
+        if not begun:  # before the tokenizer: a folder with this alone is gone on with
+            write_file(folder / MANIFEST, made.to_json())
     return begun or made
 
 
@@ -232,8 +236,14 @@ def _train(
 ) -> "PreTrainedTokenizerFast":
     """Byte pairs of training documents of about so many characters."""
     shown.say("finding byte pairs")
-    sample = (text for place, text in documents.spread(size) if split.part(place, text) == "train")
-    return train_byte_pair_tokenizer(sample, vocabulary, document_token=SEPARATOR)
+    sample = documents.spread(size, lambda place, text: split.part(place, text) == "train")
+    first = next(sample, None)
+    if first is None:
+        raise InputError(
+            f"{documents.name} has no document for the part 'train': choose another validation_fraction, or "
+            "fewer validation_documents"
+        )
+    return train_byte_pair_tokenizer(chain([first], sample), vocabulary, document_token=SEPARATOR)
 
 
 def _tokenise(

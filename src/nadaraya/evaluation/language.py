@@ -171,14 +171,10 @@ def token_bytes(tokenizer: "PreTrainedTokenizerFast") -> Tensor:
     >>> token_bytes(train_character_tokenizer("né"))
     tensor([1, 2, 0])
     """
-    from tokenizers.decoders import ByteLevel
+    from nadaraya.data import token_num_bytes
+    from nadaraya.data.tokenizer import check_token_bytes
 
-    from nadaraya.data import is_character_tokenizer, token_num_bytes
-
-    if not (isinstance(tokenizer.backend_tokenizer.decoder, ByteLevel) or is_character_tokenizer(tokenizer)):
-        raise must_be(
-            "tokenizer", "one of characters or bytes", type(tokenizer.backend_tokenizer.decoder).__name__
-        )
+    check_token_bytes(tokenizer)
     special = set(tokenizer.all_special_ids)
     return torch.tensor([0 if i in special else token_num_bytes(tokenizer, i) for i in range(len(tokenizer))])
 

@@ -6,8 +6,8 @@ from typing import Self
 from filelock import FileLock, Timeout
 from safetensors.torch import save_file
 
-from nadaraya.errors import InputError, must_be
-from nadaraya.files import PARTIAL, reading, write_file, write_into, writing
+from nadaraya.errors import InputError
+from nadaraya.files import PARTIAL, check_utf8, reading, write_file, write_into, writing
 from nadaraya.training.image_recipe import ImageRecipe
 from nadaraya.training.kernels import kernel_parameters
 from nadaraya.training.recipe import Recipe, read_mapping
@@ -96,14 +96,8 @@ class FolderLock:
         self._folder, self._lock = folder, FileLock(folder / LOCK_FILE, timeout=0)
 
     def take(self) -> None:
-        """Take the lock, in a folder made when absent; an InputError where another process has it.
-
-        Names that are no UTF-8 are refused: tokenizers and safetensors do not write to them.
-        """
-        try:
-            str(self._folder).encode()
-        except UnicodeEncodeError:
-            raise must_be("the folder of a run", "named in UTF-8", str(self._folder)) from None
+        """Take the lock, in a folder made when absent; an InputError where another process has it."""
+        check_utf8("the path of a run folder", str(self._folder))
         with writing(self._folder):
             self._folder.mkdir(parents=True, exist_ok=True)
             try:

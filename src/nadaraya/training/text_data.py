@@ -19,6 +19,7 @@ from nadaraya.data import (
     train_character_tokenizer,
     window_numbers,
 )
+from nadaraya.data.tokenizer import check_token_bytes
 from nadaraya.errors import must_be
 from nadaraya.evaluation.language import TextEvaluation, evaluate_string
 from nadaraya.evaluation.shards import evaluate_shards
@@ -140,6 +141,7 @@ class _ShardedText:
         for part, shards in (("training", self._train), ("validation", self._validation)):
             check_length(shards, data.context, part)
         self.tokenizer = self._train.tokenizer
+        check_token_bytes(self.tokenizer)
         self.vocabulary = len(self.tokenizer)
         self.fingerprint = {"corpus_sha256": self._train.sha256}
         self.described = {

@@ -29,6 +29,9 @@ def test_another_text(nadaraya: Any, finished_run: Path, tmp_path: Path) -> None
     assert (printed["tokens"], printed["bytes"]) == (94, 94)
     shown = nadaraya("evaluate", finished_run, "--text", text).out
     assert f"{printed['cross_entropy']:.4f} nats/token over 94 tokens" in shown
+    shorter = json.loads(nadaraya("evaluate", finished_run, "--text", text, "--context", 4, "--json").out)
+    assert shorter["tokens"] == 94
+    assert shorter["cross_entropy"] != printed["cross_entropy"]
 
 
 def test_bad_input_is_one_line(nadaraya: Any, finished_run: Path, tmp_path: Path) -> None:
@@ -42,6 +45,8 @@ def test_bad_input_is_one_line(nadaraya: Any, finished_run: Path, tmp_path: Path
     nadaraya("evaluate", finished_run, "--text", "/dev/zero").refuses("/dev/zero must be a regular file")
     nadaraya("evaluate", finished_run, "--text", "a" * 300).refuses("File name too long")
     nadaraya("evaluate", tmp_path).refuses("is not a run folder")
+    nadaraya("evaluate", finished_run, "--context", 10**6).refuses("--context must be at most the model's")
+    nadaraya("evaluate", finished_run, "--context", 8, "--lengths", "8").refuses("--lengths is given")
 
 
 def test_device_and_precision_are_chosen_and_checked(nadaraya: Any, finished_run: Path) -> None:

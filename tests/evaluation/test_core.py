@@ -238,7 +238,7 @@ def test_large_vocabularies_get_small_batches_and_many_examples_come_in_groups(
     model = Bigram(table)
     expected = evaluate_task(model, byte_tokenizer(), task, context=64).decisions
     assert max(len(batch) for batch in model.seen) == 14  # two options of seven examples
-    monkeypatch.setattr("nadaraya.evaluation.core.scoring.LARGEST_LOGITS", 3 * 64 * 256)
+    monkeypatch.setattr("nadaraya.evaluation.language.LARGEST_LOGITS", 3 * 64 * 256)
     monkeypatch.setattr("nadaraya.evaluation.core.scoring.EXAMPLES", 2)
     model = Bigram(table)
     assert evaluate_task(model, byte_tokenizer(), task, context=64).decisions == expected

@@ -7,6 +7,7 @@ from typing import Any
 import core_folders as folders
 import pytest
 import torch
+import yaml
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from nadaraya.data import train_byte_pair_tokenizer
@@ -96,6 +97,35 @@ def test_options_out_of_range_are_refused_before_lm_eval_is_imported(monkeypatch
     ):
         with pytest.raises(InputError, match=words):
             evaluate_lm_eval(causal, ["copa"], **options)  # type: ignore[arg-type]
+
+
+@pytest.mark.slow
+def test_texts_are_generated_without_an_end_of_text_token(tmp_path: Path) -> None:
+    pytest.importorskip("lm_eval")
+    (tmp_path / "texts.jsonl").write_text('{"question": "any", "answer": "text"}\n' * 3)
+    options: Any = {
+        "data_files": {"test": str(tmp_path / "texts.jsonl")},
+        "cache_dir": str(tmp_path / "cache"),
+    }
+    task = {
+        "task": "written",
+        "dataset_path": "json",
+        "dataset_kwargs": options,
+        "test_split": "test",
+        "output_type": "generate_until",
+        "doc_to_text": "{{question}}",
+        "doc_to_target": "{{answer}}",
+        "generation_kwargs": {"until": ["\n"], "max_gen_toks": 8},
+        "metric_list": [{"metric": "exact_match"}],
+    }
+    (tmp_path / "written.yaml").write_text(yaml.safe_dump(task))
+    causal = causal_model("KernelGPT", "any text " * 99)
+    assert causal.tokenizer.eos_token_id is None
+    found = evaluate_lm_eval(causal, ["written"], folder=tmp_path)
+    texts = [sample["filtered_resps"][0] for sample in found["samples"]["written"]]
+    assert len(texts) == 3
+    assert texts[0]
+    assert len(set(texts)) == 1
 
 
 @pytest.mark.slow

@@ -154,3 +154,17 @@ def test_tokens_that_are_neither_characters_nor_bytes_have_no_bytes() -> None:
         InputError, match="tokenizer must be one of characters or bytes, as that of GPT-2, got 'Metaspace'"
     ):
         token_bytes(PreTrainedTokenizerFast(tokenizer_object=words))
+
+
+def test_windows_share_a_batch_as_far_as_their_logits_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = KernelGPTForCausalLM(KernelGPTConfig.preset("demo", vocab_size=90)).eval()
+    rows: list[int] = []
+    model.register_forward_pre_hook(
+        lambda _, args, given: rows.append(len(given["input_ids"])), with_kwargs=True
+    )
+    tokens = torch.arange(81) % 90
+    found = evaluate_text(model, tokens, context=8, num_bytes=80)
+    monkeypatch.setattr("nadaraya.evaluation.language.LARGEST_LOGITS", 3 * 8 * 90)
+    bounded = evaluate_text(model, tokens, context=8, num_bytes=80)
+    assert rows == [10, 3, 3, 3, 1]
+    assert bounded.cross_entropy == pytest.approx(found.cross_entropy)

@@ -18,6 +18,7 @@ from safetensors.torch import load_file, save_file
 from nadaraya.errors import InputError
 from nadaraya.training import ImageRecipe, Recipe, Run, images, loop, text, train
 from nadaraya.training.folder import FolderLock
+from nadaraya.training.text import TextTask
 
 Make = Callable[..., Any]
 AtUpdate = Callable[[int, Callable[[], object]], None]
@@ -284,16 +285,20 @@ def test_a_finished_run_is_extended(
         train(recipe(2), tmp_path / "run", progress=False)
 
 
+@pytest.mark.parametrize("sign", [1, -1])  # of the loss: the best weights are the last ones, or the first
 def test_a_run_with_a_stable_rate_is_extended_as_if_it_had_been_longer_from_the_start(
-    tiny_recipe: Make, tmp_path: Path
+    tiny_recipe: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sign: int
 ) -> None:
+    monkeypatch.setattr(TextTask, "score", lambda self, validation: sign * validation["loss"])
+
     def recipe(steps: int) -> Recipe:
         wsd = {"training__schedule": "wsd", "training__decay_fraction": 0.5}
         return tiny_recipe(training__steps=steps, training__keep_best=True, **wsd)
 
     short = train(recipe(8), tmp_path / "run", progress=False)
     state = tmp_path / "run/training_state"
-    kept = [f"step-{step:08d}" for step in (4, 6, 8)]  # 4: where the learning rate begins to fall
+    # 4: where the learning rate begins to fall
+    kept = ["best.safetensors", *(f"step-{step:08d}" for step in (4, 6, 8))]
     assert sorted(path.name for path in state.iterdir()) == kept
     shutil.copytree(short.path, tmp_path / "without")
     longer, whole = (train(recipe(12), tmp_path / name, progress=False) for name in ("run", "whole"))

@@ -12,7 +12,7 @@ from huggingface_hub.errors import HFValidationError
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from nadaraya.errors import InputError
-from nadaraya.training import Recipe, Run, export_model, model_card, push_to_hub
+from nadaraya.training import Recipe, Run, export_model, model_card, push_to_hub, train
 
 
 def test_transformers_loads_an_exported_run_on_text(finished_text_run: Path, tmp_path: Path) -> None:
@@ -42,6 +42,16 @@ def test_a_card_has_the_figures_and_the_recipe(finished_text_run: Path) -> None:
     card = model_card(run)
     for part in (f"{run.final['bits_per_byte']}", f"{run.final['parameters']:,}", run.recipe.to_yaml()):
         assert part in card
+
+
+def test_a_card_of_the_best_weights_has_no_figures_of_the_last_ones(
+    tiny_recipe: Callable[..., Recipe], tmp_path: Path
+) -> None:
+    run = train(tiny_recipe(training__keep_best=True), tmp_path / "run", progress=False)
+    assert run.final is not None
+    cards = [model_card(run, weights) for weights in ("trained", "best")]
+    assert [str(run.final["loss"]) in card for card in cards] == [True, False]
+    assert all(f"| parameters | {run.final['parameters']:,} |" in card for card in cards)
 
 
 def test_folders_with_files_and_unfinished_runs_are_refused(

@@ -156,6 +156,7 @@ def test_a_misspelt_key_is_refused_with_the_nearest(key: str) -> None:
         ("training.steps=true", "must be an integer, got True"),
         ("training.steps=many", "must be an integer, got 'many'"),
         ("training.steps", "override must be KEY=VALUE"),
+        ("data.corpus=Book #1.txt", "override must be without a YAML comment"),
         ("training.learning_rate=-1", "greater than 0"),
         ("training.learning_rate=.nan", "a finite number"),
         ("training.learning_rate=true", "a number"),

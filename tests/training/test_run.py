@@ -2,13 +2,14 @@
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
 from nadaraya.errors import InputError
-from nadaraya.training import Run
+from nadaraya.training import Run, train
 
 
 @pytest.fixture
@@ -39,6 +40,16 @@ def test_the_other_readers(run: Run, tiny_text: Path) -> None:
     assert run.tokenizer().decode(run.tokenizer()(text)["input_ids"]) == text
     assert [record["step"] for record in run.series("validation")] == [4, 8]
     assert run.final == run.metrics[-1]
+
+
+def test_a_text_that_was_edited_since_is_not_that_of_the_run(tiny_recipe: Any, tmp_path: Path) -> None:
+    path = tmp_path / "text.txt"
+    path.write_text("the cat sat on the mat. " * 60)
+    run = train(tiny_recipe(data__corpus=str(path)), tmp_path / "run", progress=False)
+    assert len(run.corpus().text) == 60 * 24
+    path.write_text("the cat sat on the mat. " * 40)
+    with pytest.raises(InputError, match=r"text.txt is not that which .*run was trained on: restore it"):
+        run.corpus()
 
 
 def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:

@@ -234,6 +234,17 @@ def test_attention_stays_inside_documents_where_the_recipe_says_so(
     assert (losses[0] == losses[1]) == (documents == "packed")
 
 
+def test_a_launcher_that_compiles_models_does_not_join_documents(
+    tiny_recipe: Make, shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = tiny_recipe(data__corpus=str(shards), training__steps=4)
+    runs = [train(recipe, tmp_path / "alone", progress=False)]
+    monkeypatch.setenv("ACCELERATE_DYNAMO_BACKEND", "EAGER")
+    runs.append(train(recipe, tmp_path / "compiled", progress=False))
+    losses = [[record["loss"] for record in run.series("train")] for run in runs]
+    assert losses[0] == losses[1]
+
+
 def test_a_run_on_shards_says_what_it_is_and_has_no_text(finished: Path, shards: Path) -> None:
     run = Run(finished)
     described = json.loads((finished / "text.json").read_text())

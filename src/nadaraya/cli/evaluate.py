@@ -39,6 +39,10 @@ class Chosen(NamedTuple):
 def evaluate(
     run: ModelArgument,
     text: TextOption = None,
+    context: Annotated[
+        int | None,
+        typer.Option(help="On a text: tokens per window.", min=1, show_default="the model's context"),
+    ] = None,
     lengths: Annotated[
         str | None,
         typer.Option(
@@ -104,6 +108,10 @@ def evaluate(
     _check_belongs("--limit", limit, given, "--core", "--lm-eval")
     _check_belongs("--shots", shots, given, "--lm-eval")
     _check_belongs("--task-folder", task_folder, given, "--lm-eval")
+    if context is not None and (lengths is not None or given[-1:] not in ([], ["--text"])):
+        raise must_be(
+            "--context", f"left out where {given[0] if lengths is None else '--lengths'} is given", context
+        )
     if lengths is not None and given[-1:] not in ([], ["--text"]):
         raise must_be("--lengths", f"left out where {given[0]} is given", lengths)
     if windows is not None and lengths is None:
@@ -124,8 +132,9 @@ def evaluate(
     if images is not None or (text is None and _is_image_run(run)):
         from nadaraya.training import Run
 
-        if lengths is not None:
-            raise must_be("--lengths", "given for a model of text", lengths)
+        for option, value in (("--lengths", lengths), ("--context", context)):
+            if value is not None:
+                raise must_be(option, "given for a model of text", value)
         figures, line = _images(Run(run), images, chosen)
     elif lengths is not None:
         source = text_source(run, text, "--text")
@@ -139,7 +148,7 @@ def evaluate(
         )
         return
     else:
-        figures, line = _text(run, text, chosen)
+        figures, line = _text(run, text, context, chosen)
     used = _weights(run, weights)
     shown = f" ({used['weights']} weights)" if used else ""
     typer.echo(json.dumps({"run": run, **used, **figures}) if as_json else line + shown)
@@ -181,10 +190,12 @@ def _at_lengths(
         print_lengths(result, source.name, causal.context)
 
 
-def _text(run: str, text: str | None, chosen: Chosen) -> tuple[dict[str, Any], str]:
+def _text(run: str, text: str | None, context: int | None, chosen: Chosen) -> tuple[dict[str, Any], str]:
     from nadaraya.evaluation import evaluate_shards, evaluate_string, open_causal_model
 
     causal = open_causal_model(run, chosen.weights)
+    if context is not None and context > causal.context:
+        raise must_be("--context", f"at most the model's {causal.context} (--lengths goes beyond)", context)
     name, content, documents = text_source(run, text, "--text, --core or --lm-eval")
     evaluating: Any
     if isinstance(content, str):
@@ -192,7 +203,7 @@ def _text(run: str, text: str | None, chosen: Chosen) -> tuple[dict[str, Any], s
     else:
         evaluating = partial(evaluate_shards, shards=content, documents=documents)
     with computing(causal.model, chosen.device, chosen.precision):
-        result = evaluating(causal.model, context=causal.context)
+        result = evaluating(causal.model, context=causal.context if context is None else context)
     _check_finite(result.cross_entropy, name, run)
     line = (
         f"{name}: {result.cross_entropy:.4f} nats/token over {result.tokens:,} tokens, "

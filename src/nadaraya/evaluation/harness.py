@@ -64,7 +64,14 @@ def evaluate_lm_eval(
         except ModuleNotFoundError as missing:
             raise InputError(f'lm-eval needs {missing.name}: pip install "nadaraya[lm-eval]"') from None
         manager, names = _find(tasks, folder)
-        harness: Any = HFLM(
+
+        class Harness(HFLM):
+            """Without an end-of-text token, texts end at the stops of a task alone."""
+
+            def tok_decode(self, tokens: Any, skip_special_tokens: bool = True) -> Any:
+                return None if tokens is None else super().tok_decode(tokens, skip_special_tokens)
+
+        harness: Any = Harness(
             pretrained=causal.model,
             backend="causal",
             tokenizer=causal.tokenizer,

@@ -14,6 +14,8 @@ from nadaraya.errors import must_be
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
+LARGEST_LOGITS = 2**28  # numbers in a batch's logits: 1 GiB in float32
+
 
 @dataclass(frozen=True)
 class TextEvaluation:
@@ -53,7 +55,7 @@ def evaluate_text(
         tokens: (n,) token ids, n >= 2.
         context: inputs per window.
         num_bytes: UTF-8 bytes of the text of the predicted tokens, tokens[1:].
-        batch_size: windows at a time, default 16.
+        batch_size: windows at a time, default 16; fewer where their logits would exceed 1 GiB.
 
     Returns:
         Cross-entropy in nats/token, bits per byte, and both counts.
@@ -72,13 +74,25 @@ def evaluate_text(
     if predicted < 1:
         raise must_be("text", "2 or more tokens long", len(tokens))
     whole = predicted // context * context
+    rows = rows_at_a_time(model, min(context, predicted), batch_size)
     inputs, targets = (
-        [*part[:whole].reshape(-1, context).split(batch_size), part[whole:][None]]
+        [*part[:whole].reshape(-1, context).split(rows), part[whole:][None]]
         for part in (tokens[:-1], tokens[1:])
     )
     batches = zip(inputs, targets, strict=True)
     nats = sum(total_nats(model, *batch) for batch in batches if batch[0].numel())
     return TextEvaluation(nats / predicted, nats / math.log(2) / num_bytes, predicted, num_bytes)
+
+
+def rows_at_a_time(model: Any, length: int, most: int) -> int:
+    """How many rows of so many tokens have logits within a bound, at least 1 and at most `most`.
+
+    A module without a configuration of transformers has its `most`.
+    """
+    if not hasattr(model, "config"):
+        return most
+    vocabulary = int(model.config.get_text_config().vocab_size)
+    return max(1, min(most, LARGEST_LOGITS // (length * vocabulary)))
 
 
 def total_nats(

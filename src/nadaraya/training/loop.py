@@ -6,13 +6,14 @@ an equal part of every batch each and average their gradients; the main one writ
 """
 
 import math
+import shutil
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
 from nadaraya.errors import InputError
-from nadaraya.files import PARTIAL, remove_folder, remove_partial, sha256, sync
+from nadaraya.files import PARTIAL, remove_folder, remove_partial, sha256, sync, write_into
 from nadaraya.training.checkpoint import (
     Checkpoint,
     drop_later_checkpoints,
@@ -165,6 +166,8 @@ def _run(
                     learner.gather()
                     processes.alone(learner.save_weights, folder / BEST_FILE)
             if save:
+                if step == recipe.training.decay_start and (folder / BEST_FILE).exists():
+                    processes.alone(_copy_best, folder, folder / STATE_FOLDER)
                 with processes.together():
                     learner.write_parts(folder / STATE_FOLDER)
                 processes.alone(_save, folder, learner, step, meter)
@@ -229,7 +232,16 @@ def _go_back(folder: Path, recipe: Recipe | ImageRecipe, checkpoint: Checkpoint)
     """
     if _common_updates(folder, recipe) is not None:
         drop_later_checkpoints(checkpoint.path)
-        (folder / BEST_FILE).unlink(missing_ok=True)
+        if (folder / STATE_FOLDER / BEST_FILE).exists():
+            _copy_best(folder / STATE_FOLDER, folder)
+        else:
+            (folder / BEST_FILE).unlink(missing_ok=True)
+
+
+def _copy_best(source: Path, target: Path) -> None:
+    """The best weights before the decay stay with its checkpoint: a longer run goes on from both."""
+    with write_into(target, BEST_FILE) as scratch:
+        shutil.copy(source / BEST_FILE, scratch)
 
 
 def _save(folder: Path, learner: Learner, step: int, meter: Meter) -> None:

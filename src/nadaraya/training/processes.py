@@ -45,7 +45,8 @@ class Processes:
                 )
         self._accelerator = Accelerator(
             cpu=not torch.cuda.is_available(),
-            mixed_precision="no",  # the recipe says it, not the launcher
+            mixed_precision="no",  # the recipe says it and what is compiled, not the launcher
+            dynamo_backend="no",
             kwargs_handlers=[InitProcessGroupKwargs(timeout=_PATIENCE)],
         )
         self.rank, self.count = self._accelerator.process_index, self._accelerator.num_processes

@@ -57,7 +57,9 @@ def model_card(run: "Run", weights: str | None = None) -> str:
     if run.final is None:
         raise InputError(f"{run.path} is not finished: only finished runs have a model card")
     image = isinstance(run.recipe, ImageRecipe)
-    rows = [f"| {what} | {run.final[key]:,} |" for key, what in _FIGURES.items() if key in run.final]
+    last = (weights or run.weights) != "best"  # losses are those of the last update
+    known = {key for key in run.final if last or key in ("parameters", "kernel_parameters")}
+    rows = [f"| {what} | {run.final[key]:,} |" for key, what in _FIGURES.items() if key in known]
     return "\n".join(
         [
             "---",

@@ -406,4 +406,7 @@ def _override(mapping: dict[str, Any], override: str) -> None:
     key, equals, text = override.partition("=")
     if not equals or not key:
         raise must_be("override", "KEY=VALUE, for example model.variant=gpa-mul", override)
-    put(mapping, key.strip(), parse_yaml(text, f"override {shown(override)}"))
+    value = parse_yaml(text, f"override {shown(override)}")
+    if text.count("#") > str(value).count("#"):
+        raise must_be("override", f"without a YAML comment: quote text with #, {key}='\"…\"'", override)
+    put(mapping, key.strip(), value)

@@ -213,14 +213,20 @@ class Run:
         It is the text that the model was trained on: where `data.wrap` or `data.shuffle` changed it, so here.
 
         Raises:
-            InputError: it cannot be read, or the run was trained on token shards, which `shards` opens.
+            InputError: it cannot be read, was changed since, or the run was trained on token shards, which
+                `shards` opens.
         """
         from nadaraya.data import load_corpus
 
         data = self.text_recipe().data
         if self.on_shards:
             raise InputError(f"{self.path} was trained on token shards, {data.corpus}, which are no text")
-        return load_corpus(data.corpus, **data.corpus_options())
+        corpus = load_corpus(data.corpus, **data.corpus_options())
+        if corpus.sha256 != self._described(TEXT_FILE, "sha256")["sha256"]:
+            raise InputError(
+                f"the text {data.corpus} is not that which {self.path} was trained on: restore it"
+            )
+        return corpus
 
     @property
     def on_shards(self) -> bool:

@@ -11,8 +11,8 @@ from torch.nn import functional as F
 
 from nadaraya.errors import InputError
 from nadaraya.evaluation.core.prompts import Prompt
+from nadaraya.evaluation.language import rows_at_a_time
 
-LARGEST_LOGITS = 2**28  # numbers in a batch's logits: 1 GiB in float32
 EXAMPLES = 64  # examples whose prompts are sorted by length together
 
 Encode = Callable[[Sequence[str]], list[list[int]]]
@@ -106,7 +106,7 @@ def token_losses(
         found: dict[int, Losses] = {}
         while order:
             longest = len(prompts[order[0]].tokens)
-            rows = max(1, min(batch_size, LARGEST_LOGITS // (longest * _vocabulary(model))))
+            rows = rows_at_a_time(model, longest, batch_size)
             now, order = order[:rows], order[rows:]
             found |= zip(now, _batch_losses(model, [prompts[i] for i in now]), strict=True)
         results = iter((prompt, found[i]) for i, prompt in enumerate(prompts))
@@ -130,10 +130,6 @@ def _batch_losses(model: nn.Module, prompts: list[Scored]) -> list[Losses]:
         Losses(part, bool(len(own := right[max(p.start, 1) - p.first :]) and own.all()))
         for p, part, right in zip(prompts, nats.split(sizes), likeliest.split(sizes), strict=True)
     ]
-
-
-def _vocabulary(model: Any) -> int:
-    return int(model.config.get_text_config().vocab_size)
 
 
 def _common(sequences: Sequence[Sequence[int]]) -> int:

@@ -126,3 +126,13 @@ def test_an_estimate_says_on_which_side_it_is() -> None:
     assert Estimate(1.2, 1.1, 1.3).side_of(1.0) == 1
     assert Estimate(0.5).side_of(1.0) == 0
     assert Estimate(0.5).text(1, "×") == "0.5×"
+
+
+def test_sizes_of_one_compute_have_no_law_and_no_share() -> None:
+    base, ours = [[2.0, 2.1], [1.8, 1.9]], [[1.9, 2.0], [1.7, 1.8]]
+    found = compare(([5.0, 5.0], base), ([5.0, 5.0], ours))
+    assert (found.share, found.mean_share, found.trend) == (None, None, None)
+    assert [each.value for each in found.difference] == pytest.approx([-0.1, -0.1])
+    one = compare(([5.0, 6.0], base), ([5.5, 5.5], ours))
+    assert one.mean_share is not None
+    assert one.trend is None

@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +88,15 @@ def test_a_cell_that_diverges_at_every_rate_is_named_and_needs_no_more(tmp_path:
     assert runs.pending() == []
     assert runs.warnings() == ["rope at size small: training diverged at every learning rate"]
     assert runs.left(cells("small")[0]) == 0
+
+
+def test_seeds_that_diverge_at_the_chosen_rate_are_counted_in_a_warning(tmp_path: Path) -> None:
+    runs = StudyRuns(study("small", learning_rates=[1e-3]), cells("small"), tmp_path)
+    train(runs, lambda name: None if "seed1" in name else 1.0, rounds=2)
+    assert runs.warnings() == [
+        "rope at size small: training diverged with 1 of 3 seeds at the learning rate 0.001, and the figures "
+        "are those of the others"
+    ]
 
 
 def test_sizes_without_a_search_take_the_rate_of_the_one_before(tmp_path: Path) -> None:
@@ -197,24 +207,33 @@ def test_the_worker_notes_a_run_that_diverges_and_fails_at_bad_input(
 
 def test_figures_in_the_results_count_where_the_runs_are_gone(tmp_path: Path) -> None:
     runs = StudyRuns(study("small"), cells("small"), tmp_path)
-    train(runs, lambda name: 1.0 + len(name), rounds=2)
-    steps = {"steps": cells("small")[0].steps}
+    train(runs, lambda name: None if "lr0.004" in name else 1.0 + len(name), rounds=2)
     kept = runs.results()
-    kept["runs"] = [{**row, **steps} for row in kept["runs"]]
     (tmp_path / "results.json").write_text(json.dumps(kept))
     shutil.rmtree(tmp_path / "runs")
     again = StudyRuns(study("small"), cells("small"), tmp_path)
     assert again.pending() == []
     assert again.left(*cells("small")) == 0
     assert again.results()["runs"] == kept["runs"]
-    both = cells("small", variants=("rope", "gka"))
-    other = StudyRuns(study("small"), both[1:], tmp_path, first=both[0])
-    assert [job.name.split("/")[1] for job in other.pending()] == ["gka"] * 3
+    grown = cells("tiny", "small", variants=("gka", "rope"))  # from the smallest, and in any order
+    grown[0] = replace(grown[0], recipe=Recipe(training={"steps": 20}))
+    more = StudyRuns(study("tiny", "small"), grown, tmp_path)
+    expected = ["tiny/gka", "tiny/rope", "small/gka"]
+    assert [job.name.rpartition("/")[0] for job in more.pending()] == [
+        name for name in expected for _ in RATES
+    ]
+    train(more, lambda name: 1.0, rounds=2)
+    (tmp_path / "results.json").write_text(json.dumps(more.results()))
+    shutil.rmtree(tmp_path / "runs")
+    assert StudyRuns(study("tiny", "small"), grown[::-1], tmp_path).pending() == []
     more = StudyRuns(study("small", seeds=[0, 1, 2, 3]), cells("small"), tmp_path)
     assert [job.name.split("-")[-1] for job in more.pending()] == ["seed3"]
-    for changed, longer in (
-        (study("small", sizes={"small": {"training.clip": 2.0}}), 50),
-        (study("small"), 60),
+    for changes, words in (
+        ({"model": {"hidden_size": 32}}, "model.hidden_size = 128, the study now says 32"),
+        ({"training": {"steps": 60}}, "training.steps = 50, the study now says 60"),
     ):
-        with pytest.raises(InputError, match="was found with another value of"):
-            StudyRuns(changed, cells("small", steps=longer), tmp_path).pending()
+        changed = [
+            replace(cell, recipe=Recipe(**{"training": {"steps": 50}, **changes})) for cell in grown[3:]
+        ]
+        with pytest.raises(InputError, match=f"results.json has a run with {words}"):
+            StudyRuns(study("small"), changed, tmp_path).pending()

@@ -73,7 +73,7 @@ def costs(
     """
     planner = Planner(experiment.study, changes, _Assumed(experiment.vocabulary))
     cells = planner.cells(only)
-    runs = StudyRuns(experiment.study, cells, folder, planner.first())
+    runs = StudyRuns(experiment.study, cells, folder)
     return [
         Cost(
             cell,

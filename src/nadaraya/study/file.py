@@ -87,7 +87,7 @@ class Study(Section):
                     accepted = "named in up to 60 letters, digits and . _ + - (they name folders)"
                     raise must_be(f"study key {what}", accepted, name)
                 for key, _ in flat(keys):
-                    matched = what == "variants" and self.match in ("flops", "seconds")
+                    matched = what == "variants" and self.match in ("flops", "seconds", "tokens")
                     if key in _OWN or (key == "training.steps" and matched):
                         raise must_be(f"study key {what}.{name}", "without what the study sets itself", key)
         if self.baseline not in self.variants:
@@ -137,6 +137,9 @@ class Study(Section):
         Raises:
             InputError: no such recipe, one on images, or a key or value that it does not take.
         """
+        for change in changes:
+            if change.partition("=")[0].strip() in _OWN:
+                raise must_be("KEY=VALUE", "without what the study sets itself", change)
         keys: dict[str, Any] = {"name": f"{size}-{variant}", "seed": self.seeds[0]}
         keys |= {"training.learning_rate": self.learning_rates[0], **(more or {})}
         parts = [*flat(self.sizes[size]), *flat(self.variants[variant]), *keys.items()]

@@ -156,17 +156,17 @@ def compare(
     seeds = min(len(cell) for cell in (*baseline[1], *variant[1]))
     known = seeds > 1
     difference = [_estimate(column, known) for column in (ours - base[:, :count]).T]
-    if len(base_compute) < 2:
+    if len(set(whole[0])) < 2:
         return Comparison(difference, None, None, None, seeds)
     _, exponent, floor = _fits(base_compute, base, below=ours.min(axis=1))
-    if exponent[0] <= 0:  # the baseline has not become better with compute
+    if not exponent[0] > 0:  # the baseline has not become better with compute
         return Comparison(difference, None, None, None, seeds)
     exponent = np.where(exponent > 0, exponent, np.nan)
     above = (ours - floor[:, None]) / (base[:, :count] - floor[:, None])
     logs = np.log(compute / base_compute[:count]) + np.log(above) / exponent[:, None]
     share = [_estimate(np.exp(column), known) for column in logs.T]
     trend = None
-    if count > 1:
+    if len(set(variant[0])) > 1:
         trend = _estimate(10 ** _slope(np.log(compute), logs), known)
     return Comparison(difference, share, _estimate(np.exp(logs.mean(axis=1)), known), trend, seeds)
 

@@ -101,5 +101,6 @@ def _timed_key(recipe: Recipe) -> str:
     mapping = recipe.to_mapping()
     for name in ("name", "seed"):
         del mapping[name]
-    del mapping["training"]["steps"]
+    for name in ("steps", "learning_rate"):
+        del mapping["training"][name]
     return _key(mapping)

@@ -105,12 +105,6 @@ class Planner:
             cells += row
         return cells
 
-    def first(self) -> Cell:
-        """The first cell of the whole plan."""
-        size = next(iter(self._study.sizes))
-        variant = self._study.variants_of(size)[0]
-        return next(cell for cell in self.cells([variant]) if cell.size == size)
-
     def _cell(self, size: str, variant: str, baseline: Cell | None = None) -> Cell:
         """A variant at a size, matched with the baseline unless that needs measured times."""
         recipe = self._study.recipe_of(size, variant, self._changes)

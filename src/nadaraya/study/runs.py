@@ -1,5 +1,6 @@
 """The runs of a study in its folder: which are done, which are left, what they reached."""
 
+import copy
 import json
 import platform
 import sys
@@ -15,8 +16,9 @@ from nadaraya.study.file import Study
 from nadaraya.study.plan import Cell
 from nadaraya.study.probes import lacks
 from nadaraya.study.queue import Job
-from nadaraya.training import Recipe
+from nadaraya.training import ImageRecipe, Recipe
 from nadaraya.training.folder import RECIPE_FILE
+from nadaraya.training.plain_yaml import put
 from nadaraya.training.recipe import read_mapping
 
 RESULTS_FILE = "results.json"
@@ -33,16 +35,17 @@ class StudyRuns:
         study: the study.
         cells: its plan, or a part of it.
         folder: of the study.
-        first: the first cell of the whole plan, whose recipe stands in results.json; default that of `cells`.
     """
 
-    def __init__(self, study: Study, cells: Sequence[Cell], folder: Path, first: Cell | None = None) -> None:
+    def __init__(self, study: Study, cells: Sequence[Cell], folder: Path) -> None:
         self._study, self._cells, self._folder = study, cells, folder
-        self._plain_recipe = (first or cells[0]).recipe.to_mapping()
         self._rows: dict[Path, Row] = {}  # of finished runs, which do not change
         self._before = read_json(folder / RESULTS_FILE) if (folder / RESULTS_FILE).is_file() else {}
         with reading(folder / RESULTS_FILE, "the results of a study"):
             self._kept = {_place(row): row for row in self._before.get("runs", ())}
+            self._planned = {
+                (cell["size"], cell["variant"]): cell["differs"] for cell in self._before.get("cells", ())
+            }
 
     def pending(self) -> list[Job]:
         """The runs that can be started now: those of the search of a cell, then those of its other seeds."""
@@ -71,7 +74,8 @@ class StudyRuns:
     def warnings(self) -> list[str]:
         """One line for each cell whose rates all diverged, or whose best rate is an end of those tried.
 
-        And one for each probe that runs at the chosen rates lack.
+        One for each whose best rate diverged with other seeds, and for each probe that runs at the chosen
+        rates lack.
         """
         lines = []
         for cell in self._cells:
@@ -86,6 +90,14 @@ class StudyRuns:
                         f"tried, {best:g}: the optimum may lie beyond (learning_rates, extend_rates)"
                     )
         rows = [(cell, row) for cell, rate, _, row in self._finished() if rate == self._search(cell)[1]]
+        for cell in self._cells:
+            diverged = [row for of, row in rows if of is cell and "diverged" in row]
+            if diverged:
+                lines.append(
+                    f"{cell.variant} at size {cell.size}: training diverged with {len(diverged)} of "
+                    f"{len(self._study.seeds_of(cell.size))} seeds at the learning rate "
+                    f"{diverged[0]['learning_rate']:g}, and the figures are those of the others"
+                )
         for name in self._study.probes:
             without = [
                 row for cell, row in rows if name in self._study.probes_of(cell.size) and lacks(row, name)
@@ -95,13 +107,21 @@ class StudyRuns:
         return lines
 
     def results(self) -> dict[str, Any]:
-        """Everything that was found, as plain values: the plan and the rows of all runs."""
+        """Everything that was found, as plain values: the plan and the rows of all runs.
+
+        The recipe is that of the first cell; every cell has the keys in which its own differs from it.
+        """
         keys = ("size", "variant", "parameters", "flops_per_token", "steps", "flops", "seconds")
+        first = self._cells[0].recipe
         return {
             "study": self._study.model_dump(mode="json", exclude={"source"}),
-            "recipe": self._plain_recipe,
+            "recipe": first.to_mapping(),
             "cells": [
-                {**{key: getattr(cell, key) for key in keys}, "learning_rate": self._search(cell)[1]}
+                {
+                    **{key: getattr(cell, key) for key in keys},
+                    "learning_rate": self._search(cell)[1],
+                    "differs": _differences(first, cell.recipe),
+                }
                 for cell in self._cells
             ],
             "runs": self.rows(),
@@ -182,18 +202,18 @@ class StudyRuns:
 
     def _check_kept(self, cell: Cell, row: Row) -> None:
         """Refuse figures of results.json that were found for another plan."""
-        before, now = self._before.get("study", {}), self._study.model_dump(mode="json")
-        recipes = [_without_names(recipe) for recipe in (self._before.get("recipe"), self._plain_recipe)]
-        pairs: dict[str, tuple[Any, Any]] = {"its recipe": (recipes[0], recipes[1])}
-        for part, name in (("variants", cell.variant), ("sizes", cell.size)):
-            pairs[f"{part}.{name}"] = before.get(part, {}).get(name), now[part].get(name)
-        pairs[f"updates of {cell.variant} at size {cell.size}"] = row.get("steps"), cell.steps
-        for what, (theirs, ours) in pairs.items():
-            if theirs != ours:
-                raise InputError(
-                    f"{self._folder / RESULTS_FILE} was found with another value of {what}: choose another "
-                    "--out, or the study as it was"
-                )
+        path, wanted = (
+            self._folder / RESULTS_FILE,
+            self._recipe(cell, float(row["learning_rate"]), row["seed"]),
+        )
+        with reading(path, "the results of a study"):
+            mapping = copy.deepcopy(self._before["recipe"])
+            for key, value in self._planned[cell.size, cell.variant].items():
+                put(mapping, key, value)
+            for key in ("name", "seed", "training.learning_rate"):
+                put(mapping, key, wanted.flat()[key])
+            done = read_mapping(mapping)
+        _check_recipe(path, done, wanted, "study")
 
     def _job(self, cell: Cell, rate: float, seed: int) -> Job:
         folder = self._run_folder(cell, rate, seed)
@@ -229,23 +249,24 @@ def finished_row(path: Path, wanted: Recipe, what: str) -> Row:
     with reading(path, "the figures of a run"):
         row = dict(json.loads(path.read_text(encoding="utf-8")))
         done = read_mapping(row["recipe"])
+    _check_recipe(path, done, wanted, what)
+    return row
+
+
+def _check_recipe(path: Path, done: Recipe | ImageRecipe, wanted: Recipe, what: str) -> None:
     difference = done.first_conflict(wanted)
     if difference or done.length != wanted.length:
         key, theirs, ours = difference or ("training.steps", done.length, wanted.length)
         raise InputError(
-            f"{path} is of a run with {key} = {theirs!r}, the {what} now says {ours!r}: choose another "
+            f"{path} has a run with {key} = {theirs!r}, the {what} now says {ours!r}: choose another "
             f"--out, or the {what} as it was"
         )
-    return row
 
 
-def _without_names(recipe: Any) -> dict[str, Any] | None:
-    """A recipe as results.json keeps it, without what runs of one plan differ in; keys of today are added."""
-    if recipe is None:
-        return None
-    mapping = read_mapping(recipe).to_mapping()
-    del mapping["name"], mapping["seed"], mapping["training"]["learning_rate"]
-    return mapping
+def _differences(first: Recipe, other: Recipe) -> dict[str, Any]:
+    """The keys in which a recipe differs from the first one of the plan, with its values."""
+    before = first.flat()
+    return {key: value for key, value in other.flat().items() if key != "name" and value != before[key]}
 
 
 def results_text(results: Mapping[str, Any]) -> str:

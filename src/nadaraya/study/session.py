@@ -64,7 +64,7 @@ def plan_study(
     """
     planner = Planner(study, changes, Measurements(folder / MEASURED_FILE))
     cells = planner.cells(only, timed)
-    runs = StudyRuns(study, cells, folder, planner.first())
+    runs = StudyRuns(study, cells, folder)
     return [(cell, runs.left(cell)) for cell in cells]
 
 
@@ -111,7 +111,7 @@ def run_study(
         results = folder / RESULTS_FILE
         planner = Planner(study, changes, Measurements(folder / MEASURED_FILE))
         whole, cells = planner.cells(), planner.cells(only)
-        everything, runs = (StudyRuns(study, part, folder, whole[0]) for part in (whole, cells))
+        everything, runs = (StudyRuns(study, part, folder) for part in (whole, cells))
 
         def waiting() -> list[Job]:
             """Asked for at the start and at the end of every run: what is finished is kept then."""

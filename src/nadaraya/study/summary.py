@@ -291,8 +291,7 @@ def _compared(baseline: list[CellResult], row: list[CellResult]) -> Comparison |
     sides = [
         ([cell.compute for cell in cells], [cell.losses for cell in cells]) for cells in (first, ours, whole)
     ]
-    distinct = len(set(sides[2][0])) > 1
-    return compare(sides[0], sides[1], reference=sides[2] if distinct else sides[0])
+    return compare(sides[0], sides[1], reference=sides[2])
 
 
 def _count(number: int, unit: str) -> str:

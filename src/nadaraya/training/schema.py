@@ -239,7 +239,7 @@ class BaseRecipe(Section):
 
         Keys that do not alter what is learned may differ, and a run may become longer.
         """
-        ours, theirs = self._flat(), wanted._flat()  # "task" comes first, on which the other keys depend
+        ours, theirs = self.flat(), wanted.flat()  # "task" comes first, on which the other keys depend
         for key, value in ours.items():
             other = theirs[key]
             longer = key in _LENGTHS and other > value
@@ -247,7 +247,7 @@ class BaseRecipe(Section):
                 return key, value, other
         return None
 
-    def _flat(self) -> dict[str, Any]:
+    def flat(self) -> dict[str, Any]:
         """Values by dotted key."""
         sections = self.to_mapping()
         flat = {key: sections.pop(key) for key in ("task", "name", "seed")}

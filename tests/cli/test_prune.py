@@ -160,6 +160,7 @@ def test_nothing_is_overwritten_and_bad_input_is_one_line(
         (("--heads", "0.1", "--out", finished_run), "must be a folder that is new or empty"),
         (("--out", out), "--heads or --budget must be given"),
         (("--heads", "0.1", "--budget", "1%", "--out", out), "and not both"),
+        (("--heads", "0.1,0.1", "--out", out), "--heads must be each head once"),
         (("--heads", "0-1", "--out", out), "--heads must be LAYER.HEAD separated by commas"),
         (("--heads", "0.0,0.1", "--out", out), "layer 0, and not all of them"),
         (("--heads", "0.7", "--out", out), "pruned_heads must be of 0 … 1 in layer 0"),

@@ -1,6 +1,7 @@
 """Bumps beside their null: a planted term is found with its width, chance is what the p-value says it is."""
 
 import json
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -68,6 +69,17 @@ def test_every_bump_is_compared_with_those_of_the_start_and_of_the_null() -> Non
     unknown = bump_table([BankShape(0, True, None, trained)], [])
     assert set(unknown.matches()) == {"trained"}
     assert {row["as_high_at_start"] for row in unknown.rows()} == {None}
+
+
+def test_a_bank_that_layers_share_counts_once() -> None:
+    trained = bump(70, 5.0)[None]
+    shared = [BankShape(layer, False, bump(20, 2.0)[None], trained) for layer in range(3)]
+    others = [replace(shared[0], layer=layer, trained=bump(70 + layer, 5.0)[None]) for layer in range(3)]
+    counts = [
+        {name: match.bumps for name, match in bump_table(shapes, [71], shapes).matches().items()}
+        for shapes in (shared, others)
+    ]
+    assert counts == [{"trained": 1, "initial": 1, "null": 1}, {"trained": 3, "initial": 3, "null": 3}]
 
 
 def test_the_p_value_is_the_chance_of_uniform_bumps() -> None:

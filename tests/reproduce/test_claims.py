@@ -116,6 +116,12 @@ def test_heads_are_more_alike_in_some_layers_than_in_others() -> None:
     assert claim.check(findings(probes=back)).agrees == "no"
     assert claim.check(findings(probes=same)).agrees == "not told apart"
     assert "1.00 against" in claim.check(findings(probes=there)).ours
+    # Heads of a bank that is flat, as it is where it has become zero, are like no others.
+    flat = np.zeros((1, len(LAGS)))
+    with_flat = [probed(np.concatenate([alike + each, flat]), different + each) for each in noise]
+    assert claim.check(findings(probes=with_flat)) == claim.check(findings(probes=there))
+    nothing = [probed(alike, np.concatenate([flat, flat]))] * 3
+    assert claim.check(findings(probes=nothing)).agrees == "not measured"
 
 
 def test_a_bank_that_is_nearly_zero_is_found_in_its_layer() -> None:

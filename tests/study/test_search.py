@@ -152,7 +152,8 @@ def test_what_diverges_is_out() -> None:
     assert "diverged" in markdown(progress)
     nothing = search_progress(SearchPlan(("rq",)), lambda expression, seed: math.inf)
     assert nothing.best is None
-    assert verdict(nothing) == "No expression is confirmed yet."
+    assert verdict(nothing) == "No expression could be trained: the training of every base diverged."
+    assert verdict(search_progress(SearchPlan(("rq",)), lambda *_: None)) == "No expression is confirmed yet."
 
 
 def test_the_cost_is_counted_before() -> None:
@@ -219,6 +220,10 @@ def test_a_search_goes_on_from_its_runs_and_from_its_results(tmp_path: Path) -> 
     again = SearchRuns(recipe, plan, tmp_path)
     assert again.pending() == []
     assert again.results() == json.loads(json.dumps(results), object_hook=_whole_seeds)
+    shorter = SearchRuns(recipe, SearchPlan(plan.bases[:1], rounds=0), tmp_path).results()
+    assert len(shorter["candidates"]) == 1
+    (tmp_path / "results.json").write_text(json.dumps(shorter))
+    assert SearchRuns(recipe, plan, tmp_path).pending() == []  # what a smaller plan does not ask for is kept
     longer = SearchRuns(recipe, SearchPlan(plan.bases, rounds=2, seeds=4), tmp_path)
     assert {job.name.split(", ")[1] for job in longer.pending()} == {"seed 3"}
     write_summary(again.progress(), tmp_path)

@@ -111,6 +111,8 @@ def _given(text: str) -> dict[int, list[int]]:
         if not re.fullmatch(r"\s*\d{1,6}\.\d{1,6}\s*", name):
             raise must_be("--heads", "LAYER.HEAD separated by commas, as in 0.3,1.2", text)
         layer, head = map(int, name.split("."))
+        if head in found.get(layer, ()):
+            raise must_be("--heads", "each head once", text)
         found.setdefault(layer, []).append(head)
     return found
 

@@ -177,6 +177,7 @@ def bump_table(
     """
     if not shapes:
         raise must_be("shapes", "those of a model with a lag kernel", list(shapes))
+    shapes, null = _distinct(shapes), None if null is None else _distinct(null)
     initial = [
         replace(shape, initial=None, trained=shape.initial) for shape in shapes if shape.initial is not None
     ]
@@ -187,6 +188,20 @@ def bump_table(
     num_lags = shapes[0].trained.shape[1]
     of_start, of_null = found(initial) if initial else None, None if null is None else found(null)
     return BumpTable(found(shapes), of_start, of_null, tuple(peaks), num_lags, tolerance)
+
+
+def _distinct(shapes: Sequence[BankShape]) -> list[BankShape]:
+    """Without the copies in later layers of a bank that layers share: its bumps would count several times."""
+    found: list[BankShape] = []
+    for shape in shapes:
+        if not any(_is_copy(shape, other) for other in found):
+            found.append(shape)
+    return found
+
+
+def _is_copy(shape: BankShape, other: BankShape) -> bool:
+    pairs = ((shape.trained, other.trained), (shape.initial, other.initial))
+    return all(a is b or (a is not None and b is not None and np.array_equal(a, b)) for a, b in pairs)
 
 
 def bump_figures(

@@ -185,17 +185,23 @@ class BanksAlike(_ByRun):
             [self._correlation([each[layer].trained for layer in layers]) for each in shapes]
             for layers in (self.layers, self.more_than)
         ]
-        first, second = (mean_with_interval(values) for values in sides)
-        apart = mean_with_interval([one - other for one, other in zip(*sides, strict=True)])
+        known = [[value for value in side if value is not None] for side in sides]
+        if min(map(len, known)) < len(rows):
+            return _NOTHING
+        first, second = (mean_with_interval(values) for values in known)
+        apart = mean_with_interval([one - other for one, other in zip(*known, strict=True)])
         return Checked(
             f"correlation of two heads {first.value:.2f} against {second.value:.2f}, difference "
             f"{signed(apart)} after {rows[0]['steps']:,} updates",
             _BY_SIDE[apart.side_of(0.0)],
         )
 
-    def _correlation(self, tables: list[np.ndarray]) -> float:
-        pairs = [np.corrcoef(table)[np.triu_indices(len(table), 1)] for table in tables]
-        return float(np.mean(pairs))
+    def _correlation(self, tables: list[np.ndarray]) -> float | None:
+        """The mean over the pairs of heads of each layer; a bank that is the same at all lags is in none."""
+        varying = [table[np.isfinite(table).all(axis=1)] for table in tables]
+        varying = [table[np.ptp(table, axis=1) > 0] for table in varying]
+        pairs = [np.corrcoef(table)[np.triu_indices(len(table), 1)] for table in varying if len(table) > 1]
+        return float(np.mean(np.concatenate(pairs))) if pairs else None
 
 
 class ZeroBank(_ByRun):

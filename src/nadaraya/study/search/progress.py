@@ -164,7 +164,11 @@ def search_progress(plan: SearchPlan, loss: Loss) -> Progress:
         for each in kept:
             each.kept = True
         if not kept:
-            progress.ended = "no candidate was better than its parent by more than the standard error"
+            progress.ended = (
+                "no candidate was better than its parent by more than the standard error"
+                if number
+                else "the training of every base diverged"
+            )
             return progress
         parents: dict[str, list[str]] = {}
         for each in kept:

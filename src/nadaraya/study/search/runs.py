@@ -65,7 +65,7 @@ class SearchRuns:
         path = folder / RESULTS_FILE
         before = read_json(path) if path.is_file() else {}
         with reading(path, "the results of a search"):
-            for row in before.get("candidates", ()):
+            for row in (*before.get("candidates", ()), *before.get("others", ())):
                 for seed, loss in row["losses"].items():
                     self._found[str(row["expression"]), int(seed)] = math.inf if loss is None else float(loss)
             if before and before["recipe"] != recipe.to_mapping():
@@ -92,16 +92,25 @@ class SearchRuns:
         return self._found[expression, seed]
 
     def results(self) -> dict[str, Any]:
-        """Everything that was found, as plain values."""
+        """Everything that was found, as plain values; "others" are losses that this plan does not ask for."""
         progress = self.progress()
         return {
             "search": asdict(self._plan),
             "recipe": self._recipe.to_mapping(),
             "candidates": [_row(each) for each in progress.candidates],
+            "others": self._others(progress),
             "best": progress.best and progress.best.expression,
             "ended": progress.ended,
             "versions": {"python": platform.python_version(), "torch": torch.__version__},
         }
+
+    def _others(self, progress: Progress) -> list[dict[str, Any]]:
+        asked = {(each.expression, seed) for each in progress.candidates for seed in each.losses}
+        others: dict[str, dict[int, float | None]] = {}
+        for (expression, seed), loss in self._found.items():
+            if (expression, seed) not in asked:
+                others.setdefault(expression, {})[seed] = loss if math.isfinite(loss) else None
+        return [{"expression": expression, "losses": losses} for expression, losses in others.items()]
 
     def _job(self, expression: str, seed: int) -> Job:
         recipe, folder = candidate_recipe(self._recipe, expression, seed), self._run_folder(expression, seed)

@@ -29,7 +29,8 @@ def verdict(progress: Progress) -> str:
     """One sentence or two: the best expression, and how the search ended."""
     best = progress.best
     if best is None:
-        return "No expression is confirmed yet."
+        ended = f"could be trained: {progress.ended}" if progress.ended else "is confirmed yet"
+        return f"No expression {ended}."
     how = progress.ended or f"{len(progress.pending)} runs of round {progress.candidates[-1].round} are left"
     return (
         f"Best of {len(progress.candidates)} expressions: `{best.expression}`, {_mean(best)} nats/token "

@@ -193,3 +193,14 @@ def test_the_last_size_is_probed_or_those_that_are_named() -> None:
     assert study(probes=["banks"]).probes_of("small") == []
     named = study(probes=["banks"], probe_at=["small"])
     assert (named.probes_of("small"), named.probes_of("large")) == (["banks"], [])
+
+
+def test_what_a_study_sets_itself_is_refused_wherever_it_is_given() -> None:
+    given: dict[str, Any] = {"recipe": "demo", "baseline": "rope", "learning_rates": [1e-3]}
+    of = Study(**given, variants={"rope": {}})
+    for change in ("seed=3", "training.learning_rate=0.5", "name=mine"):
+        with pytest.raises(InputError, match=f"without what the study sets itself, got '{change}'"):
+            of.recipe_of("only", "rope", [change])
+    for match in ("flops", "seconds", "tokens"):
+        with pytest.raises(InputError, match=r"variants.rope must be without what the study sets itself"):
+            Study(**given, match=match, variants={"rope": {"training.steps": 5}})

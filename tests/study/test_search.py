@@ -256,6 +256,12 @@ def test_runs_of_another_recipe_are_refused(tmp_path: Path) -> None:
         SearchRuns(recipe, plan, tmp_path)
 
 
+@pytest.mark.parametrize("change", ["seed=1", "name=mine", "model.variant_options.expression=rq"])
+def test_what_a_search_sets_itself_is_refused(change: str) -> None:
+    with pytest.raises(InputError, match=f"without what the search sets itself, got '{change}'"):
+        search_recipe("demo", [change])
+
+
 def test_the_recipe_keeps_a_variant_that_takes_expressions() -> None:
     assert search_recipe("demo", ["model.variant=gka"]).model.variant == "kernel"
     for variant in ("kernel-loo", "[kernel, rope]"):

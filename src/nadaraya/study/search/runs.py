@@ -135,6 +135,9 @@ def search_recipe(source: str | Path, changes: Sequence[str] = ()) -> Recipe:
     >>> search_recipe("demo", ["model.variant_options.how=add"]).model.variant
     'kernel'
     """
+    for change in changes:
+        if change.partition("=")[0].strip() in ("name", "seed", "model.variant_options.expression"):
+            raise must_be("KEY=VALUE", "without what the search sets itself", change)
     recipe = load_recipe(source, changes)
     if not isinstance(recipe, Recipe):
         raise must_be("recipe of a search", "one on text", str(source))

@@ -94,6 +94,11 @@ def test_a_head_is_never_taken_for_a_run(page: int) -> None:
             assert np.linalg.norm(apart) >= 0.1, (head, run)
 
 
+def test_names_of_ones_own_have_colours_that_no_variant_beside_them_has() -> None:
+    names = ["mine", "gka-loo-bank", "gpa", "yours"]
+    assert len({style.colour for style in variant_styles(names)}) == len(names)
+
+
 def test_a_name_that_goes_on_after_a_variant_has_its_colour_and_a_dash_of_its_own() -> None:
     names = ["rope", "rope-gate", "rope-conv", "gka-bank", "gka-bank-gate", "gka-gate"]
     styles = variant_styles(names)

@@ -93,9 +93,12 @@ def variant_styles(variants: Iterable[str]) -> list[Style]:
     """One style for each variant, in order; a variant given again keeps its colour and gets the next dash.
 
     A name with `-loo`, `-drop` or `-xsa` has the colour of the variant without it, and so has any other that
-    goes on after the name of a variant (`rope-gate`). Hybrids and variants of your own get a fixed colour by
-    their position.
+    goes on after the name of a variant (`rope-gate`). Hybrids and variants of your own get a colour by their
+    position, of those that no variant here has.
     """
+    variants = list(variants)
+    solid = {known[0] for name in variants if (known := _VARIANTS.get(name)) and known[1] == 0}
+    free = [colour for colour in _OTHERS if colour not in solid] or _OTHERS
     seen: dict[str, int] = {}
     others: list[str] = []
     styles: list[Style] = []
@@ -103,7 +106,7 @@ def variant_styles(variants: Iterable[str]) -> list[Style]:
         known = _VARIANTS.get(variant) or _by_base(variant) or _by_start(variant, styles)
         if known is None and variant not in others:
             others.append(variant)
-        colour, dash = known or (_OTHERS[others.index(variant) % len(_OTHERS)], 0)
+        colour, dash = known or (free[others.index(variant) % len(free)], 0)
         styles.append(Style(colour, _DASHES[(dash + seen.get(variant, 0)) % len(_DASHES)]))
         seen[variant] = seen.get(variant, 0) + 1
     return styles

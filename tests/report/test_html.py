@@ -208,7 +208,7 @@ def test_bumps_are_counted_beside_those_of_the_start_and_of_chance(make_run: Cal
     matches = table.matches()
     for words in (
         f"{matches['trained'].bumps} bumps in all layers, {matches['initial'].bumps} before training.",
-        f"Within 3 tokens of lag 70 stand {matches['trained'].matched};",
+        f"Within 3 tokens of lag 70 stands {matches['trained'].matched};",
         f"would put {matches['trained'].expected:.1f} there",
     ):
         assert words in " ".join(Page(html).words.split())

@@ -166,7 +166,7 @@ def _run(
                     learner.gather()
                     processes.alone(learner.save_weights, folder / BEST_FILE)
             if save:
-                if step == recipe.training.decay_start and (folder / BEST_FILE).exists():
+                if step == recipe.training.decay_start:
                     processes.alone(_copy_best, folder, folder / STATE_FOLDER)
                 with processes.together():
                     learner.write_parts(folder / STATE_FOLDER)
@@ -232,16 +232,15 @@ def _go_back(folder: Path, recipe: Recipe | ImageRecipe, checkpoint: Checkpoint)
     """
     if _common_updates(folder, recipe) is not None:
         drop_later_checkpoints(checkpoint.path)
-        if (folder / STATE_FOLDER / BEST_FILE).exists():
-            _copy_best(folder / STATE_FOLDER, folder)
-        else:
-            (folder / BEST_FILE).unlink(missing_ok=True)
+        (folder / BEST_FILE).unlink(missing_ok=True)
+        _copy_best(folder / STATE_FOLDER, folder)
 
 
 def _copy_best(source: Path, target: Path) -> None:
     """The best weights before the decay stay with its checkpoint: a longer run goes on from both."""
-    with write_into(target, BEST_FILE) as scratch:
-        shutil.copy(source / BEST_FILE, scratch)
+    if (source / BEST_FILE).exists():
+        with write_into(target, BEST_FILE) as scratch:
+            shutil.copy(source / BEST_FILE, scratch)
 
 
 def _save(folder: Path, learner: Learner, step: int, meter: Meter) -> None:

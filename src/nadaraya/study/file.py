@@ -137,9 +137,7 @@ class Study(Section):
         Raises:
             InputError: no such recipe, one on images, or a key or value that it does not take.
         """
-        for change in changes:
-            if change.partition("=")[0].strip() in _OWN:
-                raise must_be("KEY=VALUE", "without what the study sets itself", change)
+        check_changes(changes, _OWN, "study")
         keys: dict[str, Any] = {"name": f"{size}-{variant}", "seed": self.seeds[0]}
         keys |= {"training.learning_rate": self.learning_rates[0], **(more or {})}
         parts = [*flat(self.sizes[size]), *flat(self.variants[variant]), *keys.items()]
@@ -210,6 +208,13 @@ def load_study(path: str | Path) -> Study:
     if not isinstance(read, dict):
         raise must_be(str(path), "keys and values", read)
     return Study(**{**{str(key): value for key, value in read.items()}, "source": str(path)})
+
+
+def check_changes(changes: Sequence[str], own: Sequence[str], what: str) -> None:
+    """Refuse KEY=VALUE of a key that a study or a search sets in its runs itself."""
+    for change in changes:
+        if change.partition("=")[0].strip() in own:
+            raise must_be("KEY=VALUE", f"without what the {what} sets itself", change)
 
 
 def flat(keys: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

@@ -202,10 +202,8 @@ class StudyRuns:
 
     def _check_kept(self, cell: Cell, row: Row) -> None:
         """Refuse figures of results.json that were found for another plan."""
-        path, wanted = (
-            self._folder / RESULTS_FILE,
-            self._recipe(cell, float(row["learning_rate"]), row["seed"]),
-        )
+        path = self._folder / RESULTS_FILE
+        wanted = self._recipe(cell, float(row["learning_rate"]), row["seed"])
         with reading(path, "the results of a study"):
             mapping = copy.deepcopy(self._before["recipe"])
             for key, value in self._planned[cell.size, cell.variant].items():

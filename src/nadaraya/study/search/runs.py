@@ -5,7 +5,7 @@ import json
 import math
 import platform
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
@@ -17,6 +17,7 @@ from nadaraya.attention import variants
 from nadaraya.errors import InputError, must_be
 from nadaraya.files import reading, write_file
 from nadaraya.kernels import ComposedKernel, parse_expression
+from nadaraya.study.file import check_changes
 from nadaraya.study.measure import Measurements
 from nadaraya.study.plan import counts
 from nadaraya.study.queue import Ended, Job, run_queue
@@ -106,11 +107,11 @@ class SearchRuns:
 
     def _others(self, progress: Progress) -> list[dict[str, Any]]:
         asked = {(each.expression, seed) for each in progress.candidates for seed in each.losses}
-        others: dict[str, dict[int, float | None]] = {}
+        others: dict[str, dict[int, float]] = {}
         for (expression, seed), loss in self._found.items():
             if (expression, seed) not in asked:
-                others.setdefault(expression, {})[seed] = loss if math.isfinite(loss) else None
-        return [{"expression": expression, "losses": losses} for expression, losses in others.items()]
+                others.setdefault(expression, {})[seed] = loss
+        return [{"expression": name, "losses": _plain(losses)} for name, losses in others.items()]
 
     def _job(self, expression: str, seed: int) -> Job:
         recipe, folder = candidate_recipe(self._recipe, expression, seed), self._run_folder(expression, seed)
@@ -135,9 +136,7 @@ def search_recipe(source: str | Path, changes: Sequence[str] = ()) -> Recipe:
     >>> search_recipe("demo", ["model.variant_options.how=add"]).model.variant
     'kernel'
     """
-    for change in changes:
-        if change.partition("=")[0].strip() in ("name", "seed", "model.variant_options.expression"):
-            raise must_be("KEY=VALUE", "without what the search sets itself", change)
+    check_changes(changes, ("name", "seed", "model.variant_options.expression"), "search")
     recipe = load_recipe(source, changes)
     if not isinstance(recipe, Recipe):
         raise must_be("recipe of a search", "one on text", str(source))
@@ -250,9 +249,13 @@ def _flops(recipe: Recipe, measurements: Measurements) -> int:
 
 
 def _row(candidate: Candidate) -> dict[str, Any]:
-    losses = {seed: None if loss == math.inf else loss for seed, loss in candidate.losses.items()}
     parameters = parameters_per_head(candidate.expression)
-    return {**asdict(candidate), "losses": losses, "parameters_per_head": parameters}
+    return {**asdict(candidate), "losses": _plain(candidate.losses), "parameters_per_head": parameters}
+
+
+def _plain(losses: Mapping[int, float]) -> dict[int, float | None]:
+    """Losses by seed as JSON has them: None of a run that diverged."""
+    return {seed: None if loss == math.inf else loss for seed, loss in losses.items()}
 
 
 def _file_name(expression: str) -> str:

@@ -80,10 +80,26 @@ def test_a_head_that_looks_one_way_has_that_score_alone(lag: int, expected: list
     assert [scores[name] for name in ("previous_token", "duplicate_token", "induction")] == expected
 
 
+class Completing(Attending):
+    """A model of one head that looks alike at every token which came after the same token as the last."""
+
+    config = SimpleNamespace(max_position_embeddings=64, vocab_size=20)
+
+    def __call__(self, tokens: torch.Tensor, **options: Any) -> Any:
+        same = (tokens[0, :, None] == tokens[0]).roll(1, 1).tril(-1).float()
+        same[:, 0] = same[:, 1:].sum(1) == 0
+        return SimpleNamespace(attentions=((same / same.sum(1, keepdim=True))[None, None],))
+
+
+def test_induction_is_whole_however_few_tokens_the_vocabulary_has() -> None:
+    [[scores]] = pattern_scores(Completing(0))
+    assert scores == {"previous_token": 0, "duplicate_token": 0, "induction": 1}
+
+
 def test_pattern_scores_are_means_of_the_weights_that_the_model_gives() -> None:
     model = make(variant="rope")
     scores = pattern_scores(model, sequences=1, seed=3)
-    once = torch.randint(11, (1, 6), generator=torch.Generator().manual_seed(3))
+    once = torch.randperm(11, generator=torch.Generator().manual_seed(3))[None, :6]
     weights = model(once.repeat(1, 2), output_attentions=True).attentions[1][0, 2]
     for name, lag in (("previous_token", 1), ("duplicate_token", 6), ("induction", 5)):
         expected = np.mean([weights[i, i - lag].item() for i in range(6, 12)])
@@ -200,7 +216,7 @@ def test_heads_of_models_of_transformers_are_scored(kind: str, changes: dict[str
 
     model.set_attn_implementation("eager")
     generator = torch.Generator().manual_seed(0)
-    once = torch.randint(11, (4, 8), generator=generator)
+    once = torch.stack([torch.randperm(11, generator=generator)[:8] for _ in range(4)])
     weights = model(once.repeat(1, 2), output_attentions=True).attentions[1][:, 2]
     for name, lag in (("previous_token", 1), ("duplicate_token", 8), ("induction", 7)):
         expected = np.mean([weights[:, i, i - lag].mean().item() for i in range(8, 16)])

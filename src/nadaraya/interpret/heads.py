@@ -162,9 +162,9 @@ def bank_scores(shape: BankShape) -> list[dict[str, Any]]:
 def pattern_scores(model: Any, sequences: int = 4, seed: int = 0) -> list[list[dict[str, float]]]:
     """Previous-token, duplicate-token and induction scores of every head, as keywords of `HeadScore`.
 
-    Of n random tokens that are said twice, token n + i is the same as token i. The scores are mean weights,
-    over the tokens of the second time: that of the token before, of token i, and of token i + 1, which came
-    after the same token the first time (Olsson et al. 2022).
+    Of n different random tokens that are said twice, token n + i is the same as token i and as no other. The
+    scores are mean weights, over the tokens of the second time: that of the token before, of token i, and of
+    token i + 1, which came after the same token the first time (Olsson et al. 2022).
 
     Args:
         model: as in `head_report`, in eval mode.
@@ -180,9 +180,11 @@ def pattern_scores(model: Any, sequences: int = 4, seed: int = 0) -> list[list[d
     >>> sorted(pattern_scores(model)[0][0])
     ['duplicate_token', 'induction', 'previous_token']
     """
-    n = max(2, min(int(model.config.max_position_embeddings) // 2, 128))
+    vocabulary = int(model.config.vocab_size)
+    n = max(2, min(int(model.config.max_position_embeddings) // 2, vocabulary, 128))
     generator = torch.Generator().manual_seed(seed)
-    once = torch.randint(int(model.config.vocab_size), (sequences, n), generator=generator)
+    drawn = [torch.randperm(vocabulary, generator=generator)[:n] for _ in range(sequences)]
+    once = torch.stack(drawn)
     lags = {"previous_token": 1, "duplicate_token": n, "induction": n - 1}
     sums: list[Tensor] = []
     for text in once.repeat(1, 2).to(model.device):  # one at a time: weights take L H (2 n)² numbers

@@ -74,7 +74,7 @@ def test_tuning_goes_on_where_the_run_ended(nadaraya: Command, finished_run: Pat
     assert steps == [("train", 14), ("validation", 14), ("final", 14)]
     assert run.steps == 14
     peak = Run(finished_run).text_recipe().training.learning_rate
-    assert 0 < run.series("train")[-1]["learning_rate"] < peak / 2
+    assert 0 < run.series("train")[-1]["learning_rate"] < peak / 10
     assert run.series("train")[:-1] == Run(finished_run).series("train")
 
 
@@ -165,6 +165,7 @@ def test_nothing_is_overwritten_and_bad_input_is_one_line(
         (("--heads", "0.0,0.1", "--out", out), "layer 0, and not all of them"),
         (("--heads", "0.7", "--out", out), "pruned_heads must be of 0 … 1 in layer 0"),
         (("--heads", "0.1", "--tune", "-1", "--out", out), "tune must be at least 0 updates"),
+        (("--heads", "0.1", "--tune-rate", 2, "--out", out), "tune_rate must be a positive share"),
         (("--budget", "some", "--out", out), "budget must be as 0.5%"),
         (("--budget", "1%", "--by", "size", "--out", out), "by must be one of 'bank', 'loss', 'random'"),
         (("--budget", "1%", "--windows", 0, "--out", out), "windows must be 1 or more"),

@@ -1,6 +1,7 @@
 """Curves of pruning and the most heads within a budget: figures of the models that pruning writes."""
 
 import json
+import math
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -14,7 +15,7 @@ from nadaraya.interpret.pruning import Removal
 from nadaraya.interpret.windows import disjoint_windows
 from nadaraya.models import prune_heads
 from nadaraya.training import Recipe, Run, pruning_search, train
-from nadaraya.training.pruning import prune_run
+from nadaraya.training.pruning import prepared, prune_run
 from nadaraya.training.pruning_search import PruningPlan, most_heads, pruning_curve
 
 CHANGES = {
@@ -74,6 +75,18 @@ def test_tuned_losses_are_those_of_the_runs_that_pruning_writes(run: Run, tmp_pa
     assert smaller.final["intermediate_sizes"] == {"0": 16, "1": 16}
 
 
+def test_tuning_has_rates_of_its_own_however_long_the_run_was(run: Run) -> None:
+    _, task, learner = prepared(run, run.load_model(weights="trained"), 20, 0.5)
+    learner.resume(None, run.steps)
+    rates = []
+    for step, batch in enumerate(task.batches(run.steps), start=run.steps + 1):
+        learner.update(step, *batch)
+        rates.append(learner.learning_rate)
+    highest = 0.5 * run.text_recipe().training.learning_rate
+    falling = [highest * (1 + math.cos(math.pi * place / 18)) / 2 for place in range(18)]
+    assert rates == pytest.approx([0, highest / 2, *falling])
+
+
 def test_a_smaller_run_is_trained_afresh_from_its_recipe(run: Run, tmp_path: Path) -> None:
     smaller, _, _ = prune_run(run, {0: [1], 1: [2, 3]}, tmp_path / "small", units={0: range(10)})
     assert smaller.text_recipe().model.extra["intermediate_sizes"] == {"0": 54}
@@ -122,8 +135,9 @@ def test_bisection_finds_the_most_heads(
     measured = [point["removed"] for point in found.figures["points"]]
     assert measured == sorted(set(measured))
     assert {0, expected, min(expected + 1, 5)} <= set(measured)
-    with pytest.raises(InputError, match=r"from 2\.0000 to 2\.1000 nats/token, above the budget of 2\.0500"):
-        most_heads(run, 0.05)
+    none = most_heads(run, 0.05)
+    assert none.heads == {}
+    assert [point["removed"] for point in none.figures["points"]][:2] == [0, 1]
 
 
 def test_points_of_a_search_are_those_of_the_curve(run: Run) -> None:

@@ -49,6 +49,9 @@ def prune(
         int, typer.Option(help="Windows of the validation text on which the budget is measured.")
     ] = 16,
     tune: Annotated[int, typer.Option(help="Updates after the removal, by the run's own recipe.")] = 0,
+    tune_rate: Annotated[
+        float, typer.Option(help="Their highest learning rate, as a share of the run's.")
+    ] = 0.1,
     after_tuning: Annotated[
         bool,
         typer.Option(
@@ -74,14 +77,14 @@ def prune(
     if after_tuning and (budget is None or tune < 1):
         raise InputError("--after-tuning must be given with --budget and --tune, at least 1 update")
     check_new_folder(out)
-    opened, plan = Run(run), PruningPlan(by, seed, tune, windows, mlp)
+    opened, plan = Run(run), PruningPlan(by, seed, tune, windows, mlp, tune_rate)
     if heads is not None:
         removed, units, how = _of_given(opened, heads, plan)
     elif after_tuning:
         removed, units, how = _after_tuning(opened, str(budget), plan)
     else:
         removed, units, how = _before_tuning(opened, str(budget), plan)
-    smaller, before, after = prune_run(opened, removed, out, units=units, tune=tune)
+    smaller, before, after = prune_run(opened, removed, out, units=units, tune=tune, tune_rate=tune_rate)
     names = [f"{layer}.{head}" for layer, gone in sorted(removed.items()) for head in sorted(gone)]
     sizes = smaller.load_model().config.intermediate_sizes or {}
     if as_json:
@@ -154,4 +157,10 @@ def _after_tuning(run: "Run", budget: str, plan: "PruningPlan") -> _Chosen:
     from nadaraya.training.pruning_search import most_heads
 
     found = most_heads(run, budget, plan, report=partial(typer.echo, err=True))
+    if not found.heads:
+        first, limit = found.figures["points"][1]["loss"], found.figures["limit"]
+        raise InputError(
+            f"the head of {run.path} that goes first by {plan.by} leaves a loss of {first:.4f} nats/token, "
+            f"above the limit of {limit:.4f}"
+        )
     return found.heads, found.units, {"search": found.figures}

@@ -3,7 +3,7 @@
 import json
 import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
@@ -19,6 +19,7 @@ from nadaraya.training.folder import INITIAL_KERNELS_FILE, METRICS_FILE, RECIPE_
 from nadaraya.training.kernels import kernel_parameters
 from nadaraya.training.learner import Learner
 from nadaraya.training.metrics import Meter, digest_of
+from nadaraya.training.optimizer import make_schedule
 from nadaraya.training.processes import Processes
 from nadaraya.training.recipe import Recipe, read_mapping
 from nadaraya.training.run import Run
@@ -26,6 +27,7 @@ from nadaraya.training.schema import LONGEST_NAME
 from nadaraya.training.text import TextTask
 from nadaraya.training.text_data import TextData
 
+TUNE_RATE = 0.1
 _ROUNDS = 5
 
 
@@ -61,6 +63,7 @@ def prune_run(
     *,
     units: Mapping[int, Sequence[int]] | None = None,
     tune: int = 0,
+    tune_rate: float = TUNE_RATE,
 ) -> tuple[Run, PrunedCost, PrunedCost]:
     """Write a run whose model has fewer heads, and on request smaller feed-forward layers.
 
@@ -70,15 +73,17 @@ def prune_run(
         folder: of the new run; made when absent, and refused where it has files.
         units: hidden units of the feed-forward layers to remove by layer, numbered as the run has them;
             default None, none.
-        tune: updates after the removal, by the recipe of the run: those that a run that many updates longer
-            would have made last, at the end of its schedule, with a new optimiser. Default 0.
+        tune: updates after the removal, by the recipe of the run, on the text that would have come next, with
+            a new optimiser and a schedule of their own: the learning rates rise over the first tenth and fall
+            to 0 as a cosine does. Default 0.
+        tune_rate: the highest of these learning rates as a share of the run's own. Default 0.1.
 
     Returns:
         The new run, finished, and what both models score and cost: the old one, the new one.
 
     Raises:
         InputError: a run on images, an unfinished one or one whose text has changed; heads or units that it
-            has not; a folder with files in it.
+            has not; a tune_rate that is no positive number up to 1; a folder with files in it.
 
     >>> from nadaraya.training import load_recipe, train
     >>> from nadaraya.training.pruning import prune_run
@@ -96,7 +101,7 @@ def prune_run(
         name: value.detach().contiguous()
         for name, value in kernel_parameters(without(run.load_model(initial=True), heads, units))
     }
-    recipe, task, learner = prepared(run, smaller, tune)
+    recipe, task, learner = prepared(run, smaller, tune, tune_rate)
     assert run.final is not None
     records = [record for record in run.metrics if record["kind"] != "final"]
     if tune:
@@ -136,8 +141,26 @@ def without(
     return prune_units(smaller, units) if units else smaller
 
 
+class _Tuning(TextTask):
+    """The task of a run for updates after its last one."""
+
+    def __init__(
+        self, recipe: Recipe, processes: Processes, text: TextData | None, tune: int, rate: float
+    ) -> None:
+        super().__init__(recipe, processes, text)
+        highest = rate * recipe.training.learning_rate
+        changes = {"learning_rate": highest, "min_learning_rate": 0.0, "schedule": "cosine"}
+        counts = {"steps": tune, "warmup_steps": tune // 10}
+        self._schedule = recipe.training.model_copy(update={**changes, **counts})
+
+    def schedule(self, optimizer: torch.optim.Optimizer, done: int) -> Callable[[int], None]:
+        """One of its own: the rates that a long run ends with change nothing any more."""
+        scheduler = make_schedule(optimizer, self._schedule)
+        return lambda updates: scheduler.step()
+
+
 def prepared(
-    run: Run, smaller: Any, tune: int, text: TextData | None = None
+    run: Run, smaller: Any, tune: int, tune_rate: float, text: TextData | None = None
 ) -> tuple[Recipe, TextTask, Learner]:
     """What trains a smaller model of a run for so many updates: its recipe, its task and its learner.
 
@@ -145,9 +168,11 @@ def prepared(
     """
     if tune < 0:
         raise must_be("tune", "at least 0 updates", tune)
+    if not 0 < tune_rate <= 1:  # neither is NaN
+        raise must_be("tune_rate", "a positive share of the run's learning rate, at most 1", tune_rate)
     recipe = _recipe(run.text_recipe(), smaller, tune)
     processes = Processes()
-    task = TextTask(recipe, processes, text)
+    task = _Tuning(recipe, processes, text, tune, tune_rate)
     assert run.final is not None
     if any(run.final.get(key) != value for key, value in task.fingerprint.items()):
         raise InputError(f"{task.fingerprint_error} that {run.path} was trained on: restore it")

@@ -5,12 +5,12 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from nadaraya.errors import InputError, must_be
+from nadaraya.errors import must_be
 from nadaraya.interpret.pruning import budget_nats, by_layer, choose_heads
 from nadaraya.interpret.units import Slices
 from nadaraya.interpret.windows import disjoint_windows
 from nadaraya.training.processes import Processes
-from nadaraya.training.pruning import prepared, tuned, without
+from nadaraya.training.pruning import TUNE_RATE, prepared, tuned, without
 from nadaraya.training.run import Run
 from nadaraya.training.text_data import open_text
 
@@ -24,7 +24,7 @@ class PruningPlan:
     Args:
         by: the order in which they go, as `choose_heads` has it: "loss" (default), "bank" or "random".
         seed: of the random order. Default 0.
-        tune: updates after the removal, as `prune_run` makes them. Default 0.
+        tune, tune_rate: updates after the removal and their learning rate, as of `prune_run`. Default 0, 0.1.
         windows: of the validation part, on which the order is found; the loss is measured on as many others.
             Default 16.
         mlp: whether hidden units of the feed-forward layer go with each head, as `Slices` has it. Default
@@ -36,6 +36,7 @@ class PruningPlan:
     tune: int = 0
     windows: int = 16
     mlp: bool = False
+    tune_rate: float = TUNE_RATE
 
 
 @dataclass(frozen=True)
@@ -111,13 +112,15 @@ def most_heads(
         report: as in `pruning_curve`.
 
     Returns:
-        What goes, with the figures.
+        What goes, with the figures; no heads where the first is over the budget.
 
     Raises:
-        InputError: as of `pruning_curve`, a budget below 0, or one that no head is within.
+        InputError: as of `pruning_curve`, a budget below 0, or a model of one head per layer.
     """
     budget_nats(budget, 1.0)
     candidates = _Candidates(run, plan or PruningPlan(), report)
+    if not candidates.order:
+        raise must_be("run", "one with two heads or more in some layer", str(run.path))
     points = {0: candidates.point(0)}
     whole = min(points[0]["loss"], points[0]["loss_before_tuning"])
     limit = whole + budget_nats(budget, whole)
@@ -129,14 +132,11 @@ def most_heads(
             within = count
         else:
             beyond = count
-    if not within:
-        raise InputError(
-            f"the head of {run.path} that goes first by {candidates.plan.by} brings the loss from "
-            f"{whole:.4f} to {points[1]['loss']:.4f} nats/token, above the budget of {limit:.4f}"
-        )
     heads = by_layer(candidates.order[:within])
     measured = [points[count] for count in sorted(points)]
     figures = {**candidates.described(), "limit": limit, "removed": within, "points": measured}
+    if report:
+        report(f"{within} heads stay below the limit of {limit:.4f} nats/token, the budget above {whole:.4f}")
     return WithinBudget(heads, candidates.units(heads), figures)
 
 
@@ -165,7 +165,7 @@ class _Candidates:
             raise must_be("counts", f"from 0 to {len(self.order)}, which leaves a head of each layer", count)
         heads = by_layer(self.order[:count])
         smaller = without(self._whole, heads, self.units(heads))
-        _, task, learner = prepared(self._run, smaller, self.plan.tune, self._text)
+        _, task, learner = prepared(self._run, smaller, self.plan.tune, self.plan.tune_rate, self._text)
         before = after = self._measuring.loss(task.model)
         if self.plan.tune:
             tuned(learner, task, [], self._run.steps, self.plan.tune)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from nadaraya import InputError
-from nadaraya.interpret import fit_banks
+from nadaraya.interpret import BankFit, fit_banks
 from nadaraya.interpret.bank_fits import values_and_slopes
 from nadaraya.kernels import Exp, Kernel, KernelBank
 
@@ -64,17 +64,34 @@ def test_only_what_oscillates_needs_an_oscillating_term() -> None:
     assert fit_banks(waves, PAIRS, num_terms=2).r2.min() > 0.99
 
 
+def r2_of(fit: BankFit, curves: np.ndarray) -> np.ndarray:
+    rest = curves - fit.curve(curves.shape[1])
+    centred = curves - np.average(curves, 1, PAIRS)[:, None]
+    return np.asarray(1 - (PAIRS * rest**2).sum(1) / (PAIRS * centred**2).sum(1))
+
+
 def test_r2_is_that_of_the_curve_that_it_gives() -> None:
     curves = np.random.default_rng(0).normal(size=(2, 60)) - 0.05 * LAGS
     for options in ({}, {"added": True}, {"periodic": False}):
         fit = fit_banks(curves, PAIRS, num_terms=1, **options)
-        rest = curves - fit.curve(60)
-        centred = curves - np.average(curves, 1, PAIRS)[:, None]
-        expected = 1 - (PAIRS * rest**2).sum(1) / (PAIRS * centred**2).sum(1)
-        np.testing.assert_allclose(fit.r2, expected, atol=1e-9)
+        np.testing.assert_allclose(fit.r2, r2_of(fit, curves), atol=1e-9)
         assert (fit.r2 > 0).all()
         assert (fit.r2 < 1).all()
         assert fit.num_parameters == (2 if "periodic" in options else 4)
+
+
+def test_on_other_curves_a_fit_explains_none_of_the_noise_that_it_was_fitted_to() -> None:
+    random = np.random.default_rng(0)
+    smooth = -2 * np.exp(-LAGS / 8) - 0.5 * np.exp(-LAGS / 60)
+    first, second = smooth + 0.3 * random.normal(size=(2, 12, 60))
+    bank, decay = fit_banks(first, PAIRS, 4), fit_banks(first, PAIRS, 8, periodic=False)
+    assert (bank.r2 - decay.r2).mean() > 0.005
+    elsewhere = bank.on(second, PAIRS)
+    assert (elsewhere.r2 - decay.on(second, PAIRS).r2).mean() < 0
+    np.testing.assert_allclose(elsewhere.r2, r2_of(elsewhere, second), atol=1e-9)
+    same = bank.on(first, PAIRS)
+    np.testing.assert_allclose(same.r2, bank.r2, atol=1e-9)
+    np.testing.assert_allclose(same.offset, bank.offset, atol=1e-9)
 
 
 def test_derivatives_are_those_of_the_bank() -> None:

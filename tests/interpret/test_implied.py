@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from nadaraya import InputError, kernel_attention
 from nadaraya.attention.layer import KernelSelfAttention
-from nadaraya.interpret import fit_implied, implied_kernels, implied_summary
+from nadaraya.interpret import fit_implied, fitted_kernels, implied_kernels, implied_summary
 from nadaraya.interpret.implied import ImpliedKernel
 from nadaraya.models import KernelGPTForCausalLM
 
@@ -184,6 +184,21 @@ def test_flat_logits_have_no_share_to_explain() -> None:
     summary = implied_summary(found, fit_implied(found, num_terms=1))
     assert summary["layers"][0]["heads"][0]["r2"] is None
     assert summary["layers"][0]["heads"][0]["fits"]["periodic"]["r2"] is None
+
+
+def test_fits_to_one_half_of_the_windows_are_scored_on_the_other() -> None:
+    model, tokens = language_model("rope"), TOKENS[:4]
+    kernels, fits = fitted_kernels(model, tokens, num_terms=1)
+    for found, known in zip(kernels, implied_kernels(model, tokens), strict=True):
+        np.testing.assert_allclose(found.curve, known.curve, atol=1e-9)
+        np.testing.assert_allclose(found.r2, known.r2, atol=1e-9)
+        np.testing.assert_array_equal(found.pairs, known.pairs)
+    first, second = (implied_kernels(model, tokens[half::2]) for half in (0, 1))
+    for pair, expected, other in zip(fits, fit_implied(first, num_terms=1), second, strict=True):
+        for fit, alone in zip(pair, expected, strict=True):
+            np.testing.assert_allclose(fit.r2, alone.on(other.curve, other.pairs).r2)
+    with pytest.raises(InputError, match="windows must be 2 or more where banks are fitted, got 1"):
+        fitted_kernels(model, tokens[:1])
 
 
 def test_the_summary_has_the_figures_of_the_layers() -> None:

@@ -3,13 +3,14 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from nadaraya.evaluation import length_losses
-from nadaraya.interpret import bank_shapes, bump_figures, implied_kernels, lag_histogram
+from nadaraya.interpret import BankShape, bank_shapes, bump_figures, implied_kernels, lag_histogram
 from nadaraya.interpret.windows import validation_tokens
 from nadaraya.study import Study, plan_study, probes, run_study, worker
 from nadaraya.study.probes import lacks, measure, stored_histogram, stored_shapes
@@ -68,8 +69,8 @@ def test_banks_and_newlines_come_back_as_they_were_measured(run: Run) -> None:
     (stored,), (shape,) = stored_shapes(measure("banks", run)), bank_shapes(run, 16)
     assert stored.initial is not None
     assert shape.initial is not None
-    np.testing.assert_allclose(stored.trained, shape.trained, atol=6e-4, rtol=6e-4)
-    np.testing.assert_allclose(stored.initial, shape.initial, atol=6e-4, rtol=6e-4)
+    np.testing.assert_allclose(stored.trained, shape.trained, atol=6e-3, rtol=6e-3)
+    np.testing.assert_allclose(stored.initial, shape.initial, atol=6e-3, rtol=6e-3)
     assert stored.initial.shape == stored.trained.shape == (2, 16)
     found = measure("newlines", run)
     histogram = stored_histogram(found, "corpus")
@@ -78,9 +79,19 @@ def test_banks_and_newlines_come_back_as_they_were_measured(run: Run) -> None:
     assert found["generated"]["characters"] == len(run.sample or "")
 
 
+def test_banks_of_the_papers_size_whose_heads_start_apart_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    random = np.random.default_rng(0)
+    tables = random.normal(scale=50, size=(4, 2, 4, 256))
+    shapes = [BankShape(layer, False, *pair) for layer, pair in enumerate(tables)]
+    monkeypatch.setattr("nadaraya.interpret.bank_shapes", lambda run, lags: shapes)
+    run: Any = SimpleNamespace(text_recipe=lambda: SimpleNamespace(data=SimpleNamespace(context=256)))
+    for stored, shape in zip(stored_shapes(measure("banks", run)), shapes, strict=True):
+        np.testing.assert_allclose(stored.trained, shape.trained, atol=6e-3, rtol=6e-3)
+
+
 def test_a_kernel_that_is_zero_somewhere_is_kept_as_no_number() -> None:
     rows = probes._rows(np.array([[0.12345, -np.inf, 123.456, 0.0]]))
-    assert rows == [[0.123, None, 123.5, 0.0]]
+    assert rows == [[0.12, None, 123.0, 0.0]]
     assert probes._table(rows)[0, 1] == -np.inf
 
 
@@ -129,8 +140,8 @@ def test_a_probe_that_fails_costs_neither_the_run_nor_the_others(
 def test_a_probe_that_leaves_too_much_or_no_number_is_refused(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(probes._PROBES, "banks", lambda run: {"values": list(range(10_000))})
-    assert "more than the 40,000" in measure("banks", run)["error"]
+    monkeypatch.setitem(probes._PROBES, "banks", lambda run: {"values": list(range(20_000))})
+    assert "more than the 60,000" in measure("banks", run)["error"]
     monkeypatch.setitem(probes._PROBES, "banks", lambda run: {"value": float("nan")})
     assert "error" in measure("banks", run)
     assert not lacks({"diverged": "the loss became nan"}, "banks")  # there is no model to measure

@@ -57,7 +57,7 @@ def implied(
 
     from nadaraya.data import document_positions
     from nadaraya.evaluation import open_causal_model
-    from nadaraya.interpret import fit_implied, implied_kernels, implied_summary
+    from nadaraya.interpret import fitted_kernels, implied_kernels, implied_summary
     from nadaraya.interpret.implied import windows_of
 
     if plot is not None:
@@ -71,8 +71,11 @@ def implied(
     inputs, border = windows_of(source.tokens(causal), context, windows), source.document_token
     positions = None if border is None else document_positions(inputs, border)
     with computing(causal.model, device, precision):
-        kernels = implied_kernels(causal.model, inputs, position_ids=positions)
-    fits = fit_implied(kernels, terms, added) if terms else []
+        fits: list[tuple[BankFit, BankFit]] = []
+        if terms:
+            kernels, fits = fitted_kernels(causal.model, inputs, terms, added=added, position_ids=positions)
+        else:
+            kernels = implied_kernels(causal.model, inputs, position_ids=positions)
     if plot is not None:
         from nadaraya.report import implied_curves, write_figure
 

@@ -5,7 +5,13 @@ from nadaraya.interpret.bandwidths import GridShape, bandwidth_matrix, grid_shap
 from nadaraya.interpret.bank_fits import BankFit, fit_banks
 from nadaraya.interpret.banks import BankShape, bank_shapes
 from nadaraya.interpret.bumps import BumpTable, PeakMatch, bump_figures, bump_table, match_peaks
-from nadaraya.interpret.implied import ImpliedKernel, fit_implied, implied_kernels, implied_summary
+from nadaraya.interpret.implied import (
+    ImpliedKernel,
+    fit_implied,
+    fitted_kernels,
+    implied_kernels,
+    implied_summary,
+)
 from nadaraya.interpret.lags import (
     LagHistogram,
     LagPeak,
@@ -46,6 +52,7 @@ __all__ = [
     "corpus_start",
     "fit_banks",
     "fit_implied",
+    "fitted_kernels",
     "grid_shapes",
     "implied_kernels",
     "implied_summary",

@@ -1,7 +1,7 @@
 """Banks fitted to curves of logits by lag: what kernel a curve is, and whether it oscillates."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -51,6 +51,21 @@ class BankFit:
         """(H, L) fitted logits for lags 0 … L − 1."""
         logits = self.kernel.lag_logits(num_lags).detach().numpy()
         return np.asarray(logits + self.offset[:, None])
+
+    def on(self, curves: np.ndarray, weights: np.ndarray) -> "BankFit":
+        """The same bank with the offset and the R² of other curves, (H, L), and weights, (L,).
+
+        On the curves that it was fitted to, a bank explains some of their noise too, and more the more freely
+        its terms bend. R² of other curves can be negative.
+        """
+        used = np.isfinite(curves).all(0) & (weights > 0)
+        target, share = curves[:, used], weights[used] / weights[used].sum()
+        rest = target - self.kernel.lag_logits(curves.shape[1]).detach().numpy()[:, used]
+        offset = rest @ share
+        left = np.square(rest - offset[:, None]) @ share
+        variance = np.square(target - (target @ share)[:, None]) @ share
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return replace(self, offset=offset, r2=np.where(variance > 0, 1 - left / variance, np.nan))
 
     def plain(self, head: int) -> dict[str, Any]:
         """R², offset and terms of one head, for JSON."""

@@ -109,6 +109,53 @@ def implied_kernels(
     >>> first.r2.round(2).tolist()[0]  # steep, and untrained: the logits know the lag alone
     1.0
     """
+    return tuple(sums.solved() for sums in _sums_of(run_or_model, tokens, windows, position_ids, parts=1)[0])
+
+
+@torch.no_grad()
+def fitted_kernels(
+    run_or_model: Any,
+    tokens: Tensor | None = None,
+    num_terms: int = 4,
+    *,
+    added: bool = False,
+    windows: int = 16,
+    position_ids: Tensor | None = None,
+) -> tuple[tuple[ImpliedKernel, ...], list[tuple[BankFit, BankFit]]]:
+    """Implied kernels, with banks that are fitted to one half of the windows and scored on the other.
+
+    Args:
+        run_or_model, tokens, windows, position_ids: as of `implied_kernels`, two windows or more.
+        num_terms, added: as of `fit_implied`.
+
+    Returns:
+        The kernels of all windows; and the fits to every second window, whose offset and R² are those of the
+        curves of the others.
+
+    Raises:
+        InputError: as of `implied_kernels` and `fit_implied`, or a single window.
+
+    >>> import torch
+    >>> from nadaraya.interpret import fitted_kernels
+    >>> from nadaraya.models import KernelGPTConfig, KernelGPTForCausalLM
+    >>> model = KernelGPTForCausalLM(KernelGPTConfig.preset("demo", num_hidden_layers=1, variant="decay"))
+    >>> kernels, [(bank, decay)] = fitted_kernels(model, torch.arange(64).view(2, 32), num_terms=2)
+    >>> bool(decay.r2.min() > 0.99)
+    True
+    """
+    halves = _sums_of(run_or_model, tokens, windows, position_ids, parts=2)
+    first, second = (tuple(sums.solved() for sums in half) for half in halves)
+    fits = [
+        (bank.on(other.curve, other.pairs), decay.on(other.curve, other.pairs))
+        for (bank, decay), other in zip(fit_implied(first, num_terms, added), second, strict=True)
+    ]
+    return tuple((a + b).solved() for a, b in zip(*halves, strict=True)), fits
+
+
+def _sums_of(
+    run_or_model: Any, tokens: Tensor | None, windows: int, position_ids: Tensor | None, parts: int
+) -> "list[list[_Sums]]":
+    """The sums of every layer over the windows, which are dealt out to so many parts."""
     model = run_or_model
     if hasattr(run_or_model, "load_model"):
         model = run_or_model.load_model()
@@ -118,11 +165,14 @@ def implied_kernels(
     if tokens is None or tokens.dim() != 2 or not 2 <= tokens.shape[1] <= LONGEST or not len(tokens):
         given = None if tokens is None else tuple(tokens.shape)
         raise must_be("tokens", f"of shape (windows, tokens) with 2 to {LONGEST:,} tokens", given)
-    layers: list[_Sums] = []
-    calls = 0
+    if len(tokens) < parts:
+        raise must_be("windows", f"{parts} or more where banks are fitted", len(tokens))
+    found: list[list[_Sums]] = [[] for _ in range(parts)]
+    calls = number = 0
 
     def add(args: AttentionArguments) -> None:
         nonlocal calls
+        layers = found[number % parts]
         if calls == len(layers):
             layers.append(_Sums(calls, args.query.shape[1], tokens.shape[1]))
         layers[calls].add(args)
@@ -142,9 +192,9 @@ def implied_kernels(
     finally:
         for module, mode in training.items():
             module.training = mode
-    if not layers:
+    if not found[0]:
         raise InputError(f"{type(model).__name__} calls no attention that shows its logits")
-    return tuple(sums.solved() for sums in layers)
+    return found
 
 
 def implied_summary(
@@ -260,6 +310,13 @@ class _Sums:
         self.by_lag.index_add_(1, lags.clamp(min=0).flatten(), centred.flatten(1))
         one = torch.ones((), dtype=torch.float64)
         self.queries.index_put_((first[seeing], last[seeing]), one, accumulate=True)
+
+    def __add__(self, other: "_Sums") -> "_Sums":
+        """The sums over the windows of both."""
+        both = _Sums(self.layer, *self.by_lag.shape)
+        both.by_lag, both.squares = self.by_lag + other.by_lag, self.squares + other.squares
+        both.queries = self.queries + other.queries
+        return both
 
     def solved(self) -> ImpliedKernel:
         """The least-squares solution."""

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from nadaraya.interpret import BankShape, LagHistogram
     from nadaraya.training import Run
 
-LARGEST = 40_000  # characters of JSON that a probe may leave for a run
+LARGEST = 60_000  # characters of JSON that a probe may leave for a run
 _LAGS = 256  # the longest lag that is kept
 _WINDOWS = 16  # of the validation text, on which heads are scored
 _LENGTHS = (1, 2, 4, 8, 16)  # times the context of training
@@ -59,7 +59,7 @@ def measure(name: str, run: "Run") -> dict[str, Any]:
     """
     try:
         found = _PROBES[name](run)
-        size = len(json.dumps(found, allow_nan=False))
+        size = len(json.dumps(found, allow_nan=False, separators=(",", ":")))
         if size > LARGEST:
             raise InputError(f"{size:,} characters, more than the {LARGEST:,} that a probe may leave")
     except Exception as error:
@@ -107,9 +107,9 @@ def stored_shapes(found: Mapping[str, Any]) -> "list[BankShape]":
 
 
 def _rows(table: np.ndarray) -> list[list[float | None]]:
-    """Four digits, three decimals at the most; None for −inf."""
+    """Three digits, two decimals at the most; None for −inf."""
     return [
-        [round(float(f"{value:.4g}"), 3) if np.isfinite(value) else None for value in row] for row in table
+        [round(float(f"{value:.3g}"), 2) if np.isfinite(value) else None for value in row] for row in table
     ]
 
 
@@ -202,10 +202,9 @@ def _lengths(run: "Run") -> dict[str, Any]:
 @_probe("implied")
 def _implied(run: "Run") -> dict[str, Any]:
     """The kernel of the lag that every layer implies, and how well banks with and without periods fit it."""
-    from nadaraya.interpret import fit_implied, implied_kernels, implied_summary
+    from nadaraya.interpret import fitted_kernels, implied_summary
 
-    kernels = implied_kernels(run, windows=_WINDOWS)
-    found = implied_summary(kernels, fit_implied(kernels, _TERMS))
+    found = implied_summary(*fitted_kernels(run, num_terms=_TERMS, windows=_WINDOWS))
     for layer in found["layers"]:
         del layer["pairs"]
         for head in layer["heads"]:

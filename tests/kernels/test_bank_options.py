@@ -178,6 +178,14 @@ def test_spread_starts_are_the_terms_of_one_long_geometric_bank_dealt_out_in_ord
     torch.testing.assert_close(spread.sigma, torch.ones(4, 3))
 
 
+@pytest.mark.parametrize("periodic", [True, False, "cosine"])
+@pytest.mark.parametrize("terms", [1, 8, 64])
+def test_unit_starts_are_1_at_lag_0_for_any_number_of_terms(terms, periodic) -> None:
+    unit, geometric = (KernelBank(2, terms, periodic, init=init) for init in ("unit", "geometric"))
+    torch.testing.assert_close(unit(torch.zeros(())), torch.ones(2))
+    torch.testing.assert_close(unit.length, geometric.length)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -68,7 +68,8 @@ class KernelBank(Kernel):
             "random": l, τ and σ log-uniform in the ranges of "geometric", by PyTorch's global generator,
             α = 0.7. "spread": the l and τ of all H M terms in equal ratios over the ranges of "geometric", of
             which each head has M neighbours, as heads have slopes of their own in ALiBi (Press et al. 2022);
-            α = 0.7, σ = 1.
+            α = 0.7, σ = 1. "unit": l, τ and α of "geometric", σ² = 1 / M: G(0) = 1 for any number of terms,
+            for banks that are added.
             Or the numbers themselves by name, {"sigma": …, "length": …, "tau": …, "alpha": …}, each M of
             them, or H × M; `fit_bank` finds them for a curve.
         share: "none" (default), a bank for each head; "heads", one for all heads, with M terms in all;

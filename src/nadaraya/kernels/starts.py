@@ -120,6 +120,12 @@ def _spread(num_heads: int, num_terms: int) -> dict[str, Tensor]:
     }
 
 
+def _unit(num_heads: int, num_terms: int) -> dict[str, Tensor]:
+    """The terms of the geometric start, of equal strengths that add up to 1."""
+    geometric = _NAMED["geometric"](num_heads, num_terms)
+    return geometric | {"sigma": torch.full((num_terms,), -0.5 * math.log(num_terms))}
+
+
 def _in_equal_ratios(ends: tuple[float, float], num: int) -> Tensor:
     return _evenly(math.log(ends[0]), math.log(ends[1]), num)
 
@@ -134,4 +140,5 @@ _NAMED: dict[str, Callable[[int, int], dict[str, Tensor]]] = {
     "paper": _paper,
     "random": _random,
     "spread": _spread,
+    "unit": _unit,
 }

@@ -100,6 +100,10 @@ def test_the_strongest_bump_of_a_layer_is_near_a_lag(lags: tuple[int, ...], agre
     kept["banks"]["layers"][1]["initial"] = bumps(70).tolist()
     checked = claim.check(findings(probes=[kept] * 3))
     assert checked.ours.startswith("strongest bump at lag 70, as at the start; so in 0 of 3")
+    absent = claim.model_copy(update={"there": False})
+    opposite = {"yes": "no", "no": "yes"}
+    assert absent.check(found).agrees == opposite.get(agrees, agrees)
+    assert absent.check(decays).agrees == "yes"
     beyond = BankBump(kind="bank-bump", **SAID, layer=2, lag=200, within=5)
     assert beyond.check(found).agrees == "not measured"
 

@@ -141,7 +141,7 @@ class _ByRun(_Claim):
 
 
 class BankBump(_ByRun):
-    """The strongest bump that the heads of a layer share stands at a lag, and training has put it there."""
+    """The strongest bump that the heads of a layer share stands at a lag, put there by training; or not."""
 
     kind: Literal["bank-bump"]
     layer: int
@@ -149,6 +149,8 @@ class BankBump(_ByRun):
     lag: int
     within: int
     """Lags to either side that count as there."""
+    there: bool = True
+    """Whether the claim is that it stands there, or that it does not."""
 
     def check(self, found: Findings) -> Checked:
         """By `BankShape.shared_bumps`, of which the first is the strongest."""
@@ -160,10 +162,11 @@ class BankBump(_ByRun):
             return None
         bumps = shape.shared_bumps()
         if not bumps:
-            return "no bump", False
+            return "no bump", not self.there
         strongest = bumps[0]
         words = f"strongest bump at lag {strongest.lag}{', as at the start' if strongest.at_start else ''}"
-        return words, abs(strongest.lag - self.lag) <= self.within and not strongest.at_start
+        near = abs(strongest.lag - self.lag) <= self.within and not strongest.at_start
+        return words, near == self.there
 
 
 class BanksAlike(_ByRun):

@@ -70,7 +70,7 @@ def figure_names() -> list[str]:
 
     >>> from nadaraya.reproduce import figure_names
     >>> figure_names()[:2]
-    ['bump-control', 'gpa-banks']
+    ['bump-control', 'bump-null']
     """
     return sorted(path.stem for path in _folder("figures").glob("*.yaml"))
 

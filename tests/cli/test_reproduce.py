@@ -83,7 +83,7 @@ def test_a_figure_is_trained_drawn_compared_and_made_anew(
     assert nadaraya(*command).status == 0
     assert in_process[2:] == [f"{size}/gpa-rope/lr0.01-seed1" for size in ("u4", "u8")]
     rows = json.loads((out / "results.json").read_text())["runs"]
-    probes = load_experiment("papers", "smoke").study.probes
+    probes = ["banks", "bumps", "newlines", "heads", "lengths", "implied"]
     assert [list(row.get("probes", ())) for row in rows] == [[], [], probes, probes]
     text = (out / "comparison.md").read_text()
     # The other figures of the study that have runs are drawn and compared too.

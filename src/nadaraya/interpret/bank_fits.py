@@ -1,7 +1,7 @@
 """Banks fitted to curves of logits by lag: what kernel a curve is, and whether it oscillates."""
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -58,14 +58,7 @@ class BankFit:
         On the curves that it was fitted to, a bank explains some of their noise too, and more the more freely
         its terms bend. R² of other curves can be negative.
         """
-        used = np.isfinite(curves).all(0) & (weights > 0)
-        target, share = curves[:, used], weights[used] / weights[used].sum()
-        rest = target - self.kernel.lag_logits(curves.shape[1]).detach().numpy()[:, used]
-        offset = rest @ share
-        left = np.square(rest - offset[:, None]) @ share
-        variance = np.square(target - (target @ share)[:, None]) @ share
-        with np.errstate(divide="ignore", invalid="ignore"):
-            return replace(self, offset=offset, r2=np.where(variance > 0, 1 - left / variance, np.nan))
+        return _scored(self.kernel, curves, weights)
 
     def plain(self, head: int) -> dict[str, Any]:
         """R², offset and terms of one head, for JSON."""
@@ -125,7 +118,6 @@ def fit_banks(
     share = torch.from_numpy(weights[used] / weights[used].sum())
     target = torch.from_numpy(curves[:, used]).double()
     target = target - (target @ share)[:, None]
-    variance = target.square() @ share
 
     num_heads = len(curves)
     bank = _starts(target, lags, share, num_terms, periodic)
@@ -140,14 +132,24 @@ def fit_banks(
     for updates, remain in _STAGES:
         starts = bank.num_heads // num_heads
         error = _minimise(bank, lags, share, target.repeat(starts, 1), added, updates)
-        error, best = error.view(starts, num_heads).topk(remain, dim=0, largest=False)
+        best = error.view(starts, num_heads).topk(remain, dim=0, largest=False).indices
         heads = (best * num_heads + torch.arange(num_heads)).flatten()
         values = {name: parameter[heads] for name, parameter in bank.named_parameters()}
         bank = _bank_of(values)
-    kernel = Exp(bank) if added else bank
-    offset = (torch.from_numpy(curves[:, used]) - kernel.log(lags)) @ share
-    r2 = torch.where(variance > 0, 1 - error[0] / variance, torch.nan)
-    return BankFit(kernel, offset.numpy(), r2.numpy())
+    return _scored(Exp(bank) if added else bank, curves, weights)
+
+
+@torch.no_grad()
+def _scored(kernel: Kernel, curves: np.ndarray, weights: np.ndarray) -> BankFit:
+    """A kernel with the offset that suits some curves best, and the share of their variance it explains."""
+    used = np.isfinite(curves).all(0) & (weights > 0)
+    target, share = curves[:, used], weights[used] / weights[used].sum()
+    rest = target - kernel.lag_logits(curves.shape[1]).numpy()[:, used]
+    offset = rest @ share
+    left = np.square(rest - offset[:, None]) @ share
+    variance = np.square(target - (target @ share)[:, None]) @ share
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return BankFit(kernel, offset, np.where(variance > 0, 1 - left / variance, np.nan))
 
 
 def _bank_of(values: dict[str, Tensor]) -> KernelBank:

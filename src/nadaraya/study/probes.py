@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from nadaraya.interpret import BankShape, LagHistogram
     from nadaraya.training import Run
 
-LARGEST = 60_000  # characters of JSON that a probe may leave for a run
+LARGEST = 80_000  # characters of JSON that a probe may leave for a run
 _LAGS = 256  # the longest lag that is kept
 _WINDOWS = 16  # of the validation text, on which heads are scored
 _LENGTHS = (1, 2, 4, 8, 16)  # times the context of training
@@ -107,9 +107,9 @@ def stored_shapes(found: Mapping[str, Any]) -> "list[BankShape]":
 
 
 def _rows(table: np.ndarray) -> list[list[float | None]]:
-    """Three digits, two decimals at the most; None for −inf."""
+    """Four digits, three decimals at the most; None for −inf."""
     return [
-        [round(float(f"{value:.3g}"), 2) if np.isfinite(value) else None for value in row] for row in table
+        [round(float(f"{value:.4g}"), 3) if np.isfinite(value) else None for value in row] for row in table
     ]
 
 

@@ -232,7 +232,8 @@ def _go_back(folder: Path, recipe: Recipe | ImageRecipe, checkpoint: Checkpoint)
     """
     if _common_updates(folder, recipe) is not None:
         drop_later_checkpoints(checkpoint.path)
-        (folder / BEST_FILE).unlink(missing_ok=True)
+        if not (folder / STATE_FOLDER / BEST_FILE).exists():
+            (folder / BEST_FILE).unlink(missing_ok=True)
         _copy_best(folder / STATE_FOLDER, folder)
 
 

@@ -27,7 +27,7 @@ from nadaraya.training.schema import LONGEST_NAME
 from nadaraya.training.text import TextTask
 from nadaraya.training.text_data import TextData
 
-TUNE_RATE = 0.1
+TUNE_RATE = 0.1  # of the learning rate of the run
 _ROUNDS = 5
 
 
@@ -168,7 +168,7 @@ def prepared(
     """
     if tune < 0:
         raise must_be("tune", "at least 0 updates", tune)
-    if not 0 < tune_rate <= 1:  # neither is NaN
+    if not 0 < tune_rate <= 1:  # false for NaN
         raise must_be("tune_rate", "a positive share of the run's learning rate, at most 1", tune_rate)
     recipe = _recipe(run.text_recipe(), smaller, tune)
     processes = Processes()

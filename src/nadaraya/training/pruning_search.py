@@ -136,7 +136,10 @@ def most_heads(
     measured = [points[count] for count in sorted(points)]
     figures = {**candidates.described(), "limit": limit, "removed": within, "points": measured}
     if report:
-        report(f"{within} heads stay below the limit of {limit:.4f} nats/token, the budget above {whole:.4f}")
+        report(
+            f"heads that go within {limit:.4f} nats/token, the whole model's {whole:.4f} and the budget: "
+            f"{within}"
+        )
     return WithinBudget(heads, candidates.units(heads), figures)
 
 

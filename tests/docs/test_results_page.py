@@ -1,17 +1,25 @@
 """Figures of docs/results.md are those of the committed summaries that it links."""
 
+import re
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
+SUMMARIES = sorted(set(re.findall(r"\.\./(experiments/results/studies/[\w-]+/summary\.md)", PAGE)))
 
 
-def test_the_table_of_a_study_is_that_of_its_summary() -> None:
-    page = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
-    section = page.split("## Language models at equal compute")[1].split("\n## ")[0]
-    summary = (ROOT / "experiments/results/studies/gka-bytepairs/summary.md").read_text(encoding="utf-8")
-    shown, found = (
-        [line for line in text.splitlines() if line.startswith(("| variant | rates", "| `"))]
-        for text in (section, summary)
-    )
-    assert len(shown) > 2
-    assert shown == found
+def test_the_tables_of_studies_are_those_of_their_summaries() -> None:
+    shown = _tables(PAGE)
+    found = [table for summary in SUMMARIES for table in _tables((ROOT / summary).read_text(encoding="utf-8"))]
+    assert len(found) == len(SUMMARIES) > 0
+    assert all(len(table) > 2 for table in found)
+    assert sorted(shown) == sorted(found)
+
+
+def _tables(text: str) -> list[list[str]]:
+    """The tables of losses by variant, each as its lines."""
+    return [
+        block.splitlines()
+        for block in re.findall(r"(?:^\|.*\n)+", text, flags=re.MULTILINE)
+        if block.startswith("| variant | rates")
+    ]

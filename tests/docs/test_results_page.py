@@ -10,7 +10,8 @@ SUMMARIES = sorted(set(re.findall(r"\.\./(experiments/results/studies/[\w-]+/sum
 
 def test_the_tables_of_studies_are_those_of_their_summaries() -> None:
     shown = _tables(PAGE)
-    found = [table for summary in SUMMARIES for table in _tables((ROOT / summary).read_text(encoding="utf-8"))]
+    texts = [(ROOT / summary).read_text(encoding="utf-8") for summary in SUMMARIES]
+    found = [table for text in texts for table in _tables(text)]
     assert len(found) == len(SUMMARIES) > 0
     assert all(len(table) > 2 for table in found)
     assert sorted(shown) == sorted(found)

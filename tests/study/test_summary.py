@@ -46,7 +46,8 @@ def test_verdicts_say_which_share_of_the_compute_is_enough() -> None:
     assert gka.startswith(
         "`gka` is better than `rope` (3 sizes, 3 seeds): it reaches the same loss with 0.70× ("
     )
-    assert "of the training FLOPs. That share shows no trend: 1.00× (" in gka
+    assert "of the training FLOPs over all sizes, with 0.70× (" in gka
+    assert " at large. That share shows no trend: 1.00× (" in gka
     assert same.startswith("`same` is not told apart from `rope` (3 sizes, 3 seeds)")
     assert poor.startswith("`poor` is worse than `rope`")
     assert summary.exponents["gka"].value == pytest.approx(0.08, abs=1e-4)
@@ -83,7 +84,8 @@ def test_one_seed_gives_no_interval_and_one_size_no_share() -> None:
     one_seed = summarise(study(), results({"rope": 1.0, "gka": 0.7}, seeds=1))
     assert one_seed.verdict("gka") == (
         "`gka` is not told apart from `rope` (3 sizes, 1 seed; an interval needs two seeds): it reaches the "
-        "same loss with 0.70× of the training FLOPs. That share changes: 1.00× per tenfold training FLOPs."
+        "same loss with 0.70× of the training FLOPs over all sizes, with 0.70× at large. "
+        "That share changes: 1.00× per tenfold training FLOPs."
     )
     one_size = summarise(study(), results({"rope": 1.0, "gka": 0.7}, sizes=1))
     assert one_size.verdict("gka").startswith(

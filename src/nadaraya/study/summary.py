@@ -104,6 +104,8 @@ class Summary:
             )
             return f"{line}: its loss differs by {losses} nats/token."
         line += f": it reaches the same loss with {found.mean_share.text(2, '×')} of the {self.axis}"
+        if found.share and len(found.share) > 1:
+            line += f" over all sizes, with {found.share[-1].text(2, '×')} at {sizes[-1]}"
         if found.trend is None:
             return f"{line}."
         words = {-1: "falls, which favours it", 0: "shows no trend", 1: "rises, which favours the baseline"}

@@ -53,6 +53,18 @@ def test_verdicts_say_which_share_of_the_compute_is_enough() -> None:
     assert summary.exponents["gka"].value == pytest.approx(0.08, abs=1e-4)
 
 
+def test_a_gain_that_ends_at_the_largest_size_is_no_gain() -> None:
+    found = results({"rope": 1.0, "gka": 0.7})
+    for row in found["runs"]:
+        if (row["size"], row["variant"], row["learning_rate"]) == ("large", "gka", 2e-3):
+            row["loss"] += 30 * (1e14) ** -0.08 - 30 * (1e14 / 0.7) ** -0.08
+    verdict = summarise(study(), found).verdict("gka")
+    assert verdict.startswith("`gka` is not told apart from `rope` at large (3 sizes, 3 seeds): it reaches")
+    assert "with 0.79× (" in verdict
+    assert "over all sizes, with 1.00× (" in verdict
+    assert "That share rises, which favours the baseline" in verdict
+
+
 def test_cells_are_those_of_the_chosen_rate_and_a_search_that_goes_on_decides_nothing() -> None:
     found = results({"rope": 1.0, "gka": 0.7, "poor": 1.5})
     for cell in found["cells"]:

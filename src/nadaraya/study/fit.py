@@ -108,8 +108,21 @@ class Comparison:
     seeds: int
 
     @property
+    def passing(self) -> bool:
+        """Whether a difference over all sizes changes with compute and is not one at the largest size."""
+        if self.mean_share is None or self.trend is None or not self.share:
+            return False
+        whole, last = self.mean_share.side_of(1.0), self.share[-1].side_of(1.0)
+        return whole != 0 and last != whole and self.trend.side_of(1.0) != 0
+
+    @property
     def side(self) -> int:
-        """−1 where the variant is better than the baseline, 1 where it is worse, 0 where not told apart."""
+        """−1 where the variant is better than the baseline, 1 where it is worse, 0 where not told apart.
+
+        By the share over all sizes, or by that at the largest where the difference is passing.
+        """
+        if self.passing and self.share:
+            return self.share[-1].side_of(1.0)
         if self.mean_share is not None:
             return self.mean_share.side_of(1.0)
         sides = {estimate.side_of(0.0) for estimate in self.difference}

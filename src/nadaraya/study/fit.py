@@ -108,23 +108,21 @@ class Comparison:
     seeds: int
 
     @property
-    def passing(self) -> bool:
-        """Whether a difference over all sizes changes with compute and is not one at the largest size."""
+    def deciding(self) -> Estimate | None:
+        """The share over all sizes, or that at the largest where the former is a difference that passes.
+
+        It passes where the share has a trend and is not on the same side of 1 at the largest size.
+        """
         if self.mean_share is None or self.trend is None or not self.share:
-            return False
+            return self.mean_share
         whole, last = self.mean_share.side_of(1.0), self.share[-1].side_of(1.0)
-        return whole != 0 and last != whole and self.trend.side_of(1.0) != 0
+        return self.share[-1] if self.trend.side_of(1.0) and whole not in (0, last) else self.mean_share
 
     @property
     def side(self) -> int:
-        """−1 where the variant is better than the baseline, 1 where it is worse, 0 where not told apart.
-
-        By the share over all sizes, or by that at the largest where the difference is passing.
-        """
-        if self.passing and self.share:
-            return self.share[-1].side_of(1.0)
-        if self.mean_share is not None:
-            return self.mean_share.side_of(1.0)
+        """−1 where the variant is better than the baseline, 1 where it is worse, 0 where not told apart."""
+        if self.deciding is not None:
+            return self.deciding.side_of(1.0)
         sides = {estimate.side_of(0.0) for estimate in self.difference}
         return sides.pop() if len(sides) == 1 else 0
 

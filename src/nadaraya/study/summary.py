@@ -95,7 +95,7 @@ class Summary:
         against = AGAINST[found.side]
         sizes = self.shared(variant)
         by = f"{_count(len(sizes), 'size')}, {_count(found.seeds, 'seed')}"
-        where = f" at {sizes[-1]}" if found.passing else ""
+        where = f" at {sizes[-1]}" if found.deciding != found.mean_share else ""
         line = f"`{variant}` {against} `{self.baseline}`{where} ({by}"
         line += "; an interval needs two seeds)" if found.seeds < 2 else ")"
         if found.mean_share is None:

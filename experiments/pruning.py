@@ -23,7 +23,6 @@ from nadaraya.training import Run
 from nadaraya.training.pruning import prune_run
 from nadaraya.training.pruning_search import PruningPlan, most_heads
 
-RANDOM_ORDERS = 3
 ORDERS = {"loss": "by measured loss", "bank": "by bank", "random": "at random"}
 
 
@@ -33,7 +32,7 @@ def plans(run: Run, arguments: argparse.Namespace) -> Iterator[PruningPlan]:
     shared = {"tune": arguments.tune, "tune_rate": arguments.tune_rate, "windows": arguments.windows}
     for by in ORDERS:
         if by != "bank" or banks:
-            for seed in range(RANDOM_ORDERS if by == "random" else 1):
+            for seed in range(arguments.random if by == "random" else 1):
                 yield PruningPlan(by=by, seed=seed, **shared)
 
 
@@ -112,6 +111,7 @@ def main() -> None:
     parser.add_argument("--tune", type=int, default=300, help="updates after the removal")
     parser.add_argument("--tune-rate", type=float, default=0.3, help="share of the run's learning rate")
     parser.add_argument("--windows", type=int, default=128)
+    parser.add_argument("--random", type=int, default=3, help="orders at random of each run")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "pruning")
     parser.add_argument("--summarise", action="store_true")
     arguments = parser.parse_args()

@@ -109,7 +109,7 @@ def main() -> None:
     parser.add_argument("runs", nargs="*", type=Path, help="finished run folders")
     parser.add_argument("--budget", default="0.5%")
     parser.add_argument("--tune", type=int, default=300, help="updates after the removal")
-    parser.add_argument("--tune-rate", type=float, default=0.3, help="share of the run's learning rate")
+    parser.add_argument("--tune-rate", type=float, default=0.1, help="share of the run's learning rate")
     parser.add_argument("--windows", type=int, default=128)
     parser.add_argument("--random", type=int, default=3, help="orders at random of each run")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "pruning")

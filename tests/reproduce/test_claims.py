@@ -108,6 +108,17 @@ def test_the_strongest_bump_of_a_layer_is_near_a_lag(lags: tuple[int, ...], agre
     assert beyond.check(found).agrees == "not measured"
 
 
+def test_any_bump_of_a_layer_may_be_the_one_near_a_lag() -> None:
+    claim = BankBump(kind="bank-bump", **SAID, layer=1, lag=70, within=5, strongest=False)
+    twice = bumps(30) + 0.5 * bumps(70)
+    found = findings(probes=[probed(twice)] * 3)
+    assert claim.check(found).agrees == "yes"
+    assert claim.check(found).ours.startswith("bumps at lags 30, 70;")
+    assert claim.model_copy(update={"strongest": True}).check(found).agrees == "no"
+    assert claim.model_copy(update={"lag": 50, "there": False}).check(found).agrees == "yes"
+    assert claim.model_copy(update={"there": False}).check(found).agrees == "no"
+
+
 def test_heads_are_more_alike_in_some_layers_than_in_others() -> None:
     alike = bumps(70)
     different = np.stack([bumps(30)[0], bumps(90)[0]])

@@ -141,7 +141,7 @@ class _ByRun(_Claim):
 
 
 class BankBump(_ByRun):
-    """The strongest bump that the heads of a layer share stands at a lag, put there by training; or not."""
+    """A bump of the heads of a layer, or the strongest, stands at a lag, put there by training; or not."""
 
     kind: Literal["bank-bump"]
     layer: int
@@ -151,6 +151,8 @@ class BankBump(_ByRun):
     """Lags to either side that count as there."""
     there: bool = True
     """Whether the claim is that it stands there, or that it does not."""
+    strongest: bool = True
+    """Whether the strongest bump alone counts, or any."""
 
     def check(self, found: Findings) -> Checked:
         """By `BankShape.shared_bumps`, of which the first is the strongest."""
@@ -163,9 +165,10 @@ class BankBump(_ByRun):
         bumps = shape.shared_bumps()
         if not bumps:
             return "no bump", not self.there
-        strongest = bumps[0]
-        words = f"strongest bump at lag {strongest.lag}{', as at the start' if strongest.at_start else ''}"
-        near = abs(strongest.lag - self.lag) <= self.within and not strongest.at_start
+        counted = bumps[:1] if self.strongest else bumps
+        lags = ", ".join(f"{bump.lag}{', as at the start' if bump.at_start else ''}" for bump in counted)
+        words = f"strongest bump at lag {lags}" if self.strongest else f"bumps at lags {lags}"
+        near = any(abs(bump.lag - self.lag) <= self.within and not bump.at_start for bump in counted)
         return words, near == self.there
 
 

@@ -93,10 +93,15 @@ def test_the_study_of_controls_has_each_of_them_with_and_without_the_bank() -> N
     study = load_study(STUDIES / "controls.yaml")
     assert study.horizons
     assert (study.seeds_of("u1000"), study.seeds_of("u3000")) == ([0, 1, 2], [0])
-    for control in ("xsa", "drop", "loo", "conv"):
-        plain, with_bank = (study.recipe_of("u300", f"{name}-{control}") for name in ("rope", "gpa-mul"))
-        assert with_bank.model.model_copy(update={"variant": plain.model.variant}) == plain.model
-    recipes = [study.recipe_of("u300", variant) for variant in study.variants]
+    for control in ("norm", "conv", "xsa", "drop", "loo", "xsa-conv"):
+        plain, with_bank = (
+            study.recipe_of("u1000", f"{name}-{control}").model for name in ("rope", "gpa-rope")
+        )
+        assert with_bank.variant_options == {"init": "unit"}
+        if control != "norm":  # which has a variant of its own without a bank
+            own = {"variant": plain.variant, "variant_options": {}}
+            assert with_bank.model_copy(update=own) == plain
+    recipes = [study.recipe_of("u1000", variant) for variant in study.variants]
     assert len({recipe.model.model_dump_json() for recipe in recipes}) == len(recipes)
 
 

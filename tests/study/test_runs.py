@@ -140,6 +140,17 @@ def test_sizes_have_their_own_seeds_and_a_rate_comes_from_a_size_that_has_the_va
     assert runs.pending() == []
 
 
+def test_sizes_have_their_own_rates_where_they_are_searched(tmp_path: Path) -> None:
+    rates = {"second": [8e-3], "third": [4e-3]}
+    of = study("first", "second", "third", search_at=["first", "second"], learning_rates_at=rates)
+    runs = StudyRuns(of, cells("first", "second", "third"), tmp_path)
+    names = train(runs, lambda name: 1.0, 3)
+    tried = {name.rsplit("-", 1)[0] for name in names}
+    first = {f"first/rope/lr{rate}" for rate in of.learning_rates}
+    assert tried == {*first, "second/rope/lr0.008", "third/rope/lr0.008"}
+    assert not [line for line in runs.warnings() if "second" in line]
+
+
 def test_cheap_runs_have_low_costs_and_a_job_has_its_own_recipe(tmp_path: Path) -> None:
     runs = StudyRuns(study("small", "large"), cells("small", "large"), tmp_path)
     first, *_, last = runs.pending()

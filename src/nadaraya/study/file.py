@@ -66,6 +66,8 @@ class Study(Section):
     """Variants whose rates are searched at a size, by its name, that is none of `search_at`."""
     seeds_at: dict[str, Seeds] = Field(default_factory=dict)
     """Seeds of the runs at a size, by its name, where they are not `seeds`."""
+    learning_rates_at: dict[str, Annotated[list[Positive], Field(min_length=1)]] = Field(default_factory=dict)
+    """Rates that are tried at a size, by its name, where they are not `learning_rates`."""
     only_at: dict[str, list[str]] = Field(default_factory=dict)
     """The variants that a size has, by its name; the baseline is one of them. Other sizes have all."""
     probes: list[str] = Field(default_factory=list)
@@ -92,12 +94,13 @@ class Study(Section):
                         raise must_be(f"study key {what}.{name}", "without what the study sets itself", key)
         if self.baseline not in self.variants:
             raise unknown_name("study key baseline", self.baseline, self.variants)
-        for key in ("search_at", "search_also", "probe_at", "seeds_at", "only_at"):
+        for key in ("search_at", "search_also", "probe_at", "seeds_at", "learning_rates_at", "only_at"):
             for size in getattr(self, key) or ():
                 if size not in self.sizes:
                     raise unknown_name(f"study key {key}", size, self.sizes)
         lists: dict[str, Sequence[float]] = {"seeds": self.seeds, "learning_rates": self.learning_rates}
         lists |= {f"seeds_at.{size}": seeds for size, seeds in self.seeds_at.items()}
+        lists |= {f"learning_rates_at.{size}": rates for size, rates in self.learning_rates_at.items()}
         for key, values in lists.items():
             if len(set(values)) < len(values):
                 raise must_be(f"study key {key}", "a list of different numbers", values)
@@ -161,6 +164,10 @@ class Study(Section):
     def seeds_of(self, size: str) -> list[int]:
         """Seeds of the runs at a size; the first one searches the learning rate there."""
         return self.seeds_at.get(size, self.seeds)
+
+    def rates_of(self, size: str) -> list[float]:
+        """The learning rates that are tried where they are searched at a size, ascending."""
+        return sorted(self.learning_rates_at.get(size, self.learning_rates))
 
     def variants_of(self, size: str) -> list[str]:
         """The variants at a size, in the order of the file."""

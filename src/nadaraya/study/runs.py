@@ -147,7 +147,7 @@ class StudyRuns:
         if not self._study.searches(cell.size, cell.variant):
             rate = self._inherited(cell)
             return ([], None) if rate is None else ([rate], rate)
-        rates, extended = sorted(self._study.learning_rates), 0
+        rates, extended = self._study.rates_of(cell.size), 0
         while True:
             losses = {rate: self._loss(cell, rate) for rate in rates}
             if any(loss is None for loss in losses.values()):

@@ -113,7 +113,7 @@ def test_any_bump_of_a_layer_may_be_the_one_near_a_lag() -> None:
     twice = bumps(30) + 0.5 * bumps(70)
     found = findings(probes=[probed(twice)] * 3)
     assert claim.check(found).agrees == "yes"
-    assert claim.check(found).ours.startswith("bumps at lags 30, 70;")
+    assert claim.check(found).ours.startswith("nearest bump at lag 70;")
     assert claim.model_copy(update={"strongest": True}).check(found).agrees == "no"
     assert claim.model_copy(update={"lag": 50, "there": False}).check(found).agrees == "yes"
     assert claim.model_copy(update={"there": False}).check(found).agrees == "no"

@@ -165,10 +165,12 @@ class BankBump(_ByRun):
         bumps = shape.shared_bumps()
         if not bumps:
             return "no bump", not self.there
-        counted = bumps[:1] if self.strongest else bumps
-        lags = ", ".join(f"{bump.lag}{', as at the start' if bump.at_start else ''}" for bump in counted)
-        words = f"strongest bump at lag {lags}" if self.strongest else f"bumps at lags {lags}"
-        near = any(abs(bump.lag - self.lag) <= self.within and not bump.at_start for bump in counted)
+        which, bump = "strongest", bumps[0]
+        if not self.strongest:
+            trained = [bump for bump in bumps if not bump.at_start] or bumps
+            which, bump = "nearest", min(trained, key=lambda bump: abs(bump.lag - self.lag))
+        words = f"{which} bump at lag {bump.lag}{', as at the start' if bump.at_start else ''}"
+        near = abs(bump.lag - self.lag) <= self.within and not bump.at_start
         return words, near == self.there
 
 

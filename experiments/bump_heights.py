@@ -16,6 +16,8 @@ from pathlib import Path
 import numpy as np
 
 from nadaraya.files import write_file
+from nadaraya.reproduce import Findings
+from nadaraya.study import Study
 from nadaraya.study.gaps import mean_with_interval, signed
 from nadaraya.study.probes import stored_shapes
 from nadaraya.study.summary import read_results
@@ -35,16 +37,8 @@ def height(bank: np.ndarray, lag: int) -> list[float]:
 def heights(study: str, variant: str) -> dict[int, list[list[float]]]:
     """By lag, the heights of the first layer: run by run, head by head, at the rate that was chosen."""
     results = read_results(RESULTS / study)
-    rate = next(
-        cell["learning_rate"]
-        for cell in results["cells"]
-        if (cell["size"], cell["variant"]) == (SIZE, variant)
-    )
-    first = [
-        stored_shapes(row["probes"]["banks"])[0].trained
-        for row in results["runs"]
-        if (row["size"], row["variant"], row["learning_rate"]) == (SIZE, variant, rate)
-    ]
+    rows = Findings(Study(**results["study"]), results).sizes(variant, "banks")[SIZE]
+    first = [stored_shapes(row["probes"]["banks"])[0].trained for row in rows]
     return {lag: [height(bank, lag) for bank in first] for lag in LAGS}
 
 
@@ -58,7 +52,7 @@ def main() -> None:
     lines = [f"| bank | text | {' | '.join(columns)} |", "|---|---|" + "---:|" * len(columns)]
     for variant, texts in found.items():
         for text, at in texts.items():
-            values = [[reduce(heads) for heads in at[lag]] for lag in LAGS for reduce in (np.mean, np.max)]
+            values = [[float(of(heads)) for heads in at[lag]] for lag in LAGS for of in (np.mean, np.max)]
             shown = " | ".join(signed(mean_with_interval(each)) for each in values)
             lines.append(f"| `{variant}` | {text} | {shown} |")
     folder = RESULTS / "wrapped"

@@ -7,12 +7,12 @@ are longer than those of the training, after 3,000 updates. Bars are intervals o
 """
 
 from pathlib import Path
-from typing import Any
 
 from matplotlib.axes import Axes
 
 from nadaraya.report.palette import COLOURS, Style, variant_styles
 from nadaraya.report.style import charts
+from nadaraya.reproduce import Findings
 from nadaraya.study import Study
 from nadaraya.study.fit import Estimate
 from nadaraya.study.gaps import gaps_of, mean_with_interval
@@ -32,34 +32,29 @@ def main() -> None:
     """Write docs/figures/findings.png."""
     results = read_results(ROOT / "experiments" / "results" / "papers")
     study = Study(**results["study"])
+    found = Findings(study, results)
     styles = dict(zip(study.variants, variant_styles(study.variants), strict=True))
     with charts(440, 320, columns=2) as (figure, (axes,)):
-        _draw_gaps(axes[0], study, results, styles)
-        _draw_lengths(axes[1], results, styles)
+        _draw_gaps(axes[0], found, styles)
+        _draw_lengths(axes[1], found, styles)
     figure.savefig(ROOT / "docs" / "figures" / "findings.png", dpi=150)
 
 
-def _draw_gaps(axes: Axes, study: Study, results: dict[str, Any], styles: dict[str, Style]) -> None:
-    gaps = gaps_of(study, results)
+def _draw_gaps(axes: Axes, found: Findings, styles: dict[str, Style]) -> None:
+    gaps = gaps_of(found.study, found.results)
     for place, variant in enumerate(name for name in LABELS if name in gaps):
         points = [(size.updates, size.gap) for size in gaps[variant].sizes]
         _draw_line(axes, points, styles[variant], LABELS[variant], beside=0.96 + 0.03 * place)
     axes.axhline(0.0, color=COLOURS["muted"][0], linewidth=0.8)
     axes.set(xscale="log", xlabel="updates", ylim=(-0.07, 0.07), title="loss − loss of RoPE, nats/token")
-    _mark(axes, [size["training.steps"] for size in study.sizes.values()])
+    _mark(axes, [size["training.steps"] for size in found.study.sizes.values()])
     axes.legend(fontsize=9)
 
 
-def _draw_lengths(axes: Axes, results: dict[str, Any], styles: dict[str, Style]) -> None:
-    chosen = {(cell["size"], cell["variant"]): cell["learning_rate"] for cell in results["cells"]}
+def _draw_lengths(axes: Axes, found: Findings, styles: dict[str, Style]) -> None:
     for variant, label in LABELS.items():
-        runs = [
-            row["probes"]["lengths"]["lengths"]
-            for row in results["runs"]
-            if (row["size"], row["variant"]) == ("u3000", variant)
-            and row["learning_rate"] == chosen["u3000", variant]
-            and "lengths" in row["probes"]
-        ]
+        rows = found.sizes(variant, "lengths")["u3000"]
+        runs = [row["probes"]["lengths"]["lengths"] for row in rows]
         points = [
             (same[0]["length"], mean_with_interval([entry["change"] for entry in same]))
             for same in zip(*runs, strict=True)
@@ -79,7 +74,7 @@ def _draw_line(
     axes.plot(where, [estimate.value for _, estimate in points], label=label, **style.line)
     for x, (_, estimate) in zip(where, points, strict=True):
         axes.plot(x, estimate.value, "o", color=style.hex, markersize=4)
-        if estimate.low is not None:
+        if estimate.low is not None and estimate.high is not None:
             axes.plot([x, x], [estimate.low, estimate.high], color=style.hex, alpha=0.5)
 
 

@@ -76,12 +76,13 @@ def test_a_figure_is_trained_drawn_compared_and_made_anew(
     command = ["reproduce", "gpa-newlines", *TINY, "--out", out]
     first = nadaraya(*command, "--seeds", "0")
     assert first.status == 0, first.err
-    assert in_process == [f"{size}/gpa-rope/lr0.01-seed0" for size in ("u4", "u8")]
+    cells = [f"{size}/{variant}" for size in ("u4", "u8") for variant in ("gpa-rope", "gpa-unit")]
+    assert in_process == [f"{cell}/lr0.01-seed0" for cell in cells]
     # A context of 32 tokens says nothing of lag 70.
     assert first.out.count("not measured: ") == 1
     assert first.out.splitlines()[-1] == f"comparison: {out / 'comparison.md'}"
     assert nadaraya(*command).status == 0
-    assert in_process[2:] == [f"{size}/gpa-rope/lr0.01-seed1" for size in ("u4", "u8")]
+    assert in_process[4:] == [f"{cell}/lr0.01-seed1" for cell in cells]
     rows = json.loads((out / "results.json").read_text())["runs"]
     probes = ["banks", "bumps", "newlines", "heads", "lengths", "implied"]
     assert [list(row.get("probes", ())) for row in rows] == [[], [], probes, probes]

@@ -10,14 +10,15 @@ import typer
 
 from nadaraya.cli.options import (
     HoursOption,
+    SeedsOption,
     WorkersOption,
     check_positive,
     figure_table,
-    whole_numbers,
     wide_console,
+    with_seeds,
 )
 from nadaraya.cli.study import end_of_session
-from nadaraya.errors import InputError, must_be
+from nadaraya.errors import must_be
 
 if TYPE_CHECKING:
     from nadaraya.reproduce import Checked, Cost, Figure
@@ -42,9 +43,7 @@ def reproduce(
         Path | None,
         typer.Option(help="Folder of runs and results.", show_default="reproduced/STUDY-SCALE"),
     ] = None,
-    seeds: Annotated[
-        str, typer.Option(metavar="SEED,…", help="Seeds of all runs; default those of the scale.")
-    ] = "",
+    seeds: SeedsOption = "",
     workers: WorkersOption = 1,
     hours: HoursOption = None,
     dry_run: Annotated[
@@ -78,7 +77,7 @@ def reproduce(
         return
     figure, changes = load_figure(name), overrides or []
     experiment = load_experiment(figure.study, scale)
-    plan = _with_seeds(experiment.study, seeds)
+    plan = with_seeds(experiment.study, seeds)
     experiment = replace(experiment, study=plan)
     folder = out or Path("reproduced") / f"{figure.study}-{scale}"
     if dry_run:
@@ -100,19 +99,6 @@ def reproduce(
     )
     _print_comparison(figure, write_comparison(figure.study, plan, folder), folder, as_json)
     end_of_session(session)
-
-
-def _with_seeds(study: "Study", seeds: str) -> "Study":
-    """A study with the seeds of --seeds, where there are some."""
-    from nadaraya.study import Study
-
-    numbers = whole_numbers(seeds, "--seeds", "whole numbers separated by commas")
-    if not numbers:
-        return study
-    try:
-        return Study(**{**study.model_dump(), "seeds": numbers, "seeds_at": {}})
-    except InputError:
-        raise must_be("--seeds", "different whole numbers from 0 to 2^32 − 1", seeds) from None
 
 
 def _speeds(given: list[str] | None) -> dict[str, float]:

@@ -8,12 +8,14 @@ import typer
 
 from nadaraya.cli.options import (
     HoursOption,
+    SeedsOption,
     SpeedOption,
     WorkersOption,
     check_positive,
     end_of_queue,
     figure_table,
     wide_console,
+    with_seeds,
 )
 
 if TYPE_CHECKING:
@@ -36,6 +38,7 @@ def study(
     workers: WorkersOption = 1,
     hours: HoursOption = None,
     only: Annotated[str, typer.Option(metavar="VARIANT,…", help="Train these variants; default all.")] = "",
+    seeds: SeedsOption = "",
     dry_run: Annotated[
         bool,
         typer.Option("--dry-run", help="Print steps, FLOPs and expected time of every cell; train nothing."),
@@ -62,7 +65,7 @@ def study(
     from nadaraya.study.summary import write_summary
 
     check_positive(hours=hours, speed=speed)
-    checked = load_study(file)
+    checked = with_seeds(load_study(file), seeds)
     folder = out or Path("studies") / file.stem
     names = [name for name in only.split(",") if name]
     if summarise:

@@ -24,6 +24,8 @@ def test_a_dry_run_shows_what_would_be_trained_and_trains_nothing(nadaraya: Any,
     shown = nadaraya("study", FILE, "--out", out, "--dry-run", "--only", "gka", "--speed", "1e6").out
     assert "rope" not in shown
     assert "1 run is left" in shown
+    shown = nadaraya("study", FILE, "--out", out, "--dry-run", "--seeds", "1,2,3", "--speed", "1e6").out
+    assert "6 runs are left" in shown
 
 
 @pytest.mark.slow
@@ -58,6 +60,7 @@ def test_a_study_is_trained_goes_on_and_is_summarised(nadaraya: Any, tmp_path: P
         (["absent.yaml"], ["absent.yaml"]),
         (["--only", "gkaa"], ["--only must be one of", "did you mean 'gka'"]),
         (["--hours", "0"], ["--hours must be a positive finite number"]),
+        (["--seeds", "1,1"], ["--seeds must be different whole numbers"]),
         (["--summarise"], ["has no results of a study"]),
         (["model.varaint=gka"], ["did you mean 'model.variant'"]),
     ],

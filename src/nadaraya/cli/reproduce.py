@@ -22,7 +22,6 @@ from nadaraya.errors import must_be
 
 if TYPE_CHECKING:
     from nadaraya.reproduce import Checked, Cost, Figure
-    from nadaraya.study import Study
 
 
 def reproduce(

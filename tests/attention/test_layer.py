@@ -9,7 +9,7 @@ import torch.nn.functional as F
 
 from nadaraya import InputError, KernelSelfAttention, kernel_attention, variants
 from nadaraya.attention.content import DotProduct, GaussianContent
-from nadaraya.attention.gates import ForgetGate
+from nadaraya.attention.gates import ForgetGate, Sink
 from nadaraya.attention.mixing import FIRE, MixedBank, MixedProfiles
 from nadaraya.attention.projections import LayerShape
 from nadaraya.attention.rotary import RotaryEmbedding
@@ -45,7 +45,7 @@ def x() -> torch.Tensor:
     return torch.randn(2, 12, DIM, dtype=torch.float64)
 
 
-@pytest.mark.parametrize("variant", variants.names())
+@pytest.mark.parametrize("variant", [*variants.names(), "gka-loo-bank-sink", "fox-sink-gate"])
 def test_cached_decoding_equals_the_full_pass(variant: str, x: torch.Tensor) -> None:
     layer, cache = make(variant), ListCache()
     full = layer(x)
@@ -66,7 +66,7 @@ def test_gaussian_attention_caches_one_tensor(variant: str, options: dict, x: to
     assert cache.values.numel() == 0
 
 
-@pytest.mark.parametrize("variant", variants.names())
+@pytest.mark.parametrize("variant", [*variants.names(), "gpa-mul-loo-sink"])
 @pytest.mark.parametrize("causal", [False, True])
 def test_every_parameter_learns(variant: str, causal: bool, x: torch.Tensor) -> None:
     if variant == "fox" and not causal:
@@ -208,6 +208,26 @@ def test_a_gated_layer_forgets_by_the_product_of_its_gates(x: torch.Tensor) -> N
         KernelSelfAttention(DIM, HEADS, gate=ForgetGate)
 
 
+@pytest.mark.parametrize("causal", [False, True])
+def test_a_sink_is_a_key_that_weighs_and_has_no_value(causal: bool, x: torch.Tensor) -> None:
+    layer = make("softmax-sink", causal)
+    layer.sink.logit.data = torch.linspace(-2.0, 4.0, HEADS, dtype=torch.float64)
+    query, key, value = layer.projections(x)
+    scores = query @ key.mT / query.shape[-1] ** 0.5
+    if causal:
+        scores = scores.masked_fill(torch.ones(12, 12).triu(1).bool(), -torch.inf)
+    sink = layer.sink.logit[:, None, None].expand(2, -1, 12, 1)
+    weights = torch.cat((scores, sink), -1).softmax(-1)[..., :-1]
+    expected, shown = layer.projections.merged(weights @ value), layer(x, return_weights=True)
+    torch.testing.assert_close(layer(x), expected)
+    torch.testing.assert_close(shown, (expected, weights))
+    gradients = [torch.autograd.grad(out.sin().sum(), layer.sink.logit)[0] for out in (layer(x), expected)]
+    torch.testing.assert_close(*gradients)
+    assert [name for name, _ in layer.kernel_parameters()] == ["sink.logit"]
+    layer.sink.logit.data.fill_(-60.0)
+    torch.testing.assert_close(layer(x), make("softmax", causal)(x))
+
+
 def test_fire_counts_lags_in_fractions_of_what_a_query_sees() -> None:
     torch.manual_seed(2)
     fire = FIRE(LayerShape(DIM, HEADS, HEADS), threshold=4)
@@ -343,6 +363,7 @@ def test_a_padding_mask_of_another_length_is_refused(x: torch.Tensor) -> None:
             "extent must be a whole number of at least 1, got 0",
         ),
         ({"position": partial(MixedBank, bank=ALiBi)}, "bank must be a function that makes a KernelBank"),
+        ({"sink": partial(Sink, logit=float("inf"))}, "logit must be a finite number, got inf"),
         ({"eps": -0.5}, "eps must be a finite number of at least 0, got -0.5"),
         ({"window": 0}, "window must be a positive number of tokens or None, got 0"),
         ({"dropout": 1.0}, r"must be a number in \[0, 1\), got 1.0"),

@@ -5,6 +5,7 @@ import torch
 
 from nadaraya import InputError, KernelSelfAttention, variants
 from nadaraya.attention.content import DotProduct, GaussianContent
+from nadaraya.attention.gates import OutputGate, Sink
 from nadaraya.attention.mixing import FIRE, MixedBank, MixedProfiles
 from nadaraya.kernels import KERPLE, ALiBi, ComposedKernel, Exp, KernelBank, T5Buckets
 
@@ -78,6 +79,16 @@ def test_the_name_of_any_variant_can_say_what_becomes_of_the_token_itself(
     assert f"`{base}`" in variants.describe(name)
 
 
+def test_the_name_of_any_variant_can_give_it_a_sink_and_gates() -> None:
+    layer = KernelSelfAttention(16, 2, causal=True, **variants.get("gpa-mul-loo-sink-gate", num_terms=3))
+    assert (type(layer.sink), type(layer.output_gate), layer.own) == (Sink, OutputGate, "exclude")
+    assert layer.position.sigma.shape == (2, 3)
+    described = variants.describe("gpa-gate-loo")
+    assert described == (
+        "`gpa`; gates on the output of each channel; leave-one-out regression, no token sees itself."
+    )
+
+
 def test_gaussian_attention_can_do_without_one_of_its_parts() -> None:
     whole, projected, dot = (
         KernelSelfAttention(16, 2, causal=True, **variants.get("gka-loo-bank", **options))
@@ -120,6 +131,7 @@ def test_a_kernel_is_multiplied_added_or_mixed() -> None:
         ("gpa-mull", {}, "variant must be one of .* got 'gpa-mull': did you mean 'gpa-mul'"),
         ("gpa", {"num_term": 3}, "did you mean 'num_terms'"),
         ("gpa-loo-xsa", {}, "variant must be one of .* got 'gpa-loo-xsa'"),
+        ("rope-gate-gate", {}, "variant must be one of .* got 'rope-gate-gate'"),
         ("loo", {}, "variant must be one of .* got 'loo'"),
         ("gka", {"rotary": "statik"}, "rotary must be .* did you mean 'static'"),
         ("kernel", {"how": "mixed"}, "how must be one of 'add', 'mix', 'multiply', got 'mixed'"),

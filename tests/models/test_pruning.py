@@ -26,6 +26,7 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     ("gpa-rope", {"output_gate": True, "window_pattern": "S", "sliding_window": 5}),
     ("gka", {"short_convolution": 3, "value_embeddings": "all", "output_gate": True}),
     ("gka-bank-xsa", {}),
+    ("gpa-mul-loo-sink-gate", {}),
 ]
 
 

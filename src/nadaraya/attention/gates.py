@@ -1,4 +1,4 @@
-"""Gates of a layer: how much of the past a token forgets, and how much of what it found it passes on."""
+"""Gates of a layer: how much of the past a token forgets, and how much of what it found is passed on."""
 
 import math
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from nadaraya.attention.projections import LayerShape
 from nadaraya.errors import must_be
-from nadaraya.kernels.heads import keep_rows
+from nadaraya.kernels.heads import keep_rows, kept_blocks
 
 
 class ForgetGate(nn.Module):
@@ -70,3 +70,33 @@ class OutputGate(nn.Module):
         """Keep the gates of some heads, in place."""
         keep_rows(self.gate, heads, self.num_heads)
         self.num_heads = len(heads)
+
+
+class Sink(nn.Module):
+    """Σ_j κ_j v_j / (Σ_j κ_j + eˢ): a key of weight eˢ without a value, s learned by each head.
+
+    The less a token finds that is like it, the less is passed on: regression that shrinks towards zero. The
+    sinks of gpt-oss (OpenAI 2025). A kernel that is far above 1 drowns it: beside a bank added from the
+    paper's start, G(0) = 64, no sink learns.
+
+    Args:
+        shape: sizes of the layer.
+        logit: initial s of every head; default 0.
+
+    Raises:
+        InputError: a logit that is not a finite number.
+    """
+
+    def __init__(self, shape: LayerShape, logit: float = 0.0) -> None:
+        super().__init__()
+        if not isinstance(logit, (int, float)) or not math.isfinite(logit):
+            raise must_be("logit", "a finite number", logit)
+        self.logit = nn.Parameter(torch.full((shape.num_heads,), float(logit)))
+
+    def forward(self, lse: Tensor) -> Tensor:
+        """The share of the smoothed values that is passed on, from log Σ_j κ(i,j); both (B, H, N)."""
+        return torch.sigmoid(lse - self.logit[:, None].to(lse.dtype))
+
+    def keep_heads(self, heads: Sequence[int]) -> None:
+        """Keep the sinks of some heads, in place."""
+        self.logit = kept_blocks(self.logit, heads, len(self.logit))

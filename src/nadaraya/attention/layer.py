@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from nadaraya.attention.arguments import Own, check_options
 from nadaraya.attention.content import DotProduct
 from nadaraya.attention.functional import AttentionOptions, kernel_attention
-from nadaraya.attention.gates import ForgetGate
+from nadaraya.attention.gates import ForgetGate, Sink
 from nadaraya.attention.positions import Position
 from nadaraya.attention.projections import LayerShape, Projections
 from nadaraya.attention.rotary import RotaryEmbedding
@@ -62,6 +62,7 @@ class KernelSelfAttention(nn.Module):
         gate: a `ForgetGate`, a logit for every key; default None. Needs `causal`.
         own: what becomes of the token itself: "keep" (default), "exclude", "drop-value" or "project-out", see
             `kernel_attention`.
+        sink: a `Sink`, weight of each head that no value has; default None.
         output_gate: an `OutputGate` of the smoothed values; default None.
         eps: ε of the denominator; default 0.
         negligible: see `kernel_attention`; default 0.
@@ -97,6 +98,7 @@ class KernelSelfAttention(nn.Module):
         position: nn.Module | MakePart | None = None,
         gate: ForgetGate | MakePart | None = None,
         own: Own = "keep",
+        sink: Sink | MakePart | None = None,
         output_gate: nn.Module | MakePart | None = None,
         eps: float = 0.0,
         negligible: float = 0.0,
@@ -115,6 +117,7 @@ class KernelSelfAttention(nn.Module):
         self.rotary = _part("rotary", rotary, shape)
         self.position = _part("position", position, shape)
         self.gate = _part("gate", gate, shape)
+        self.sink = _part("sink", sink, shape)
         self.output_gate = _part("output_gate", output_gate, shape)
         if isinstance(self.position, Kernel):
             self.position.check_serves(num_heads, "position")
@@ -151,7 +154,7 @@ class KernelSelfAttention(nn.Module):
             raise must_be("heads", f"at least one of {', '.join(map(str, there))}", list(heads))
         rows = [there.index(head) for head in wanted]
         parts = {"content": self.content, "position": self.position, "gate": self.gate}
-        parts["output_gate"] = self.output_gate
+        parts |= {"sink": self.sink, "output_gate": self.output_gate}
         for name, part in parts.items():
             if not (part is None or isinstance(part, Kernel) or hasattr(part, "keep_heads")):
                 raise must_be(name, "a part with keep_heads, to lose heads", part)
@@ -169,6 +172,7 @@ class KernelSelfAttention(nn.Module):
         They take no weight decay and have a learning rate of their own.
         """
         parts = {"content": self.content, "rotary": self.rotary, "position": self.position}
+        parts["sink"] = self.sink
         for part, module in parts.items():
             for prefix, inner in () if module is None else module.named_modules(prefix=part):
                 if not isinstance(inner, nn.Linear):
@@ -244,10 +248,9 @@ class KernelSelfAttention(nn.Module):
             "negligible": self.negligible,
             "backend": self.backend,
         }
-        if return_weights:
-            out, weights = kernel_attention(query, scored, value, return_weights=True, **options)
-            return self._merged(out, x), weights
-        return self._merged(kernel_attention(query, scored, value, **options), x)
+        out, weights = self._smoothed(query, scored, value, options, return_weights)
+        merged = self._merged(out, x)
+        return merged if weights is None else (merged, weights)
 
     def _check(self, x: Tensor, seen: int, key_mask: Tensor | None) -> None:
         if x.dim() != 3 or x.shape[2] != self.dim:
@@ -268,6 +271,24 @@ class KernelSelfAttention(nn.Module):
             return self._table.logits(self.position, num_lags, self.causal or is_causal, decoding)
         found: Any = None if self.position is None else self.position(x, num_lags)
         return found
+
+    def _smoothed(
+        self, query: Tensor, key: Tensor, value: Tensor, options: AttentionOptions, return_weights: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        """What the heads find, (B, H, N, d), and their weights where they are asked for."""
+        weights = None
+        if return_weights:
+            out, weights = kernel_attention(query, key, value, return_weights=True, **options)
+        elif self.sink is None:
+            out = kernel_attention(query, key, value, **options)
+        if self.sink is not None:
+            out, lse = kernel_attention(query, key, value, return_lse=True, **options)
+            gates = options["key_logits"]
+            if gates is not None:  # counted from the end of the text, where a token counts from itself
+                lse = lse - gates[:, :, -lse.shape[2] :]
+            share = self.sink(lse)[..., None]
+            out, weights = out * share.to(out.dtype), None if weights is None else weights * share
+        return out, weights
 
     def _for_heads(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         """Keys and values once per head, where heads that remain do not share them evenly."""

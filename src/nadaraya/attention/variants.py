@@ -2,7 +2,7 @@
 
 A variant never says causal or window: the model does. Options of a variant are the arguments of its function.
 With `-loo`, `-drop` or `-xsa` in its name any of them leaves out the token itself, its value, or the
-direction of that value.
+direction of that value; `-sink` gives every head a sink, `-gate` gates on its output.
 """
 
 import inspect
@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 from nadaraya.attention.content import DotProduct, GaussianContent
-from nadaraya.attention.gates import ForgetGate
+from nadaraya.attention.gates import ForgetGate, OutputGate, Sink
 from nadaraya.attention.mixing import FIRE, MixedBank, MixedProfiles
 from nadaraya.attention.projections import LayerShape
 from nadaraya.attention.rotary import RotaryEmbedding
@@ -22,12 +22,13 @@ from nadaraya.kernels.starts import Start
 __all__ = ["by_layer", "describe", "get", "names", "options"]
 
 _VARIANTS: dict[str, Callable[..., dict[str, Any]]] = {}
-# What becomes of the token itself, by the part of a name that says so.
-_OWN = {"loo": "exclude", "drop": "drop-value", "xsa": "project-out"}
-_OWN_IN_WORDS = {
-    "exclude": "leave-one-out regression, no token sees itself",
-    "drop-value": "a token weighs itself, and its own value counts as 0",
-    "project-out": "exclusive self-attention, the direction of a token's own value is taken out (Zhai 2026)",
+# What a word in the name of any variant adds: an argument of the layer, its value, and both in words.
+_ADDED: dict[str, tuple[str, Any, str]] = {
+    "loo": ("own", "exclude", "leave-one-out regression, no token sees itself"),
+    "drop": ("own", "drop-value", "a token weighs itself, and its own value counts as 0"),
+    "xsa": ("own", "project-out", "the direction of a token's own value is taken out (XSA, Zhai 2026)"),
+    "sink": ("sink", Sink, "each head learns the weight of a key without a value (OpenAI 2025)"),
+    "gate": ("output_gate", OutputGate, "gates on the output of each channel"),
 }
 # Compounds that are documented and compared under a name of their own.
 _COMPOUNDS = ("gpa-mul-loo", "gka-loo", "gka-loo-bank")
@@ -39,7 +40,7 @@ def get(name: str, **options: Any) -> dict[str, Any]:
     Args:
         name: one of `names()`, or one of these with `-loo` (leave-one-out regression, own="exclude"), `-drop`
             (own="drop-value") or `-xsa` (exclusive self-attention, own="project-out", Zhai 2026) in it, as in
-            "rope-xsa".
+            "rope-xsa", or with `-sink` (`Sink`) or `-gate` (`OutputGate`), or several: "gpa-mul-loo-gate".
         options: options of the variant, e.g. num_terms=16; `options(name)` has them with their defaults.
 
     Returns:
@@ -59,8 +60,8 @@ def get(name: str, **options: Any) -> dict[str, Any]:
             raise must_be(f"options of variant {name!r}", "none", option)
         if option not in accepted:
             raise unknown_name(f"option of variant {name!r}", option, accepted)
-    _, own = _parsed(name)
-    return {**build(**options), "own": own} if own else build(**options)
+    added = [_ADDED[word] for word in _parsed(name)[1]]
+    return {**build(**options), **{argument: value for argument, value, _ in added}}
 
 
 def by_layer(
@@ -97,7 +98,7 @@ def by_layer(
 
 
 def names() -> list[str]:
-    """The names of all variants, in the order of their documentation; `-loo`, `-drop` and `-xsa` make others.
+    """The names of all variants, in the order of their documentation; `-loo`, `-gate`, … make others.
 
     >>> from nadaraya import variants
     >>> variants.names()[:3]
@@ -113,9 +114,10 @@ def describe(name: str) -> str:
     >>> variants.describe("softmax")
     'Dot-product attention without positions.'
     """
-    base, own = _parsed(name)
-    line = (inspect.getdoc(_build(name)) or "").split("\n")[0]
-    return f"`{base}` with own={own!r}: {_OWN_IN_WORDS[own]}." if own else line
+    base, words = _parsed(name)
+    if words:
+        return f"`{base}`; {'; '.join(_ADDED[word][2] for word in words)}."
+    return (inspect.getdoc(_build(name)) or "").split("\n")[0]
 
 
 def options(name: str) -> dict[str, Any]:
@@ -135,13 +137,14 @@ def _build(name: str) -> Callable[..., dict[str, Any]]:
     return _VARIANTS[base]
 
 
-def _parsed(name: str) -> tuple[str, str | None]:
-    """The variant without what its name says of the token itself, and that: "gka-loo-bank" is `gka-bank`."""
+def _parsed(name: str) -> tuple[str, list[str]]:
+    """The variant, and what its name adds: "gka-loo-bank" is `gka-bank` with "loo"."""
     words = str(name).split("-")
-    said = [word for word in words if word in _OWN]
-    if len(said) != 1 or words[0] in _OWN:
-        return str(name), None
-    return "-".join(word for word in words if word not in _OWN), _OWN[said[0]]
+    added = [word for word in words if word in _ADDED]
+    arguments = [_ADDED[word][0] for word in added]
+    if words[0] in _ADDED or len(set(arguments)) < len(arguments):
+        return str(name), []
+    return "-".join(word for word in words if word not in _ADDED), added
 
 
 def _variant(name: str) -> Callable[[Callable[..., dict[str, Any]]], Callable[..., dict[str, Any]]]:

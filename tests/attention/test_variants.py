@@ -89,6 +89,24 @@ def test_the_name_of_any_variant_can_give_it_a_sink_and_gates() -> None:
     )
 
 
+def test_a_hybrid_has_variants_by_layer_and_ends_with_the_last() -> None:
+    made = variants.by_layer("gpa-hybrid", 9)
+    assert [layer for layer, (name, _) in enumerate(made) if name == "gpa-rope"] == [0, 4, 8]
+    assert {name for name, _ in made} == {"gpa-mul-loo", "gpa-rope"}
+    last = KernelSelfAttention(16, 2, causal=True, **made[-1][1])
+    torch.testing.assert_close(last.position.kernel(0.0), torch.ones(2))  # G(0) = 1
+    given = variants.by_layer("gpa-hybrid", 4, {"num_terms": 3, "rotary_base": 500.0})
+    first, *_, last = (KernelSelfAttention(16, 2, causal=True, **options) for _, options in given)
+    assert (first.own, first.position.sigma.shape, first.rotary) == ("exclude", (2, 3), None)
+    assert (last.own, last.position.kernel.sigma.shape) == ("keep", (2, 3))
+    assert variants.options("gpa-hybrid")["init"] == "unit"
+    assert "gpa-mul-loo" in variants.describe("gpa-hybrid")
+    with pytest.raises(InputError, match="variant of a layer must be no hybrid"):
+        variants.get("gpa-hybrid")
+    with pytest.raises(InputError, match="did you mean 'gpa-hybrid'"):
+        variants.by_layer("gpa-hybird", 4)
+
+
 def test_gaussian_attention_can_do_without_one_of_its_parts() -> None:
     whole, projected, dot = (
         KernelSelfAttention(16, 2, causal=True, **variants.get("gka-loo-bank", **options))

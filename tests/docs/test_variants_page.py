@@ -1,5 +1,6 @@
 """The page that writes every variant out: each block makes the layer of its name."""
 
+import re
 from typing import Any
 
 import pytest
@@ -31,9 +32,21 @@ def test_the_page_writes_every_variant_out_once() -> None:
 
 
 def test_the_page_says_what_the_suffixes_mean() -> None:
+    opening = TEXT.split("\n## ")[0]
     for suffix in ("loo", "drop", "xsa"):
-        assert f"`-{suffix}`" in TEXT
-        assert f'own="{variants.get(f"rope-{suffix}")["own"]}"' in TEXT.split("\n## ")[0]
+        assert f"`-{suffix}`" in opening
+        assert f'own="{variants.get(f"rope-{suffix}")["own"]}"' in opening
+    for suffix, argument in (("sink", "sink"), ("gate", "output_gate")):
+        part = variants.get(f"rope-{suffix}")[argument]
+        assert f"`-{suffix}` is `{argument}={part.__name__}`" in opening
+
+
+def test_hybrids_are_written_out() -> None:
+    text = TEXT.split("\n## Hybrids\n")[1]
+    assert re.findall(r"^\*\*`([\w-]+)`\*\*", text, flags=re.MULTILINE) == variants.hybrids()
+    for name in variants.hybrids():
+        for layer, _ in variants.by_layer(name, 4):
+            assert f"`{layer}`" in text
 
 
 @pytest.mark.parametrize("name", variants.names())

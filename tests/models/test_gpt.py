@@ -15,7 +15,7 @@ from nadaraya.models import KernelGPTConfig, KernelGPTForCausalLM
 
 VOCABULARY = 23
 VARIANTS = [*variants.names(), "rope-xsa", "fox-xsa", "mixed-bank-loo", "gka-bank-xsa", "kv-shared-loo"]
-VARIANTS += ["gka-loo-bank-sink", "gpa-mul-sink-gate"]
+VARIANTS += ["gka-loo-bank-sink", "gpa-mul-sink-gate", *variants.hybrids()]
 
 
 def make(**changes: Any) -> KernelGPTForCausalLM:

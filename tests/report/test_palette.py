@@ -48,7 +48,7 @@ def test_a_variant_looks_the_same_in_any_company() -> None:
 
 
 def test_different_variants_and_repeated_ones_differ() -> None:
-    names = variants.names()
+    names = [*variants.names(), *variants.hybrids()]
     assert len(set(variant_styles(names))) == len(names)
     assert (
         len(set(variant_styles([*names, "rope-xsa", "gpa-mul-xsa", "fox-loo", "rope-drop"])))

@@ -8,30 +8,40 @@ direction of that value; `-sink` gives every head a sink, `-gate` gates on its o
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from nadaraya.attention.content import DotProduct, GaussianContent
-from nadaraya.attention.gates import ForgetGate, OutputGate, Sink
+from nadaraya.attention.gates import ForgetGate
 from nadaraya.attention.mixing import FIRE, MixedBank, MixedProfiles
 from nadaraya.attention.projections import LayerShape
 from nadaraya.attention.rotary import RotaryEmbedding
+from nadaraya.attention.suffixes import parsed
 from nadaraya.errors import must_be, unknown_name
 from nadaraya.kernels import KERPLE, ALiBi, ComposedKernel, Exp, KernelBank, T5Buckets, parse_expression
 from nadaraya.kernels.starts import Start
 
-__all__ = ["by_layer", "describe", "get", "names", "options"]
+__all__ = ["by_layer", "describe", "get", "hybrids", "names", "options"]
 
 _VARIANTS: dict[str, Callable[..., dict[str, Any]]] = {}
-# What a word in the name of any variant adds: an argument of the layer, its value, and both in words.
-_ADDED: dict[str, tuple[str, Any, str]] = {
-    "loo": ("own", "exclude", "leave-one-out regression, no token sees itself"),
-    "drop": ("own", "drop-value", "a token weighs itself, and its own value counts as 0"),
-    "xsa": ("own", "project-out", "the direction of a token's own value is taken out (XSA, Zhai 2026)"),
-    "sink": ("sink", Sink, "each head learns the weight of a key without a value (OpenAI 2025)"),
-    "gate": ("output_gate", OutputGate, "gates on the output of each channel"),
-}
 # Compounds that are documented and compared under a name of their own.
 _COMPOUNDS = ("gpa-mul-loo", "gka-loo", "gka-loo-bank")
+
+
+class _Hybrid(NamedTuple):
+    """Variants of the last layers of a model, repeated before them, and options that are not their own."""
+
+    description: str
+    layers: tuple[str, ...]
+    options: dict[str, Any]
+
+
+_HYBRIDS = {
+    "gpa-hybrid": _Hybrid(
+        "Three layers of `gpa-mul-loo` and one of `gpa-rope` with G(0) = 1: ours, the recommended one.",
+        ("gpa-mul-loo", "gpa-mul-loo", "gpa-mul-loo", "gpa-rope"),
+        {"init": "unit"},
+    )
+}
 
 
 def get(name: str, **options: Any) -> dict[str, Any]:
@@ -60,8 +70,7 @@ def get(name: str, **options: Any) -> dict[str, Any]:
             raise must_be(f"options of variant {name!r}", "none", option)
         if option not in accepted:
             raise unknown_name(f"option of variant {name!r}", option, accepted)
-    added = [_ADDED[word] for word in _parsed(name)[1]]
-    return {**build(**options), **{argument: value for argument, value, _ in added}}
+    return {**build(**options), **{added.argument: added.value for added in parsed(name)[1]}}
 
 
 def by_layer(
@@ -70,7 +79,8 @@ def by_layer(
     """Variant and layer arguments of every layer of a model.
 
     Args:
-        variant: one of `names()`, or several, repeated over the depth (a hybrid).
+        variant: one of `names()`; or several, repeated over the depth (a hybrid); or one of `hybrids()`, of
+            which the last layer has the last variant.
         num_layers: number of layers.
         options: options of the variants; in a hybrid each goes to the variants that have it.
 
@@ -84,12 +94,15 @@ def by_layer(
     >>> [name for name, _ in variants.by_layer(["gka", "rope"], 3, {"eps": 1e-6})]
     ['gka', 'rope', 'gka']
     """
+    given, first = dict(options or {}), 0
     pattern = [variant] if isinstance(variant, str) else list(variant)
+    if isinstance(variant, str) and variant in _HYBRIDS:
+        named = _HYBRIDS[variant]
+        pattern, given, first = list(named.layers), {**named.options, **given}, -num_layers
     if not pattern:
         raise must_be("variant", "at least one name", variant)
-    layers = [pattern[layer % len(pattern)] for layer in range(num_layers)]
+    layers = [pattern[layer % len(pattern)] for layer in range(first, first + num_layers)]
     accepted = {name: inspect.signature(_build(name)).parameters for name in layers}
-    given = options or {}
     for option in given:
         if not any(option in each for each in accepted.values()):
             get(layers[0], **{option: given[option]})
@@ -107,44 +120,55 @@ def names() -> list[str]:
     return [*_VARIANTS, *_COMPOUNDS]
 
 
+def hybrids() -> list[str]:
+    """The names of hybrids, whose layers are of several variants: `by_layer` has them.
+
+    >>> from nadaraya import variants
+    >>> [name for name, _ in variants.by_layer("gpa-hybrid", 6)]
+    ['gpa-mul-loo', 'gpa-rope', 'gpa-mul-loo', 'gpa-mul-loo', 'gpa-mul-loo', 'gpa-rope']
+    """
+    return [*_HYBRIDS]
+
+
 def describe(name: str) -> str:
-    """One line on what a variant is.
+    """One line on what a variant or a hybrid is.
 
     >>> from nadaraya import variants
     >>> variants.describe("softmax")
     'Dot-product attention without positions.'
     """
-    base, words = _parsed(name)
-    if words:
-        return f"`{base}`; {'; '.join(_ADDED[word][2] for word in words)}."
+    if name in _HYBRIDS:
+        return _HYBRIDS[name].description
+    base, added = parsed(name)
+    if added:
+        return f"`{base}`; {'; '.join(each.in_words for each in added)}."
     return (inspect.getdoc(_build(name)) or "").split("\n")[0]
 
 
 def options(name: str) -> dict[str, Any]:
-    """The options of a variant with their default values.
+    """The options of a variant with their default values; of a hybrid, those of all its variants, of the last
+    where they differ.
 
     >>> from nadaraya import variants
     >>> variants.options("decay")
     {'num_terms': 8, 'init': 'geometric', 'share': 'none', 'parameterisation': 'log'}
     """
+    if name in _HYBRIDS:
+        found = [options(layer) for layer in dict.fromkeys(_HYBRIDS[name].layers)]
+        return {
+            **{option: value for each in found for option, value in each.items()},
+            **_HYBRIDS[name].options,
+        }
     return {option: p.default for option, p in inspect.signature(_build(name)).parameters.items()}
 
 
 def _build(name: str) -> Callable[..., dict[str, Any]]:
-    base, _ = _parsed(name)
+    base, _ = parsed(name)
+    if base in _HYBRIDS:
+        raise must_be("variant of a layer", "no hybrid: `by_layer` has the variants of its layers", name)
     if base not in _VARIANTS:
-        raise unknown_name("variant", name, names())
+        raise unknown_name("variant", name, [*names(), *hybrids()])
     return _VARIANTS[base]
-
-
-def _parsed(name: str) -> tuple[str, list[str]]:
-    """The variant, and what its name adds: "gka-loo-bank" is `gka-bank` with "loo"."""
-    words = str(name).split("-")
-    added = [word for word in words if word in _ADDED]
-    arguments = [_ADDED[word][0] for word in added]
-    if words[0] in _ADDED or len(set(arguments)) < len(arguments):
-        return str(name), []
-    return "-".join(word for word in words if word not in _ADDED), added
 
 
 def _variant(name: str) -> Callable[[Callable[..., dict[str, Any]]], Callable[..., dict[str, Any]]]:

@@ -173,7 +173,7 @@ def _text_model(
     try:
         config = named_configuration(name, preset, vocabulary, fields)
         if config is None:
-            raise unknown_name("model", name, [*variants.names(), *PRESETS, "nano-d20"])
+            raise unknown_name("model", name, [*variants.names(), *variants.hybrids(), *PRESETS, "nano-d20"])
         _check_room(config, settings)
         torch.manual_seed(0)
         return KernelGPTForCausalLM(config)

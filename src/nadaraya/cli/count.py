@@ -146,7 +146,7 @@ def _cost(
 
         model = create_image_model(name, image_size=image_size, options=options, device="meta")
     except InputError:
-        if get_close_matches(name, variants.names(), n=1):
-            variants.get(name)  # raises with the nearest one
+        if get_close_matches(name, [*variants.names(), *variants.hybrids()], n=1):
+            variants.by_layer(name, 1)  # raises with the nearest one
         raise
     return image_model_cost(model, image_size)

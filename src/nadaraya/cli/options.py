@@ -102,7 +102,7 @@ def named_configuration(
     if is_preset(name):
         return KernelGPTConfig.preset(name, **changes)
     try:
-        variants.get(name)
+        variants.by_layer(name, 1)
     except InputError:
         return None
     return KernelGPTConfig.preset(preset, **{"variant": name, **changes})

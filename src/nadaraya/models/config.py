@@ -34,7 +34,8 @@ class KernelGPTConfig(PreTrainedConfig):
         num_key_value_heads: key and value heads, a divisor of H; default H.
         max_position_embeddings: the context trained on, in tokens. Relative position biases and rotary
             positions go on beyond it.
-        variant: a name of `nadaraya.variants.names()`, or several, repeated over the depth (a hybrid).
+        variant: a name of `nadaraya.variants.names()` or of `hybrids()`; or several names, repeated over the
+            depth (a hybrid).
         variant_options: options of the variants, e.g. {"num_terms": 16}; in a hybrid each goes to the
             variants that have it.
         window_pattern: letters repeated over the depth, "S" for a layer with a sliding window, "L" for a

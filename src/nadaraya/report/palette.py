@@ -46,6 +46,7 @@ _VARIANTS = {
     "nope": ("slate", 3),
     "rope-norm": ("blue", 1),
     "gpa-rope": ("blue", 0),
+    "gpa-hybrid": ("blue", 2),
     "gpa": ("sky", 0),
     "gpa-mul": ("vermillion", 0),
     "gpa-mul-loo": ("vermillion", 1),

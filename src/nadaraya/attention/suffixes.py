@@ -1,0 +1,42 @@
+"""What a word in the name of any variant adds to it: `-loo`, `-drop`, `-xsa`, `-sink`, `-gate`."""
+
+from typing import Any, NamedTuple
+
+from nadaraya.attention.gates import OutputGate, Sink
+
+
+class Added(NamedTuple):
+    """An argument of `KernelSelfAttention`, its value, and both in words."""
+
+    argument: str
+    value: Any
+    in_words: str
+
+
+_ADDED = {
+    "loo": Added("own", "exclude", "leave-one-out regression, no token sees itself"),
+    "drop": Added("own", "drop-value", "a token weighs itself, and its own value counts as 0"),
+    "xsa": Added("own", "project-out", "the direction of a token's own value is taken out (XSA, Zhai 2026)"),
+    "sink": Added("sink", Sink, "each head learns the weight of a key without a value (OpenAI 2025)"),
+    "gate": Added("output_gate", OutputGate, "gates on the output of each channel"),
+}
+
+
+def parsed(name: str) -> tuple[str, list[Added]]:
+    """The variant of a name and what the name adds to it: "gka-loo-bank" is `gka-bank` with "loo".
+
+    A name that begins with such a word, or says two things of one argument, is taken as it stands.
+
+    Args:
+        name: of a variant.
+
+    >>> from nadaraya.attention.suffixes import parsed
+    >>> base, added = parsed("gpa-mul-loo-gate")
+    >>> base, [each.argument for each in added]
+    ('gpa-mul', ['own', 'output_gate'])
+    """
+    words = str(name).split("-")
+    added = [_ADDED[word] for word in words if word in _ADDED]
+    if words[0] in _ADDED or len({each.argument for each in added}) < len(added):
+        return str(name), []
+    return "-".join(word for word in words if word not in _ADDED), added

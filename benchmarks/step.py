@@ -67,9 +67,9 @@ def training_step(config: KernelGPTConfig, batch: int, device: str, compiled: bo
 
 
 def known_variant(name: str) -> str:
-    """The name of a variant, `-loo` and `-xsa` included, as a type of argparse."""
+    """The name of a variant or a hybrid, `-loo`, `-gate` and such included, as a type of argparse."""
     try:
-        variants.get(name)
+        variants.by_layer(name, 1)
     except InputError as error:
         raise argparse.ArgumentTypeError(str(error)) from error
     return name

@@ -37,7 +37,7 @@ class _Hybrid(NamedTuple):
 
 _HYBRIDS = {
     "gpa-hybrid": _Hybrid(
-        "Three layers of `gpa-mul-loo` and one of `gpa-rope` with G(0) = 1: ours, the recommended one.",
+        "Three layers of `gpa-mul-loo` and one of `gpa-rope` with G(0) = 1; ours.",
         ("gpa-mul-loo", "gpa-mul-loo", "gpa-mul-loo", "gpa-rope"),
         {"init": "unit"},
     )

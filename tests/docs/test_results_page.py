@@ -17,7 +17,9 @@ def test_the_tables_of_studies_are_those_of_their_summaries() -> None:
     shown = _tables(PAGE)
     texts = [(ROOT / summary).read_text(encoding="utf-8") for summary in SUMMARIES]
     found = [table for text in texts for table in _tables(text)]
-    assert len(found) == len(SUMMARIES) > 0
+    # Those of horizons have a table of gaps instead, which the page does not repeat.
+    by_compute = [text for text in texts if "\nGap to `" not in text]
+    assert len(found) == len(by_compute) > 0
     assert all(len(table) > 2 for table in found)
     assert sorted(shown) == sorted(found)
 

@@ -78,6 +78,7 @@ def test_every_variant_of_the_study_of_banks_is_one_of_its_own() -> None:
     study = load_study(STUDIES / "banks.yaml")
     recipes = [study.recipe_of("u1000", variant) for variant in study.variants]
     cells = Planner(study, (), Known(None)).cells()
+    assert len(cells) == len(study.variants)
     assert {cell.recipe.training.steps for cell in cells} == {1000}
     assert len({recipe.model.model_dump_json() for recipe in recipes}) == len(recipes)
 

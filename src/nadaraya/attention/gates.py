@@ -27,8 +27,7 @@ class ForgetGate(nn.Module):
 
     def __init__(self, shape: LayerShape, bias: float = 4.0) -> None:
         super().__init__()
-        if not isinstance(bias, (int, float)) or not math.isfinite(bias):
-            raise must_be("bias", "a finite number", bias)
+        _check_finite("bias", bias)
         self.gate = nn.Linear(shape.dim, shape.num_heads)
         nn.init.constant_(self.gate.bias, bias)
         self.gate.keeps_start = True  # type: ignore[assignment]
@@ -89,8 +88,7 @@ class Sink(nn.Module):
 
     def __init__(self, shape: LayerShape, logit: float = 0.0) -> None:
         super().__init__()
-        if not isinstance(logit, (int, float)) or not math.isfinite(logit):
-            raise must_be("logit", "a finite number", logit)
+        _check_finite("logit", logit)
         self.logit = nn.Parameter(torch.full((shape.num_heads,), float(logit)))
 
     def forward(self, lse: Tensor) -> Tensor:
@@ -100,3 +98,8 @@ class Sink(nn.Module):
     def keep_heads(self, heads: Sequence[int]) -> None:
         """Keep the sinks of some heads, in place."""
         self.logit = kept_blocks(self.logit, heads, len(self.logit))
+
+
+def _check_finite(name: str, value: float) -> None:
+    if not isinstance(value, (int, float)) or not math.isfinite(value):
+        raise must_be(name, "a finite number", value)

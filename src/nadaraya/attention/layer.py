@@ -153,8 +153,8 @@ class KernelSelfAttention(nn.Module):
         if not wanted or not set(wanted) <= set(there):
             raise must_be("heads", f"at least one of {', '.join(map(str, there))}", list(heads))
         rows = [there.index(head) for head in wanted]
-        parts = {"content": self.content, "position": self.position, "gate": self.gate}
-        parts |= {"sink": self.sink, "output_gate": self.output_gate}
+        names = ("content", "position", "gate", "sink", "output_gate")
+        parts = {name: getattr(self, name) for name in names}
         for name, part in parts.items():
             if not (part is None or isinstance(part, Kernel) or hasattr(part, "keep_heads")):
                 raise must_be(name, "a part with keep_heads, to lose heads", part)
@@ -171,9 +171,8 @@ class KernelSelfAttention(nn.Module):
 
         They take no weight decay and have a learning rate of their own.
         """
-        parts = {"content": self.content, "rotary": self.rotary, "position": self.position}
-        parts["sink"] = self.sink
-        for part, module in parts.items():
+        for part in ("content", "rotary", "position", "sink"):
+            module = getattr(self, part)
             for prefix, inner in () if module is None else module.named_modules(prefix=part):
                 if not isinstance(inner, nn.Linear):
                     for name, parameter in inner.named_parameters(recurse=False):

@@ -107,7 +107,8 @@ def variant_styles(variants: Iterable[str]) -> list[Style]:
         known = _VARIANTS.get(variant) or _by_base(variant) or _by_start(variant, styles)
         if known is None and variant not in others:
             others.append(variant)
-        colour, dash = known or (free[others.index(variant) % len(free)], 0)
+        rounds, place = divmod(others.index(variant), len(free)) if known is None else (0, 0)
+        colour, dash = known or (free[place], rounds)
         styles.append(Style(colour, _DASHES[(dash + seen.get(variant, 0)) % len(_DASHES)]))
         seen[variant] = seen.get(variant, 0) + 1
     return styles

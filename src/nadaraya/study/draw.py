@@ -1,16 +1,20 @@
 """The figures of a study: losses beside the baseline's, shares of compute, gaps over horizons."""
 
+from typing import Any
+
 import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from nadaraya.report.palette import COLOURS, variant_styles
 from nadaraya.report.style import charts
 from nadaraya.study.summary import Summary
 
-# Variants that the chart of losses tells apart; more lines than these cannot be.
+# Variants that the charts of losses and of gaps tell apart; more lines than these cannot be.
 _NAMED = 8
+_NAMED_GAPS = 10
 
 
 def draw(summary: Summary) -> Figure:
@@ -33,10 +37,12 @@ def draw(summary: Summary) -> Figure:
 
 
 def draw_gaps(summary: Summary) -> Figure:
-    """The gap to the baseline at the end of every horizon, and inside the longest runs, against updates.
+    """Two charts: the gap of every variant to the baseline at every horizon; gaps inside the longest runs.
 
-    Bars and bands are intervals of 95 % over seeds; what has one seed has none. Variants that are worse by
-    more than any is better leave the charts, so that the others can be told apart.
+    Bars and bands are intervals of 95 % over seeds; what has one seed has none. The first chart has the
+    variants by their gap at the longest horizon that has an interval. The second names the ten best of them,
+    the others are grey. What is worse by more than any is better leaves the charts, so that the rest can be
+    told apart.
 
     Args:
         summary: of a study of horizons.
@@ -44,35 +50,67 @@ def draw_gaps(summary: Summary) -> Figure:
     Returns:
         A matplotlib figure.
     """
-    styles = dict(zip(summary.cells, variant_styles(summary.cells), strict=True))
-    with charts(460, 330, columns=2, sharey=True) as (figure, (axes,)):
-        for variant, found in summary.gaps.items():
-            style = styles[variant]
-            updates = [size.updates for size in found.sizes]
-            axes[0].plot(updates, [size.gap.value for size in found.sizes], label=variant, **style.line)
-            for size in found.sizes:
-                axes[0].plot(size.updates, size.gap.value, "o", color=style.hex, markersize=4)
-                if size.gap.low is not None:
-                    ends = [size.gap.low, size.gap.high]
-                    axes[0].plot([size.updates] * 2, ends, color=style.hex, alpha=0.5)
-            for curve in found.curves:
-                steps, values = curve.updates, [gap.value for gap in curve.gaps]
-                axes[1].plot(steps, values, linewidth=1.4 if len(curve.seeds) > 1 else 0.8, **style.line)
-                if len(curve.seeds) > 1:
-                    low, high = [gap.low for gap in curve.gaps], [gap.high for gap in curve.gaps]
-                    axes[1].fill_between(steps, low, high, color=style.hex, alpha=0.15, linewidth=0)
-        reached = [size.gap.value for found in summary.gaps.values() for size in found.sizes]
-        best = -min(reached)
-        if best > 0:
-            axes[0].set_ylim(-1.3 * best, 0.1 * best + 1.3 * min(max(*reached, 0.0), best))
-        titles = ("at the end of runs of each length", "inside the longest runs; thin: one seed")
-        for chart, title in zip(axes, titles, strict=True):
-            chart.axhline(0.0, color=COLOURS["muted"][0], linewidth=0.8)
-            chart.set_xscale("log")
-            chart.set_xlabel("updates")
-            chart.set_title(f"gap to {summary.baseline}, nats/token, {title}", fontsize=9)
-        axes[0].legend(fontsize=8)
+    ranked = sorted(summary.gaps, key=lambda variant: summary.gaps[variant].longest.gap.value)
+    reached = [size.gap.value for found in summary.gaps.values() for size in found.sizes]
+    best = -min(reached)
+    limits = (-1.3 * best, 0.1 * best + 1.3 * min(max(*reached, 0.0), best)) if best > 0 else None
+    with charts(460, max(330, 18 * len(ranked) + 90), columns=2) as (figure, (axes,)):
+        _horizons(axes[0], summary, ranked)
+        _inside(axes[1], summary, ranked)
+        for set_limits in (axes[0].set_xlim, axes[1].set_ylim):
+            set_limits(limits)
     return figure
+
+
+def _horizons(axes: Axes, summary: Summary, ranked: list[str]) -> None:
+    """One row for each variant: a dot per horizon, pale to dark from above, with its interval."""
+    updates = {size.size: size.updates for found in summary.gaps.values() for size in found.sizes}
+    sizes = sorted(updates, key=lambda size: updates[size])
+    tones = _tones(sizes)
+    for place, variant in enumerate(ranked):
+        for size in summary.gaps[variant].sizes:
+            row = place + 0.5 * (sizes.index(size.size) + 0.5) / len(sizes) - 0.25
+            axes.plot(size.gap.value, row, "o", color=tones[size.size], markersize=4)
+            if size.gap.low is not None and size.gap.high is not None:
+                axes.plot([size.gap.low, size.gap.high], [row, row], color=tones[size.size], alpha=0.6)
+    for name in sizes:
+        axes.plot([], [], "o", color=tones[name], markersize=4, label=f"{updates[name]:,} updates")
+    axes.axvline(0.0, color=COLOURS["muted"][0], linewidth=0.8)
+    axes.set_yticks(range(len(ranked)), ranked)
+    axes.invert_yaxis()
+    axes.xaxis.set_major_locator(MaxNLocator(6))
+    axes.set_xlabel(f"loss minus that of {summary.baseline}, nats/token")
+    axes.set_title("at the end of runs of each length; bar: 95 %", fontsize=9)
+    axes.legend(fontsize=8)
+
+
+def _inside(axes: Axes, summary: Summary, ranked: list[str]) -> None:
+    """The gap at every validation of the longest runs; the best variants by name."""
+    named = ranked[:_NAMED_GAPS]
+    styles = dict(zip([summary.baseline, *named], variant_styles([summary.baseline, *named]), strict=True))
+    grey: dict[str, Any] = {"color": COLOURS["rule"][0], "zorder": 1}
+    for variant in ranked:
+        line = styles[variant].line if variant in named else grey
+        label = variant if variant in named else None
+        for curve in summary.gaps[variant].curves:
+            several = len(curve.seeds) > 1
+            values = [gap.value for gap in curve.gaps]
+            axes.plot(curve.updates, values, linewidth=1.4 if several else 0.8, label=label, **line)
+            label = None
+            if several and variant in named:
+                low, high = zip(*((gap.low, gap.high) for gap in curve.gaps), strict=True)
+                axes.fill_between(curve.updates, low, high, color=line["color"], alpha=0.12, linewidth=0)
+    axes.axhline(0.0, color=COLOURS["muted"][0], linewidth=0.8)
+    axes.set_xscale("log")
+    axes.xaxis.set_minor_formatter("")
+    axes.set_xlabel("updates")
+    axes.set_title("inside the longest runs; band: 95 %; thin: one seed", fontsize=9)
+    axes.legend(fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5))
+
+
+def _tones(names: list[str]) -> dict[str, Any]:
+    """A blue for each name, pale to dark."""
+    return dict(zip(names, matplotlib.colormaps["Blues"](np.linspace(0.4, 1.0, len(names))), strict=True))
 
 
 def _losses(axes: Axes, summary: Summary, ranked: list[str]) -> None:
@@ -110,7 +148,7 @@ def _losses(axes: Axes, summary: Summary, ranked: list[str]) -> None:
 def _shares(axes: Axes, summary: Summary, ranked: list[str]) -> None:
     """One row for each variant: a dot per size, pale to dark, and a bar for the mean's interval."""
     sizes = [cell.size for cell in summary.cells.get(summary.baseline, [])]
-    tones = dict(zip(sizes, matplotlib.colormaps["Blues"](np.linspace(0.4, 1.0, len(sizes))), strict=True))
+    tones = _tones(sizes)
     for place, name in enumerate(ranked):
         found = summary.comparisons[name]
         assert found.share is not None

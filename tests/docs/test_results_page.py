@@ -2,6 +2,8 @@
 
 import re
 from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
 
 import pytest
 
@@ -30,6 +32,31 @@ def test_summaries_are_what_a_study_says_now_of_its_results(summary: str) -> Non
     results = read_results(path.parent)
     made = summarise(Study(**results["study"]), results).markdown()
     assert path.read_text(encoding="utf-8").startswith(made)
+
+
+def test_the_table_of_ideas_is_that_of_their_runs() -> None:
+    results = read_results(ROOT / "experiments/results/studies/beyond")
+    runs = [run for run in results["runs"] if run["size"] == "u3000"]
+    gaps = summarise(Study(**results["study"]), results).gaps
+    (table,) = re.findall(r"^\| idea \| name in the study.*\n\|.*\n((?:\|.*\n)+)", PAGE, flags=re.MULTILINE)
+    rows = {cells[2]: cells[3:7] for cells in (re.split(r" *\| *", line) for line in table.splitlines())}
+    assert set(rows) == {f"`{run['variant']}`" for run in runs}
+    for name, (seeds, loss, gap, far) in rows.items():
+        own = [run for run in runs if f"`{run['variant']}`" == name]
+        losses = [run["loss"] for run in own]
+        assert int(seeds) == len(own), name
+        assert loss == f"{mean(losses):.3f}" + (f" ± {stdev(losses):.3f}" if len(own) > 1 else ""), name
+        assert far == f"{mean(_change(run, 4096) for run in own):+.3f}", name
+        if own[0]["variant"] != "gpa-rope":
+            (found,) = [size.gap for size in gaps[own[0]["variant"]].sizes if size.size == "u3000"]
+            interval = "" if found.low is None else f" ({found.low:+.3f} to {found.high:+.3f})"
+            assert gap.replace("−", "-") == f"{found.value:+.3f}{interval}", name
+
+
+def _change(run: dict[str, Any], length: int) -> float:
+    """The loss with so many tokens less that with the length of training."""
+    (change,) = [row["change"] for row in run["probes"]["lengths"]["lengths"] if row["length"] == length]
+    return float(change)
 
 
 def _tables(text: str) -> list[list[str]]:

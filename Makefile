@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 # are get compiled then, once.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test fast-tests test-exhaustive lint docs clean
+.PHONY: demo test fast-tests test-exhaustive lint docs results clean
 
 demo: $(VENV)/.ready-cli
 	$(BIN)/nadaraya demo
@@ -31,6 +31,17 @@ lint: $(VENV)/.ready-test
 
 docs: $(VENV)/.ready-docs
 	$(BIN)/sphinx-build -W --keep-going -q -b html docs docs/_build/html
+
+# Tables and drawings of experiments/results, from the JSON beside them.
+STUDIES := beyond=beyond controls=controls gka=gka-characters gka=gka-bytepairs
+FIGURES := kernel-bank-losses=papers bump-control=wrapped bump-null=shuffled
+results: $(VENV)/.ready-test
+	for each in $(STUDIES); do $(BIN)/nadaraya study experiments/studies/$${each%=*}.yaml --summarise \
+		--out experiments/results/studies/$${each#*=} || exit; done
+	for each in $(FIGURES); do $(BIN)/nadaraya reproduce $${each%=*} --scale cpu --summarise \
+		--out experiments/results/$${each#*=} || exit; done
+	for name in bump_heights inside findings; do $(BIN)/python experiments/$$name.py || exit; done
+	$(BIN)/python experiments/pruning.py --summarise --out experiments/results/pruning
 
 $(VENV)/bin/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "nadaraya needs Python 3.11 or newer: make PYTHON=python3.11 ...")'

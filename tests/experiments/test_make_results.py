@@ -1,0 +1,36 @@
+"""`make results`: every committed summary again, from the JSON beside it."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+RESULTS = ROOT / "experiments" / "results"
+SUMMARIES = [
+    path.relative_to(RESULTS)
+    for name in ("summary.md", "comparison.md", "heights.md", "inside.md")
+    for path in sorted(RESULTS.rglob(name))
+    if "runs" not in path.parts
+]
+
+
+@pytest.mark.slow
+def test_summaries_come_from_the_results_beside_them(tmp_path: Path) -> None:
+    shutil.copy(ROOT / "Makefile", tmp_path)
+    shutil.copytree(ROOT / "experiments", tmp_path / "experiments", ignore=shutil.ignore_patterns("runs"))
+    (tmp_path / "docs" / "figures").mkdir(parents=True)
+    copied = tmp_path / "experiments" / "results"
+    for summary in SUMMARIES:
+        (copied / summary).unlink()
+    command = ["make", "results", "--old-file=.venv/.ready-test", f"BIN={Path(sys.executable).parent}"]
+    subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, text=True, timeout=600)
+    assert len(SUMMARIES) > 9
+    for summary in SUMMARIES:
+        assert (copied / summary).read_text(encoding="utf-8") == (RESULTS / summary).read_text(
+            encoding="utf-8"
+        )
+    drawn = {path.name for path in (tmp_path / "docs" / "figures").iterdir()}
+    assert drawn == {"findings.png", "implied.png"}

@@ -52,7 +52,7 @@ EQUAL = {
         "mul-corpus",
     ],
     "added-8": ["added-decay-16", "added-corpus"],
-    "added-64": ["decay-128", "added-decay-128", "signed-64", "added-64-paper", "mul-64"],
+    "added-64": ["decay-128", "added-decay-128", "signed-64", "added-64-random", "mul-64"],
     "cosine-11": ["signed-cosine-11"],
 }
 

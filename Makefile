@@ -40,7 +40,7 @@ results: $(VENV)/.ready-test
 		--out experiments/results/studies/$${each#*=} || exit; done
 	for each in $(FIGURES); do $(BIN)/nadaraya reproduce $${each%=*} --scale cpu --summarise \
 		--out experiments/results/$${each#*=} || exit; done
-	for name in bump_heights inside findings; do $(BIN)/python experiments/$$name.py || exit; done
+	for name in bump_heights controls inside findings; do $(BIN)/python experiments/$$name.py || exit; done
 	$(BIN)/python experiments/pruning.py --summarise --out experiments/results/pruning
 
 $(VENV)/bin/python:

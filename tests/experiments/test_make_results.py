@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "experiments" / "results"
 SUMMARIES = [
     path.relative_to(RESULTS)
-    for name in ("summary.md", "comparison.md", "heights.md", "inside.md")
+    for name in ("summary.md", "comparison.md", "heights.md", "inside.md", "remains.md")
     for path in sorted(RESULTS.rglob(name))
     if "runs" not in path.parts
 ]

@@ -12,10 +12,14 @@ from statistics import mean, median, stdev
 from typing import Any
 
 import numpy as np
+import torch
 
+from nadaraya.data import embedded_corpus
 from nadaraya.files import write_file
+from nadaraya.interpret import implied_kernels
 from nadaraya.interpret.heads import BANK_SCORES, HeadReport, HeadScore
 from nadaraya.interpret.rank_correlation import pooled_correlations
+from nadaraya.models import KernelGPTConfig, KernelGPTForCausalLM
 from nadaraya.report.palette import variant_styles
 from nadaraya.report.style import charts
 from nadaraya.reproduce import Findings
@@ -40,7 +44,7 @@ def main() -> None:
     results = read_results(FOLDER)
     found = Findings(Study(**results["study"]), results)
     implied, heads = _rows(found, "implied"), _rows(found, "heads")
-    lines = [*_implied_table(implied), "", *_head_table(heads)]
+    lines = [*_implied_table(implied), "", _untrained(), "", *_head_table(heads)]
     write_file(FOLDER / "inside.md", "\n".join(lines) + "\n")
     print("\n".join(lines))
     with charts(330, 300, columns=4, sharey=True) as (figure, (axes,)):
@@ -94,6 +98,15 @@ def _implied_table(implied: dict[str, list[dict[str, Any]]]) -> Iterator[str]:
             nats = [_spread(curves[:, lag].tolist(), 1) for lag in LAGS]
             cells = [f"`{variant}`", name, str(len(runs)), _spread(shares, 2), *explained, *nats]
             yield f"| {' | '.join(cells)} |"
+
+
+def _untrained() -> str:
+    """The share of the lag where nothing was learnt, for which any text will do."""
+    tokens = torch.tensor(list(embedded_corpus().text[: 16 * 256].encode("ascii", "replace"))).view(16, 256)
+    config = KernelGPTConfig(hidden_size=128, num_hidden_layers=4, num_attention_heads=4, vocab_size=256)
+    torch.manual_seed(0)
+    shares = np.array([kernel.r2 for kernel in implied_kernels(KernelGPTForCausalLM(config), tokens)])
+    return f"In `rope` before training the lag explains at most {shares.max():.2f} in any head."
 
 
 def _head_table(found: dict[str, list[dict[str, Any]]]) -> Iterator[str]:

@@ -54,10 +54,17 @@ def _lines(found: Findings) -> Iterator[str]:
     yield "|---|---:|---:|---:|---:|"
     for size, settings in found.study.sizes.items():
         updates = f"{settings['training.steps']:,}"
-        yield f"| none | {updates} | – | – | {_gap(found, size, BANK[1], BANK[0])} |"
+        rows = {"none": ["–", "–", _gap(found, size, BANK[1], BANK[0])]}
         for name, (without, having) in CHANGES.items():
             pairs = [(without, BANK[0]), (having, BANK[1]), (having, without)]
-            yield f"| {' | '.join([name, updates, *(_gap(found, size, *pair) for pair in pairs)])} |"
+            rows[name] = [_gap(found, size, *pair) for pair in pairs]
+        rows["own token excluded, forget gates"] = [_gap(found, size, "fox-loo", "fox"), "–", "–"]
+        rows["exclusive self-attention, bank multiplied in"] = [
+            "–", _gap(found, size, "gpa-mul-xsa", "gpa-mul"), "–"
+        ]  # fmt: skip
+        for name, gaps in rows.items():
+            if any(gap.strip("–") for gap in gaps):
+                yield f"| {' | '.join([name, updates, *gaps])} |"
 
 
 def _gap(found: Findings, size: str, variant: str, than: str) -> str:

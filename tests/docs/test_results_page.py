@@ -53,6 +53,13 @@ def test_the_table_of_ideas_is_that_of_their_runs() -> None:
             assert gap.replace("−", "-") == f"{found.value:+.3f}{interval}", name
 
 
+def test_what_remains_beside_controls_is_what_was_found() -> None:
+    found = (ROOT / "experiments/results/studies/controls/remains.md").read_text(encoding="utf-8")
+    rows = [line for line in found.splitlines() if re.search(r"\d\.\d", line)]
+    assert len(rows) >= 7
+    assert all(row in PAGE for row in rows)
+
+
 def _change(run: dict[str, Any], length: int) -> float:
     """The loss with so many tokens less that with the length of training."""
     (change,) = [row["change"] for row in run["probes"]["lengths"]["lengths"] if row["length"] == length]

@@ -95,16 +95,17 @@ def variant_styles(variants: Iterable[str]) -> list[Style]:
 
     A name with `-loo`, `-drop` or `-xsa` has the colour of the variant without it, and so has any other that
     goes on after the name of a variant (`rope-gate`). Hybrids and variants of your own get a colour by their
-    position, of those that no variant here has.
+    position, of those that no variant here has; when these run out they come again with the next dash.
     """
     variants = list(variants)
     solid = {known[0] for name in variants if (known := _VARIANTS.get(name)) and known[1] == 0}
     free = [colour for colour in _OTHERS if colour not in solid] or _OTHERS
+    fixed = [Style(known[0], _DASHES[known[1]]) for name in variants if (known := _known(name))]
     seen: dict[str, int] = {}
     others: list[str] = []
     styles: list[Style] = []
     for variant in variants:
-        known = _VARIANTS.get(variant) or _by_base(variant) or _by_start(variant, styles)
+        known = _known(variant) or _by_start(variant, [*fixed, *styles])
         if known is None and variant not in others:
             others.append(variant)
         rounds, place = divmod(others.index(variant), len(free)) if known is None else (0, 0)
@@ -114,7 +115,10 @@ def variant_styles(variants: Iterable[str]) -> list[Style]:
     return styles
 
 
-def _by_base(variant: str) -> tuple[str, int] | None:
+def _known(variant: str) -> tuple[str, int] | None:
+    """The colour and dash that a name has in any company."""
+    if variant in _VARIANTS:
+        return _VARIANTS[variant]
     words = variant.split("-")
     base = _VARIANTS.get("-".join(word for word in words if word not in _OWN))
     own = [_OWN[word] for word in words if word in _OWN]

@@ -15,6 +15,7 @@ from nadaraya.study.summary import Summary
 # Variants that the charts of losses and of gaps tell apart; more lines than these cannot be.
 _NAMED = 8
 _NAMED_GAPS = 10
+_BANDS = 3  # more of them hide the lines
 
 
 def draw(summary: Summary) -> Figure:
@@ -41,8 +42,8 @@ def draw_gaps(summary: Summary) -> Figure:
 
     Bars and bands are intervals of 95 % over seeds; what has one seed has none. The first chart has the
     variants by their gap at the longest horizon that has an interval. The second names the ten best of them,
-    the others are grey. What is worse by more than any is better leaves the charts, so that the rest can be
-    told apart.
+    three with their bands; the others are grey. What is worse by more than any is better leaves the charts,
+    so that the rest can be told apart.
 
     Args:
         summary: of a study of horizons.
@@ -97,15 +98,15 @@ def _inside(axes: Axes, summary: Summary, ranked: list[str]) -> None:
             values = [gap.value for gap in curve.gaps]
             axes.plot(curve.updates, values, linewidth=1.4 if several else 0.8, label=label, **line)
             label = None
-            if several and variant in named:
+            if several and variant in named[:_BANDS]:
                 low, high = zip(*((gap.low, gap.high) for gap in curve.gaps), strict=True)
                 axes.fill_between(curve.updates, low, high, color=line["color"], alpha=0.12, linewidth=0)
     axes.axhline(0.0, color=COLOURS["muted"][0], linewidth=0.8)
     axes.set_xscale("log")
     axes.xaxis.set_minor_formatter("")
     axes.set_xlabel("updates")
-    axes.set_title("inside the longest runs; band: 95 %; thin: one seed", fontsize=9)
-    axes.legend(fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    axes.set_title("inside the longest runs; band: 95 %, of three; thin: one seed", fontsize=9)
+    axes.legend(fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5), handlelength=4)
 
 
 def _tones(names: list[str]) -> dict[str, Any]:

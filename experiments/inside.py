@@ -8,11 +8,12 @@ runs of 3,000 updates at the rates that were chosen. Writes inside.md there and 
 
 from collections.abc import Iterator
 from pathlib import Path
-from statistics import mean, median, stdev
+from statistics import mean, median
 from typing import Any
 
 import numpy as np
 import torch
+from pruning import spread
 
 from nadaraya.data import embedded_corpus
 from nadaraya.files import write_file
@@ -47,6 +48,10 @@ def main() -> None:
     lines = [*_implied_table(implied), "", _untrained(), "", *_head_table(heads)]
     write_file(FOLDER / "inside.md", "\n".join(lines) + "\n")
     print("\n".join(lines))
+    _draw(implied)
+
+
+def _draw(implied: dict[str, list[dict[str, Any]]]) -> None:
     with charts(330, 300, columns=4, sharey=True) as (figure, (axes,)):
         for layer, chart in enumerate(axes):
             for variant, style in zip(DRAWN, variant_styles(DRAWN), strict=True):
@@ -95,8 +100,8 @@ def _implied_table(implied: dict[str, list[dict[str, Any]]]) -> Iterator[str]:
             fits = [head["fits"] for run in runs for head in _heads(run, layers)]
             explained = [f"{median(fit[form] for fit in fits):.2f}" for form in ("periodic", "decay")]
             curves = np.array([np.mean([_curve(run, layer) for layer in layers], 0) for run in runs])
-            nats = [_spread(curves[:, lag].tolist(), 1) for lag in LAGS]
-            cells = [f"`{variant}`", name, str(len(runs)), _spread(shares, 2), *explained, *nats]
+            nats = [spread(curves[:, lag].tolist(), ".1f") for lag in LAGS]
+            cells = [f"`{variant}`", name, str(len(runs)), spread(shares, ".2f"), *explained, *nats]
             yield f"| {' | '.join(cells)} |"
 
 
@@ -132,21 +137,17 @@ def _head_table(found: dict[str, list[dict[str, Any]]]) -> Iterator[str]:
             for each in map(pooled.get, BANK_SCORES)
         ]
         losses = [
-            _spread(
-                [max(h.loss_increase for h in report.heads if h.layer in layers) for report in reports], 2
+            spread(
+                [max(h.loss_increase for h in report.heads if h.layer in layers) for report in reports], ".2f"
             )
             for layers in LAYERS.values()
         ]
-        least = _spread([report.ranked()[0].loss_increase for report in reports], 3)
+        least = spread([report.ranked()[0].loss_increase for report in reports], ".3f")
         patterns = [
-            _spread([max(getattr(head, name) for head in report.heads) for report in reports], 2)
+            spread([max(getattr(head, name) for head in report.heads) for report in reports], ".2f")
             for name in ("previous_token", "induction")
         ]
         yield f"| {' | '.join([f'`{variant}`', str(len(runs)), *banks, *losses, least, *patterns])} |"
-
-
-def _spread(values: list[float], digits: int) -> str:
-    return f"{mean(values):.{digits}f}" + (f" ± {stdev(values):.{digits}f}" if len(values) > 1 else "")
 
 
 if __name__ == "__main__":

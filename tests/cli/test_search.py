@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from nadaraya.study import Ended, Job, worker
+from nadaraya.study.search import search_recipe
 
 TINY = (
     "demo", "model.hidden_size=16", "model.num_hidden_layers=1", "model.num_attention_heads=2",
@@ -54,6 +55,26 @@ def test_a_search_is_trained_and_goes_on(
     assert again.err == ""  # nothing was started
     assert again.out.startswith("Best of 2 expressions: `")
     assert {path.name for path in out.glob("*.*")} >= {"results.json", "summary.md", "path.png"}
+
+
+def test_a_summary_comes_from_the_results_alone(nadaraya: Any, tmp_path: Path) -> None:
+    nadaraya("search", "demo", "--summarise", "--out", tmp_path).refuses("has no results of a search")
+    recipe = search_recipe("demo", ["model.hidden_size=8"]).to_mapping()
+    losses = {"0": 2.0, "1": 2.25, "2": 2.75}
+    found = {
+        "search": {"bases": ["rq"], "rounds": 0},
+        "recipe": recipe,
+        "candidates": [{"expression": "rq", "losses": losses}],
+    }
+    (tmp_path / "results.json").write_text(json.dumps(found))
+    done = nadaraya("search", "demo", "--summarise", "--out", tmp_path)
+    assert done.status == 0, done.err
+    assert done.out.startswith("Best of 1 expressions: `rq`, 2.5000 ± 0.3536 nats/token")
+    assert done.out.splitlines()[0] in (tmp_path / "summary.md").read_text()
+    assert (tmp_path / "path.png").is_file()
+    found["search"]["bases"] = ["perodic"]
+    (tmp_path / "results.json").write_text(json.dumps(found))
+    nadaraya("search", "demo", "--summarise", "--out", tmp_path).refuses("did you mean 'periodic'")
 
 
 @pytest.mark.parametrize(

@@ -2,11 +2,14 @@
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from nadaraya.cli.options import HoursOption, SpeedOption, WorkersOption, check_positive, end_of_queue
+
+if TYPE_CHECKING:
+    from nadaraya.study.search import Progress
 
 
 def search(
@@ -39,6 +42,9 @@ def search(
         bool, typer.Option("--dry-run", help="Print the number of runs and their cost; train nothing.")
     ] = False,
     speed: SpeedOption = None,
+    summarise: Annotated[
+        bool, typer.Option("--summarise", help="Only make table and figure anew, from results.json.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the cost or the results as JSON.")] = False,
 ) -> None:
     """Search the kernel expression with the lowest validation loss, each candidate trained under one recipe.
@@ -46,14 +52,22 @@ def search(
     The same command goes on where it was and skips what is done. The folder has results.json, summary.md and
     path.png. A run that fails is named, and the status is then 1.
     """
-    from nadaraya.study.search import SearchPlan, plan_search, run_search, search_recipe
-    from nadaraya.study.search.summary import verdict
+    from nadaraya.study.search import (
+        SearchPlan,
+        plan_search,
+        run_search,
+        search_recipe,
+        summarise_search,
+    )
 
     check_positive(hours=hours, speed=speed)
+    folder = out or Path("searches") / Path(recipe).stem
+    if summarise:
+        _print(summarise_search(folder), folder, as_json)
+        return
     chosen = {"bases": tuple(bases.split(","))} if bases else {}
     plan = SearchPlan(**chosen, rounds=rounds, beam=beam, seeds=seeds)
     checked = search_recipe(recipe, overrides or [])
-    folder = out or Path("searches") / Path(recipe).stem
     if dry_run:
         cost = plan_search(checked, plan, folder, speed)
         if as_json:
@@ -74,9 +88,16 @@ def search(
         seconds=None if hours is None else 3600 * hours,
         say=lambda line: typer.echo(line, err=True),
     )
+    _print(session.progress, folder, as_json)
+    end_of_queue(session.ended)
+
+
+def _print(progress: "Progress", folder: Path, as_json: bool) -> None:
+    """Print the verdict and where the summary is, or all results as JSON."""
+    from nadaraya.study.search.summary import verdict
+
     if as_json:
         typer.echo((folder / "results.json").read_text(encoding="utf-8"), nl=False)
     else:
-        typer.echo(verdict(session.progress))
+        typer.echo(verdict(progress))
         typer.echo(f"summary: {folder / 'summary.md'}")
-    end_of_queue(session.ended)

@@ -6,7 +6,13 @@ validation loss of a trained model instead of a marginal likelihood.
 
 from nadaraya.study.search.moves import neighbours
 from nadaraya.study.search.progress import Candidate, Progress, SearchPlan, search_progress
-from nadaraya.study.search.runs import SearchSession, plan_search, run_search, search_recipe
+from nadaraya.study.search.runs import (
+    SearchSession,
+    plan_search,
+    run_search,
+    search_recipe,
+    summarise_search,
+)
 
 __all__ = [
     "Candidate",
@@ -18,4 +24,5 @@ __all__ = [
     "run_search",
     "search_progress",
     "search_recipe",
+    "summarise_search",
 ]

@@ -236,6 +236,38 @@ def run_search(
         return SearchSession(ended, progress)
 
 
+def summarise_search(folder: Path) -> Progress:
+    """Write summary.md and path.png of a search anew, from its results.json alone.
+
+    Args:
+        folder: of the search.
+
+    Returns:
+        How far the search has come.
+
+    Raises:
+        InputError: no such results.
+
+    >>> from pathlib import Path
+    >>> from nadaraya.study.search import SearchPlan, run_search, search_recipe, summarise_search
+    >>> recipe = search_recipe("demo", ["model.hidden_size=8", "data.limit=9000"])
+    >>> _ = run_search(recipe, SearchPlan(("rq", "gaussian")), Path("searches/demo"), seconds=0)
+    >>> len(summarise_search(Path("searches/demo")).pending)
+    2
+    """
+    from nadaraya.study.search.summary import write_summary
+
+    path = folder / RESULTS_FILE
+    if not path.is_file():
+        raise InputError(f"{folder} has no results of a search: it has no {RESULTS_FILE}")
+    found = read_json(path)
+    with reading(path, "the results of a search"):
+        plan, recipe = SearchPlan(**found["search"]), Recipe.from_mapping(found["recipe"])
+    progress = SearchRuns(recipe, plan, folder).progress()
+    write_summary(progress, folder)
+    return progress
+
+
 @cache
 def parameters_per_head(expression: str) -> int:
     """How many numbers the kernel of an expression learns for each head."""

@@ -40,6 +40,7 @@ results: $(VENV)/.ready-test
 		--out experiments/results/studies/$${each#*=} || exit; done
 	for each in $(FIGURES); do $(BIN)/nadaraya reproduce $${each%=*} --scale cpu --summarise \
 		--out experiments/results/$${each#*=} || exit; done
+	$(BIN)/nadaraya search dickens --summarise --out experiments/results/search
 	for name in bump_heights controls inside findings; do $(BIN)/python experiments/$$name.py || exit; done
 	$(BIN)/python experiments/pruning.py --summarise --out experiments/results/pruning
 

@@ -53,6 +53,15 @@ def test_the_table_of_ideas_is_that_of_their_runs() -> None:
             assert gap.replace("−", "-") == f"{found.value:+.3f}{interval}", name
 
 
+def test_banks_have_the_losses_of_their_runs() -> None:
+    results = read_results(ROOT / "experiments/results/studies/banks")
+    losses = {run["variant"]: run["loss"] for run in results["runs"] if run["seed"] == 0}
+    section = PAGE.split("## Orders, starts and sharing of banks, by character")[1].split("\n## ")[0]
+    shown = re.findall(r"`([\w-]+)` (\d\.\d+)", section)
+    assert {name for name, _ in shown} == set(losses)
+    assert all(loss == f"{losses[name]:.3f}" for name, loss in shown)
+
+
 def test_what_remains_beside_controls_is_what_was_found() -> None:
     found = (ROOT / "experiments/results/studies/controls/remains.md").read_text(encoding="utf-8")
     rows = [line for line in found.splitlines() if re.search(r"\d\.\d", line)]

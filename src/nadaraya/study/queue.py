@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import torch
+
 from nadaraya.errors import must_be
 from nadaraya.training.progress import StopRequest
 
@@ -76,7 +78,8 @@ def run_queue(
     Args:
         pending: gives the jobs that are left; asked again whenever one has ended. What runs, or has run, may
             be among them.
-        workers: jobs at a time, default 1; the cores are shared out among them (OMP_NUM_THREADS).
+        workers: jobs at a time, default 1. They share out the threads that PyTorch would use here
+            (OMP_NUM_THREADS), which are those of the cores that the process may use.
         seconds: time limit, default none.
         say: takes one line for each start and end; default nobody.
 
@@ -90,7 +93,7 @@ def run_queue(
     """
     if workers < 1:
         raise must_be("workers", "a positive integer", workers)
-    threads = str(max(1, (os.cpu_count() or 1) // workers))
+    threads = str(max(1, torch.get_num_threads() // workers))
     ended, running = Ended(), dict[str, tuple[Job, subprocess.Popen[bytes]]]()
     started: set[str] = set()
     deadline = time.monotonic() + (float("inf") if seconds is None else seconds)

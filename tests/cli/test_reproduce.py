@@ -78,6 +78,8 @@ def test_a_figure_is_trained_drawn_compared_and_made_anew(
     assert first.status == 0, first.err
     cells = [f"{size}/{variant}" for size in ("u4", "u8") for variant in ("gpa-rope", "gpa-unit")]
     assert in_process == [f"{cell}/lr0.01-seed0" for cell in cells]
+    # The seeds that are left stay those of the study.
+    assert json.loads((out / "results.json").read_text())["study"]["seeds"] == [0, 1]
     # A context of 32 tokens says nothing of lag 70.
     assert first.out.count("not measured: ") == 2
     assert first.out.splitlines()[-1] == f"comparison: {out / 'comparison.md'}"

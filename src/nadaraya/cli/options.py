@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from nadaraya.models import KernelGPTConfig
-    from nadaraya.study import Ended, Study
+    from nadaraya.study import Ended
 
 # Of every verb in which a model runs; `computing` and `chosen_device` take what was given.
 DeviceOption = Annotated[
@@ -37,9 +37,9 @@ TextOption = Annotated[
 ]
 # Beside --plot, for `check_plot`.
 ForceOption = Annotated[bool, typer.Option("--force", help="Let --plot overwrite a file.")]
-# Of verbs that train a study; `with_seeds` applies it.
+# Of verbs that train a study; `chosen_seeds` reads it.
 SeedsOption = Annotated[
-    str, typer.Option(metavar="SEED,…", help="Seeds of all runs; default those of the study.")
+    str, typer.Option(metavar="SEED,…", help="Train with these seeds alone; default those of the study.")
 ]
 # Of verbs whose runs wait in a queue; `end_of_queue` says how it went.
 WorkersOption = Annotated[
@@ -149,17 +149,12 @@ def check_positive(**given: float | None) -> None:
             raise must_be(f"--{name}", "a positive finite number", value)
 
 
-def with_seeds(study: "Study", seeds: str) -> "Study":
-    """A study with the seeds of --seeds, where there are some."""
-    from nadaraya.study import Study
-
-    numbers = whole_numbers(seeds, "--seeds", "whole numbers separated by commas")
-    if not numbers:
-        return study
-    try:
-        return Study(**{**study.model_dump(), "seeds": numbers, "seeds_at": {}})
-    except InputError:
-        raise must_be("--seeds", "different whole numbers from 0 to 2^32 − 1", seeds) from None
+def chosen_seeds(text: str) -> list[int]:
+    """The seeds of --seeds; none of an empty text."""
+    numbers = whole_numbers(text, "--seeds", "whole numbers separated by commas")
+    if len(set(numbers)) < len(numbers) or not all(0 <= number < 2**32 for number in numbers):
+        raise must_be("--seeds", "different whole numbers from 0 to 2^32 − 1", text)
+    return numbers
 
 
 def end_of_queue(ended: "Ended") -> None:

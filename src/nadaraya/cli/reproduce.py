@@ -13,9 +13,9 @@ from nadaraya.cli.options import (
     SeedsOption,
     WorkersOption,
     check_positive,
+    chosen_seeds,
     figure_table,
     wide_console,
-    with_seeds,
 )
 from nadaraya.cli.study import end_of_session
 from nadaraya.errors import must_be
@@ -76,27 +76,29 @@ def reproduce(
         return
     figure, changes = load_figure(name), overrides or []
     experiment = load_experiment(figure.study, scale)
-    plan = with_seeds(experiment.study, seeds)
-    experiment = replace(experiment, study=plan)
+    plan, numbers = experiment.study, chosen_seeds(seeds)
+    narrow = plan.with_seeds(numbers)
     folder = out or Path("reproduced") / f"{figure.study}-{scale}"
     if dry_run:
-        found = costs(experiment, folder, changes, figure.trained, _speeds(speed))
+        found = costs(replace(experiment, study=narrow), folder, changes, figure.trained, _speeds(speed))
         _print_costs(found, experiment.vocabulary, as_json)
         return
     if summarise:
-        write_summary(plan, folder)
-        _print_comparison(figure, write_comparison(figure.study, plan, folder), folder, as_json)
+        write_summary(narrow, folder)
+        _print_comparison(figure, write_comparison(figure.study, narrow, folder), folder, as_json)
         return
     session = run_study(
         plan,
         folder,
         changes=changes,
         only=figure.trained,
+        seeds=numbers,
         workers=workers,
         seconds=None if hours is None else 3600 * hours,
         say=lambda line: typer.echo(line, err=True),
     )
-    _print_comparison(figure, write_comparison(figure.study, plan, folder), folder, as_json)
+    kept = plan.with_seeds(numbers, others=True)
+    _print_comparison(figure, write_comparison(figure.study, kept, folder), folder, as_json)
     end_of_session(session)
 
 

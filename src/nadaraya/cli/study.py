@@ -12,10 +12,10 @@ from nadaraya.cli.options import (
     SpeedOption,
     WorkersOption,
     check_positive,
+    chosen_seeds,
     end_of_queue,
     figure_table,
     wide_console,
-    with_seeds,
 )
 
 if TYPE_CHECKING:
@@ -65,14 +65,14 @@ def study(
     from nadaraya.study.summary import write_summary
 
     check_positive(hours=hours, speed=speed)
-    checked = with_seeds(load_study(file), seeds)
+    checked, numbers = load_study(file), chosen_seeds(seeds)
     folder = out or Path("studies") / file.stem
     names = [name for name in only.split(",") if name]
     if summarise:
-        print_summary(write_summary(checked, folder), folder, as_json)
+        print_summary(write_summary(checked.with_seeds(numbers), folder), folder, as_json)
         return
     if dry_run:
-        plan = plan_study(checked, folder, overrides or [], names, timed=speed is None)
+        plan = plan_study(checked.with_seeds(numbers), folder, overrides or [], names, timed=speed is None)
         _print_plan([(cell, left, _hours(cell, speed)) for cell, left in plan], workers, as_json)
         return
     session = run_study(
@@ -80,6 +80,7 @@ def study(
         folder,
         changes=overrides or [],
         only=names,
+        seeds=numbers,
         workers=workers,
         seconds=None if hours is None else 3600 * hours,
         train=not probe,

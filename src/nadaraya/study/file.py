@@ -165,6 +165,17 @@ class Study(Section):
         """Seeds of the runs at a size; the first one searches the learning rate there."""
         return self.seeds_at.get(size, self.seeds)
 
+    def with_seeds(self, seeds: Sequence[int], *, others: bool = False) -> Self:
+        """The study with these seeds at all sizes; with `others` its own ones come after them."""
+        if not seeds:
+            return self
+
+        def chosen(own: Sequence[int]) -> list[int]:
+            return [*seeds, *(seed for seed in own if others and seed not in seeds)]
+
+        at = {size: chosen(own) for size, own in self.seeds_at.items()}
+        return type(self)(**{**self.model_dump(), "seeds": chosen(self.seeds), "seeds_at": at})
+
     def rates_of(self, size: str) -> list[float]:
         """The learning rates that are tried where they are searched at a size, ascending."""
         return sorted(self.learning_rates_at.get(size, self.learning_rates))

@@ -74,6 +74,7 @@ def run_study(
     *,
     changes: Sequence[str] = (),
     only: Sequence[str] = (),
+    seeds: Sequence[int] = (),
     workers: int = 1,
     seconds: float | None = None,
     train: bool = True,
@@ -87,6 +88,7 @@ def run_study(
             go on.
         changes: of its recipe, as KEY=VALUE.
         only: variants to train; default all.
+        seeds: to train; default those of the study, which count in the summary in any case.
         workers: runs at a time, default 1, among which the cores are shared out.
         seconds: time limit, after which everything is saved; default none.
         train: default True; False only makes up for the probes that finished runs lack, where their folders
@@ -109,9 +111,10 @@ def run_study(
     with FolderLock(folder) as lock:
         lock.take()
         results = folder / RESULTS_FILE
+        chosen, study = study.with_seeds(seeds), study.with_seeds(seeds, others=True)
         planner = Planner(study, changes, Measurements(folder / MEASURED_FILE))
-        whole, cells = planner.cells(), planner.cells(only)
-        everything, runs = (StudyRuns(study, part, folder) for part in (whole, cells))
+        cells = planner.cells(only)
+        everything, runs = StudyRuns(study, planner.cells(), folder), StudyRuns(chosen, cells, folder)
 
         def waiting() -> list[Job]:
             """Asked for at the start and at the end of every run: what is finished is kept then."""

@@ -1,7 +1,6 @@
 """`nadaraya data`: fetch corpora into the cache folder, show what is there, make and check token shards."""
 
 import json
-import os
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -121,12 +120,14 @@ def tokenize(
         str, typer.Option(help="What stands between the documents of a plain text.")
     ] = "<|endoftext|>",
     workers: Annotated[
-        int | None, typer.Option(help="Processes that tokenise.", show_default="one per core")
+        int | None, typer.Option(help="Processes that tokenise.", show_default="one per usable core")
     ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print figures as JSON.")] = False,
 ) -> None:
     """Tokenise documents once into shards that `train` reads as data.corpus=OUT; run again to go on."""
+    import torch
+
     from nadaraya.data import TokenShards, tokenize_corpus
 
     train = tokenize_corpus(
@@ -140,7 +141,7 @@ def tokenize(
         validation_documents=validation_documents,
         column=column,
         separator=separator,
-        workers=workers or os.cpu_count() or 1,
+        workers=workers or torch.get_num_threads(),
         progress=not quiet,
     )
     parts = {"train": train, "validation": TokenShards(out, "validation", verify=False)}

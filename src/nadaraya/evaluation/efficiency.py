@@ -49,7 +49,8 @@ def model_cost(model: "KernelGPTForCausalLM", context: int | None = None) -> Mod
     """Count a language model's parameters, operations and bytes.
 
     Operations are counted by PyTorch's counter over one forward pass of the model's own code, without
-    computing it; attention counts every pair of tokens, seen or masked, as is usual.
+    computing it; attention counts every pair of tokens, seen or masked, as is usual. What is done channel
+    by channel is not counted: norms, activations, short convolutions.
 
     Args:
         model: the model; it is left as it is.

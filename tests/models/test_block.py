@@ -167,6 +167,20 @@ def test_the_convolution_is_a_sum_over_earlier_tokens_that_starts_as_the_identit
     torch.testing.assert_close(convolution(x), expected)
 
 
+@pytest.mark.parametrize("tokens", [2, 7])
+@pytest.mark.parametrize("packed", [False, True])
+def test_the_convolution_has_the_gradients_of_its_sum(tokens: int, packed: bool) -> None:
+    convolution = ShortConvolution(3, 4).double()
+    x = torch.randn(2, tokens, 3, dtype=torch.float64, requires_grad=True)
+    documents = torch.tensor([0, 0, 1, 2, 2, 2, 2])[:tokens].expand(2, -1) if packed else None
+
+    def convolved(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return torch.func.functional_call(convolution, {"weight": weight}, (x, None, documents))
+
+    weight = torch.randn(3, 1, 4, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(convolved, (x, weight))
+
+
 def test_parts_that_a_checkpoint_lacks_start_where_a_new_model_starts(
     tokens: torch.Tensor, tmp_path: Path
 ) -> None:

@@ -84,8 +84,9 @@ class ShortConvolution(nn.Module):
 
 
 class _LagSum(torch.autograd.Function):
-    """x_t + Σ_k w_k ⊙ x_{t−k} of (B, N, D), lag by lag in place: a depthwise convolution takes 3 × as long on
-    a CPU, and so do slices that autograd sees.
+    """x_t + Σ_k w_k ⊙ x_{t−k} of (B, N, D), lag by lag in place.
+
+    A depthwise convolution is slow on a CPU, and so is the backward pass of slices.
     """
 
     @staticmethod

@@ -65,6 +65,16 @@ def test_a_search_comes_first_and_its_best_rate_serves_all_seeds(tmp_path: Path)
     assert len(rows_below(tmp_path)) == 5
 
 
+def test_a_rate_that_is_alone_needs_no_search(tmp_path: Path) -> None:
+    of = study("small", "large", learning_rates=[2e-3], search_at=["small"], seeds=[3, 4])
+    runs = StudyRuns(of, cells("small", "large"), tmp_path)
+    names = [f"{size}/rope/lr0.002-seed{seed}" for size in ("small", "large") for seed in (3, 4)]
+    assert [job.name for job in runs.pending()] == names
+    train(runs, lambda name: None if "seed3" in name else 2.0)
+    assert runs.pending() == []
+    assert len(runs.warnings()) == 1
+
+
 def test_a_best_rate_at_an_end_is_warned_of_or_the_list_goes_on(tmp_path: Path) -> None:
     def loss(name: str) -> float:  # lowest at 1.6e-2
         return abs(float(name.split("lr")[1].split("-")[0]) - 1.6e-2)

@@ -151,7 +151,7 @@ class StudyRuns:
         while True:
             losses = {rate: self._loss(cell, rate) for rate in rates}
             if any(loss is None for loss in losses.values()):
-                return rates, None
+                return rates, rates[0] if len(rates) == 1 else None  # one alone is the best
             best = min(losses, key=lambda rate: losses[rate] or 0.0)
             if losses[best] == float("inf"):
                 return rates, None

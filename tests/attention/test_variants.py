@@ -17,6 +17,7 @@ CONTRACT = {
     "learned-rope": (DotProduct, "qkvo", "learned", None),
     "decay": (DotProduct, "qkvo", None, KernelBank),
     "gpa-mul": (DotProduct, "qkvo", None, KernelBank),
+    "gpa-spread": (DotProduct, "qkvo", None, KernelBank),
     "mixed-bank": (DotProduct, "qkvo", None, MixedBank),
     "kernel": (DotProduct, "qkvo", None, ComposedKernel),
     "gpa": (DotProduct, "qkvo", None, Exp),
@@ -55,7 +56,8 @@ def test_contract(name: str) -> None:
     assert layer.position is None if position is None else type(layer.position) is position
     assert (layer.gate is not None) == (name == "fox")
     assert layer.projections.head_norm == (name in ("rope-norm", "inkling") or name.startswith("gka"))
-    assert layer.own == ("exclude" if "loo" in name else "keep")
+    assert layer.own == ("exclude" if "loo" in name or name == "gpa-spread" else "keep")
+    assert (layer.output_gate is not None) == (name == "gpa-spread")
     assert not {"causal", "window"} & set(variants.get(name))
     assert variants.describe(name)
 

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from nadaraya.attention.content import DotProduct, GaussianContent
-from nadaraya.attention.gates import ForgetGate
+from nadaraya.attention.gates import ForgetGate, OutputGate
 from nadaraya.attention.mixing import FIRE, MixedBank, MixedProfiles
 from nadaraya.attention.projections import LayerShape
 from nadaraya.attention.rotary import RotaryEmbedding
@@ -238,6 +238,15 @@ def _gpa_mul(
 ) -> dict[str, Any]:
     """Multiplied by a bank of decaying periodic kernels, no other positions (Bunks et al. (2025), eq. 6)."""
     return {"position": _bank(num_terms, init, share=share, parameterisation=parameterisation)}
+
+
+@_variant("gpa-spread")
+def _gpa_spread(
+    num_terms: int = 8, init: Start = "spread", share: str = "none", parameterisation: str = "log"
+) -> dict[str, Any]:
+    """`gpa-mul-loo-gate` whose heads start apart, some near and some far; ours."""
+    bank = _gpa_mul(num_terms, init, share, parameterisation)
+    return {**bank, "own": "exclude", "output_gate": OutputGate}
 
 
 @_variant("mixed-bank")

@@ -52,6 +52,7 @@ _VARIANTS = {
     "gpa-mul-loo": ("vermillion", 1),
     "mixed-bank": ("vermillion", 2),
     "kernel": ("vermillion", 3),
+    "gpa-spread": ("sky", 2),
     "decay": ("green", 0),
     "alibi": ("green", 1),
     "t5": ("ochre", 0),

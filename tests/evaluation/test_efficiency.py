@@ -119,10 +119,11 @@ def test_tied_tables_count_once() -> None:
     assert cost("rope").parameters - cost("rope", tie_word_embeddings=True).parameters == 93 * 512
 
 
-def test_a_short_convolution_costs_its_taps_but_no_products() -> None:
+def test_a_short_convolution_costs_its_taps() -> None:
+    """Depthwise: K weights and K multiply-adds per channel."""
     base, counted = cost("rope"), cost("rope", short_convolution=4)
     assert counted.parameters - base.parameters == 4 * 512 * 4
-    assert counted.flops_per_token == base.flops_per_token
+    assert counted.flops_per_token - base.flops_per_token == 2 * 4 * 512 * 4
     assert counted.attention_parameters == base.attention_parameters
 
 

@@ -191,12 +191,11 @@ def test_sizes_have_their_own_seeds_and_variants() -> None:
     assert (of.sizes_of("gka"), of.sizes_of("vlt")) == (["small"], ["small", "large"])
 
 
-def test_seeds_that_are_trained_alone_come_before_the_others_or_in_their_place() -> None:
+def test_seeds_that_are_added_come_last_at_every_size() -> None:
     of = study(seeds_at={"large": [0, 4]})
-    narrow, kept = of.with_seeds([4, 1]), of.with_seeds([4, 1], others=True)
-    assert (narrow.seeds_of("small"), narrow.seeds_of("large")) == ([4, 1], [4, 1])
-    assert (kept.seeds_of("small"), kept.seeds_of("large")) == ([4, 1, 0, 2], [4, 1, 0])
-    assert of.with_seeds([]) == of == of.with_seeds([0], others=True)
+    more = of.with_seeds([4, 1])
+    assert (more.seeds_of("small"), more.seeds_of("large")) == ([0, 1, 2, 4], [0, 4, 1])
+    assert of.with_seeds([]) == of == of.with_seeds([0])
 
 
 def test_the_last_size_is_probed_or_those_that_are_named() -> None:

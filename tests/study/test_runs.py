@@ -75,6 +75,21 @@ def test_a_rate_that_is_alone_needs_no_search(tmp_path: Path) -> None:
     assert len(runs.warnings()) == 1
 
 
+def test_seeds_that_are_trained_alone_have_the_rate_that_the_first_one_finds(tmp_path: Path) -> None:
+    of = study("small", "large", search_at=["small"])
+    plan = cells("small", "large")
+    runs = StudyRuns(of, plan, tmp_path, seeds=[2])
+    assert [runs.left(cell) for cell in plan] == [4, 1]
+    names = train(runs, lambda name: 1 - ("lr0.002" in name), 2)
+    assert names[:3] == [f"small/rope/lr{rate:g}-seed0" for rate in RATES]
+    assert names[3:] == ["small/rope/lr0.002-seed2", "large/rope/lr0.002-seed2"]
+    assert [runs.left(cell) for cell in plan] == [0, 0]
+    whole = StudyRuns(of, plan, tmp_path)
+    assert [job.name for job in whole.pending()] == [
+        "small/rope/lr0.002-seed1", "large/rope/lr0.002-seed0", "large/rope/lr0.002-seed1",
+    ]  # fmt: skip
+
+
 def test_a_best_rate_at_an_end_is_warned_of_or_the_list_goes_on(tmp_path: Path) -> None:
     def loss(name: str) -> float:  # lowest at 1.6e-2
         return abs(float(name.split("lr")[1].split("-")[0]) - 1.6e-2)

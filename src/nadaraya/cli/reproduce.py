@@ -2,7 +2,6 @@
 
 import json
 import math
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -76,16 +75,18 @@ def reproduce(
         return
     figure, changes = load_figure(name), overrides or []
     experiment = load_experiment(figure.study, scale)
-    plan, numbers = experiment.study, chosen_seeds(seeds)
-    narrow = plan.with_seeds(numbers)
+    numbers = chosen_seeds(seeds)
+    plan = experiment.study.with_seeds(numbers)
     folder = out or Path("reproduced") / f"{figure.study}-{scale}"
     if dry_run:
-        found = costs(replace(experiment, study=narrow), folder, changes, figure.trained, _speeds(speed))
+        found = costs(
+            experiment, folder, changes=changes, only=figure.trained, seeds=numbers, speeds=_speeds(speed)
+        )
         _print_costs(found, experiment.vocabulary, as_json)
         return
     if summarise:
-        write_summary(narrow, folder)
-        _print_comparison(figure, write_comparison(figure.study, narrow, folder), folder, as_json)
+        write_summary(plan, folder)
+        _print_comparison(figure, write_comparison(figure.study, plan, folder), folder, as_json)
         return
     session = run_study(
         plan,
@@ -97,8 +98,7 @@ def reproduce(
         seconds=None if hours is None else 3600 * hours,
         say=lambda line: typer.echo(line, err=True),
     )
-    kept = plan.with_seeds(numbers, others=True)
-    _print_comparison(figure, write_comparison(figure.study, kept, folder), folder, as_json)
+    _print_comparison(figure, write_comparison(figure.study, plan, folder), folder, as_json)
     end_of_session(session)
 
 

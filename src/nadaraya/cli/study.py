@@ -72,7 +72,9 @@ def study(
         print_summary(write_summary(checked.with_seeds(numbers), folder), folder, as_json)
         return
     if dry_run:
-        plan = plan_study(checked.with_seeds(numbers), folder, overrides or [], names, timed=speed is None)
+        plan = plan_study(
+            checked, folder, changes=overrides or [], only=names, seeds=numbers, timed=speed is None
+        )
         _print_plan([(cell, left, _hours(cell, speed)) for cell, left in plan], workers, as_json)
         return
     session = run_study(

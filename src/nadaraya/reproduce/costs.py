@@ -49,8 +49,10 @@ class Cost:
 def costs(
     experiment: Experiment,
     folder: Path,
+    *,
     changes: Sequence[str] = (),
     only: Sequence[str] = (),
+    seeds: Sequence[int] = (),
     speeds: Mapping[str, float] | None = None,
 ) -> list[Cost]:
     """What is left of a study, cell by cell.
@@ -60,6 +62,7 @@ def costs(
         folder: of its runs; those that are done there cost nothing more.
         changes: of its recipe, as KEY=VALUE.
         only: variants; default all.
+        seeds: to train; default those of the study.
         speeds: FLOP/s by the name of a device; default `DEVICES`.
 
     Raises:
@@ -71,9 +74,9 @@ def costs(
     >>> [(cost.cell.size, cost.runs) for cost in found]  # three rates are tried with one seed
     [('u10000', 3), ('u200000', 3)]
     """
-    planner = Planner(experiment.study, changes, _Assumed(experiment.vocabulary))
-    cells = planner.cells(only)
-    runs = StudyRuns(experiment.study, cells, folder)
+    study = experiment.study.with_seeds(seeds)
+    cells = Planner(study, changes, _Assumed(experiment.vocabulary)).cells(only)
+    runs = StudyRuns(study, cells, folder, seeds)
     return [
         Cost(
             cell,

@@ -165,16 +165,14 @@ class Study(Section):
         """Seeds of the runs at a size; the first one searches the learning rate there."""
         return self.seeds_at.get(size, self.seeds)
 
-    def with_seeds(self, seeds: Sequence[int], *, others: bool = False) -> Self:
-        """The study with these seeds at all sizes; with `others` its own ones come after them."""
-        if not seeds:
-            return self
+    def with_seeds(self, seeds: Sequence[int]) -> Self:
+        """The study with these seeds at all sizes, after its own ones."""
 
-        def chosen(own: Sequence[int]) -> list[int]:
-            return [*seeds, *(seed for seed in own if others and seed not in seeds)]
+        def more(own: Sequence[int]) -> list[int]:
+            return [*own, *(seed for seed in seeds if seed not in own)]
 
-        at = {size: chosen(own) for size, own in self.seeds_at.items()}
-        return type(self)(**{**self.model_dump(), "seeds": chosen(self.seeds), "seeds_at": at})
+        at = {size: more(own) for size, own in self.seeds_at.items()}
+        return type(self)(**{**self.model_dump(), "seeds": more(self.seeds), "seeds_at": at})
 
     def rates_of(self, size: str) -> list[float]:
         """The learning rates that are tried where they are searched at a size, ascending."""

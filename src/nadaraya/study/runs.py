@@ -4,7 +4,7 @@ import copy
 import json
 import platform
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,10 +35,14 @@ class StudyRuns:
         study: the study.
         cells: its plan, or a part of it.
         folder: of the study.
+        seeds: those of the study to train; default all. Learning rates are searched with its first one in any
+            case.
     """
 
-    def __init__(self, study: Study, cells: Sequence[Cell], folder: Path) -> None:
-        self._study, self._cells, self._folder = study, cells, folder
+    def __init__(
+        self, study: Study, cells: Sequence[Cell], folder: Path, seeds: Collection[int] = ()
+    ) -> None:
+        self._study, self._cells, self._folder, self._seeds = study, cells, folder, seeds
         self._rows: dict[Path, Row] = {}  # of finished runs, which do not change
         self._before = read_json(folder / RESULTS_FILE) if (folder / RESULTS_FILE).is_file() else {}
         with reading(folder / RESULTS_FILE, "the results of a study"):
@@ -54,13 +58,14 @@ class StudyRuns:
     def left(self, cell: Cell) -> int:
         """How many runs a cell still needs, those not counted with which a search may go on."""
         rates, best = self._search(cell)
+        untried = len(self._missing(cell))
         if best is not None:
-            return len(self._missing(cell))
-        seeds = self._study.seeds_of(cell.size)
+            return untried
+        seeds = self._wanted_seeds(cell)
         if not rates:  # the rate comes from another size
             return len(seeds)
-        untried = len(self._missing(cell))
-        return untried + len(seeds) - 1 if untried else 0
+        first = self._study.seeds_of(cell.size)[0]
+        return untried + sum(seed != first for seed in seeds) if untried else 0
 
     def unprobed(self) -> list[Job]:
         """The finished runs that lack a probe and whose folders are here: jobs that make up for it."""
@@ -136,11 +141,14 @@ class StudyRuns:
     def _missing(self, cell: Cell) -> list[tuple[float, int]]:
         """Rates and seeds that a cell needs next."""
         rates, best = self._search(cell)
-        first, *others = self._study.seeds_of(cell.size)
-        wanted = [(rate, first) for rate in rates]
+        first = self._study.seeds_of(cell.size)[0]
+        wanted = [(rate, first) for rate in rates if len(rates) > 1]
         if best is not None:
-            wanted += [(best, seed) for seed in others]
-        return [(rate, seed) for rate, seed in wanted if self._row(cell, rate, seed) is None]
+            wanted += [(best, seed) for seed in self._wanted_seeds(cell)]
+        return [place for place in dict.fromkeys(wanted) if self._row(cell, *place) is None]
+
+    def _wanted_seeds(self, cell: Cell) -> list[int]:
+        return [seed for seed in self._study.seeds_of(cell.size) if not self._seeds or seed in self._seeds]
 
     def _search(self, cell: Cell) -> tuple[list[float], float | None]:
         """The rates of a cell, further ones included, and the best of them once all were tried."""

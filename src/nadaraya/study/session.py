@@ -41,7 +41,13 @@ class Session:
 
 
 def plan_study(
-    study: Study, folder: Path, changes: Sequence[str] = (), only: Sequence[str] = (), timed: bool = False
+    study: Study,
+    folder: Path,
+    *,
+    changes: Sequence[str] = (),
+    only: Sequence[str] = (),
+    seeds: Sequence[int] = (),
+    timed: bool = False,
 ) -> list[tuple[Cell, int]]:
     """Every cell of a study and how many runs it still needs; the folder keeps what was measured, no more.
 
@@ -50,6 +56,7 @@ def plan_study(
         folder: where its runs are, or will be.
         changes: of its recipe, as KEY=VALUE.
         only: variants; default all.
+        seeds: as of `run_study`.
         timed: measure the time of an update of every cell; default False.
 
     Raises:
@@ -58,13 +65,14 @@ def plan_study(
     >>> from pathlib import Path
     >>> from nadaraya.study import Study, plan_study
     >>> study = Study(recipe="demo", baseline="rope", variants={"rope": {}}, learning_rates=[1e-3, 2e-3])
-    >>> [(cell, left)] = plan_study(study, Path("studies/demo"), ["model.hidden_size=8", "data.limit=9000"])
+    >>> changes = ["model.hidden_size=8", "data.limit=9000"]
+    >>> [(cell, left)] = plan_study(study, Path("studies/demo"), changes=changes)
     >>> cell.steps, left  # two rates with the first seed, the best of them with two more
     (200, 4)
     """
     planner = Planner(study, changes, Measurements(folder / MEASURED_FILE))
     cells = planner.cells(only, timed)
-    runs = StudyRuns(study, cells, folder)
+    runs = StudyRuns(study.with_seeds(seeds), cells, folder, seeds)
     return [(cell, runs.left(cell)) for cell in cells]
 
 
@@ -88,7 +96,8 @@ def run_study(
             go on.
         changes: of its recipe, as KEY=VALUE.
         only: variants to train; default all.
-        seeds: to train; default those of the study, which count in the summary in any case.
+        seeds: to train; default those of the study. With its first one learning rates are searched, and all
+            count in the summary, in any case.
         workers: runs at a time, default 1, among which the cores are shared out.
         seconds: time limit, after which everything is saved; default none.
         train: default True; False only makes up for the probes that finished runs lack, where their folders
@@ -111,10 +120,10 @@ def run_study(
     with FolderLock(folder) as lock:
         lock.take()
         results = folder / RESULTS_FILE
-        chosen, study = study.with_seeds(seeds), study.with_seeds(seeds, others=True)
+        study = study.with_seeds(seeds)
         planner = Planner(study, changes, Measurements(folder / MEASURED_FILE))
         cells = planner.cells(only)
-        everything, runs = StudyRuns(study, planner.cells(), folder), StudyRuns(chosen, cells, folder)
+        everything, runs = StudyRuns(study, planner.cells(), folder), StudyRuns(study, cells, folder, seeds)
 
         def waiting() -> list[Job]:
             """Asked for at the start and at the end of every run: what is finished is kept then."""

@@ -3,12 +3,14 @@
     python benchmarks/step.py [--variants rope gpa-rope …] [--width 128 512] [--json FILE]
     python benchmarks/step.py --device cuda --width 512 --batch 256 --compile
     python benchmarks/step.py --preset nano-d6 --batch 1 --variants rope gka gpa-rope
+    python benchmarks/step.py --width 128 --variants rope gpa-spread:short_convolution=4:intermediate_size=448
 
 A step is forward, backward, clipping and AdamW of the character GPT (4 layers, 4 heads, context 256), or of
 another preset at its context, on a GPU under bfloat16 autocast as in training. Width 512 is the model of
-Bunks et al. (2025). A variant that cannot run is reported with its reason. Beside the time of a step stand
-tokens/s and the model's share of the device's speed: its training FLOPs (Kundu et al. (2026), table 8) over
-those of a large matrix product, which takes its turn among the steps.
+Bunks et al. (2025). Behind a variant stand settings of its model, if any. A variant that cannot run is
+reported with its reason. Beside the time of a step stand tokens/s and the model's share of the device's
+speed: its training FLOPs (Kundu et al. (2026), table 8) over those of a large matrix product, which takes its
+turn among the steps.
 """
 
 import argparse
@@ -18,6 +20,7 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
+import yaml
 from timing import alternate, as_json, as_table, environment, why_it_fails, write_json
 
 from nadaraya import InputError, variants
@@ -29,10 +32,11 @@ _SIDES = {"cpu": 2048, "cuda": 8192}  # of its factors
 
 
 def configuration(preset: str, variant: str, width: int | None) -> KernelGPTConfig:
-    """The preset with a variant, and with a width where one is given."""
-    return KernelGPTConfig.preset(
-        preset, variant=variant, **({} if width is None else {"hidden_size": width})
-    )
+    """The preset with a variant and its settings, and with a width where one is given."""
+    name, *settings = variant.split(":")
+    given = {} if width is None else {"hidden_size": width}
+    own = {key: yaml.safe_load(value) for key, value in (each.split("=") for each in settings)}
+    return KernelGPTConfig.preset(preset, variant=name, **given, **own)
 
 
 def matrix_product(device: str) -> Callable[[], None]:
@@ -67,11 +71,14 @@ def training_step(config: KernelGPTConfig, batch: int, device: str, compiled: bo
 
 
 def known_variant(name: str) -> str:
-    """The name of a variant or a hybrid, `-loo`, `-gate` and such included, as a type of argparse."""
+    """A variant or a hybrid, `-loo`, `-gate` and such included, with its settings, as a type of argparse."""
+    variant, *settings = name.split(":")
     try:
-        variants.by_layer(name, 1)
+        variants.by_layer(variant, 1)
     except InputError as error:
         raise argparse.ArgumentTypeError(str(error)) from error
+    if any(each.count("=") != 1 for each in settings):
+        raise argparse.ArgumentTypeError(f"must be VARIANT:KEY=VALUE:…, got {name!r}")
     return name
 
 
@@ -84,7 +91,7 @@ def main() -> None:
         nargs="+",
         type=known_variant,
         default=["rope", "gpa-rope", "gpa-mul", "gka-loo-bank"],
-        metavar="VARIANT",
+        metavar="VARIANT[:KEY=VALUE…]",
     )
     parser.add_argument("--preset", default="dickens", help="dickens, or nano-d6 with any depth")
     parser.add_argument("--width", nargs="+", type=int, help="default 128 and 512, or the preset's own")

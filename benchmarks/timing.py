@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from nadaraya.device import device_name
 from nadaraya.files import write_file
 
 # Larger than the L2 cache of any GPU so far: after writing it nothing of a case's inputs is left there.
@@ -166,7 +167,7 @@ def write_json(path: Path, results: dict[str, Any]) -> None:
 def environment(*packages: str) -> dict[str, Any]:
     """What the numbers depend on: processor, threads, versions (also of packages), and the GPU if any."""
     facts: dict[str, Any] = {
-        "processor": _processor(),
+        "processor": device_name(),
         "threads": torch.get_num_threads(),
         "python": platform.python_version(),
         "torch": torch.__version__,
@@ -174,7 +175,7 @@ def environment(*packages: str) -> dict[str, Any]:
         "timm": _version("timm"),
         "nadaraya": _version("nadaraya"),
         "commit": _commit(),
-        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
+        "device": device_name("cuda") if torch.cuda.is_available() else "cpu",
         **{package: _version(package) for package in packages},
     }
     if torch.cuda.is_available():
@@ -204,11 +205,3 @@ def _output(program: str, *arguments: str) -> str | None:
         return None
     result = subprocess.run([program, *arguments], capture_output=True, text=True, check=False)
     return result.stdout.splitlines()[0] if result.returncode == 0 and result.stdout else None
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-        return next(line.split(":")[1].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        return platform.processor()

@@ -149,6 +149,19 @@ def test_some_variants_have_a_search_of_their_own_at_a_further_size(tmp_path: Pa
     assert runs.pending() == []
 
 
+def test_runs_of_several_processors_are_warned_of(tmp_path: Path) -> None:
+    of = study("small", learning_rates=[1e-3])
+    runs = StudyRuns(of, cells("small"), tmp_path)
+    train(runs, lambda name: 2.0)
+    assert runs.warnings() == []
+    for seed, device in enumerate(("one", "two", "one")):
+        path = tmp_path / f"runs/small/rope/lr0.001-seed{seed}.json"
+        path.write_text(json.dumps({**json.loads(path.read_text()), "device": device}))
+    assert StudyRuns(of, cells("small"), tmp_path).warnings() == [
+        "runs of one seed can differ between processors, and these are of one, two"
+    ]
+
+
 def test_sizes_have_their_own_seeds_and_a_rate_comes_from_a_size_that_has_the_variant(tmp_path: Path) -> None:
     of = study(
         "first", "second", "third", search_at=["first", "second"], seeds_at={"third": [1]},

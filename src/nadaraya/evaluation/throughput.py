@@ -2,7 +2,6 @@
 
 import gc
 import os
-import platform
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.metadata import version
@@ -16,6 +15,7 @@ from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile
 from torch.utils.benchmark import Timer
 
+from nadaraya.device import device_name
 from nadaraya.errors import must_be, unknown_name
 from nadaraya.files import first_line
 
@@ -181,9 +181,8 @@ def environment(*packages: str) -> dict[str, Any]:
     Args:
         packages: whose versions, beside those of PyTorch and this library.
     """
-    cuda = torch.cuda.is_available()
     return {
-        "device": torch.cuda.get_device_name() if cuda else platform.processor() or platform.machine(),
+        "device": device_name("cuda" if torch.cuda.is_available() else "cpu"),
         "threads": torch.get_num_threads(),
         **{package: version(package) for package in ("torch", *packages, "nadaraya")},
     }

@@ -79,8 +79,8 @@ class StudyRuns:
     def warnings(self) -> list[str]:
         """One line for each cell whose rates all diverged, or whose best rate is an end of those tried.
 
-        One for each whose best rate diverged with other seeds, and for each probe that runs at the chosen
-        rates lack.
+        One for each whose best rate diverged with other seeds, for runs of several kinds of processors, and
+        for each probe that runs at the chosen rates lack.
         """
         lines = []
         for cell in self._cells:
@@ -103,6 +103,11 @@ class StudyRuns:
                     f"{len(self._study.seeds_of(cell.size))} seeds at the learning rate "
                     f"{diverged[0]['learning_rate']:g}, and the figures are those of the others"
                 )
+        devices = sorted({row["device"] for _, row in rows if "device" in row})
+        if len(devices) > 1:
+            lines.append(
+                f"runs of one seed can differ between processors, and these are of {', '.join(devices)}"
+            )
         for name in self._study.probes:
             without = [
                 row for cell, row in rows if name in self._study.probes_of(cell.size) and lacks(row, name)

@@ -11,11 +11,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from nadaraya.device import device_name
 from nadaraya.errors import InputError
 from nadaraya.files import reading, write_file
 from nadaraya.study.probes import lacks, measure
 from nadaraya.study.runs import result_file
 from nadaraya.training import Recipe, Run, TrainingDiverged, load_recipe, train
+from nadaraya.training.memory import training_device
 
 _POINTS = 60  # of a validation curve
 
@@ -50,7 +52,7 @@ def _trained(recipe_file: str, folder: Path) -> dict[str, Any]:
         found = figures(train(recipe, folder, progress=False))
     except TrainingDiverged as diverged:
         found = {"diverged": str(diverged)}
-    return {"recipe": recipe.to_mapping(), **found}
+    return {"recipe": recipe.to_mapping(), "device": device_name(training_device()), **found}
 
 
 def figures(run: Run) -> dict[str, Any]:

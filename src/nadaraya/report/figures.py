@@ -113,8 +113,8 @@ def write_figure(figure: Figure, path: str | Path) -> None:
 
     Args:
         figure: any matplotlib figure.
-        path: a file whose ending says its format: .png (150 dots per inch, 256 colours), .svg or .pdf. One that
-            is there is replaced.
+        path: a file whose ending says its format: .png (150 dots per inch, 256 colours), .svg or .pdf. One
+            that is there is replaced.
 
     Raises:
         WriteFailed: the disk is full or refuses; the file is then as it was.

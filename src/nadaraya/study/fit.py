@@ -1,11 +1,12 @@
 """Scaling laws: loss as a power of compute, and how much compute a variant needs for the baseline's loss.
 
 The law L(C) = E + A C^−α is fitted to logarithms (Kaplan et al. 2020; Hoffmann et al. 2022 for the floor E).
-Intervals come from a bootstrap over seeds: those of every cell, a variant at a size, are drawn anew.
+Intervals are Student's t over seeds: the variances of all cells, a variant at a size each, are propagated to a
+figure, with the degrees of freedom of Satterthwaite (1946).
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import InitVar, dataclass, field
 
 import numpy as np
 
@@ -133,7 +134,6 @@ Cells = Sequence[Sequence[float]]  # the losses of the seeds, size by size
 def compare(
     baseline: tuple[Sequence[float], Cells],
     variant: tuple[Sequence[float], Cells],
-    draws: int = 2000,
     reference: tuple[Sequence[float], Cells] | None = None,
 ) -> Comparison:
     """A variant against the baseline, size by size.
@@ -145,12 +145,11 @@ def compare(
     Args:
         baseline: compute at each size, and the losses of its seeds.
         variant: the same, at the same sizes in the same order.
-        draws: of the bootstrap; default 2000. An interval needs two seeds in every cell of the two.
         reference: what the baseline's law is fitted to; default the baseline at these sizes. It has these
             sizes at its beginning.
 
     Returns:
-        The comparison.
+        The comparison. An interval needs two seeds in every cell of the two.
 
     >>> from nadaraya.study.fit import compare
     >>> rope = [1.0, 10.0, 100.0], [[4.0], [2.0], [1.0]]
@@ -158,15 +157,15 @@ def compare(
     >>> compare(rope, twice).mean_share.text()
     '0.50'
     """
-    generator = np.random.default_rng(0)
     whole = reference or baseline
     base_compute = np.asarray(whole[0], float)
     compute = np.asarray(variant[0], float)
     count = len(compute)
-    base, ours = (_means(cells, draws, generator) for cells in (whole[1], variant[1]))
+    means = _Means([*whole[1], *variant[1]])
+    base, ours = means.rows[:, :-count], means.rows[:, -count:]
     seeds = min(len(cell) for cell in (*baseline[1], *variant[1]))
     known = seeds > 1
-    difference = [_estimate(column, known) for column in (ours - base[:, :count]).T]
+    difference = [means.estimate(column, known) for column in (ours - base[:, :count]).T]
     if len(set(whole[0])) < 2:
         return Comparison(difference, None, None, None, seeds)
     _, exponent, floor = _fits(base_compute, base, below=ours.min(axis=1))
@@ -175,52 +174,65 @@ def compare(
     exponent = np.where(exponent > 0, exponent, np.nan)
     above = (ours - floor[:, None]) / (base[:, :count] - floor[:, None])
     logs = np.log(compute / base_compute[:count]) + np.log(above) / exponent[:, None]
-    share = [_estimate(np.exp(column), known) for column in logs.T]
+    share = [means.estimate(column, known, factor=True) for column in logs.T]
     trend = None
     if len(set(variant[0])) > 1:
-        trend = _estimate(10 ** _slope(np.log(compute), logs), known)
-    return Comparison(difference, share, _estimate(np.exp(logs.mean(axis=1)), known), trend, seeds)
+        tenfold = np.log(10) * _slope(np.log(compute), logs)
+        trend = means.estimate(tenfold, known, factor=True)
+    return Comparison(difference, share, means.estimate(logs.mean(axis=1), known, factor=True), trend, seeds)
 
 
-def exponent_of(compute: Sequence[float], cells: Cells, draws: int = 2000) -> Estimate:
+def exponent_of(compute: Sequence[float], cells: Cells) -> Estimate:
     """α of the law of one variant, with its interval.
 
     Args:
         compute: at each size.
         cells: losses of the seeds, size by size.
-        draws: of the bootstrap; default 2000.
 
     >>> from nadaraya.study.fit import exponent_of
     >>> exponent_of([1.0, 10.0], [[4.0], [2.0]]).text(4)
     '0.3010'
     """
-    means = _means(cells, draws, np.random.default_rng(0))
-    _, exponent, _ = _fits(np.asarray(compute, float), means)
-    return _estimate(exponent, min(map(len, cells)) > 1)
+    means = _Means(cells)
+    _, exponent, _ = _fits(np.asarray(compute, float), means.rows)
+    return means.estimate(exponent, min(map(len, cells)) > 1)
 
 
-def _means(cells: Cells, draws: int, generator: np.random.Generator) -> np.ndarray:
-    """(1 + draws, sizes): the mean of every cell, then of seeds drawn from it with replacement.
+@dataclass
+class _Means:
+    """The means of cells, and what a figure of them varies by.
 
-    Means of n values drawn from n vary by (n − 1) / n of what they should: they are moved apart by that.
+    Attributes:
+        rows: (1 + 2 cells, cells): all means; then one of them after the other a standard error higher, then
+            lower.
     """
-    columns = []
-    for cell in cells:
-        values = np.asarray(cell, float)
-        mean, n = values.mean(), len(values)
-        drawn = values[generator.integers(n, size=(draws, n))].mean(axis=1)
-        wider = np.sqrt(n / (n - 1)) if n > 1 else 1.0
-        columns.append(np.append(mean, mean + wider * (drawn - mean)))
-    return np.column_stack(columns)
 
+    cells: InitVar[Cells]
+    rows: np.ndarray = field(init=False)
+    _freedom: np.ndarray = field(init=False)
 
-def _estimate(values: np.ndarray, known: bool) -> Estimate:
-    """The first value, and the interval that holds most of the others."""
-    if not known:
-        return Estimate(float(values[0]))
-    tail = (1 - LEVEL) / 2
-    low, high = np.nanquantile(values[1:], [tail, 1 - tail])
-    return Estimate(float(values[0]), float(low), float(high))
+    def __post_init__(self, cells: Cells) -> None:
+        counts = np.array([len(cell) for cell in cells])
+        errors = np.array([np.std(cell, ddof=1) if len(cell) > 1 else 0.0 for cell in cells]) / np.sqrt(
+            counts
+        )
+        step = np.diag(errors)
+        self.rows = np.array([np.mean(cell) for cell in cells]) + np.vstack([0 * errors, step, -step])
+        self._freedom = np.maximum(counts - 1, 1)
+
+    def estimate(self, values: np.ndarray, known: bool, factor: bool = False) -> Estimate:
+        """The first of a figure's values by row, and its interval; of logarithms, a `factor`."""
+        from scipy.stats import t
+
+        shown = np.exp if factor else np.asarray
+        higher, lower = np.split(values[1:], 2)
+        variances = ((higher - lower) / 2) ** 2
+        variance = variances.sum()
+        if not known or np.isnan(variance):
+            return Estimate(float(shown(values[0])))
+        freedom = variance**2 / (variances**2 / self._freedom).sum() if variance else 1.0
+        half = t.ppf((1 + LEVEL) / 2, freedom) * np.sqrt(variance)
+        return Estimate(*(float(shown(values[0] + side * half)) for side in (0, -1, 1)))
 
 
 def _fits(

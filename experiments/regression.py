@@ -7,7 +7,7 @@ process and ridge regression grow with n³ and statsmodels' search takes minutes
 eight dimensions on; 200 of them, where statsmodels takes part, 2,000, and four fifths of all for the methods
 that can. Every method chooses its settings within the training points (regression_methods.py). Splits go to
 worker processes of one thread each, so seconds are those of one core; a single split has all cores. Writes
-results.json after every method: scores and seconds of each split.
+results.json after every method: scores and seconds of each split; studies that --only leaves out stay in it.
 
 --quick takes few points and folds: it shows that the script works.
 """
@@ -16,6 +16,7 @@ import argparse
 import json
 import os
 import platform
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -205,13 +206,19 @@ def _verdict(methods: dict[str, Any]) -> str:
 
 def main() -> None:
     options = _options()
+    file = options.out / "results.json"
+    before = json.loads(file.read_text()) if file.is_file() else {"quick": options.quick}
+    if before["quick"] != options.quick:
+        other = "with" if before["quick"] else "without"
+        print(f"regression.py: --out must be another folder: {file} is {other} --quick", file=sys.stderr)
+        sys.exit(2)
     results: dict[str, Any] = {
         "environment": _environment(),
         "quick": options.quick,
         "workers": options.workers,
         "spread": "±: standard deviation over splits",
-        "plan": {name: asdict(STUDIES[name]) for name in options.only},
-        "studies": {},
+        "plan": before.get("plan", {}) | {name: asdict(STUDIES[name]) for name in options.only},
+        "studies": before.get("studies", {}),
     }
     options.out.mkdir(parents=True, exist_ok=True)
     start = time.perf_counter()
@@ -225,7 +232,7 @@ def main() -> None:
         for so_far in run(name, study, table, options.quick, options.workers):
             results["studies"][name] = so_far
             results["seconds"] = time.perf_counter() - start
-            _write(options.out / "results.json", results)
+            _write(file, results)
     if options.markdown:
         print("\n" + markdown(results))
 

@@ -16,6 +16,7 @@ from nadaraya.reproduce.claims import (
     NewlinePeak,
     ZeroBank,
 )
+from nadaraya.reproduce.draw import draw_figure
 
 SAID = {"says": "a claim", "paper": "a figure", "variant": "gpa-rope"}
 LAGS = np.arange(120)
@@ -172,3 +173,13 @@ def test_every_figure_takes_variants_that_its_study_has_at_every_scale(name: str
     assert set(figure.trained) <= set(study.variants)
     needed = {"losses": set(), "banks": {"banks"}, "newlines": {"banks", "newlines"}}[figure.drawing]
     assert needed <= set(study.probes_of(list(study.sizes)[-1]))
+
+
+def test_losses_are_drawn_at_the_updates_that_all_seeds_have() -> None:
+    found = findings(validation=[[[4, 2.5], [8, 2.0]], [[8, 2.1]], [[8, 2.2]]])
+    (drawing,) = draw_figure(load_figure("gpa-losses"), found).values()
+    (axes,) = drawing.axes
+    assert axes.get_title(loc="left") == "validation loss, nats/token: mean and range of 3 seeds"
+    lines = [line for line in axes.get_lines() if line.get_label().startswith("gpa-rope")]
+    assert [list(line.get_xdata()) for line in lines] == [[8]]
+    assert lines[0].get_ydata()[0] == pytest.approx(2.1)

@@ -112,9 +112,10 @@ def sizes(recipe: Recipe) -> list[Any]:
 
 
 def test_a_damaged_file_of_measurements_is_one_line(tmp_path: Path) -> None:
-    (tmp_path / "measured.json").write_text("{")
-    with pytest.raises(InputError, match="measurements of a study"):
-        Measurements(tmp_path / "measured.json")
+    for text in ("{", "3", '{"tokens": 3}'):
+        (tmp_path / "measured.json").write_text(text)
+        with pytest.raises(InputError, match="measurements of a study"):
+            Measurements(tmp_path / "measured.json")
 
 
 @pytest.mark.parametrize(
@@ -178,6 +179,11 @@ def test_a_file_says_its_recipe_relative_to_itself(tmp_path: Path) -> None:
     (tmp_path / "study.yaml").write_text("- a\n")
     with pytest.raises(InputError, match="must be keys and values"):
         load_study(tmp_path / "study.yaml")
+
+
+def test_variants_are_planned_once_in_the_order_of_the_file() -> None:
+    cells = Planner(study(), SMALL, Known()).cells(only=["vlt", "rope", "vlt"])
+    assert [cell.variant for cell in cells] == ["rope", "vlt"] * 2
 
 
 def test_sizes_have_their_own_seeds_and_variants() -> None:

@@ -1,5 +1,6 @@
 """The queue: order, failures, work that results bring, and stopping."""
 
+import os
 import signal
 import time
 from pathlib import Path
@@ -74,6 +75,15 @@ def test_a_signal_reaches_the_jobs_and_is_told(tmp_path: Path) -> None:
     ended = run_queue(lambda: [shell("long", script, tmp_path), shell("later", "true", tmp_path, 1.0)])
     assert (ended.stopped, ended.finished, ended.failed) == (signal.SIGTERM, [], {})
     assert (tmp_path / "long.log").read_text() == "saved\n"
+
+
+def test_a_second_signal_ends_jobs_that_do_not_heed_the_first(tmp_path: Path) -> None:
+    script = "trap 'kill -TERM $PPID' TERM; kill -TERM $PPID; while true; do sleep 0.1; done"
+    jobs: list[Job] = [shell("deaf", f"echo $$; {script}", tmp_path)]
+    with pytest.raises(KeyboardInterrupt):
+        run_queue(lambda: jobs)
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "deaf.log").read_text().split()[0]), 0)
 
 
 def test_no_workers_are_refused() -> None:

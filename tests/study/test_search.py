@@ -107,6 +107,17 @@ def test_only_the_first_seed_chooses_and_only_the_others_confirm() -> None:
     assert found["rq*rq"].losses.keys() == {0}  # worse than its parent: the other seeds are not spent
 
 
+def test_a_base_that_diverges_with_another_seed_makes_room_for_the_next() -> None:
+    def loss(expression: str, seed: int) -> float:
+        return math.inf if expression == "rq" and seed == 1 else 2.0 + 0.1 * len(expression)
+
+    progress = search_progress(SearchPlan(("rq", "gaussian", "exponential"), rounds=0), loss)
+    assert progress.ended == "after 0 rounds"
+    assert progress.best is not None
+    assert progress.best.expression == "gaussian"
+    assert [each.expression for each in progress.candidates if each.chosen] == ["rq", "gaussian"]
+
+
 def test_a_gain_within_the_standard_error_is_not_believed() -> None:
     def kept(gains: tuple[float, ...]) -> bool:
         def loss(expression: str, seed: int) -> float:

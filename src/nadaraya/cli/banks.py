@@ -74,13 +74,13 @@ def banks(
 
     console = wide_console()
     for line in _sentences(str(run), figures):
-        console.print(line, soft_wrap=True, markup=False)
+        console.print(line, soft_wrap=True)
     if figures["bumps"]:
         console.print(_bumps(figures["bumps"], reference is not None))
     if report is not None:
         _show_terms(console, report, top)
     if plot is not None:
-        console.print(f"plot: {plot}", soft_wrap=True, markup=False)
+        console.print(f"plot: {plot}", soft_wrap=True)
 
 
 def _measured(run: Any, windows: int, top: int, device: str, precision: str) -> "TermReport":

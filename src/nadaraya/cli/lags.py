@@ -108,7 +108,7 @@ def lags(
     for one in found:
         one.show(console)
     if plot is not None:
-        console.print(f"plot: {plot}", soft_wrap=True)
+        console.print(f"plot: {plot}", soft_wrap=True, markup=False)
 
 
 def _separator(separator: str | None, regex: str | None) -> "Separator":

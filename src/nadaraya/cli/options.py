@@ -168,10 +168,10 @@ def end_of_queue(ended: "Ended") -> None:
 
 
 def wide_console(width: int = 120) -> "Console":
-    """A console for tables; so many columns wide where they go to a file or another program."""
+    """A console for tables, without markup; so wide where they go to a file or another program."""
     from rich.console import Console
 
-    console = Console(highlight=False)
+    console = Console(highlight=False, markup=False)
     if not console.is_terminal:
         console.width = width
     return console

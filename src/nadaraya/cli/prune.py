@@ -98,7 +98,7 @@ def prune(
         table.add_row(
             heading, format(old * factor, style), format(new * factor, style), f"{new / old - 1:+.1%}"
         )
-    console = Console(highlight=False)
+    console = Console(highlight=False, markup=False)
     console.print(f"removed {len(names)}: {', '.join(names)}", soft_wrap=True)
     if sizes:
         shown = ", ".join(f"{size:,} in layer {layer}" for layer, size in sorted(sizes.items()))

@@ -76,8 +76,9 @@ def _draw_losses(axes: Axes, runs: Mapping[str, list[Row]]) -> None:
     """The mean over seeds as a line, their range as a band."""
     means, ranges = [], []
     for variant, rows in runs.items():
-        losses = np.array([[loss for _, loss in row["validation"]] for row in rows])
-        steps = [step for step, _ in rows[0]["validation"]]
+        curves = [dict(row["validation"]) for row in rows]
+        steps = sorted(set.intersection(*map(set, curves)))  # seeds may have been validated at others too
+        losses = np.array([[curve[step] for step in steps] for curve in curves])
         records = [
             {"kind": "validation", "step": step, "loss": loss}
             for step, loss in zip(steps, losses.mean(axis=0), strict=True)
@@ -88,9 +89,10 @@ def _draw_losses(axes: Axes, runs: Mapping[str, list[Row]]) -> None:
     draw_losses(axes, lines)
     for line, (steps, low, high) in zip(lines, ranges, strict=True):
         axes.fill_between(steps, low, high, color=line.style.hex, alpha=0.2, linewidth=0)
-    (rows, *_) = runs.values()
-    seeds = "1 seed" if len(rows) == 1 else f"mean and range of {len(rows)} seeds"
-    axes.set_title(f"validation loss, nats/token: {seeds}")
+    counts = sorted({len(rows) for rows in runs.values()})
+    seeds = " to ".join(map(str, dict.fromkeys([counts[0], counts[-1]])))
+    shown = "1 seed" if seeds == "1" else f"mean and range of {seeds} seeds"
+    axes.set_title(f"validation loss, nats/token: {shown}")
     axes.set_xlabel("updates")
 
 

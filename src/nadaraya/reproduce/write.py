@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from nadaraya.files import write_file
+from nadaraya.files import reading, write_file
 from nadaraya.report import write_figure
 from nadaraya.reproduce.catalogue import Figure, figure_names, load_figure
 from nadaraya.reproduce.claims import Checked, LossClaim
@@ -11,6 +11,7 @@ from nadaraya.reproduce.draw import draw_figure
 from nadaraya.reproduce.findings import Findings
 from nadaraya.study import Study
 from nadaraya.study.gaps import signed
+from nadaraya.study.runs import RESULTS_FILE
 from nadaraya.study.summary import read_results
 
 COMPARISON_FILE = "comparison.md"
@@ -46,7 +47,8 @@ def write_comparison(study: str, plan: Study, folder: Path) -> dict[str, list[Ch
                 write_figure(drawing, folder / f"{name}.png")
             checked[figure.name] = [claim.check(found) for claim in figure.claims]
             sections.append(_section(figure, found, checked[figure.name], list(drawings)))
-    heading = f"# Figures that rest on the study `{study}`\n\n{_setting(results)}\n"
+    with reading(folder / RESULTS_FILE, "the results of a study"):
+        heading = f"# Figures that rest on the study `{study}`\n\n{_setting(results)}\n"
     write_file(folder / COMPARISON_FILE, "\n".join([heading, *sections]))
     return checked
 

@@ -1,8 +1,8 @@
 """Scaling laws: loss as a power of compute, and how much compute a variant needs for the baseline's loss.
 
 The law L(C) = E + A C^−α is fitted to logarithms (Kaplan et al. 2020; Hoffmann et al. 2022 for the floor E).
-Intervals are Student's t over seeds: the variances of all cells, a variant at a size each, are propagated to a
-figure, with the degrees of freedom of Satterthwaite (1946).
+Intervals are Student's t over seeds: the variances of all cells, a variant at a size each, are propagated to
+a figure, with the degrees of freedom of Satterthwaite (1946).
 """
 
 from collections.abc import Sequence

@@ -32,7 +32,8 @@ class Measurements:
         self._known: dict[str, dict[str, Any]] = {"tokens": {}, "step_seconds": {}}
         if path is not None and path.is_file():
             with reading(path, "measurements of a study"):
-                self._known |= json.loads(path.read_text(encoding="utf-8"))
+                kept = dict(json.loads(path.read_text(encoding="utf-8")))
+                self._known = {name: dict(kept.get(name, {})) for name in self._known}
         self._tasks: dict[str, Task] = {}
 
     def tokens(self, recipe: Recipe) -> int:

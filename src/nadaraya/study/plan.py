@@ -85,10 +85,10 @@ class Planner:
         Raises:
             InputError: an unknown variant, or recipes that cannot be used or matched.
         """
-        names = list(only) or list(self._study.variants)
-        for name in names:
-            if name not in self._study.variants:
-                raise unknown_name("--only", name, self._study.variants)
+        chosen = set(only)
+        for name in chosen.difference(self._study.variants):
+            raise unknown_name("--only", name, self._study.variants)
+        names = [name for name in self._study.variants if not chosen or name in chosen]
         cells = []
         for size in self._study.sizes:
             baseline = self._cell(size, self._study.baseline)

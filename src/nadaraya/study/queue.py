@@ -97,7 +97,7 @@ def run_queue(
     ended, running = Ended(), dict[str, tuple[Job, subprocess.Popen[bytes]]]()
     started: set[str] = set()
     deadline = time.monotonic() + (float("inf") if seconds is None else seconds)
-    with StopRequest().listening() as stop:
+    with StopRequest().listening(twice=KeyboardInterrupt) as stop:
         try:
             ask = True
             while True:

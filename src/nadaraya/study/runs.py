@@ -133,7 +133,8 @@ class StudyRuns:
                     "differs": _differences(first, cell.recipe),
                 }
                 for cell in self._cells
-            ],
+            ]
+            + self._left_out(first),
             "runs": self.rows(),
             "warnings": self.warnings(),
             "versions": {"python": platform.python_version(), "torch": torch.__version__},
@@ -142,6 +143,23 @@ class StudyRuns:
     def rows(self) -> list[Row]:
         """The figures of every run, of those that are here and those that only results.json has."""
         return merged_rows(self._kept.values(), self._folder)
+
+    def _left_out(self, first: Recipe) -> list[dict[str, Any]]:
+        """The cells that an earlier plan had, and whose runs are kept in case that another has them again."""
+        ran = {(row["size"], row["variant"]) for row in self._kept.values()}
+        ran -= {(cell.size, cell.variant) for cell in self._cells}
+        return [
+            {**cell, "differs": _differences(first, read_mapping(self._earlier(*place)))}
+            for cell in self._before.get("cells", ())
+            if (place := (cell["size"], cell["variant"])) in ran
+        ]
+
+    def _earlier(self, size: str, variant: str) -> dict[str, Any]:
+        """The recipe of a cell of results.json."""
+        mapping = copy.deepcopy(self._before["recipe"])
+        for key, value in self._planned[size, variant].items():
+            put(mapping, key, value)
+        return mapping
 
     def _missing(self, cell: Cell) -> list[tuple[float, int]]:
         """Rates and seeds that a cell needs next."""
@@ -218,9 +236,7 @@ class StudyRuns:
         path = self._folder / RESULTS_FILE
         wanted = self._recipe(cell, float(row["learning_rate"]), row["seed"])
         with reading(path, "the results of a study"):
-            mapping = copy.deepcopy(self._before["recipe"])
-            for key, value in self._planned[cell.size, cell.variant].items():
-                put(mapping, key, value)
+            mapping = self._earlier(cell.size, cell.variant)
             for key in ("name", "seed", "training.learning_rate"):
                 put(mapping, key, wanted.flat()[key])
             done = read_mapping(mapping)
@@ -274,7 +290,7 @@ def _check_recipe(path: Path, done: Recipe | ImageRecipe, wanted: Recipe, what: 
         )
 
 
-def _differences(first: Recipe, other: Recipe) -> dict[str, Any]:
+def _differences(first: Recipe, other: Recipe | ImageRecipe) -> dict[str, Any]:
     """The keys in which a recipe differs from the first one of the plan, with its values."""
     before = first.flat()
     return {key: value for key, value in other.flat().items() if key != "name" and value != before[key]}

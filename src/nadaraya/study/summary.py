@@ -178,12 +178,13 @@ class Summary:
         return f"| {' | '.join([cell.size, cell.variant, *figures])} |"
 
 
-def summarise(study: Study, results: Mapping[str, Any]) -> Summary:
+def summarise(study: Study, results: Mapping[str, Any], folder: Path = Path()) -> Summary:
     """The summary of what a study has found so far.
 
     Args:
         study: which variants, in which order, and the baseline.
         results: content of its results.json.
+        folder: of that file, as errors name it.
 
     Returns:
         Cells, comparisons and laws; variants without a finished run are left out.
@@ -197,7 +198,7 @@ def summarise(study: Study, results: Mapping[str, Any]) -> Summary:
     {}
     """
     key, axis = _AXES[study.match]
-    with reading(Path(RESULTS_FILE), "the results of a study"):
+    with reading(folder / RESULTS_FILE, "the results of a study"):
         found = [
             cell
             for variant in study.variants
@@ -242,9 +243,10 @@ def write_summary(study: Study, folder: Path) -> Summary:
     from nadaraya.study.draw import draw, draw_gaps
 
     results = read_results(folder)
-    summary = summarise(study, results)
+    with reading(folder / RESULTS_FILE, "the results of a study"):
+        warnings = "".join(f"- {warning}\n" for warning in results.get("warnings", ()))
+    summary = summarise(study, results, folder)
     write_file(folder / RESULTS_FILE, results_text(results))
-    warnings = "".join(f"- {warning}\n" for warning in results.get("warnings", ()))
     write_file(folder / SUMMARY_FILE, summary.markdown() + (warnings and f"\nWarnings:\n\n{warnings}"))
     if summary.cells:
         write_figure(draw(summary), folder / "curves.png")

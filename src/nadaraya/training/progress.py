@@ -90,8 +90,12 @@ class StopRequest:
         return self.signal is not None
 
     @contextmanager
-    def listening(self) -> Iterator[Self]:
-        """Take the signals over, in the main thread; Python allows handlers nowhere else."""
+    def listening(self, twice: type[BaseException] | None = None) -> Iterator[Self]:
+        """Take the signals over, in the main thread; Python allows handlers nowhere else.
+
+        A second signal raises `twice`; default None: it does what it did before.
+        """
+        self._twice = twice
         if threading.current_thread() is not threading.main_thread():
             yield self
             return
@@ -110,8 +114,11 @@ class StopRequest:
             signal.signal(number, handler)
 
     def _ask(self, number: int, frame: FrameType | None) -> None:
+        if self._twice is None:
+            self._give_back()
+        elif self.requested:
+            raise self._twice(number)
         self.signal = number
-        self._give_back()
 
 
 def _clock(seconds: float) -> str:

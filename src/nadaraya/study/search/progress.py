@@ -134,7 +134,7 @@ def search_progress(plan: SearchPlan, loss: Loss) -> Progress:
     their parents there, twice as many as are kept, are trained with all other seeds. A candidate is kept if
     it is better than its best parent by more than the standard error of the mean difference over these other
     seeds, and is among the best of such; where there is none, the search ends. Of the bases the best on the
-    first seed are kept.
+    first seed are kept, but for those that diverge with another one.
 
     Args:
         plan: bases, rounds, beam, seeds.
@@ -153,13 +153,19 @@ def search_progress(plan: SearchPlan, loss: Loss) -> Progress:
         known |= {each.expression: each for each in now}
         if _wants(progress, now, [0], loss):
             return progress
-        chosen = [each for each in now if _promises(each, known)]
-        chosen = sorted(chosen, key=lambda each: each.losses[0])[: 2 * plan.beam if number else plan.beam]
-        for each in chosen:
-            each.chosen = True
-        if _wants(progress, chosen, range(1, plan.seeds), loss):
-            return progress
-        better = [each for each in chosen if _is_better(each, known)]
+        promising = [each for each in now if _promises(each, known)]
+        promising.sort(key=lambda each: each.losses[0])
+        confirmed, better = 0, list[Candidate]()
+        wanted = 2 * plan.beam if number else plan.beam
+        while confirmed < min(wanted, len(promising)):
+            for each in promising[confirmed:wanted]:
+                each.chosen = True
+            if _wants(progress, promising[confirmed:wanted], range(1, plan.seeds), loss):
+                return progress
+            better += [each for each in promising[confirmed:wanted] if _is_better(each, known)]
+            confirmed = wanted
+            if number == 0:  # the next bases stand in for those that diverged with another seed
+                wanted += plan.beam - len(better)
         kept = sorted(better, key=_loss)[: plan.beam]
         for each in kept:
             each.kept = True

@@ -49,10 +49,14 @@ def pruned(run: Run, budget: str, plan: PruningPlan) -> dict[str, Any]:
     return {**trained, **figures, "budget": budget, "before": asdict(before), "after": asdict(after)}
 
 
+def settings_of(entry: dict[str, Any]) -> tuple[Any, ...]:
+    """What the runs of one row of the table, and the orders of one chart, have in common."""
+    return tuple(entry[name] for name in ("variant", "steps", "budget", "tune", "tune_rate", "windows"))
+
+
 def key_of(entry: dict[str, Any]) -> tuple[Any, ...]:
     """What tells an entry from all others."""
-    names = ("variant", "run_seed", "steps", "budget", "by", "seed", "tune", "tune_rate", "windows")
-    return tuple(entry[name] for name in names)
+    return (*settings_of(entry), *(entry[name] for name in ("run_seed", "by", "seed")))
 
 
 def spread(values: list[float], form: str) -> str:
@@ -64,12 +68,14 @@ def spread(values: list[float], form: str) -> str:
 def summary(entries: list[dict[str, Any]]) -> str:
     """A table: what goes in each order, and what the smaller model has of the whole one's costs."""
     lines = [
-        "| variant | order | runs | heads removed | of | loss + | parameters | training step | cache |",
-        "|---|---|---:|---:|---:|---:|---:|---:|---:|",
+        "| variant | updates | budget | tuned | order | runs | heads removed | of | loss + | parameters | "
+        "training step | cache |",
+        "|---|---:|---:|---:|---|---:|---:|---:|---:|---:|---:|---:|",
     ]
-    for variant in dict.fromkeys(entry["variant"] for entry in entries):
+    for settings in dict.fromkeys(map(settings_of, entries)):
+        variant, steps, budget, tune, *_ = settings
         for by, name in ORDERS.items():
-            own = [entry for entry in entries if (entry["variant"], entry["by"]) == (variant, by)]
+            own = [entry for entry in entries if (settings_of(entry), entry["by"]) == (settings, by)]
             if not own:
                 continue
             shares = {
@@ -78,6 +84,9 @@ def summary(entries: list[dict[str, Any]]) -> str:
             }
             cells = [
                 f"`{variant}`",
+                f"{steps:,}",
+                budget,
+                f"{tune:,}",
                 name,
                 str(len(own)),
                 spread([entry["removed"] for entry in own], ".1f"),
@@ -97,7 +106,8 @@ def summarise(folder: Path, entries: list[dict[str, Any]]) -> None:
     write_file(folder / "summary.md", summary(entries))
     for variant in dict.fromkeys(entry["variant"] for entry in entries):
         own = [entry for entry in entries if entry["variant"] == variant]
-        first = [entry for entry in own if entry["run_seed"] == own[0]["run_seed"]]
+        alike = (settings_of(own[0]), own[0]["run_seed"])
+        first = [entry for entry in own if (settings_of(entry), entry["run_seed"]) == alike]
         write_figure(pruning_curves(first, limit=first[0]["limit"]), folder / f"{variant}.png")
 
 

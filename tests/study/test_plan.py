@@ -220,3 +220,7 @@ def test_what_a_study_sets_itself_is_refused_wherever_it_is_given() -> None:
     for match in ("flops", "seconds", "tokens"):
         with pytest.raises(InputError, match=r"variants.rope must be without what the study sets itself"):
             Study(**given, match=match, variants={"rope": {"training.steps": 5}})
+    for key in ("training.batch_size", "training.batch_tokens", "data.context"):
+        Study(**given, match="flops", variants={"rope": {key: 64}})
+        with pytest.raises(InputError, match=f"without what the study sets itself, got '{key}'"):
+            Study(**given, match="tokens", variants={"rope": {key: 64}})

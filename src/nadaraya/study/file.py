@@ -19,6 +19,13 @@ _SECTIONS = ("model", "data", "training")
 _NAME = re.compile(r"\w[\w.+-]{0,59}")
 # What the study itself sets in every run.
 _OWN = ("task", "name", "seed", "training.learning_rate")
+# What a variant cannot set for itself where something is matched.
+_MATCHED = {
+    "flops": ("training.steps",),
+    "seconds": ("training.steps",),
+    "tokens": ("training.steps", "training.batch_size", "training.batch_tokens", "data.context"),
+    "parameters": (),
+}
 Seed = Annotated[int, Field(ge=0, lt=2**32)]
 Seeds = Annotated[list[Seed], Field(min_length=1)]
 # In which the sizes of a study of horizons may differ.
@@ -89,8 +96,8 @@ class Study(Section):
                     accepted = "named in up to 60 letters, digits and . _ + - (they name folders)"
                     raise must_be(f"study key {what}", accepted, name)
                 for key, _ in flat(keys):
-                    matched = what == "variants" and self.match in ("flops", "seconds", "tokens")
-                    if key in _OWN or (key == "training.steps" and matched):
+                    matched = _MATCHED[self.match] if what == "variants" else ()
+                    if key in (*_OWN, *matched):
                         raise must_be(f"study key {what}.{name}", "without what the study sets itself", key)
         if self.baseline not in self.variants:
             raise unknown_name("study key baseline", self.baseline, self.variants)

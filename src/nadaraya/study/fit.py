@@ -213,11 +213,9 @@ class _Means:
 
     def __post_init__(self, cells: Cells) -> None:
         counts = np.array([len(cell) for cell in cells])
-        errors = np.array([np.std(cell, ddof=1) if len(cell) > 1 else 0.0 for cell in cells]) / np.sqrt(
-            counts
-        )
-        step = np.diag(errors)
-        self.rows = np.array([np.mean(cell) for cell in cells]) + np.vstack([0 * errors, step, -step])
+        spread = np.array([np.std(cell, ddof=1) if len(cell) > 1 else 0.0 for cell in cells])
+        step = np.diag(spread / np.sqrt(counts))
+        self.rows = np.array([np.mean(cell) for cell in cells]) + np.vstack([0 * spread, step, -step])
         self._freedom = np.maximum(counts - 1, 1)
 
     def estimate(self, values: np.ndarray, known: bool, factor: bool = False) -> Estimate:

@@ -6,11 +6,11 @@
     python benchmarks/step.py --width 128 --variants rope gpa-spread:short_convolution=4:intermediate_size=448
 
 A step is forward, backward, clipping and AdamW of the character GPT (4 layers, 4 heads, context 256), or of
-another preset at its context, on a GPU under bfloat16 autocast as in training. Width 512 is the model of
-Bunks et al. (2025). Behind a variant stand settings of its model, if any. A variant that cannot run is
-reported with its reason. Beside the time of a step stand tokens/s and the model's share of the device's
-speed: its training FLOPs (Kundu et al. (2026), table 8) over those of a large matrix product, which takes its
-turn among the steps.
+another preset at its context, under autocast where the precision is bfloat16, as in training. Width 512 is
+the model of Bunks et al. (2025). Behind a variant stand settings of its model, if any. A variant that cannot
+run is reported with its reason. Beside the time of a step stand tokens/s and the model's share of the
+device's speed: its training FLOPs (Kundu et al. (2026), table 8) over those of a large matrix product, which
+takes its turn among the steps.
 """
 
 import argparse
@@ -39,9 +39,9 @@ def configuration(preset: str, variant: str, width: int | None) -> KernelGPTConf
     return KernelGPTConfig.preset(preset, variant=name, **given, **own)
 
 
-def matrix_product(device: str) -> Callable[[], None]:
+def matrix_product(device: str, precision: str) -> Callable[[], None]:
     """A product that the device does at its highest speed, in the precision of the steps."""
-    dtype = torch.bfloat16 if device == "cuda" else None
+    dtype = getattr(torch, precision)
     factor = torch.randn(_SIDES[device], _SIDES[device], device=device, dtype=dtype)
     product = torch.empty_like(factor)
 
@@ -51,7 +51,9 @@ def matrix_product(device: str) -> Callable[[], None]:
     return multiply
 
 
-def training_step(config: KernelGPTConfig, batch: int, device: str, compiled: bool) -> Callable[[], None]:
+def training_step(
+    config: KernelGPTConfig, batch: int, device: str, precision: str, compiled: bool
+) -> Callable[[], None]:
     """One update of a fresh model on fixed random tokens."""
     torch.manual_seed(0)
     model = KernelGPTForCausalLM(config).train().to(device)
@@ -60,7 +62,7 @@ def training_step(config: KernelGPTConfig, batch: int, device: str, compiled: bo
     tokens = torch.randint(config.vocab_size, (batch, config.max_position_embeddings + 1), device=device)
 
     def step() -> None:
-        with torch.autocast(device, torch.bfloat16, enabled=device == "cuda"):
+        with torch.autocast(device, torch.bfloat16, enabled=precision == "bfloat16"):
             logits = network(tokens[:, :-1], use_cache=False).logits
         F.cross_entropy(logits.flatten(0, 1).float(), tokens[:, 1:].flatten()).backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -98,9 +100,13 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--runs", type=int, default=15)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument(
+        "--precision", choices=("float32", "bfloat16"), help="default bfloat16 on a GPU, else float32"
+    )
     parser.add_argument("--compile", action="store_true", help="also every variant under torch.compile")
     parser.add_argument("--json", type=Path, help="also write the figures to this file, after every width")
     options = parser.parse_args()
+    options.precision = options.precision or ("bfloat16" if options.device == "cuda" else "float32")
     if options.device == "cuda" and not torch.cuda.is_available():
         print("step.py: --device must be cpu where there is no CUDA device, got cuda", file=sys.stderr)
         sys.exit(2)
@@ -117,11 +123,13 @@ def main() -> None:
         tokens = options.batch * first.max_position_embeddings
         title = f"{options.preset}, width {first.hidden_size}, batch {options.batch}, context "
         title += str(first.max_position_embeddings)
-        if options.device == "cuda":
-            title += ", cuda, bfloat16"
+        title += ", cuda" if options.device == "cuda" else ""
+        title += ", bfloat16" if options.precision == "bfloat16" else ""
         steps, failed = _runnable(options, configs)
         timings = alternate(
-            {**steps, PRODUCT: matrix_product(options.device)}, options.runs, device=options.device
+            {**steps, PRODUCT: matrix_product(options.device, options.precision)},
+            options.runs,
+            device=options.device,
         )
         flops_per_ms = 2 * _SIDES[options.device] ** 3 / timings.pop(PRODUCT).median
         speeds = {name: tokens / timing.median * 1e3 for name, timing in timings.items()}
@@ -161,7 +169,7 @@ def _runnable(
         for variant in options.variants:
             name = f"{variant}, compiled" if compiled else variant
             print(f"preparing {name}", file=sys.stderr, flush=True)
-            step = training_step(configs[variant], options.batch, options.device, compiled)
+            step = training_step(configs[variant], options.batch, options.device, options.precision, compiled)
             reason = why_it_fails(step, options.device)
             if reason is None:
                 steps[name] = step

@@ -27,8 +27,10 @@ def test_json_has_what_the_library_finds_on_the_validation_text(nadaraya: Any, f
 
 
 def test_a_row_per_head_and_a_figure(nadaraya: Any, finished_run: Path, tmp_path: Path) -> None:
-    plot = tmp_path / "implied.svg"
+    plot = tmp_path / "implied[/b].svg"  # nothing of it is markup
+    plot.parent.mkdir()
     shown = nadaraya("implied", finished_run, "--windows", 2, "--terms", 0, "--plot", plot).out
+    assert shown.endswith(f"plot: {plot}\n")
     assert [line.split()[0] for line in shown.splitlines() if line[:3].strip()[:2] in ("0.", "1.")] == [
         "0.0", "0.1", "1.0", "1.1",
     ]  # fmt: skip

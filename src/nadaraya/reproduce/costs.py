@@ -74,9 +74,8 @@ def costs(
     >>> [(cost.cell.size, cost.runs) for cost in found]  # three rates are tried with one seed
     [('u10000', 3), ('u200000', 3)]
     """
-    study = experiment.study.with_seeds(seeds)
-    cells = Planner(study, changes, _Assumed(experiment.vocabulary)).cells(only)
-    runs = StudyRuns(study, cells, folder, seeds)
+    cells = Planner(experiment.study, changes, _Assumed(experiment.vocabulary)).cells(only)
+    runs = StudyRuns(experiment.study, cells, folder, seeds)
     return [
         Cost(
             cell,

@@ -4,7 +4,7 @@ import copy
 import json
 import platform
 import sys
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,14 +35,12 @@ class StudyRuns:
         study: the study.
         cells: its plan, or a part of it.
         folder: of the study.
-        seeds: those of the study to train; default all. Learning rates are searched with its first one in any
-            case.
+        seeds: the only ones to train, which the study need not have; default all of its own. Learning rates
+            are searched with its first one in any case.
     """
 
-    def __init__(
-        self, study: Study, cells: Sequence[Cell], folder: Path, seeds: Collection[int] = ()
-    ) -> None:
-        self._study, self._cells, self._folder, self._seeds = study, cells, folder, seeds
+    def __init__(self, study: Study, cells: Sequence[Cell], folder: Path, seeds: Sequence[int] = ()) -> None:
+        self._study, self._cells, self._folder, self._seeds = study.with_seeds(seeds), cells, folder, seeds
         self._rows: dict[Path, Row] = {}  # of finished runs, which do not change
         self._before = read_json(folder / RESULTS_FILE) if (folder / RESULTS_FILE).is_file() else {}
         with reading(folder / RESULTS_FILE, "the results of a study"):

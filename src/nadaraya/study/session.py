@@ -72,7 +72,7 @@ def plan_study(
     """
     planner = Planner(study, changes, Measurements(folder / MEASURED_FILE))
     cells = planner.cells(only, timed)
-    runs = StudyRuns(study.with_seeds(seeds), cells, folder, seeds)
+    runs = StudyRuns(study, cells, folder, seeds)
     return [(cell, runs.left(cell)) for cell in cells]
 
 

@@ -158,11 +158,12 @@ def search_progress(plan: SearchPlan, loss: Loss) -> Progress:
         confirmed, better = 0, list[Candidate]()
         wanted = 2 * plan.beam if number else plan.beam
         while confirmed < min(wanted, len(promising)):
-            for each in promising[confirmed:wanted]:
+            chosen = promising[confirmed:wanted]
+            for each in chosen:
                 each.chosen = True
-            if _wants(progress, promising[confirmed:wanted], range(1, plan.seeds), loss):
+            if _wants(progress, chosen, range(1, plan.seeds), loss):
                 return progress
-            better += [each for each in promising[confirmed:wanted] if _is_better(each, known)]
+            better += [each for each in chosen if _is_better(each, known)]
             confirmed = wanted
             if number == 0:  # the next bases stand in for those that diverged with another seed
                 wanted += plan.beam - len(better)

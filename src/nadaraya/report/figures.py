@@ -12,7 +12,6 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
-from PIL import Image
 
 from nadaraya.errors import must_be
 from nadaraya.files import write_file
@@ -113,8 +112,8 @@ def write_figure(figure: Figure, path: str | Path) -> None:
 
     Args:
         figure: any matplotlib figure.
-        path: a file whose ending says its format: .png (150 dots per inch, 256 colours), .svg or .pdf. One
-            that is there is replaced.
+        path: a file whose ending says its format: .png (150 dots per inch), .svg or .pdf. One that is there
+            is replaced.
 
     Raises:
         WriteFailed: the disk is full or refuses; the file is then as it was.
@@ -126,12 +125,8 @@ def write_figure(figure: Figure, path: str | Path) -> None:
     >>> Path("lags.png").read_bytes()[1:4]
     b'PNG'
     """
-    kind, content = Path(path).suffix[1:].lower(), io.BytesIO()
-    figure.savefig(content, format=kind, dpi=150)
-    if kind == "png":  # a chart has few colours, and a palette makes a third of the file
-        with Image.open(content) as drawn:
-            palette = drawn.convert("RGB").quantize(256)
-        palette.save(content := io.BytesIO(), "PNG", optimize=True)
+    content = io.BytesIO()
+    figure.savefig(content, format=Path(path).suffix[1:].lower(), dpi=150)
     write_file(Path(path), content.getvalue())
 
 

@@ -293,7 +293,7 @@ def test_a_signed_kernel_tells_the_past_from_the_future_and_serves_any_length(x:
 
 
 def test_window_and_grouped_heads(x: torch.Tensor) -> None:
-    layer = KernelSelfAttention(DIM, HEADS, causal=True, window=4, num_kv_heads=2).double()
+    layer = KernelSelfAttention(DIM, HEADS, causal=True, window=4, num_key_value_heads=2).double()
     changed = x.clone()
     changed[:, 3] += 1.0
     torch.testing.assert_close(layer(x)[:, 7:], layer(changed)[:, 7:])
@@ -340,8 +340,11 @@ def test_a_padding_mask_of_another_length_is_refused(x: torch.Tensor) -> None:
     ("changes", "message"),
     [
         ({"num_heads": 5}, "num_heads must be a divisor of dim = 32, got 5"),
-        ({"num_kv_heads": 3}, "num_kv_heads must be a divisor of num_heads = 4, got 3"),
-        ({"num_kv_heads": 2, "projections": "o"}, "projections must be 'qkvo' or .* with num_kv_heads"),
+        ({"num_key_value_heads": 3}, "num_key_value_heads must be a divisor of num_heads = 4, got 3"),
+        (
+            {"num_key_value_heads": 2, "projections": "o"},
+            "projections must be 'qkvo' or .* with num_key_value_heads",
+        ),
         ({"projections": "qkv"}, "did you mean 'qkvo'"),
         ({"own": "exlude"}, "own must be .* did you mean 'exclude'"),
         ({"content": partial(GaussianContent, per="chanel")}, "per must be .* did you mean 'channel'"),

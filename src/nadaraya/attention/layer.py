@@ -40,15 +40,15 @@ class KernelSelfAttention(nn.Module):
         y_i = W_O [Σ_j κ_h(i,j) v_j / (Σ_j κ_h(i,j) + ε)]_h
         log κ_h(i,j) = content_h(i,j) + position_h(i,j) + gate_h(j) + mask(i,j)
 
-    Parts are modules, or functions of the layer's `LayerShape` (dim, num_heads, num_kv_heads, head_dim) that
-    make them, as in `position=lambda shape: KernelBank(shape.num_heads, num_terms=8)`.
+    Parts are modules, or functions of the layer's `LayerShape` (dim, num_heads, num_key_value_heads,
+    head_dim) that make them, as in `position=lambda shape: KernelBank(shape.num_heads, num_terms=8)`.
 
     Args:
         dim: width D of the tokens.
         num_heads: number of heads H, a divisor of D; the heads are d = D / H wide.
         causal: tokens see no later token; default False.
         window: tokens see only lags |i − j| < window; default None, no limit.
-        num_kv_heads: number G of key and value heads, a divisor of H; default H. Needs W_K.
+        num_key_value_heads: number G of key and value heads, a divisor of H; default H. Needs W_K.
         projections: which of W_Q, W_K, W_V, W_O exist and which are one: "qkvo" (default), "qko", "vo", "o",
             "q(kv)o" or "(qkv)o", see `Projections`.
         head_norm: root-mean-square normalisation of each head's queries and keys; default False.
@@ -89,7 +89,7 @@ class KernelSelfAttention(nn.Module):
         *,
         causal: bool = False,
         window: int | None = None,
-        num_kv_heads: int | None = None,
+        num_key_value_heads: int | None = None,
         projections: str = "qkvo",
         head_norm: bool = False,
         head_norm_eps: float | None = None,
@@ -109,7 +109,7 @@ class KernelSelfAttention(nn.Module):
     ) -> None:
         super().__init__()
         check_options(window, own, dropout, eps, negligible)
-        shape = LayerShape(dim, num_heads, num_heads if num_kv_heads is None else num_kv_heads)
+        shape = LayerShape(dim, num_heads, num_heads if num_key_value_heads is None else num_key_value_heads)
         self.projections = Projections(shape, projections, head_norm, head_norm_eps, bias, out_bias)
         self.dim, self.num_heads, self.causal, self.window = dim, num_heads, causal, window
         self.own, self.eps, self.negligible, self.dropout = own, eps, negligible, dropout

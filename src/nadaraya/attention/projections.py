@@ -18,12 +18,12 @@ class LayerShape(NamedTuple):
     Attributes:
         dim: width D of the tokens.
         num_heads: heads H.
-        num_kv_heads: heads of keys and values G.
+        num_key_value_heads: heads of keys and values G.
     """
 
     dim: int
     num_heads: int
-    num_kv_heads: int
+    num_key_value_heads: int
 
     @property
     def head_dim(self) -> int:
@@ -58,19 +58,19 @@ class Projections(nn.Module):
         out_bias: bool | None = None,
     ) -> None:
         super().__init__()
-        dim, num_heads, num_kv_heads = shape
+        dim, num_heads, num_key_value_heads = shape
         if num_heads < 1 or dim < 1 or dim % num_heads:
             raise must_be("num_heads", f"a divisor of dim = {dim}", num_heads)
-        if num_kv_heads < 1 or num_heads % num_kv_heads:
-            raise must_be("num_kv_heads", f"a divisor of num_heads = {num_heads}", num_kv_heads)
+        if num_key_value_heads < 1 or num_heads % num_key_value_heads:
+            raise must_be("num_key_value_heads", f"a divisor of num_heads = {num_heads}", num_key_value_heads)
         if form not in FORMS:
             raise unknown_name("projections", form, FORMS)
-        if num_kv_heads != num_heads and form not in ("qkvo", "q(kv)o"):
-            raise must_be("projections", "'qkvo' or 'q(kv)o' with num_kv_heads", form)
+        if num_key_value_heads != num_heads and form not in ("qkvo", "q(kv)o"):
+            raise must_be("projections", "'qkvo' or 'q(kv)o' with num_key_value_heads", form)
         self.shape, self.form = shape, form
         self.head_norm, self.head_norm_eps = head_norm, head_norm_eps
-        self.heads, self.kv_heads = tuple(range(num_heads)), tuple(range(num_kv_heads))
-        kv_dim = num_kv_heads * shape.head_dim
+        self.heads, self.kv_heads = tuple(range(num_heads)), tuple(range(num_key_value_heads))
+        kv_dim = num_key_value_heads * shape.head_dim
         has_k, has_v = form in ("qkvo", "qko", "q(kv)o"), form in ("qkvo", "vo")
         self.q_proj = nn.Linear(dim, dim, bias=bias) if "q" in form else None
         self.k_proj = nn.Linear(dim, kv_dim, bias=bias) if has_k else None
@@ -113,7 +113,7 @@ class Projections(nn.Module):
         Args:
             heads: some of `heads`, as they were numbered before any was removed, ascending.
         """
-        shared = self.shape.num_heads // self.shape.num_kv_heads
+        shared = self.shape.num_heads // self.shape.num_key_value_heads
         kv_heads = tuple(sorted({head // shared for head in heads}))
         rows = [self.heads.index(head) for head in heads]
         kv_rows = [self.kv_heads.index(head) for head in kv_heads]
@@ -128,7 +128,7 @@ class Projections(nn.Module):
     @property
     def seen_keys(self) -> list[int] | None:
         """Which of the keys and values each head sees, where these are not shared out evenly; else None."""
-        shared = self.shape.num_heads // self.shape.num_kv_heads
+        shared = self.shape.num_heads // self.shape.num_key_value_heads
         seen = [self.kv_heads.index(head // shared) for head in self.heads]
         each, left = divmod(len(self.heads), len(self.kv_heads))
         even = [row // each for row in range(len(seen))]

@@ -125,16 +125,16 @@ class ValueEmbedding(nn.Module):
 
     Args:
         vocab_size: number of tokens.
-        num_kv_heads: heads G of the values.
+        num_key_value_heads: heads G of the values.
         head_dim: width d of a head.
     """
 
     start = 0.1
 
-    def __init__(self, vocab_size: int, num_kv_heads: int, head_dim: int) -> None:
+    def __init__(self, vocab_size: int, num_key_value_heads: int, head_dim: int) -> None:
         super().__init__()
         self.head_dim = head_dim
-        self.table = nn.Embedding(vocab_size, num_kv_heads * head_dim)
+        self.table = nn.Embedding(vocab_size, num_key_value_heads * head_dim)
         self.scale = nn.Parameter(torch.tensor(self.start))
 
     def keep_heads(self, kv_heads: Sequence[int]) -> None:
@@ -230,7 +230,7 @@ def make_attention(config: KernelGPTConfig, layer: int) -> KernelSelfAttention:
     return KernelSelfAttention(
         config.hidden_size,
         config.num_attention_heads,
-        num_kv_heads=config.num_key_value_heads,
+        num_key_value_heads=config.num_key_value_heads,
         causal=True,
         bias=config.bias,
         dropout=config.dropout,

@@ -8,9 +8,9 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from nadaraya.errors import unknown_name
+from nadaraya.plain_yaml import read_yaml
 from nadaraya.reproduce.claims import Claim, LossClaim
 from nadaraya.study import Study
-from nadaraya.training.plain_yaml import read_yaml
 from nadaraya.training.schema import Section
 
 SCALES = ("smoke", "cpu", "gpu", "paper")

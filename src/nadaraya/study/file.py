@@ -9,9 +9,9 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, ValidationError, model_validator
 
 from nadaraya.errors import InputError, must_be, unknown_name
+from nadaraya.plain_yaml import read_yaml
 from nadaraya.study.probes import probe_names
 from nadaraya.training import Recipe, load_recipe
-from nadaraya.training.plain_yaml import read_yaml
 from nadaraya.training.recipe import built_in_recipes
 from nadaraya.training.schema import NonNegativeInt, Positive, Section, Settings
 

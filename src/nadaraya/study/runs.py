@@ -12,13 +12,13 @@ import torch
 
 from nadaraya.errors import InputError
 from nadaraya.files import reading, write_file
+from nadaraya.plain_yaml import put
 from nadaraya.study.file import Study
 from nadaraya.study.plan import Cell
 from nadaraya.study.probes import lacks
 from nadaraya.study.queue import Job
 from nadaraya.training import ImageRecipe, Recipe
 from nadaraya.training.folder import RECIPE_FILE
-from nadaraya.training.plain_yaml import put
 from nadaraya.training.recipe import read_mapping
 
 RESULTS_FILE = "results.json"

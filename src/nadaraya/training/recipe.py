@@ -18,9 +18,9 @@ from nadaraya.data.controls import Shuffled
 from nadaraya.data.tokenizer import SMALLEST_VOCABULARY
 from nadaraya.errors import InputError, must_be, shown, unknown_name
 from nadaraya.files import is_file, is_folder
+from nadaraya.plain_yaml import nested, parse_yaml, put, read_yaml
 from nadaraya.training.image_recipe import ImageRecipe
 from nadaraya.training.optimisation import TrainingRecipe
-from nadaraya.training.plain_yaml import nested, parse_yaml, put, read_yaml
 from nadaraya.training.schema import (
     LONGEST_NAME,
     BaseRecipe,

@@ -19,7 +19,8 @@ from pydantic import (
 )
 
 from nadaraya.errors import InputError, must_be, unknown_name
-from nadaraya.training.plain_yaml import parse_yaml
+from nadaraya.plain_yaml import parse_yaml
+from nadaraya.stored import accepted as accepted_by
 
 __all__ = ["BaseRecipe", "Section", "parse_yaml"]
 
@@ -82,16 +83,6 @@ _FREE = {
     "training.micro_batch_size",
     "training.activation_checkpointing",
     "training.parallel",
-}
-# Pydantic's words are those of Python; a recipe is YAML.
-_WORDS = {
-    "bool_type": "true or false",
-    "dict_type": "keys and values",
-    "float_type": "a number",
-    "int_type": "an integer",
-    "list_type": "a list",
-    "model_type": "a section of keys",
-    "string_type": "text",
 }
 
 
@@ -188,9 +179,9 @@ class Section(BaseModel):
         if first["type"] == "extra_forbidden":
             return unknown_key(name, cls.dotted_keys())
         if place and isinstance(place[0], int):  # inside a list
-            return must_be(f"recipe key {name}[{place[0]}]", _accepted(first), first["input"])
+            return must_be(f"recipe key {name}[{place[0]}]", accepted_by(first), first["input"])
         # The alternatives of a key, such as text or a list of text, have an error each.
-        accepted = [_accepted(error) for error in errors if error["loc"][0] == key]
+        accepted = [accepted_by(error) for error in errors if error["loc"][0] == key]
         if type(None) in get_args(cls.model_fields[str(key)].annotation):
             accepted.append("null")
         return must_be(f"recipe key {name}", " or ".join(dict.fromkeys(accepted)), given[str(key)])
@@ -264,14 +255,6 @@ def unknown_key(name: str, accepted: list[str], listed_by: str = "") -> InputErr
     elif not meant and not get_close_matches(name[:200], accepted, n=1):
         meant = [lasts[key] for key in get_close_matches(last[:200], lasts, n=1)]
     return unknown_name("recipe key", name, accepted, meant=next(iter(meant), None), listed_by=listed_by)
-
-
-def _accepted(error: Mapping[str, Any]) -> str:
-    """What one of pydantic's errors asks for, as it reads after "must be"."""
-    message: str = error["msg"]
-    words = message.removeprefix("Value error, ").removeprefix("Input should be ")
-    words = re.sub(r"\d{13,}", lambda digits: f"{float(digits[0]):g}", words)
-    return _WORDS.get(error["type"], words.replace("greater than or equal to", "at least"))
 
 
 def _text_keys(mapping: Mapping[Any, Any]) -> dict[str, Any]:

@@ -51,5 +51,5 @@ def test_yaml_with_references_is_no_stored_file(tmp_path: Path) -> None:
     path.write_text("a: &a [1]\nb: [*a, *a]\n")
     with pytest.raises(InputError, match="not plain YAML"):
         read_stored(path, _Figures, "figures")
-    with pytest.raises(InputError, match="absent.json cannot be read as figures"):
+    with pytest.raises(InputError, match=r"absent\.json cannot be read as figures"):
         read_stored(tmp_path / "absent.json", _Figures, "figures")

@@ -22,6 +22,8 @@ CONTRACT = {
     "kernel": (DotProduct, "qkvo", None, ComposedKernel),
     "gpa": (DotProduct, "qkvo", None, Exp),
     "gpa-rope": (DotProduct, "qkvo", "static", Exp),
+    "gpa-paper": (DotProduct, "qkvo", None, Exp),
+    "gpa-rope-paper": (DotProduct, "qkvo", "static", Exp),
     "gpa-mul-loo": (DotProduct, "qkvo", None, KernelBank),
     "gka": (GaussianContent, "o", "static", None),
     "gka-bank": (GaussianContent, "o", None, KernelBank),
@@ -89,6 +91,15 @@ def test_the_name_of_any_variant_can_give_it_a_sink_and_gates() -> None:
     assert described == (
         "`gpa`; gates on the output of each channel; leave-one-out regression, no token sees itself."
     )
+
+
+@pytest.mark.parametrize("name", ["gpa", "gpa-rope"])
+def test_added_banks_start_flat_and_as_published_by_a_name_of_their_own(name: str) -> None:
+    published = f"{name}-paper"
+    for each, at_zero in ((name, 1.0), (published, 64.0)):
+        layer = KernelSelfAttention(16, 2, causal=True, **variants.get(each))
+        torch.testing.assert_close(layer.position.kernel(0.0), torch.full((2,), at_zero))
+    assert variants.options(name) | {"init": "paper"} == variants.options(published)
 
 
 def test_a_hybrid_has_variants_by_layer_and_ends_with_the_last() -> None:

@@ -37,7 +37,7 @@ class _Hybrid(NamedTuple):
 
 _HYBRIDS = {
     "gpa-hybrid": _Hybrid(
-        "Three layers of `gpa-mul-loo` and one of `gpa-rope` with G(0) = 1; ours.",
+        "Three layers of `gpa-mul-loo` and one of `gpa-rope`, all with G(0) = 1; ours.",
         ("gpa-mul-loo", "gpa-mul-loo", "gpa-mul-loo", "gpa-rope"),
         {"init": "unit"},
     )
@@ -153,13 +153,12 @@ def options(name: str) -> dict[str, Any]:
     >>> variants.options("decay")
     {'num_terms': 8, 'init': 'geometric', 'share': 'none', 'parameterisation': 'log'}
     """
-    if name in _HYBRIDS:
-        found = [options(layer) for layer in dict.fromkeys(_HYBRIDS[name].layers)]
-        return {
-            **{option: value for each in found for option, value in each.items()},
-            **_HYBRIDS[name].options,
-        }
-    return {option: p.default for option, p in inspect.signature(_build(name)).parameters.items()}
+    if name not in _HYBRIDS:
+        return {option: p.default for option, p in inspect.signature(_build(name)).parameters.items()}
+    found: dict[str, Any] = {}
+    for layer in _HYBRIDS[name].layers:
+        found |= options(layer)
+    return found | _HYBRIDS[name].options
 
 
 def _build(name: str) -> Callable[..., dict[str, Any]]:
@@ -245,8 +244,7 @@ def _gpa_spread(
     num_terms: int = 8, init: Start = "spread", share: str = "none", parameterisation: str = "log"
 ) -> dict[str, Any]:
     """`gpa-mul-loo-gate` whose heads start apart, some near and some far; ours."""
-    bank = _gpa_mul(num_terms, init, share, parameterisation)
-    return {**bank, "own": "exclude", "output_gate": OutputGate}
+    return {**_gpa_mul(num_terms, init, share, parameterisation), "own": "exclude", "output_gate": OutputGate}
 
 
 @_variant("mixed-bank")
@@ -266,9 +264,7 @@ def _kernel(
     kernel = parse_expression(expression)
     if how not in ("multiply", "add", "mix"):
         raise unknown_name("how", how, ("multiply", "add", "mix"))
-    if how == "add":
-        kernel = kernel.exp()
-    make = partial(ComposedKernel, kernel)
+    make = partial(ComposedKernel, kernel.exp() if how == "add" else kernel)
     position = partial(MixedBank, bank=make) if how == "mix" else lambda shape: make(shape.num_heads)
     return {"position": position, "rotary": _named_rotation(rotary)}
 
@@ -276,13 +272,13 @@ def _kernel(
 @_variant("gpa")
 def _gpa(
     num_terms: int = 64,
-    init: Start = "paper",
+    init: Start = "unit",
     periodic: bool | str = True,
     share: str = "none",
     parameterisation: str = "log",
     signed: bool = False,
 ) -> dict[str, Any]:
-    """A bank of decaying periodic kernels added to the logits, no other positions."""
+    """A bank of decaying periodic kernels added to the logits, no other positions; starts flat, G(0) = 1."""
     options = {"share": share, "parameterisation": parameterisation, "signed": signed}
     make = _bank(num_terms, init, periodic=periodic, **options)
     return {"position": lambda shape: Exp(make(shape))}
@@ -291,15 +287,22 @@ def _gpa(
 @_variant("gpa-rope")
 def _gpa_rope(
     num_terms: int = 64,
-    init: Start = "paper",
+    init: Start = "unit",
     periodic: bool | str = True,
     share: str = "none",
     parameterisation: str = "log",
     signed: bool = False,
     rotary_base: float = 10_000.0,
 ) -> dict[str, Any]:
-    """The added bank beside rotary positions (Gaussian Process Attention (anonymous), eq. 6)."""
+    """The added bank beside rotary positions; starts flat, G(0) = 1."""
     return {**_gpa(num_terms, init, periodic, share, parameterisation, signed), **_rope(rotary_base)}
+
+
+# The published starts, as variants of their own.
+for _name in ("gpa", "gpa-rope"):
+    _published = partial(_VARIANTS[_name], init="paper")
+    _published.__doc__ = f"`{_name}` as in Gaussian Process Attention (anonymous), eq. 6: G(0) = 64 at first."
+    _VARIANTS[f"{_name}-paper"] = _published
 
 
 @_variant("gka")
@@ -321,11 +324,8 @@ def _gka(
         raise unknown_name("content", content, contents)
     if values not in ("features", "rotated"):
         raise unknown_name("values", values, ("features", "rotated"))
-    turns = _named_rotation(rotary, values=values == "rotated")
-    return {
-        "content": contents[content], "projections": projections, "rotary": turns, "head_norm": head_norm,
-        "eps": eps,
-    }  # fmt: skip
+    parts = {"content": contents[content], "projections": projections, "head_norm": head_norm, "eps": eps}
+    return {**parts, "rotary": _named_rotation(rotary, values=values == "rotated")}
 
 
 @_variant("gka-bank")

@@ -1,5 +1,6 @@
 """What a word in the name of any variant adds to it: `-loo`, `-drop`, `-xsa`, `-sink`, `-gate`."""
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from nadaraya.attention.gates import OutputGate, Sink
@@ -40,3 +41,22 @@ def parsed(name: str) -> tuple[str, list[Added]]:
     if words[0] in _ADDED or len({each.argument for each in added}) < len(added):
         return str(name), []
     return "-".join(word for word in words if word not in _ADDED), added
+
+
+def renamed(variant: Any, options: Any) -> Any:
+    """The name now of the variant of a model that was saved when `gpa` and `gpa-rope` had the paper's start.
+
+    Args:
+        variant: a name, or several; what is neither is handed back.
+        options: of the variants, as they were saved; where they give a start names are the same.
+
+    >>> from nadaraya.attention.suffixes import renamed
+    >>> renamed("gpa-rope-xsa", {}), renamed("gpa-rope", {"init": "unit"}), renamed(["gpa-mul", "gpa"], None)
+    ('gpa-rope-paper-xsa', 'gpa-rope', ['gpa-mul', 'gpa-paper'])
+    """
+    if isinstance(variant, list):
+        return [renamed(name, options) for name in variant]
+    base, _ = parsed(variant)
+    if base not in ("gpa", "gpa-rope") or (isinstance(options, Mapping) and "init" in options):
+        return variant
+    return "-".join([base, "paper", *(word for word in variant.split("-") if word in _ADDED)])

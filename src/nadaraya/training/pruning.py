@@ -188,7 +188,7 @@ def _removed(model: Any) -> dict[str, Any]:
 
 def _recipe(recipe: Recipe, smaller: Any, tune: int) -> Recipe:
     """The recipe of the smaller model, so many updates longer."""
-    mapping = recipe.model_dump(mode="json")
+    mapping = recipe.to_mapping()
     name = f"{recipe.name.removesuffix('-pruned')}-pruned"
     mapping["name"] = name if len(name.encode()) <= LONGEST_NAME else recipe.name
     mapping["model"]["extra"] |= _removed(smaller)

@@ -24,6 +24,8 @@ from nadaraya.stored import accepted as accepted_by
 
 __all__ = ["BaseRecipe", "Section", "parse_yaml"]
 
+# The key "format" of what is written out; before there was any, `gpa` and `gpa-rope` had the paper's start.
+FORMAT = 2
 LONGEST_NAME = 128  # bytes: file systems take 255, and temporary names are longer
 _SECTIONS = ("model", "data", "training")
 # What people call keys elsewhere, by the last name of the key that means it, of a text or an image recipe.
@@ -204,6 +206,8 @@ class BaseRecipe(Section):
             InputError: a key is unknown (the nearest valid one is named), or a value is not accepted.
         """
         keys = _text_keys(mapping)
+        if (written := keys.pop("format", FORMAT)) != FORMAT:
+            raise must_be("recipe key format", f"{FORMAT}, or left out", written)
         for name in _SECTIONS:
             section = keys.get(name)
             keys[name] = _text_keys(section or {}) if isinstance(section, Mapping | None) else section
@@ -219,7 +223,7 @@ class BaseRecipe(Section):
 
     def to_mapping(self) -> dict[str, Any]:
         """The recipe as nested mappings of plain values; `from_mapping` reads it back equal."""
-        return self.model_dump(mode="json")
+        return {"format": FORMAT, **self.model_dump(mode="json")}
 
     def to_yaml(self) -> str:
         """The recipe as YAML, every key written out."""

@@ -110,6 +110,11 @@ def is_folder(path: Path) -> bool:
     return _is(path.is_dir, path)
 
 
+def exists(path: Path) -> bool:
+    """Whether there is something at a path, with an InputError for what cannot be a path at all."""
+    return _is(path.exists, path)
+
+
 def _is(kind: Callable[[], bool], path: Path) -> bool:
     try:
         return kind()

@@ -15,8 +15,8 @@ _ABSENT = object()
 _OWN_TAG = "tag:yaml.org,2002:"
 
 
-def read_yaml(path: Path, what: str) -> Any:
-    """The value of a YAML file; an InputError where it is no file of plain YAML.
+def read_yaml(path: Path, what: str) -> dict[str, Any]:
+    """The keys and values of a YAML file; an InputError where it is no file of plain YAML with such.
 
     Args:
         path: the file.
@@ -27,7 +27,11 @@ def read_yaml(path: Path, what: str) -> Any:
         if not path.is_file() or size > _LARGEST:
             raise must_be(str(path), f"a file of at most {_LARGEST // 2**20} MiB", f"{size:,} bytes")
         text = path.read_text(encoding="utf-8")
-    return parse_yaml(text, str(path))
+    read = parse_yaml(text, str(path))
+    if not isinstance(read, dict | None):
+        # Its content is not shown: what is no such document may be a file of any kind.
+        raise InputError(f"{path} cannot be read as {what}: it must be keys and values")
+    return {str(key): value for key, value in (read or {}).items()}
 
 
 def parse_yaml(text: str, where: str) -> Any:
@@ -49,24 +53,20 @@ def parse_yaml(text: str, where: str) -> Any:
         raise InputError(f"{where}{line}: not plain YAML: {problem}") from error
 
 
-def nested(read: Any, where: str) -> dict[str, Any]:
-    """The mapping of a document, with keys such as `model.variant` put into their sections.
+def nested(read: dict[str, Any], where: str) -> dict[str, Any]:
+    """A mapping whose keys such as `model.variant` are put into their sections.
 
     Raises:
-        InputError: it is no mapping, or says the same thing in two places.
+        InputError: it says the same thing in two places.
     """
-    if read is None:
-        return {}
-    if not isinstance(read, dict):
-        raise must_be(where, "keys and values", read)
-    mapping = {key: value for key, value in read.items() if "." not in str(key)}
+    mapping = {key: value for key, value in read.items() if "." not in key}
     for key in read.keys() - mapping.keys():
         section: Any = mapping
-        for part in str(key).split("."):
+        for part in key.split("."):
             section = section.get(part, _ABSENT) if isinstance(section, dict) else _ABSENT
         if section is not _ABSENT:
             raise InputError(f"{where} has the key {key} twice, with a dot and in its section")
-        put(mapping, str(key), read[key])
+        put(mapping, key, read[key])
     return mapping
 
 

@@ -6,7 +6,7 @@ that form is refused with the path, the place in the file and what belongs there
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -57,6 +57,27 @@ def read_stored(path: Path, kind: type[Kind], what: str) -> Kind:
         return checked(path.read_bytes(), kind, f"{path} cannot be read as {what}")
 
 
+def read_lines(path: Path, kind: type[Kind], what: str) -> Iterator[tuple[str, Kind]]:
+    """Every complete line of a file of JSON lines, as it is and as its checked content.
+
+    A last line that was cut off while being written is left out; nothing comes of a file that is not there.
+
+    Args:
+        path: the file.
+        kind: the schema of a line.
+        what: what the file is read as.
+
+    Raises:
+        InputError: the file cannot be read, or a line has another form.
+    """
+    if not path.is_file():
+        return
+    with reading(path, what):
+        lines = path.read_text(encoding="utf-8").split("\n")  # the last piece is empty or torn
+    for number, line in enumerate(lines[:-1], start=1):
+        yield line, checked(line.encode(), kind, f"{path}, line {number}, cannot be read as {what}")
+
+
 def checked(content: Any, kind: type[Kind], refusal: str) -> Kind:
     """Content with the form that a schema says.
 
@@ -77,6 +98,8 @@ def checked(content: Any, kind: type[Kind], refusal: str) -> Kind:
         if first["type"] == "json_invalid":
             raise InputError(f"{refusal}: {first['msg']}") from None
         place = ".".join(map(str, first["loc"])) or "its content"
+        if isinstance(cause := first.get("ctx", {}).get("error"), InputError):
+            raise InputError(f"{refusal}: {place}: {cause}") from None
         given = "" if first["type"] == "missing" else f", got {shown(first['input'])}"
         raise InputError(f"{refusal}: {place} must be {accepted(first)}{given}") from None
 

@@ -114,7 +114,7 @@ def test_probes_are_made_at_their_sizes_and_made_up_for(study: Study, tmp_path: 
     assert "probes" not in short
     assert list(long["probes"]) == ["banks", "newlines"]
     (probed,) = [row for row in json.loads((out / "results.json").read_text())["runs"] if "probes" in row]
-    assert probed == long
+    assert probed == json.loads(json.dumps(long))
     assert run_study(study, out, train=False).ended.finished == []
     both = study.model_copy(update={"probe_at": ["short", "long"], "probes": ["banks"]})
     assert run_study(both, out, train=False).ended.finished == ["short/bank/lr0.01-seed0"]

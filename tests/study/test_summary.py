@@ -29,14 +29,14 @@ def results(shares: dict[str, float], seeds: int = 3, sizes: int = 3) -> dict[st
             where = {"size": size, "variant": variant}
             planned.append({**where, "seconds": flops / 1e10, "learning_rate": 2e-3})
             loss = 30 * (flops / share) ** -0.08
-            common = {"steps": 10, "parameters": 5, "flops": flops, "bits_per_byte": loss / 3}
+            common = {"steps": 10, "parameters": 5, "flops": int(flops), "bits_per_byte": loss / 3}
             for seed in range(seeds):
                 runs.append(
                     {**where, **common, "seed": seed, "learning_rate": 2e-3, "loss": loss + NOISE[seed]}
                 )
             runs.append({**where, **common, "seed": 0, "learning_rate": 1e-3, "loss": loss + 1})
     runs.append({"size": "small", "variant": "rope", "seed": 0, "learning_rate": 4e-3, "diverged": "nan"})
-    return {"cells": planned, "runs": runs}
+    return {"recipe": {}, "cells": planned, "runs": runs}
 
 
 def test_verdicts_say_which_share_of_the_compute_is_enough() -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -20,6 +21,7 @@ from nadaraya.training import (
     recipe_keys,
     recipe_schema,
 )
+from nadaraya.training.recipe import read_mapping
 
 
 @pytest.mark.parametrize("name", built_in_recipes())
@@ -47,7 +49,7 @@ def test_byte_pairs_alone_have_a_vocabulary_to_choose() -> None:
     assert chosen.data.vocabulary == 256
     for overrides, message in (
         (
-            ["data.vocabulary=500"],
+            ["data.tokenizer=characters", "data.vocabulary=500"],
             "must be null where data.tokenizer is characters .* got 500",
         ),
         (["data.tokenizer=bytes", "data.vocabulary=500"], "where data.tokenizer is bytes"),
@@ -225,7 +227,7 @@ def test_the_schema_for_editors_has_every_key_with_its_meaning() -> None:
             fields = section["properties"] if section else {key: value}
             keys |= {f"{key}.{part}" if section else part for part in fields}
             assert all(field["description"] for field in fields.values())
-        assert keys == {"extends", *recipe_keys(task)}
+        assert keys == {"extends", "format", *recipe_keys(task)}
     assert definitions["TrainingRecipe"]["properties"]["steps"]["exclusiveMinimum"] == 0
     assert definitions["Recipe"]["additionalProperties"] is False
 
@@ -353,6 +355,35 @@ def test_keys_are_known_by_their_meaning_and_without_their_section(source: str, 
         load_recipe(source, [f"{key}=1"])
     assert "`nadaraya train --keys" in str(refused.value)
     assert len(str(refused.value)) < 400
+
+
+@pytest.mark.parametrize(
+    ("variant", "options", "now"),
+    [
+        ("gpa", {}, "gpa-paper"),
+        ("gpa-loo-rope", {"num_terms": 3}, "gpa-rope-paper-loo"),
+        (["gpa-mul", "gpa-rope"], {}, ["gpa-mul", "gpa-rope-paper"]),
+        ("gpa-rope", {"init": "unit"}, "gpa-rope"),
+        ("gpa-rope-paper", {}, "gpa-rope-paper"),
+        ("rope", {}, "rope"),
+    ],
+)
+def test_recipes_of_before_there_was_a_format_mean_what_they_meant(
+    variant: str | list[str], options: dict[str, Any], now: str | list[str], tmp_path: Path
+) -> None:
+    """When `gpa` and `gpa-rope` had the paper's start."""
+    made = Recipe(model={"variant": variant, "variant_options": options})
+    assert read_mapping(made.to_mapping()) == made
+    kept = {key: value for key, value in made.to_mapping().items() if key != "format"}
+    assert read_mapping(kept).model.variant == now
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(kept))
+    assert load_recipe(tmp_path).model.variant == load_recipe(tmp_path / "config.yaml").model.variant == now
+    # What is said now means what it means now.
+    assert load_recipe(tmp_path, ["model.variant=gpa-rope"]).model.variant == "gpa-rope"
+    (tmp_path / "more.yaml").write_text("extends: config.yaml\nmodel.variant: gpa\n")
+    assert load_recipe(tmp_path / "more.yaml").model.variant == "gpa"
+    with pytest.raises(InputError, match="format must be 2, or left out, got 3"):
+        read_mapping({**made.to_mapping(), "format": 3})
 
 
 def test_a_recipe_extends_another_section_by_section(tmp_path: Path) -> None:

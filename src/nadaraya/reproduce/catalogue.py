@@ -126,4 +126,4 @@ def _folder(name: str) -> Path:
 
 
 def _read(folder: str, name: str) -> dict[str, Any]:
-    return dict(read_yaml(_folder(folder) / f"{name}.yaml", "a figure or its study"))
+    return read_yaml(_folder(folder) / f"{name}.yaml", "a figure or its study")

@@ -227,10 +227,7 @@ def load_study(path: str | Path) -> Study:
     >>> load_study("study.yaml").learning_rates
     [0.001]
     """
-    read = read_yaml(Path(path), "a study")
-    if not isinstance(read, dict):
-        raise must_be(str(path), "keys and values", read)
-    return Study(**{**{str(key): value for key, value in read.items()}, "source": str(path)})
+    return Study(**{**read_yaml(Path(path), "a study"), "source": str(path)})
 
 
 def check_changes(changes: Sequence[str], own: Sequence[str], what: str) -> None:

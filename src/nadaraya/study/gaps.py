@@ -7,13 +7,13 @@ are those of Student's t over the seeds: mean ± t(n − 1) s / √n.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import mean, stdev
-from typing import Any
 
 import numpy as np
 
 from nadaraya.study.file import Study
 from nadaraya.study.fit import LEVEL, Estimate
-from nadaraya.study.runs import Row, chosen_rows
+from nadaraya.study.kept import Results, Row
+from nadaraya.study.runs import chosen_rows
 
 # By the side of zero on which a difference lies.
 AGAINST = {-1: "is better than", 0: "is not told apart from", 1: "is worse than"}
@@ -98,7 +98,7 @@ class Gaps:
         )
 
 
-def gaps_of(study: Study, results: Mapping[str, Any]) -> dict[str, Gaps]:
+def gaps_of(study: Study, results: Results) -> dict[str, Gaps]:
     """The gaps of every variant of a study of horizons that shares a finished seed with the baseline.
 
     Args:

@@ -10,7 +10,9 @@ from typing import Any
 
 import torch
 
-from nadaraya.files import reading, write_file
+from nadaraya.files import write_file
+from nadaraya.stored import read_stored
+from nadaraya.study.kept import Measured
 from nadaraya.training import Recipe
 from nadaraya.training.learner import Learner
 from nadaraya.training.loop import open_task
@@ -29,20 +31,19 @@ class Measurements:
 
     def __init__(self, path: Path | None) -> None:
         self._path = path
-        self._known: dict[str, dict[str, Any]] = {"tokens": {}, "step_seconds": {}}
+        self._known: Measured = {"tokens": {}, "step_seconds": {}}
         if path is not None and path.is_file():
-            with reading(path, "measurements of a study"):
-                kept = dict(json.loads(path.read_text(encoding="utf-8")))
-                self._known = {name: dict(kept.get(name, {})) for name in self._known}
+            self._known = read_stored(path, Measured, "measurements of a study")
         self._tasks: dict[str, Task] = {}
 
     def tokens(self, recipe: Recipe) -> int:
         """How many tokens the tokenizer of a recipe has."""
-        key = _key(recipe.data.model_dump())
-        if key not in self._known["tokens"]:
+        known, key = self._known["tokens"], _key(recipe.data.model_dump())
+        if key not in known:
             model: Any = self._task(recipe).model
-            self._keep("tokens", key, model.config.vocab_size)
-        return int(self._known["tokens"][key])
+            known[key] = model.config.vocab_size
+            self._save()
+        return known[key]
 
     def step_seconds(self, recipes: Mapping[str, Recipe], reference: str) -> dict[str, float]:
         """Median time of an update of every recipe in seconds, by its name: they take turns.
@@ -56,8 +57,8 @@ class Measurements:
         if missing:
             measured = self._take_turns({reference: recipes[reference], **missing})
             busier = known.get(keys[reference], measured[reference]) / measured[reference]
-            for name in missing:
-                self._keep("step_seconds", keys[name], busier * measured[name])
+            known |= {keys[name]: busier * measured[name] for name in missing}
+            self._save()
         return {name: known[key] for name, key in keys.items()}
 
     def _take_turns(self, recipes: Mapping[str, Recipe]) -> dict[str, float]:
@@ -87,8 +88,7 @@ class Measurements:
             self._tasks[key] = open_task(recipe, Processes())
         return self._tasks[key]
 
-    def _keep(self, kind: str, key: str, value: float) -> None:
-        self._known[kind][key] = value
+    def _save(self) -> None:
         if self._path is not None:
             write_file(self._path, json.dumps(self._known, indent=1) + "\n")
 

@@ -6,14 +6,16 @@ import platform
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 
 from nadaraya.errors import InputError
-from nadaraya.files import reading, write_file
+from nadaraya.files import write_file
 from nadaraya.plain_yaml import put
+from nadaraya.stored import read_stored
 from nadaraya.study.file import Study
+from nadaraya.study.kept import Figures, PlannedCell, Results, Row, RunFile
 from nadaraya.study.plan import Cell
 from nadaraya.study.probes import lacks
 from nadaraya.study.queue import Job
@@ -23,7 +25,7 @@ from nadaraya.training.recipe import read_mapping
 
 RESULTS_FILE = "results.json"
 RUNS_FOLDER = "runs"
-Row = dict[str, Any]
+_RESULTS = "the results of a study"
 
 
 class StudyRuns:
@@ -41,13 +43,11 @@ class StudyRuns:
 
     def __init__(self, study: Study, cells: Sequence[Cell], folder: Path, seeds: Sequence[int] = ()) -> None:
         self._study, self._cells, self._folder, self._seeds = study.with_seeds(seeds), cells, folder, seeds
-        self._rows: dict[Path, Row] = {}  # of finished runs, which do not change
-        self._before = read_json(folder / RESULTS_FILE) if (folder / RESULTS_FILE).is_file() else {}
-        with reading(folder / RESULTS_FILE, "the results of a study"):
-            self._kept = {_place(row): row for row in self._before.get("runs", ())}
-            self._planned = {
-                (cell["size"], cell["variant"]): cell["differs"] for cell in self._before.get("cells", ())
-            }
+        self._rows: dict[Path, Figures] = {}  # of finished runs, which do not change
+        self._before: Results = {"recipe": {}, "cells": [], "runs": []}
+        if (folder / RESULTS_FILE).is_file():
+            self._before = read_results_file(folder)
+        self._kept = {_place(row): row for row in self._before["runs"]}
 
     def pending(self) -> list[Job]:
         """The runs that can be started now: those of the search of a cell, then those of its other seeds."""
@@ -142,20 +142,20 @@ class StudyRuns:
         """The figures of every run, of those that are here and those that only results.json has."""
         return merged_rows(self._kept.values(), self._folder)
 
-    def _left_out(self, first: Recipe) -> list[dict[str, Any]]:
+    def _left_out(self, first: Recipe) -> list[PlannedCell]:
         """The cells that an earlier plan had, and whose runs are kept in case that another has them again."""
         ran = {(row["size"], row["variant"]) for row in self._kept.values()}
         ran -= {(cell.size, cell.variant) for cell in self._cells}
         return [
-            {**cell, "differs": _differences(first, read_mapping(self._earlier(*place)))}
-            for cell in self._before.get("cells", ())
-            if (place := (cell["size"], cell["variant"])) in ran
+            {**cell, "differs": _differences(first, read_mapping(self._earlier(cell)))}
+            for cell in self._before["cells"]
+            if (cell["size"], cell["variant"]) in ran
         ]
 
-    def _earlier(self, size: str, variant: str) -> dict[str, Any]:
+    def _earlier(self, cell: PlannedCell) -> dict[str, Any]:
         """The recipe of a cell of results.json."""
         mapping = copy.deepcopy(self._before["recipe"])
-        for key, value in self._planned[size, variant].items():
+        for key, value in cell.get("differs", {}).items():
             put(mapping, key, value)
         return mapping
 
@@ -215,7 +215,7 @@ class StudyRuns:
                     if self._row(cell, rate, seed) is not None:
                         yield cell, rate, seed, rows[cell.size, cell.variant, rate, seed]
 
-    def _row(self, cell: Cell, rate: float, seed: int) -> Row | None:
+    def _row(self, cell: Cell, rate: float, seed: int) -> Figures | None:
         """The figures of a run, checked to be one of this plan; None while there are none."""
         path = result_file(self._run_folder(cell, rate, seed))
         if path in self._rows:
@@ -232,13 +232,14 @@ class StudyRuns:
     def _check_kept(self, cell: Cell, row: Row) -> None:
         """Refuse figures of results.json that were found for another plan."""
         path = self._folder / RESULTS_FILE
-        wanted = self._recipe(cell, float(row["learning_rate"]), row["seed"])
-        with reading(path, "the results of a study"):
-            mapping = self._earlier(cell.size, cell.variant)
-            for key in ("name", "seed", "training.learning_rate"):
-                put(mapping, key, wanted.flat()[key])
-            done = read_mapping(mapping)
-        _check_recipe(path, done, wanted, "study")
+        wanted, place = self._recipe(cell, row["learning_rate"], row["seed"]), (cell.size, cell.variant)
+        planned = [each for each in self._before["cells"] if (each["size"], each["variant"]) == place]
+        if not planned:
+            raise InputError(f"{path} has runs of {cell.variant} at size {cell.size}, and no such cell")
+        mapping = self._earlier(planned[0])
+        for key in ("name", "seed", "training.learning_rate"):
+            put(mapping, key, wanted.flat()[key])
+        _check_recipe(path, read_mapping(mapping), wanted, "study")
 
     def _job(self, cell: Cell, rate: float, seed: int) -> Job:
         folder = self._run_folder(cell, rate, seed)
@@ -265,16 +266,14 @@ def worker_job(name: str, recipe: Recipe, folder: Path, cost: float, probes: Seq
     return Job(name, command, folder.with_name(f"{folder.name}.log"), cost)
 
 
-def finished_row(path: Path, wanted: Recipe, what: str) -> Row:
+def finished_row(path: Path, wanted: Recipe, what: str) -> RunFile:
     """The figures of a run that is done, from its file.
 
     Raises:
         InputError: they are damaged, or of a run of another recipe than the `what` now wants.
     """
-    with reading(path, "the figures of a run"):
-        row = dict(json.loads(path.read_text(encoding="utf-8")))
-        done = read_mapping(row["recipe"])
-    _check_recipe(path, done, wanted, what)
+    row = read_run_file(path)
+    _check_recipe(path, read_mapping(row["recipe"]), wanted, what)
     return row
 
 
@@ -313,10 +312,14 @@ def chosen_rows(study: Study, planned: Mapping[str, Any], rows: Iterable[Row]) -
     ]
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """The results of a study, as they were written."""
-    with reading(path, "the results of a study"):
-        return dict(json.loads(path.read_text(encoding="utf-8")))
+def read_results_file(folder: Path) -> Results:
+    """The results of the folder of a study, as they were written."""
+    return read_stored(folder / RESULTS_FILE, Results, _RESULTS)
+
+
+def read_run_file(path: Path) -> RunFile:
+    """The figures of a run, from the file beside its folder."""
+    return read_stored(path, RunFile, "the figures of a run")
 
 
 def merged_rows(kept: Iterable[Row], folder: Path) -> list[Row]:
@@ -326,19 +329,18 @@ def merged_rows(kept: Iterable[Row], folder: Path) -> list[Row]:
 
 
 def _place(row: Row) -> tuple[str, str, float, int]:
-    return row["size"], row["variant"], float(row["learning_rate"]), row["seed"]
+    return row["size"], row["variant"], row["learning_rate"], row["seed"]
 
 
 def rows_below(folder: Path) -> list[Row]:
     """The figures of every run in the folder of a study, its recipe but for size, variant, rate and seed."""
     rows = []
     for path in sorted((folder / RUNS_FOLDER).glob("*/*/*.json")):
-        with reading(path, "the figures of a run"):
-            row = dict(json.loads(path.read_text(encoding="utf-8")))
-            recipe = row.pop("recipe")
-            rate, seed = recipe["training"]["learning_rate"], recipe["seed"]
+        figures: dict[str, Any] = {**read_run_file(path)}
+        recipe = figures.pop("recipe")
+        rate, seed = recipe["training"]["learning_rate"], recipe["seed"]
         where = {"size": path.parts[-3], "variant": path.parts[-2], "learning_rate": rate, "seed": seed}
-        rows.append({**where, **row})
+        rows.append(cast(Row, {**where, **figures}))
     return rows
 
 

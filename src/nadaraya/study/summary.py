@@ -1,6 +1,5 @@
 """What a study found: a table of all cells, the laws, and one verdict for each variant, from results.json."""
 
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import mean, stdev
@@ -11,7 +10,8 @@ from nadaraya.files import reading, write_file
 from nadaraya.study.file import Study
 from nadaraya.study.fit import Comparison, Estimate, compare, exponent_of
 from nadaraya.study.gaps import AGAINST, Gaps, gap_table, gaps_of, signed
-from nadaraya.study.runs import RESULTS_FILE, chosen_rows, merged_rows, read_json, results_text
+from nadaraya.study.kept import PlannedCell, Results, Row
+from nadaraya.study.runs import RESULTS_FILE, chosen_rows, merged_rows, read_results_file, results_text
 
 SUMMARY_FILE = "summary.md"
 # What the laws are functions of, by what is matched: key of a cell, and its name.
@@ -178,7 +178,7 @@ class Summary:
         return f"| {' | '.join([cell.size, cell.variant, *figures])} |"
 
 
-def summarise(study: Study, results: Mapping[str, Any], folder: Path = Path()) -> Summary:
+def summarise(study: Study, results: Results, folder: Path = Path()) -> Summary:
     """The summary of what a study has found so far.
 
     Args:
@@ -226,14 +226,13 @@ def summarise(study: Study, results: Mapping[str, Any], folder: Path = Path()) -
     return Summary(study.baseline, axis, by_variant, comparisons, exponents, gaps)
 
 
-def read_results(folder: Path) -> dict[str, Any]:
+def read_results(folder: Path) -> Results:
     """The results of the folder of a study, with the runs that have finished since."""
     path = folder / RESULTS_FILE
     if not path.is_file():
         raise InputError(f"{folder} has no results of a study: it has no {RESULTS_FILE}")
-    results = read_json(path)
-    with reading(path, "the results of a study"):
-        results["runs"] = merged_rows(results["runs"], folder)
+    results = read_results_file(folder)
+    results["runs"] = merged_rows(results["runs"], folder)
     return results
 
 
@@ -243,8 +242,7 @@ def write_summary(study: Study, folder: Path) -> Summary:
     from nadaraya.study.draw import draw, draw_gaps
 
     results = read_results(folder)
-    with reading(folder / RESULTS_FILE, "the results of a study"):
-        warnings = "".join(f"- {warning}\n" for warning in results.get("warnings", ()))
+    warnings = "".join(f"- {warning}\n" for warning in results.get("warnings", ()))
     summary = summarise(study, results, folder)
     write_file(folder / RESULTS_FILE, results_text(results))
     write_file(folder / SUMMARY_FILE, summary.markdown() + (warnings and f"\nWarnings:\n\n{warnings}"))
@@ -255,21 +253,20 @@ def write_summary(study: Study, folder: Path) -> Summary:
     return summary
 
 
-def _cell_result(
-    study: Study, planned: Mapping[str, Any], rows: list[dict[str, Any]], key: str
-) -> CellResult | None:
+def _cell_result(study: Study, planned: PlannedCell, rows: list[Row], key: str) -> CellResult | None:
     """A cell at the rate that its search has chosen; None before that, or without a finished run."""
     chosen = chosen_rows(study, planned, rows)
     if not chosen:
         return None
+    first, facts = chosen[0], {**planned, **chosen[0]}
     return CellResult(
-        planned["size"],
-        planned["variant"],
-        chosen[0]["parameters"],
-        chosen[0]["steps"],
-        chosen[0]["flops"],
-        compute=float(planned["seconds"] if key == "seconds" else chosen[0][key]),
-        learning_rate=planned["learning_rate"],
+        first["size"],
+        first["variant"],
+        first["parameters"],
+        first["steps"],
+        first["flops"],
+        compute=float(facts[key]),  # type: ignore[arg-type]
+        learning_rate=first["learning_rate"],
         losses=[row["loss"] for row in chosen],
         bits_per_byte=mean(row["bits_per_byte"] for row in chosen),
     )

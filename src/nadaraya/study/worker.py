@@ -13,9 +13,9 @@ from typing import Any
 
 from nadaraya.device import device_name
 from nadaraya.errors import InputError
-from nadaraya.files import reading, write_file
+from nadaraya.files import write_file
 from nadaraya.study.probes import lacks, measure
-from nadaraya.study.runs import result_file
+from nadaraya.study.runs import read_run_file, result_file
 from nadaraya.training import Recipe, Run, TrainingDiverged, load_recipe, train
 from nadaraya.training.memory import training_device
 
@@ -27,8 +27,7 @@ def main(recipe_file: str, folder: Path, probes: Sequence[str] = ()) -> int:
     path = result_file(folder)
     try:
         if path.is_file():
-            with reading(path, "the figures of a run"):
-                row = dict(json.loads(path.read_text(encoding="utf-8")))
+            row: dict[str, Any] = {**read_run_file(path)}
         else:
             row = _trained(recipe_file, folder)
             write_file(path, json.dumps(row) + "\n")

@@ -11,20 +11,33 @@ import json
 import logging
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
+from pydantic import Field
 from safetensors.torch import load_file, load_model, save_file, save_model
 from torch import Tensor, nn
 
 from nadaraya.errors import InputError
 from nadaraya.files import PARTIAL, first_line, reading, remove_folder, sha256, write_into, writing
+from nadaraya.stored import Stored, read_stored
 from nadaraya.training.sharding import is_sharded, read_tensors, write_shards
 
 _MODEL, _AVERAGE, _OPTIMIZER = "model.safetensors", "ema.safetensors", "optimizer.safetensors"
 _STATE = "state.json"
+_MANY = 10**12  # updates
 _SHARDS = f"{PARTIAL}shards"  # in the folder of all checkpoints, until one of them is complete
 _log = logging.getLogger("nadaraya")
+
+
+class _State(Stored, extra="allow"):
+    """The content of a state.json, and what tells the data of its run from others."""
+
+    step: Annotated[int, Field(ge=0, le=_MANY)]
+    seconds: float = 0.0
+    losses: list[float] = Field(default_factory=list)
+    metrics_sha256: str = ""
+    sha256: dict[str, str]
 
 
 @dataclass(frozen=True)
@@ -169,8 +182,8 @@ def _newest_first(folder: Path) -> list[Path]:
 def _check(path: Path) -> Checkpoint:
     file = path / _STATE
     try:
-        state = dict(json.loads(file.read_text(encoding="utf-8")))
-        expected = dict(state.pop("sha256"))
+        state = read_stored(file, _State, "the state of a run").model_dump(exclude_unset=True)
+        expected: dict[str, str] = state.pop("sha256")
         tensors = set(expected) - {_AVERAGE, _STATE}
         shards = tensors and all(name.startswith("shard-") for name in tensors)
         if _STATE not in expected or not (shards or tensors == {_MODEL, _OPTIMIZER}):
@@ -182,7 +195,7 @@ def _check(path: Path) -> Checkpoint:
             file = path / name
             if sha256(file) != digest:
                 raise ValueError("its checksum does not match")
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError) as error:
         raise InputError(f"{file} is damaged ({first_line(error)})") from error
     return checkpoint
 

@@ -8,10 +8,10 @@ from safetensors.torch import save_file
 
 from nadaraya.errors import InputError
 from nadaraya.files import PARTIAL, check_utf8, reading, write_file, write_into, writing
+from nadaraya.plain_yaml import read_yaml
 from nadaraya.training.image_recipe import ImageRecipe
 from nadaraya.training.kernels import kernel_parameters
 from nadaraya.training.recipe import Recipe, read_mapping
-from nadaraya.training.schema import parse_yaml
 from nadaraya.training.task import Task
 
 RECIPE_FILE = "config.yaml"
@@ -36,13 +36,9 @@ def read_recipe(folder: Path) -> Recipe | ImageRecipe:
     if not path.is_file():
         raise InputError(f"{folder} is not a run folder: it has no {RECIPE_FILE}")
     with reading(path):
-        text = path.read_text(encoding="utf-8")
-        if not text.endswith("\n"):  # cut off: keys that are not there would have their defaults
+        if not path.read_bytes().endswith(b"\n"):  # cut off: keys that are not there would have defaults
             raise InputError(f"{path} is damaged: its end is missing")
-        mapping = parse_yaml(text, str(path))
-    if not isinstance(mapping, dict):
-        raise InputError(f"{path} is not a recipe")
-    return read_mapping(mapping)
+    return read_mapping(read_yaml(path, "a recipe"))
 
 
 def is_run_of(folder: Path, recipe: Recipe | ImageRecipe, resume: bool) -> bool:

@@ -1,8 +1,9 @@
 """The lag kernels of a language model, read from its weights without building it, which takes seconds."""
 
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+from pydantic import Field
 from safetensors.torch import load_file
 
 from nadaraya.attention import variants
@@ -11,19 +12,32 @@ from nadaraya.files import reading
 from nadaraya.kernels import Kernel
 from nadaraya.kernels.bank import shared_by_layers
 from nadaraya.kernels.heads import keep_kernel_heads
+from nadaraya.stored import Stored, read_stored
 
 
-def read_lag_kernels(path: Path, config: dict[str, Any]) -> list[tuple[int, Kernel]]:
+class _Configuration(Stored):
+    """What config.json says of the kernels of a model."""
+
+    variant: str | list[str]
+    variant_options: dict[str, Any] | None = None
+    num_hidden_layers: Annotated[int, Field(gt=0, le=4096)]
+    num_attention_heads: Annotated[int, Field(gt=0, le=2**20)]
+    hidden_size: Annotated[int, Field(gt=0, le=2**20)]
+    pruned_heads: dict[str, list[int]] | None = None
+
+
+def read_lag_kernels(path: Path, configuration: Path) -> list[tuple[int, Kernel]]:
     """Layer index and kernel of every layer whose position is a kernel of the lag.
 
     Args:
         path: the weights of the model, or of its kernels alone.
-        config: of the model, as config.json has it.
+        configuration: the config.json of the model.
     """
-    heads = config["num_attention_heads"]
-    shape = LayerShape(config["hidden_size"], heads, heads)
-    layers = variants.by_layer(config["variant"], config["num_hidden_layers"], config["variant_options"])
-    pruned = config.get("pruned_heads") or {}
+    config = read_stored(configuration, _Configuration, "the configuration of a model")
+    heads = config.num_attention_heads
+    shape = LayerShape(config.hidden_size, heads, heads)
+    layers = variants.by_layer(config.variant, config.num_hidden_layers, config.variant_options)
+    pruned = config.pruned_heads or {}
     kernels, first = [], dict[str, int]()
     with reading(path, "the kernels of this run"):
         values = load_file(path)

@@ -8,16 +8,48 @@ from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from nadaraya.errors import InputError
-from nadaraya.files import reading, write_file, writing
+from nadaraya.files import write_file, writing
+from nadaraya.stored import Stored, read_lines
 
-# What the records of a kind have at least, beside their step.
-_FIGURES = {"train": ("loss", "seconds"), "validation": ("loss",), "final": ("loss", "step_seconds")}
+
+class _Record(Stored, extra="allow"):
+    """A record of metrics.jsonl: its figures are numbers, whatever they are called."""
+
+    __pydantic_extra__: dict[str, float]
+    step: Annotated[int, Field(ge=0)]
+    loss: float
+
+
+class _Train(_Record):
+    kind: Literal["train"]
+    seconds: float
+
+
+class _Validation(_Record):
+    kind: Literal["validation"]
+
+
+class _Final(_Record):
+    kind: Literal["final"]
+    step_seconds: float
+    parameters: int
+    kernel_parameters: int
+    corpus_sha256: str = ""
+    tokens_sha256: str = ""
+    images_sha256: str = ""
+    pruned_heads: dict[str, Any] = Field(default_factory=dict)
+    intermediate_sizes: dict[str, Any] = Field(default_factory=dict)
+    sha256: dict[str, str]
+
+
+_Line: Any = Annotated[_Train | _Validation | _Final, Field(discriminator="kind")]
 
 
 class TrainingDiverged(InputError):
@@ -32,22 +64,10 @@ class TrainingDiverged(InputError):
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
     """Every complete record, oldest first; a last line that was cut off while being written is left out."""
-    if not path.is_file():
-        return []
-    with reading(path):
-        lines = path.read_bytes().split(b"\n")  # the piece after the last newline is empty or torn
-    records: list[dict[str, Any]] = []
-    for number, line in enumerate(lines[:-1], start=1):
-        try:
-            record = dict(json.loads(line))
-            step, figures = record["step"], [record[key] for key in _FIGURES[record["kind"]]]
-            sound = type(step) is int and all(type(figure) in (int, float) for figure in figures)
-            sound = sound and step >= (records[-1]["step"] if records else 0)
-        except (ValueError, TypeError, LookupError, RecursionError):
-            sound = False
-        if not sound:
-            raise InputError(f"{path}, line {number}, is not a record of training: the file is damaged")
-        records.append(record)
+    records = [json.loads(line) for line, _ in read_lines(path, _Line, "the records of a training")]
+    for number, (earlier, later) in enumerate(pairwise(records), start=2):
+        if later["step"] < earlier["step"]:
+            raise InputError(f"{path}, line {number}, is of an earlier step than the line before it")
     return records
 
 

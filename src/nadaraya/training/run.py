@@ -1,10 +1,9 @@
 """Run folders, read: the recipe, the metrics, the trained model and what it started from."""
 
-import json
 from functools import cached_property
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from safetensors.torch import load_file
@@ -14,6 +13,7 @@ from torch import nn
 from nadaraya.errors import InputError, must_be
 from nadaraya.files import reading, sha256
 from nadaraya.kernels import Kernel
+from nadaraya.stored import Stored, read_stored
 from nadaraya.training.folder import (
     AVERAGE_FILE,
     BEST_FILE,
@@ -33,6 +33,7 @@ from nadaraya.training.kernels import kernel_parameters
 from nadaraya.training.metrics import digest_of, read_metrics
 from nadaraya.training.quiet import without_bars
 from nadaraya.training.recipe import Recipe
+from nadaraya.training.schema import PositiveInt
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -40,6 +41,22 @@ if TYPE_CHECKING:
 
     from nadaraya.data import Corpus, TokenShards
     from nadaraya.data.images import ImageSet
+
+
+class _Text(Stored):
+    """The content of text.json."""
+
+    sha256: str
+    shards: bool = False
+
+
+class _Images(Stored):
+    """The content of images.json."""
+
+    classes: tuple[str, ...]
+    channels: Literal[1, 3]
+    steps: PositiveInt
+    sha256: str
 
 
 class Run:
@@ -147,7 +164,7 @@ class Run:
     def steps(self) -> int:
         """Updates of the whole run."""
         if isinstance(self.recipe, ImageRecipe):
-            return int(self._described_images()["steps"])
+            return self._images.steps
         return self.recipe.training.steps
 
     @property
@@ -158,13 +175,12 @@ class Run:
             InputError: its text.json or images.json is damaged.
         """
         if isinstance(self.recipe, ImageRecipe):
-            return {"images": self._described_images()["sha256"], "image_size": self.recipe.model.image_size}
-        path, described = self.path / TOKENIZER_FILE, self._described(TEXT_FILE, "sha256")
+            return {"images": self._images.sha256, "image_size": self.recipe.model.image_size}
+        path, sharded = self.path / TOKENIZER_FILE, self._text.shards  # the validation part is theirs
         with reading(path):
             tokenizer = sha256(path)
-        sharded = described.get("shards", False)  # the validation part is theirs
         return {
-            "text": described["sha256"],
+            "text": self._text.sha256,
             "tokenizer": tokenizer,
             "validation_fraction": None if sharded else self.recipe.data.validation_fraction,
             "documents": self.recipe.data.documents if sharded else None,
@@ -179,7 +195,7 @@ class Run:
             InputError: the run is one on text, or its images.json is damaged.
         """
         self.image_recipe()
-        return tuple(self._described_images()["classes"])
+        return self._images.classes
 
     def image_recipe(self) -> ImageRecipe:
         """The recipe of an image run; an InputError for a run on text."""
@@ -222,7 +238,7 @@ class Run:
         if self.on_shards:
             raise InputError(f"{self.path} was trained on token shards, {data.corpus}, which are no text")
         corpus = load_corpus(data.corpus, **data.corpus_options())
-        if corpus.sha256 != self._described(TEXT_FILE, "sha256")["sha256"]:
+        if corpus.sha256 != self._text.sha256:
             raise InputError(
                 f"the text {data.corpus} is not that which {self.path} was trained on: restore it"
             )
@@ -232,8 +248,7 @@ class Run:
     def on_shards(self) -> bool:
         """Whether a run on text was trained on token shards."""
         self.text_recipe()
-        path = self.path / TEXT_FILE
-        return path.is_file() and bool(self._described(TEXT_FILE).get("shards", False))
+        return (self.path / TEXT_FILE).is_file() and self._text.shards
 
     def shards(self, part: str = "validation") -> "TokenShards":
         """The token shards of the run, opened again.
@@ -250,7 +265,7 @@ class Run:
         if not self.on_shards:
             raise InputError(f"{self.path} was trained on the text {corpus}, not on token shards")
         shards = TokenShards(corpus, part)
-        if shards.sha256 != self._described(TEXT_FILE, "sha256")["sha256"]:
+        if shards.sha256 != self._text.sha256:
             raise InputError(f"the token shards {corpus} are not those that {self.path} was trained on")
         return shards
 
@@ -266,17 +281,16 @@ class Run:
         from nadaraya.data.images import open_images
         from nadaraya.training.images import open_recipe_images
 
-        recipe, described = self.image_recipe(), self._described_images()
+        recipe, trained = self.image_recipe(), self._images
         if source is None:
             images = open_recipe_images(recipe)
         else:
-            images = open_images(source, corrupt=recipe.data.corrupt, channels=described["channels"])
-        for key, value in (("classes", list(images.classes)), ("channels", images.channels)):
-            if value != described[key]:
-                raise InputError(
-                    f"{images.name} has {_shortened(key, value)}, the model of {self.path} was trained on "
-                    f"{_shortened(key, described[key])}"
-                )
+            images = open_images(source, corrupt=recipe.data.corrupt, channels=trained.channels)
+        if (images.classes, images.channels) != (trained.classes, trained.channels):
+            raise InputError(
+                f"{images.name} has {_in_words(images)}, the model of {self.path} was trained on "
+                f"{_in_words(trained)}"
+            )
         return images
 
     @property
@@ -327,11 +341,8 @@ class Run:
         self.text_recipe()
         self._check_finished()
         self.check_files(CONFIGURATION_FILE, MODEL_FILE)
-        config = self._described(
-            CONFIGURATION_FILE, "variant", "variant_options", "num_hidden_layers", "num_attention_heads",
-            "hidden_size",
-        )  # fmt: skip
-        return read_lag_kernels(self.path / (INITIAL_KERNELS_FILE if initial else MODEL_FILE), config)
+        weights = self.path / (INITIAL_KERNELS_FILE if initial else MODEL_FILE)
+        return read_lag_kernels(weights, self.path / CONFIGURATION_FILE)
 
     def _check_finished(self) -> None:
         if self.final is None or not (self.path / MODEL_FILE).is_file():
@@ -353,24 +364,19 @@ class Run:
         return files[weights]
 
     def _image_model(self, name: str) -> nn.Module:
-        described, recipe = self._described_images(), self.image_recipe()
-        model = recipe.build_model(len(described["classes"]), int(described["channels"]))
+        model = self.image_recipe().build_model(len(self._images.classes), self._images.channels)
         self.check_files(IMAGES_FILE, name)
         with reading(self.path / name, "the model of this run"):
             load_weights(model, str(self.path / name))
         return model
 
-    def _described_images(self) -> dict[str, Any]:
-        return self._described(IMAGES_FILE, "classes", "channels", "steps", "sha256")
+    @property
+    def _text(self) -> _Text:
+        return read_stored(self.path / TEXT_FILE, _Text, "the text of a run")
 
-    def _described(self, name: str, *keys: str) -> dict[str, Any]:
-        path = self.path / name
-        with reading(path):
-            described = dict(json.loads(path.read_text(encoding="utf-8")))
-        missing = sorted(set(keys) - set(described))
-        if missing:
-            raise InputError(f"{path} is damaged: it lacks {missing[0]}")
-        return described
+    @property
+    def _images(self) -> _Images:
+        return read_stored(self.path / IMAGES_FILE, _Images, "the images of a run")
 
     def _text_model(self, name: str) -> nn.Module:
         from nadaraya.models import KernelGPTForCausalLM
@@ -395,8 +401,7 @@ def _edited(path: Path) -> InputError:
     return InputError(f"{path} is not as the training of this run left it: edited or damaged; restore it")
 
 
-def _shortened(key: str, value: Any) -> str:
-    """Classes or channels of images as a message names them."""
-    if key == "channels":
-        return f"{value} channels"
-    return f"{len(value)} classes ({', '.join(map(str, value[:3]))}, …)"
+def _in_words(images: "ImageSet | _Images") -> str:
+    """Classes and channels of images as a message names them."""
+    few = ", ".join(images.classes[:3])
+    return f"{images.channels} channels and {len(images.classes)} classes ({few}, …)"

@@ -12,20 +12,38 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from pydantic import Field
 
 from nadaraya.attention import variants
 from nadaraya.errors import InputError, must_be
-from nadaraya.files import reading, write_file
+from nadaraya.files import write_file
 from nadaraya.kernels import ComposedKernel, parse_expression
+from nadaraya.stored import Stored, read_stored
 from nadaraya.study.file import check_changes
 from nadaraya.study.measure import Measurements
 from nadaraya.study.plan import counts
 from nadaraya.study.queue import Ended, Job, run_queue
-from nadaraya.study.runs import RESULTS_FILE, RUNS_FOLDER, finished_row, read_json, result_file, worker_job
+from nadaraya.study.runs import RESULTS_FILE, RUNS_FOLDER, finished_row, result_file, worker_job
 from nadaraya.study.search.progress import Candidate, Progress, SearchPlan, most_runs, search_progress
 from nadaraya.study.session import MEASURED_FILE
 from nadaraya.training import Recipe, load_recipe
 from nadaraya.training.folder import FolderLock
+from nadaraya.training.schema import NonNegativeInt
+
+
+class _Found(Stored):
+    expression: str
+    losses: dict[NonNegativeInt, float | None]
+    """By seed; null where training diverged."""
+
+
+class _Results(Stored):
+    """The content of results.json."""
+
+    search: SearchPlan
+    recipe: dict[str, Any]
+    candidates: list[_Found]
+    others: list[_Found] = Field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -64,15 +82,14 @@ class SearchRuns:
         self._recipe, self._plan, self._folder = recipe, plan, folder
         self._found: dict[tuple[str, int], float] = {}
         path = folder / RESULTS_FILE
-        before = read_json(path) if path.is_file() else {}
-        with reading(path, "the results of a search"):
-            for row in (*before.get("candidates", ()), *before.get("others", ())):
-                for seed, loss in row["losses"].items():
-                    self._found[str(row["expression"]), int(seed)] = math.inf if loss is None else float(loss)
-            if before and before["recipe"] != recipe.to_mapping():
-                raise InputError(
-                    f"{path} was found with another recipe: choose another --out, or that recipe"
-                )
+        if not path.is_file():
+            return
+        before = read_stored(path, _Results, "the results of a search")
+        for row in (*before.candidates, *before.others):
+            for seed, loss in row.losses.items():
+                self._found[row.expression, seed] = math.inf if loss is None else loss
+        if Recipe.from_mapping(before.recipe) != recipe:
+            raise InputError(f"{path} was found with another recipe: choose another --out, or that recipe")
 
     def progress(self) -> Progress:
         """How far the search has come."""
@@ -260,10 +277,8 @@ def summarise_search(folder: Path) -> Progress:
     path = folder / RESULTS_FILE
     if not path.is_file():
         raise InputError(f"{folder} has no results of a search: it has no {RESULTS_FILE}")
-    found = read_json(path)
-    with reading(path, "the results of a search"):
-        plan, recipe = SearchPlan(**found["search"]), Recipe.from_mapping(found["recipe"])
-    progress = SearchRuns(recipe, plan, folder).progress()
+    found = read_stored(path, _Results, "the results of a search")
+    progress = SearchRuns(Recipe.from_mapping(found.recipe), found.search, folder).progress()
     write_summary(progress, folder)
     return progress
 

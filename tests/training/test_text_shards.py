@@ -301,7 +301,7 @@ def test_other_shards_under_a_run_are_noticed(
     [
         ({"data__corpus": "embedded", "data__record": True}, "data.record must be false"),
         ({"data__limit": 100}, "data.limit must be None, as it is where left out: data.corpus has token"),
-        ({"data__tokenizer": "bytes"}, "data.tokenizer must be 'characters', as it is where left out"),
+        ({"data__tokenizer": "bpe"}, "data.tokenizer must be left out: data.corpus has token shards, with one"),
         ({"data__validation_fraction": 0.2}, "data.validation_fraction must be 0.1, as it is"),
         ({"training__compile": True}, "training.compile must be false where documents are packed"),
         ({"data__context": 5000}, r"the training text has [\d,]+ tokens"),

@@ -25,7 +25,7 @@ def demo(
     length = [] if steps is None else [f"training.steps={steps}", f"training.warmup_steps={steps // 20}"]
     recipes = [load_recipe("demo", [f"model.variant={variant}", *length]) for variant in variants]
     folders = [out / variant for variant in variants]
-    about = f"Three character models on the text of pydoc_data.topics: {', '.join(variants)}."
+    about = f"Three models of bytes on the text of pydoc_data.topics: {', '.join(variants)}."
     typer.echo(about, err=as_json)
     try:
         for recipe, folder in zip(recipes, folders, strict=True):

@@ -14,14 +14,17 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, TypeAdapter, ValidationInfo, field_validator, model_validator
 
+from nadaraya.attention.suffixes import renamed
 from nadaraya.data.controls import Shuffled
 from nadaraya.data.tokenizer import SMALLEST_VOCABULARY
 from nadaraya.errors import InputError, must_be, shown, unknown_name
-from nadaraya.files import is_file, is_folder
+from nadaraya.files import exists, is_file, is_folder
+from nadaraya.names import built_in_recipes, means_path
 from nadaraya.plain_yaml import nested, parse_yaml, put, read_yaml
 from nadaraya.training.image_recipe import ImageRecipe
 from nadaraya.training.optimisation import TrainingRecipe
 from nadaraya.training.schema import (
+    FORMAT,
     LONGEST_NAME,
     BaseRecipe,
     Fraction,
@@ -44,6 +47,9 @@ _REFUSALS = (
     LookupError,
     RuntimeError,
 )
+_ENDINGS = (".yaml", ".yml")
+_WRITTEN_OUT = {"variant", "variant_options", "dropout", "extra"}
+_MOST_EXTENDED = 20  # recipes on top of each other
 # Of the model's configuration: what the data, or the model itself, decides.
 _SET_ELSEWHERE = (
     "vocab_size",
@@ -116,7 +122,8 @@ class DataRecipe(Section):
     """`embedded`, `dickens`, or the path of a text file, of a folder of them, or of a folder of token shards,
     which has its tokenizer and its validation part."""
     tokenizer: Literal["characters", "bytes", "bpe"] = "characters"
-    """What a token is: a character of the text, a byte of UTF-8, or byte pairs found in the training part."""
+    """What a token of a text is: a character of it, a byte of UTF-8, or byte pairs found in the training part;
+    bytes and byte pairs know every other text, too. Token shards have a tokenizer of their own."""
     vocabulary: Annotated[int, Field(ge=SMALLEST_VOCABULARY, le=10**6)] | None = None
     """Number of tokens of `bpe` (null: 4096)."""
     context: Annotated[int, Field(ge=2, le=10**12)] = 256
@@ -269,7 +276,17 @@ _RECIPES: dict[str, type[Recipe] | type[ImageRecipe]] = {"text": Recipe, "image"
 
 def read_mapping(mapping: Mapping[str, Any]) -> Recipe | ImageRecipe:
     """The recipe of a mapping, of the class that its `task` names ("text" where it names none)."""
+    mapping = _named_now(mapping)
     return _class_of(mapping.get("task", "text")).from_mapping(mapping)
+
+
+def _named_now(mapping: Mapping[str, Any]) -> dict[str, Any]:
+    """A mapping with the names of now: a whole model without "format" was written before there was any."""
+    model = mapping.get("model")
+    if "format" in mapping or not isinstance(model, Mapping) or not model.keys() >= _WRITTEN_OUT:
+        return dict(mapping)
+    variant = renamed(model["variant"], model["variant_options"])
+    return {**mapping, "format": FORMAT, "model": {**model, "variant": variant}}
 
 
 def recipe_keys(task: str = "text") -> list[str]:
@@ -310,26 +327,18 @@ def recipe_schema() -> dict[str, Any]:
     for name in ("Recipe", "ImageRecipe"):  # it is resolved when a file is read
         meaning = "Name or path, relative to this file, of the recipe whose keys this one replaces."
         schema["$defs"][name]["properties"]["extends"] = {"type": "string", "description": meaning}
+        meaning = "Of a recipe that was written out: what its names mean."
+        schema["$defs"][name]["properties"]["format"] = {"const": FORMAT, "description": meaning}
     return schema
-
-
-def built_in_recipes() -> list[str]:
-    """Names of the recipes that come with the library.
-
-    >>> from nadaraya.training import built_in_recipes
-    >>> built_in_recipes()
-    ['cifar-cpu', 'deit', 'demo', 'dickens', 'nano']
-    """
-    folder = files("nadaraya.training") / "recipes"
-    return sorted(item.name.removesuffix(".yaml") for item in folder.iterdir() if item.name.endswith(".yaml"))
 
 
 def load_recipe(source: str | Path, overrides: Sequence[str] = ()) -> Recipe | ImageRecipe:
     """Read a recipe and apply overrides.
 
     Args:
-        source: name of a built-in recipe, path of a YAML file, or a run folder, whose own recipe it is. The
-            keys of a file with `extends: NAME or path`, relative to it, replace those of that recipe.
+        source: name of a built-in recipe, path of a .yaml file, or a run folder, whose own recipe it is. A
+            name wins over a file or folder, which is then written as a path, "./demo". The keys of a file
+            with `extends: NAME or path`, relative to it, replace those of that recipe.
         overrides: `key=value` strings; keys are dotted, values are YAML.
 
     Returns:
@@ -356,33 +365,44 @@ def _read_source(source: str | Path, below: tuple[str, ...] = ()) -> dict[str, A
     """The nested mapping of a built-in recipe, a file or a run folder, on top of what it extends."""
     from nadaraya.training.folder import RECIPE_FILE
 
-    path, own = Path(source), str(source) in built_in_recipes()
-    if own:
-        text = (files("nadaraya.training") / "recipes" / f"{source}.yaml").read_text(encoding="utf-8")
-        return nested(parse_yaml(text, str(source)), f"recipe {source}")
-    if is_folder(path):
+    path, names = Path(source), built_in_recipes()
+    if not means_path(source, names.__contains__):
+        if source not in names:
+            if path.suffix in _ENDINGS:
+                raise InputError(f"no recipe file {path}")
+            raise unknown_name("recipe, where it is no file,", str(source), names)
+        path = Path(str(files("nadaraya.training"))) / "recipes" / f"{source}.yaml"
+    elif is_folder(path):
         path /= RECIPE_FILE
         if not is_file(path):
-            raise InputError(f"{source} is not a run folder: it has no {RECIPE_FILE}")
-    if not is_file(path):
-        if path.suffix in (".yaml", ".yml"):
-            raise InputError(f"no recipe file {path}")
-        raise unknown_name("recipe, where it is no file,", str(source), built_in_recipes())
-    mapping = nested(read_yaml(path, "a recipe"), f"recipe {source}")
+            raise InputError(f"{source} is not a run folder: it has no {RECIPE_FILE}{_as_data(source)}")
+    elif not exists(path):
+        raise InputError(f"no recipe file {path}")
+    elif path.suffix not in _ENDINGS:
+        raise InputError(f"{source} is no recipe, whose name ends in .yaml{_as_data(source)}")
+    mapping = _named_now(nested(read_yaml(path, "a recipe"), f"recipe {source}"))
     if "extends" not in mapping:
         return mapping
     base, here = mapping.pop("extends"), str(path.resolve())
     if not isinstance(base, str):
         raise must_be(f"extends in {source}", "the name or the path of a recipe", base)
     if here in below:
-        raise InputError(f"recipe {source} extends itself: {' → '.join([*below, here])}")
-    base = base if base in built_in_recipes() else path.parent / base
+        raise InputError(f"recipe {source} extends itself: {' → '.join([*below, here][-5:])}")
+    if len(below) > _MOST_EXTENDED:
+        raise InputError(f"recipe {below[0]} extends more than {_MOST_EXTENDED} others")
+    if base not in names:
+        base = path.parent / base
     inherited = _read_source(base, (*below, here))
     inherited.pop("name", None)  # which names one recipe
     for key, value in mapping.items():
         section = inherited.get(key)
         inherited[key] = section | value if isinstance(section, dict) and isinstance(value, dict) else value
     return inherited
+
+
+def _as_data(source: str | Path) -> str:
+    """How a message goes on about a text where a recipe belongs."""
+    return f": to train on a text, `nadaraya train demo data.corpus={source}`"
 
 
 def _name(stem: str, recipe: Recipe | ImageRecipe) -> str:
@@ -405,7 +425,9 @@ def _class_of(task: Any) -> type[Recipe] | type[ImageRecipe]:
 def _override(mapping: dict[str, Any], override: str) -> None:
     key, equals, text = override.partition("=")
     if not equals or not key:
-        raise must_be("override", "KEY=VALUE, for example model.variant=gpa-mul", override)
+        data = "data.source" if mapping.get("task") == "image" else "data.corpus"
+        example = f"{data}={override}" if exists(Path(override)) else "model.variant=gpa-mul"
+        raise must_be("override", f"KEY=VALUE, for example {example}", override)
     value = parse_yaml(text, f"override {shown(override)}")
     if text.count("#") > str(value).count("#"):
         raise must_be("override", f"without a YAML comment: quote text with #, {key}='\"…\"'", override)

@@ -129,7 +129,9 @@ class _ShardedText:
 
     def __init__(self, recipe: Recipe, verify: bool) -> None:
         data, self._recipe = recipe.data, recipe
-        for key in ("tokenizer", "vocabulary", "validation_fraction", "limit", "wrap", "shuffle"):
+        if data.tokenizer == "bpe":  # the others are what recipes on text say
+            raise must_be("recipe key data.tokenizer", "left out: data.corpus has token shards, with one", "bpe")
+        for key in ("vocabulary", "validation_fraction", "limit", "wrap", "shuffle"):
             if (given := getattr(data, key)) != (default := getattr(DataRecipe(), key)):
                 accepted = f"{default!r}, as it is where left out: data.corpus has token shards"
                 raise must_be(f"recipe key data.{key}", accepted, given)

@@ -98,6 +98,7 @@ def test_likelihood_and_its_gradient(kernel):
     random = np.random.default_rng(0)
     X, weight = random.random((40, 2)) * [1.0, 5.0], random.random(40)
     X[0, 0] = 0.0  # its own image
+    X = X[np.lexsort(X.T[::-1])]  # as the smoother has them
     model = NadarayaWatsonDensity(kernel, [0.1, 0.8], support=[(0, 1), None]).fit(X, sample_weight=weight)
     criterion = likelihood(model._smoother, model._support, X)
     for h in ([0.1, 0.8], [0.03, 2.0], [0.5, 0.4]):
@@ -125,6 +126,7 @@ def test_likelihood_of_an_isolated_point_at_the_edge():
 def test_images_far_from_all_points_cost_nothing(monkeypatch):
     """Of 216 images in a box of three features all but a few are beyond the kernel's reach."""
     X = np.random.default_rng(0).beta(2.0, 3.0, (150, 3))
+    X = X[np.lexsort(X.T[::-1])]  # as the smoother has them
     model = NadarayaWatsonDensity(bandwidth=0.05, support=(0, 1)).fit(X)
     compute, queries = Smoother.compute, []
     monkeypatch.setattr(

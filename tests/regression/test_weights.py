@@ -2,9 +2,17 @@
 
 import numpy as np
 import pytest
+from sklearn.base import clone
 from sklearn.ensemble import BaggingRegressor
 
-from nadaraya.regression import NadarayaWatson
+from nadaraya import regression
+from nadaraya.regression import (
+    KernelQuantileRegressor,
+    NadarayaWatson,
+    NadarayaWatsonClassifier,
+    NadarayaWatsonConditionalDensity,
+    NadarayaWatsonDensity,
+)
 from nadaraya.regression.repeats import distinct_observations
 
 CHOICES = ["aic", "loo", "silverman", "scott"]
@@ -55,6 +63,80 @@ def test_draws_with_replacement_choose_like_the_observations_drawn(choice):
     np.testing.assert_allclose(repeated.bandwidth_, weighted.bandwidth_, rtol=1e-4)
     assert repeated.bandwidth_[0] > 0.05
     np.testing.assert_allclose(repeated.loo_predictions(), weighted.loo_predictions()[np.searchsorted(distinct, drawn)], rtol=1e-3)  # fmt: skip # noqa: E501
+
+
+LEAVE_ONE_OUT = {
+    "constant": NadarayaWatson(bandwidth="loo"),
+    "linear": NadarayaWatson(bandwidth="loo", degree=1),
+    "categories": NadarayaWatson(bandwidth="loo", categorical=[1]),
+    "kernel": NadarayaWatson("exponential", bandwidth="loo", fit_kernel=True),
+    "some of the points": NadarayaWatson(bandwidth="loo", selection_size=50),
+    "classifier": NadarayaWatsonClassifier(bandwidth="loo"),
+    "classifier, categories": NadarayaWatsonClassifier(bandwidth="loo", categorical=[1]),
+    "density": NadarayaWatsonDensity(bandwidth="loo"),
+    "density, compact": NadarayaWatsonDensity("epanechnikov", "loo"),
+    "density, bounds": NadarayaWatsonDensity(bandwidth="loo", support=(0, None)),
+    "conditional": NadarayaWatsonConditionalDensity(bandwidth="loo"),
+    "quantile": KernelQuantileRegressor(0.3, bandwidth="loo"),
+    "quantile, line": KernelQuantileRegressor(0.3, bandwidth="loo", degree=1),
+}
+
+LEAVING_ONE_OUT = pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.slow if name in ("kernel", "quantile, line") else ())
+        for name in LEAVE_ONE_OUT
+    ],
+)
+
+
+def table(n=60):
+    random = np.random.default_rng(7)
+    X = np.column_stack([random.uniform(0, 6, n), random.integers(0, 3, n)])
+    return X, np.sin(X[:, 0]) + 0.3 * random.normal(size=n)
+
+
+def fitted(name, X, y, weight=None):
+    """Bandwidths, what chose them and answers of the model fitted to these rows."""
+    model = clone(LEAVE_ONE_OUT[name])
+    if "," not in name and "density" in name:
+        X = X[:, :1]
+    model.set_params(n_starts=2).fit(X, y > 0 if "classifier" in name else y, sample_weight=weight)
+    asked = X[: len(table()[0])]
+    if "conditional" in name:
+        answers = model.score_samples(asked, table()[1])
+    else:
+        kind = ("predict_proba", "score_samples", "predict")
+        answers = next(getattr(model, method) for method in kind if hasattr(model, method))(asked)
+    return model.bandwidth_, model.selection_.score, answers
+
+
+def test_every_estimator_that_leaves_one_out_is_among_these():
+    kinds = {type(model) for model in LEAVE_ONE_OUT.values()}
+    takes = {
+        item
+        for item in map(regression.__dict__.get, regression.__all__)
+        if '"loo"' in (getattr(item, "__doc__", None) or "") and hasattr(item, "fit")
+    }
+    assert takes == kinds
+
+
+@LEAVING_ONE_OUT
+def test_a_row_that_is_there_twice_is_a_row_of_weight_two(name):
+    X, y = table()
+    weight = np.where(np.arange(len(X)) % 4 == 0, 2.0, 1.0)
+    twice = np.append(np.arange(len(X)), np.flatnonzero(weight == 2))
+    for repeated, weighted in zip(fitted(name, X[twice], y[twice]), fitted(name, X, y, weight), strict=True):
+        np.testing.assert_allclose(repeated, weighted, rtol=1e-9, atol=1e-12)
+
+
+@LEAVING_ONE_OUT
+def test_a_row_of_weight_zero_is_not_there(name):
+    X, y = table()
+    strange = np.append(X, X[:9] + np.array([1.7, 0.0]), axis=0), np.append(y, y[:9] + 50.0)
+    weight = np.append(np.ones(len(X)), np.zeros(9))
+    for with_strange, without in zip(fitted(name, *strange, weight), fitted(name, X, y), strict=True):
+        np.testing.assert_allclose(with_strange, without, rtol=1e-9, atol=1e-12)
 
 
 def test_bagging_is_no_worse_than_one_fit():

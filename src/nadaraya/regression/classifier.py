@@ -1,6 +1,6 @@
 """`NadarayaWatsonClassifier`: kernel regression of class indicators, which gives probabilities."""
 
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,6 +14,7 @@ from nadaraya.regression.blocks import over_blocks
 from nadaraya.regression.class_display import ClassifierDisplay
 from nadaraya.regression.mixed_estimator import MixedEstimator
 from nadaraya.regression.requests import Array
+from nadaraya.regression.selection import Search
 
 
 class NadarayaWatsonClassifier(ClassifierMixin, MixedEstimator):
@@ -80,43 +81,21 @@ class NadarayaWatsonClassifier(ClassifierMixin, MixedEstimator):
         self.category_kernel = category_kernel
         self.missing = missing
 
-    def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
-        """Keeps the points and chooses the bandwidth.
-
-        Args:
-            X: (n, d) points.
-            y: (n,) classes.
-            sample_weight: (n,) weights ≥ 0. Default 1 each.
-
-        Returns:
-            The estimator.
-
-        Raises:
-            InputError: a parameter or sample_weight is out of its range or has a shape that does not fit.
-            ValueError: X is no finite numerical array, or y holds no classes (scikit-learn's checks).
-
-        See Also:
-            NadarayaWatsonClassifier.summary: what was fitted.
-
-        >>> from nadaraya.regression import NadarayaWatsonClassifier
-        >>> model = NadarayaWatsonClassifier(bandwidth=1.0).fit([[0.0], [1.0], [4.0]], ["a", "a", "b"])
-        >>> model.classes_.tolist()
-        ['a', 'b']
-        """
-        points, labels = self._validated_points(X, y)
+    def _data(self, X: ArrayLike, y: Any) -> tuple[Array, Array]:
+        points, self.y_ = self._validated_points(X, y)
         with np.errstate(invalid="ignore"):  # it tries whether labels are whole numbers
-            check_classification_targets(labels)
-        search, smoother = self._search(), self._first_smoother(points, sample_weight, ("loo",))
-        self.classes_, index = np.unique(labels, return_inverse=True)
-        indicators = np.eye(len(self.classes_))[index]
-        self._prior = np.average(indicators, axis=0, weights=smoother.sample.counts)
+            check_classification_targets(self.y_)
+        self.classes_, index = np.unique(self.y_, return_inverse=True)
+        return points, index.reshape(-1, 1).astype(np.float64)
+
+    def _selected(self, points: Array, targets: Array, counts: Array, search: Search) -> Selected:
+        smoother = self._first_smoother(points, counts)
+        indicators = np.eye(len(self.classes_))[targets[:, 0].astype(np.intp)]
+        self._prior = np.average(indicators, axis=0, weights=counts)
         self._targets = indicators - self._prior
-        selected: Selected = smoother, None
-        if isinstance(self.bandwidth, str) and self.bandwidth == "loo":
-            selected = select_in_stages("loo", smoother, self._targets, search)
-        self._keep(points, selected[0].sample.counts, selected)
-        self.y_ = labels
-        return self
+        if self._selects_by("loo"):
+            return select_in_stages("loo", smoother, self._targets, search)
+        return smoother, None
 
     @over_blocks
     def predict_proba(self, X: ArrayLike) -> Array:

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,19 +13,13 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 
 from nadaraya.errors import InputError, must_be
-from nadaraya.regression.bandwidth import Selected, first_bandwidth, select_bandwidth
-from nadaraya.regression.checks import (
-    fixed_kernel,
-    numbers,
-    real_number,
-    torch_device,
-    weights_of,
-    whole_number,
-)
+from nadaraya.regression.bandwidth import Selected, select_bandwidth
+from nadaraya.regression.checks import numbers, real_number, whole_number
 from nadaraya.regression.criteria import Criterion, loo_likelihood
 from nadaraya.regression.estimator import SmoothingEstimator, in_natural_units, validated_points
+from nadaraya.regression.repeats import Observations
 from nadaraya.regression.requests import Array, Sums
-from nadaraya.regression.sample import Sample
+from nadaraya.regression.selection import Search
 from nadaraya.regression.smoother import Smoother
 from nadaraya.regression.support import log_mass
 from nadaraya.regression.torch_sums import Job
@@ -51,8 +45,7 @@ class NadarayaWatsonConditionalDensity(SmoothingEstimator):
             observations, in O(n²) time per evaluation: a feature that tells nothing of the target gets a
             very large one, as with the least squares of Hall, Racine and Li (2004), which is not offered;
             "scott" or "silverman", rules of thumb for the joint density, in O(n); or a positive number, or
-            (d + 1,), one per feature and the target's last, in their units. Copies of whole observations make
-            the likelihood grow without end as b falls. Default "loo".
+            (d + 1,), one per feature and the target's last, in their units. Default "loo".
         n_starts: as in `NadarayaWatson`. Default 7.
         device: where PyTorch computes; default None, the fastest way on the CPU.
         random_state: seed or generator of random starts. Default None: the same ones always.
@@ -97,55 +90,34 @@ class NadarayaWatsonConditionalDensity(SmoothingEstimator):
             verbose=verbose,
         )
 
-    def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
-        """Keeps the observations and chooses the bandwidths.
-
-        Args:
-            X: (n, d) points.
-            y: (n,) targets.
-            sample_weight: (n,) weights ≥ 0, in number of observations. Default 1 each.
-
-        Returns:
-            The estimator.
-
-        Raises:
-            InputError: a parameter or sample_weight is out of its range or has a shape that does not fit, or
-                the target does not vary and the bandwidths are not given in numbers.
-            ValueError: X or y is no finite numerical array, or their lengths differ (scikit-learn's checks).
-
-        See Also:
-            NadarayaWatsonDensity: without features.
-
-        >>> from nadaraya.regression import NadarayaWatsonConditionalDensity
-        >>> model = NadarayaWatsonConditionalDensity(bandwidth=0.5)
-        >>> model = model.fit([[0.0], [1.0], [2.0]], [0.0, 1.0, 4.0])
-        >>> model.X_.shape, model.y_.shape
-        ((3, 1), (3,))
-        """
+    def _data(self, X: ArrayLike, y: Any) -> tuple[Array, Array]:
         points, targets = validated_points(self, X, y, y_numeric=True)
         self.y_ = np.array(targets, np.float64)
-        search, weight = self._search(), weights_of(sample_weight, len(points))
-        report = self._report if self.verbose else None
-        device, kernel = torch_device(self.device), fixed_kernel("gaussian")
-        joint_sample = Sample.of(np.column_stack([points, self.y_]), weight, device, report)
-        bandwidth = first_bandwidth(self.bandwidth, joint_sample, kernel, ("loo",))
-        if not isinstance(self.bandwidth, str):
-            bandwidth = joint_sample.in_units(bandwidth)
-        if np.isinf(bandwidth[-1]):
+        return points, self.y_[:, None]
+
+    def _observations(self, points: Array, targets: Array, weight: Array) -> Observations:
+        joint, _, counts, row_of = super()._observations(
+            np.column_stack([points, targets]), targets[:, :0], weight
+        )
+        return joint[:, :-1].astype(points.dtype), joint[:, -1:], counts, row_of
+
+    def _selected(self, points: Array, targets: Array, counts: Array, search: Search) -> Selected:
+        joint = self._first_smoother(np.column_stack([points, targets]), counts)
+        if np.isinf(joint.bandwidth[-1]):
             raise InputError(
-                f"y must vary to have a density (n_samples = {len(points)}): give bandwidth as numbers"
+                f"y must vary to have a density (n_samples = {len(self.y_)}): give bandwidth as numbers"
             )
-        joint = Smoother(joint_sample, kernel, bandwidth)
-        features = Smoother(Sample.of(points, weight, device, report), kernel, bandwidth[:-1])
-        selected: Selected = joint, None
-        if isinstance(self.bandwidth, str) and self.bandwidth == "loo":
-            selected = select_bandwidth("loo", _likelihood(joint, features), joint, search)
-        self._joint, bandwidth = selected[0], selected[0].bandwidth
-        self._keep(points, weight, (replace(features, bandwidth=bandwidth[:-1]), None))
-        if selected[1] is not None:
-            self.selection_ = in_natural_units(selected[1], joint_sample.unit[np.isfinite(bandwidth)])
-        self.target_bandwidth_ = float(bandwidth[-1] * joint_sample.unit[-1])
-        return self
+        features = Smoother(self._sample(points, counts), joint.kernel, joint.bandwidth[:-1])
+        selection = None
+        if self._selects_by("loo"):
+            joint, selection = select_bandwidth("loo", _likelihood(joint, features), joint, search)
+        self._joint, self._targets, unit = joint, targets[:, 0], joint.sample.unit[-1]
+        self.target_bandwidth_ = float(joint.bandwidth[-1] * unit)
+        if selection is not None:  # those of the features have their units from _keep
+            selection = in_natural_units(
+                selection, np.append(np.ones(len(selection.starts[0].end) - 1), unit)
+            )
+        return replace(features, bandwidth=joint.bandwidth[:-1]), selection
 
     def score_samples(self, X: ArrayLike, y: ArrayLike) -> Array:
         """log p(y | x).
@@ -202,7 +174,7 @@ class NadarayaWatsonConditionalDensity(SmoothingEstimator):
         (1,)
         """
         query, centre = self._validated(X), np.average(self.y_, weights=self.sample_weight_)
-        means = self._smoother.means(query, (self.y_ - centre)[None]).values[:, 0] + centre
+        means = self._smoother.means(query, (self._targets - centre)[None]).values[:, 0] + centre
         return means.astype(self.X_.dtype, copy=False)
 
     def predict_cdf(self, X: ArrayLike, y: ArrayLike) -> Array:
@@ -315,7 +287,7 @@ class NadarayaWatsonConditionalDensity(SmoothingEstimator):
         for rows, weights in self._weights(query):
             for row, cumulative in zip(range(rows.start, rows.stop), np.cumsum(weights, axis=1), strict=True):
                 place = np.searchsorted(cumulative, cumulative[-1] * random.random_sample(n), side="right")
-                result[row] += self.y_[np.minimum(place, len(self.y_) - 1)]
+                result[row] += self._targets[np.minimum(place, len(self._targets) - 1)]
         return result.astype(self.X_.dtype, copy=False)
 
     def __sklearn_tags__(self) -> Any:
@@ -325,26 +297,28 @@ class NadarayaWatsonConditionalDensity(SmoothingEstimator):
 
     def _weights(self, query: Array) -> Iterator[tuple[slice, Array]]:
         """Blocks of queries (m, d) with their weights (rows, n), which sum to 1."""
-        job = Job(self._smoother.request(Sums, query, np.zeros((0, len(self.y_)))))
+        job = Job(self._smoother.request(Sums, query, np.zeros((0, len(self._targets)))))
         for rows in job.blocks(_NUMBERS_PER_PAIR):
             r = job.distances(rows)
             yield rows, job.shares(rows, r, job.kernel.log(r)).double().cpu().numpy()
 
     def _distribution(self, weights: Array, y: Array) -> Array:
         """Σ_i w_i Φ((y − y_i) / b) for weights (m, n) at y (m,)."""
-        result: Array = np.einsum("mn,mn->m", weights, ndtr((y[:, None] - self.y_) / self.target_bandwidth_))
+        result: Array = np.einsum(
+            "mn,mn->m", weights, ndtr((y[:, None] - self._targets) / self.target_bandwidth_)
+        )
         return result
 
     def _quantile(self, weights: Array, level: float) -> Array:
         """(m,) where `_distribution` is `level`: Newton's method, bisection where it leaves a bracket."""
-        b, order = self.target_bandwidth_, np.argsort(self.y_)
+        b, order = self.target_bandwidth_, np.argsort(self._targets)
         # From the quantile of the weighted targets themselves.
         reached = (np.cumsum(weights[:, order], axis=1) < level).sum(axis=1)
-        y = self.y_[order[np.minimum(reached, len(order) - 1)]]
-        low, high = np.full((2, len(y)), [[self.y_.min() - 40 * b], [self.y_.max() + 40 * b]])
+        y = self._targets[order[np.minimum(reached, len(order) - 1)]]
+        low, high = np.full((2, len(y)), [[self._targets.min() - 40 * b], [self._targets.max() + 40 * b]])
         left = np.arange(len(y))
         for step in range(_MOST_STEPS):
-            z = (y[left, None] - self.y_) / b
+            z = (y[left, None] - self._targets) / b
             excess = np.einsum("mn,mn->m", weights[left], ndtr(z)) - level
             height = np.exp(-(np.clip(z, -40, 40) ** 2) / 2)
             slope = np.einsum("mn,mn->m", weights[left], height) / (b * math.sqrt(2 * math.pi))

@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import replace
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,6 +22,7 @@ from nadaraya.regression.estimator import SmoothingEstimator, validated_points
 from nadaraya.regression.plug_in import PLUG_INS, plug_in
 from nadaraya.regression.requests import Array
 from nadaraya.regression.rules import log_radial_moment, spread_of_kernel
+from nadaraya.regression.selection import Search
 from nadaraya.regression.smoother import Smoother
 from nadaraya.regression.support import Support, likelihood, log_mass
 
@@ -47,10 +48,9 @@ class NadarayaWatsonDensity(DensityMixin, SmoothingEstimator):
             Grotowski and Kroese 2010), which estimate the density's curvature, in O(n) after sorting, and
             are better where it has several modes; or "loo", the bandwidths under which each point is
             likeliest given the others (Habbema, Hermans and van den Broek 1974), in O(n²) per evaluation.
-            Points with exact copies make that likelihood grow without end as the bandwidth falls, and many
-            copies, as of rounded data, make the plug-in bandwidths tend to 0. Rules and plug-ins do not look
-            at the support, and are divided by the kernel's standard deviation if it is not the Gaussian.
-            Default "scott".
+            Many copies of points, as of rounded data, make the plug-in bandwidths tend to 0. Rules and
+            plug-ins do not look at the support, and are divided by the kernel's standard deviation if it is
+            not the Gaussian. Default "scott".
         support: (low, high), the bounds of every feature, or d such pairs, one per feature; None in the place
             of a bound or a pair where there is none. "loo" chooses no bandwidth wider than the support.
             Default None.
@@ -83,6 +83,8 @@ class NadarayaWatsonDensity(DensityMixin, SmoothingEstimator):
     True
     """
 
+    _criteria = ("loo", *PLUG_INS)
+
     def __init__(
         self,
         kernel: str | Kernel = "gaussian",
@@ -99,54 +101,33 @@ class NadarayaWatsonDensity(DensityMixin, SmoothingEstimator):
         )
         self.support = support
 
-    def fit(self, X: ArrayLike, y: Any = None, sample_weight: ArrayLike | None = None) -> Self:
-        """Keeps the points and chooses the bandwidth.
-
-        Args:
-            X: (n, d) points.
-            y: ignored.
-            sample_weight: (n,) weights ≥ 0. Default 1 each.
-
-        Returns:
-            The estimator.
-
-        Raises:
-            InputError: a parameter or sample_weight is out of its range, the kernel has no integral, a point
-                is outside the support, a plug-in bandwidth is asked for in several dimensions or does not
-                exist, or a feature does not vary and the bandwidth is not given in numbers.
-            ValueError: X is no finite numerical array (scikit-learn's checks).
-
-        See Also:
-            NadarayaWatsonDensity.summary: what was fitted.
-
-        >>> from nadaraya.regression import NadarayaWatsonDensity
-        >>> NadarayaWatsonDensity().fit([[0.0], [1.0], [3.0]]).bandwidth_.round(3).tolist()
-        [1.001]
-        """
+    def _data(self, X: ArrayLike, y: Any) -> tuple[Array, Array]:
         points = validated_points(self, X)
         self._support = Support.of(self.support, points)
         if self._support is not None:
             self._support.check(points)
-        search, smoother = self._search(), self._first_smoother(points, sample_weight, ("loo", *PLUG_INS))
+        return points, np.zeros((len(points), 0))
+
+    def _selected(self, points: Array, targets: Array, counts: Array, search: Search) -> Selected:
+        smoother = self._first_smoother(points, counts)
         self._log_integral = _log_integral(smoother.kernel, points.shape[1])
-        selected: Selected = smoother, None
+        selection = None
         if isinstance(self.bandwidth, str) and self.bandwidth in PLUG_INS:
-            selected = _with_plug_in(self.bandwidth, smoother), None
-        elif isinstance(self.bandwidth, str) and self.bandwidth == "loo":
+            smoother = _with_plug_in(self.bandwidth, smoother)
+        elif self._selects_by("loo"):
             criterion = likelihood(smoother, self._support, points.astype(np.float64))
-            chosen, selection = select_bandwidth("loo", criterion, smoother, search)
+            smoother, selection = select_bandwidth("loo", criterion, smoother, search)
             if self._support is not None:
-                unit = chosen.sample.unit
-                chosen = replace(chosen, bandwidth=self._support.within_reach(chosen.bandwidth * unit) / unit)
-            selected = chosen, selection
-        self._keep(points, selected[0].sample.counts, selected)
-        if not np.isfinite(self._smoother.bandwidth).all():
-            constant = np.flatnonzero(np.isinf(self._smoother.bandwidth)).tolist()
+                unit = smoother.sample.unit
+                within = self._support.within_reach(smoother.bandwidth * unit) / unit
+                smoother = replace(smoother, bandwidth=within)
+        if not np.isfinite(smoother.bandwidth).all():
+            constant = np.flatnonzero(np.isinf(smoother.bandwidth)).tolist()
             raise InputError(
-                f"feature {constant[0]} must vary to have a density (n_samples = {len(points)}): "
+                f"feature {constant[0]} must vary to have a density (n_samples = {len(self._row_of)}): "
                 "leave it out, or give bandwidth as a number"
             )
-        return self
+        return smoother, selection
 
     @over_blocks
     def score_samples(self, X: ArrayLike) -> Array:

@@ -1,7 +1,7 @@
 """What the estimators share: their commonest parameters, checked, and the smoother they keep."""
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -22,6 +22,7 @@ from nadaraya.regression.checks import (
     weights_of,
     whole_number,
 )
+from nadaraya.regression.repeats import Observations, distinct_observations
 from nadaraya.regression.requests import Array
 from nadaraya.regression.rules import RULES
 from nadaraya.regression.sample import Sample
@@ -33,6 +34,8 @@ from nadaraya.regression.summary import Summary, summary_of
 
 class SmoothingEstimator(PlainState):
     """An estimator that keeps its points; subclasses explain the parameters."""
+
+    _criteria: tuple[str, ...] = ("loo",)  # names of bandwidths beside the rules of thumb
 
     def __init__(
         self,
@@ -51,20 +54,65 @@ class SmoothingEstimator(PlainState):
         self.random_state = random_state
         self.verbose = verbose
 
-    def _first_smoother(
-        self,
-        points: Array,
-        sample_weight: ArrayLike | None,
-        criteria: tuple[str, ...],
-        categories: tuple[Category, ...] = (),
-    ) -> Smoother:
+    def fit(self, X: ArrayLike, y: Any = None, sample_weight: ArrayLike | None = None) -> Self:
+        """Keeps the observations and chooses the bandwidth.
+
+        A row with weight is an observation. Rows that repeat another, point and target, are one, with the sum
+        of their weights: leave-one-out leaves it out whole, and a row that is there twice is a row of weight
+        2. Only where points repeat with other targets too, as in designs with replications, every row is an
+        observation (but densities have no replications).
+
+        Args:
+            X: (n, d) points, float32 or float64 (other numbers are converted to float64).
+            y: (n,) targets, or classes; (n, p) for `NadarayaWatson`; densities without features ignore it.
+            sample_weight: (n,) weights ≥ 0: for `NadarayaWatson` precisions, the inverse variances of the
+                targets up to a factor; for others numbers of observations. Default 1 each.
+
+        Returns:
+            The estimator.
+
+        Raises:
+            InputError: a parameter or sample_weight is out of its range or has a shape that does not fit, or
+                the data do not have what the estimator needs, as a density features that vary.
+            ValueError: X or y is no finite numerical array, or their lengths differ (scikit-learn's checks).
+
+        See Also:
+            NadarayaWatson.summary: what was fitted.
+
+        >>> from nadaraya.regression import NadarayaWatson
+        >>> X, y = [[0.0], [1.0], [2.0], [3.0]], [0.0, 1.0, 4.0, 3.0]
+        >>> NadarayaWatson(bandwidth="silverman").fit(X, y).bandwidth_.round(3).tolist()
+        [0.897]
+        """
+        points, targets = self._data(X, y)
+        search, weight = self._search(), weights_of(sample_weight, len(points))
+        rows, values, counts, self._row_of = self._observations(points, targets, weight)
+        self._keep(points, weight, self._selected(rows, values, counts, search))
+        return self
+
+    def _data(self, X: ArrayLike, y: Any) -> tuple[Array, Array]:
+        """Points (n, d) and targets as numbers (n, p), validated."""
+        raise NotImplementedError
+
+    def _observations(self, points: Array, targets: Array, weight: Array) -> Observations:
+        return distinct_observations(points, targets, weight)
+
+    def _selected(self, points: Array, targets: Array, counts: Array, search: Search) -> Selected:
+        """The smoother of these observations with its bandwidths, and how they were found."""
+        raise NotImplementedError
+
+    def _first_smoother(self, points: Array, counts: Array) -> Smoother:
         """The points with the bandwidths that are given or from where the search for them starts."""
-        weight = weights_of(sample_weight, len(points))
-        report = self._report if self.verbose else None
-        sample = Sample.of(points, weight, torch_device(self.device), report, categories)
-        kernel = fixed_kernel(self.kernel)
-        first = first_bandwidth(self.bandwidth, sample, kernel, criteria)
+        kernel, sample = fixed_kernel(self.kernel), self._sample(points, counts)
+        first = first_bandwidth(self.bandwidth, sample, kernel, self._criteria)
         return Smoother(sample, kernel, first if isinstance(self.bandwidth, str) else sample.in_units(first))
+
+    def _sample(self, points: Array, counts: Array, categories: tuple[Category, ...] = ()) -> Sample:
+        report = self._report if self.verbose else None
+        return Sample.of(points, counts, torch_device(self.device), report, categories)
+
+    def _selects_by(self, name: str) -> bool:
+        return isinstance(self.bandwidth, str) and self.bandwidth == name
 
     def _search(self) -> Search:
         n_starts = whole_number("n_starts", self.n_starts)

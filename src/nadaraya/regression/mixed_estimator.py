@@ -12,7 +12,7 @@ from nadaraya.regression.coding import Coding, is_frame
 from nadaraya.regression.estimator import SmoothingEstimator, validated_points
 from nadaraya.regression.mixed_bandwidth import for_users, selection_for_users
 from nadaraya.regression.requests import Array
-from nadaraya.regression.smoother import Smoother
+from nadaraya.regression.sample import Sample
 
 
 class MixedEstimator(SmoothingEstimator):
@@ -33,16 +33,10 @@ class MixedEstimator(SmoothingEstimator):
         self.levels_ = {} if coding is None else coding.by_name()
         return validated_points(self, X, y, **options)
 
-    def _first_smoother(
-        self,
-        points: Array,
-        sample_weight: ArrayLike | None,
-        criteria: tuple[str, ...],
-        categories: tuple[Category, ...] = (),
-    ) -> Smoother:
+    def _sample(self, points: Array, counts: Array, categories: tuple[Category, ...] = ()) -> Sample:
         if self._coding is not None:
             categories = self._coding.categories(points)
-        return super()._first_smoother(points, sample_weight, criteria, categories)
+        return super()._sample(points, counts, categories)
 
     def _keep(self, points: Array, weight: NDArray[np.float64], selected: Selected) -> None:
         super()._keep(points, weight, selected)

@@ -1,7 +1,7 @@
 """`NadarayaWatson`: kernel regression as a scikit-learn estimator."""
 
 from dataclasses import replace
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,19 +13,19 @@ from sklearn.utils.validation import check_is_fitted
 from nadaraya.errors import InputError, must_be, unknown_name
 from nadaraya.kernels import Kernel
 from nadaraya.regression import intervals
-from nadaraya.regression.bandwidth import select_for_regression
+from nadaraya.regression.bandwidth import Selected, select_for_regression
 from nadaraya.regression.blocks import over_blocks
 from nadaraya.regression.categories import numeric_columns
-from nadaraya.regression.checks import real_number, truth_value, weights_of, whole_number
+from nadaraya.regression.checks import real_number, truth_value, whole_number
 from nadaraya.regression.displays import RegressionDisplay
 from nadaraya.regression.local import LocalFit
 from nadaraya.regression.mixed_estimator import MixedEstimator
 from nadaraya.regression.neighbours import NeighbourScale
 from nadaraya.regression.polynomials import EquivalentKernels, PolynomialSmoother
-from nadaraya.regression.repeats import distinct_observations
 from nadaraya.regression.requests import Array, Means, PositionGradients
 from nadaraya.regression.robust import bisquare_weights
 from nadaraya.regression.sample import power_of_two
+from nadaraya.regression.selection import Search
 from nadaraya.regression.smoother import Smoother
 from nadaraya.regression.summary import Summary, goodness_of_fit, summary_of
 
@@ -137,6 +137,8 @@ class NadarayaWatson(RegressorMixin, MixedEstimator):
     [2.475, 3.941, 3.151]
     """
 
+    _criteria = ("aic", "loo")
+
     def __init__(
         self,
         kernel: str | Kernel = "gaussian",
@@ -174,47 +176,22 @@ class NadarayaWatson(RegressorMixin, MixedEstimator):
         self.random_state = random_state
         self.verbose = verbose
 
-    def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
-        """Keeps the points and chooses the bandwidth.
-
-        Args:
-            X: (n, d) points, float32 or float64 (other numbers are converted to float64).
-            y: (n,) or (n, p) targets.
-            sample_weight: (n,) precisions of the targets, ≥ 0: their inverse variances up to a factor, so
-                that only ratios matter. Rows that repeat another, point and target, are one observation with
-                the sum of their weights, unless points repeat with other targets too. Default 1 each.
-
-        Returns:
-            The estimator.
-
-        Raises:
-            InputError: a parameter or sample_weight is out of its range or has a shape that does not fit.
-            ValueError: X or y is no finite numerical array, or their lengths differ (scikit-learn's checks).
-
-        See Also:
-            NadarayaWatson.summary: what was fitted.
-
-        >>> from nadaraya.regression import NadarayaWatson
-        >>> X, y = [[0.0], [1.0], [2.0], [3.0]], [0.0, 1.0, 4.0, 3.0]
-        >>> NadarayaWatson(bandwidth="silverman").fit(X, y).bandwidth_.round(3).tolist()
-        [0.897]
-        """
+    def _data(self, X: ArrayLike, y: Any) -> tuple[Array, Array]:
         points, targets = self._validated_points(X, y, multi_output=True, y_numeric=True)
+        self.y_ = np.array(targets, np.float64)
+        return points, self.y_.reshape(len(self.y_), -1)
+
+    def _selected(self, points: Array, targets: Array, counts: Array, search: Search) -> Selected:
         truth_value("fit_kernel", self.fit_kernel)
-        search, weight = self._search(), weights_of(sample_weight, len(points))
         if self.selection_size is not None:
             search = replace(search, size=whole_number("selection_size", self.selection_size, 50))
-        self.y_ = np.array(targets, np.float64)
-        rows, values, precision, self._row_of = distinct_observations(
-            points, self.y_.reshape(len(self.y_), -1), weight
-        )
-        precision = precision / precision.max()
+        precision = counts / counts.max()
         precision *= len(precision) / precision.sum()
-        smoother = self._first_smoother(rows, precision, ("aic", "loo"))
+        smoother = self._first_smoother(points, precision)
         sample, degree = smoother.sample, whole_number("degree", self.degree, 0, 3)
         iterations = whole_number("robust_iterations", self.robust_iterations, 0)
-        if iterations and values.shape[1] > 1:
-            raise must_be("robust_iterations", f"0 with {values.shape[1]} targets", iterations)
+        if iterations and targets.shape[1] > 1:
+            raise must_be("robust_iterations", f"0 with {targets.shape[1]} targets", iterations)
         if not isinstance(self.empty, str) or self.empty not in _EMPTY:
             raise unknown_name("empty", self.empty, _EMPTY)
         self._empty = self.empty
@@ -229,31 +206,30 @@ class NadarayaWatson(RegressorMixin, MixedEstimator):
         neighbours = None
         if self.adaptive is not None:
             k = whole_number("adaptive", self.adaptive)
-            if k >= len(points):
-                raise must_be("adaptive", f"a whole number below n_samples = {len(points)}", k)
-            neighbours = NeighbourScale(sample, min(k, len(rows) - 1)) if len(rows) > 1 else None
+            if k >= len(self._row_of):
+                raise must_be("adaptive", f"a whole number below n_samples = {len(self._row_of)}", k)
+            neighbours = NeighbourScale(sample, min(k, len(points) - 1)) if len(points) > 1 else None
         kind = PolynomialSmoother if degree > 1 else Smoother
         smoother = kind(sample, smoother.kernel, smoother.bandwidth, degree, neighbours)
-        self._unit = power_of_two(values)
-        values = values / self._unit
-        self._centre = np.average(values, axis=0, weights=sample.counts)
-        self._targets = values - self._centre
-        robust, selected = np.ones(len(rows)), None
-        for _ in range(1 + iterations):
-            if selected is not None:
-                robust = bisquare_weights(selected[0], self._targets, precision)
+        self._unit = power_of_two(targets)
+        scaled = targets / self._unit
+        self._centre = np.average(scaled, axis=0, weights=sample.counts)
+        self._targets = scaled - self._centre
+        robust, chosen, selection = np.ones(len(points)), smoother, None
+        for turn in range(1 + iterations):
+            if turn:
+                robust = bisquare_weights(chosen, self._targets, precision)
                 smoother = replace(smoother, sample=sample.weighted(precision * robust))
-            selected = select_for_regression(self.bandwidth, smoother, self._targets, self.fit_kernel, search)
-        assert selected is not None
-        self._keep(points, weight, selected)
+            chosen, selection = select_for_regression(
+                self.bandwidth, smoother, self._targets, self.fit_kernel, search
+            )
         self.robust_weight_ = np.where(self._row_of < 0, 0.0, robust[self._row_of])
-        if self.selection_ is not None and self.selection_.criterion == "aic":
+        if selection is not None and selection.criterion == "aic":
             # It has the logarithm of the targets' variance, in their own units.
-            score = self.selection_.score + 2 * float(np.log(self._unit).mean())
-            self.selection_ = replace(self.selection_, score=score)
+            selection = replace(selection, score=selection.score + 2 * float(np.log(self._unit).mean()))
         self._noise: intervals.Noise | None = None
         self._summary: Summary | None = None
-        return self
+        return chosen, selection
 
     def __getstate__(self) -> dict[str, Any]:
         state = super().__getstate__()

@@ -5,7 +5,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.fft import rfft
 from scipy.optimize import brentq
 
@@ -86,7 +85,7 @@ def _improved_sheather_jones(spectrum: _Spectrum) -> Callable[[float], float]:
 PLUG_INS = {"sheather-jones": _sheather_jones, "improved-sheather-jones": _improved_sheather_jones}
 
 
-def plug_in(rule: str, x: Array, counts: NDArray[np.float64]) -> float:
+def plug_in(rule: str, x: Array, counts: Array) -> float:
     """The bandwidth of a Gaussian kernel density estimate that solves the rule's equation.
 
     Both estimate the bandwidth of least asymptotic mean integrated squared error, h⁵ = 1 / (2 √π n ∫ f″²),

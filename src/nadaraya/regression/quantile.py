@@ -3,7 +3,7 @@
 import math
 from dataclasses import replace
 from statistics import NormalDist
-from typing import Self
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,6 +19,7 @@ from nadaraya.regression.checks import numbers, real_number, whole_number
 from nadaraya.regression.criteria import Criterion
 from nadaraya.regression.estimator import SmoothingEstimator, validated_points
 from nadaraya.regression.requests import Array, Sums
+from nadaraya.regression.selection import Search
 from nadaraya.regression.smoother import Smoother
 from nadaraya.regression.torch_sums import Job
 
@@ -67,6 +68,8 @@ class KernelQuantileRegressor(RegressorMixin, SmoothingEstimator):
     ([2.0], [[1.0, 9.0]])
     """
 
+    _criteria = ("aic", "loo")
+
     def __init__(
         self,
         quantile: float = 0.5,
@@ -85,50 +88,26 @@ class KernelQuantileRegressor(RegressorMixin, SmoothingEstimator):
         self.quantile = quantile
         self.degree = degree
 
-    def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
-        """Keeps the points and chooses the bandwidth.
-
-        Args:
-            X: (n, d) points.
-            y: (n,) targets.
-            sample_weight: (n,) weights ≥ 0: how much each point counts. Default 1 each.
-
-        Returns:
-            The estimator.
-
-        Raises:
-            InputError: a parameter or sample_weight is out of its range or has a shape that does not fit.
-            ValueError: X or y is no finite numerical array, or their lengths differ (scikit-learn's checks).
-
-        See Also:
-            KernelQuantileRegressor.summary: what was fitted.
-
-        >>> from nadaraya.regression import KernelQuantileRegressor
-        >>> model = KernelQuantileRegressor(bandwidth=1.0).fit([[0.0], [0.1], [0.2]], [1.0, 2.0, 9.0])
-        >>> model.bandwidth_.tolist()
-        [1.0]
-        """
+    def _data(self, X: ArrayLike, y: Any) -> tuple[Array, Array]:
         points, targets = validated_points(self, X, y, y_numeric=True)
-        (tau,) = _quantiles(self.quantile)
-        degree, search = whole_number("degree", self.degree, 0, 1), self._search()
         self.y_ = np.array(targets, np.float64)
-        smoother = replace(self._first_smoother(points, sample_weight, ("aic", "loo")), degree=degree)
-        counts = smoother.sample.counts
-        self._centre = float(np.average(self.y_, weights=counts))
-        self._targets = self.y_ - self._centre
-        selected: Selected = smoother, None
-        if isinstance(self.bandwidth, str) and self.bandwidth == "loo":
-            selected = select_bandwidth(
-                "loo", _check_criterion(smoother, self._targets, tau), smoother, search
+        return points, self.y_[:, None]
+
+    def _selected(self, points: Array, targets: Array, counts: Array, search: Search) -> Selected:
+        (tau,) = _quantiles(self.quantile)
+        degree = whole_number("degree", self.degree, 0, 1)
+        smoother = replace(self._first_smoother(points, counts), degree=degree)
+        self._centre = float(np.average(targets[:, 0], weights=counts))
+        self._targets = targets[:, 0] - self._centre
+        if self._selects_by("loo"):
+            return select_bandwidth("loo", _check_criterion(smoother, self._targets, tau), smoother, search)
+        selection = None
+        if self._selects_by("aic"):
+            smoother, selection = select_for_regression(
+                "aic", smoother, self._targets[:, None], False, search
             )
-        elif isinstance(self.bandwidth, str) and self.bandwidth == "aic":
-            chosen, selection = select_for_regression("aic", smoother, self._targets[:, None], False, search)
-            selected = (
-                replace(chosen, bandwidth=chosen.bandwidth * _widening(tau, points.shape[1])),
-                selection,
-            )
-        self._keep(points, counts, selected)
-        return self
+            smoother = replace(smoother, bandwidth=smoother.bandwidth * _widening(tau, points.shape[1]))
+        return smoother, selection
 
     def predict(self, X: ArrayLike, quantile: ArrayLike | None = None) -> Array:
         """q_τ(x).

@@ -5,10 +5,10 @@ from numpy.typing import NDArray
 
 from nadaraya.regression.requests import Array
 
+Observations = tuple[Array, Array, Array, NDArray[np.intp]]
 
-def distinct_observations(
-    X: Array, y: Array, weight: NDArray[np.float64]
-) -> tuple[Array, Array, NDArray[np.float64], NDArray[np.intp]]:
+
+def distinct_observations(X: Array, y: Array, weight: Array) -> Observations:
     """Rows that have weight, each once with the sum of its weights, in an order that is theirs alone.
 
     Only copies are taken together: where points repeat with other targets, as in designs with replications,

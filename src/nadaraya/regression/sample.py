@@ -33,8 +33,8 @@ class Sample:
     x: Array
     centre: NDArray[np.float64]
     unit: NDArray[np.float64]
-    counts: NDArray[np.float64]
-    weight: NDArray[np.float64]
+    counts: Array
+    weight: Array
     spread: NDArray[np.float64]
     device: torch.device | None
     report: Callable[[str], None] | None
@@ -45,7 +45,7 @@ class Sample:
     def of(
         cls,
         X: Array,
-        counts: NDArray[np.float64],
+        counts: Array,
         device: torch.device | None = None,
         report: Callable[[str], None] | None = None,
         categories: tuple[Category, ...] = (),
@@ -69,7 +69,7 @@ class Sample:
         """(n, d) which numbers are missing."""
         return missing_numbers(self.categories, self.codes, self.x.shape[1])
 
-    def weighted(self, counts: NDArray[np.float64]) -> "Sample":
+    def weighted(self, counts: Array) -> "Sample":
         """The same points with other weights (n,)."""
         return replace(self, counts=counts, weight=counts / counts.max())
 

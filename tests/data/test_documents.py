@@ -21,6 +21,19 @@ def write_plain(folder: Path) -> Path:
     return path
 
 
+def write_utf16(folder: Path) -> Path:
+    path = folder / "texts.txt"
+    text = "\r\n<|endoftext|>\r\n".join([*TEXTS[:3], " \n", *TEXTS[3:]])
+    path.write_bytes(b"\xfe\xff" + text.encode("utf-16-be"))
+    return path
+
+
+def write_marked(folder: Path) -> Path:
+    path = write_plain(folder)
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+    return path
+
+
 def write_json(folder: Path) -> Path:
     path = folder / "texts.jsonl"
     records = [*TEXTS[:3], None, "", *TEXTS[3:]]
@@ -33,6 +46,16 @@ def write_parquet(folder: Path) -> Path:
     table = pa.table({"id": range(7), "text": [*TEXTS[:3], None, " ", *TEXTS[3:]]})
     pq.write_table(table, path, row_group_size=2)
     return path
+
+
+def write_dictionary(folder: Path) -> Path:
+    path = folder / "texts.parquet"
+    texts = pa.array([*TEXTS[:3], None, " ", *TEXTS[3:]], pa.large_string()).dictionary_encode()
+    pq.write_table(pa.table({"text": texts}), path, row_group_size=2)
+    return path
+
+
+WRITERS = [write_plain, write_utf16, write_marked, write_json, write_parquet, write_dictionary]
 
 
 def write_hub(folder: Path) -> str:
@@ -50,7 +73,7 @@ def write_folder(folder: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("write", [write_plain, write_json, write_parquet, write_hub, write_folder])
+@pytest.mark.parametrize("write", [*WRITERS, write_hub, write_folder])
 def test_a_source_gives_its_documents_from_any_place_on(
     write: Callable[[Path], Path | str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,6 +1,7 @@
 """Tokenizers: exact round trips, files that transformers reads, padding, unseen characters named."""
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
+from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
 from transformers import AutoTokenizer, DataCollatorForLanguageModeling, PreTrainedTokenizerFast, pipeline
 
 from nadaraya.data import (
@@ -21,6 +22,7 @@ from nadaraya.data import (
     train_byte_pair_tokenizer,
     train_character_tokenizer,
 )
+from nadaraya.data.tokenizer import check_token_bytes, check_vocabulary
 from nadaraya.errors import InputError
 from nadaraya.models import KernelGPTConfig, KernelGPTForCausalLM
 
@@ -189,7 +191,63 @@ def test_any_other_fast_tokenizer_encodes_by_itself() -> None:
     backend.pre_tokenizer = pre_tokenizers.Whitespace()
     words = PreTrainedTokenizerFast(tokenizer_object=backend)
     assert not is_character_tokenizer(words)
-    assert encode_text(words, "two one three").tolist() == [2, 1, 0]
+    assert encode_text(words, "two one two").tolist() == [2, 1, 2]
+
+
+def unknowing() -> dict[str, PreTrainedTokenizerFast]:
+    """Tokenizers that do not know every text, each with its own way of saying so."""
+    letters = {"a": 0, "b": 1, "?": 2}
+    made: dict[str, Any] = {
+        "words": models.WordLevel(letters, unk_token="?"),
+        "words that raise": models.WordLevel(letters),
+        "pieces": models.WordPiece(letters, unk_token="?"),
+        "pairs": models.BPE(letters, [], unk_token="?"),
+        "unigrams": models.Unigram([("a", -1.0), ("b", -1.0), ("?", -9.0)], unk_id=2),
+    }
+    found = {}
+    for name, model in made.items():
+        backend = Tokenizer(model)
+        backend.pre_tokenizer = pre_tokenizers.Whitespace()
+        mark = {"unk_token": "?"} if name == "unigrams" else {}
+        found[name] = PreTrainedTokenizerFast(tokenizer_object=backend, **mark)
+    return found
+
+
+@pytest.mark.parametrize("name", unknowing())
+def test_a_text_that_a_tokenizer_does_not_know_is_refused_not_read_as_something_else(name: str) -> None:
+    tokenizer = unknowing()[name]
+    assert encode_text(tokenizer, "a b a").tolist() == [0, 1, 0]
+    with pytest.raises(InputError, match=r"position 2 must be one that this tokenizer knows|Missing \[UNK\]"):
+        encode_text(tokenizer, "a é")
+
+
+def test_byte_pairs_that_leave_out_what_they_do_not_know_are_refused() -> None:
+    backend = Tokenizer(models.BPE({"a": 0, "b": 1}, []))
+    backend.decoder = decoders.ByteLevel()
+    for check in (check_token_bytes, partial(check_vocabulary, tokens=9)):
+        with pytest.raises(InputError, match="a token for each byte"):
+            check(PreTrainedTokenizerFast(tokenizer_object=backend))
+
+
+@pytest.mark.parametrize("special", [True, False])
+def test_what_spells_a_special_token_is_text(special: bool) -> None:
+    tokenizer = train_byte_pair_tokenizer("no more", 270, document_token="<|endoftext|>")
+    tokenizer.split_special_tokens = False  # as most of the hub have it
+    added = AddedToken("<|mörk|>", special=special)
+    tokenizer.add_tokens([added], special_tokens=special)
+    text = "no <|endoftext|>more<|mörk|> <pad>"
+    ids = encode_text(tokenizer, text)
+    assert tokenizer.eos_token_id not in ids
+    assert (tokenizer.convert_tokens_to_ids("<|mörk|>") in ids) is not special
+    assert sum(token_num_bytes(tokenizer, int(token)) for token in ids) == len(text.encode())
+
+
+def test_a_tokenizer_with_more_tokens_than_a_model_is_refused() -> None:
+    check_vocabulary(train_character_tokenizer("abc"), 3)  # padding, which is in no text, has number 3
+    check_vocabulary(BYTES, 300)
+    for tokenizer, tokens in ((BYTES, 254), (PAIRS, 599), (train_character_tokenizer("abc"), 2)):
+        with pytest.raises(InputError, match=rf"that of the model, which has {tokens} tokens, got 'a token"):
+            check_vocabulary(tokenizer, tokens)
 
 
 def test_character_tokenizer_that_changes_its_text_encodes_by_itself() -> None:
@@ -207,5 +265,5 @@ def test_absent_or_corrupt_tokenizer_file_is_bad_input(tmp_path: Path) -> None:
     whole = path.read_text()
     for broken in (whole[: len(whole) // 2], "", json.dumps({"model": 3})):
         path.write_text(broken)
-        with pytest.raises(InputError, match=r"tokenizer\.json is not a readable tokenizer"):
+        with pytest.raises(InputError, match=r"tokenizer\.json cannot be read as a tokenizer"):
             tokenizer_from_file(tmp_path)

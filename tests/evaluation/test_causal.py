@@ -1,6 +1,7 @@
 """Causal models from folders: safetensors only, no code of theirs, and one line for all that is not one."""
 
 import json
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from nadaraya.data import byte_tokenizer
+from nadaraya.data import byte_tokenizer, train_byte_pair_tokenizer
 from nadaraya.errors import InputError
 from nadaraya.evaluation import evaluate_string, open_causal_model
 from nadaraya.models import KernelGPTConfig, KernelGPTForCausalLM
@@ -60,7 +61,7 @@ def test_a_run_is_opened_with_the_context_of_its_recipe(tmp_path: Path) -> None:
     )
     train(recipe, tmp_path / "run", progress=False)
     causal = open_causal_model(tmp_path / "run", weights="trained")
-    assert (causal.context, causal.tokenizer.decode([1])) == (16, " ")
+    assert (causal.context, causal.tokenizer.decode([32])) == (16, " ")
     with pytest.raises(InputError, match="must be 'trained', got 'best'"):
         open_causal_model(tmp_path / "run", weights="best")
 
@@ -115,3 +116,45 @@ def test_a_model_of_the_hub_that_cannot_be_had_is_one_line(monkeypatch: pytest.M
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     with pytest.raises(InputError, match="no-such/model cannot be read as a causal language model"):
         open_causal_model("hf:no-such/model")
+
+
+def test_a_tokenizer_with_more_tokens_than_the_model_is_refused_at_the_door(llama: Path) -> None:
+    train_byte_pair_tokenizer("the cat " * 50, 260).save_pretrained(llama)
+    with pytest.raises(InputError, match=r"that of the model, which has 256 tokens, got 'a token 25\d'"):
+        open_causal_model(llama)
+
+
+def test_what_spells_a_special_token_is_scored_as_text(llama: Path) -> None:
+    tokenizer = train_byte_pair_tokenizer("a", 257, document_token="<|endoftext|>")
+    tokenizer.save_pretrained(llama)
+    settings = llama / "tokenizer_config.json"
+    settings.write_text(json.dumps({**json.loads(settings.read_text()), "split_special_tokens": False}))
+    LlamaForCausalLM(LlamaConfig(**TINY, vocab_size=257, intermediate_size=32)).save_pretrained(llama)
+    causal = open_causal_model(llama)
+    text = "a<|endoftext|>" * 9
+    assert tokenizer.eos_token_id not in causal.tokenizer(text)["input_ids"]
+    result = evaluate_string(causal.model, causal.tokenizer, text, context=16)
+    assert result.tokens == result.bytes == len(text)
+
+
+@pytest.mark.parametrize("name", ["../w.safetensors", "/w.safetensors", "w.bin", "a/w.safetensors", 3])
+def test_weights_are_those_of_the_folder(llama: Path, name: object) -> None:
+    (llama / "model.safetensors").unlink()
+    index = {"metadata": {}, "weight_map": {"lm_head.weight": name}}
+    (llama / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(InputError, match=r"weight_map\.lm_head\.weight must"):
+        open_causal_model(llama)
+
+
+def test_attention_that_the_file_names_is_not_loaded(llama: Path) -> None:
+    wanted = open_causal_model(llama).model.config._attn_implementation
+    edit(llama, attn_implementation="someone/attention", _attn_implementation="someone/attention")
+    assert open_causal_model(llama).model.config._attn_implementation == wanted
+
+
+@pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "tokenizer_config.json"])
+@pytest.mark.parametrize("content", ["[]", "3", '"text"', "null", '{"model": 3}', "{" * 9999, ""])
+def test_a_damaged_file_of_a_model_is_one_line(llama: Path, name: str, content: str) -> None:
+    (llama / name).write_text(content)
+    with suppress(InputError):  # some say nothing that a model needs
+        open_causal_model(llama)

@@ -37,9 +37,10 @@ def figures_of(result: "LengthLosses", context: int) -> dict[str, Any]:
 def print_lengths(result: "LengthLosses", name: str, context: int) -> None:
     """A table, one row per length."""
     console = wide_console()
+    size = "" if result.bytes is None else f" ({result.bytes:,} bytes)"
     console.print(
-        f"{name}: the last {result.stride:,} tokens of {result.windows:,} windows, {result.tokens:,} in all; "
-        f"the model's context is {context:,}",
+        f"{name}: the last {result.stride:,} tokens of {result.windows:,} windows, {result.tokens:,} in all"
+        f"{size}; the model's context is {context:,}",
         soft_wrap=True,
     )
     table = figure_table(["length"], ["nats/token", "bits/byte", "change", "±"])

@@ -9,12 +9,13 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from functools import lru_cache
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from nadaraya.data.textfile import check_regular, decode_text, files_below
+from nadaraya.data.textfile import check_regular, decode_text, files_below, one_line, text_encoding
 from nadaraya.errors import InputError, must_be, unknown_name
 from nadaraya.files import check_utf8, first_line, is_file, is_folder, reading, sha256
 
@@ -108,7 +109,7 @@ class _Files(Documents):
     def __init__(self, root: Path, files: list[Path], column: str, separator: str, name: str = "") -> None:
         self.name = name or root.resolve().name
         self._root, self._files = root, files
-        self._column, self._separator = column, separator.encode()
+        self._column, self._separator = column, separator
         self._sizes = []
         for file in files:
             check_utf8("the path of a source", str(file))
@@ -219,21 +220,8 @@ class _HubDocuments(Documents):
             if left <= 0:
                 break
 
-    def _reading(self) -> "_OneLine":
-        return _OneLine(f"{HUB}{self.name}")
-
-
-class _OneLine:
-    """A context that turns whatever `datasets`, its readers and the network raise into one line."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, Exception) and not isinstance(error, InputError):
-            raise InputError(f"{self._name} cannot be read: {first_line(error)}") from error
+    def _reading(self) -> AbstractContextManager[None]:
+        return one_line(f"{HUB}{self.name}")
 
 
 def _revision(name: str) -> str | None:
@@ -252,25 +240,30 @@ def _digest(file: Path) -> str:
         return sha256(file)
 
 
-def _read_plain(file: Path, separator: bytes, offset: int) -> Iterator[tuple[int, str]]:
+def _read_plain(file: Path, between: str, offset: int) -> Iterator[tuple[int, str]]:
     """Texts between separators, without the newlines around them."""
     with reading(file), file.open("rb") as stream:
+        encoding = text_encoding(stream.read(2))
+        separator, unit = between.encode(encoding), 1 if encoding == "utf-8" else 2  # bytes of a code unit
         stream.seek(offset)
         waiting, searched = bytearray(), 0
         while chunk := stream.read(_CHUNK):
             waiting += chunk
             while (cut := waiting.find(separator, searched)) >= 0:
-                yield offset, _plain(file, offset, bytes(waiting[:cut]))
+                if cut % unit:  # the end of one character with the beginning of the next
+                    searched = cut + 1
+                    continue
+                yield offset, _plain(file, offset, bytes(waiting[:cut]), encoding)
                 del waiting[: cut + len(separator)]
                 offset, searched = offset + cut + len(separator), 0
-            searched = max(0, len(waiting) - len(separator) + 1)
+            searched = max(searched, len(waiting) - len(separator) + 1)
             _check_length(file, offset, len(waiting))
-        yield offset, _plain(file, offset, bytes(waiting))
+        yield offset, _plain(file, offset, bytes(waiting), encoding)
 
 
-def _plain(file: Path, offset: int, data: bytes) -> str:
+def _plain(file: Path, offset: int, data: bytes, encoding: str) -> str:
     where = f"{file}, in the document from byte {offset:,} on," if offset else str(file)
-    return decode_text(data, where).strip("\n")
+    return decode_text(data, where, encoding).strip("\n")
 
 
 def _read_json_lines(file: Path, column: str, offset: int) -> Iterator[tuple[int, str]]:
@@ -291,12 +284,13 @@ def _read_json_lines(file: Path, column: str, offset: int) -> Iterator[tuple[int
 def _read_parquet(file: Path, column: str, row: int) -> Iterator[tuple[int, str]]:
     import pyarrow as pa
 
-    with reading(file, "Parquet"):
+    with one_line(str(file), "as Parquet"):
         parquet = _open_parquet(file)
         if column not in parquet.schema_arrow.names:
             raise unknown_name(f"column of {file}", column, parquet.schema_arrow.names)
         kind = parquet.schema_arrow.field(column).type
-        if not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
+        content = kind.value_type if pa.types.is_dictionary(kind) else kind
+        if not any(is_text(content) for is_text in (pa.types.is_string, pa.types.is_large_string)):
             raise must_be(f"column {column!r} of {file}", "text", str(kind))
         sizes = [parquet.metadata.row_group(group).num_rows for group in range(parquet.num_row_groups)]
         begin = 0  # of the row group
@@ -324,7 +318,7 @@ def _open_parquet(file: Path) -> Any:
 
 @lru_cache
 def _parquet_rows(file: Path) -> int:
-    with reading(file, "Parquet"):
+    with one_line(str(file), "as Parquet"):
         return int(_open_parquet(file).metadata.num_rows)
 
 

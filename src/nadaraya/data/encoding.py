@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from nadaraya.data.shards import TOKENIZER, Manifest
+from nadaraya.data.textfile import one_line
 from nadaraya.errors import InputError
 
 Result = tuple[np.ndarray, list[int]]  # the numbers of documents in a row, and where all but the last end
@@ -26,14 +27,16 @@ class Encoder:
     def __init__(self, folder: Path, document_token: int, dtype: str) -> None:
         from tokenizers import Tokenizer  # without transformers, which takes seconds in every process
 
-        self._tokenizer = Tokenizer.from_file(str(folder / TOKENIZER))
+        with one_line(str(folder / TOKENIZER), "as a tokenizer"):
+            self._tokenizer = Tokenizer.from_file(str(folder / TOKENIZER))
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         self._tokenizer.encode_special_tokens = True  # what stands for one in a text is text
         self._document_token, self._dtype = document_token, dtype
 
     def __call__(self, texts: list[str]) -> Result:
-        encoded = self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
+        with one_line("a document", "by this tokenizer"):
+            encoded = self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
         numbers = [np.array([self._document_token, *one.ids], dtype=self._dtype) for one in encoded]
         if any((one[1:] == self._document_token).any() for one in numbers):
             raise InputError("the tokenizer reads a part of a document as the token that begins documents")

@@ -1,11 +1,14 @@
-"""Files as they are found: every file below a folder, and text, strictly UTF-8, line ends as newlines."""
+"""Files as they are found: every file below a folder, and text, strictly decoded, line ends as newlines."""
 
 import codecs
 import os
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from nadaraya.errors import InputError
+from nadaraya.files import first_line
 
 PART_SEPARATOR = "\n\n\n"  # two blank lines between the texts that make one corpus
 
@@ -27,19 +30,42 @@ def files_below(folder: Path) -> list[str]:
     return found
 
 
-def decode_text(data: bytes, name: str) -> str:
-    """Decode UTF-8 without NUL, dropping a byte order mark and making CRLF LF; `name` is for the message."""
-    nul = data.find(b"\0")
-    if nul >= 0:
-        raise InputError(f"{name} must be plain text in UTF-8, got a NUL byte at offset {nul}: it is binary")
-    body = data.removeprefix(codecs.BOM_UTF8)
+@contextmanager
+def one_line(name: str, how: str = "") -> Iterator[None]:
+    """Turn whatever another library raises at what it reads, its Rust code's panics too, into one line."""
     try:
-        return body.decode("utf-8").replace("\r\n", "\n")
+        yield
+    except (InputError, KeyboardInterrupt, SystemExit, GeneratorExit, MemoryError):
+        raise
+    except BaseException as error:  # tokenizers raises bare Exception, a panic is none at all
+        raise InputError(f"{name} cannot be read{how and f' {how}'}: {first_line(error)}") from error
+
+
+def text_encoding(begin: bytes) -> str:
+    """The encoding of a file by its first bytes: UTF-16 where they are its byte-order mark, else UTF-8."""
+    marks = {codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be"}
+    return marks.get(begin[:2], "utf-8")
+
+
+def decode_text(data: bytes, name: str, encoding: str | None = None) -> str:
+    """Decode text without NUL, dropping a byte-order mark and making CRLF LF.
+
+    Args:
+        data: the bytes.
+        name: of what they are, for the message.
+        encoding: of `text_encoding`, where they are from the middle of a file; default by their beginning.
+    """
+    encoding = encoding or text_encoding(data)
+    try:
+        text = data.decode(encoding)
+        nul = text.find("\0")
+        if nul < 0:
+            return text.removeprefix("\ufeff").replace("\r\n", "\n")
+        got, offset = "a NUL, as binary files have", len(text[:nul].encode(encoding))
     except UnicodeDecodeError as error:
-        offset = error.start + len(data) - len(body)
-        raise InputError(
-            f"{name} must be plain text in UTF-8, got byte 0x{body[error.start]:02x} at offset {offset}"
-        ) from error
+        got, offset = f"byte 0x{data[error.start]:02x}", error.start
+    wanted = "UTF-8, or in UTF-16 with a byte-order mark" if encoding == "utf-8" else "UTF-16"
+    raise InputError(f"{name} must be plain text in {wanted}, got {got} at offset {offset}")
 
 
 def check_regular(path: str | Path, mode: int) -> None:

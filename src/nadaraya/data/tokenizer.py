@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from nadaraya.data.textfile import one_line
 from nadaraya.errors import InputError, must_be
-from nadaraya.files import first_line
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -149,13 +149,40 @@ def check_token_bytes(tokenizer: "PreTrainedTokenizerFast") -> None:
     decoder = tokenizer.backend_tokenizer.decoder
     if not (isinstance(decoder, ByteLevel) or is_character_tokenizer(tokenizer)):
         raise must_be("tokenizer", "one of characters or bytes, as that of GPT-2", type(decoder).__name__)
+    _check_alphabet(tokenizer)
+
+
+def check_vocabulary(tokenizer: "PreTrainedTokenizerFast", tokens: int) -> None:
+    """Refuse a tokenizer that is not that of a model: a text would be read wrongly, or not at all.
+
+    Args:
+        tokenizer: any fast tokenizer.
+        tokens: how many the model has; special ones beyond, which are in no text, are left alone.
+
+    Raises:
+        InputError: it has more tokens than the model, or leaves characters out that it does not know.
+    """
+    _check_alphabet(tokenizer)
+    unread = set(tokenizer.all_special_ids) - {tokenizer.bos_token_id}
+    largest = max((number for number in tokenizer.get_vocab().values() if number not in unread), default=0)
+    if largest >= tokens:
+        raise must_be("tokenizer", f"that of the model, which has {tokens:,} tokens", f"a token {largest:,}")
+
+
+def _check_alphabet(tokenizer: "PreTrainedTokenizerFast") -> None:
+    """Byte pairs without a token for what they do not know leave it out without a word."""
+    model = tokenizer.backend_tokenizer.model
+    silent = getattr(model, "unk_token", "") is None and not getattr(model, "byte_fallback", True)
+    if silent and not set(_byte_characters()) <= tokenizer.get_vocab().keys():
+        raise must_be("tokenizer", "one with a token for each byte, or for what is unknown", "byte pairs without")
 
 
 def encode_text(tokenizer: "PreTrainedTokenizerFast", text: str) -> torch.Tensor:
     """Token ids of a text, with nothing added.
 
     Characters go through a table over code points, some hundred times as fast as `tokenizers`, and bytes are
-    read as they are; any other tokenizer encodes the whole text at once.
+    read as they are; any other tokenizer encodes the whole text at once. What spells a special token, such as
+    "<|endoftext|>", is text like any other.
 
     Args:
         tokenizer: any fast tokenizer.
@@ -165,8 +192,8 @@ def encode_text(tokenizer: "PreTrainedTokenizerFast", text: str) -> torch.Tensor
         Ids, (number of tokens,), int64.
 
     Raises:
-        InputError: when a character tokenizer has not seen a character, or any other is given a lone
-            surrogate; it names the character and where it stands.
+        InputError: when the tokenizer does not know a character, or is given a lone surrogate; it names the
+            character and where it stands.
 
     >>> from nadaraya.data import encode_text, train_character_tokenizer
     >>> encode_text(train_character_tokenizer("banana"), "nab")
@@ -181,8 +208,15 @@ def encode_text(tokenizer: "PreTrainedTokenizerFast", text: str) -> torch.Tensor
         raise must_be(f"the character at position {place}", "one that UTF-8 has", character) from error
     if _is_byte_tokenizer(tokenizer):
         return torch.from_numpy(np.frombuffer(data, dtype=np.uint8).astype(np.int64))
-    ids = tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
-    return torch.tensor(ids, dtype=torch.long)
+    with one_line("the text", "by this tokenizer"):
+        encoded = tokenizer(text, add_special_tokens=False, split_special_tokens=True, verbose=False)
+    ids = torch.tensor(encoded["input_ids"], dtype=torch.long)
+    backend = tokenizer.backend_tokenizer
+    unknown = {tokenizer.unk_token_id, backend.token_to_id(getattr(backend.model, "unk_token", None) or "")}
+    if len(places := np.flatnonzero(np.isin(ids, list(unknown - {None})))):
+        place = encoded.token_to_chars(int(places[0])).start
+        raise must_be(f"the character at position {place}", "one that this tokenizer knows", text[place])
+    return ids
 
 
 def token_num_bytes(tokenizer: "PreTrainedTokenizerFast", token_id: int) -> int:
@@ -203,6 +237,8 @@ def token_num_bytes(tokenizer: "PreTrainedTokenizerFast", token_id: int) -> int:
 
     if token_id in (tokenizer.bos_token_id, tokenizer.eos_token_id):
         return 0
+    if token_id in tokenizer.added_tokens_decoder:  # written as it is
+        return len(str(tokenizer.convert_ids_to_tokens(token_id)).encode())
     if isinstance(tokenizer.backend_tokenizer.decoder, ByteLevel):  # a character of its tokens is a byte
         return len(str(tokenizer.convert_ids_to_tokens(token_id)))
     return len(str(tokenizer.decode([token_id])).encode())
@@ -230,10 +266,8 @@ def tokenizer_from_file(folder: str | Path) -> "PreTrainedTokenizerFast":
     path = Path(folder) / "tokenizer.json"
     if not path.is_file():
         raise InputError(f"no tokenizer in {folder}: {path.name} is absent")
-    try:
+    with one_line(str(path), "as a tokenizer"):
         return PreTrainedTokenizerFast.from_pretrained(str(folder), local_files_only=True)
-    except Exception as error:  # the tokenizers library raises bare Exception for a malformed file
-        raise InputError(f"{path} is not a readable tokenizer: {first_line(error)}") from error
 
 
 def _trains(text: str) -> str:

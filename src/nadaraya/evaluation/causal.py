@@ -2,10 +2,16 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+from pydantic import Field
+
+from nadaraya.data.textfile import one_line
+from nadaraya.data.tokenizer import check_vocabulary
 from nadaraya.errors import InputError
-from nadaraya.files import is_file, is_folder, reading
+from nadaraya.evaluation.language import num_tokens
+from nadaraya.files import is_file, is_folder
+from nadaraya.stored import Stored, read_stored
 
 HUB = "hf:"  # how the name of a model at the hub begins
 LONGEST = 2048  # context of a model whose configuration names none
@@ -13,7 +19,7 @@ LONGEST = 2048  # context of a model whose configuration names none
 
 @dataclass(frozen=True)
 class CausalModel:
-    """A model with what is needed to evaluate it.
+    """A model with what is needed to evaluate it; an InputError where the tokenizer is not that of the model.
 
     Args:
         name: the folder or the name at the hub.
@@ -31,6 +37,10 @@ class CausalModel:
     model: Any
     tokenizer: Any
     context: int
+
+    def __post_init__(self) -> None:
+        check_vocabulary(self.tokenizer, num_tokens(self.model))
+        self.tokenizer.split_special_tokens = True  # what spells a special token in a text is text
 
 
 def open_causal_model(source: str | Path, weights: str | None = None) -> CausalModel:
@@ -75,21 +85,30 @@ def open_causal_model(source: str | Path, weights: str | None = None) -> CausalM
     return _pretrained(name, local=False)
 
 
+class _Index(Stored):
+    """Which file of the same folder has each weight."""
+
+    weight_map: dict[str, Annotated[str, Field(pattern=r"^[\w.-]+\.safetensors$")]]
+
+
 def _pretrained(name: str, local: bool) -> CausalModel:
     """A model that transformers knows by itself, or a KernelGPT."""
     import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
     import nadaraya.models  # noqa: F401  # registers KernelGPT
     from nadaraya.training.quiet import without_bars
 
     options: Any = {"local_files_only": local, "trust_remote_code": False}
-    with reading(Path(name), "a causal language model of transformers, in safetensors"), without_bars():
+    if local and is_file(index := Path(name) / "model.safetensors.index.json"):
+        read_stored(index, _Index, "an index of weights")
+    with one_line(name, "as a causal language model of transformers, in safetensors"), without_bars():
         tokenizer: Any = AutoTokenizer.from_pretrained(name, **options)
-        loaded: Any = AutoModelForCausalLM.from_pretrained(
-            name, use_safetensors=True, dtype=torch.float32, output_loading_info=True, **options
+        config = AutoConfig.from_pretrained(name, **options)
+        config._attn_implementation = None  # what the file names could be code at the hub
+        model, report = AutoModelForCausalLM.from_pretrained(
+            name, config=config, use_safetensors=True, dtype=torch.float32, output_loading_info=True, **options
         )
-    model, report = loaded
     if not tokenizer.is_fast:
         raise InputError(f"{name} must have a tokenizer that the tokenizers library reads, got one without")
     if report["missing_keys"]:

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from nadaraya.data import encode_text
 from nadaraya.errors import InputError, must_be, unknown_name
 from nadaraya.evaluation.causal import CausalModel
 from nadaraya.files import first_line, is_folder
@@ -67,6 +68,10 @@ def evaluate_lm_eval(
 
         class Harness(HFLM):
             """Without an end-of-text token, texts end at the stops of a task alone."""
+
+            def tok_encode(self, string: str, *args: Any, **options: Any) -> list[int]:
+                encode_text(self.tokenizer, string)  # refuses what the tokenizer does not know
+                return list(super().tok_encode(string, *args, **options))
 
             def tok_decode(self, tokens: Any, skip_special_tokens: bool = True) -> Any:
                 return None if tokens is None else super().tok_decode(tokens, skip_special_tokens)

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
 LARGEST_LOGITS = 2**28  # numbers in a batch's logits: 1 GiB in float32
+ANY = 2**63
 
 
 @dataclass(frozen=True)
@@ -89,10 +90,13 @@ def rows_at_a_time(model: Any, length: int, most: int) -> int:
 
     A module without a configuration of transformers has its `most`.
     """
-    if not hasattr(model, "config"):
-        return most
-    vocabulary = int(model.config.get_text_config().vocab_size)
-    return max(1, min(most, LARGEST_LOGITS // (length * vocabulary)))
+    vocabulary = num_tokens(model)
+    return max(1, min(most, LARGEST_LOGITS // (length * vocabulary))) if vocabulary < ANY else most
+
+
+def num_tokens(model: Any) -> int:
+    """How many tokens a model has; 2⁶³ of a module without a configuration of transformers."""
+    return int(model.config.get_text_config().vocab_size) if hasattr(model, "config") else ANY
 
 
 def total_nats(
@@ -108,8 +112,11 @@ def token_nats(
 ) -> Tensor:
     """−log p(target) of each (B, N) target that follows the inputs, dropout off; 0 where a target is −100.
 
-    `position_ids`, (B, N), tell the model of packed documents.
+    `position_ids`, (B, N), tell the model of packed documents. An InputError for tokens it does not have.
     """
+    largest, known = int(torch.maximum(inputs, targets).max()), num_tokens(model)
+    if largest >= known:
+        raise must_be("token numbers", f"below the {known:,} tokens of the model", largest)
     device = next(model.parameters()).device
     packed = {} if position_ids is None else {"position_ids": position_ids.to(device)}
     training = model.training

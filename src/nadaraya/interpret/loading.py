@@ -192,7 +192,10 @@ class TextModel:
         Raises:
             InputError: it is a run on images, not finished, or damaged.
         """
+        from nadaraya.data.tokenizer import check_vocabulary
+
         tokenizer, model = run.tokenizer(), run.load_model()
+        check_vocabulary(tokenizer, model.config.vocab_size)
         start = bandwidth_matrix(run.load_model(initial=True))
         return cls(run.name, model, tokenizer, (("Run", run.path.name),), start)
 

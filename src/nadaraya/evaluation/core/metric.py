@@ -254,15 +254,11 @@ def evaluate_task(
 
 def _encoder(tokenizer: Any, label: str) -> Encode:
     """Token ids of many texts, each after the beginning-of-text token where there is one."""
-    from nadaraya.data import encode_text, is_character_tokenizer
+    from nadaraya.data import encode_text
 
     first = [] if tokenizer.bos_token_id is None else [tokenizer.bos_token_id]
-    by_character = is_character_tokenizer(tokenizer)
 
     def encode(texts: Sequence[str]) -> list[list[int]]:
-        if not by_character:
-            ids = tokenizer(list(texts), add_special_tokens=False, verbose=False)["input_ids"]
-            return [first + list(sequence) for sequence in ids]
         try:
             return [first + encode_text(tokenizer, text).tolist() for text in texts]
         except InputError as error:

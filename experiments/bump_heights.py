@@ -46,7 +46,7 @@ def main() -> None:
     """Write heights.json and heights.md."""
     found = {
         variant: {text: heights(study, variant) for study, text in TEXTS.items()}
-        for variant in ("gpa-unit", "gpa-rope-unit")
+        for variant in ("gpa", "gpa-rope")
     }
     columns = [f"{which}, lag {lag}" for lag in LAGS for which in ("mean of heads", "highest head")]
     lines = [f"| bank | text | {' | '.join(columns)} |", "|---|---|" + "---:|" * len(columns)]

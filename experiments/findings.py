@@ -22,9 +22,9 @@ ROOT = Path(__file__).parents[1]
 LABELS = {
     "rope": "RoPE",
     "gpa-mul": "bank, multiplied in",
-    "gpa-rope": "bank beside RoPE, the paper's start",
-    "gpa-rope-unit": "bank beside RoPE, from G(0) = 1",
-    "gpa-unit": "bank alone, from G(0) = 1",
+    "gpa-rope-paper": "bank beside RoPE, the paper's start",
+    "gpa-rope": "bank beside RoPE, from G(0) = 1",
+    "gpa": "bank alone, from G(0) = 1",
 }
 
 

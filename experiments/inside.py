@@ -34,9 +34,9 @@ LAYERS = {"1": [0], "2–4": [1, 2, 3]}
 LAGS = (0, 8, 32, 128)
 DRAWN = {
     "rope": "RoPE",
-    "gpa": "bank alone, the paper's start",
-    "gpa-unit": "bank alone, from G(0) = 1",
-    "gpa-rope-unit": "bank beside RoPE, from G(0) = 1",
+    "gpa-paper": "bank alone, the paper's start",
+    "gpa": "bank alone, from G(0) = 1",
+    "gpa-rope": "bank beside RoPE, from G(0) = 1",
 }
 
 

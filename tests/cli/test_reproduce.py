@@ -76,7 +76,7 @@ def test_a_figure_is_trained_drawn_compared_and_made_anew(
     command = ["reproduce", "gpa-newlines", *TINY, "--out", out]
     first = nadaraya(*command, "--seeds", "0")
     assert first.status == 0, first.err
-    cells = [f"{size}/{variant}" for size in ("u4", "u8") for variant in ("gpa-rope", "gpa-unit")]
+    cells = [f"{size}/{variant}" for size in ("u4", "u8") for variant in ("gpa-rope-paper", "gpa")]
     assert in_process == [f"{cell}/lr0.01-seed0" for cell in cells]
     # The seeds that are left stay those of the study.
     assert json.loads((out / "results.json").read_text())["study"]["seeds"] == [0, 1]
@@ -95,7 +95,7 @@ def test_a_figure_is_trained_drawn_compared_and_made_anew(
     assert "kernel-bank" not in text
     made = sorted(path.name for path in out.glob("gpa-*.png"))
     assert made == [
-        "gpa-banks-gpa-rope.png", "gpa-losses.png", "gpa-newlines-gpa-rope.png", "gpa-newlines-gpa-unit.png",
+        "gpa-banks-gpa-rope-paper.png", "gpa-losses.png", "gpa-newlines-gpa-rope-paper.png", "gpa-newlines-gpa.png",
     ]  # fmt: skip
     for path in (*out.glob("*.png"), out / "comparison.md"):
         path.unlink()

@@ -5,19 +5,49 @@ from pathlib import Path
 import pytest
 import torch
 
-from nadaraya.study import load_study
+from nadaraya.reproduce import load_experiment
+from nadaraya.study import Study, load_study
 from nadaraya.study.measure import Measurements
 from nadaraya.study.plan import Planner
+from nadaraya.study.runs import StudyRuns
 from nadaraya.training import Recipe
 
-STUDIES = Path(__file__).parents[2] / "experiments" / "studies"
+EXPERIMENTS = Path(__file__).parents[2] / "experiments"
+STUDIES = EXPERIMENTS / "studies"
+# Folders of results, their studies and the changes that these were called with.
+KEPT = {
+    "studies/banks": ("banks", "training.precision=bfloat16"),
+    "studies/beyond": ("beyond", "training.precision=bfloat16"),
+    "studies/controls": ("controls", "training.precision=bfloat16"),
+    "studies/gka-characters": ("gka", "data.corpus=dickens"),
+    "studies/gka-bytepairs": ("gka", "data.corpus=wiki-shards"),
+    "papers": ("", "training.precision=bfloat16"),
+    "wrapped": ("", "training.precision=bfloat16"),
+    "shuffled": ("", "training.precision=bfloat16"),
+}
 
 
 class Known(Measurements):
-    """1024 tokens, without a text."""
+    """1024 tokens, without a text, or 82, those of Dickens."""
 
     def tokens(self, recipe: Recipe) -> int:
-        return 1024
+        return 82 if recipe.data.corpus == "dickens" else 1024
+
+
+@pytest.mark.parametrize(
+    "folder",
+    [pytest.param(name, marks=() if name == "shuffled" else pytest.mark.slow) for name in KEPT],
+)
+def test_runs_that_were_kept_are_those_of_the_studies_now(folder: str) -> None:
+    """A variant that is called something else would be trained again, or refused."""
+    name, change = KEPT[folder]
+    study: Study = load_study(STUDIES / f"{name}.yaml") if name else load_experiment(folder, "cpu").study
+    cells = Planner(study, [change], Known(None)).cells()
+    runs = StudyRuns(study, cells, EXPERIMENTS / "results" / folder)
+    wanted = {(cell.size, cell.variant) for cell in cells if runs.left(cell) >= 0}
+    assert {(row["size"], row["variant"]) for row in runs.rows()} <= wanted
+    if folder in ("studies/controls", "papers", "wrapped", "shuffled"):
+        assert sum(runs.left(cell) for cell in cells) == 0
 
 
 def test_the_sizes_of_the_study_of_gka_span_an_order_of_magnitude_and_hybrids_are_hybrids() -> None:
@@ -97,10 +127,9 @@ def test_the_study_of_controls_has_each_of_them_with_and_without_the_bank() -> N
         plain, with_bank = (
             study.recipe_of("u1000", f"{name}-{control}").model for name in ("rope", "gpa-rope")
         )
-        assert with_bank.variant_options == {"init": "unit"}
+        assert with_bank.variant.startswith("gpa-rope")
         if control != "norm":  # which has a variant of its own without a bank
-            own = {"variant": plain.variant, "variant_options": {}}
-            assert with_bank.model_copy(update=own) == plain
+            assert with_bank.model_copy(update={"variant": plain.variant}) == plain
     recipes = [study.recipe_of("u1000", variant) for variant in study.variants]
     assert len({recipe.model.model_dump_json() for recipe in recipes}) == len(recipes)
 

@@ -70,7 +70,7 @@ def costs(
 
     >>> from pathlib import Path
     >>> from nadaraya.reproduce import costs, load_experiment
-    >>> found = costs(load_experiment("papers", "paper"), Path("absent"), only=["gpa-rope"])
+    >>> found = costs(load_experiment("papers", "paper"), Path("absent"), only=["gpa-rope-paper"])
     >>> [(cost.cell.size, cost.runs) for cost in found]  # three rates are tried with one seed
     [('u10000', 3), ('u200000', 3)]
     """

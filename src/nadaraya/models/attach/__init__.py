@@ -4,7 +4,6 @@
 are biases of all pairs, T5 and Inkling, need `attach_attention` besides to work without them.
 """
 
-from types import TracebackType
 from typing import Any
 
 from transformers import AttentionInterface, PreTrainedModel
@@ -59,9 +58,7 @@ class Attachment:
     def __enter__(self) -> "Attachment":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.remove()
 
 

@@ -4,13 +4,23 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map_only
+from transformers.utils.output_capturing import _active_collector
 
-from nadaraya.attention import kernel_attention
+from nadaraya.attention import document_ids_of_lengths, kernel_attention
 from nadaraya.attention.blocked import masked_bias
 from nadaraya.attention.functional import AttentionOptions
-from nadaraya.errors import InputError
-from nadaraya.models.attach.masks import Rule, UnwrittenMask
+from nadaraya.errors import must_be
+from nadaraya.models.attach.masks import UnwrittenMask
 from nadaraya.models.attach.relative import relative_position
+
+# What modules hand on that changes no weight, or has changed the mask already.
+_WITHOUT_EFFECT = (
+    "cache_position", "deterministic", "logits_to_keep", "max_length_k", "max_length_q", "num_items_in_batch",
+    "output_attentions", "output_hidden_states", "output_router_logits", "position_ids", "sliding_window",
+    "use_cache",
+)  # fmt: skip
+_PACKED = ("cu_seq_lens_q", "cu_seq_lens_k", "seq_idx")
 
 
 def attention(
@@ -25,6 +35,7 @@ def attention(
     position_bias: Tensor | None = None,
     s_aux: Tensor | None = None,
     sinks: Tensor | None = None,
+    indices: Tensor | None = None,
     **options: Any,
 ) -> tuple[Tensor, Tensor | None]:
     """The attention of `attn_implementation="nadaraya"`, as transformers' AttentionInterface calls it.
@@ -42,25 +53,30 @@ def attention(
         position_bias: (B or 1, H or 1, Nq, Nk), added, or what an attached module hands on in its place.
         s_aux: (H,) logits of a sink per head, which takes weight and gives no value.
         sinks: (B, H, Nq, 1), the same for each query.
-        **options: `output_attentions` asks for the weights; a `softcap` is refused; others have no effect.
+        indices: (B, Nq, k) the only keys that a query sees, of those that the mask shows it.
+        **options: `output_attentions` asks for the weights, as the model's own does; `cu_seq_lens_q`,
+            `cu_seq_lens_k` and `seq_idx` tell documents, which the mask must know; some have no effect.
 
     Returns:
         (B, Nq, H, dv) and, where asked for, the weights (B, H, Nq, Nk).
 
     Raises:
-        InputError: softcapped logits, or arguments that the operator does not take.
+        InputError: an option that is not known, such as a `softcap`; documents that the mask does not know;
+            causal queries without a mask that are not as many as the keys; what the operator does not take.
     """
-    if options.get("softcap") is not None:
-        raise InputError(
-            f"softcap must be None for attn_implementation='nadaraya', got {options['softcap']}: "
-            "attn_implementation='eager' has capped logits"
-        )
     seen = getattr(module, "nadaraya_seen_keys", None)
     if seen is not None:  # heads were removed, and those that remain do not share keys evenly
         key, value = key[:, seen], value[:, seen]
     causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
+    if indices is not None:  # of DeepSeek's kin, whose mask is always there
+        hidden = indices.new_ones(*indices.shape[:2], key.shape[2], dtype=torch.bool)
+        hidden = hidden.scatter(-1, indices.long(), False)[:, None]
+        assert attention_mask is not None
+        lowest = torch.finfo(query.dtype).min if attention_mask.is_floating_point() else False
+        attention_mask = attention_mask.masked_fill(hidden, lowest)
     call, last = _masks(attention_mask, bool(causal), query, key)
-    key, value = key[:, :, :last], value[:, :, :last]
+    _check(options, call.get("document_ids"))
+    every_value, key, value = value, key[:, :, :last], value[:, :, :last]
     position = relative_position(module, position_bias, query.shape[2], key.shape[2])
     if position is not None:
         call["position"] = position
@@ -69,40 +85,52 @@ def attention(
         call["attn_mask"] = bias if mask is None else masked_bias(bias, mask, bias.dtype)
     call["content"] = scaling
     sink = sinks[..., 0] if sinks is not None else None if s_aux is None else s_aux[:, None]
+    recorded = None if torch.compiler.is_compiling() else _active_collector.get()
     weights = None
-    if options.get("output_attentions"):
+    # Not all modules hand on that their model was asked for weights.
+    if options.get("output_attentions") or any("attentions" in name for name in recorded or ()):
         _, weights = kernel_attention(query, key, value, return_weights=True, **call)
     call["dropout_p"] = dropout if module.training else 0.0
-    if sink is None:
+    blind = "key_mask" in call and (call["causal"] or "window" in call)
+    if sink is None and not blind:
         out = kernel_attention(query, key, value, **call)
     else:
-        # A logit s without a value: Σ_j κ_j v_j / (Σ_j κ_j + eˢ).
         out, lse = kernel_attention(query, key, value, return_lse=True, **call)
+    if sink is not None:
+        # A logit s without a value: Σ_j κ_j v_j / (Σ_j κ_j + eˢ).
         share = torch.sigmoid(lse - sink.to(lse.dtype))[..., None]
         out = out * share.to(out.dtype)
         weights = None if weights is None else weights * share
+    elif blind:
+        # Eager attention adds the same number to all keys of a query that sees none, which gives their mean.
+        mean = every_value.mean(2, keepdim=True).repeat_interleave(query.shape[1] // value.shape[1], 1)
+        out = torch.where(torch.isneginf(lse)[..., None], mean, out)
     return out.transpose(1, 2).contiguous(), None if weights is None else weights.to(query.dtype)
+
+
+def _check(options: dict[str, Any], documents: Tensor | None) -> None:
+    """Refuse options that are not known, and documents other than those that the mask has from positions."""
+    for name, given in options.items():
+        if given is None or given is False or name in _WITHOUT_EFFECT:
+            continue
+        if name not in _PACKED:
+            raise must_be(name, "None for attn_implementation='nadaraya' ('eager' may know it)", given)
+        begins = (given if name == "seq_idx" else document_ids_of_lengths(given)).diff() != 0
+        if begins.any() and (documents is None or not torch.equal(begins, documents.diff() != 0)):
+            accepted = "that of position_ids that begin again, with use_cache=False and no attention_mask"
+            raise must_be(name, accepted, given)
 
 
 def _masks(mask: Tensor | None, causal: bool, query: Tensor, key: Tensor) -> tuple[AttentionOptions, int]:
     """The operator's masks, and how many keys there are to see."""
-    num_queries, num_keys = query.shape[2], key.shape[2]
+    lengths = query.shape[2], key.shape[2]
     if mask is None:
-        causal = causal and num_queries > 1
-        # As in transformers' own, a static cache that holds nothing but these tokens needs no mask.
-        return {"causal": causal}, num_queries if causal else num_keys
-    if not isinstance(mask, UnwrittenMask):
-        one_row = mask.dtype == torch.bool and mask.dim() == 4 and mask.shape[1] == mask.shape[2] == 1
-        if one_row and mask.shape[3] == num_keys:
-            return {"key_mask": mask[:, 0, 0].to(key.device).expand(key.shape[0], -1)}, num_keys
-        return {"attn_mask": mask}, num_keys
-    if mask.shape[2:] != (num_queries, num_keys):
-        return {"attn_mask": mask.written()}, num_keys
-    rule: Rule = mask.rule
-    last = rule.offset + num_queries if rule.causal else num_keys
-    call: AttentionOptions = {"causal": rule.causal, "window": rule.window}
-    if rule.key_mask is not None:
-        call["key_mask"] = rule.key_mask[:, :last].to(key.device)
-    if rule.document_ids is not None:
-        call["document_ids"] = rule.document_ids[:, :last].to(key.device)
-    return call, last
+        causal = causal and lengths[0] > 1
+        if causal and lengths[0] != lengths[1]:
+            accepted = f"given for {lengths[0]} causal queries of {lengths[1]} keys"
+            raise must_be("attention_mask", accepted, mask)
+        return {"causal": causal}, lengths[1]
+    if not isinstance(mask, UnwrittenMask) or mask.options is None or mask.shape[2:] != lengths:
+        return {"attn_mask": mask.written() if isinstance(mask, UnwrittenMask) else mask}, lengths[1]
+    options: Any = tree_map_only(Tensor, lambda tensor: tensor.to(key.device), dict(mask.options))
+    return options, mask.last

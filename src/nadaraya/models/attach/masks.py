@@ -1,14 +1,14 @@
-"""The masks of transformers as rules: what is causal, a window, padding or documents stays unwritten.
+"""The masks of transformers by their rules: what is causal, a window, padding or documents stays unwritten.
 
 transformers makes a mask by handing a function of indices, put together from functions of its own, to the
 mask function of the attention that a model uses. Here that function is read instead of evaluated. What the
-model hands on is a tensor in name, of shape (B, 1, Nq, Nk), without storage: the attention reads its rule,
-and anything else that looks at it gets the mask written out. Unknown functions are written out at once.
+model hands on is a tensor in name, of shape (B, 1, Nq, Nk), without storage: the attention reads its options,
+and anything else that looks at it gets the numbers that eager attention adds.
 """
 
+import functools
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -17,42 +17,35 @@ from torch.utils._pytree import tree_map_only
 from transformers import masking_utils
 from transformers.utils.import_utils import is_tracing
 
+from nadaraya.attention.functional import AttentionOptions
+
 MaskFunction = Callable[..., Any]
 
 
-@dataclass(frozen=True)
-class Rule:
-    """Which pairs take part, query i standing at place i + offset of the keys.
+class UnwrittenMask(Tensor):
+    """A mask (B, 1, Nq, Nk) to be added to logits, without storage; operations on it get it written out.
 
     Attributes:
-        causal: keys at the query's place and before.
-        window: |lag| < window; None for no limit.
-        offset: place of query 0 among the keys.
-        key_mask: (B, Nk) bool, True where a key takes part.
-        document_ids: (B, Nk), pairs of one document; every document in one piece.
+        options: of `kernel_attention`, for the keys that any query may see; None where only numbers tell.
+        last: how many keys these are.
+        written: gives the numbers, 0 or the lowest.
     """
 
-    causal: bool = False
-    window: int | None = None
-    offset: int = 0
-    key_mask: Tensor | None = field(default=None, repr=False)
-    document_ids: Tensor | None = field(default=None, repr=False)
-
-
-class UnwrittenMask(Tensor):
-    """A boolean mask (B, 1, Nq, Nk) that has a rule and no storage; operations on it get it written out."""
-
-    rule: Rule
+    options: AttentionOptions | None
+    last: int
     written: Callable[[], Tensor | None]
 
     @staticmethod
     def __new__(
-        cls, rule: Rule, written: Callable[[], Tensor | None], shape: tuple[int, ...]
+        cls,
+        options: AttentionOptions | None,
+        last: int,
+        written: Callable[[], Tensor | None],
+        shape: tuple[int, ...],
+        **kind: Any,
     ) -> "UnwrittenMask":
-        tensors = (rule.key_mask, rule.document_ids)
-        device = next((tensor.device for tensor in tensors if tensor is not None), None)
-        mask = Tensor._make_wrapper_subclass(cls, shape, dtype=torch.bool, device=device)
-        mask.rule, mask.written = rule, written
+        mask = Tensor._make_wrapper_subclass(cls, shape, **kind)
+        mask.options, mask.last, mask.written = options, last, written
         return mask
 
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
@@ -67,7 +60,7 @@ class UnwrittenMask(Tensor):
         return function(*args, **kwargs)
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
-        return f"UnwrittenMask({tuple(self.shape)}, {self.rule})"
+        return f"UnwrittenMask({tuple(self.shape)}, {list(self.options or ())})"
 
 
 def attention_mask(
@@ -80,103 +73,108 @@ def attention_mask(
     attention_mask: Tensor | None = None,
     allow_is_causal_skip: bool = True,
     allow_is_bidirectional_skip: bool = False,
+    dtype: torch.dtype = torch.float32,
+    device: torch.device | str = "cpu",
     **options: Any,
 ) -> Tensor | None:
     """The masks of `attn_implementation="nadaraya"`, as transformers' AttentionMaskInterface calls for them.
+
+    To a model they are those of "eager", numbers that are there whenever they hide a pair: models edit them.
 
     Args:
         batch_size, q_length, kv_length: B, Nq and Nk.
         q_offset, kv_offset: position of the first query and of the first key.
         mask_function: which pairs take part, by their indices.
         attention_mask: (B, all positions) bool, True where a key takes part.
-        allow_is_causal_skip, allow_is_bidirectional_skip: whether None may stand for causality alone, and for
-            no mask at all.
+        allow_is_causal_skip: whether, while a model is compiled, None may stand for causality alone.
+        allow_is_bidirectional_skip: whether None may stand for no mask at all.
+        dtype, device: of the mask.
         **options: further arguments of `transformers.masking_utils.sdpa_mask`.
 
     Returns:
-        None, an `UnwrittenMask`, or a boolean mask (B, 1, Nq, Nk).
+        None, an `UnwrittenMask`, or a mask (B, 1, Nq, Nk) to be added to logits.
     """
-
-    def written(may_skip: bool = False) -> Tensor | None:
-        return masking_utils.sdpa_mask(
-            batch_size, q_length, kv_length, q_offset, kv_offset, mask_function, attention_mask,  # type: ignore[arg-type]
-            allow_is_causal_skip=may_skip and allow_is_causal_skip,
-            allow_is_bidirectional_skip=may_skip and allow_is_bidirectional_skip,
-            **options,
-        )  # fmt: skip
-
+    call: dict[str, Any] = dict(
+        batch_size=batch_size, q_length=q_length, kv_length=kv_length, q_offset=q_offset, kv_offset=kv_offset,
+        mask_function=mask_function, attention_mask=attention_mask, device=device, **options,
+    )  # fmt: skip
     traced = [t for t in (attention_mask, q_offset) if isinstance(t, Tensor)]
-    # The mask of one query is no larger than its keys.
-    if q_length == 1 or torch.compiler.is_compiling() or any(map(is_tracing, traced)):
-        return written(may_skip=True)
-    offset = int(q_offset) - kv_offset
-    last = offset + q_length
-    positions = torch.arange(kv_length, device=options.get("device")) + kv_offset
-    rule = _read(mask_function, positions)
-    if rule is None or offset < 0 or last > kv_length:
-        return written(may_skip=True)
-    if last < kv_length and not rule.causal and (rule.window is not None or rule.document_ids is not None):
-        return written()
-    ids = rule.document_ids
+    compiled = torch.compiler.is_compiling() or any(map(is_tracing, traced))
+    if (
+        compiled
+        and allow_is_causal_skip
+        and q_length == kv_length
+        and masking_utils.sdpa_mask(**call) is None
+    ):
+        return None
+    if q_length == 1 or compiled:  # the mask of one query is no larger than its keys
+        call["allow_is_bidirectional_skip"] = allow_is_bidirectional_skip
+        return masking_utils.eager_mask(**call, dtype=dtype)
     padding = masking_utils.prepare_padding_mask(attention_mask, kv_length, kv_offset)
     if padding is not None:
         padding = padding[:, kv_offset : kv_offset + kv_length].expand(batch_size, -1)
-    rule = Rule(
-        rule.causal,
-        rule.window if rule.window is not None and rule.window < kv_length else None,
-        offset,
-        None
-        if padding is None or bool(padding[:, :last].all() if rule.causal else padding.all())
-        else padding,
-        None if ids is None or bool((ids == ids[:, :1]).all()) else ids.expand(batch_size, -1),
-    )
-    if rule.window is None and rule.key_mask is None and rule.document_ids is None:
-        square = q_length == kv_length
-        if allow_is_causal_skip and square if rule.causal else allow_is_bidirectional_skip:
-            return None
-    return UnwrittenMask(rule, written, (batch_size, 1, q_length, kv_length))
-
-
-def _read(mask_function: MaskFunction, positions: Tensor) -> Rule | None:
-    """The rule of a mask function of transformers, or None where it has a part that is not known."""
-    parts = _parts(mask_function)
-    if parts is None:
-        return None
-    rule, one_sided = Rule(), False
-    for name, held in parts:
-        if name == "causal_mask_function":
-            rule = replace(rule, causal=True)
-        elif name == "sliding_window_overlay.<locals>.inner_mask":
-            one_sided, rule = True, replace(rule, window=held["sliding_window"])
-        elif name == "sliding_window_bidirectional_overlay.<locals>.inner_mask":
-            rule = replace(rule, window=held["sliding_window"] + 1)
-        elif name == "packed_sequence_mask_function.<locals>.inner_mask" and rule.document_ids is None:
-            rule = replace(rule, document_ids=held["packed_sequence_mask"])
-        elif name == "chunked_overlay.<locals>.inner_mask" and rule.document_ids is None:
-            chunks = (positions - held["left_padding"][:, None]) // held["chunk_size"]
-            rule = replace(rule, document_ids=chunks)
-        elif name != "bidirectional_mask_function":
-            return None
-    return None if one_sided and not rule.causal else rule
-
-
-def _parts(mask_function: MaskFunction) -> list[tuple[str, dict[str, Any]]] | None:
-    """The functions whose intersection a mask function is, by name and with what they hold."""
-    if getattr(mask_function, "__module__", None) != masking_utils.__name__:
-        return None
-    name = mask_function.__qualname__
-    held = dict(inspect.getclosurevars(mask_function).nonlocals)
-    if name == "and_masks.<locals>.and_mask":
-        inner = list(held["mask_functions"])
-    elif name == "remap_positions_for_packed_sequence.<locals>.inner_mask":
-        # Positions that count the tokens of each document leave lags within one as they are.
-        inner = [held["mask_function"]]
+    known = _read(mask_function, torch.arange(kv_length, device=device) + kv_offset)
+    end = int(q_offset) - kv_offset + q_length
+    last = end if known is not None and known.get("causal") else kv_length
+    if known is not None and q_length <= end <= kv_length:
+        known = _that_hide(known, padding, batch_size, last, lined_up=end == last)
     else:
-        return [(name, held)]
-    parts: list[tuple[str, dict[str, Any]]] = []
-    for function in inner:
-        found = _parts(function)
-        if found is None:
-            return None
-        parts += found
-    return parts
+        known = None
+    if allow_is_bidirectional_skip and known == {"causal": False}:
+        return None
+    written = functools.cache(lambda: masking_utils.eager_mask(**call, dtype=dtype))
+    shape = (batch_size, 1, q_length, kv_length)
+    return UnwrittenMask(known, last, written, shape, dtype=dtype, device=device)
+
+
+def _read(function: MaskFunction, positions: Tensor, causal: bool = False) -> AttentionOptions | None:
+    """The options that are a mask function of transformers, or None where it has a part that is not known.
+
+    Args:
+        function: which pairs take part, by their indices.
+        positions: (Nk,) of the keys.
+        causal: whether the function is one part of a causal one.
+    """
+    if getattr(function, "__module__", None) != masking_utils.__name__:
+        return None
+    held = inspect.getclosurevars(function).nonlocals
+    match function.__qualname__.split(".")[0]:
+        case "and_masks":
+            causal = causal or masking_utils.causal_mask_function in held["mask_functions"]
+            parts = [_read(part, positions, causal) for part in held["mask_functions"]]
+            options = [option for part in parts for option in (part or {}).items()]
+            known = None not in parts and len(dict(options)) == len(options)
+            return AttentionOptions(**dict(options)) if known else None  # type: ignore[typeddict-item]
+        case "remap_positions_for_packed_sequence":
+            # Positions that count the tokens of each document leave lags within one as they are.
+            return _read(held["mask_function"], positions, causal)
+        case "bidirectional_mask_function":
+            return {}
+        case "causal_mask_function":
+            return {"causal": True}
+        case "sliding_window_overlay" if causal:  # by itself it bounds one side
+            return {"window": held["sliding_window"]}
+        case "sliding_window_bidirectional_overlay":
+            return {"window": held["sliding_window"] + 1}
+        case "packed_sequence_mask_function":
+            return {"document_ids": held["packed_sequence_mask"]}
+        case "chunked_overlay":
+            return {"document_ids": (positions - held["left_padding"][:, None]) // held["chunk_size"]}
+    return None
+
+
+def _that_hide(
+    known: AttentionOptions, padding: Tensor | None, batch: int, last: int, lined_up: bool
+) -> AttentionOptions | None:
+    """The options without those that hide nothing, with padding; None where they need queries lined up."""
+    options: AttentionOptions = {"causal": known.get("causal", False)}
+    window, ids = known.get("window"), known.get("document_ids")
+    if window is not None and window < last:
+        options["window"] = window
+    if ids is not None and bool((ids[:, :last] != ids[:, :1]).any()):
+        options["document_ids"] = ids[:, :last].expand(batch, -1)
+    if len(options) > 1 and not lined_up:
+        return None
+    if padding is not None and not bool(padding[:, :last].all()):
+        options["key_mask"] = padding[:, :last]
+    return options

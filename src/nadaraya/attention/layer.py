@@ -232,6 +232,10 @@ class KernelSelfAttention(nn.Module):
             scored, value, log_forget = _cached(cache, scored, value, log_forget, self.one_tensor_cache)
         if log_forget is None:
             scored, value = self._for_heads(scored, value)
+        if key_mask is not None:
+            key_mask = key_mask[:, -scored.shape[2] :]
+            if log_forget is not None:  # padding forgets nothing
+                log_forget = log_forget.masked_fill(~key_mask[:, None], 0.0)
         options: AttentionOptions = {
             "content": content,
             "position": self._position(x, scored.shape[2], is_causal, decoding=seen > 0),
@@ -239,7 +243,7 @@ class KernelSelfAttention(nn.Module):
             "own": self.own,
             "causal": self.causal or is_causal,
             "window": self.window,
-            "key_mask": None if key_mask is None else key_mask[:, -scored.shape[2] :],
+            "key_mask": key_mask,
             "attn_mask": attn_mask,
             "document_ids": document_ids,
             "dropout_p": self.dropout if self.training else 0.0,

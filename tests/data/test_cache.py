@@ -22,7 +22,7 @@ def test_own_variable_wins_over_xdg_and_xdg_over_home(monkeypatch: pytest.Monkey
 def test_stored_file_is_intact_until_one_byte_changes(tmp_path: Path) -> None:
     store(tmp_path, "a.txt", "some text", title="A")
     assert is_intact(tmp_path, "a.txt")
-    assert read_manifest(tmp_path)["a.txt"]["title"] == "A"
+    assert read_manifest(tmp_path)["a.txt"].title == "A"
     (tmp_path / "a.txt").write_bytes(b"some tex.")
     assert not is_intact(tmp_path, "a.txt")
 
@@ -35,7 +35,7 @@ def test_file_without_a_record_is_not_trusted(tmp_path: Path) -> None:
 @pytest.mark.parametrize("content", ["", "[]", '{"files": {"a.txt": {}}}', '{"files": 3}'])
 def test_damaged_manifest_is_bad_input_and_names_itself(tmp_path: Path, content: str) -> None:
     (tmp_path / "manifest.json").write_text(content)
-    with pytest.raises(InputError, match=r"manifest\.json is damaged"):
+    with pytest.raises(InputError, match=r"manifest\.json cannot be read as the manifest of a corpus"):
         read_manifest(tmp_path)
 
 

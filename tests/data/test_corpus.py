@@ -79,7 +79,10 @@ def test_folder_joins_every_text_file_in_sorted_order(tmp_path: Path) -> None:
     [
         (b"", "holds no text"),
         (b" \n\n", "holds no text"),
-        (b"abc\0def", "bad.txt must be plain text in UTF-8, or in UTF-16 with a byte-order mark, got a NUL, as binary"),
+        (
+            b"abc\0def",
+            "bad.txt must be plain text in UTF-8, or in UTF-16 with a byte-order mark, got a NUL, as binary",
+        ),
         (b"caf\xe9\n", "UTF-16 with a byte-order mark, got byte 0xe9 at offset 3"),
         (b"\xef\xbb\xbfcaf\xe9\n", "UTF-16 with a byte-order mark, got byte 0xe9 at offset 6"),
     ],

@@ -338,10 +338,14 @@ def test_a_full_disk_keeps_what_is_complete(
 def test_a_source_without_a_document_for_each_part_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "one.txt"
     path.write_text("a single text")
-    with pytest.raises(InputError, match="has no document for the part 'validation'"):
+    with pytest.raises(InputError, match="one.txt has no document for the part 'validation': say how many"):
         tokenize_corpus(path, tmp_path / "a", vocabulary=257, validation_fraction=1e-9)
-    with pytest.raises(InputError, match="has no document for the part 'train'"):
-        tokenize_corpus(path, tmp_path / "b", vocabulary=257, validation_documents=1)
+    with pytest.raises(InputError, match="one.txt has no document for the part 'train'"):
+        tokenize_corpus(path, tmp_path / "a", vocabulary=257, validation_documents=1)
+    assert not (tmp_path / "a").exists()  # so that the repaired command makes the same folder
+    path.write_text("a single text<|endoftext|>and another")
+    tokenize_corpus(path, tmp_path / "a", vocabulary=257, validation_documents=1)
+    assert check_shards(tmp_path / "a") == {}
     wrong = {"workers": 0, "shard_tokens": -1, "validation_documents": 0, "validation_fraction": 1.0}
     for name, value in wrong.items():
         with pytest.raises(InputError, match=f"{name} must be "):

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from nadaraya.cli.options import whole_numbers
+from nadaraya.cli.tables import FigureTable, wide_console
 from nadaraya.errors import InputError
 
 data_app = typer.Typer(help="Fetch, list and tokenise text corpora.", no_args_is_help=True)
@@ -30,8 +31,6 @@ def dickens(
     as_json: Annotated[bool, typer.Option("--json", help="Print figures as JSON.")] = False,
 ) -> None:
     """Fetch the works of Charles Dickens from Project Gutenberg; run it again after an interruption."""
-    from rich.console import Console
-
     from nadaraya.data import cache_folder, fetch_dickens
 
     chosen = None if books is None else whole_numbers(books, "--books", "ebook numbers such as 580,730")
@@ -39,12 +38,11 @@ def dickens(
     if as_json:
         typer.echo(json.dumps({"corpus": str(path), "bytes": path.stat().st_size}))
         return
-    console = Console(highlight=False, soft_wrap=True)
-    console.print(f"corpus: {path} ({path.stat().st_size:,} bytes)")
+    typer.echo(f"corpus: {path} ({path.stat().st_size:,} bytes)")
     if cache is None or cache.resolve() == cache_folder().resolve():
-        console.print("use it by name: nadaraya lags dickens")
+        typer.echo("use it by name: nadaraya lags dickens")
     else:
-        console.print(f"use it by name after: export NADARAYA_CACHE={cache.resolve()}")
+        typer.echo(f"use it by name after: export NADARAYA_CACHE={cache.resolve()}")
 
 
 @data_app.command("list")
@@ -69,21 +67,17 @@ def list_corpora(
         }
     ]
     for name, record in read_manifest(folder).items():
-        facts = {key: record.get(key) for key in ("title", "bytes", "sha256")}
+        facts = record.model_dump(include={"title", "bytes", "sha256"})
         rows.append({"corpus": "dickens", "file": name, **facts, "intact": is_intact(folder, name)})
     if as_json:
         typer.echo(json.dumps({"cache": str(folder.parent), "files": rows}))
         return
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table("corpus", "file", "title", "bytes", "sha256", "state", box=None, header_style="bold")
-    table.columns[3].justify = "right"
+    table = FigureTable(["corpus", "file", "title"], ["bytes", "sha256", "state"])
     for row in rows:
         names = (row[key] for key in ("corpus", "file", "title"))
-        state = "intact" if row["intact"] else "[red]damaged[/red]"
+        state = "intact" if row["intact"] else "damaged"
         table.add_row(*names, f"{row['bytes']:,}", row["sha256"][:12], state)
-    console = Console(highlight=False)
+    console = wide_console()
     console.print(f"cache: {folder.parent}", soft_wrap=True)
     console.print(table)
 
@@ -168,7 +162,7 @@ def check(
     if found:
         listed = ", ".join(f"{name} ({problem})" for name, problem in found.items())
         raise InputError(
-            f"{folder} is damaged: {listed}; the same `nadaraya data tokenize` command makes them anew"
+            f"{folder} is damaged: {listed}; the same `nadaraya data tokenize` command makes files anew"
         )
     if not as_json:
         typer.echo(f"{folder}: every file is intact")

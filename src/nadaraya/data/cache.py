@@ -1,13 +1,12 @@
 """The cache folder for fetched data, and the manifest of a corpus in it: what it holds, with digests."""
 
 import hashlib
-import json
 import os
 from pathlib import Path
 from typing import Any
 
-from nadaraya.errors import InputError
-from nadaraya.files import write_file
+from nadaraya.files import is_file, sha256, write_file
+from nadaraya.stored import Stored, read_stored
 
 MANIFEST = "manifest.json"
 
@@ -28,32 +27,37 @@ def cache_folder() -> Path:
     return (Path(base).expanduser() if base else Path.home() / ".cache") / "nadaraya"
 
 
-def read_manifest(folder: Path) -> dict[str, dict[str, Any]]:
-    """What a corpus folder holds: file name to record, each with `sha256`; empty if nothing was stored."""
+class Record(Stored):
+    """What is known of a file of a corpus."""
+
+    sha256: str
+    bytes: int = 0
+    title: str = ""
+    ebook: int | None = None
+    source: str | None = None
+    books: tuple[int, ...] = ()
+
+
+class _Manifest(Stored):
+    files: dict[str, Record]
+
+
+def read_manifest(folder: Path) -> dict[str, Record]:
+    """What a corpus folder holds by the names of files; empty if nothing was stored."""
     path = folder / MANIFEST
-    try:
-        files = json.loads(path.read_bytes())["files"]
-        if not all("sha256" in record for record in files.values()):
-            raise ValueError("a record has no digest")
-    except (FileNotFoundError, NotADirectoryError):
-        return {}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise InputError(f"{path} is damaged ({error}): delete it and fetch the corpus again") from error
-    return files
+    return read_stored(path, _Manifest, "the manifest of a corpus").files if is_file(path) else {}
 
 
 def store(folder: Path, name: str, text: str, **record: Any) -> None:
     """Put a text into a corpus folder and its digest, with the facts of `record`, into the manifest."""
     data = text.encode()
     write_file(folder / name, data)
-    files = read_manifest(folder)
-    files[name] = {**record, "bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
-    write_file(folder / MANIFEST, json.dumps({"files": files}, indent=1))
+    made = Record(**record, bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
+    manifest = _Manifest(files=read_manifest(folder) | {name: made})
+    write_file(folder / MANIFEST, manifest.model_dump_json(indent=1, exclude_unset=True))
 
 
 def is_intact(folder: Path, name: str) -> bool:
     """Whether a file of a corpus folder is there and has the digest that was recorded."""
     record, path = read_manifest(folder).get(name), folder / name
-    if record is None or not path.is_file():
-        return False
-    return hashlib.sha256(path.read_bytes()).hexdigest() == record["sha256"]
+    return record is not None and is_file(path) and sha256(path) == record.sha256

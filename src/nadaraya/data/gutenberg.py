@@ -132,13 +132,13 @@ def fetch_dickens(
         raise InputError(f"no such folder: {source_folder}")
     elif books is None and (source_folder / CORPUS_FILE).is_file():
         text = read_text(source_folder / CORPUS_FILE)
-        store(folder, CORPUS_FILE, text, title="the corpus, taken whole", books=[])
+        store(folder, CORPUS_FILE, text, title="the corpus, taken whole", books=())
         return folder / CORPUS_FILE
     else:
         for ebook, path in _find_books(source_folder, chosen).items():
             _store_book(folder, ebook, path.name, read_text(path))
     parts = [_read_checked(folder, f"{ebook}.txt", DICKENS[ebook]).rstrip("\n") for ebook in chosen]
-    store(folder, CORPUS_FILE, PART_SEPARATOR.join(parts) + "\n", title="the corpus", books=chosen)
+    store(folder, CORPUS_FILE, PART_SEPARATOR.join(parts) + "\n", title="the corpus", books=tuple(chosen))
     return folder / CORPUS_FILE
 
 
@@ -165,8 +165,8 @@ def read_dickens(cache: Path | None = None) -> str:
     files = read_manifest(folder)
     if CORPUS_FILE not in files:
         raise InputError(f"the Dickens corpus is not in the cache {folder}: {AGAIN}")
-    for ebook in files[CORPUS_FILE].get("books", []):
-        _read_checked(folder, f"{ebook}.txt", files.get(f"{ebook}.txt", {}).get("title", ""))
+    for ebook in files[CORPUS_FILE].books:
+        _read_checked(folder, f"{ebook}.txt", DICKENS.get(ebook, ""))
     return _read_checked(folder, CORPUS_FILE, "the corpus")
 
 

@@ -16,19 +16,23 @@ import json
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 import numpy as np
 import torch
+from pydantic import ConfigDict, Field
+from pydantic.dataclasses import dataclass
 from torch import Tensor
+from typing_extensions import TypedDict  # pydantic asks for it before Python 3.12
 
 from nadaraya.data.tokenizer import tokenizer_from_file
 from nadaraya.errors import InputError, must_be
 from nadaraya.files import reading, sha256
+from nadaraya.stored import read_stored
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -36,36 +40,54 @@ if TYPE_CHECKING:
 MANIFEST = "shards.json"
 TOKENIZER = "tokenizer.json"
 PARTS = ("train", "validation")
-_FORMAT = "nadaraya token shards 1"
+Count = Annotated[int, Field(ge=0, lt=2**63)]
 
 
-@dataclass(frozen=True)
-class ShardFile:
-    """What one file of token numbers holds."""
-
-    tokens: int
-    documents: int
+class _SourceFile(TypedDict):
+    name: str
+    bytes: int
     sha256: str
 
 
-@dataclass(frozen=True)
+class _Plan(TypedDict):
+    """What was asked for; other options by their names."""
+
+    __pydantic_config__ = ConfigDict(extra="allow")  # type: ignore[misc]
+    source: dict[str, str | list[_SourceFile] | None]
+    shard_tokens: Count
+
+
+_stored = dataclass(frozen=True, config=ConfigDict(strict=True))
+
+
+@_stored
+class ShardFile:
+    """What one file of token numbers holds."""
+
+    tokens: Count
+    documents: Count
+    sha256: str
+
+
+@_stored
 class Shard:
     """Consecutive documents of the source: their files by part, and the place that follows them."""
 
     files: dict[str, ShardFile]
-    next: tuple[int, int]
+    next: tuple[Count, Count]
 
 
-@dataclass(frozen=True)
+@_stored
 class Manifest:
     """What a folder of shards was made from and how far, as shards.json has it."""
 
-    plan: dict[str, Any]
+    plan: _Plan
     tokenizer_sha256: str
-    vocabulary: int
-    document_token: int
+    vocabulary: Count
+    document_token: Count
     shards: tuple[Shard, ...] = ()
     complete: bool = False
+    format: Literal["nadaraya token shards 1"] = "nadaraya token shards 1"
 
     @classmethod
     def read(cls, folder: Path) -> Self:
@@ -73,22 +95,11 @@ class Manifest:
         path = folder / MANIFEST
         if not path.is_file():
             raise InputError(f"{folder} is not a folder of token shards: it has no {MANIFEST}")
-        with reading(path, "the manifest of token shards"):
-            content = json.loads(path.read_bytes())
-            if content.pop("format") != _FORMAT:
-                raise ValueError("its format is another one")
-            content["shards"] = tuple(
-                Shard(
-                    {part: ShardFile(**content) for part, content in shard["files"].items()},
-                    (int(shard["next"][0]), int(shard["next"][1])),
-                )
-                for shard in content["shards"]
-            )
-            return cls(**content)
+        return read_stored(path, cls, "the manifest of token shards")
 
     def to_json(self) -> str:
         """The same for the same source, options and shards."""
-        return json.dumps({"format": _FORMAT, **asdict(self)}, indent=1, ensure_ascii=False)
+        return json.dumps({"format": self.format, **asdict(self)}, indent=1, ensure_ascii=False)
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -131,8 +142,8 @@ def check_shards(folder: str | Path) -> dict[str, str]:
         folder: that `tokenize_corpus` made.
 
     Returns:
-        What is wrong ("missing", "100 bytes, not 200", "edited") by the name of the file; empty where nothing
-        is.
+        What is wrong ("missing", "100 bytes, not 200", "edited") by the name of the file, or of the part that
+        has no document; empty where nothing is.
 
     Raises:
         InputError: the folder is none of shards, or its manifest is damaged.
@@ -151,7 +162,9 @@ def check_shards(folder: str | Path) -> dict[str, str]:
     """
     folder = Path(folder)
     manifest = Manifest.read(folder)
-    found = damaged(folder, manifest, PARTS, digests=True)
+    empty = [part for part in PARTS if manifest.complete and not any(manifest.files(part))]
+    found = dict.fromkeys(empty, "no document: tokenise into another folder")
+    found |= damaged(folder, manifest, PARTS, digests=True)
     if not has_tokenizer(folder, manifest):
         found = {TOKENIZER: "edited" if (folder / TOKENIZER).is_file() else "missing", **found}
     return found
@@ -276,6 +289,8 @@ class TokenShards:
                 piece = content[begin : begin + length - filled]
                 row[filled : filled + len(piece)] = piece
                 filled += len(piece)
+        if rows.size and rows.max() >= (known := len(self.tokenizer)):
+            raise InputError(f"{self.folder} has the token {rows.max()}: its tokenizer has {known}")
         return torch.from_numpy(rows)
 
     def _map(self, file: int) -> np.ndarray:

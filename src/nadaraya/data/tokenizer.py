@@ -174,7 +174,7 @@ def _check_alphabet(tokenizer: "PreTrainedTokenizerFast") -> None:
     model = tokenizer.backend_tokenizer.model
     silent = getattr(model, "unk_token", "") is None and not getattr(model, "byte_fallback", True)
     if silent and not set(_byte_characters()) <= tokenizer.get_vocab().keys():
-        raise must_be("tokenizer", "one with a token for each byte, or for what is unknown", "byte pairs without")
+        raise must_be("tokenizer", "one with a token for each byte or for the unknown", "byte pairs without")
 
 
 def encode_text(tokenizer: "PreTrainedTokenizerFast", text: str) -> torch.Tensor:

@@ -87,8 +87,8 @@ def tokenize_corpus(
         The training part.
 
     Raises:
-        InputError: the source or an option cannot be used, the folder was begun with others, or one of the
-            two parts would be empty. What was complete is kept.
+        InputError: the source or an option cannot be used, one of the two parts would be empty, or the folder
+            was begun with others. What was complete is kept.
         WriteFailed: the disk is full; what was complete is kept.
 
     >>> from pathlib import Path
@@ -114,6 +114,7 @@ def tokenize_corpus(
     begun = Manifest.read(folder).plan["source"] if (folder / MANIFEST).is_file() else None
     documents = open_documents(source, column=column, separator=separator, described=begun)
     split = _Split(documents, validation_fraction, validation_documents)
+    split.check(documents)
     if tokenizer is None:
         given = None
         pairs = {"tokenizer": "byte pairs", "vocabulary": vocabulary, "sample_characters": sample_characters}
@@ -144,12 +145,6 @@ def tokenize_corpus(
             manifest = _tokenise(documents, split, folder, manifest, workers, shown)
     except Timeout:
         raise InputError(f"{folder} is being written by another process: wait for it") from None
-    for part in PARTS:
-        if not list(manifest.files(part)):
-            raise InputError(
-                f"{folder} has no document for the part {part!r}: choose another validation_fraction, or say "
-                "the number of validation_documents, and another folder"
-            )
     return TokenShards(folder, verify=False)
 
 
@@ -162,6 +157,18 @@ class _Split:
         if first is not None:
             following = next(islice(documents.read(), first, None), None)
             self._training = following[0] if following else (sys.maxsize, 0)
+
+    def check(self, documents: Documents) -> None:
+        """Refuse a source that leaves a part empty, before anything is written."""
+        missing = set(PARTS)
+        for place, text in documents.read():
+            missing.discard(self.part(place, text))
+            if not missing:  # mostly after a few
+                return
+        raise InputError(
+            f"{documents.name} has no document for the part {' or '.join(map(repr, sorted(missing)))}: "
+            "say how many validate, as by --validation-documents 1, or give another --validation-fraction"
+        )
 
     def plan(self) -> dict[str, Any]:
         if self._first is None:
@@ -203,7 +210,7 @@ def _begun(folder: Path, plan: dict[str, Any]) -> Manifest | None:
     return manifest
 
 
-def _first_difference(theirs: dict[str, Any], ours: dict[str, Any]) -> str:
+def _first_difference(theirs: Any, ours: Any) -> str:
     files = [{file["name"]: file for file in source.get("files", [])} for source in (theirs, ours)]
     for name in dict.fromkeys(chain(*files)):
         if files[0].get(name) != files[1].get(name):
@@ -237,13 +244,7 @@ def _train(
     """Byte pairs of training documents of about so many characters."""
     shown.say("finding byte pairs")
     sample = documents.spread(size, lambda place, text: split.part(place, text) == "train")
-    first = next(sample, None)
-    if first is None:
-        raise InputError(
-            f"{documents.name} has no document for the part 'train': choose another validation_fraction, or "
-            "fewer validation_documents"
-        )
-    return train_byte_pair_tokenizer(chain([first], sample), vocabulary, document_token=SEPARATOR)
+    return train_byte_pair_tokenizer(sample, vocabulary, document_token=SEPARATOR)
 
 
 def _tokenise(

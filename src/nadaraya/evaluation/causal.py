@@ -106,9 +106,8 @@ def _pretrained(name: str, local: bool) -> CausalModel:
         tokenizer: Any = AutoTokenizer.from_pretrained(name, **options)
         config = AutoConfig.from_pretrained(name, **options)
         config._attn_implementation = None  # what the file names could be code at the hub
-        model, report = AutoModelForCausalLM.from_pretrained(
-            name, config=config, use_safetensors=True, dtype=torch.float32, output_loading_info=True, **options
-        )
+        options |= {"config": config, "use_safetensors": True, "dtype": torch.float32}
+        model, report = AutoModelForCausalLM.from_pretrained(name, output_loading_info=True, **options)
     if not tokenizer.is_fast:
         raise InputError(f"{name} must have a tokenizer that the tokenizers library reads, got one without")
     if report["missing_keys"]:

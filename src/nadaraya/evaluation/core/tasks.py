@@ -1,24 +1,20 @@
 """CORE's tasks on disk: DCLM's bundle, or a folder of .jsonl files with core_meta.json."""
 
 import csv
-import json
-import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
 
 from nadaraya.errors import InputError, must_be, unknown_name
 from nadaraya.files import is_file, is_folder, reading
+from nadaraya.stored import Stored, checked, read_stored
 
 Row = dict[str, Any]
 
-TEXTS = {
-    "multiple_choice": ["query"],
-    "schema": ["continuation"],
-    "language_modeling": ["context", "continuation"],
-}
 OPTIONS = {"multiple_choice": "choices", "schema": "context_options"}
 CORE_TASKS = (
     "hellaswag_zeroshot", "jeopardy", "bigbench_qa_wikidata", "arc_easy", "arc_challenge", "copa",
@@ -26,6 +22,62 @@ CORE_TASKS = (
     "bigbench_dyck_languages", "agi_eval_lsat_ar", "bigbench_cs_algorithms", "bigbench_operators",
     "bigbench_repeat_copy_logic", "squad", "coqa", "boolq", "bigbench_language_identification",
 )  # fmt: skip
+
+
+_Count = Annotated[int, Field(ge=0)]
+_Options = Annotated[list[Annotated[str, Field(min_length=1)]], Field(min_length=2)]
+
+
+class _MultipleChoice(Stored):
+    query: str
+    choices: _Options
+    gold: _Count
+
+
+class _Schema(Stored):
+    context_options: _Options
+    continuation: str
+    gold: _Count
+
+
+class _LanguageModeling(Stored):
+    context: str
+    continuation: str
+
+
+_ROWS = {"multiple_choice": _MultipleChoice, "schema": _Schema, "language_modeling": _LanguageModeling}
+_PerCent = Annotated[float, Field(ge=0, lt=100)]
+
+
+class _Entry(Stored):
+    """A task in a list of them."""
+
+    label: str
+    icl_task_type: Literal["multiple_choice", "schema", "language_modeling"]
+    continuation_delimiter: str = " "
+
+
+class _BundleEntry(_Entry):
+    dataset_uri: str
+    num_fewshot: Annotated[list[_Count], Field(min_length=1)]
+
+
+class _Bundle(Stored):
+    """core.yaml."""
+
+    icl_tasks: list[_BundleEntry]
+
+
+class _FlatEntry(_Entry):
+    file: str | None = None
+    num_fewshot: _Count
+    random_baseline_pct: _PerCent
+
+
+class _Flat(Stored):
+    """core_meta.json."""
+
+    tasks: list[_FlatEntry]
 
 
 @dataclass(frozen=True)
@@ -62,14 +114,21 @@ class CoreTask:
         Raises:
             InputError: the file cannot be read or is empty, or a row is not one of this kind.
         """
-        rows = []
-        with reading(self.path), self.path.open(encoding="utf-8") as lines:
-            for number, line in enumerate(lines, 1):
-                if line.strip():
-                    rows.append(_checked_row(line, self.kind, f"{self.path}, row {number}"))
+        with reading(self.path):
+            lines = self.path.read_text(encoding="utf-8-sig").split("\n")
+        rows = [self._row(line, number) for number, line in enumerate(lines, 1) if line.strip()]
         if not rows:
             raise must_be(f"{self.path}", "one JSON object per line", "an empty file")
         return rows
+
+    def _row(self, line: str, number: int) -> Row:
+        place = f"{self.path}, row {number}"
+        row: Row = checked(line.encode(), _ROWS[self.kind], place).model_dump()
+        if not row.get("continuation", "any").strip():
+            raise must_be(f"continuation in {place}", "more than blanks", row["continuation"])
+        if "gold" in row and row["gold"] >= (count := len(row[OPTIONS[self.kind]])):
+            raise must_be(f"gold in {place}", f"an integer from 0 to {count - 1}", row["gold"])
+        return row
 
     @property
     def chance(self) -> float:
@@ -104,8 +163,7 @@ def read_core(folder: str | Path, tasks: Iterable[str] | None = None) -> list[Co
     if name is None:
         found = "neither" if is_folder(folder) else "no folder"
         raise InputError(f"{folder} must be a folder with core.yaml or core_meta.json, got {found}")
-    with reading(folder / name, "a list of CORE tasks"):
-        listed = list(readers[name](folder))
+    listed = readers[name](folder)
     there = {task.label: task for task in listed if is_file(task.path)}
     if tasks is None:
         if not there:
@@ -119,72 +177,32 @@ def read_core(folder: str | Path, tasks: Iterable[str] | None = None) -> list[Co
     return [there[label] for label in wanted]
 
 
-def _bundle(folder: Path) -> Iterator[CoreTask]:
+def _bundle(folder: Path) -> list[CoreTask]:
     """The tasks of core.yaml, with the baselines of eval_meta_data.csv."""
-    import yaml
-
-    meta = folder / "eval_meta_data.csv"
+    meta, data = folder / "eval_meta_data.csv", folder / "eval_data"
+    entries = read_stored(folder / "core.yaml", _Bundle, "a list of CORE tasks").icl_tasks
     with reading(meta), meta.open(encoding="utf-8", newline="") as stream:
-        baselines = {row["Eval Task"]: row["Random baseline"] for row in csv.DictReader(stream)}
-    try:
-        entries = yaml.safe_load((folder / "core.yaml").read_text(encoding="utf-8"))["icl_tasks"]
-    except yaml.YAMLError as error:
-        raise ValueError(" ".join(str(error).split())) from error
-    for entry in entries:
-        label = entry["label"]
-        if label not in baselines:
-            raise InputError(f"{meta} lacks the random baseline of {label}")
-        yield _task(
-            entry, entry["num_fewshot"][0], baselines[label], folder / "eval_data", entry["dataset_uri"]
-        )
+        baselines = {row["Eval Task"]: float(row["Random baseline"]) for row in csv.DictReader(stream)}
+    wanted = {entry.label: baselines.get(entry.label) for entry in entries}
+    chance = checked(wanted, dict[str, _PerCent], str(meta))
+    return [
+        _task(entry, entry.num_fewshot[0], chance[entry.label], data, entry.dataset_uri) for entry in entries
+    ]
 
 
-def _flat(folder: Path) -> Iterator[CoreTask]:
+def _flat(folder: Path) -> list[CoreTask]:
     """The tasks of core_meta.json."""
-    for entry in json.loads((folder / "core_meta.json").read_text(encoding="utf-8"))["tasks"]:
-        name = entry["file"] or f"{entry['label']}.jsonl"
-        yield _task(entry, entry["num_fewshot"], entry["random_baseline_pct"], folder, name)
+    return [
+        _task(one, one.num_fewshot, one.random_baseline_pct, folder, one.file or f"{one.label}.jsonl")
+        for one in read_stored(folder / "core_meta.json", _Flat, "a list of CORE tasks").tasks
+    ]
 
 
-def _task(entry: dict[str, Any], shots: Any, baseline: Any, folder: Path, name: str) -> CoreTask:
-    label, kind, per_cent = entry["label"], entry["icl_task_type"], float(baseline)
-    if kind not in TEXTS:
-        raise unknown_name(f"icl_task_type of {label}", kind, TEXTS)
-    if type(shots) is not int or shots < 0:
-        raise must_be(f"num_fewshot of {label}", "an integer of at least 0", shots)
-    if not 0 <= per_cent < 100 or math.isnan(per_cent):
-        raise must_be(f"random baseline of {label}", "a percentage of at least 0 and below 100", baseline)
+def _task(entry: _Entry, shots: int, per_cent: float, folder: Path, name: str) -> CoreTask:
     path = folder / name
-    if not path.resolve().is_relative_to(folder.resolve()):
-        raise must_be(f"the file of {label}", f"in {folder}", name)
-    return CoreTask(label, kind, shots, entry.get("continuation_delimiter", " "), per_cent / 100, path)
-
-
-def _checked_row(line: str, kind: str, place: str) -> Row:
-    """One example with all that its kind needs, or an InputError that names the row."""
-    try:
-        row = json.loads(line)
-    except ValueError as error:
-        raise InputError(f"{place} is not JSON: {error}") from None
-    if not isinstance(row, dict):
-        raise must_be(place, "a JSON object", row)
-    for key in TEXTS[kind]:
-        if not _is_text(row.get(key)):
-            raise must_be(f"{key} in {place}", "a text", row.get(key))
-    if kind != "multiple_choice" and not row["continuation"].strip():
-        raise must_be(f"continuation in {place}", "more than blanks", row["continuation"])
-    if options := OPTIONS.get(kind):
-        listed, gold = row.get(options), row.get("gold")
-        if not isinstance(listed, list) or len(listed) < 2 or not all(_is_text(o) and o for o in listed):
-            raise must_be(f"{options} in {place}", "a list of two or more texts that are not empty", listed)
-        if type(gold) is not int or not 0 <= gold < len(listed):
-            raise must_be(f"gold in {place}", f"an integer from 0 to {len(listed) - 1}", gold)
-    return row
-
-
-def _is_text(value: Any) -> bool:
-    """Whether a value is a text that UTF-8 can hold, as tokenizers need it."""
-    try:
-        return isinstance(value, str) and value.encode() is not None
-    except UnicodeEncodeError:  # half of a surrogate pair, which JSON can write
-        return False
+    with reading(path):
+        if not path.resolve().is_relative_to(folder.resolve()):
+            raise must_be(f"the file of {entry.label}", f"in {folder}", name)
+    return CoreTask(
+        entry.label, entry.icl_task_type, shots, entry.continuation_delimiter, per_cent / 100, path
+    )

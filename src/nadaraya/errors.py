@@ -63,7 +63,7 @@ def unknown_name(
     InputError("empty must be one of 'nan', 'nearest', 'raise', got 'neares': did you mean 'nearest'?")
     """
     names = sorted(accepted)
-    spelt = str(given)[:_LONGEST]
+    spelt = given[:_LONGEST] if isinstance(given, str) else shown(given)
     nearest = [meant] if meant else get_close_matches(spelt, names, n=1)
     hint = f": did you mean {nearest[0]!r}?" if nearest else ""
     listed = ", ".join(map(repr, names))
@@ -83,6 +83,6 @@ def shown(value: Any) -> str:
     """A value on one line of at most 200 characters."""
     try:
         text = " ".join(repr(value).split())
-    except (ValueError, RecursionError):  # an integer of thousands of digits, lists in lists in lists …
+    except Exception:  # an integer of thousands of digits, lists in lists in lists …, what has no text at all
         return f"a value too long to show ({type(value).__name__})"
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 2]} …"

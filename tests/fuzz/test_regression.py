@@ -1,27 +1,41 @@
-"""Hundreds of odd inputs to the estimators: finite results and no warning, or one line that says why."""
+"""Odd data and odd options of the estimators: finite results and no warning, or one line that says why.
 
+600 estimators of odd data, and each of 99 options with each of some 100 odd values.
+"""
+
+import functools
 import random
+import traceback
 import warnings
 from collections import Counter
+from decimal import Decimal
 from fractions import Fraction
 
 import numpy as np
 import pytest
 import scipy.sparse
+import torch
 
+from nadaraya.errors import InputError
 from nadaraya.kernels import Boxcar, Gaussian, KernelBank, Periodic, RationalQuadratic
 from nadaraya.regression import (
+    ChunkedNadarayaWatson,
+    ClassifierDisplay,
+    DensityDisplay,
+    GridMeans,
     KernelQuantileRegressor,
     MultiHeadKernelRegression,
     NadarayaWatson,
     NadarayaWatsonClassifier,
     NadarayaWatsonConditionalDensity,
     NadarayaWatsonDensity,
+    RegressionDisplay,
     masked_training,
 )
 
 pytestmark = pytest.mark.slow
 pandas = pytest.importorskip("pandas")
+pytest.importorskip("matplotlib").use("agg")
 
 # Of a fit that leaves no residuals: documented, with the NaN that it announces.
 ANNOUNCED = "the fit goes through every observation"
@@ -264,3 +278,142 @@ def test_odd_inputs(part, capsys):
         counts[kind] += 1
     assert counts["finite"] >= 5
     assert counts["refused"] >= 5
+
+
+class Nameless:
+    """Has no text, no truth, no length and no numbers, and equals nothing."""
+
+    def refuse(self, *_args, **_options):
+        raise RuntimeError("no")
+
+    __repr__ = __bool__ = __len__ = __eq__ = __array__ = refuse
+    __hash__ = object.__hash__
+
+
+# By name, so that each test has its own: some are used up.
+ODD_OPTIONS = {
+    "numbers": lambda: ODD,
+    "numpy's": lambda: (
+        np.True_, np.False_, -(10**400), np.float64(0.5), np.float16(0.5), np.longdouble(0.5), np.int64(2),
+        np.uint64(2**63), np.str_("loo"), np.str_("gaussian"), np.bytes_(b"x"), np.datetime64("2020-01-01"),
+        np.timedelta64(1, "s"), np.ma.masked, np.ma.array([1.0], mask=[True]), np.dtype(float),
+        np.array(1), np.array([2]), np.array([]), np.array([[]]), np.array([True, False]),
+        np.random.RandomState(0), np.random.default_rng(0),
+    ),
+    "others'": lambda: (
+        pandas.NA, pandas.NaT, pandas.Series([1.0]), pandas.Series([1.0, 2.0]),
+        pandas.Series([], dtype=float), pandas.DataFrame({"a": [1.0]}), pandas.Index([0]),
+        pandas.Timestamp("2020"), torch.tensor(1.0),
+        torch.tensor([1.0, 2.0]), torch.tensor(2), torch.tensor(True), torch.ones(1, requires_grad=True),
+        torch.device("cpu"), Gaussian(1.0), Periodic(1.0, 2.0), KernelBank(2, 2),
+    ),
+    "Python's": lambda: (
+        Decimal("0.5"), "a\nb", "x" * 5000, [2, 3], [None], {"a": 1}, {1}, frozenset(), iter([1.0]),
+        (x for x in (1, 2)), memoryview(b"ab"), float, Ellipsis, slice(0, 1), "meta", Nameless(),
+    ),
+}  # fmt: skip
+X, Y = normal(14, 2), np.sin(np.arange(14))
+USUAL = {MultiHeadKernelRegression: {"n_heads": 2, "n_steps": 2}, ChunkedNadarayaWatson: {"bandwidth": 1.0}}
+
+
+def unfitted(estimator):
+    return estimator(**USUAL.get(estimator, {"bandwidth": "scott", "n_starts": 1}))
+
+
+def fitted(estimator, weight=None, **options):
+    model = unfitted(estimator)
+    model.set_params(**options)
+    data = (X, Y > 0 if estimator is NadarayaWatsonClassifier else Y)
+    return model.fit(*data) if weight is None else model.fit(*data, sample_weight=weight)
+
+
+def answer(estimator, **options):
+    model = fitted(estimator, **options)
+    if estimator is NadarayaWatsonConditionalDensity:
+        return model.score_samples(X, Y)
+    return model.score_samples(X) if estimator is NadarayaWatsonDensity else model.predict(X)
+
+
+def trained(**options):
+    return masked_training(X=X, y=Y, **{"bandwidth": 1.0, "n_steps": 2, **options})
+
+
+def asked(estimator, method, *arguments, **usual):
+    return lambda **options: getattr(fitted(estimator), method)(*arguments, **usual, **options)
+
+
+def shown(display, estimator, **usual):
+    return lambda **options: display.from_estimator(fitted(estimator), **usual, **options)
+
+
+# What is called, and the options of which each is odd in turn.
+CALLS = {
+    **{
+        estimator.__name__: (functools.partial(answer, estimator), tuple(unfitted(estimator).get_params()))
+        for estimator in (*ESTIMATORS, ChunkedNadarayaWatson)
+    },
+    **{
+        f"weights, {estimator.__name__}": (functools.partial(answer, estimator), ("weight",))
+        for estimator in (*ESTIMATORS[:-1], ChunkedNadarayaWatson)
+    },
+    "band": (asked(NadarayaWatson, "band", X), ("level", "method", "of")),
+    "bootstrap": (asked(NadarayaWatson, "band", X, method="bootstrap"), ("n_bootstrap",)),
+    "predict": (asked(NadarayaWatson, "predict", X), ("return_std",)),
+    "marginal_effects": (asked(NadarayaWatson, "marginal_effects", X), ("return_std",)),
+    "plot": (asked(NadarayaWatson, "plot"), ("feature", "level", "method", "ax")),
+    "curve": (shown(RegressionDisplay, NadarayaWatson, level=None), ("target", "grid_resolution")),
+    "contours": (shown(DensityDisplay, NadarayaWatsonDensity), ("grid_resolution", "ax")),
+    "map": (shown(ClassifierDisplay, NadarayaWatsonClassifier), ("grid_resolution", "ax")),
+    "draws": (asked(NadarayaWatsonDensity, "sample"), ("n_samples", "random_state")),
+    "draws of the target": (
+        asked(NadarayaWatsonConditionalDensity, "sample", X), ("n_samples", "random_state"),
+    ),
+    "quantiles": (asked(NadarayaWatsonConditionalDensity, "predict_quantiles", X), ("q",)),
+    "interval": (asked(NadarayaWatsonConditionalDensity, "predict_interval", X), ("level",)),
+    "quantile": (asked(KernelQuantileRegressor, "predict", X), ("quantile",)),
+    "cells": (lambda side: GridMeans(side).add(X), ("side",)),
+    "weights of cells": (lambda **options: GridMeans(1.0).add(X, **options), ("sample_weight",)),
+    "masked_training": (
+        trained, ("bandwidth", "kernel", "hold_out", "n_steps", "learning_rate", "n_splits", "average",
+        "combination", "sample_weight", "random_state", "device", "verbose"),
+    ),
+}  # fmt: skip
+# Great numbers of these take for ever.
+COUNTS = (
+    "n_steps", "n_heads", "n_starts", "n_splits", "n_bootstrap", "n_samples", "grid_resolution",
+    "robust_iterations",
+)  # fmt: skip
+
+
+def kind_of(ask, option):
+    """ "answered", "refused" in one line, or by "scikit-learn"; anything else is raised."""
+    try:
+        ask(**option)
+    except InputError as error:
+        if "\n" not in str(error) and len(str(error)) < 1200:
+            return "refused"
+        raise
+    except (ValueError, TypeError) as error:
+        if "sklearn" in traceback.extract_tb(error.__traceback__)[-1].filename:
+            return "scikit-learn"
+        raise
+    return "answered"
+
+
+@pytest.mark.parametrize("values", ODD_OPTIONS)
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.filterwarnings("ignore")
+def test_odd_options(call, values, capsys):
+    ask, names = CALLS[call]
+    counts = Counter()
+    for name in names:
+        for place, value in enumerate(ODD_OPTIONS[values]()):
+            if name in COUNTS and isinstance(value, int | np.integer) and value > 1000:
+                continue
+            try:
+                counts[kind_of(ask, {name: value})] += 1
+            except Exception as error:
+                raise AssertionError(f"{name}: value {place} of {values}, {type(value)}") from error
+    pytest.importorskip("matplotlib.pyplot").close("all")
+    assert counts["refused"] > 0
+    assert counts["scikit-learn"] <= 0.2 * counts.total()

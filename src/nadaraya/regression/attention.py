@@ -27,11 +27,7 @@ def means(request: Request[Means]) -> Means:
     scale = sigma * request.bandwidth  # taken out here: a kernel stores the logarithm of its σ in float32
     query, key, value = (
         torch.tensor(array, dtype=dtype, device=request.device)[None, None]
-        for array in (
-            request.query / scale,
-            request.points[counted] / scale,
-            request.columns[:, counted].T,
-        )
+        for array in (request.query / scale, request.points[counted] / scale, request.columns[:, counted].T)
     )
     with torch.no_grad():
         out = kernel_attention(query, key, value, content=Gaussian(1.0))[0, 0]

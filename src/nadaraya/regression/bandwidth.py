@@ -113,8 +113,7 @@ def _part(smoother: Smoother, rows: NDArray[np.int64]) -> Smoother:
 
 
 def _less_their_means(targets: Array, weight: Array) -> Array:
-    centred: Array = targets - np.average(targets, axis=0, weights=weight)
-    return centred
+    return targets - np.average(targets, axis=0, weights=weight)
 
 
 def select_for_regression(

@@ -54,11 +54,6 @@ def over_blocks(method: Method) -> Method:
 
 
 def _of_block(
-    estimator: Any,
-    method: str,
-    nothing: Any,
-    args: tuple[Any, ...],
-    options: dict[str, Any],
-    rows: Any,
+    estimator: Any, method: str, nothing: Any, args: tuple[Any, ...], options: dict[str, Any], rows: Any
 ) -> Any:
     return getattr(estimator, method)(rows, *args, **options) if len(rows) else nothing

@@ -3,23 +3,17 @@
 import copy
 import math
 import sys
+from collections.abc import Iterable
 from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
+from sklearn.utils import check_random_state
 
 from nadaraya.errors import must_be, unknown_name
-from nadaraya.kernels import (
-    Boxcar,
-    Epanechnikov,
-    ExponentialDecay,
-    Gaussian,
-    Kernel,
-    Matern,
-    Tricube,
-)
+from nadaraya.kernels import Boxcar, Epanechnikov, ExponentialDecay, Gaussian, Kernel, Matern, Tricube
 
 KERNELS = {
     "gaussian": lambda: Gaussian(1.0),
@@ -39,9 +33,7 @@ def fixed_kernel(kernel: str | Kernel) -> Kernel:
         InputError: the name is unknown, or it is no symmetric kernel of one head.
     """
     if isinstance(kernel, str):
-        if kernel not in KERNELS:
-            raise unknown_name("kernel", kernel, KERNELS)
-        kernel = KERNELS[kernel]()
+        kernel = KERNELS[one_of("kernel", kernel, KERNELS)]()
     if not isinstance(kernel, Kernel):
         raise must_be(
             "kernel", f"one of {', '.join(sorted(KERNELS))} or a kernel of nadaraya.kernels", kernel
@@ -92,11 +84,27 @@ def weights_of(sample_weight: ArrayLike | None, n: int) -> NDArray[np.float64]:
 
 def whole_number(name: str, value: Any, least: int = 1, most: int | None = None) -> int:
     """The value, if it is a whole number from `least` to `most`; an InputError otherwise."""
-    whole = isinstance(value, Integral) and not isinstance(value, bool)
+    whole = isinstance(value, Integral) and is_number(value)
     if not whole or value < least or (most is not None and value > most):
         bounds = f"of at least {least}" if most is None else f"from {least} to {most}"
         raise must_be(name, f"a whole number {bounds}", value)
     return int(value)
+
+
+def one_of(name: str, value: Any, accepted: Iterable[str]) -> str:
+    """The value, if it is one of these names; an InputError otherwise."""
+    if not isinstance(value, str) or value not in accepted:
+        raise unknown_name(name, value, accepted)
+    return value
+
+
+def generator_of(random_state: Any) -> np.random.RandomState:
+    """scikit-learn's generator of a `random_state`; an InputError if it is none."""
+    try:
+        return check_random_state(random_state)
+    except Exception as error:
+        accepted = "None, a whole number from 0 to 2**32 - 1 or a numpy.random.RandomState"
+        raise must_be("random_state", accepted, random_state) from error
 
 
 def truth_value(name: str, value: Any) -> bool:
@@ -131,7 +139,7 @@ def numbers(name: str, value: ArrayLike) -> NDArray[np.float64]:
         is_real = array.dtype.kind in "iuf" or (array.dtype == object and all(map(is_number, array.flat)))
         with np.errstate(over="ignore"):  # of longer types: infinite, which the caller refuses
             result = array.astype(np.float64) if is_real else None
-    except (TypeError, ValueError, OverflowError) as error:
+    except (TypeError, ValueError, OverflowError, RuntimeError) as error:
         raise must_be(name, "numbers", value) from error
     if result is None:
         raise must_be(name, "numbers", value)
@@ -139,8 +147,8 @@ def numbers(name: str, value: ArrayLike) -> NDArray[np.float64]:
 
 
 def is_number(value: Any) -> bool:
-    """Whether it is a real number, and no truth value."""
-    return isinstance(value, Real) and not isinstance(value, bool)
+    """Whether it is a real number, and no truth value, nor a duration (which NumPy has as an integer)."""
+    return isinstance(value, Real) and not isinstance(value, bool | np.timedelta64)
 
 
 def refuse_other_than_numbers(name: str, value: Any) -> None:
@@ -184,6 +192,6 @@ def torch_device(device: str | torch.device | None) -> torch.device | None:
     try:
         chosen = torch.device(device)
         torch.zeros(1, device=chosen).item()
-    except (RuntimeError, AssertionError, TypeError, NotImplementedError) as error:
+    except (RuntimeError, AssertionError, TypeError, ValueError, NotImplementedError) as error:
         raise must_be("device", "one that PyTorch has here, such as 'cpu' or 'cuda'", device) from error
     return chosen

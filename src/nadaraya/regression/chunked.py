@@ -13,8 +13,8 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from nadaraya.kernels import Kernel
 from nadaraya.regression import intervals
 from nadaraya.regression.blocks import over_blocks
-from nadaraya.regression.checks import given_bandwidth, real_number
-from nadaraya.regression.displays import RegressionDisplay
+from nadaraya.regression.checks import given_bandwidth, real_number, truth_value
+from nadaraya.regression.displays import PlotsCurve
 from nadaraya.regression.grid_means import CellMoments, GridMeans
 from nadaraya.regression.nadaraya_watson import NadarayaWatson
 from nadaraya.regression.requests import Array
@@ -22,7 +22,7 @@ from nadaraya.regression.requests import Array
 _LEAST_FREEDOM = 1e-6
 
 
-class ChunkedNadarayaWatson(RegressorMixin, BaseEstimator):
+class ChunkedNadarayaWatson(PlotsCurve, RegressorMixin, BaseEstimator):
     r"""Kernel regression from chunks of points, in memory that does not grow with their number.
 
     Points in the same cell of a grid, whose side is a part of the bandwidth, are replaced by their weighted
@@ -158,7 +158,7 @@ class ChunkedNadarayaWatson(RegressorMixin, BaseEstimator):
         [1.548]
         """
         query = self._validated(X)
-        if not return_std:
+        if not truth_value("return_std", return_std):
             return self._fitted().model.predict(query)
         mean, scatter = self._fitted().model.predict(query, return_std=True)  # of a cell of average weight
         return mean, scatter * np.sqrt(self.n_samples_seen_ / self.n_cells_)
@@ -175,8 +175,7 @@ class ChunkedNadarayaWatson(RegressorMixin, BaseEstimator):
         >>> model.marginal_effects([[1.0]]).round(6).tolist()
         [[2.0]]
         """
-        effects: Array = self._fitted().model.marginal_effects(self._validated(X))
-        return effects
+        return self._fitted().model.marginal_effects(self._validated(X))
 
     def band(self, X: ArrayLike, **options: Any) -> tuple[Array, Array]:
         """A band for the curve, lower and upper, as `NadarayaWatson.band` with the same options.
@@ -190,28 +189,7 @@ class ChunkedNadarayaWatson(RegressorMixin, BaseEstimator):
         >>> bool(lower < 1.548 < upper)
         True
         """
-        lower, upper = self._fitted().model.band(self._validated(X), **options)
-        return lower, upper
-
-    def plot(
-        self,
-        feature: int | str = 0,
-        *,
-        level: float | None = 0.95,
-        method: str = "pointwise",
-        ax: Any = None,
-    ) -> RegressionDisplay:
-        """Draws the curve with its band as `NadarayaWatson.plot` does, over the means of cells.
-
-        See Also:
-            NadarayaWatson.plot: the arguments.
-
-        >>> from nadaraya.regression import ChunkedNadarayaWatson
-        >>> model = ChunkedNadarayaWatson(bandwidth=1.0).fit([[0.0], [1.0], [2.0]], [0.0, 1.0, 4.0])
-        >>> model.plot(level=0.9).ax_.get_ylabel()
-        'y'
-        """
-        return RegressionDisplay.from_estimator(self, feature, level=level, method=method, ax=ax)
+        return self._fitted().model.band(self._validated(X), **options)
 
     @property
     def n_samples_seen_(self) -> int:
@@ -253,8 +231,7 @@ class ChunkedNadarayaWatson(RegressorMixin, BaseEstimator):
 
     def _validated(self, X: ArrayLike) -> Array:
         check_is_fitted(self)
-        query: Array = validate_data(self, X, reset=False, dtype=(np.float64, np.float32))
-        return query
+        return validate_data(self, X, reset=False, dtype=(np.float64, np.float32))
 
     def _of_cells(self) -> "_OfCells":
         return _OfCells(

@@ -6,13 +6,11 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from nadaraya.regression.checks import whole_number
 from nadaraya.regression.drawing import (
     CLASSES,
     INK,
     axes_and_figure,
-    grid,
-    one_or_two_features,
+    names_and_axes,
     pairs,
     rug,
     shown_rows,
@@ -89,19 +87,10 @@ class ClassifierDisplay:
         >>> ClassifierDisplay.from_estimator(model, grid_resolution=20).probability.shape
         (20, 20, 2)
         """
-        names = one_or_two_features(estimator)
-        m = whole_number("grid_resolution", grid_resolution or (400 if len(names) == 1 else 120), 2)
-        axes = [grid(column, m) for column in estimator.X_.T]
-        probability = unnamed(estimator.predict_proba, pairs(axes))
-        display = cls(
-            axes=axes,
-            probability=probability.reshape([m] * len(names) + [-1]),
-            classes=estimator.classes_,
-            points=estimator.X_,
-            labels=estimator.y_,
-            feature_names=tuple(names),
-        )
-        return display.plot(ax)
+        names, axes = names_and_axes(estimator, grid_resolution, 120)
+        probability = unnamed(estimator.predict_proba, pairs(axes)).reshape([*map(len, axes), -1])
+        shown = {"points": estimator.X_, "labels": estimator.y_, "feature_names": names}
+        return cls(axes=axes, probability=probability, classes=estimator.classes_, **shown).plot(ax)
 
     def plot(self, ax: Any = None) -> Self:
         """Draws the probabilities.

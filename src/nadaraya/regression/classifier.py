@@ -3,21 +3,20 @@
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
 
-from nadaraya.kernels import Kernel
 from nadaraya.regression.bandwidth import Selected, select_in_stages
 from nadaraya.regression.blocks import over_blocks
 from nadaraya.regression.class_display import ClassifierDisplay
+from nadaraya.regression.drawing import Plots
 from nadaraya.regression.mixed_estimator import MixedEstimator
 from nadaraya.regression.requests import Array
 from nadaraya.regression.selection import Search
 
 
-class NadarayaWatsonClassifier(ClassifierMixin, MixedEstimator):
+class NadarayaWatsonClassifier(ClassifierMixin, Plots[ClassifierDisplay], MixedEstimator):
     r"""Classification by kernel regression of the classes' indicators.
 
         P(y = k | x) = Σ_{i: y_i = k} s_i κ(‖(x − x_i) / h‖) / Σ_j s_j κ(‖(x − x_j) / h‖)
@@ -31,10 +30,7 @@ class NadarayaWatsonClassifier(ClassifierMixin, MixedEstimator):
         ordered: those whose levels have an order. Default None.
         category_kernel: "li-racine" or "probability". Default "li-racine".
         missing: "raise", or "category". Default "raise".
-        n_starts: as in `NadarayaWatson`. Default 7.
-        device: where PyTorch computes; default None, the fastest way on the CPU.
-        random_state: seed or generator of random starts. Default None: the same ones always.
-        verbose: 1 prints how far the search for a bandwidth is and progress of long predictions. Default 0.
+        n_starts, device, random_state, verbose: as in `NadarayaWatson`. Default 7, None, None and 0.
 
     Attributes:
         classes_: (K,) the classes.
@@ -59,27 +55,7 @@ class NadarayaWatsonClassifier(ClassifierMixin, MixedEstimator):
     [[0.53, 0.47]]
     """
 
-    def __init__(
-        self,
-        kernel: str | Kernel = "gaussian",
-        bandwidth: float | ArrayLike | str = "scott",
-        *,
-        categorical: str | ArrayLike | None = "from_dtype",
-        ordered: ArrayLike | None = None,
-        category_kernel: str = "li-racine",
-        missing: str = "raise",
-        n_starts: int = 7,
-        device: str | torch.device | None = None,
-        random_state: int | np.random.RandomState | None = None,
-        verbose: int = 0,
-    ) -> None:
-        super().__init__(
-            kernel, bandwidth, n_starts=n_starts, device=device, random_state=random_state, verbose=verbose
-        )
-        self.categorical = categorical
-        self.ordered = ordered
-        self.category_kernel = category_kernel
-        self.missing = missing
+    _display = ClassifierDisplay
 
     def _data(self, X: ArrayLike, y: Any) -> tuple[Array, Array]:
         points, self.y_ = self._validated_points(X, y)
@@ -134,26 +110,4 @@ class NadarayaWatsonClassifier(ClassifierMixin, MixedEstimator):
         ['a', 'b']
         """
         probability = self.predict_proba(X)
-        likeliest: NDArray[Any] = self.classes_[probability.argmax(axis=1)]
-        return likeliest
-
-    def plot(self, *, ax: Any = None) -> ClassifierDisplay:
-        """Draws the probabilities: of one feature as curves, of two as a map.
-
-        Args:
-            ax: matplotlib's axes; None makes a new figure. Default None.
-
-        Returns:
-            The display, whose `ax_` and `figure_` can be altered.
-
-        Raises:
-            InputError: there are more than two features, or matplotlib is not installed.
-
-        See Also:
-            ClassifierDisplay.from_estimator: has further options.
-
-        >>> from nadaraya.regression import NadarayaWatsonClassifier
-        >>> NadarayaWatsonClassifier().fit([[0.0], [1.0], [3.0]], ["a", "b", "b"]).plot().ax_.get_ylabel()
-        'probability'
-        """
-        return ClassifierDisplay.from_estimator(self, ax=ax)
+        return self.classes_[probability.argmax(axis=1)]

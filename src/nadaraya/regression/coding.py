@@ -10,6 +10,7 @@ from scipy.sparse import issparse
 
 from nadaraya.errors import InputError, must_be, unknown_name
 from nadaraya.regression.categories import CATEGORY_KERNELS, MISSING, UNSEEN, Category
+from nadaraya.regression.checks import one_of
 
 _MISSING = ("raise", "category")
 
@@ -79,10 +80,8 @@ class Coding:
         Raises:
             InputError: there is no such feature; levels have no order that is known; values are missing.
         """
-        if not isinstance(missing, str) or missing not in _MISSING:
-            raise unknown_name("missing", missing, _MISSING)
-        if not isinstance(kernel, str) or kernel not in CATEGORY_KERNELS:
-            raise unknown_name("category_kernel", kernel, CATEGORY_KERNELS)
+        one_of("missing", missing, _MISSING)
+        one_of("category_kernel", kernel, CATEGORY_KERNELS)
         if isinstance(categorical, str) and categorical != "from_dtype":
             raise must_be("categorical", "'from_dtype', None or a list of columns or names", categorical)
         by_type = isinstance(categorical, str)
@@ -203,7 +202,7 @@ def _columns(argument: str, given: Any, names: list[str] | None, d: int) -> set[
     if given is None:
         return set()
     accepted = f"a list of columns from 0 to {d - 1}, of names of features, or a mask of {d}"
-    if isinstance(given, (str, bytes)) or not isinstance(given, (Iterable, np.ndarray)):
+    if isinstance(given, (str, bytes)) or not isinstance(given, Iterable) or getattr(given, "ndim", 1) == 0:
         raise must_be(argument, accepted, given)
     entries = list(given)
     if entries and all(isinstance(entry, (bool, np.bool_)) for entry in entries):

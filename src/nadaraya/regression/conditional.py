@@ -9,14 +9,13 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike
 from scipy.special import ndtr
-from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 
 from nadaraya.errors import InputError, must_be
 from nadaraya.regression.bandwidth import Selected, select_bandwidth
-from nadaraya.regression.checks import numbers, real_number, whole_number
+from nadaraya.regression.checks import generator_of, numbers, real_number, whole_number
 from nadaraya.regression.criteria import Criterion, loo_likelihood
-from nadaraya.regression.estimator import SmoothingEstimator, in_natural_units, validated_points
+from nadaraya.regression.estimator import SmoothingEstimator, validated_points
 from nadaraya.regression.repeats import Observations
 from nadaraya.regression.requests import Array, Sums
 from nadaraya.regression.selection import Search
@@ -46,10 +45,7 @@ class NadarayaWatsonConditionalDensity(SmoothingEstimator):
             very large one, as with the least squares of Hall, Racine and Li (2004), which is not offered;
             "scott" or "silverman", rules of thumb for the joint density, in O(n); or a positive number, or
             (d + 1,), one per feature and the target's last, in their units. Default "loo".
-        n_starts: as in `NadarayaWatson`. Default 7.
-        device: where PyTorch computes; default None, the fastest way on the CPU.
-        random_state: seed or generator of random starts. Default None: the same ones always.
-        verbose: 1 prints how far the search for a bandwidth is. Default 0.
+        n_starts, device, random_state, verbose: as in `NadarayaWatson`. Default 7, None, None and 0.
 
     Attributes:
         bandwidth_: (d,) h; inf for a feature that does not vary.
@@ -64,8 +60,7 @@ class NadarayaWatsonConditionalDensity(SmoothingEstimator):
         NadarayaWatsonDensity: without features.
 
     >>> from nadaraya.regression import NadarayaWatsonConditionalDensity
-    >>> model = NadarayaWatsonConditionalDensity(bandwidth=0.5)
-    >>> model = model.fit([[0.0], [1.0], [2.0]], [0.0, 1.0, 4.0])
+    >>> model = NadarayaWatsonConditionalDensity(0.5).fit([[0.0], [1.0], [2.0]], [0.0, 1.0, 4.0])
     >>> model.predict_quantiles([[1.0]], [0.1, 0.5, 0.9]).round(3).tolist()
     [[0.146, 1.004, 3.227]]
     >>> model.score_samples([[1.0]], [1.0]).round(3).tolist()  # log p(1 | 1)
@@ -114,9 +109,7 @@ class NadarayaWatsonConditionalDensity(SmoothingEstimator):
         self._joint, self._targets, unit = joint, targets[:, 0], joint.sample.unit[-1]
         self.target_bandwidth_ = float(joint.bandwidth[-1] * unit)
         if selection is not None:  # those of the features have their units from _keep
-            selection = in_natural_units(
-                selection, np.append(np.ones(len(selection.starts[0].end) - 1), unit)
-            )
+            selection = selection._changed(lambda numbers: np.append(numbers[:-1], numbers[-1] * unit))
         return replace(features, bandwidth=joint.bandwidth[:-1]), selection
 
     def score_samples(self, X: ArrayLike, y: ArrayLike) -> Array:
@@ -133,8 +126,7 @@ class NadarayaWatsonConditionalDensity(SmoothingEstimator):
             NadarayaWatsonConditionalDensity.predict_cdf: the distribution function.
 
         >>> from nadaraya.regression import NadarayaWatsonConditionalDensity
-        >>> model = NadarayaWatsonConditionalDensity(bandwidth=0.5)
-        >>> model = model.fit([[0.0], [1.0], [2.0]], [0.0, 1.0, 4.0])
+        >>> model = NadarayaWatsonConditionalDensity(0.5).fit([[0.0], [1.0], [2.0]], [0.0, 1.0, 4.0])
         >>> model.score_samples([[1.0], [1.0]], [1.0, 3.0]).shape
         (2,)
         """
@@ -154,8 +146,7 @@ class NadarayaWatsonConditionalDensity(SmoothingEstimator):
             NadarayaWatsonConditionalDensity.score_samples: of each target.
 
         >>> from nadaraya.regression import NadarayaWatsonConditionalDensity
-        >>> model = NadarayaWatsonConditionalDensity(bandwidth=0.5)
-        >>> model = model.fit([[0.0], [1.0], [2.0]], [0.0, 1.0, 4.0])
+        >>> model = NadarayaWatsonConditionalDensity(0.5).fit([[0.0], [1.0], [2.0]], [0.0, 1.0, 4.0])
         >>> bool(model.score([[1.0]], [1.0]) == model.score_samples([[1.0]], [1.0])[0])
         True
         """
@@ -168,8 +159,7 @@ class NadarayaWatsonConditionalDensity(SmoothingEstimator):
             NadarayaWatson: with bandwidths for the mean.
 
         >>> from nadaraya.regression import NadarayaWatsonConditionalDensity
-        >>> model = NadarayaWatsonConditionalDensity(bandwidth=0.5)
-        >>> model = model.fit([[0.0], [1.0], [2.0]], [0.0, 1.0, 4.0])
+        >>> model = NadarayaWatsonConditionalDensity(0.5).fit([[0.0], [1.0], [2.0]], [0.0, 1.0, 4.0])
         >>> model.predict([[1.0]]).shape
         (1,)
         """
@@ -191,8 +181,7 @@ class NadarayaWatsonConditionalDensity(SmoothingEstimator):
             NadarayaWatsonConditionalDensity.predict_quantiles: its inverse.
 
         >>> from nadaraya.regression import NadarayaWatsonConditionalDensity
-        >>> model = NadarayaWatsonConditionalDensity(bandwidth=0.5)
-        >>> model = model.fit([[0.0], [1.0], [2.0]], [0.0, 1.0, 4.0])
+        >>> model = NadarayaWatsonConditionalDensity(0.5).fit([[0.0], [1.0], [2.0]], [0.0, 1.0, 4.0])
         >>> model.predict_cdf([[1.0]], [1.004]).round(2).tolist()
         [0.5]
         """
@@ -219,8 +208,7 @@ class NadarayaWatsonConditionalDensity(SmoothingEstimator):
             KernelQuantileRegressor: with bandwidths for the quantiles themselves.
 
         >>> from nadaraya.regression import NadarayaWatsonConditionalDensity
-        >>> model = NadarayaWatsonConditionalDensity(bandwidth=0.5)
-        >>> model = model.fit([[0.0], [1.0], [2.0]], [0.0, 1.0, 4.0])
+        >>> model = NadarayaWatsonConditionalDensity(0.5).fit([[0.0], [1.0], [2.0]], [0.0, 1.0, 4.0])
         >>> model.predict_quantiles([[1.0]], [0.1, 0.5, 0.9]).round(3).tolist()
         [[0.146, 1.004, 3.227]]
         """
@@ -249,8 +237,7 @@ class NadarayaWatsonConditionalDensity(SmoothingEstimator):
             NadarayaWatsonConditionalDensity.predict_quantiles: its ends.
 
         >>> from nadaraya.regression import NadarayaWatsonConditionalDensity
-        >>> model = NadarayaWatsonConditionalDensity(bandwidth=0.5)
-        >>> model = model.fit([[0.0], [1.0], [2.0]], [0.0, 1.0, 4.0])
+        >>> model = NadarayaWatsonConditionalDensity(0.5).fit([[0.0], [1.0], [2.0]], [0.0, 1.0, 4.0])
         >>> lower, upper = model.predict_interval([[1.0]], 0.8)
         >>> lower.round(3).tolist(), upper.round(3).tolist()
         ([0.146], [3.227])
@@ -276,13 +263,12 @@ class NadarayaWatsonConditionalDensity(SmoothingEstimator):
             NadarayaWatsonConditionalDensity.score_samples: the density.
 
         >>> from nadaraya.regression import NadarayaWatsonConditionalDensity
-        >>> model = NadarayaWatsonConditionalDensity(bandwidth=0.5)
-        >>> model = model.fit([[0.0], [1.0], [2.0]], [0.0, 1.0, 4.0])
+        >>> model = NadarayaWatsonConditionalDensity(0.5).fit([[0.0], [1.0], [2.0]], [0.0, 1.0, 4.0])
         >>> model.sample([[1.0], [2.0]], 5, random_state=0).shape
         (2, 5)
         """
         query = self._validated(X)
-        n, random = whole_number("n_samples", n_samples), check_random_state(random_state)
+        n, random = whole_number("n_samples", n_samples), generator_of(random_state)
         result = self.target_bandwidth_ * random.standard_normal((len(query), n))
         for rows, weights in self._weights(query):
             for row, cumulative in zip(range(rows.start, rows.stop), np.cumsum(weights, axis=1), strict=True):
@@ -304,10 +290,8 @@ class NadarayaWatsonConditionalDensity(SmoothingEstimator):
 
     def _distribution(self, weights: Array, y: Array) -> Array:
         """Σ_i w_i Φ((y − y_i) / b) for weights (m, n) at y (m,)."""
-        result: Array = np.einsum(
-            "mn,mn->m", weights, ndtr((y[:, None] - self._targets) / self.target_bandwidth_)
-        )
-        return result
+        z = (y[:, None] - self._targets) / self.target_bandwidth_
+        return np.einsum("mn,mn->m", weights, ndtr(z))
 
     def _quantile(self, weights: Array, level: float) -> Array:
         """(m,) where `_distribution` is `level`: Newton's method, bisection where it leaves a bracket."""

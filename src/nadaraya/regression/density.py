@@ -8,15 +8,15 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import DensityMixin
-from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from nadaraya.errors import InputError, must_be
 from nadaraya.kernels import Kernel
 from nadaraya.regression.bandwidth import Selected, select_bandwidth
 from nadaraya.regression.blocks import over_blocks
-from nadaraya.regression.checks import whole_number
+from nadaraya.regression.checks import generator_of, whole_number
 from nadaraya.regression.displays import DensityDisplay
+from nadaraya.regression.drawing import Plots
 from nadaraya.regression.draws import draws
 from nadaraya.regression.estimator import SmoothingEstimator, validated_points
 from nadaraya.regression.plug_in import PLUG_INS, plug_in
@@ -27,7 +27,7 @@ from nadaraya.regression.smoother import Smoother
 from nadaraya.regression.support import Support, likelihood, log_mass
 
 
-class NadarayaWatsonDensity(DensityMixin, SmoothingEstimator):
+class NadarayaWatsonDensity(DensityMixin, Plots[DensityDisplay], SmoothingEstimator):
     r"""Kernel density: what kernel regression divides by, as a density (Rosenblatt 1956, Parzen 1962).
 
         p(x) = Σ_i s_i κ(‖(x − x_i) / h‖) / (Σ_i s_i · Π_f h_f · ∫ κ(‖z‖) dz)
@@ -54,10 +54,7 @@ class NadarayaWatsonDensity(DensityMixin, SmoothingEstimator):
         support: (low, high), the bounds of every feature, or d such pairs, one per feature; None in the place
             of a bound or a pair where there is none. "loo" chooses no bandwidth wider than the support.
             Default None.
-        n_starts: as in `NadarayaWatson`. Default 7.
-        device: where PyTorch computes; default None, the fastest way on the CPU.
-        random_state: seed or generator of random starts. Default None: the same ones always.
-        verbose: 1 prints how far the search for a bandwidth is. Default 0.
+        n_starts, device, random_state, verbose: as in `NadarayaWatson`. Default 7, None, None and 0.
 
     Attributes:
         bandwidth_: (d,) h.
@@ -84,6 +81,7 @@ class NadarayaWatsonDensity(DensityMixin, SmoothingEstimator):
     """
 
     _criteria = ("loo", *PLUG_INS)
+    _display = DensityDisplay
 
     def __init__(
         self,
@@ -150,8 +148,7 @@ class NadarayaWatsonDensity(DensityMixin, SmoothingEstimator):
         query, smoother = self._validated(X), self._smoother
         constant = math.log(smoother.sample.weight.sum()) + self._log_integral
         constant += np.log(smoother.bandwidth).sum() + np.log(smoother.sample.unit).sum()
-        density: Array = log_mass(smoother, self._support, query) - constant
-        return density.astype(self.X_.dtype, copy=False)
+        return (log_mass(smoother, self._support, query) - constant).astype(self.X_.dtype, copy=False)
 
     def sample(
         self, n_samples: int = 1, random_state: int | np.random.RandomState | None = None
@@ -174,7 +171,7 @@ class NadarayaWatsonDensity(DensityMixin, SmoothingEstimator):
         (3, 1)
         """
         check_is_fitted(self)
-        n, random = whole_number("n_samples", n_samples), check_random_state(random_state)
+        n, random = whole_number("n_samples", n_samples), generator_of(random_state)
         chosen = random.choice(len(self.X_), n, p=self.sample_weight_ / self.sample_weight_.sum())
         steps = draws(self.kernel_, (n, self.n_features_in_), random) * self.bandwidth_
         drawn: Array = self.X_[chosen] + steps
@@ -194,27 +191,6 @@ class NadarayaWatsonDensity(DensityMixin, SmoothingEstimator):
         -2.0879
         """
         return float(self.score_samples(X).sum(dtype=np.float64))
-
-    def plot(self, *, ax: Any = None) -> DensityDisplay:
-        """Draws the density: of one feature as a curve, of two as contours.
-
-        Args:
-            ax: matplotlib's axes; None makes a new figure. Default None.
-
-        Returns:
-            The display, whose `ax_` and `figure_` can be altered.
-
-        Raises:
-            InputError: there are more than two features, or matplotlib is not installed.
-
-        See Also:
-            DensityDisplay.from_estimator: has further options.
-
-        >>> from nadaraya.regression import NadarayaWatsonDensity
-        >>> NadarayaWatsonDensity().fit([[0.0], [1.0], [3.0]]).plot().ax_.get_ylabel()
-        'density'
-        """
-        return DensityDisplay.from_estimator(self, ax=ax)
 
 
 def _with_plug_in(rule: str, smoother: Smoother) -> Smoother:

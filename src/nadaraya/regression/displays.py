@@ -19,7 +19,7 @@ from nadaraya.regression.drawing import (
     feature_names,
     grid,
     medians,
-    one_or_two_features,
+    names_and_axes,
     pairs,
     rug,
     shown_rows,
@@ -150,7 +150,7 @@ class RegressionDisplay:
             targets=targets[:, target] if len(names) == 1 else None,
             feature_name=names[column],
             target_name="y" if targets.shape[1] == 1 else f"y{target}",
-            band_label="" if level is None else f"{100 * level:.4g} % band, {method}",
+            band_label="" if level is None else f"{100 * float(level):.4g} % band, {method}",
         )
         display.plot(ax)
         if len(names) > 1:
@@ -193,6 +193,34 @@ class RegressionDisplay:
         (self.line_,) = self.ax_.plot(self.x, self.mean, **{"color": BLUE, **line_options})
         self.ax_.set(xlabel=self.feature_name, ylabel=self.target_name)
         return self
+
+
+class PlotsCurve:
+    """A regression with bands."""
+
+    def plot(
+        self, feature: int | str = 0, *, level: float | None = 0.95, method: str = "pointwise", ax: Any = None
+    ) -> RegressionDisplay:
+        """Draws the curve with its band: of the only feature, or of one with the others at their medians.
+
+        Args:
+            feature: which, by number or name. Default 0.
+            level: probability of covering of the band; None for no band. Default 0.95.
+            method: of the band, as for `band`. Default "pointwise".
+            ax: matplotlib's axes; None makes a new figure. Default None.
+
+        Returns:
+            The display, whose `ax_`, `figure_` and `line_` can be altered.
+
+        See Also:
+            RegressionDisplay.from_estimator: has further options.
+
+        >>> from nadaraya.regression import NadarayaWatson
+        >>> model = NadarayaWatson(bandwidth=1.0).fit([[0.0], [1.0], [2.0], [3.0]], [0.0, 1.0, 4.0, 3.0])
+        >>> model.plot(method="simultaneous").ax_.get_xlabel()
+        'x0'
+        """
+        return RegressionDisplay.from_estimator(self, feature, level=level, method=method, ax=ax)
 
 
 class DensityDisplay:
@@ -255,18 +283,9 @@ class DensityDisplay:
         >>> DensityDisplay.from_estimator(model, grid_resolution=20).density.shape
         (20, 20)
         """
-        names = one_or_two_features(estimator)
-        m = whole_number("grid_resolution", grid_resolution or (400 if len(names) == 1 else 80), 2)
-        margins = _BEYOND * estimator.bandwidth_
-        axes = [grid(column, m, margin) for column, margin in zip(estimator.X_.T, margins, strict=True)]
-        density = np.exp(unnamed(estimator.score_samples, pairs(axes)))
-        display = cls(
-            axes=axes,
-            density=density.reshape([m] * len(names)),
-            points=estimator.X_,
-            feature_names=tuple(names),
-        )
-        return display.plot(ax)
+        names, axes = names_and_axes(estimator, grid_resolution, 80, _BEYOND)
+        density = np.exp(unnamed(estimator.score_samples, pairs(axes))).reshape([*map(len, axes)])
+        return cls(axes=axes, density=density, points=estimator.X_, feature_names=names).plot(ax)
 
     def plot(self, ax: Any = None, **options: Any) -> Self:
         """Draws the density.

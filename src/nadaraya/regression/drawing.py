@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,37 @@ CLASSES = ("#0068a8", "#c94f00", "#00805d", "#a14585", "#97690a", "#2b8fc4", "#7
 _MOST_POINTS = 5000
 
 
+Display = TypeVar("Display")
+
+
+class Plots(Generic[Display]):
+    """A model of one or two features that has a display."""
+
+    _display: Any
+
+    def plot(self, *, ax: Any = None) -> Display:
+        """Draws the density or the probabilities: of one feature as curves, of two as contours or a map.
+
+        Args:
+            ax: matplotlib's axes; None makes a new figure. Default None.
+
+        Returns:
+            The display, whose `ax_` and `figure_` can be altered.
+
+        Raises:
+            InputError: there are more than two features, or matplotlib is not installed.
+
+        See Also:
+            DensityDisplay.from_estimator: has further options.
+            ClassifierDisplay.from_estimator: has further options.
+
+        >>> from nadaraya.regression import NadarayaWatsonDensity
+        >>> NadarayaWatsonDensity().fit([[0.0], [1.0], [3.0]]).plot().ax_.get_ylabel()
+        'density'
+        """
+        return self._display.from_estimator(self, ax=ax)
+
+
 def axes_and_figure(ax: Any) -> tuple[Any, Any]:
     try:
         import matplotlib.pyplot as plt
@@ -26,6 +57,8 @@ def axes_and_figure(ax: Any) -> tuple[Any, Any]:
         raise InputError('plots need matplotlib: pip install "nadaraya[report]"') from missing
     if ax is None:
         _, ax = plt.subplots(layout="constrained")
+    if not isinstance(ax, plt.Axes):
+        raise must_be("ax", "matplotlib's axes, or None", ax)
     return ax, ax.figure
 
 
@@ -55,8 +88,7 @@ def medians(points: Array, weight: Array) -> NDArray[np.float64]:
     half = reached[-1] / 2
     middle = np.stack([(reached < half).sum(axis=0), (reached <= half).sum(axis=0)])
     ordered = np.take_along_axis(points, order, axis=0)
-    medians: NDArray[np.float64] = np.take_along_axis(ordered, middle, axis=0).mean(axis=0)
-    return medians
+    return np.take_along_axis(ordered, middle, axis=0).mean(axis=0)
 
 
 def pairs(axes: Sequence[Array]) -> Array:
@@ -81,12 +113,21 @@ def column_of(feature: int | str, names: list[str]) -> int:
     return whole_number("feature", feature, 0, len(names) - 1)
 
 
-def one_or_two_features(estimator: Any) -> list[str]:
+def names_and_axes(
+    estimator: Any, grid_resolution: int | None, of_two: int, margin: float = 0.0
+) -> tuple[tuple[str, ...], list[Array]]:
+    """Names and grids of the features, one or two, over the points and so many bandwidths beyond.
+
+    A grid has 400 values, or `of_two` of each of two features, unless another number is wanted.
+    """
     check_is_fitted(estimator)
     names = feature_names(estimator)
     if len(names) > 2:
         raise must_be("the number of features of a plot", "1 or 2", len(names))
-    return names
+    default = 400 if len(names) == 1 else of_two
+    m = whole_number("grid_resolution", default if grid_resolution is None else grid_resolution, 2)
+    widths = zip(estimator.X_.T, estimator.bandwidth_, strict=True)
+    return tuple(names), [grid(column, m, margin * h if margin else 0.0) for column, h in widths]
 
 
 def unnamed(ask: Callable[..., Any], queries: Array, **options: Any) -> Any:

@@ -45,10 +45,7 @@ def _distances(kernel: Kernel, dimension: int, probability: Array) -> Array:
     def mass(low: Array, high: Array) -> Array:
         half = (high - low)[:, None] / 2
         inner = low[:, None] + half * (1 + _NODES)
-        total: Array = (half * _WEIGHTS * np.exp(_log_density(kernel, dimension, inner) - largest)).sum(
-            axis=1
-        )
-        return total
+        return (half * np.exp(_log_density(kernel, dimension, inner) - largest)) @ _WEIGHTS
 
     cumulative = np.append(0.0, np.cumsum(mass(low, high)))
     wanted = probability * cumulative[-1]
@@ -75,7 +72,7 @@ def _distances(kernel: Kernel, dimension: int, probability: Array) -> Array:
 
 def _log_density(kernel: Kernel, dimension: int, r: Array) -> Array:
     """(d − 1) log r + log κ(r)."""
-    log_kernel: Array = log_values(kernel, r)
+    log_kernel = log_values(kernel, r)
     if dimension == 1:
         return log_kernel
     return (dimension - 1) * np.log(np.maximum(r, np.finfo(np.float64).tiny)) + log_kernel

@@ -1,13 +1,11 @@
 """What the estimators share: their commonest parameters, checked, and the smoother they keep."""
 
-from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator
-from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from nadaraya.errors import InputError, must_be
@@ -16,6 +14,7 @@ from nadaraya.regression.bandwidth import Selected, first_bandwidth
 from nadaraya.regression.categories import Category
 from nadaraya.regression.checks import (
     fixed_kernel,
+    generator_of,
     refuse_other_than_numbers,
     torch_device,
     verbosity,
@@ -26,7 +25,7 @@ from nadaraya.regression.repeats import Observations, distinct_observations
 from nadaraya.regression.requests import Array
 from nadaraya.regression.rules import RULES
 from nadaraya.regression.sample import Sample
-from nadaraya.regression.selection import Search, Selection, Start
+from nadaraya.regression.selection import Search
 from nadaraya.regression.smoother import Smoother
 from nadaraya.regression.state import PlainState
 from nadaraya.regression.summary import Summary, summary_of
@@ -118,7 +117,7 @@ class SmoothingEstimator(PlainState):
         n_starts = whole_number("n_starts", self.n_starts)
         verbosity(self.verbose)
         # Without a seed too, equal data get equal bandwidths.
-        generator = check_random_state(0 if self.random_state is None else self.random_state)
+        generator = generator_of(0 if self.random_state is None else self.random_state)
         return Search(n_starts, generator, self._report if self.verbose else None)
 
     def _keep(self, points: Array, weight: NDArray[np.float64], selected: Selected) -> None:
@@ -132,44 +131,49 @@ class SmoothingEstimator(PlainState):
             natural = np.minimum(self._smoother.bandwidth * unit, np.finfo(np.float64).max)
             self.bandwidth_ = np.where(varies, natural, np.inf)
             if self.selection_ is not None and selects:
-                self.selection_ = in_natural_units(self.selection_, unit[varies])
+                # Parameters of the kernel may follow.
+                self.selection_ = self.selection_._changed(
+                    lambda numbers: numbers * np.append(unit[varies], np.ones(len(numbers) - varies.sum()))
+                )
         self.X_, self.sample_weight_ = points, weight
 
     def summary(self) -> Summary:
         """The fitted model as a small table: points, kernel, bandwidths and what chose them.
 
+        For `NadarayaWatson` also degrees of freedom, residual spread and R², computed once, in three passes
+        over the pairs.
+
         Returns:
             Text with `print`, a table in a notebook, numbers as attributes.
 
         See Also:
-            NadarayaWatson.summary: adds how well a regression fits.
+            GoodnessOfFit: the equations.
 
-        >>> from nadaraya.regression import NadarayaWatsonDensity
-        >>> NadarayaWatsonDensity(bandwidth=1.0).fit([[0.0], [1.0]]).summary().bandwidths
-        {'x0': 1.0}
+        >>> from nadaraya.regression import NadarayaWatson
+        >>> X, y = [[0.0], [1.0], [2.0], [3.0]], [0.0, 1.0, 4.0, 3.0]
+        >>> print(NadarayaWatson(bandwidth=1.0).fit(X, y).summary())
+        NadarayaWatson, local constant
+        observations                             4
+        features                                 1
+        kernel                                   gaussian
+        bandwidths chosen by                     the user
+        effective degrees of freedom, tr L       1.993
+        ...
         """
         check_is_fitted(self)
+        return self._summarised()
+
+    def _summarised(self) -> Summary:
         return summary_of(type(self).__name__, self)
 
     def _validated(self, X: ArrayLike, finite: bool | str = True) -> Array:
         """Queries (m, d) in the type of the points."""
         check_is_fitted(self)
         options = {"reset": False, "dtype": self.X_.dtype, "order": "C", "ensure_all_finite": finite}
-        validated: Array = _checked(self, X, **options)
-        return validated
+        return _checked(self, X, **options)
 
     def _report(self, line: str) -> None:
         print(f"[{type(self).__name__}] {line}", flush=True)
-
-
-def in_natural_units(selection: Selection, unit: NDArray[np.float64]) -> Selection:
-    """A selection whose bandwidths, which come first among the numbers of every run, are times their unit."""
-
-    def scaled(run: Start) -> Start:
-        factors = np.append(unit, np.ones(len(run.end) - len(unit)))
-        return replace(run, start=run.start * factors, end=run.end * factors)
-
-    return replace(selection, starts=tuple(map(scaled, selection.starts)))
 
 
 def validated_points(estimator: BaseEstimator, X: ArrayLike, y: Any = "no_validation", **options: Any) -> Any:

@@ -57,8 +57,7 @@ class CellMoments:
         def mean(values: Array) -> Array:
             first = values[starts]  # differences from it keep the digits of a cell far from 0
             sums = np.add.reduceat(weight[:, None] * (values - first[group]), starts)
-            result: Array = first + sums / total[:, None]
-            return result
+            return first + sums / total[:, None]
 
         means = mean(y)
         between = weight[:, None] * (y - means[group]) ** 2

@@ -168,8 +168,7 @@ def _standardised(residuals: Array, left: Array, informative: Array) -> Array:
 
 def _quantile(draws: Array, level: float) -> Array:
     """Over the last axis, of rank (B + 1) · level: one more draw is below it with this probability."""
-    result: Array = np.quantile(draws, level, axis=-1, method="weibull")
-    return result
+    return np.quantile(draws, level, axis=-1, method="weibull")
 
 
 def _ratio(above: Array, below: Array) -> Array:

@@ -44,8 +44,7 @@ class LocalFit:
     @property
     def no_support(self) -> NDArray[np.bool_]:
         """(m,) where every weight is exactly zero."""
-        result: NDArray[np.bool_] = np.isneginf(self.log_mass)
-        return result
+        return np.isneginf(self.log_mass)
 
     def combine(self, sums: Sums) -> Array:
         """Σ_j L_j C_j, (m, c), from the sums of other columns for the same queries, kernel and bandwidth."""
@@ -95,8 +94,7 @@ def is_damped(sums: Moments) -> NDArray[np.bool_]:
     """(m,) where the damping of the inverse counts, so that the line is not that of least squares."""
     centre, _, squares, _ = _about_query(sums)
     least = np.linalg.eigvalsh(squares - centre[:, :, None] * centre[:, None])[:, 0]
-    result: NDArray[np.bool_] = (least < 6.0 * _LEVEL) & ~sums.no_support
-    return result
+    return (least < 6.0 * _LEVEL) & ~sums.no_support
 
 
 def damped_gradients(sums: Moments, of_targets: Array, of_weights: Array) -> Array:
@@ -188,8 +186,7 @@ class DampedInverse:
         1965).
         """
         into, back = self.directions[:, None], self.directions.transpose(0, 2, 1)[:, None]
-        result: Array = into @ (self.slopes()[:, None] * (back @ change @ into)) @ back
-        return result
+        return into @ (self.slopes()[:, None] * (back @ change @ into)) @ back
 
     def slopes(self) -> Array:
         """(m, d, d) divided differences (g(λ_a) − g(λ_b)) / (λ_a − λ_b), g'(λ) on the diagonal."""

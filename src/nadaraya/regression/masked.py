@@ -1,19 +1,21 @@
 """Masked training (Czyż 2024): bandwidths that predict held-out points from the others, by Adam."""
 
 from collections import deque
-from numbers import Integral, Real
+from numbers import Integral
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
-from sklearn.utils import check_random_state, check_X_y
+from sklearn.utils import check_X_y
 from torch import Tensor
 
 from nadaraya.errors import InputError, must_be
 from nadaraya.kernels import GaussianWithoutHalf, Kernel
 from nadaraya.regression.checks import (
     fixed_kernel,
+    generator_of,
+    is_number,
     numbers,
     positive_numbers,
     real_number,
@@ -161,7 +163,7 @@ def masked_training(
         parameter.requires_grad_()
     adam = torch.optim.Adam(trained, lr=learning_rate)
 
-    generator = check_random_state(random_state)
+    generator = generator_of(random_state)
     # Split s holds out the k points from place s·k of one permutation, so splits share as few as can be.
     places = (np.arange(n) + k * np.arange(n_splits)[:, None]) % n
     losses = np.full(n_steps, np.nan)
@@ -243,10 +245,9 @@ def _safe_unit(values: NDArray[np.float64]) -> float:
 def _hold_out(hold_out: int | float, n: int) -> int:
     if n < 2:
         raise InputError(f"X must have at least 2 points of positive weight, got n_samples = {n}")
-    is_fraction = isinstance(hold_out, Real) and not isinstance(hold_out, Integral) and 0 < hold_out < 1
-    if is_fraction:
+    if is_number(hold_out) and 0 < hold_out < 1:
         return min(n - 1, max(1, round(float(hold_out) * n)))
-    if isinstance(hold_out, bool) or not isinstance(hold_out, Integral) or not 1 <= hold_out < n:
+    if not is_number(hold_out) or not isinstance(hold_out, Integral) or not 1 <= hold_out < n:
         raise must_be(
             "hold_out", f"a whole number from 1 to {n - 1}, or a fraction between 0 and 1", hold_out
         )

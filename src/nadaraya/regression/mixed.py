@@ -143,11 +143,7 @@ class _Mixture:
         return found
 
     def _by_missing(
-        self,
-        counted: NDArray[np.bool_],
-        log_factor: Array,
-        steps: NDArray[np.int64],
-        first: int,
+        self, counted: NDArray[np.bool_], log_factor: Array, steps: NDArray[np.int64], first: int
     ) -> list[_Part]:
         """The parts of points that lack the same numbers."""
         chosen = np.flatnonzero(counted)

@@ -4,7 +4,6 @@ For the user there is one entry per feature, h or λ, and then λ of missing or 
 if these may be missing. A smoother has the h, and then the scales b of all categories, λ̃ = exp(−1 / b).
 """
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,6 @@ from nadaraya.regression.checks import numbers, positive_numbers
 from nadaraya.regression.requests import Array
 from nadaraya.regression.rules import rule_of_thumb
 from nadaraya.regression.sample import Sample
-from nadaraya.regression.selection import Selection, Start
 
 Categories = tuple[Category, ...]
 
@@ -61,20 +59,6 @@ def for_users(bandwidth: Array, sample: Sample) -> NDArray[np.float64]:
     result = np.empty(len(bandwidth))
     result[_places(sample.categories, f)] = [*bandwidth[:f], *smoothing]
     return result
-
-
-def selection_for_users(selection: Selection, varies: NDArray[np.bool_], sample: Sample) -> Selection:
-    """A selection with all entries, λ where it has scales; `varies` says which entries it has."""
-
-    def shown(run: Start) -> Start:
-        ends = []
-        for values in (run.start, run.end):
-            entries = np.full(len(varies), np.inf)
-            entries[varies] = values
-            ends.append(for_users(entries, sample))
-        return replace(run, start=ends[0], end=ends[1])
-
-    return replace(selection, starts=tuple(map(shown, selection.starts)))
 
 
 def _num_features(sample: Sample) -> int:

@@ -182,8 +182,7 @@ class MultiHeadKernelRegression(RegressorMixin, PlainState):
         (2,)
         """
         check_is_fitted(self)
-        predictions: NDArray[np.float64] = np.tensordot(self.combination_, self.head_predictions(X), axes=1)
-        return predictions
+        return np.tensordot(self.combination_, self.head_predictions(X), axes=1)
 
     def head_predictions(self, X: ArrayLike) -> NDArray[np.float64]:
         """f_h(x) of each head, in O(n + m) memory.

@@ -7,17 +7,16 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike
 from sklearn.base import RegressorMixin
-from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
-from nadaraya.errors import InputError, must_be, unknown_name
+from nadaraya.errors import InputError, must_be
 from nadaraya.kernels import Kernel
 from nadaraya.regression import intervals
 from nadaraya.regression.bandwidth import Selected, select_for_regression
 from nadaraya.regression.blocks import over_blocks
 from nadaraya.regression.categories import numeric_columns
-from nadaraya.regression.checks import real_number, truth_value, whole_number
-from nadaraya.regression.displays import RegressionDisplay
+from nadaraya.regression.checks import generator_of, one_of, real_number, truth_value, whole_number
+from nadaraya.regression.displays import PlotsCurve
 from nadaraya.regression.local import LocalFit
 from nadaraya.regression.mixed_estimator import MixedEstimator
 from nadaraya.regression.neighbours import NeighbourScale
@@ -35,7 +34,7 @@ _OF = ("curve", "smooth")
 _NAMES = ("constant", "linear", "quadratic", "cubic")  # of the degrees
 
 
-class NadarayaWatson(RegressorMixin, MixedEstimator):
+class NadarayaWatson(PlotsCurve, RegressorMixin, MixedEstimator):
     r"""Kernel regression of Nadaraya (1964) and Watson (1964), and its local linear form.
 
         f(x) = Σ_i s_i κ(‖(x − x_i) / h‖) y_i / Σ_j s_j κ(‖(x − x_j) / h‖)
@@ -159,22 +158,24 @@ class NadarayaWatson(RegressorMixin, MixedEstimator):
         random_state: int | np.random.RandomState | None = None,
         verbose: int = 0,
     ) -> None:
-        self.kernel = kernel
-        self.bandwidth = bandwidth
+        super().__init__(
+            kernel,
+            bandwidth,
+            categorical=categorical,
+            ordered=ordered,
+            category_kernel=category_kernel,
+            missing=missing,
+            n_starts=n_starts,
+            device=device,
+            random_state=random_state,
+            verbose=verbose,
+        )
         self.degree = degree
         self.adaptive = adaptive
-        self.categorical = categorical
-        self.ordered = ordered
-        self.category_kernel = category_kernel
-        self.missing = missing
         self.fit_kernel = fit_kernel
         self.robust_iterations = robust_iterations
-        self.n_starts = n_starts
         self.selection_size = selection_size
         self.empty = empty
-        self.device = device
-        self.random_state = random_state
-        self.verbose = verbose
 
     def _data(self, X: ArrayLike, y: Any) -> tuple[Array, Array]:
         points, targets = self._validated_points(X, y, multi_output=True, y_numeric=True)
@@ -192,9 +193,7 @@ class NadarayaWatson(RegressorMixin, MixedEstimator):
         iterations = whole_number("robust_iterations", self.robust_iterations, 0)
         if iterations and targets.shape[1] > 1:
             raise must_be("robust_iterations", f"0 with {targets.shape[1]} targets", iterations)
-        if not isinstance(self.empty, str) or self.empty not in _EMPTY:
-            raise unknown_name("empty", self.empty, _EMPTY)
-        self._empty = self.empty
+        self._empty = one_of("empty", self.empty, _EMPTY)
         if sample.categories and (self.fit_kernel or self.adaptive is not None):
             name = "fit_kernel" if self.fit_kernel else "adaptive"
             raise must_be(
@@ -265,7 +264,7 @@ class NadarayaWatson(RegressorMixin, MixedEstimator):
         smoother, columns = self._smoother, self._targets.T
         found = smoother.fit(query, columns) if smoother.degree else smoother.means(query, columns)
         mean = self._as_targets(self._prediction(found))
-        if not return_std:
+        if not truth_value("return_std", return_std):
             return mean
         return mean, self._as_targets(np.sqrt(self._noise_model().variance(query)))
 
@@ -318,7 +317,7 @@ class NadarayaWatson(RegressorMixin, MixedEstimator):
         per_unit = 1.0 / smoother.sample.unit[:, None]
         with np.errstate(over="ignore", under="ignore"):
             effects = self._as_effects(slope * per_unit)
-        if not return_std:
+        if not truth_value("return_std", return_std):
             return effects
         noise = self._noise_model()
         deviation = np.zeros_like(slope)
@@ -373,11 +372,9 @@ class NadarayaWatson(RegressorMixin, MixedEstimator):
         ([-0.34], [1.61])
         """
         query, smoother = self._validated(X), self._smoother
-        real_number("level", level, "a number between 0 and 1", 0, 1)
-        if method not in _BANDS:
-            raise unknown_name("method", method, _BANDS)
-        if of not in _OF:
-            raise unknown_name("of", of, _OF)
+        level = real_number("level", level, "a number between 0 and 1", 0, 1)
+        one_of("method", method, _BANDS)
+        one_of("of", of, _OF)
         fit = smoother.fit(query, self._targets.T)
         mean = self._prediction(fit)
         estimates: intervals.Estimates = intervals.Fitted(smoother, query, fit)
@@ -390,7 +387,7 @@ class NadarayaWatson(RegressorMixin, MixedEstimator):
         else:
             width = uncertainty.bootstrap if method == "bootstrap" else uncertainty.simultaneous
             count = whole_number("n_bootstrap", n_bootstrap)
-            half = width(level, count, check_random_state(self.random_state))
+            half = width(level, count, generator_of(self.random_state))
         half[fit.no_support] = np.nan
         return self._as_targets(mean - half), self._as_targets(mean + half)
 
@@ -430,63 +427,12 @@ class NadarayaWatson(RegressorMixin, MixedEstimator):
             score = np.average(errors**2, axis=0, weights=self.sample_weight_) * self._unit * self._unit
             return float(score.mean())
 
-    def summary(self) -> Summary:
-        """The fitted model as a small table: bandwidths, degrees of freedom, residual spread and R².
-
-        Computed once, in three passes over the pairs.
-
-        Returns:
-            Text with `print`, a table in a notebook, numbers as attributes.
-
-        See Also:
-            GoodnessOfFit: the equations.
-
-        >>> from nadaraya.regression import NadarayaWatson
-        >>> X, y = [[0.0], [1.0], [2.0], [3.0]], [0.0, 1.0, 4.0, 3.0]
-        >>> print(NadarayaWatson(bandwidth=1.0).fit(X, y).summary())
-        NadarayaWatson, local constant
-        observations                             4
-        features                                 1
-        kernel                                   gaussian
-        bandwidths chosen by                     the user
-        effective degrees of freedom, tr L       1.993
-        ...
-        """
-        check_is_fitted(self)
+    def _summarised(self) -> Summary:
         if self._summary is None:
             name = f"{type(self).__name__}, local {_NAMES[self._smoother.degree]}"
             fit = goodness_of_fit(self._smoother, self._targets, self._unit)
             self._summary = summary_of(name, self, fit)
         return self._summary
-
-    def plot(
-        self,
-        feature: int | str = 0,
-        *,
-        level: float | None = 0.95,
-        method: str = "pointwise",
-        ax: Any = None,
-    ) -> RegressionDisplay:
-        """Draws the curve with its band: of the only feature, or of one with the others at their medians.
-
-        Args:
-            feature: which, by number or name. Default 0.
-            level: probability of covering of the band; None for no band. Default 0.95.
-            method: of the band, as for `band`. Default "pointwise".
-            ax: matplotlib's axes; None makes a new figure. Default None.
-
-        Returns:
-            The display, whose `ax_`, `figure_` and `line_` can be altered.
-
-        See Also:
-            RegressionDisplay.from_estimator: has further options.
-
-        >>> from nadaraya.regression import NadarayaWatson
-        >>> model = NadarayaWatson(bandwidth=1.0).fit([[0.0], [1.0], [2.0], [3.0]], [0.0, 1.0, 4.0, 3.0])
-        >>> model.plot(method="simultaneous").ax_.get_xlabel()
-        'x0'
-        """
-        return RegressionDisplay.from_estimator(self, feature, level=level, method=method, ax=ax)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

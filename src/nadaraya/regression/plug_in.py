@@ -138,8 +138,7 @@ def _largest_solution(improved: Callable[[float], float], start: float, least: f
         lower, upper = lower / _STEP, lower
         if upper < least:
             return None
-    root: float = brentq(lambda h: improved(h) - h, lower, upper, rtol=1e-10)
-    return root
+    return brentq(lambda h: improved(h) - h, lower, upper, rtol=1e-10)
 
 
 def _scale(x: Array, counts: Array) -> float:

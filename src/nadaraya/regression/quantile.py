@@ -45,10 +45,7 @@ class KernelQuantileRegressor(RegressorMixin, SmoothingEstimator):
             those of a quantile of normal noise (Yu and Jones 1998, section 2.2, for d = 1); or "loo", those
             with the least leave-one-out check loss. Default "aic".
         degree: 0, local constant; 1, local linear. Default 0.
-        n_starts: as in `NadarayaWatson`. Default 7.
-        device: where PyTorch computes; default None, the CPU.
-        random_state: seed or generator of random starts. Default None: the same ones always.
-        verbose: 1 prints how far the search for a bandwidth is. Default 0.
+        n_starts, device, random_state, verbose: as in `NadarayaWatson`. Default 7, None, None and 0.
 
     Attributes:
         bandwidth_: (d,) h; inf for a feature that does not vary.
@@ -94,7 +91,7 @@ class KernelQuantileRegressor(RegressorMixin, SmoothingEstimator):
         return points, self.y_[:, None]
 
     def _selected(self, points: Array, targets: Array, counts: Array, search: Search) -> Selected:
-        (tau,) = _quantiles(self.quantile)
+        tau = real_number("quantile", self.quantile, "a number between 0 and 1", 0, 1)
         degree = whole_number("degree", self.degree, 0, 1)
         smoother = replace(self._first_smoother(points, counts), degree=degree)
         self._centre = float(np.average(targets[:, 0], weights=counts))
@@ -132,11 +129,10 @@ class KernelQuantileRegressor(RegressorMixin, SmoothingEstimator):
         ([2.0], (1, 2))
         """
         query = self._validated(X)
-        given = self.quantile if quantile is None else quantile
-        found = _smooth(self._smoother, query, self._targets, _quantiles(given)) + self._centre
-        shaped = found[:, 0] if np.ndim(given) == 0 else found
-        result: Array = shaped.astype(self.X_.dtype, copy=False)
-        return result
+        tau = _quantiles(self.quantile if quantile is None else quantile)
+        found = _smooth(self._smoother, query, self._targets, tau.reshape(-1)) + self._centre
+        shaped = found[:, 0] if tau.ndim == 0 else found
+        return shaped.astype(self.X_.dtype, copy=False)
 
     def score(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
         """Share of the check loss of the constant quantile that is explained, at most 1.
@@ -161,11 +157,9 @@ class KernelQuantileRegressor(RegressorMixin, SmoothingEstimator):
 
 
 def _quantiles(quantile: ArrayLike) -> NDArray[np.float64]:
-    """τ as (k,)."""
-    if np.ndim(quantile) == 0:
-        return np.array([real_number("quantile", quantile, "a number between 0 and 1", 0, 1)])
+    """τ as () or (k,)."""
     array = numbers("quantile", quantile)
-    if array.ndim != 1 or not ((array > 0) & (array < 1)).all():
+    if array.ndim > 1 or not ((array > 0) & (array < 1)).all():
         raise must_be("quantile", "one or a list of numbers between 0 and 1", array.tolist())
     return array
 

@@ -89,8 +89,7 @@ class Sums:
     @property
     def no_support(self) -> NDArray[np.bool_]:
         """(m,) where every weight is exactly zero."""
-        result: NDArray[np.bool_] = np.isneginf(self.log_scale)
-        return result
+        return np.isneginf(self.log_scale)
 
 
 @dataclass(frozen=True)

@@ -27,5 +27,4 @@ def bisquare_weights(
     scale = _CUTOFF * np.median(residuals)
     if not scale > 0:
         return np.ones(len(residuals))
-    weights: NDArray[np.float64] = np.maximum(1.0 - (residuals / scale) ** 2, 0.0) ** 2
-    return weights
+    return np.maximum(1.0 - (residuals / scale) ** 2, 0.0) ** 2

@@ -54,8 +54,7 @@ def standard_deviations(x: Array, weight: Array) -> NDArray[np.float64]:
     varies = (weighted != weighted[0]).any(axis=0)
     mean = np.average(weighted, axis=0, weights=weight[weight > 0])
     variance = np.average((weighted - mean) ** 2, axis=0, weights=weight[weight > 0])
-    result: NDArray[np.float64] = np.where(varies, np.sqrt(variance), 0.0)
-    return result
+    return np.where(varies, np.sqrt(variance), 0.0)
 
 
 def spread_of_kernel(kernel: Kernel) -> float:
@@ -87,15 +86,13 @@ def log_radial_moment(kernel: Kernel, order: int) -> float:
 def values(kernel: Kernel, r: Array) -> NDArray[np.float64]:
     """κ(r) in float64, without gradients."""
     with torch.no_grad():
-        result: NDArray[np.float64] = kernel(torch.tensor(r, dtype=torch.float64)).numpy()
-    return result
+        return kernel(torch.tensor(r, dtype=torch.float64)).numpy()
 
 
 def log_values(kernel: Kernel, r: Array) -> NDArray[np.float64]:
     """log κ(r) in float64, without gradients."""
     with torch.no_grad():
-        result: NDArray[np.float64] = kernel.log(torch.tensor(r, dtype=torch.float64)).numpy()
-    return result
+        return kernel.log(torch.tensor(r, dtype=torch.float64)).numpy()
 
 
 @cache

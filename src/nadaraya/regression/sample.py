@@ -101,11 +101,9 @@ def power_of_two(values: Array) -> NDArray[np.float64]:
 
 def _divided(X: Array, unit: NDArray[np.float64]) -> Array:
     with np.errstate(over="ignore", under="ignore"):
-        quotient: Array = np.nan_to_num(X / unit).astype(X.dtype)
-    return quotient
+        return np.nan_to_num(X / unit).astype(X.dtype)
 
 
 def _less(X: Array, centre: Array) -> Array:
     # In float64, where the difference of float32 numbers is exact, and back.
-    difference: Array = (X.astype(np.float64) - centre).astype(X.dtype)
-    return np.ascontiguousarray(difference)
+    return np.ascontiguousarray((X.astype(np.float64) - centre).astype(X.dtype))

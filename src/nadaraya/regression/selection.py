@@ -8,9 +8,9 @@ this is done on some of them, and each descent that was the best so far goes on 
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.optimize import OptimizeResult, minimize
 from threadpoolctl import threadpool_limits
 
@@ -47,14 +47,14 @@ class Start:
         evaluations: how many the run took.
     """
 
-    start: NDArray[np.float64]
-    end: NDArray[np.float64]
+    start: Array
+    end: Array
     score: float
     evaluations: int
 
-    def times(self, factor: float) -> "Start":
-        """The run with other units."""
-        return replace(self, start=factor * self.start, end=factor * self.end)
+    def changed(self, change: Callable[[Array], Array]) -> "Start":
+        """The run in other terms, as other units."""
+        return replace(self, start=change(self.start), end=change(self.end))
 
 
 @dataclass(frozen=True)
@@ -85,6 +85,10 @@ class Selection:
     starts: Sequence[Start]
     size: int
     evaluations: int
+
+    def _changed(self, change: Callable[[Array], Array]) -> "Selection":
+        """The selection in other terms, as other units."""
+        return replace(self, starts=tuple(run.changed(change) for run in self.starts))
 
 
 @dataclass(frozen=True)
@@ -152,7 +156,7 @@ def select(name: str, stages: Sequence[Stage], first: Array, search: Search) -> 
             unit = np.log(first * stage.widening)
             descent = _Descent(name, stage, unit, search.report, _FINE if stage is stages[-1] else _ROUGH)
             starts = _carried(descent, runs, first) if runs else _starts(descent, len(first), search)
-            runs = [run.times(1.0 / stage.widening) for run in descent.race(starts)]
+            runs = [run.changed(partial(np.multiply, 1.0 / stage.widening)) for run in descent.race(starts)]
             evaluations += descent.evaluations
             if search.report is not None:
                 search.report(f"{stage.size:,} points: {descent.progress()}")

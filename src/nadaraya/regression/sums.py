@@ -10,15 +10,7 @@ from typing import Any
 
 from nadaraya.errors import InputError
 from nadaraya.regression import attention, mixed, torch_sums
-from nadaraya.regression.requests import (
-    BandwidthGradients,
-    LineGradients,
-    Means,
-    R,
-    Request,
-    Sums,
-    joined,
-)
+from nadaraya.regression.requests import BandwidthGradients, LineGradients, Means, R, Request, Sums, joined
 
 _LOG = logging.getLogger("nadaraya.regression")
 # A compiled call uses all cores, and the simplest of numba's thread pools aborts if two threads enter it.

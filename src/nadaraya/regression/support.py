@@ -63,14 +63,9 @@ class Support:
         low, high = np.array(bounds, X.dtype).astype(np.float64).T
         return cls(low, high)
 
-    def contains(self, X: Array) -> NDArray[np.bool_]:
-        """(m,) which points (m, d) are within, the bounds included."""
-        inside: NDArray[np.bool_] = np.logical_not(self._outside(X).any(axis=1))
-        return inside
-
     def check(self, X: Array) -> None:
         """An InputError if any of the points (n, d) is outside."""
-        outside = self._outside(X)
+        outside = self.outside(X)
         if outside.any():
             row, feature = np.argwhere(outside)[0]
             raise must_be(
@@ -79,9 +74,9 @@ class Support:
                 float(X[row, feature]),
             )
 
-    def _outside(self, X: Array) -> NDArray[np.bool_]:
-        outside: NDArray[np.bool_] = np.less(X, self.low) | np.greater(X, self.high)
-        return outside
+    def outside(self, X: Array) -> NDArray[np.bool_]:
+        """(m, d) which coordinates of points are beyond a bound."""
+        return np.less(X, self.low) | np.greater(X, self.high)
 
     def folded(self, X: Array) -> Array:
         """Points (m, d) brought into the support by reflection at its bounds."""
@@ -132,13 +127,12 @@ def log_mass(smoother: Smoother, support: Support | None, X: Array) -> Array:
     def at(X: Array) -> Array:
         sums = smoother.compute(smoother.request(Sums, X, np.zeros((0, len(smoother.sample.x)))))
         with np.errstate(divide="ignore"):
-            mass: Array = np.log(sums.values[:, 0]) + sums.log_scale
-        return mass
+            return np.log(sums.values[:, 0]) + sums.log_scale
 
     if support is None:
         return at(X)
     result = np.full(len(X), -np.inf)
-    inside = support.contains(X)
+    inside = ~support.outside(X).any(axis=1)
     bandwidth = smoother.bandwidth * smoother.sample.unit
     query, bound = X[inside].astype(np.float64), _Bound.of(smoother)
     total = at(X[inside])
@@ -229,8 +223,7 @@ class _Bound:
         """(m,) upper bounds of log Σ κ s at queries (m, d)."""
         gap = np.maximum(np.maximum(self.low - X, X - self.high), 0.0) / bandwidth
         r = np.sqrt((gap**2).sum(axis=1))
-        most: Array = self.log_most[np.searchsorted(self.distances, r, side="right") - 1]
-        return most
+        return self.log_most[np.searchsorted(self.distances, r, side="right") - 1]
 
 
 def _own(kernel: Kernel, weight: Array, scaled: Array, log_scale: Array) -> tuple[Array, Array]:

@@ -33,18 +33,7 @@ _P64 = (
     2.763263963904103e-07,
     2.5110037605963777e-08,
 )
-_P32 = tuple(
-    np.float32(c)
-    for c in (
-        1.0,
-        1.0,
-        0.5,
-        0.16666415,
-        0.04166635,
-        0.008375126,
-        0.0013941108,
-    )
-)
+_P32 = tuple(np.float32(c) for c in (1.0, 1.0, 0.5, 0.16666415, 0.04166635, 0.008375126, 0.0013941108))
 # log 2 in two parts, the first short enough for k · high to be exact (Cody and Waite 1980).
 _LOG2_HIGH64, _LOG2_LOW64 = 6.93147180369123816490e-01, 1.90821492927058770002e-10
 _LOG2_HIGH32, _LOG2_LOW32 = np.float32(0.693359375), np.float32(-2.12194440e-4)

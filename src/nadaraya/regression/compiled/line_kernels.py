@@ -8,13 +8,7 @@ from numpy.typing import NDArray
 
 from nadaraya.regression.compiled.exponential import exp_nonpositive
 from nadaraya.regression.compiled.jit import compiled
-from nadaraya.regression.compiled.profiles import (
-    EPANECHNIKOV,
-    GAUSSIAN,
-    MATERN32,
-    MATERN52,
-    TRICUBE,
-)
+from nadaraya.regression.compiled.profiles import EPANECHNIKOV, GAUSSIAN, MATERN32, MATERN52, TRICUBE
 
 Array = NDArray[np.float64]
 

@@ -13,12 +13,7 @@ from numba import prange
 from numpy.typing import NDArray
 
 from nadaraya.regression.compiled.jit import compiled
-from nadaraya.regression.compiled.line_kernels import (
-    EDGE,
-    LineKernel,
-    two_sum,
-    weigh,
-)
+from nadaraya.regression.compiled.line_kernels import EDGE, LineKernel, two_sum, weigh
 from nadaraya.regression.compiled.line_tree import (
     DEEPEST,
     LEAF,

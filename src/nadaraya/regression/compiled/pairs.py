@@ -17,13 +17,7 @@ from numba import prange
 from nadaraya.regression.compiled.jit import compiled
 from nadaraya.regression.compiled.modes import BY_BANDWIDTH, BY_POSITION, LINES, MOMENTS, VALUES
 from nadaraya.regression.compiled.order import BLOCK, TILE
-from nadaraya.regression.compiled.profiles import (
-    FIRST_COMPACT,
-    fill,
-    log_profile,
-    log_slope,
-    upper_bound,
-)
+from nadaraya.regression.compiled.profiles import FIRST_COMPACT, fill, log_profile, log_slope, upper_bound
 
 NOT_A_POINT = -1
 

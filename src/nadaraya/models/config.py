@@ -1,24 +1,49 @@
 """The configuration of KernelGPT."""
 
-import inspect
-import math
-from difflib import get_close_matches
-from typing import Any
+import re
+from collections.abc import Callable
+from functools import wraps
+from typing import Annotated, Any, Literal, TypeVar
 
-from huggingface_hub.dataclasses import strict
+from huggingface_hub.errors import StrictDataclassError
+from pydantic import Field, ValidationError, create_model
 from transformers import PreTrainedConfig
 
 from nadaraya.attention import variants
 from nadaraya.attention.gates import OutputGate
-from nadaraya.errors import must_be, unknown_name
+from nadaraya.attention.suffixes import renamed
+from nadaraya.errors import InputError, must_be, unknown_name
 from nadaraya.models.presets import preset_fields
+from nadaraya.stored import Stored, accepted
 
-NORMS = ("layernorm", "rmsnorm")
-VALUE_EMBEDDINGS = ("all", "alternate")
-ACTIVATIONS = ("gelu", "relu2", "silu", "relu")
+_Kind = TypeVar("_Kind", bound=type[Any])
+_Count = Annotated[int, Field(ge=1, lt=2**31)]
+_Layers = Annotated[int, Field(ge=1, le=4096)]
+_Lags = Annotated[int, Field(ge=2, lt=2**31)]
+_Magnitude = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+_Cap = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+_Share = Annotated[float, Field(ge=0, lt=1)]
 
 
-@strict
+def _one_line(kind: _Kind) -> _Kind:
+    """A class of configurations whose refusals, those of transformers among them, are InputErrors."""
+    make: Callable[..., None] = kind.__init__
+
+    @wraps(make)
+    def make_checked(self: Any, **given: Any) -> None:
+        try:
+            make(self, **given)
+        except InputError:
+            raise
+        except (StrictDataclassError, ArithmeticError, AttributeError, TypeError, ValueError) as error:
+            reason = " ".join(str(error).split())[:200]
+            raise InputError(f"configuration cannot have these values: {reason}") from error
+
+    kind.__init__ = make_checked
+    return kind
+
+
+@_one_line
 class KernelGPTConfig(PreTrainedConfig):
     """A decoder-only Transformer whose attention is any variant of the operator.
 
@@ -62,9 +87,11 @@ class KernelGPTConfig(PreTrainedConfig):
             keep their numbers and their width D / H. Default None, all are there. See `prune_heads`.
         intermediate_sizes: widths of feed-forward layers that are smaller than `intermediate_size`, by the
             index of the layer, e.g. {"3": 768}. Default None, all have that width. See `prune_units`.
+        variant_names: the edition of the variants' names, 2. What was saved without it is of the first, where
+            `gpa` and `gpa-rope` had the paper's start, and is read as `gpa-paper` and `gpa-rope-paper`.
 
     Raises:
-        InputError: values that are not accepted or do not fit together.
+        InputError: values that are not accepted or do not fit together, or fields that do not exist.
 
     >>> from nadaraya.models import KernelGPTConfig
     >>> config = KernelGPTConfig(vocab_size=100, variant=["gka", "rope"], num_hidden_layers=3)
@@ -80,74 +107,62 @@ class KernelGPTConfig(PreTrainedConfig):
         "blocks.*.mlp.down_proj": "rowwise",
     }
 
-    vocab_size: int = 93
-    hidden_size: int = 512
-    intermediate_size: int | None = None
-    num_hidden_layers: int = 4
-    num_attention_heads: int = 4
-    num_key_value_heads: int | None = None
-    max_position_embeddings: int = 256
+    vocab_size: _Count = 93
+    hidden_size: _Count = 512
+    intermediate_size: _Count | None = None
+    num_hidden_layers: _Layers = 4
+    num_attention_heads: _Count = 4
+    num_key_value_heads: _Count | None = None
+    max_position_embeddings: _Count = 256
     variant: str | list[str] = "rope"
     variant_options: dict[str, Any] | None = None
     window_pattern: str | None = None
-    sliding_window: int | None = None
+    sliding_window: _Count | None = None
     layer_types: list[str] | None = None
-    norm: str = "layernorm"
-    hidden_act: str = "gelu"
+    norm: Literal["layernorm", "rmsnorm"] = "layernorm"
+    hidden_act: Literal["gelu", "relu2", "silu", "relu"] = "gelu"
     tie_word_embeddings: bool = False
     head_norm: bool | None = None
-    head_norm_eps: float | int | None = None
+    head_norm_eps: _Magnitude | None = None
     embedding_norm: bool = False
-    logit_cap: float | int | None = None
-    short_convolution: int | None = None
-    value_embeddings: str | None = None
+    logit_cap: _Cap | None = None
+    short_convolution: _Lags | None = None
+    value_embeddings: Literal["all", "alternate"] | None = None
     output_gate: bool = False
-    negligible: float | int = 0.0
+    negligible: _Share = 0.0
     bias: bool = False
-    dropout: float | int = 0.0
-    initializer_range: float = 0.02
-    norm_eps: float = 1e-5
+    dropout: _Share = 0.0
+    initializer_range: _Magnitude = 0.02
+    norm_eps: _Magnitude = 1e-5
     pruned_heads: dict[str | int, list[int]] | None = None
     intermediate_sizes: dict[str | int, int] | None = None
     use_cache: bool = True
     bos_token_id: int | None = None
     eos_token_id: int | list[int] | None = None
     pad_token_id: int | None = None
+    variant_names: Literal[2] | None = None
 
     def __post_init__(self, **kwargs: Any) -> None:
-        for name in kwargs:
-            # transformers keeps fields that it does not know: a misspelt one would do nothing.
-            if get_close_matches(name, _OWN_FIELDS, n=1, cutoff=0.8):
-                raise unknown_name("configuration field", name, _OWN_FIELDS)
-        for name in _COUNTS:
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise must_be(name, "at least 1", value)
+        if self.dtype is None:  # transformers' name for it before
+            self.dtype = kwargs.pop("torch_dtype", None)
+        given = {name: getattr(self, name) for name in _OWN_FIELDS}
+        dtype = None if self.dtype is None else str(self.dtype).removeprefix("torch.")
+        try:
+            _Fields(**given, dtype=dtype, num_labels=kwargs.get("num_labels"))
+        except ValidationError as error:
+            raise _refusal(error) from None
+        if self.variant_names is None and self.transformers_version is not None:  # it was saved
+            self.variant = renamed(self.variant, self.variant_options)
+        self.variant_names = 2
+        _check_names(kwargs, self.layer_variants)
         if self.hidden_size % self.num_attention_heads:
             heads = f"a multiple of num_attention_heads = {self.num_attention_heads}"
             raise must_be("hidden_size", heads, self.hidden_size)
         if self.num_key_value_heads is not None and self.num_attention_heads % self.num_key_value_heads:
             heads = f"a divisor of num_attention_heads = {self.num_attention_heads}"
             raise must_be("num_key_value_heads", heads, self.num_key_value_heads)
-        if self.intermediate_size is None:
-            self.intermediate_size = 4 * self.hidden_size
-        if self.norm not in NORMS:
-            raise unknown_name("norm", self.norm, NORMS)
-        if self.hidden_act not in ACTIVATIONS:
-            raise unknown_name("hidden_act", self.hidden_act, ACTIVATIONS)
-        if self.value_embeddings is not None and self.value_embeddings not in VALUE_EMBEDDINGS:
-            raise unknown_name("value_embeddings", self.value_embeddings, VALUE_EMBEDDINGS)
-        if self.short_convolution is not None and self.short_convolution < 2:
-            raise must_be("short_convolution", "at least 2 tokens, or None", self.short_convolution)
-        if not 0.0 <= self.negligible < 1.0:
-            raise must_be("negligible", "0 or a share between 0 and 1", self.negligible)
-        if not 0.0 <= self.dropout < 1.0:
-            raise must_be("dropout", "in [0, 1)", self.dropout)
-        for name in ("initializer_range", "norm_eps", "head_norm_eps"):
-            if not 0.0 <= (getattr(self, name) or 0.0) < math.inf:
-                raise must_be(name, "a finite number of at least 0", getattr(self, name))
-        if self.logit_cap is not None and not 0.0 < self.logit_cap < math.inf:
-            raise must_be("logit_cap", "a positive finite number, or None", self.logit_cap)
+        self.num_key_value_heads = self.num_key_value_heads or self.num_attention_heads
+        self.intermediate_size = self.intermediate_size or 4 * self.hidden_size
         if self.sliding_window is None and self.window_pattern is not None:
             self.sliding_window = max(1, self.max_position_embeddings // 2)
         pattern = self.window_pattern or "L"
@@ -158,9 +173,10 @@ class KernelGPTConfig(PreTrainedConfig):
         kinds = {"S": "sliding_attention", "L": "full_attention"}
         if self.short_convolution is not None:
             kinds = {"S": "hybrid_sliding", "L": "hybrid"}
-        self.layer_types = [kinds[letter] for letter in letters]
-        for layer in range(self.num_hidden_layers):
-            self.attention_options(layer)
+        layer_types = [kinds[letter] for letter in letters]
+        if self.layer_types not in (None, layer_types):
+            raise must_be("layer_types", "left out: they follow from window_pattern", self.layer_types)
+        self.layer_types = layer_types
         self.pruned_heads = self._checked_pruned_heads()
         self.intermediate_sizes = self._checked_sizes()
         super().__post_init__(**kwargs)
@@ -176,8 +192,19 @@ class KernelGPTConfig(PreTrainedConfig):
         Raises:
             InputError: values that do not fit together.
         """
+        if (kind := config_dict.get("model_type", cls.model_type)) != cls.model_type:
+            raise must_be("model_type", repr(cls.model_type), kind)
+        fields = {name: value for name, value in config_dict.items() if name != "model_type"}
         changes = {name: kwargs.pop(name) for name in _OWN_FIELDS if name in kwargs}
-        return super().from_dict({**config_dict, **changes}, **kwargs)
+        if changes:  # what follows from other fields follows from them as they are now
+            changes = {"layer_types": None, **changes}
+            if fields.get("num_key_value_heads") == fields.get("num_attention_heads"):
+                changes = {"num_key_value_heads": None, **changes}
+        wants_unused = kwargs.pop("return_unused_kwargs", False)
+        config, unused = super().from_dict({**fields, **changes}, return_unused_kwargs=True, **kwargs)
+        if not wants_unused:
+            _check_names(unused, config.layer_variants)
+        return (config, unused) if wants_unused else config
 
     @property
     def layer_variants(self) -> list[str]:
@@ -287,21 +314,42 @@ class KernelGPTConfig(PreTrainedConfig):
         >>> config.hidden_size, config.num_attention_heads, config.sliding_window
         (1280, 10, 1024)
         """
-        accepted = inspect.signature(cls).parameters
-        for field in changes:
-            if field not in accepted:
-                raise unknown_name("configuration field", field, accepted)
         return cls(**{**preset_fields(name, changes.get("variant")), **changes})
 
 
+def _check_names(given: dict[str, Any], used: list[str]) -> None:
+    """Refuse fields that neither the configuration nor that of transformers has; some belong to a variant."""
+    for name in given:
+        if name in _OF_TRANSFORMERS:
+            continue
+        for variant in used:
+            if name in variants.options(variant):
+                raise InputError(
+                    f"{name} must be given as variant_options={{{name!r}: …}}: it is an option of {variant!r}"
+                )
+        raise unknown_name("configuration field", name, _OWN_FIELDS)
+
+
+def _refusal(error: ValidationError) -> InputError:
+    """One line on the first value of another kind, in the most particular of the forms that it may have."""
+    first = max(error.errors(include_url=False), key=lambda each: len(each["loc"]))
+    name = str(first["loc"][0])
+    if first["type"] == "literal_error" and name != "variant_names":
+        return unknown_name(name, first["input"], re.findall(r"'(\w+)'", first["ctx"]["expected"]))
+    return must_be(name, accepted(first), first["input"])
+
+
 _OWN_FIELDS = tuple(KernelGPTConfig.__annotations__)
-_COUNTS = (
-    "vocab_size",
-    "hidden_size",
-    "intermediate_size",
-    "num_hidden_layers",
-    "num_attention_heads",
-    "num_key_value_heads",
-    "max_position_embeddings",
-    "sliding_window",
+# What transformers and libraries on it give a configuration or write beside its fields.
+_OF_TRANSFORMERS = {
+    *vars(PreTrainedConfig()), "_commit_hash", "attn_implementation", "auto_map", "custom_pipelines",
+    "experts_implementation", "model_type", "name_or_path", "num_labels", "output_attentions",
+    "quantization_config", "tokenizer_class",
+}  # fmt: skip
+_Fields: Any = create_model(  # type: ignore[call-overload]
+    "_Fields",
+    __base__=Stored,
+    dtype=(Literal["float16", "bfloat16", "float32", "float64"] | None, None),
+    num_labels=(Annotated[int, Field(ge=1, lt=2**20)] | None, None),
+    **{name: (KernelGPTConfig.__annotations__[name], ...) for name in _OWN_FIELDS},
 )

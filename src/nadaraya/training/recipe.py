@@ -58,6 +58,7 @@ _SET_ELSEWHERE = (
     "bos_token_id",
     "eos_token_id",
     "pad_token_id",
+    "variant_names",
 )
 
 

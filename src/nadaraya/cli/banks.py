@@ -7,20 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nadaraya.cli.options import (
-    DeviceOption,
-    ForceOption,
-    PrecisionOption,
-    check_plot,
-    computing,
-    figure_table,
-    wide_console,
-)
+from nadaraya.cli.options import DeviceOption, ForceOption, PrecisionOption, check_plot, computing
+from nadaraya.cli.tables import FigureTable, wide_console
 from nadaraya.errors import must_be
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from nadaraya.interpret import Term, TermReport
 
 _SETS = {"trained": "trained", "initial": "before training", "null": "the null"}
@@ -110,13 +101,13 @@ def _sentences(run: str, figures: dict[str, Any]) -> list[str]:
     return lines
 
 
-def _bumps(rows: list[dict[str, Any]], with_null: bool) -> "Table":
+def _bumps(rows: list[dict[str, Any]], with_null: bool) -> FigureTable:
     """One row per bump, those of a layer together, the most shared and prominent first."""
     columns = ["lag", "height", "width", "at start", "as high at start"]
     columns += ["as high in null"] if with_null else []
-    table = figure_table(["layer", "heads"], [*columns, "nearest peak", "distance"])
+    table = FigureTable(["layer.head"], [*columns, "nearest peak", "distance"])
     for row in rows:
-        shown = [str(row["layer"]), ",".join(map(str, row["heads"])), str(row["lag"])]
+        shown = [", ".join(row["labels"]), str(row["lag"])]
         shown += [f"{row['height']:.2f}", f"{row['width']:.1f}", "yes" if row["at_start"] else "no"]
         shown += [str(row["as_high_at_start"])] + ([str(row["as_high_in_null"])] if with_null else [])
         shown += ["–" if row[key] is None else str(row[key]) for key in ("nearest_peak", "distance")]
@@ -127,7 +118,7 @@ def _bumps(rows: list[dict[str, Any]], with_null: bool) -> "Table":
 def _show_terms(console: Any, report: "TermReport", top: int) -> None:
     """What the loss gains without the banks, without their oscillation, and without single terms."""
     console.print(f"{report.loss:.4f} nats/token over {report.tokens:,} tokens; the loss gains")
-    table = figure_table(["layer"], ["without the bank", "without oscillation"])
+    table = FigureTable(["layer"], ["without the bank", "without oscillation"])
     for row in ({**asdict(report), "layer": "all"}, *report.layers):
         gains = (row["without_bank"], row["without_oscillation"])
         table.add_row(str(row["layer"]), *("–" if gain is None else f"{gain:+.4f}" for gain in gains))
@@ -135,9 +126,9 @@ def _show_terms(console: Any, report: "TermReport", top: int) -> None:
     if not top:
         return
     columns = ["strength", "decay length", "period", "oscillation", "divergence", "loss +"]
-    table = figure_table(["layer.head.term"], columns)
+    table = FigureTable(["layer.head.term"], columns)
     for term in report.terms[:top]:
-        table.add_row(f"{term.layer}.{term.head}.{term.term}", *_figures(term))
+        table.add_row(term.label, *_figures(term))
     console.print(table)
     if (correlation := report.rank_correlation()) is not None:
         console.print(f"rank correlation of divergence with the size of loss +: {correlation:+.2f}")

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nadaraya.cli.options import ForceOption, check_plot, figure_table, wide_console
+from nadaraya.cli.options import ForceOption, check_plot
+from nadaraya.cli.tables import FigureTable, wide_console
 from nadaraya.errors import InputError
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ def compare(
         typer.echo(json.dumps(rows, indent=1))
         return
     headings = ["run", "variant" if task == "text" else "model"]
-    table = figure_table(headings, ["steps", *(heading for _, heading, _, _ in _COLUMNS[task])])
+    table = FigureTable(headings, ["steps", *(heading for _, heading, _, _ in _COLUMNS[task])])
     for row, label in zip(rows, labels, strict=True):
         table.add_row(
             label,
@@ -83,8 +84,7 @@ def compare(
             f"{row['step']}" if row["finished"] else f"{row['step']}/{row['steps']}",
             *(_number(row[key], style, factor) for key, _, style, factor in _COLUMNS[task]),
         )
-    console = wide_console()
-    console.print(table)
+    wide_console().print(table)
 
 
 def _warnings(runs: list["Run"]) -> Iterator[str]:

@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nadaraya.cli.options import DeviceOption, PrecisionOption, computing, figure_table, wide_console
+from nadaraya.cli.options import DeviceOption, PrecisionOption, computing
+from nadaraya.cli.tables import FigureTable, wide_console
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from nadaraya.interpret.heads import HeadReport
 
 _COLUMNS = {
@@ -77,16 +76,16 @@ def _figures(run: Path, report: "HeadReport") -> dict[str, Any]:
     return {**figures, "rank_correlation": report.correlations()}
 
 
-def _table(report: "HeadReport") -> "Table":
+def _table(report: "HeadReport") -> FigureTable:
     """One row per head, the one that costs least first; no columns of banks without any."""
     columns = {
         name: column
         for name, column in _COLUMNS.items()
         if any(getattr(score, name) is not None for score in report.heads)
     }
-    table = figure_table(["layer.head"], [heading for heading, _ in columns.values()])
+    table = FigureTable(["layer.head"], [heading for heading, _ in columns.values()])
     for score in report.ranked():
         values = [(getattr(score, name), style) for name, (_, style) in columns.items()]
         shown = ["–" if value is None else format(value, style) for value, style in values]
-        table.add_row(f"{score.layer}.{score.head}", *shown)
+        table.add_row(score.label, *shown)
     return table

@@ -15,15 +15,12 @@ from nadaraya.cli.options import (
     TextOption,
     check_plot,
     computing,
-    figure_table,
-    wide_console,
 )
+from nadaraya.cli.tables import FigureTable, wide_console
 from nadaraya.cli.texts import is_run, text_source
 from nadaraya.errors import must_be
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from nadaraya.interpret import BankFit, ImpliedKernel
 
 _CONTEXT = 1024  # of a model that is no run: its own may be 100,000 tokens and more
@@ -95,13 +92,13 @@ def implied(
 
 def _table(
     kernels: "tuple[ImpliedKernel, ...]", fits: "list[tuple[BankFit, BankFit]]", terms: int
-) -> "Table":
+) -> FigureTable:
     """One row per head."""
     banks = [f"bank of {terms}", f"{2 * terms} decays"] if fits else []
-    table = figure_table(["layer.head"], ["deviation", "R² of lag", *banks])
+    table = FigureTable(["layer.head"], ["deviation", "R² of lag", *banks])
     for place, kernel in enumerate(kernels):
-        for head, r2 in enumerate(kernel.r2):
-            shares = [r2, *(fit.r2[head] for fit in (fits[place] if fits else ()))]
+        for row, (label, r2) in enumerate(zip(kernel.labels, kernel.r2, strict=True)):
+            shares = [r2, *(fit.r2[row] for fit in (fits[place] if fits else ()))]
             shown = ["–" if math.isnan(share) else f"{share:.3f}" for share in shares]
-            table.add_row(f"{kernel.layer}.{head}", f"{kernel.deviation[head]:.2f}", *shown)
+            table.add_row(label, f"{kernel.deviation[row]:.2f}", *shown)
     return table

@@ -3,7 +3,7 @@
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from nadaraya.cli.options import figure_table, wide_console
+from nadaraya.cli.tables import FigureTable, wide_console
 from nadaraya.errors import InputError
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def print_lengths(result: "LengthLosses", name: str, context: int) -> None:
         f"{size}; the model's context is {context:,}",
         soft_wrap=True,
     )
-    table = figure_table(["length"], ["nats/token", "bits/byte", "change", "±"])
+    table = FigureTable(["length"], ["nats/token", "bits/byte", "change", "±"])
     for loss in result.lengths:
         bits = "–" if loss.bits_per_byte is None else f"{loss.bits_per_byte:.4f}"
         error = "–" if loss.error is None else f"{loss.error:.4f}"

@@ -1,7 +1,6 @@
 """`nadaraya prune`: a smaller run, without some heads of its model."""
 
 import json
-import re
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -9,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nadaraya.cli.options import chosen_device, figure_table
-from nadaraya.errors import InputError, must_be
+from nadaraya.cli.options import chosen_device
+from nadaraya.cli.tables import FigureTable, wide_console
+from nadaraya.errors import InputError
 
 if TYPE_CHECKING:
     from nadaraya.training import Run
@@ -66,8 +66,7 @@ def prune(
     as_json: Annotated[bool, typer.Option("--json", help="Print figures as JSON.")] = False,
 ) -> None:
     """Remove heads of a language model and write the smaller run, with what it scores and costs."""
-    from rich.console import Console
-
+    from nadaraya.interpret.labels import head_labels
     from nadaraya.training import Run
     from nadaraya.training.pruning import check_new_folder, prune_run
     from nadaraya.training.pruning_search import PruningPlan
@@ -85,20 +84,20 @@ def prune(
     else:
         removed, units, how = _before_tuning(opened, str(budget), plan)
     smaller, before, after = prune_run(opened, removed, out, units=units, tune=tune, tune_rate=tune_rate)
-    names = [f"{layer}.{head}" for layer, gone in sorted(removed.items()) for head in sorted(gone)]
+    names = head_labels(removed)
     sizes = smaller.load_model().config.intermediate_sizes or {}
     if as_json:
         figures = {"run": str(run), "out": str(smaller.path), "removed": names, "tune": tune}
         costs = {"before": asdict(before), "after": asdict(after), "intermediate_sizes": sizes}
         typer.echo(json.dumps({**figures, **costs, **how}))
         return
-    table = figure_table([""], ["before", "after", "change"])
+    table = FigureTable([""], ["before", "after", "change"])
     for name, (heading, style, factor) in _ROWS.items():
         old, new = getattr(before, name), getattr(after, name)
         table.add_row(
             heading, format(old * factor, style), format(new * factor, style), f"{new / old - 1:+.1%}"
         )
-    console = Console(highlight=False, markup=False)
+    console = wide_console()
     console.print(f"removed {len(names)}: {', '.join(names)}", soft_wrap=True)
     if sizes:
         shown = ", ".join(f"{size:,} in layer {layer}" for layer, size in sorted(sizes.items()))
@@ -107,25 +106,13 @@ def prune(
     console.print(f"run: {smaller.path}", soft_wrap=True)
 
 
-def _given(text: str) -> dict[int, list[int]]:
-    """Heads by layer of "0.3,1.2"."""
-    found: dict[int, list[int]] = {}
-    for name in text.split(","):
-        if not re.fullmatch(r"\s*\d{1,6}\.\d{1,6}\s*", name):
-            raise must_be("--heads", "LAYER.HEAD separated by commas, as in 0.3,1.2", text)
-        layer, head = map(int, name.split("."))
-        if head in found.get(layer, ()):
-            raise must_be("--heads", "each head once", text)
-        found.setdefault(layer, []).append(head)
-    return found
-
-
 def _of_given(run: "Run", heads: str, plan: "PruningPlan") -> _Chosen:
     """The heads that are named, and the hidden units that go with them."""
+    from nadaraya.interpret.labels import parse_heads
     from nadaraya.interpret.units import Slices
     from nadaraya.interpret.windows import validation_windows
 
-    removed = _given(heads)
+    removed = parse_heads(heads, "--heads")
     if not plan.mlp:
         return removed, {}, {"order": []}
     model = run.load_model(weights="trained").to(chosen_device(""))

@@ -7,16 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nadaraya.cli.options import (
-    HoursOption,
-    SeedsOption,
-    WorkersOption,
-    check_positive,
-    chosen_seeds,
-    figure_table,
-    wide_console,
-)
+from nadaraya.cli.options import HoursOption, SeedsOption, WorkersOption, check_positive, chosen_seeds
 from nadaraya.cli.study import end_of_session
+from nadaraya.cli.tables import FigureTable, wide_console
 from nadaraya.errors import must_be
 
 if TYPE_CHECKING:
@@ -148,7 +141,7 @@ def _print_costs(found: "list[Cost]", vocabulary: int, as_json: bool) -> None:
         typer.echo(json.dumps({"cells": rows, "flops": flops, "hours": total, "assumed": assumed}, indent=1))
         return
     figures = ["parameters", "updates", "runs", "FLOPs", "memory ≥", *(f"h, {device}" for device in devices)]
-    table = figure_table(["size", "variant"], figures)
+    table = FigureTable(["size", "variant"], figures)
     for row in rows:
         table.add_row(
             row["size"], row["variant"], f"{row['parameters']:,}", f"{row['steps']:,}", f"{row['runs_left']}",
@@ -159,7 +152,7 @@ def _print_costs(found: "list[Cost]", vocabulary: int, as_json: bool) -> None:
     hours = (f"{total[device]:.1f}" for device in devices)
     table.add_section()
     table.add_row("all", "", "", "", f"{runs}", f"{flops:.2e}", "", *hours)
-    console = wide_console(140)
+    console = wide_console()
     console.print(table)
     typer.echo(
         "Hours are of one run after the other, for updates alone. The speeds of devices are assumed, not "

@@ -14,9 +14,8 @@ from nadaraya.cli.options import (
     check_positive,
     chosen_seeds,
     end_of_queue,
-    figure_table,
-    wide_console,
 )
+from nadaraya.cli.tables import FigureTable, wide_console
 
 if TYPE_CHECKING:
     from nadaraya.study import Session, Summary
@@ -126,7 +125,7 @@ def _print_plan(plan: "list[tuple[Cell, int, float]]", workers: int, as_json: bo
     if as_json:
         typer.echo(json.dumps({"cells": rows, "hours": total}, indent=1))
         return
-    table = figure_table(["size", "variant"], ["parameters", "steps", "FLOP/run", "runs", "hours"])
+    table = FigureTable(["size", "variant"], ["parameters", "steps", "FLOP/run", "runs", "hours"])
     for row in rows:
         table.add_row(
             row["size"], row["variant"], f"{row['parameters']:,}", f"{row['steps']:,}", f"{row['flops']:.3g}",

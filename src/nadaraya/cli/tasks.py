@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import typer
 
-from nadaraya.cli.options import computing, figure_table
+from nadaraya.cli.options import computing
+from nadaraya.cli.tables import FigureTable, wide_console
 
 if TYPE_CHECKING:
     from nadaraya.evaluation import CausalModel
@@ -53,8 +54,6 @@ def run_lm_eval(
     causal: "CausalModel", asked: Asked, shots: int | None, folder: Path | None, as_json: bool
 ) -> dict[str, Any]:
     """Tasks of lm-evaluation-harness; prints a table unless as JSON."""
-    from rich.console import Console
-
     from nadaraya.evaluation import evaluate_lm_eval
 
     with computing(causal.model, asked.device, asked.precision):
@@ -72,7 +71,7 @@ def run_lm_eval(
         for task, figures in found["results"].items()
     }
     if not as_json:
-        table = figure_table(["task", "figure"], ["shots", "value", "standard error"])
+        table = FigureTable(["task", "figure"], ["shots", "value", "standard error"])
         for task, figures in results.items():
             for name, value in figures.items():
                 if name.endswith("_stderr") or name in ("shots", "examples") or not isinstance(value, float):
@@ -80,7 +79,7 @@ def run_lm_eval(
                 error = figures.get(f"{name}_stderr")
                 shown = f"{error:.4f}" if isinstance(error, float) else ""
                 table.add_row(task, name, str(figures["shots"]), f"{value:.4f}", shown)
-        Console().print(table)
+        wide_console().print(table)
     return {"limit": asked.limit, "results": results}
 
 
@@ -97,16 +96,14 @@ def _plain(figures: dict[str, Any]) -> dict[str, Any]:
 
 
 def _print_core(evaluation: "CoreEvaluation") -> None:
-    from rich.console import Console
-
     columns = ["shots", "n", "accuracy", "DCLM", "chance", "centred", "s"]
-    table = figure_table(["task"], columns, min_width=12)
+    table = FigureTable(["task"], columns)
     for result in evaluation.results:
         shares = [f"{share:.3f}" for share in (result.baseline, result.chance, result.centred)]
         accuracy = f"{result.accuracy:.3f} ± {result.standard_error:.3f}"
         counts = (str(result.shots), f"{result.examples:,}")
         table.add_row(result.task, *counts, accuracy, *shares, f"{result.seconds:.1f}")
-    Console().print(table)
+    wide_console().print(table)
     run, missing = len(evaluation.results), evaluation.missing
     known = 22 - len(missing)
     typer.echo(

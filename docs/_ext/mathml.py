@@ -4,21 +4,27 @@ from typing import Any
 
 from docutils import nodes
 from docutils.utils.math import pick_math_environment
-from docutils.utils.math.latex2mathml import tex2mathml
+from latex2mathml.converter import convert
 from sphinx.application import Sphinx
 
 
+def mathml(formula: str, display: str = "inline") -> str:
+    """LaTeX as MathML, "inline" or a "block"; a command that is not known, which would be spelled out, is an error."""
+    if display == "block" and (environment := pick_math_environment(formula)) != "equation*":
+        formula = f"\\begin{{{environment}}}{formula}\\end{{{environment}}}"
+    converted = convert(formula, display=display)
+    if "\\" in converted:
+        raise ValueError(f"a command of this formula is not known: {formula}")
+    return converted
+
+
 def _inline(writer: Any, node: nodes.Element) -> None:
-    writer.body.append(tex2mathml(node.astext(), as_block=False))
+    writer.body.append(mathml(node.astext()))
     raise nodes.SkipNode
 
 
 def _display(writer: Any, node: nodes.Element) -> None:
-    formula = node.astext()
-    environment = pick_math_environment(formula)
-    if environment != "equation*":
-        formula = f"\\begin{{{environment}}}{formula}\\end{{{environment}}}"
-    writer.body.append(f'<div class="math">{tex2mathml(formula, as_block=True)}</div>\n')
+    writer.body.append(f'<div class="math">{mathml(node.astext(), "block")}</div>\n')
     raise nodes.SkipNode
 
 

@@ -1,7 +1,10 @@
 """The site's pages: notebooks compile and run, links and tables of contents lead somewhere."""
 
+import importlib
 import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -46,11 +49,7 @@ def test_code_compiles(page: Path) -> None:
     assert cells(page)
 
 
-@pytest.mark.parametrize(
-    "page",
-    [pytest.param(page, marks=() if name(page) in SHORT else pytest.mark.slow) for page in NOTEBOOKS],
-    ids=name,
-)
+@pytest.mark.parametrize("page", [page for page in NOTEBOOKS if name(page) in SHORT], ids=name)
 def test_code_runs(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     matplotlib = pytest.importorskip("matplotlib")
     pyplot = pytest.importorskip("matplotlib.pyplot")
@@ -66,6 +65,52 @@ def test_code_runs(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             assert all(figure.axes for figure in map(pyplot.figure, pyplot.get_fignums()))
         finally:
             pyplot.close("all")
+
+
+@pytest.fixture(scope="module")
+def mathml() -> Any:
+    """The site's own conversion of formulas."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(DOCS / "_ext")
+        yield importlib.import_module("mathml").mathml
+
+
+def test_every_formula_is_converted(mathml: Any) -> None:
+    dollarmath = pytest.importorskip("mdit_py_plugins.dollarmath")
+    parser = markdown_it.MarkdownIt("commonmark").enable("table").use(dollarmath.dollarmath_plugin)
+    count = 0
+    for page in PAGES:
+        tokens = parser.parse(page.read_text(encoding="utf-8"))
+        for token in (each for token in tokens for each in (token, *(token.children or []))):
+            if token.type.startswith("math"):
+                display = "inline" if token.type == "math_inline" else "block"
+                assert mathml(token.content, display).startswith("<math"), (page, token.content)
+                count += 1
+    assert count > 100
+
+
+def test_a_command_that_is_not_known_is_an_error(mathml: Any) -> None:
+    with pytest.raises(ValueError, match=r"\\kernal"):
+        mathml(r"\kernal(x)")
+
+
+@pytest.mark.slow
+def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "sphinx",
+        "-W",
+        "--keep-going",
+        "-q",
+        "-b",
+        "html",
+        "-d",
+        tmp_path / "doctrees",
+    ]
+    built = subprocess.run([*command, DOCS, tmp_path / "html"], capture_output=True, text=True)
+    assert built.returncode == 0, built.stderr
+    assert (tmp_path / "html" / "index.html").is_file()
 
 
 @pytest.mark.parametrize(

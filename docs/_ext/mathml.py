@@ -9,7 +9,7 @@ from sphinx.application import Sphinx
 
 
 def mathml(formula: str, display: str = "inline") -> str:
-    """LaTeX as MathML, "inline" or a "block"; a command that is not known, which would be spelled out, is an error."""
+    """LaTeX as MathML, "inline" or a "block"; refuses a command that it would spell out."""
     if display == "block" and (environment := pick_math_environment(formula)) != "equation*":
         formula = f"\\begin{{{environment}}}{formula}\\end{{{environment}}}"
     converted = convert(formula, display=display)

@@ -81,7 +81,7 @@ def test_every_formula_is_converted(mathml: Any) -> None:
     count = 0
     for page in PAGES:
         tokens = parser.parse(page.read_text(encoding="utf-8"))
-        for token in (each for token in tokens for each in (token, *(token.children or []))):
+        for token in (each for outer in tokens for each in (outer, *(outer.children or []))):
             if token.type.startswith("math"):
                 display = "inline" if token.type == "math_inline" else "block"
                 assert mathml(token.content, display).startswith("<math"), (page, token.content)

@@ -265,5 +265,5 @@ def test_absent_or_corrupt_tokenizer_file_is_bad_input(tmp_path: Path) -> None:
     whole = path.read_text()
     for broken in (whole[: len(whole) // 2], "", json.dumps({"model": 3})):
         path.write_text(broken)
-        with pytest.raises(InputError, match=r"tokenizer\.json cannot be read as a tokenizer"):
+        with pytest.raises(InputError, match=r"the tokenizer of .* cannot be read"):
             tokenizer_from_file(tmp_path)

@@ -450,7 +450,8 @@ _SOURCES: dict[str, tuple[Callable[[Path], str], int | None]] = {
     "shards with names in no text": (_shards(_PAIR, beside={"classes.txt": b"\xff\xfe"}), None),
     "shards with a damaged description": (_shards(_PAIR, beside={"dataset_info.json": b"{"}), None),
     "shards with a deep description": (_shards(_PAIR, beside={"dataset_info.json": b"[" * 99_999}), None),
-    "shards with another description": (_shards(_PAIR, beside={"dataset_info.json": b"[1]"}), 1),
+    "shards with another description": (_shards(_PAIR, beside={"dataset_info.json": b"[1]"}), None),
+    "shards with a description without names": (_shards(_PAIR, beside={"dataset_info.json": b'{"features": {"label": {"_type": "Value"}}}'}), 1),
     "shards with a pipe": (lambda root: os.mkfifo(root / "y-train.tar") or _shards(_PAIR)(root), None),  # type: ignore[func-returns-value]
     "shards with a folder": (lambda root: (root / "y-train.tar").mkdir() or _shards(_PAIR)(root), None),  # type: ignore[func-returns-value]
     "folder as it should be": (_in_folder(lambda s: None), 2),

@@ -4,27 +4,40 @@
 import json
 import os
 import random
+import shutil
 import socket
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 
 from nadaraya.cli import main
 from nadaraya.data import (
     Corpus,
+    TokenShards,
     byte_tokenizer,
+    check_shards,
     encode_text,
     load_corpus,
+    tokenize_corpus,
     train_byte_pair_tokenizer,
     train_character_tokenizer,
 )
+from nadaraya.data.cache import store
 from nadaraya.data.corpus import PART_SEPARATOR
+from nadaraya.data.documents import open_documents
+from nadaraya.data.gutenberg import read_dickens
 from nadaraya.errors import InputError
-from nadaraya.evaluation import evaluate_string
+from nadaraya.evaluation import evaluate_shards, evaluate_string, open_causal_model
+from nadaraya.evaluation.core import evaluate_core, read_core
+from nadaraya.models import KernelGPTConfig, KernelGPTForCausalLM
 from nadaraya.training import Recipe, train
 
 pytestmark = pytest.mark.slow
@@ -118,7 +131,8 @@ def _texts() -> Iterator[tuple[str, bytes]]:
 def _expected(data: bytes) -> str | None:
     """What the file says, by Python's own strict decoder; None where it is not plain text."""
     try:
-        text = data.removeprefix(b"\xef\xbb\xbf").decode().replace("\r\n", "\n")
+        encoding = "utf-16" if data[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
+        text = data.decode(encoding).replace("\r\n", "\n")
     except UnicodeDecodeError:
         return None
     return text if text.strip() and "\0" not in text else None
@@ -132,7 +146,7 @@ def _check_line(error: InputError, named: str) -> None:
     line = str(error)
     assert len(line.splitlines()) == 1
     assert line.isprintable()
-    assert len(line) <= 400
+    assert len(line) <= 600
     assert _shown(named)[:100] in line
 
 
@@ -364,3 +378,152 @@ def test_lags_of_an_odd_text_are_counted_or_refused_in_one_line(
     else:
         assert json.loads(printed.out)
         assert found >= 2
+
+
+def _shards_folder(root: Path) -> Path:
+    """Token shards of a few documents, with the tokenizer that made them."""
+    source = _file(root / "a.txt", b"one text<|endoftext|>another text<|endoftext|>a third")
+    tokenize_corpus(source, root / "shards", vocabulary=257, validation_documents=1)
+    return root / "shards"
+
+
+def _read_shards(folder: Path) -> None:
+    check_shards(folder)
+    for part in ("train", "validation"):
+        shards = TokenShards(folder, part, verify=False)
+        assert len(encode_text(shards.tokenizer, "any text <|endoftext|>"))
+        evaluate_shards(_model(), shards, context=4)
+
+
+def _again(folder: Path) -> None:
+    tokenize_corpus(folder.parent / "a.txt", folder, vocabulary=257, validation_documents=1)
+    _read_shards(folder)
+
+
+def _core_bundle(root: Path) -> Path:
+    rows = {
+        "piqa": ("multiple_choice", [{"query": "it", "choices": ["is", "was"], "gold": i % 2} for i in range(3)]),
+        "winograd": ("schema", [{"context_options": ["a cat", "a dog"], "continuation": "ran", "gold": 0}] * 3),
+        "squad": ("language_modeling", [{"context": "1 + 1 =", "continuation": "2"}] * 3),
+    }  # fmt: skip
+    listed, baselines = ["icl_tasks:"], ["Eval Task,Random baseline"]
+    for label, (kind, examples) in rows.items():
+        _file(root / "eval_data" / f"{label}.jsonl", "\n".join(map(json.dumps, examples)).encode())
+        listed += [f"- label: {label}", f"  dataset_uri: {label}.jsonl", "  num_fewshot: [1]", f"  icl_task_type: {kind}"]  # fmt: skip
+        baselines.append(f"{label},50")
+    _file(root / "core.yaml", "\n".join(listed).encode())
+    _file(root / "eval_meta_data.csv", "\n".join(baselines).encode())
+    return root
+
+
+def _read_core(folder: Path) -> None:
+    evaluate_core(_model(), byte_tokenizer(), read_core(folder), context=64)
+
+
+def _model_folder(root: Path) -> Path:
+    _model().save_pretrained(root)
+    train_byte_pair_tokenizer("the cat sat on the mat " * 9, 260).save_pretrained(root)
+    return root
+
+
+def _read_model(folder: Path) -> None:
+    causal = open_causal_model(folder)
+    evaluate_string(causal.model, causal.tokenizer, "a text, and <pad>", context=8)
+
+
+def _corpus_folder(root: Path) -> Path:
+    store(root / "dickens", "dickens.txt", "some text", title="the corpus", books=())
+    return root
+
+
+def _tables(root: Path) -> Path:
+    """A table of each kind that documents are read from, one of them compressed."""
+    texts = [f"text {i}" for i in range(40)]
+    pq.write_table(pa.table({"text": texts}), root / "a.parquet", row_group_size=7)
+    pq.write_table(
+        pa.table({"text": pa.array(texts).dictionary_encode()}), root / "b.parquet", compression="zstd"
+    )
+    _file(root / "c.jsonl", "\n".join(json.dumps({"text": text}) for text in texts).encode())
+    _file(root / "d.txt", "<|endoftext|>".join(texts).encode("utf-16"))
+    return root
+
+
+def _read_tables(folder: Path) -> None:
+    for path in sorted(folder.iterdir()):
+        list(open_documents(path).read())
+
+
+_VALUES = (None, True, 0, -1, 3.5, 1e300, 2**63, 10**400, "", "a", "../a", "\ud800", [], [[]], {}, {"a": 1}, [None] * 3)  # fmt: skip
+
+
+def _places(value: Any) -> Iterator[tuple[Any, Any]]:
+    """Every container in a value of JSON, with each of its keys."""
+    for key in value if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ():
+        yield value, key
+        yield from _places(value[key])
+
+
+def _changed(draw: random.Random, data: bytes) -> bytes:
+    """Other values where the data is JSON, or other bytes."""
+    try:
+        value = json.loads(data)
+    except ValueError:
+        value = None
+    if (places := list(_places(value))) and draw.random() < 0.7:
+        container, key = draw.choice(places)
+        if draw.random() < 0.2:
+            del container[key]
+        else:
+            container[key] = draw.choice(_VALUES)
+        return json.dumps(value).encode()
+    found = bytearray(data)
+    if draw.random() < 0.3:
+        del found[draw.randrange(len(found)) :]
+    for _ in range(draw.randint(1, 8)):
+        if found:
+            found[draw.randrange(len(found))] ^= 1 << draw.randrange(8)
+    return bytes(found)
+
+
+@lru_cache
+def _model() -> KernelGPTForCausalLM:
+    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
+    return KernelGPTForCausalLM(KernelGPTConfig(**sizes, vocab_size=260, max_position_embeddings=64)).eval()
+
+
+_STORED: dict[str, tuple[Callable[[Path], Path], Callable[[Path], object]]] = {
+    "token shards": (_shards_folder, _read_shards),
+    "token shards gone on with": (_shards_folder, _again),
+    "CORE bundle": (_core_bundle, _read_core),
+    "model of transformers": (_model_folder, _read_model),
+    "corpus": (_corpus_folder, read_dickens),
+    "tables": (_tables, _read_tables),
+}
+
+
+@pytest.mark.parametrize("kind", _STORED)
+def test_stored_files_that_were_changed_never_trace_back(kind: str, tmp_path: Path) -> None:
+    """Bytes that are others, and values of JSON that are others, in any one file of a folder."""
+    make, read = _STORED[kind]
+    (tmp_path / "made").mkdir()
+    made = make(tmp_path / "made")
+    read(made)
+    draw, outcomes = random.Random(kind), Counter[bool]()
+    for number in range(int(os.environ.get("CALLS", "40"))):
+        root = tmp_path / str(number)
+        shutil.copytree(tmp_path / "made", root)
+        folder = root / made.relative_to(tmp_path / "made")
+        path = draw.choice(
+            sorted(path for path in folder.rglob("*") if path.is_file() and path.stat().st_size)
+        )
+        path.write_bytes(_changed(draw, path.read_bytes()))
+        try:
+            read(folder)
+        except InputError as error:
+            _check_line(error, "")
+            outcomes[True] += 1
+        else:
+            outcomes[False] += 1
+        shutil.rmtree(root)
+    assert outcomes[True] > outcomes.total() // 10
+    print(f"{kind}: {outcomes[True]} refused, {outcomes[False]} read")

@@ -266,7 +266,7 @@ def tokenizer_from_file(folder: str | Path) -> "PreTrainedTokenizerFast":
     path = Path(folder) / "tokenizer.json"
     if not path.is_file():
         raise InputError(f"no tokenizer in {folder}: {path.name} is absent")
-    with one_line(str(path), "as a tokenizer"):
+    with one_line(f"the tokenizer of {folder}"):
         return PreTrainedTokenizerFast.from_pretrained(str(folder), local_files_only=True)
 
 

@@ -162,16 +162,34 @@ def bits_per_byte(
     >>> 5 < bits_per_byte(model, windows, token_bytes(byte_tokenizer())) < 15
     True
     """
-    nats, count = 0.0, 0
-    for inputs, targets in windows:
-        known = targets >= 0
-        sizes = bytes_of_token.cpu()[targets.cpu().clamp(min=0)] * known.cpu()
-        losses = token_nats(model, inputs, targets.masked_fill(~known, -100)).double().cpu()
+    return summed_nats(model, ((*window, None) for window in windows), bytes_of_token)[1]
+
+
+def summed_nats(
+    model: nn.Module, windows: Iterable[tuple[Tensor, Tensor, Tensor | None]], bytes_of_token: Tensor
+) -> tuple[float, float, int]:
+    """Σ −log p in nats over all targets of windows; bits per byte; and the bytes that they are counted over.
+
+    Windows are inputs, targets, and `position_ids` where documents are packed; see `bits_per_byte`.
+    """
+    total, nats, count = 0.0, 0.0, 0
+    for inputs, targets, positions in windows:
+        sizes = target_bytes(targets, bytes_of_token)
+        losses = token_nats(model, inputs, targets.masked_fill(targets < 0, -100), positions).double().cpu()
+        total += losses.sum().item()
         nats += losses[sizes > 0].sum().item()
         count += int(sizes.sum())
     if not count:
         raise must_be("windows", "those with a target that has bytes", 0)
-    return nats / math.log(2) / count
+    return total, nats / math.log(2) / count, count
+
+
+def target_bytes(targets: Tensor, bytes_of_token: Tensor) -> Tensor:
+    """Bytes of the text of each target, on the CPU; 0 of those below 0."""
+    targets = targets.cpu()
+    if (largest := int(targets.max())) >= len(bytes_of_token):
+        raise must_be("token numbers", f"below the {len(bytes_of_token):,} tokens of the tokenizer", largest)
+    return bytes_of_token.cpu()[targets.clamp(min=0)] * (targets >= 0)
 
 
 def token_bytes(tokenizer: "PreTrainedTokenizerFast") -> Tensor:

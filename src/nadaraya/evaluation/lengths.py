@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from nadaraya.data import TokenShards, document_positions
 from nadaraya.errors import must_be
-from nadaraya.evaluation.language import token_nats
+from nadaraya.evaluation.language import target_bytes, token_nats
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,7 @@ def length_losses(
         at_positions += found.sum(0)  # of the longest, which comes last
 
     text = torch.cat(targets).cpu()
-    sizes = None if bytes_of_token is None else bytes_of_token.cpu()[text]
+    sizes = None if bytes_of_token is None else target_bytes(text, bytes_of_token)
     by_length = {length: torch.cat(parts) for length, parts in losses.items()}  # (windows, stride)
     return LengthLosses(
         tuple(_summary(length, nats, by_length[shortest], sizes) for length, nats in by_length.items()),

@@ -1,13 +1,13 @@
 """Cross-entropy and bits per byte of documents in token shards."""
 
-import math
+from collections.abc import Iterator
 from typing import Literal
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from nadaraya.data import TokenShards, document_positions, num_windows, read_windows
-from nadaraya.evaluation.language import TextEvaluation, token_bytes, token_nats
+from nadaraya.evaluation.language import TextEvaluation, summed_nats, token_bytes
 
 
 def evaluate_shards(
@@ -35,7 +35,7 @@ def evaluate_shards(
         As `evaluate_text`.
 
     Raises:
-        InputError: the shards have fewer tokens than one window.
+        InputError: the shards have fewer tokens than one window, or tokens that the model does not have.
 
     >>> from pathlib import Path
     >>> from nadaraya.data import tokenize_corpus
@@ -48,15 +48,13 @@ def evaluate_shards(
     >>> result.tokens, result.bytes
     (29, 28)
     """
-    nats, nats_of_text, num_bytes = 0.0, 0.0, 0
-    bytes_of_token = token_bytes(shards.tokenizer)
-    for numbers in torch.arange(num_windows(shards.num_tokens, context)).split(batch_size):
-        inputs, targets = read_windows(shards, numbers.numpy(), context)
-        positions = document_positions(inputs, shards.document_token) if documents == "packed" else None
-        losses = token_nats(model, inputs, targets, positions).double().cpu()
-        sizes = bytes_of_token[targets.clamp(min=0)] * (targets >= 0)
-        nats += losses.sum().item()
-        nats_of_text += losses[sizes > 0].sum().item()
-        num_bytes += int(sizes.sum())
+
+    def windows() -> Iterator[tuple[Tensor, Tensor, Tensor | None]]:
+        for numbers in torch.arange(num_windows(shards.num_tokens, context)).split(batch_size):
+            inputs, targets = read_windows(shards, numbers.numpy(), context)
+            packed = document_positions(inputs, shards.document_token) if documents == "packed" else None
+            yield inputs, targets, packed
+
+    nats, bits_per_byte, num_bytes = summed_nats(model, windows(), token_bytes(shards.tokenizer))
     predicted = shards.num_tokens - 1
-    return TextEvaluation(nats / predicted, nats_of_text / math.log(2) / num_bytes, predicted, num_bytes)
+    return TextEvaluation(nats / predicted, bits_per_byte, predicted, num_bytes)

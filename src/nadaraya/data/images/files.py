@@ -5,25 +5,46 @@ webdataset itself reads shards as streams, in an order that depends on the numbe
 """
 
 import io
-import json
 import os
 import tarfile
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
-from typing import IO
+from typing import IO, Annotated
 
 import numpy as np
 from PIL import Image
+from pydantic import Field
 
 from nadaraya.data.images.sources import ImageSource, arrays_digest, files_digest
-from nadaraya.data.textfile import check_regular, files_below
+from nadaraya.data.textfile import check_regular, files_below, read_text
 from nadaraya.errors import InputError, must_be
+from nadaraya.files import is_file
+from nadaraya.stored import Stored, checked, read_stored
 
 IMAGE_ENDINGS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 _LABEL_LIMIT = 2**20  # bytes of a .cls or .json member; larger ones are something else
 _FORM = "shards hold KEY.jpg or KEY.png with KEY.cls, or with a KEY.json that has a 'label'"
 
+_Label = Annotated[int, Field(ge=0, lt=2**31, strict=True)]  # a .cls file is a number, which is JSON too
 Member = tuple[str, int, int]  # name, offset and size in bytes
+
+
+class _Labelled(Stored):
+    label: _Label | None = None
+
+
+class _Names(Stored):
+    names: tuple[str, ...] | None = None
+
+
+class _Features(Stored):
+    label: _Names = _Names()
+
+
+class _Described(Stored):
+    """A description of data, as the library datasets writes it; names of classes may be in it."""
+
+    features: _Features = _Features()
 
 
 class FileImages(ImageSource):
@@ -162,31 +183,16 @@ def _read_label(file: IO[bytes], member: tarfile.TarInfo, name: str) -> int | No
     if member.size > _LABEL_LIMIT:
         raise must_be(name, accepted, f"{member.size} bytes")
     file.seek(member.offset_data)
-    text = file.read(member.size)
-    try:
-        value = json.loads(text)  # a .cls file is a number, which is JSON too
-    except (ValueError, RecursionError):
-        raise must_be(name, accepted, text) from None
-    if isinstance(value, dict):
-        if "label" not in value:
-            return None
-        value = value["label"]
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**31:
-        raise must_be(name, accepted, value)
-    return value
+    found = checked(file.read(member.size), _Label | _Labelled, f"{name} must be {accepted}")
+    return found.label if isinstance(found, _Labelled) else found
 
 
 def _class_names(folder: Path) -> tuple[str, ...] | None:
     """From `classes.txt` or `dataset_info.json` beside the shards, or in the folder above them."""
     for place in (folder, folder.parent):
         lines, info = place / "classes.txt", place / "dataset_info.json"
-        try:
-            if lines.is_file():
-                return tuple(line.strip() for line in lines.read_text("utf-8").splitlines() if line.strip())
-            if info.is_file():
-                return tuple(map(str, json.loads(info.read_text("utf-8"))["features"]["label"]["names"]))
-        except (OSError, ValueError, RecursionError) as error:
-            raise InputError(f"cannot read the class names beside the shards in {place}: {error}") from None
-        except (KeyError, TypeError):  # a description of data without names of classes
-            return None
+        if is_file(lines):
+            return tuple(filter(None, map(str.strip, read_text(lines).splitlines())))
+        if is_file(info):
+            return read_stored(info, _Described, "the names of classes").features.label.names
     return None

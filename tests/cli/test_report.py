@@ -83,8 +83,8 @@ def test_the_line_length_is_in_the_tokens_of_the_run(
 def test_losses_in_different_tokens_are_not_compared(
     report: Command, run_folder: Path, tmp_path: Path
 ) -> None:
-    run, out = tmp_path / "bytes", tmp_path / "page.html"
-    train(load_recipe("demo", [*TINY, "data.tokenizer=bytes"]), run, progress=False)
+    run, out = tmp_path / "characters", tmp_path / "page.html"
+    train(load_recipe("demo", [*TINY, "data.tokenizer=characters"]), run, progress=False)
     assert report(run_folder, run, "--out", out)[0] == 0
     page = out.read_text(encoding="utf-8")
     assert "different texts or tokens: their losses do not compare" in page

@@ -20,11 +20,11 @@ def test_a_chart_per_layer_a_line_per_head_and_its_fit() -> None:
     kernels = [kernel(0), kernel(1)]
     fits = [fit_banks(each.curve, each.pairs, num_terms=1, periodic=False) for each in kernels]
     figure = implied_curves(kernels, fits)
-    assert [axes.get_title(loc="left")[:7] for axes in figure.axes] == ["layer 1", "layer 2"]
+    assert [axes.get_title(loc="left")[:7] for axes in figure.axes] == ["layer 0", "layer 1"]
     lines = figure.axes[1].get_lines()
     assert [text.get_text() for text in figure.axes[1].get_legend().get_texts()] == [
-        "head 1, R² 0.91",
-        "head 2",
+        "1.0, R² 0.91",
+        "1.1",
     ]
     np.testing.assert_array_equal(lines[0].get_ydata(), kernels[1].curve[0])
     assert np.isnan(lines[1].get_ydata()[0])

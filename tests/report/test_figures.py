@@ -37,8 +37,9 @@ def test_loss_curves_end_where_the_runs_do(make_run: Callable[..., Any]) -> None
 def test_a_panel_a_layer_and_a_line_a_head(make_run: Callable[..., Any]) -> None:
     figure = bank_curves(make_run("gpa-mul").banks)
     assert len(figure.axes) == 2
-    heads = [line.get_label() for line in figure.axes[0].get_lines() if line.get_label().startswith("head")]
-    assert heads == ["head 1", "head 2", "head 3", "head 4"]
+    for layer, axes in enumerate(figure.axes):
+        heads = [line.get_label() for line in axes.get_lines() if not line.get_label().startswith("_")]
+        assert heads == [f"{layer}.{head}" for head in range(4)]
     assert "70" in [text.get_text() for text in figure.axes[0].texts]
 
 

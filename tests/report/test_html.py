@@ -118,8 +118,8 @@ def test_the_lowest_loss_is_marked_and_first(page: Page) -> None:
 
 def test_bumps_of_kernels_and_corpus_are_named(page: Page) -> None:
     words = " ".join(page.words.split())
-    assert "Bump at 70 (every head), at 140 (every head), at 210 (every head)" in words
-    assert "layer 1 at 70 (every head)" in words
+    assert "Bump at 70 (every head of layer 0), at 140 (every head of layer 0)" in words
+    assert "every head of layer 0 at 70" in words
     assert "Without a lag kernel: rope." in words
     assert "70 (lines of 69 characters and the newline)" in words
 
@@ -213,7 +213,7 @@ def test_bumps_are_counted_beside_those_of_the_start_and_of_chance(make_run: Cal
     ):
         assert words in " ".join(Page(html).words.split())
     for row in table.rows():
-        cells = [row["layer"] + 1, ", ".join(str(head + 1) for head in row["heads"]), row["lag"]]
+        cells = [", ".join(f"{row['layer']}.{head}" for head in row["heads"]), row["lag"]]
         cells += [f"{row['height']:.2f}", f"{row['width']:.1f}", row["as_high_at_start"]]
         assert "".join(f"<td>{cell}</td>" for cell in cells) in html
 

@@ -125,8 +125,8 @@ def test_an_image_gets_all_six_kinds_and_a_self_contained_page(
         "index.html", "maps.json", "weights.safetensors", "rollout/rollout.png",
         "bandwidths/heatmap.png", "bandwidths/lines.png",
         "layers/evolution.png", "matrices/all.png",
-        *(f"{kind}/layer-{layer:02d}.png" for kind in ("heads", "queries") for layer in (1, 2)),
-        *(f"matrices/layer-{layer:02d}-head-{head:02d}.png" for layer in (1, 2) for head in (1, 2)),
+        *(f"{kind}/layer-{layer:02d}.png" for kind in ("heads", "queries") for layer in (0, 1)),
+        *(f"matrices/layer-{layer:02d}-head-{head:02d}.png" for layer in (0, 1) for head in (0, 1)),
     }  # fmt: skip
     page, text = Page(folder / "index.html"), (folder / "index.html").read_text()
     assert all(source.startswith("data:image/webp;base64,") for source in page.sources)
@@ -140,7 +140,7 @@ def test_an_image_gets_all_six_kinds_and_a_self_contained_page(
     assert record["sigma"][0][1] is None
     assert record["query"] == "the class token (CLS)"
     assert record["error"] == 1e-7
-    assert "layer 2" in page.words
+    assert "layer 1" in page.words
     assert "75.0%" in page.words
 
 
@@ -182,7 +182,7 @@ def test_a_page_has_a_tab_per_layer_and_works_without_scripts(
         for layer in (1, 2):
             checked = " checked" if layer == 1 else ""
             assert f'<input type="radio" name="{kind}" id="{kind}-{layer}"{checked}>' in text
-            assert f'<label for="{kind}-{layer}">layer {layer}</label>' in text
+            assert f'<label for="{kind}-{layer}">layer {layer - 1}</label>' in text
     assert ".tabs > input:nth-of-type(2):checked ~ .tab:nth-of-type(2) { display: block; }" in text
     without = re.sub(r"<script>.*?</script>", "", text, flags=re.DOTALL)
     assert without.count("<figure data-rows") == 3 + 4 + 8 + 2  # rollout, heads, queries, layers
@@ -346,7 +346,7 @@ def test_figures_show_the_numbers_they_are_drawn_from() -> None:
             np.testing.assert_array_equal(np.asarray(image.get_array()), row.reshape(3, 4).numpy())
             assert image.get_clim() == (ends.vmin, ends.vmax)
         title = drawn[f"grid {head}"].get_title(loc="left")
-        assert f"head {head + 1}, patches {float(row.sum()) / 13:.1%}\n" in title
+        assert f"1.{head}, patches {float(row.sum()) / 13:.1%}\n" in title
         assert f"{number(float(row.min()))} … {number(float(row.max()))} × 1/N" in title
     assert len(figures.queries(0).axes) == 1 + 2 * 4
 

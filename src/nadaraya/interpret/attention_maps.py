@@ -17,6 +17,7 @@ from nadaraya.attention.content import GaussianContent
 from nadaraya.attention.functional import kernel_attention
 from nadaraya.attention.layer import KernelSelfAttention
 from nadaraya.errors import InputError, must_be
+from nadaraya.interpret.labels import head_label
 
 #: What may read the last layer: the class token, all patches in equal parts, or the last token of a text.
 QUERIES = ("cls", "mean", "last")
@@ -34,6 +35,10 @@ class LayerMaps:
     weights: Tensor  # (B, H, N, N), query by key
     bandwidth: Tensor | None  # σ in the units of the features, (H,), or (H, d) per channel
     error: float
+    heads: tuple[int, ...] = ()  # their numbers, as before any was removed; default all from 0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "heads", self.heads or tuple(range(self.weights.shape[1])))
 
 
 @dataclass(frozen=True)
@@ -70,6 +75,10 @@ class AttentionMaps:
     def weights(self) -> list[Tensor]:
         """(B, H, N, N) of every layer."""
         return [layer.weights for layer in self.layers]
+
+    def labels(self, layer: int) -> list[str]:
+        """The heads of a layer, counted from 0, as LAYER.HEAD."""
+        return [head_label(layer, head) for head in self.layers[layer].heads]
 
     @property
     def num_tokens(self) -> int:
@@ -127,7 +136,7 @@ def capture_attention(
 
     device = next(model.parameters()).device
     random = torch.random.fork_rng(devices=[device] if device.type == "cuda" else [])
-    with _evaluating(model), random, ExitStack() as hooks:
+    with evaluating(model), random, ExitStack() as hooks:
         for layer in layers:
             hooks.callback(layer.register_forward_pre_hook(_check_cache, with_kwargs=True).remove)
             hooks.callback(layer.register_forward_hook(record, with_kwargs=True).remove)
@@ -185,7 +194,8 @@ def _check_size(x: Tensor, heads: int, max_bytes: int) -> None:
 
 
 @contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """While the context lasts, the model is in evaluation mode; afterwards every module is as it was."""
     training = {module: module.training for module in model.modules()}
     model.eval()
     try:
@@ -199,8 +209,9 @@ def _layer_maps(
     name: str, layer: nn.Module, x: Tensor, options: Mapping[str, Any], output: Tensor
 ) -> LayerMaps:
     """The weights of one call, after checking that they give its output."""
-    bandwidth = None
+    bandwidth, heads = None, tuple[int, ...]()
     if isinstance(layer, KernelSelfAttention):
+        heads = tuple(layer.projections.heads)
         backend, layer.backend = layer.backend, "reference"
         try:  # `forward` itself, so that no hook runs again
             out, weights = layer.forward(x, **options, return_weights=True)
@@ -218,7 +229,7 @@ def _layer_maps(
             f"{name} is {type(layer).__name__}, but its output is not that of its weights by the "
             f"definition (they differ by {error:.0%} of the largest output): no maps can be made of it"
         )
-    return LayerMaps(name, weights.float().cpu(), bandwidth, error)
+    return LayerMaps(name, weights.float().cpu(), bandwidth, error, heads)
 
 
 def _timm_attention(

@@ -45,8 +45,8 @@ def bandwidth_matrix(model: nn.Module) -> np.ndarray | None:
         model: any model; layers that are not `KernelSelfAttention` do not count.
 
     Returns:
-        (H, L) σ in the units of the features, NaN where a layer has none; of bandwidths per channel, the
-        geometric mean over the channels of the head. None when no layer has any.
+        (H, L) σ in the units of the features, heads by number, NaN where a layer or a head has none; of
+        bandwidths per channel, the geometric mean over the channels of the head. None when no layer has any.
 
     >>> import torch
     >>> from nadaraya import KernelSelfAttention
@@ -60,18 +60,21 @@ def bandwidth_matrix(model: nn.Module) -> np.ndarray | None:
     layers = [module for module in model.modules() if isinstance(module, KernelSelfAttention)]
     contents = [layer.content for layer in layers]
     found = [c.bandwidth.detach() if isinstance(c, GaussianContent) else None for c in contents]
-    return head_bandwidths(found, max((layer.num_heads for layer in layers), default=0))
+    return head_bandwidths(found, [layer.projections.heads for layer in layers])
 
 
-def head_bandwidths(found: Sequence[Tensor | None], heads: int) -> np.ndarray | None:
-    """(H, L) of each layer's (H,) or (H, d) bandwidths, NaN where there are none; None without any."""
+def head_bandwidths(found: Sequence[Tensor | None], heads: Sequence[Sequence[int]]) -> np.ndarray | None:
+    """(H, L) of each layer's (H,) or (H, d) bandwidths and the numbers of its heads, NaN where there is none.
+
+    None without any.
+    """
     if all(bandwidth is None for bandwidth in found):
         return None
-    matrix = np.full((heads, len(found)), np.nan)
+    matrix = np.full((1 + max(map(max, heads)), len(found)), np.nan)
     for column, bandwidth in enumerate(found):
         if bandwidth is not None:
             channels = bandwidth.double().cpu().reshape(len(bandwidth), -1)
-            matrix[: len(channels), column] = channels.log().mean(dim=1).exp().numpy()
+            matrix[list(heads[column]), column] = channels.log().mean(dim=1).exp().numpy()
     return matrix
 
 

@@ -6,24 +6,25 @@ from typing import Any
 import numpy as np
 
 from nadaraya.errors import must_be
+from nadaraya.interpret.labels import LabelledHeads, head_numbers
 from nadaraya.interpret.peaks import Peak, prominent_peaks
 from nadaraya.kernels import Exp, Kernel
 
 
 @dataclass(frozen=True)
-class Bump:
+class Bump(LabelledHeads):
     """A bump of the trained shape that one or several heads of a layer share."""
 
     layer: int  # from 0
     lag: int  # of its strongest peak, in tokens
-    heads: tuple[int, ...]  # indices from 0, ascending
+    heads: tuple[int, ...]  # their numbers, from 0, as before any was removed; ascending
     prominence: float  # of the strongest peak, in logits (nats): the height above its surroundings
     width: float  # of the strongest peak at half its prominence, in tokens
     at_start: bool  # whether the untrained shape had a peak of at least half that prominence there
 
 
 @dataclass(frozen=True)
-class BankShape:
+class BankShape(LabelledHeads):
     """What the lag kernel of one layer adds to the logits: the log of the kernel.
 
     Args:
@@ -32,6 +33,7 @@ class BankShape:
             Attention, eq. 6) and not log G (Bunks et al. 2025, eq. 6).
         initial: (H, L) logits before training for lags 0 to L − 1; None when the start is not known.
         trained: (H, L) logits after training; −inf where a kernel is exactly zero.
+        heads: the numbers of the heads, as before any was removed; default all from 0.
 
     >>> import numpy as np
     >>> from nadaraya.interpret import BankShape
@@ -44,6 +46,10 @@ class BankShape:
     added: bool
     initial: np.ndarray | None
     trained: np.ndarray
+    heads: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "heads", self.heads or tuple(range(len(self.trained))))
 
     def peaks(self, k: int | None = 3, minimum: float = 0.25) -> list[list[Peak]]:
         """The k most prominent bumps of every head after training (None: all), a peak's index being its lag.
@@ -67,23 +73,23 @@ class BankShape:
 
         Peaks of different heads within `reach` lags of each other are one bump; `minimum` is in logits.
         """
-        found = [(peak, head) for head, peaks in enumerate(self.peaks(None, minimum)) for peak in peaks]
+        found = [(peak, row) for row, peaks in enumerate(self.peaks(None, minimum)) for peak in peaks]
         found.sort(key=lambda pair: -pair[0].prominence)
         ranked: list[tuple[float, Bump]] = []
         while found:
             centre = found[0][0]
             members = [pair for pair in found if abs(pair[0].index - centre.index) <= reach]
             found = [pair for pair in found if abs(pair[0].index - centre.index) > reach]
-            heads = tuple(sorted({head for _, head in members}))
-            there = self._was_there(centre, heads, reach)
+            rows = sorted({row for _, row in members})
+            heads, there = tuple([self.heads[row] for row in rows]), self._was_there(centre, rows, reach)
             bump = Bump(self.layer, centre.index, heads, centre.prominence, centre.width, there)
             ranked.append((sum(peak.prominence for peak, _ in members), bump))
         return [bump for _, bump in sorted(ranked, key=lambda pair: -pair[0])]
 
-    def _was_there(self, peak: Peak, heads: tuple[int, ...], reach: int) -> bool:
+    def _was_there(self, peak: Peak, rows: list[int], reach: int) -> bool:
         if self.initial is None:
             return False
-        before = (old for head in heads for old in _bumps(self.initial[head], None, peak.prominence / 2))
+        before = (old for row in rows for old in _bumps(self.initial[row], None, peak.prominence / 2))
         return any(abs(old.index - peak.index) <= reach for old in before)
 
 
@@ -113,12 +119,12 @@ def bank_shapes(run_or_model: Any, num_lags: int) -> list[BankShape]:
     if num_lags < 1:
         raise must_be("num_lags", "1 or more", num_lags)
     trained = _tables(run_or_model.lag_kernels(), num_lags)
-    if not hasattr(run_or_model, "load_model"):
-        return [BankShape(layer, added, None, table) for layer, added, table in trained]
-    initial = _tables(run_or_model.lag_kernels(initial=True), num_lags) if trained else []
+    known = bool(trained) and hasattr(run_or_model, "load_model")
+    initial = _tables(run_or_model.lag_kernels(initial=True), num_lags) if known else []
+    before = {layer: table for layer, _, table in initial}
     return [
-        BankShape(layer, added, before, after)
-        for (layer, added, after), (_, _, before) in zip(trained, initial, strict=True)
+        BankShape(layer, added, before.get(layer), table, head_numbers(run_or_model, layer, len(table)))
+        for layer, added, table in trained
     ]
 
 

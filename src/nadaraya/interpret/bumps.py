@@ -118,9 +118,10 @@ class BumpTable:
     def rows(self) -> list[dict[str, Any]]:
         """The trained bumps as plain values, beside how many of each reference are at least as high.
 
-        Keys: layer and heads (from 0), lag, height and width (of the strongest head: prominence in logits,
-        tokens at half of it), at_start, nearest_peak and distance in tokens (None without peaks), and
-        as_high_at_start and as_high_in_null (None where these are not known).
+        Keys: layer and heads (numbers from 0, as before any was removed), labels (LAYER.HEAD), lag, height
+        and width (of the strongest head: prominence in logits, tokens at half of it), at_start, nearest_peak
+        and distance in tokens (None without peaks), and as_high_at_start and as_high_in_null (None where
+        these are not known).
         """
         found = []
         for bump in self.trained:
@@ -131,6 +132,7 @@ class BumpTable:
                 {
                     "layer": bump.layer,
                     "heads": list(bump.heads),
+                    "labels": bump.labels,
                     "lag": bump.lag,
                     "height": bump.prominence,
                     "width": bump.width,

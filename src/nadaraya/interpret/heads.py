@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from nadaraya.interpret.banks import BankShape, bank_shapes
+from nadaraya.interpret.labels import head_label
 from nadaraya.interpret.silencing import head_layers, silenced
 from nadaraya.interpret.windows import Windows
 
@@ -42,6 +43,11 @@ class HeadScore:
     bank_max: float | None = None
     bank_range: float | None = None
     bank_similarity: float | None = None
+
+    @property
+    def label(self) -> str:
+        """LAYER.HEAD."""
+        return head_label(self.layer, self.head)
 
 
 @dataclass(frozen=True)

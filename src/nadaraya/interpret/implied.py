@@ -29,7 +29,9 @@ from nadaraya.attention.arguments import AttentionArguments
 from nadaraya.attention.functional import watching_calls
 from nadaraya.attention.layer import KernelSelfAttention
 from nadaraya.errors import InputError, must_be
+from nadaraya.interpret.attention_maps import evaluating
 from nadaraya.interpret.bank_fits import BankFit, fit_banks
+from nadaraya.interpret.labels import LabelledHeads, head_numbers
 from nadaraya.interpret.windows import validation_tokens
 
 if TYPE_CHECKING:
@@ -41,7 +43,7 @@ _BLOCK = 2**22  # logits of all heads that are formed at a time
 
 
 @dataclass(frozen=True)
-class ImpliedKernel:
+class ImpliedKernel(LabelledHeads):
     """What the logits of one layer say of the lag.
 
     Attributes:
@@ -52,6 +54,7 @@ class ImpliedKernel:
         r2: (H,) share of the variance of the logits within queries that the lag alone explains, the R² of
             the regression; NaN where the logits of every query are all equal.
         deviation: (H,) standard deviation of the logits about the mean of their query, in nats.
+        heads: the numbers of the heads, as before any was removed; default all from 0.
 
     >>> import torch
     >>> from nadaraya.interpret import implied_kernels
@@ -66,6 +69,10 @@ class ImpliedKernel:
     pairs: np.ndarray
     r2: np.ndarray
     deviation: np.ndarray
+    heads: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "heads", self.heads or tuple(range(len(self.curve))))
 
     def fit(self, num_terms: int = 4, *, periodic: bool = True, added: bool = False) -> BankFit:
         """The `KernelBank` whose logits are nearest to the curve, see `fit_banks`; pairs are its weights.
@@ -174,24 +181,16 @@ def _sums_of(
         nonlocal calls
         layers = found[number % parts]
         if calls == len(layers):
-            layers.append(_Sums(calls, args.query.shape[1], tokens.shape[1]))
+            layers.append(_Sums(calls, head_numbers(model, calls, args.query.shape[1]), tokens.shape[1]))
         layers[calls].add(args)
         calls += 1
 
     device = next(model.parameters()).device
-    training = {module: module.training for module in model.modules()}
-    model.eval()
-    try:
-        with _attached(model), watching_calls(add):
-            for number, window in enumerate(tokens.to(device)):
-                packed = (
-                    {} if position_ids is None else {"position_ids": position_ids[number, None].to(device)}
-                )
-                calls = 0
-                model(input_ids=window[None], use_cache=False, **packed)
-    finally:
-        for module, mode in training.items():
-            module.training = mode
+    with evaluating(model), _attached(model), watching_calls(add):
+        for number, window in enumerate(tokens.to(device)):
+            packed = {} if position_ids is None else {"position_ids": position_ids[number, None].to(device)}
+            calls = 0
+            model(input_ids=window[None], use_cache=False, **packed)
     if not found[0]:
         raise InputError(f"{type(model).__name__} calls no attention that shows its logits")
     return found
@@ -224,12 +223,12 @@ def implied_summary(
         heads = [
             {
                 "head": head,
-                "deviation": float(kernel.deviation[head]),
-                "r2": _plain(kernel.r2[head]),
-                "curve": [_plain(value) for value in kernel.curve[head]],
-                **({"fits": {name: fit.plain(head) for name, fit in named.items()}} if named else {}),
+                "deviation": float(kernel.deviation[row]),
+                "r2": _plain(kernel.r2[row]),
+                "curve": [_plain(value) for value in kernel.curve[row]],
+                **({"fits": {name: fit.plain(row) for name, fit in named.items()}} if named else {}),
             }
-            for head in range(len(kernel.r2))
+            for row, head in enumerate(kernel.heads)
         ]
         layers.append({"layer": kernel.layer, "pairs": kernel.pairs.tolist(), "heads": heads})
     return {"layers": layers}
@@ -270,10 +269,10 @@ def fit_implied(
 class _Sums:
     """The sums of one layer over queries of all windows, in float64."""
 
-    def __init__(self, layer: int, num_heads: int, num_lags: int) -> None:
-        self.layer = layer
-        self.by_lag = torch.zeros(num_heads, num_lags, dtype=torch.float64)  # c
-        self.squares = torch.zeros(num_heads, dtype=torch.float64)
+    def __init__(self, layer: int, heads: tuple[int, ...], num_lags: int) -> None:
+        self.layer, self.heads = layer, heads
+        self.by_lag = torch.zeros(len(heads), num_lags, dtype=torch.float64)  # c
+        self.squares = torch.zeros(len(heads), dtype=torch.float64)
         self.queries = torch.zeros(2, num_lags, dtype=torch.float64)  # that see lags 0 or 1 … r
 
     def add(self, args: AttentionArguments) -> None:
@@ -313,7 +312,7 @@ class _Sums:
 
     def __add__(self, other: "_Sums") -> "_Sums":
         """The sums over the windows of both."""
-        both = _Sums(self.layer, *self.by_lag.shape)
+        both = _Sums(self.layer, self.heads, self.by_lag.shape[1])
         both.by_lag, both.squares = self.by_lag + other.by_lag, self.squares + other.squares
         both.queries = self.queries + other.queries
         return both
@@ -343,6 +342,7 @@ class _Sums:
             pairs.round().long().numpy(),
             torch.where(self.squares > 0, explained / self.squares, torch.nan).numpy(),
             (self.squares / pairs.sum()).sqrt().numpy(),
+            self.heads,
         )
 
 
@@ -352,12 +352,8 @@ def _attached(model: nn.Module) -> Any:
         return nullcontext()
     from nadaraya.models import attach_attention
 
-    config = getattr(model, "config", None)
-    return (
-        nullcontext()
-        if getattr(config, "_attn_implementation", None) == "nadaraya"
-        else attach_attention(model)
-    )
+    attached = getattr(getattr(model, "config", None), "_attn_implementation", None) == "nadaraya"
+    return nullcontext() if attached else attach_attention(model)
 
 
 def windows_of(tokens: "Tensor | TokenShards", context: int, count: int) -> Tensor:

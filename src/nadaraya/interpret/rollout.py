@@ -16,9 +16,9 @@ Query = str | int | tuple[int, int]
 def rollout(weights: Sequence[Tensor], discard: float = 0.0) -> Tensor:
     """How much of each input token reaches each token of the last layer (Abnar and Zuidema 2020).
 
-        Â_ℓ = ½ mean_h A_ℓh + ½ I, rows normalised        R = Â_L ⋯ Â_2 Â_1        (Kundu et al. 2026, eq. 13)
+        Â_ℓ = ½ mean_h A_ℓh + ½ I, rows normalised        R = Â_(L−1) ⋯ Â_1 Â_0    (Kundu et al. 2026, eq. 13)
 
-    Layer 1 is nearest the input, so it stands on the right; the paper's product names the factors in
+    Layer 0 is nearest the input, so it stands on the right; the paper's product names the factors in
     order of depth. With `discard` the weakest entries of each row of mean_h A_ℓh become zero, and Â's rows
     are normalised after that. The quantile is that of the row, over the tokens that the query sees at all
     (weights above zero): every query then keeps its strongest tokens, also a diffuse one among peaked ones,
@@ -155,8 +155,8 @@ def query_positions(tokens: int) -> list[int]:
 def sigma_matrix(maps: AttentionMaps) -> np.ndarray | None:
     """The bandwidths of all heads in all layers, or None without any (Kundu et al. 2026, section 7.3).
 
-    They are (H, L), in the units of the features, NaN where a layer has none; of bandwidths per channel, the
-    geometric mean over the channels of the head.
+    They are (H, L), in the units of the features, heads by number, NaN where a layer or a head has none; of
+    bandwidths per channel, the geometric mean over the channels of the head.
 
     >>> import torch
     >>> from nadaraya.interpret.attention_maps import AttentionMaps, LayerMaps
@@ -165,8 +165,7 @@ def sigma_matrix(maps: AttentionMaps) -> np.ndarray | None:
     >>> sigma_matrix(AttentionMaps((layer,), output=None, reads="last"))
     array([[0.5]])
     """
-    heads = max(layer.weights.shape[1] for layer in maps.layers)
-    return head_bandwidths([layer.bandwidth for layer in maps.layers], heads)
+    return head_bandwidths([layer.bandwidth for layer in maps.layers], [layer.heads for layer in maps.layers])
 
 
 def thinned(tokens: int, most: int = 50) -> np.ndarray:

@@ -13,9 +13,9 @@ from nadaraya.interpret.attention_maps import AttentionMaps, LayerMaps
 def save_maps(maps: AttentionMaps, path: str | Path) -> None:
     """Write attention maps as a .safetensors file.
 
-    It holds, for each layer counted from 1, `layer-01.weights`, (B, H, N, N) float32, query by key, and where
-    the layer has bandwidths `layer-01.bandwidth`, (H,) or (H, d); `padding`, (B, N), where there is any. The
-    metadata entry `maps` is JSON: the other attributes of the maps, and name and error of every layer.
+    It holds, for each layer counted from 0, `layer-00.weights`, (B, H, N, N) float32, query by key, and where
+    the layer has bandwidths `layer-00.bandwidth`, (H,) or (H, d); `padding`, (B, N), where there is any. The
+    metadata entry `maps` is JSON: the other attributes of the maps, and name, error and heads of every layer.
 
     Args:
         maps: from `capture_attention`; their output is not kept.
@@ -38,14 +38,14 @@ def save_maps(maps: AttentionMaps, path: str | Path) -> None:
 def maps_as_bytes(maps: AttentionMaps) -> bytes:
     """The content of the file that `save_maps` writes."""
     tensors = {}
-    for number, layer in enumerate(maps.layers, start=1):
+    for number, layer in enumerate(maps.layers):
         tensors[f"layer-{number:02d}.weights"] = layer.weights.contiguous()
         if layer.bandwidth is not None:
             tensors[f"layer-{number:02d}.bandwidth"] = layer.bandwidth.detach().contiguous()
     if maps.padding is not None:
         tensors["padding"] = maps.padding.cpu().contiguous()
     described = {
-        "layers": [{"name": layer.name, "error": layer.error} for layer in maps.layers],
+        "layers": [{"name": layer.name, "error": layer.error, "heads": layer.heads} for layer in maps.layers],
         "reads": maps.reads,
         "num_prefix_tokens": maps.num_prefix_tokens,
         "class_token": maps.class_token,
@@ -76,11 +76,13 @@ def load_maps(path: str | Path) -> AttentionMaps:
         described = json.loads((file.metadata() or {})["maps"])
         names = set(file.keys())
         layers = []
-        for number, layer in enumerate(described["layers"], start=1):
+        first = 0 if "layer-00.weights" in names else 1  # from which they were once counted
+        for number, layer in enumerate(described["layers"], first):
             weights = file.get_tensor(f"layer-{number:02d}.weights")
             sigma = f"layer-{number:02d}.bandwidth"
             bandwidth = file.get_tensor(sigma) if sigma in names else None
-            layers.append(LayerMaps(layer["name"], weights, bandwidth, layer["error"]))
+            heads = tuple(layer.get("heads", ()))
+            layers.append(LayerMaps(layer["name"], weights, bandwidth, layer["error"], heads))
         grid, tokens = described["grid"], described["tokens"]
         return AttentionMaps(
             tuple(layers),

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from nadaraya.errors import InputError, must_be
+from nadaraya.interpret.labels import head_label, head_numbers
 from nadaraya.interpret.windows import Windows
 from nadaraya.kernels import Kernel, KernelBank
 
@@ -25,7 +26,7 @@ class Term:
 
     Args:
         layer: index of the layer (0-based).
-        head: index of the head among those of the layer (0-based); 0 for a bank that all heads share.
+        head: number of the head (0-based), as before any was removed; None for a bank that all heads share.
         term: index of the term in its bank (0-based).
         strength: its value at lag 0, σ² or a signed amplitude.
         length: l, the lag at which its decay has reached 1/e, in tokens.
@@ -43,7 +44,7 @@ class Term:
     """
 
     layer: int
-    head: int
+    head: int | None
     term: int
     strength: float
     length: float
@@ -51,6 +52,11 @@ class Term:
     oscillation: float
     divergence: float
     loss_increase: float | None = None
+
+    @property
+    def label(self) -> str:
+        """LAYER.HEAD.TERM."""
+        return f"{head_label(self.layer, self.head)}.{self.term}"
 
     @property
     def cycles(self) -> float | None:
@@ -121,7 +127,7 @@ def bank_terms(run_or_model: Any, num_lags: int) -> list[Term]:
     """
     if num_lags < 1:
         raise must_be("num_lags", "1 or more", num_lags)
-    return [term for _, _, term in _located(_banks(run_or_model), num_lags)]
+    return [term for *_, term in _located(run_or_model, _banks(run_or_model), num_lags)]
 
 
 @torch.no_grad()
@@ -175,11 +181,11 @@ def term_report(model: "KernelGPTForCausalLM", windows: Windows, *, top: int | N
             return {"without_bank": loss() - whole, **found}
 
     whole = loss()
-    located = sorted(_located(banks, num_lags), key=lambda one: -one[2].divergence)
-    terms = [term for _, _, term in located]
-    for place, (bank, index, term) in enumerate(located[:top]):
+    located = sorted(_located(model, banks, num_lags), key=lambda one: -one[2].divergence)
+    terms = [term for *_, term in located]
+    for place, (bank, row, term) in enumerate(located[:top]):
         with _restored([bank]):
-            _leave_out(bank, term.head, index)
+            _leave_out(bank, row, term.term)
             terms[place] = replace(term, loss_increase=loss() - whole)
     layers = {layer: [bank for place, _, bank in banks if place == layer] for layer, _, _ in banks}
     return TermReport(
@@ -203,26 +209,26 @@ def _banks(run_or_model: Any) -> list[tuple[int, Kernel, KernelBank]]:
 
 
 def _located(
-    banks: list[tuple[int, Kernel, KernelBank]], num_lags: int
+    run_or_model: Any, banks: list[tuple[int, Kernel, KernelBank]], num_lags: int
 ) -> list[tuple[KernelBank, int, Term]]:
-    """Every term with its bank and its index there."""
+    """Every term with its bank and the row of it there."""
     found = []
     for layer, kernel, bank in banks:
         changes, oscillations = _divergences(kernel, bank, num_lags), _oscillations(bank, num_lags)
-        strengths = bank.terms(0.0)
-        for head, lengths in enumerate(bank.length):
+        strengths, heads = bank.terms(0.0), head_numbers(run_or_model, layer, bank.num_heads)
+        for row, lengths in enumerate(bank.length):
             for index, length in enumerate(lengths):
                 term = Term(
                     layer,
-                    head,
+                    heads[row] if len(bank.length) == bank.num_heads else None,
                     index,
-                    strength=float(strengths[head, index]),
+                    strength=float(strengths[row, index]),
                     length=float(length),
-                    period=math.pi * float(bank.tau[head, index]) if bank.periodic else None,
-                    oscillation=float(oscillations[head, index]),
-                    divergence=float(changes[head, index]),
+                    period=math.pi * float(bank.tau[row, index]) if bank.periodic else None,
+                    oscillation=float(oscillations[row, index]),
+                    divergence=float(changes[row, index]),
                 )
-                found.append((bank, index, term))
+                found.append((bank, row, term))
     return found
 
 

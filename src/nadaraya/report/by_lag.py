@@ -37,7 +37,7 @@ def implied_curves(kernels: Sequence[ImpliedKernel], fits: Sequence[BankFit] = (
     >>> curve = -np.arange(9.0)[None]
     >>> kernel = ImpliedKernel(0, curve, 9 - np.arange(9), r2=np.array([0.8]), deviation=np.array([2.0]))
     >>> implied_curves([kernel]).axes[0].get_title(loc="left")
-    'layer 1: logits by lag, mean 0'
+    'layer 0: logits by lag, mean 0'
     """
     if not kernels:
         raise must_be("kernels", "those of at least one layer", kernels)
@@ -50,14 +50,14 @@ def implied_curves(kernels: Sequence[ImpliedKernel], fits: Sequence[BankFit] = (
 def _draw_curves(axes: Axes, kernel: ImpliedKernel, fit: BankFit | None) -> None:
     num_lags = kernel.curve.shape[1]
     fitted = None if fit is None else fit.curve(num_lags)
-    for head, curve in enumerate(kernel.curve):
-        colour, r2 = head_style(head).hex, kernel.r2[head]
-        label = f"head {head + 1}" + ("" if np.isnan(r2) else f", R² {r2:.2f}")
+    for row, (head, label, curve) in enumerate(zip(kernel.heads, kernel.labels, kernel.curve, strict=True)):
+        colour, r2 = head_style(head).hex, kernel.r2[row]
+        label += "" if np.isnan(r2) else f", R² {r2:.2f}"
         axes.plot(curve, color=colour, linewidth=1.5, alpha=1.0 if fitted is None else 0.55, label=label)
         if fitted is not None:
-            known = np.where(np.isfinite(curve), fitted[head], np.nan)
+            known = np.where(np.isfinite(curve), fitted[row], np.nan)
             axes.plot(known, color=colour, linewidth=1.0, linestyle=(0, DASHED), zorder=3)
-    axes.set_title(f"layer {kernel.layer + 1}: logits by lag, mean 0")
+    axes.set_title(f"layer {kernel.layer}: logits by lag, mean 0")
     axes.set_xlabel("lag, tokens")
     axes.set_xlim(0, num_lags - 1)
     axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))

@@ -70,14 +70,14 @@ def bank_curves(shapes: Sequence[BankShape], marks: Sequence[int] = ()) -> Figur
     >>> from nadaraya.report import bank_curves
     >>> shape = BankShape(0, "add", initial=None, trained=np.array([[1.0, 0.5, 0.25]]))
     >>> bank_curves([shape]).axes[0].get_title(loc="left")
-    'layer 1: G(lag), added to the logits'
+    'layer 0: G(lag), added to the logits'
     """
     if not shapes:
         raise must_be("shapes", "those of a model with a lag kernel", shapes)
     with charts(300, 230, columns=len(shapes), sharey=True) as (figure, axes):
         for chart, shape in zip(axes[0], shapes, strict=True):
             draw_bank(chart, shape, marks)
-        axes[0, 0].legend(ncols=2, fontsize=9, loc="upper right", handlelength=1.2, columnspacing=1.0)
+            chart.legend(ncols=2, fontsize=9, loc="upper right", handlelength=1.2, columnspacing=1.0)
     return figure
 
 
@@ -173,13 +173,12 @@ def draw_bank(axes: Axes, shape: BankShape, marks: Sequence[int] = ()) -> None:
             axes.axvline(lag, color=_MUTED, linewidth=0.8, alpha=0.6, zorder=1)
     initial = aligned(shape.initial, shape.added) if shape.initial is not None else np.empty((0, lags.size))
     same_start = len(initial) > 0 and bool((initial == initial[0]).all())
-    for head, curve in enumerate(initial[:1] if same_start else initial):
+    for head, curve in zip(shape.heads, initial[:1] if same_start else initial, strict=False):
         colour = _MUTED if same_start else head_style(head).hex
         axes.plot(lags, curve, color=colour, linewidth=1.1, linestyle=(0, DASHED), zorder=2)
     trained = aligned(shape.trained, shape.added)
-    for head, curve in enumerate(trained):
-        colour = head_style(head).hex
-        axes.plot(lags, curve, color=colour, linewidth=1.5, label=f"head {head + 1}", zorder=3)
+    for head, label, curve in zip(shape.heads, shape.labels, trained, strict=True):
+        axes.plot(lags, curve, color=head_style(head).hex, linewidth=1.5, label=label, zorder=3)
     _name_bumps(axes, shape, trained)
     axes.set_title(bank_title(shape))
 
@@ -190,11 +189,11 @@ def draw_rises(axes: Axes, shape: BankShape, marks: Sequence[int] = ()) -> None:
     for lag in marks:
         if lag < rises.shape[1]:
             axes.axvline(lag, color=_MUTED, linewidth=0.8, alpha=0.6, zorder=1)
-    for head, curve in enumerate(rises):
-        axes.plot(curve, color=head_style(head).hex, linewidth=1.5, label=f"head {head + 1}", zorder=3)
+    for head, label, curve in zip(shape.heads, shape.labels, rises, strict=True):
+        axes.plot(curve, color=head_style(head).hex, linewidth=1.5, label=label, zorder=3)
     _name_bumps(axes, shape, rises)
     axes.set_ylim(0, 1.15 * (float(np.nanmax(rises)) or 1.0))
-    axes.set_title(f"layer {shape.layer + 1}: bumps, the decay taken off")
+    axes.set_title(f"layer {shape.layer}: bumps, the decay taken off")
 
 
 def _name_bumps(axes: Axes, shape: BankShape, curves: np.ndarray) -> None:
@@ -203,7 +202,8 @@ def _name_bumps(axes: Axes, shape: BankShape, curves: np.ndarray) -> None:
     longest = curves.shape[1]
     for bump in named_bumps(shape):
         if all(abs(bump.lag - lag) > longest / 10 for lag in named):
-            _name_peak(axes, bump.lag, max(curves[head, bump.lag] for head in bump.heads))
+            rows = [shape.heads.index(head) for head in bump.heads]
+            _name_peak(axes, bump.lag, curves[rows, bump.lag].max())
             named.append(bump.lag)
     axes.set_xlim(0, longest - 1)
     axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
@@ -305,7 +305,7 @@ def named_bumps(shape: BankShape) -> list[Bump]:
 def bank_title(shape: BankShape) -> str:
     """Which layer a chart shows, and what of it."""
     what = "G(lag), added to the logits" if shape.added else "log G(lag), largest = 0"
-    return f"layer {shape.layer + 1}: {what}"
+    return f"layer {shape.layer}: {what}"
 
 
 def _thinned(curve: np.ndarray) -> np.ndarray:

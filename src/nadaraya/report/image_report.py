@@ -87,7 +87,7 @@ def _grids(run: ImageRunData) -> list[tuple[str, Markup]]:
     for shape in run.grids:
         for when, factors in (("before training", shape.initial), ("trained", shape.trained)):
             if factors is not None:
-                caption = f"layer {shape.layer + 1}, {when}, least factor {number(float(factors.min()))}"
+                caption = f"layer {shape.layer}, {when}, least factor {number(float(factors.min()))}"
                 layers.append((caption, pixels(side_by_side(list(factors)), Normalize(0, 1))))
     return layers
 

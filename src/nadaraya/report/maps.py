@@ -198,7 +198,7 @@ def _page(figures: MapFigures, subject: Subject, sigma: np.ndarray | None, recor
         sigma_svg=sigma_svg,
         sigma_heads=heads,
         sigma_rows=[] if sigma is None else sigma_rows(sigma, subject.sigma_start),
-        without_sigma=[str(n + 1) for n, bandwidth in enumerate(bandwidths) if bandwidth is None],
+        without_sigma=[str(n) for n, bandwidth in enumerate(bandwidths) if bandwidth is None],
         by_channel=any(bandwidth is not None and bandwidth.dim() == 2 for bandwidth in bandwidths),
     )
 
@@ -213,13 +213,13 @@ def _drawn(
     if sigma is not None:
         steps.append(("bandwidths/heatmap.png", partial(bandwidth_heatmap, sigma, start)))
         steps.append(("bandwidths/lines.png", partial(bandwidth_lines, sigma, start)))
-    for layer, weights in enumerate(maps.weights):
-        name = f"layer-{layer + 1:02d}"
+    for layer, found in enumerate(maps.layers):
+        name = f"layer-{layer:02d}"
         steps.append((f"heads/{name}.png", partial(figures.heads, layer)))
         steps.append((f"queries/{name}.png", partial(figures.queries, layer)))
-        for head in range(weights.shape[1]):
-            draw = partial(attention_matrix, maps, layer, head, figures.token_labels, ends)
-            steps.append((f"matrices/{name}-head-{head + 1:02d}.png", draw))
+        for row, head in enumerate(found.heads):
+            draw = partial(attention_matrix, maps, layer, row, figures.token_labels, ends)
+            steps.append((f"matrices/{name}-head-{head:02d}.png", draw))
     steps.append(("layers/evolution.png", figures.evolution))
     steps.append(("matrices/all.png", partial(contact_sheet, maps, ends)))
     return steps

@@ -34,7 +34,7 @@ class Panel:
 
     >>> import numpy as np
     >>> from nadaraya.report.maps_base import Panel
-    >>> Panel("head 1", np.array([0.5, 1.5, 7.0]), query=2).others
+    >>> Panel("0.1", np.array([0.5, 1.5, 7.0]), query=2).others
     array([0.5, 1.5])
     """
 
@@ -55,7 +55,7 @@ class Panel:
 
 
 class MapFigures(ABC):
-    """The figures of the first image or text of `maps`; layers and heads count from 0, in titles from 1."""
+    """The figures of the first image or text of `maps`; layers and heads count from 0."""
 
     kind: str  # "image" or "text"
     _note: str
@@ -86,10 +86,10 @@ class MapFigures(ABC):
         if kind == "rollout":
             return list(self._rollout_panels)
         if kind == "heads":
-            rows = enumerate(self._rows[layer], start=1)
-            return [Panel(f"head {head}", row, self._own, self._aside(row)) for head, row in rows]
+            rows = zip(self.maps.labels(layer), self._rows[layer], strict=True)
+            return [Panel(label, row, self._own, self._aside(row)) for label, row in rows]
         if kind == "layers":
-            return [self._of_query(f"layer {layer + 1}", self._rows[layer].mean(axis=0))]
+            return [self._of_query(f"layer {layer}", self._rows[layer].mean(axis=0))]
         if kind != "queries":
             raise unknown_name("kind", kind, PANELS)
         fused = self._multiples(self.maps.weights[layer][0].mean(dim=0))
@@ -142,11 +142,11 @@ class MapFigures(ABC):
 
     def heads(self, layer: int) -> Figure:
         """The query's map of every head of a layer (Kundu et al. 2026, section 7.4)."""
-        return self._figure(self.panels("heads", layer), self.scale("heads"), f"layer {layer + 1}")
+        return self._figure(self.panels("heads", layer), self.scale("heads"), f"layer {layer}")
 
     def queries(self, layer: int) -> Figure:
         """Where four queries of a layer look, mean over heads (Kundu et al. 2026, eq. 15)."""
-        return self._figure(self.panels("queries", layer), self.scale("queries"), f"layer {layer + 1}")
+        return self._figure(self.panels("queries", layer), self.scale("queries"), f"layer {layer}")
 
     def evolution(self) -> Figure:
         """One row per layer: mean attention matrix, then the query's map (Kundu et al. 2026, section 7.6)."""
@@ -158,7 +158,7 @@ class MapFigures(ABC):
                 matrix = self._multiples(self.maps.weights[layer][0].mean(dim=0))
                 axes[0].imshow(matrix, cmap=WEIGHTS, norm=ends, interpolation="nearest")
                 axes[0].set_title(f"all tokens, yellow from {number(ends.vmax or 0)}")
-                axes[0].set_ylabel(f"layer {layer + 1}", fontsize=9)
+                axes[0].set_ylabel(f"layer {layer}", fontsize=9)
                 axes[0].set_xticks([])
                 axes[0].set_yticks([])
                 (panel,) = self.panels("layers", layer)

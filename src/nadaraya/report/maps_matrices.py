@@ -33,8 +33,8 @@ def bandwidth_heatmap(sigma: np.ndarray, start: np.ndarray | None = None) -> Fig
             there = np.isfinite(value)
             colour = readable_on(np.array(image.cmap(image.norm(value))) if there else np.ones(3))
             axes.text(layer, head, _value(value) if there else "–", color=colour, ha="center", va="center")
-        axes.set_xticks(range(layers), map(str, range(1, layers + 1)))
-        axes.set_yticks(range(heads), map(str, range(1, heads + 1)))
+        axes.set_xticks(range(layers), map(str, range(layers)))
+        axes.set_yticks(range(heads), map(str, range(heads)))
         axes.tick_params(length=0, labelsize=8)
         axes.set_xlabel("layer")
         axes.set_ylabel("head")
@@ -53,7 +53,7 @@ def bandwidth_lines(sigma: np.ndarray, start: np.ndarray | None = None, legend: 
     `start`, is dashed.
     """
     heads, layers = sigma.shape
-    depth = np.arange(1, layers + 1)
+    depth = np.arange(layers)
     with charts(460, 300) as (figure, ((axes,),)):
         if start is not None:
             same = bool((np.nanmax(start, axis=0) - np.nanmin(start, axis=0) < 1e-6).all())
@@ -63,10 +63,9 @@ def bandwidth_lines(sigma: np.ndarray, start: np.ndarray | None = None, legend: 
                 axes.plot(depth, row, color=colour, linestyle=dashes, linewidth=1.1, marker="_", markersize=9)
         for head, row in enumerate(sigma):
             style = head_style(head)
-            axes.plot(
-                depth, row, **style.line, linewidth=1.6, marker="o", markersize=3.5, label=f"head {head + 1}"
-            )
-        axes.set_xlim(0.7, layers + 0.3)
+            options = {**style.line, "linewidth": 1.6, "marker": "o", "markersize": 3.5}
+            axes.plot(depth, row, **options, label=f"head {head}")
+        axes.set_xlim(-0.3, layers - 0.7)
         axes.set_yscale("log")
         axes.set_ylim(*sigma_limits(sigma, start))
         low, high = axes.get_ylim()
@@ -94,14 +93,14 @@ def sigma_limits(sigma: np.ndarray, start: np.ndarray | None = None) -> tuple[fl
 
 
 def attention_matrix(
-    maps: AttentionMaps, layer: int, head: int, labels: Callable[[np.ndarray], list[str]], ends: Normalize
+    maps: AttentionMaps, layer: int, row: int, labels: Callable[[np.ndarray], list[str]], ends: Normalize
 ) -> Figure:
     """The matrix of one head, diagonal set to zero, at most 50 tokens (Kundu et al. 2026, section 7.7).
 
-    Layer and head are counted from 0; `labels` names the tokens at some positions; `ends` of the colours are
-    those of `matrix_scale`.
+    Layer and row, the head's place in it, are counted from 0; `labels` names the tokens at some positions;
+    `ends` of the colours are those of `matrix_scale`.
     """
-    matrix, positions = thin_matrix(maps, layer, head)
+    matrix, positions = thin_matrix(maps, layer, row)
     with sheet(5.4, 4.4) as figure:
         axes = figure.subplots()
         image = axes.imshow(matrix, cmap=WEIGHTS, norm=ends, interpolation="nearest")
@@ -116,44 +115,45 @@ def attention_matrix(
             axes.set_yticks(ticks, [names[tick] for tick in ticks])
         axes.set_xlabel("key")
         axes.set_ylabel("query")
-        axes.set_title(f"layer {layer + 1}, head {head + 1}: weights off the diagonal × N")
+        axes.set_title(f"{maps.labels(layer)[row]}: weights off the diagonal × N")
         figure.colorbar(image, extend="max").outline.set_visible(False)
     return figure
 
 
 def contact_sheet(maps: AttentionMaps, ends: Normalize) -> Figure:
     """All matrices of `attention_matrix` on one sheet: one row per head, one column per layer."""
-    heads = [weights.shape[1] for weights in maps.weights]
+    heads = [layer.heads for layer in maps.layers]
+    rows = 1 + max(map(max, heads))
     note = _NOTE.format(high=number(ends.vmax or 0))
-    with sheet(1.3 * len(heads) + 0.7, 1.5 * max(heads) + 0.8, note) as figure:
+    with sheet(1.3 * len(heads) + 0.7, 1.5 * rows + 0.8, note) as figure:
         axes = figure.subplots()
-        for layer, count in enumerate(heads):
-            for head in range(count):
-                matrix, _ = thin_matrix(maps, layer, head)
+        for layer, there in enumerate(heads):
+            for row, head in enumerate(there):
+                matrix, _ = thin_matrix(maps, layer, row)
                 tile = (layer - 0.46, layer + 0.46, head + 0.46, head - 0.36)
                 axes.imshow(matrix, cmap=WEIGHTS, norm=ends, extent=tile, interpolation="nearest")
                 largest = number(float(matrix.max()))
                 axes.text(layer, head - 0.38, largest, fontsize=8, ha="center", va="bottom")
         axes.spines[:].set_visible(False)
-        axes.set_xticks(range(len(heads)), [f"layer {layer + 1}" for layer in range(len(heads))], fontsize=8)
-        axes.set_yticks(range(max(heads)), [f"head {head + 1}" for head in range(max(heads))], fontsize=8)
+        axes.set_xticks(range(len(heads)), [f"layer {layer}" for layer in range(len(heads))], fontsize=8)
+        axes.set_yticks(range(rows), [f"head {head}" for head in range(rows)], fontsize=8)
         axes.tick_params(length=0, top=True, labeltop=True, bottom=False, labelbottom=False)
         axes.set_xlim(-0.5, len(heads) - 0.5)
-        axes.set_ylim(max(heads) - 0.5, -0.56)
+        axes.set_ylim(rows - 0.5, -0.56)
         axes.set_aspect("auto")
     return figure
 
 
-def thin_matrix(maps: AttentionMaps, layer: int, head: int) -> tuple[np.ndarray, np.ndarray]:
+def thin_matrix(maps: AttentionMaps, layer: int, row: int) -> tuple[np.ndarray, np.ndarray]:
     """At most 50 × 50 multiples of 1/N with zeros on the diagonal, and the positions of their tokens."""
-    matrix = without_diagonal(maps.weights[layer][0, head]).numpy() * maps.num_tokens
+    matrix = without_diagonal(maps.weights[layer][0, row]).numpy() * maps.num_tokens
     positions = thinned(len(matrix))
     return matrix[np.ix_(positions, positions)], positions
 
 
 def matrix_scale(maps: AttentionMaps) -> Normalize:
     """The ends of the colours that the matrices of all heads and layers share: 0 and the 99th percentile."""
-    pairs = [(layer, head) for layer, each in enumerate(maps.weights) for head in range(each.shape[1])]
+    pairs = [(layer, row) for layer, each in enumerate(maps.weights) for row in range(each.shape[1])]
     return limits([thin_matrix(maps, *pair)[0] for pair in pairs], low=0)
 
 

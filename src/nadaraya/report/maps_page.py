@@ -56,9 +56,9 @@ def tiles(figures: MapFigures, kind: str, layer: int = 0) -> list[Tile]:
 def matrices(maps: AttentionMaps, layer: int, ends: Normalize) -> list[Tile]:
     """The matrix without diagonal of every head of a layer, between the `ends` of `matrix_scale`."""
     found = []
-    for head in range(maps.weights[layer].shape[1]):
-        matrix, _ = thin_matrix(maps, layer, head)
-        found.append(Tile(f"head {head + 1}", span(matrix), plain=pixels(matrix, ends)))
+    for row, label in enumerate(maps.labels(layer)):
+        matrix, _ = thin_matrix(maps, layer, row)
+        found.append(Tile(label, span(matrix), plain=pixels(matrix, ends)))
     return found
 
 

@@ -30,18 +30,18 @@ class Lags:
 
 @dataclass(frozen=True)
 class Banks:
-    """The lag kernels of one run, ready for the page; layers and heads are counted from 1 there."""
+    """The lag kernels of one run, ready for the page."""
 
     run: RunData
     marks: list[int]  # lags at which lines of the corpus end, in tokens of the run
     layers: list[tuple[BankShape, list[Markup]]]
-    heads: list[str]
+    heads: dict[int, str]  # the colour of a head in every layer, by its number
     bumps: BumpTable
 
-    def near(self, lag: int) -> list[tuple[int, Bump]]:
-        """(layer, bump) of every shared bump within 5 tokens of a lag."""
-        bumps = [(shape.layer + 1, bump) for shape, _ in self.layers for bump in shape.shared_bumps()]
-        return [(layer, bump) for layer, bump in bumps if abs(bump.lag - lag) <= 5]
+    def near(self, lag: int) -> list[tuple[BankShape, Bump]]:
+        """Every shared bump within 5 tokens of a lag, with its layer."""
+        bumps = [(shape, bump) for shape, _ in self.layers for bump in shape.shared_bumps()]
+        return [(shape, bump) for shape, bump in bumps if abs(bump.lag - lag) <= 5]
 
 
 def text_part(given: Sequence[RunData]) -> Markup:
@@ -118,11 +118,11 @@ def _banks(run: RunData, number: int) -> Banks:
         if shape.shared_bumps():
             with charts(270, 205) as (figure, axes):
                 figures.draw_rises(axes[0, 0], shape, marks)
-            description = f"{run.label}, layer {shape.layer + 1}, bumps without the decay; one line per head."
+            description = f"{run.label}, layer {shape.layer}, bumps without the decay; one line per head."
             drawn.append(inline_svg(figure, f"bumps-{number}-{shape.layer}", description))
         layers.append((shape, drawn))
-    heads = max(len(shape.trained) for shape in run.banks)
-    colours = [head_style(head).colour for head in range(heads)]
+    heads = sorted({head for shape in run.banks for head in shape.heads})
+    colours = {head: head_style(head).colour for head in heads}
     return Banks(run, marks, layers, colours, bump_table(run.banks, marks))
 
 

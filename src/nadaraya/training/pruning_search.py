@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from nadaraya.errors import must_be
+from nadaraya.interpret.labels import head_label
 from nadaraya.interpret.pruning import budget_nats, by_layer, choose_heads
 from nadaraya.interpret.units import Slices
 from nadaraya.interpret.windows import disjoint_windows
@@ -192,5 +193,5 @@ class _Candidates:
             "variant": self._run.recipe.label,
             **asdict(self.plan),
             "tokens": self._measuring.tokens,
-            "order": [f"{removal.layer}.{removal.head}" for removal in self.order],
+            "order": [head_label(removal.layer, removal.head) for removal in self.order],
         }

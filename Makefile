@@ -20,7 +20,7 @@ test: $(VENV)/.ready-test
 fast-tests: $(VENV)/.ready-test
 	$(BIN)/python -m pytest -n auto --dist worksteal -m "not slow"
 
-# What `make test` leaves out: whole grids, compilations ahead of time, notebooks, scripts run as commands.
+# What `make test` leaves out: whole grids, compilations ahead of time, the site, scripts run as commands.
 test-exhaustive: $(VENV)/.ready-test
 	$(BIN)/python -m pytest -n auto --dist worksteal -m slow
 

@@ -1,7 +1,5 @@
 """The public names are a contract, the core needs torch and numpy only, and packages hold what is needed."""
 
-import os
-import shutil
 import subprocess
 import sys
 import tarfile
@@ -9,6 +7,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from packages import build, install
 
 import nadaraya
 import nadaraya.kernels
@@ -57,19 +56,8 @@ layer(torch.randn(1, 5, 16)).sum().backward()
 
 @pytest.fixture(scope="module")
 def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the wheel and the sdist, built from a copy of the checkout by its backend."""
-    folder = tmp_path_factory.mktemp("packages")
-    copy = folder / "checkout"
-    (folder / "dist").mkdir()
-    for name in ("pyproject.toml", "README.md", "LICENSE", "MANIFEST.in"):
-        copy.mkdir(exist_ok=True)
-        shutil.copy(ROOT / name, copy)
-    for name in ("src", "tests"):
-        shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
-    program = "from setuptools import build_meta as b; b.build_wheel('../dist'); b.build_sdist('../dist')"
-    done = subprocess.run([sys.executable, "-c", program], cwd=copy, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return folder / "dist"
+    """A folder with the wheel and the sdist."""
+    return build(tmp_path_factory.mktemp("packages"))
 
 
 @pytest.mark.slow
@@ -96,23 +84,14 @@ def test_the_packages_have_every_file_of_the_library_and_nothing_else(packages: 
 @pytest.mark.slow
 def test_the_installed_wheel_works_away_from_the_checkout(packages: Path, tmp_path: Path) -> None:
     pytest.importorskip("pip")
-    (wheel,) = packages.glob("*.whl")
-    target = tmp_path / "site"
-    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--quiet", "--no-index"]
-    subprocess.run([*pip, "--no-deps", "--target", str(target), str(wheel)], check=True)
+    environment = install(packages, tmp_path / "site")
 
     def nadaraya_of_the_wheel(*arguments: str) -> str:
         command = [sys.executable, "-m", "nadaraya.cli", *arguments]
-        environment = {**os.environ, "PYTHONPATH": str(target)}
         done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    where = [sys.executable, "-c", "import nadaraya; print(nadaraya.__file__)"]
-    found = subprocess.run(
-        where, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(target)}, capture_output=True, text=True
-    ).stdout
-    assert Path(found.strip()).is_relative_to(target)
     assert nadaraya_of_the_wheel("--version").strip() == nadaraya.__version__
     small = ["model.num_hidden_layers=1", "training.validation_batches=1", "training.sample_characters=20"]
     steps = ["training.steps=2", "training.warmup_steps=0", "training.batch_size=2"]

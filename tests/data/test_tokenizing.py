@@ -338,9 +338,9 @@ def test_a_full_disk_keeps_what_is_complete(
 def test_a_source_without_a_document_for_each_part_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "one.txt"
     path.write_text("a single text")
-    with pytest.raises(InputError, match="one.txt has no document for the part 'validation': say how many"):
+    with pytest.raises(InputError, match=r"one\.txt has no document for the part 'validation': say how many"):
         tokenize_corpus(path, tmp_path / "a", vocabulary=257, validation_fraction=1e-9)
-    with pytest.raises(InputError, match="one.txt has no document for the part 'train'"):
+    with pytest.raises(InputError, match=r"one\.txt has no document for the part 'train'"):
         tokenize_corpus(path, tmp_path / "a", vocabulary=257, validation_documents=1)
     assert not (tmp_path / "a").exists()  # so that the repaired command makes the same folder
     path.write_text("a single text<|endoftext|>and another")

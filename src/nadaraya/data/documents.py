@@ -55,9 +55,14 @@ class Documents(ABC):
     def part_read(self, place: Place) -> float | None:
         """The fraction of the source before a place; None where nobody knows."""
 
-    @abstractmethod
     def spread(self, size: int, wanted: Callable[[Place, str], bool]) -> Iterator[str]:
-        """At most `size` characters: the first wanted documents of every file, the last of each cut."""
+        """At most `size` characters: the first wanted documents (of every file), the last of each cut."""
+        for place, text in self.read() if size else ():
+            if wanted(place, text):
+                yield text[:size]
+                size -= len(text)
+            if size <= 0:
+                break
 
 
 def open_documents(
@@ -210,15 +215,6 @@ class _HubDocuments(Documents):
 
     def part_read(self, place: Place) -> float | None:
         return None
-
-    def spread(self, size: int, wanted: Callable[[Place, str], bool]) -> Iterator[str]:
-        left = size
-        for place, text in self.read():
-            if wanted(place, text):
-                yield text[:left]
-                left -= len(text)
-            if left <= 0:
-                break
 
     def _reading(self) -> AbstractContextManager[None]:
         return one_line(f"{HUB}{self.name}")

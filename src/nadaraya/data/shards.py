@@ -57,10 +57,10 @@ class _Plan(TypedDict):
     shard_tokens: Count
 
 
-_stored = dataclass(frozen=True, config=ConfigDict(strict=True))
+_STRICT = ConfigDict(strict=True)
 
 
-@_stored
+@dataclass(frozen=True, config=_STRICT)
 class ShardFile:
     """What one file of token numbers holds."""
 
@@ -69,7 +69,7 @@ class ShardFile:
     sha256: str
 
 
-@_stored
+@dataclass(frozen=True, config=_STRICT)
 class Shard:
     """Consecutive documents of the source: their files by part, and the place that follows them."""
 
@@ -77,7 +77,7 @@ class Shard:
     next: tuple[Count, Count]
 
 
-@_stored
+@dataclass(frozen=True, config=_STRICT)
 class Manifest:
     """What a folder of shards was made from and how far, as shards.json has it."""
 

@@ -218,9 +218,7 @@ def _first_difference(theirs: Any, ours: Any) -> str:
     return next(f"{key} was {theirs[key]}" for key in theirs if theirs[key] != ours.get(key))
 
 
-def _begin(
-    folder: Path, plan: dict[str, Any], tokenizer: "PreTrainedTokenizerFast", begun: Manifest | None
-) -> Manifest:
+def _begin(folder: Path, plan: Any, tokenizer: "PreTrainedTokenizerFast", begun: Manifest | None) -> Manifest:
     """Put the tokenizer into the folder, and the manifest of no shards where there is none."""
     number = tokenizer.eos_token_id
     if not isinstance(number, int):

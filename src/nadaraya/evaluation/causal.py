@@ -107,7 +107,8 @@ def _pretrained(name: str, local: bool) -> CausalModel:
         config = AutoConfig.from_pretrained(name, **options)
         config._attn_implementation = None  # what the file names could be code at the hub
         options |= {"config": config, "use_safetensors": True, "dtype": torch.float32}
-        model, report = AutoModelForCausalLM.from_pretrained(name, output_loading_info=True, **options)
+        loaded: Any = AutoModelForCausalLM.from_pretrained(name, output_loading_info=True, **options)
+    model, report = loaded
     if not tokenizer.is_fast:
         raise InputError(f"{name} must have a tokenizer that the tokenizers library reads, got one without")
     if report["missing_keys"]:

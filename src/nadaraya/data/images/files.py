@@ -9,7 +9,7 @@ import os
 import tarfile
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
-from typing import IO, Annotated
+from typing import IO, Annotated, Any
 
 import numpy as np
 from PIL import Image
@@ -183,8 +183,9 @@ def _read_label(file: IO[bytes], member: tarfile.TarInfo, name: str) -> int | No
     if member.size > _LABEL_LIMIT:
         raise must_be(name, accepted, f"{member.size} bytes")
     file.seek(member.offset_data)
-    found = checked(file.read(member.size), _Label | _Labelled, f"{name} must be {accepted}")
-    return found.label if isinstance(found, _Labelled) else found
+    either: Any = _Label | _Labelled
+    found = checked(file.read(member.size), either, f"{name} must be {accepted}")
+    return found.label if isinstance(found, _Labelled) else int(found)
 
 
 def _class_names(folder: Path) -> tuple[str, ...] | None:

@@ -45,7 +45,11 @@ class _LanguageModeling(Stored):
     continuation: str
 
 
-_ROWS = {"multiple_choice": _MultipleChoice, "schema": _Schema, "language_modeling": _LanguageModeling}
+_ROWS: dict[str, type[Stored]] = {
+    "multiple_choice": _MultipleChoice,
+    "schema": _Schema,
+    "language_modeling": _LanguageModeling,
+}
 _PerCent = Annotated[float, Field(ge=0, lt=100)]
 
 

@@ -18,6 +18,7 @@ from nadaraya.stored import Stored, accepted
 
 _Kind = TypeVar("_Kind", bound=type[Any])
 _Count = Annotated[int, Field(ge=1, lt=2**31)]
+_Tokens = Annotated[int, Field(ge=1, lt=2**63)]
 _Layers = Annotated[int, Field(ge=1, le=4096)]
 _Lags = Annotated[int, Field(ge=2, lt=2**31)]
 _Magnitude = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -113,11 +114,11 @@ class KernelGPTConfig(PreTrainedConfig):
     num_hidden_layers: _Layers = 4
     num_attention_heads: _Count = 4
     num_key_value_heads: _Count | None = None
-    max_position_embeddings: _Count = 256
+    max_position_embeddings: _Tokens = 256
     variant: str | list[str] = "rope"
     variant_options: dict[str, Any] | None = None
     window_pattern: str | None = None
-    sliding_window: _Count | None = None
+    sliding_window: _Tokens | None = None
     layer_types: list[str] | None = None
     norm: Literal["layernorm", "rmsnorm"] = "layernorm"
     hidden_act: Literal["gelu", "relu2", "silu", "relu"] = "gelu"

@@ -29,7 +29,7 @@ from nadaraya.models.block import (
     make_norm,
 )
 from nadaraya.models.config import KernelGPTConfig
-from nadaraya.models.inputs import check_cache, documents_of, key_mask_of
+from nadaraya.models.inputs import check_cache, documents_of, embedded, key_mask_of
 
 
 class KernelGPTPreTrainedModel(PreTrainedModel):
@@ -154,7 +154,7 @@ class KernelGPTModel(KernelGPTPreTrainedModel):
         use_cache: bool | None = None,
         output_attentions: bool | None = None,
         output_hidden_states: bool | None = None,
-        **ignored: Any,
+        **packing: Any,
     ) -> BaseModelOutputWithPast:
         """Hidden states of a batch of token sequences.
 
@@ -175,25 +175,27 @@ class KernelGPTModel(KernelGPTPreTrainedModel):
             output_attentions: return every layer's weights (B, H, N, cached + N); default the
                 configuration's, which is False unless it was set.
             output_hidden_states: return the input of every block and the final output; default as above.
-            ignored: further arguments that `generate` passes to every model. `return_dict=False` gives a
-                tuple.
+            packing: `cu_seq_lens_q` and `cu_seq_lens_k`, (documents + 1,) places in one row where documents
+                begin and the row ends, or `seq_idx`, (B, N) numbers of the documents, as transformers'
+                collators say them in place of position_ids. `return_dict=False` gives a tuple.
 
         Returns:
             transformers' BaseModelOutputWithPast.
 
         Raises:
-            InputError: neither or both inputs, a mask that is not (B, cached + N), positions that do not
-                count tokens, a cache that is full or made for another configuration, or inputs_embeds in a
-                model with value_embeddings.
+            InputError: neither or both inputs, tokens that the model does not have, a mask that is not
+                (B, cached + N), positions that do not count tokens, packing that does not fit the rows, a
+                cache that is full or made for another configuration, inputs_embeds in a model with
+                value_embeddings, or another argument.
         """
         if (input_ids is None) == (inputs_embeds is None):
             raise InputError("input_ids or inputs_embeds must be given, and not both")
         if inputs_embeds is not None and self.config.value_embeddings is not None:
             raise InputError("input_ids must be given to a model with value_embeddings, got inputs_embeds")
-        tokens = None
+        tokens, hidden_states = None, inputs_embeds
         if input_ids is not None:  # the number after the vocabulary stands for padding
-            tokens = input_ids.masked_fill(input_ids == self.embedding.num_embeddings, 0)
-        hidden_states = inputs_embeds if tokens is None else self.embedding(tokens)
+            tokens = input_ids.masked_fill(input_ids == self.config.vocab_size, 0)
+            hidden_states = embedded(self.embedding, tokens, self.config.vocab_size)
         assert hidden_states is not None
         if output_attentions is None:
             output_attentions = bool(self.config.output_attentions)
@@ -207,9 +209,7 @@ class KernelGPTModel(KernelGPTPreTrainedModel):
         if past_key_values is not None:
             check_cache(past_key_values, cached + hidden_states.shape[1], self.config)
         key_mask = key_mask_of(attention_mask, hidden_states, cached)
-        documents = None
-        if position_ids is not None:
-            documents = documents_of(position_ids, key_mask, hidden_states, cached)
+        documents = documents_of(position_ids, packing, key_mask, hidden_states, cached)
         if documents is not None:
             past_key_values = None  # what follows continues none of the documents
         if self.embedding_norm is not None:

@@ -1,13 +1,29 @@
 """What a language model reads from mask, positions and cache: padding, packed documents, room for tokens."""
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 from transformers.cache_utils import Cache, StaticCache
 
-from nadaraya.attention import document_ids_of
-from nadaraya.errors import InputError, must_be
+from nadaraya.attention import document_ids_of, document_ids_of_lengths
+from nadaraya.errors import InputError, must_be, unknown_name
 from nadaraya.models.config import KernelGPTConfig
+
+
+# What transformers' collators say of packed rows; the longest length is in the others.
+_PACKING = ("cu_seq_lens_q", "cu_seq_lens_k", "seq_idx", "max_length_q", "max_length_k")
+
+
+def embedded(embedding: nn.Module, tokens: Tensor, vocab_size: int) -> Tensor:
+    """The vectors of token numbers; refuses numbers that a model of so many tokens does not have."""
+    try:
+        vectors: Tensor = embedding(tokens)
+    except IndexError:  # what a GPU raises names no number, and looking for it beforehand would stall it
+        wrong = tokens[(tokens < 0) | (tokens >= vocab_size)]
+        raise must_be("input_ids", f"from 0 to {vocab_size - 1}", int(wrong[0])) from None
+    return vectors
 
 
 def key_mask_of(attention_mask: Tensor | None, hidden_states: Tensor, cached: int) -> Tensor | None:
@@ -24,6 +40,54 @@ def key_mask_of(attention_mask: Tensor | None, hidden_states: Tensor, cached: in
 
 
 def documents_of(
+    position_ids: Tensor | None,
+    packing: dict[str, Any],
+    key_mask: Tensor | None,
+    hidden_states: Tensor,
+    cached: int,
+) -> Tensor | None:
+    """Documents of packed rows, (B, N), or None for one a row.
+
+    Args:
+        position_ids: start again where a document begins.
+        packing: further arguments of the model: cumulative lengths of the documents of one row, or their
+            numbers `seq_idx`; others are refused.
+        key_mask: (B, cached + N), False for padding.
+        hidden_states: (B, N, D).
+        cached: earlier tokens.
+
+    Raises:
+        InputError: an unknown argument, or documents that do not fit the rows or differ.
+    """
+    rows, new = hidden_states.shape[:2]
+    documents = None
+    if position_ids is not None:
+        documents = _documents_of_positions(position_ids, key_mask, hidden_states, cached)
+    for name, given in packing.items():
+        if name not in _PACKING:
+            raise unknown_name("argument of the model", name, ("input_ids", "position_ids", *_PACKING))
+        if given is None or name.startswith("max_length"):
+            continue
+        shape, unread = tuple(given.shape), torch.compiler.is_compiling()
+        if key_mask is not None or cached:
+            raise must_be(name, "left out where there is padding or a cache", shape)
+        if name == "seq_idx":
+            fits = shape == (rows, new)
+        else:
+            fits = rows == 1 and given.ndim == 1 and len(given) > 1
+            fits = fits and (unread or bool((given[0] == 0) & (given[-1] == new) & (given.diff() > 0).all()))
+        if not fits:
+            accepted = f"numbers of documents {(rows, new)}" if name == "seq_idx" else f"0 … {new} for one row"
+            raise must_be(name, accepted, given.tolist())
+        told = given if name == "seq_idx" else document_ids_of_lengths(given, new)
+        told = F.pad(told.diff() != 0, (1, 0)).cumsum(1)
+        if documents is not None and not unread and not torch.equal(documents, told):
+            raise must_be(name, "of the documents that the other arguments say", given.tolist())
+        documents = told
+    return documents
+
+
+def _documents_of_positions(
     position_ids: Tensor, key_mask: Tensor | None, hidden_states: Tensor, cached: int
 ) -> Tensor | None:
     """Documents that positions tell of, (B, N), or None for one a row; refuses positions of another kind."""

@@ -196,7 +196,7 @@ def test_dropout_is_for_training_and_keeps_the_mean() -> None:
     torch.testing.assert_close(out, torch.ones_like(out))
 
 
-@pytest.mark.parametrize("name", ["llama", "gpt-oss", "bert", "t5", "inkling2"])
+@pytest.mark.parametrize("name", ["llama", "gpt-oss", "gpt2", "bert", "t5", "inkling2"])
 @torch.no_grad()
 def test_the_weights_that_are_asked_for_are_those_of_the_library(name: str) -> None:
     model, tokens = make(name), some_tokens()
@@ -240,6 +240,57 @@ def test_capped_logits_are_refused_by_name() -> None:
         pytest.raises(InputError, match=r"softcap must be None for .*'eager'.* got 50.0"),
     ):
         model(torch.tensor([[3, 4]]))
+
+
+@pytest.mark.parametrize("name", ["softcap", "block_indices", "cache", "head_mask", "an_option_of_tomorrow"])
+def test_an_option_that_is_not_known_is_refused_by_name(name: str) -> None:
+    query = torch.randn(1, 2, 5, 4)
+    module = torch.nn.Module().eval()
+    with pytest.raises(InputError, match=f"^{name} must be None for attn_implementation='nadaraya'"):
+        interface.attention(module, query, query, query, None, **{name: torch.ones(2)})
+    plain, _ = interface.attention(module, query, query, query, None)
+    known = {"sliding_window": 3, "use_cache": True, "position_ids": torch.arange(5), name: None}
+    assert torch.equal(interface.attention(module, query, query, query, None, **known)[0], plain)
+
+
+@pytest.mark.parametrize("kind", [bool, float])
+def test_indices_narrow_the_mask(kind: type) -> None:
+    torch.manual_seed(0)
+    query, key, value = torch.randn(3, 2, 2, 5, 4)
+    indices = torch.rand(2, 5, 5).topk(3).indices
+    seen = torch.zeros(2, 5, 5, dtype=torch.bool).scatter(-1, indices, True)[:, None]
+    mask = torch.rand(2, 1, 5, 5) < 0.8
+    given = (
+        mask if kind is bool else torch.zeros(2, 1, 5, 5).masked_fill(~mask, torch.finfo(torch.float32).min)
+    )
+    module = torch.nn.Module().eval()
+    out, _ = interface.attention(module, query, key, value, given, indices=indices)
+    want, _ = interface.attention(module, query, key, value, mask & seen)
+    some = (mask & seen).any(-1)[:, 0]
+    torch.testing.assert_close(out[some], want[some])
+
+
+_BOUNDS = torch.tensor([0, 7, 17], dtype=torch.int32)
+_DOCUMENTS = {
+    "cu_seq_lens_q": (_BOUNDS, torch.tensor([0, 6, 17], dtype=torch.int32), torch.tensor([0, 17])),
+    "cu_seq_lens_k": (_BOUNDS, torch.tensor([0, 7, 16], dtype=torch.int32), torch.tensor([0, 17])),
+    "seq_idx": tuple(torch.tensor([[3] * n + [4] * (17 - n)]) for n in (7, 5, 17)),
+}
+
+
+@pytest.mark.parametrize("keyword", _DOCUMENTS)
+@torch.no_grad()
+def test_packed_documents_by_any_keyword_are_those_of_the_positions_or_refused(keyword: str) -> None:
+    model, tokens = make("llama"), some_tokens(batch=1)
+    model.set_attn_implementation("nadaraya")
+    same, other, one = _DOCUMENTS[keyword]
+    packed = {"position_ids": torch.tensor([[*range(7), *range(10)]]), "use_cache": False}
+    apart = torch.cat([model(part).logits for part in tokens.split([7, 10], dim=1)], 1)
+    torch.testing.assert_close(model(tokens, **packed, **{keyword: same}).logits, apart)
+    torch.testing.assert_close(model(tokens, **{keyword: one}).logits, model(tokens).logits)
+    for inputs in ({**packed, keyword: other}, {keyword: same}, {**packed, "use_cache": True, keyword: same}):
+        with pytest.raises(InputError, match=f"^{keyword} must be that of position_ids that begin again"):
+            model(tokens, **inputs)
 
 
 def test_what_cannot_be_attached_is_refused_in_one_line() -> None:

@@ -100,26 +100,21 @@ def attention_mask(
     )  # fmt: skip
     traced = [t for t in (attention_mask, q_offset) if isinstance(t, Tensor)]
     compiled = torch.compiler.is_compiling() or any(map(is_tracing, traced))
-    if (
-        compiled
-        and allow_is_causal_skip
-        and q_length == kv_length
-        and masking_utils.sdpa_mask(**call) is None
-    ):
+    may_skip = compiled and allow_is_causal_skip and q_length == kv_length
+    if may_skip and masking_utils.sdpa_mask(**call) is None:
         return None
     if q_length == 1 or compiled:  # the mask of one query is no larger than its keys
         call["allow_is_bidirectional_skip"] = allow_is_bidirectional_skip
         return masking_utils.eager_mask(**call, dtype=dtype)
     padding = masking_utils.prepare_padding_mask(attention_mask, kv_length, kv_offset)
     if padding is not None:
-        padding = padding[:, kv_offset : kv_offset + kv_length].expand(batch_size, -1)
-    known = _read(mask_function, torch.arange(kv_length, device=device) + kv_offset)
+        padding = padding[:, kv_offset : kv_offset + kv_length]
+        padding = padding.expand(batch_size, -1) if len(padding) == 1 else padding
+    positions = torch.arange(kv_length, device=device) + kv_offset
     end = int(q_offset) - kv_offset + q_length
+    known = _read(mask_function, positions) if q_length <= end <= kv_length else None
     last = end if known is not None and known.get("causal") else kv_length
-    if known is not None and q_length <= end <= kv_length:
-        known = _that_hide(known, padding, batch_size, last, lined_up=end == last)
-    else:
-        known = None
+    known = _that_hide(known, padding, batch_size, last, end == last)
     if allow_is_bidirectional_skip and known == {"causal": False}:
         return None
     written = functools.cache(lambda: masking_utils.eager_mask(**call, dtype=dtype))
@@ -164,9 +159,11 @@ def _read(function: MaskFunction, positions: Tensor, causal: bool = False) -> At
 
 
 def _that_hide(
-    known: AttentionOptions, padding: Tensor | None, batch: int, last: int, lined_up: bool
+    known: AttentionOptions | None, padding: Tensor | None, batch: int, last: int, lined_up: bool
 ) -> AttentionOptions | None:
     """The options without those that hide nothing, with padding; None where they need queries lined up."""
+    if known is None:
+        return None
     options: AttentionOptions = {"causal": known.get("causal", False)}
     window, ids = known.get("window"), known.get("document_ids")
     if window is not None and window < last:

@@ -48,6 +48,14 @@ class Outcome:
 Command = Callable[..., Outcome]
 
 
+@pytest.fixture(autouse=True)
+def an_empty_current_folder(
+    monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """No test depends on what lies where it is started."""
+    monkeypatch.chdir(tmp_path_factory.mktemp("current"))
+
+
 @pytest.fixture
 def nadaraya(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Command:
     """Run `nadaraya ARGUMENT …` in this process."""

@@ -99,7 +99,7 @@ def test_a_variant_takes_the_shape_of_a_preset(nadaraya: Any) -> None:
         (["rope", "--preset", "nano-dx"], "got 'x'"),
         (["gpa-mull"], "did you mean 'gpa-mul'"),
         (["rope", "--preset", "dicken"], "did you mean 'dickens'"),
-        (["no/such/run"], "no/such/run is not a folder"),
+        (["no/such/run"], "no/such/run is not a run folder"),
     ],
 )
 def test_bad_input_is_one_line_and_status_2(nadaraya: Any, arguments: list[str], message: str) -> None:

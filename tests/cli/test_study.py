@@ -1,10 +1,17 @@
 """`nadaraya study`: the plan, a whole study in small, errors in one line."""
 
 import json
+import shutil
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from nadaraya.training.folder import FolderLock
 
 FILE = Path(__file__).parents[2] / "experiments" / "studies" / "smoke.yaml"
 
@@ -52,6 +59,28 @@ def test_a_study_is_trained_goes_on_and_is_summarised(nadaraya: Any, tmp_path: P
     again = nadaraya("study", FILE, "--out", out, "--summarise")
     assert again.out.splitlines()[-1] == f"summary: {out / 'summary.md'}"
     assert again.out.startswith("`gka` is not told apart from `rope` (1 size, 1 seed")
+
+
+@pytest.mark.slow
+def test_a_killed_study_ends_its_workers_and_the_same_command_goes_on(tmp_path: Path) -> None:
+    out, run = tmp_path / "out", tmp_path / "out/runs/small/rope/lr0.01-seed0"
+    study = tmp_path / "study.yaml"
+    study.write_text(FILE.read_text().replace("steps: 6", "steps: 1000000"))
+    shutil.copy(FILE.with_name("smoke-recipe.yaml"), tmp_path)
+    command = [sys.executable, "-m", "nadaraya.cli", "study", str(study), "training.log_every=1"]
+    command += ["--out", str(out)]
+    started = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+    metrics, begun = run / "metrics.jsonl", time.monotonic()
+    while not (metrics.is_file() and metrics.read_text()) and time.monotonic() < begun + 300:
+        time.sleep(0.2)
+    started.send_signal(signal.SIGKILL)
+    started.wait()
+    with FolderLock(run, 60) as lock:
+        lock.take()  # the worker has ended
+    assert list((run / "training_state").glob("step-*"))  # and saved what it had
+    again = subprocess.run([*command, "--hours", "0.002"], capture_output=True, text=True, check=False)
+    assert again.returncode == 0, again.stderr
+    assert "failed" not in again.stderr
 
 
 @pytest.mark.parametrize(

@@ -274,7 +274,7 @@ def test_a_file_that_is_no_recipe_is_refused(tmp_path: Path, content: bytes) -> 
         ({"model__variant_options": {"num_terms": [1]}}, "num_terms"),
         ({"model__hidden_size": 2**20}, "GB of memory, this machine has"),
         ({"training__batch_size": 10**11}, "reduce model.hidden_size"),
-        ({"data__context": 10**11}, "windows of 100,000,000,000 tokens"),
+        ({"data__context": 2 * 10**9}, "windows of 2,000,000,000 tokens"),
     ],
 )
 def test_a_model_that_cannot_be_built_is_refused(

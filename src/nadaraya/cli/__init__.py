@@ -2,6 +2,7 @@
 
 import os
 import sys
+from collections.abc import Callable
 from typing import Any, TextIO
 
 from nadaraya.errors import InputError, shown
@@ -10,25 +11,34 @@ from nadaraya.errors import InputError, shown
 def main() -> None:
     """Run the command line.
 
-    Bad input, and a file that the system refuses, prints one line to standard error and exits with status 2;
-    Ctrl-C exits with 130. A reader that closes its end of a pipe ends nothing: what it will not read is lost.
+    Bad input, what the system refuses, and memory that is exhausted print one line to standard error and exit
+    with status 2; Ctrl-C exits with 130. A reader that closes its end of a pipe, or a stream that was closed
+    before (`>&-`), ends nothing: what nobody can read is lost.
     """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:  # opened in this order, each gets the number that it stands for
+            setattr(sys, name, open(os.devnull, "r" if number == 0 else "w"))
     streams = sys.stdout, sys.stderr
-    sys.stdout, sys.stderr = _Patient(sys.stdout), _Patient(sys.stderr)
+    sys.stdout, sys.stderr = out, _ = _Patient(sys.stdout), _Patient(sys.stderr)
     try:
         _run()
     except InputError as error:
         _end(f"error: {error}", 2)
     except OSError as error:
-        if error.filename is None:
-            raise
-        _end(f"error: {shown(str(error.filename))}: {error.strerror}", 2)
+        where = "" if error.filename is None else f"{shown(str(error.filename))}: "
+        _end(f"error: {where}{error.strerror or error}", 2)
+    except MemoryError:
+        _end("error: this machine has not enough memory", 2)
     except KeyboardInterrupt:
         _end("stopped", 130)
     finally:
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
+        if out.refused:
+            print(f"error: standard output cannot be written: {out.refused}", file=sys.stderr)
         sys.stdout, sys.stderr = streams
+        if out.refused:
+            sys.exit(2)
 
 
 def _run() -> None:
@@ -51,6 +61,7 @@ class _Patient:
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
+        self.refused = ""  # why it could not be written, where that is no reader's will
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
 
@@ -58,20 +69,19 @@ class _Patient:
         return getattr(self._stream, name)
 
     def write(self, text: str) -> int:
-        try:
-            return self._stream.write(text)
-        except BrokenPipeError:
-            self._leave()
+        self._patiently(lambda: self._stream.write(text))
         return len(text)
 
     def flush(self) -> None:
-        try:
-            self._stream.flush()
-        except BrokenPipeError:
-            self._leave()
+        self._patiently(self._stream.flush)
 
-    def _leave(self) -> None:
-        """Let all that follows go nowhere."""
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, self._stream.fileno())
-        os.close(nowhere)
+    def _patiently(self, act: Callable[[], object]) -> None:
+        """Let all that follows go nowhere once something cannot be written."""
+        try:
+            act()
+        except OSError as error:
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, self._stream.fileno())
+            os.close(nowhere)
+            if not isinstance(error, BrokenPipeError):
+                self.refused = error.strerror or type(error).__name__

@@ -8,15 +8,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from nadaraya.cli.options import (
+    NAMES_WIN,
     DeviceOption,
     PrecisionOption,
     chosen_device,
-    figure_table,
+    is_model_name,
     key_values,
     named_configuration,
     whole_numbers,
 )
+from nadaraya.cli.tables import FigureTable, wide_console
 from nadaraya.errors import InputError, shown, unknown_name
+from nadaraya.names import means_path
 
 if TYPE_CHECKING:
     from nadaraya.evaluation.decoding import Decoding, DecodingSettings
@@ -102,7 +105,9 @@ def vit(
 def decode(
     models: Annotated[
         list[str] | None,
-        typer.Argument(help="Text variants, presets as nano-d4-gka-bank, or run folders. Default gka-bank."),
+        typer.Argument(
+            help="Text variants, presets as nano-d4-gka-bank, or run folders. Default gka-bank. " + NAMES_WIN
+        ),
     ] = None,
     preset: Annotated[
         str, typer.Option(help="Shape that variants are built in: demo, dickens or nano-d20.")
@@ -165,7 +170,7 @@ def _text_model(
     from nadaraya.models.presets import PRESETS
     from nadaraya.training import Run
 
-    if Path(name).is_dir():
+    if means_path(name, is_model_name):
         run = Run(name)
         run.text_recipe()  # refuses a run on images
         model: KernelGPTForCausalLM = run.load_model()
@@ -202,9 +207,7 @@ def _check_room(config: "KernelGPTConfig", settings: "DecodingSettings") -> None
 
 
 def _print_decoding(rows: "list[Decoding]") -> None:
-    from rich.console import Console
-
-    table = figure_table(
+    table = FigureTable(
         ["model", "cache", "keys, values"], ["tokens/s", "quartiles", "speed", "MB", "memory"]
     )
     for row in rows:
@@ -218,13 +221,11 @@ def _print_decoding(rows: "list[Decoding]") -> None:
             f"{row.cache_bytes / 1e6:.2f}",
             _times(row.cache_ratio),
         )
-    Console().print(table)
+    wide_console().print(table)
 
 
 def _print(rows: "list[Throughput]") -> None:
-    from rich.console import Console
-
-    table = figure_table(["model"], ["images/s", "quartiles", "throughput", "MiB", "memory"], min_width=12)
+    table = FigureTable(["model"], ["images/s", "quartiles", "throughput", "MiB", "memory"])
     title = ""
     for row in rows:
         where = "inference, peak" if row.mode == "peak" else f"{row.mode}, batch {row.batch}"
@@ -237,11 +238,11 @@ def _print(rows: "list[Throughput]") -> None:
         speed = "failed" if row.failed else f"{row.images_per_second:.1f}"
         memory = "" if row.memory_mib is None else f"{row.memory_mib:.0f}"
         table.add_row(name, speed, spread, _times(row.speed_ratio), memory, _times(row.memory_ratio))
-    console = Console()
+    console = wide_console()
     console.print(table)
     for row in rows:
         if row.failed:
-            console.print(f"{row.mode}, batch {row.batch}, {row.model}: {row.failed}", markup=False)
+            console.print(f"{row.mode}, batch {row.batch}, {row.model}: {row.failed}", soft_wrap=True)
 
 
 def _times(ratio: float | None) -> str:

@@ -4,13 +4,14 @@ import json
 import math
 from dataclasses import asdict, replace
 from difflib import get_close_matches
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nadaraya.cli.options import figure_table, key_values, named_configuration
+from nadaraya.cli.options import NAMES_WIN, is_model_name, key_values, named_configuration
+from nadaraya.cli.tables import FigureTable, wide_console
 from nadaraya.errors import InputError, must_be
+from nadaraya.names import means_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -23,7 +24,7 @@ def count(
         list[str],
         typer.Argument(
             help="Text variants, presets (demo, dickens, nano-d20, nano-d20-gka with any depth and variant), "
-            "timm's image models, or run folders."
+            f"timm's image models, or run folders. {NAMES_WIN}"
         ),
     ],
     preset: Annotated[
@@ -112,14 +113,12 @@ def _lines(name: str, cost: "ModelCost") -> "Iterator[tuple[str, ModelCost]]":
 
 
 def _print(costs: "list[tuple[str, Any]]", columns: "Mapping[str, Callable[[Any], str]]") -> None:
-    from rich.console import Console
-
     if not costs:
         return
-    table = figure_table(["model"], columns, min_width=12)
+    table = FigureTable(["model"], columns)
     for name, cost in costs:
         table.add_row(name, *(show(cost) for show in columns.values()))
-    Console().print(table)
+    wide_console().print(table)
 
 
 def _cost(
@@ -129,7 +128,7 @@ def _cost(
     from nadaraya.evaluation.efficiency import image_model_cost, model_cost
     from nadaraya.training import Run
 
-    if Path(name).is_dir():
+    if means_path(name, is_model_name):
         model: Any = Run(name).load_model()
         return model_cost(model) if hasattr(model, "config") else image_model_cost(model, image_size)
     if (config := named_configuration(name, preset, vocabulary)) is not None:
@@ -139,8 +138,6 @@ def _cost(
 
         with torch.device("meta"):
             return model_cost(KernelGPTForCausalLM(config))
-    if "/" in name:
-        raise InputError(f"{name} is not a folder")
     try:
         from nadaraya.models.vit import create_image_model
 

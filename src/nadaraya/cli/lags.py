@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from nadaraya.cli.options import (
+    NAMES_WIN,
     DeviceOption,
     ForceOption,
     PrecisionOption,
@@ -35,7 +36,10 @@ _ESCAPES = {r"\n": "\n", r"\t": "\t", r"\r": "\r", r"\\": "\\"}
 
 def lags(
     text: Annotated[
-        str, typer.Argument(help="A text file, a folder of them, 'embedded', 'dickens', or a run folder.")
+        str,
+        typer.Argument(
+            help=f"A text file, a folder of them, 'embedded', 'dickens', or a run folder. {NAMES_WIN}"
+        ),
     ],
     separator: Annotated[
         str | None,
@@ -75,7 +79,7 @@ def lags(
     if not 1 <= max_lag <= _LONGEST_LAG:
         raise must_be("--max-lag", f"from 1 to {_LONGEST_LAG:,} characters", max_lag)
     between = _separator(separator, regex)
-    run = Run(text) if is_run(text) else None
+    run = Run(text) if text not in ("embedded", "dickens") and is_run(text) else None
     if run is None and characters is not None:
         raise must_be("--characters", "left out where TEXT is not a run folder", characters)
     wanted = 50_000 if characters is None else characters

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nadaraya.cli.options import key_values
+from nadaraya.cli.options import NAMES_WIN, key_values
 from nadaraya.errors import InputError, must_be
+from nadaraya.names import means_path
 
 if TYPE_CHECKING:
     from nadaraya.interpret import ImageModel, TextModel
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def maps(
-    run: Annotated[str, typer.Argument(help="A finished run folder, or the name of a timm model.")],
+    run: Annotated[str, typer.Argument(help=f"A finished run folder, or a timm model. {NAMES_WIN}")],
     image: Annotated[Path | None, typer.Argument(help="The image, for a run on images.")] = None,
     text: Annotated[
         str | None, typer.Option(help="For a run on text: the text itself, or a file that has it.")
@@ -101,16 +102,15 @@ def _progress(title: str) -> "Iterator[Callable[[str, int, int], None]]":
 def _model(name: str, checkpoint: Path | None, options: list[str]) -> "ImageModel | TextModel":
     """The model of a run folder, or of timm by name."""
     from nadaraya.interpret import ImageModel, TextModel
+    from nadaraya.models.vit import is_image_model
     from nadaraya.training import Run
 
-    if Path(name).is_dir():
+    if means_path(name, is_image_model):
         if checkpoint or options:
             given = "--checkpoint" if checkpoint else "--option"
             raise InputError(f"{given} must go with the name of a timm model, got the folder {name}")
         run = Run(name)
         return ImageModel.from_run(run) if run.recipe.task == "image" else TextModel.from_run(run)
-    from nadaraya.models.vit import is_image_model
-
     if not is_image_model(name):
         raise InputError(f"{name} is neither a run folder nor the name of a timm model (timm.list_models())")
     if checkpoint is None:

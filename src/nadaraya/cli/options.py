@@ -1,8 +1,8 @@
-"""What several verbs make of their options, and the table of figures that several print."""
+"""What several verbs make of their options."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,12 +11,11 @@ import typer
 from nadaraya.errors import InputError, must_be, unknown_name
 
 if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.table import Table
-
     from nadaraya.models import KernelGPTConfig
     from nadaraya.study import Ended
 
+# Of every argument that takes a name or a path; `nadaraya.names.means_path` decides.
+NAMES_WIN = "A name wins over a file or folder of that name: write that as ./NAME."
 # Of every verb in which a model runs; `computing` and `chosen_device` take what was given.
 DeviceOption = Annotated[
     str, typer.Option("--device", help="cpu, cuda or mps; default cuda where there is one, else cpu.")
@@ -26,13 +25,15 @@ PrecisionOption = Annotated[str, typer.Option("--precision", help="float32 (defa
 ModelArgument = Annotated[
     str,
     typer.Argument(
-        help="A finished run folder; or a causal language model: a folder of transformers, or hf:NAME."
+        help="A finished run folder; or a causal language model: a folder of transformers, or hf:NAME "
+        "(a folder of that name is ./hf:NAME)."
     ),
 ]
 TextOption = Annotated[
     str | None,
     typer.Option(
-        help="A text file, a folder, 'embedded' or 'dickens'.", show_default="the run's validation text"
+        help=f"A text file, a folder, 'embedded' or 'dickens'. {NAMES_WIN}",
+        show_default="the run's validation text",
     ),
 ]
 # Beside --plot, for `check_plot`.
@@ -108,9 +109,20 @@ def named_configuration(
     return KernelGPTConfig.preset(preset, **{"variant": name, **changes})
 
 
+def is_model_name(name: str) -> bool:
+    """Whether a preset, a variant or a model of timm is called so."""
+    from nadaraya import variants
+    from nadaraya.models.presets import is_preset
+    from nadaraya.models.vit import is_image_model
+
+    with suppress(InputError):
+        return is_preset(name) or bool(variants.by_layer(name, 1))
+    return is_image_model(name)
+
+
 def key_values(given: Sequence[str] | None) -> dict[str, Any]:
     """The settings of a repeated --option: "key=value" texts, values in plain YAML; the last one wins."""
-    from nadaraya.training.schema import parse_yaml
+    from nadaraya.plain_yaml import parse_yaml
 
     values = {}
     for text in given or []:
@@ -167,16 +179,6 @@ def end_of_queue(ended: "Ended") -> None:
         raise typer.Exit(1)
 
 
-def wide_console(width: int = 120) -> "Console":
-    """A console for tables, without markup; so wide where they go to a file or another program."""
-    from rich.console import Console
-
-    console = Console(highlight=False, markup=False)
-    if not console.is_terminal:
-        console.width = width
-    return console
-
-
 def check_plot(path: Path, force: bool) -> None:
     """Refuse a figure file of another ending, in no folder, or there already unless `force`."""
     if path.suffix.lower() not in (".png", ".svg", ".pdf"):
@@ -185,16 +187,3 @@ def check_plot(path: Path, force: bool) -> None:
         raise InputError(f"{path} exists already: choose another file, or --force to overwrite it")
     if not path.resolve().parent.is_dir():
         raise must_be("--plot", "a file in a folder that exists", str(path))
-
-
-def figure_table(names: Iterable[str], figures: Iterable[str], min_width: int | None = None) -> "Table":
-    """An empty table: its columns of names may fold, down to `min_width`, those of figures keep theirs."""
-    from rich import box
-    from rich.table import Table
-
-    table = Table(box=box.SIMPLE, padding=(0, 1, 0, 0))
-    for heading in names:
-        table.add_column(heading, overflow="fold", min_width=min_width)
-    for heading in figures:
-        table.add_column(heading, justify="right", no_wrap=True)
-    return table

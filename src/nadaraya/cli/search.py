@@ -6,14 +6,21 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nadaraya.cli.options import HoursOption, SpeedOption, WorkersOption, check_positive, end_of_queue
+from nadaraya.cli.options import (
+    NAMES_WIN,
+    HoursOption,
+    SpeedOption,
+    WorkersOption,
+    check_positive,
+    end_of_queue,
+)
 
 if TYPE_CHECKING:
     from nadaraya.study.search import Progress
 
 
 def search(
-    recipe: Annotated[str, typer.Argument(help="Name or YAML file of a recipe on text.")],
+    recipe: Annotated[str, typer.Argument(help=f"Name or .yaml file of a recipe on text. {NAMES_WIN}")],
     overrides: Annotated[
         list[str] | None,
         typer.Argument(

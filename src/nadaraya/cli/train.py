@@ -1,6 +1,7 @@
 """`nadaraya train`: a recipe becomes a run folder; the same command resumes it."""
 
 import json
+import os
 import signal
 from dataclasses import asdict
 from datetime import timedelta
@@ -9,7 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nadaraya.errors import InputError
+from nadaraya.cli.options import NAMES_WIN, chosen_device
+from nadaraya.errors import InputError, unknown_name
+from nadaraya.names import built_in_recipes, means_path
 
 if TYPE_CHECKING:
     from nadaraya.training import ImageRecipe, Recipe
@@ -41,7 +44,8 @@ def train(
     recipe: Annotated[
         str,
         typer.Argument(
-            help="A built-in recipe (demo, dickens, cifar-cpu, deit), a YAML file, or a run folder."
+            help=f"A built-in recipe ({', '.join(built_in_recipes())}), a .yaml file, or a run folder. "
+            f"{NAMES_WIN}"
         ),
     ],
     overrides: Annotated[
@@ -58,6 +62,10 @@ def train(
             "--run", help="The run folder.", show_default="runs/FILE-VARIANT, with -seedN for a seed but 0"
         ),
     ] = None,
+    device: Annotated[
+        str,
+        typer.Option("--device", help="cpu, or cuda; default cuda where there is one, else cpu."),
+    ] = "",
     print_config: Annotated[
         bool,
         typer.Option("--print-config", help="Print the recipe, every key written out, and stop."),
@@ -92,8 +100,14 @@ def train(
     ] = False,
 ) -> None:
     """Train a model; stopped or killed at any moment, the same command goes on where it was."""
-    from nadaraya.training import built_in_recipes, is_main_process, load_recipe
+    if device == "cpu":  # before torch looks
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    from nadaraya.training import is_main_process, load_recipe
     from nadaraya.training import train as train_run
+
+    if device not in ("", "cpu", "cuda"):
+        raise unknown_name("--device", device, ("cpu", "cuda"))
+    chosen_device(device)
 
     try:
         checked = load_recipe(recipe, overrides or [])
@@ -109,7 +123,7 @@ def train(
     if dry_run:
         _try(checked, as_json)
         return
-    own = recipe not in built_in_recipes() and Path(recipe).is_dir()
+    own = means_path(recipe, built_in_recipes().__contains__) and Path(recipe).is_dir()
     folder = run or (Path(recipe) if own else Path("runs") / _folder_name(checked))
     try:
         finished = train_run(checked, folder, progress=not quiet)

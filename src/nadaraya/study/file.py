@@ -9,10 +9,10 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, ValidationError, model_validator
 
 from nadaraya.errors import InputError, must_be, unknown_name
+from nadaraya.names import built_in_recipes
 from nadaraya.plain_yaml import read_yaml
 from nadaraya.study.probes import probe_names
 from nadaraya.training import Recipe, load_recipe
-from nadaraya.training.recipe import built_in_recipes
 from nadaraya.training.schema import NonNegativeInt, Positive, Section, Settings
 
 _SECTIONS = ("model", "data", "training")
@@ -152,9 +152,8 @@ class Study(Section):
         keys |= {"training.learning_rate": self.learning_rates[0], **(more or {})}
         parts = [*flat(self.sizes[size]), *flat(self.variants[variant]), *keys.items()]
         overrides = [*changes, *(f"{key}={json.dumps(value)}" for key, value in parts)]
-        base: str | Path = self.recipe
-        if base not in built_in_recipes():
-            base = Path(self.source).parent / base
+        named = self.recipe in built_in_recipes()
+        base = self.recipe if named else Path(self.source).parent / self.recipe
         try:
             recipe = load_recipe(base, overrides)
         except InputError as error:

@@ -73,7 +73,8 @@ def run_queue(
     A job that fails is named and does not keep the others from running; none is started twice. At the time
     limit, at Ctrl-C and at SIGTERM no job is started any more, those that run get a SIGTERM, and their end is
     waited for; a second signal ends them at once. They have sessions of their own: the Ctrl-C of a terminal
-    reaches them through this process alone.
+    reaches them through this process alone. Their standard input is a pipe that ends with this process, even
+    a killed one: `nadaraya.study.worker` ends then too.
 
     Args:
         pending: gives the jobs that are left; asked again whenever one has ended. What runs, or has run, may
@@ -128,7 +129,7 @@ def _start(job: Job, threads: str) -> "subprocess.Popen[bytes]":
     environment = {**os.environ, "OMP_NUM_THREADS": threads}
     with job.log.open("ab") as log:
         return subprocess.Popen(
-            job.command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment,
+            job.command, stdin=subprocess.PIPE, stdout=log, stderr=log, env=environment,
             start_new_session=True,
         )  # fmt: skip
 
@@ -140,6 +141,8 @@ def _reap(
     gone = [name for name, (_, process) in running.items() if process.poll() is not None]
     for name in gone:
         job, process = running.pop(name)
+        assert process.stdin is not None
+        process.stdin.close()
         if process.returncode == 0:
             ended.finished.append(name)
             say(f"{name}: finished")

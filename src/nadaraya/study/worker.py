@@ -5,8 +5,11 @@ Probes come after that, each saved by itself, and those of a finished run that l
 """
 
 import json
+import os
 import signal
+import stat
 import sys
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -17,9 +20,11 @@ from nadaraya.files import write_file
 from nadaraya.study.probes import lacks, measure
 from nadaraya.study.runs import read_run_file, result_file
 from nadaraya.training import Recipe, Run, TrainingDiverged, load_recipe, train
+from nadaraya.training.folder import FolderLock
 from nadaraya.training.memory import training_device
 
 _POINTS = 60  # of a validation curve
+_PATIENCE = 60.0  # seconds for a worker that ends, because its study was killed, to save what it has
 
 
 def main(recipe_file: str, folder: Path, probes: Sequence[str] = ()) -> int:
@@ -47,6 +52,8 @@ def main(recipe_file: str, folder: Path, probes: Sequence[str] = ()) -> int:
 
 def _trained(recipe_file: str, folder: Path) -> dict[str, Any]:
     recipe = load_recipe(recipe_file)
+    with FolderLock(folder, _PATIENCE) as lock:
+        lock.take()
     try:
         found = figures(train(recipe, folder, progress=False))
     except TrainingDiverged as diverged:
@@ -76,5 +83,20 @@ def figures(run: Run) -> dict[str, Any]:
     return found
 
 
+def end_with_study() -> None:
+    """Save and stop, as at a SIGTERM, when the study that started this process ends, even if it is killed.
+
+    Its end of the pipe that is standard input here is then closed.
+    """
+
+    def wait() -> None:
+        os.read(0, 1)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    if stat.S_ISFIFO(os.fstat(0).st_mode):
+        threading.Thread(target=wait, daemon=True).start()
+
+
 if __name__ == "__main__":
+    end_with_study()
     sys.exit(main(sys.argv[1], Path(sys.argv[2]), sys.argv[3:]))

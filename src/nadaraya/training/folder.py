@@ -7,7 +7,7 @@ from filelock import FileLock, Timeout
 from safetensors.torch import save_file
 
 from nadaraya.errors import InputError
-from nadaraya.files import PARTIAL, check_utf8, reading, write_file, write_into, writing
+from nadaraya.files import PARTIAL, check_utf8, exists, reading, write_file, write_into, writing
 from nadaraya.plain_yaml import read_yaml
 from nadaraya.training.image_recipe import ImageRecipe
 from nadaraya.training.kernels import kernel_parameters
@@ -54,12 +54,20 @@ def is_run_of(folder: Path, recipe: Recipe | ImageRecipe, resume: bool) -> bool:
     difference = read_recipe(folder).first_conflict(recipe)
     if difference:
         key, theirs, ours = difference
+        if key in ("data.corpus", "data.source") and ours and not _may_be_there(ours):
+            raise InputError(f"no such file or folder: {ours}, the {key} of the recipe")
         raise InputError(
-            f"{folder} has a run with {key} = {theirs!r}, not {ours!r}: choose another folder, or its recipe"
+            f"{folder} has a run with {key} = {theirs!r}, not {ours!r}: choose another folder (--run), or "
+            "its recipe"
         )
     if not resume:
         raise InputError(f"{folder} has a run already and resuming was not wanted: choose another folder")
     return True
+
+
+def _may_be_there(source: str) -> bool:
+    """Whether a source of data is the name of some, a pattern, or there."""
+    return source in ("embedded", "dickens") or any(mark in source for mark in ":*?[") or exists(Path(source))
 
 
 def begin_folder(folder: Path, recipe: Recipe | ImageRecipe, task: Task) -> None:
@@ -85,11 +93,11 @@ def renew_folder(folder: Path, recipe: Recipe | ImageRecipe, task: Task) -> None
 class FolderLock:
     """Lets one process at a time write a run folder; the lock of a killed process is free.
 
-    A context: what `take` took is given back at its end.
+    A context: what `take` took is given back at its end. It waits so many seconds for another process.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self._folder, self._lock = folder, FileLock(folder / LOCK_FILE, timeout=0)
+    def __init__(self, folder: Path, patience: float = 0.0) -> None:
+        self._folder, self._lock = folder, FileLock(folder / LOCK_FILE, timeout=patience)
 
     def take(self) -> None:
         """Take the lock, in a folder made when absent; an InputError where another process has it."""

@@ -127,7 +127,7 @@ class DataRecipe(Section):
     bytes and byte pairs know every other text, too. Token shards have a tokenizer of their own."""
     vocabulary: Annotated[int, Field(ge=SMALLEST_VOCABULARY, le=10**6)] | None = None
     """Number of tokens of `bpe` (null: 4096)."""
-    context: Annotated[int, Field(ge=2, le=10**12)] = 256
+    context: Annotated[int, Field(ge=2, lt=2**31)] = 256
     """Tokens in a window."""
     validation_fraction: OpenFraction = 0.1
     """The part at the end of the text that is not trained on."""

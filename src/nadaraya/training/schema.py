@@ -42,7 +42,6 @@ _MEANT = {
     "hidden_size": ("width", "dim", "d_model", "n_embd", "embed_dim", "embedding"),
     "options": ("layers", "depth", "heads", "num_heads", "width", "dim", "embed_dim", "patch_size"),
     "variant": ("attention", "kernel", "kernels", "position", "positions"),
-    "variant_options": ("num_terms", "terms"),
     "name": ("arch", "architecture", "attention"),
     "context": ("block_size", "seq_len", "sequence_length", "context_length", "window", "length"),
     "steps": ("epochs", "iterations", "iters", "max_steps", "max_iters", "updates", "num_steps"),
@@ -186,7 +185,7 @@ class Section(BaseModel):
         accepted = [accepted_by(error) for error in errors if error["loc"][0] == key]
         if type(None) in get_args(cls.model_fields[str(key)].annotation):
             accepted.append("null")
-        return must_be(f"recipe key {name}", " or ".join(dict.fromkeys(accepted)), given[str(key)])
+        return must_be(f"recipe key {name}", " or ".join(dict.fromkeys(accepted)), given.get(str(key)))
 
 
 class BaseRecipe(Section):
@@ -252,13 +251,27 @@ class BaseRecipe(Section):
 def unknown_key(name: str, accepted: list[str], listed_by: str = "") -> InputError:
     """An InputError for a recipe key that does not exist, with the one that means it or is nearest to it."""
     last = name.rpartition(".")[2].lower().replace("-", "_")
+    if last in ("device", "devices", "gpu", "cuda"):
+        return InputError(f"recipe key {name} does not exist: `nadaraya train --device` chooses the device")
     lasts = {key.rpartition(".")[2]: key for key in reversed(accepted)}
     meant = [lasts[key] for key, words in _MEANT.items() if last in words and key in lasts]
     if last in lasts:
         meant = [lasts[last]]
-    elif not meant and not get_close_matches(name[:200], accepted, n=1):
+    elif not meant and "model.variant_options" in accepted:
+        meant = _inside_settings(last)
+    if not meant and not get_close_matches(name[:200], accepted, n=1):
         meant = [lasts[key] for key in get_close_matches(last[:200], lasts, n=1)]
     return unknown_name("recipe key", name, accepted, meant=next(iter(meant), None), listed_by=listed_by)
+
+
+def _inside_settings(last: str) -> list[str]:
+    """The key of an option of a variant, or of another argument of the model, which have their sections."""
+    from nadaraya.attention import variants
+    from nadaraya.models import KernelGPTConfig
+
+    if any(last in variants.options(name) for name in variants.names()):
+        return [f"model.variant_options.{last}"]
+    return [f"model.extra.{last}"] if last in KernelGPTConfig.__annotations__ else []
 
 
 def _text_keys(mapping: Mapping[Any, Any]) -> dict[str, Any]:

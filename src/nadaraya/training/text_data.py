@@ -61,7 +61,9 @@ class TextData(Protocol):
 
 def open_text(recipe: Recipe, verify: bool) -> TextData:
     """The text of a recipe; `verify` reads all of the token shards and compares them with their digests."""
-    return _ShardedText(recipe, verify) if is_shards(recipe.data.corpus) else _TextInMemory(recipe)
+    named = recipe.data.corpus in ("embedded", "dickens")
+    sharded = not named and is_shards(recipe.data.corpus)
+    return _ShardedText(recipe, verify) if sharded else _TextInMemory(recipe)
 
 
 class _TextInMemory:

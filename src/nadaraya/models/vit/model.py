@@ -5,8 +5,8 @@ from functools import partial
 from itertools import product
 from typing import Any
 
-from timm.models import build_model_with_cfg, generate_default_cfgs, register_model
-from timm.models.vision_transformer import Block, VisionTransformer
+from timm.models import build_model_with_cfg, generate_default_cfgs, register_model, resolve_pretrained_cfg
+from timm.models.vision_transformer import Block, VisionTransformer, checkpoint_filter_fn
 from torch import Tensor, nn
 
 from nadaraya.errors import InputError, must_be
@@ -145,9 +145,9 @@ def _register(family: str, size: str) -> None:
     name = f"{family}_{size}_patch16_224"
 
     def create(pretrained: bool = False, **options: Any) -> KernelVisionTransformer:
-        # A configuration from a folder or a hub says where its weights are.
-        noted = options.get("pretrained_cfg") or {}
-        if pretrained and not any(noted.get(source) for source in ("file", "hf_hub_id", "url")):
+        noted = (options.get("pretrained_cfg"), options.get("pretrained_cfg_overlay"))
+        weights = resolve_pretrained_cfg(name, *noted)
+        if pretrained and not (weights.has_weights or weights.state_dict):
             raise InputError(
                 f"{name} has no pretrained weights: train it, or `convert` a pretrained vit_ or deit_ model"
             )
@@ -159,6 +159,7 @@ def _register(family: str, size: str) -> None:
             partial(KernelVisionTransformer, **ours),
             name,
             pretrained,
+            pretrained_filter_fn=checkpoint_filter_fn,
             feature_cfg={"out_indices": out_indices, "feature_cls": "getter"},
             **options,
         )

@@ -64,3 +64,14 @@ def test_sizes_beyond_all_bounds_are_refused(nadaraya: Any, arguments: tuple[str
         outcome = nadaraya(*arguments, value)
         assert outcome.status == 2
         assert option in outcome.err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&-", "<&- >&- 2>&-", ">/dev/full", "2>/dev/full"])
+@pytest.mark.parametrize(("line", "status"), [("--version", 0), ("count absent-model", 2)])
+def test_streams_that_are_closed_or_full_end_in_no_traceback(closed: str, line: str, status: int) -> None:
+    command = f"{sys.executable} -m nadaraya.cli {line} {closed}"
+    ended = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)
+    assert ended.returncode == (2 if closed == ">/dev/full" else status)
+    assert "Traceback" not in ended.stderr
+    assert ended.stderr.count("\n") <= 1 + (closed == ">/dev/full")

@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TextIO
 
 from nadaraya.errors import InputError, shown
@@ -17,7 +18,7 @@ def main() -> None:
     """
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, name) is None:  # opened in this order, each gets the number that it stands for
-            setattr(sys, name, open(os.devnull, "r" if number == 0 else "w"))
+            setattr(sys, name, Path(os.devnull).open("w" if number else "r"))  # noqa: SIM115
     streams = sys.stdout, sys.stderr
     sys.stdout, sys.stderr = out, _ = _Patient(sys.stdout), _Patient(sys.stderr)
     try:

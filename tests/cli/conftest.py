@@ -15,6 +15,7 @@ TINY = (
     "model.hidden_size=32",
     "model.num_hidden_layers=2",
     "model.num_attention_heads=2",
+    "data.tokenizer=characters",
     "data.context=16",
     "training.steps=6",
     "training.batch_size=4",

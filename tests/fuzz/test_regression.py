@@ -338,8 +338,8 @@ def trained(**options):
     return masked_training(X=X, y=Y, **{"bandwidth": 1.0, "n_steps": 2, **options})
 
 
-def asked(estimator, method, *arguments, **usual):
-    return lambda **options: getattr(fitted(estimator), method)(*arguments, **usual, **options)
+def asked(estimator, asks, *arguments, **usual):
+    return lambda **options: getattr(fitted(estimator), asks)(*arguments, **usual, **options)
 
 
 def shown(display, estimator, **usual):

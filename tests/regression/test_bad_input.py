@@ -1,5 +1,7 @@
 """What users get wrong: every message is one line and names what was given and what is accepted."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
@@ -9,13 +11,26 @@ from sklearn.exceptions import NotFittedError
 from nadaraya.errors import InputError
 from nadaraya.kernels import ALiBi, Gaussian, KernelBank
 from nadaraya.regression import (
+    ChunkedNadarayaWatson,
+    GridMeans,
+    KernelQuantileRegressor,
     MultiHeadKernelRegression,
     NadarayaWatson,
     NadarayaWatsonClassifier,
+    NadarayaWatsonConditionalDensity,
     NadarayaWatsonDensity,
 )
 
 ESTIMATORS = (NadarayaWatson, NadarayaWatsonClassifier, NadarayaWatsonDensity)
+EVERY = {
+    "regression": NadarayaWatson,
+    "classifier": NadarayaWatsonClassifier,
+    "density": NadarayaWatsonDensity,
+    "conditional": partial(NadarayaWatsonConditionalDensity, 0.5),
+    "quantile": partial(KernelQuantileRegressor, bandwidth=0.5),
+    "heads": partial(MultiHeadKernelRegression, 2, n_steps=2),
+    "chunks": partial(ChunkedNadarayaWatson, 0.5),
+}
 RANDOM = np.random.default_rng(0)
 X = RANDOM.normal(size=(30, 2))
 Y = RANDOM.integers(0, 2, 30)
@@ -168,27 +183,36 @@ def test_numbers_that_are_none(estimator, bad):
             estimator().fit(X, spoilt)
 
 
-@pytest.mark.parametrize("estimator", [*ESTIMATORS, MultiHeadKernelRegression])
+@pytest.mark.parametrize("name", EVERY)
 @pytest.mark.parametrize(
     "points",
     [X.astype(str), X.astype(str).astype(object), X.astype("S"), (1e9 * X).astype("datetime64[s]")],
     ids=["texts", "objects", "bytes", "dates"],
 )
-def test_texts_and_dates_are_no_numbers(estimator, points):
+def test_texts_and_dates_are_no_numbers(name, points):
     with raises("X must be numbers, got array"):
-        estimator().fit(points, Y)
+        EVERY[name]().fit(points, Y)
+    with raises("X must be numbers, got array"):
+        GridMeans(0.5).add(points)
 
 
-@pytest.mark.parametrize("estimator", ESTIMATORS)
-def test_masked_values(estimator):
+@pytest.mark.parametrize("name", EVERY)
+def test_masked_values(name):
     with raises("X must be without masked values"):
-        estimator().fit(np.ma.masked_greater(X, 1.0), Y)
-    if estimator is not NadarayaWatsonDensity:
+        EVERY[name]().fit(np.ma.masked_greater(X, 1.0), Y)
+    if name != "density":
         with raises("y must be without masked values"):
-            estimator().fit(X, np.ma.masked_equal(Y, 1))
-    model = estimator().fit(X, Y)
+            EVERY[name]().fit(X, np.ma.masked_equal(Y, 1))
+    model = EVERY[name]().fit(X, Y)
     with raises("X must be without masked values"):
         getattr(model, "predict", getattr(model, "score_samples", None))(np.ma.masked_greater(X, 1.0))
+
+
+def test_masked_values_are_in_no_cell():
+    with raises("X must be without masked values"):
+        GridMeans(0.5).add(np.ma.masked_greater(X, 1.0))
+    with raises("y must be without masked values"):
+        GridMeans(0.5).add(X, np.ma.masked_equal(Y, 1))
 
 
 def test_queries():

@@ -105,8 +105,7 @@ def _part(smoother: Smoother, rows: NDArray[np.int64]) -> Smoother:
     sample, neighbours = smoother.sample, copy.copy(smoother.neighbours)
     counts = sample.counts[rows]
     counts = counts * (len(rows) / counts.sum())
-    weight = counts / counts.max()
-    part = replace(sample, x=sample.x[rows], codes=sample.codes[rows], counts=counts, weight=weight)
+    part = replace(sample, x=sample.x[rows], codes=sample.codes[rows], counts=counts)
     if neighbours is not None:
         neighbours.of_points = neighbours.of_points[rows]
     return replace(smoother, sample=part, neighbours=neighbours)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from nadaraya.errors import must_be, unknown_name
+from nadaraya.errors import must_be
 
 CATEGORY_KERNELS = ("li-racine", "probability")
 # Codes of what no level of the training data is: these have no rank.
@@ -47,10 +47,6 @@ class Category:
     num_levels: int = 2
     kernel: str = "li-racine"
     number: int | None = None
-
-    def __post_init__(self) -> None:
-        if self.kernel not in CATEGORY_KERNELS:
-            raise unknown_name("category_kernel", self.kernel, CATEGORY_KERNELS)
 
     @property
     def greatest(self) -> float:
@@ -90,14 +86,14 @@ class Category:
         odds = (self.num_levels - 1) * relative
         return odds / (1.0 + odds)
 
-    def scale(self, smoothing: float, name: str = "bandwidth") -> float:
+    def scale(self, smoothing: float) -> float:
         """The scale b of a λ; inf for a feature of one level, which plays no part.
 
         Raises:
             InputError: λ is not between 0 and `greatest`.
         """
         if not 0 <= smoothing <= self.greatest:
-            raise must_be(f"{name} of a category", f"between 0 and {self.greatest:.6g}", smoothing)
+            raise must_be("bandwidth of a category", f"between 0 and {self.greatest:.6g}", smoothing)
         if self.num_levels < 2 or smoothing == self.greatest:
             return float(np.inf)
         if smoothing == 0:

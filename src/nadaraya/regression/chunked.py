@@ -8,13 +8,14 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator, RegressorMixin
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
 from nadaraya.kernels import Kernel
 from nadaraya.regression import intervals
 from nadaraya.regression.blocks import over_blocks
 from nadaraya.regression.checks import given_bandwidth, real_number, truth_value
 from nadaraya.regression.displays import PlotsCurve
+from nadaraya.regression.estimator import checked
 from nadaraya.regression.grid_means import CellMoments, GridMeans
 from nadaraya.regression.nadaraya_watson import NadarayaWatson
 from nadaraya.regression.requests import Array
@@ -129,7 +130,7 @@ class ChunkedNadarayaWatson(PlotsCurve, RegressorMixin, BaseEstimator):
         """
         first = not self.__sklearn_is_fitted__()
         options = {"multi_output": True, "y_numeric": True, "dtype": (np.float64, np.float32)}
-        points, targets = validate_data(self, X, y, reset=first, **options)
+        points, targets = checked(self, X, y, reset=first, **options)
         if first:
             self.bandwidth_ = given_bandwidth(self.bandwidth, points.shape[1])
             side = real_number("cell_side", self.cell_side, "a number between 0 and 1", 0, 1)
@@ -231,7 +232,7 @@ class ChunkedNadarayaWatson(PlotsCurve, RegressorMixin, BaseEstimator):
 
     def _validated(self, X: ArrayLike) -> Array:
         check_is_fitted(self)
-        return validate_data(self, X, reset=False, dtype=(np.float64, np.float32))
+        return checked(self, X, reset=False, dtype=(np.float64, np.float32))
 
     def _of_cells(self) -> "_OfCells":
         return _OfCells(

@@ -1,6 +1,7 @@
 """Pictures of fitted classifiers; see `displays`."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
@@ -19,6 +20,7 @@ from nadaraya.regression.drawing import (
 from nadaraya.regression.requests import Array
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class ClassifierDisplay:
     """Probabilities of classes: of one feature as curves, of two as a map.
 
@@ -50,18 +52,12 @@ class ClassifierDisplay:
     [[1.0, 0.0], [0.85, 0.15], [0.01, 0.99]]
     """
 
-    def __init__(
-        self,
-        *,
-        axes: Sequence[Array],
-        probability: Array,
-        classes: NDArray[Any],
-        points: Array | None = None,
-        labels: NDArray[Any] | None = None,
-        feature_names: tuple[str, ...] = ("x0", "x1"),
-    ) -> None:
-        self.axes, self.probability, self.classes = axes, probability, classes
-        self.points, self.labels, self.feature_names = points, labels, feature_names
+    axes: Sequence[Array]
+    probability: Array
+    classes: NDArray[Any]
+    points: Array | None = None
+    labels: NDArray[Any] | None = None
+    feature_names: tuple[str, ...] = ("x0", "x1")
 
     @classmethod
     def from_estimator(cls, estimator: Any, *, grid_resolution: int | None = None, ax: Any = None) -> Self:

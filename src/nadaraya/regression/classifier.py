@@ -11,7 +11,7 @@ from nadaraya.regression.bandwidth import Selected, select_in_stages
 from nadaraya.regression.blocks import over_blocks
 from nadaraya.regression.class_display import ClassifierDisplay
 from nadaraya.regression.drawing import Plots
-from nadaraya.regression.mixed_estimator import MixedEstimator
+from nadaraya.regression.estimator import MixedEstimator
 from nadaraya.regression.requests import Array
 from nadaraya.regression.selection import Search
 

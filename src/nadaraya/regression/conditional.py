@@ -9,13 +9,13 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike
 from scipy.special import ndtr
-from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
+from sklearn.utils.validation import check_is_fitted, column_or_1d
 
 from nadaraya.errors import InputError, must_be
 from nadaraya.regression.bandwidth import Selected, select_bandwidth
 from nadaraya.regression.checks import generator_of, numbers, real_number, whole_number
 from nadaraya.regression.criteria import Criterion, loo_likelihood
-from nadaraya.regression.estimator import SmoothingEstimator, validated_points
+from nadaraya.regression.estimator import SmoothingEstimator, checked, validated_points
 from nadaraya.regression.repeats import Observations
 from nadaraya.regression.requests import Array, Sums
 from nadaraya.regression.selection import Search
@@ -322,9 +322,7 @@ class NadarayaWatsonConditionalDensity(SmoothingEstimator):
 
     def _validated_pairs(self, X: ArrayLike, y: ArrayLike) -> tuple[Array, Array]:
         check_is_fitted(self)
-        query, targets = validate_data(
-            self, X, y, reset=False, dtype=self.X_.dtype, order="C", y_numeric=True
-        )
+        query, targets = checked(self, X, y, reset=False, dtype=self.X_.dtype, order="C", y_numeric=True)
         return query, np.asarray(column_or_1d(targets), np.float64)
 
 

@@ -5,6 +5,7 @@ it again, on other axes or in another style.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
@@ -31,6 +32,7 @@ from nadaraya.regression.requests import Array
 _BEYOND = 3.0
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class RegressionDisplay:
     """A regression curve with its band: of the only feature over the points, or of one among several.
 
@@ -67,22 +69,15 @@ class RegressionDisplay:
     ([0.0, 1.0, 2.0], 'x0')
     """
 
-    def __init__(
-        self,
-        *,
-        x: Array,
-        mean: Array,
-        lower: Array | None = None,
-        upper: Array | None = None,
-        points: Array | None = None,
-        targets: Array | None = None,
-        feature_name: str = "x0",
-        target_name: str = "y",
-        band_label: str = "band",
-    ) -> None:
-        self.x, self.mean, self.lower, self.upper = x, mean, lower, upper
-        self.points, self.targets = points, targets
-        self.feature_name, self.target_name, self.band_label = feature_name, target_name, band_label
+    x: Array
+    mean: Array
+    lower: Array | None = None
+    upper: Array | None = None
+    points: Array | None = None
+    targets: Array | None = None
+    feature_name: str = "x0"
+    target_name: str = "y"
+    band_label: str = "band"
 
     @classmethod
     def from_estimator(
@@ -223,6 +218,7 @@ class PlotsCurve:
         return RegressionDisplay.from_estimator(self, feature, level=level, method=method, ax=ax)
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class DensityDisplay:
     """A density: of one feature as a curve with a tick per point, of two as contours over the points.
 
@@ -249,15 +245,10 @@ class DensityDisplay:
     ([-3.0, 0.5, 4.0], [0.002, 0.352, 0.002])
     """
 
-    def __init__(
-        self,
-        *,
-        axes: Sequence[Array],
-        density: Array,
-        points: Array | None = None,
-        feature_names: tuple[str, ...] = ("x0", "x1"),
-    ) -> None:
-        self.axes, self.density, self.points, self.feature_names = axes, density, points, feature_names
+    axes: Sequence[Array]
+    density: Array
+    points: Array | None = None
+    feature_names: tuple[str, ...] = ("x0", "x1")
 
     @classmethod
     def from_estimator(cls, estimator: Any, *, grid_resolution: int | None = None, ax: Any = None) -> Self:

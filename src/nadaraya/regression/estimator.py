@@ -1,4 +1,4 @@
-"""What the estimators share: their commonest parameters, checked, and the smoother they keep."""
+"""What estimators share: their commonest parameters, checked, and the smoother they keep; categories."""
 
 from typing import Any, Self
 
@@ -21,6 +21,8 @@ from nadaraya.regression.checks import (
     weights_of,
     whole_number,
 )
+from nadaraya.regression.coding import Coding, is_frame
+from nadaraya.regression.mixed_bandwidth import for_users
 from nadaraya.regression.repeats import Observations, distinct_observations
 from nadaraya.regression.requests import Array
 from nadaraya.regression.rules import RULES
@@ -170,27 +172,98 @@ class SmoothingEstimator(PlainState):
         """Queries (m, d) in the type of the points."""
         check_is_fitted(self)
         options = {"reset": False, "dtype": self.X_.dtype, "order": "C", "ensure_all_finite": finite}
-        return _checked(self, X, **options)
+        return checked(self, X, **options)
 
     def _report(self, line: str) -> None:
         print(f"[{type(self).__name__}] {line}", flush=True)
 
 
+class MixedEstimator(SmoothingEstimator):
+    """Has the parameters categorical, ordered, category_kernel and missing, which subclasses explain."""
+
+    def __init__(
+        self,
+        kernel: str | Kernel = "gaussian",
+        bandwidth: float | ArrayLike | str = "scott",
+        *,
+        categorical: str | ArrayLike | None = "from_dtype",
+        ordered: ArrayLike | None = None,
+        category_kernel: str = "li-racine",
+        missing: str = "raise",
+        n_starts: int = 7,
+        device: str | torch.device | None = None,
+        random_state: int | np.random.RandomState | None = None,
+        verbose: int = 0,
+    ) -> None:
+        super().__init__(
+            kernel, bandwidth, n_starts=n_starts, device=device, random_state=random_state, verbose=verbose
+        )
+        self.categorical = categorical
+        self.ordered = ordered
+        self.category_kernel = category_kernel
+        self.missing = missing
+
+    def _validated_points(self, X: ArrayLike, y: Any, **options: Any) -> Any:
+        """`validated_points` of the table with codes in the place of levels."""
+        self._coding = coding = Coding.of(
+            X, self.categorical, self.ordered, self.missing, self.category_kernel
+        )
+        if coding is not None:
+            X, options["ensure_all_finite"] = coding.code(X), coding.finite
+        self.levels_ = {} if coding is None else coding.by_name()
+        return validated_points(self, X, y, **options)
+
+    def _sample(self, points: Array, counts: Array, categories: tuple[Category, ...] = ()) -> Sample:
+        if self._coding is not None:
+            categories = self._coding.categories(points)
+        return super()._sample(points, counts, categories)
+
+    def _keep(self, points: Array, weight: NDArray[np.float64], selected: Selected) -> None:
+        super()._keep(points, weight, selected)
+        sample, varies = self._smoother.sample, np.isfinite(self._smoother.bandwidth)
+
+        def shown(of_varying: Array) -> Array:
+            entries = np.full(len(varies), np.inf)
+            entries[varies] = of_varying
+            return for_users(entries, sample)
+
+        self.bandwidth_, self.missing_bandwidth_ = np.split(
+            for_users(self.bandwidth_, sample), [points.shape[1]]
+        )
+        if sample.categories and self.selection_ is not None:
+            self.selection_ = self.selection_._changed(shown)
+
+    def _validated(self, X: ArrayLike, finite: bool | str = True) -> Array:
+        check_is_fitted(self)
+        if self._coding is not None:
+            if is_frame(X):  # names first: codes go by columns
+                validate_data(self, X, reset=False, skip_check_array=True)
+            X, finite = self._coding.code(X), self._coding.finite
+        return super()._validated(X, finite)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = self.missing == "category"
+        tags.input_tags.categorical = True
+        return tags
+
+
 def validated_points(estimator: BaseEstimator, X: ArrayLike, y: Any = "no_validation", **options: Any) -> Any:
-    """scikit-learn's checks of the arguments of `fit`: a copy of X, float32 or float64, and y.
+    """`checked` arguments of `fit`: a copy of X, float32 or float64, and y."""
+    return checked(estimator, X, y, dtype=(np.float64, np.float32), order="C", copy=True, **options)
+
+
+def checked(estimator: BaseEstimator, X: ArrayLike, y: Any = "no_validation", **options: Any) -> Any:
+    """scikit-learn's checks of data.
 
     Raises:
         InputError: X or y holds what scikit-learn would take for numbers: masked values, texts or dates.
     """
+    refuse_other_than_numbers("X", X)
     if options.get("y_numeric"):
         refuse_other_than_numbers("y", y)
     elif np.ma.is_masked(y):
         raise must_be("y", "without masked values", y)
-    return _checked(estimator, X, y, dtype=(np.float64, np.float32), order="C", copy=True, **options)
-
-
-def _checked(estimator: BaseEstimator, X: ArrayLike, y: Any = "no_validation", **options: Any) -> Any:
-    refuse_other_than_numbers("X", X)
     try:
         with np.errstate(all="ignore"):  # whether a sum is finite tells scikit-learn whether all numbers are
             return validate_data(estimator, X, y, **options)

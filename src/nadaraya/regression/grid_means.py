@@ -8,7 +8,7 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.utils import check_array
 
 from nadaraya.errors import must_be
-from nadaraya.regression.checks import given_bandwidth, weights_of
+from nadaraya.regression.checks import given_bandwidth, refuse_other_than_numbers, weights_of
 from nadaraya.regression.requests import Array
 
 # Rows that are taken at a time: so many are copied, whatever the length of a chunk.
@@ -134,6 +134,8 @@ class GridMeans:
         >>> means.X.round(1).tolist(), means.y.tolist(), means.weight.tolist()
         ([[0.3], [1.5]], [2.0, 5.0], [2.0, 1.0])
         """
+        refuse_other_than_numbers("X", X)
+        refuse_other_than_numbers("y", y)
         points = check_array(X, dtype=(np.float64, np.float32))
         targets = (
             np.zeros((len(points), 0)) if y is None else check_array(y, ensure_2d=False, dtype="numeric")

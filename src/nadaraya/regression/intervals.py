@@ -158,7 +158,7 @@ class Noise:
     def _of_squares(self) -> Smoother:
         sample = self.smoother.sample
         return replace(
-            self.smoother, degree=0, sample=replace(sample, weight=sample.weight * self.informative)
+            self.smoother, degree=0, sample=replace(sample, counts=sample.counts * self.informative)
         )
 
 

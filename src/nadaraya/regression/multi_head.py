@@ -7,11 +7,12 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import RegressorMixin
 from sklearn.utils import Tags
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
 from nadaraya.errors import must_be
 from nadaraya.kernels import Kernel
-from nadaraya.regression.checks import refuse_other_than_numbers, torch_device, truth_value, whole_number
+from nadaraya.regression.checks import torch_device, truth_value, whole_number
+from nadaraya.regression.estimator import checked
 from nadaraya.regression.masked import bandwidths_of_heads, kernel_or_default, masked_training
 from nadaraya.regression.sample import Sample, power_of_two
 from nadaraya.regression.smoother import Smoother
@@ -46,11 +47,8 @@ class MultiHeadKernelRegression(RegressorMixin, PlainState):
         n_heads: H. Default 4.
         kernel: κ of the scaled distance, for all heads; a kernel or a name, as for `NadarayaWatson`.
             Default `nadaraya.kernels.GaussianWithoutHalf(1.0)`, exp(−(r/ℓ)²) as in Czyż (2024).
-        hold_out: points held out in a split, a whole number or a fraction of them. Default 1.
-        n_steps: steps of Adam. Default 1000.
-        learning_rate: of Adam, on log ℓ and u. Default 0.2.
-        n_splits: splits per step; None for max(1, 10 // hold_out). Default None.
-        average: fraction of the steps, the last ones, whose iterates are averaged. Default 0.5.
+        hold_out, n_steps, learning_rate, n_splits, average, random_state, device, verbose: as in
+            `masked_training`. Default 1, 1000, 0.2, None, 0.5, None, None and 0.
         initial_bandwidths: where ℓ starts, in units of the features, positive: (H,), or (H, d) for one
             bandwidth per feature. Default None: linspace(0.1, 3, H), as in Czyż (2024), in units of the data.
             There points are evenly spaced from −3 to 3, so the numbers are a thirtieth of the points'
@@ -58,9 +56,6 @@ class MultiHeadKernelRegression(RegressorMixin, PlainState):
             same variance (for d > 1, of the same mean squared distance from the mean). The fit is thereby the
             same whatever the unit of X.
         per_feature: one bandwidth per feature, started in units of that feature times √d. Default False.
-        random_state: seed or generator of the splits. Default None, a fresh one.
-        device: where torch computes, in float64. Default None, the CPU.
-        verbose: above 0, prints the mean loss ten times during training.
 
     Attributes:
         bandwidths_: (H,), or (H, d), in units of the features.
@@ -136,11 +131,8 @@ class MultiHeadKernelRegression(RegressorMixin, PlainState):
         >>> model.bandwidths_.shape, model.combination_.shape, model.loss_curve_.shape
         ((2,), (2,), (3,))
         """
-        refuse_other_than_numbers("X", X)
-        refuse_other_than_numbers("y", y)
         truth_value("per_feature", self.per_feature)
-        with np.errstate(all="ignore"):
-            points, targets = validate_data(self, X, y, dtype=np.float64, multi_output=True, y_numeric=True)
+        points, targets = checked(self, X, y, dtype=np.float64, multi_output=True, y_numeric=True)
         whole_number("n_heads", self.n_heads)
         found = masked_training(
             self._start(points),
@@ -205,9 +197,7 @@ class MultiHeadKernelRegression(RegressorMixin, PlainState):
         (2, 2)
         """
         check_is_fitted(self)
-        refuse_other_than_numbers("X", X)
-        with np.errstate(all="ignore"):
-            query = validate_data(self, X, dtype=np.float64, reset=False)
+        query = checked(self, X, dtype=np.float64, reset=False)
         n, dimension = self.X_.shape
         sample = Sample.of(self.X_, np.ones(n), self._device)
         columns = self.y_.reshape(n, -1).T

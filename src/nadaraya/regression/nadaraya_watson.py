@@ -17,8 +17,8 @@ from nadaraya.regression.blocks import over_blocks
 from nadaraya.regression.categories import numeric_columns
 from nadaraya.regression.checks import generator_of, one_of, real_number, truth_value, whole_number
 from nadaraya.regression.displays import PlotsCurve
+from nadaraya.regression.estimator import MixedEstimator
 from nadaraya.regression.local import LocalFit
-from nadaraya.regression.mixed_estimator import MixedEstimator
 from nadaraya.regression.neighbours import NeighbourScale
 from nadaraya.regression.polynomials import EquivalentKernels, PolynomialSmoother
 from nadaraya.regression.requests import Array, Means, PositionGradients
@@ -218,7 +218,7 @@ class NadarayaWatson(PlotsCurve, RegressorMixin, MixedEstimator):
         for turn in range(1 + iterations):
             if turn:
                 robust = bisquare_weights(chosen, self._targets, precision)
-                smoother = replace(smoother, sample=sample.weighted(precision * robust))
+                smoother = replace(smoother, sample=replace(sample, counts=precision * robust))
             chosen, selection = select_for_regression(
                 self.bandwidth, smoother, self._targets, self.fit_kernel, search
             )

@@ -1,7 +1,8 @@
 """Weighted points, ready for sums: what the estimators keep of their data between `fit` and `predict`."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -22,7 +23,6 @@ class Sample:
         unit: (d,) powers of two by feature, so that no square over- or underflows and a change of unit by
             such a power changes no digit; the spread and all bandwidths of a smoother are in these units.
         counts: (n,) sample weights, in number of observations, float64.
-        weight: (n,) the same divided by the largest.
         spread: (d,) weighted standard deviations of the features, 1 for those that do not vary.
         device: where PyTorch computes; None for the fastest way on the CPU.
         report: takes lines of progress; None if nobody listens.
@@ -34,7 +34,6 @@ class Sample:
     centre: NDArray[np.float64]
     unit: NDArray[np.float64]
     counts: Array
-    weight: Array
     spread: NDArray[np.float64]
     device: torch.device | None
     report: Callable[[str], None] | None
@@ -61,17 +60,17 @@ class Sample:
         x = _less(scaled, centre)
         deviations = standard_deviations(x, counts)
         spread = np.where(deviations > 0, deviations, 1.0)
-        weight = counts / counts.max()
-        return cls(x, centre, unit, counts, weight, spread, device, report, categories, codes)
+        return cls(x, centre, unit, counts, spread, device, report, categories, codes)
 
     @property
     def missing(self) -> NDArray[np.bool_]:
         """(n, d) which numbers are missing."""
         return missing_numbers(self.categories, self.codes, self.x.shape[1])
 
-    def weighted(self, counts: Array) -> "Sample":
-        """The same points with other weights (n,)."""
-        return replace(self, counts=counts, weight=counts / counts.max())
+    @cached_property
+    def weight(self) -> Array:
+        """(n,) the counts divided by the largest."""
+        return self.counts / self.counts.max()
 
     def centred(self, X: Array) -> Array:
         """Points (m, d) as the user gave them, in the sample's type and unit and less its centre.

@@ -223,7 +223,7 @@ class _Descent:
         bounds = self._bounds
         start = np.clip(start, *bounds.T)
         smooth = bool(np.any(self.value_and_gradient(start)[1] != 0))
-        hopeless = _Hopeless(rival, 1 if smooth else 2 * len(start))
+        hopeless = _hopeless(rival, 1 if smooth else 2 * len(start))
         if smooth:
             tolerance = _ROUGH if np.isfinite(rival) else self._tolerance
             options = {"maxfun": 150, "ftol": tolerance}
@@ -249,24 +249,23 @@ class _Descent:
             self._reported = time.monotonic()
 
 
-class _Hopeless:
+def _hopeless(rival: float, stride: int) -> Callable[[OptimizeResult], None]:
     """Ends a run that would stay above a rival even after several more steps as good as the last.
 
     Args:
         rival: the value to get below.
         stride: how many iterations of the optimiser are a step.
     """
+    values: list[float] = []
 
-    def __init__(self, rival: float, stride: int) -> None:
-        self._rival, self._stride = rival, stride
-        self._values: list[float] = []
-
-    def __call__(self, intermediate_result: OptimizeResult) -> None:
-        self._values.append(float(intermediate_result.fun))
-        if len(self._values) > self._stride:
-            decrease = self._values[-1 - self._stride] - self._values[-1]
-            if self._values[-1] - _HOPE * decrease > self._rival:
+    def callback(intermediate_result: OptimizeResult) -> None:
+        values.append(float(intermediate_result.fun))
+        if len(values) > stride:
+            decrease = values[-1 - stride] - values[-1]
+            if values[-1] - _HOPE * decrease > rival:
                 raise StopIteration
+
+    return callback
 
 
 def _carried(descent: _Descent, runs: Sequence[Start], first: Array) -> list[Array]:

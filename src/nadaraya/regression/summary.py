@@ -157,16 +157,13 @@ def summary_of(model: str, estimator: Any, fit: GoodnessOfFit | None = None) -> 
         chosen_by = estimator.bandwidth if isinstance(estimator.bandwidth, str) else "the user"
     names = getattr(estimator, "feature_names_in_", [f"x{f}" for f in range(len(bandwidth))])
     numbers = [str(names[column]) for column in numeric_columns(sample.categories, len(bandwidth))]
+    relative = estimator._smoother.bandwidth[: len(numbers)] / sample.spread
     return Summary(
         model,
         int((np.asarray(estimator.sample_weight_) > 0).sum()),
         estimator.kernel if isinstance(estimator.kernel, str) else str(estimator.kernel_),
         dict(zip(map(str, names), bandwidth.tolist(), strict=True)),
-        dict(
-            zip(
-                numbers, (estimator._smoother.bandwidth[: len(numbers)] / sample.spread).tolist(), strict=True
-            )
-        ),
+        dict(zip(numbers, relative.tolist(), strict=True)),
         chosen_by,
         None if selection is None else float(selection.score),
         fit,

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -134,11 +135,11 @@ def log_mass(smoother: Smoother, support: Support | None, X: Array) -> Array:
     result = np.full(len(X), -np.inf)
     inside = ~support.outside(X).any(axis=1)
     bandwidth = smoother.bandwidth * smoother.sample.unit
-    query, bound = X[inside].astype(np.float64), _Bound.of(smoother)
+    query, bound = X[inside].astype(np.float64), _bound(smoother)
     total = at(X[inside])
     for sign, offset in support.reflections(smoother.kernel, bandwidth)[1:]:
         image = sign * query + offset
-        counts = bound.log_mass(image, bandwidth) > math.log(_NEGLIGIBLE) + total
+        counts = bound(image, bandwidth) > math.log(_NEGLIGIBLE) + total
         if counts.any():
             total[counts] = np.logaddexp(total[counts], at(image[counts]))
     result[inside] = total
@@ -152,7 +153,7 @@ def likelihood(smoother: Smoother, support: Support | None, X: Array) -> Criteri
     sample = smoother.sample
     counted = sample.weight > 0
     share = sample.counts[counted] / sample.counts.sum()
-    no_columns, bound = np.zeros((0, len(X))), _Bound.of(smoother)
+    no_columns, bound = np.zeros((0, len(X))), _bound(smoother)
 
     def criterion(log_bandwidth: Array, with_gradient: bool = True, /) -> tuple[float, Array]:
         wanted = np.exp(log_bandwidth) * sample.unit
@@ -172,7 +173,7 @@ def likelihood(smoother: Smoother, support: Support | None, X: Array) -> Criteri
         mass, gradient = least.copy(), direct.gradients[:, :, 0].copy()
         for sign, offset in reflections[1:]:
             image = sign * X + offset
-            near = np.flatnonzero(bound.log_mass(image, bandwidth) > log_negligible)
+            near = np.flatnonzero(bound(image, bandwidth) > log_negligible)
             if len(near) == 0:
                 continue
             sums = trial.compute(trial.request(BandwidthGradients, image[near], no_columns))
@@ -195,35 +196,23 @@ def likelihood(smoother: Smoother, support: Support | None, X: Array) -> Criteri
     return criterion
 
 
-@dataclass(frozen=True)
-class _Bound:
-    """How much the points can give anywhere, from the box that holds them: most images are far from it.
+def _bound(smoother: Smoother) -> Callable[[Array, Array], Array]:
+    """(X, bandwidth) ↦ upper bounds (m,) of log Σ κ s at queries (m, d): most images are far from all points.
 
-    Attributes:
-        low: (d,) of the box, in natural units.
-        high: (d,).
-        distances: (g,) from 0 on.
-        log_most: (g,) the greatest log κ from each of them on, with the log of the sum of all weights.
+    From the box that holds the points, in natural units, and the greatest log κ from each distance on.
     """
+    sample = smoother.sample
+    points = ((sample.x + sample.centre) * sample.unit)[sample.weight > 0]
+    low, high = points.min(axis=0), points.max(axis=0)
+    logs = log_values(smoother.kernel, _DISTANCES)
+    log_most = np.maximum.accumulate(logs[::-1])[::-1] + math.log(sample.weight.sum())
 
-    low: Array
-    high: Array
-    distances: Array
-    log_most: Array
-
-    @classmethod
-    def of(cls, smoother: Smoother) -> "_Bound":
-        sample = smoother.sample
-        points = ((sample.x + sample.centre) * sample.unit)[sample.weight > 0]
-        logs = log_values(smoother.kernel, _DISTANCES)
-        most = np.maximum.accumulate(logs[::-1])[::-1] + math.log(sample.weight.sum())
-        return cls(points.min(axis=0), points.max(axis=0), _DISTANCES, most)
-
-    def log_mass(self, X: Array, bandwidth: Array) -> Array:
-        """(m,) upper bounds of log Σ κ s at queries (m, d)."""
-        gap = np.maximum(np.maximum(self.low - X, X - self.high), 0.0) / bandwidth
+    def log_mass(X: Array, bandwidth: Array) -> Array:
+        gap = np.maximum(np.maximum(low - X, X - high), 0.0) / bandwidth
         r = np.sqrt((gap**2).sum(axis=1))
-        return self.log_most[np.searchsorted(self.distances, r, side="right") - 1]
+        return log_most[np.searchsorted(_DISTANCES, r, side="right") - 1]
+
+    return log_mass
 
 
 def _own(kernel: Kernel, weight: Array, scaled: Array, log_scale: Array) -> tuple[Array, Array]:

@@ -121,7 +121,8 @@ def plug_in(rule: str, x: Array, counts: Array) -> float:
             break
     if found is None:
         raise InputError(
-            f"bandwidth={rule!r} has no solution for these {counts.sum():.0f} points: give a number, 'scott' or 'loo'"
+            f"bandwidth={rule!r} has no solution for these {counts.sum():.0f} points: "
+            "give a number, 'scott' or 'loo'"
         )
     return found * scale
 

@@ -64,6 +64,35 @@ def test_a_pruned_run_has_a_report(nadaraya: Command, finished_run: Path, tmp_pa
 
 
 @pytest.mark.slow
+def test_every_verb_calls_the_heads_of_a_pruned_run_what_prune_takes(
+    nadaraya: Command, finished_run: Path, tmp_path: Path
+) -> None:
+    small, kept = tmp_path / "small", {"0.1", "1.0"}
+    assert nadaraya("prune", finished_run, "--heads", "0.0,1.1", "--out", small).status == 0
+    assert "0.0, 1.1" in nadaraya("prune", finished_run, "--heads", "1.1,0.0", "--out", tmp_path / "b").out
+    page, maps = tmp_path / "report.html", tmp_path / "maps"
+    assert nadaraya("report", small, "--out", page).status == 0
+    assert nadaraya("maps", small, "--text", "the of", "--out", maps).status == 0
+    shown = {
+        "heads": nadaraya("heads", small, "--windows", 1).out,
+        "implied": nadaraya("implied", small, "--terms", 0, "--windows", 2).out,
+        "terms": nadaraya("banks", small, "--minimum", 0.001, "--terms", "--windows", 1).out,
+    }
+    for verb, text in shown.items():
+        labels = set(re.findall(r"^ *(\d\.\d)[ .]", text, flags=re.MULTILINE))
+        assert labels <= kept if verb == "terms" else labels == kept, verb
+    assert {f"head {head} of each layer" for head in (0, 1)} <= set(
+        re.findall(r"head \d of each layer", page.read_text(encoding="utf-8"))
+    )
+    titles = set(re.findall(r"<b>(\d\.\d)\b", (maps / "index.html").read_text(encoding="utf-8")))
+    assert titles == kept
+    assert sorted(path.name for path in (maps / "matrices").glob("layer*")) == [
+        "layer-00-head-01.png",
+        "layer-01-head-00.png",
+    ]
+
+
+@pytest.mark.slow
 def test_tuning_goes_on_where_the_run_ended(nadaraya: Command, finished_run: Path, tmp_path: Path) -> None:
     arguments = ("prune", finished_run, "--heads", "0.0,1.1", "--json")
     plain = json.loads(nadaraya(*arguments, "--out", tmp_path / "plain").out)

@@ -50,7 +50,6 @@ SMALL = {
     r"--windows \d+": "--windows 2",
     r"--top \d+": "--top 1",
     r"--tune \d+": "--tune 1",
-    r"--limit \d+": "--limit 2",
     r"training\.steps=(\d+)00": r"training.steps=\1",
     r"--hours \d+": "--hours 0.002",  # stopped after seven seconds, everything saved
     r"(reproduce gpa-banks .*--workers 1)$": r"\1 --hours 0.002",

@@ -12,8 +12,9 @@ OTHERS: tuple[Any, ...] = (
 )  # fmt: skip
 CONTENTS = (
     b"", b"\0" * 99, b"null", b"3", b"[]", b"{}", b'"text"', b"[" * 100_000, b'{"a":' * 50_000,
-    b"\xff\xfe\xfa", b"\xff\xfe{\0}\0", b"{a: &x [1], b: *x}\n", b"&a [*a]\n", b"9" * 5000, b"root:x:0:0:secret\n",
-    b"{" + b'"a":1,' * 9 + b'"a":2}', b"!!python/object/apply:os.getcwd []\n", b"NaN", b"[1, 2",
+    b"\xff\xfe\xfa", b"\xff\xfe{\0}\0", b"{a: &x [1], b: *x}\n", b"&a [*a]\n", b"9" * 5000,
+    b"root:x:0:0:secret\n", b"{" + b'"a":1,' * 9 + b'"a":2}', b"!!python/object/apply:os.getcwd []\n",
+    b"NaN", b"[1, 2",
 )  # fmt: skip
 
 

@@ -168,7 +168,7 @@ def test_what_is_no_recipe_is_not_shown(tmp_path: Path) -> None:
         InputError, match=r"is no recipe, whose name ends in .yaml: to train on a text"
     ) as said:
         load_recipe(other)
-    assert "root" not in str(said.value)
+    assert "secret" not in str(said.value)
 
 
 def test_recipes_that_extend_many_others_are_one_line(tmp_path: Path) -> None:

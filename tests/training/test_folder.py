@@ -384,3 +384,11 @@ def test_folders_that_utf_8_cannot_name_are_refused_before_anything_is_written(t
     with pytest.raises(InputError, match="the path of a run folder must be text that UTF-8 can hold"):
         FolderLock(tmp_path / "byte\udcff").take()
     assert not list(tmp_path.iterdir())
+
+
+def test_a_text_that_is_not_there_is_told_before_the_folder_of_another_run(
+    finished_text_run: Path, tiny_recipe: Callable[..., Recipe]
+) -> None:
+    for corpus, words in (("absent.txt", "no such file or folder: absent.txt"), ("embedded", r"\(--run\)")):
+        with pytest.raises(InputError, match=words):
+            train(tiny_recipe(data__corpus=corpus), finished_text_run, progress=False)

@@ -444,3 +444,26 @@ def test_a_preset_is_its_model_and_what_is_given_beside_it() -> None:
     ):
         with pytest.raises(InputError, match=message):
             load_recipe("nano", ["model.preset=nano-d2-gka", override, *changes])
+
+
+@pytest.mark.parametrize(
+    ("source", "overrides", "words"),
+    [
+        ("my.txt", [], "`nadaraya train demo data.corpus=my.txt`"),
+        ("./texts", [], "`nadaraya train demo data.corpus=./texts`"),
+        ("demo", ["my.txt"], "for example data.corpus=my.txt, got 'my.txt'"),
+        ("cifar-cpu", ["texts"], "for example data.source=texts"),
+        ("demo", ["model.init=unit"], "did you mean 'model.variant_options.init'"),
+        ("demo", ["model.norm=rmsnorm"], "did you mean 'model.extra.norm'"),
+        ("demo", ["training.device=cpu"], "`nadaraya train --device` chooses the device"),
+    ],
+)
+def test_mistakes_are_told_what_was_meant(
+    source: str, overrides: list[str], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("my.txt").write_text("a text " * 300_000)
+    Path("texts").mkdir()
+    with pytest.raises(InputError) as caught:
+        load_recipe(source, overrides)
+    assert words in str(caught.value)

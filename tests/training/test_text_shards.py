@@ -18,6 +18,7 @@ from nadaraya.data import TokenShards, document_positions, num_windows, read_win
 from nadaraya.errors import InputError
 from nadaraya.evaluation import bits_per_byte, evaluate_shards, evaluate_text, token_bytes
 from nadaraya.evaluation.language import total_nats
+from nadaraya.files import sha256
 from nadaraya.training import Recipe, Run, train
 from nadaraya.training.processes import Processes
 from nadaraya.training.text import TextTask
@@ -279,6 +280,19 @@ def test_damaged_shards_are_named_and_not_trained_on(shards: Path, tiny_recipe: 
     assert not (tmp_path / "run").exists()
 
 
+def test_tokens_beyond_the_vocabulary_are_one_line(shards: Path, tiny_recipe: Make, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(shards, tmp_path / "shards"))
+    manifest = json.loads((copy / "shards.json").read_text())
+    for shard in manifest["shards"]:
+        for part, described in shard["files"].items():
+            (file,) = [path for path in copy.glob(f"{part}-*.bin") if sha256(path) == described["sha256"]]
+            file.write_bytes(b"\xff\xff" * described["tokens"])
+            described["sha256"] = sha256(file)
+    (copy / "shards.json").write_text(json.dumps(manifest))
+    with pytest.raises(InputError, match="has the token 65535: its tokenizer has"):
+        train(tiny_recipe(data__corpus=str(copy)), tmp_path / "run", progress=False)
+
+
 def test_other_shards_under_a_run_are_noticed(
     shards: Path, finished: Path, tiny_recipe: Make, tmp_path: Path, at_update: AtUpdate
 ) -> None:
@@ -301,7 +315,10 @@ def test_other_shards_under_a_run_are_noticed(
     [
         ({"data__corpus": "embedded", "data__record": True}, "data.record must be false"),
         ({"data__limit": 100}, "data.limit must be None, as it is where left out: data.corpus has token"),
-        ({"data__tokenizer": "bpe"}, "data.tokenizer must be left out: data.corpus has token shards, with one"),
+        (
+            {"data__tokenizer": "bpe"},
+            "data.tokenizer must be left out: data.corpus has token shards, with one",
+        ),
         ({"data__validation_fraction": 0.2}, "data.validation_fraction must be 0.1, as it is"),
         ({"training__compile": True}, "training.compile must be false where documents are packed"),
         ({"data__context": 5000}, r"the training text has [\d,]+ tokens"),

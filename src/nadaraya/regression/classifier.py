@@ -37,11 +37,8 @@ class NadarayaWatsonClassifier(ClassifierMixin, Plots[ClassifierDisplay], MixedE
         bandwidth_: (d,) h; inf for a feature that does not vary, and λ for categories.
         missing_bandwidth_: λ of missing or not, and levels_: the levels of categories, as in
             `NadarayaWatson`.
-        kernel_: the kernel, float64.
-        selection_: how the bandwidth was chosen (`Selection`); None if it was given or came from a rule.
+        kernel_, selection_, sample_weight_, n_features_in_: as in `NadarayaWatson`.
         X_: (n, d) the points; y_: (n,) their classes.
-        sample_weight_: (n,) their weights.
-        n_features_in_: d.
 
     See Also:
         NadarayaWatson: for numerical targets.

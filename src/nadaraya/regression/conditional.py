@@ -50,10 +50,8 @@ class NadarayaWatsonConditionalDensity(SmoothingEstimator):
     Attributes:
         bandwidth_: (d,) h; inf for a feature that does not vary.
         target_bandwidth_: b.
-        selection_: how the bandwidths were chosen (`Selection`); None if given or by a rule.
+        selection_, sample_weight_, n_features_in_: as in `NadarayaWatson`.
         X_: (n, d) the points; y_: (n,) their targets, float64.
-        sample_weight_: (n,) their weights.
-        n_features_in_: d.
 
     See Also:
         KernelQuantileRegressor: quantiles by the check loss.

@@ -58,11 +58,8 @@ class NadarayaWatsonDensity(DensityMixin, Plots[DensityDisplay], SmoothingEstima
 
     Attributes:
         bandwidth_: (d,) h.
-        kernel_: the kernel, float64.
-        selection_: how the bandwidth was chosen (`Selection`); None if it was given or came from a rule.
+        kernel_, selection_, sample_weight_, n_features_in_: as in `NadarayaWatson`.
         X_: (n, d) the points.
-        sample_weight_: (n,) their weights.
-        n_features_in_: d.
 
     See Also:
         DensityDisplay: pictures.

@@ -49,11 +49,8 @@ class KernelQuantileRegressor(RegressorMixin, SmoothingEstimator):
 
     Attributes:
         bandwidth_: (d,) h; inf for a feature that does not vary.
-        kernel_: the kernel, float64.
-        selection_: how the bandwidth was chosen (`Selection`); None if it was given or came from a rule.
+        kernel_, selection_, sample_weight_, n_features_in_: as in `NadarayaWatson`.
         X_: (n, d) the points; y_: (n,) their targets.
-        sample_weight_: (n,) their weights.
-        n_features_in_: d.
 
     See Also:
         NadarayaWatsonConditionalDensity: the whole distribution.

@@ -69,11 +69,13 @@ def small(words: list[str]) -> list[str]:
         words = shlex.split(re.sub(given, instead, shlex.join(words)))
     verb, what = words[:2]
     if verb == "train" and not what.startswith(("-", "runs/")):
-        steps = [] if any(word.startswith("training.steps=") for word in words) else ["training.steps=4"]
-        return [verb, what, *(IMAGE if what == "cifar-cpu" else [*steps, *TEXT]), *words[2:]]
+        given = " ".join(words)
+        steps = [] if "training.steps=" in given else ["training.steps=4"]
+        limit = [] if "data.corpus=" in given else ["data.limit=60000"]
+        return [verb, what, *(IMAGE if what == "cifar-cpu" else [*steps, *limit, *TEXT]), *words[2:]]
     if verb in ("study", "search", "reproduce") and "--summarise" not in words:
-        corpus = ["data.corpus=my.txt"] if verb == "reproduce" and "paper" not in words else []
-        return [*words, *TEXT, *corpus]
+        text = ["data.corpus=my.txt"] if verb != "study" and "paper" not in words else []
+        return [*words, *TEXT, *text]
     return words
 
 

@@ -165,3 +165,70 @@ def test_labels_are_those_of_the_logits_that_are_kept(
         InputError, match=r"labels must be of shape \(batch, tokens with logits\) = \(2, 3\), got \(2, 8\)"
     ):
         model(tokens, labels=tokens, logits_to_keep=kept)
+
+
+PACKING = {
+    "position_ids": {"position_ids": torch.tensor([[0, 1, 2, 0, 1, 2, 3, 4]])},
+    "lengths": {
+        "cu_seq_lens_q": torch.tensor([0, 3, 8], dtype=torch.int32),
+        "cu_seq_lens_k": torch.tensor([0, 3, 8], dtype=torch.int32),
+        "max_length_q": 5,
+        "max_length_k": 5,
+    },
+    "numbers": {"seq_idx": torch.tensor([[0, 0, 0, 1, 1, 1, 1, 1]], dtype=torch.int32)},
+}
+PACKING["all"] = {**PACKING["position_ids"], **PACKING["lengths"], **PACKING["numbers"]}
+
+
+@pytest.mark.parametrize("packing", PACKING.values(), ids=PACKING)
+@pytest.mark.parametrize("variant", ["gpa-rope", "gka-loo-bank", "fox", "mixed-bank"])
+@torch.no_grad()
+def test_packed_rows_are_as_their_documents_alone(
+    variant: str, packing: dict[str, Any], tokens: torch.Tensor
+) -> None:
+    torch.manual_seed(0)
+    config = KernelGPTConfig(**SIZES, variant=variant, initializer_range=0.3, short_convolution=3)
+    model, row = KernelGPTForCausalLM(config).eval(), tokens[:1]
+    alone = torch.cat((model(row[:, :3]).logits, model(row[:, 3:]).logits), 1)
+    torch.testing.assert_close(model(row, **packing).logits, alone, rtol=1e-4, atol=1e-5)
+    assert not torch.allclose(model(row).logits, alone, atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"seq_idx": torch.zeros(1, 8, dtype=torch.int32)}, r"seq_idx must be numbers of documents \(2, 8\)"),
+        ({"cu_seq_lens_q": torch.tensor([0, 8])}, "cu_seq_lens_q must be 0 … 8 for one row"),
+        ({"seq_idxs": torch.zeros(2, 8)}, "did you mean 'seq_idx'"),
+        ({"head_mask": None}, "argument of the model must be one of"),
+        ({"labels_": torch.zeros(2, 8)}, "argument of the model must be one of"),
+        (
+            {"seq_idx": torch.zeros(2, 8), "attention_mask": LEFT_PADDED},
+            "seq_idx must be left out where there is padding or a cache",
+        ),
+    ],
+)
+def test_packing_that_does_not_fit_and_unknown_arguments_are_refused(
+    model: KernelGPTForCausalLM, tokens: torch.Tensor, given: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(InputError, match=message):
+        model(tokens, **given)
+
+
+@pytest.mark.parametrize("lengths", [[0, 3, 7], [1, 3, 8], [0, 5, 3, 8], [0, 9, 8], [8], [[0, 8]]])
+def test_lengths_of_another_row_are_refused(
+    model: KernelGPTForCausalLM, tokens: torch.Tensor, lengths: list[Any]
+) -> None:
+    with pytest.raises(InputError, match="cu_seq_lens_k must be 0 … 8 for one row"):
+        model(tokens[:1], cu_seq_lens_k=torch.tensor(lengths))
+
+
+def test_documents_that_differ_are_refused(model: KernelGPTForCausalLM, tokens: torch.Tensor) -> None:
+    with pytest.raises(InputError, match="seq_idx must be of the documents that the other arguments say"):
+        model(tokens[:1], **PACKING["lengths"], seq_idx=torch.tensor([[0, 0, 1, 1, 1, 1, 1, 1]]))
+
+
+@pytest.mark.parametrize("token", [VOCABULARY + 1, 10**6, -1])
+def test_tokens_that_the_model_does_not_have_are_refused(model: KernelGPTForCausalLM, token: int) -> None:
+    with pytest.raises(InputError, match=f"input_ids must be from 0 to {VOCABULARY - 1}, got {token}"):
+        model(torch.tensor([[0, token]]))

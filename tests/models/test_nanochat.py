@@ -220,7 +220,7 @@ def test_a_folder_must_hold_the_model_that_is_converted(tmp_path: Path) -> None:
         from_nanochat(tmp_path / "ours")
     for broken in ("absent", "ours"):
         (tmp_path / "ours" / "model.safetensors").unlink(missing_ok=True)
-        with pytest.raises(InputError, match=f"{broken} cannot be loaded as a kernel_gpt model: ") as caught:
+        with pytest.raises(InputError, match=f"{broken} cannot be read as a kernel_gpt model: ") as caught:
             to_nanochat(tmp_path / broken)
         assert "\n" not in str(caught.value)
 
@@ -229,5 +229,5 @@ def test_pickled_weights_are_not_read(tmp_path: Path) -> None:
     there = theirs()
     torch.save(there.state_dict(), tmp_path / "pytorch_model.bin")
     (tmp_path / "config.json").write_text(json.dumps(there.config.to_dict()))
-    with pytest.raises(InputError, match="cannot be loaded as a nanochat model"):
+    with pytest.raises(InputError, match="cannot be read as a nanochat model"):
         from_nanochat(tmp_path)

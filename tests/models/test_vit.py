@@ -1,11 +1,14 @@
 """The vision models: timm's interfaces, the variants' laws, and agreement with timm's own attention."""
 
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
 import timm
 import torch
+from safetensors.torch import save_file
+from timm.layers import resample_abs_pos_embed
 from timm.optim import param_groups_weight_decay
 from torch import nn
 
@@ -301,3 +304,24 @@ def test_options_of_the_blocks_reach_the_attention() -> None:
     layer = VisionAttention(8, 2, proj_drop=1.0)
     assert not layer(torch.randn(1, 5, 8)).any()
     assert layer.eval()(torch.randn(1, 5, 8)).any()
+
+
+@pytest.mark.parametrize("name", ["gka_tiny_patch16_224", "vit_tiny_patch16_224"])
+@pytest.mark.parametrize("how", ["pretrained_cfg", "pretrained_cfg_overlay"])
+@pytest.mark.parametrize("size", [32, 64])
+@torch.no_grad()
+def test_weights_load_in_each_of_timm_s_ways_also_at_another_size(
+    name: str, how: str, size: int, tmp_path: Path
+) -> None:
+    options: dict[str, Any] = {"num_classes": 5, "depth": 1}
+    model = timm.create_model(name, img_size=32, **options).eval()
+    save_file(model.state_dict(), tmp_path / "a.safetensors")
+    weights = {"file": str(tmp_path / "a.safetensors"), "num_classes": 5}
+    loaded = timm.create_model(name, pretrained=True, img_size=size, **{how: weights}, **options).eval()
+    if size == 32:
+        images = torch.randn(2, 3, 32, 32)
+        assert torch.equal(loaded(images), model(images))
+    else:
+        expected = resample_abs_pos_embed(model.pos_embed, [size // 16, size // 16])
+        torch.testing.assert_close(loaded.pos_embed, expected)
+        assert torch.equal(loaded.head.weight, model.head.weight)

@@ -29,7 +29,7 @@ from nadaraya.models.block import (
     make_norm,
 )
 from nadaraya.models.config import KernelGPTConfig
-from nadaraya.models.inputs import check_cache, documents_of, embedded, key_mask_of
+from nadaraya.models.inputs import check_cache, documents_of, embedded, key_mask_of, loading
 
 
 class KernelGPTPreTrainedModel(PreTrainedModel):
@@ -45,6 +45,33 @@ class KernelGPTPreTrainedModel(PreTrainedModel):
     _supports_sdpa = True
     # In half precision the period of a bank would be off by a token within a line of text.
     _keep_in_fp32_modules_strict = ["attention.position", "attention.content", "log_angle"]  # noqa: RUF012
+
+    @classmethod
+    def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, **options: Any) -> Any:
+        """As the method of transformers, from safetensors alone; what fails is one line.
+
+        Args:
+            pretrained_model_name_or_path: folder, or name on the Hub.
+            args: see `transformers.PreTrainedModel.from_pretrained`.
+            options: the same; `dtype=torch.bfloat16`, fields of the configuration, ….
+
+        Returns:
+            The model, in eval mode.
+
+        Raises:
+            InputError: there is none, it is damaged, or an option is unknown.
+        """
+        with loading(pretrained_model_name_or_path, "a KernelGPT model"):
+            options = {"use_safetensors": True, **options}
+            return super().from_pretrained(pretrained_model_name_or_path, *args, **options)
+
+    def _check_and_adjust_attn_implementation(
+        self, attn_implementation: Any, *args: Any, **options: Any
+    ) -> Any:
+        """Refuse what a file may name: transformers would fetch it as code."""
+        if attn_implementation not in (None, "eager", "sdpa", "nadaraya"):
+            raise must_be("attn_implementation", "'eager', 'sdpa' or left out", attn_implementation)
+        return attn_implementation or "sdpa"
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:

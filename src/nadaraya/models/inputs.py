@@ -1,19 +1,48 @@
 """What a language model reads from mask, positions and cache: padding, packed documents, room for tokens."""
 
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
 
 import torch
 import torch.nn.functional as F
+from pydantic import Field
 from torch import Tensor, nn
 from transformers.cache_utils import Cache, StaticCache
 
 from nadaraya.attention import document_ids_of, document_ids_of_lengths
 from nadaraya.errors import InputError, must_be, unknown_name
+from nadaraya.files import is_file, reading
 from nadaraya.models.config import KernelGPTConfig
-
+from nadaraya.stored import Stored, read_stored
 
 # What transformers' collators say of packed rows; the longest length is in the others.
 _PACKING = ("cu_seq_lens_q", "cu_seq_lens_k", "seq_idx", "max_length_q", "max_length_k")
+
+
+class _Index(Stored):
+    """Which file of the same folder has each weight."""
+
+    weight_map: dict[str, Annotated[str, Field(pattern=r"^[\w.-]+\.safetensors$")]]
+
+
+@contextmanager
+def loading(source: str | Path | None, what: str) -> Iterator[None]:
+    """Turn what transformers raises while it loads a folder into one line; weights lie in that folder.
+
+    Args:
+        source: the folder, or a name on the Hub; None where weights are given otherwise.
+        what: what it is read as.
+    """
+    path = Path(source or "the model")
+    with reading(path, what):
+        if is_file(index := path / "model.safetensors.index.json"):
+            read_stored(index, _Index, "an index of weights")
+        try:
+            yield
+        except (AttributeError, AssertionError, ImportError) as error:  # fields of another type
+            raise ValueError(str(error)) from error
 
 
 def embedded(embedding: nn.Module, tokens: Tensor, vocab_size: int) -> Tensor:
@@ -77,7 +106,9 @@ def documents_of(
             fits = rows == 1 and given.ndim == 1 and len(given) > 1
             fits = fits and (unread or bool((given[0] == 0) & (given[-1] == new) & (given.diff() > 0).all()))
         if not fits:
-            accepted = f"numbers of documents {(rows, new)}" if name == "seq_idx" else f"0 … {new} for one row"
+            accepted = (
+                f"numbers of documents {(rows, new)}" if name == "seq_idx" else f"0 … {new} for one row"
+            )
             raise must_be(name, accepted, given.tolist())
         told = given if name == "seq_idx" else document_ids_of_lengths(given, new)
         told = F.pad(told.diff() != 0, (1, 0)).cumsum(1)

@@ -9,15 +9,14 @@ import re
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError
 from torch import Tensor
 from transformers import AutoConfig, NanoChatConfig, NanoChatForCausalLM, PreTrainedModel
 from transformers.initialization import no_init_weights
 
-from nadaraya.errors import InputError, must_be
-from nadaraya.files import first_line
+from nadaraya.errors import must_be
 from nadaraya.models.config import KernelGPTConfig
 from nadaraya.models.gpt import KernelGPTForCausalLM
+from nadaraya.models.inputs import loading
 
 # Beginnings and parts of the names of weights, there and here.
 _NAMES = (
@@ -148,12 +147,11 @@ def _loaded(source: str | Path, wanted: type[PreTrainedModel]) -> Any:
     """The model of a folder or name, if it is of the wanted type."""
     expected: Any = wanted.config_class
     model_type = expected.model_type
-    try:
+    with loading(source, f"a {model_type} model"):
         config = AutoConfig.from_pretrained(source, trust_remote_code=False)
+        config._attn_implementation = None  # what the file names could be code on the Hub
         if config.model_type == model_type:
             return wanted.from_pretrained(source, config=config, use_safetensors=True)
-    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
-        raise InputError(f"{source} cannot be loaded as a {model_type} model: {first_line(error)}") from error
     raise must_be(f"model type of {source}", repr(model_type), config.model_type)
 
 

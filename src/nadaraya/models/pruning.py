@@ -9,12 +9,12 @@ from safetensors.torch import load_model
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from nadaraya.errors import must_be
-from nadaraya.files import reading
 from nadaraya.models.attach.pruning import prune_attention_heads
 from nadaraya.models.block import KernelGPTBlock
 from nadaraya.models.config import KernelGPTConfig
 from nadaraya.models.feed_forward import feed_forward_layers, prune_units
 from nadaraya.models.gpt import KernelGPTPreTrainedModel
+from nadaraya.models.inputs import loading
 
 _Model = TypeVar("_Model", bound=PreTrainedModel)
 
@@ -89,8 +89,10 @@ def load_pruned(folder: str | Path, **options: Any) -> Any:
     >>> load_pruned("small-llama").config.pruned_heads
     {'0': [1]}
     """
-    with reading(Path(folder), "a pruned model of transformers"):
-        config = AutoConfig.from_pretrained(folder, local_files_only=True, **options)
+    with loading(folder, "a pruned model of transformers"):
+        config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False, **options)
+        if "attn_implementation" not in options:
+            config._attn_implementation = None  # what the file names could be code on the Hub
         model = AutoModelForCausalLM.from_config(config)
         if heads := getattr(config, "pruned_heads", None):
             model = prune_heads(model, heads)

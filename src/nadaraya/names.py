@@ -7,6 +7,8 @@ from pathlib import Path
 
 from nadaraya.files import exists
 
+CORPORA = ("embedded", "dickens")  # that `nadaraya.data.load_corpus` knows
+
 
 def built_in_recipes() -> list[str]:
     """Names of the recipes that come with the library.

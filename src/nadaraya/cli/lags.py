@@ -19,6 +19,7 @@ from nadaraya.cli.options import (
 )
 from nadaraya.cli.texts import is_run
 from nadaraya.errors import InputError, must_be
+from nadaraya.names import CORPORA, means_path
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -79,7 +80,7 @@ def lags(
     if not 1 <= max_lag <= _LONGEST_LAG:
         raise must_be("--max-lag", f"from 1 to {_LONGEST_LAG:,} characters", max_lag)
     between = _separator(separator, regex)
-    run = Run(text) if text not in ("embedded", "dickens") and is_run(text) else None
+    run = Run(text) if means_path(text, CORPORA.__contains__) and is_run(text) else None
     if run is None and characters is not None:
         raise must_be("--characters", "left out where TEXT is not a run folder", characters)
     wanted = 50_000 if characters is None else characters

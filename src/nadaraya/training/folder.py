@@ -8,6 +8,7 @@ from safetensors.torch import save_file
 
 from nadaraya.errors import InputError
 from nadaraya.files import PARTIAL, check_utf8, exists, reading, write_file, write_into, writing
+from nadaraya.names import CORPORA
 from nadaraya.plain_yaml import read_yaml
 from nadaraya.training.image_recipe import ImageRecipe
 from nadaraya.training.kernels import kernel_parameters
@@ -67,7 +68,7 @@ def is_run_of(folder: Path, recipe: Recipe | ImageRecipe, resume: bool) -> bool:
 
 def _may_be_there(source: str) -> bool:
     """Whether a source of data is the name of some, a pattern, or there."""
-    return source in ("embedded", "dickens") or any(mark in source for mark in ":*?[") or exists(Path(source))
+    return source in CORPORA or any(mark in source for mark in ":*?[") or exists(Path(source))
 
 
 def begin_folder(folder: Path, recipe: Recipe | ImageRecipe, task: Task) -> None:

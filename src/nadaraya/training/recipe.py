@@ -123,8 +123,8 @@ class DataRecipe(Section):
     """`embedded`, `dickens`, or the path of a text file, of a folder of them, or of a folder of token shards,
     which has its tokenizer and its validation part."""
     tokenizer: Literal["characters", "bytes", "bpe"] = "characters"
-    """What a token of a text is: a character of it, a byte of UTF-8, or byte pairs found in the training part;
-    bytes and byte pairs know every other text, too. Token shards have a tokenizer of their own."""
+    """What a token of a text is: a character of it, a byte of UTF-8, or byte pairs found in the training
+    part; bytes and byte pairs know every other text, too. Token shards have a tokenizer of their own."""
     vocabulary: Annotated[int, Field(ge=SMALLEST_VOCABULARY, le=10**6)] | None = None
     """Number of tokens of `bpe` (null: 4096)."""
     context: Annotated[int, Field(ge=2, lt=2**31)] = 256

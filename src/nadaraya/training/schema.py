@@ -19,10 +19,7 @@ from pydantic import (
 )
 
 from nadaraya.errors import InputError, must_be, unknown_name
-from nadaraya.plain_yaml import parse_yaml
 from nadaraya.stored import accepted as accepted_by
-
-__all__ = ["BaseRecipe", "Section", "parse_yaml"]
 
 # The key "format" of what is written out; before there was any, `gpa` and `gpa-rope` had the paper's start.
 FORMAT = 2

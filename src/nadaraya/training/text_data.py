@@ -23,6 +23,7 @@ from nadaraya.data.tokenizer import check_token_bytes
 from nadaraya.errors import must_be
 from nadaraya.evaluation.language import TextEvaluation, evaluate_string
 from nadaraya.evaluation.shards import evaluate_shards
+from nadaraya.names import CORPORA, means_path
 from nadaraya.training.batches import check_length, spaced_numbers, training_batch, validation_sample
 from nadaraya.training.recipe import DataRecipe, Recipe
 
@@ -61,8 +62,8 @@ class TextData(Protocol):
 
 def open_text(recipe: Recipe, verify: bool) -> TextData:
     """The text of a recipe; `verify` reads all of the token shards and compares them with their digests."""
-    named = recipe.data.corpus in ("embedded", "dickens")
-    sharded = not named and is_shards(recipe.data.corpus)
+    corpus = recipe.data.corpus
+    sharded = means_path(corpus, CORPORA.__contains__) and is_shards(corpus)
     return _ShardedText(recipe, verify) if sharded else _TextInMemory(recipe)
 
 
@@ -132,7 +133,9 @@ class _ShardedText:
     def __init__(self, recipe: Recipe, verify: bool) -> None:
         data, self._recipe = recipe.data, recipe
         if data.tokenizer == "bpe":  # the others are what recipes on text say
-            raise must_be("recipe key data.tokenizer", "left out: data.corpus has token shards, with one", "bpe")
+            raise must_be(
+                "recipe key data.tokenizer", "left out: data.corpus has token shards, with one", "bpe"
+            )
         for key in ("vocabulary", "validation_fraction", "limit", "wrap", "shuffle"):
             if (given := getattr(data, key)) != (default := getattr(DataRecipe(), key)):
                 accepted = f"{default!r}, as it is where left out: data.corpus has token shards"

@@ -146,10 +146,10 @@ class KernelGPTConfig(PreTrainedConfig):
     def __post_init__(self, **kwargs: Any) -> None:
         if self.dtype is None:  # transformers' name for it before
             self.dtype = kwargs.pop("torch_dtype", None)
-        given = {name: getattr(self, name) for name in _OWN_FIELDS}
-        dtype = None if self.dtype is None else str(self.dtype).removeprefix("torch.")
+        given = {name: getattr(self, name) for name in (*_OWN_FIELDS, *_OTHER_FIELDS)}
+        given["dtype"] = None if self.dtype is None else str(self.dtype).removeprefix("torch.")
         try:
-            _Fields(**given, dtype=dtype, num_labels=kwargs.get("num_labels"))
+            _Fields(**given, num_labels=kwargs.get("num_labels"))
         except ValidationError as error:
             raise _refusal(error) from None
         if self.variant_names is None and self.transformers_version is not None:  # it was saved
@@ -335,7 +335,7 @@ def _refusal(error: ValidationError) -> InputError:
     """One line on the first value of another kind, in the most particular of the forms that it may have."""
     first = max(error.errors(include_url=False), key=lambda each: len(each["loc"]))
     name = str(first["loc"][0])
-    if first["type"] == "literal_error" and name != "variant_names":
+    if first["type"] == "literal_error" and "'" in first["ctx"]["expected"]:
         return unknown_name(name, first["input"], re.findall(r"'(\w+)'", first["ctx"]["expected"]))
     return must_be(name, accepted(first), first["input"])
 
@@ -347,10 +347,17 @@ _OF_TRANSFORMERS = {
     "experts_implementation", "model_type", "name_or_path", "num_labels", "output_attentions",
     "quantization_config", "tokenizer_class",
 }  # fmt: skip
+_OTHER_FIELDS: dict[str, Any] = {
+    "architectures": list[str] | None,
+    "dtype": Literal["float16", "bfloat16", "float32", "float64"] | None,
+    "is_encoder_decoder": Literal[False],
+    "output_hidden_states": bool | None,
+    "return_dict": bool | None,
+}
 _Fields: Any = create_model(  # type: ignore[call-overload]
     "_Fields",
     __base__=Stored,
-    dtype=(Literal["float16", "bfloat16", "float32", "float64"] | None, None),
+    **{name: (kind, ...) for name, kind in _OTHER_FIELDS.items()},
     num_labels=(Annotated[int, Field(ge=1, lt=2**20)] | None, None),
     **{name: (KernelGPTConfig.__annotations__[name], ...) for name in _OWN_FIELDS},
 )

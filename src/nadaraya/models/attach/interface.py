@@ -42,9 +42,7 @@ def attention(
 
     Args:
         module: the attention module that calls.
-        query: (B, H, Nq, d).
-        key: (B, G, Nk, d), H a multiple of G.
-        value: (B, G, Nk, dv).
+        query, key, value: (B, H, Nq, d), (B, G, Nk, d) and (B, G, Nk, dv), H a multiple of G.
         attention_mask: what `masks.attention_mask` made, or a mask (B or 1, H or 1, Nq, Nk), bool (True takes
             part) or added.
         dropout: probability of dropping a weight, in training.

@@ -59,9 +59,6 @@ class UnwrittenMask(Tensor):
         args, kwargs = tree_map_only(cls, lambda mask: mask.written(), (args, kwargs or {}))
         return function(*args, **kwargs)
 
-    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
-        return f"UnwrittenMask({tuple(self.shape)}, {list(self.options or ())})"
-
 
 def attention_mask(
     batch_size: int,
@@ -109,7 +106,6 @@ def attention_mask(
     padding = masking_utils.prepare_padding_mask(attention_mask, kv_length, kv_offset)
     if padding is not None:
         padding = padding[:, kv_offset : kv_offset + kv_length]
-        padding = padding.expand(batch_size, -1) if len(padding) == 1 else padding
     positions = torch.arange(kv_length, device=device) + kv_offset
     end = int(q_offset) - kv_offset + q_length
     known = _read(mask_function, positions) if q_length <= end <= kv_length else None
@@ -123,13 +119,7 @@ def attention_mask(
 
 
 def _read(function: MaskFunction, positions: Tensor, causal: bool = False) -> AttentionOptions | None:
-    """The options that are a mask function of transformers, or None where it has a part that is not known.
-
-    Args:
-        function: which pairs take part, by their indices.
-        positions: (Nk,) of the keys.
-        causal: whether the function is one part of a causal one.
-    """
+    """The options that say what a function, perhaps part of a `causal` one, does; None where it is not known."""
     if getattr(function, "__module__", None) != masking_utils.__name__:
         return None
     held = inspect.getclosurevars(function).nonlocals
@@ -173,5 +163,5 @@ def _that_hide(
     if len(options) > 1 and not lined_up:
         return None
     if padding is not None and not bool(padding[:, :last].all()):
-        options["key_mask"] = padding[:, :last]
+        options["key_mask"] = padding[:, :last].expand(max(batch, len(padding)), -1)
     return options

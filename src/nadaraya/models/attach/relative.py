@@ -32,14 +32,7 @@ def is_relative(module: nn.Module) -> bool:
 
 
 def hand_on(module: nn.Module) -> Callable[[], None]:
-    """Let a module hand on what its bias is made of.
-
-    Args:
-        module: one that `is_relative`.
-
-    Returns:
-        A function that takes it back.
-    """
+    """Let a module that `is_relative` hand on what its bias is made of, until the result is called."""
     if type(module).__name__ in _BUCKETS:
         return module.register_forward_pre_hook(_hand_on_buckets, with_kwargs=True).remove
     bias: Any = module.rel_logits_proj

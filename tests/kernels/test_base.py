@@ -5,6 +5,7 @@ import copy
 import pytest
 import torch
 
+from nadaraya import kernel_attention
 from nadaraya.errors import InputError
 from nadaraya.kernels import (
     ALiBi,
@@ -260,6 +261,17 @@ def test_a_kernel_of_our_own_has_everything():
 
     kernel = 2.0 * Cauchy(torch.tensor([1.0, 2.0]))
     torch.testing.assert_close(kernel(2.0), torch.tensor([0.4, 1.0]))
+
+
+def test_a_kernel_of_our_own_without_log_says_what_to_define():
+    class Triangle(Kernel):
+        def forward(self, r):
+            return (1.0 - self.lags(r) / 8.0).clamp(min=0.0)
+
+    assert Triangle()(2.0) == 0.75
+    x = torch.randn(1, 1, 4, 2)
+    with pytest.raises(InputError, match=r"^Triangle must define log\(r\), the logarithm of its κ\(r\)$"):
+        kernel_attention(x, x, x, position=Triangle())
 
 
 def test_matrix_is_the_kernel_of_distances():

@@ -5,8 +5,10 @@ d width of queries and keys, dv width of values, L lags.
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Literal, get_args
+from numbers import Integral, Real
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -42,6 +44,7 @@ class AttentionArguments:
     dropout_p: float
     eps: float
     negligible: float  # share of a row that pairs left out may have together
+    spoilt: bool = False  # keys or values that some row may not see are NaN or infinite
 
     @property
     def exclude_self(self) -> bool:
@@ -86,6 +89,21 @@ class AttentionArguments:
         present = ~self.key_padding_mask[:, None, :, None]
         return torch.where(present, key, 0.0).sum(2, keepdim=True) / present.sum(2, keepdim=True).clamp(min=1)
 
+    def hides_non_finite(self) -> bool:
+        """Whether keys or values that some row may not see are NaN or infinite, where looking is free."""
+        hiding = (
+            self.window, self.key_padding_mask, self.attn_mask, self.document_ids, self.key_logits,
+            self.lag_logits, self.mixture, self.grid,
+        )  # fmt: skip
+        hides = self.own in ("exclude", "drop-value") or (self.causal and self.query.shape[2] > 1)
+        transformed = torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
+        shapes_alone = self.on_gpu or self.query.is_meta
+        if transformed or shapes_alone or not (hides or any(part is not None for part in hiding)):
+            return False
+        tensors = (self.key,) if self.key is self.value else (self.key, self.value)
+        sums = (t.detach().sum(dtype=self.compute_dtype).item() for t in tensors)
+        return not all(math.isfinite(total) for total in sums)
+
     def mass_fraction(self, log_mass: Tensor) -> Tensor:
         """Z / (Z + ε) for Z = Σ_j κ(i,j), (B, H, Nq, 1), from log Z (B, H, Nq)."""
         nothing = log_mass == -torch.inf
@@ -98,24 +116,27 @@ def check_options(window: int | None, own: str, dropout_p: float, eps: float, ne
     Raises:
         InputError: naming the first that cannot be used and what is accepted.
     """
-    if window is not None and (isinstance(window, bool) or not isinstance(window, int) or window < 1):
+    if window is not None and (isinstance(window, bool) or not isinstance(window, Integral) or window < 1):
         raise must_be("window", "a positive number of tokens or None", window)
-    if not isinstance(dropout_p, (int, float)) or not 0.0 <= dropout_p < 1.0:
+    if not isinstance(dropout_p, Real) or not 0.0 <= dropout_p < 1.0:
         raise must_be("dropout_p", "a number in [0, 1)", dropout_p)
-    if not isinstance(eps, (int, float)) or not 0.0 <= eps < math.inf:
+    if not isinstance(eps, Real) or not 0.0 <= eps < math.inf:
         raise must_be("eps", "a finite number of at least 0", eps)
-    if not isinstance(negligible, (int, float)) or not 0.0 <= negligible < 1.0:
+    if not isinstance(negligible, Real) or not 0.0 <= negligible < 1.0:
         raise must_be("negligible", "0 or a share between 0 and 1", negligible)
     if own not in get_args(Own):
         raise unknown_name("own", own, get_args(Own))
 
 
-def check_tensors(query: Tensor, key: Tensor, value: Tensor) -> None:
-    """Check types, shapes, dtypes and devices of the three tensors."""
+def check_tensors(query: Tensor, key: Tensor, value: Tensor, others: Mapping[str, Any]) -> None:
+    """Check types, shapes, dtypes and devices of the three tensors, and that others are tensors or None."""
     tensors = {"query": query, "key": key, "value": value}
+    for name, given in {**tensors, **others}.items():
+        if not isinstance(given, Tensor) and (given is not None or name in tensors):
+            raise must_be(name, "a torch tensor", type(given))
+        if name in others and given is not None:
+            _check_device(name, given, query)
     for name, tensor in tensors.items():
-        if not isinstance(tensor, Tensor):
-            raise must_be(name, "a torch tensor", type(tensor))
         if tensor.dim() != 4:
             raise must_be(name, "of shape (batch, heads, tokens, width)", tuple(tensor.shape))
         if not tensor.is_floating_point():
@@ -133,27 +154,32 @@ def check_tensors(query: Tensor, key: Tensor, value: Tensor) -> None:
         raise must_be("number of heads of query", "a multiple of that of key", shapes)
 
 
-def check_content(content: Content, query: Tensor) -> tuple[float | Tensor, Tensor | None]:
-    """Factor of the dot product, a number or (H,) or (1,), and bandwidth, (H,) or (1,), or None.
+def check_content(content: Content, query: Tensor) -> tuple[Tensor, float, Tensor | None]:
+    """Query, factor of the dot product, and bandwidth, (H,) or (1,), or None.
 
-    The factor is 1.0 for the Gaussian.
+    A factor is positive: others, and tensors, are multiplied into the query, in its dtype. Fused attention
+    hides pairs by −inf ahead of the factor, and a tensor has its gradient by any backend.
     """
+    dtype = torch.promote_types(query.dtype, torch.float32)
     if isinstance(content, Gaussian):
         sigma = content.bandwidth
         if isinstance(content, GaussianWithoutHalf):  # exp(−(r/ℓ)²) is the Gaussian of σ = ℓ/√2
             sigma = sigma * 2**-0.5
-        return 1.0, _one_per_head("bandwidth of content", sigma, query)
+        return query, 1.0, _one_per_head("bandwidth of content", sigma, query)
     if content is None:
-        return 1.0 / math.sqrt(max(query.shape[3], 1)), None
+        return query, 1.0 / math.sqrt(max(query.shape[3], 1)), None
+    factor: Tensor | float
     if isinstance(content, Tensor):
         if not content.is_floating_point():
             raise must_be("content", "floating point where it is a tensor of scales", content.dtype)
-        return _one_per_head("content", content, query), None
-    if isinstance(content, bool) or not isinstance(content, (int, float)):
+        factor = _one_per_head("content", content, query).view(-1, 1, 1)
+    elif isinstance(content, bool) or not isinstance(content, Real):
         raise must_be("content", "None, a scale (a number or one per head) or a Gaussian kernel", content)
-    if not math.isfinite(content):
+    elif not abs(factor := float(content)) <= torch.finfo(dtype).max:
         raise must_be("content", "a finite scale", content)
-    return float(content), None
+    elif factor > torch.finfo(torch.float32).tiny:
+        return query, factor, None
+    return (query.to(dtype) * factor).to(query.dtype), 1.0, None
 
 
 def _one_per_head(name: str, values: Tensor, query: Tensor) -> Tensor:
@@ -192,26 +218,20 @@ def check_lag_logits(position: Kernel | Tensor, causal: bool, query: Tensor, key
     return table if signed else torch.cat((table[:, 1:].flip(1), table), dim=1)
 
 
-def check_key_mask(mask: Tensor | None, key: Tensor) -> Tensor | None:
+def check_key_mask(mask: Tensor, key: Tensor) -> Tensor:
     """Which keys are padding: the opposite of the mask."""
-    if mask is None:
-        return None
     expected = (key.shape[0], key.shape[2])
     if mask.dtype != torch.bool or tuple(mask.shape) != expected:
         accepted = f"of dtype torch.bool (True where a key takes part) and shape {expected}"
         raise must_be("key_mask", accepted, (mask.dtype, tuple(mask.shape)))
-    _check_device("key_mask", mask, key)
     return ~mask
 
 
-def check_attn_mask(mask: Tensor | None, query: Tensor, key: Tensor) -> Tensor | None:
+def check_attn_mask(mask: Tensor, query: Tensor, key: Tensor) -> Tensor:
     """The mask with four dimensions."""
-    if mask is None:
-        return None
     full = (*query.shape[:3], key.shape[2])
     if mask.dtype != torch.bool and not mask.is_floating_point():
         raise must_be("attn_mask", "of dtype torch.bool (True takes part) or floating point", mask.dtype)
-    _check_device("attn_mask", mask, query)
     padded = (1,) * (4 - mask.dim()) + tuple(mask.shape)
     if len(padded) != 4 or any(size not in (1, want) for size, want in zip(padded, full, strict=True)):
         raise must_be("attn_mask", f"broadcastable to {full}", tuple(mask.shape))
@@ -229,10 +249,8 @@ def check_pairs(logits: Tensor, attn_mask: Tensor | None, query: Tensor, key: Te
     return logits if attn_mask is None else masked_bias(logits, attn_mask, logits.dtype)
 
 
-def check_key_logits(key_logits: Tensor | None, query: Tensor, key: Tensor) -> Tensor | None:
+def check_key_logits(key_logits: Tensor, query: Tensor, key: Tensor) -> Tensor:
     """The logits in float32 at least."""
-    if key_logits is None:
-        return None
     full, shape = (*query.shape[:2], key.shape[2]), tuple(key_logits.shape)
     if (
         len(shape) != 3
@@ -242,14 +260,11 @@ def check_key_logits(key_logits: Tensor | None, query: Tensor, key: Tensor) -> T
         raise must_be("key_logits", f"of shape {full}, a first or second dimension of 1 serving all", shape)
     if not key_logits.is_floating_point():
         raise must_be("key_logits", "floating point", key_logits.dtype)
-    _check_device("key_logits", key_logits, query)
     return key_logits.to(torch.promote_types(query.dtype, torch.float32))
 
 
-def check_document_ids(document_ids: Tensor | None, query: Tensor, key: Tensor) -> Tensor | None:
+def check_document_ids(document_ids: Tensor, query: Tensor, key: Tensor) -> Tensor:
     """The numbers as they are; where looking at them is free, every document is in one piece."""
-    if document_ids is None:
-        return None
     expected = (key.shape[0], key.shape[2])
     if document_ids.is_floating_point() or document_ids.is_complex() or tuple(document_ids.shape) != expected:
         accepted = f"whole numbers of shape {expected}, one for each key"
@@ -258,7 +273,6 @@ def check_document_ids(document_ids: Tensor | None, query: Tensor, key: Tensor) 
         raise must_be(
             "number of queries with document_ids", f"at most that of keys, {key.shape[2]}", query.shape[2]
         )
-    _check_device("document_ids", document_ids, query)
     if not torch.compiler.is_compiling() and document_ids.device.type == "cpu":
         for item, ids in enumerate(document_ids):
             runs = torch.unique_consecutive(ids)

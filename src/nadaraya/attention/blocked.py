@@ -16,6 +16,7 @@ logit of the pairs with j − i = t − (Nq − 1), i and j counted from 0 in th
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import NoReturn
 
 import torch
 from torch import Tensor
@@ -24,6 +25,7 @@ from nadaraya.attention import dense_cpu, fused_cpu
 from nadaraya.attention.dense_cpu import exp_without_underflow
 from nadaraya.attention.fused_cpu import with_columns
 from nadaraya.attention.sharing import Share, part_of, parts_of_share, shares, whole_share, work_on
+from nadaraya.errors import InputError
 
 # Rows of a block: large ones amortise calls, small ones compute less of the future in causal calls.
 LONGEST_BLOCK = 256
@@ -215,30 +217,27 @@ def blocked_attention_backward(
     With weights P and score gradients dS = P ∘ (dO Vᵀ − δ), δ_i = dO_i·O_i − dLSE_i, the diagonals' gradient
     is Σ dS over the batch and over all pairs with the same j − i.
     """
+    dtype, none = lse.dtype, lse.new_zeros((0,))
     by_cpu = diagonals is None and query.device.type == "cpu" and query.numel() > 0 and key.shape[2] > 0
-    bias = None if mask is None or not by_cpu else masked_bias(None, mask, lse.dtype)
     biased = mask is not None or key_bias is not None
-    if by_cpu and biased and not causal and dense_cpu.suits(query, key):
-        dtype = lse.dtype
-        *grads, grad_key_bias, grad_mask = dense_cpu.backward(
-            grad_out.to(dtype), grad_lse.to(dtype), query.to(dtype), key.to(dtype), value.to(dtype),
-            out.to(dtype), lse, scale, bias, key_bias,
-            mask.shape if need_mask and mask is not None else None,
-        )  # fmt: skip
+    short = biased and not causal and dense_cpu.suits(query, key)
+    if by_cpu and (short or not need_mask):
+        bias, grad_mask = None if mask is None else masked_bias(None, mask, dtype), none.clone()
+        if short:
+            *grads, grad_key_bias, grad_mask = dense_cpu.backward(
+                grad_out.to(dtype), grad_lse.to(dtype), query.to(dtype), key.to(dtype), value.to(dtype),
+                out.to(dtype), lse, scale, bias, key_bias,
+                mask.shape if need_mask and mask is not None else None,
+            )  # fmt: skip
+        else:
+            *grads, grad_key_bias = fused_cpu.backward(
+                grad_out, grad_lse, query, key, value, out, lse, scale, bias, key_bias, causal
+            )
         grad_query, grad_key, grad_value = (grad.to(query.dtype) for grad in grads)
-        none = lse.new_zeros((0,))
-        grad_key_bias = grad_key_bias if need_key_bias else none
-        return grad_query, grad_key, grad_value, none.clone(), grad_key_bias, grad_mask
-    if by_cpu and not need_mask and scale != 0.0:
-        grad_query, grad_key, grad_value, grad_key_bias = fused_cpu.backward(
-            grad_out, grad_lse, query, key, value, out, lse, scale, bias, key_bias, causal
-        )
-        none = lse.new_zeros((0,))
-        grad_key_bias = grad_key_bias if need_key_bias else none
-        return grad_query, grad_key, grad_value, none.clone(), grad_key_bias, none.clone()
+        of_key_bias = grad_key_bias if need_key_bias else none
+        return grad_query, grad_key, grad_value, none.clone(), of_key_bias, grad_mask
     batch, heads, num_queries, width = query.shape
     num_keys = key.shape[2]
-    dtype = lse.dtype
     grad_out = grad_out.to(dtype)
     delta = (grad_out * out.to(dtype)).sum(-1) - grad_lse
     # Row and key terms ride along as extra columns of the products: no pass over the scores for them.
@@ -390,4 +389,10 @@ def _backward(ctx, grad_out, grad_lse):  # type: ignore[no-untyped-def]
     )
 
 
+def refuse_second_derivative(*_: object) -> NoReturn:
+    """The gradient of a fast backend's gradients."""
+    raise InputError('second derivatives must be taken with backend="reference": fast backends have none')
+
+
 blocked_attention.register_autograd(_backward, setup_context=_save_for_backward)
+blocked_attention_backward.register_autograd(refuse_second_derivative)

@@ -26,7 +26,7 @@ def squared_distances(query: Tensor, key: Tensor) -> Tensor:
 
 def _centred(*points: Tensor) -> tuple[Tensor, ...]:
     """Points minus the mean of the last ones, which changes no distance and no derivative of one."""
-    centre = points[-1].detach().mean(-2, keepdim=True)
+    centre = points[-1].detach().sum(-2, keepdim=True) / max(1, points[-1].shape[-2])
     return tuple(x - centre for x in points)
 
 

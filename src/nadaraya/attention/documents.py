@@ -3,12 +3,14 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from nadaraya.attention.arguments import AttentionArguments
 
+_DIMENSION_OF_KEYS = {"key": 2, "value": 2, "key_padding_mask": 1, "key_logits": 2}
 Attend = Callable[[AttentionArguments], tuple[Tensor, Tensor | None]]
 
 
@@ -92,19 +94,20 @@ def _of_rows(args: AttentionArguments, rows: list[int]) -> AttentionArguments:
         return args
     index = torch.tensor(rows, device=args.query.device)
 
-    def chosen(tensor: Tensor) -> Tensor:
-        return tensor if len(tensor) == 1 else tensor.index_select(0, index)
+    chosen: dict[str, Any] = {
+        name: tensor if len(tensor) == 1 else tensor.index_select(0, index) for name, tensor in _given(args)
+    }
+    if args.mixture is not None:
+        weights = args.mixture.weights
+        chosen["mixture"] = replace(args.mixture, weights=weights.index_select(0, index))
+    return replace(args, **chosen)
 
-    def chosen_if_given(tensor: Tensor | None) -> Tensor | None:
-        return None if tensor is None else chosen(tensor)
 
-    mixture = args.mixture
-    return replace(
-        args, query=chosen(args.query), key=chosen(args.key), value=chosen(args.value),
-        key_padding_mask=chosen_if_given(args.key_padding_mask), key_logits=chosen_if_given(args.key_logits),
-        attn_mask=chosen_if_given(args.attn_mask), document_ids=chosen_if_given(args.document_ids),
-        mixture=None if mixture is None else replace(mixture, weights=chosen(mixture.weights)),
-    )  # fmt: skip
+def _given(args: AttentionArguments) -> Iterator[tuple[str, Tensor]]:
+    """What the call has of each item of the batch, by name; the weights of a mixture excepted."""
+    for name in ("query", "key", "value", "key_padding_mask", "key_logits", "attn_mask", "document_ids"):
+        if (tensor := getattr(args, name)) is not None:
+            yield name, tensor
 
 
 def _documents(args: AttentionArguments, lengths: Sequence[int]) -> Iterator[AttentionArguments]:
@@ -122,29 +125,14 @@ def _documents(args: AttentionArguments, lengths: Sequence[int]) -> Iterator[Att
             return [tensor] * len(sizes)
         return list(tensor.split(tuple(sizes), dim))
 
-    masks: list[Tensor | None] = [None] * len(lengths)
-    if args.attn_mask is not None:
-        by_query = parts(args.attn_mask, queries, 2)
-        masks = [parts(mask, lengths, 3)[number] for number, mask in enumerate(by_query)]
-    of_documents = zip(
-        parts(args.query, queries, 2),
-        parts(args.key, lengths, 2),
-        parts(args.value, lengths, 2),
-        parts(args.key_padding_mask, lengths, 1),
-        parts(args.key_logits, lengths, 2),
-        masks,
-        parts(None if args.mixture is None else args.mixture.weights, queries, 2),
-        strict=True,
-    )
-    for query, key, value, padding, key_logits, mask, weights in of_documents:
-        assert query is not None
-        assert key is not None
-        assert value is not None
-        if query.shape[2]:
-            mixture = args.mixture
-            if mixture is not None and weights is not None:
-                mixture = replace(mixture, weights=weights)
-            yield replace(
-                args, query=query, key=key, value=value, key_padding_mask=padding, key_logits=key_logits,
-                attn_mask=mask, mixture=mixture, document_ids=None,
-            )  # fmt: skip
+    given = {name: parts(getattr(args, name), lengths, dim) for name, dim in _DIMENSION_OF_KEYS.items()}
+    given["query"], given["attn_mask"] = parts(args.query, queries, 2), []
+    for number, mask in enumerate(parts(args.attn_mask, queries, 2)):
+        given["attn_mask"].append(parts(mask, lengths, 3)[number])
+    weights: Any = parts(None if args.mixture is None else args.mixture.weights, queries, 2)
+    for number, count in enumerate(queries):
+        if count:
+            document: dict[str, Any] = {name: tensors[number] for name, tensors in given.items()}
+            if args.mixture is not None:
+                document["mixture"] = replace(args.mixture, weights=weights[number])
+            yield replace(args, **document, document_ids=None)

@@ -2,7 +2,8 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from typing import Literal, NamedTuple, TypedDict, Unpack, overload
+from dataclasses import replace
+from typing import Any, Literal, NamedTuple, TypedDict, Unpack, overload
 
 import torch
 from torch import Tensor
@@ -36,6 +37,12 @@ from nadaraya.kernels import Kernel
 
 _FAST_BACKENDS = ("triton", "sdpa")  # fastest first
 _WATCHERS: list[Callable[[AttentionArguments], None]] = []
+# What other libraries call an argument.
+_MEANT = {
+    "is_causal": "causal", "scale": "content", "softmax_scale": "content", "dropout": "dropout_p",
+    "mask": "attn_mask", "attention_mask": "attn_mask", "key_padding_mask": "key_mask", "bias": "position",
+    "need_weights": "return_weights", "window_size": "window", "sliding_window": "window",
+}  # fmt: skip
 
 
 class AttentionOptions(TypedDict, total=False):
@@ -112,6 +119,7 @@ def kernel_attention(
     backend: str = "auto",
     return_weights: bool = False,
     return_lse: bool = False,
+    **unknown: Any,
 ) -> Tensor | tuple[Tensor, Tensor]:
     r"""Attention as Nadaraya-Watson regression with an explicit kernel.
 
@@ -124,15 +132,18 @@ def kernel_attention(
     attention, Gaussian kernel attention and kernel regression are special cases.
 
     Sequences of unequal length are aligned at their ends, as in decoding: query i is at position
-    i + Nk − Nq. A row that may see no key gives zeros, never NaN.
+    i + Nk − Nq. A row that may see no key gives zeros, never NaN. On the CPU, outside of `torch.compile` and
+    `torch.func`, what a row may not see may be NaN or infinite and reaches neither it nor its gradients;
+    elsewhere hidden keys and values must be finite.
 
     Args:
-        query: (B, H, Nq, d), float16, bfloat16, float32 or float64.
+        query: (B, H, Nq, d), float16, bfloat16, float32 or float64. Tensors (B, N, H, d), as some libraries
+            have them, are taken for N heads of H tokens without a word: transpose them.
         key: (B, G, Nk, d); H must be a multiple of G, and each key head serves H / G query heads.
         value: (B, G, Nk, dv).
-        content: what queries and keys say of each other: the scale of their dot product, a number or a tensor
-            of shape (H,), default 1/√d; or `Gaussian(bandwidth=σ)`, one σ or one per head, in the units of
-            the features. Differentiable.
+        content: what queries and keys say of each other: the scale of their dot product, of any sign, a
+            number or a tensor of shape (H,), default 1/√d; or `Gaussian(bandwidth=σ)`, one σ or one per head,
+            in the units of the features. Differentiable.
         position: what their places say: a `Kernel` of the lag, one for all heads or one per head, by whose
             log it multiplies the weights; a table of logits, (H or 1, L) for the lags |i − j| = 0 … L − 1 or
             (H or 1, 2L − 1) signed, entry r + L − 1 for lag r = i − j, L = max(Nq, Nk); `MixedLogits` or
@@ -161,10 +172,10 @@ def kernel_attention(
             where the kernel of the lag has decayed; default 0, all are summed. A leave, not an order: "sdpa"
             and "triton" make use of it for a `Kernel` or a table without an `attn_mask`. Gradients are those
             of the pairs that are kept.
-        backend: "reference" (the definition, O(Nq·Nk) memory), "sdpa" (exact rewrites onto PyTorch's fused
-            attention, O(Nq + Nk) memory), "triton" (fused kernels for NVIDIA GPUs, O(Nq + Nk) memory), or
-            "auto", the fastest that can do the call; `nadaraya.attention.choose_backend` says which, and why
-            not another.
+        backend: "reference" (the definition, O(Nq·Nk) memory; it alone has second derivatives), "sdpa" (exact
+            rewrites onto PyTorch's fused attention, O(Nq + Nk) memory), "triton" (fused kernels for NVIDIA
+            GPUs, O(Nq + Nk) memory), or "auto", the fastest that can do the call;
+            `nadaraya.attention.choose_backend` says which, and why not another.
         return_weights: also return the weights; only the reference has them.
         return_lse: also return log Σ_j κ(i,j), −inf for rows that see nothing; ε is no part of it. Outputs
             over parts of the keys go together by `nadaraya.attention.merge_attention`. Differentiable.
@@ -190,7 +201,7 @@ def kernel_attention(
     args = _checked(
         query, key, value, content=content, position=position, key_logits=key_logits, own=own, causal=causal,
         window=window, key_mask=key_mask, attn_mask=attn_mask, document_ids=document_ids, dropout_p=dropout_p,
-        eps=eps, negligible=negligible,
+        eps=eps, negligible=negligible, **unknown,
     )  # fmt: skip
     for watch in _WATCHERS:
         watch(args)
@@ -278,47 +289,38 @@ def choose_backend(
 
 
 def _checked(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    *,
-    content: Content = None,
-    position: Position | None = None,
-    key_logits: Tensor | None = None,
-    own: Own = "keep",
-    causal: bool = False,
-    window: int | None = None,
-    key_mask: Tensor | None = None,
-    attn_mask: Tensor | None = None,
-    document_ids: Tensor | None = None,
-    dropout_p: float = 0.0,
-    eps: float = 0.0,
-    negligible: float = 0.0,
-    backend: str = "auto",
+    query: Tensor, key: Tensor, value: Tensor, **options: Unpack[AttentionOptions]
 ) -> AttentionArguments:
     """The arguments of a call in the one form that backends take; which of them takes it is not looked at."""
-    check_tensors(query, key, value)
+    for name in options:
+        if name not in AttentionOptions.__annotations__:
+            accepted = [*AttentionOptions.__annotations__, "return_weights", "return_lse"]
+            raise unknown_name("argument of kernel_attention", name, accepted, meant=_MEANT.get(name))
+    own, window, position = options.get("own", "keep"), options.get("window"), options.get("position")
+    dropout_p, eps = options.get("dropout_p", 0.0), options.get("eps", 0.0)
+    negligible, causal = options.get("negligible", 0.0), bool(options.get("causal"))
+    key_logits, key_mask = options.get("key_logits"), options.get("key_mask")
+    attn_mask, ids = options.get("attn_mask"), options.get("document_ids")
+    others = {"key_logits": key_logits, "key_mask": key_mask, "attn_mask": attn_mask, "document_ids": ids}
+    check_tensors(query, key, value, others)
     check_options(window, own, dropout_p, eps, negligible)
-    scale, bandwidth = check_content(content, query)
-    if isinstance(scale, Tensor):
-        # One rounding more in half precision; every backend then has the gradient.
-        scaled = query.to(scale.dtype) * scale.view(-1, 1, 1)
-        query, scale = scaled.to(query.dtype), 1.0
+    query, scale, bandwidth = check_content(options.get("content"), query)
+    attn_mask = None if attn_mask is None else check_attn_mask(attn_mask, query, key)
     lag_logits, mixture, grid = None, None, None
     if isinstance(position, (MixedLogits, MixedKernels)):
         mixture = check_mixture(position, query, key)
     elif isinstance(position, GridLogits):
-        if document_ids is not None:
+        if ids is not None:
             raise InputError("document_ids must not be given with a grid: its patches are of one image")
         grid = check_grid(position, query, key)
     elif isinstance(position, Tensor) and position.dim() == 3:
-        attn_mask = check_pairs(position, check_attn_mask(attn_mask, query, key), query, key)
+        attn_mask = check_pairs(position, attn_mask, query, key)
     elif isinstance(position, (Kernel, Tensor)):
         lag_logits = check_lag_logits(position, causal, query, key)
     elif position is not None:
         accepted = "a Kernel, a table of logits, MixedLogits, MixedKernels or GridLogits"
         raise must_be("position", accepted, position)
-    return AttentionArguments(
+    args = AttentionArguments(
         query=query,
         key=key,
         value=value,
@@ -327,17 +329,18 @@ def _checked(
         lag_logits=lag_logits,
         mixture=mixture,
         grid=grid,
-        causal=bool(causal),
-        window=window,
+        causal=causal,
+        window=None if window is None else int(window),
         own=own,
-        key_padding_mask=check_key_mask(key_mask, key),
-        attn_mask=check_attn_mask(attn_mask, query, key),
-        key_logits=check_key_logits(key_logits, query, key),
-        document_ids=check_document_ids(document_ids, query, key),
+        key_padding_mask=None if key_mask is None else check_key_mask(key_mask, key),
+        attn_mask=attn_mask,
+        key_logits=None if key_logits is None else check_key_logits(key_logits, query, key),
+        document_ids=None if ids is None else check_document_ids(ids, query, key),
         dropout_p=float(dropout_p),
         eps=float(eps),
         negligible=float(negligible),
     )
+    return replace(args, spoilt=True) if args.hides_non_finite() else args
 
 
 def _choice(backend: str, args: AttentionArguments, return_weights: bool) -> BackendChoice:

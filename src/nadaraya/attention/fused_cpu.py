@@ -25,12 +25,12 @@ def attend(
     """
     value_width = value.shape[3]
     if key_bias is not None and bias is not None:
-        if key_bias.isneginf().any() or scale == 0.0:
+        if key_bias.isneginf().any():
             bias, key_bias = bias + key_bias[:, :, None, :], None
         else:
-            column = (key_bias / scale).to(key.dtype).expand(*key.shape[:3])
-            query, key = with_columns(query, query.new_ones(query.shape[:3])), with_columns(key, column)
-            key_bias = None
+            column = key_bias.to(key.dtype).expand(*key.shape[:3])
+            query, scale = with_columns(query * scale, query.new_ones(query.shape[:3])), 1.0
+            key, key_bias = with_columns(key, column), None
     elif key_bias is not None:
         bias, key_bias = key_bias[:, :, None, :], None
     # One width for all three, and one that fills vector registers, is what the kernel wants.
@@ -76,9 +76,9 @@ def backward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Gradients for query, key, value and key_bias by PyTorch's fused backward pass for the CPU.
 
-    One more column in each operand tells it what it does not know. (1, b_j / scale) in queries and keys makes
-    the bias by key part of the scores and collects its gradient; (1, −dLSE_i) in dO and O adds −dLSE_i to
-    δ_i = dO_i·O_i.
+    One more column in each operand tells it what it does not know. (1, b_j) in queries, which have the scale,
+    and keys makes the bias by key part of the scores and collects its gradient; (1, −dLSE_i) in dO and O adds
+    −dLSE_i to δ_i = dO_i·O_i.
     """
     width = max(query.shape[3], value.shape[3]) + 1
     width += -width % 8
@@ -90,13 +90,13 @@ def backward(
         wide[..., -1] = column
         return wide
 
-    column = 0.0 if key_bias is None else (key_bias / scale).to(key.dtype)
+    column = 0.0 if key_bias is None else key_bias.to(key.dtype)
     if bias is not None:
         bias = bias.to(query.dtype).expand(*query.shape[:3], key.shape[2])
     nothing = torch.where(lse == -torch.inf, torch.inf, lse)  # exp(score − inf) = 0: no weight, no gradient
     grads = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
         widened(grad_out.to(query.dtype), 1.0),
-        widened(query, 1.0),
+        widened(query * scale, 1.0),
         widened(key, column),
         widened(value, 0.0),
         widened(out, -grad_lse.to(out.dtype)),
@@ -104,15 +104,15 @@ def backward(
         0.0,
         causal,
         attn_mask=bias,
-        scale=scale,
+        scale=1.0,
     )
-    # The column of ones collects Σ_i dS_ij · scale. Copies, because an operator must not return views.
-    grad_key_bias = (grads[1][..., -1] / scale).contiguous()
+    # The column of ones collects Σ_i dS_ij. Copies, because an operator must not return views.
+    grad_key_bias = grads[1][..., -1].clone(memory_format=torch.contiguous_format)
     grad_query, grad_key, grad_value = (
         grad[..., : tensor.shape[3]].clone(memory_format=torch.contiguous_format)
         for grad, tensor in zip(grads, (query, key, value), strict=True)
     )
-    return grad_query, grad_key, grad_value, grad_key_bias
+    return grad_query.mul_(scale), grad_key, grad_value, grad_key_bias
 
 
 def with_columns(tensor: Tensor, *columns: Tensor) -> Tensor:

@@ -220,7 +220,8 @@ class KernelSelfAttention(nn.Module):
         if self.rotary is not None:
             # Logits know lags alone: it is rotated values that tell where a text begins.
             starts = _starts(key_mask, document_ids) if rotates_values else None
-            query, scored = self._rotated(query, scored, seen, starts)
+            rotated = self.rotary(query, seen, starts)
+            query, scored = rotated, rotated if scored is query else self.rotary(scored, seen, starts)
         if value is key and (scored is key or rotates_values):
             value = scored  # one tensor to cache, and one gradient
         if added_values is not None:
@@ -262,11 +263,6 @@ class KernelSelfAttention(nn.Module):
         if key_mask is not None and key_mask.shape[-1] != so_far:
             accepted = f"of shape (batch, {so_far}), as many as tokens so far"
             raise must_be("key_mask", accepted, tuple(key_mask.shape))
-
-    def _rotated(self, query: Tensor, key: Tensor, seen: int, starts: Tensor | None) -> tuple[Tensor, Tensor]:
-        assert self.rotary is not None
-        rotated = self.rotary(query, seen, starts)
-        return rotated, rotated if key is query else self.rotary(key, seen, starts)
 
     def _position(self, x: Tensor, num_lags: int, is_causal: bool, decoding: bool) -> Position | None:
         """The operator's position for queries of the tokens x; subclasses may have others."""

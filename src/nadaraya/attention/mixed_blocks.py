@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from nadaraya.attention import fused_cpu
-from nadaraya.attention.blocked import Block, empty_results, masked_bias
+from nadaraya.attention.blocked import Block, empty_results, masked_bias, refuse_second_derivative
 from nadaraya.attention.fused_cpu import with_columns
 from nadaraya.attention.merging import merge_attention
 from nadaraya.attention.mixed_strips import Mixture
@@ -254,3 +254,4 @@ def _backward(ctx, grad_out, grad_lse):  # type: ignore[no-untyped-def]
 
 
 mixed_attention.register_autograd(_backward, setup_context=_save_for_backward)
+mixed_attention_backward.register_autograd(refuse_second_derivative)

@@ -9,6 +9,8 @@ from torch import Tensor
 
 from nadaraya.attention.arguments import AttentionArguments
 
+_ROUNDINGS = 64  # of a logit that is computed in two ways, generously
+
 
 def finished(args: AttentionArguments, out: Tensor, lse: Tensor | None) -> Tensor:
     """The output of the call from that of its softmax: ε in the denominator, the token's own share taken out.
@@ -28,11 +30,14 @@ def finished(args: AttentionArguments, out: Tensor, lse: Tensor | None) -> Tenso
         return without_direction(out, own_values(args))
     if args.own == "drop-value":
         assert lse is not None
-        nothing = lse == -torch.inf
-        share = torch.exp(own_logits(args) - lse.masked_fill(nothing, 0.0)).masked_fill(nothing, 0.0)
+        nothing, logits = lse == -torch.inf, own_logits(args)
+        share = torch.exp(logits - lse.masked_fill(nothing, 0.0)).masked_fill(nothing, 0.0)
         if args.eps > 0.0:
             share = share * args.mass_fraction(lse)[..., 0]
-        return torch.addcmul(out, share[..., None].to(out.dtype), own_values(args).to(out.dtype), value=-1)
+        out = torch.addcmul(out, share[..., None].to(out.dtype), own_values(args).to(out.dtype), value=-1)
+        # Others that weigh less than rounding are nothing: with none at all the output is 0, not rounding.
+        rounding = _ROUNDINGS * torch.finfo(lse.dtype).eps * (1.0 + lse.abs())
+        return out.masked_fill((lse - logits <= rounding)[..., None], 0.0)
     return out
 
 

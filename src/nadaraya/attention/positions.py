@@ -161,6 +161,8 @@ def check_mixture(position: MixedLogits | MixedKernels, query: Tensor, key: Tens
     else:
         profiles, signed = given, position.signed
     name = "log_kernels" if of_kernels else "profiles"
+    if not isinstance(profiles, Tensor):
+        raise must_be(f"{name} of a mixed position", "a torch tensor or a kernel", type(profiles))
     shape = tuple(profiles.shape)
     profiles = profiles[None] if profiles.dim() == 2 else profiles
     fits = profiles.dim() == 3 and profiles.shape[0] in (1, num_heads) and profiles.shape[1] == num_terms
@@ -189,6 +191,8 @@ def check_mixture(position: MixedLogits | MixedKernels, query: Tensor, key: Tens
 def check_grid(position: GridLogits, query: Tensor, key: Tensor) -> GridLogits:
     """The grid with its logits in float32 at least."""
     logits, num_heads = position.logits, query.shape[1]
+    if not isinstance(logits, Tensor):
+        raise must_be("logits of a grid", "a torch tensor", type(logits))
     odd = logits.dim() == 3 and logits.shape[1] % 2 == 1 and logits.shape[2] % 2 == 1
     if not odd or logits.shape[0] not in (1, num_heads) or not logits.is_floating_point():
         accepted = f"floating point of shape ({num_heads} or 1, 2h - 1, 2w - 1)"

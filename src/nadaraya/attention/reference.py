@@ -61,8 +61,15 @@ def rows(args: AttentionArguments, start: int, stop: int) -> Results:
     weights = kappa / normaliser.masked_fill(normaliser == 0, 1.0)
     weights = F.dropout(weights, args.dropout_p)
     if args.own == "drop-value":
-        weights = weights.masked_fill(_lags(args, start, stop) == 0, 0.0)
-    out = weights @ args.value.to(weights.dtype)
+        own_pairs = _lags(args, start, stop) == 0
+        weights, log_kappa = weights.masked_fill(own_pairs, 0.0), log_kappa.masked_fill(own_pairs, -torch.inf)
+    value = args.value.to(weights.dtype)
+    out = weights @ value
+    if args.spoilt:
+        # Values that are not finite reach the rows that see them; in others 0 times them would be NaN.
+        spoilt = ~value.isfinite()
+        reached = (log_kappa != -torch.inf).to(value.dtype) @ spoilt.to(value.dtype) > 0.0
+        out = torch.where(reached, out.detach(), weights @ value.masked_fill(spoilt, 0.0))
     if args.own == "project-out":
         out = own.without_direction(out, own.own_values(args)[:, :, start:stop].to(out.dtype))
     return Results(out.to(args.query.dtype), weights, lse)
@@ -76,14 +83,11 @@ def logits(args: AttentionArguments, start: int, stop: int) -> Tensor:
     """
     args = args.with_repeated_heads()
     query = args.query[:, :, start:stop].to(args.compute_dtype)
-    key = args.key.to(args.compute_dtype)
-    if args.bandwidth is not None:
-        # Over σ first: σ² itself may underflow.
-        query, key = (x / args.bandwidth.view(-1, 1, 1) for x in (query, key))
-        log_kappa = -0.5 * squared_distances(query, key)
-    else:
-        log_kappa = (query @ key.transpose(-1, -2)) * args.scale
-
+    given = key = args.key.to(args.compute_dtype)
+    finite = key.isfinite().all(-1, keepdim=True) if args.spoilt else None
+    if finite is not None:
+        key = torch.where(finite, key, 0.0)  # products of others with a gradient of 0 would be NaN
+    log_kappa = _content(args, query, key)
     lags = _lags(args, start, stop)
     if args.lag_logits is not None:
         log_kappa = log_kappa + args.lag_logits[:, lags + args.lag_logits.shape[1] // 2]
@@ -111,12 +115,23 @@ def logits(args: AttentionArguments, start: int, stop: int) -> Tensor:
         log_kappa = log_kappa.masked_fill(lags < 0, -torch.inf)
     if args.window is not None:
         log_kappa = log_kappa.masked_fill(lags.abs() >= args.window, -torch.inf)
+    if finite is not None:  # those that are not are constants of the rows that see them
+        reached = ~finite.transpose(-1, -2) & (log_kappa != -torch.inf)
+        log_kappa = torch.where(reached, _content(args, query, given).detach(), log_kappa)
     if args.exclude_self:
         # Leave-one-out: j ≠ i, but a row with nothing left keeps itself.
         others = log_kappa.masked_fill(lags == 0, -torch.inf)
         alone = (others == -torch.inf).all(-1, keepdim=True)
         log_kappa = torch.where(alone, log_kappa, others)
     return log_kappa
+
+
+def _content(args: AttentionArguments, query: Tensor, key: Tensor) -> Tensor:
+    """What queries and keys say of each other."""
+    if args.bandwidth is None:
+        return (query @ key.transpose(-1, -2)) * args.scale
+    # Over σ first: σ² itself may underflow.
+    return -0.5 * squared_distances(*(x / args.bandwidth.view(-1, 1, 1) for x in (query, key)))
 
 
 def _lags(args: AttentionArguments, start: int, stop: int) -> Tensor:

@@ -6,6 +6,7 @@ from torch import Tensor
 
 from nadaraya.attention import own
 from nadaraya.attention.arguments import AttentionArguments
+from nadaraya.attention.blocked import refuse_second_derivative
 
 
 def can(args: AttentionArguments) -> bool:
@@ -44,7 +45,15 @@ def attention(args: AttentionArguments) -> Tensor:
     out = F.scaled_dot_product_attention(
         query, key, args.value, mask, dropout_p=args.dropout_p, is_causal=causal, scale=scale
     )
+    if not torch.compiler.is_compiling() and out.grad_fn and "ScaledDotProduct" in out.grad_fn.name():
+        out.grad_fn.register_hook(_refuse_second_derivatives)
     return out if alive is None else out.masked_fill(~alive, 0.0)
+
+
+def _refuse_second_derivatives(gradients: tuple[Tensor | None, ...], _: object) -> None:
+    for gradient in gradients:
+        if gradient is not None and gradient.requires_grad:
+            gradient.register_hook(refuse_second_derivative)
 
 
 def _is_lined_up(args: AttentionArguments) -> bool:

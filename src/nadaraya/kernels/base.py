@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch import Tensor, nn
 
-from nadaraya.errors import must_be
+from nadaraya.errors import InputError, must_be
 from nadaraya.kernels.parameters import Positive, at_least_float32, count, describe, log_of_positive, natural
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ class Kernel(nn.Module):
         Returns:
             (*batch_shape, *r.shape), float32, or float64 when r or a parameter is float64.
         """
-        raise NotImplementedError
+        raise InputError(f"{type(self).__name__} must define log(r), the logarithm of its κ(r)")
 
     def forward(self, r: Tensor | float) -> Tensor:
         """κ(r), for the same r and of the same shape and dtype as `log`."""

@@ -8,6 +8,7 @@ are added up from strip to strip: no atomic operation, every sum in a fixed orde
 import torch
 from torch import Tensor
 
+from nadaraya.attention.blocked import refuse_second_derivative
 from nadaraya.attention.triton.configs import Kernel
 from nadaraya.attention.triton.launch import (
     configured,
@@ -195,3 +196,4 @@ def _backward(ctx, grad_out, grad_lse, _):  # type: ignore[no-untyped-def]
 
 
 triton_attention_by_row.register_autograd(_backward, setup_context=_save_for_backward)
+triton_attention_by_row_backward.register_autograd(refuse_second_derivative)

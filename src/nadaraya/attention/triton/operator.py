@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from nadaraya.attention.blocked import refuse_second_derivative
 from nadaraya.attention.triton.configs import Config, Kernel
 from nadaraya.attention.triton.kernels.forward import forward_kernel
 from nadaraya.attention.triton.kernels.gradients import key_value_gradient_kernel, row_sum_kernel
@@ -115,20 +116,9 @@ def empty_results(query: Tensor, value: Tensor, exclude_self: bool) -> tuple[Ten
 
 @triton_attention.register_fake
 def _(  # type: ignore[no-untyped-def]
-    query,
-    key,
-    value,
-    scale,
-    bandwidth,
-    table,
-    key_logits,
-    padding,
-    documents,
-    causal,
-    window,
-    exclude_self,
+    query, key, value, scale, bandwidth, table, key_logits, padding, documents, causal, window, exclude_self,
     kept=None,
-):
+):  # fmt: skip
     return empty_results(query, query if value is None else value, exclude_self)
 
 
@@ -331,3 +321,4 @@ def _backward(ctx, grad_out, grad_lse, _):  # type: ignore[no-untyped-def]
 
 
 triton_attention.register_autograd(_backward, setup_context=_save_for_backward)
+triton_attention_backward.register_autograd(refuse_second_derivative)

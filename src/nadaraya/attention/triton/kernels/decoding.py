@@ -129,15 +129,9 @@ def decoding_kernel(
             value = key
         else:
             value = load_rows(
-                value_base,
-                keys,
-                value_columns,
-                value_strides[2],
-                num_keys,
-                value_width,
-                True,
+                value_base, keys, value_columns, value_strides[2], num_keys, value_width, True,
                 EVEN_VALUE_WIDTH,
-            )
+            )  # fmt: skip
         logits = pair_logits(query, key, query_norms, centre, factors, width, GAUSSIAN, CENTRED, PRECISION)
         if TABLE:
             # Keys beyond the real ones read an entry that exists.

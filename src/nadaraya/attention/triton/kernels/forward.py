@@ -210,20 +210,9 @@ def forward_kernel(
         last_key = tl.minimum(last_key, tl.load(by_row + first_row // KEPT * 2 + 1))
     bounds = document_ptr + batch * 2 * num_keys
     start, full_start, full_stop, stop = key_ranges(
-        first_row,
-        offset,
-        first_key,
-        last_key,
-        num_keys,
-        bounds,
-        window,
-        DOCUMENTS,
-        CAUSAL,
-        WINDOW,
-        EXCLUDE_SELF,
-        BLOCK_M,
-        BLOCK_N,
-    )
+        first_row, offset, first_key, last_key, num_keys, bounds, window, DOCUMENTS, CAUSAL, WINDOW,
+        EXCLUDE_SELF, BLOCK_M, BLOCK_N,
+    )  # fmt: skip
     state = (
         tl.zeros((BLOCK_M, VALUE_WIDTH), tl.float32),
         tl.zeros((BLOCK_M,), tl.float32),

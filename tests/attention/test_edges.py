@@ -1,0 +1,223 @@
+"""Scales of any sign and size, numbers that are not finite and hidden, options of other libraries' kinds."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from nadaraya import InputError, KernelSelfAttention, kernel_attention
+from nadaraya.attention import GridLogits, MixedLogits, choose_backend
+from nadaraya.attention.content import DotProduct
+from nadaraya.kernels import ExponentialDecay, Gaussian
+
+N = 6
+BACKENDS = ["auto", "reference"]
+PADDED = torch.tensor([[True] * 5 + [False]])
+EXTRAS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "lse": {"return_lse": True},
+    "eps": {"eps": 1.0},
+    "drop": {"own": "drop-value"},
+    "loo": {"own": "exclude"},
+    "documents": {"document_ids": torch.tensor([[0, 0, 0, 1, 1, 1]])},
+    "key logits": {"key_logits": torch.linspace(-2.0, 1.0, N, dtype=torch.float64).expand(1, 2, -1)},
+    "padding": {"key_mask": PADDED},
+    "window": {"window": 3},
+    "position": {"position": ExponentialDecay(2.0)},
+    "mask": {"attn_mask": torch.ones(N, N, dtype=torch.bool).tril(1)},
+}
+SCALES = [0.0, -0.0, -0.5, 1e-30, 1e-45, 5e-324, -5e-324, -1e5, 1e5]
+
+
+def three(dtype: torch.dtype = torch.float64) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    tensors = torch.randn(3, 1, 2, N, 4, generator=generator, dtype=torch.float64)
+    return [t.to(dtype).requires_grad_() for t in tensors]
+
+
+def outcome(tensors: list[Tensor], backend: str, **options: Any) -> list[Tensor]:
+    found = kernel_attention(*tensors, backend=backend, **options)
+    out, *lse = found if isinstance(found, tuple) else (found,)
+    weights = torch.linspace(-1.0, 1.0, out.numel(), dtype=out.dtype).view(out.shape)
+    loss = (out * weights).sum() + sum(x[x.isfinite()].sum() for x in lse)
+    return [out, *lse, *torch.autograd.grad(loss, tensors)]
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("extra", EXTRAS)
+def test_scales_of_any_sign_and_size_are_as_defined(extra: str, causal: bool) -> None:
+    tensors, options = three(), {"causal": causal, **EXTRAS[extra]}
+    for scale in SCALES:
+        found, expected = (outcome(tensors, b, content=scale, **options) for b in BACKENDS)
+        torch.testing.assert_close(found, expected, rtol=1e-7, atol=1e-9 * max(1.0, abs(scale)))
+        assert all(t.isfinite().all() for t in (found[0], *found[-3:]))
+        by_head = outcome(tensors, "auto", content=torch.full((2,), scale, dtype=torch.float64), **options)
+        torch.testing.assert_close(by_head, expected, rtol=1e-7, atol=1e-9 * max(1.0, abs(scale)))
+    # Where rounding of a logit is more than a logit, values alone are defined.
+    values = [kernel_attention(*tensors, content=1e30, backend=b, **options) for b in BACKENDS]
+    torch.testing.assert_close(*(x[0] if isinstance(x, tuple) else x for x in values))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("scale", [0.0, -0.5, 1e-45, 4.0])
+def test_scales_in_every_precision(dtype: torch.dtype, scale: float) -> None:
+    tensors, exact = three(dtype), [t.detach().to(dtype).double() for t in three()]
+    found = kernel_attention(*tensors, content=scale, causal=True)
+    expected = kernel_attention(*exact, content=scale, causal=True, backend="reference")
+    torch.testing.assert_close(found.double(), expected, rtol=0.05, atol=0.05)
+
+
+def test_a_layer_takes_any_scale() -> None:
+    x = torch.randn(1, N, 16)
+    for scale in (0.0, -1.0, 1e-40):
+        layer = KernelSelfAttention(
+            16, 2, causal=True, content=lambda shape, scale=scale: DotProduct(shape, scale)
+        )
+        found = layer(x)
+        layer.backend = "reference"
+        torch.testing.assert_close(found, layer(x))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("which", ["key", "value"])
+@pytest.mark.parametrize("content", [None, Gaussian(1.0)], ids=["dot", "gaussian"])
+@pytest.mark.parametrize("extra", ["causal", "padding", "window", "mask", "documents", "added mask", "table"])
+def test_what_a_row_may_not_see_may_be_anything(extra: str, content: Any, which: str, backend: str) -> None:
+    """The last key is hidden from rows 0 … 2: values and gradients of queries are as without it."""
+    mask, table = torch.zeros(N, N, dtype=torch.float64), torch.zeros(1, N, dtype=torch.float64)
+    mask[:3, 5] = table[:, 3:] = -torch.inf
+    more = {"causal": {"causal": True}, "added mask": {"attn_mask": mask}, "table": {"position": table}}
+    options = {**EXTRAS, **more}[extra]
+    results = []
+    for bad in (None, torch.nan, torch.inf, -torch.inf):
+        tensors = [t.detach().clone() for t in three()]
+        if bad is not None:
+            tensors[1 if which == "key" else 2][:, :, 5, 1] = bad
+        query, key, value = (t.requires_grad_() for t in tensors)
+        out = kernel_attention(query, key, value, content=content, backend=backend, **options)[:, :, :3]
+        (gradient,) = torch.autograd.grad(out.square().sum(), query)
+        results.append((out.detach(), gradient[:, :, :3]))
+    for found in results[1:]:
+        torch.testing.assert_close(found, results[0])
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("content", [None, "gaussian"])
+def test_what_no_row_may_see_has_no_gradient(content: str | None, backend: str) -> None:
+    query, key, value = (t.detach() for t in three())
+    sigma = torch.tensor([0.7, 1.3], dtype=torch.float64)
+
+    def gradients(*given: Tensor) -> tuple[Tensor, ...]:
+        leaves = [t.detach().clone().requires_grad_() for t in (*given, sigma)]
+        kind = None if content is None else Gaussian(leaves[3])
+        out = kernel_attention(*leaves[:3], content=kind, key_mask=PADDED, backend=backend)
+        return torch.autograd.grad(out.square().sum(), leaves if content else leaves[:3])
+
+    expected = gradients(query, key, value)
+    hidden = ~PADDED[:, None, :, None]
+    found = gradients(query, key.masked_fill(hidden, torch.nan), value.masked_fill(hidden, torch.inf))
+    torch.testing.assert_close(found, expected)
+    assert found[1][:, :, 5].count_nonzero() == 0
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("content", [None, -1.0, Gaussian(1.0)], ids=["dot", "scale", "gaussian"])
+def test_without_keys_values_are_zero_and_gradients_too(content: Any, backend: str) -> None:
+    query = torch.randn(1, 2, N, 4, requires_grad=True)
+    key, value = (torch.zeros(1, 2, 0, 4, requires_grad=True) for _ in range(2))
+    out = kernel_attention(query, key, value, content=content, backend=backend)
+    (gradient,) = torch.autograd.grad(out.sum(), query)
+    assert out.count_nonzero() == 0
+    assert gradient.count_nonzero() == 0
+
+
+@pytest.mark.parametrize("content", [None, 3.0, Gaussian(1.0)], ids=["dot", "scale", "gaussian"])
+@pytest.mark.parametrize("eps", [0.0, 0.3])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_token_that_sees_itself_alone_finds_exactly_nothing(
+    dtype: torch.dtype, eps: float, content: Any
+) -> None:
+    for seed in range(20):
+        q, k, v = torch.randn(3, 2, 2, 9, 16, generator=torch.Generator().manual_seed(seed)).to(dtype)
+        options = {"content": content, "eps": eps, "own": "drop-value", "causal": True}
+        alone = kernel_attention(q, k, v, window=1, **options)
+        first = kernel_attention(q, k, v, **options)
+        assert alone.count_nonzero() == 0
+        assert first[:, :, 0].count_nonzero() == 0
+        assert content is not None or (first[:, :, 1:] != 0).any(-1).all()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {}, {"causal": True}, {"content": Gaussian(1.0)}, {"position": ExponentialDecay(5.0)}, {"eps": 1.0},
+        {"key_mask": PADDED}, {"window": 2}, {"own": "exclude"}, {"content": -1.0, "causal": True},
+        {"position": MixedLogits(torch.randn(1, 2, N, 3), torch.randn(3, 4))},
+    ],
+)  # fmt: skip
+def test_second_derivatives_are_the_references(options: dict[str, Any]) -> None:
+    x = torch.randn(1, 2, N, 8, requires_grad=True)
+
+    def twice(backend: str) -> Tensor:
+        out = kernel_attention(x, x, x, backend=backend, **options)
+        (first,) = torch.autograd.grad(out.square().sum(), x, create_graph=True)  # on its own it is served
+        return torch.autograd.grad(first.square().sum(), x)[0]
+
+    assert twice("reference").isfinite().all()
+    with pytest.raises(InputError, match='second derivatives must be taken with backend="reference"'):
+        twice("auto")
+
+
+def test_second_derivatives_of_a_kernel_alone_are_the_references() -> None:
+    kernel, x = ExponentialDecay(5.0), torch.randn(1, 2, N, 8)
+    out = kernel_attention(x, x, x, position=kernel)
+    (first,) = torch.autograd.grad(out.square().sum(), kernel.log_length, create_graph=True)
+    with pytest.raises(InputError, match='backend="reference"'):
+        torch.autograd.grad(first, kernel.log_length)
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    x = torch.randn(1, 2, N, 8)
+    found = kernel_attention(
+        x, x, x, window=np.int64(3), content=np.float32(0.25), eps=np.float64(0.5), negligible=np.float32(0),
+        causal=np.True_,
+    )  # fmt: skip
+    torch.testing.assert_close(found, kernel_attention(x, x, x, window=3, content=0.25, eps=0.5, causal=True))
+    layer = KernelSelfAttention(16, 2, window=np.int64(3), eps=np.float32(0.5))
+    assert layer(torch.randn(1, N, 16)).isfinite().all()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("key_mask", [[True] * N]), ("key_mask", np.ones((1, N), bool)), ("attn_mask", [[0.0]]),
+        ("key_logits", [0.0] * N), ("document_ids", [[0] * N]), ("content", [0.5, 0.5]),
+        ("content", np.ones(2)), ("content", True), ("content", "0.5"), ("position", [[0.0] * N]),
+        ("window", 3.0), ("window", torch.tensor(3)), ("window", True), ("eps", [0.1]), ("eps", "0"),
+        ("eps", torch.tensor(0.1)), ("dropout_p", np.ones(1)), ("negligible", None),
+        ("position", MixedLogits(torch.zeros(1, 2, N, 1), [[0.0]])), ("position", GridLogits([[[0.0]]])),
+    ],
+)  # fmt: skip
+def test_lists_and_arrays_are_named_in_one_line(name: str, value: Any) -> None:
+    x = torch.randn(1, 2, N, 8)
+    with pytest.raises(InputError, match=r"must be .*, got ") as caught:
+        kernel_attention(x, x, x, **{name: value})
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        ("is_causal", "causal"), ("scale", "content"), ("softmax_scale", "content"), ("mask", "attn_mask"),
+        ("dropout", "dropout_p"), ("key_padding_mask", "key_mask"), ("windw", "window"),
+        ("bias", "position"), ("need_weights", "return_weights"), ("contnt", "content"),
+    ],
+)  # fmt: skip
+def test_names_of_other_libraries_name_ours(given: str, meant: str) -> None:
+    x = torch.randn(1, 2, N, 8)
+    for call in (kernel_attention, choose_backend):
+        with pytest.raises(InputError, match=f"got '{given}': did you mean '{meant}'") as caught:
+            call(x, x, x, **{given: 1})
+        assert "\n" not in str(caught.value)

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from nadaraya.errors import must_be
+from nadaraya.interpret.attention_maps import evaluating
 from nadaraya.interpret.windows import Windows
 from nadaraya.models.feed_forward import FeedForward, feed_forward_layers
 
@@ -47,9 +48,7 @@ def unit_scores(model: Any, windows: Windows) -> dict[int, Tensor]:
         raise must_be("model", "one with feed-forward layers of linear maps", type(model).__name__)
     device = next(model.parameters()).device
     sums = {layer: torch.zeros(part.size, dtype=torch.float64) for layer, part in layers.items()}
-    training = model.training
-    model.eval()
-    try:
+    with evaluating(model):
         for inputs, targets, positions in windows.pieces():
             packed = {} if positions is None else {"position_ids": positions.to(device)}
             with torch.enable_grad(), _activations(layers) as found:
@@ -60,8 +59,6 @@ def unit_scores(model: Any, windows: Windows) -> dict[int, Tensor]:
             gradients = torch.autograd.grad(nats, list(found.values()))
             for (layer, values), gradient in zip(found.items(), gradients, strict=True):
                 sums[layer] += (values.detach() * gradient).abs().flatten(0, -2).double().sum(0).cpu()
-    finally:
-        model.train(training)
     return {layer: total / windows.tokens for layer, total in sums.items()}
 
 

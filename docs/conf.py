@@ -1,8 +1,11 @@
 """The site: Sphinx with MyST notebooks, which every build runs: sphinx-build docs docs/_build/html."""
 
 import os
+import re
 import sys
 from pathlib import Path
+
+from sphinx.application import Sphinx
 
 import nadaraya
 
@@ -59,3 +62,12 @@ napoleon_use_rtype = False
 default_role = "py:obj"
 copybutton_prompt_text = r">>> |\.\.\. "
 copybutton_prompt_is_regexp = True
+
+
+def offer_files(app: Sphinx, page: str, source: list[str]) -> None:
+    """Markdown outside of these pages, as tables of results are, is a file to download and no page."""
+    source[0] = re.sub(r"\]\(((?:\.\./)+experiments/[\w./-]+\.md)", r"](path:\1", source[0])
+
+
+def setup(app: Sphinx) -> None:
+    app.connect("source-read", offer_files)

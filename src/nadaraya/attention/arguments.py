@@ -252,11 +252,8 @@ def check_pairs(logits: Tensor, attn_mask: Tensor | None, query: Tensor, key: Te
 def check_key_logits(key_logits: Tensor, query: Tensor, key: Tensor) -> Tensor:
     """The logits in float32 at least."""
     full, shape = (*query.shape[:2], key.shape[2]), tuple(key_logits.shape)
-    if (
-        len(shape) != 3
-        or shape[2] != full[2]
-        or any(s not in (1, f) for s, f in zip(shape, full, strict=True))
-    ):
+    fits = len(shape) == 3 and all(s in (1, f) for s, f in zip(shape, full, strict=True))
+    if not fits or shape[2] != full[2]:
         raise must_be("key_logits", f"of shape {full}, a first or second dimension of 1 serving all", shape)
     if not key_logits.is_floating_point():
         raise must_be("key_logits", "floating point", key_logits.dtype)

@@ -145,13 +145,9 @@ def blocked_attention(
             bias = None if diagonals is None else part_of(block.hankel(diagonals, num_queries), part)
             if mask is not None:
                 bias = masked_bias(bias, _mask_rows(part_of(mask, part), block), dtype)
+            by_key = None if key_bias is None else part_of(key_bias, part)[..., block.keys]
             out_rows, lse_rows = _attend(
-                query[at_rows].flip(2),
-                key[at_keys],
-                value[at_keys],
-                scale,
-                bias,
-                None if key_bias is None else part_of(key_bias, part)[..., block.keys],
+                query[at_rows].flip(2), key[at_keys], value[at_keys], scale, bias, by_key
             )
             out[at_rows] = out_rows.flip(2)
             lse[at_rows] = lse_rows.flip(2)

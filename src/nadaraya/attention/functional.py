@@ -321,25 +321,14 @@ def _checked(
         accepted = "a Kernel, a table of logits, MixedLogits, MixedKernels or GridLogits"
         raise must_be("position", accepted, position)
     args = AttentionArguments(
-        query=query,
-        key=key,
-        value=value,
-        scale=scale,
-        bandwidth=bandwidth,
-        lag_logits=lag_logits,
-        mixture=mixture,
-        grid=grid,
-        causal=causal,
-        window=None if window is None else int(window),
-        own=own,
+        query=query, key=key, value=value, scale=scale, bandwidth=bandwidth, lag_logits=lag_logits,
+        mixture=mixture, grid=grid, causal=causal, window=None if window is None else int(window), own=own,
         key_padding_mask=None if key_mask is None else check_key_mask(key_mask, key),
         attn_mask=attn_mask,
         key_logits=None if key_logits is None else check_key_logits(key_logits, query, key),
         document_ids=None if ids is None else check_document_ids(ids, query, key),
-        dropout_p=float(dropout_p),
-        eps=float(eps),
-        negligible=float(negligible),
-    )
+        dropout_p=float(dropout_p), eps=float(eps), negligible=float(negligible),
+    )  # fmt: skip
     return replace(args, spoilt=True) if args.hides_non_finite() else args
 
 

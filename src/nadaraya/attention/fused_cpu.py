@@ -95,17 +95,10 @@ def backward(
         bias = bias.to(query.dtype).expand(*query.shape[:3], key.shape[2])
     nothing = torch.where(lse == -torch.inf, torch.inf, lse)  # exp(score − inf) = 0: no weight, no gradient
     grads = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
-        widened(grad_out.to(query.dtype), 1.0),
-        widened(query * scale, 1.0),
-        widened(key, column),
-        widened(value, 0.0),
-        widened(out, -grad_lse.to(out.dtype)),
-        nothing,
-        0.0,
-        causal,
-        attn_mask=bias,
-        scale=1.0,
-    )
+        widened(grad_out.to(query.dtype), 1.0), widened(query * scale, 1.0), widened(key, column),
+        widened(value, 0.0), widened(out, -grad_lse.to(out.dtype)), nothing, 0.0, causal,
+        attn_mask=bias, scale=1.0,
+    )  # fmt: skip
     # The column of ones collects Σ_i dS_ij. Copies, because an operator must not return views.
     grad_key_bias = grads[1][..., -1].clone(memory_format=torch.contiguous_format)
     grad_query, grad_key, grad_value = (

@@ -8,6 +8,7 @@ import inspect
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -120,15 +121,15 @@ def calls(model: PreTrainedModel, kind: str) -> dict[str, Callable[[], Results]]
         asked["text"] = lambda: text(model)
     if "logits_to_keep" in inspect.signature(model.forward).parameters:
         for count in (1, 3):
-            asked[f"logits_to_keep={count}"] = lambda count=count: logits(model, logits_to_keep=count)
+            asked[f"logits_to_keep={count}"] = partial(logits, model, logits_to_keep=count)
     if model.config.is_encoder_decoder:
         return asked
     places: dict[str, Any] = {"batch": 1, "gradients": False, "use_cache": False, "position_ids": PLACES}
     asked["position_ids"] = lambda: logits(model, **places)
     for name, inputs in PACKED.items():
-        asked[f"position_ids, {name}"] = lambda inputs=inputs: logits(model, **places, **inputs)
+        asked[f"position_ids, {name}"] = partial(logits, model, **places, **inputs)
         alone = {**places, **inputs, "position_ids": None}
-        asked[name] = lambda alone=alone: logits(model, **alone)
+        asked[name] = partial(logits, model, **alone)
     return asked
 
 

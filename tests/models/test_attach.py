@@ -247,9 +247,15 @@ def test_an_option_that_is_not_known_is_refused_by_name(name: str) -> None:
     query = torch.randn(1, 2, 5, 4)
     module = torch.nn.Module().eval()
     with pytest.raises(InputError, match=f"^{name} must be None for attn_implementation='nadaraya'"):
-        interface.attention(module, query, query, query, None, **{name: torch.ones(2)})
+        unknown: dict[str, Any] = {name: torch.ones(2)}
+        interface.attention(module, query, query, query, None, **unknown)
     plain, _ = interface.attention(module, query, query, query, None)
-    known = {"sliding_window": 3, "use_cache": True, "position_ids": torch.arange(5), name: None}
+    known: dict[str, Any] = {
+        "sliding_window": 3,
+        "use_cache": True,
+        "position_ids": torch.arange(5),
+        name: None,
+    }
     assert torch.equal(interface.attention(module, query, query, query, None, **known)[0], plain)
 
 

@@ -119,7 +119,7 @@ def attention_mask(
 
 
 def _read(function: MaskFunction, positions: Tensor, causal: bool = False) -> AttentionOptions | None:
-    """The options that say what a function, perhaps part of a `causal` one, does; None where it is not known."""
+    """The options that say what a function, perhaps part of a `causal` one, does; None where unknown."""
     if getattr(function, "__module__", None) != masking_utils.__name__:
         return None
     held = inspect.getclosurevars(function).nonlocals

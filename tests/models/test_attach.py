@@ -246,8 +246,8 @@ def test_capped_logits_are_refused_by_name() -> None:
 def test_an_option_that_is_not_known_is_refused_by_name(name: str) -> None:
     query = torch.randn(1, 2, 5, 4)
     module = torch.nn.Module().eval()
+    unknown: dict[str, Any] = {name: torch.ones(2)}
     with pytest.raises(InputError, match=f"^{name} must be None for attn_implementation='nadaraya'"):
-        unknown: dict[str, Any] = {name: torch.ones(2)}
         interface.attention(module, query, query, query, None, **unknown)
     plain, _ = interface.attention(module, query, query, query, None)
     known: dict[str, Any] = {

@@ -2,16 +2,13 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
-
-from pydantic import Field
+from typing import Any
 
 from nadaraya.data.textfile import one_line
 from nadaraya.data.tokenizer import check_vocabulary
 from nadaraya.errors import InputError
 from nadaraya.evaluation.language import num_tokens
 from nadaraya.files import is_file, is_folder
-from nadaraya.stored import Stored, read_stored
 
 HUB = "hf:"  # how the name of a model at the hub begins
 LONGEST = 2048  # context of a model whose configuration names none
@@ -85,23 +82,17 @@ def open_causal_model(source: str | Path, weights: str | None = None) -> CausalM
     return _pretrained(name, local=False)
 
 
-class _Index(Stored):
-    """Which file of the same folder has each weight."""
-
-    weight_map: dict[str, Annotated[str, Field(pattern=r"^[\w.-]+\.safetensors$")]]
-
-
 def _pretrained(name: str, local: bool) -> CausalModel:
     """A model that transformers knows by itself, or a KernelGPT."""
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
-    import nadaraya.models  # noqa: F401  # registers KernelGPT
+    from nadaraya.models.inputs import check_index  # registers KernelGPT too
     from nadaraya.training.quiet import without_bars
 
     options: Any = {"local_files_only": local, "trust_remote_code": False}
-    if local and is_file(index := Path(name) / "model.safetensors.index.json"):
-        read_stored(index, _Index, "an index of weights")
+    if local:
+        check_index(Path(name))
     with one_line(name, "as a causal language model of transformers, in safetensors"), without_bars():
         tokenizer: Any = AutoTokenizer.from_pretrained(name, **options)
         config = AutoConfig.from_pretrained(name, **options)

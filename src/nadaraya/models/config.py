@@ -148,8 +148,10 @@ class KernelGPTConfig(PreTrainedConfig):
             self.dtype = kwargs.pop("torch_dtype", None)
         given = {name: getattr(self, name) for name in (*_OWN_FIELDS, *_OTHER_FIELDS)}
         given["dtype"] = None if self.dtype is None else str(self.dtype).removeprefix("torch.")
+        quantized = kwargs.get("quantization_config")  # plain, or one of the classes of transformers
+        quantized = None if hasattr(quantized, "to_dict") else quantized
         try:
-            _Fields(**given, num_labels=kwargs.get("num_labels"))
+            _Fields(**given, num_labels=kwargs.get("num_labels"), quantization_config=quantized)
         except ValidationError as error:
             raise _refusal(error) from None
         if self.variant_names is None and self.transformers_version is not None:  # it was saved
@@ -358,6 +360,7 @@ _Fields: Any = create_model(  # type: ignore[call-overload]
     "_Fields",
     __base__=Stored,
     **{name: (kind, ...) for name, kind in _OTHER_FIELDS.items()},
+    quantization_config=(dict[str, Any] | None, None),
     num_labels=(Annotated[int, Field(ge=1, lt=2**20)] | None, None),
     **{name: (KernelGPTConfig.__annotations__[name], ...) for name in _OWN_FIELDS},
 )

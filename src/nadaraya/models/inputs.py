@@ -27,6 +27,12 @@ class _Index(Stored):
     weight_map: dict[str, Annotated[str, Field(pattern=r"^[\w.-]+\.safetensors$")]]
 
 
+def check_index(folder: Path) -> None:
+    """Refuse an index of weights that names files outside of its folder."""
+    if is_file(index := folder / "model.safetensors.index.json"):
+        read_stored(index, _Index, "an index of weights")
+
+
 @contextmanager
 def loading(source: str | Path | None, what: str) -> Iterator[None]:
     """Turn what transformers raises while it loads a folder into one line; weights lie in that folder.
@@ -37,8 +43,7 @@ def loading(source: str | Path | None, what: str) -> Iterator[None]:
     """
     path = Path(source or "the model")
     with reading(path, what):
-        if is_file(index := path / "model.safetensors.index.json"):
-            read_stored(index, _Index, "an index of weights")
+        check_index(path)
         try:
             yield
         except (AttributeError, AssertionError, ImportError) as error:  # fields of another type

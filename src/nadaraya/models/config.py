@@ -346,7 +346,7 @@ _OWN_FIELDS = tuple(KernelGPTConfig.__annotations__)
 # What transformers and libraries on it give a configuration or write beside its fields.
 _OF_TRANSFORMERS = {
     *vars(PreTrainedConfig()), "_commit_hash", "attn_implementation", "auto_map", "custom_pipelines",
-    "experts_implementation", "model_type", "name_or_path", "num_labels", "output_attentions",
+    "model_type", "name_or_path", "num_labels", "output_attentions",
     "quantization_config", "tokenizer_class",
 }  # fmt: skip
 _OTHER_FIELDS: dict[str, Any] = {

@@ -7,11 +7,12 @@ read of it the first byte (text, JSON lines), the first row (Parquet) or the fir
 import json
 import os
 from abc import ABC, abstractmethod
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from functools import lru_cache
-from itertools import islice
+from itertools import accumulate, chain, count, islice
 from pathlib import Path
 from typing import Any
 
@@ -35,34 +36,47 @@ class Documents(ABC):
 
     Attributes:
         name: of the file, the folder or the data set.
+        num_files: how many files the source has; a data set of the hub is one.
     """
 
     name: str
+    num_files = 1
 
     @abstractmethod
     def describe(self) -> dict[str, Any]:
         """Plain values that are the same exactly where the documents are."""
 
     @abstractmethod
+    def _read_file(self, number: int, offset: int) -> Iterator[tuple[int, str]]:
+        """The documents of one file from an offset on, each with its own."""
+
     def read(self, place: Place = (0, 0)) -> Iterator[tuple[Place, str]]:
         """Documents from a place on, each with its own; blank ones are left out.
 
         Raises:
             InputError: what cannot be read, by the name of its file.
         """
+        first, offset = place
+        for number in range(first, self.num_files):
+            for at, text in self._read_file(number, offset):
+                if text.strip():
+                    yield (number, at), text
+            offset = 0
 
     @abstractmethod
     def part_read(self, place: Place) -> float | None:
         """The fraction of the source before a place; None where nobody knows."""
 
     def spread(self, size: int, wanted: Callable[[Place, str], bool]) -> Iterator[str]:
-        """At most `size` characters: the first wanted documents (of every file), the last of each cut."""
-        for place, text in self.read() if size else ():
-            if wanted(place, text):
-                yield text[:size]
-                size -= len(text)
-            if size <= 0:
-                break
+        """At most `size` characters: the first wanted documents of every file, the last of each cut."""
+        for number in range(self.num_files):
+            left = size // self.num_files + (number < size % self.num_files)
+            for at, text in self._read_file(number, 0) if left else ():
+                if text.strip() and wanted((number, at), text):
+                    yield text[:left]
+                    left -= len(text)
+                if left <= 0:
+                    break
 
 
 def open_documents(
@@ -113,7 +127,7 @@ class _Files(Documents):
 
     def __init__(self, root: Path, files: list[Path], column: str, separator: str, name: str = "") -> None:
         self.name = name or root.resolve().name
-        self._root, self._files = root, files
+        self._root, self._files, self.num_files = root, files, len(files)
         self._column, self._separator = column, separator
         self._sizes = []
         for file in files:
@@ -132,14 +146,6 @@ class _Files(Documents):
         ]
         return {"name": self.name, "files": files}
 
-    def read(self, place: Place = (0, 0)) -> Iterator[tuple[Place, str]]:
-        first, offset = place
-        for number in range(first, len(self._files)):
-            for at, text in self._read_file(self._files[number], offset):
-                if text.strip():
-                    yield (number, at), text
-            offset = 0
-
     def part_read(self, place: Place) -> float | None:
         file, offset = place
         before = sum(self._sizes[:file])
@@ -148,17 +154,8 @@ class _Files(Documents):
             before += offset if rows is None else offset * self._sizes[file] // max(rows, 1)
         return before / max(sum(self._sizes), 1)
 
-    def spread(self, size: int, wanted: Callable[[Place, str], bool]) -> Iterator[str]:
-        for number, file in enumerate(self._files):
-            left = size // len(self._files) + (number < size % len(self._files))
-            for at, text in self._read_file(file, 0) if left else ():
-                if text.strip() and wanted((number, at), text):
-                    yield text[:left]
-                    left -= len(text)
-                if left <= 0:
-                    break
-
-    def _read_file(self, file: Path, offset: int) -> Iterator[tuple[int, str]]:
+    def _read_file(self, number: int, offset: int) -> Iterator[tuple[int, str]]:
+        file = self._files[number]
         if _kind(file) == "Parquet":
             return _read_parquet(file, self._column, offset)
         if _kind(file) == "JSON lines":
@@ -197,21 +194,15 @@ class _HubDocuments(Documents):
     def _data_set(self) -> dict[str, Any]:
         return {"name": self.name, "configuration": self._configuration, "split": self._split}
 
-    def read(self, place: Place = (0, 0)) -> Iterator[tuple[Place, str]]:
-        number = place[1]
-        if place >= END:
-            return
+    def _read_file(self, number: int, offset: int) -> Iterator[tuple[int, str]]:
         with self._reading():
-            examples = iter(self._examples.skip(number) if number else self._examples)
-        while True:
+            examples = iter(self._examples.skip(offset) if offset else self._examples)
+        for at in count(offset):
             with self._reading():
                 example = next(examples, None)
             if example is None:
                 return
-            text = _text_of(example, self._column, f"example {number} of {HUB}{self.name}")
-            if text.strip():
-                yield (0, number), text
-            number += 1
+            yield at, _text_of(example, self._column, f"example {at} of {HUB}{self.name}")
 
     def part_read(self, place: Place) -> float | None:
         return None
@@ -288,20 +279,14 @@ def _read_parquet(file: Path, column: str, row: int) -> Iterator[tuple[int, str]
         content = kind.value_type if pa.types.is_dictionary(kind) else kind
         if not any(is_text(content) for is_text in (pa.types.is_string, pa.types.is_large_string)):
             raise must_be(f"column {column!r} of {file}", "text", str(kind))
-        sizes = [parquet.metadata.row_group(group).num_rows for group in range(parquet.num_row_groups)]
-        begin = 0  # of the row group
-        for group, size in enumerate(sizes):
-            if row < begin + size:
-                rows = _rows(parquet, group, column)
-                for at, text in islice(enumerate(rows, begin), row - begin, None):
-                    yield at, text or ""  # null: no text
-                row = begin + size
-            begin += size
-
-
-def _rows(parquet: Any, group: int, column: str) -> Iterator[str | None]:
-    for batch in parquet.iter_batches(_ROWS, row_groups=[group], columns=[column]):
-        yield from batch.column(0).to_pylist()
+        groups = range(parquet.num_row_groups)
+        ends = list(accumulate(parquet.metadata.row_group(group).num_rows for group in groups))
+        first = bisect_right(ends, row)  # the row group that has it
+        begin = ends[first - 1] if first else 0
+        batches = parquet.iter_batches(_ROWS, row_groups=list(groups[first:]), columns=[column])
+        texts = chain.from_iterable(batch.column(0).to_pylist() for batch in batches)
+        for at, text in islice(enumerate(texts, begin), row - begin, None):
+            yield at, text or ""  # null: no text
 
 
 def _open_parquet(file: Path) -> Any:

@@ -99,12 +99,13 @@ def tokenize_corpus(
     """
     from filelock import FileLock, Timeout
 
-    counts = {"shard_tokens": shard_tokens, "sample_characters": sample_characters, "workers": workers}
-    if validation_documents is not None:
-        counts["validation_documents"] = validation_documents
-    for name, count in counts.items():
-        most = _MOST_WORKERS if name == "workers" else _MOST
-        if not 1 <= count <= most:
+    for name, count, most in (
+        ("shard_tokens", shard_tokens, _MOST),
+        ("sample_characters", sample_characters, _MOST),
+        ("workers", workers, _MOST_WORKERS),
+        ("validation_documents", validation_documents, _MOST),
+    ):
+        if count is not None and not 1 <= count <= most:
             raise must_be(name, f"a positive integer of at most {most:,}", count)
     if not 0 < validation_fraction < 1:
         raise must_be("validation_fraction", "more than 0 and less than 1", validation_fraction)
@@ -114,7 +115,11 @@ def tokenize_corpus(
     begun = Manifest.read(folder).plan["source"] if (folder / MANIFEST).is_file() else None
     documents = open_documents(source, column=column, separator=separator, described=begun)
     split = _Split(documents, validation_fraction, validation_documents)
-    split.check(documents)
+    split.check()
+    if validation_documents is None:
+        validates: dict[str, Any] = {"validation_fraction": validation_fraction}
+    else:
+        validates = {"validation_documents": validation_documents}
     if tokenizer is None:
         given = None
         pairs = {"tokenizer": "byte pairs", "vocabulary": vocabulary, "sample_characters": sample_characters}
@@ -135,14 +140,19 @@ def tokenize_corpus(
                 "column": column,
                 "separator": separator,
                 "shard_tokens": shard_tokens,
-                **split.plan(),
+                **validates,
                 **pairs,
             }
             manifest = _begun(folder, plan)
             if manifest is None or not has_tokenizer(folder, manifest):
-                made = given or _train(documents, split, vocabulary, sample_characters, shown)
-                manifest = _begin(folder, plan, made, manifest)
-            manifest = _tokenise(documents, split, folder, manifest, workers, shown)
+                if given is None:
+                    shown.say("finding byte pairs")
+                    sample = documents.spread(
+                        sample_characters, lambda place, text: split.part(place, text) == "train"
+                    )
+                    given = train_byte_pair_tokenizer(sample, vocabulary, document_token=SEPARATOR)
+                manifest = _begin(folder, plan, given, manifest)
+            _tokenise(split, folder, manifest, workers, shown)
     except Timeout:
         raise InputError(f"{folder} is being written by another process: wait for it") from None
     return TokenShards(folder, verify=False)
@@ -152,28 +162,23 @@ class _Split:
     """Which documents validate: the first so many, or those whose digest is small."""
 
     def __init__(self, documents: Documents, fraction: float, first: int | None) -> None:
-        self._fraction, self._first = fraction, first
+        self.documents, self._fraction = documents, fraction
         self._training: Place | None = None  # where it begins
         if first is not None:
             following = next(islice(documents.read(), first, None), None)
             self._training = following[0] if following else (sys.maxsize, 0)
 
-    def check(self, documents: Documents) -> None:
+    def check(self) -> None:
         """Refuse a source that leaves a part empty, before anything is written."""
         missing = set(PARTS)
-        for place, text in documents.read():
+        for place, text in self.documents.read():
             missing.discard(self.part(place, text))
             if not missing:  # mostly after a few
                 return
         raise InputError(
-            f"{documents.name} has no document for the part {' or '.join(map(repr, sorted(missing)))}: "
+            f"{self.documents.name} has no document for the part {' or '.join(map(repr, sorted(missing)))}: "
             "say how many validate, as by --validation-documents 1, or give another --validation-fraction"
         )
-
-    def plan(self) -> dict[str, Any]:
-        if self._first is None:
-            return {"validation_fraction": self._fraction}
-        return {"validation_documents": self._first}
 
     def part(self, place: Place, text: str) -> str:
         if self._training is None:
@@ -236,23 +241,9 @@ def _begin(folder: Path, plan: Any, tokenizer: "PreTrainedTokenizerFast", begun:
     return begun or made
 
 
-def _train(
-    documents: Documents, split: _Split, vocabulary: int, size: int, shown: TokenisingProgress
-) -> "PreTrainedTokenizerFast":
-    """Byte pairs of training documents of about so many characters."""
-    shown.say("finding byte pairs")
-    sample = documents.spread(size, lambda place, text: split.part(place, text) == "train")
-    return train_byte_pair_tokenizer(sample, vocabulary, document_token=SEPARATOR)
-
-
 def _tokenise(
-    documents: Documents,
-    split: _Split,
-    folder: Path,
-    manifest: Manifest,
-    workers: int,
-    shown: TokenisingProgress,
-) -> Manifest:
+    split: _Split, folder: Path, manifest: Manifest, workers: int, shown: TokenisingProgress
+) -> None:
     """Make the shards that are damaged, then those that are absent, in order, and complete the manifest."""
     broken = damaged(folder, manifest, PARTS, digests=True)
     for name, problem in broken.items():
@@ -261,21 +252,19 @@ def _tokenise(
     with encoding(folder, manifest, workers) as encode:
 
         def stream(begin: Place) -> _Stream:
-            return _Stream(_encoded(documents, split, begin, encode, 2 * workers, shown))
+            return _Stream(_encoded(split, begin, encode, 2 * workers, shown))
 
         for number, shard in enumerate(manifest.shards):
             if any(shard_name(part, number) in broken for part in PARTS):
                 _make_shard(stream(begins[number]), folder, number, manifest, expected=shard)
         if manifest.complete:
-            return manifest
+            return
         rest = stream(begins[-1])
         while rest.head is not None:
             shard = _make_shard(rest, folder, len(manifest.shards), manifest)
             manifest = replace(manifest, shards=(*manifest.shards, shard))
             write_file(folder / MANIFEST, manifest.to_json())
-    manifest = replace(manifest, complete=True)
-    write_file(folder / MANIFEST, manifest.to_json())
-    return manifest
+    write_file(folder / MANIFEST, replace(manifest, complete=True).to_json())
 
 
 @dataclass(frozen=True)
@@ -346,7 +335,7 @@ class _ShardWriter:
 
 
 def _encoded(
-    documents: Documents, split: _Split, begin: Place, encode: Encode, ahead: int, shown: TokenisingProgress
+    split: _Split, begin: Place, encode: Encode, ahead: int, shown: TokenisingProgress
 ) -> Iterator[_Encoded]:
     """The documents from a place on, tokenised, in order; some batches are on their way at a time."""
     waiting: deque[tuple[list[tuple[Place, str]], Callable[[], Result]]] = deque()
@@ -364,7 +353,7 @@ def _encoded(
             yield _Encoded(place, part, of_one)
         shown.at(batch[-1][0], len(numbers))
 
-    for batch in _batches(documents.read(begin)):
+    for batch in _batches(split.documents.read(begin)):
         texts = [text for _, text in batch]
         waiting.append(([(place, split.part(place, text)) for place, text in batch], encode(texts)))
         if len(waiting) > ahead:

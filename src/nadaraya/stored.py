@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+from typing_extensions import is_typeddict
 
 from nadaraya.errors import InputError, shown
 from nadaraya.files import reading
@@ -92,7 +93,9 @@ def checked(content: Any, kind: type[Kind], refusal: str) -> Kind:
     try:
         # By way of JSON: a list is then a tuple where the schema has one.
         text = content if isinstance(content, bytes) else json.dumps(content)
-        return TypeAdapter(kind).validate_json(text)
+        found = TypeAdapter(kind).validate_json(text)
+        # Pydantic orders the keys of a dictionary as its schema; what is written again keeps its own order.
+        return json.loads(text) if is_typeddict(kind) else found
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         if first["type"] == "json_invalid":

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from nadaraya.study import Study, summarise
+from nadaraya.study.runs import results_text
 from nadaraya.study.summary import read_results
 
 ROOT = Path(__file__).parents[2]
@@ -32,6 +33,8 @@ def test_summaries_are_what_a_study_says_now_of_its_results(summary: str) -> Non
     results = read_results(path.parent)
     made = summarise(Study(**results["study"]), results).markdown()
     assert path.read_text(encoding="utf-8").startswith(made)
+    # Written again they are the same file: keys keep their order.
+    assert results_text(results) == (path.parent / "results.json").read_text(encoding="utf-8")
 
 
 def test_the_table_of_ideas_is_that_of_their_runs() -> None:

@@ -3,7 +3,6 @@
 from itertools import repeat
 from typing import TYPE_CHECKING, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -68,8 +67,7 @@ def validation_windows(run: "Run", count: int) -> Windows:
 
     _check_count(count)
     if run.on_shards:
-        part = _Part(run)
-        return part.windows(part.spaced(count))
+        return _spaced(run, count)
     return Windows(*validation_sample(_validation_tokens(run), run.text_recipe().data.context, count))
 
 
@@ -107,46 +105,30 @@ def disjoint_windows(run: "Run", count: int) -> tuple[Windows, Windows]:
         InputError: as of `validation_windows`, or a validation part of a single window.
     """
     _check_count(count)
-    part = _Part(run)
-    numbers = part.spaced(2 * count)
-    if len(numbers) < 2:
+    both = _spaced(run, 2 * count)
+    if len(both.inputs) < 2:
         raise InputError(f"the validation part of {run.path} must have two windows or more, got one")
-    return part.windows(numbers[::2]), part.windows(numbers[1::2])
+    first, second = (
+        Windows._make(part if part is None else part[start::2] for part in both) for start in (0, 1)
+    )
+    return first, second
 
 
-class _Part:
-    """The validation part of a run as adjacent windows."""
+def _spaced(run: "Run", count: int) -> Windows:
+    """Evenly spaced ones of the adjacent windows that the validation part of a run is made of."""
+    from nadaraya.data import document_positions, num_windows, read_windows
+    from nadaraya.training.batches import spaced_numbers, windows_at
 
-    def __init__(self, run: "Run") -> None:
-        from nadaraya.data import num_windows
-
-        self._data = run.text_recipe().data
-        self._shards = run.shards() if run.on_shards else None
-        if self._shards is not None:
-            self._count = num_windows(len(self._shards), self._data.context)
-        else:
-            self._tokens = _validation_tokens(run)
-            self._count = (len(self._tokens) - 1) // self._data.context
-
-    def spaced(self, count: int) -> np.ndarray:
-        """Numbers of evenly spaced windows."""
-        from nadaraya.training.batches import spaced_numbers
-
-        return spaced_numbers(self._count, count)
-
-    def windows(self, numbers: np.ndarray) -> Windows:
-        """The windows of these numbers."""
-        from nadaraya.data import document_positions, read_windows
-        from nadaraya.training.batches import windows_at
-
-        if self._shards is None:
-            starts = torch.from_numpy(numbers) * self._data.context
-            return Windows(*windows_at(self._tokens, starts, self._data.context))
-        inputs, targets = read_windows(self._shards, numbers, self._data.context)
-        packed = self._data.documents == "packed"
-        return Windows(
-            inputs, targets, document_positions(inputs, self._shards.document_token) if packed else None
-        )
+    data = run.text_recipe().data
+    if not run.on_shards:
+        tokens = _validation_tokens(run)
+        numbers = spaced_numbers((len(tokens) - 1) // data.context, count)
+        return Windows(*windows_at(tokens, torch.from_numpy(numbers) * data.context, data.context))
+    shards = run.shards()
+    numbers = spaced_numbers(num_windows(len(shards), data.context), count)
+    inputs, targets = read_windows(shards, numbers, data.context)
+    packed = data.documents == "packed"
+    return Windows(inputs, targets, document_positions(inputs, shards.document_token) if packed else None)
 
 
 def _validation_tokens(run: "Run") -> Tensor:

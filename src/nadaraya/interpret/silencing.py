@@ -3,10 +3,10 @@
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from nadaraya.errors import must_be
 
@@ -78,34 +78,26 @@ def silenced(
     ...     logits = model(torch.arange(8)[None]).logits
     """
     layers = {part.layer: part for part in head_layers(model)}
+    if units:
+        from nadaraya.models.feed_forward import feed_forward_layers
+
+        feed_forward = feed_forward_layers(model)
     with ExitStack() as hooks:
         for layer, removed in heads.items():
             if layer not in layers or not set(removed) <= set(layers[layer].heads):
                 raise must_be("heads", "heads that the model has", {layer: list(removed)})
             part = layers[layer]
             rows = [part.heads.index(head) for head in removed]
-            hooks.enter_context(_hooked(part.output, rows, len(part.heads)))
-        for layer, out in _unit_outputs(model, units or {}).items():
-            hooks.enter_context(_hooked(out.out, (units or {})[layer], out.size))
+            hooks.enter_context(_silence(part.output, rows, len(part.heads)))
+        for layer, removed in (units or {}).items():
+            if layer not in feed_forward or not set(removed) <= set(range(feed_forward[layer].size)):
+                raise must_be("units", "hidden units that the model has", {layer: list(removed)})
+            hooks.enter_context(_silence(feed_forward[layer].out, removed, feed_forward[layer].size))
         yield
 
 
-def _unit_outputs(model: nn.Module, units: Mapping[int, Sequence[int]]) -> dict[int, Any]:
-    """The feed-forward layers that lose units."""
-    if not units:
-        return {}
-    from nadaraya.models.feed_forward import feed_forward_layers
-
-    layers = feed_forward_layers(model)
-    for layer, removed in units.items():
-        if layer not in layers or not set(removed) <= set(range(layers[layer].size)):
-            raise must_be("units", "hidden units that the model has", {layer: list(removed)})
-    return {layer: layers[layer] for layer in units}
-
-
-@contextmanager
-def _hooked(linear: nn.Module, blocks: Sequence[int], count: int) -> Iterator[None]:
-    """Some of the `count` equal blocks of inputs of a linear map are zero."""
+def _silence(linear: nn.Module, blocks: Sequence[int], count: int) -> RemovableHandle:
+    """Let some of the `count` equal blocks of inputs of a linear map be zero, until the handle is left."""
 
     def hook(module: nn.Module, arguments: tuple[Tensor]) -> tuple[Tensor]:
         values = arguments[0].unflatten(-1, (count, -1))
@@ -113,8 +105,4 @@ def _hooked(linear: nn.Module, blocks: Sequence[int], count: int) -> Iterator[No
         silent[list(blocks)] = True
         return (values.masked_fill(silent, 0.0).flatten(-2),)
 
-    handle = linear.register_forward_pre_hook(hook)
-    try:
-        yield
-    finally:
-        handle.remove()
+    return linear.register_forward_pre_hook(hook)

@@ -1,7 +1,7 @@
 """Hidden units of feed-forward layers: what each one is worth, and which go with a removed head."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -107,17 +107,13 @@ class Slices:
 def _activations(layers: Mapping[int, FeedForward]) -> Iterator[dict[int, Tensor]]:
     """The hidden units' outputs in the pass within, by layer, with gradients even of frozen weights."""
     found: dict[int, Tensor] = {}
-    handles = []
-    for layer, part in layers.items():
+    with ExitStack() as hooks:
+        for layer, part in layers.items():
 
-        def hook(module: nn.Module, arguments: tuple[Tensor], layer: int = layer) -> tuple[Tensor]:
-            values = arguments[0]
-            found[layer] = values if values.requires_grad else values.detach().requires_grad_()
-            return (found[layer],)
+            def hook(module: nn.Module, arguments: tuple[Tensor], layer: int = layer) -> tuple[Tensor]:
+                values = arguments[0]
+                found[layer] = values if values.requires_grad else values.detach().requires_grad_()
+                return (found[layer],)
 
-        handles.append(part.out.register_forward_pre_hook(hook))
-    try:
+            hooks.enter_context(part.out.register_forward_pre_hook(hook))
         yield found
-    finally:
-        for handle in handles:
-            handle.remove()

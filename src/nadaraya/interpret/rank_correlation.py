@@ -1,9 +1,10 @@
 """Whether scores of heads tell what they are worth: rank correlations of several models, pooled."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
+
+import numpy as np
 
 from nadaraya.errors import must_be
 from nadaraya.interpret.heads import BANK_SCORES, HeadReport
@@ -69,17 +70,11 @@ def pooled_correlations(
     pooled = {}
     for name in names:
         each = [found for report in reports if (found := report.correlation(name)) and found[1] > 3]
-        weight = sum(count - 3 for _, count in each)
         if each:
-            z = sum((count - 3) * math.atanh(_short_of_one(r, count)) for r, count in each) / weight
-            half = reach * math.sqrt(_SPEARMAN / weight)
-            low, value, high = (math.tanh(end) for end in (z - half, z, z + half))
-            heads = sum(count for _, count in each)
-            pooled[name] = PooledCorrelation(value, low, high, heads, len(each))
+            r, counts = np.array(each).T
+            most = 1 - 6 / (counts * (counts**2 - 1))
+            z = np.average(np.arctanh(r.clip(-most, most)), weights=counts - 3)
+            half = reach * np.sqrt(_SPEARMAN / (counts - 3).sum())
+            low, value, high = np.tanh([z - half, z, z + half]).tolist()
+            pooled[name] = PooledCorrelation(value, low, high, int(counts.sum()), len(each))
     return pooled
-
-
-def _short_of_one(r: float, count: int) -> float:
-    """A rank correlation over so many heads, at most midway between 1 and that of one exchange."""
-    most = 1 - 6 / (count * (count**2 - 1))
-    return max(-most, min(most, r))

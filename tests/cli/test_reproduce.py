@@ -95,8 +95,11 @@ def test_a_figure_is_trained_drawn_compared_and_made_anew(
     assert "kernel-bank" not in text
     made = sorted(path.name for path in out.glob("gpa-*.png"))
     assert made == [
-        "gpa-banks-gpa-rope-paper.png", "gpa-losses.png", "gpa-newlines-gpa-rope-paper.png", "gpa-newlines-gpa.png",
-    ]  # fmt: skip
+        "gpa-banks-gpa-rope-paper.png",
+        "gpa-losses.png",
+        "gpa-newlines-gpa-rope-paper.png",
+        "gpa-newlines-gpa.png",
+    ]
     for path in (*out.glob("*.png"), out / "comparison.md"):
         path.unlink()
     again = json.loads(nadaraya("reproduce", "gpa-newlines", "--out", out, "--summarise", "--json").out)

@@ -30,7 +30,7 @@ from nadaraya.study.summary import read_results
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "experiments" / "results" / "papers"
 SIZE = "u3000"
-LAYERS = {"1": [0], "2–4": [1, 2, 3]}
+LAYERS = {"0": [0], "1–3": [1, 2, 3]}
 LAGS = (0, 8, 32, 128)
 DRAWN = {
     "rope": "RoPE",
@@ -59,7 +59,7 @@ def _draw(implied: dict[str, list[dict[str, Any]]]) -> None:
                 chart.plot(range(1, curves.shape[1]), curves.mean(0)[1:], label=DRAWN[variant], **style.line)
                 for curve in curves:
                     chart.plot(range(1, len(curve)), curve[1:], color=style.hex, linewidth=0.5, alpha=0.5)
-            chart.set(xscale="log", xlabel="lag, characters", ylim=(-22, 2), title=f"layer {layer + 1}")
+            chart.set(xscale="log", xlabel="lag, characters", ylim=(-22, 2), title=f"layer {layer}")
             chart.set_xticks([1, 4, 16, 64, 255], ["1", "4", "16", "64", "255"])
             chart.minorticks_off()
         axes[0].set_ylabel("logit less that at lag 1, nats")
@@ -122,7 +122,7 @@ def _head_table(found: dict[str, list[dict[str, Any]]]) -> Iterator[str]:
     )
     yield ""
     scores = [name.replace("bank_", "").replace("max", "max \\|G\\|") for name in BANK_SCORES]
-    worth = ["loss +, layer 1", "loss +, layers 2–4"]
+    worth = ["loss +, layer 0", "loss +, layers 1–3"]
     columns = ["variant", "runs", *scores, *worth, "loss +, least", "previous", "induction"]
     yield f"| {' | '.join(columns)} |"
     yield "|---|" + "---:|" * (len(columns) - 1)

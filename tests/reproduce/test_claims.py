@@ -89,7 +89,7 @@ def test_parameters_are_counted_exactly() -> None:
     ],
 )
 def test_the_strongest_bump_of_a_layer_is_near_a_lag(lags: tuple[int, ...], agrees: str, words: str) -> None:
-    claim = BankBump(kind="bank-bump", **SAID, layer=2, lag=70, within=5)
+    claim = BankBump(kind="bank-bump", **SAID, layer=1, lag=70, within=5)
     found = findings(probes=[probed(bumps(20), bumps(lag)) for lag in lags])
     checked = claim.check(found)
     assert checked.agrees == agrees
@@ -105,12 +105,12 @@ def test_the_strongest_bump_of_a_layer_is_near_a_lag(lags: tuple[int, ...], agre
     opposite = {"yes": "no", "no": "yes"}
     assert absent.check(found).agrees == opposite.get(agrees, agrees)
     assert absent.check(decays).agrees == "yes"
-    beyond = BankBump(kind="bank-bump", **SAID, layer=2, lag=200, within=5)
+    beyond = BankBump(kind="bank-bump", **SAID, layer=1, lag=200, within=5)
     assert beyond.check(found).agrees == "not measured"
 
 
 def test_any_bump_of_a_layer_may_be_the_one_near_a_lag() -> None:
-    claim = BankBump(kind="bank-bump", **SAID, layer=1, lag=70, within=5, strongest=False)
+    claim = BankBump(kind="bank-bump", **SAID, layer=0, lag=70, within=5, strongest=False)
     twice = bumps(30) + 0.5 * bumps(70)
     found = findings(probes=[probed(twice)] * 3)
     assert claim.check(found).agrees == "yes"
@@ -123,7 +123,7 @@ def test_any_bump_of_a_layer_may_be_the_one_near_a_lag() -> None:
 def test_heads_are_more_alike_in_some_layers_than_in_others() -> None:
     alike = bumps(70)
     different = np.stack([bumps(30)[0], bumps(90)[0]])
-    claim = BanksAlike(kind="banks-alike", **SAID, layers=[1], more_than=[2])
+    claim = BanksAlike(kind="banks-alike", **SAID, layers=[0], more_than=[1])
     noise = np.random.default_rng(0).normal(0, 1e-3, (3, 2, len(LAGS)))
     there = [probed(alike + each, different + each) for each in noise]
     back = [probed(different + each, alike + each) for each in noise]
@@ -142,7 +142,7 @@ def test_heads_are_more_alike_in_some_layers_than_in_others() -> None:
 
 def test_a_bank_that_is_nearly_zero_is_found_in_its_layer() -> None:
     dead = bumps(70) * np.array([[1.0], [0.01]])
-    claim = ZeroBank(kind="zero-bank", **SAID, layer=2, below=0.05)
+    claim = ZeroBank(kind="zero-bank", **SAID, layer=1, below=0.05)
     assert claim.check(findings(probes=[probed(bumps(70), dead)] * 3)).agrees == "yes"
     assert claim.check(findings(probes=[probed(dead, bumps(70))] * 3)).agrees == "no"
 
@@ -161,7 +161,7 @@ def test_newlines_have_a_peak_at_a_lag() -> None:
 
 
 def test_a_probe_that_failed_is_not_measured() -> None:
-    claim = ZeroBank(kind="zero-bank", **SAID, layer=1, below=0.05)
+    claim = ZeroBank(kind="zero-bank", **SAID, layer=0, below=0.05)
     assert claim.check(findings(probes=[{"banks": {"error": "no space"}}] * 3)).agrees == "not measured"
 
 

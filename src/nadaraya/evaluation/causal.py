@@ -63,8 +63,9 @@ def open_causal_model(source: str | Path, weights: str | None = None) -> CausalM
     >>> open_causal_model("model").context
     256
     """
-    path = Path(source)
-    if is_folder(path) and is_file(path / "config.yaml"):
+    path, (hub, _, name) = Path(source), str(source).partition(HUB)
+    at_hub = isinstance(source, str) and hub == "" != name  # a folder of this name is ./hf:NAME
+    if not at_hub and is_folder(path) and is_file(path / "config.yaml"):
         from nadaraya.training import Run
 
         run = Run(path)
@@ -72,14 +73,13 @@ def open_causal_model(source: str | Path, weights: str | None = None) -> CausalM
         return CausalModel(str(path), run.load_model(weights=weights), run.tokenizer(), recipe.data.context)
     if weights is not None:
         raise InputError(f"--weights chooses among those of a run folder, which {path} is not")
-    if is_folder(path):
-        if not is_file(path / "config.json"):
-            raise InputError(f"{path} is not a run folder or a model's: it has no config.yaml or config.json")
-        return _pretrained(str(path), local=True)
-    hub, _, name = str(source).partition(HUB)
-    if hub or not name:
+    if at_hub:
+        return _pretrained(name, local=False)
+    if not is_folder(path):
         raise InputError(f"{path} is not a run folder or a model's, and no {HUB}NAME of a model at the hub")
-    return _pretrained(name, local=False)
+    if not is_file(path / "config.json"):
+        raise InputError(f"{path} is not a run folder or a model's: it has no config.yaml or config.json")
+    return _pretrained(str(path), local=True)
 
 
 def _pretrained(name: str, local: bool) -> CausalModel:

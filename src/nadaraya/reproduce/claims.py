@@ -145,7 +145,7 @@ class BankBump(_ByRun):
 
     kind: Literal["bank-bump"]
     layer: int
-    """From 1."""
+    """From 0."""
     lag: int
     within: int
     """Lags to either side that count as there."""
@@ -179,9 +179,9 @@ class BanksAlike(_ByRun):
 
     kind: Literal["banks-alike"]
     layers: list[int]
-    """From 1."""
+    """From 0."""
     more_than: list[int]
-    """From 1."""
+    """From 0."""
 
     def check(self, found: Findings) -> Checked:
         """By the mean correlation of two heads of a layer, lag by lag, and its difference over the seeds."""
@@ -217,7 +217,7 @@ class ZeroBank(_ByRun):
 
     kind: Literal["zero-bank"]
     layer: int
-    """From 1."""
+    """From 0."""
     below: float
     """Share of the largest max |G| under which a bank counts as zero."""
 
@@ -256,8 +256,8 @@ class NewlinePeak(_ByRun):
 
 
 def _by_layer(probed: dict[str, Any]) -> dict[int, BankShape]:
-    """The shapes that the probe `banks` has kept, by layer from 1."""
-    return {shape.layer + 1: shape for shape in stored_shapes(probed)}
+    """The shapes that the probe `banks` has kept, by layer from 0."""
+    return {shape.layer: shape for shape in stored_shapes(probed)}
 
 
 Claim = Annotated[

@@ -8,6 +8,7 @@ from torch import Tensor, distributed, nn
 from torch.nn import functional as F
 
 from nadaraya.errors import must_be
+from nadaraya.evaluation.language import evaluating
 
 
 @dataclass(frozen=True)
@@ -63,17 +64,11 @@ def evaluate_side_by_side(
     """One result per model, all on one device, reading each batch once; see `evaluate_images`."""
     device = next(models[0].parameters()).device
     sums = torch.zeros(len(models), 4, dtype=torch.float64, device=device)  # images, nats, top-1, top-5
-    modes = [model.training for model in models]
-    for model in models:
-        model.eval()
-    try:
+    with evaluating(*models):
         for inputs, labels in batches:
             inputs, labels = (part.to(device, non_blocking=True) for part in (inputs, labels))
             for model, row in zip(models, sums, strict=True):
                 row += _sums(model(inputs).float(), labels)
-    finally:
-        for model, mode in zip(models, modes, strict=True):
-            model.train(mode)
     if distributed.is_available() and distributed.is_initialized():
         distributed.all_reduce(sums)
     if not sums[0, 0]:

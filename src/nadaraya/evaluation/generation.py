@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from nadaraya.errors import InputError, must_be
+from nadaraya.evaluation.language import evaluating
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -177,10 +178,8 @@ def _prompt_ids(tokenizer: "PreTrainedTokenizerFast", prompt: str) -> Tensor:
 @torch.no_grad()
 def _check_finite(model: "KernelGPTForCausalLM", ids: Tensor) -> None:
     """Refuse weights that have diverged, from which nothing can be sampled."""
-    training = model.training
-    model.eval()
-    logits = model(input_ids=ids.to(model.device), use_cache=False).logits
-    model.train(training)
+    with evaluating(model):
+        logits = model(input_ids=ids.to(model.device), use_cache=False).logits
     if not logits.isfinite().all():
         raise InputError(
             "the logits of the model must be finite, got nan or inf: its weights have diverged in training"
@@ -206,7 +205,7 @@ def _continue(
     tokens: int,
     options: dict[str, Any],
     seed: int,
-    progress: Callable[[int], object] | None = None,
+    progress: Callable[[int], object] | None,
 ) -> Tensor:
     """(B, n) ids continued to (B, n + tokens), a context at a time."""
     context = int(model.config.max_position_embeddings)
@@ -214,9 +213,7 @@ def _continue(
     generate: Any = model.generate  # type: ignore[misc]  # transformers types self by a protocol of its own
     window = ids.to(device)
     pieces, added = [window], 0
-    training = model.training
-    model.eval()
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+    with evaluating(model), torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.manual_seed(seed)
         while added < tokens:
             if window.shape[1] >= context:
@@ -229,5 +226,4 @@ def _continue(
             added += window.shape[1] - read
             if progress is not None:
                 progress(added)
-    model.train(training)
     return torch.cat(pieces, dim=1)

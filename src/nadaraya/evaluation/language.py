@@ -1,7 +1,8 @@
 """Cross-entropy and bits per byte of a text under a causal language model."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -85,6 +86,19 @@ def evaluate_text(
     return TextEvaluation(nats / predicted, nats / math.log(2) / num_bytes, predicted, num_bytes)
 
 
+@contextmanager
+def evaluating(*models: nn.Module) -> Iterator[None]:
+    """Models in eval mode, each in its mode of before at the end."""
+    modes = [model.training for model in models]
+    for model in models:
+        model.eval()
+    try:
+        yield
+    finally:
+        for model, mode in zip(models, modes, strict=True):
+            model.train(mode)
+
+
 def rows_at_a_time(model: Any, length: int, most: int) -> int:
     """How many rows of so many tokens have logits within a bound, at least 1 and at most `most`.
 
@@ -119,12 +133,8 @@ def token_nats(
         raise must_be("token numbers", f"below the {known:,} tokens of the model", largest)
     device = next(model.parameters()).device
     packed = {} if position_ids is None else {"position_ids": position_ids.to(device)}
-    training = model.training
-    model.eval()
-    try:
+    with evaluating(model):
         logits: Any = model(input_ids=inputs.to(device), use_cache=False, **packed).logits  # (B, N, V)
-    finally:
-        model.train(training)
     losses = F.cross_entropy(logits.flatten(0, 1).float(), targets.to(device).flatten(), reduction="none")
     return losses.view(targets.shape)
 

@@ -2,16 +2,26 @@
 
 import math
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from operator import eq
+from typing import Any, Required, TypedDict, Unpack
 
-from nadaraya.errors import InputError, must_be
-from nadaraya.evaluation.core.prompts import core_prompts, few_shot_rows, shuffled_rows
-from nadaraya.evaluation.core.scoring import Decision, Encode, decide, scored_prompts, token_losses
-from nadaraya.evaluation.core.tasks import CORE_TASKS, OPTIONS, CoreTask
+from nadaraya.errors import must_be
+from nadaraya.evaluation.core.prompts import shuffled_rows
+from nadaraya.evaluation.core.scoring import Decision, decide, scored_prompts, token_losses
+from nadaraya.evaluation.core.tasks import CORE_TASKS, CoreTask, Row
 
 Progress = Callable[[str, int, int], object]
+
+
+class CoreOptions(TypedDict, total=False):
+    """How tasks are run; see `evaluate_core`."""
+
+    context: Required[int]
+    limit: int | None
+    batch_size: int
+    progress: Progress | None
 
 
 @dataclass(frozen=True)
@@ -168,37 +178,27 @@ def evaluate_core(
     for name, given, least in (("limit", limit, 1), ("context", context, 2), ("batch_size", batch_size, 1)):
         if given is not None and given < least:
             raise must_be(name, f"an integer of at least {least}", given)
-    for task in tasks:
-        shuffled_rows(task, limit)
-    results = (
-        evaluate_task(
-            model, tokenizer, task, context=context, limit=limit, batch_size=batch_size, progress=progress
-        )
-        for task in tasks
-    )
+    asked = [(task, shuffled_rows(task, limit)) for task in tasks]
+    results = []
+    for task, rows in asked:
+        started, decisions = time.perf_counter(), []
+        examples = (scored_prompts(task, rows, index, tokenizer) for index in range(len(rows)))
+        for row, scored in zip(rows, token_losses(model, examples, context, batch_size), strict=True):
+            decisions.append(decide(task.kind, scored, row))
+            if progress is not None:
+                progress(task.label, len(decisions), len(rows))
+        results.append(_result(task, rows, decisions, time.perf_counter() - started))
     return CoreEvaluation(tuple(results), limit)
 
 
-def evaluate_task(
-    model: Any,
-    tokenizer: Any,
-    task: CoreTask,
-    *,
-    context: int,
-    limit: int | None = None,
-    batch_size: int = 16,
-    progress: Progress | None = None,
-) -> TaskResult:
-    """Run one task; see `evaluate_core`, whose arguments these are.
+def evaluate_task(model: Any, tokenizer: Any, task: CoreTask, **options: Unpack[CoreOptions]) -> TaskResult:
+    """Run one task.
 
     Args:
-        model: any causal language model of transformers.
+        model: as in `evaluate_core`.
         tokenizer: its tokenizer.
         task: the task.
-        context: tokens that the model reads.
-        limit: examples, default all.
-        batch_size: prompts at a time, default 16.
-        progress: as in `evaluate_core`.
+        options: context, limit, batch_size and progress of `evaluate_core`.
 
     Returns:
         Its figures and the decision for every example.
@@ -207,61 +207,19 @@ def evaluate_task(
         InputError: as `evaluate_core`.
 
     >>> from pathlib import Path
-    >>> from nadaraya.data import byte_tokenizer
     >>> from nadaraya.evaluation.core import CoreTask, evaluate_task
-    >>> from nadaraya.models import KernelGPTConfig, KernelGPTForCausalLM
-    >>> _ = Path("ask.jsonl").write_text('{"context": "2 + 2 =", "continuation": "4"}')
-    >>> model = KernelGPTForCausalLM(KernelGPTConfig.preset("demo", vocab_size=256))
-    >>> task = CoreTask("ask", "language_modeling", 0, " ", 0.0, Path("ask.jsonl"))
-    >>> evaluate_task(model, byte_tokenizer(), task, context=64).examples
-    1
+    >>> evaluate_task(None, None, CoreTask("copa", "schema", 0, " ", 0.5, Path("copa.jsonl")), context=1)
+    Traceback (most recent call last):
+    nadaraya.errors.InputError: context must be an integer of at least 2, got 1
     """
-    rows, started, training = shuffled_rows(task, limit), time.perf_counter(), model.training
-    encode = _encoder(tokenizer, task.label)
-    examples = (
-        scored_prompts(task.kind, core_prompts(task, row, few_shot_rows(rows, index, task.shots)), encode)
-        for index, row in enumerate(rows)
-    )
-    decisions = []
-    model.eval()
-    try:
-        for row, scored in zip(rows, token_losses(model, examples, context, batch_size), strict=True):
-            lengths = [len(option) for option in row[OPTIONS[task.kind]]] if task.kind in OPTIONS else [1]
-            decisions.append(decide(task.kind, scored, lengths))
-            if progress is not None:
-                progress(task.label, len(decisions), len(rows))
-    finally:
-        model.train(training)
-    gold = [row["gold"] if task.kind in OPTIONS else 0 for row in rows]
+    return evaluate_core(model, tokenizer, [task], **options).results[0]
+
+
+def _result(task: CoreTask, rows: list[Row], decisions: list[Decision], seconds: float) -> TaskResult:
+    gold = [row.get("gold", 0) for row in rows]
     accuracy, acc, acc_norm = (
-        sum(taken == wanted for taken, wanted in zip(column, gold, strict=True)) / len(rows)
-        for column in zip(*decisions, strict=True)
+        sum(map(eq, taken, gold)) / len(rows) for taken in zip(*decisions, strict=True)
     )
-    return TaskResult(
-        task=task.label,
-        kind=task.kind,
-        shots=task.shots,
-        examples=len(rows),
-        accuracy=accuracy,
-        acc=acc,
-        acc_norm=acc_norm,
-        baseline=task.baseline,
-        chance=task.chance,
-        seconds=time.perf_counter() - started,
-        decisions=tuple(decisions),
-    )
-
-
-def _encoder(tokenizer: Any, label: str) -> Encode:
-    """Token ids of many texts, each after the beginning-of-text token where there is one."""
-    from nadaraya.data import encode_text
-
-    first = [] if tokenizer.bos_token_id is None else [tokenizer.bos_token_id]
-
-    def encode(texts: Sequence[str]) -> list[list[int]]:
-        try:
-            return [first + encode_text(tokenizer, text).tolist() for text in texts]
-        except InputError as error:
-            raise InputError(f"{label}: {error}; tokenizers of bytes or byte pairs know every text") from None
-
-    return encode
+    asked = (task.label, task.kind, task.shots, len(rows))
+    shares = (accuracy, acc, acc_norm, task.baseline, task.chance)
+    return TaskResult(*asked, *shares, seconds, tuple(decisions))

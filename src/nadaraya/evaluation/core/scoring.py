@@ -1,6 +1,6 @@
 """Which tokens of a prompt are scored, their losses in batches, and what is decided from them."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, NamedTuple
@@ -10,12 +10,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from nadaraya.errors import InputError
-from nadaraya.evaluation.core.prompts import Prompt
-from nadaraya.evaluation.language import rows_at_a_time
+from nadaraya.evaluation.core.prompts import core_prompts, few_shot_rows
+from nadaraya.evaluation.core.tasks import OPTIONS, CoreTask, Row
+from nadaraya.evaluation.language import evaluating, rows_at_a_time
 
 EXAMPLES = 64  # examples whose prompts are sorted by length together
-
-Encode = Callable[[Sequence[str]], list[list[int]]]
 
 
 class Decision(NamedTuple):
@@ -70,27 +69,35 @@ class Losses(NamedTuple):
     greedy: bool
 
 
-def scored_prompts(kind: str, prompts: Sequence[Prompt], encode: Encode) -> list[Scored]:
+def scored_prompts(task: CoreTask, rows: list[Row], index: int, tokenizer: Any) -> list[Scored]:
     """Tokens of an example's prompts: scored are those after the common beginning or in the common end."""
-    tokens = encode([prompt.text for prompt in prompts])
-    contexts = encode([prompt.context.rstrip() for prompt in prompts])
-    if kind == "schema":
+    prompts = core_prompts(task, rows[index], few_shot_rows(rows, index, task.shots))
+    try:
+        tokens = [_encoded(tokenizer, prompt.text) for prompt in prompts]
+        contexts = [_encoded(tokenizer, prompt.context.rstrip()) for prompt in prompts]
+    except InputError as error:
+        raise InputError(
+            f"{task.label}: {error}; tokenizers of bytes or byte pairs know every text"
+        ) from None
+    if task.kind == "schema":
         same = _common([sequence[::-1] for sequence in tokens])
         starts = [len(sequence) - same for sequence in tokens]
     else:
-        starts = [_common(tokens if kind == "multiple_choice" else [tokens[0], contexts[0]])] * len(tokens)
+        starts = [_common(tokens if task.kind == "multiple_choice" else [tokens[0], contexts[0]])] * len(
+            tokens
+        )
     return [Scored(*parts) for parts in zip(tokens, starts, map(len, contexts), strict=True)]
 
 
-def decide(kind: str, options: Sequence[tuple[Scored, Losses]], lengths: Sequence[int]) -> Decision:
-    """The decisions of one example; `lengths` are the options' characters."""
+def decide(kind: str, options: Sequence[tuple[Scored, Losses]], row: Row) -> Decision:
+    """The decisions of one example."""
     if kind == "language_modeling":
         return Decision(*[0 if options[0][1].greedy else -1] * 3)
     # An option that begins all others has no token of its own. Its mean is NaN, which Python's `min` takes
     # when it comes first and never otherwise; so does the reference.
     means = [found.nats[max(item.start, 1) - item.first :].mean().item() for item, found in options]
     sums = [found.nats[max(item.ending, 1) - item.first :].sum().item() for item, found in options]
-    per_character = [nats / length for nats, length in zip(sums, lengths, strict=True)]
+    per_character = [nats / len(option) for nats, option in zip(sums, row[OPTIONS[kind]], strict=True)]
     return Decision(*(costs.index(min(costs)) for costs in (means, sums, per_character)))
 
 
@@ -118,7 +125,8 @@ def _batch_losses(model: nn.Module, prompts: list[Scored]) -> list[Losses]:
     """Padded on the right: no token attends to what comes after it, so that no mask is needed."""
     device = next(model.parameters()).device
     inputs = torch.nn.utils.rnn.pad_sequence([torch.tensor(p.tokens) for p in prompts], batch_first=True)
-    logits: Any = model(input_ids=inputs.to(device), use_cache=False).logits  # (B, N, V)
+    with evaluating(model):
+        logits: Any = model(input_ids=inputs.to(device), use_cache=False).logits  # (B, N, V)
     scored = [row[p.first - 1 : len(p.tokens) - 1] for row, p in zip(logits, prompts, strict=True)]
     targets = torch.tensor([token for p in prompts for token in p.tokens[p.first :]], dtype=torch.long)
     predicted = torch.cat(scored).float()  # (all scored tokens, V): one transfer from the device for all
@@ -130,6 +138,14 @@ def _batch_losses(model: nn.Module, prompts: list[Scored]) -> list[Losses]:
         Losses(part, bool(len(own := right[max(p.start, 1) - p.first :]) and own.all()))
         for p, part, right in zip(prompts, nats.split(sizes), likeliest.split(sizes), strict=True)
     ]
+
+
+def _encoded(tokenizer: Any, text: str) -> list[int]:
+    """Token ids, after the beginning-of-text token where there is one."""
+    from nadaraya.data import encode_text
+
+    first = [] if tokenizer.bos_token_id is None else [tokenizer.bos_token_id]
+    return first + encode_text(tokenizer, text).tolist()
 
 
 def _common(sequences: Sequence[Sequence[int]]) -> int:

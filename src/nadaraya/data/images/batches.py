@@ -90,14 +90,11 @@ def training_batches(
         InputError: fewer images than a batch, a batch that does not divide among the processes, an odd
             number of images to mix; while iterating, a `CorruptImageError`.
 
-    >>> import numpy as np
     >>> from nadaraya.data.images import Augmentation, ImageSet, training_batches
-    >>> from nadaraya.data.images.arrays import ArrayImages
-    >>> blank = ArrayImages(np.zeros((10, 32, 32), np.uint8), np.arange(10) % 2, "blank images")
-    >>> images = ImageSet("blank", ("even", "odd"), 1, blank, blank)
-    >>> run = {"batch_size": 4, "seed": 0, "first_step": 0, "steps": 100}
-    >>> [part.shape for part in next(iter(training_batches(images, Augmentation(image_size=32), **run)))]
-    [torch.Size([4, 1, 32, 32]), torch.Size([4, 2])]
+    >>> images = ImageSet("ten images", ("even", "odd"), 1, train=range(10), validation=range(2))
+    >>> run = {"batch_size": 4, "seed": 0, "first_step": 97, "steps": 100}
+    >>> len(training_batches(images, Augmentation(image_size=32), **run))
+    3
     """
     updates = _Updates(images, augmentation, batch_size, seed, first_step, steps, rank, world_size)
     return Batches(images, _TrainingBatches(updates), updates, workers, pin_memory, persistent=False)
@@ -131,13 +128,10 @@ def evaluation_batches(
     Raises:
         InputError: a rank out of range; while iterating, a `CorruptImageError`.
 
-    >>> import numpy as np
     >>> from nadaraya.data.images import Augmentation, ImageSet, evaluation_batches
-    >>> from nadaraya.data.images.arrays import ArrayImages
-    >>> blank = ArrayImages(np.zeros((5, 32, 32), np.uint8), np.arange(5) % 2, "blank images")
-    >>> images = ImageSet("blank", ("even", "odd"), 1, blank, blank)
-    >>> [len(labels) for _, labels in evaluation_batches(images, Augmentation(image_size=32), batch_size=4)]
-    [4, 1]
+    >>> images = ImageSet("ten images", ("even", "odd"), 1, train=range(10), validation=range(5))
+    >>> len(evaluation_batches(images, Augmentation(image_size=32), batch_size=4))
+    2
     """
     if batch_size < 1:
         raise must_be("batch_size", "a positive integer", batch_size)
@@ -152,21 +146,17 @@ def synthetic_batches(
     images: ImageSet,
     augmentation: Augmentation,
     *,
-    batch_size: int,
-    seed: int,
-    first_step: int,
-    steps: int,
     workers: int = 0,
-    rank: int = 0,
-    world_size: int = 1,
     pin_memory: bool = False,
+    **run: int,
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """One random batch again and again, for the speed of a model without that of the data.
 
     Args:
         images, augmentation: give the shape and the number of classes; no image is read.
-        batch_size, seed, first_step, steps, rank, world_size, pin_memory: as for `training_batches`.
         workers: not used; here so that the arguments are those of `training_batches`.
+        pin_memory: as for `training_batches`.
+        **run: batch_size, seed, first_step, steps, rank and world_size, likewise.
 
     Returns:
         `steps` - `first_step` times the same tensors: inputs (b, C, S, S), standard normal, and targets
@@ -181,14 +171,15 @@ def synthetic_batches(
     >>> [inputs.shape[0] for inputs, _ in synthetic_batches(images, Augmentation(image_size=32), **run)]
     [4, 4, 4]
     """
-    updates = _Updates(images, augmentation, batch_size, seed, first_step, steps, rank, world_size)
-    generator = torch.Generator().manual_seed(seeds(1, seed, _SYNTHETIC, rank)[0])
-    inputs = torch.randn(updates.shape, generator=generator)
+    updates = _Updates(images, augmentation, **run)
+    size = augmentation.image_size
+    generator = torch.Generator().manual_seed(seeds(1, updates.seed, _SYNTHETIC, updates.rank)[0])
+    inputs = torch.randn(updates.share, images.channels, size, size, generator=generator)
     targets = torch.rand(updates.share, len(images.classes), generator=generator)
     targets /= targets.sum(dim=1, keepdim=True)
     if pin_memory and torch.cuda.is_available():
         inputs, targets = inputs.pin_memory(), targets.pin_memory()
-    return ((inputs, targets) for _ in range(first_step, steps))
+    return ((inputs, targets) for _ in range(len(updates)))
 
 
 def _check_rank(rank: int, world_size: int) -> None:
@@ -206,8 +197,8 @@ class _Updates:
     seed: int
     first_step: int
     steps: int
-    rank: int
-    world_size: int
+    rank: int = 0
+    world_size: int = 1
 
     def __post_init__(self) -> None:
         steps_per_epoch(self.images, self.batch_size)
@@ -226,12 +217,6 @@ class _Updates:
     def share(self) -> int:
         """The images of an update that this process gets."""
         return self.batch_size // self.world_size
-
-    @property
-    def shape(self) -> tuple[int, int, int, int]:
-        """Of the inputs of an update in this process: (share, C, S, S)."""
-        size = self.augmentation.image_size
-        return self.share, self.images.channels, size, size
 
     def __len__(self) -> int:
         return self.steps - self.first_step
@@ -271,7 +256,8 @@ class _TrainingBatches(Dataset):
         run, (step, indices) = self._updates, request
         # A seed for each place in the batch of all processes, of which this one has every world_size-th.
         own = seeds(run.batch_size, run.seed, _AUGMENT, step)[run.rank :: run.world_size]
-        inputs, read, skipped = torch.empty(run.shape), list[int](), list[str]()
+        read, skipped = list[int](), list[str]()
+        inputs = torch.empty(run.share, *self._transform.shape)
         places = zip(own, inputs.unbind(), strict=True)
         try:
             with global_states_kept():

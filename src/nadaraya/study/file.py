@@ -35,10 +35,6 @@ _OF_HORIZONS = {
 }
 
 
-def _one_size() -> dict[str, dict[str, Any]]:
-    return {"only": {}}
-
-
 class Study(Section):
     """A study file, checked.
 
@@ -57,7 +53,9 @@ class Study(Section):
     """The variant that the others are compared with."""
     variants: Annotated[dict[str, Settings], Field(min_length=1)]
     """Recipe keys to change, by the name of the variant."""
-    sizes: Annotated[dict[str, Settings], Field(min_length=1)] = Field(default_factory=_one_size)
+    sizes: Annotated[dict[str, Settings], Field(min_length=1)] = Field(
+        default_factory=lambda: dict[str, dict[str, Any]](only={})
+    )
     """Recipe keys to change, by the name of the size, smallest first; `training.steps`: the baseline's."""
     match: Literal["flops", "parameters", "seconds", "tokens"] = "flops"
     """What every variant has as much of as the baseline has at that size."""

@@ -12,7 +12,6 @@ Positive = Annotated[float, Field(gt=0)]
 Count = Annotated[int, Field(gt=0, le=10**30)]
 
 
-@with_config(_CHECKED)
 class Figures(TypedDict):
     """What a run found: a loss, or how it diverged; the other keys come with a loss."""
 
@@ -30,7 +29,6 @@ class Figures(TypedDict):
     probes: NotRequired[dict[str, dict[str, Any]]]
 
 
-@with_config(_CHECKED)
 class Row(Figures):
     """A run of results.json."""
 
@@ -40,12 +38,10 @@ class Row(Figures):
     seed: NonNegativeInt
 
 
-@with_config(_CHECKED)
 class _Training(TypedDict):
     learning_rate: Positive
 
 
-@with_config(_CHECKED)
 class _Recipe(TypedDict):
     seed: NonNegativeInt
     training: _Training
@@ -58,7 +54,6 @@ class RunFile(Figures):
     recipe: _Recipe
 
 
-@with_config(_CHECKED)
 class PlannedCell(TypedDict):
     """A variant at a size, as results.json has it; `differs` are keys of its recipe."""
 

@@ -97,10 +97,12 @@ class Planner:
                 for name in names
                 if name in self._study.variants_of(size)
             ]
-            if self._study.match == "seconds":
-                row = self._at_equal_seconds(baseline, row)
-            elif timed:
-                times = self._times(baseline, row)
+            if timed or self._study.match == "seconds":
+                recipes = {cell.variant: cell.recipe for cell in (baseline, *row)}
+                times = self._measurements.step_seconds(recipes, baseline.variant)
+                if self._study.match == "seconds":
+                    whole = baseline.steps * times[baseline.variant]
+                    row = [self._with_steps(cell, whole / times[cell.variant]) for cell in row]
                 row = [replace(cell, step_seconds=times[cell.variant]) for cell in row]
             cells += row
         return cells
@@ -118,8 +120,7 @@ class Planner:
         return cell
 
     def _with_steps(self, cell: Cell, steps: float) -> Cell:
-        recipe = self._recipe(cell, {"training.steps": max(1, round(steps))})
-        return replace(cell, recipe=recipe)
+        return replace(cell, recipe=self._recipe(cell, {"training.steps": max(1, round(steps))}))
 
     def _with_parameters(self, cell: Cell, wanted: int) -> Cell:
         """The width, a multiple of twice the heads as rotations need, whose parameters are nearest."""
@@ -136,19 +137,6 @@ class Planner:
             middle = (low + high) // 2
             low, high = (middle, high) if of_width(middle).parameters < wanted else (low, middle)
         return min(of_width(low), of_width(high), key=lambda found: abs(found.parameters - wanted))
-
-    def _at_equal_seconds(self, baseline: Cell, row: list[Cell]) -> list[Cell]:
-        times = self._times(baseline, row)
-        whole = baseline.steps * times[baseline.variant]
-        matched = [
-            cell if cell.variant == baseline.variant else self._with_steps(cell, whole / times[cell.variant])
-            for cell in row
-        ]
-        return [replace(cell, step_seconds=times[cell.variant]) for cell in matched]
-
-    def _times(self, baseline: Cell, row: Sequence[Cell]) -> dict[str, float]:
-        recipes = {cell.variant: cell.recipe for cell in (baseline, *row)}
-        return self._measurements.step_seconds(recipes, baseline.variant)
 
     def _recipe(self, cell: Cell, more: Mapping[str, Any]) -> Recipe:
         return self._study.recipe_of(cell.size, cell.variant, self._changes, more)

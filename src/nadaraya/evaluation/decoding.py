@@ -1,19 +1,19 @@
 """Speed of generation and memory of its cache, against the same model with separate keys and values."""
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from transformers.cache_utils import Cache, DynamicCache, StaticCache
 
 from nadaraya.attention.layer import KernelSelfAttention
 from nadaraya.errors import must_be, unknown_name
-from nadaraya.evaluation.throughput import PRECISIONS
+from nadaraya.evaluation.throughput import PRECISIONS, in_precision, rates
 
 if TYPE_CHECKING:
     from nadaraya.models import KernelGPTForCausalLM
@@ -123,20 +123,25 @@ def measure_decoding(
         if kind not in CACHES:
             raise unknown_name("cache", kind, CACHES)
     for model in models.values():
-        _prepare(model, settings)
-    cells = [
-        (name, kind, one_tensor)
+        in_precision(model.eval(), settings.precision).to(settings.device)
+    turns: dict[tuple[str, str, bool], list[_Turn]] = {
+        (name, kind, one_tensor): []
         for (name, model), kind in product(models.items(), caches)
         for one_tensor in ((False, True) if keeps_one_tensor(model) else (False,))
-    ]
-    turns: dict[tuple[str, str, bool], list[_Turn]] = {cell: [] for cell in cells}
-    for turn in range(settings.rounds + 1):
-        for cell, found in turns.items():
-            name, kind, one_tensor = cell
-            done = generate_once(models[name], kind, one_tensor, settings)
-            if turn:  # the first one does not count: memory is fetched and kernels are compiled
-                found.append(done)
-    return _compared(_summary(cell, found, settings) for cell, found in turns.items())
+    }
+    for _ in range(settings.rounds + 1):
+        for (name, kind, one_tensor), found in turns.items():
+            found.append(generate_once(models[name], kind, one_tensor, settings))
+    rows: list[Decoding] = []
+    for cell, (_, *found) in turns.items():  # without the first: memory is fetched and kernels are compiled
+        low, median, high = rates(settings.batch * settings.tokens, [turn.seconds for turn in found])
+        prompt_seconds = float(np.median([turn.prompt_seconds for turn in found]))
+        row = Decoding(*cell, median, low, high, prompt_seconds, found[-1].cache_bytes)
+        if row.one_tensor:  # comes after keys and values apart
+            speed = median / rows[-1].tokens_per_second
+            row = replace(row, speed_ratio=speed, cache_ratio=row.cache_bytes / rows[-1].cache_bytes)
+        rows.append(row)
+    return rows
 
 
 def keeps_one_tensor(model: "KernelGPTForCausalLM") -> bool:
@@ -214,13 +219,6 @@ def cache_bytes(cache: Cache) -> int:
     return sum({storage.data_ptr(): storage.nbytes() for storage in stored}.values())
 
 
-def _prepare(model: "KernelGPTForCausalLM", settings: DecodingSettings) -> None:
-    moved: nn.Module = model.eval()
-    moved.to(settings.device, PRECISIONS[settings.precision])
-    for _, parameter in model.kernel_parameters():
-        parameter.data = parameter.data.float()
-
-
 def _share(model: "KernelGPTForCausalLM", one_tensor: bool) -> None:
     for module in model.modules():
         if isinstance(module, KernelSelfAttention):
@@ -231,24 +229,3 @@ def _now(device: str) -> float:
     if device != "cpu":
         getattr(torch, device).synchronize()
     return time.perf_counter()
-
-
-def _summary(cell: tuple[str, str, bool], turns: list[_Turn], settings: DecodingSettings) -> Decoding:
-    count = settings.batch * settings.tokens
-    high, median, low = (
-        count / second for second in np.quantile([turn.seconds for turn in turns], (0.25, 0.5, 0.75))
-    )
-    seconds = float(np.median([turn.prompt_seconds for turn in turns]))
-    return Decoding(*cell, median, low, high, seconds, turns[-1].cache_bytes)
-
-
-def _compared(rows: Iterable[Decoding]) -> list[Decoding]:
-    """The rows with their ratios to those of keys and values apart."""
-    found: list[Decoding] = []
-    for row in rows:
-        if row.one_tensor:
-            apart = found[-1]
-            speed = row.tokens_per_second / apart.tokens_per_second
-            row = replace(row, speed_ratio=speed, cache_ratio=row.cache_bytes / apart.cache_bytes)
-        found.append(row)
-    return found

@@ -146,7 +146,7 @@ def measure(models: Sequence[str], mode: str, batch: int, settings: Settings) ->
             rows[name] = replace(rows[name], failed=_reason(error))
     try:
         for name, seconds in _alternate(steps, settings).items():
-            high, median, low = (batch / second for second in np.quantile(seconds, (0.25, 0.5, 0.75)))
+            low, median, high = rates(batch, seconds)
             rows[name] = replace(rows[name], images_per_second=median, low=low, high=high)
     except RuntimeError as error:  # each ran alone: together they may not have the memory
         rows |= {name: replace(rows[name], failed=_reason(error)) for name in steps}
@@ -166,13 +166,11 @@ def peaks(rows: Iterable[Throughput]) -> list[Throughput]:
     Returns:
         One row per model, mode "peak"; memory is compared only where batch sizes are equal.
     """
+    measured = [row for row in rows if row.mode == "inference" and row.images_per_second is not None]
     best: dict[str, Throughput] = {}
-    for row in rows:
-        if row.mode == "inference" and row.images_per_second is not None:
-            so_far = best.get(row.model)
-            if so_far is None or row.images_per_second > (so_far.images_per_second or 0):
-                best[row.model] = replace(row, mode="peak", speed_ratio=None, memory_ratio=None)
-    return _compared(best.values())
+    for row in measured:
+        best[row.model] = max(best.get(row.model, row), row, key=lambda row: row.images_per_second or 0)
+    return _compared(replace(row, mode="peak") for row in best.values())
 
 
 def environment(*packages: str) -> dict[str, Any]:
@@ -210,12 +208,23 @@ def make_step(row: Throughput, settings: Settings) -> Callable[[], None]:
     return make(model.to(settings.device), images, settings)
 
 
-def _inference(model: nn.Module, images: Tensor, settings: Settings) -> Callable[[], None]:
-    dtype = PRECISIONS[settings.precision]
-    model, images = model.to(dtype), images.to(dtype)
+def in_precision(model: nn.Module, precision: str) -> nn.Module:
+    """The model with weights in a precision, the parameters of its kernels in float32."""
+    model.to(PRECISIONS[precision])
     for _, parameter in getattr(model, "kernel_parameters", tuple)():
         parameter.data = parameter.data.float()
-    network = _compiled(model, settings)
+    return model
+
+
+def rates(count: int, seconds: Sequence[float]) -> tuple[float, float, float]:
+    """Lower quartile, median and upper quartile of a count per second."""
+    high, median, low = (count / second for second in np.quantile(seconds, (0.25, 0.5, 0.75)))
+    return low, median, high
+
+
+def _inference(model: nn.Module, images: Tensor, settings: Settings) -> Callable[[], None]:
+    images = images.to(PRECISIONS[settings.precision])
+    network = _compiled(in_precision(model, settings.precision), settings)
 
     def infer() -> None:
         with torch.inference_mode():

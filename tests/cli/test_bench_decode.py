@@ -64,7 +64,7 @@ def test_json_of_a_preset_with_windows(nadaraya: Any) -> None:
         (["--caches", "statik"], "did you mean 'static'"),
         (["--precision", "fp8"], "precision must be one of 'bfloat16', 'float32', got 'fp8'"),
         (["--option", "window_patern=SL"], "did you mean 'window_pattern'"),
-        (["--option", "window_pattern=3"], "the model cannot be built with --option {'window_pattern': 3}: "),
+        (["--option", "window_pattern=3"], "window_pattern must be text, got 3"),
         (["--batch", 10**9], "reduce --batch, --prompt or the model"),
     ],
 )

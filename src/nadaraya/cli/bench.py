@@ -18,13 +18,13 @@ from nadaraya.cli.options import (
     whole_numbers,
 )
 from nadaraya.cli.tables import FigureTable, wide_console
-from nadaraya.errors import InputError, shown, unknown_name
+from nadaraya.errors import unknown_name
 from nadaraya.names import means_path
 
 if TYPE_CHECKING:
     from nadaraya.evaluation.decoding import Decoding, DecodingSettings
     from nadaraya.evaluation.throughput import Throughput
-    from nadaraya.models import KernelGPTConfig, KernelGPTForCausalLM
+    from nadaraya.models import KernelGPTForCausalLM
 
 bench_app = typer.Typer(help="Measure speed and memory of models against their rivals.", no_args_is_help=True)
 
@@ -161,49 +161,31 @@ def decode(
 def _text_model(
     name: str, preset: str, vocabulary: int | None, fields: dict[str, Any], settings: "DecodingSettings"
 ) -> "KernelGPTForCausalLM":
-    """The model of a run, or one with random weights by its name."""
+    """The model of a run, or one with random weights by its name, where it and its cache fit in memory."""
     import torch
-    from huggingface_hub.errors import StrictDataclassError
 
     from nadaraya import variants
     from nadaraya.models import KernelGPTForCausalLM
     from nadaraya.models.presets import PRESETS
     from nadaraya.training import Run
+    from nadaraya.training.memory import check_memory
 
     if means_path(name, is_model_name):
         run = Run(name)
         run.text_recipe()  # refuses a run on images
         model: KernelGPTForCausalLM = run.load_model()
         return model
-    try:
-        config = named_configuration(name, preset, vocabulary, fields)
-        if config is None:
-            raise unknown_name("model", name, [*variants.names(), *variants.hybrids(), *PRESETS, "nano-d20"])
-        _check_room(config, settings)
-        torch.manual_seed(0)
-        return KernelGPTForCausalLM(config)
-    except InputError:
-        raise
-    except (StrictDataclassError, TypeError, ValueError, RuntimeError, LookupError, ArithmeticError) as error:
-        if not fields:
-            raise
-        reason = " ".join(str(error).split())[:200]
-        raise InputError(f"the model cannot be built with --option {shown(fields)}: {reason}") from error
-
-
-def _check_room(config: "KernelGPTConfig", settings: "DecodingSettings") -> None:
-    """Refuses weights, keys and values that do not fit in memory."""
-    import torch
-
-    from nadaraya.models import KernelGPTForCausalLM
-    from nadaraya.training.memory import check_memory
-
+    config = named_configuration(name, preset, vocabulary, fields)
+    if config is None:
+        raise unknown_name("model", name, [*variants.names(), *variants.hybrids(), *PRESETS, "nano-d20"])
     with torch.device("meta"):
         weights = sum(parameter.numel() for parameter in KernelGPTForCausalLM(config).parameters())
     tokens = settings.batch * (settings.prompt + settings.tokens)
     cached = 2 * config.num_hidden_layers * config.hidden_size * tokens
     what = f"a model of {weights:,} parameters with {tokens:,} tokens in its cache"
     check_memory(what, 4 * (weights + cached), "--batch, --prompt or the model", settings.device)
+    torch.manual_seed(0)
+    return KernelGPTForCausalLM(config)
 
 
 def _print_decoding(rows: "list[Decoding]") -> None:

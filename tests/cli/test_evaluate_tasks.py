@@ -95,7 +95,7 @@ def test_a_bad_row_is_one_line(nadaraya: Any, gpt2: Path, tasks: Path) -> None:
     path = tasks / "eval_data" / "some" / "winograd.jsonl"
     with path.open("a") as stream:
         stream.write('{"continuation": "only"}\n')
-    nadaraya("evaluate", gpt2, "--core", tasks).refuses(f"context_options in {path}, row 6 must be")
+    nadaraya("evaluate", gpt2, "--core", tasks).refuses(f"{path}, row 6: context_options must be there")
 
 
 @pytest.mark.slow

@@ -2,10 +2,11 @@
 
 import json
 import math
+from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import Annotated
 
 import typer
 
@@ -18,22 +19,9 @@ from nadaraya.cli.options import (
     computing,
     whole_numbers,
 )
-from nadaraya.cli.tasks import Asked, names, run_core, run_lm_eval
+from nadaraya.cli.tasks import Chosen, Outcome, names, opened, run_core, run_lm_eval
 from nadaraya.cli.texts import Source, is_run, text_source
 from nadaraya.errors import InputError, must_be
-
-if TYPE_CHECKING:
-    from nadaraya.training import Run
-
-_LENGTHS = "whole numbers of tokens, separated by commas"
-
-
-class Chosen(NamedTuple):
-    """Which weights of a run are evaluated, where and how."""
-
-    weights: str | None
-    device: str
-    precision: str
 
 
 def evaluate(
@@ -104,60 +92,47 @@ def evaluate(
     given = [option for option, value in sources.items() if value is not None]
     if len(given) > 1:
         raise must_be(given[1], f"left out where {given[0]} is given", sources[given[1]])
-    _check_belongs("--tasks", tasks, given, "--core")
-    _check_belongs("--limit", limit, given, "--core", "--lm-eval")
-    _check_belongs("--shots", shots, given, "--lm-eval")
-    _check_belongs("--task-folder", task_folder, given, "--lm-eval")
-    if context is not None and (lengths is not None or given[-1:] not in ([], ["--text"])):
-        raise must_be(
-            "--context", f"left out where {given[0] if lengths is None else '--lengths'} is given", context
-        )
-    if lengths is not None and given[-1:] not in ([], ["--text"]):
-        raise must_be("--lengths", f"left out where {given[0]} is given", lengths)
-    if windows is not None and lengths is None:
-        raise must_be("--windows", "given with --lengths", windows)
+    needed = {
+        "--tasks": (tasks, ("--core",)),
+        "--limit": (limit, ("--core", "--lm-eval")),
+        "--shots": (shots, ("--lm-eval",)),
+        "--task-folder": (task_folder, ("--lm-eval",)),
+        "--windows": (windows, ("--lengths",)),
+    }
+    at_lengths = [] if lengths is None else ["--lengths"]
+    for option, (value, wanted) in needed.items():
+        if value is not None and not {*given, *at_lengths} & set(wanted):
+            raise must_be(option, f"given with {' or '.join(wanted)}", value)
+    others = [option for option in given if option != "--text"]
+    for option, value, excluding in (
+        ("--context", context, at_lengths + others),
+        ("--lengths", lengths, others),
+    ):
+        if value is not None and excluding:
+            raise must_be(option, f"left out where {excluding[0]} is given", value)
     chosen = Chosen(weights, device, precision)
-    if core is not None or lm_eval is not None:
-        from nadaraya.evaluation import open_causal_model
-
-        causal = open_causal_model(run, weights)
-        asked = Asked(names(tasks if core else lm_eval), limit, batch_size, device, precision)
-        if core is not None:
-            figures = run_core(causal, core, asked, as_json)
-        else:
-            figures = run_lm_eval(causal, asked, shots, task_folder, as_json)
-        if as_json:
-            typer.echo(json.dumps({"run": run, **_weights(run, weights), **figures}))
-        return
-    if images is not None or (text is None and _is_image_run(run)):
-        from nadaraya.training import Run
-
+    if core is not None:
+        outcome = run_core(run, chosen, core, names(tasks), limit, batch_size)
+    elif lm_eval is not None:
+        options = {"batch_size": batch_size, "shots": shots, "folder": task_folder}
+        outcome = run_lm_eval(run, chosen, names(lm_eval) or [], limit, **options)
+    elif images is not None or (text is None and _is_image_run(run)):
         for option, value in (("--lengths", lengths), ("--context", context)):
             if value is not None:
                 raise must_be(option, "given for a model of text", value)
-        figures, line = _images(Run(run), images, chosen)
+        outcome = _images(run, images, chosen)
     elif lengths is not None:
-        source = text_source(run, text, "--text")
-        _at_lengths(
-            run,
-            source,
-            whole_numbers(lengths, "--lengths", _LENGTHS),
-            64 if windows is None else windows,
-            chosen,
-            as_json,
+        numbers = whole_numbers(lengths, "--lengths", "whole numbers of tokens, separated by commas")
+        outcome = _at_lengths(
+            run, text_source(run, text, "--text"), numbers, 64 if windows is None else windows, chosen
         )
-        return
     else:
-        figures, line = _text(run, text, context, chosen)
-    used = _weights(run, weights)
-    shown = f" ({used['weights']} weights)" if used else ""
-    typer.echo(json.dumps({"run": run, **used, **figures}) if as_json else line + shown)
-
-
-def _check_belongs(option: str, value: Any, given: list[str], *wanted: str) -> None:
-    """Refuse an option that would do nothing."""
-    if value is not None and not set(given) & set(wanted):
-        raise must_be(option, f"given with {' or '.join(wanted)}", value)
+        outcome = _text(run, text, context, chosen)
+    figures, show = outcome
+    if as_json:
+        typer.echo(json.dumps({"run": run, **_weights(run, weights), **figures}))
+    else:
+        show()
 
 
 def _is_image_run(run: str) -> bool:
@@ -173,60 +148,60 @@ def _weights(run: str, weights: str | None) -> dict[str, str]:
     return {"weights": weights or Run(run).weights} if is_run(run) else {}
 
 
-def _at_lengths(
-    run: str, source: Source, lengths: list[int], windows: int, chosen: Chosen, as_json: bool
-) -> None:
-    from nadaraya.evaluation import open_causal_model
+def _line(run: str, chosen: Chosen, line: str) -> Callable[[], None]:
+    """What prints a line of figures, and which weights they are of."""
+    used = "".join(f" ({name} weights)" for name in _weights(run, chosen.weights).values())
+    return partial(typer.echo, line + used)
 
-    causal = open_causal_model(run, chosen.weights)
-    with computing(causal.model, chosen.device, chosen.precision):
+
+def _at_lengths(run: str, source: Source, lengths: list[int], windows: int, chosen: Chosen) -> Outcome:
+    with opened(run, chosen) as causal:
         result = lengths_of(causal, source, lengths, windows)
     for loss in result.lengths:
         _check_finite(loss.cross_entropy, f"{source.name} at length {loss.length}", run)
-    if as_json:
-        figures = {"run": run, **_weights(run, chosen.weights), "text": source.name}
-        typer.echo(json.dumps({**figures, **figures_of(result, causal.context)}))
-    else:
-        print_lengths(result, source.name, causal.context)
+    figures = {"text": source.name, **figures_of(result, causal.context)}
+    return figures, partial(print_lengths, result, source.name, causal.context)
 
 
-def _text(run: str, text: str | None, context: int | None, chosen: Chosen) -> tuple[dict[str, Any], str]:
-    from nadaraya.evaluation import evaluate_shards, evaluate_string, open_causal_model
+def _text(run: str, text: str | None, context: int | None, chosen: Chosen) -> Outcome:
+    from nadaraya.evaluation import evaluate_shards, evaluate_string
 
-    causal = open_causal_model(run, chosen.weights)
-    if context is not None and context > causal.context:
-        raise must_be("--context", f"at most the model's {causal.context} (--lengths goes beyond)", context)
-    name, content, documents = text_source(run, text, "--text, --core or --lm-eval")
-    evaluating: Any
-    if isinstance(content, str):
-        evaluating = partial(evaluate_string, tokenizer=causal.tokenizer, text=content)
-    else:
-        evaluating = partial(evaluate_shards, shards=content, documents=documents)
-    with computing(causal.model, chosen.device, chosen.precision):
-        result = evaluating(causal.model, context=causal.context if context is None else context)
+    with opened(run, chosen) as causal:
+        if context is not None and context > causal.context:
+            raise must_be(
+                "--context", f"at most the model's {causal.context} (--lengths goes beyond)", context
+            )
+        size = context or causal.context
+        name, content, documents = text_source(run, text, "--text, --core or --lm-eval")
+        if isinstance(content, str):
+            result = evaluate_string(causal.model, causal.tokenizer, content, context=size)
+        else:
+            result = evaluate_shards(causal.model, content, context=size, documents=documents)
     _check_finite(result.cross_entropy, name, run)
     line = (
         f"{name}: {result.cross_entropy:.4f} nats/token over {result.tokens:,} tokens, "
         f"{result.bits_per_byte:.4f} bits/byte over {result.bytes:,} bytes"
     )
-    return {"text": name, **asdict(result)}, line
+    return {"text": name, **asdict(result)}, _line(run, chosen, line)
 
 
-def _images(run: "Run", source: str | None, chosen: Chosen) -> tuple[dict[str, Any], str]:
+def _images(folder: str, source: str | None, chosen: Chosen) -> Outcome:
     from nadaraya.data.images import evaluation_batches
     from nadaraya.evaluation.classification import evaluate_images
+    from nadaraya.training import Run
 
+    run = Run(folder)
     recipe = run.image_recipe()
     model, images = run.load_model(weights=chosen.weights), run.images(source)
     batches = evaluation_batches(images, recipe.augmentation(), batch_size=128, workers=recipe.data.workers)
     with computing(model, chosen.device, chosen.precision):
         result = evaluate_images(model, batches)
-    _check_finite(result.loss, images.name, str(run.path))
+    _check_finite(result.loss, images.name, folder)
     line = (
         f"{images.name}: top-1 {result.top1:.2%}, top-5 {result.top5:.2%}, {result.loss:.4f} nats/image over "
         f"{result.images:,} validation images"
     )
-    return {"images_of": images.name, **asdict(result)}, line
+    return {"images_of": images.name, **asdict(result)}, _line(folder, chosen, line)
 
 
 def _check_finite(loss: float, name: str, run: str) -> None:

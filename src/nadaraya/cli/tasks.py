@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -15,14 +16,25 @@ if TYPE_CHECKING:
     from nadaraya.evaluation.core import CoreEvaluation
 
 
-class Asked(NamedTuple):
-    """What is run on a model, and how."""
+Outcome = tuple[dict[str, Any], Callable[[], None]]  # figures as plain data, and what prints them
 
-    tasks: list[str] | None
-    limit: int | None
-    batch_size: int
+
+class Chosen(NamedTuple):
+    """Which weights of a run are evaluated, where and how."""
+
+    weights: str | None
     device: str
     precision: str
+
+
+@contextmanager
+def opened(source: str, chosen: Chosen) -> "Iterator[CausalModel]":
+    """A language model on its device."""
+    from nadaraya.evaluation import open_causal_model
+
+    causal = open_causal_model(source, chosen.weights)
+    with computing(causal.model, chosen.device, chosen.precision):
+        yield causal
 
 
 def names(text: str | None) -> list[str] | None:
@@ -30,57 +42,43 @@ def names(text: str | None) -> list[str] | None:
     return None if text is None else [name.strip() for name in text.split(",") if name.strip()]
 
 
-def run_core(causal: "CausalModel", folder: Path, asked: Asked, as_json: bool) -> dict[str, Any]:
-    """CORE's tasks in a folder; prints a table unless as JSON."""
+def run_core(
+    source: str, chosen: Chosen, folder: Path, labels: list[str] | None, limit: int | None, batch_size: int
+) -> Outcome:
+    """CORE's tasks in a folder."""
     from nadaraya.evaluation.core import evaluate_core, read_core
 
-    tasks = read_core(folder, asked.tasks)
-    with computing(causal.model, asked.device, asked.precision), _progress(len(tasks)) as progress:
-        evaluation = evaluate_core(
-            causal.model,
-            causal.tokenizer,
-            tasks,
-            context=causal.context,
-            limit=asked.limit,
-            batch_size=asked.batch_size,
-            progress=progress,
-        )
-    if not as_json:
-        _print_core(evaluation)
-    return evaluation.figures()
+    with opened(source, chosen) as causal:
+        tasks = read_core(folder, labels)
+        sizes: Any = {"context": causal.context, "limit": limit, "batch_size": batch_size}
+        with _progress(len(tasks)) as progress:
+            evaluation = evaluate_core(causal.model, causal.tokenizer, tasks, **sizes, progress=progress)
+    return evaluation.figures(), partial(_print_core, evaluation)
 
 
-def run_lm_eval(
-    causal: "CausalModel", asked: Asked, shots: int | None, folder: Path | None, as_json: bool
-) -> dict[str, Any]:
-    """Tasks of lm-evaluation-harness; prints a table unless as JSON."""
+def run_lm_eval(source: str, chosen: Chosen, tasks: list[str], limit: int | None, **options: Any) -> Outcome:
+    """Tasks of lm-evaluation-harness; `options` are those of `evaluate_lm_eval`."""
     from nadaraya.evaluation import evaluate_lm_eval
 
-    with computing(causal.model, asked.device, asked.precision):
-        found = evaluate_lm_eval(
-            causal,
-            asked.tasks or [],
-            shots=shots,
-            limit=asked.limit,
-            folder=folder,
-            batch_size=asked.batch_size,
-            precision=asked.precision,
-        )
+    with opened(source, chosen) as causal:
+        found = evaluate_lm_eval(causal, tasks, limit=limit, precision=chosen.precision, **options)
     results = {
         task: {"shots": found["n-shot"].get(task), **_plain(figures)}
         for task, figures in found["results"].items()
     }
-    if not as_json:
-        table = FigureTable(["task", "figure"], ["shots", "value", "standard error"])
-        for task, figures in results.items():
-            for name, value in figures.items():
-                if name.endswith("_stderr") or name in ("shots", "examples") or not isinstance(value, float):
-                    continue
-                error = figures.get(f"{name}_stderr")
-                shown = f"{error:.4f}" if isinstance(error, float) else ""
-                table.add_row(task, name, str(figures["shots"]), f"{value:.4f}", shown)
-        wide_console().print(table)
-    return {"limit": asked.limit, "results": results}
+    return {"limit": limit, "results": results}, partial(_print_lm_eval, results)
+
+
+def _print_lm_eval(results: dict[str, dict[str, Any]]) -> None:
+    table = FigureTable(["task", "figure"], ["shots", "value", "standard error"])
+    for task, figures in results.items():
+        for name, value in figures.items():
+            if name.endswith("_stderr") or name in ("shots", "examples") or not isinstance(value, float):
+                continue
+            error = figures.get(f"{name}_stderr")
+            shown = f"{error:.4f}" if isinstance(error, float) else ""
+            table.add_row(task, name, str(figures["shots"]), f"{value:.4f}", shown)
+    wide_console().print(table)
 
 
 def _plain(figures: dict[str, Any]) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from pydantic import Field
 from nadaraya.interpret import BankShape
 from nadaraya.reproduce.findings import Findings
 from nadaraya.study.fit import Estimate
-from nadaraya.study.gaps import mean_with_interval, signed
+from nadaraya.study.gaps import counted, mean_with_interval, signed
 from nadaraya.study.probes import stored_histogram, stored_shapes
 from nadaraya.training.schema import Section
 
@@ -70,10 +70,9 @@ class LossClaim(_Claim):
         if gaps is None:
             return _NOTHING
         last = gaps.longest
-        seeds = "1 seed" if len(last.seeds) == 1 else f"{len(last.seeds)} seeds"
         return Checked(
             f"`{self.variant}` − `{self.other}`: {signed(last.gap)} nats/token after {last.updates:,} "
-            f"updates, {seeds}",
+            f"updates, {counted(len(last.seeds), 'seed')}",
             self.agreement(last.gap),
         )
 
@@ -136,8 +135,8 @@ class _ByRun(_Claim):
         seen = ", ".join(dict.fromkeys(words for words, _ in answers))
         true = sum(holds for _, holds in answers)
         agrees: Agreement = "yes" if true == len(answers) else "not told apart" if true else "no"
-        runs = "run" if len(rows) == 1 else "runs"
-        return Checked(f"{seen}; so in {true} of {len(rows)} {runs} of {rows[0]['steps']:,} updates", agrees)
+        runs = f"{counted(len(rows), 'run')} of {rows[0]['steps']:,} updates"
+        return Checked(f"{seen}; so in {true} of {runs}", agrees)
 
 
 class BankBump(_ByRun):

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import chain
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -13,7 +14,7 @@ from nadaraya.report.runs import RunData, labelled
 from nadaraya.report.style import charts
 from nadaraya.reproduce.catalogue import Figure
 from nadaraya.reproduce.findings import Findings
-from nadaraya.study.probes import stored_histogram, stored_shapes
+from nadaraya.study.probes import lacks, stored_histogram, stored_shapes
 from nadaraya.study.runs import Row
 
 
@@ -46,12 +47,8 @@ def draw_figure(figure: Figure, found: Findings) -> dict[str, Drawing]:
 def _longest_probed(found: Findings, variant: str, drawing: str) -> Row | None:
     """The first seed at the most updates that has what a drawing takes."""
     needed = {"banks": ["banks"], "newlines": ["banks", "newlines"]}[drawing]
-    rows = [
-        row
-        for runs in found.sizes(variant, needed[-1]).values()
-        for row in runs
-        if all("error" not in row["probes"].get(probe, {"error": ""}) for probe in needed)
-    ]
+    runs = found.sizes(variant).values()
+    rows = [row for row in chain(*runs) if not any(lacks(row, probe) for probe in needed)]
     return max(rows, key=lambda row: (row["steps"], -row["seed"]), default=None)
 
 

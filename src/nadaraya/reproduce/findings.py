@@ -1,12 +1,11 @@
 """What the runs of a study have found, as claims and drawings ask for it."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 from nadaraya.study import Study
 from nadaraya.study.gaps import Gaps, gaps_of
+from nadaraya.study.kept import Results
 from nadaraya.study.probes import lacks
 from nadaraya.study.runs import Row, chosen_rows
 
@@ -25,14 +24,11 @@ class Findings:
     """
 
     study: Study
-    results: Mapping[str, Any]
+    results: Results
 
     @cached_property
     def _rows(self) -> dict[tuple[str, str], list[Row]]:
-        return {
-            (cell["variant"], cell["size"]): chosen_rows(self.study, cell, self.results["runs"])
-            for cell in self.results["cells"]
-        }
+        return chosen_rows(self.study, self.results)
 
     def sizes(self, variant: str, probe: str = "") -> dict[str, list[Row]]:
         """The runs of a variant by size, fewest updates first; those alone that have a probe, if named."""

@@ -79,7 +79,7 @@ class Gaps:
         """One sentence or two on the variant."""
         last = self.longest
         against = AGAINST[last.gap.side_of(0.0)]
-        seeds = "1 seed" if len(last.seeds) == 1 else f"{len(last.seeds)} seeds"
+        seeds = counted(len(last.seeds), "seed")
         few = "; an interval needs two seeds" if last.gap.low is None else ""
         line = (
             f"`{variant}` {against} `{baseline}` after {last.updates:,} updates ({seeds}{few}): its loss "
@@ -107,22 +107,11 @@ def gaps_of(study: Study, results: Results) -> dict[str, Gaps]:
 
     >>> from nadaraya.study import Study
     >>> from nadaraya.study.gaps import gaps_of
-    >>> study = Study(recipe="demo", baseline="a", variants={"a": {}, "b": {}}, learning_rates=[1e-3])
-    >>> cells = [{"size": "only", "variant": name, "learning_rate": 1e-3} for name in "ab"]
-    >>> losses = {("a", 0): 2.0, ("a", 1): 2.2, ("b", 0): 1.9, ("b", 1): 2.1}
-    >>> runs = [
-    ...     {"size": "only", "variant": v, "seed": s, "learning_rate": 1e-3, "steps": 5, "loss": x}
-    ...     for (v, s), x in losses.items()
-    ... ]
-    >>> round(gaps_of(study, {"cells": cells, "runs": runs})["b"].longest.gap.value, 3)
-    -0.1
+    >>> study = Study(recipe="demo", baseline="rope", variants={"rope": {}}, learning_rates=[1e-3])
+    >>> gaps_of(study, {"cells": [], "runs": []})
+    {}
     """
-    rows = {
-        (cell["variant"], cell["size"]): {
-            row["seed"]: row for row in chosen_rows(study, cell, results["runs"])
-        }
-        for cell in results["cells"]
-    }
+    rows = {cell: {row["seed"]: row for row in runs} for cell, runs in chosen_rows(study, results).items()}
     found = {}
     for variant in study.variants:
         pairs = {
@@ -150,6 +139,11 @@ def mean_with_interval(values: Sequence[float]) -> Estimate:
         return Estimate(middle)
     half = float(t.ppf((1 + LEVEL) / 2, n - 1)) * stdev(values) / n**0.5
     return Estimate(middle, middle - half, middle + half)
+
+
+def counted(number: int, unit: str) -> str:
+    """A number and its unit, which has an s unless there is one."""
+    return f"{number:,} {unit}" + ("" if number == 1 else "s")
 
 
 def signed(estimate: Estimate) -> str:

@@ -300,16 +300,19 @@ def results_text(results: Mapping[str, Any]) -> str:
     return rest.removesuffix("\n}") + f',\n "runs": [\n{runs}\n ]\n}}\n'
 
 
-def chosen_rows(study: Study, planned: Mapping[str, Any], rows: Iterable[Row]) -> list[Row]:
-    """The finished runs of a cell of results.json at the rate that its search has chosen, by seed."""
-    return [
-        row
-        for row in rows
-        if (row["size"], row["variant"]) == (planned["size"], planned["variant"])
-        and row["seed"] in study.seeds_of(planned["size"])
-        and row["learning_rate"] == planned["learning_rate"]
-        and "loss" in row
-    ]
+def chosen_rows(study: Study, results: Results) -> dict[tuple[str, str], list[Row]]:
+    """The finished runs of every cell, a variant and a size, at the rate that its search chose, by seed."""
+    found: dict[tuple[str, str], list[Row]] = {(c["variant"], c["size"]): [] for c in results["cells"]}
+    rates = {(cell["variant"], cell["size"]): cell["learning_rate"] for cell in results["cells"]}
+    for row in results["runs"]:
+        cell = row["variant"], row["size"]
+        if (
+            "loss" in row
+            and rates.get(cell) == row["learning_rate"]
+            and row["seed"] in study.seeds_of(cell[1])
+        ):
+            found[cell].append(row)
+    return found
 
 
 def read_results_file(folder: Path) -> Results:

@@ -1,5 +1,6 @@
 """What a study found: a table of all cells, the laws, and one verdict for each variant, from results.json."""
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import mean, stdev
@@ -9,8 +10,8 @@ from nadaraya.errors import InputError
 from nadaraya.files import reading, write_file
 from nadaraya.study.file import Study
 from nadaraya.study.fit import Comparison, Estimate, compare, exponent_of
-from nadaraya.study.gaps import AGAINST, Gaps, gap_table, gaps_of, signed
-from nadaraya.study.kept import PlannedCell, Results, Row
+from nadaraya.study.gaps import AGAINST, Gaps, counted, gap_table, gaps_of, signed
+from nadaraya.study.kept import Results, Row
 from nadaraya.study.runs import RESULTS_FILE, chosen_rows, merged_rows, read_results_file, results_text
 
 SUMMARY_FILE = "summary.md"
@@ -94,7 +95,7 @@ class Summary:
         found = self.comparisons[variant]
         against = AGAINST[found.side]
         sizes = self.shared(variant)
-        by = f"{_count(len(sizes), 'size')}, {_count(found.seeds, 'seed')}"
+        by = f"{counted(len(sizes), 'size')}, {counted(found.seeds, 'seed')}"
         where = f" at {sizes[-1]}" if found.deciding != found.mean_share else ""
         line = f"`{variant}` {against} `{self.baseline}`{where} ({by}"
         line += "; an interval needs two seeds)" if found.seeds < 2 else ")"
@@ -156,18 +157,13 @@ class Summary:
             cells = {cell.size: cell for cell in self.cells[variant]}
             rates = ", ".join(dict.fromkeys(f"{cell.learning_rate:g}" for cell in cells.values()))
             found = self.comparisons.get(variant)
-            shares = (
-                dict(zip(self.shared(variant), found.share, strict=True)) if found and found.share else {}
-            )
-            figures = [
-                "<br>".join([cells[size].text(), *([shares[size].text()] if size in shares else [])])
-                if size in cells
-                else "–"
-                for size in sizes
-            ]
+            figures = {size: cells[size].text() if size in cells else "–" for size in sizes}
+            if found and found.share:
+                for size, of_size in zip(self.shared(variant), found.share, strict=True):
+                    figures[size] += f"<br>{of_size.text()}"
             share = found.mean_share.text() if found and found.mean_share else ""
             whole = "1" if variant == self.baseline else share
-            lines.append(f"| {' | '.join([f'`{variant}`', rates, *figures, whole])} |")
+            lines.append(f"| {' | '.join([f'`{variant}`', rates, *figures.values(), whole])} |")
         return lines
 
     def _row(self, cell: CellResult) -> str:
@@ -199,18 +195,19 @@ def summarise(study: Study, results: Results, folder: Path = Path()) -> Summary:
     """
     key, axis = _AXES[study.match]
     with reading(folder / RESULTS_FILE, "the results of a study"):
-        found = [
-            cell
+        rows = chosen_rows(study, results)
+        by_variant = {
+            variant: row
             for variant in study.variants
-            for planned in results["cells"]
-            if planned["variant"] == variant and planned["size"] in study.sizes
-            if (cell := _cell_result(study, planned, results["runs"], key))
-        ]
-    by_variant = {
-        variant: row
-        for variant in study.variants
-        if (row := [cell for cell in found if cell.variant == variant])
-    }
+            if (
+                row := [
+                    _cell_result({**planned, **runs[0]}, runs, key)
+                    for planned in results["cells"]
+                    if planned["variant"] == variant and planned["size"] in study.sizes
+                    if (runs := rows[variant, planned["size"]])
+                ]
+            )
+        }
     baseline = by_variant.get(study.baseline, [])
     comparisons = {
         variant: comparison
@@ -253,22 +250,14 @@ def write_summary(study: Study, folder: Path) -> Summary:
     return summary
 
 
-def _cell_result(study: Study, planned: PlannedCell, rows: list[Row], key: str) -> CellResult | None:
-    """A cell at the rate that its search has chosen; None before that, or without a finished run."""
-    chosen = chosen_rows(study, planned, rows)
-    if not chosen:
-        return None
-    first, facts = chosen[0], {**planned, **chosen[0]}
+def _cell_result(facts: Mapping[str, Any], runs: list[Row], key: str) -> CellResult:
+    """A cell at the rate that its search has chosen, of its plan and the first of its finished runs."""
     return CellResult(
-        first["size"],
-        first["variant"],
-        first["parameters"],
-        first["steps"],
-        first["flops"],
-        compute=float(facts[key]),  # type: ignore[arg-type]
-        learning_rate=first["learning_rate"],
-        losses=[row["loss"] for row in chosen],
-        bits_per_byte=mean(row["bits_per_byte"] for row in chosen),
+        **{name: facts[name] for name in ("size", "variant", "parameters", "steps", "flops")},
+        compute=float(facts[key]),
+        learning_rate=facts["learning_rate"],
+        losses=[row["loss"] for row in runs],
+        bits_per_byte=mean(row["bits_per_byte"] for row in runs),
     )
 
 
@@ -294,7 +283,3 @@ def _compared(baseline: list[CellResult], row: list[CellResult]) -> Comparison |
         ([cell.compute for cell in cells], [cell.losses for cell in cells]) for cells in (first, ours, whole)
     ]
     return compare(sides[0], sides[1], reference=sides[2])
-
-
-def _count(number: int, unit: str) -> str:
-    return f"{number} {unit}" + ("" if number == 1 else "s")

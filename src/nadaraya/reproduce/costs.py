@@ -60,9 +60,7 @@ def costs(
     Args:
         experiment: the study and the vocabulary that is assumed; its text need not be here.
         folder: of its runs; those that are done there cost nothing more.
-        changes: of its recipe, as KEY=VALUE.
-        only: variants; default all.
-        seeds: to train; default those of the study.
+        changes, only, seeds: as in `nadaraya.study.run_study`.
         speeds: FLOP/s by the name of a device; default `DEVICES`.
 
     Raises:

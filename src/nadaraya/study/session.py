@@ -54,9 +54,7 @@ def plan_study(
     Args:
         study: the study.
         folder: where its runs are, or will be.
-        changes: of its recipe, as KEY=VALUE.
-        only: variants; default all.
-        seeds: as of `run_study`.
+        changes, only, seeds: as in `run_study`.
         timed: measure the time of an update of every cell; default False.
 
     Raises:

@@ -223,11 +223,7 @@ def run_search(
     Args:
         recipe: from `search_recipe`.
         plan: of the search.
-        folder: of its runs, results and summary; made when absent. Finished runs are skipped, stopped ones
-            go on.
-        workers: runs at a time, default 1, among which the cores are shared out.
-        seconds: time limit, after which everything is saved; default none.
-        say: takes one line for each start and end; default nobody.
+        folder, workers, seconds, say: as in `nadaraya.study.run_study`.
 
     Raises:
         InputError: a recipe that cannot be used, or a folder that has other runs or is in use.

@@ -41,14 +41,14 @@ def verdict(progress: Progress) -> str:
 
 def markdown(progress: Progress) -> str:
     """The verdict, the path, and the table of all candidates."""
-    lines = [verdict(progress), ""]
-    lines += [
+    lines = [
+        verdict(progress),
+        "",
         "| round | kept | parameters per head | nats/token | below its parent by |",
         "|---:|---|---:|---:|---:|",
     ]
     for each in progress.path:
-        gain = "" if each.gain is None else f"{each.gain:.4f} ± {each.error:.4f}"
-        figures = f"{parameters_per_head(each.expression)} | {_mean(each)} | {gain}"
+        figures = f"{parameters_per_head(each.expression)} | {_mean(each)} | {_gain(each)}"
         lines.append(f"| {each.round} | `{each.expression}` | {figures} |")
     lines += ["", "± of a loss: standard deviation over seeds; of a difference: its standard error.", ""]
     lines += [
@@ -56,9 +56,8 @@ def markdown(progress: Progress) -> str:
     ]
     lines += ["|---:|---|---:|---:|---:|---:|---|"]
     for each in sorted(progress.candidates, key=lambda one: (one.round, one.losses.get(0, math.inf))):
-        first = each.losses.get(0)
-        gain = "" if each.gain is None else f"{each.gain:.4f} ± {each.error:.4f}"
-        found = [str(parameters_per_head(each.expression)), _text(first), _mean(each), gain]
+        first = _text(each.losses.get(0))
+        found = [str(parameters_per_head(each.expression)), first, _mean(each), _gain(each)]
         cells = [str(each.round), f"`{each.expression}`", *found, "yes" if each.kept else ""]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
@@ -89,11 +88,13 @@ def draw(progress: Progress) -> Figure:
 
 def _mean(candidate: Candidate) -> str:
     """Mean and standard deviation over the confirming seeds."""
-    if candidate.loss is None:
-        return ""
-    if candidate.loss == math.inf:
-        return "diverged"
+    if candidate.loss is None or candidate.loss == math.inf:
+        return _text(candidate.loss)
     return f"{candidate.loss:.4f} ± {stdev(candidate.confirming):.4f}"
+
+
+def _gain(candidate: Candidate) -> str:
+    return "" if candidate.gain is None else f"{candidate.gain:.4f} ± {candidate.error:.4f}"
 
 
 def _text(loss: float | None) -> str:

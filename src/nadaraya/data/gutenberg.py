@@ -121,7 +121,12 @@ def fetch_dickens(
     'dickens.txt'
     """
     folder = (cache or cache_folder()) / "dickens"
-    chosen = _choose(books)
+    wanted = set(DICKENS if books is None else books)
+    for ebook in sorted(wanted.difference(DICKENS)):
+        raise unknown_name("ebook", str(ebook), map(str, DICKENS))
+    if not wanted:
+        raise must_be("books", "ebook numbers such as 580,730", [])
+    chosen = [ebook for ebook in DICKENS if ebook in wanted]
     if source_folder is None:
         missing = [ebook for ebook in chosen if not is_intact(folder, f"{ebook}.txt")]
         for number, ebook in enumerate(missing):
@@ -148,9 +153,6 @@ def read_dickens(cache: Path | None = None) -> str:
     Args:
         cache: cache folder, default `cache_folder()`.
 
-    Returns:
-        The text.
-
     Raises:
         InputError: when it was never fetched, or a file (named) has changed since.
 
@@ -168,15 +170,6 @@ def read_dickens(cache: Path | None = None) -> str:
     for ebook in files[CORPUS_FILE].books:
         _read_checked(folder, f"{ebook}.txt", DICKENS.get(ebook, ""))
     return _read_checked(folder, CORPUS_FILE, "the corpus")
-
-
-def _choose(books: Iterable[int] | None) -> list[int]:
-    wanted = set(DICKENS if books is None else books)
-    for ebook in sorted(wanted.difference(DICKENS)):
-        raise unknown_name("ebook", str(ebook), map(str, DICKENS))
-    if not wanted:
-        raise must_be("books", "ebook numbers such as 580,730", [])
-    return [ebook for ebook in DICKENS if ebook in wanted]
 
 
 def _find_books(source: Path, chosen: list[int]) -> dict[int, Path]:

@@ -40,7 +40,10 @@ def to_channels(image: Image.Image, channels: int) -> Image.Image:
         raise ValueError("it has no pixels")
     if image.mode.startswith("I"):
         values = np.asarray(image)
-        pixels = _high_bytes(values, image.mode)
+        if values.min() < 0 or values.max() > 0xFFFF:
+            raise ValueError("integer pixels beyond 16 bits")
+        has_8_bits = image.mode == "I" and values.max() <= 0xFF  # in 32 bits
+        pixels = (values if has_8_bits else values >> 8).astype(np.uint8)
         pixels[values == image.info.get("transparency")] = 255  # Pillow would cut 16 bits off at 255
         image = Image.fromarray(pixels)
     elif image.has_transparency_data:
@@ -52,14 +55,6 @@ def to_channels(image: Image.Image, channels: int) -> Image.Image:
     elif image.mode == "LAB":
         image = image.convert("RGB")  # likewise
     return image if image.mode == MODES[channels] else image.convert(MODES[channels])
-
-
-def _high_bytes(values: np.ndarray, mode: str) -> np.ndarray:
-    """8 bits of integer pixels; 32-bit ones without a value above 255 have 8 bits already."""
-    if values.min() < 0 or values.max() > 0xFFFF:
-        raise ValueError("integer pixels beyond 16 bits")
-    shift = 0 if mode == "I" and values.max() <= 0xFF else 8
-    return (values >> shift).astype(np.uint8)
 
 
 def reason(error: Exception) -> str:

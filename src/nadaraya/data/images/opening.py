@@ -73,7 +73,12 @@ def open_images(
     train, held_out = _open_parts(source, validation)
     classes = _agree(train, held_out)
     for part in (train, held_out):
-        _check_labels(part, len(classes))
+        labels = part.source.labels
+        for index in np.flatnonzero((labels < 0) | (labels >= len(classes))):
+            raise InputError(
+                f"the label {labels[index]} of image {part.source.name(int(index))} is out of range:"
+                f" there are {len(classes)} classes, from 0 to {len(classes) - 1}"
+            )
     number = channels or train.source.guess_channels()
     train.source.channels = held_out.source.channels = number
     name = (
@@ -156,12 +161,3 @@ def _agree(train: _Part, held_out: _Part) -> tuple[str, ...]:
                 f" {', '.join(only[:5])}{more}"
             )
     raise InputError(f"the classes of {train.place} and {held_out.place} are in different orders")
-
-
-def _check_labels(part: _Part, classes: int) -> None:
-    labels = part.source.labels
-    for index in np.flatnonzero((labels < 0) | (labels >= classes)):
-        raise InputError(
-            f"the label {labels[index]} of image {part.source.name(int(index))} is out of range:"
-            f" there are {classes} classes, from 0 to {classes - 1}"
-        )

@@ -32,9 +32,6 @@ def train_character_tokenizer(text: str) -> "PreTrainedTokenizerFast":
     Args:
         text: the text whose characters become the vocabulary.
 
-    Returns:
-        The tokenizer.
-
     Raises:
         InputError: when the text is empty or holds a lone surrogate, which no UTF-8 text can.
 
@@ -57,9 +54,6 @@ def byte_tokenizer() -> "PreTrainedTokenizerFast":
 
     `save_pretrained` writes it; `transformers.AutoTokenizer` reads it. Bytes that are not UTF-8, as a model
     may generate them, decode to the replacement character U+FFFD.
-
-    Returns:
-        The tokenizer.
 
     >>> from nadaraya.data import byte_tokenizer
     >>> byte_tokenizer()("né")["input_ids"]
@@ -88,9 +82,6 @@ def train_byte_pair_tokenizer(
         vocabulary: number of tokens, at least 256, default 4096; a text with few pairs gives fewer.
         document_token: a further token, in the vocabulary, with which documents begin, such as
             "<|endoftext|>": `bos_token` and `eos_token`. No text is read as it. Default none.
-
-    Returns:
-        The tokenizer.
 
     Raises:
         InputError: a text is empty or holds a lone surrogate, or the vocabulary is too small.
@@ -226,9 +217,6 @@ def token_num_bytes(tokenizer: "PreTrainedTokenizerFast", token_id: int) -> int:
         tokenizer: any fast tokenizer.
         token_id: the token.
 
-    Returns:
-        The number of bytes.
-
     >>> from nadaraya.data import byte_tokenizer, token_num_bytes, train_character_tokenizer
     >>> token_num_bytes(byte_tokenizer(), 195), token_num_bytes(train_character_tokenizer("é"), 0)
     (1, 2)
@@ -249,9 +237,6 @@ def tokenizer_from_file(folder: str | Path) -> "PreTrainedTokenizerFast":
 
     Args:
         folder: holds tokenizer.json, and tokenizer_config.json if there is one.
-
-    Returns:
-        The tokenizer.
 
     Raises:
         InputError: when tokenizer.json is absent or cannot be read.

@@ -227,7 +227,7 @@ def test_a_timm_model_of_another_size_and_kernel(nadaraya: Command, image: Path,
 def test_bad_models_are_one_line(nadaraya: Command, checkpoint: Path, image: Path, tmp_path: Path) -> None:
     out = ("--out", tmp_path / "maps")
     nadaraya("maps", "gka_tiny", image, *out).refuses("neither a run folder nor")
-    nadaraya("maps", "hf-hub:some/model", image, *out).refuses("neither a run folder nor")
+    nadaraya("maps", "hf-hub:some/model", image, *out).refuses("hf-hub:some/model is not a run folder")
     nadaraya("maps", "gka_tiny_patch16_224", image, *out).refuses("--checkpoint")
     for name in ("gka_small_patch16_224", "vit_tiny_patch16_224"):
         nadaraya("maps", name, image, "--checkpoint", checkpoint, *out).refuses("another model", name)

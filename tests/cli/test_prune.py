@@ -13,7 +13,10 @@ from nadaraya.training import Run
 Command = Callable[..., Any]
 
 
-def test_heads_are_ranked_by_the_loss_without_them(nadaraya: Command, trained_run: Path) -> None:
+def test_heads_are_ranked_by_the_loss_without_them(
+    nadaraya: Command, trained_run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "140")
     figures = json.loads(nadaraya("heads", trained_run, "--windows", 3, "--json").out)
     increases = [head["loss_increase"] for head in figures["heads"]]
     assert increases == sorted(increases)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from nadaraya.errors import InputError, must_be
-from nadaraya.evaluation.language import evaluating
+from nadaraya.evaluation.language import encoded, evaluating
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -71,8 +71,7 @@ def generate_text(
     counts = {"tokens": tokens, "beams": beams, "top_k": 1 if top_k is None else top_k}
     _check_sampling(temperature, seed, counts)
     _check_beams(model, beams)
-    ids = _prompt_ids(tokenizer, prompt)
-    _check_finite(model, ids[:, :1])
+    ids = _prompt_ids(model, tokenizer, prompt)
     if model.config.vocab_size == 1:  # there is one text, and no second beam
         beams = 1
     if greedy or beams > 1:
@@ -144,8 +143,7 @@ def sample_text(
     """
     _check_sampling(temperature, seed, {"tokens": tokens})
     rows = min(max(1, tokens // 500), 64)
-    prompt = _prompt_ids(tokenizer, default_prompt(tokenizer))
-    _check_finite(model, prompt[:, :1])
+    prompt = _prompt_ids(model, tokenizer, default_prompt(tokenizer))
     options = {"do_sample": True, "temperature": float(temperature), "top_k": 0}
     told = progress and (lambda made: progress(rows * made))
     continued = _continue(model, prompt.repeat(rows, 1), -(-tokens // rows), options, seed, told)
@@ -167,23 +165,17 @@ def _check_sampling(temperature: float, seed: int, counts: dict[str, int]) -> No
         raise must_be("seed", "from 0 to 2^64 − 1", seed)
 
 
-def _prompt_ids(tokenizer: "PreTrainedTokenizerFast", prompt: str) -> Tensor:
-    """(1, n) token numbers of a prompt, after the token that begins documents, where there is one."""
-    from nadaraya.data import encode_text
-
-    begins = [] if tokenizer.bos_token_id is None else [tokenizer.bos_token_id]
-    return torch.cat([torch.tensor(begins, dtype=torch.long), encode_text(tokenizer, prompt)])[None]
-
-
 @torch.no_grad()
-def _check_finite(model: "KernelGPTForCausalLM", ids: Tensor) -> None:
-    """Refuse weights that have diverged, from which nothing can be sampled."""
+def _prompt_ids(model: "KernelGPTForCausalLM", tokenizer: "PreTrainedTokenizerFast", prompt: str) -> Tensor:
+    """(1, n) token numbers of a prompt; refuses weights that have diverged, from which nothing is sampled."""
+    ids = encoded(tokenizer, prompt)[None]
     with evaluating(model):
-        logits = model(input_ids=ids.to(model.device), use_cache=False).logits
+        logits = model(input_ids=ids[:, :1].to(model.device), use_cache=False).logits
     if not logits.isfinite().all():
         raise InputError(
             "the logits of the model must be finite, got nan or inf: its weights have diverged in training"
         )
+    return ids
 
 
 def _check_beams(model: "KernelGPTForCausalLM", beams: int) -> None:

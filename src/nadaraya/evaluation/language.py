@@ -228,6 +228,14 @@ def token_bytes(tokenizer: "PreTrainedTokenizerFast") -> Tensor:
     return torch.tensor([0 if i in special else token_num_bytes(tokenizer, i) for i in range(len(tokenizer))])
 
 
+def encoded(tokenizer: "PreTrainedTokenizerFast", text: str) -> Tensor:
+    """(n,) token numbers of a text, after the token that begins documents, where there is one."""
+    from nadaraya.data import encode_text
+
+    tokens, first = encode_text(tokenizer, text), tokenizer.bos_token_id
+    return tokens if first is None else F.pad(tokens, (1, 0), value=first)
+
+
 def evaluate_string(
     model: nn.Module, tokenizer: "PreTrainedTokenizerFast", text: str, *, context: int, batch_size: int = 16
 ) -> TextEvaluation:
@@ -257,11 +265,9 @@ def evaluate_string(
     >>> evaluate_string(model, tokenizer, "a naïve text", context=8).bytes
     12
     """
-    from nadaraya.data import encode_text, token_num_bytes
+    from nadaraya.data import token_num_bytes
 
-    tokens = encode_text(tokenizer, text)
-    if tokenizer.bos_token_id is not None:
-        tokens = F.pad(tokens, (1, 0), value=tokenizer.bos_token_id)
+    tokens = encoded(tokenizer, text)
     first = token_num_bytes(tokenizer, int(tokens[0])) if len(tokens) else 0
     num_bytes = len(text.encode()) - first
     return evaluate_text(model, tokens, context=context, num_bytes=num_bytes, batch_size=batch_size)

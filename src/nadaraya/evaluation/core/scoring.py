@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from nadaraya.errors import InputError
 from nadaraya.evaluation.core.prompts import core_prompts, few_shot_rows
 from nadaraya.evaluation.core.tasks import OPTIONS, CoreTask, Row
-from nadaraya.evaluation.language import evaluating, rows_at_a_time
+from nadaraya.evaluation.language import encoded, evaluating, rows_at_a_time
 
 EXAMPLES = 64  # examples whose prompts are sorted by length together
 
@@ -73,8 +73,8 @@ def scored_prompts(task: CoreTask, rows: list[Row], index: int, tokenizer: Any) 
     """Tokens of an example's prompts: scored are those after the common beginning or in the common end."""
     prompts = core_prompts(task, rows[index], few_shot_rows(rows, index, task.shots))
     try:
-        tokens = [_encoded(tokenizer, prompt.text) for prompt in prompts]
-        contexts = [_encoded(tokenizer, prompt.context.rstrip()) for prompt in prompts]
+        tokens = [encoded(tokenizer, prompt.text).tolist() for prompt in prompts]
+        contexts = [encoded(tokenizer, prompt.context.rstrip()).tolist() for prompt in prompts]
     except InputError as error:
         raise InputError(
             f"{task.label}: {error}; tokenizers of bytes or byte pairs know every text"
@@ -138,14 +138,6 @@ def _batch_losses(model: nn.Module, prompts: list[Scored]) -> list[Losses]:
         Losses(part, bool(len(own := right[max(p.start, 1) - p.first :]) and own.all()))
         for p, part, right in zip(prompts, nats.split(sizes), likeliest.split(sizes), strict=True)
     ]
-
-
-def _encoded(tokenizer: Any, text: str) -> list[int]:
-    """Token ids, after the beginning-of-text token where there is one."""
-    from nadaraya.data import encode_text
-
-    first = [] if tokenizer.bos_token_id is None else [tokenizer.bos_token_id]
-    return first + encode_text(tokenizer, text).tolist()
 
 
 def _common(sequences: Sequence[Sequence[int]]) -> int:

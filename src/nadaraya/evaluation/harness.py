@@ -88,13 +88,7 @@ def evaluate_lm_eval(
         from datasets.exceptions import DatasetsError
 
         try:
-            return simple_evaluate(
-                harness,
-                tasks=names,
-                num_fewshot=shots,
-                limit=limit,
-                task_manager=manager,
-            )
+            return simple_evaluate(harness, tasks=names, num_fewshot=shots, limit=limit, task_manager=manager)
         except (OSError, DatasetsError) as error:
             named = ", ".join(tasks)
             raise InputError(f"lm-eval has no data for {named}: {first_line(error)}") from error

@@ -55,17 +55,9 @@ def list_corpora(
     from nadaraya.data.cache import is_intact, read_manifest
 
     folder = (cache or cache_folder()) / "dickens"
-    embedded = embedded_corpus()
-    rows: list[dict[str, Any]] = [
-        {
-            "corpus": "embedded",
-            "file": "",
-            "title": "this Python's language reference",
-            "bytes": embedded.num_bytes,
-            "sha256": embedded.sha256,
-            "intact": True,
-        }
-    ]
+    own = embedded_corpus()
+    facts = {"title": "this Python's language reference", "bytes": own.num_bytes, "sha256": own.sha256}
+    rows: list[dict[str, Any]] = [{"corpus": "embedded", "file": "", **facts, "intact": True}]
     for name, record in read_manifest(folder).items():
         facts = record.model_dump(include={"title", "bytes", "sha256"})
         rows.append({"corpus": "dickens", "file": name, **facts, "intact": is_intact(folder, name)})
@@ -94,8 +86,7 @@ def tokenize(
     tokenizer: Annotated[
         Path | None,
         typer.Option(
-            help="A folder with the tokenizer.json to use.",
-            show_default="byte pairs of the source",
+            help="A folder with the tokenizer.json to use.", show_default="byte pairs of the source"
         ),
     ] = None,
     vocabulary: Annotated[int, typer.Option(help="Number of tokens, where byte pairs are found.")] = 32768,

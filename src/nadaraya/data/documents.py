@@ -93,8 +93,7 @@ def open_documents(
             .jsonl and .txt files are read, however deep, in sorted order; or "hub:NAME",
             "hub:NAME:CONFIGURATION", "hub:NAME:CONFIGURATION:SPLIT" (default "train"), a data set of the
             Hugging Face hub, which is streamed.
-        column: of Parquet, or key of JSON, that holds the text.
-        separator: what stands between the documents of a plain text; a file without is one document.
+        column, separator: as in `tokenize_corpus`; a plain text without a separator is one document.
         described: what `Documents.describe` gave before; the same data set of the hub is then streamed at the
             same commit. Default none: at the newest.
 

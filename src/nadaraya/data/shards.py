@@ -151,12 +151,8 @@ def check_shards(folder: str | Path) -> dict[str, str]:
     >>> from pathlib import Path
     >>> from nadaraya.data import check_shards, tokenize_corpus
     >>> _ = Path("poem.txt").write_text("Tyger Tyger<|endoftext|>burning bright<|endoftext|>In the forests")
-    >>> tokenize_corpus("poem.txt", "shards", vocabulary=257, validation_documents=1).num_tokens
-    30
-    >>> check_shards("shards")
-    {}
-    >>> Path("shards/train-00000.bin").write_bytes(b"cut")
-    3
+    >>> _ = tokenize_corpus("poem.txt", "shards", vocabulary=257, validation_documents=1)
+    >>> _ = Path("shards/train-00000.bin").write_bytes(b"cut")
     >>> check_shards("shards")
     {'train-00000.bin': '3 bytes, not 60'}
     """

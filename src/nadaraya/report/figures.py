@@ -168,38 +168,32 @@ def draw_bank(axes: Axes, shape: BankShape, marks: Sequence[int] = ()) -> None:
     softmax cancels what is constant over lags. Faint vertical lines stand at the lags `marks`.
     """
     lags = np.arange(shape.trained.shape[1])
-    for lag in marks:
-        if lag < lags.size:
-            axes.axvline(lag, color=_MUTED, linewidth=0.8, alpha=0.6, zorder=1)
     initial = aligned(shape.initial, shape.added) if shape.initial is not None else np.empty((0, lags.size))
     same_start = len(initial) > 0 and bool((initial == initial[0]).all())
     for head, curve in zip(shape.heads, initial[:1] if same_start else initial, strict=False):
         colour = _MUTED if same_start else head_style(head).hex
         axes.plot(lags, curve, color=colour, linewidth=1.1, linestyle=(0, DASHED), zorder=2)
-    trained = aligned(shape.trained, shape.added)
-    for head, label, curve in zip(shape.heads, shape.labels, trained, strict=True):
-        axes.plot(lags, curve, color=head_style(head).hex, linewidth=1.5, label=label, zorder=3)
-    _name_bumps(axes, shape, trained)
+    _draw_heads(axes, shape, aligned(shape.trained, shape.added), marks)
     axes.set_title(bank_title(shape))
 
 
 def draw_rises(axes: Axes, shape: BankShape, marks: Sequence[int] = ()) -> None:
     """The bumps of one layer without the decay: the height of each head above its least at shorter lags."""
     rises = shape.rises()
-    for lag in marks:
-        if lag < rises.shape[1]:
-            axes.axvline(lag, color=_MUTED, linewidth=0.8, alpha=0.6, zorder=1)
-    for head, label, curve in zip(shape.heads, shape.labels, rises, strict=True):
-        axes.plot(curve, color=head_style(head).hex, linewidth=1.5, label=label, zorder=3)
-    _name_bumps(axes, shape, rises)
+    _draw_heads(axes, shape, rises, marks)
     axes.set_ylim(0, 1.15 * (float(np.nanmax(rises)) or 1.0))
     axes.set_title(f"layer {shape.layer}: bumps, the decay taken off")
 
 
-def _name_bumps(axes: Axes, shape: BankShape, curves: np.ndarray) -> None:
-    """The strongest shared bumps by their lags, where they stand on the (H, L) curves; the axis of lags."""
+def _draw_heads(axes: Axes, shape: BankShape, curves: np.ndarray, marks: Sequence[int]) -> None:
+    """(H, L) curves, marks, the strongest shared bumps by their lags where they stand; the axis of lags."""
     named: list[int] = []
     longest = curves.shape[1]
+    for lag in marks:
+        if lag < longest:
+            axes.axvline(lag, color=_MUTED, linewidth=0.8, alpha=0.6, zorder=1)
+    for head, label, curve in zip(shape.heads, shape.labels, curves, strict=True):
+        axes.plot(curve, color=head_style(head).hex, linewidth=1.5, label=label, zorder=3)
     for bump in named_bumps(shape):
         if all(abs(bump.lag - lag) > longest / 10 for lag in named):
             rows = [shape.heads.index(head) for head in bump.heads]

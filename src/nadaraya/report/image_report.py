@@ -1,7 +1,6 @@
 """The part of a report on runs on images: table, curves, bandwidths, grid kernels, where the models look."""
 
 import math
-from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,11 +12,9 @@ from nadaraya.report.image_runs import ImageRunData
 from nadaraya.report.maps_matrices import bandwidth_lines
 from nadaraya.report.page import inline_svg, render_part
 from nadaraya.report.palette import head_style
-from nadaraya.report.runs import labelled
+from nadaraya.report.runs import labelled, leading, shown
 from nadaraya.report.style import charts, limits, number
 from nadaraya.report.tiles import over, photograph, pixels, side_by_side
-
-_LARGER_IS_BETTER = {"top1", "ema_top1", "images_per_second"}
 
 
 def image_part(given: Sequence[ImageRunData]) -> Markup:
@@ -26,37 +23,21 @@ def image_part(given: Sequence[ImageRunData]) -> Markup:
     ranked = sorted(
         runs, key=lambda run: (not run.finished, -math.inf if run.accuracy is None else -run.accuracy)
     )
-    comparable = len({run.text for run in runs}) == 1
-    setups = defaultdict(list)
-    for run in runs:
-        setups[run.setup].append(run.label)
-    best = ranked[0] if comparable and ranked[0].finished and ranked[0].accuracy is not None else None
+    alike, first = shown(runs), ranked[0]
+    known = first.finished and first.accuracy is not None
     return render_part(
         "image_runs.html.jinja",
-        runs=runs,
+        **alike,
         ranked=ranked,
-        best=best,
-        comparable=comparable,
-        setups=setups,
-        leading=_leading(runs),
+        best=first if alike["comparable"] and known else None,
+        leading=leading(runs, ("parameters", "loss"), ("top1", "ema_top1", "images_per_second")),
         curves=_curves(runs),
         bandwidths=[_bandwidths(run, place) for place, run in enumerate(runs) if run.sigma is not None],
         without_bandwidths=[run.label for run in runs if run.finished and run.sigma is None],
-        unfinished=[run.label for run in runs if not run.finished],
         grids=[(run, _grids(run)) for run in runs if run.grids],
         examples=[_examples(run) for run in runs if run.examples],
         without_examples=[(run, run.problem or "none was read") for run in runs if not run.examples],
     )
-
-
-def _leading(runs: Sequence[ImageRunData]) -> dict[str, float]:
-    """The best of each column of the table, where finished runs differ in it."""
-    leading = {}
-    for column in ("parameters", "top1", "ema_top1", "loss", "images_per_second"):
-        values = {run.final[column] for run in runs if run.final.get(column) is not None}
-        if len(values) > 1:
-            leading[column] = max(values) if column in _LARGER_IS_BETTER else min(values)
-    return leading
 
 
 def _curves(runs: Sequence[ImageRunData]) -> list[Markup]:

@@ -1,6 +1,6 @@
 """What a report needs of each run, as plain data."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -192,3 +192,26 @@ def labelled(runs: Sequence[_Run]) -> list[_Run]:
     return [
         replace(run, label=label, style=style) for run, label, style in zip(runs, labels, styles, strict=True)
     ]
+
+
+def shown(runs: Sequence[_Run]) -> dict[str, Any]:
+    """What the pages on texts and on images show alike of `labelled` runs, by its names in the templates."""
+    setups = defaultdict(list)
+    for run in runs:
+        setups[run.setup].append(run.label)
+    return {
+        "runs": runs,
+        "setups": setups,
+        "comparable": len({run.text for run in runs}) == 1,
+        "unfinished": [run.label for run in runs if not run.finished],
+    }
+
+
+def leading(runs: Sequence[RunData], least: Sequence[str], largest: Sequence[str] = ()) -> dict[str, float]:
+    """The best of each column of a table of final records, where finished runs differ in it."""
+    best = {}
+    for column in (*least, *largest):
+        values = {run.final[column] for run in runs if run.final.get(column) is not None}
+        if len(values) > 1:
+            best[column] = min(values) if column in least else max(values)
+    return best

@@ -1,7 +1,6 @@
 """The part of a report that shows runs on text: table, loss curves, bank shapes, newline lags, samples."""
 
 import math
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -13,8 +12,10 @@ from nadaraya.interpret.lags import LagPeak, lag_histogram
 from nadaraya.report import figures
 from nadaraya.report.page import inline_svg, render_part
 from nadaraya.report.palette import head_style
-from nadaraya.report.runs import RunData, labelled
+from nadaraya.report.runs import RunData, labelled, leading, shown
 from nadaraya.report.style import charts
+
+_COLUMNS = ("loss", "bits_per_byte", "parameters", "kernel_parameters", "step_seconds")
 
 
 @dataclass(frozen=True)
@@ -47,29 +48,27 @@ class Banks:
 def text_part(given: Sequence[RunData]) -> Markup:
     """The sections on runs on text."""
     runs = labelled(given)
-    comparable = len({run.text for run in runs}) == 1
-    ranked = sorted(runs, key=lambda run: (not run.finished, _rank(run) if comparable else 0.0))
+    alike = shown(runs)
+    comparable = alike["comparable"]
+    ranked = sorted(
+        runs,
+        key=lambda run: (not run.finished, run.loss if comparable and run.loss is not None else math.inf),
+    )
     baseline = next((run for run in ranked if run.variant == "rope" and run.finished), None)
     corpora = list(dict.fromkeys(run.corpus for run in runs if run.corpus is not None))
     texts = [(name, "slate", text) for name, text in corpora]
     texts += [(run.label, run.style.colour, run.sample) for run in runs]
     lags = _lags(texts, len(corpora), max(run.context for run in runs))
-    setups = defaultdict(list)
-    for run in runs:
-        setups[run.setup].append(run.label)
     return render_part(
         "text_runs.html.jinja",
-        runs=runs,
-        setups=setups,
-        least=_least(runs),
+        **alike,
+        least=leading(runs, _COLUMNS),
         ranked=ranked,
         best=ranked[0] if comparable and ranked[0].finished else None,
         baseline=baseline if comparable else None,
-        comparable=comparable,
         loss_panels=_loss_panels(runs),
         banks=[_banks(run, number) for number, run in enumerate(runs) if run.banks],
         without_banks=[run.label for run in runs if run.finished and not run.banks],
-        unfinished=[run.label for run in runs if not run.finished],
         corpora=lags[: len(corpora)],
         generated=lags[len(corpora) :],
         unreadable=list(dict.fromkeys(run.problem for run in runs if run.problem)),
@@ -77,20 +76,6 @@ def text_part(given: Sequence[RunData]) -> Markup:
         sample_characters=1500,
         named_bumps=figures.named_bumps,
     )
-
-
-def _rank(run: RunData) -> float:
-    return math.inf if run.loss is None else run.loss
-
-
-def _least(runs: Sequence[RunData]) -> dict[str, float]:
-    """The least of each column of the table, where finished runs differ in it."""
-    least = {}
-    for column in ("loss", "bits_per_byte", "parameters", "kernel_parameters", "step_seconds"):
-        values = {run.final[column] for run in runs if run.final.get(column) is not None}
-        if len(values) > 1:
-            least[column] = min(values)
-    return least
 
 
 def _loss_panels(runs: Sequence[RunData]) -> list[Markup]:

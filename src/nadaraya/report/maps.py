@@ -106,8 +106,10 @@ def write_maps(
     path, maps = Path(out), figures.maps
     check_folder(path, force)
     sigma = sigma_matrix(maps)
+    steps = _drawn(figures, sigma, subject.sigma_start)
+    names = [name for name, _ in steps]
     with write_into(path) as scratch:
-        names = _write_figures(figures, subject, sigma, scratch, drawing)
+        _write_figures(steps, scratch, drawing)
         (scratch / WEIGHTS_FILE).write_bytes(maps_as_bytes(maps))
         record = _record(figures, subject, sigma, ["index.html", WEIGHTS_FILE, *names])
         text = json.dumps(record, indent=1, ensure_ascii=False) + "\n"
@@ -121,24 +123,18 @@ def write_maps(
 
 
 def _write_figures(
-    figures: MapFigures,
-    subject: Subject,
-    sigma: np.ndarray | None,
+    steps: Sequence[tuple[str, Callable[[], Figure]]],
     folder: Path,
     drawing: Callable[[str, int, int], None] | None,
-) -> list[str]:
-    """Draw every figure into a folder, one at a time; their names."""
-    steps = _drawn(figures, sigma, subject.sigma_start)
-    names: list[str] = []
-    for name, draw in steps:
+) -> None:
+    """Draw every figure into a folder, one at a time."""
+    for place, (name, draw) in enumerate(steps, start=1):
         if drawing is not None:
-            drawing(name, len(names) + 1, len(steps))
+            drawing(name, place, len(steps))
+        (folder / name).parent.mkdir(exist_ok=True)
         picture = io.BytesIO()
         draw().savefig(picture, format="png", dpi=_DPI, facecolor="white")
-        (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_bytes(picture.getvalue())
-        names.append(name)
-    return names
 
 
 def _keep_others(path: Path, scratch: Path) -> None:

@@ -61,7 +61,6 @@ class ImageFigures(MapFigures):
 
     @property
     def query_name(self) -> str:
-        """The query in words."""
         if self.query == "cls":
             return "the class token (CLS)"
         if self.query == "mean":
@@ -97,27 +96,24 @@ class ImageFigures(MapFigures):
             axes = figure.subplot_mosaic(mosaic.tolist(), empty_sentinel="")
             self._draw_image(axes["image"], "the queries" if boxed else "the image")
             for place, panel in enumerate(panels):
-                self._draw(axes[f"grid {place}"], axes[f"overlay {place}"], panel, ends)
+                self._draw_layer(axes[f"grid {place}"], axes[f"overlay {place}"], panel, ends)
                 if panel.query is not None:
                     self._box(axes["image"], panel.query, self._patch)
         return figure
 
     def _draw_layer(self, plain: Axes, on_subject: Axes, panel: Panel, ends: Normalize) -> None:
-        self._draw(plain, on_subject, panel, ends)
-
-    def _draw(self, plain: Axes, over: Axes, panel: Panel, ends: Normalize) -> None:
         """A map on the patch grid, and over the picture, clear where the weights are small."""
         grid = self.on_grid(panel.weights)
         plain.imshow(grid, cmap=WEIGHTS, norm=ends, interpolation="nearest")
         plain.set_aspect(self._patch[0] / self._patch[1])
         plain.set_title(panel.title + self._break + span(self.seen(panel)))
         plain.set_axis_off()
-        self._draw_image(over, "over the image")
+        self._draw_image(on_subject, "over the image")
         # matplotlib's name for the bicubic interpolation that passes through the values ("bicubic" smooths)
-        over.imshow(grid, cmap=OVER_IMAGE, norm=ends, extent=self._extent, interpolation="catrom")
+        on_subject.imshow(grid, cmap=OVER_IMAGE, norm=ends, extent=self._extent, interpolation="catrom")
         if panel.query is not None:
             self._box(plain, panel.query, (1, 1), corner=-0.5)
-            self._box(over, panel.query, self._patch)
+            self._box(on_subject, panel.query, self._patch)
 
     def _draw_image(self, axes: Axes, title: str) -> None:
         axes.imshow(self.image, extent=self._extent, interpolation="nearest")

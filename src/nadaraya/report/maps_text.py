@@ -68,7 +68,6 @@ class TextFigures(MapFigures):
 
     @property
     def query_name(self) -> str:
-        """The query in words."""
         if self.query == "mean":
             return "the average over all tokens"
         position = len(self.tokens) - 1 if self.query == "last" else int(self.query)
@@ -76,7 +75,6 @@ class TextFigures(MapFigures):
         return f"token {position}{last} ({self.tokens[position]})"
 
     def token_labels(self, positions: np.ndarray) -> list[str]:
-        """The tokens at some positions, for the axes of a matrix."""
         return [self.tokens[position] for position in positions.tolist()]
 
     def _figure(self, panels: Sequence[Panel], ends: Normalize, heading: str = "") -> Figure:

@@ -63,15 +63,17 @@ def test_a_study_is_trained_goes_on_and_is_summarised(nadaraya: Any, tmp_path: P
 
 @pytest.mark.slow
 def test_a_killed_study_ends_its_workers_and_the_same_command_goes_on(tmp_path: Path) -> None:
-    out, run = tmp_path / "out", tmp_path / "out/runs/small/rope/lr0.01-seed0"
-    study = tmp_path / "study.yaml"
+    out, study = tmp_path / "out", tmp_path / "study.yaml"
     study.write_text(FILE.read_text().replace("steps: 6", "steps: 1000000"))
     shutil.copy(FILE.with_name("smoke-recipe.yaml"), tmp_path)
     command = [sys.executable, "-m", "nadaraya.cli", "study", str(study), "training.log_every=1"]
     command += ["--out", str(out)]
     started = subprocess.Popen(command, stderr=subprocess.DEVNULL)
-    metrics, begun = run / "metrics.jsonl", time.monotonic()
-    while not (metrics.is_file() and metrics.read_text()) and time.monotonic() < begun + 300:
+    begun = time.monotonic()
+    while not (metrics := list(out.glob("runs/*/*/*/metrics.jsonl"))) and time.monotonic() < begun + 300:
+        time.sleep(0.2)
+    run = metrics[0].parent
+    while metrics[0].read_text().count("\n") < 5 and time.monotonic() < begun + 300:
         time.sleep(0.2)
     started.send_signal(signal.SIGKILL)
     started.wait()

@@ -447,7 +447,7 @@ _SOURCES: dict[str, tuple[Callable[[Path], str], int | None]] = {
     "shards compressed": (_shards(_PAIR, zlib.compress), None),
     "shards of nothing": (_shards(_PAIR, lambda data: b""), None),
     "shards with few names": (_shards(_PAIR, beside={"classes.txt": b"a\n"}), None),
-    "shards with names in no text": (_shards(_PAIR, beside={"classes.txt": b"\xff\xfe"}), None),
+    "shards with names in no text": (_shards(_PAIR, beside={"classes.txt": b"\xff\xff"}), None),
     "shards with a damaged description": (_shards(_PAIR, beside={"dataset_info.json": b"{"}), None),
     "shards with a deep description": (_shards(_PAIR, beside={"dataset_info.json": b"[" * 99_999}), None),
     "shards with another description": (_shards(_PAIR, beside={"dataset_info.json": b"[1]"}), None),

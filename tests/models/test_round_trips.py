@@ -132,6 +132,10 @@ ADAPTERS: dict[str, Callable[[], peft.PeftConfig]] = {
 }
 
 
+# Their caches keep gates beside the keys, or what is key and value at once.
+KEPT_OTHERWISE = ("fox", "fox-drop", "gka-bank", "gka-loo-bank")
+
+
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("adapter", ADAPTERS)
 @pytest.mark.parametrize("variant", _variants("gpa-rope"))
@@ -139,6 +143,10 @@ def test_every_variant_is_adapted_trained_and_loaded(variant: str, adapter: str,
     model = _model(variant)
     before = _logits(model)
     adapted: Any = peft.get_peft_model(model, ADAPTERS[adapter]())
+    if adapter == "prefix" and variant in KEPT_OTHERWISE:
+        with pytest.raises(InputError, match="past_key_values must be made by this model"):
+            adapted(input_ids=TOKENS, labels=TOKENS)
+        return
     optimizer = torch.optim.SGD([p for p in adapted.parameters() if p.requires_grad], lr=0.1)
     for _ in range(2):
         optimizer.zero_grad()

@@ -10,6 +10,7 @@ from transformers.activations import ACT2FN
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from nadaraya.attention.layer import KernelSelfAttention
+from nadaraya.errors import must_be
 from nadaraya.kernels.heads import kept_blocks
 from nadaraya.models.config import KernelGPTConfig
 
@@ -36,6 +37,12 @@ class LayerCache:
     def update(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         """Appends (B, G, n, ·) and returns all that is kept, in order of position."""
         so_far = self._cached + keys.shape[2]
+        earlier = self._cache.layers[self._layer] if self._layer < len(self._cache.layers) else None
+        for name, new in (("keys", keys), ("values", values)):
+            kept = getattr(earlier, name, None)
+            if kept is not None and kept.numel() and kept.shape[1::2] != new.shape[1::2]:
+                accepted = f"made by this model, whose {name} prefix tuning does not have"
+                raise must_be("past_key_values", accepted, tuple(kept.shape))
         keys, values = self._cache.update(keys, values, self._layer)
         # A cache of fixed size gives all of its room, the filled part first.
         return (keys[:, :, :so_far], values[:, :, :so_far]) if keys.shape[2] > so_far else (keys, values)

@@ -71,6 +71,8 @@ class KernelGPTPreTrainedModel(PreTrainedModel):
         """Refuse what a file may name: transformers would fetch it as code."""
         if attn_implementation not in (None, "eager", "sdpa", "nadaraya"):
             raise must_be("attn_implementation", "'eager', 'sdpa' or left out", attn_implementation)
+        if self.config.output_attentions:
+            return "eager"  # transformers saves no other beside it, and the operator is the same
         return attn_implementation or "sdpa"
 
     @torch.no_grad()

@@ -53,7 +53,7 @@ def write_comparison(study: str, plan: Study, folder: Path) -> dict[str, list[Ch
     return checked
 
 
-def _setting(results: dict[str, Any]) -> str:
+def _setting(results: Any) -> str:
     """Of the papers and here."""
     line = (
         "The papers train 4 layers of width 512 with 4 heads on 200,000 updates of 256 windows of 256 "

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from nadaraya import InputError, kernel_attention
 from nadaraya.attention import GridLogits, MixedKernels, MixedLogits
-from nadaraya.kernels import Gaussian
+from nadaraya.kernels import Gaussian, Matern
 
 ON_GPU = os.environ.get("NADARAYA_TEST_DEVICE") == "cuda"
 # What "triton" computes, in its three dtypes, is tested in triton/.
@@ -49,13 +49,16 @@ def calls(
         "eps": draw(st.sampled_from([0.0, 0.0, 0.3])),
     }
     differentiated = []
-    match draw(st.sampled_from(["dot", "scaled", "gaussian"])):
+    match draw(st.sampled_from(["dot", "scaled", "gaussian", "kernel"])):
         case "scaled":
             options["content"] = normal(draw(st.sampled_from([1, heads])))
             differentiated.append("content")
         case "gaussian":
             options["sigma"] = normal(heads).abs() + 0.5
             differentiated.append("sigma")
+        case "kernel":
+            options["matern"] = normal(draw(st.sampled_from([1, heads]))).abs() + 0.5
+            differentiated.append("matern")
     length = max(num_queries, num_keys)
     table_heads, entries = draw(st.sampled_from([1, heads])), draw(st.sampled_from([1, 4, length]))
     match draw(st.sampled_from(["none", "by lag", "signed", "by pair", "logits", "kernels", "grid"])):
@@ -103,6 +106,9 @@ def arguments(options: dict[str, Any]) -> dict[str, Any]:
     given = dict(options)
     if "sigma" in given:
         given["content"] = Gaussian(given.pop("sigma"))
+    if "matern" in given:
+        length = given.pop("matern")
+        given["content"] = Matern(length[0] if len(length) == 1 else length) + Gaussian(0.7)
     if "mix" in given:
         given["position"] = MixedLogits(given.pop("mix"), given.pop("profiles"), signed=True)
     if "shares" in given:

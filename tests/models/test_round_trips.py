@@ -27,8 +27,9 @@ VARIANTS = [
     "rope-sink",
     "fox-drop",
     "gpa-mul-xsa",
+    "gka of 2*rq",
 ]
-FAST = ["rope", "gpa-rope", "gka-loo-bank", "inkling", "mixed-bank", "fox"]
+FAST = ["rope", "gpa-rope", "gka-loo-bank", "inkling", "mixed-bank", "fox", "gka of 2*rq"]
 SIZES: dict[str, Any] = {
     "vocab_size": 23, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
     "max_position_embeddings": 32, "initializer_range": 0.2,
@@ -45,7 +46,9 @@ def _variants(*fast: str) -> list[Any]:
 
 def _model(variant: str, **changes: Any) -> KernelGPTForCausalLM:
     torch.manual_seed(0)
-    return KernelGPTForCausalLM(KernelGPTConfig(**{**SIZES, **changes}, variant=variant)).eval()
+    name, _, content = variant.partition(" of ")
+    options = {"variant_options": {"content": content}} if content else {}
+    return KernelGPTForCausalLM(KernelGPTConfig(**{**SIZES, **options, **changes}, variant=name)).eval()
 
 
 def _resized(model: Any) -> Any:

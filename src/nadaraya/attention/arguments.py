@@ -18,7 +18,7 @@ from nadaraya.attention.positions import GridLogits, LagMixture
 from nadaraya.errors import InputError, must_be, unknown_name
 from nadaraya.kernels import Gaussian, GaussianWithoutHalf, Kernel
 
-Content = Gaussian | Tensor | float | None
+Content = Kernel | Tensor | float | None
 Own = Literal["keep", "exclude", "drop-value", "project-out"]
 
 
@@ -29,8 +29,9 @@ class AttentionArguments:
     query: Tensor  # (B, H, Nq, d)
     key: Tensor  # (B, G, Nk, d)
     value: Tensor  # (B, G, Nk, dv)
-    scale: float  # factor of the dot product; 1.0 for the Gaussian
-    bandwidth: Tensor | None  # of the Gaussian, (H,) or (1,), float32 at least; None for the dot product
+    scale: float  # factor of the dot product; 1.0 for kernels
+    bandwidth: Tensor | None  # of the Gaussian, (H,) or (1,), float32 at least; None for other contents
+    kernel: Kernel | None  # of the distance between query and key, unless it is the Gaussian
     lag_logits: Tensor | None  # (H or 1, 2L − 1), entry r + L − 1 is the logit of lag r
     mixture: LagMixture | None  # logits by lag that the query mixes
     grid: GridLogits | None  # logits by the rows and columns between patches
@@ -154,8 +155,8 @@ def check_tensors(query: Tensor, key: Tensor, value: Tensor, others: Mapping[str
         raise must_be("number of heads of query", "a multiple of that of key", shapes)
 
 
-def check_content(content: Content, query: Tensor) -> tuple[Tensor, float, Tensor | None]:
-    """Query, factor of the dot product, and bandwidth, (H,) or (1,), or None.
+def check_content(content: Content, query: Tensor) -> tuple[Tensor, float, Tensor | None, Kernel | None]:
+    """Query, factor of the dot product, bandwidth of the Gaussian, (H,) or (1,), and any other kernel.
 
     A factor is positive: others, and tensors, are multiplied into the query, in its dtype. Fused attention
     hides pairs by −inf ahead of the factor, and a tensor has its gradient by any backend.
@@ -165,21 +166,28 @@ def check_content(content: Content, query: Tensor) -> tuple[Tensor, float, Tenso
         sigma = content.bandwidth
         if isinstance(content, GaussianWithoutHalf):  # exp(−(r/ℓ)²) is the Gaussian of σ = ℓ/√2
             sigma = sigma * 2**-0.5
-        return query, 1.0, _one_per_head("bandwidth of content", sigma, query)
+        return query, 1.0, _one_per_head("bandwidth of content", sigma, query), None
+    if isinstance(content, Kernel):
+        content.check_serves(query.shape[1], "content")
+        if not content.symmetric:
+            raise must_be("content", "a kernel of a distance, which has no sign", content)
+        if any(tensor.device != query.device for tensor in content.tensors()):
+            raise must_be("content", f"on the device of the query, {query.device}", content.device)
+        return query, 1.0, None, content
     if content is None:
-        return query, 1.0 / math.sqrt(max(query.shape[3], 1)), None
+        return query, 1.0 / math.sqrt(max(query.shape[3], 1)), None, None
     factor: Tensor | float
     if isinstance(content, Tensor):
         if not content.is_floating_point():
             raise must_be("content", "floating point where it is a tensor of scales", content.dtype)
         factor = _one_per_head("content", content, query).view(-1, 1, 1)
     elif isinstance(content, bool) or not isinstance(content, Real):
-        raise must_be("content", "None, a scale (a number or one per head) or a Gaussian kernel", content)
-    elif not abs(factor := float(content)) <= torch.finfo(dtype).max:
+        raise must_be("content", "None, a scale (a number or one per head) or a Kernel", content)
+    elif not -(largest := torch.finfo(dtype).max) <= content <= largest:
         raise must_be("content", "a finite scale", content)
-    elif factor > torch.finfo(torch.float32).tiny:
-        return query, factor, None
-    return (query.to(dtype) * factor).to(query.dtype), 1.0, None
+    elif (factor := float(content)) > torch.finfo(torch.float32).tiny:
+        return query, factor, None, None
+    return (query.to(dtype) * factor).to(query.dtype), 1.0, None, None
 
 
 def _one_per_head(name: str, values: Tensor, query: Tensor) -> Tensor:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from nadaraya.attention.arguments import Content
 from nadaraya.attention.projections import LayerShape
 from nadaraya.errors import must_be, unknown_name
-from nadaraya.kernels import Gaussian
+from nadaraya.kernels import ComposedKernel, Gaussian, Kernel
+from nadaraya.kernels.expressions import KernelExpression
 from nadaraya.kernels.heads import keep_kernel_heads, kept_blocks
 from nadaraya.kernels.parameters import natural
 
@@ -46,17 +47,63 @@ class DotProduct(nn.Module):
             self.log_scale = kept_blocks(self.log_scale, heads, len(self.log_scale))
 
 
-class GaussianContent(nn.Module):
-    """−‖q − k‖² / (2σ²), Gaussian kernel attention (Kundu et al. (2026), eq. 3).
+class KernelContent(nn.Module):
+    """log κ_h(‖q + δ_h − k‖), a kernel of the distance between query and key.
 
     Args:
         shape: sizes of the layer.
-        bandwidth: initial σ of every head, in the units of the features; default d^(1/4), which makes the
-            Gaussian of normalised features as sharp as a dot product over √d. Learned, stored as log σ.
+        kernel: its expression, such as "rq", "2*gaussian" or "matern32 + exponential", with parameters for
+            every head (see `nadaraya.kernels.ComposedKernel`); or a kernel, which starts as it is. Default
+            "gaussian".
+        bandwidth: the middle of the lengths at which an expression starts, in the units of the features;
+            default d^(1/4), which makes the Gaussian of normalised features as sharp as a dot product over
+            √d, and 2 √d where a kernel of compact support would see no other token then.
+        shift: whether each head's kernel is centred at a learned displacement δ_h of its token, at first 0,
+            so that κ(i,j) and κ(j,i) differ. Default False.
+
+    Raises:
+        InputError: no expression, or a bandwidth that is not positive and finite.
+    """
+
+    kernel: Kernel | None
+
+    def __init__(
+        self,
+        shape: LayerShape,
+        kernel: str | KernelExpression | Kernel = "gaussian",
+        bandwidth: float | None = None,
+        shift: bool = False,
+    ) -> None:
+        super().__init__()
+        if not isinstance(kernel, Kernel):
+            compact = any(name in str(kernel) for name in ("epanechnikov", "tricube"))
+            default = 2.0 * shape.head_dim**0.5 if compact else shape.head_dim**0.25
+            kernel = ComposedKernel(kernel, shape.num_heads, length=_bandwidth(bandwidth, default))
+        self.kernel = kernel
+        self.shift = nn.Parameter(torch.zeros(shape.num_heads, 1, shape.head_dim)) if shift else None
+
+    def forward(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor, Content]:
+        """Queries and keys as distances take them, and the operator's `content`."""
+        return query if self.shift is None else query + self.shift.to(query.dtype), key, self.kernel
+
+    def keep_heads(self, heads: Sequence[int]) -> None:
+        """Keep the kernels and displacements of some heads, in place."""
+        if self.kernel is not None:
+            keep_kernel_heads(self.kernel, heads)
+        if self.shift is not None:
+            self.shift = kept_blocks(self.shift, heads, len(self.shift))
+
+
+class GaussianContent(KernelContent):
+    """−‖q − k‖² / (2σ²), Gaussian kernel attention (Kundu et al. (2026), eq. 3), as fast as a dot product.
+
+    Args:
+        shape: sizes of the layer.
+        bandwidth: initial σ of every head, in the units of the features; default d^(1/4). Learned, stored as
+            log σ.
         per: "head", one σ per head (the paper; default), or "channel", one per channel,
             −Σ_c (q_c − k_c)² / (2σ_hc²): channels are scaled before any rotation.
-        shift: whether each head's Gaussian is centred at a learned displacement of its token, from δ = 0:
-            −‖q + δ_h − k‖² / (2σ_h²), so that κ(i,j) and κ(j,i) differ. Default False.
+        shift: as in `KernelContent`: −‖q + δ_h − k‖² / (2σ_h²). Default False.
 
     Raises:
         InputError: a bandwidth that is not positive and finite, or an unknown `per`.
@@ -69,47 +116,47 @@ class GaussianContent(nn.Module):
         per: Literal["head", "channel"] = "head",
         shift: bool = False,
     ) -> None:
-        super().__init__()
         if per not in ("head", "channel"):
             raise unknown_name("per", per, ("head", "channel"))
-        initial = shape.head_dim**0.25 if bandwidth is None else float(bandwidth)
-        if not 0.0 < initial < math.inf:
-            raise must_be("bandwidth", "a positive finite number", bandwidth)
+        initial = _bandwidth(bandwidth, shape.head_dim**0.25)
+        super().__init__(shape, Gaussian(torch.full((shape.num_heads,), initial)), shift=shift)
         self.per = per
-        if per == "head":
-            self.kernel = Gaussian(torch.full((shape.num_heads,), initial))
-        else:
+        if per == "channel":
+            self.kernel = None  # the Gaussian of bandwidth 1
             size = (shape.num_heads, shape.head_dim)
             self.log_bandwidth = nn.Parameter(torch.full(size, math.log(initial)))
-        self.shift = nn.Parameter(torch.zeros(shape.num_heads, 1, shape.head_dim)) if shift else None
 
     @property
     def bandwidth(self) -> Tensor:
         """σ in the units of the features, (H,), or (H, d) by channel."""
-        found: Tensor = self.kernel.bandwidth if self.per == "head" else natural(self.log_bandwidth)
-        return found
+        return natural(self.log_bandwidth) if self.kernel is None else cast("Gaussian", self.kernel).bandwidth
 
     def forward(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor, Content]:
         """Queries and keys as distances take them, and the operator's `content`."""
-        one = query is key and self.shift is None
-        shift = None if self.shift is None else self.shift.to(query.dtype)
         if self.per == "head":
-            return query if shift is None else query + shift, key, self.kernel
+            return super().forward(query, key)
+        one = query is key and self.shift is None
         precision = torch.exp(-self.log_bandwidth)[:, None].to(query.dtype)
-        query = query * precision if shift is None else torch.addcmul(shift * precision, query, precision)
-        return query, query if one else key * precision, _UNIT
+        scaled = query * precision
+        if self.shift is not None:
+            scaled = torch.addcmul(self.shift.to(query.dtype) * precision, query, precision)
+        return scaled, scaled if one else key * precision, _UNIT
 
     def keep_heads(self, heads: Sequence[int]) -> None:
         """Keep the bandwidths and displacements of some heads, in place."""
-        if self.per == "head":
-            keep_kernel_heads(self.kernel, heads)
-        else:
+        super().keep_heads(heads)
+        if self.per == "channel":
             self.log_bandwidth = kept_blocks(self.log_bandwidth, heads, len(self.log_bandwidth))
-        if self.shift is not None:
-            self.shift = kept_blocks(self.shift, heads, len(self.shift))
 
     def extra_repr(self) -> str:
         return f"per={self.per!r}, shift={self.shift is not None}"
 
 
 _UNIT = Gaussian(1.0).requires_grad_(False)
+
+
+def _bandwidth(bandwidth: float | None, default: float) -> float:
+    initial = default if bandwidth is None else float(bandwidth)
+    if not 0.0 < initial < math.inf:
+        raise must_be("bandwidth", "a positive finite number", bandwidth)
+    return initial

@@ -5,6 +5,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+_DIRECT = "donot_use_mm_for_euclid_dist"
+
 
 def squared_distances(query: Tensor, key: Tensor) -> Tensor:
     """‖q_i − k_j‖² from direct differences: ‖q‖² + ‖k‖² − 2 q·k would lose digits far from the origin.
@@ -20,8 +22,17 @@ def squared_distances(query: Tensor, key: Tensor) -> Tensor:
         query, key = _centred(query, key)
         squares = query.square().sum(-1, keepdim=True) + key.square().sum(-1)[..., None, :]
         return squares - 2 * query @ key.transpose(-1, -2)
+    if torch.compiler.is_compiling():  # Dynamo traces no function with a forward derivative of its own
+        return torch.cdist(query, key, compute_mode=_DIRECT).square()
     found: Tensor = _SquaredDistances.apply(query, key)
     return found
+
+
+def distances(query: Tensor, key: Tensor) -> Tensor:
+    """‖q_i − k_j‖, whose gradient is 0 where two points coincide; shapes as in `squared_distances`."""
+    squares = squared_distances(query, key)
+    coincide = squares <= 0.0
+    return squares.masked_fill(coincide, 1.0).sqrt().masked_fill(coincide, 0.0)
 
 
 def _centred(*points: Tensor) -> tuple[Tensor, ...]:
@@ -37,7 +48,7 @@ class _SquaredDistances(torch.autograd.Function):
 
     @staticmethod
     def forward(query: Tensor, key: Tensor) -> Tensor:
-        return torch.cdist(query, key, compute_mode="donot_use_mm_for_euclid_dist").square()
+        return torch.cdist(query, key, compute_mode=_DIRECT).square()
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:

@@ -126,7 +126,8 @@ def kernel_attention(
         out_i = Σ_j κ(i,j) v_j / (Σ_j κ(i,j) + ε)
         log κ(i,j) = content(i,j) + position(i,j) + a_j + mask(i,j)
 
-    Content is q_i·k_j·scale, or −‖q_i − k_j‖² / (2σ_h²) (Kundu et al. (2026), eq. 3). Position is the log of
+    Content is q_i·k_j·scale, or the log of a kernel of the distance ‖q_i − k_j‖, such as the Gaussian's
+    −‖q_i − k_j‖² / (2σ_h²) (Kundu et al. (2026), eq. 3). Position is the log of
     a kernel of the lag i − j (Bunks et al. (2025), eq. 6); with `Exp` around it, the kernel itself (Gaussian
     Process Attention (anonymous), eq. 6). Softmax attention, ALiBi, T5's bias, both forms of Gaussian process
     attention, Gaussian kernel attention and kernel regression are special cases.
@@ -142,8 +143,10 @@ def kernel_attention(
         key: (B, G, Nk, d); H must be a multiple of G, and each key head serves H / G query heads.
         value: (B, G, Nk, dv).
         content: what queries and keys say of each other: the scale of their dot product, of any sign, a
-            number or a tensor of shape (H,), default 1/√d; or `Gaussian(bandwidth=σ)`, one σ or one per head,
-            in the units of the features. Differentiable.
+            number or a tensor of shape (H,), default 1/√d; or a `Kernel` of their distance in the units of
+            the features, one for all heads or one per head. Differentiable. A `Gaussian` is as fast as a
+            dot product; other kernels (sums, products, compact support) are computed pair by pair, in blocks
+            of rows.
         position: what their places say: a `Kernel` of the lag, one for all heads or one per head, by whose
             log it multiplies the weights; a table of logits, (H or 1, L) for the lags |i − j| = 0 … L − 1 or
             (H or 1, 2L − 1) signed, entry r + L − 1 for lag r = i − j, L = max(Nq, Nk); `MixedLogits` or
@@ -304,7 +307,7 @@ def _checked(
     others = {"key_logits": key_logits, "key_mask": key_mask, "attn_mask": attn_mask, "document_ids": ids}
     check_tensors(query, key, value, others)
     check_options(window, own, dropout_p, eps, negligible)
-    query, scale, bandwidth = check_content(options.get("content"), query)
+    query, scale, bandwidth, kernel = check_content(options.get("content"), query)
     attn_mask = None if attn_mask is None else check_attn_mask(attn_mask, query, key)
     lag_logits, mixture, grid = None, None, None
     if isinstance(position, (MixedLogits, MixedKernels)):
@@ -321,8 +324,9 @@ def _checked(
         accepted = "a Kernel, a table of logits, MixedLogits, MixedKernels or GridLogits"
         raise must_be("position", accepted, position)
     args = AttentionArguments(
-        query=query, key=key, value=value, scale=scale, bandwidth=bandwidth, lag_logits=lag_logits,
-        mixture=mixture, grid=grid, causal=causal, window=None if window is None else int(window), own=own,
+        query=query, key=key, value=value, scale=scale, bandwidth=bandwidth, kernel=kernel,
+        lag_logits=lag_logits, mixture=mixture, grid=grid, causal=causal,
+        window=None if window is None else int(window), own=own,
         key_padding_mask=None if key_mask is None else check_key_mask(key_mask, key),
         attn_mask=attn_mask,
         key_logits=None if key_logits is None else check_key_logits(key_logits, query, key),

@@ -53,7 +53,8 @@ class KernelSelfAttention(nn.Module):
             "q(kv)o" or "(qkv)o", see `Projections`.
         head_norm: root-mean-square normalisation of each head's queries and keys; default False.
         head_norm_eps: ε added to the mean square in it; default the resolution of the dtype.
-        content: how alike a query and a key are: `DotProduct` (default) or `GaussianContent`.
+        content: how alike a query and a key are: `DotProduct` (default), or a kernel of their distance,
+            `GaussianContent` or `KernelContent`.
         rotary: a `RotaryEmbedding` of queries and keys; default None.
         position: a `Kernel` of the lag, shared or with one value per head, by which weights are multiplied
             (Bunks et al. (2025), eq. 6); `Exp` of one adds it to the logits (Gaussian Process Attention

@@ -13,7 +13,8 @@ from torch import Tensor
 
 from nadaraya.attention import own
 from nadaraya.attention.arguments import AttentionArguments
-from nadaraya.attention.distances import squared_distances
+from nadaraya.attention.distances import distances, squared_distances
+from nadaraya.kernels.heads import log_by_head
 
 
 class Results(NamedTuple):
@@ -128,6 +129,8 @@ def logits(args: AttentionArguments, start: int, stop: int) -> Tensor:
 
 def _content(args: AttentionArguments, query: Tensor, key: Tensor) -> Tensor:
     """What queries and keys say of each other."""
+    if args.kernel is not None:
+        return log_by_head(args.kernel, distances(query, key)).to(query.dtype)
     if args.bandwidth is None:
         return (query @ key.transpose(-1, -2)) * args.scale
     # Over σ first: σ² itself may underflow.

@@ -8,8 +8,8 @@
 
 Points far from the origin lose digits in the first rewrite, so keys and queries are centred on the keys'
 mean, which changes no distance. A bandwidth that is tiny against the spread of the points loses them too;
-such calls, those with dropout, and those that hide keys that are not finite, take row blocks of the
-definition instead.
+such calls, those with dropout, those that hide keys that are not finite, and kernels of the distance other
+than the Gaussian take row blocks of the definition instead.
 """
 
 from typing import NamedTuple
@@ -48,7 +48,7 @@ def attention(args: AttentionArguments, with_lse: bool = False) -> tuple[Tensor,
         return out, lse
     if not with_lse and not args.spoilt and stock.can(args):
         return own.finished(args, stock.attention(args), None), None
-    if args.spoilt or args.dropout_p > 0.0:
+    if args.spoilt or args.dropout_p > 0.0 or args.kernel is not None:
         return _definition_in_row_blocks(args)
     if _is_one_row(args):
         out, _, lse = reference.attention(args)

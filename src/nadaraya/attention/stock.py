@@ -11,7 +11,7 @@ from nadaraya.attention.blocked import refuse_second_derivative
 
 def can(args: AttentionArguments) -> bool:
     """Whether PyTorch's fused attention is the call's softmax, without a mask larger than was given."""
-    logits = (args.lag_logits, args.mixture, args.grid, args.key_logits)
+    logits = (args.kernel, args.lag_logits, args.mixture, args.grid, args.key_logits)
     if own.needs_lse(args) or args.exclude_self or any(part is not None for part in logits):
         return False
     if args.window is not None or args.document_ids is not None:

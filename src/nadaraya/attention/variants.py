@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from nadaraya.attention.content import DotProduct, GaussianContent
+from nadaraya.attention.content import DotProduct, GaussianContent, KernelContent
 from nadaraya.attention.gates import ForgetGate, OutputGate
 from nadaraya.attention.mixing import FIRE, MixedBank, MixedProfiles
 from nadaraya.attention.projections import LayerShape
@@ -317,14 +317,14 @@ def _gka(
     """Gaussian kernel attention without W_Q, W_K, W_V (Kundu et al. (2026), eq. 3).
 
     Language models rotate and normalise the features; vision takes rotary=None, head_norm=False. Without one
-    of its parts it has projections="qkvo", or content="dot".
+    of its parts it has projections="qkvo", or content="dot"; content="rq", "matern32 + exponential" or any
+    other expression is another kernel of the distance.
     """
-    contents = {"gaussian": GaussianContent, "dot": DotProduct}
-    if content not in contents:
-        raise unknown_name("content", content, contents)
+    contents: dict[str, Callable[..., Any]] = {"gaussian": GaussianContent, "dot": DotProduct}
     if values not in ("features", "rotated"):
         raise unknown_name("values", values, ("features", "rotated"))
-    parts = {"content": contents[content], "projections": projections, "head_norm": head_norm, "eps": eps}
+    of_distance = contents.get(content) or partial(KernelContent, kernel=parse_expression(content))
+    parts = {"content": of_distance, "projections": projections, "head_norm": head_norm, "eps": eps}
     return {**parts, "rotary": _named_rotation(rotary, values=values == "rotated")}
 
 

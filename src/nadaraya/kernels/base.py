@@ -107,7 +107,7 @@ class Kernel(nn.Module):
         z = x if z is None else _points("z", torch.as_tensor(z, device=x.device))
         if x.shape[1] != z.shape[1]:
             raise must_be("points of x and z", "of one dimension", (x.shape[1], z.shape[1]))
-        dtype = at_least_float32(x, z, *self._tensors())
+        dtype = at_least_float32(x, z, *self.tensors())
         return self(torch.cdist(x.to(dtype), z.to(dtype), compute_mode="donot_use_mm_for_euclid_dist"))
 
     def lag_logits(self, num_lags: int, causal: bool = False) -> Tensor:
@@ -177,9 +177,9 @@ class Kernel(nn.Module):
     @property
     def device(self) -> torch.device:
         """Where the kernel computes; the CPU if it has neither parameters nor buffers."""
-        return next((tensor.device for tensor in self._tensors()), torch.device("cpu"))
+        return next((tensor.device for tensor in self.tensors()), torch.device("cpu"))
 
-    def _tensors(self) -> Iterator[Tensor]:
+    def tensors(self) -> Iterator[Tensor]:
         """Parameters, buffers, and tensors that were used as they were given."""
         yield from self.parameters()
         yield from self.buffers()
@@ -192,7 +192,7 @@ class Kernel(nn.Module):
             r = torch.as_tensor(r, device=self.device)
         if r.is_complex():
             raise must_be("lags", "real numbers", r.dtype)
-        r = r.to(at_least_float32(r, *self._tensors()))
+        r = r.to(at_least_float32(r, *self.tensors()))
         return r.abs() if self.symmetric else r
 
     def aligned(self, name: str, r: Tensor) -> Tensor:

@@ -19,6 +19,7 @@ from nadaraya.kernels.expressions import (
     parse_expression,
 )
 from nadaraya.kernels.parameters import Positive, count
+from nadaraya.kernels.starts import MIDDLE_LENGTH
 from nadaraya.kernels.stationary import Gaussian, Matern, Periodic, RationalQuadratic
 
 
@@ -100,6 +101,8 @@ class ComposedKernel(_Terms):
     Args:
         expression: text, see `nadaraya.kernels.expressions.parse_expression`, or what that returns.
         num_heads: H.
+        length: the length, in units of r, at which a kernel without copies starts, those of copies and τ in
+            proportion to it; default that of lags in text, 17.3 tokens.
 
     Attributes:
         expression: its one spelling.
@@ -114,9 +117,11 @@ class ComposedKernel(_Terms):
     (5, 19, torch.Size([2, 10]))
     """
 
-    def __init__(self, expression: str | KernelExpression, num_heads: int) -> None:
+    def __init__(
+        self, expression: str | KernelExpression, num_heads: int, *, length: float = MIDDLE_LENGTH
+    ) -> None:
         parsed = expression if isinstance(expression, KernelExpression) else parse_expression(expression)
-        super().__init__(parsed, _Place(count("num_heads", num_heads)))
+        super().__init__(parsed, _Place(count("num_heads", num_heads), unit=length / MIDDLE_LENGTH))
         self.expression = str(parsed)
         self.num_heads = num_heads
 
@@ -139,6 +144,7 @@ class _Place:
         parts: kernels of one kind in a product share the spread of its copies: how many they are.
         part: and which of them it is.
         in_exp: whether it is inside an exponential.
+        unit: what a token is in its distances.
     """
 
     num_heads: int
@@ -146,12 +152,13 @@ class _Place:
     parts: int = 1
     part: int = 0
     in_exp: bool = False
+    unit: float = 1.0
 
     def start(self, name: str) -> Tensor:
         """(H · copies,): a parameter of the bank that has a term for every copy and part."""
         bank = KernelBank(1, self.copies * self.parts)
         spread: Tensor = getattr(bank, name).detach().reshape(self.copies, self.parts)[:, self.part]
-        return spread.repeat(self.num_heads)
+        return spread.repeat(self.num_heads) * (self.unit if name in ("length", "tau") else 1.0)
 
     def alike(self, value: float) -> Tensor:
         """(H · copies,) equal values."""

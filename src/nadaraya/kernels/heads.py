@@ -1,10 +1,11 @@
-"""Kernels of some of the heads: what has one value per head loses the values of the others."""
+"""Heads of a kernel that has one value per head: those that are kept, and each at its own distances."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from nadaraya.kernels.base import Kernel
 
@@ -26,18 +27,71 @@ def keep_kernel_heads(kernel: Kernel, heads: Sequence[int]) -> None:
     torch.Size([2, 10])
     """
     num_heads = kernel.batch_shape.numel()
-    for part in [module for module in kernel.modules() if isinstance(module, Kernel)]:
-        if not part.batch_shape:
+    for _, part, tensors in list(_parts(kernel)):
+        for name, tensor in tensors.items():
+            setattr(part, name, kept_blocks(tensor, heads, num_heads))
+        if hasattr(part, "num_heads"):
+            part.num_heads = len(heads)  # type: ignore[assignment]
+        part.batch_shape = torch.Size((len(heads) * part.batch_shape[0] // num_heads,))
+
+
+def log_by_head(kernel: Kernel, r: Tensor) -> Tensor:
+    """log κ_h(r_h): each head of a kernel at its own distances.
+
+    Args:
+        kernel: one for all heads, or with a value for each of H.
+        r: (B, H, …) distances.
+
+    Returns:
+        (B, H, …), log κ.
+
+    >>> import torch
+    >>> from nadaraya.kernels import Gaussian
+    >>> from nadaraya.kernels.heads import log_by_head
+    >>> log_by_head(Gaussian(torch.tensor([1.0, 2.0])), torch.tensor([[1.0, 2.0]]))
+    tensor([[-0.5000, -0.5000]], grad_fn=<...>)
+    """
+    if not kernel.batch_shape:
+        return kernel.log(r)
+    rows = {
+        f"kernel.{prefix}{name}": tensor.unflatten(0, (r.shape[1], -1))
+        for prefix, _, tensors in _parts(kernel)
+        for name, tensor in tensors.items()
+    }
+
+    def of_one_head(own: dict[str, Tensor], r: Tensor) -> Tensor:
+        found: Tensor = functional_call(_Log(kernel), own, (r,), tie_weights=False)
+        return found.reshape(-1, *r.shape)[0]  # one head's, or all alike
+
+    return torch.vmap(of_one_head, in_dims=(0, 1), out_dims=1)(rows, r)
+
+
+class _Log(nn.Module):
+    def __init__(self, kernel: Kernel) -> None:
+        super().__init__()
+        self.kernel = kernel
+
+    def forward(self, r: Tensor) -> Tensor:
+        return self.kernel.log(r)
+
+
+def _parts(kernel: Kernel) -> Iterator[tuple[str, Kernel, dict[str, Tensor]]]:
+    """Parts that differ by head: how their tensors' names begin, and the tensors with a row for each."""
+    for prefix, part in kernel.named_modules():
+        if not isinstance(part, Kernel) or not part.batch_shape:
             continue
         shared = getattr(part, "shared_tensors", ())
         own = {**part._parameters, **part._buffers}
         own |= {name: value for name, value in vars(part).items() if isinstance(value, Tensor)}
-        for name, tensor in own.items():
-            if tensor is not None and tensor.shape[:1] == part.batch_shape and name not in shared:
-                setattr(part, name, kept_blocks(tensor, heads, num_heads))
-        if hasattr(part, "num_heads"):
-            part.num_heads = len(heads)  # type: ignore[assignment]
-        part.batch_shape = torch.Size((len(heads) * part.batch_shape[0] // num_heads,))
+        yield (
+            f"{prefix}." if prefix else "",
+            part,
+            {
+                name: tensor
+                for name, tensor in own.items()
+                if tensor is not None and tensor.shape[:1] == part.batch_shape and name not in shared
+            },
+        )
 
 
 def kept_blocks(tensor: Tensor, heads: Sequence[int], num_heads: int, dim: int = 0) -> Any:

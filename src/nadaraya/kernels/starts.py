@@ -14,6 +14,7 @@ from nadaraya.errors import must_be, unknown_name
 Start = str | Mapping[str, Any]
 
 _LENGTHS, _TAUS = (1.5, 200.0), (2.0, 64.0)  # tokens; for text
+MIDDLE_LENGTH = math.prod(_LENGTHS) ** 0.5
 _ALPHA = 0.7
 
 

@@ -41,6 +41,8 @@ def why_not(args: AttentionArguments) -> str | None:
         reason = f"it computes in float16, bfloat16 or float32, not {query.dtype}"
     elif max(query.shape[3], args.value.shape[3]) > _WIDEST:
         reason = f"heads are wider than {_WIDEST}"
+    elif args.kernel is not None:
+        reason = "of kernels of the distance it knows the Gaussian alone"
     elif args.attn_mask is not None:
         reason = "it takes no attn_mask"
     elif args.dropout_p > 0.0:

@@ -18,11 +18,10 @@ from nadaraya.evaluation.core import (
     TaskResult,
     core_prompts,
     evaluate_core,
-    evaluate_task,
     few_shot_rows,
     read_core,
+    shuffled_rows,
 )
-from nadaraya.evaluation.core.prompts import shuffled_rows
 from nadaraya.models import KernelGPTConfig, KernelGPTForCausalLM
 
 PAIRS = train_byte_pair_tokenizer("apples and pears, cats and dogs, green and red: none ran. " * 9, 300)
@@ -55,6 +54,10 @@ def tiny(vocabulary: int, seed: int = 0) -> KernelGPTForCausalLM:
         initializer_range=0.5,
     )
     return KernelGPTForCausalLM(config).eval()
+
+
+def evaluate_task(model: nn.Module, tokenizer: Any, task: CoreTask, **options: Any) -> TaskResult:
+    return evaluate_core(model, tokenizer, [task], **options).results[0]
 
 
 def task_of(folder: Path, rows: list[dict[str, Any]], kind: str, delimiter: str = " ") -> CoreTask:
@@ -239,7 +242,7 @@ def test_large_vocabularies_get_small_batches_and_many_examples_come_in_groups(
     expected = evaluate_task(model, byte_tokenizer(), task, context=64).decisions
     assert max(len(batch) for batch in model.seen) == 14  # two options of seven examples
     monkeypatch.setattr("nadaraya.evaluation.language.LARGEST_LOGITS", 3 * 64 * 256)
-    monkeypatch.setattr("nadaraya.evaluation.core.scoring.EXAMPLES", 2)
+    monkeypatch.setattr("nadaraya.evaluation.core.EXAMPLES", 2)
     model = Bigram(table)
     assert evaluate_task(model, byte_tokenizer(), task, context=64).decisions == expected
     assert [len(batch) for batch in model.seen] == [3, 1, 3, 1, 3, 1, 2]

@@ -12,8 +12,8 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from nadaraya.data import train_byte_pair_tokenizer
 from nadaraya.errors import InputError
-from nadaraya.evaluation import CausalModel, evaluate_lm_eval
-from nadaraya.evaluation.core import CoreTask, TaskResult, evaluate_task, read_core, write_lm_eval_tasks
+from nadaraya.evaluation import CausalModel, evaluate_lm_eval, write_lm_eval_tasks
+from nadaraya.evaluation.core import CoreTask, TaskResult, evaluate_core, read_core
 from nadaraya.models import KernelGPTConfig, KernelGPTForCausalLM
 
 CONTEXT = 512
@@ -62,7 +62,7 @@ def test_every_decision_is_that_of_the_harness(kind: str, tmp_path: Path) -> Non
     names = write_lm_eval_tasks(tasks, tmp_path, limit=50)
     found = evaluate_lm_eval(causal, names, folder=tmp_path)
     for task in tasks:
-        ours = evaluate_task(causal.model, causal.tokenizer, task, context=CONTEXT, limit=50)
+        (ours,) = evaluate_core(causal.model, causal.tokenizer, [task], context=CONTEXT, limit=50).results
         check_agreement(found, task, ours)
         assert len({decision.acc for decision in ours.decisions}) > 1
         assert any(decision.acc != decision.core for decision in ours.decisions)  # the rules do differ
@@ -77,7 +77,8 @@ def test_decisions_with_shots_and_of_every_kind_are_those_of_the_harness(tmp_pat
     causal = causal_model("KernelGPT", "apples and pears, cats and dogs, green or red. " * 9)
     found = evaluate_lm_eval(causal, write_lm_eval_tasks(tasks, tmp_path), folder=tmp_path)
     for task in tasks:
-        check_agreement(found, task, evaluate_task(causal.model, causal.tokenizer, task, context=CONTEXT))
+        (ours,) = evaluate_core(causal.model, causal.tokenizer, [task], context=CONTEXT).results
+        check_agreement(found, task, ours)
 
 
 def test_without_lm_eval_its_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,7 @@
 from nadaraya.evaluation.causal import CausalModel, open_causal_model
 from nadaraya.evaluation.classification import ImageEvaluation, evaluate_images
 from nadaraya.evaluation.generation import default_prompt, generate_text, sample_text
-from nadaraya.evaluation.harness import evaluate_lm_eval
+from nadaraya.evaluation.harness import evaluate_lm_eval, write_lm_eval_tasks
 from nadaraya.evaluation.language import (
     TextEvaluation,
     bits_per_byte,
@@ -32,4 +32,5 @@ __all__ = [
     "open_causal_model",
     "sample_text",
     "token_bytes",
+    "write_lm_eval_tasks",
 ]

@@ -23,9 +23,9 @@ CORE_TASKS = (
     "bigbench_repeat_copy_logic", "squad", "coqa", "boolq", "bigbench_language_identification",
 )  # fmt: skip
 
-
 _Count = Annotated[int, Field(ge=0)]
 _Options = Annotated[list[Annotated[str, Field(min_length=1)]], Field(min_length=2)]
+_Percent = Annotated[float, Field(ge=0, lt=100)]
 
 
 class _MultipleChoice(Stored):
@@ -50,12 +50,9 @@ _ROWS: dict[str, type[Stored]] = {
     "schema": _Schema,
     "language_modeling": _LanguageModeling,
 }
-_PerCent = Annotated[float, Field(ge=0, lt=100)]
 
 
 class _Entry(Stored):
-    """A task in a list of them."""
-
     label: str
     icl_task_type: Literal["multiple_choice", "schema", "language_modeling"]
     continuation_delimiter: str = " "
@@ -67,20 +64,16 @@ class _BundleEntry(_Entry):
 
 
 class _Bundle(Stored):
-    """core.yaml."""
-
     icl_tasks: list[_BundleEntry]
 
 
 class _FlatEntry(_Entry):
     file: str | None = None
     num_fewshot: _Count
-    random_baseline_pct: _PerCent
+    random_baseline_pct: _Percent
 
 
 class _Flat(Stored):
-    """core_meta.json."""
-
     tasks: list[_FlatEntry]
 
 
@@ -143,7 +136,7 @@ class CoreTask:
 
 
 def read_core(folder: str | Path, tasks: Iterable[str] | None = None) -> list[CoreTask]:
-    """The tasks of a folder whose files are there, in the folder's order.
+    """Read the tasks of a folder whose files are there, in the folder's order.
 
     Args:
         folder: DCLM's bundle (core.yaml, eval_meta_data.csv, eval_data/), or .jsonl files beside a
@@ -162,51 +155,46 @@ def read_core(folder: str | Path, tasks: Iterable[str] | None = None) -> list[Co
     nadaraya.errors.InputError: no-such-folder must be a folder with core.yaml or core_meta.json, got ...
     """
     folder = Path(folder)
-    readers = {"core.yaml": _bundle, "core_meta.json": _flat}
+    readers = {"core.yaml": _read_bundle, "core_meta.json": _read_flat}
     name = next((name for name in readers if is_folder(folder) and is_file(folder / name)), None)
     if name is None:
         found = "neither" if is_folder(folder) else "no folder"
         raise InputError(f"{folder} must be a folder with core.yaml or core_meta.json, got {found}")
-    listed = readers[name](folder)
-    there = {task.label: task for task in listed if is_file(task.path)}
-    if tasks is None:
-        if not there:
-            example = f", such as {listed[0].path}" if listed else ""
-            raise InputError(f"{folder} has no file of a task{example}")
-        return list(there.values())
-    wanted = list(dict.fromkeys(tasks))
+    there = {task.label: task for task in readers[name](folder) if is_file(task.path)}
+    if not there:
+        raise InputError(f"{folder} has no file of a task")
+    wanted = there if tasks is None else dict.fromkeys(tasks)
     for label in wanted:
         if label not in there:
             raise unknown_name("task", label, there)
     return [there[label] for label in wanted]
 
 
-def _bundle(folder: Path) -> list[CoreTask]:
-    """The tasks of core.yaml, with the baselines of eval_meta_data.csv."""
-    meta, data = folder / "eval_meta_data.csv", folder / "eval_data"
+def _read_bundle(folder: Path) -> list[CoreTask]:
+    meta = folder / "eval_meta_data.csv"
     entries = read_stored(folder / "core.yaml", _Bundle, "a list of CORE tasks").icl_tasks
     with reading(meta), meta.open(encoding="utf-8", newline="") as stream:
         baselines = {row["Eval Task"]: float(row["Random baseline"]) for row in csv.DictReader(stream)}
-    wanted = {entry.label: baselines.get(entry.label) for entry in entries}
-    chance = checked(wanted, dict[str, _PerCent], str(meta))
+    of_entries = {entry.label: baselines.get(entry.label) for entry in entries}
+    percent = checked(of_entries, dict[str, _Percent], str(meta))
     return [
-        _task(entry, entry.num_fewshot[0], chance[entry.label], data, entry.dataset_uri) for entry in entries
+        _task(one, one.num_fewshot[0], percent[one.label], folder / "eval_data", one.dataset_uri)
+        for one in entries
     ]
 
 
-def _flat(folder: Path) -> list[CoreTask]:
-    """The tasks of core_meta.json."""
+def _read_flat(folder: Path) -> list[CoreTask]:
+    entries = read_stored(folder / "core_meta.json", _Flat, "a list of CORE tasks").tasks
     return [
         _task(one, one.num_fewshot, one.random_baseline_pct, folder, one.file or f"{one.label}.jsonl")
-        for one in read_stored(folder / "core_meta.json", _Flat, "a list of CORE tasks").tasks
+        for one in entries
     ]
 
 
-def _task(entry: _Entry, shots: int, per_cent: float, folder: Path, name: str) -> CoreTask:
+def _task(entry: _Entry, shots: int, percent: float, folder: Path, name: str) -> CoreTask:
     path = folder / name
     with reading(path):
         if not path.resolve().is_relative_to(folder.resolve()):
             raise must_be(f"the file of {entry.label}", f"in {folder}", name)
-    return CoreTask(
-        entry.label, entry.icl_task_type, shots, entry.continuation_delimiter, per_cent / 100, path
-    )
+    kind, delimiter = entry.icl_task_type, entry.continuation_delimiter
+    return CoreTask(entry.label, kind, shots, delimiter, percent / 100, path)

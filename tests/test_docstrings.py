@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from nadaraya import variants
+
 PACKAGES = [
     "nadaraya",
     "nadaraya.attention.variants",
@@ -38,6 +40,7 @@ def test_the_example_of_a_public_name_runs(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(variants, "_VARIANTS", dict(variants._VARIANTS))  # some examples register their own
     package, _, last = name.rpartition(".")
     item = getattr(importlib.import_module(package), last)
     if not (inspect.isclass(item) or inspect.isroutine(item)):

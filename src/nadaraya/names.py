@@ -1,12 +1,16 @@
 """Names that stand for something by themselves, and the one rule by which they differ from paths."""
 
 import os
+import sys
 from collections.abc import Callable
+from importlib import import_module
 from importlib.resources import files
 from pathlib import Path
 
+from nadaraya.errors import must_be
 from nadaraya.files import exists
 
+IMPORTED = "NADARAYA_IMPORT"  # environment variable: modules that register variants
 CORPORA = ("embedded", "dickens")  # that `nadaraya.data.load_corpus` knows
 
 
@@ -39,3 +43,29 @@ def means_path(given: str | Path, is_name: Callable[[str], bool]) -> bool:
     if isinstance(given, Path) or os.sep in given:
         return True
     return not is_name(given) and exists(Path(given))
+
+
+def import_modules(names: str) -> None:
+    """Import Python modules that register what they add, also in the processes that this one starts.
+
+    Args:
+        names: of modules, separated by commas, that can be found in the current folder or are installed.
+
+    Raises:
+        InputError: there is no such module.
+
+    >>> from nadaraya.names import import_modules
+    >>> import_modules("absent")
+    Traceback (most recent call last):
+    nadaraya.errors.InputError: --import must be a Python module that is here or installed, got 'absent'
+    """
+    if "" not in sys.path:
+        sys.path.insert(0, "")
+    for name in filter(None, names.split(",")):
+        try:
+            import_module(name)
+        except ModuleNotFoundError as missing:
+            if missing.name is None or not name.startswith(missing.name):
+                raise
+            raise must_be("--import", "a Python module that is here or installed", name) from None
+    os.environ[IMPORTED] = names

@@ -1,5 +1,7 @@
 """The table of variants is a contract: names, composition, and options that are refused when misspelt."""
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -7,7 +9,7 @@ from nadaraya import InputError, KernelSelfAttention, variants
 from nadaraya.attention.content import DotProduct, GaussianContent
 from nadaraya.attention.gates import OutputGate, Sink
 from nadaraya.attention.mixing import FIRE, MixedBank, MixedProfiles
-from nadaraya.kernels import KERPLE, ALiBi, ComposedKernel, Exp, KernelBank, T5Buckets
+from nadaraya.kernels import KERPLE, ALiBi, ComposedKernel, Epanechnikov, Exp, KernelBank, T5Buckets
 
 CONTRACT = {
     "softmax": (DotProduct, "qkvo", None, None),
@@ -175,3 +177,22 @@ def test_a_kernel_is_multiplied_added_or_mixed() -> None:
 def test_misspelt_names_are_refused(name: str, options: dict, message: str) -> None:
     with pytest.raises(InputError, match=message):
         variants.get(name, **options)
+
+
+def test_a_variant_of_ones_own_has_options_a_description_and_every_suffix(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(variants, "_VARIANTS", dict(variants._VARIANTS))
+
+    @variants.register("epanechnikov")
+    def build(width: float = 9.0) -> dict[str, Any]:
+        """Multiplied by Epanechnikov's kernel of the lag."""
+        return {"position": Epanechnikov(width)}
+
+    assert variants.options("epanechnikov") == {"width": 9.0}
+    assert variants.describe("epanechnikov") == "Multiplied by Epanechnikov's kernel of the lag."
+    layer = KernelSelfAttention(16, 2, causal=True, **variants.get("epanechnikov-loo-gate", width=3.0))
+    assert layer.own == "exclude"
+    for name in ("rope", "gpa-hybrid", "gpa-mul-loo", "my-loo", "Mine", "a--b", ""):
+        with pytest.raises(InputError, match="name of a variant must be"):
+            variants.register(name)

@@ -24,10 +24,25 @@ from nadaraya.cli.reproduce import reproduce
 from nadaraya.cli.search import search
 from nadaraya.cli.study import study
 from nadaraya.cli.train import train
+from nadaraya.names import IMPORTED, import_modules
 
 
 class _Verbs(TyperGroup):
-    """The group of all verbs; Ctrl-C before a verb has its own answer to it is one line and status 130."""
+    """The group of all verbs; Ctrl-C before a verb has its own answer to it is one line and status 130.
+
+    --import stands before a verb or after it.
+    """
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        end = args.index("--") if "--" in args else len(args)
+        first, rest = list[str](), list[str]()
+        given = iter(args[:end])
+        for arg in given:
+            own = arg == "--import" or arg.startswith("--import=")
+            (first if own else rest).append(arg)
+            if arg == "--import":
+                first += [value for value in [next(given, None)] if value is not None]
+        return super().parse_args(ctx, [*first, *rest, *args[end:]])
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -53,8 +68,18 @@ def options(
     version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
+    modules: Annotated[
+        str,
+        typer.Option(
+            "--import",
+            metavar="MODULE,…",
+            envvar=IMPORTED,
+            help="Python that registers variants of your own.",
+        ),
+    ] = "",
 ) -> None:
     """Attention as kernel regression: train, compare, interpret."""
+    import_modules(modules)
 
 
 for _verb in (

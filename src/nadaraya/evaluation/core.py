@@ -221,11 +221,13 @@ def evaluate_core(
             if progress is not None:
                 progress(task.label, len(decisions), len(rows))
         gold = [row.get("gold", 0) for row in rows]
-        accuracies = (sum(map(eq, taken, gold)) / len(rows) for taken in zip(*decisions, strict=True))
+        accuracy, acc, acc_norm = (
+            sum(map(eq, taken, gold)) / len(rows) for taken in zip(*decisions, strict=True)
+        )
         results.append(
             TaskResult(
-                task.label, task.kind, task.shots, len(rows), *accuracies, task.baseline, task.chance,
-                time.perf_counter() - started, tuple(decisions),
+                task.label, task.kind, task.shots, len(rows), accuracy, acc, acc_norm, task.baseline,
+                task.chance, time.perf_counter() - started, tuple(decisions),
             )
         )  # fmt: skip
     return CoreEvaluation(tuple(results), limit)

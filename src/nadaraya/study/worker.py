@@ -17,6 +17,7 @@ from typing import Any
 from nadaraya.device import device_name
 from nadaraya.errors import InputError
 from nadaraya.files import write_file
+from nadaraya.names import IMPORTED, import_modules
 from nadaraya.study.probes import lacks, measure
 from nadaraya.study.runs import read_run_file, result_file
 from nadaraya.training import Recipe, Run, TrainingDiverged, load_recipe, train
@@ -31,6 +32,7 @@ def main(recipe_file: str, folder: Path, probes: Sequence[str] = ()) -> int:
     """Train or go on, write the figures, then those of the probes; the exit status."""
     path = result_file(folder)
     try:
+        import_modules(os.environ.get(IMPORTED, ""))
         if path.is_file():
             row: dict[str, Any] = {**read_run_file(path)}
         else:

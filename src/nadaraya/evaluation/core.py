@@ -197,7 +197,8 @@ def evaluate_core(
         InputError: a damaged file or row, no task, a limit too small for the shots, a text that the tokenizer
             cannot encode, or a model whose logits are NaN.
 
-    >>>     >>> from nadaraya.data import byte_tokenizer
+    >>> from pathlib import Path
+    >>> from nadaraya.data import byte_tokenizer
     >>> from nadaraya.evaluation.core import CoreTask, evaluate_core
     >>> from nadaraya.models import KernelGPTConfig, KernelGPTForCausalLM
     >>> _ = Path("copa.jsonl").write_text('{"query": "It rained:", "choices": ["run.", "no."], "gold": 0}')

@@ -7,13 +7,16 @@ where levels play no part: as a bandwidth goes from 0 to inf. Fits know it as a 
 the scale b of exp(−s / b), so that λ̃ = exp(−1 / b).
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
+from scipy.sparse import issparse
 
-from nadaraya.errors import must_be
+from nadaraya.errors import InputError, must_be, unknown_name
+from nadaraya.regression.checks import one_of
 
 CATEGORY_KERNELS = ("li-racine", "probability")
 # Codes of what no level of the training data is: these have no rank.
@@ -87,11 +90,7 @@ class Category:
         return odds / (1.0 + odds)
 
     def scale(self, smoothing: float) -> float:
-        """The scale b of a λ; inf for a feature of one level, which plays no part.
-
-        Raises:
-            InputError: λ is not between 0 and `greatest`.
-        """
+        """The scale b of a λ; inf for a feature of one level, which plays no part."""
         if not 0 <= smoothing <= self.greatest:
             raise must_be("bandwidth of a category", f"between 0 and {self.greatest:.6g}", smoothing)
         if self.num_levels < 2 or smoothing == self.greatest:
@@ -165,3 +164,239 @@ def missing_numbers(
         if category.number is not None:
             missing[:, category.number] = column == 1
     return missing
+
+
+_MISSING = ("raise", "category")
+
+
+@dataclass(frozen=True)
+class Levels:
+    """The levels of one categorical feature.
+
+    Attributes:
+        column: of the table.
+        name: of the feature, or its column.
+        known: the levels, in order if `ordered`; where the type of the data declares them, all of these.
+        ordered: whether they have an order.
+        with_missing: whether values are missing at the points of the fit, which are then a level too.
+    """
+
+    column: int
+    name: Any
+    known: tuple[Any, ...]
+    ordered: bool
+    with_missing: bool
+
+    def codes(self, values: NDArray[np.object_]) -> NDArray[np.float64]:
+        """(n,) ranks of values; `MISSING` or `UNSEEN` for those that are no known level."""
+        rank = {level: place for place, level in enumerate(self.known)}
+        codes = [MISSING if _is_missing(value) else rank.get(value, UNSEEN) for value in values]
+        return np.array(codes, np.float64)
+
+
+@dataclass(frozen=True)
+class Coding:
+    """How the columns of tables become numbers and codes.
+
+    Attributes:
+        levels: of the categorical features.
+        num_features: d.
+        allows_missing: whether values may be missing.
+        kernel: of the categories, one of `CATEGORY_KERNELS`.
+    """
+
+    levels: tuple[Levels, ...]
+    num_features: int
+    allows_missing: bool
+    kernel: str
+
+    @classmethod
+    def of(
+        cls,
+        X: ArrayLike,
+        categorical: Any = "from_dtype",
+        ordered: Any = None,
+        missing: str = "raise",
+        kernel: str = "li-racine",
+    ) -> "Coding | None":
+        """The coding of a table (n, d); None for one of numbers without any missing."""
+        one_of("missing", missing, _MISSING)
+        one_of("category_kernel", kernel, CATEGORY_KERNELS)
+        if isinstance(categorical, str) and categorical != "from_dtype":
+            raise must_be("categorical", "'from_dtype', None or a list of columns or names", categorical)
+        by_type = isinstance(categorical, str)
+        frame = is_frame(X)
+        nothing_said = (by_type and not frame) or categorical is None
+        if issparse(X) or (nothing_said and ordered is None and missing == "raise"):
+            return None
+        table = _as_table(X)
+        if table.ndim != 2:
+            return None
+        d = table.shape[1]
+        names = [str(name) for name in X.columns] if frame else None  # type: ignore[union-attr]
+        chosen = set() if by_type else _columns("categorical", categorical, names, d)
+        if by_type and frame:
+            chosen = {column for column in range(d) if _looks_categorical(table.iloc[:, column])}
+        in_order = _columns("ordered", ordered, names, d)
+        levels = tuple(
+            _levels_of(_column(table, column), column, names, column in in_order)
+            for column in sorted(chosen | in_order)
+        )
+        if not levels and missing == "raise":
+            return None
+        return cls(levels, d, missing == "category", kernel)
+
+    def by_name(self) -> dict[Any, list[Any]]:
+        """The levels of each category, by the name of the feature or its column."""
+        return {of_one.name: list(of_one.known) for of_one in self.levels}
+
+    @property
+    def finite(self) -> bool | str:
+        """scikit-learn's `ensure_all_finite` for coded tables."""
+        return "allow-nan" if self.allows_missing else True
+
+    def code(self, X: ArrayLike) -> Any:
+        """The table with codes in the place of levels, of the same kind (array or data frame)."""
+        if not self.levels or issparse(X):
+            return X
+        if np.ma.is_masked(X):
+            raise must_be("X", "without masked values", X)
+        table = _as_table(X)
+        if table.ndim != 2:
+            return X
+        if table.shape[1] != self.num_features:
+            raise must_be("number of features of X", f"{self.num_features}, as in fit", table.shape[1])
+        names = list(table.columns) if is_frame(X) else range(self.num_features)
+        levels = {of_one.column: of_one for of_one in self.levels}
+        dtype = np.float32 if getattr(X, "dtype", None) == np.float32 else np.float64
+        coded = np.empty(table.shape, dtype)
+        for column, name in enumerate(names):
+            values = _column(table, column)
+            if column in levels:
+                coded[:, column] = levels[column].codes(_objects(values))
+                if not self.allows_missing and (coded[:, column] == MISSING).any():
+                    raise InputError(
+                        f"feature {name!r} has missing values: missing='category' makes them a level"
+                    )
+            else:
+                coded[:, column] = _as_numbers(values, name)
+        return type(X)(coded, columns=X.columns, index=X.index) if is_frame(X) else coded  # type: ignore
+
+    def categories(self, points: NDArray[np.floating]) -> tuple[Category, ...]:
+        """Kernels for coded points (n, d): of the categorical features, then of the numbers that may miss."""
+        coded = [of_one.column for of_one in self.levels]
+        columns = np.arange(self.num_features if self.allows_missing else 0)
+        numeric = np.setdiff1d(columns, coded)
+        missing = np.isnan(points)
+        varies = missing.any(axis=0) & ~missing.all(axis=0)
+        of_levels = (
+            Category(of_one.column, of_one.ordered, len(of_one.known) + of_one.with_missing, self.kernel)
+            for of_one in self.levels
+        )
+        of_numbers = (
+            Category(int(column), num_levels=1 + int(varies[column]), kernel=self.kernel, number=number)
+            for number, column in enumerate(numeric)
+        )
+        return (*of_levels, *of_numbers)
+
+
+def is_frame(X: Any) -> bool:
+    """Whether it is a data frame as pandas has it."""
+    return all(hasattr(X, name) for name in ("iloc", "columns", "dtypes"))
+
+
+def _as_table(X: Any) -> Any:
+    # Lists of numbers and strings would become strings.
+    return X if is_frame(X) or isinstance(X, np.ndarray) else np.array(X, dtype=object)
+
+
+def _column(table: Any, column: int) -> Any:
+    return table.iloc[:, column] if is_frame(table) else table[:, column]
+
+
+def _objects(values: Any) -> NDArray[np.object_]:
+    return np.asarray(values, dtype=object)
+
+
+def _is_missing(value: Any) -> bool:
+    """None, NaN, and what pandas has for them."""
+    if isinstance(value, (float, np.floating)):
+        return bool(np.isnan(value))
+    return value is None or type(value).__name__ in ("NAType", "NaTType")
+
+
+def _looks_categorical(column: Any) -> bool:
+    kind = str(column.dtype)
+    if kind == "object":
+        values = [value for value in column if not _is_missing(value)]
+        return bool(values) and all(isinstance(value, str) for value in values)
+    return kind == "category" or kind.startswith("str")
+
+
+def _columns(argument: str, given: Any, names: list[str] | None, d: int) -> set[int]:
+    """Columns from what the user gives: columns, names or a mask."""
+    if given is None:
+        return set()
+    accepted = f"a list of columns from 0 to {d - 1}, of names of features, or a mask of {d}"
+    if isinstance(given, (str, bytes)) or not isinstance(given, Iterable) or getattr(given, "ndim", 1) == 0:
+        raise must_be(argument, accepted, given)
+    entries = list(given)
+    if entries and all(isinstance(entry, (bool, np.bool_)) for entry in entries):
+        if len(entries) != d:
+            raise must_be(argument, accepted, given)
+        return set(np.flatnonzero(entries).tolist())
+    columns = set()
+    for entry in entries:
+        if isinstance(entry, str):
+            if names is None:
+                raise must_be(argument, "a list of columns or a mask where X has no names", given)
+            if entry not in names:
+                raise unknown_name(f"names in {argument}", entry, names)
+            columns.add(names.index(entry))
+        elif isinstance(entry, (int, np.integer)) and not isinstance(entry, bool) and 0 <= entry < d:
+            columns.add(int(entry))
+        else:
+            raise must_be(argument, accepted, given)
+    return columns
+
+
+def _levels_of(values: Any, column: int, names: list[str] | None, ordered: bool) -> Levels:
+    name = column if names is None else names[column]
+    objects = _objects(values)
+    declared = getattr(getattr(values, "dtype", None), "categories", None)
+    with_missing = any(_is_missing(value) for value in objects)
+    if declared is not None:
+        return Levels(column, name, tuple(declared), ordered or bool(values.dtype.ordered), with_missing)
+    try:
+        found = {value for value in objects if not _is_missing(value)}
+    except TypeError as error:
+        raise InputError(f"feature {name!r} has levels that cannot be compared: {error}") from error
+    if ordered and any(isinstance(value, str) for value in found):
+        raise InputError(
+            f"the order of the levels of feature {name!r} is not known: give numbers, or a column of type "
+            "pandas.CategoricalDtype(levels, ordered=True)"
+        )
+    try:
+        known = sorted(found)
+    except TypeError:  # of several types; any order will do
+        known = sorted(found, key=lambda value: (type(value).__name__, repr(value)))
+    return Levels(column, name, tuple(known), ordered, with_missing)
+
+
+def _as_numbers(values: Any, name: Any) -> NDArray[np.float64]:
+    """(n,) numbers, NaN for those missing."""
+    array = np.asarray(values)
+    if array.dtype.kind in "iufb":
+        with np.errstate(over="ignore"):  # of longer types: infinite, which is refused
+            return array.astype(np.float64)
+    numbers = np.empty(len(array))
+    for row, value in enumerate(array if array.dtype.kind in "mM" else _objects(values)):
+        try:
+            if isinstance(value, (str, bytes, np.datetime64, np.timedelta64)):
+                raise TypeError("it is no number")
+            numbers[row] = np.nan if _is_missing(value) else float(value)
+        except (TypeError, ValueError, OverflowError) as error:
+            raise must_be(
+                f"feature {name!r}", "numbers, unless it is listed in categorical", value
+            ) from error
+    return numbers

@@ -2,33 +2,32 @@
 
 import math
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import torch
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from scipy.special import ndtr
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 
 from nadaraya.errors import InputError, must_be
 from nadaraya.regression.bandwidth import Selected, select_bandwidth
 from nadaraya.regression.checks import generator_of, numbers, real_number, whole_number
-from nadaraya.regression.criteria import Criterion, loo_likelihood
-from nadaraya.regression.estimator import SmoothingEstimator, checked, validated_points
-from nadaraya.regression.repeats import Observations
+from nadaraya.regression.criteria import Criterion
+from nadaraya.regression.density import increasing_root
+from nadaraya.regression.estimator import SmoothingEstimator, checked
 from nadaraya.regression.requests import Array, Sums
+from nadaraya.regression.sample import Observations
 from nadaraya.regression.selection import Search
 from nadaraya.regression.smoother import Smoother
-from nadaraya.regression.support import log_mass
+from nadaraya.regression.support import likelihood, log_mass
 from nadaraya.regression.torch_sums import Job
 
 # What is held for each pair where all weights of a query are needed at once.
 _NUMBERS_PER_PAIR = 4
-# After so many, bisection alone, which always ends.
-_NEWTON_STEPS, _MOST_STEPS = 30, 300
 
 
+@dataclass(eq=False, repr=False)
 class NadarayaWatsonConditionalDensity(SmoothingEstimator):
     r"""The density of a target given features, with Gaussian kernels (Rosenblatt 1969).
 
@@ -65,28 +64,9 @@ class NadarayaWatsonConditionalDensity(SmoothingEstimator):
     [-0.447]
     """
 
-    def __init__(
-        self,
-        bandwidth: float | ArrayLike | str = "loo",
-        *,
-        n_starts: int = 7,
-        device: str | torch.device | None = None,
-        random_state: int | np.random.RandomState | None = None,
-        verbose: int = 0,
-    ) -> None:
-        super().__init__(
-            "gaussian",
-            bandwidth,
-            n_starts=n_starts,
-            device=device,
-            random_state=random_state,
-            verbose=verbose,
-        )
+    bandwidth: float | ArrayLike | str = "loo"
 
-    def _data(self, X: ArrayLike, y: Any) -> tuple[Array, Array]:
-        points, targets = validated_points(self, X, y, y_numeric=True)
-        self.y_ = np.array(targets, np.float64)
-        return points, self.y_[:, None]
+    kernel = "gaussian"
 
     def _observations(self, points: Array, targets: Array, weight: Array) -> Observations:
         joint, _, counts, row_of = super()._observations(
@@ -292,31 +272,21 @@ class NadarayaWatsonConditionalDensity(SmoothingEstimator):
         return np.einsum("mn,mn->m", weights, ndtr(z))
 
     def _quantile(self, weights: Array, level: float) -> Array:
-        """(m,) where `_distribution` is `level`: Newton's method, bisection where it leaves a bracket."""
+        """(m,) where `_distribution` is `level`."""
         b, order = self.target_bandwidth_, np.argsort(self._targets)
         # From the quantile of the weighted targets themselves.
         reached = (np.cumsum(weights[:, order], axis=1) < level).sum(axis=1)
         y = self._targets[order[np.minimum(reached, len(order) - 1)]]
         low, high = np.full((2, len(y)), [[self._targets.min() - 40 * b], [self._targets.max() + 40 * b]])
-        left = np.arange(len(y))
-        for step in range(_MOST_STEPS):
-            z = (y[left, None] - self._targets) / b
-            excess = np.einsum("mn,mn->m", weights[left], ndtr(z)) - level
+
+        def excess(left: NDArray[np.intp], y: Array) -> tuple[Array, Array]:
+            z = (y[:, None] - self._targets) / b
             height = np.exp(-(np.clip(z, -40, 40) ** 2) / 2)
             slope = np.einsum("mn,mn->m", weights[left], height) / (b * math.sqrt(2 * math.pi))
-            above, before = excess > 0, y[left]
-            low[left], high[left] = np.where(above, low[left], before), np.where(above, before, high[left])
-            steep = slope > np.abs(excess) * 1e-290
-            newton = before - np.divide(excess, slope, out=np.full_like(before, np.inf), where=steep)
-            inside = (newton > low[left]) & (newton < high[left]) & (step < _NEWTON_STEPS)
-            y[left] = np.where(inside, newton, (low[left] + high[left]) / 2)
-            # Newton's next step would be of the order of the square of this one.
-            precise = inside & (np.abs(newton - before) < 1e-7 * b)
-            width = high[left] - low[left]
-            left = left[~(precise | (width <= 1e-13 * (np.abs(before) + b)))]
-            if len(left) == 0:
-                break
-        return y
+            return np.einsum("mn,mn->m", weights[left], ndtr(z)) - level, slope
+
+        # The step after one of 1e-7 b would be of the order of its square.
+        return increasing_root(excess, y, low, high, np.full(len(y), b), settled=1e-7)
 
     def _validated_pairs(self, X: ArrayLike, y: ArrayLike) -> tuple[Array, Array]:
         check_is_fitted(self)
@@ -325,11 +295,8 @@ class NadarayaWatsonConditionalDensity(SmoothingEstimator):
 
 
 def _likelihood(joint: Smoother, features: Smoother) -> Criterion:
-    """Minus the mean log-density of each target given its features and the other observations.
-
-    The joint leave-one-out density over that of the features, by the logarithms of all d + 1 bandwidths.
-    """
-    of_joint, of_features = loo_likelihood(joint), loo_likelihood(features)
+    """Minus the mean log-density of each target given its features, under the other observations."""
+    of_joint, of_features = likelihood(joint), likelihood(features)
 
     def criterion(log_bandwidth: Array, with_gradient: bool = True, /) -> tuple[float, Array]:
         value, gradient = of_joint(log_bandwidth, with_gradient)

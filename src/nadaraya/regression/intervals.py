@@ -60,12 +60,12 @@ class Noise:
 
     Attributes:
         smoother: of the regression.
-        residuals: (n, p) y − f(x), divided by the root of `left`.
-        left: (n,) what the fit leaves of unit noise, (1 − 2 L_ii) / w_i + Σ_j L_ij² / w_j; 1 for points that
-            are not informative.
+        residuals: (n, p) y − f(x), standardised by what the fit leaves of unit noise.
+        left: (n,) that is (1 − 2 L_ii) / w_i + Σ_j L_ij² / w_j; 1 for points that are not informative.
         informative: (n,) 1 where they say something; 0 for points that determine their own fit, or have no
             weight.
         relative: (n,) variances of the targets over that at average weight, 1 / w; 0 where w is.
+        within: (n,) degrees of freedom within each target, if that is a mean of several; else 0.
     """
 
     smoother: Smoother
@@ -73,17 +73,22 @@ class Noise:
     left: Array
     informative: NDArray[np.float64]
     relative: NDArray[np.float64]
+    within: NDArray[np.float64]
 
     @classmethod
-    def of(cls, smoother: Smoother, targets: Array) -> "Noise":
-        """From the targets (n, p) less their mean."""
+    def of(cls, smoother: Smoother, targets: Array, squares: Array, within: Array) -> "Noise":
+        """From the targets (n, p) less their mean.
+
+        Of those that are means of several, squares are Σ w (y − ȳ)² within them, (n, p); else 0.
+        """
         fit, weight = smoother.fit(None, targets.T), smoother.sample.counts
         weighted = weight > 0
         least = np.maximum(weight, _LEAST_WEIGHT * weight.max())  # its reciprocal does not overflow
         relative = np.where(weighted, weight.sum() / weighted.sum() / least, 0.0)
         left = (1.0 - 2.0 * smoother.leverage(fit)) * relative
         left += smoother.combined_variance(fit, None, relative)
-        informative = weighted & ~fit.no_support & (left > _LEAST_FREEDOM * relative)
+        all_left = left + within * relative
+        informative = weighted & ~fit.no_support & (all_left > _LEAST_FREEDOM * (1.0 + within) * relative)
         if not informative.any():
             warnings.warn(
                 "the fit goes through every observation, which leaves no residual to judge the noise by: "
@@ -91,8 +96,9 @@ class Noise:
                 stacklevel=4,
             )
         left = np.where(informative, left, 1.0)
-        known = informative.astype(np.float64)
-        return cls(smoother, _standardised(targets - fit.mean, left, known), left, known, relative)
+        residuals = targets - fit.mean
+        noise = cls(smoother, residuals, left, informative.astype(np.float64), relative, within)
+        return replace(noise, residuals=np.copysign(np.sqrt(noise._squares(residuals, squares)), residuals))
 
     def variance(self, X: Array | None) -> Array:
         """(m, p) local variances: squared residuals smoothed with the weights of the regression."""
@@ -115,16 +121,11 @@ class Noise:
     def draws(
         self, count: int, at_once: int, generator: np.random.RandomState
     ) -> Iterator[tuple[Array, Array]]:
-        """Noise (draws, n) like that of the data and its squared residuals (draws, n).
+        """Noise like that of the data and its squared residuals, (draws, n), for some targets at a time.
 
         Residuals over the local standard deviation, of mean 0 and variance 1 as a whole, are drawn with
-        replacement and multiplied by the local standard deviation of the point where they land. Draws of
-        some targets, `count` for each, come at a time.
-
-        Args:
-            count: of draws.
-            at_once: for how many targets together.
-            generator: the same draws for all targets.
+        replacement, `count` times and alike for all targets, and multiplied by that of the point where they
+        land.
         """
         known = np.flatnonzero(self.informative) if self.informative.any() else np.arange(len(self.left))
         chosen = generator.choice(known, size=(count, len(self.left)))
@@ -137,17 +138,22 @@ class Noise:
             noise = scaled.T[targets][:, chosen] * deviation.T[targets, None]
             noise = noise.reshape(-1, len(self.left))
             left_over = noise.T - self.smoother.fit(None, noise).mean
-            yield noise, self._squares(left_over, np.repeat(variance[:, targets], count, axis=1), generator).T
+            squares = np.repeat(variance[:, targets], count, axis=1)
+            if self.within.any():
+                squares *= 2.0 * generator.standard_gamma(self.within[:, None] / 2.0, squares.shape)  # χ²
+            else:
+                squares[:] = 0.0
+            yield noise, self._squares(left_over, squares).T
 
-    def _squares(self, left_over: Array, variance: Array, generator: np.random.RandomState) -> Array:
-        """(n, draws) squared residuals from what fits leave of noise with these variances (n, draws)."""
-        return _standardised(left_over, self.left, self.informative) ** 2
+    def _squares(self, left_over: Array, within: Array) -> Array:
+        """Squared residuals, both parts (n, draws), over their expectation for unit noise."""
+        expected = self.left + self.within * self.relative
+        return (left_over**2 + within * self.relative[:, None]) * (self.informative / expected)[:, None]
 
     def _freedom_of_squares(self) -> Array:
         """(n,) degrees of freedom of each squared residual; inf where it says nothing."""
-        return np.where(
-            self.informative > 0, self.left / np.where(self.relative > 0, self.relative, 1.0), np.inf
-        )
+        own = self.left / np.where(self.relative > 0, self.relative, 1.0)
+        return np.where(self.informative > 0, self.within + own, np.inf)
 
     def _smoothed(self, X: Array | None, squares: Array) -> Array:
         if not self.informative.any():
@@ -160,10 +166,6 @@ class Noise:
         return replace(
             self.smoother, degree=0, sample=replace(sample, counts=sample.counts * self.informative)
         )
-
-
-def _standardised(residuals: Array, left: Array, informative: Array) -> Array:
-    return residuals * (informative / np.sqrt(left))[:, None]
 
 
 def _quantile(draws: Array, level: float) -> Array:
@@ -217,12 +219,27 @@ class Uncertainty:
         return np.sqrt(self.estimates.combined_variance(self.noise.relative))
 
     def _ratios(self, count: int, generator: np.random.RandomState) -> Iterator[Array]:
-        """(m, targets, draws) for some targets at a time: |estimate| / its standard error, of noise alone.
-
-        The estimates are linear, so that all draws are columns of one pass over the pairs.
-        """
+        """(m, targets, draws) for some targets at a time: |estimate| / its standard error, of noise alone."""
         at_once = max(1, _NUMBERS // (count * (len(self.X) + len(self.noise.left))))
         for noise, squares in self.noise.draws(count, at_once, generator):
             deviation = np.sqrt(self.noise._smoothed(self.X, squares)) * self._norm[:, None]
             ratio = _ratio(np.abs(self.estimates.combined(noise)), deviation)
             yield ratio.reshape(len(ratio), -1, count)
+
+
+_CUTOFF = 6.0  # median absolute residuals
+
+
+def bisquare_weights(
+    smoother: Smoother, targets: Array, precision: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """(n,) weights (1 − (e / 6s)²)² of residuals e, s their median size, and 0 beyond 6s (Cleveland 1979).
+
+    Residuals are in units of the targets' standard deviations, 1 / √precision; all weights are 1 where more
+    than half of them are zero.
+    """
+    residuals = np.abs((targets - smoother.fit(None, targets.T).mean)[:, 0]) * np.sqrt(precision)
+    scale = _CUTOFF * np.median(residuals)
+    if not scale > 0:
+        return np.ones(len(residuals))
+    return np.maximum(1.0 - (residuals / scale) ** 2, 0.0) ** 2

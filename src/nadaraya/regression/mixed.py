@@ -36,17 +36,10 @@ Answer = Callable[[Request[Any]], Any]
 
 
 def compute(request: Request[Any], answer: Answer) -> Any:
-    """The sums of a request with factors of categories.
+    """The sums of a request with factors of categories; `answer` gives those over numbers.
 
     Where every weight is exactly zero because no point has the levels of a query, and other levels do not
     count, the points of the fewest steps do.
-
-    Args:
-        request: whose `factors` are not None.
-        answer: gives the sums over numbers.
-
-    Returns:
-        The answer, of the type `request.quantity`.
     """
     if request.quantity is Means:
         sums = compute(replace(request, quantity=Sums), answer)

@@ -1,10 +1,9 @@
 """`NadarayaWatson`: kernel regression as a scikit-learn estimator."""
 
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import ArrayLike
 from sklearn.base import RegressorMixin
 from sklearn.utils.validation import check_is_fitted
@@ -13,19 +12,16 @@ from nadaraya.errors import InputError, must_be
 from nadaraya.kernels import Kernel
 from nadaraya.regression import intervals
 from nadaraya.regression.bandwidth import Selected, select_for_regression
-from nadaraya.regression.blocks import over_blocks
 from nadaraya.regression.categories import numeric_columns
 from nadaraya.regression.checks import generator_of, one_of, real_number, truth_value, whole_number
 from nadaraya.regression.displays import PlotsCurve
-from nadaraya.regression.estimator import MixedEstimator
+from nadaraya.regression.estimator import MixedEstimator, over_blocks
+from nadaraya.regression.intervals import bisquare_weights
 from nadaraya.regression.local import LocalFit
-from nadaraya.regression.neighbours import NeighbourScale
-from nadaraya.regression.polynomials import EquivalentKernels, PolynomialSmoother
 from nadaraya.regression.requests import Array, Means, PositionGradients
-from nadaraya.regression.robust import bisquare_weights
-from nadaraya.regression.sample import power_of_two
+from nadaraya.regression.sample import NeighbourScale, power_of_two
 from nadaraya.regression.selection import Search
-from nadaraya.regression.smoother import Smoother
+from nadaraya.regression.smoother import EquivalentKernels, PolynomialSmoother, Smoother
 from nadaraya.regression.summary import Summary, goodness_of_fit, summary_of
 
 _EMPTY = ("nearest", "mean", "nan", "raise")
@@ -34,6 +30,7 @@ _OF = ("curve", "smooth")
 _NAMES = ("constant", "linear", "quadratic", "cubic")  # of the degrees
 
 
+@dataclass(eq=False, repr=False)
 class NadarayaWatson(PlotsCurve, RegressorMixin, MixedEstimator):
     r"""Kernel regression of Nadaraya (1964) and Watson (1964), and its local linear form.
 
@@ -136,51 +133,17 @@ class NadarayaWatson(PlotsCurve, RegressorMixin, MixedEstimator):
     [2.475, 3.941, 3.151]
     """
 
+    kernel: str | Kernel = "gaussian"
+    bandwidth: float | ArrayLike | str = "aic"
+    _: KW_ONLY
+    degree: int = 0
+    adaptive: int | None = None
+    fit_kernel: bool = False
+    robust_iterations: int = 0
+    selection_size: int | None = None
+    empty: str = "nearest"
+
     _criteria = ("aic", "loo")
-
-    def __init__(
-        self,
-        kernel: str | Kernel = "gaussian",
-        bandwidth: float | ArrayLike | str = "aic",
-        *,
-        degree: int = 0,
-        adaptive: int | None = None,
-        categorical: str | ArrayLike | None = "from_dtype",
-        ordered: ArrayLike | None = None,
-        category_kernel: str = "li-racine",
-        missing: str = "raise",
-        fit_kernel: bool = False,
-        robust_iterations: int = 0,
-        n_starts: int = 7,
-        selection_size: int | None = None,
-        empty: str = "nearest",
-        device: str | torch.device | None = None,
-        random_state: int | np.random.RandomState | None = None,
-        verbose: int = 0,
-    ) -> None:
-        super().__init__(
-            kernel,
-            bandwidth,
-            categorical=categorical,
-            ordered=ordered,
-            category_kernel=category_kernel,
-            missing=missing,
-            n_starts=n_starts,
-            device=device,
-            random_state=random_state,
-            verbose=verbose,
-        )
-        self.degree = degree
-        self.adaptive = adaptive
-        self.fit_kernel = fit_kernel
-        self.robust_iterations = robust_iterations
-        self.selection_size = selection_size
-        self.empty = empty
-
-    def _data(self, X: ArrayLike, y: Any) -> tuple[Array, Array]:
-        points, targets = self._validated_points(X, y, multi_output=True, y_numeric=True)
-        self.y_ = np.array(targets, np.float64)
-        return points, self.y_.reshape(len(self.y_), -1)
 
     def _selected(self, points: Array, targets: Array, counts: Array, search: Search) -> Selected:
         truth_value("fit_kernel", self.fit_kernel)
@@ -442,8 +405,12 @@ class NadarayaWatson(PlotsCurve, RegressorMixin, MixedEstimator):
 
     def _noise_model(self) -> intervals.Noise:
         if self._noise is None:
-            self._noise = intervals.Noise.of(self._smoother, self._targets)
+            self._noise = intervals.Noise.of(self._smoother, self._targets, *self._within())
         return self._noise
+
+    def _within(self) -> tuple[Array, Array]:
+        """Squares (n, p) within the targets, in their unit, and their degrees of freedom (n,)."""
+        return np.zeros(self._targets.shape), np.zeros(len(self._targets))
 
     def _prediction(self, found: LocalFit | Means) -> Array:
         """(m, p) predictions with their centre, and what `empty` asks for."""

@@ -1,9 +1,8 @@
 """`KernelQuantileRegressor`: quantiles of the target given x, where kernel regression gives its mean."""
 
 import math
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, replace
 from statistics import NormalDist
-from typing import Any
 
 import numpy as np
 import torch
@@ -17,7 +16,7 @@ from nadaraya.kernels import Kernel
 from nadaraya.regression.bandwidth import Selected, select_bandwidth, select_for_regression
 from nadaraya.regression.checks import numbers, real_number, whole_number
 from nadaraya.regression.criteria import Criterion
-from nadaraya.regression.estimator import SmoothingEstimator, validated_points
+from nadaraya.regression.estimator import SmoothingEstimator
 from nadaraya.regression.requests import Array, Sums
 from nadaraya.regression.selection import Search
 from nadaraya.regression.smoother import Smoother
@@ -27,6 +26,7 @@ _HELD = 1e-10  # weight of an artificial point, beside 1 of all others together
 _MOST_TURNS = 100  # per coefficient
 
 
+@dataclass(eq=False, repr=False)
 class KernelQuantileRegressor(RegressorMixin, SmoothingEstimator):
     r"""Quantiles of y given x by kernel regression with the check loss.
 
@@ -62,30 +62,13 @@ class KernelQuantileRegressor(RegressorMixin, SmoothingEstimator):
     ([2.0], [[1.0, 9.0]])
     """
 
+    quantile: float = 0.5
+    kernel: str | Kernel = "gaussian"
+    bandwidth: float | ArrayLike | str = "aic"
+    _: KW_ONLY
+    degree: int = 0
+
     _criteria = ("aic", "loo")
-
-    def __init__(
-        self,
-        quantile: float = 0.5,
-        kernel: str | Kernel = "gaussian",
-        bandwidth: float | ArrayLike | str = "aic",
-        *,
-        degree: int = 0,
-        n_starts: int = 7,
-        device: str | torch.device | None = None,
-        random_state: int | np.random.RandomState | None = None,
-        verbose: int = 0,
-    ) -> None:
-        super().__init__(
-            kernel, bandwidth, n_starts=n_starts, device=device, random_state=random_state, verbose=verbose
-        )
-        self.quantile = quantile
-        self.degree = degree
-
-    def _data(self, X: ArrayLike, y: Any) -> tuple[Array, Array]:
-        points, targets = validated_points(self, X, y, y_numeric=True)
-        self.y_ = np.array(targets, np.float64)
-        return points, self.y_[:, None]
 
     def _selected(self, points: Array, targets: Array, counts: Array, search: Search) -> Selected:
         tau = real_number("quantile", self.quantile, "a number between 0 and 1", 0, 1)

@@ -134,6 +134,20 @@ class Job:
         total = weights.sum(dim=1, keepdim=True)
         return weights / torch.where(total > 0, total, 1.0)
 
+    def changed_shares(self, rows: slice, change: Tensor) -> tuple[Tensor, Tensor]:
+        """`shares`, and (rows, n, d) points less queries; logarithms of bandwidths (rows, d + K) are changed.
+
+        By `change`, by which the shares can be differentiated, but which is zero.
+        """
+        offsets = torch.stack(self.offsets(rows), dim=-1)
+        squares = (offsets * self.inverse * torch.exp(-change[:, None, : offsets.shape[-1]])).square().sum(-1)
+        r = torch.where(squares > 0, squares, 1.0).sqrt() * (squares > 0) * self.shrink[rows, None]
+        log_weights = self.kernel.log(r)
+        if self._factors is not None:
+            for slope, by in zip(self._factors.slopes(rows), change.T[offsets.shape[-1] :], strict=True):
+                log_weights = log_weights + slope * by[:, None]
+        return self.shares(rows, r, log_weights), -offsets
+
     def sums(self, rows: slice) -> tuple[Tensor, ...]:
         """The fields of the answer for the queries in `rows`."""
         quantity, shrink = self.request.quantity, self.shrink[rows, None]
@@ -194,13 +208,7 @@ class Job:
 
 
 class _PairFactors:
-    """Factors of categories for blocks of queries.
-
-    Args:
-        factors: of a request.
-        num_numbers: its features that are numbers.
-        like: a tensor of the type and on the device of the results.
-    """
+    """Factors of categories for blocks of queries, as tensors like another."""
 
     def __init__(self, factors: Factors, num_numbers: int, like: Tensor) -> None:
         self._like, self._factors = like, factors

@@ -229,17 +229,16 @@ class Coding:
         nothing_said = (by_type and not frame) or categorical is None
         if issparse(X) or (nothing_said and ordered is None and missing == "raise"):
             return None
-        table = _as_table(X)
-        if table.ndim != 2:
+        columns = _columns_of(X)
+        if columns is None:
             return None
-        d = table.shape[1]
-        names = [str(name) for name in X.columns] if frame else None  # type: ignore[union-attr]
+        d, names = len(columns), [str(name) for name in X.columns] if frame else None  # type: ignore[union-attr]
         chosen = set() if by_type else _columns("categorical", categorical, names, d)
         if by_type and frame:
-            chosen = {column for column in range(d) if _looks_categorical(table.iloc[:, column])}
+            chosen = {column for column in range(d) if _looks_categorical(columns[column])}
         in_order = _columns("ordered", ordered, names, d)
         levels = tuple(
-            _levels_of(_column(table, column), column, names, column in in_order)
+            _levels_of(columns[column], column, names, column in in_order)
             for column in sorted(chosen | in_order)
         )
         if not levels and missing == "raise":
@@ -261,19 +260,18 @@ class Coding:
             return X
         if np.ma.is_masked(X):
             raise must_be("X", "without masked values", X)
-        table = _as_table(X)
-        if table.ndim != 2:
+        columns = _columns_of(X)
+        if columns is None:
             return X
-        if table.shape[1] != self.num_features:
-            raise must_be("number of features of X", f"{self.num_features}, as in fit", table.shape[1])
-        names = list(table.columns) if is_frame(X) else range(self.num_features)
+        if len(columns) != self.num_features:
+            raise must_be("number of features of X", f"{self.num_features}, as in fit", len(columns))
+        names = list(X.columns) if is_frame(X) else range(self.num_features)  # type: ignore[union-attr]
         levels = {of_one.column: of_one for of_one in self.levels}
         dtype = np.float32 if getattr(X, "dtype", None) == np.float32 else np.float64
-        coded = np.empty(table.shape, dtype)
-        for column, name in enumerate(names):
-            values = _column(table, column)
+        coded = np.empty((len(X), len(columns)), dtype)  # type: ignore[arg-type]
+        for column, (values, name) in enumerate(zip(columns, names, strict=True)):
             if column in levels:
-                coded[:, column] = levels[column].codes(_objects(values))
+                coded[:, column] = levels[column].codes(np.asarray(values, dtype=object))
                 if not self.allows_missing and (coded[:, column] == MISSING).any():
                     raise InputError(
                         f"feature {name!r} has missing values: missing='category' makes them a level"
@@ -305,17 +303,13 @@ def is_frame(X: Any) -> bool:
     return all(hasattr(X, name) for name in ("iloc", "columns", "dtypes"))
 
 
-def _as_table(X: Any) -> Any:
+def _columns_of(X: Any) -> list[Any] | None:
+    """The columns of a table; None for what is none."""
+    if is_frame(X):
+        return [X.iloc[:, column] for column in range(X.shape[1])]
     # Lists of numbers and strings would become strings.
-    return X if is_frame(X) or isinstance(X, np.ndarray) else np.array(X, dtype=object)
-
-
-def _column(table: Any, column: int) -> Any:
-    return table.iloc[:, column] if is_frame(table) else table[:, column]
-
-
-def _objects(values: Any) -> NDArray[np.object_]:
-    return np.asarray(values, dtype=object)
+    table = X if isinstance(X, np.ndarray) else np.array(X, dtype=object)
+    return list(table.T) if table.ndim == 2 else None
 
 
 def _is_missing(value: Any) -> bool:
@@ -362,7 +356,7 @@ def _columns(argument: str, given: Any, names: list[str] | None, d: int) -> set[
 
 def _levels_of(values: Any, column: int, names: list[str] | None, ordered: bool) -> Levels:
     name = column if names is None else names[column]
-    objects = _objects(values)
+    objects = np.asarray(values, dtype=object)
     declared = getattr(getattr(values, "dtype", None), "categories", None)
     with_missing = any(_is_missing(value) for value in objects)
     if declared is not None:
@@ -390,7 +384,7 @@ def _as_numbers(values: Any, name: Any) -> NDArray[np.float64]:
         with np.errstate(over="ignore"):  # of longer types: infinite, which is refused
             return array.astype(np.float64)
     numbers = np.empty(len(array))
-    for row, value in enumerate(array if array.dtype.kind in "mM" else _objects(values)):
+    for row, value in enumerate(array if array.dtype.kind in "mM" else array.astype(object)):
         try:
             if isinstance(value, (str, bytes, np.datetime64, np.timedelta64)):
                 raise TypeError("it is no number")

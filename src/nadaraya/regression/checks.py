@@ -162,6 +162,14 @@ def positive_numbers(name: str, value: ArrayLike) -> NDArray[np.float64]:
     return array
 
 
+def probabilities(name: str, value: ArrayLike) -> NDArray[np.float64]:
+    """One or a list of numbers strictly between 0 and 1, as () or (k,); an InputError if they are not."""
+    array = numbers(name, value)
+    if array.ndim > 1 or not ((array > 0) & (array < 1)).all():
+        raise must_be(name, "one or a list of numbers between 0 and 1", value)
+    return array
+
+
 def torch_device(device: str | torch.device | None) -> torch.device | None:
     """The device where PyTorch computes; None leaves the choice of the CPU's fastest way."""
     if device is None:

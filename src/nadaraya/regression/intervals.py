@@ -7,16 +7,14 @@ degrees of freedom, or come from a bootstrap in which the standard error is esti
 """
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import stdtr, stdtrit
 
-from nadaraya.regression.local import LocalFit
 from nadaraya.regression.requests import Array
 from nadaraya.regression.smoother import Smoother
 
@@ -25,31 +23,6 @@ _LEAST_FREEDOM = 1e-6
 _LEAST_WEIGHT = 1e-100  # of the greatest
 # Draws of several targets are taken together while they are no more numbers than this.
 _NUMBERS = 2**23
-
-
-class Estimates(Protocol):
-    """Estimates at m queries, each linear in the targets."""
-
-    def combined(self, columns: Array) -> Array:
-        """(m, p) of columns (p, n) in the place of the targets."""
-
-    def combined_variance(self, variance: Array) -> Array:
-        """(m,) their variances, from those of the targets, (n,)."""
-
-
-@dataclass(frozen=True)
-class Fitted:
-    """The smoother's own fit at X (m, d)."""
-
-    smoother: Smoother
-    X: Array
-    fit: LocalFit
-
-    def combined(self, columns: Array) -> Array:
-        return self.smoother.combined(self.fit, self.X, columns)
-
-    def combined_variance(self, variance: Array) -> Array:
-        return self.smoother.combined_variance(self.fit, self.X, variance)
 
 
 @dataclass(frozen=True)
@@ -180,9 +153,17 @@ def _ratio(above: Array, below: Array) -> Array:
 
 @dataclass(frozen=True)
 class Uncertainty:
-    """Estimates at queries X (m, d) of targets with this noise."""
+    """Estimates at queries X (m, d), linear in targets with this noise.
 
-    estimates: Estimates
+    Attributes:
+        combined: (m, p) of columns (p, n) in the place of the targets.
+        combined_variance: (m,) variances from those of the targets, (n,).
+        noise: of the targets.
+        X: the queries.
+    """
+
+    combined: Callable[[Array], Array]
+    combined_variance: Callable[[Array], Array]
     noise: Noise
     X: Array
 
@@ -216,14 +197,14 @@ class Uncertainty:
 
     @cached_property
     def _norm(self) -> Array:
-        return np.sqrt(self.estimates.combined_variance(self.noise.relative))
+        return np.sqrt(self.combined_variance(self.noise.relative))
 
     def _ratios(self, count: int, generator: np.random.RandomState) -> Iterator[Array]:
         """(m, targets, draws) for some targets at a time: |estimate| / its standard error, of noise alone."""
         at_once = max(1, _NUMBERS // (count * (len(self.X) + len(self.noise.left))))
         for noise, squares in self.noise.draws(count, at_once, generator):
             deviation = np.sqrt(self.noise._smoothed(self.X, squares)) * self._norm[:, None]
-            ratio = _ratio(np.abs(self.estimates.combined(noise)), deviation)
+            ratio = _ratio(np.abs(self.combined(noise)), deviation)
             yield ratio.reshape(len(ratio), -1, count)
 
 

@@ -189,8 +189,11 @@ def masked_training(
     log_bandwidths, combinations = (
         torch.stack(iterates).mean(0).cpu() for iterates in zip(*tail, strict=True)
     )
+    bandwidths = log_bandwidths.exp()
+    if not (bandwidths.log().isfinite().all() and combinations.isfinite().all()):
+        raise must_be("learning_rate", "so small that bandwidths and factors stay finite", learning_rate)
     with np.errstate(over="ignore", under="ignore"):
-        found = log_bandwidths.exp().numpy().reshape(start.shape) * unit
+        found = bandwidths.numpy().reshape(start.shape) * unit
         return MaskedTraining(found, combinations.numpy(), losses * unit_of_targets * unit_of_targets)
 
 

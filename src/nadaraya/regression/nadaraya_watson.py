@@ -1,6 +1,8 @@
 """`NadarayaWatson`: kernel regression as a scikit-learn estimator."""
 
+from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,7 +20,7 @@ from nadaraya.regression.displays import PlotsCurve
 from nadaraya.regression.estimator import MixedEstimator, over_blocks
 from nadaraya.regression.intervals import bisquare_weights
 from nadaraya.regression.local import LocalFit
-from nadaraya.regression.requests import Array, Means, PositionGradients
+from nadaraya.regression.requests import Array, Means
 from nadaraya.regression.sample import NeighbourScale, power_of_two
 from nadaraya.regression.selection import Search
 from nadaraya.regression.smoother import EquivalentKernels, PolynomialSmoother, Smoother
@@ -257,26 +259,11 @@ class NadarayaWatson(PlotsCurve, RegressorMixin, MixedEstimator):
         [[2.0]]
         """
         query, smoother, columns = self._validated(X), self._smoother, self._targets.T
-        slope: Array | None
-        if smoother.degree == 1:
-            slope = smoother.fit(query, columns).slope
-            assert slope is not None
-        elif smoother.degree > 1:
-            slopes = [
-                EquivalentKernels(smoother, query, smoother.degree, feature).combined(columns)
-                for feature in range(smoother.sample.x.shape[1])
-            ]
-            slope = np.stack(slopes, axis=1)
-            slope[smoother.means(query, columns).no_support] = 0.0
-        elif smoother.neighbours is not None:
+        if smoother.degree == 0 and smoother.neighbours is not None:
             raise must_be(
                 "degree", "1 or more for marginal_effects with adaptive bandwidths", smoother.degree
             )
-        else:
-            sums = smoother.compute(smoother.request(PositionGradients, query, columns))
-            mass, gradients = sums.values[:, :1], sums.gradients
-            mean = sums.values[:, 1:] / mass
-            slope = (gradients[:, :, 1:] - mean[:, None] * gradients[:, :, :1]) / mass[:, None]
+        slope = smoother.slopes(query, columns)
         per_unit = 1.0 / smoother.sample.unit[:, None]
         with np.errstate(over="ignore", under="ignore"):
             effects = self._as_effects(slope * per_unit)
@@ -286,7 +273,8 @@ class NadarayaWatson(PlotsCurve, RegressorMixin, MixedEstimator):
         deviation = np.zeros_like(slope)
         for number in range(slope.shape[1]):
             kernels = EquivalentKernels(smoother, query, smoother.degree, number)
-            deviation[:, number] = intervals.Uncertainty(kernels, noise, query).deviation
+            combined = kernels.combined, kernels.combined_variance
+            deviation[:, number] = intervals.Uncertainty(*combined, noise, query).deviation
         deviation[smoother.means(query, columns).no_support] = np.nan
         return effects, self._as_effects(deviation * per_unit)
 
@@ -340,11 +328,13 @@ class NadarayaWatson(PlotsCurve, RegressorMixin, MixedEstimator):
         one_of("of", of, _OF)
         fit = smoother.fit(query, self._targets.T)
         mean = self._prediction(fit)
-        estimates: intervals.Estimates = intervals.Fitted(smoother, query, fit)
+        combined: Callable[[Array], Array] = partial(smoother.combined, fit, query)
+        combined_variance: Callable[[Array], Array] = partial(smoother.combined_variance, fit, query)
         if of == "curve":
-            estimates = EquivalentKernels(smoother, query, max(2, smoother.degree + 1))
-            mean = estimates.combined(self._targets.T) + self._centre
-        uncertainty = intervals.Uncertainty(estimates, self._noise_model(), query)
+            kernels = EquivalentKernels(smoother, query, max(2, smoother.degree + 1))
+            combined, combined_variance = kernels.combined, kernels.combined_variance
+            mean = combined(self._targets.T) + self._centre
+        uncertainty = intervals.Uncertainty(combined, combined_variance, self._noise_model(), query)
         if method == "pointwise":
             half = uncertainty.pointwise(level)
         else:

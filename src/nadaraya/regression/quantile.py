@@ -11,10 +11,9 @@ from sklearn.base import RegressorMixin
 from sklearn.metrics import d2_pinball_score
 from torch import Tensor
 
-from nadaraya.errors import must_be
 from nadaraya.kernels import Kernel
 from nadaraya.regression.bandwidth import Selected, select_bandwidth, select_for_regression
-from nadaraya.regression.checks import numbers, real_number, whole_number
+from nadaraya.regression.checks import probabilities, real_number, whole_number
 from nadaraya.regression.criteria import Criterion
 from nadaraya.regression.estimator import SmoothingEstimator
 from nadaraya.regression.requests import Array, Sums
@@ -109,7 +108,7 @@ class KernelQuantileRegressor(RegressorMixin, SmoothingEstimator):
         ([2.0], (1, 2))
         """
         query = self._validated(X)
-        tau = _quantiles(self.quantile if quantile is None else quantile)
+        tau = probabilities("quantile", self.quantile if quantile is None else quantile)
         found = _smooth(self._smoother, query, self._targets, tau.reshape(-1)) + self._centre
         shaped = found[:, 0] if tau.ndim == 0 else found
         return shaped.astype(self.X_.dtype, copy=False)
@@ -134,14 +133,6 @@ class KernelQuantileRegressor(RegressorMixin, SmoothingEstimator):
         True
         """
         return float(d2_pinball_score(y, self.predict(X), sample_weight=sample_weight, alpha=self.quantile))
-
-
-def _quantiles(quantile: ArrayLike) -> NDArray[np.float64]:
-    """τ as () or (k,)."""
-    array = numbers("quantile", quantile)
-    if array.ndim > 1 or not ((array > 0) & (array < 1)).all():
-        raise must_be("quantile", "one or a list of numbers between 0 and 1", array.tolist())
-    return array
 
 
 def _widening(tau: float, dimension: int) -> float:

@@ -24,6 +24,7 @@ from nadaraya.regression.requests import (
     Lines,
     Means,
     Moments,
+    PositionGradients,
     R,
     Request,
     Sums,
@@ -127,6 +128,17 @@ class Smoother:
             by_row = torch.stack(found, dim=2).double().cpu().numpy()
             by_row[:, :, 0] *= a_0[rows, None]
             gradients[rows.start + chosen] = by_row[chosen]
+
+    def slopes(self, X: Array, columns: Array) -> Array:
+        """(m, d, p) slopes of the lines at X, or derivatives of local constants; 0 where every weight is zero."""
+        if self.degree:
+            slope = self.fit(X, columns).slope
+            assert slope is not None
+            return slope
+        sums = self.compute(self.request(PositionGradients, X, columns))
+        mass, gradients = sums.values[:, :1], sums.gradients
+        mean = sums.values[:, 1:] / mass
+        return (gradients[:, :, 1:] - mean[:, None] * gradients[:, :, :1]) / mass[:, None]
 
     def means(self, X: Array | None, columns: Array) -> Means:
         """Weighted means of the columns, local constants whatever the degree."""
@@ -243,6 +255,11 @@ class PolynomialSmoother(Smoother):
         fit = self._constant.fit(X, columns, exclude_self)
         mean = self._kernels(X, exclude_self).combined(columns)
         return replace(fit, mean=np.where(fit.no_support[:, None], fit.mean, mean))
+
+    def slopes(self, X: Array, columns: Array) -> Array:
+        features = range(self.sample.x.shape[1])
+        slopes = [EquivalentKernels(self, X, self.degree, feature).combined(columns) for feature in features]
+        return np.where(self.means(X, columns).no_support[:, None, None], 0.0, np.stack(slopes, axis=1))
 
     def combined(self, fit: LocalFit, X: Array, columns: Array) -> Array:
         return self._kernels(X).combined(columns)

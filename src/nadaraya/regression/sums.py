@@ -87,8 +87,8 @@ def compute(request: Request[R], report: Callable[[str], None] | None = None) ->
 
 def _answer(request: Request[Any]) -> Any:
     if request.quantity is Means:
-        if _is_attention(request):
-            return _attention_means(request)
+        if is_attention(request):
+            return attention_means(request)
         sums = _answer(replace(request, quantity=Sums))
         return Means(sums.values[:, 1:] / sums.values[:, :1], sums.no_support)
     compiled = _compiled_for(request)
@@ -126,14 +126,14 @@ def _numba_is_installed() -> bool:
     return find_spec("numba") is not None
 
 
-def _is_attention(request: Request[Any]) -> bool:
+def is_attention(request: Request[Any]) -> bool:
     """Whether these means are attention's: a Gaussian, one bandwidth for all queries, on a GPU."""
     on_gpu = request.device is not None and request.device.type == "cuda"
     plain = request.power == 1 and request.query_scale is None and not request.exclude_self
     return on_gpu and plain and _gaussian_bandwidth(request.kernel) is not None
 
 
-def _attention_means(request: Request[Means]) -> Means:
+def attention_means(request: Request[Means]) -> Means:
     """Σ κ C / Σ κ C_0: queries are attention's queries, points its keys, columns its values."""
     # A query whose near points have no weight takes the far ones'; with them in, its sums would underflow.
     counted = request.columns[0] > 0

@@ -26,7 +26,6 @@ from nadaraya.regression.rules import (
     spread_of_kernel,
 )
 from nadaraya.regression.selection import Search
-from nadaraya.regression.smoother import Smoother
 from nadaraya.regression.support import Support, likelihood, log_mass
 
 
@@ -101,7 +100,15 @@ class NadarayaWatsonDensity(DensityMixin, Plots[DensityDisplay], SmoothingEstima
         self._log_integral = _log_integral(smoother.kernel, points.shape[1])
         selection = None
         if isinstance(self.bandwidth, str) and self.bandwidth in PLUG_INS:
-            smoother = _with_plug_in(self.bandwidth, smoother)
+            if points.shape[1] != 1:
+                raise InputError(
+                    f"bandwidth={self.bandwidth!r} is for one feature, got {points.shape[1]}: "
+                    "use 'loo' or 'scott'"
+                )
+            if np.isfinite(smoother.bandwidth[0]):
+                width = plug_in(self.bandwidth, smoother.sample.x[:, 0], counts)
+                width /= spread_of_kernel(smoother.kernel)
+                smoother = replace(smoother, bandwidth=np.array([width]))
         elif self._selects_by("loo"):
             criterion = likelihood(smoother, self._support, points.astype(np.float64))
             smoother, selection = select_bandwidth("loo", criterion, smoother, search)
@@ -181,17 +188,6 @@ class NadarayaWatsonDensity(DensityMixin, Plots[DensityDisplay], SmoothingEstima
         -2.0879
         """
         return float(self.score_samples(X).sum(dtype=np.float64))
-
-
-def _with_plug_in(rule: str, smoother: Smoother) -> Smoother:
-    """The smoother with the bandwidth of a plug-in rule, as wide as the Gaussian's for another kernel."""
-    dimension = len(smoother.bandwidth)
-    if dimension != 1:
-        raise InputError(f"bandwidth={rule!r} is for one feature, got {dimension}: use 'loo' or 'scott'")
-    if np.isinf(smoother.bandwidth[0]):
-        return smoother
-    width = plug_in(rule, smoother.sample.x[:, 0], smoother.sample.counts)
-    return replace(smoother, bandwidth=np.array([width / spread_of_kernel(smoother.kernel)]))
 
 
 def _log_integral(kernel: Kernel, dimension: int) -> float:

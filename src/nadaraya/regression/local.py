@@ -14,11 +14,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from nadaraya.errors import InputError
 from nadaraya.regression.requests import Array, Moments, Sums
 
 # A line levels off where the variance of its points falls below this part of their mean squared offset from
 # the query: where it would be drawn over a hundred of their standard deviations.
 _LEVEL = 1e-4
+EMPTY = ("nearest", "mean", "nan", "raise")  # predictions where every weight is exactly zero
 # Mean squares that are no unit of length: all weight lies on points that coincide with the query.
 TINY = 1e-200
 
@@ -84,6 +86,21 @@ def local_fit(sums: Sums) -> LocalFit:
     mean = constant - np.einsum("md,mdp->mp", centre, slope)
     mean = np.where(sums.no_support[:, None], constant, mean)
     return LocalFit(mean, slope * per_unit[:, :, None], row, mass, log_mass)
+
+
+def filled(mean: Array, no_support: NDArray[np.bool_], empty: str, of_all: Array) -> Array:
+    """Predictions (m, p), with what `empty` asks for where every weight is zero; `of_all` (p,) are means."""
+    unknown = np.isnan(mean).any(axis=1)  # no point has any weight: leave-one-out of the only one
+    mean[unknown] = of_all
+    no_support = no_support | unknown
+    if no_support.any() and empty == "raise":
+        raise InputError(
+            f"{int(no_support.sum())} of {len(mean)} queries have no point within the kernel's support: "
+            "give a larger bandwidth, a kernel without compact support, or empty='nearest', 'mean', 'nan'"
+        )
+    if empty in ("mean", "nan"):
+        mean[no_support] = of_all if empty == "mean" else np.nan
+    return mean
 
 
 def is_damped(sums: Moments) -> NDArray[np.bool_]:

@@ -82,7 +82,10 @@ class KernelQuantileRegressor(RegressorMixin, SmoothingEstimator):
             smoother, selection = select_for_regression(
                 "aic", smoother, self._targets[:, None], False, search
             )
-            smoother = replace(smoother, bandwidth=smoother.bandwidth * _widening(tau, points.shape[1]))
+            normal = NormalDist()
+            ratio = tau * (1 - tau) / normal.pdf(normal.inv_cdf(tau)) ** 2
+            wider = smoother.bandwidth * ratio ** (1 / (points.shape[1] + 4))
+            smoother = replace(smoother, bandwidth=wider)
         return smoother, selection
 
     def predict(self, X: ArrayLike, quantile: ArrayLike | None = None) -> Array:
@@ -133,12 +136,6 @@ class KernelQuantileRegressor(RegressorMixin, SmoothingEstimator):
         True
         """
         return float(d2_pinball_score(y, self.predict(X), sample_weight=sample_weight, alpha=self.quantile))
-
-
-def _widening(tau: float, dimension: int) -> float:
-    normal = NormalDist()
-    ratio = tau * (1 - tau) / normal.pdf(normal.inv_cdf(tau)) ** 2
-    return float(ratio ** (1 / (dimension + 4)))
 
 
 def _check_criterion(smoother: Smoother, targets: Array, tau: float) -> Criterion:

@@ -112,11 +112,9 @@ class Smoother:
         self, gradients: Array, damped: NDArray[np.bool_], a_0: Array, columns: Array, exclude_self: bool
     ) -> None:
         """Overwrites those of lines that are damped, which follow the damping too, by differentiation."""
-        request = self.request(Sums, None, np.zeros((0, columns.shape[1])))
-        query, points = request.query.astype(float), request.points.astype(float)
-        job = Job(replace(request, query=query, points=points, exclude_self=exclude_self))
+        job = EquivalentKernels(self, None, self.degree, exclude_self=exclude_self).job()
         targets = torch.tensor(columns.T, dtype=torch.float64, device=job.device)
-        for rows in job.blocks(8 + 6 * points.shape[1]):
+        for rows in job.blocks(8 + 6 * job.points.shape[1]):
             chosen = np.flatnonzero(damped[rows])
             if len(chosen) == 0:
                 continue
@@ -130,7 +128,7 @@ class Smoother:
             gradients[rows.start + chosen] = by_row[chosen]
 
     def slopes(self, X: Array, columns: Array) -> Array:
-        """(m, d, p) slopes of the lines at X, or derivatives of local constants; 0 where every weight is zero."""
+        """(m, d, p) slopes of the fit at X, of a local constant its derivatives; 0 where every weight is."""
         if self.degree:
             slope = self.fit(X, columns).slope
             assert slope is not None
@@ -207,11 +205,11 @@ class EquivalentKernels:
 
     def own(self) -> Array:
         """(n,) L_i of each point's own target; X is None."""
-        parts = [weights[:, rows].diagonal().cpu().numpy() for rows, weights in self._blocks(self._job())]
+        parts = [weights[:, rows].diagonal().cpu().numpy() for rows, weights in self._blocks(self.job())]
         return np.concatenate(parts)
 
     def _over_blocks(self, columns: Array, power: int) -> Array:
-        job = self._job()
+        job = self.job()
         right = torch.tensor(columns.T, dtype=torch.float64, device=job.device)
         parts = [(weights**power @ right).cpu().numpy() for _, weights in self._blocks(job)]
         return np.concatenate(parts)
@@ -222,7 +220,7 @@ class EquivalentKernels:
         for rows in job.blocks(8 + 2 * d + 3 * terms):
             yield rows, self._weights(job, rows).double()
 
-    def _job(self) -> Job:
+    def job(self) -> Job:
         request = self.smoother.request(Sums, self.X, np.zeros((0, len(self.smoother.sample.x))))
         # Rounding in float32 would be magnified by the differences that make slopes and curvatures.
         query, points = request.query.astype(float), request.points.astype(float)
@@ -230,7 +228,7 @@ class EquivalentKernels:
 
     def _weights(self, job: Job, rows: slice) -> Tensor:
         """(b, n) the equivalent kernels of some queries."""
-        offsets, r = [-offset for offset in job.offsets(rows)], job.distances(rows)
+        offsets, r = -job.offsets(rows), job.distances(rows)
         log_weights, slope = job.log_weights(r, self.degree == 0 and self.feature is not None)
         weights = job.shares(rows, r, log_weights)
         if self.degree == 0 and self.feature is not None:
@@ -239,9 +237,9 @@ class EquivalentKernels:
             stretch = (job.inverse[self.feature] * job.shrink[rows, None]).square()
             change = -per_distance * offsets[self.feature] * stretch
             return weights * (change - (weights * change).sum(dim=1, keepdim=True))
-        if self.degree == 0 or not offsets:
+        if self.degree == 0 or not len(offsets):
             return weights
-        powers = monomials(torch.stack(offsets, dim=-1), self.degree)
+        powers = monomials(offsets.movedim(0, -1), self.degree)
         if self.feature is None:
             return value_weights(weights, powers)
         return slope_weights(weights, powers, self.feature)
@@ -252,7 +250,8 @@ class PolynomialSmoother(Smoother):
     """A smoother of degree 2 or 3, whose equivalent kernels are written out."""
 
     def fit(self, X: Array | None, columns: Array, exclude_self: bool = False) -> LocalFit:
-        fit = self._constant.fit(X, columns, exclude_self)
+        constant = Smoother(self.sample, self.kernel, self.bandwidth, 0, self.neighbours)
+        fit = constant.fit(X, columns, exclude_self)
         mean = self._kernels(X, exclude_self).combined(columns)
         return replace(fit, mean=np.where(fit.no_support[:, None], fit.mean, mean))
 
@@ -271,10 +270,6 @@ class PolynomialSmoother(Smoother):
     def leverage(self, fit: LocalFit, peak: float | None = None) -> Array:
         counted = (self.sample.weight > 0) & ~fit.no_support
         return np.where(counted, self._kernels(None).own(), 0.0)
-
-    @property
-    def _constant(self) -> Smoother:
-        return Smoother(self.sample, self.kernel, self.bandwidth, 0, self.neighbours)
 
     def _kernels(self, X: Array | None, exclude_self: bool = False) -> EquivalentKernels:
         return EquivalentKernels(self, X, self.degree, exclude_self=exclude_self)

@@ -42,7 +42,7 @@ REFUSED = pytest.mark.xfail(raises=InputError, strict=False, reason="no content 
     "kernel", [*CONTENTS, *(pytest.param(kernel, marks=REFUSED) for kernel in OF_THE_ALGEBRA)], ids=str
 )
 def test_predictions_are_attention(kernel, d, targets):
-    """Where every query has a point within the support; elsewhere attention gives 0, regression the nearest."""
+    """Where every query has a point within the support: elsewhere attention gives 0."""
     random = np.random.default_rng(d)
     X, y = random.random((60, d)), random.normal(size=(60, targets))
     bandwidth = np.linspace(0.5, 0.9, d)

@@ -12,7 +12,7 @@ from torch import nn
 
 from nadaraya.errors import must_be, unknown_name
 from nadaraya.kernels import Kernel
-from nadaraya.regression.categories import Category
+from nadaraya.regression.categories import Category, numeric_columns
 from nadaraya.regression.checks import given_bandwidth, numbers, positive_numbers
 from nadaraya.regression.criteria import SCORES, Criterion, DifferentiableCriterion, regression_criterion
 from nadaraya.regression.requests import Array
@@ -200,11 +200,10 @@ def _given(bandwidth: Any, sample: Sample) -> NDArray[np.float64]:
 
 def _places(categories: Sequence[Category], num_numbers: int) -> NDArray[np.intp]:
     """Where the user has the entries of a smoother."""
-    columns = [category.column for category in categories if category.number is None]
-    d = num_numbers + len(columns)
-    numeric = np.setdiff1d(np.arange(d), columns)
-    missing = [d + category.number for category in categories if category.number is not None]
-    return np.array([*numeric, *columns, *missing], np.intp)
+    d = num_numbers + sum(category.number is None for category in categories)
+    numeric = numeric_columns(categories, d)
+    others = [category.column if category.number is None else d + category.number for category in categories]
+    return np.array([*numeric, *others], np.intp)
 
 
 def _first_scales(sample: Sample) -> NDArray[np.float64]:

@@ -43,6 +43,8 @@ class Category:
         kernel: of `CATEGORY_KERNELS`.
         number: the levels, 0 and 1, are whether the number in `column` is missing, which is this one of the
             features that are numbers; None for codes.
+        name: of the feature, or its column.
+        known: the levels but that of missing values, in order if `ordered`; all that their type declares.
     """
 
     column: int
@@ -50,6 +52,8 @@ class Category:
     num_levels: int = 2
     kernel: str = "li-racine"
     number: int | None = None
+    name: Any = None
+    known: tuple[Any, ...] = ()
 
     @property
     def greatest(self) -> float:
@@ -57,6 +61,12 @@ class Category:
         if self._is_aitchison_aitken and self.num_levels > 1:
             return (self.num_levels - 1) / self.num_levels
         return 1.0
+
+    def ranks(self, values: Any) -> NDArray[np.float64]:
+        """(n,) ranks of values; `MISSING` or `UNSEEN` for those that are no known level."""
+        rank = {level: place for place, level in enumerate(self.known)}
+        codes = [MISSING if _is_missing(value) else rank.get(value, UNSEEN) for value in _objects(values)]
+        return np.array(codes, np.float64)
 
     def codes(self, table: NDArray[np.floating]) -> NDArray[np.int64]:
         """(n,) codes of the levels in a table (n, d)."""
@@ -76,7 +86,8 @@ class Category:
         moved = steps > 0
         log[~moved] = 0.0
         if scale > 0:
-            log[moved] = -steps[moved] / scale - self._halving
+            halves = self.kernel == "probability" and self.ordered
+            log[moved] = -steps[moved] / scale - (np.log(2.0) if halves else 0.0)
         return log
 
     def smoothing(self, scale: float) -> float:
@@ -105,10 +116,6 @@ class Category:
     @property
     def _is_aitchison_aitken(self) -> bool:
         return self.kernel == "probability" and not self.ordered
-
-    @property
-    def _halving(self) -> float:
-        return float(np.log(2.0)) if self.kernel == "probability" and self.ordered else 0.0
 
 
 def numeric_columns(categories: Sequence[Category], num_features: int) -> NDArray[np.intp]:
@@ -170,42 +177,17 @@ _MISSING = ("raise", "category")
 
 
 @dataclass(frozen=True)
-class Levels:
-    """The levels of one categorical feature.
-
-    Attributes:
-        column: of the table.
-        name: of the feature, or its column.
-        known: the levels, in order if `ordered`; where the type of the data declares them, all of these.
-        ordered: whether they have an order.
-        with_missing: whether values are missing at the points of the fit, which are then a level too.
-    """
-
-    column: int
-    name: Any
-    known: tuple[Any, ...]
-    ordered: bool
-    with_missing: bool
-
-    def codes(self, values: NDArray[np.object_]) -> NDArray[np.float64]:
-        """(n,) ranks of values; `MISSING` or `UNSEEN` for those that are no known level."""
-        rank = {level: place for place, level in enumerate(self.known)}
-        codes = [MISSING if _is_missing(value) else rank.get(value, UNSEEN) for value in values]
-        return np.array(codes, np.float64)
-
-
-@dataclass(frozen=True)
 class Coding:
     """How the columns of tables become numbers and codes.
 
     Attributes:
-        levels: of the categorical features.
+        levels: the categorical features.
         num_features: d.
         allows_missing: whether values may be missing.
         kernel: of the categories, one of `CATEGORY_KERNELS`.
     """
 
-    levels: tuple[Levels, ...]
+    levels: tuple[Category, ...]
     num_features: int
     allows_missing: bool
     kernel: str
@@ -238,7 +220,7 @@ class Coding:
             chosen = {column for column in range(d) if _looks_categorical(columns[column])}
         in_order = _columns("ordered", ordered, names, d)
         levels = tuple(
-            _levels_of(columns[column], column, names, column in in_order)
+            _category_of(columns[column], column, names, column in in_order, kernel)
             for column in sorted(chosen | in_order)
         )
         if not levels and missing == "raise":
@@ -271,7 +253,7 @@ class Coding:
         coded = np.empty((len(X), len(columns)), dtype)  # type: ignore[arg-type]
         for column, (values, name) in enumerate(zip(columns, names, strict=True)):
             if column in levels:
-                coded[:, column] = levels[column].codes(np.asarray(values, dtype=object))
+                coded[:, column] = levels[column].ranks(values)
                 if not self.allows_missing and (coded[:, column] == MISSING).any():
                     raise InputError(
                         f"feature {name!r} has missing values: missing='category' makes them a level"
@@ -287,15 +269,11 @@ class Coding:
         numeric = np.setdiff1d(columns, coded)
         missing = np.isnan(points)
         varies = missing.any(axis=0) & ~missing.all(axis=0)
-        of_levels = (
-            Category(of_one.column, of_one.ordered, len(of_one.known) + of_one.with_missing, self.kernel)
-            for of_one in self.levels
-        )
         of_numbers = (
             Category(int(column), num_levels=1 + int(varies[column]), kernel=self.kernel, number=number)
             for number, column in enumerate(numeric)
         )
-        return (*of_levels, *of_numbers)
+        return (*self.levels, *of_numbers)
 
 
 def is_frame(X: Any) -> bool:
@@ -310,6 +288,10 @@ def _columns_of(X: Any) -> list[Any] | None:
     # Lists of numbers and strings would become strings.
     table = X if isinstance(X, np.ndarray) else np.array(X, dtype=object)
     return list(table.T) if table.ndim == 2 else None
+
+
+def _objects(values: Any) -> NDArray[np.object_]:
+    return np.asarray(values, dtype=object)
 
 
 def _is_missing(value: Any) -> bool:
@@ -354,13 +336,14 @@ def _columns(argument: str, given: Any, names: list[str] | None, d: int) -> set[
     return columns
 
 
-def _levels_of(values: Any, column: int, names: list[str] | None, ordered: bool) -> Levels:
+def _category_of(values: Any, column: int, names: list[str] | None, ordered: bool, kernel: str) -> Category:
     name = column if names is None else names[column]
-    objects = np.asarray(values, dtype=object)
+    objects = _objects(values)
     declared = getattr(getattr(values, "dtype", None), "categories", None)
     with_missing = any(_is_missing(value) for value in objects)
     if declared is not None:
-        return Levels(column, name, tuple(declared), ordered or bool(values.dtype.ordered), with_missing)
+        ordered = ordered or bool(values.dtype.ordered)
+        return Category(column, ordered, len(declared) + with_missing, kernel, None, name, tuple(declared))
     try:
         found = {value for value in objects if not _is_missing(value)}
     except TypeError as error:
@@ -374,7 +357,7 @@ def _levels_of(values: Any, column: int, names: list[str] | None, ordered: bool)
         known = sorted(found)
     except TypeError:  # of several types; any order will do
         known = sorted(found, key=lambda value: (type(value).__name__, repr(value)))
-    return Levels(column, name, tuple(known), ordered, with_missing)
+    return Category(column, ordered, len(known) + with_missing, kernel, None, name, tuple(known))
 
 
 def _as_numbers(values: Any, name: Any) -> NDArray[np.float64]:

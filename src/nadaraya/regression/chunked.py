@@ -115,14 +115,16 @@ class ChunkedNadarayaWatson(PlotsCurve, RegressorMixin, BaseEstimator):
         3
         """
         first = not self.__sklearn_is_fitted__()
-        options = {"multi_output": True, "y_numeric": True, "dtype": (np.float64, np.float32)}
-        points, targets = checked(self, X, y, reset=first, **options)
+        checks = {"multi_output": True, "y_numeric": True, "dtype": (np.float64, np.float32)}
+        points, targets = checked(self, X, y, reset=first, **checks)
         if first:
             self.bandwidth_ = given_bandwidth(self.bandwidth, points.shape[1])
             side = real_number("cell_side", self.cell_side, "a number between 0 and 1", 0, 1)
         means = GridMeans(side * self.bandwidth_) if first else self._seen()
         self._means = means.add(points, targets, sample_weight)
-        options = {name: getattr(self, name) for name in ("degree", "empty", "device", "random_state")}
+        options: dict[str, Any] = {
+            name: getattr(self, name) for name in ("degree", "empty", "device", "random_state")
+        }
         self._regression = _OfCells(self.kernel, self.bandwidth_, **options)
         return self
 
@@ -219,6 +221,7 @@ class ChunkedNadarayaWatson(PlotsCurve, RegressorMixin, BaseEstimator):
 
     def _seen(self) -> GridMeans:
         check_is_fitted(self)
+        assert self._means is not None
         return self._means
 
     def _fitted(self) -> "_OfCells":

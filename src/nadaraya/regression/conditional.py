@@ -263,8 +263,7 @@ class NadarayaWatsonConditionalDensity(SmoothingEstimator):
         """Blocks of queries (m, d) with their weights (rows, n), which sum to 1."""
         job = Job(self._smoother.request(Sums, query, np.zeros((0, len(self._targets)))))
         for rows in job.blocks(_NUMBERS_PER_PAIR):
-            r = job.distances(rows)
-            yield rows, job.shares(rows, r, job.kernel.log(r)).double().cpu().numpy()
+            yield rows, job.local_weights(rows).double().cpu().numpy()
 
     def _quantile(self, weights: Array, level: float) -> Array:
         """(m,) where the distribution is `level`."""

@@ -46,7 +46,7 @@ class Noise:
     left: Array
     informative: NDArray[np.float64]
     relative: NDArray[np.float64]
-    within: NDArray[np.float64]
+    within: Array
 
     @classmethod
     def of(cls, smoother: Smoother, targets: Array, squares: Array, within: Array) -> "Noise":

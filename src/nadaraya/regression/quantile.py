@@ -164,8 +164,7 @@ def _smooth(
     spread = torch.from_numpy(smoother.sample.spread).to(job.device, job.points.dtype)
     parts = []
     for rows in job.blocks(4 + 2 * smoother.degree * (len(spread) + 1)):
-        r = job.distances(rows)
-        weights = job.shares(rows, r, job.kernel.log(r))
+        weights = job.local_weights(rows)
         constant = _weighted_quantiles(weights[:, order], y[order], tau)
         if smoother.degree:
             offsets = (job.points - job.query[rows, None]) / spread

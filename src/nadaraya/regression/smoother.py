@@ -101,8 +101,8 @@ class Smoother:
             fit = local_fit(moments)
             assert fit.slope is not None
             lines = Lines(fit.row, np.concatenate([fit.mean[:, None], fit.slope], axis=1))
-            request = replace(self.request(LineGradients, None, columns), lines=lines)
-            gradients = self.compute(replace(request, exclude_self=exclude_self)).gradients
+            along = replace(self.request(LineGradients, None, columns), lines=lines)
+            gradients = self.compute(replace(along, exclude_self=exclude_self)).gradients
         gradients = gradients / fit.mass[:, None, None]
         if self.degree and (damped := is_damped(moments)).any():
             self._replace_damped(gradients, damped, fit.row[:, 0], columns, exclude_self)

@@ -8,7 +8,7 @@ from sklearn.base import BaseEstimator
 
 from nadaraya import kernels
 from nadaraya.kernels import Kernel, Product, Scaled, Sum
-from nadaraya.regression.categories import Category, Coding, Levels
+from nadaraya.regression.categories import Category, Coding
 from nadaraya.regression.sample import NeighbourScale, Sample
 from nadaraya.regression.selection import Selection, Start
 from nadaraya.regression.smoother import PolynomialSmoother, Smoother
@@ -16,7 +16,7 @@ from nadaraya.regression.smoother import PolynomialSmoother, Smoother
 _OF = "type of nadaraya"  # the key that tells these dictionaries from others
 _RECORDS: dict[str, Any] = {
     record.__name__: record
-    for record in (Smoother, PolynomialSmoother, Sample, Selection, Start, Category, Coding, Levels)
+    for record in (Smoother, PolynomialSmoother, Sample, Selection, Start, Category, Coding)
 }
 _OTHERS = (Kernel, NeighbourScale, torch.device, *_RECORDS.values())
 

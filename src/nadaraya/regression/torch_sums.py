@@ -133,6 +133,11 @@ class Job:
         total = weights.sum(dim=1, keepdim=True)
         return weights / torch.where(total > 0, total, 1.0)
 
+    def local_weights(self, rows: slice) -> Tensor:
+        """`shares` by the request's own kernel."""
+        r = self.distances(rows)
+        return self.shares(rows, r, self.kernel.log(r))
+
     def changed_shares(self, rows: slice, change: Tensor) -> tuple[Tensor, Tensor]:
         """`shares`, and (rows, n, d) points less queries; logarithms of bandwidths (rows, d + K) are changed.
 

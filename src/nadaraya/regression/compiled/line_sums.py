@@ -128,8 +128,6 @@ def relative(kernel: LineKernel, near: float, excess: float) -> tuple[float, flo
     return weight, weight * slope
 
 
-Array = NDArray[np.float64]
-
 _TASKS = 256
 _PAIRS = max(LEAF * LEAF, NODES * NODES)
 _LEFT_OUT = 1e-17  # of the weight of a query

@@ -21,6 +21,7 @@ from nadaraya.regression.compiled.profiles import (
 from nadaraya.regression.requests import BandwidthGradients, Request, Sums
 
 Array = NDArray[np.float64]
+Floats = NDArray[np.floating]
 
 # Matérn kernels are functions of √(2ν) distance / length.
 _UNITS = {MATERN32: math.sqrt(3.0), MATERN52: math.sqrt(5.0)}
@@ -46,7 +47,7 @@ def compute(request: Request[Any], profile: Profile) -> Any:
 
 
 def sorted_sums(
-    kernel: LineKernel, query: Array, points: Array, columns: Array, exclude_self: bool = False
+    kernel: LineKernel, query: Floats, points: Floats, columns: Floats, exclude_self: bool = False
 ) -> tuple[Array, Array, Array]:
     """Σ_j κ(|q_i − x_j| / length) C_rj and its derivative by log length.
 
@@ -82,7 +83,7 @@ def sorted_sums(
     return values, _in_given_order(sums[len(c) :], query_order), log_scale
 
 
-def _in_order(values: Array) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+def _in_order(values: Floats) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     """Values (n,) ascending, and where each was."""
     order = np.argsort(values)
     return values[order].astype(np.float64), order

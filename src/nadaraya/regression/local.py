@@ -110,6 +110,42 @@ def is_damped(sums: Moments) -> NDArray[np.bool_]:
     return (least < 6.0 * _LEVEL) & ~sums.no_support
 
 
+def damped_gradients(sums: Moments, of_targets: Array, of_weights: Array) -> Array:
+    """What `Smoother.fit_with_gradients` returns, (m, e, 1 + p), times the mass; exact where damped, too.
+
+    From derivatives of Σ_j κ s y z, (m, e, 1 + d, p), and of Σ_j κ s z zᵀ, (m, e, 1 + d, 1 + d).
+    """
+    mass = sums.values[:, :1]
+    constant = sums.values[:, 1:] / mass
+    centre, with_targets, squares, per_unit = _about_query(sums)
+    covariance = squares - centre[:, :, None] * centre[:, None]
+    with_targets_about = with_targets - centre[:, :, None] * constant[:, None]
+    damped = DampedInverse.of(covariance)
+    # Derivatives have an axis for the bandwidths before those of what they are of.
+    of_targets, of_weights = of_targets / mass[:, :, None, None], of_weights / mass[:, :, None, None]
+    d_log_mass = of_weights[:, :, 0, 0, None]
+    d_constant = of_targets[:, :, 0] - constant[:, None] * d_log_mass
+    d_squares = of_weights[:, :, 1:, 1:] * per_unit[:, None, :, None] * per_unit[:, None, None]
+    d_squares -= squares[:, None] * d_log_mass[..., None]
+    d_log_unit = -0.5 * np.einsum("medd->med", d_squares)
+    d_squares += squares[:, None] * (d_log_unit[..., None] + d_log_unit[:, :, None])
+    growth = d_log_unit - d_log_mass
+    d_centre = of_weights[:, :, 0, 1:] * per_unit[:, None] + centre[:, None] * growth
+    d_with = of_targets[:, :, 1:] * per_unit[:, None, :, None] + with_targets[:, None] * growth[..., None]
+    d_with -= d_centre[..., None] * constant[:, None, None]
+    d_with -= centre[:, None, :, None] * d_constant[:, :, None]
+    outer = d_centre[..., None] * centre[:, None, None]
+    d_inverse = damped.derivative(d_squares - outer - outer.swapaxes(-1, -2))
+    slope, tilt = damped.inverse @ with_targets_about, np.einsum("mde,me->md", damped.inverse, centre)
+    d_tilt = np.einsum("mefg,mg->mef", d_inverse, centre)
+    d_mean = d_constant - np.einsum("med,mdp->mep", d_centre, slope)
+    d_mean -= np.einsum("med,mdp->mep", d_tilt, with_targets_about) + np.einsum("md,medp->mep", tilt, d_with)
+    row = 1.0 + np.einsum("md,md->m", tilt, centre)[:, None]
+    d_row = 2.0 * np.einsum("med,md->me", d_centre, tilt) + np.einsum("med,md->me", d_tilt, centre)
+    of_leverage = row * d_log_mass[..., 0] - d_row
+    return np.concatenate([of_leverage[..., None], d_mean], axis=2) * mass[..., None]
+
+
 def _about_query(sums: Moments) -> tuple[Array, Array, Array, Array]:
     """Means of offsets (m, d), of their products with the targets (m, d, p) and each other, and 1 / units."""
     mass = np.where(sums.values[:, 0] > 0, sums.values[:, 0], 1.0)  # whose reciprocal may overflow
@@ -150,12 +186,13 @@ class DampedInverse:
         inverse = (directions * _damped(variances)[:, None, :]) @ directions.transpose(0, 2, 1)
         return cls(inverse, variances, directions)
 
-    def slopes(self) -> Array:
-        """(m, d, d) divided differences (g(λ_a) − g(λ_b)) / (λ_a − λ_b), g'(λ) on the diagonal.
+    def derivative(self, change: Array) -> Array:
+        """Derivatives (m, e, d, d) of the inverses, from those of the matrices (Daleckii and Krein 1965)."""
+        into, back = self.directions[:, None], self.directions.transpose(0, 2, 1)[:, None]
+        return into @ (self.slopes()[:, None] * (back @ change @ into)) @ back
 
-        In the basis of eigenvectors derivatives of a matrix, multiplied by these, are those of its inverse
-        (Daleckii and Krein 1965).
-        """
+    def slopes(self) -> Array:
+        """(m, d, d) divided differences (g(λ_a) − g(λ_b)) / (λ_a − λ_b), g'(λ) on the diagonal."""
         a, b = self.variances[:, :, None], self.variances[:, None, :]
         near = np.abs(a - b) <= 1e-6 * np.maximum(np.maximum(a, b), _LEVEL)
         middle = (a + b) / (2.0 * _LEVEL)

@@ -21,7 +21,6 @@ from nadaraya.regression.requests import (
     BandwidthGradients,
     LineGradients,
     Lines,
-    Means,
     Moments,
     Request,
     Sums,
@@ -41,9 +40,6 @@ def compute(request: Request[Any], answer: Answer) -> Any:
     Where every weight is exactly zero because no point has the levels of a query, and other levels do not
     count, the points of the fewest steps do.
     """
-    if request.quantity is Means:
-        sums = compute(replace(request, quantity=Sums), answer)
-        return Means(sums.values[:, 1:] / sums.values[:, :1], sums.no_support)
     mixture = _Mixture.of(request, answer)
     combinations, group = np.unique(mixture.factors.query, axis=0, return_inverse=True)
     if _suits_pytorch(request, len(combinations)):

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from nadaraya.kernels import Kernel
 from nadaraya.regression.categories import Factors, codes_of
-from nadaraya.regression.local import TINY, DampedInverse, LocalFit, is_damped, local_fit
+from nadaraya.regression.local import TINY, DampedInverse, LocalFit, damped_gradients, is_damped, local_fit
 from nadaraya.regression.requests import (
     Array,
     BandwidthGradients,
@@ -101,31 +101,39 @@ class Smoother:
             fit = local_fit(moments)
             assert fit.slope is not None
             lines = Lines(fit.row, np.concatenate([fit.mean[:, None], fit.slope], axis=1))
-            along = replace(self.request(LineGradients, None, columns), lines=lines)
-            gradients = self.compute(replace(along, exclude_self=exclude_self)).gradients
-        gradients = gradients / fit.mass[:, None, None]
-        if self.degree and (damped := is_damped(moments)).any():
-            self._replace_damped(gradients, damped, fit.row[:, 0], columns, exclude_self)
-        return fit, gradients
+            gradients = self._line_gradients(columns, lines, exclude_self)
+            damped = is_damped(moments)
+            if damped.any():
+                gradients = gradients.copy()
+                gradients[damped] = self._damped_gradients(moments, damped, columns, exclude_self)
+        return fit, gradients / fit.mass[:, None, None]
 
-    def _replace_damped(
-        self, gradients: Array, damped: NDArray[np.bool_], a_0: Array, columns: Array, exclude_self: bool
-    ) -> None:
-        """Overwrites those of lines that are damped, which follow the damping too, by differentiation."""
-        job = EquivalentKernels(self, None, self.degree, exclude_self=exclude_self).job()
-        targets = torch.tensor(columns.T, dtype=torch.float64, device=job.device)
-        for rows in job.blocks(8 + 6 * job.points.shape[1]):
-            chosen = np.flatnonzero(damped[rows])
-            if len(chosen) == 0:
-                continue
-            change = job.points.new_zeros(rows.stop - rows.start, gradients.shape[1], requires_grad=True)
-            weights = value_weights(*job.changed_shares(rows, change))
-            own = weights[:, rows].diagonal()
-            parts = [-(own / torch.where(own == 0, 1.0, own.detach())), *(weights @ targets).T]
-            found = [torch.autograd.grad(part.sum(), change, retain_graph=True)[0] for part in parts]
-            by_row = torch.stack(found, dim=2).double().cpu().numpy()
-            by_row[:, :, 0] *= a_0[rows, None]
-            gradients[rows.start + chosen] = by_row[chosen]
+    def _line_gradients(self, columns: Array, lines: Lines, exclude_self: bool) -> Array:
+        request = self.request(LineGradients, None, columns)
+        return self.compute(replace(request, exclude_self=exclude_self, lines=lines)).gradients
+
+    def _damped_gradients(
+        self, moments: Moments, damped: NDArray[np.bool_], columns: Array, exclude_self: bool
+    ) -> Array:
+        """`damped_gradients` of the queries in `damped`, from the derivatives of all moments.
+
+        These are of lines with one coefficient each, of leaning 1 or x_j − x and value −1 or x − x_j, for
+        zeros.
+        """
+        (p, n), d = columns.shape, self.sample.x.shape[1]
+        with_zeros = np.concatenate([columns, np.zeros((1 + d, n))])
+        coefficients = np.zeros((n, 1 + d, p + 1 + d))
+        coefficients[:, :, p:] = -np.eye(1 + d)
+        rows = np.tile(np.eye(1 + d)[:, None], (1, n, 1))
+        parts = [
+            self._line_gradients(with_zeros, Lines(row, coefficients), exclude_self)[damped, :, 1:]
+            for row in rows
+        ]
+        by_bandwidth = np.stack(parts, axis=2)  # (m, d, 1 + d, p + 1 + d)
+        chosen = Moments(
+            *(getattr(moments, name)[damped] for name in ("values", "log_scale", "first", "second"))
+        )
+        return damped_gradients(chosen, by_bandwidth[..., :p], by_bandwidth[..., p:])
 
     def slopes(self, X: Array, columns: Array) -> Array:
         """(m, d, p) slopes of the fit at X, of a local constant its derivatives; 0 where every weight is."""

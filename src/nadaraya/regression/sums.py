@@ -73,6 +73,10 @@ def compute(request: Request[R], report: Callable[[str], None] | None = None) ->
     longer, and compiling them, where no earlier process has left them on disk, much longer.
     """
     request = request.representable()
+    if request.quantity is Means and not is_attention(request):
+        sums: Any = compute(replace(request, quantity=Sums), report)
+        means: Any = Means(sums.values[:, 1:] / sums.values[:, :1], sums.no_support)
+        return means
     if request.factors is not None:
         return mixed.compute(request, lambda part: compute(part, report))
     m, rows = len(request.query), max(1, _PAIRS_PER_REPORT // len(request.points))
@@ -87,10 +91,7 @@ def compute(request: Request[R], report: Callable[[str], None] | None = None) ->
 
 def _answer(request: Request[Any]) -> Any:
     if request.quantity is Means:
-        if is_attention(request):
-            return attention_means(request)
-        sums = _answer(replace(request, quantity=Sums))
-        return Means(sums.values[:, 1:] / sums.values[:, :1], sums.no_support)
+        return attention_means(request)
     compiled = _compiled_for(request)
     if compiled is None:
         return torch_sums.compute(request)
@@ -129,7 +130,8 @@ def _numba_is_installed() -> bool:
 def is_attention(request: Request[Any]) -> bool:
     """Whether these means are attention's: a Gaussian, one bandwidth for all queries, on a GPU."""
     on_gpu = request.device is not None and request.device.type == "cuda"
-    plain = request.power == 1 and request.query_scale is None and not request.exclude_self
+    plain = request.power == 1 and not request.exclude_self
+    plain = plain and request.query_scale is None and request.factors is None
     return on_gpu and plain and _gaussian_bandwidth(request.kernel) is not None
 
 

@@ -138,21 +138,6 @@ class Job:
         r = self.distances(rows)
         return self.shares(rows, r, self.kernel.log(r))
 
-    def changed_shares(self, rows: slice, change: Tensor) -> tuple[Tensor, Tensor]:
-        """`shares`, and (rows, n, d) points less queries; logarithms of bandwidths (rows, d + K) are changed.
-
-        By `change`, by which the shares can be differentiated, but which is zero.
-        """
-        offsets = self.offsets(rows)
-        inverse = self.inverse[:, None] * torch.exp(-change.T[: len(offsets)])
-        squares = (offsets * inverse[..., None]).square().sum(dim=0)
-        r = torch.where(squares > 0, squares, 1.0).sqrt() * (squares > 0) * self.shrink[rows, None]
-        log_weights = self.kernel.log(r)
-        if self._factors is not None:
-            by_scale = self._factors.slopes(rows) * change.T[len(offsets) :, :, None]
-            log_weights = log_weights + by_scale.sum(dim=0)
-        return self.shares(rows, r, log_weights), -offsets.movedim(0, -1)
-
     def sums(self, rows: slice) -> tuple[Tensor, ...]:
         """The fields of the answer for the queries in `rows`."""
         quantity, shrink = self.request.quantity, self.shrink[rows, None]

@@ -5,42 +5,40 @@ straight into the bits of the exponent. The polynomials interpolate exp at Cheby
 degree 11 for float64, 2e-9 at degree 6 for float32, below the rounding of the type.
 """
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic, overload
 
+from nadaraya.regression.compiled.jit import compiled
 
-class _Constants(NamedTuple):
-    """Below `least` the result is 0; log 2 is in two parts, the first short enough for k · high to be exact.
-
-    Cody and Waite (1980).
-    """
-
-    least: float
-    log2_high: float
-    log2_low: float
-    coefficients: tuple[float, ...]
+# Below these the result is 0.
+SMALLEST64 = -708.0
+SMALLEST32 = np.float32(-87.0)
 
 
-_DOUBLE = _Constants(
-    -708.0,
-    6.93147180369123816490e-01,
-    1.90821492927058770002e-10,
-    (
-        *(1.0, 1.0, 0.5000000000000019, 0.1666666666666668, 0.0416666666664881, 0.008333333333319601),
-        *(0.0013888888952314775, 0.00019841269890047113, 2.4801485482328494e-05, 2.755724091857897e-06),
-        *(2.763263963904103e-07, 2.5110037605963777e-08),
-    ),
+_P64 = (
+    1.0,
+    1.0,
+    0.5000000000000019,
+    0.1666666666666668,
+    0.0416666666664881,
+    0.008333333333319601,
+    0.0013888888952314775,
+    0.00019841269890047113,
+    2.4801485482328494e-05,
+    2.755724091857897e-06,
+    2.763263963904103e-07,
+    2.5110037605963777e-08,
 )
-_SINGLE = _Constants(
-    -87.0,
-    0.693359375,
-    -2.12194440e-4,
-    (1.0, 1.0, 0.5, 0.16666415, 0.04166635, 0.008375126, 0.0013941108),
-)
+_P32 = tuple(np.float32(c) for c in (1.0, 1.0, 0.5, 0.16666415, 0.04166635, 0.008375126, 0.0013941108))
+# log 2 in two parts, the first short enough for k · high to be exact (Cody and Waite 1980).
+_LOG2_HIGH64, _LOG2_LOW64 = 6.93147180369123816490e-01, 1.90821492927058770002e-10
+_LOG2_HIGH32, _LOG2_LOW32 = np.float32(0.693359375), np.float32(-2.12194440e-4)
+_PER_LOG2_64 = 1.4426950408889634
+_PER_LOG2_32 = np.float32(_PER_LOG2_64)
 
 
 def _power_of_two_code(typing_context: Any, k: Any) -> Any:
@@ -63,25 +61,52 @@ def _power_of_two_code(typing_context: Any, k: Any) -> Any:
 _power_of_two: Any = intrinsic(_power_of_two_code)
 
 
+@compiled(inline="always", fastmath=True)
+def exp64(x: Any) -> Any:
+    """exp(x), float64, x ≤ 0; 0 below exp(−708)."""
+    y = max(x, SMALLEST64)
+    k = np.rint(y * _PER_LOG2_64)
+    r = (y - k * _LOG2_HIGH64) - k * _LOG2_LOW64
+    p = _P64[10] + r * _P64[11]
+    p = _P64[9] + r * p
+    p = _P64[8] + r * p
+    p = _P64[7] + r * p
+    p = _P64[6] + r * p
+    p = _P64[5] + r * p
+    p = _P64[4] + r * p
+    p = _P64[3] + r * p
+    p = _P64[2] + r * p
+    p = _P64[1] + r * p
+    p = _P64[0] + r * p
+    return p * _power_of_two(k) * np.float64(x >= SMALLEST64)
+
+
+@compiled(inline="always", fastmath=True)
+def exp32(x: Any) -> Any:
+    """exp(x), float32, x ≤ 0; 0 below exp(−87)."""
+    y = max(x, SMALLEST32)
+    k = np.rint(y * _PER_LOG2_32)
+    r = (y - k * _LOG2_HIGH32) - k * _LOG2_LOW32
+    p = _P32[5] + r * _P32[6]
+    p = _P32[4] + r * p
+    p = _P32[3] + r * p
+    p = _P32[2] + r * p
+    p = _P32[1] + r * p
+    p = _P32[0] + r * p
+    return p * _power_of_two(k) * np.float32(x >= SMALLEST32)
+
+
 def exp_nonpositive(x: float) -> float:
-    """exp(x) for x ≤ 0 in the type of x, for compiled callers; 0 below exp(−708), or exp(−87) in float32."""
+    """exp(x) for x ≤ 0 in the type of x, for compiled callers; see exp64 and exp32."""
     return float(np.exp(x))
 
 
 @overload(exp_nonpositive, inline="always", jit_options={"fastmath": True})
 def _exp_nonpositive(x: Any) -> Any:
-    kind, constants = (np.float32, _SINGLE) if x == types.float32 else (np.float64, _DOUBLE)
-    least, high, low = map(kind, constants[:3])
-    per_log2 = kind(1.4426950408889634)
-    coefficients = tuple(map(kind, reversed(constants.coefficients)))
+    def single(x: Any) -> Any:
+        return exp32(x)
 
-    def exponential(x: Any) -> Any:
-        y = max(x, least)
-        k = np.rint(y * per_log2)
-        r = (y - k * high) - k * low
-        p = coefficients[0]
-        for c in coefficients[1:]:
-            p = c + r * p
-        return p * _power_of_two(k) * kind(x >= least)
+    def double(x: Any) -> Any:
+        return exp64(x)
 
-    return exponential
+    return single if x == types.float32 else double

@@ -49,6 +49,7 @@ class SmoothingEstimator(_Searching):
     bandwidth: float | ArrayLike | str
 
     _criteria: ClassVar[tuple[str, ...]] = ("loo",)  # names of bandwidths beside the rules of thumb
+    _several_targets: ClassVar[bool] = False  # whether y may be (n, p)
     _coding: Coding | None = None  # of a table with categories or missing values
 
     def fit(self, X: ArrayLike, y: Any = None, sample_weight: ArrayLike | None = None) -> Self:
@@ -89,8 +90,7 @@ class SmoothingEstimator(_Searching):
 
     def _data(self, X: ArrayLike, y: Any) -> tuple[Array, Array]:
         """Points (n, d) and targets as numbers (n, p), validated."""
-        several = self.__sklearn_tags__().target_tags.multi_output
-        points, targets = self._validated_points(X, y, y_numeric=True, multi_output=several)
+        points, targets = self._validated_points(X, y, y_numeric=True, multi_output=self._several_targets)
         self.y_ = np.array(targets, np.float64)
         return points, self.y_.reshape(len(self.y_), -1)
 

@@ -136,7 +136,7 @@ class NadarayaWatson(PlotsCurve, RegressorMixin, MixedEstimator):
     selection_size: int | None = None
     empty: str = "nearest"
 
-    _criteria = ("aic", "loo")
+    _criteria, _several_targets = ("aic", "loo"), True
 
     def _selected(self, points: Array, targets: Array, counts: Array, search: Search) -> Selected:
         truth_value("fit_kernel", self.fit_kernel)

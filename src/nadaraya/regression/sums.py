@@ -74,7 +74,8 @@ def compute(request: Request[R], report: Callable[[str], None] | None = None) ->
     """
     request = request.representable()
     if request.quantity is Means and not is_attention(request):
-        sums: Any = compute(replace(request, quantity=Sums), report)
+        asked: Any = request
+        sums: Sums = compute(replace(asked, quantity=Sums), report)
         means: Any = Means(sums.values[:, 1:] / sums.values[:, :1], sums.no_support)
         return means
     if request.factors is not None:

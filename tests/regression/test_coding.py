@@ -6,8 +6,7 @@ import pytest
 from scipy.sparse import csr_array
 
 from nadaraya.errors import InputError
-from nadaraya.regression.categories import MISSING, UNSEEN
-from nadaraya.regression.coding import Coding
+from nadaraya.regression.categories import MISSING, UNSEEN, Coding
 
 
 def test_numbers_alone_need_no_coding():

@@ -188,11 +188,11 @@ def test_bad_input_is_one_line():
 
 
 def test_the_colours_are_those_of_the_reports():
-    from nadaraya.regression import drawing
+    from nadaraya.regression import displays
     from nadaraya.report.palette import COLOURS
 
     known = {colours[0] for colours in COLOURS.values()}
-    assert {drawing.BLUE, drawing.INK, drawing.MUTED, *drawing.CLASSES} <= known
+    assert {displays.BLUE, displays.INK, displays.MUTED, *displays.CLASSES} <= known
 
 
 def test_matplotlib_is_imported_when_something_is_drawn():

@@ -18,7 +18,7 @@ from nadaraya.kernels import (
 )
 from nadaraya.regression import NadarayaWatsonDensity
 from nadaraya.regression.checks import fixed_kernel
-from nadaraya.regression.draws import _distances
+from nadaraya.regression.density import _distances
 from nadaraya.regression.rules import log_radial_moment
 
 KERNELS = {

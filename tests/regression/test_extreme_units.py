@@ -7,6 +7,7 @@ from nadaraya.regression import (
     MultiHeadKernelRegression,
     NadarayaWatson,
     NadarayaWatsonClassifier,
+    NadarayaWatsonConditionalDensity,
     NadarayaWatsonDensity,
     masked_training,
 )
@@ -96,6 +97,26 @@ def test_masked_training(unit):
     extreme = masked_training(unit, unit * X, Y, n_steps=20, random_state=0)
     np.testing.assert_allclose(extreme.bandwidths, unit * found.bandwidths, rtol=1e-9)
     np.testing.assert_allclose(extreme.losses, found.losses, rtol=1e-9)
+
+
+@pytest.mark.parametrize("unit", [*UNITS, 2.0**-1040])
+def test_conditional_densities(unit):
+    """2^-1040 is subnormal: targets have few digits left, but no quantile over- or underflows."""
+    precision = 1e-9 if unit > 1e-308 else 1e-3
+    y = (Y * 2**30).round() / 2**30 if unit > 1e-308 else (Y * 2**10).round() / 2**10
+    model, extreme = (NadarayaWatsonConditionalDensity("scott").fit(X, u * y) for u in (1.0, unit))
+    for usual, far in (
+        (model.predict_quantiles(NEW, [0.1, 0.5, 0.9]), extreme.predict_quantiles(NEW, [0.1, 0.5, 0.9])),
+        (model.predict(NEW), extreme.predict(NEW)),
+        (model.sample(NEW, 3, random_state=0), extreme.sample(NEW, 3, random_state=0)),
+    ):
+        np.testing.assert_allclose(far / unit, usual, rtol=precision, atol=precision)
+    np.testing.assert_allclose(
+        extreme.predict_cdf(NEW, unit * y[:7]), model.predict_cdf(NEW, y[:7]), rtol=precision
+    )
+    shift = np.log(unit)
+    scores = extreme.score_samples(NEW, unit * y[:7]) + shift
+    np.testing.assert_allclose(scores, model.score_samples(NEW, y[:7]), rtol=precision)
 
 
 @pytest.mark.parametrize("unit", [1e-320, 1e-300, 1e-100, 1e100, 1e300])

@@ -6,8 +6,7 @@ import torch
 
 from nadaraya.kernels import Gaussian, Matern, Periodic
 from nadaraya.regression import NadarayaWatson
-from nadaraya.regression.criteria import regression_criterion
-from nadaraya.regression.differentiable import DifferentiableCriterion
+from nadaraya.regression.criteria import DifferentiableCriterion, regression_criterion
 from nadaraya.regression.local import DampedInverse, is_damped
 from nadaraya.regression.requests import Moments
 

@@ -269,6 +269,8 @@ def test_every_hold_out_of_the_paper_finds_a_sensible_bandwidth(hold_out, low, h
         ({"learning_rate": -0.1}, "learning_rate must be .*, got -0.1"),
         ({"learning_rate": float("nan")}, "learning_rate must be .*, got nan"),
         ({"learning_rate": "fast"}, "learning_rate must be .*, got 'fast'"),
+        ({"learning_rate": 1e300}, "learning_rate must be so small that bandwidths .*, got 1e\\+300"),
+        ({"learning_rate": 1e300, "average": 0, "n_steps": 1}, "learning_rate must be so small that .*"),
         ({"average": 1.1}, "average must be .*, got 1.1"),
         ({"average": -0.1}, "average must be .*, got -0.1"),
         ({"bandwidth": 0.0}, "bandwidth must be positive and finite"),

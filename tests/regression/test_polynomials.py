@@ -9,8 +9,7 @@ from scipy.optimize import approx_fprime
 
 from nadaraya.errors import InputError
 from nadaraya.regression import NadarayaWatson
-from nadaraya.regression.criteria import aic_score, loo_score, target_scale
-from nadaraya.regression.differentiable import DifferentiableCriterion
+from nadaraya.regression.criteria import DifferentiableCriterion, aic_score, loo_score, target_scale
 
 
 def data(n, d, seed=0):

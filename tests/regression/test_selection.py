@@ -11,10 +11,8 @@ from scipy.stats import gaussian_kde
 from nadaraya.kernels import Gaussian, Matern, Periodic, RationalQuadratic, Sum
 from nadaraya.regression import NadarayaWatson, selection
 from nadaraya.regression.checks import fixed_kernel
-from nadaraya.regression.criteria import SCORES, regression_criterion
-from nadaraya.regression.differentiable import DifferentiableCriterion
-from nadaraya.regression.neighbours import NeighbourScale
-from nadaraya.regression.sample import Sample
+from nadaraya.regression.criteria import SCORES, DifferentiableCriterion, regression_criterion
+from nadaraya.regression.sample import NeighbourScale, Sample
 from nadaraya.regression.smoother import Smoother
 
 NAMES = ("gaussian", "exponential", "matern32", "matern52", "epanechnikov", "tricube", "boxcar")

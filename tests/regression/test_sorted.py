@@ -24,7 +24,7 @@ from nadaraya.regression import NadarayaWatson
 
 pytest.importorskip("numba")
 from nadaraya.regression.compiled import dispatch, profiles
-from nadaraya.regression.compiled.line_kernels import LineKernel
+from nadaraya.regression.compiled.line_sums import LineKernel
 from nadaraya.regression.compiled.one_dimension import sorted_sums
 
 FAMILIES = {

@@ -20,9 +20,9 @@ from nadaraya.kernels import (
     Sum,
     Tricube,
 )
-from nadaraya.regression import attention, torch_sums
+from nadaraya.regression import torch_sums
 from nadaraya.regression.requests import Means, Request
-from nadaraya.regression.sums import compute
+from nadaraya.regression.sums import attention_means, compute, is_attention
 
 numba = pytest.importorskip("numba")
 
@@ -390,8 +390,8 @@ def test_attention_gives_the_same_means(name, dtype):
     h = np.array([0.5, np.inf, 0.8])
     request = Request(Means, query, points, columns, KERNELS[name], h, device=torch.device("cpu"))
     expected = by_definition(query, points, columns, name, h).values
-    assert not attention.can_serve(request)
-    for means in (attention.means(request), compute(request)):
+    assert not is_attention(request)
+    for means in (attention_means(request), compute(request)):
         rounding = 1e-11 if dtype == np.float64 else 2e-5
         np.testing.assert_allclose(means.values, expected[:, 1:] / expected[:, :1], atol=rounding)
         assert not means.no_support.any()

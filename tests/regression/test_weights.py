@@ -13,7 +13,7 @@ from nadaraya.regression import (
     NadarayaWatsonConditionalDensity,
     NadarayaWatsonDensity,
 )
-from nadaraya.regression.repeats import distinct_observations
+from nadaraya.regression.sample import distinct_observations
 
 CHOICES = ["aic", "loo", "silverman", "scott"]
 GRID = np.linspace(0.1, 6.1, 200)[:, None]

@@ -1,11 +1,11 @@
 """Kernel regression as scikit-learn estimators; needs the extra `regression`."""
 
 from nadaraya.regression.chunked import ChunkedNadarayaWatson
-from nadaraya.regression.class_display import ClassifierDisplay
 from nadaraya.regression.classifier import NadarayaWatsonClassifier
 from nadaraya.regression.conditional import NadarayaWatsonConditionalDensity
 from nadaraya.regression.density import NadarayaWatsonDensity
-from nadaraya.regression.displays import DensityDisplay, RegressionDisplay
+from nadaraya.regression.displays import RegressionDisplay
+from nadaraya.regression.grid_displays import ClassifierDisplay, DensityDisplay
 from nadaraya.regression.grid_means import GridMeans
 from nadaraya.regression.masked import MaskedTraining, masked_training
 from nadaraya.regression.multi_head import MultiHeadKernelRegression

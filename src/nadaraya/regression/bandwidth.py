@@ -1,6 +1,7 @@
 """From what the user says of the bandwidth to numbers: given, by a rule of thumb, or selected."""
 
 import copy
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -9,14 +10,13 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from nadaraya.errors import unknown_name
+from nadaraya.errors import must_be, unknown_name
 from nadaraya.kernels import Kernel
-from nadaraya.regression import mixed_bandwidth
-from nadaraya.regression.checks import given_bandwidth
-from nadaraya.regression.criteria import SCORES, Criterion, regression_criterion
-from nadaraya.regression.differentiable import DifferentiableCriterion
+from nadaraya.regression.categories import Category, numeric_columns
+from nadaraya.regression.checks import given_bandwidth, numbers, positive_numbers
+from nadaraya.regression.criteria import SCORES, Criterion, DifferentiableCriterion, regression_criterion
 from nadaraya.regression.requests import Array
-from nadaraya.regression.rules import RULES
+from nadaraya.regression.rules import RULES, rule_of_thumb
 from nadaraya.regression.sample import Sample
 from nadaraya.regression.selection import Search, Selection, Stage, select
 from nadaraya.regression.smoother import Smoother
@@ -32,101 +32,64 @@ Selected = tuple[Smoother, Selection | None]
 def first_bandwidth(
     bandwidth: Any, sample: Sample, kernel: Kernel, criteria: tuple[str, ...]
 ) -> NDArray[np.float64]:
-    """The bandwidths (d,) as given or by a rule of thumb, Scott's where a criterion is yet to choose.
+    """(d + K,) h and scales b of the K categories, λ̃ = exp(−1 / b), as given or by a rule of thumb.
+
+    The rule is Scott's where a criterion is yet to choose; for categories λ̃ = n^(−2 / (d + 4)), as h² (Li and
+    Racine 2003).
 
     Raises:
-        InputError: the bandwidth is neither positive nor the name of a rule or of one of the criteria.
+        InputError: the bandwidth is neither positive nor the name of a rule or of one of the criteria, or has
+            another shape, or a λ is out of its range.
     """
     if not isinstance(bandwidth, str):
-        if sample.categories:
-            return mixed_bandwidth.given(bandwidth, sample)
-        return given_bandwidth(bandwidth, sample.x.shape[1])
+        return _given(bandwidth, sample)
     if bandwidth not in (*criteria, *RULES):
         raise unknown_name("bandwidth, if it is no number,", bandwidth, (*criteria, *RULES))
-    return mixed_bandwidth.of_rule(bandwidth if bandwidth in RULES else "scott", sample, kernel)
+    rule = bandwidth if bandwidth in RULES else "scott"
+    x = np.where(sample.missing, np.nan, sample.x) if sample.categories else sample.x
+    return np.append(rule_of_thumb(rule, x, sample.counts, kernel), _first_scales(sample))
+
+
+def for_users(bandwidth: Array, sample: Sample) -> NDArray[np.float64]:
+    """One entry per feature, h or λ, from h and scales; then λ of missing or not for numbers that may be."""
+    f = sample.x.shape[1]
+    smoothing = [
+        category.smoothing(float(scale))
+        for category, scale in zip(sample.categories, bandwidth[f:], strict=True)
+    ]
+    result = np.empty(len(bandwidth))
+    result[_places(sample.categories, f)] = [*bandwidth[:f], *smoothing]
+    return result
 
 
 def select_bandwidth(name: str, criterion: Criterion, smoother: Smoother, search: Search) -> Selected:
     """The smoother with the best bandwidths, and how they were found; as it is if no feature varies."""
-    varies = np.isfinite(smoother.bandwidth)
-    if not varies.any():
-        return smoother, None
-    stage = Stage(_of_varying(criterion, varies), len(smoother.sample.x))
-    return _selected(name, [stage], smoother, search)
+    return _selected(name, [Stage(criterion, len(smoother.sample.x))], smoother, search)
 
 
 def select_in_stages(name: str, smoother: Smoother, targets: Array, search: Search) -> Selected:
-    """As `select_bandwidth` by a criterion of regressions: first on some of the points, then on more.
-
-    Args:
-        name: of the criterion.
-        smoother: with the first bandwidths.
-        targets: (n, p), less their means.
-        search: how the optimiser goes about it.
-    """
-    varies = np.isfinite(smoother.bandwidth)
-    if not varies.any():
-        return smoother, None
-    counted = np.flatnonzero(smoother.sample.counts > 0)
-    sizes = _sizes(len(counted), int(varies.sum()), search.size)
+    """As `select_bandwidth` by a criterion of regressions of targets (n, p): on ever more points."""
+    d, counted = int(np.isfinite(smoother.bandwidth).sum()), np.flatnonzero(smoother.sample.counts > 0)
+    sizes = _sizes(len(counted), d, search.size)
     order = search.generator.permutation(counted) if sizes[0] < len(counted) else counted
     stages = []
     for size in sizes:
-        rows = order[:size]
-        part = smoother if size == len(counted) else _part(smoother, rows)
-        part_targets = targets if part is smoother else _less_their_means(targets[rows], part.sample.counts)
+        part, of_part = smoother, targets
+        if size < len(counted):
+            part, of_part = _part(smoother, order[:size]), targets[order[:size]]
+            of_part = of_part - np.average(of_part, axis=0, weights=part.sample.counts)
         if smoother.degree > 1:
-            whole: Criterion = DifferentiableCriterion(name, part, part_targets, True, trains_kernel=False)
+            criterion: Criterion = DifferentiableCriterion(name, part, of_part, True, trains_kernel=False)
         else:
-            whole = regression_criterion(name, part, part_targets)
-        criterion = _of_varying(whole, varies)
-        widening = (len(counted) / size) ** (1.0 / (varies.sum() + 4.0))
-        stages.append(Stage(criterion, size, widening))
+            criterion = regression_criterion(name, part, of_part)
+        stages.append(Stage(criterion, size, (len(counted) / size) ** (1.0 / (d + 4.0))))
     return _selected(name, stages, smoother, search)
-
-
-def _sizes(n: int, d: int, greatest: int | None) -> list[int]:
-    """Numbers of points of the stages, ascending; the last is n, or the greatest that is wanted.
-
-    On a line there is one stage: little is searched, and some of the points do not show a short period.
-    """
-    last = n if greatest is None else min(n, greatest)
-    if d == 1:
-        return [last]
-    sizes, size = [], min(_POINTS_BY_FEATURE * d, _FIRST_STAGE)
-    while 2 * size <= last:
-        sizes.append(size)
-        size *= _GROWTH
-    return [*sizes, last]
-
-
-def _part(smoother: Smoother, rows: NDArray[np.int64]) -> Smoother:
-    """The smoother of some of the points."""
-    sample, neighbours = smoother.sample, copy.copy(smoother.neighbours)
-    counts = sample.counts[rows]
-    counts = counts * (len(rows) / counts.sum())
-    part = replace(sample, x=sample.x[rows], codes=sample.codes[rows], counts=counts)
-    if neighbours is not None:
-        neighbours.of_points = neighbours.of_points[rows]
-    return replace(smoother, sample=part, neighbours=neighbours)
-
-
-def _less_their_means(targets: Array, weight: Array) -> Array:
-    return targets - np.average(targets, axis=0, weights=weight)
 
 
 def select_for_regression(
     bandwidth: Any, smoother: Smoother, targets: Array, fit_kernel: bool, search: Search
 ) -> Selected:
-    """The smoother of a regression with the bandwidths and the kernel that the user wants selected.
-
-    Args:
-        bandwidth: the user's, which may be the name of a criterion.
-        smoother: with the first bandwidths.
-        targets: (n, p), less their means.
-        fit_kernel: whether to choose the kernel's parameters too.
-        search: how the optimiser goes about it.
-    """
+    """The smoother of a regression with the bandwidths and the kernel that the user wants selected."""
     selects = isinstance(bandwidth, str) and bandwidth in SCORES
     if not (selects or fit_kernel):
         return smoother, None
@@ -161,6 +124,41 @@ def _select_with_kernel(
     return _with_bandwidth(smoother, best[: int(varies.sum())]), selection
 
 
+def _sizes(n: int, d: int, greatest: int | None) -> list[int]:
+    """Numbers of points of the stages, ascending; the last is n, or the greatest that is wanted.
+
+    On a line there is one stage: little is searched, and some of the points do not show a short period.
+    """
+    last = n if greatest is None else min(n, greatest)
+    if d <= 1:
+        return [last]
+    sizes, size = [], min(_POINTS_BY_FEATURE * d, _FIRST_STAGE)
+    while 2 * size <= last:
+        sizes.append(size)
+        size *= _GROWTH
+    return [*sizes, last]
+
+
+def _part(smoother: Smoother, rows: NDArray[np.int64]) -> Smoother:
+    """The smoother of some of the points."""
+    sample, neighbours = smoother.sample, copy.copy(smoother.neighbours)
+    counts = sample.counts[rows]
+    counts = counts * (len(rows) / counts.sum())
+    part = replace(sample, x=sample.x[rows], codes=sample.codes[rows], counts=counts)
+    if neighbours is not None:
+        neighbours.of_points = neighbours.of_points[rows]
+    return replace(smoother, sample=part, neighbours=neighbours)
+
+
+def _selected(name: str, stages: list[Stage], smoother: Smoother, search: Search) -> Selected:
+    varies = np.isfinite(smoother.bandwidth)
+    if not varies.any():
+        return smoother, None
+    stages = [replace(stage, criterion=_of_varying(stage.criterion, varies)) for stage in stages]
+    selection = select(name, stages, smoother.bandwidth[varies], search)
+    return _with_bandwidth(smoother, selection.starts[0].end), selection
+
+
 def _of_varying(criterion: Criterion, varies: NDArray[np.bool_], others: int = 0) -> Criterion:
     """The criterion of the features that vary (and `others` after them); the rest have h = ∞."""
     moves = np.append(varies, np.ones(others, bool))
@@ -174,12 +172,42 @@ def _of_varying(criterion: Criterion, varies: NDArray[np.bool_], others: int = 0
     return restricted
 
 
-def _selected(name: str, stages: list[Stage], smoother: Smoother, search: Search) -> Selected:
-    selection = select(name, stages, smoother.bandwidth[np.isfinite(smoother.bandwidth)], search)
-    return _with_bandwidth(smoother, selection.starts[0].end), selection
-
-
 def _with_bandwidth(smoother: Smoother, of_varying: Array) -> Smoother:
     bandwidth = smoother.bandwidth.copy()
     bandwidth[np.isfinite(bandwidth)] = of_varying
     return replace(smoother, bandwidth=bandwidth)
+
+
+def _given(bandwidth: Any, sample: Sample) -> NDArray[np.float64]:
+    if not sample.categories:
+        return given_bandwidth(bandwidth, sample.x.shape[1])
+    values, categories = numbers("bandwidth", bandwidth), sample.categories
+    f = sample.x.shape[1]
+    num_features, size = f + sum(category.number is None for category in categories), f + len(categories)
+    if values.shape in ((), (1,)) and f in (0, num_features):
+        values = np.broadcast_to(values, (num_features,))
+    if values.shape not in ((num_features,), (size,)):
+        shapes = f"({num_features},)" if num_features == size else f"({num_features},) or ({size},)"
+        raise must_be("shape of bandwidth", f"{shapes}, one per feature: a λ for each category", values.shape)
+    place = _places(categories, f)
+    result = np.append(np.zeros(f), _first_scales(sample))
+    result[:f] = positive_numbers("bandwidth", values[place[:f]])
+    for k, category in enumerate(categories):
+        if place[f + k] < len(values):
+            result[f + k] = category.scale(float(values[place[f + k]]))
+    return result
+
+
+def _places(categories: Sequence[Category], num_numbers: int) -> NDArray[np.intp]:
+    """Where the user has the entries of a smoother."""
+    d = num_numbers + sum(category.number is None for category in categories)
+    numeric = numeric_columns(categories, d)
+    others = [category.column if category.number is None else d + category.number for category in categories]
+    return np.array([*numeric, *others], np.intp)
+
+
+def _first_scales(sample: Sample) -> NDArray[np.float64]:
+    """(K,) those of the rule of thumb; inf for features of one level."""
+    n = max(2.0, float(sample.counts.sum()))
+    first = (sample.x.shape[1] + 4) / (2 * np.log(n))
+    return np.array([first if category.num_levels > 1 else np.inf for category in sample.categories])

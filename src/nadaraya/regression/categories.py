@@ -7,13 +7,16 @@ where levels play no part: as a bandwidth goes from 0 to inf. Fits know it as a 
 the scale b of exp(−s / b), so that λ̃ = exp(−1 / b).
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
+from scipy.sparse import issparse
 
-from nadaraya.errors import must_be
+from nadaraya.errors import InputError, must_be, unknown_name
+from nadaraya.regression.checks import one_of
 
 CATEGORY_KERNELS = ("li-racine", "probability")
 # Codes of what no level of the training data is: these have no rank.
@@ -40,6 +43,8 @@ class Category:
         kernel: of `CATEGORY_KERNELS`.
         number: the levels, 0 and 1, are whether the number in `column` is missing, which is this one of the
             features that are numbers; None for codes.
+        name: of the feature, or its column.
+        known: the levels but that of missing values, in order if `ordered`; all that their type declares.
     """
 
     column: int
@@ -47,6 +52,8 @@ class Category:
     num_levels: int = 2
     kernel: str = "li-racine"
     number: int | None = None
+    name: Any = None
+    known: tuple[Any, ...] = ()
 
     @property
     def greatest(self) -> float:
@@ -54,6 +61,12 @@ class Category:
         if self._is_aitchison_aitken and self.num_levels > 1:
             return (self.num_levels - 1) / self.num_levels
         return 1.0
+
+    def ranks(self, values: Any) -> NDArray[np.float64]:
+        """(n,) ranks of values; `MISSING` or `UNSEEN` for those that are no known level."""
+        rank = {level: place for place, level in enumerate(self.known)}
+        codes = [MISSING if _is_missing(value) else rank.get(value, UNSEEN) for value in _objects(values)]
+        return np.array(codes, np.float64)
 
     def codes(self, table: NDArray[np.floating]) -> NDArray[np.int64]:
         """(n,) codes of the levels in a table (n, d)."""
@@ -73,7 +86,8 @@ class Category:
         moved = steps > 0
         log[~moved] = 0.0
         if scale > 0:
-            log[moved] = -steps[moved] / scale - self._halving
+            halves = self.kernel == "probability" and self.ordered
+            log[moved] = -steps[moved] / scale - (np.log(2.0) if halves else 0.0)
         return log
 
     def smoothing(self, scale: float) -> float:
@@ -87,11 +101,7 @@ class Category:
         return odds / (1.0 + odds)
 
     def scale(self, smoothing: float) -> float:
-        """The scale b of a λ; inf for a feature of one level, which plays no part.
-
-        Raises:
-            InputError: λ is not between 0 and `greatest`.
-        """
+        """The scale b of a λ; inf for a feature of one level, which plays no part."""
         if not 0 <= smoothing <= self.greatest:
             raise must_be("bandwidth of a category", f"between 0 and {self.greatest:.6g}", smoothing)
         if self.num_levels < 2 or smoothing == self.greatest:
@@ -106,10 +116,6 @@ class Category:
     @property
     def _is_aitchison_aitken(self) -> bool:
         return self.kernel == "probability" and not self.ordered
-
-    @property
-    def _halving(self) -> float:
-        return float(np.log(2.0)) if self.kernel == "probability" and self.ordered else 0.0
 
 
 def numeric_columns(categories: Sequence[Category], num_features: int) -> NDArray[np.intp]:
@@ -165,3 +171,209 @@ def missing_numbers(
         if category.number is not None:
             missing[:, category.number] = column == 1
     return missing
+
+
+_MISSING = ("raise", "category")
+
+
+@dataclass(frozen=True)
+class Coding:
+    """How the columns of tables become numbers and codes.
+
+    Attributes:
+        levels: the categorical features.
+        num_features: d.
+        allows_missing: whether values may be missing.
+        kernel: of the categories, one of `CATEGORY_KERNELS`.
+    """
+
+    levels: tuple[Category, ...]
+    num_features: int
+    allows_missing: bool
+    kernel: str
+
+    @classmethod
+    def of(
+        cls,
+        X: ArrayLike,
+        categorical: Any = "from_dtype",
+        ordered: Any = None,
+        missing: str = "raise",
+        kernel: str = "li-racine",
+    ) -> "Coding | None":
+        """The coding of a table (n, d); None for one of numbers without any missing."""
+        one_of("missing", missing, _MISSING)
+        one_of("category_kernel", kernel, CATEGORY_KERNELS)
+        if isinstance(categorical, str) and categorical != "from_dtype":
+            raise must_be("categorical", "'from_dtype', None or a list of columns or names", categorical)
+        by_type = isinstance(categorical, str)
+        frame = is_frame(X)
+        nothing_said = (by_type and not frame) or categorical is None
+        if issparse(X) or (nothing_said and ordered is None and missing == "raise"):
+            return None
+        columns = _columns_of(X)
+        if columns is None:
+            return None
+        d, names = len(columns), [str(name) for name in X.columns] if frame else None  # type: ignore[union-attr]
+        chosen = set() if by_type else _columns("categorical", categorical, names, d)
+        if by_type and frame:
+            chosen = {column for column in range(d) if _looks_categorical(columns[column])}
+        in_order = _columns("ordered", ordered, names, d)
+        levels = tuple(
+            _category_of(columns[column], column, names, column in in_order, kernel)
+            for column in sorted(chosen | in_order)
+        )
+        if not levels and missing == "raise":
+            return None
+        return cls(levels, d, missing == "category", kernel)
+
+    def by_name(self) -> dict[Any, list[Any]]:
+        """The levels of each category, by the name of the feature or its column."""
+        return {of_one.name: list(of_one.known) for of_one in self.levels}
+
+    @property
+    def finite(self) -> bool | str:
+        """scikit-learn's `ensure_all_finite` for coded tables."""
+        return "allow-nan" if self.allows_missing else True
+
+    def code(self, X: ArrayLike) -> Any:
+        """The table with codes in the place of levels, of the same kind (array or data frame)."""
+        if not self.levels or issparse(X):
+            return X
+        if np.ma.is_masked(X):
+            raise must_be("X", "without masked values", X)
+        columns = _columns_of(X)
+        if columns is None:
+            return X
+        if len(columns) != self.num_features:
+            raise must_be("number of features of X", f"{self.num_features}, as in fit", len(columns))
+        names = list(X.columns) if is_frame(X) else range(self.num_features)  # type: ignore[union-attr]
+        levels = {of_one.column: of_one for of_one in self.levels}
+        dtype = np.float32 if getattr(X, "dtype", None) == np.float32 else np.float64
+        coded = np.empty((len(X), len(columns)), dtype)  # type: ignore[arg-type]
+        for column, (values, name) in enumerate(zip(columns, names, strict=True)):
+            if column in levels:
+                coded[:, column] = levels[column].ranks(values)
+                if not self.allows_missing and (coded[:, column] == MISSING).any():
+                    raise InputError(
+                        f"feature {name!r} has missing values: missing='category' makes them a level"
+                    )
+            else:
+                coded[:, column] = _as_numbers(values, name)
+        return type(X)(coded, columns=X.columns, index=X.index) if is_frame(X) else coded  # type: ignore
+
+    def categories(self, points: NDArray[np.floating]) -> tuple[Category, ...]:
+        """Kernels for coded points (n, d): of the categorical features, then of the numbers that may miss."""
+        coded = [of_one.column for of_one in self.levels]
+        columns = np.arange(self.num_features if self.allows_missing else 0)
+        numeric = np.setdiff1d(columns, coded)
+        missing = np.isnan(points)
+        varies = missing.any(axis=0) & ~missing.all(axis=0)
+        of_numbers = (
+            Category(int(column), num_levels=1 + int(varies[column]), kernel=self.kernel, number=number)
+            for number, column in enumerate(numeric)
+        )
+        return (*self.levels, *of_numbers)
+
+
+def is_frame(X: Any) -> bool:
+    """Whether it is a data frame as pandas has it."""
+    return all(hasattr(X, name) for name in ("iloc", "columns", "dtypes"))
+
+
+def _columns_of(X: Any) -> list[Any] | None:
+    """The columns of a table; None for what is none."""
+    if is_frame(X):
+        return [X.iloc[:, column] for column in range(X.shape[1])]
+    # Lists of numbers and strings would become strings.
+    table = X if isinstance(X, np.ndarray) else np.array(X, dtype=object)
+    return list(table.T) if table.ndim == 2 else None
+
+
+def _objects(values: Any) -> NDArray[np.object_]:
+    return np.asarray(values, dtype=object)
+
+
+def _is_missing(value: Any) -> bool:
+    """None, NaN, and what pandas has for them."""
+    if isinstance(value, (float, np.floating)):
+        return bool(np.isnan(value))
+    return value is None or type(value).__name__ in ("NAType", "NaTType")
+
+
+def _looks_categorical(column: Any) -> bool:
+    kind = str(column.dtype)
+    if kind == "object":
+        values = [value for value in column if not _is_missing(value)]
+        return bool(values) and all(isinstance(value, str) for value in values)
+    return kind == "category" or kind.startswith("str")
+
+
+def _columns(argument: str, given: Any, names: list[str] | None, d: int) -> set[int]:
+    """Columns from what the user gives: columns, names or a mask."""
+    if given is None:
+        return set()
+    accepted = f"a list of columns from 0 to {d - 1}, of names of features, or a mask of {d}"
+    if isinstance(given, (str, bytes)) or not isinstance(given, Iterable) or getattr(given, "ndim", 1) == 0:
+        raise must_be(argument, accepted, given)
+    entries = list(given)
+    if entries and all(isinstance(entry, (bool, np.bool_)) for entry in entries):
+        if len(entries) != d:
+            raise must_be(argument, accepted, given)
+        return set(np.flatnonzero(entries).tolist())
+    columns = set()
+    for entry in entries:
+        if isinstance(entry, str):
+            if names is None:
+                raise must_be(argument, "a list of columns or a mask where X has no names", given)
+            if entry not in names:
+                raise unknown_name(f"names in {argument}", entry, names)
+            columns.add(names.index(entry))
+        elif isinstance(entry, (int, np.integer)) and not isinstance(entry, bool) and 0 <= entry < d:
+            columns.add(int(entry))
+        else:
+            raise must_be(argument, accepted, given)
+    return columns
+
+
+def _category_of(values: Any, column: int, names: list[str] | None, ordered: bool, kernel: str) -> Category:
+    name = column if names is None else names[column]
+    objects = _objects(values)
+    declared = getattr(getattr(values, "dtype", None), "categories", None)
+    with_missing = any(_is_missing(value) for value in objects)
+    if declared is not None:
+        ordered = ordered or bool(values.dtype.ordered)
+        return Category(column, ordered, len(declared) + with_missing, kernel, None, name, tuple(declared))
+    try:
+        found = {value for value in objects if not _is_missing(value)}
+    except TypeError as error:
+        raise InputError(f"feature {name!r} has levels that cannot be compared: {error}") from error
+    if ordered and any(isinstance(value, str) for value in found):
+        raise InputError(
+            f"the order of the levels of feature {name!r} is not known: give numbers, or a column of type "
+            "pandas.CategoricalDtype(levels, ordered=True)"
+        )
+    try:
+        known = sorted(found)
+    except TypeError:  # of several types; any order will do
+        known = sorted(found, key=lambda value: (type(value).__name__, repr(value)))
+    return Category(column, ordered, len(known) + with_missing, kernel, None, name, tuple(known))
+
+
+def _as_numbers(values: Any, name: Any) -> NDArray[np.float64]:
+    """(n,) numbers, NaN for those missing."""
+    array = np.asarray(values)
+    if array.dtype.kind in "iufb":
+        with np.errstate(over="ignore"):  # of longer types: infinite, which is refused
+            return array.astype(np.float64)
+    numbers = np.empty(len(array))
+    for row, value in enumerate(array if array.dtype.kind in "mM" else array.astype(object)):
+        try:
+            if isinstance(value, (str, bytes, np.datetime64, np.timedelta64)):
+                raise TypeError("it is no number")
+            numbers[row] = np.nan if _is_missing(value) else float(value)
+        except (TypeError, ValueError, OverflowError) as error:
+            raise must_be(
+                f"feature {name!r}", "numbers, unless it is listed in categorical", value
+            ) from error
+    return numbers

@@ -27,11 +27,7 @@ KERNELS = {
 
 
 def fixed_kernel(kernel: str | Kernel) -> Kernel:
-    """A float64 copy of the kernel on the CPU, without gradients.
-
-    Raises:
-        InputError: the name is unknown, or it is no symmetric kernel of one head.
-    """
+    """A float64 copy of the kernel on the CPU, without gradients."""
     if isinstance(kernel, str):
         kernel = KERNELS[one_of("kernel", kernel, KERNELS)]()
     if not isinstance(kernel, Kernel):
@@ -44,11 +40,7 @@ def fixed_kernel(kernel: str | Kernel) -> Kernel:
 
 
 def given_bandwidth(bandwidth: Any, num_features: int) -> NDArray[np.float64]:
-    """A bandwidth given in numbers, as (d,).
-
-    Raises:
-        InputError: not a positive finite number, nor one of them per feature.
-    """
+    """A bandwidth given in numbers, as (d,)."""
     array = positive_numbers("bandwidth", bandwidth)
     if array.shape not in ((), (1,), (num_features,)):
         raise must_be("shape of bandwidth", f"() or ({num_features},), one per feature", array.shape)
@@ -56,11 +48,7 @@ def given_bandwidth(bandwidth: Any, num_features: int) -> NDArray[np.float64]:
 
 
 def weights_of(sample_weight: ArrayLike | None, n: int) -> NDArray[np.float64]:
-    """Sample weights as (n,), ones for None.
-
-    Raises:
-        InputError: they have another shape, are negative or not finite, or all are zero.
-    """
+    """Sample weights as (n,), ones for None."""
     if sample_weight is None:
         return np.ones(n)
     if np.ma.is_masked(sample_weight):
@@ -120,10 +108,7 @@ def verbosity(value: Any) -> int:
 
 
 def real_number(name: str, value: Any, accepted: str, least: float, most: float) -> float:
-    """The value, if it is a number strictly between `least` and `most`; an InputError otherwise.
-
-    `accepted` says what it must be.
-    """
+    """The value, if it is a number strictly between `least` and `most`; an InputError otherwise."""
     try:
         if is_number(value) and least < float(value) < most:
             return float(value)
@@ -152,11 +137,7 @@ def is_number(value: Any) -> bool:
 
 
 def refuse_other_than_numbers(name: str, value: Any) -> None:
-    """An InputError for what scikit-learn would take for numbers without a word.
-
-    Raises:
-        InputError: the array has masked values, texts, dates or integers beyond float64.
-    """
+    """An InputError for what scikit-learn would take for numbers: masked values, texts, dates."""
     if np.ma.is_masked(value):
         raise must_be(name, "without masked values", value)
     try:
@@ -181,12 +162,16 @@ def positive_numbers(name: str, value: ArrayLike) -> NDArray[np.float64]:
     return array
 
 
-def torch_device(device: str | torch.device | None) -> torch.device | None:
-    """The device where PyTorch computes; None leaves the choice of the CPU's fastest way.
+def probabilities(name: str, value: ArrayLike) -> NDArray[np.float64]:
+    """One or a list of numbers strictly between 0 and 1, as () or (k,); an InputError if they are not."""
+    array = numbers(name, value)
+    if array.ndim > 1 or not ((array > 0) & (array < 1)).all():
+        raise must_be(name, "one or a list of numbers between 0 and 1", value)
+    return array
 
-    Raises:
-        InputError: PyTorch has no such device here.
-    """
+
+def torch_device(device: str | torch.device | None) -> torch.device | None:
+    """The device where PyTorch computes; None leaves the choice of the CPU's fastest way."""
     if device is None:
         return None
     try:

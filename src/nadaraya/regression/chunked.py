@@ -1,7 +1,6 @@
 """`ChunkedNadarayaWatson`: kernel regression of more points than memory holds."""
 
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, Self
 
 import numpy as np
@@ -11,18 +10,15 @@ from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
 from nadaraya.kernels import Kernel
-from nadaraya.regression import intervals
-from nadaraya.regression.blocks import over_blocks
 from nadaraya.regression.checks import given_bandwidth, real_number, truth_value
 from nadaraya.regression.displays import PlotsCurve
-from nadaraya.regression.estimator import checked
-from nadaraya.regression.grid_means import CellMoments, GridMeans
+from nadaraya.regression.estimator import checked, over_blocks
+from nadaraya.regression.grid_means import GridMeans
 from nadaraya.regression.nadaraya_watson import NadarayaWatson
 from nadaraya.regression.requests import Array
 
-_LEAST_FREEDOM = 1e-6
 
-
+@dataclass(eq=False, repr=False)
 class ChunkedNadarayaWatson(PlotsCurve, RegressorMixin, BaseEstimator):
     r"""Kernel regression from chunks of points, in memory that does not grow with their number.
 
@@ -71,24 +67,14 @@ class ChunkedNadarayaWatson(PlotsCurve, RegressorMixin, BaseEstimator):
     ([0.83], [0.1])
     """
 
-    def __init__(
-        self,
-        bandwidth: float | ArrayLike,
-        kernel: str | Kernel = "gaussian",
-        *,
-        degree: int = 0,
-        cell_side: float = 0.125,
-        empty: str = "nearest",
-        device: str | torch.device | None = None,
-        random_state: int | np.random.RandomState | None = None,
-    ) -> None:
-        self.bandwidth = bandwidth
-        self.kernel = kernel
-        self.degree = degree
-        self.cell_side = cell_side
-        self.empty = empty
-        self.device = device
-        self.random_state = random_state
+    bandwidth: float | ArrayLike
+    kernel: str | Kernel = "gaussian"
+    _: KW_ONLY
+    degree: int = 0
+    cell_side: float = 0.125
+    empty: str = "nearest"
+    device: str | torch.device | None = None
+    random_state: int | np.random.RandomState | None = None
 
     def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
         """Forgets what was seen, and takes in these points; arguments are those of `partial_fit`.
@@ -100,7 +86,7 @@ class ChunkedNadarayaWatson(PlotsCurve, RegressorMixin, BaseEstimator):
         >>> ChunkedNadarayaWatson(bandwidth=1.0).fit([[0.0], [0.1], [2.0]], [0.0, 1.0, 4.0]).n_cells_
         2
         """
-        self._regression: _LazyRegression | None = None
+        self._means: GridMeans | None = None
         return self.partial_fit(X, y, sample_weight)
 
     def partial_fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
@@ -129,13 +115,17 @@ class ChunkedNadarayaWatson(PlotsCurve, RegressorMixin, BaseEstimator):
         3
         """
         first = not self.__sklearn_is_fitted__()
-        options = {"multi_output": True, "y_numeric": True, "dtype": (np.float64, np.float32)}
-        points, targets = checked(self, X, y, reset=first, **options)
+        checks = {"multi_output": True, "y_numeric": True, "dtype": (np.float64, np.float32)}
+        points, targets = checked(self, X, y, reset=first, **checks)
         if first:
             self.bandwidth_ = given_bandwidth(self.bandwidth, points.shape[1])
             side = real_number("cell_side", self.cell_side, "a number between 0 and 1", 0, 1)
-        means = GridMeans(side * self.bandwidth_) if first else self._fitted().means
-        self._regression = _LazyRegression(means.add(points, targets, sample_weight), self._of_cells())
+        means = GridMeans(side * self.bandwidth_) if first else self._seen()
+        self._means = means.add(points, targets, sample_weight)
+        options: dict[str, Any] = {
+            name: getattr(self, name) for name in ("degree", "empty", "device", "random_state")
+        }
+        self._regression = _OfCells(self.kernel, self.bandwidth_, **options)
         return self
 
     @over_blocks
@@ -160,8 +150,8 @@ class ChunkedNadarayaWatson(PlotsCurve, RegressorMixin, BaseEstimator):
         """
         query = self._validated(X)
         if not truth_value("return_std", return_std):
-            return self._fitted().model.predict(query)
-        mean, scatter = self._fitted().model.predict(query, return_std=True)  # of a cell of average weight
+            return self._fitted().predict(query)
+        mean, scatter = self._fitted().predict(query, return_std=True)  # of a cell of average weight
         return mean, scatter * np.sqrt(self.n_samples_seen_ / self.n_cells_)
 
     @over_blocks
@@ -176,7 +166,7 @@ class ChunkedNadarayaWatson(PlotsCurve, RegressorMixin, BaseEstimator):
         >>> model.marginal_effects([[1.0]]).round(6).tolist()
         [[2.0]]
         """
-        return self._fitted().model.marginal_effects(self._validated(X))
+        return self._fitted().marginal_effects(self._validated(X))
 
     def band(self, X: ArrayLike, **options: Any) -> tuple[Array, Array]:
         """A band for the curve, lower and upper, as `NadarayaWatson.band` with the same options.
@@ -190,32 +180,32 @@ class ChunkedNadarayaWatson(PlotsCurve, RegressorMixin, BaseEstimator):
         >>> bool(lower < 1.548 < upper)
         True
         """
-        return self._fitted().model.band(self._validated(X), **options)
+        return self._fitted().band(self._validated(X), **options)
 
     @property
     def n_samples_seen_(self) -> int:
         """Points of weight above zero so far."""
-        return self._fitted().means.n_samples_seen
+        return self._seen().n_samples_seen
 
     @property
     def n_cells_(self) -> int:
         """Occupied cells."""
-        return len(self._fitted().means.cells().cell)
+        return len(self._seen().cells().cell)
 
     @property
     def X_(self) -> Array:
         """(c, d) means of the points in the occupied cells."""
-        return self._fitted().means.X
+        return self._seen().X
 
     @property
     def y_(self) -> Array:
         """(c,) or (c, p) means of their targets."""
-        return self._fitted().means.y
+        return self._seen().y
 
     @property
     def sample_weight_(self) -> Array:
         """(c,) sums of their weights."""
-        return self._fitted().means.weight
+        return self._seen().weight
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -223,92 +213,31 @@ class ChunkedNadarayaWatson(PlotsCurve, RegressorMixin, BaseEstimator):
         return tags
 
     def __sklearn_is_fitted__(self) -> bool:
-        return getattr(self, "_regression", None) is not None
-
-    def _fitted(self) -> "_LazyRegression":
-        check_is_fitted(self)
-        assert self._regression is not None
-        return self._regression
+        return getattr(self, "_means", None) is not None
 
     def _validated(self, X: ArrayLike) -> Array:
         check_is_fitted(self)
         return checked(self, X, reset=False, dtype=(np.float64, np.float32))
 
-    def _of_cells(self) -> "_OfCells":
-        return _OfCells(
-            self.kernel,
-            self.bandwidth_,
-            degree=self.degree,
-            empty=self.empty,
-            device=self.device,
-            random_state=self.random_state,
-        )
+    def _seen(self) -> GridMeans:
+        check_is_fitted(self)
+        assert self._means is not None
+        return self._means
+
+    def _fitted(self) -> "_OfCells":
+        """The regression of the cells, fitted when it is first asked for."""
+        means = self._seen()
+        return self._regression if hasattr(self._regression, "X_") else self._regression.fit_cells(means)
 
 
 class _OfCells(NadarayaWatson):
     """Regression of the cells' means with the noise of the points within them."""
 
-    def fit_cells(self, cells: CellMoments, y: Array) -> Self:
-        self._cells = cells
-        return self.fit(cells.x, y, cells.weight)
+    def fit_cells(self, means: GridMeans) -> Self:
+        self._cells = means.cells()
+        return self.fit(self._cells.x, means.y, self._cells.weight)
 
-    def _noise_model(self) -> intervals.Noise:
-        if self._noise is None:
-            noise = self._noise_of_cells()
-            if not noise.informative.any():
-                return super()._noise_model()  # which says so
-            self._noise = noise
-        return self._noise
-
-    def _noise_of_cells(self) -> intervals.Noise:
-        """Σ w (y − f)² of the n_c points of a cell, over n_c − 2 L_cc + w_c Σ_j L_cj² / w_j.
-
-        That is its expectation for unit noise; w is of mean 1 over the cells.
-        """
-        smoother, targets, cells = self._smoother, self._targets, self._cells
-        weight, count = smoother.sample.counts, np.bincount(self._row_of, cells.count)
-        within = np.stack([np.bincount(self._row_of, column) for column in cells.squares.T], axis=1)
-        within *= len(weight) / cells.weight.sum() / self._unit**2
-        fit = smoother.fit(None, targets.T)
-        left = (1.0 - 2.0 * smoother.leverage(fit)) / weight
-        left += smoother.combined_variance(fit, None, 1.0 / weight)
-        freedom = count - 1.0 + weight * left
-        informative = ~fit.no_support & (freedom > _LEAST_FREEDOM * count)
-        squares = within + weight[:, None] * (targets - fit.mean) ** 2
-        variance = squares / np.where(informative, freedom, 1.0)[:, None]
-        signs = np.where(targets < fit.mean, -1.0, 1.0)
-        residuals = np.where(informative[:, None], signs * np.sqrt(variance), 0.0)
-        known = informative.astype(np.float64)
-        return _NoiseOfCells(smoother, residuals, left, known, 1.0 / weight, count - 1.0)
-
-
-@dataclass(frozen=True)
-class _NoiseOfCells(intervals.Noise):
-    """Noise whose squares are those of all points of a cell, within it and about the curve.
-
-    Attributes:
-        within: (c,) degrees of freedom within the cells.
-    """
-
-    within: Array
-
-    def _squares(self, left_over: Array, variance: Array, generator: np.random.RandomState) -> Array:
-        weight = 1.0 / self.relative[:, None]
-        within = 2.0 * generator.standard_gamma(self.within[:, None] / 2.0, left_over.shape)  # χ²
-        squares = variance * within + weight * left_over**2
-        return np.where(self.informative[:, None] > 0, squares / self._freedom_of_squares()[:, None], 0.0)
-
-    def _freedom_of_squares(self) -> Array:
-        return np.where(self.informative > 0, self.within + self.left / self.relative, np.inf)
-
-
-@dataclass
-class _LazyRegression:
-    """The regression of what the means are, fitted when it is first asked for."""
-
-    means: GridMeans
-    unfitted: _OfCells
-
-    @cached_property
-    def model(self) -> _OfCells:
-        return self.unfitted.fit_cells(self.means.cells(), self.means.y)
+    def _within(self) -> tuple[Array, Array]:
+        squares = [np.bincount(self._row_of, column) for column in self._cells.squares.T]
+        unit = self._unit**2 * self._cells.weight.sum() / len(self._targets)
+        return np.stack(squares, axis=1) / unit, np.bincount(self._row_of, self._cells.count) - 1.0

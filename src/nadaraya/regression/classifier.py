@@ -1,5 +1,6 @@
 """`NadarayaWatsonClassifier`: kernel regression of class indicators, which gives probabilities."""
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -7,15 +8,15 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
 
+from nadaraya.kernels import Kernel
 from nadaraya.regression.bandwidth import Selected, select_in_stages
-from nadaraya.regression.blocks import over_blocks
-from nadaraya.regression.class_display import ClassifierDisplay
-from nadaraya.regression.drawing import Plots
-from nadaraya.regression.estimator import MixedEstimator
+from nadaraya.regression.estimator import MixedEstimator, over_blocks
+from nadaraya.regression.grid_displays import ClassifierDisplay, Plots
 from nadaraya.regression.requests import Array
 from nadaraya.regression.selection import Search
 
 
+@dataclass(eq=False, repr=False)
 class NadarayaWatsonClassifier(ClassifierMixin, Plots[ClassifierDisplay], MixedEstimator):
     r"""Classification by kernel regression of the classes' indicators.
 
@@ -51,6 +52,9 @@ class NadarayaWatsonClassifier(ClassifierMixin, Plots[ClassifierDisplay], MixedE
     >>> model.predict_proba([[2.5]]).round(2).tolist()
     [[0.53, 0.47]]
     """
+
+    kernel: str | Kernel = "gaussian"
+    bandwidth: float | ArrayLike | str = "scott"
 
     _display = ClassifierDisplay
 

@@ -2,33 +2,32 @@
 
 import math
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import torch
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from scipy.special import ndtr
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 
-from nadaraya.errors import InputError, must_be
+from nadaraya.errors import InputError
 from nadaraya.regression.bandwidth import Selected, select_bandwidth
-from nadaraya.regression.checks import generator_of, numbers, real_number, whole_number
-from nadaraya.regression.criteria import Criterion, loo_likelihood
-from nadaraya.regression.estimator import SmoothingEstimator, checked, validated_points
-from nadaraya.regression.repeats import Observations
+from nadaraya.regression.checks import generator_of, probabilities, real_number, whole_number
+from nadaraya.regression.criteria import Criterion
+from nadaraya.regression.density import increasing_root
+from nadaraya.regression.estimator import SmoothingEstimator, checked
 from nadaraya.regression.requests import Array, Sums
+from nadaraya.regression.sample import Observations
 from nadaraya.regression.selection import Search
 from nadaraya.regression.smoother import Smoother
-from nadaraya.regression.support import log_mass
+from nadaraya.regression.support import likelihood, log_mass
 from nadaraya.regression.torch_sums import Job
 
 # What is held for each pair where all weights of a query are needed at once.
 _NUMBERS_PER_PAIR = 4
-# After so many, bisection alone, which always ends.
-_NEWTON_STEPS, _MOST_STEPS = 30, 300
 
 
+@dataclass(eq=False, repr=False)
 class NadarayaWatsonConditionalDensity(SmoothingEstimator):
     r"""The density of a target given features, with Gaussian kernels (Rosenblatt 1969).
 
@@ -65,28 +64,9 @@ class NadarayaWatsonConditionalDensity(SmoothingEstimator):
     [-0.447]
     """
 
-    def __init__(
-        self,
-        bandwidth: float | ArrayLike | str = "loo",
-        *,
-        n_starts: int = 7,
-        device: str | torch.device | None = None,
-        random_state: int | np.random.RandomState | None = None,
-        verbose: int = 0,
-    ) -> None:
-        super().__init__(
-            "gaussian",
-            bandwidth,
-            n_starts=n_starts,
-            device=device,
-            random_state=random_state,
-            verbose=verbose,
-        )
+    bandwidth: float | ArrayLike | str = "loo"
 
-    def _data(self, X: ArrayLike, y: Any) -> tuple[Array, Array]:
-        points, targets = validated_points(self, X, y, y_numeric=True)
-        self.y_ = np.array(targets, np.float64)
-        return points, self.y_[:, None]
+    kernel = "gaussian"
 
     def _observations(self, points: Array, targets: Array, weight: Array) -> Observations:
         joint, _, counts, row_of = super()._observations(
@@ -104,8 +84,10 @@ class NadarayaWatsonConditionalDensity(SmoothingEstimator):
         selection = None
         if self._selects_by("loo"):
             joint, selection = select_bandwidth("loo", _likelihood(joint, features), joint, search)
-        self._joint, self._targets, unit = joint, targets[:, 0], joint.sample.unit[-1]
-        self.target_bandwidth_ = float(joint.bandwidth[-1] * unit)
+        # Targets and their bandwidth are kept in a unit in which nothing over- or underflows.
+        self._joint, self._unit, self._b = joint, float(joint.sample.unit[-1]), float(joint.bandwidth[-1])
+        self._targets, unit = targets[:, 0] / self._unit, self._unit
+        self.target_bandwidth_ = self._b * unit
         if selection is not None:  # those of the features have their units from _keep
             selection = selection._changed(lambda numbers: np.append(numbers[:-1], numbers[-1] * unit))
         return replace(features, bandwidth=joint.bandwidth[:-1]), selection
@@ -134,7 +116,7 @@ class NadarayaWatsonConditionalDensity(SmoothingEstimator):
         marginal = log_mass(self._smoother, None, query)
         known = np.isfinite(marginal)  # weights that underflow tell nothing
         density: Array = np.where(known, joint, -np.inf) - np.where(known, marginal, 0.0)
-        density -= math.log(self.target_bandwidth_ * math.sqrt(2 * math.pi))
+        density -= math.log(self._b * math.sqrt(2 * math.pi)) + math.log(self._unit)
         return density.astype(self.X_.dtype, copy=False)
 
     def score(self, X: ArrayLike, y: ArrayLike) -> float:
@@ -161,9 +143,9 @@ class NadarayaWatsonConditionalDensity(SmoothingEstimator):
         >>> model.predict([[1.0]]).shape
         (1,)
         """
-        query, centre = self._validated(X), np.average(self.y_, weights=self.sample_weight_)
+        query, centre = self._validated(X), np.average(self._targets, weights=self._smoother.sample.counts)
         means = self._smoother.means(query, (self._targets - centre)[None]).values[:, 0] + centre
-        return means.astype(self.X_.dtype, copy=False)
+        return self._natural(means)
 
     def predict_cdf(self, X: ArrayLike, y: ArrayLike) -> Array:
         """P(target ≤ y | x).
@@ -186,7 +168,9 @@ class NadarayaWatsonConditionalDensity(SmoothingEstimator):
         query, targets = self._validated_pairs(X, y)
         result = np.empty(len(query))
         for rows, weights in self._weights(query):
-            result[rows] = self._distribution(weights, targets[rows])
+            with np.errstate(over="ignore"):
+                z = (targets[rows, None] / self._unit - self._targets) / self._b
+            result[rows] = np.einsum("mn,mn->m", weights, ndtr(z))
         return result.astype(self.X_.dtype, copy=False)
 
     def predict_quantiles(self, X: ArrayLike, q: float | ArrayLike = 0.5) -> Array:
@@ -210,16 +194,12 @@ class NadarayaWatsonConditionalDensity(SmoothingEstimator):
         >>> model.predict_quantiles([[1.0]], [0.1, 0.5, 0.9]).round(3).tolist()
         [[0.146, 1.004, 3.227]]
         """
-        query, levels = self._validated(X), numbers("q", q)
-        if levels.ndim > 1 or not ((levels > 0) & (levels < 1)).all():
-            raise must_be("q", "a number strictly between 0 and 1, or a list of them", q)
+        query, levels = self._validated(X), probabilities("q", q)
         result = np.empty((len(query), levels.size))
         for rows, weights in self._weights(query):
             for column, level in enumerate(levels.ravel()):
                 result[rows, column] = self._quantile(weights, level)
-        shaped = result[:, 0] if levels.ndim == 0 else result
-        with np.errstate(over="ignore"):  # bandwidths beyond float32 are infinite in it
-            return shaped.astype(self.X_.dtype, copy=False)
+        return self._natural(result[:, 0] if levels.ndim == 0 else result)
 
     def predict_interval(self, X: ArrayLike, level: float = 0.9) -> tuple[Array, Array]:
         """The interval that has the target with this probability given x, with equal tails.
@@ -267,12 +247,12 @@ class NadarayaWatsonConditionalDensity(SmoothingEstimator):
         """
         query = self._validated(X)
         n, random = whole_number("n_samples", n_samples), generator_of(random_state)
-        result = self.target_bandwidth_ * random.standard_normal((len(query), n))
+        result = self._b * random.standard_normal((len(query), n))
         for rows, weights in self._weights(query):
             for row, cumulative in zip(range(rows.start, rows.stop), np.cumsum(weights, axis=1), strict=True):
                 place = np.searchsorted(cumulative, cumulative[-1] * random.random_sample(n), side="right")
                 result[row] += self._targets[np.minimum(place, len(self._targets) - 1)]
-        return result.astype(self.X_.dtype, copy=False)
+        return self._natural(result)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -283,40 +263,28 @@ class NadarayaWatsonConditionalDensity(SmoothingEstimator):
         """Blocks of queries (m, d) with their weights (rows, n), which sum to 1."""
         job = Job(self._smoother.request(Sums, query, np.zeros((0, len(self._targets)))))
         for rows in job.blocks(_NUMBERS_PER_PAIR):
-            r = job.distances(rows)
-            yield rows, job.shares(rows, r, job.kernel.log(r)).double().cpu().numpy()
-
-    def _distribution(self, weights: Array, y: Array) -> Array:
-        """Σ_i w_i Φ((y − y_i) / b) for weights (m, n) at y (m,)."""
-        z = (y[:, None] - self._targets) / self.target_bandwidth_
-        return np.einsum("mn,mn->m", weights, ndtr(z))
+            yield rows, job.local_weights(rows).double().cpu().numpy()
 
     def _quantile(self, weights: Array, level: float) -> Array:
-        """(m,) where `_distribution` is `level`: Newton's method, bisection where it leaves a bracket."""
-        b, order = self.target_bandwidth_, np.argsort(self._targets)
+        """(m,) where the distribution is `level`."""
+        b, order = self._b, np.argsort(self._targets)
         # From the quantile of the weighted targets themselves.
         reached = (np.cumsum(weights[:, order], axis=1) < level).sum(axis=1)
         y = self._targets[order[np.minimum(reached, len(order) - 1)]]
         low, high = np.full((2, len(y)), [[self._targets.min() - 40 * b], [self._targets.max() + 40 * b]])
-        left = np.arange(len(y))
-        for step in range(_MOST_STEPS):
-            z = (y[left, None] - self._targets) / b
-            excess = np.einsum("mn,mn->m", weights[left], ndtr(z)) - level
+
+        def excess(left: NDArray[np.intp], y: Array) -> tuple[Array, Array]:
+            z = (y[:, None] - self._targets) / b
             height = np.exp(-(np.clip(z, -40, 40) ** 2) / 2)
             slope = np.einsum("mn,mn->m", weights[left], height) / (b * math.sqrt(2 * math.pi))
-            above, before = excess > 0, y[left]
-            low[left], high[left] = np.where(above, low[left], before), np.where(above, before, high[left])
-            steep = slope > np.abs(excess) * 1e-290
-            newton = before - np.divide(excess, slope, out=np.full_like(before, np.inf), where=steep)
-            inside = (newton > low[left]) & (newton < high[left]) & (step < _NEWTON_STEPS)
-            y[left] = np.where(inside, newton, (low[left] + high[left]) / 2)
-            # Newton's next step would be of the order of the square of this one.
-            precise = inside & (np.abs(newton - before) < 1e-7 * b)
-            width = high[left] - low[left]
-            left = left[~(precise | (width <= 1e-13 * (np.abs(before) + b)))]
-            if len(left) == 0:
-                break
-        return y
+            return np.einsum("mn,mn->m", weights[left], ndtr(z)) - level, slope
+
+        # The step after one of 1e-7 b would be of the order of its square.
+        return increasing_root(excess, y, low, high, np.full(len(y), b), settled=1e-7)
+
+    def _natural(self, targets: Array) -> Array:
+        with np.errstate(over="ignore", under="ignore"):  # bandwidths beyond float32 are infinite in it
+            return (targets * self._unit).astype(self.X_.dtype, copy=False)
 
     def _validated_pairs(self, X: ArrayLike, y: ArrayLike) -> tuple[Array, Array]:
         check_is_fitted(self)
@@ -325,11 +293,8 @@ class NadarayaWatsonConditionalDensity(SmoothingEstimator):
 
 
 def _likelihood(joint: Smoother, features: Smoother) -> Criterion:
-    """Minus the mean log-density of each target given its features and the other observations.
-
-    The joint leave-one-out density over that of the features, by the logarithms of all d + 1 bandwidths.
-    """
-    of_joint, of_features = loo_likelihood(joint), loo_likelihood(features)
+    """Minus the mean log-density of each target given its features, under the other observations."""
+    of_joint, of_features = likelihood(joint), likelihood(features)
 
     def criterion(log_bandwidth: Array, with_gradient: bool = True, /) -> tuple[float, Array]:
         value, gradient = of_joint(log_bandwidth, with_gradient)

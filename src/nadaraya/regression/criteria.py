@@ -4,13 +4,19 @@ Each criterion is a function of the logarithms of the bandwidths. A prediction i
 and the gradients of sums are sums as well.
 """
 
+import copy
+import math
 from dataclasses import replace
 from typing import NamedTuple, Protocol
 
 import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
-from nadaraya.regression.requests import Array, BandwidthGradients
-from nadaraya.regression.smoother import Smoother
+from nadaraya.regression.requests import Array, Sums
+from nadaraya.regression.smoother import Smoother, monomials, value_weights
+from nadaraya.regression.torch_sums import Job, distances
 
 
 class Criterion(Protocol):
@@ -33,14 +39,7 @@ class Score(NamedTuple):
 
 
 def loo_score(squared_errors: Array, trace: float, weight: Array, scale: Array) -> Score:
-    """log of the mean over targets of mean squared error over variance; errors are leave-one-out.
-
-    Args:
-        squared_errors: (n, p).
-        trace: of the smoother; no part of this score.
-        weight: (n,) whose sum is the number of observations.
-        scale: (p,) the targets' variances.
-    """
+    """log of the mean over targets of mean squared leave-one-out error (n, p) over variance (p,)."""
     per_point = weight[:, None] / weight.sum() / (scale * len(scale))
     loss = float((per_point * squared_errors).sum()) + _TINY
     return Score(float(np.log(loss)), per_point / loss, 0.0)
@@ -49,7 +48,7 @@ def loo_score(squared_errors: Array, trace: float, weight: Array, scale: Array) 
 def aic_score(squared_errors: Array, trace: float, weight: Array, scale: Array) -> Score:
     r"""AIC_c = mean of log σ̂² over targets + (1 + tr L / n) / (1 − (tr L + 2) / n) (Hurvich et al. 1998).
 
-    Arguments as for `loo_score`; n is the sum of the weights, as many as there are observations.
+    n is the sum of the weights, as many as there are observations.
     """
     n = weight.sum()
     variance = (weight[:, None] * squared_errors).sum(axis=0) / n + 1e-30 * scale
@@ -73,13 +72,7 @@ def target_scale(y: Array, weight: Array) -> Array:
 
 
 def regression_criterion(name: str, smoother: Smoother, targets: Array) -> Criterion:
-    """The leave-one-out error ("loo") or AIC_c ("aic") of a smoother with other bandwidths.
-
-    Args:
-        name: a key of `SCORES`.
-        smoother: all but the bandwidth.
-        targets: (n, p), less their means.
-    """
+    """The leave-one-out error or AIC_c of a smoother with other bandwidths; targets (n, p) are centred."""
     weight = smoother.sample.counts
     scale, leave_one_out, peak = target_scale(targets, weight), name == "loo", smoother.peak()
 
@@ -101,23 +94,81 @@ def regression_criterion(name: str, smoother: Smoother, targets: Array) -> Crite
     return criterion
 
 
-def loo_likelihood(smoother: Smoother) -> Criterion:
-    """Minus the mean log-density of each point under the others, up to a constant (Habbema et al. 1974)."""
-    weight = smoother.sample.counts
-    counted = weight > 0
-    share = weight[counted] / weight.sum()
+class DifferentiableCriterion:
+    """The criteria of a regression by automatic differentiation, for a kernel's own parameters too.
 
-    def criterion(log_bandwidth: Array, with_gradient: bool = True, /) -> tuple[float, Array]:
-        # Gradients cost little beside the sums of the likelihood, which have no targets.
-        trial = replace(smoother, bandwidth=np.exp(log_bandwidth))
-        request = trial.request(BandwidthGradients, None, np.zeros((0, len(weight))))
-        sums = trial.compute(replace(request, exclude_self=True))
-        if sums.no_support[counted].any():
-            # A point alone in a compact support has likelihood zero; smaller bandwidths are no better.
-            return 1e10 - float(log_bandwidth.sum()), -np.ones(len(log_bandwidth))
-        log_mass = np.log(sums.values[counted, 0]) + sums.log_scale[counted]
-        by_bandwidth = sums.gradients[counted, :, 0] / sums.values[counted, :1]
-        varies = np.isfinite(log_bandwidth)
-        return float(log_bandwidth[varies].sum() - share @ log_mass), varies - share @ by_bandwidth
+    Arguments begin with log h_1, …, log h_d if `selects_bandwidth`, and end with the parameters of the kernel
+    if `trains_kernel`. Blocks of queries are recomputed in the backward pass, so that memory stays O(n).
+    """
 
-    return criterion
+    def __init__(
+        self,
+        name: str,
+        smoother: Smoother,
+        targets: Array,
+        selects_bandwidth: bool,
+        trains_kernel: bool = True,
+    ) -> None:
+        points = smoother.sample.x.astype(np.float64)
+        request = replace(
+            smoother.request(Sums, None, np.zeros((0, len(points)))),
+            query=points,
+            points=points,
+            kernel=copy.deepcopy(smoother.kernel).requires_grad_(trains_kernel),
+            exclude_self=name == "loo",
+        )
+        self._score = SCORES[name]
+        self._job, self._degree = Job(request), smoother.degree
+        self._trained = list(self._job.kernel.parameters()) if trains_kernel else []
+        self._num_parameters = sum(parameter.numel() for parameter in self._trained)
+        self._targets, self._weight = targets, smoother.sample.counts
+        self._scale = target_scale(targets, self._weight)
+        self._y, log_bandwidth = (
+            torch.tensor(array, dtype=torch.float64, device=self._job.device)
+            for array in (targets, np.log(smoother.bandwidth))
+        )
+        self._fixed = None if selects_bandwidth else log_bandwidth
+
+    def __call__(self, arguments: Array, with_gradient: bool = True, /) -> tuple[float, Array]:
+        """The criterion and its gradient at (log h_1, …, log h_d, the kernel's parameters)."""
+        with torch.set_grad_enabled(with_gradient):
+            return self._evaluated(arguments, with_gradient)
+
+    def _evaluated(self, arguments: Array, with_gradient: bool) -> tuple[float, Array]:
+        device, d = self._job.device, self._job.points.shape[1]
+        vector = torch.tensor(arguments, dtype=torch.float64, device=device, requires_grad=True)
+        if self._trained:
+            with torch.no_grad():
+                nn.utils.vector_to_parameters(vector[-self._num_parameters :], self._trained)
+        log_bandwidth = vector[:d] if self._fixed is None else self._fixed
+        parts = [
+            checkpoint(self._smooth, rows, log_bandwidth, use_reentrant=False, preserve_rng_state=False)
+            for rows in self._job.blocks(6 + 3 * math.comb(d + self._degree, d) * (self._degree > 0))
+        ]
+        mean, leverage = (torch.cat(part) for part in zip(*parts, strict=True))
+        errors = self._targets - mean.detach().cpu().numpy()
+        score = self._score(errors**2, float(leverage.detach().sum()), self._weight, self._scale)
+        if not with_gradient:
+            return score.value, np.zeros(len(arguments))
+        by_mean = torch.tensor(-2.0 * score.by_errors * errors, device=device)
+        loss = (by_mean * mean).sum() + score.by_trace * leverage.sum()
+        gradients = torch.autograd.grad(
+            loss, [vector, *self._trained], allow_unused=True, materialize_grads=True
+        )
+        slopes = gradients[0].clone()
+        if self._trained:
+            slopes[-self._num_parameters :] += nn.utils.parameters_to_vector(gradients[1:])
+        return score.value, slopes.cpu().numpy()
+
+    def _smooth(self, rows: slice, log_bandwidth: Tensor) -> tuple[Tensor, Tensor]:
+        """Predictions (b, p) of the points in `rows`, and their leverages (b,); leave-one-out for "loo"."""
+        job = self._job
+        inverse = torch.exp(-log_bandwidth)
+        r = distances(job.points[rows] * inverse, job.points * inverse) * job.shrink[rows, None]
+        weights = job.shares(rows, r, job.kernel.log(r))
+        if self._degree:
+            offsets = job.points - job.points[rows, None]
+            weights = value_weights(
+                weights, monomials(offsets, self._degree) if self._degree > 1 else offsets
+            )
+        return weights @ self._y, weights[:, rows].diagonal()

@@ -1,11 +1,11 @@
 """`NadarayaWatsonDensity`: kernel density estimation from the same sums."""
 
 import math
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import DensityMixin
 from sklearn.utils.validation import check_is_fitted
@@ -13,20 +13,23 @@ from sklearn.utils.validation import check_is_fitted
 from nadaraya.errors import InputError, must_be
 from nadaraya.kernels import Kernel
 from nadaraya.regression.bandwidth import Selected, select_bandwidth
-from nadaraya.regression.blocks import over_blocks
 from nadaraya.regression.checks import generator_of, whole_number
-from nadaraya.regression.displays import DensityDisplay
-from nadaraya.regression.drawing import Plots
-from nadaraya.regression.draws import draws
-from nadaraya.regression.estimator import SmoothingEstimator, validated_points
-from nadaraya.regression.plug_in import PLUG_INS, plug_in
+from nadaraya.regression.estimator import SmoothingEstimator, over_blocks
+from nadaraya.regression.grid_displays import DensityDisplay, Plots
 from nadaraya.regression.requests import Array
-from nadaraya.regression.rules import log_radial_moment, spread_of_kernel
+from nadaraya.regression.rules import (
+    PLUG_INS,
+    edge_of,
+    log_radial_moment,
+    log_values,
+    plug_in,
+    spread_of_kernel,
+)
 from nadaraya.regression.selection import Search
-from nadaraya.regression.smoother import Smoother
 from nadaraya.regression.support import Support, likelihood, log_mass
 
 
+@dataclass(eq=False, repr=False)
 class NadarayaWatsonDensity(DensityMixin, Plots[DensityDisplay], SmoothingEstimator):
     r"""Kernel density: what kernel regression divides by, as a density (Rosenblatt 1956, Parzen 1962).
 
@@ -77,27 +80,16 @@ class NadarayaWatsonDensity(DensityMixin, Plots[DensityDisplay], SmoothingEstima
     True
     """
 
+    kernel: str | Kernel = "gaussian"
+    bandwidth: float | ArrayLike | str = "scott"
+    _: KW_ONLY
+    support: Any = None
+
     _criteria = ("loo", *PLUG_INS)
     _display = DensityDisplay
 
-    def __init__(
-        self,
-        kernel: str | Kernel = "gaussian",
-        bandwidth: float | ArrayLike | str = "scott",
-        *,
-        support: Any = None,
-        n_starts: int = 7,
-        device: str | torch.device | None = None,
-        random_state: int | np.random.RandomState | None = None,
-        verbose: int = 0,
-    ) -> None:
-        super().__init__(
-            kernel, bandwidth, n_starts=n_starts, device=device, random_state=random_state, verbose=verbose
-        )
-        self.support = support
-
     def _data(self, X: ArrayLike, y: Any) -> tuple[Array, Array]:
-        points = validated_points(self, X)
+        points = self._validated_points(X)
         self._support = Support.of(self.support, points)
         if self._support is not None:
             self._support.check(points)
@@ -108,7 +100,15 @@ class NadarayaWatsonDensity(DensityMixin, Plots[DensityDisplay], SmoothingEstima
         self._log_integral = _log_integral(smoother.kernel, points.shape[1])
         selection = None
         if isinstance(self.bandwidth, str) and self.bandwidth in PLUG_INS:
-            smoother = _with_plug_in(self.bandwidth, smoother)
+            if points.shape[1] != 1:
+                raise InputError(
+                    f"bandwidth={self.bandwidth!r} is for one feature, got {points.shape[1]}: "
+                    "use 'loo' or 'scott'"
+                )
+            if np.isfinite(smoother.bandwidth[0]):
+                width = plug_in(self.bandwidth, smoother.sample.x[:, 0], counts)
+                width /= spread_of_kernel(smoother.kernel)
+                smoother = replace(smoother, bandwidth=np.array([width]))
         elif self._selects_by("loo"):
             criterion = likelihood(smoother, self._support, points.astype(np.float64))
             smoother, selection = select_bandwidth("loo", criterion, smoother, search)
@@ -190,17 +190,6 @@ class NadarayaWatsonDensity(DensityMixin, Plots[DensityDisplay], SmoothingEstima
         return float(self.score_samples(X).sum(dtype=np.float64))
 
 
-def _with_plug_in(rule: str, smoother: Smoother) -> Smoother:
-    """The smoother with the bandwidth of a plug-in rule, as wide as the Gaussian's for another kernel."""
-    dimension = len(smoother.bandwidth)
-    if dimension != 1:
-        raise InputError(f"bandwidth={rule!r} is for one feature, got {dimension}: use 'loo' or 'scott'")
-    if np.isinf(smoother.bandwidth[0]):
-        return smoother
-    width = plug_in(rule, smoother.sample.x[:, 0], smoother.sample.counts)
-    return replace(smoother, bandwidth=np.array([width / spread_of_kernel(smoother.kernel)]))
-
-
 def _log_integral(kernel: Kernel, dimension: int) -> float:
     """log ∫ κ(‖z‖) dz over R^d: the surface of the unit sphere times ∫ r^(d − 1) κ(r) dr."""
     log_radial = log_radial_moment(kernel, dimension - 1)
@@ -208,3 +197,91 @@ def _log_integral(kernel: Kernel, dimension: int) -> float:
         raise must_be("kernel", f"one with a finite integral in {dimension} dimensions", kernel)
     surface = math.log(2.0) + dimension / 2 * math.log(math.pi) - math.lgamma(dimension / 2)
     return surface + log_radial
+
+
+_CELLS_PER_OCTAVE, _OCTAVES = 64, 120
+# After so many, bisection alone, which always ends.
+_NEWTON_STEPS, _MOST_STEPS = 60, 300
+_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(8)
+
+
+def draws(kernel: Kernel, shape: tuple[int, int], random: np.random.RandomState) -> NDArray[np.float64]:
+    """(n, d) independent draws z, with density κ(‖z‖) / ∫ κ.
+
+    The direction is uniform; the distance has the density r^(d − 1) κ(r), whose distribution function is
+    known to rounding from Gauss-Legendre quadrature, and is inverted by Newton's method.
+    """
+    direction = random.standard_normal(shape)
+    direction /= np.sqrt((direction**2).sum(axis=1, keepdims=True))
+    return direction * _distances(kernel, shape[1], random.random_sample(shape[0]))[:, None]
+
+
+def _distances(kernel: Kernel, dimension: int, probability: Array) -> Array:
+    """The quantiles (n,) of the distance from the origin."""
+    edge = edge_of(kernel)
+    exponents = np.arange(-_CELLS_PER_OCTAVE * _OCTAVES, 1) / _CELLS_PER_OCTAVE
+    ends = np.append(0.0, (2.0 ** (_OCTAVES // 2) if math.isinf(edge) else edge) * 2.0**exponents)
+    low, high = ends[:-1], ends[1:]
+    largest = _log_density(kernel, dimension, high[:-1]).max()
+
+    def mass(low: Array, high: Array) -> Array:
+        half = (high - low)[:, None] / 2
+        inner = low[:, None] + half * (1 + _NODES)
+        return (half * np.exp(_log_density(kernel, dimension, inner) - largest)) @ _WEIGHTS
+
+    cumulative = np.append(0.0, np.cumsum(mass(low, high)))
+    wanted = probability * cumulative[-1]
+    cell = np.clip(np.searchsorted(cumulative, wanted, side="right") - 1, 0, len(low) - 1)
+    low, high, wanted = low[cell], high[cell], wanted - cumulative[cell]
+    share = wanted / (cumulative[cell + 1] - cumulative[cell])
+    r = low + (high - low) * np.clip(share, 0.0, 1.0)
+    start = low.copy()
+
+    def excess(left: NDArray[np.intp], r: Array) -> tuple[Array, Array]:
+        return mass(start[left], r) - wanted[left], np.exp(_log_density(kernel, dimension, r) - largest)
+
+    # Where the density ends in a zero, as at the edge of the tricube, steps shrink slowly.
+    return increasing_root(excess, r, low, high, high.copy(), settled=1e-13)
+
+
+def increasing_root(
+    excess: Callable[[NDArray[np.intp], Array], tuple[Array, Array]],
+    x: Array,
+    low: Array,
+    high: Array,
+    scale: Array,
+    settled: float,
+) -> Array:
+    """Where m increasing functions are zero: Newton's method, bisection where it leaves the bracket.
+
+    Args:
+        excess: the functions of these numbers and their slopes at these places.
+        x: (m,) from where; like low and high, which are around the zeros, it is overwritten.
+        low: (m,).
+        high: (m,).
+        scale: (m,) places that differ by 1e-13 of it are one.
+        settled: the step of Newton's method, over `scale`, that is the last.
+    """
+    left = np.arange(len(x))
+    for step in range(_MOST_STEPS):
+        before = x[left]
+        value, slope = excess(left, before)
+        low[left] = np.where(value > 0, low[left], before)
+        high[left] = np.where(value > 0, before, high[left])
+        steep = slope > np.abs(value) * 1e-290
+        newton = before - np.divide(value, slope, out=np.full_like(before, np.inf), where=steep)
+        inside = (newton > low[left]) & (newton < high[left]) & (step < _NEWTON_STEPS)
+        x[left] = np.where(inside, newton, (low[left] + high[left]) / 2)
+        last = inside & (np.abs(newton - before) < settled * scale[left])
+        left = left[~(last | (high[left] - low[left] <= 1e-13 * (np.abs(before) + scale[left])))]
+        if len(left) == 0:
+            break
+    return x
+
+
+def _log_density(kernel: Kernel, dimension: int, r: Array) -> Array:
+    """(d − 1) log r + log κ(r)."""
+    log_kernel = log_values(kernel, r)
+    if dimension == 1:
+        return log_kernel
+    return (dimension - 1) * np.log(np.maximum(r, np.finfo(np.float64).tiny)) + log_kernel

@@ -4,32 +4,24 @@ A display holds what a picture shows. `from_estimator` computes it from a fitted
 it again, on other axes or in another style.
 """
 
-from collections.abc import Sequence
+import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
+from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
+from nadaraya.errors import InputError, must_be, unknown_name
 from nadaraya.regression.checks import whole_number
-from nadaraya.regression.drawing import (
-    BLUE,
-    MUTED,
-    axes_and_figure,
-    column_of,
-    feature_names,
-    grid,
-    medians,
-    names_and_axes,
-    pairs,
-    rug,
-    shown_rows,
-    unnamed,
-)
 from nadaraya.regression.requests import Array
 
-# Densities are drawn this many bandwidths beyond the points.
-_BEYOND = 3.0
+# The hues of nadaraya.report.palette, whose package needs more than these figures do.
+BLUE, INK, MUTED = "#0068a8", "#1c2128", "#5f6873"
+CLASSES = ("#0068a8", "#c94f00", "#00805d", "#a14585", "#97690a", "#2b8fc4", "#7c2348", "#59636f")
+# More points than these tell the eye nothing more: evenly spaced rows of the data stand for all.
+_MOST_POINTS = 5000
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -218,98 +210,66 @@ class PlotsCurve:
         return RegressionDisplay.from_estimator(self, feature, level=level, method=method, ax=ax)
 
 
-@dataclass(kw_only=True, eq=False, repr=False)
-class DensityDisplay:
-    """A density: of one feature as a curve with a tick per point, of two as contours over the points.
+def axes_and_figure(ax: Any) -> tuple[Any, Any]:
+    try:
+        import matplotlib.pyplot as plt
+    except ImportError as missing:
+        raise InputError('plots need matplotlib: pip install "nadaraya[report]"') from missing
+    if ax is None:
+        _, ax = plt.subplots(layout="constrained")
+    if not isinstance(ax, plt.Axes):
+        raise must_be("ax", "matplotlib's axes, or None", ax)
+    return ax, ax.figure
 
-    Args:
-        axes: (m,) values of each feature, as many as there are features, 1 or 2.
-        density: (m,) or, for two features, (m, m), the second feature by row.
-        points: (n, d) the points. Default none.
-        feature_names: labels. Default "x0", "x1".
 
-    Attributes:
-        line_: the curve (`Line2D`), or None for two features.
-        contours_: the contours (`QuadContourSet`), or None for one.
-        points_: points or ticks, or None.
-        ax_: the axes.
-        figure_: their figure.
+def rug(ax: Any, x: Array, colour: str = MUTED, height: float = 0.02) -> Any:
+    """One tick per point at the foot of the axes; `height` of its middle, a part of theirs."""
+    across = ax.get_xaxis_transform()
+    style = {"color": colour, "markersize": 6, "markeredgewidth": 0.6, "alpha": 0.5}
+    return ax.plot(x, np.full(len(x), height), "|", transform=across, **style)[0]
 
-    See Also:
-        NadarayaWatsonDensity.plot: the same from the model.
 
-    >>> from nadaraya.regression import DensityDisplay, NadarayaWatsonDensity
-    >>> model = NadarayaWatsonDensity(bandwidth=1.0).fit([[0.0], [1.0]])
-    >>> display = DensityDisplay.from_estimator(model, grid_resolution=3)
-    >>> display.axes[0].tolist(), display.density.round(3).tolist()
-    ([-3.0, 0.5, 4.0], [0.002, 0.352, 0.002])
-    """
+def shown_rows(n: int) -> NDArray[np.intp]:
+    """The rows that are drawn, all of them unless they are very many."""
+    return np.linspace(0, n - 1, min(n, _MOST_POINTS)).astype(np.intp)
 
-    axes: Sequence[Array]
-    density: Array
-    points: Array | None = None
-    feature_names: tuple[str, ...] = ("x0", "x1")
 
-    @classmethod
-    def from_estimator(cls, estimator: Any, *, grid_resolution: int | None = None, ax: Any = None) -> Self:
-        """Evaluates a fitted density on a grid, and draws it.
+def grid(column: Array, m: int, margin: float = 0.0) -> NDArray[np.float64]:
+    low, high = float(column.min()) - margin, float(column.max()) + margin
+    if low == high:
+        low, high = low - 0.5, high + 0.5
+    return np.linspace(low, high, m)
 
-        Args:
-            estimator: a fitted `NadarayaWatsonDensity` of one or two features.
-            grid_resolution: values per feature, from three bandwidths below the points to three above.
-                Default 400 for one feature, 80 for two.
-            ax: matplotlib's axes; None makes a new figure. Default None.
 
-        Returns:
-            The display.
+def medians(points: Array, weight: Array) -> NDArray[np.float64]:
+    """(d,) where half of the weight is on either side."""
+    order = np.argsort(points, axis=0)
+    reached = np.cumsum(weight[order], axis=0)
+    half = reached[-1] / 2
+    middle = np.stack([(reached < half).sum(axis=0), (reached <= half).sum(axis=0)])
+    ordered = np.take_along_axis(points, order, axis=0)
+    return np.take_along_axis(ordered, middle, axis=0).mean(axis=0)
 
-        Raises:
-            InputError: there are more than two features, or matplotlib is not installed.
 
-        See Also:
-            NadarayaWatsonDensity.score_samples: the logarithm of what is drawn.
-
-        >>> from nadaraya.regression import DensityDisplay, NadarayaWatsonDensity
-        >>> model = NadarayaWatsonDensity().fit([[0.0, 1.0], [1.0, 3.0], [2.0, 0.0]])
-        >>> DensityDisplay.from_estimator(model, grid_resolution=20).density.shape
-        (20, 20)
-        """
-        names, axes = names_and_axes(estimator, grid_resolution, 80, _BEYOND)
-        density = np.exp(unnamed(estimator.score_samples, pairs(axes))).reshape([*map(len, axes)])
-        return cls(axes=axes, density=density, points=estimator.X_, feature_names=names).plot(ax)
-
-    def plot(self, ax: Any = None, **options: Any) -> Self:
-        """Draws the density.
-
-        Args:
-            ax: matplotlib's axes; None makes a new figure. Default None.
-            **options: of matplotlib's `plot` for one feature, of `contour` for two.
-
-        Returns:
-            The display.
-
-        See Also:
-            DensityDisplay.from_estimator: computes what is drawn.
-
-        >>> from nadaraya.regression import DensityDisplay
-        >>> DensityDisplay(axes=[[0.0, 1.0]], density=[1.0, 1.0]).plot().ax_.get_ylabel()
-        'density'
-        """
-        self.ax_, self.figure_ = axes_and_figure(ax)
-        self.line_ = self.contours_ = self.points_ = None
-        rows = slice(0) if self.points is None else shown_rows(len(self.points))
-        if len(self.axes) == 1:
-            if self.points is not None:
-                self.points_ = rug(self.ax_, self.points[rows, 0])
-            (self.line_,) = self.ax_.plot(self.axes[0], self.density, **{"color": BLUE, **options})
-            self.ax_.set(xlabel=self.feature_names[0], ylabel="density", ylim=(0, None))
-            return self
-        if self.points is not None:
-            style = {"color": MUTED, "s": 6, "alpha": 0.4, "linewidths": 0}
-            self.points_ = self.ax_.scatter(*self.points[rows].T, **style)
-        style = {} if {"colors", "cmap"} & options.keys() else {"colors": BLUE}
-        self.contours_ = self.ax_.contour(
-            *self.axes, self.density, **{"levels": 8, "linewidths": 1.0, **style, **options}
+def feature_names(estimator: Any) -> list[str]:
+    if getattr(estimator, "levels_", None) or np.isnan(estimator.X_).any():
+        raise InputError(
+            "displays are for features that are numbers and not missing: plot predictions instead"
         )
-        self.ax_.set(xlabel=self.feature_names[0], ylabel=self.feature_names[1])
-        return self
+    names = getattr(estimator, "feature_names_in_", None)
+    return [f"x{f}" for f in range(estimator.n_features_in_)] if names is None else [str(n) for n in names]
+
+
+def column_of(feature: int | str, names: list[str]) -> int:
+    if isinstance(feature, str):
+        if feature not in names:
+            raise unknown_name("feature", feature, names)
+        return names.index(feature)
+    return whole_number("feature", feature, 0, len(names) - 1)
+
+
+def unnamed(ask: Callable[..., Any], queries: Array, **options: Any) -> Any:
+    """The answer for queries made here, whose columns are the estimator's features in their order."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="X does not have valid feature names")
+        return ask(queries, **options)

@@ -1,6 +1,10 @@
 """What estimators share: their commonest parameters, checked, and the smoother they keep; categories."""
 
-from typing import Any, Self
+import functools
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self, TypeVar, cast
 
 import numpy as np
 import torch
@@ -10,8 +14,8 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from nadaraya.errors import InputError, must_be
 from nadaraya.kernels import Kernel
-from nadaraya.regression.bandwidth import Selected, first_bandwidth
-from nadaraya.regression.categories import Category
+from nadaraya.regression.bandwidth import Selected, first_bandwidth, for_users
+from nadaraya.regression.categories import Coding, is_frame
 from nadaraya.regression.checks import (
     fixed_kernel,
     generator_of,
@@ -21,39 +25,32 @@ from nadaraya.regression.checks import (
     weights_of,
     whole_number,
 )
-from nadaraya.regression.coding import Coding, is_frame
-from nadaraya.regression.mixed_bandwidth import for_users
-from nadaraya.regression.repeats import Observations, distinct_observations
 from nadaraya.regression.requests import Array
 from nadaraya.regression.rules import RULES
-from nadaraya.regression.sample import Sample
+from nadaraya.regression.sample import Observations, Sample, distinct_observations
 from nadaraya.regression.selection import Search
 from nadaraya.regression.smoother import Smoother
 from nadaraya.regression.state import PlainState
 from nadaraya.regression.summary import Summary, summary_of
 
 
-class SmoothingEstimator(PlainState):
-    """An estimator that keeps its points; subclasses explain the parameters."""
+@dataclass(kw_only=True, eq=False, repr=False)
+class _Searching(PlainState):
+    n_starts: int = 7
+    device: str | torch.device | None = None
+    random_state: int | np.random.RandomState | None = None
+    verbose: int = 0
 
-    _criteria: tuple[str, ...] = ("loo",)  # names of bandwidths beside the rules of thumb
 
-    def __init__(
-        self,
-        kernel: str | Kernel = "gaussian",
-        bandwidth: float | ArrayLike | str = "scott",
-        *,
-        n_starts: int = 7,
-        device: str | torch.device | None = None,
-        random_state: int | np.random.RandomState | None = None,
-        verbose: int = 0,
-    ) -> None:
-        self.kernel = kernel
-        self.bandwidth = bandwidth
-        self.n_starts = n_starts
-        self.device = device
-        self.random_state = random_state
-        self.verbose = verbose
+class SmoothingEstimator(_Searching):
+    """An estimator that keeps its points; subclasses are dataclasses of its parameters."""
+
+    kernel: str | Kernel
+    bandwidth: float | ArrayLike | str
+
+    _criteria: ClassVar[tuple[str, ...]] = ("loo",)  # names of bandwidths beside the rules of thumb
+    _several_targets: ClassVar[bool] = False  # whether y may be (n, p)
+    _coding: Coding | None = None  # of a table with categories or missing values
 
     def fit(self, X: ArrayLike, y: Any = None, sample_weight: ArrayLike | None = None) -> Self:
         """Keeps the observations and chooses the bandwidth.
@@ -93,7 +90,13 @@ class SmoothingEstimator(PlainState):
 
     def _data(self, X: ArrayLike, y: Any) -> tuple[Array, Array]:
         """Points (n, d) and targets as numbers (n, p), validated."""
-        raise NotImplementedError
+        points, targets = self._validated_points(X, y, y_numeric=True, multi_output=self._several_targets)
+        self.y_ = np.array(targets, np.float64)
+        return points, self.y_.reshape(len(self.y_), -1)
+
+    def _validated_points(self, X: ArrayLike, y: Any = "no_validation", **options: Any) -> Any:
+        """`checked` arguments of `fit`: a copy of X, float32 or float64, and y."""
+        return checked(self, X, y, dtype=(np.float64, np.float32), order="C", copy=True, **options)
 
     def _observations(self, points: Array, targets: Array, weight: Array) -> Observations:
         return distinct_observations(points, targets, weight)
@@ -108,8 +111,9 @@ class SmoothingEstimator(PlainState):
         first = first_bandwidth(self.bandwidth, sample, kernel, self._criteria)
         return Smoother(sample, kernel, first if isinstance(self.bandwidth, str) else sample.in_units(first))
 
-    def _sample(self, points: Array, counts: Array, categories: tuple[Category, ...] = ()) -> Sample:
+    def _sample(self, points: Array, counts: Array) -> Sample:
         report = self._report if self.verbose else None
+        categories = () if self._coding is None else self._coding.categories(points)
         return Sample.of(points, counts, torch_device(self.device), report, categories)
 
     def _selects_by(self, name: str) -> bool:
@@ -123,20 +127,25 @@ class SmoothingEstimator(PlainState):
         return Search(n_starts, generator, self._report if self.verbose else None)
 
     def _keep(self, points: Array, weight: NDArray[np.float64], selected: Selected) -> None:
-        """Sets the fitted attributes that all have."""
-        self._smoother, self.selection_ = selected
+        """Sets the fitted attributes that all have, in the users' units."""
+        self._smoother, selection = selected
         self.kernel_ = self._smoother.kernel
         sample, varies = self._smoother.sample, np.isfinite(self._smoother.bandwidth)
-        unit = np.append(sample.unit, np.ones(len(sample.categories)))
+        unit, count = np.append(sample.unit, np.ones(len(sample.categories))), varies.sum()
+
+        def natural(of_varying: Array) -> Array:
+            entries = np.full(len(varies), np.inf)
+            with np.errstate(over="ignore", under="ignore"):
+                entries[varies] = np.minimum(of_varying * unit[varies], np.finfo(np.float64).max)
+            return for_users(entries, sample)
+
+        def shown(numbers: Array) -> Array:  # parameters of the kernel may follow
+            bandwidths = natural(numbers[:count])
+            return np.append(bandwidths if sample.categories else bandwidths[varies], numbers[count:])
+
+        self.bandwidth_ = natural(self._smoother.bandwidth[varies])
         selects = isinstance(self.bandwidth, str) and self.bandwidth not in RULES
-        with np.errstate(over="ignore", under="ignore"):
-            natural = np.minimum(self._smoother.bandwidth * unit, np.finfo(np.float64).max)
-            self.bandwidth_ = np.where(varies, natural, np.inf)
-            if self.selection_ is not None and selects:
-                # Parameters of the kernel may follow.
-                self.selection_ = self.selection_._changed(
-                    lambda numbers: numbers * np.append(unit[varies], np.ones(len(numbers) - varies.sum()))
-                )
+        self.selection_ = selection._changed(shown) if selection is not None and selects else selection
         self.X_, self.sample_weight_ = points, weight
 
     def summary(self) -> Summary:
@@ -168,78 +177,42 @@ class SmoothingEstimator(PlainState):
     def _summarised(self) -> Summary:
         return summary_of(type(self).__name__, self)
 
-    def _validated(self, X: ArrayLike, finite: bool | str = True) -> Array:
+    def _validated(self, X: ArrayLike) -> Array:
         """Queries (m, d) in the type of the points."""
         check_is_fitted(self)
-        options = {"reset": False, "dtype": self.X_.dtype, "order": "C", "ensure_all_finite": finite}
-        return checked(self, X, **options)
+        finite: bool | str = True
+        if self._coding is not None:
+            if is_frame(X):  # names first: codes go by columns
+                validate_data(self, X, reset=False, skip_check_array=True)
+            X, finite = self._coding.code(X), self._coding.finite
+        return checked(self, X, reset=False, dtype=self.X_.dtype, order="C", ensure_all_finite=finite)
 
     def _report(self, line: str) -> None:
         print(f"[{type(self).__name__}] {line}", flush=True)
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class MixedEstimator(SmoothingEstimator):
-    """Has the parameters categorical, ordered, category_kernel and missing, which subclasses explain."""
+    """An estimator whose features may be categories."""
 
-    def __init__(
-        self,
-        kernel: str | Kernel = "gaussian",
-        bandwidth: float | ArrayLike | str = "scott",
-        *,
-        categorical: str | ArrayLike | None = "from_dtype",
-        ordered: ArrayLike | None = None,
-        category_kernel: str = "li-racine",
-        missing: str = "raise",
-        n_starts: int = 7,
-        device: str | torch.device | None = None,
-        random_state: int | np.random.RandomState | None = None,
-        verbose: int = 0,
-    ) -> None:
-        super().__init__(
-            kernel, bandwidth, n_starts=n_starts, device=device, random_state=random_state, verbose=verbose
-        )
-        self.categorical = categorical
-        self.ordered = ordered
-        self.category_kernel = category_kernel
-        self.missing = missing
+    categorical: str | ArrayLike | None = "from_dtype"
+    ordered: ArrayLike | None = None
+    category_kernel: str = "li-racine"
+    missing: str = "raise"
 
-    def _validated_points(self, X: ArrayLike, y: Any, **options: Any) -> Any:
-        """`validated_points` of the table with codes in the place of levels."""
+    def _validated_points(self, X: ArrayLike, y: Any = "no_validation", **options: Any) -> Any:
+        """As of numbers alone, of the table with codes in the place of levels."""
         self._coding = coding = Coding.of(
             X, self.categorical, self.ordered, self.missing, self.category_kernel
         )
         if coding is not None:
             X, options["ensure_all_finite"] = coding.code(X), coding.finite
         self.levels_ = {} if coding is None else coding.by_name()
-        return validated_points(self, X, y, **options)
-
-    def _sample(self, points: Array, counts: Array, categories: tuple[Category, ...] = ()) -> Sample:
-        if self._coding is not None:
-            categories = self._coding.categories(points)
-        return super()._sample(points, counts, categories)
+        return super()._validated_points(X, y, **options)
 
     def _keep(self, points: Array, weight: NDArray[np.float64], selected: Selected) -> None:
         super()._keep(points, weight, selected)
-        sample, varies = self._smoother.sample, np.isfinite(self._smoother.bandwidth)
-
-        def shown(of_varying: Array) -> Array:
-            entries = np.full(len(varies), np.inf)
-            entries[varies] = of_varying
-            return for_users(entries, sample)
-
-        self.bandwidth_, self.missing_bandwidth_ = np.split(
-            for_users(self.bandwidth_, sample), [points.shape[1]]
-        )
-        if sample.categories and self.selection_ is not None:
-            self.selection_ = self.selection_._changed(shown)
-
-    def _validated(self, X: ArrayLike, finite: bool | str = True) -> Array:
-        check_is_fitted(self)
-        if self._coding is not None:
-            if is_frame(X):  # names first: codes go by columns
-                validate_data(self, X, reset=False, skip_check_array=True)
-            X, finite = self._coding.code(X), self._coding.finite
-        return super()._validated(X, finite)
+        self.bandwidth_, self.missing_bandwidth_ = np.split(self.bandwidth_, [points.shape[1]])
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -248,17 +221,8 @@ class MixedEstimator(SmoothingEstimator):
         return tags
 
 
-def validated_points(estimator: BaseEstimator, X: ArrayLike, y: Any = "no_validation", **options: Any) -> Any:
-    """`checked` arguments of `fit`: a copy of X, float32 or float64, and y."""
-    return checked(estimator, X, y, dtype=(np.float64, np.float32), order="C", copy=True, **options)
-
-
 def checked(estimator: BaseEstimator, X: ArrayLike, y: Any = "no_validation", **options: Any) -> Any:
-    """scikit-learn's checks of data.
-
-    Raises:
-        InputError: X or y holds what scikit-learn would take for numbers: masked values, texts or dates.
-    """
+    """scikit-learn's checks of data, and an InputError for masked values, texts and dates."""
     refuse_other_than_numbers("X", X)
     if options.get("y_numeric"):
         refuse_other_than_numbers("y", y)
@@ -271,3 +235,52 @@ def checked(estimator: BaseEstimator, X: ArrayLike, y: Any = "no_validation", **
         if hasattr(estimator, "missing") and str(error).startswith("Input X contains NaN"):
             raise InputError("Input X contains NaN: missing='category' takes missing values") from error
         raise
+
+
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+
+def over_blocks(method: Method) -> Method:
+    """Lets a method of queries (m, d) take a Dask array or DataFrame, and answer with a Dask array.
+
+    Nothing is computed before the answer is; Dask is never imported but by those who use it.
+    """
+
+    @functools.wraps(method)
+    def answer(self: Any, X: Any, *args: Any, **options: Any) -> Any:
+        if not hasattr(X, "__dask_graph__"):
+            return method(self, X, *args, **options)
+        check_is_fitted(self)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="X does not have valid feature names")
+            example = method(self, self.X_[:1], *args, **options)
+        if not isinstance(example, np.ndarray):
+            raise InputError(
+                f"{method.__name__} of a Dask collection gives one array: ask for one without further "
+                "arguments, or map it over the blocks"
+            )
+        # By name: a method that is wrapped cannot be sent to other processes as it is.
+        block = functools.partial(_of_block, self, method.__name__, example[:0], args, options)
+        if hasattr(X, "map_partitions"):
+            return X.map_partitions(block, meta=example[:0])
+        import dask.array
+
+        others = "abc"[: example.ndim - 1]
+        return dask.array.blockwise(
+            block,
+            f"i{others}",
+            X,
+            "ij",
+            new_axes=dict(zip(others, example.shape[1:], strict=True)),
+            concatenate=True,
+            dtype=example.dtype,
+            meta=example[:0],
+        )
+
+    return cast(Method, answer)
+
+
+def _of_block(
+    estimator: Any, method: str, nothing: Any, args: tuple[Any, ...], options: dict[str, Any], rows: Any
+) -> Any:
+    return getattr(estimator, method)(rows, *args, **options) if len(rows) else nothing

@@ -39,10 +39,7 @@ class CellMoments:
 
     @classmethod
     def joined(cls, parts: list["CellMoments"]) -> "CellMoments":
-        """One row per cell, from parts that may share cells and may be single points.
-
-        Squares are added with those of the means about their common mean (Chan, Golub and LeVeque 1983).
-        """
+        """One row per cell, from parts that may share cells (Chan, Golub and LeVeque 1983)."""
         cell = np.concatenate([part.cell for part in parts])
         order = np.lexsort(cell.T[::-1])
         cell = cell[order]

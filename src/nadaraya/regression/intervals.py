@@ -7,16 +7,14 @@ degrees of freedom, or come from a bootstrap in which the standard error is esti
 """
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import stdtr, stdtrit
 
-from nadaraya.regression.local import LocalFit
 from nadaraya.regression.requests import Array
 from nadaraya.regression.smoother import Smoother
 
@@ -27,31 +25,6 @@ _LEAST_WEIGHT = 1e-100  # of the greatest
 _NUMBERS = 2**23
 
 
-class Estimates(Protocol):
-    """Estimates at m queries, each linear in the targets."""
-
-    def combined(self, columns: Array) -> Array:
-        """(m, p) of columns (p, n) in the place of the targets."""
-
-    def combined_variance(self, variance: Array) -> Array:
-        """(m,) their variances, from those of the targets, (n,)."""
-
-
-@dataclass(frozen=True)
-class Fitted:
-    """The smoother's own fit at X (m, d)."""
-
-    smoother: Smoother
-    X: Array
-    fit: LocalFit
-
-    def combined(self, columns: Array) -> Array:
-        return self.smoother.combined(self.fit, self.X, columns)
-
-    def combined_variance(self, variance: Array) -> Array:
-        return self.smoother.combined_variance(self.fit, self.X, variance)
-
-
 @dataclass(frozen=True)
 class Noise:
     """Residuals that have the variance of the noise at average weight, if the curve is right.
@@ -60,12 +33,12 @@ class Noise:
 
     Attributes:
         smoother: of the regression.
-        residuals: (n, p) y − f(x), divided by the root of `left`.
-        left: (n,) what the fit leaves of unit noise, (1 − 2 L_ii) / w_i + Σ_j L_ij² / w_j; 1 for points that
-            are not informative.
+        residuals: (n, p) y − f(x), standardised by what the fit leaves of unit noise.
+        left: (n,) that is (1 − 2 L_ii) / w_i + Σ_j L_ij² / w_j; 1 for points that are not informative.
         informative: (n,) 1 where they say something; 0 for points that determine their own fit, or have no
             weight.
         relative: (n,) variances of the targets over that at average weight, 1 / w; 0 where w is.
+        within: (n,) degrees of freedom within each target, if that is a mean of several; else 0.
     """
 
     smoother: Smoother
@@ -73,17 +46,22 @@ class Noise:
     left: Array
     informative: NDArray[np.float64]
     relative: NDArray[np.float64]
+    within: Array
 
     @classmethod
-    def of(cls, smoother: Smoother, targets: Array) -> "Noise":
-        """From the targets (n, p) less their mean."""
+    def of(cls, smoother: Smoother, targets: Array, squares: Array, within: Array) -> "Noise":
+        """From the targets (n, p) less their mean.
+
+        Of those that are means of several, squares are Σ w (y − ȳ)² within them, (n, p); else 0.
+        """
         fit, weight = smoother.fit(None, targets.T), smoother.sample.counts
         weighted = weight > 0
         least = np.maximum(weight, _LEAST_WEIGHT * weight.max())  # its reciprocal does not overflow
         relative = np.where(weighted, weight.sum() / weighted.sum() / least, 0.0)
         left = (1.0 - 2.0 * smoother.leverage(fit)) * relative
         left += smoother.combined_variance(fit, None, relative)
-        informative = weighted & ~fit.no_support & (left > _LEAST_FREEDOM * relative)
+        all_left = left + within * relative
+        informative = weighted & ~fit.no_support & (all_left > _LEAST_FREEDOM * (1.0 + within) * relative)
         if not informative.any():
             warnings.warn(
                 "the fit goes through every observation, which leaves no residual to judge the noise by: "
@@ -91,12 +69,17 @@ class Noise:
                 stacklevel=4,
             )
         left = np.where(informative, left, 1.0)
-        known = informative.astype(np.float64)
-        return cls(smoother, _standardised(targets - fit.mean, left, known), left, known, relative)
+        residuals = targets - fit.mean
+        noise = cls(smoother, residuals, left, informative.astype(np.float64), relative, within)
+        return replace(noise, residuals=np.copysign(np.sqrt(noise._squares(residuals, squares)), residuals))
 
     def variance(self, X: Array | None) -> Array:
         """(m, p) local variances: squared residuals smoothed with the weights of the regression."""
         return self._smoothed(X, self.residuals.T**2)
+
+    def deviation(self, X: Array, combined_variance: Callable[[Array], Array]) -> Array:
+        """(m, p) standard errors √(σ²(x) Σ_j L_j(x)² / w_j) of estimates at X."""
+        return np.sqrt(self.variance(X)) * np.sqrt(combined_variance(self.relative))[:, None]
 
     def freedom(self, X: Array) -> Array:
         """(m,) degrees of freedom of these variances, at least 1.
@@ -115,16 +98,11 @@ class Noise:
     def draws(
         self, count: int, at_once: int, generator: np.random.RandomState
     ) -> Iterator[tuple[Array, Array]]:
-        """Noise (draws, n) like that of the data and its squared residuals (draws, n).
+        """Noise like that of the data and its squared residuals, (draws, n), for some targets at a time.
 
         Residuals over the local standard deviation, of mean 0 and variance 1 as a whole, are drawn with
-        replacement and multiplied by the local standard deviation of the point where they land. Draws of
-        some targets, `count` for each, come at a time.
-
-        Args:
-            count: of draws.
-            at_once: for how many targets together.
-            generator: the same draws for all targets.
+        replacement, `count` times and alike for all targets, and multiplied by that of the point where they
+        land.
         """
         known = np.flatnonzero(self.informative) if self.informative.any() else np.arange(len(self.left))
         chosen = generator.choice(known, size=(count, len(self.left)))
@@ -137,17 +115,22 @@ class Noise:
             noise = scaled.T[targets][:, chosen] * deviation.T[targets, None]
             noise = noise.reshape(-1, len(self.left))
             left_over = noise.T - self.smoother.fit(None, noise).mean
-            yield noise, self._squares(left_over, np.repeat(variance[:, targets], count, axis=1), generator).T
+            squares = np.repeat(variance[:, targets], count, axis=1)
+            if self.within.any():
+                squares *= 2.0 * generator.standard_gamma(self.within[:, None] / 2.0, squares.shape)  # χ²
+            else:
+                squares[:] = 0.0
+            yield noise, self._squares(left_over, squares).T
 
-    def _squares(self, left_over: Array, variance: Array, generator: np.random.RandomState) -> Array:
-        """(n, draws) squared residuals from what fits leave of noise with these variances (n, draws)."""
-        return _standardised(left_over, self.left, self.informative) ** 2
+    def _squares(self, left_over: Array, within: Array) -> Array:
+        """Squared residuals, both parts (n, draws), over their expectation for unit noise."""
+        expected = self.left + self.within * self.relative
+        return (left_over**2 + within * self.relative[:, None]) * (self.informative / expected)[:, None]
 
     def _freedom_of_squares(self) -> Array:
         """(n,) degrees of freedom of each squared residual; inf where it says nothing."""
-        return np.where(
-            self.informative > 0, self.left / np.where(self.relative > 0, self.relative, 1.0), np.inf
-        )
+        own = self.left / np.where(self.relative > 0, self.relative, 1.0)
+        return np.where(self.informative > 0, self.within + own, np.inf)
 
     def _smoothed(self, X: Array | None, squares: Array) -> Array:
         if not self.informative.any():
@@ -162,10 +145,6 @@ class Noise:
         )
 
 
-def _standardised(residuals: Array, left: Array, informative: Array) -> Array:
-    return residuals * (informative / np.sqrt(left))[:, None]
-
-
 def _quantile(draws: Array, level: float) -> Array:
     """Over the last axis, of rank (B + 1) · level: one more draw is below it with this probability."""
     return np.quantile(draws, level, axis=-1, method="weibull")
@@ -178,16 +157,24 @@ def _ratio(above: Array, below: Array) -> Array:
 
 @dataclass(frozen=True)
 class Uncertainty:
-    """Estimates at queries X (m, d) of targets with this noise."""
+    """Estimates at queries X (m, d), linear in targets with this noise.
 
-    estimates: Estimates
+    Attributes:
+        combined: (m, p) of columns (p, n) in the place of the targets.
+        combined_variance: (m,) variances from those of the targets, (n,).
+        noise: of the targets.
+        X: the queries.
+    """
+
+    combined: Callable[[Array], Array]
+    combined_variance: Callable[[Array], Array]
     noise: Noise
     X: Array
 
     @cached_property
     def deviation(self) -> Array:
         """(m, p) standard errors: √(σ²(x) Σ_j L_j(x)² / w_j)."""
-        return np.sqrt(self.noise.variance(self.X)) * self._norm[:, None]
+        return self.noise.deviation(self.X, self.combined_variance)
 
     def pointwise(self, level: float) -> Array:
         """Half-widths (m, p): the quantile of Student's t times the standard error."""
@@ -214,15 +201,30 @@ class Uncertainty:
 
     @cached_property
     def _norm(self) -> Array:
-        return np.sqrt(self.estimates.combined_variance(self.noise.relative))
+        return np.sqrt(self.combined_variance(self.noise.relative))
 
     def _ratios(self, count: int, generator: np.random.RandomState) -> Iterator[Array]:
-        """(m, targets, draws) for some targets at a time: |estimate| / its standard error, of noise alone.
-
-        The estimates are linear, so that all draws are columns of one pass over the pairs.
-        """
+        """(m, targets, draws) for some targets at a time: |estimate| / its standard error, of noise alone."""
         at_once = max(1, _NUMBERS // (count * (len(self.X) + len(self.noise.left))))
         for noise, squares in self.noise.draws(count, at_once, generator):
             deviation = np.sqrt(self.noise._smoothed(self.X, squares)) * self._norm[:, None]
-            ratio = _ratio(np.abs(self.estimates.combined(noise)), deviation)
+            ratio = _ratio(np.abs(self.combined(noise)), deviation)
             yield ratio.reshape(len(ratio), -1, count)
+
+
+_CUTOFF = 6.0  # median absolute residuals
+
+
+def bisquare_weights(
+    smoother: Smoother, targets: Array, precision: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """(n,) weights (1 − (e / 6s)²)² of residuals e, s their median size, and 0 beyond 6s (Cleveland 1979).
+
+    Residuals are in units of the targets' standard deviations, 1 / √precision; all weights are 1 where more
+    than half of them are zero.
+    """
+    residuals = np.abs((targets - smoother.fit(None, targets.T).mean)[:, 0]) * np.sqrt(precision)
+    scale = _CUTOFF * np.median(residuals)
+    if not scale > 0:
+        return np.ones(len(residuals))
+    return np.maximum(1.0 - (residuals / scale) ** 2, 0.0) ** 2

@@ -14,11 +14,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from nadaraya.errors import InputError
 from nadaraya.regression.requests import Array, Moments, Sums
 
 # A line levels off where the variance of its points falls below this part of their mean squared offset from
 # the query: where it would be drawn over a hundred of their standard deviations.
 _LEVEL = 1e-4
+EMPTY = ("nearest", "mean", "nan", "raise")  # predictions where every weight is exactly zero
 # Mean squares that are no unit of length: all weight lies on points that coincide with the query.
 TINY = 1e-200
 
@@ -68,11 +70,7 @@ class LocalFit:
 
 
 def local_fit(sums: Sums) -> LocalFit:
-    """Solves for every query; where no point has any weight at all, the mean is NaN.
-
-    Args:
-        sums: of s, s y_1, …, s y_p; their moments for local linear fits.
-    """
+    """Fits at every query, from sums or moments of s, s y_1, …; NaN where no point has any weight."""
     mass = sums.values[:, 0]
     with np.errstate(divide="ignore", invalid="ignore"):
         constant = sums.values[:, 1:] / mass[:, None]
@@ -90,6 +88,21 @@ def local_fit(sums: Sums) -> LocalFit:
     return LocalFit(mean, slope * per_unit[:, :, None], row, mass, log_mass)
 
 
+def filled(mean: Array, no_support: NDArray[np.bool_], empty: str, of_all: Array) -> Array:
+    """Predictions (m, p), with what `empty` asks for where every weight is zero; `of_all` (p,) are means."""
+    unknown = np.isnan(mean).any(axis=1)  # no point has any weight: leave-one-out of the only one
+    mean[unknown] = of_all
+    no_support = no_support | unknown
+    if no_support.any() and empty == "raise":
+        raise InputError(
+            f"{int(no_support.sum())} of {len(mean)} queries have no point within the kernel's support: "
+            "give a larger bandwidth, a kernel without compact support, or empty='nearest', 'mean', 'nan'"
+        )
+    if empty in ("mean", "nan"):
+        mean[no_support] = of_all if empty == "mean" else np.nan
+    return mean
+
+
 def is_damped(sums: Moments) -> NDArray[np.bool_]:
     """(m,) where the damping of the inverse counts, so that the line is not that of least squares."""
     centre, _, squares, _ = _about_query(sums)
@@ -100,10 +113,7 @@ def is_damped(sums: Moments) -> NDArray[np.bool_]:
 def damped_gradients(sums: Moments, of_targets: Array, of_weights: Array) -> Array:
     """What `Smoother.fit_with_gradients` returns, (m, e, 1 + p), times the mass; exact where damped, too.
 
-    Args:
-        sums: of s, s y_1, …, s y_p.
-        of_targets: (m, e, 1 + d, p) derivatives of Σ_j κ s y z, z = (1, x_j − x).
-        of_weights: (m, e, 1 + d, 1 + d) derivatives of Σ_j κ s z zᵀ.
+    From derivatives of Σ_j κ s y z, (m, e, 1 + d, p), and of Σ_j κ s z zᵀ, (m, e, 1 + d, 1 + d).
     """
     mass = sums.values[:, :1]
     constant = sums.values[:, 1:] / mass
@@ -137,10 +147,7 @@ def damped_gradients(sums: Moments, of_targets: Array, of_weights: Array) -> Arr
 
 
 def _about_query(sums: Moments) -> tuple[Array, Array, Array, Array]:
-    """Means of offsets (m, d), of their products with the targets (m, d, p) and each other, and 1 / units.
-
-    Sums are of x − x_j; a line has offsets x_j − x, here in units of their root mean square.
-    """
+    """Means of offsets (m, d), of their products with the targets (m, d, p) and each other, and 1 / units."""
     mass = np.where(sums.values[:, 0] > 0, sums.values[:, 0], 1.0)  # whose reciprocal may overflow
     size = np.einsum("mdd->md", sums.second) / mass[:, None]
     per_unit = 1.0 / np.sqrt(np.where(size > TINY, size, 1.0))
@@ -180,11 +187,7 @@ class DampedInverse:
         return cls(inverse, variances, directions)
 
     def derivative(self, change: Array) -> Array:
-        """Derivatives (m, e, d, d) of the inverses, from those of the covariance matrices.
-
-        In the basis of eigenvectors these are multiplied by the divided differences of g (Daleckii and Krein
-        1965).
-        """
+        """Derivatives (m, e, d, d) of the inverses, from those of the matrices (Daleckii and Krein 1965)."""
         into, back = self.directions[:, None], self.directions.transpose(0, 2, 1)[:, None]
         return into @ (self.slopes()[:, None] * (back @ change @ into)) @ back
 

@@ -189,27 +189,22 @@ def masked_training(
     log_bandwidths, combinations = (
         torch.stack(iterates).mean(0).cpu() for iterates in zip(*tail, strict=True)
     )
+    bandwidths = log_bandwidths.exp()
+    if not (bandwidths.log().isfinite().all() and combinations.isfinite().all()):
+        raise must_be("learning_rate", "so small that bandwidths and factors stay finite", learning_rate)
     with np.errstate(over="ignore", under="ignore"):
-        found = log_bandwidths.exp().numpy().reshape(start.shape) * unit
+        found = bandwidths.numpy().reshape(start.shape) * unit
         return MaskedTraining(found, combinations.numpy(), losses * unit_of_targets * unit_of_targets)
 
 
 def smooth(
     kernel: Kernel, bandwidths: Tensor, queries: Tensor, points: Tensor, values: Tensor, weight: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Kernel regression at the queries by every head, differentiable, all pairs at once.
+    """Kernel regression by every head, differentiable, all pairs at once: (..., H, m, p).
 
-    Args:
-        kernel: κ of the scaled distance, of one head.
-        bandwidths: (H, 1), or (H, d) for one per feature.
-        queries: (..., m, d).
-        points: (..., n, d).
-        values: (..., n, p).
-        weight: (..., n) how much each point counts, positive.
-
-    Returns:
-        (..., H, m, p) predictions, and (..., H, m) whether a query has no point in the kernel's support;
-        such a query takes the mean of its nearest points, without a gradient.
+    Of bandwidths (H, 1) or (H, d), queries (..., m, d), points (..., n, d), values (..., n, p), weight (...,
+    n). Also (..., H, m), where a query has no point in the kernel's support and takes its nearest points'
+    mean.
     """
     scales = bandwidths[:, None, :]
     r = distances(queries.unsqueeze(-3) / scales, points.unsqueeze(-3) / scales)  # (..., H, m, n)
@@ -225,11 +220,7 @@ def kernel_or_default(kernel: str | Kernel | None) -> Kernel:
 
 
 def bandwidths_of_heads(name: str, bandwidth: ArrayLike, dimension: int) -> NDArray[np.float64]:
-    """Bandwidths as (H,), or (H, d) if one per feature was given.
-
-    Raises:
-        InputError: they have another shape, or are not positive and finite.
-    """
+    """Positive bandwidths as (H,), or (H, d) if one per feature was given."""
     array = np.atleast_1d(positive_numbers(name, bandwidth))
     if array.ndim > 2 or array.size == 0 or (array.ndim == 2 and array.shape[1] != dimension):
         raise must_be(f"shape of {name}", f"(), (heads,) or (heads, {dimension})", array.shape)

@@ -21,7 +21,6 @@ from nadaraya.regression.requests import (
     BandwidthGradients,
     LineGradients,
     Lines,
-    Means,
     Moments,
     Request,
     Sums,
@@ -36,21 +35,11 @@ Answer = Callable[[Request[Any]], Any]
 
 
 def compute(request: Request[Any], answer: Answer) -> Any:
-    """The sums of a request with factors of categories.
+    """The sums of a request with factors of categories; `answer` gives those over numbers.
 
     Where every weight is exactly zero because no point has the levels of a query, and other levels do not
     count, the points of the fewest steps do.
-
-    Args:
-        request: whose `factors` are not None.
-        answer: gives the sums over numbers.
-
-    Returns:
-        The answer, of the type `request.quantity`.
     """
-    if request.quantity is Means:
-        sums = compute(replace(request, quantity=Sums), answer)
-        return Means(sums.values[:, 1:] / sums.values[:, :1], sums.no_support)
     mixture = _Mixture.of(request, answer)
     combinations, group = np.unique(mixture.factors.query, axis=0, return_inverse=True)
     if _suits_pytorch(request, len(combinations)):

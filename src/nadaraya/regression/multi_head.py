@@ -1,5 +1,6 @@
 """Multi-head kernel regression (Czyż 2024), a scikit-learn estimator."""
 
+from dataclasses import KW_ONLY, dataclass
 from typing import Self
 
 import numpy as np
@@ -19,6 +20,7 @@ from nadaraya.regression.smoother import Smoother
 from nadaraya.regression.state import PlainState
 
 
+@dataclass(eq=False, repr=False)
 class MultiHeadKernelRegression(RegressorMixin, PlainState):
     r"""Several kernel regressions of different bandwidths, added with free factors (Czyż 2024).
 
@@ -79,34 +81,19 @@ class MultiHeadKernelRegression(RegressorMixin, PlainState):
     ((2,), (40,), (2, 40))
     """
 
-    def __init__(
-        self,
-        n_heads: int = 4,
-        kernel: str | Kernel | None = None,
-        *,
-        hold_out: int | float = 1,
-        n_steps: int = 1000,
-        learning_rate: float = 0.2,
-        n_splits: int | None = None,
-        average: float = 0.5,
-        initial_bandwidths: ArrayLike | None = None,
-        per_feature: bool = False,
-        random_state: int | np.random.RandomState | None = None,
-        device: str | torch.device | None = None,
-        verbose: int = 0,
-    ) -> None:
-        self.n_heads = n_heads
-        self.kernel = kernel
-        self.hold_out = hold_out
-        self.n_steps = n_steps
-        self.learning_rate = learning_rate
-        self.n_splits = n_splits
-        self.average = average
-        self.initial_bandwidths = initial_bandwidths
-        self.per_feature = per_feature
-        self.random_state = random_state
-        self.device = device
-        self.verbose = verbose
+    n_heads: int = 4
+    kernel: str | Kernel | None = None
+    _: KW_ONLY
+    hold_out: int | float = 1
+    n_steps: int = 1000
+    learning_rate: float = 0.2
+    n_splits: int | None = None
+    average: float = 0.5
+    initial_bandwidths: ArrayLike | None = None
+    per_feature: bool = False
+    random_state: int | np.random.RandomState | None = None
+    device: str | torch.device | None = None
+    verbose: int = 0
 
     def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
         """Fits bandwidths and combination.

@@ -1,39 +1,35 @@
 """`NadarayaWatson`: kernel regression as a scikit-learn estimator."""
 
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import ArrayLike
 from sklearn.base import RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
-from nadaraya.errors import InputError, must_be
+from nadaraya.errors import must_be
 from nadaraya.kernels import Kernel
 from nadaraya.regression import intervals
 from nadaraya.regression.bandwidth import Selected, select_for_regression
-from nadaraya.regression.blocks import over_blocks
 from nadaraya.regression.categories import numeric_columns
 from nadaraya.regression.checks import generator_of, one_of, real_number, truth_value, whole_number
 from nadaraya.regression.displays import PlotsCurve
-from nadaraya.regression.estimator import MixedEstimator
-from nadaraya.regression.local import LocalFit
-from nadaraya.regression.neighbours import NeighbourScale
-from nadaraya.regression.polynomials import EquivalentKernels, PolynomialSmoother
-from nadaraya.regression.requests import Array, Means, PositionGradients
-from nadaraya.regression.robust import bisquare_weights
-from nadaraya.regression.sample import power_of_two
+from nadaraya.regression.estimator import MixedEstimator, over_blocks
+from nadaraya.regression.intervals import bisquare_weights
+from nadaraya.regression.local import EMPTY, LocalFit, filled
+from nadaraya.regression.requests import Array, Means
+from nadaraya.regression.sample import NeighbourScale, power_of_two
 from nadaraya.regression.selection import Search
-from nadaraya.regression.smoother import Smoother
+from nadaraya.regression.smoother import EquivalentKernels, PolynomialSmoother, Smoother
 from nadaraya.regression.summary import Summary, goodness_of_fit, summary_of
 
-_EMPTY = ("nearest", "mean", "nan", "raise")
-_BANDS = ("pointwise", "bootstrap", "simultaneous")
-_OF = ("curve", "smooth")
 _NAMES = ("constant", "linear", "quadratic", "cubic")  # of the degrees
 
 
+@dataclass(eq=False, repr=False)
 class NadarayaWatson(PlotsCurve, RegressorMixin, MixedEstimator):
     r"""Kernel regression of Nadaraya (1964) and Watson (1964), and its local linear form.
 
@@ -44,9 +40,8 @@ class NadarayaWatson(PlotsCurve, RegressorMixin, MixedEstimator):
     slope at the edge of the data.
 
     All predictions take O(n + m) memory. On the CPU pairs are visited in tiles by compiled loops, those too
-    far apart to count never; in one dimension compact kernels, the exponential and the Matérn kernels need
-    only sorting. Kernels of the algebra without compiled loops, and other devices, go through PyTorch in
-    blocks. The results are the same.
+    far apart to count never, and in one dimension points are sorted. Kernels of the algebra without compiled
+    loops, and other devices, go through PyTorch in blocks. The results are the same.
 
     Args:
         kernel: "gaussian" exp(−r²/2), "exponential", "matern32", "matern52", "epanechnikov", "tricube",
@@ -55,15 +50,13 @@ class NadarayaWatson(PlotsCurve, RegressorMixin, MixedEstimator):
         bandwidth: a positive number, or (d,), one per feature, in units of the features; or how to choose
             them: "aic", corrected AIC (Hurvich, Simonoff and Tsai 1998); "loo", leave-one-out squared error;
             both over all features' bandwidths at once, in O(n²) time per evaluation (O(n log n) in one
-            dimension for kernels that sort), of which most are on a few hundred of the points and about ten
-            on all; "silverman" or "scott", rules of thumb, in O(n). Features that
-            do not vary get inf. Default "aic".
+            dimension), of which most are on a few hundred of the points and about ten on all; "silverman" or
+            "scott", rules of thumb, in O(n). Features that do not vary get inf. Default "aic".
         degree: 0, local constant; 1, local linear; 2 and 3, local quadratic and cubic, which follow peaks
-            better where points are many and are computed by PyTorch in blocks, O(n²) whatever the kernel.
-            Default 0.
+            better where points are many, by PyTorch in blocks, O(n²) whatever the kernel. Default 0.
         adaptive: k, to widen the bandwidth where points are rare: it is h times the distance from x to its
             k-th nearest neighbour (features divided by their standard deviation) over that distance's
-            geometric mean at the points. Default None.
+            geometric mean at the points. Default None: the same everywhere.
         categorical: features that are categories: "from_dtype", the columns of a data frame whose type is
             "category" or strings; a list of columns or names; or a mask (d,). Each has a kernel of its own, a
             further factor of the weights, whose λ is at the feature's place in `bandwidth`: from 0, where
@@ -81,29 +74,26 @@ class NadarayaWatson(PlotsCurve, RegressorMixin, MixedEstimator):
             the points has no rank; and for a number whether it is missing is a category. Its λ is in
             `missing_bandwidth_`, and a number that is missing in one of two points does not count in their
             distance. Default "raise".
-        fit_kernel: also choose the kernel's own parameters, by the criterion of `bandwidth`, "loo" if that is
-            none. Default False.
+        fit_kernel: also choose the kernel's own parameters, by the criterion of `bandwidth` or else "loo".
+            Default False.
         robust_iterations: how often to fit again with less weight on points far from the last fit, those
             beyond six median residuals having none (Cleveland 1979); a bandwidth that is selected is selected
             again. For one target. 3 is usual; default 0, least squares.
-        n_starts: the greatest number of descents, from the best of a screening of bandwidths; one that will
-            not get below the best so far is given up. With the same seed and data more starts never end at
-            a greater criterion, if nothing is fitted again for `robust_iterations`. Default 7.
+        n_starts: the greatest number of descents, from the best of a screening of bandwidths. With the same
+            seed and data more starts never end at a greater criterion, unless `robust_iterations` fit again.
+            Default 7.
         selection_size: the most points on which "aic" and "loo" choose the bandwidth, at least 50; of more,
             so many drawn at random choose it, and it is carried over to all by the factor (selection_size /
-            n)^(1/(d+4)). Of 4,000 points 1,000 gave a mean squared error 1.14 times that of all by "aic"
-            (500: 1.33, 2,000: 1.07) and 1.02 by "loo", medians over the samples of
-            experiments/bandwidth_search.py --sizes. Default None: all.
+            n)^(1/(d+4)). By 1,000 of 4,000 points the median mean squared error was 1.14 times that by all
+            with "aic", 1.02 times with "loo" (experiments/bandwidth_search.py --sizes). Default None: all.
         empty: the prediction where every weight is exactly zero, as compact kernels have it far from all
             points: the "nearest" point's target, the weighted "mean" of the targets, "nan"; or "raise".
             Weights that merely underflow are no such case: the prediction is then their limit, the nearest
             point's. Default "nearest".
         device: where PyTorch computes, "cuda" for a GPU. Default None: the fastest way on the CPU.
-        random_state: seed or generator, for random starts, for points that choose the bandwidth for all, and
-            for the bootstrap. Default None: a bandwidth depends on the data alone, a bootstrap on NumPy's
-            generator.
-        verbose: 1 prints how far the search for a bandwidth is, every two seconds or whenever an evaluation
-            that takes longer ends, and progress of long predictions. Default 0.
+        random_state: seed or generator of random starts, of the points that choose the bandwidth, and of the
+            bootstrap. Default None: a bandwidth depends on the data alone, a bootstrap on NumPy's generator.
+        verbose: 1 prints, every two seconds at most, how far searches and long predictions are. Default 0.
 
     Attributes:
         bandwidth_: (d,) h; λ for categories.
@@ -136,51 +126,17 @@ class NadarayaWatson(PlotsCurve, RegressorMixin, MixedEstimator):
     [2.475, 3.941, 3.151]
     """
 
-    _criteria = ("aic", "loo")
+    kernel: str | Kernel = "gaussian"
+    bandwidth: float | ArrayLike | str = "aic"
+    _: KW_ONLY
+    degree: int = 0
+    adaptive: int | None = None
+    fit_kernel: bool = False
+    robust_iterations: int = 0
+    selection_size: int | None = None
+    empty: str = "nearest"
 
-    def __init__(
-        self,
-        kernel: str | Kernel = "gaussian",
-        bandwidth: float | ArrayLike | str = "aic",
-        *,
-        degree: int = 0,
-        adaptive: int | None = None,
-        categorical: str | ArrayLike | None = "from_dtype",
-        ordered: ArrayLike | None = None,
-        category_kernel: str = "li-racine",
-        missing: str = "raise",
-        fit_kernel: bool = False,
-        robust_iterations: int = 0,
-        n_starts: int = 7,
-        selection_size: int | None = None,
-        empty: str = "nearest",
-        device: str | torch.device | None = None,
-        random_state: int | np.random.RandomState | None = None,
-        verbose: int = 0,
-    ) -> None:
-        super().__init__(
-            kernel,
-            bandwidth,
-            categorical=categorical,
-            ordered=ordered,
-            category_kernel=category_kernel,
-            missing=missing,
-            n_starts=n_starts,
-            device=device,
-            random_state=random_state,
-            verbose=verbose,
-        )
-        self.degree = degree
-        self.adaptive = adaptive
-        self.fit_kernel = fit_kernel
-        self.robust_iterations = robust_iterations
-        self.selection_size = selection_size
-        self.empty = empty
-
-    def _data(self, X: ArrayLike, y: Any) -> tuple[Array, Array]:
-        points, targets = self._validated_points(X, y, multi_output=True, y_numeric=True)
-        self.y_ = np.array(targets, np.float64)
-        return points, self.y_.reshape(len(self.y_), -1)
+    _criteria, _several_targets = ("aic", "loo"), True
 
     def _selected(self, points: Array, targets: Array, counts: Array, search: Search) -> Selected:
         truth_value("fit_kernel", self.fit_kernel)
@@ -193,7 +149,7 @@ class NadarayaWatson(PlotsCurve, RegressorMixin, MixedEstimator):
         iterations = whole_number("robust_iterations", self.robust_iterations, 0)
         if iterations and targets.shape[1] > 1:
             raise must_be("robust_iterations", f"0 with {targets.shape[1]} targets", iterations)
-        self._empty = one_of("empty", self.empty, _EMPTY)
+        self._empty = one_of("empty", self.empty, EMPTY)
         if sample.categories and (self.fit_kernel or self.adaptive is not None):
             name = "fit_kernel" if self.fit_kernel else "adaptive"
             raise must_be(
@@ -231,8 +187,7 @@ class NadarayaWatson(PlotsCurve, RegressorMixin, MixedEstimator):
         return chosen, selection
 
     def __getstate__(self) -> dict[str, Any]:
-        state = super().__getstate__()
-        # Made again on demand.
+        state = super().__getstate__()  # less what is made again on demand
         return state | {name: None for name in ("_noise", "_summary") if name in state}
 
     @over_blocks
@@ -260,8 +215,7 @@ class NadarayaWatson(PlotsCurve, RegressorMixin, MixedEstimator):
         >>> mean.round(2).tolist(), scatter.round(2).tolist()
         ([0.44], [0.61])
         """
-        query = self._validated(X)
-        smoother, columns = self._smoother, self._targets.T
+        query, smoother, columns = self._validated(X), self._smoother, self._targets.T
         found = smoother.fit(query, columns) if smoother.degree else smoother.means(query, columns)
         mean = self._as_targets(self._prediction(found))
         if not truth_value("return_std", return_std):
@@ -294,36 +248,18 @@ class NadarayaWatson(PlotsCurve, RegressorMixin, MixedEstimator):
         [[2.0]]
         """
         query, smoother, columns = self._validated(X), self._smoother, self._targets.T
-        slope: Array | None
-        if smoother.degree == 1:
-            slope = smoother.fit(query, columns).slope
-            assert slope is not None
-        elif smoother.degree > 1:
-            slopes = [
-                EquivalentKernels(smoother, query, smoother.degree, feature).combined(columns)
-                for feature in range(smoother.sample.x.shape[1])
-            ]
-            slope = np.stack(slopes, axis=1)
-            slope[smoother.means(query, columns).no_support] = 0.0
-        elif smoother.neighbours is not None:
-            raise must_be(
-                "degree", "1 or more for marginal_effects with adaptive bandwidths", smoother.degree
-            )
-        else:
-            sums = smoother.compute(smoother.request(PositionGradients, query, columns))
-            mass, gradients = sums.values[:, :1], sums.gradients
-            mean = sums.values[:, 1:] / mass
-            slope = (gradients[:, :, 1:] - mean[:, None] * gradients[:, :, :1]) / mass[:, None]
+        if smoother.degree == 0 and smoother.neighbours is not None:
+            raise must_be("degree", "1 or more for marginal_effects with adaptive bandwidths", 0)
+        slope = smoother.slopes(query, columns)
         per_unit = 1.0 / smoother.sample.unit[:, None]
         with np.errstate(over="ignore", under="ignore"):
             effects = self._as_effects(slope * per_unit)
         if not truth_value("return_std", return_std):
             return effects
-        noise = self._noise_model()
         deviation = np.zeros_like(slope)
         for number in range(slope.shape[1]):
             kernels = EquivalentKernels(smoother, query, smoother.degree, number)
-            deviation[:, number] = intervals.Uncertainty(kernels, noise, query).deviation
+            deviation[:, number] = self._noise_model().deviation(query, kernels.combined_variance)
         deviation[smoother.means(query, columns).no_support] = np.nan
         return effects, self._as_effects(deviation * per_unit)
 
@@ -338,9 +274,8 @@ class NadarayaWatson(PlotsCurve, RegressorMixin, MixedEstimator):
     ) -> tuple[Array, Array]:
         """A band for the curve.
 
-        In the simulation of `experiments/band_coverage.py` (n = 50 and 200, one feature, normal noise) bands
-        at level 0.95 cover what they are for with probability 0.95 to 0.975 at n = 50, 0.95 to 0.965 at
-        n = 200; pointwise bands of "smooth" contain the curve itself with probability 0.86 to 0.92.
+        In `experiments/band_coverage.py` bands at level 0.95 cover what they are for with probability 0.95 to
+        0.975; pointwise bands of "smooth" contain the curve itself with probability 0.86 to 0.92.
 
         Args:
             X: (m, d) points.
@@ -373,21 +308,21 @@ class NadarayaWatson(PlotsCurve, RegressorMixin, MixedEstimator):
         """
         query, smoother = self._validated(X), self._smoother
         level = real_number("level", level, "a number between 0 and 1", 0, 1)
-        one_of("method", method, _BANDS)
-        one_of("of", of, _OF)
+        one_of("method", method, ("pointwise", "bootstrap", "simultaneous"))
+        one_of("of", of, ("curve", "smooth"))
         fit = smoother.fit(query, self._targets.T)
         mean = self._prediction(fit)
-        estimates: intervals.Estimates = intervals.Fitted(smoother, query, fit)
+        combined: Callable[[Array], Array] = partial(smoother.combined, fit, query)
+        combined_variance: Callable[[Array], Array] = partial(smoother.combined_variance, fit, query)
         if of == "curve":
-            estimates = EquivalentKernels(smoother, query, max(2, smoother.degree + 1))
-            mean = estimates.combined(self._targets.T) + self._centre
-        uncertainty = intervals.Uncertainty(estimates, self._noise_model(), query)
-        if method == "pointwise":
-            half = uncertainty.pointwise(level)
-        else:
-            width = uncertainty.bootstrap if method == "bootstrap" else uncertainty.simultaneous
-            count = whole_number("n_bootstrap", n_bootstrap)
-            half = width(level, count, generator_of(self.random_state))
+            kernels = EquivalentKernels(smoother, query, max(2, smoother.degree + 1))
+            combined, combined_variance = kernels.combined, kernels.combined_variance
+            mean = combined(self._targets.T) + self._centre
+        uncertainty = intervals.Uncertainty(combined, combined_variance, self._noise_model(), query)
+        draws: tuple[Any, ...] = ()
+        if method != "pointwise":
+            draws = whole_number("n_bootstrap", n_bootstrap), generator_of(self.random_state)
+        half = getattr(uncertainty, method)(level, *draws)
         half[fit.no_support] = np.nan
         return self._as_targets(mean - half), self._as_targets(mean + half)
 
@@ -420,10 +355,9 @@ class NadarayaWatson(PlotsCurve, RegressorMixin, MixedEstimator):
         >>> round(model.loo_score(), 2)
         10.5
         """
-        check_is_fitted(self)
+        left_out, shape = self.loo_predictions(), (len(self.y_), -1)
         with np.errstate(over="ignore", under="ignore"):
-            shape = len(self.y_), -1
-            errors = self.loo_predictions().reshape(shape) / self._unit - self.y_.reshape(shape) / self._unit
+            errors = left_out.reshape(shape) / self._unit - self.y_.reshape(shape) / self._unit
             score = np.average(errors**2, axis=0, weights=self.sample_weight_) * self._unit * self._unit
             return float(score.mean())
 
@@ -436,31 +370,22 @@ class NadarayaWatson(PlotsCurve, RegressorMixin, MixedEstimator):
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        tags.target_tags.single_output = True
         tags.target_tags.multi_output = True
         return tags
 
     def _noise_model(self) -> intervals.Noise:
         if self._noise is None:
-            self._noise = intervals.Noise.of(self._smoother, self._targets)
+            self._noise = intervals.Noise.of(self._smoother, self._targets, *self._within())
         return self._noise
+
+    def _within(self) -> tuple[Array, Array]:
+        """Squares (n, p) within the targets, in their unit, and their degrees of freedom (n,)."""
+        return np.zeros(self._targets.shape), np.zeros(len(self._targets))
 
     def _prediction(self, found: LocalFit | Means) -> Array:
         """(m, p) predictions with their centre, and what `empty` asks for."""
         mean = (found.mean if isinstance(found, LocalFit) else found.values) + self._centre
-        unknown = np.isnan(mean).any(axis=1)  # no point has any weight: leave-one-out of the only one
-        mean[unknown] = self._centre
-        no_support = found.no_support | unknown
-        if no_support.any() and self._empty == "raise":
-            raise InputError(
-                f"{int(no_support.sum())} of {len(mean)} queries have no point within the kernel's support: "
-                "give a larger bandwidth, a kernel without compact support, or empty='nearest', 'mean', 'nan'"
-            )
-        if self._empty == "mean":
-            mean[no_support] = self._centre
-        elif self._empty == "nan":
-            mean[no_support] = np.nan
-        return mean
+        return filled(mean, found.no_support, self._empty, self._centre)
 
     def _as_effects(self, slopes: Array) -> Array:
         """Slopes (m, f, p) by feature, NaN for categories."""
@@ -470,6 +395,5 @@ class NadarayaWatson(PlotsCurve, RegressorMixin, MixedEstimator):
 
     def _as_targets(self, values: Array) -> Array:
         with np.errstate(over="ignore", under="ignore"):
-            values = values * self._unit
-            shaped = values[..., 0] if self.y_.ndim == 1 else values
+            shaped = (values * self._unit)[..., 0] if self.y_.ndim == 1 else values * self._unit
             return shaped.astype(self.X_.dtype, copy=False)

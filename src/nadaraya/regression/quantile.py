@@ -1,9 +1,8 @@
 """`KernelQuantileRegressor`: quantiles of the target given x, where kernel regression gives its mean."""
 
 import math
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, replace
 from statistics import NormalDist
-from typing import Any
 
 import numpy as np
 import torch
@@ -12,12 +11,11 @@ from sklearn.base import RegressorMixin
 from sklearn.metrics import d2_pinball_score
 from torch import Tensor
 
-from nadaraya.errors import must_be
 from nadaraya.kernels import Kernel
 from nadaraya.regression.bandwidth import Selected, select_bandwidth, select_for_regression
-from nadaraya.regression.checks import numbers, real_number, whole_number
+from nadaraya.regression.checks import probabilities, real_number, whole_number
 from nadaraya.regression.criteria import Criterion
-from nadaraya.regression.estimator import SmoothingEstimator, validated_points
+from nadaraya.regression.estimator import SmoothingEstimator
 from nadaraya.regression.requests import Array, Sums
 from nadaraya.regression.selection import Search
 from nadaraya.regression.smoother import Smoother
@@ -27,6 +25,7 @@ _HELD = 1e-10  # weight of an artificial point, beside 1 of all others together
 _MOST_TURNS = 100  # per coefficient
 
 
+@dataclass(eq=False, repr=False)
 class KernelQuantileRegressor(RegressorMixin, SmoothingEstimator):
     r"""Quantiles of y given x by kernel regression with the check loss.
 
@@ -62,30 +61,13 @@ class KernelQuantileRegressor(RegressorMixin, SmoothingEstimator):
     ([2.0], [[1.0, 9.0]])
     """
 
+    quantile: float = 0.5
+    kernel: str | Kernel = "gaussian"
+    bandwidth: float | ArrayLike | str = "aic"
+    _: KW_ONLY
+    degree: int = 0
+
     _criteria = ("aic", "loo")
-
-    def __init__(
-        self,
-        quantile: float = 0.5,
-        kernel: str | Kernel = "gaussian",
-        bandwidth: float | ArrayLike | str = "aic",
-        *,
-        degree: int = 0,
-        n_starts: int = 7,
-        device: str | torch.device | None = None,
-        random_state: int | np.random.RandomState | None = None,
-        verbose: int = 0,
-    ) -> None:
-        super().__init__(
-            kernel, bandwidth, n_starts=n_starts, device=device, random_state=random_state, verbose=verbose
-        )
-        self.quantile = quantile
-        self.degree = degree
-
-    def _data(self, X: ArrayLike, y: Any) -> tuple[Array, Array]:
-        points, targets = validated_points(self, X, y, y_numeric=True)
-        self.y_ = np.array(targets, np.float64)
-        return points, self.y_[:, None]
 
     def _selected(self, points: Array, targets: Array, counts: Array, search: Search) -> Selected:
         tau = real_number("quantile", self.quantile, "a number between 0 and 1", 0, 1)
@@ -100,7 +82,10 @@ class KernelQuantileRegressor(RegressorMixin, SmoothingEstimator):
             smoother, selection = select_for_regression(
                 "aic", smoother, self._targets[:, None], False, search
             )
-            smoother = replace(smoother, bandwidth=smoother.bandwidth * _widening(tau, points.shape[1]))
+            normal = NormalDist()
+            ratio = tau * (1 - tau) / normal.pdf(normal.inv_cdf(tau)) ** 2
+            wider = smoother.bandwidth * ratio ** (1 / (points.shape[1] + 4))
+            smoother = replace(smoother, bandwidth=wider)
         return smoother, selection
 
     def predict(self, X: ArrayLike, quantile: ArrayLike | None = None) -> Array:
@@ -126,7 +111,7 @@ class KernelQuantileRegressor(RegressorMixin, SmoothingEstimator):
         ([2.0], (1, 2))
         """
         query = self._validated(X)
-        tau = _quantiles(self.quantile if quantile is None else quantile)
+        tau = probabilities("quantile", self.quantile if quantile is None else quantile)
         found = _smooth(self._smoother, query, self._targets, tau.reshape(-1)) + self._centre
         shaped = found[:, 0] if tau.ndim == 0 else found
         return shaped.astype(self.X_.dtype, copy=False)
@@ -151,20 +136,6 @@ class KernelQuantileRegressor(RegressorMixin, SmoothingEstimator):
         True
         """
         return float(d2_pinball_score(y, self.predict(X), sample_weight=sample_weight, alpha=self.quantile))
-
-
-def _quantiles(quantile: ArrayLike) -> NDArray[np.float64]:
-    """τ as () or (k,)."""
-    array = numbers("quantile", quantile)
-    if array.ndim > 1 or not ((array > 0) & (array < 1)).all():
-        raise must_be("quantile", "one or a list of numbers between 0 and 1", array.tolist())
-    return array
-
-
-def _widening(tau: float, dimension: int) -> float:
-    normal = NormalDist()
-    ratio = tau * (1 - tau) / normal.pdf(normal.inv_cdf(tau)) ** 2
-    return float(ratio ** (1 / (dimension + 4)))
 
 
 def _check_criterion(smoother: Smoother, targets: Array, tau: float) -> Criterion:
@@ -193,8 +164,7 @@ def _smooth(
     spread = torch.from_numpy(smoother.sample.spread).to(job.device, job.points.dtype)
     parts = []
     for rows in job.blocks(4 + 2 * smoother.degree * (len(spread) + 1)):
-        r = job.distances(rows)
-        weights = job.shares(rows, r, job.kernel.log(r))
+        weights = job.local_weights(rows)
         constant = _weighted_quantiles(weights[:, order], y[order], tau)
         if smoother.degree:
             offsets = (job.points - job.query[rows, None]) / spread

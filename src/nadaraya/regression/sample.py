@@ -7,10 +7,38 @@ from functools import cached_property
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from sklearn.neighbors import NearestNeighbors
 
 from nadaraya.regression.categories import Category, codes_of, missing_numbers, numbers_of
 from nadaraya.regression.requests import Array
 from nadaraya.regression.rules import standard_deviations
+
+Observations = tuple[Array, Array, Array, NDArray[np.intp]]
+
+
+def distinct_observations(X: Array, y: Array, weight: Array) -> Observations:
+    """Rows that have weight, each once with the sum of its weights, in an order that is theirs alone.
+
+    Only copies are taken together: where points repeat with other targets, as in designs with replications,
+    every row is an observation and all stay. Also (n,) which observation each row is, −1 for none.
+    """
+    order = np.lexsort(np.concatenate([y.T[::-1], X.T[::-1]]))
+    order = order[weight[order] > 0]
+    points, targets, totals = X[order], y[order], weight[order]
+    missing = np.isnan(points)
+    same_point = ((points[1:] == points[:-1]) | (missing[1:] & missing[:-1])).all(axis=1)
+    group = np.arange(len(order))
+    if same_point.any() and (targets[1:] == targets[:-1]).all(axis=1)[same_point].all():
+        first = np.append(True, ~same_point)
+        group = np.cumsum(first) - 1
+        points, targets, totals = (
+            points[first],
+            targets[first],
+            np.add.reduceat(totals, np.flatnonzero(first)),
+        )
+    row_of = np.full(len(X), -1, np.intp)
+    row_of[order] = group
+    return points, targets, totals, row_of
 
 
 @dataclass(frozen=True)
@@ -73,10 +101,9 @@ class Sample:
         return self.counts / self.counts.max()
 
     def centred(self, X: Array) -> Array:
-        """Points (m, d) as the user gave them, in the sample's type and unit and less its centre.
+        """Points (m, d) as users gave them, in the sample's type, unit and centre; 0 for missing numbers.
 
-        Those beyond all reason come nearer, so that their squares do not overflow. Numbers that are missing
-        are 0; categories are left out.
+        Those beyond all reason come nearer, so that their squares do not overflow.
         """
         X, missing = numbers_of(self.categories, X)
         farthest = 2.0**24 if self.x.dtype == np.float32 else 2.0**400
@@ -106,3 +133,41 @@ def _divided(X: Array, unit: NDArray[np.float64]) -> Array:
 def _less(X: Array, centre: Array) -> Array:
     # In float64, where the difference of float32 numbers is exact, and back.
     return np.ascontiguousarray((X.astype(np.float64) - centre).astype(X.dtype))
+
+
+class NeighbourScale:
+    """λ(x): the distance to the k-th nearest neighbour, over that distance's geometric mean at the points.
+
+    Features are divided by their standard deviations; points of weight 0 are no neighbours. No distance is
+    less than the smallest positive one that any point has to its k-th neighbour. While a bandwidth is chosen
+    no point is its own neighbour; a later query that coincides with a point has it as the nearest.
+    """
+
+    def __init__(self, sample: Sample, k: int) -> None:
+        counted = sample.weight > 0
+        self.sample, self.k = sample, k
+        deviations = standard_deviations(sample.x, sample.weight)
+        self._per_unit = np.divide(1.0, deviations, out=np.zeros_like(deviations), where=deviations > 0)
+        self._search = NearestNeighbors().fit(sample.x[counted] * self._per_unit)
+        distances = np.empty(len(sample.x))
+        # Without queries kneighbors leaves each point itself out; those of weight 0 are not among the others.
+        distances[counted] = self._search.kneighbors(n_neighbors=self.k)[0][:, -1]
+        distances[~counted] = self._reach(sample.x[~counted])
+        positive = distances[counted & (distances > 0)]
+        self._least = float(positive.min()) if len(positive) else 1.0
+        self._mean = float(np.exp(np.log(np.maximum(distances[counted], self._least)).mean()))
+        self.of_points = self._relative(distances)
+
+    def at(self, centred: Array) -> NDArray[np.float64]:
+        """λ of queries (m, d), which are centred as the sample is: (m,)."""
+        return self._relative(self._reach(centred))
+
+    def _reach(self, centred: Array) -> NDArray[np.float64]:
+        if len(centred) == 0:
+            return np.zeros(0)
+        distances: NDArray[np.float64]
+        distances, _ = self._search.kneighbors(centred * self._per_unit, n_neighbors=self.k)
+        return distances[:, -1]
+
+    def _relative(self, distances: Array) -> NDArray[np.float64]:
+        return np.maximum(distances, self._least).astype(np.float64) / self._mean

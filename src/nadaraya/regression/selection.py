@@ -127,25 +127,16 @@ class Stage:
 
 
 def select(name: str, stages: Sequence[Stage], first: Array, search: Search) -> Selection:
-    """Minimises a criterion over positive numbers, in their logarithms, by L-BFGS-B.
+    """Minimise a criterion over positive numbers, in their logarithms, by L-BFGS-B from several starts.
 
-    The first stage looks at common multiples of `first`; it moves one feature at a time, from where all are
-    wide and from the best common multiple; and it looks at random points. Runs begin from the best of each.
-    Later stages begin where the runs of the stage before ended that were the best so far. A criterion that
-    does not depend smoothly on its arguments (its gradient vanishes: the boxcar) is minimised by the simplex
-    method of Nelder and Mead.
+    The first stage looks at common multiples of `first`, natural units (k,); it moves one feature at a time,
+    from where all are wide and from the best common multiple; and it looks at random points. Runs begin from
+    the best of each. Later stages begin where the runs of the stage before ended that were the best so far. A
+    criterion that does not depend smoothly on its arguments (its gradient vanishes: the boxcar) is minimised
+    by the simplex method of Nelder and Mead.
 
     With the same stages and seed the starts of a search with fewer runs are the first of one with more, and
     what is done with a run depends on the runs before it alone: more runs never end at a greater value.
-
-    Args:
-        name: of the criterion.
-        stages: from the fewest points to the most.
-        first: (k,) natural units, finite, for all points.
-        search: how many runs, and from where.
-
-    Returns:
-        The runs, best first.
     """
     first = np.asarray(first, np.float64)
     evaluations = 0
@@ -165,15 +156,7 @@ def select(name: str, stages: Sequence[Stage], first: Array, search: Search) -> 
 
 
 class _Descent:
-    """A criterion as a function of logarithms of multiples of `unit`, evaluated once at each place.
-
-    Args:
-        name: of the criterion.
-        stage: the criterion.
-        unit: (k,) logarithms.
-        report: as in `Search`.
-        tolerance: relative decrease at which a complete run ends.
-    """
+    """A criterion as a function of logarithms of multiples of `unit` (k,), evaluated once at each place."""
 
     def __init__(
         self, name: str, stage: Stage, unit: Array, report: Callable[[str], None] | None, tolerance: float
@@ -250,12 +233,7 @@ class _Descent:
 
 
 def _hopeless(rival: float, stride: int) -> Callable[[OptimizeResult], None]:
-    """Ends a run that would stay above a rival even after several more steps as good as the last.
-
-    Args:
-        rival: the value to get below.
-        stride: how many iterations of the optimiser are a step.
-    """
+    """End a run that would stay above a rival even after several more steps like the last."""
     values: list[float] = []
 
     def callback(intermediate_result: OptimizeResult) -> None:
@@ -271,8 +249,8 @@ def _hopeless(rival: float, stride: int) -> Callable[[OptimizeResult], None]:
 def _carried(descent: _Descent, runs: Sequence[Start], first: Array) -> list[Array]:
     """Logarithms (k,) of multiples from which another stage goes on, for every run that was the best so far.
 
-    More points may show what was too narrow to be seen: where a narrower common multiple is better than the
-    end of a run it takes its place.
+    More points may show what was too narrow to be seen: a narrower common multiple that is better takes its
+    place.
     """
     places: list[Array] = []
     best = np.inf

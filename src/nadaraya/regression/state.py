@@ -8,27 +8,21 @@ from sklearn.base import BaseEstimator
 
 from nadaraya import kernels
 from nadaraya.kernels import Kernel, Product, Scaled, Sum
-from nadaraya.regression.categories import Category
-from nadaraya.regression.coding import Coding, Levels
-from nadaraya.regression.neighbours import NeighbourScale
-from nadaraya.regression.polynomials import PolynomialSmoother
-from nadaraya.regression.sample import Sample
+from nadaraya.regression.categories import Category, Coding
+from nadaraya.regression.sample import NeighbourScale, Sample
 from nadaraya.regression.selection import Selection, Start
-from nadaraya.regression.smoother import Smoother
+from nadaraya.regression.smoother import PolynomialSmoother, Smoother
 
 _OF = "type of nadaraya"  # the key that tells these dictionaries from others
 _RECORDS: dict[str, Any] = {
     record.__name__: record
-    for record in (Smoother, PolynomialSmoother, Sample, Selection, Start, Category, Coding, Levels)
+    for record in (Smoother, PolynomialSmoother, Sample, Selection, Start, Category, Coding)
 }
 _OTHERS = (Kernel, NeighbourScale, torch.device, *_RECORDS.values())
 
 
 class PlainState(BaseEstimator):
-    """An estimator whose state is made of arrays, numbers, names, lists and dictionaries of them.
-
-    Kernels of other packages stay as they are: pickle keeps them, and skops refuses them.
-    """
+    """An estimator whose state is made of arrays, numbers, names, lists and dictionaries of them."""
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: _plain(value) for name, value in super().__getstate__().items()}

@@ -8,8 +8,13 @@ from functools import cache
 from importlib.util import find_spec
 from typing import Any
 
+import numpy as np
+import torch
+
+from nadaraya.attention.functional import kernel_attention
 from nadaraya.errors import InputError
-from nadaraya.regression import attention, mixed, torch_sums
+from nadaraya.kernels import Gaussian, GaussianWithoutHalf, Kernel
+from nadaraya.regression import mixed, torch_sums
 from nadaraya.regression.requests import BandwidthGradients, LineGradients, Means, R, Request, Sums, joined
 
 _LOG = logging.getLogger("nadaraya.regression")
@@ -57,24 +62,22 @@ def warm_up() -> None:
 
 
 def compute(request: Request[R], report: Callable[[str], None] | None = None) -> R:
-    """The sums that a request asks for; O(n + m) memory.
+    """The sums that a request asks for, in O(n + m) memory; `report` takes lines of progress.
 
-    Computed by the first of these that can: `kernel_attention`, on a GPU, for means with the Gaussian kernel;
+    By the first of these that can: `kernel_attention`, on a GPU, for means with the Gaussian kernel;
     sorted sums, O(n log n), in one dimension, for kernels that are polynomials or polynomials times
     exponentials; compiled loops on the CPU, which never visit pairs whose weight cannot count; blocks of
     queries in PyTorch, for every kernel and device. All agree to rounding.
 
     As long as a process has asked for little, PyTorch also does what compiled loops could: loading them takes
     longer, and compiling them, where no earlier process has left them on disk, much longer.
-
-    Args:
-        request: what to sum.
-        report: takes a line of progress now and then, if the queries are many.
-
-    Returns:
-        The answer, of the type `request.quantity`.
     """
     request = request.representable()
+    if request.quantity is Means and not is_attention(request):
+        asked: Any = request
+        sums: Sums = compute(replace(asked, quantity=Sums), report)
+        means: Any = Means(sums.values[:, 1:] / sums.values[:, :1], sums.no_support)
+        return means
     if request.factors is not None:
         return mixed.compute(request, lambda part: compute(part, report))
     m, rows = len(request.query), max(1, _PAIRS_PER_REPORT // len(request.points))
@@ -89,10 +92,7 @@ def compute(request: Request[R], report: Callable[[str], None] | None = None) ->
 
 def _answer(request: Request[Any]) -> Any:
     if request.quantity is Means:
-        if attention.can_serve(request):
-            return attention.means(request)
-        sums = _answer(replace(request, quantity=Sums))
-        return Means(sums.values[:, 1:] / sums.values[:, :1], sums.no_support)
+        return attention_means(request)
     compiled = _compiled_for(request)
     if compiled is None:
         return torch_sums.compute(request)
@@ -126,3 +126,38 @@ def _compiled_for(request: Request[Any]) -> Any:
 @cache
 def _numba_is_installed() -> bool:
     return find_spec("numba") is not None
+
+
+def is_attention(request: Request[Any]) -> bool:
+    """Whether these means are attention's: a Gaussian, one bandwidth for all queries, on a GPU."""
+    on_gpu = request.device is not None and request.device.type == "cuda"
+    plain = request.power == 1 and not request.exclude_self
+    plain = plain and request.query_scale is None and request.factors is None
+    return on_gpu and plain and _gaussian_bandwidth(request.kernel) is not None
+
+
+def attention_means(request: Request[Means]) -> Means:
+    """Σ κ C / Σ κ C_0: queries are attention's queries, points its keys, columns its values."""
+    # A query whose near points have no weight takes the far ones'; with them in, its sums would underflow.
+    counted = request.columns[0] > 0
+    dtype = torch.float32 if request.points.dtype == np.float32 else torch.float64
+    sigma = _gaussian_bandwidth(request.kernel)
+    assert sigma is not None
+    scale = sigma * request.bandwidth  # taken out here: a kernel stores the logarithm of its σ in float32
+    query, key, value = (
+        torch.tensor(array, dtype=dtype, device=request.device)[None, None]
+        for array in (request.query / scale, request.points[counted] / scale, request.columns[:, counted].T)
+    )
+    with torch.no_grad():
+        out = kernel_attention(query, key, value, content=Gaussian(1.0))[0, 0]
+    values = out.double().cpu().numpy()
+    return Means(values[:, 1:] / values[:, :1], np.zeros(len(values), bool))
+
+
+def _gaussian_bandwidth(kernel: Kernel) -> float | None:
+    """σ of a kernel exp(−r² / (2σ²)); None for another kernel."""
+    if type(kernel) is Gaussian:
+        return float(kernel.bandwidth.detach())
+    if type(kernel) is GaussianWithoutHalf:
+        return float(kernel.bandwidth.detach()) / 2**0.5
+    return None

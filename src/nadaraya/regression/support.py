@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from nadaraya.errors import InputError, must_be
 from nadaraya.kernels import Kernel
-from nadaraya.regression.criteria import Criterion, loo_likelihood
+from nadaraya.regression.criteria import Criterion
 from nadaraya.regression.requests import Array, BandwidthGradients, Sums
 from nadaraya.regression.rules import log_values, values
 from nadaraya.regression.smoother import Smoother
@@ -39,11 +39,7 @@ class Support:
 
     @classmethod
     def of(cls, support: Any, X: Array) -> "Support | None":
-        """From what the user gave: None, one pair, or a pair or None for each feature of X (n, d).
-
-        Raises:
-            InputError: it is something else.
-        """
+        """From what the user gave: None, one pair, or a pair or None for each feature of X (n, d)."""
         if support is None:
             return None
         num_features = X.shape[1]
@@ -97,13 +93,7 @@ class Support:
     def reflections(
         self, kernel: Kernel, bandwidth: Array, negligible: float = _NEGLIGIBLE
     ) -> list[Reflection]:
-        """The mirror images of a point that a kernel of these bandwidths can tell, the point itself first.
-
-        With bounds on both sides there is no end of them; those left out have, next to the others, no weight.
-
-        Raises:
-            InputError: there are too many.
-        """
+        """The mirror images of a point that a kernel of these bandwidths can tell, the point itself first."""
         reach = _reach(kernel, negligible)
         with np.errstate(invalid="ignore"):
             orders = np.maximum(1.0, np.ceil(reach * bandwidth / (2 * (self.high - self.low))))
@@ -146,33 +136,43 @@ def log_mass(smoother: Smoother, support: Support | None, X: Array) -> Array:
     return result
 
 
-def likelihood(smoother: Smoother, support: Support | None, X: Array) -> Criterion:
-    """`loo_likelihood` of the points X (n, d); with a support each is left out together with its images."""
-    if support is None:
-        return loo_likelihood(smoother)
+def likelihood(smoother: Smoother, support: Support | None = None, X: Array | None = None) -> Criterion:
+    """Minus the mean log-density of each point under the others, up to a constant (Habbema et al. 1974).
+
+    With a support each of the points X (n, d) is left out together with its images.
+    """
     sample = smoother.sample
     counted = sample.weight > 0
     share = sample.counts[counted] / sample.counts.sum()
-    no_columns, bound = np.zeros((0, len(X))), _bound(smoother)
+    no_columns = np.zeros((0, len(sample.x)))
+    bound = None if support is None else _bound(smoother)
 
     def criterion(log_bandwidth: Array, with_gradient: bool = True, /) -> tuple[float, Array]:
-        wanted = np.exp(log_bandwidth) * sample.unit
-        bandwidth = support.within_reach(wanted)
-        try:
-            reflections = support.reflections(smoother.kernel, bandwidth, _NEGLIGIBLE_IN_CRITERION)
-        except InputError:  # narrower windows have fewer images
-            return 1e10 + float(log_bandwidth.sum()), np.ones(len(log_bandwidth))
-        trial = replace(smoother, bandwidth=bandwidth / sample.unit)
+        # Gradients cost little beside the sums of the likelihood, which have no targets.
+        trial, within = replace(smoother, bandwidth=np.exp(log_bandwidth)), np.ones(len(log_bandwidth), bool)
+        reflections: list[Reflection] = []
+        if support is not None:
+            wanted = trial.bandwidth * sample.unit
+            bandwidth = support.within_reach(wanted)
+            within = bandwidth >= wanted
+            trial = replace(smoother, bandwidth=bandwidth / sample.unit)
+            try:
+                reflections = support.reflections(smoother.kernel, bandwidth, _NEGLIGIBLE_IN_CRITERION)[1:]
+            except InputError:  # narrower windows have fewer images
+                return 1e10 + float(log_bandwidth.sum()), np.ones(len(log_bandwidth))
         request = trial.request(BandwidthGradients, None, no_columns)
         direct = trial.compute(replace(request, exclude_self=True))
         if direct.no_support[counted].any():
+            # A point alone in a compact support has likelihood zero; smaller bandwidths are no better.
             return 1e10 - float(log_bandwidth.sum()), -np.ones(len(log_bandwidth))
         least = direct.values[:, 0]
-        with np.errstate(divide="ignore"):
-            log_negligible = np.log(least) + direct.log_scale + math.log(_NEGLIGIBLE_IN_CRITERION)
         mass, gradient = least.copy(), direct.gradients[:, :, 0].copy()
-        for sign, offset in reflections[1:]:
+        for sign, offset in reflections:
+            assert X is not None
+            assert bound is not None
             image = sign * X + offset
+            with np.errstate(divide="ignore"):
+                log_negligible = np.log(least) + direct.log_scale + math.log(_NEGLIGIBLE_IN_CRITERION)
             near = np.flatnonzero(bound(image, bandwidth) > log_negligible)
             if len(near) == 0:
                 continue
@@ -189,18 +189,15 @@ def likelihood(smoother: Smoother, support: Support | None, X: Array) -> Criteri
             gradient[near] += np.where(valid[:, None], change, 0.0)
         log_likelihood = share @ (np.log(mass[counted]) + direct.log_scale[counted])
         by_bandwidth = share @ (gradient[counted] / mass[counted, None])
-        slope = np.where(bandwidth < wanted, 0.0, 1.0 - by_bandwidth)
-        varies = np.isfinite(bandwidth)
-        return float(np.log(trial.bandwidth[varies]).sum() - log_likelihood), np.where(varies, slope, 0.0)
+        varies = np.isfinite(trial.bandwidth)
+        slope = np.where(within & varies, 1.0 - by_bandwidth, 0.0)
+        return float(np.log(trial.bandwidth[varies]).sum() - log_likelihood), slope
 
     return criterion
 
 
 def _bound(smoother: Smoother) -> Callable[[Array, Array], Array]:
-    """(X, bandwidth) ↦ upper bounds (m,) of log Σ κ s at queries (m, d): most images are far from all points.
-
-    From the box that holds the points, in natural units, and the greatest log κ from each distance on.
-    """
+    """(X, bandwidth) ↦ upper bounds (m,) of log Σ κ s at X (m, d), from the box of the points."""
     sample = smoother.sample
     points = ((sample.x + sample.centre) * sample.unit)[sample.weight > 0]
     low, high = points.min(axis=0), points.max(axis=0)

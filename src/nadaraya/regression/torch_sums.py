@@ -103,11 +103,11 @@ class Job:
             hidden[own - rows.start, own] = True
         return hidden
 
-    def offsets(self, rows: slice) -> list[Tensor]:
-        """(rows, n) for each feature: the query less the point, 0 where one of them lacks the number."""
-        offsets = [self.query[rows, f, None] - self.points[:, f] for f in range(self.query.shape[1])]
+    def offsets(self, rows: slice) -> Tensor:
+        """(d, rows, n) queries less points, 0 where one of them lacks the number."""
+        offsets = self.query.T[:, rows, None] - self.points.T[:, None]
         if self._factors is not None and self._factors.some_missing:
-            offsets = [offset * self._factors.known(rows, f) for f, offset in enumerate(offsets)]
+            offsets = offsets * self._factors.known(rows)
         return offsets
 
     def distances(self, rows: slice) -> Tensor:
@@ -115,8 +115,7 @@ class Job:
         if self._factors is None or not self._factors.some_missing:
             r = distances(self.query[rows] * self.inverse, self.points * self.inverse)
         else:
-            scaled = zip(self.offsets(rows), self.inverse, strict=True)
-            r = torch.stack([(offset * inverse).square() for offset, inverse in scaled]).sum(dim=0).sqrt()
+            r = (self.offsets(rows) * self.inverse[:, None, None]).square().sum(dim=0).sqrt()
         return r * self.shrink[rows, None]
 
     def relative_weights(self, rows: slice, r: Tensor, log_weights: Tensor) -> tuple[Tensor, Tensor]:
@@ -134,6 +133,11 @@ class Job:
         total = weights.sum(dim=1, keepdim=True)
         return weights / torch.where(total > 0, total, 1.0)
 
+    def local_weights(self, rows: slice) -> Tensor:
+        """`shares` by the request's own kernel."""
+        r = self.distances(rows)
+        return self.shares(rows, r, self.kernel.log(r))
+
     def sums(self, rows: slice) -> tuple[Tensor, ...]:
         """The fields of the answer for the queries in `rows`."""
         quantity, shrink = self.request.quantity, self.shrink[rows, None]
@@ -146,32 +150,22 @@ class Job:
             return values, top
         offsets = self.offsets(rows)
         if quantity is Moments:
-            first = torch.stack([(weights * offset) @ self.columns for offset in offsets], dim=1)
-            second, mass = (
-                first.new_empty(len(first), len(offsets), len(offsets)),
-                weights * self.columns[:, 0],
-            )
-            for f in range(len(offsets)):
-                for g in range(f + 1):
-                    second[:, f, g] = second[:, g, f] = (mass * offsets[f] * offsets[g]).sum(dim=1)
+            first = ((weights * offsets) @ self.columns).movedim(0, 1)
+            second = torch.einsum("fmn,gmn->mfg", weights * self.columns[:, 0] * offsets, offsets)
             return values, top, first, second
         # ∂κ/∂Δ_f = κ'(r) Δ_f / (r h_f²); where r = 0 the difference itself is zero.
         per_distance = torch.where(r > 0, slope / r.clamp_min(torch.finfo(r.dtype).tiny), 0.0)
         weights = weights.masked_fill(torch.isneginf(top)[:, None], 0.0)
         change = weights * per_distance * shrink.square()
-        scaled = [offset * inverse for offset, inverse in zip(offsets, self.inverse, strict=True)]
+        scaled, inverse = offsets * self.inverse[:, None, None], self.inverse[:, None, None]
         if quantity is PositionGradients:
-            parts = [
-                (change * part * scale) @ self.columns
-                for part, scale in zip(scaled, self.inverse, strict=True)
-            ]
-            return values, top, torch.stack(parts, dim=1)
-        changes = [-change * part.square() for part in scaled]
+            return values, top, ((change * scaled * inverse) @ self.columns).movedim(0, 1)
+        changes = -change * scaled.square()
         if self._factors is not None:
-            changes += [weights * slope for slope in self._factors.slopes(rows)]
+            changes = torch.cat([changes, weights * self._factors.slopes(rows)])
         if quantity is LineGradients:
-            return values, top, torch.stack(changes, dim=1) @ self._off_lines(rows, offsets)
-        return values, top, torch.stack([part @ self.columns for part in changes], dim=1)
+            return values, top, torch.einsum("dmn,mnc->mdc", changes, self._off_lines(rows, offsets))
+        return values, top, (changes @ self.columns).movedim(0, 1)
 
     def log_weights(self, r: Tensor, has_gradient: bool) -> tuple[Tensor, Tensor]:
         """log κ(r) and its derivative, zeros unless asked for."""
@@ -181,26 +175,19 @@ class Job:
             slope = torch.autograd.grad(log_weights.sum(), r)[0] if has_gradient else torch.zeros_like(r)
         return log_weights.detach(), slope
 
-    def _off_lines(self, rows: slice, offsets: list[Tensor]) -> Tensor:
+    def _off_lines(self, rows: slice, offsets: Tensor) -> Tensor:
         """(rows, n, c): what `LineGradients` multiplies the derivatives of the kernel by."""
         assert self.lines is not None
         row, coefficients = (part[rows] for part in self.lines)
-        difference = torch.stack(offsets, dim=-1)  # (rows, n, d)
-        leaning = row[:, :1] - torch.einsum("mnd,md->mn", difference, row[:, 1:])
-        line = coefficients[:, :1] - difference @ coefficients[:, 1:]  # (rows, n, c − 1)
+        leaning = row[:, :1] - torch.einsum("dmn,md->mn", offsets, row[:, 1:])
+        line = coefficients[:, :1] - torch.einsum("dmn,mdc->mnc", offsets, coefficients[:, 1:])
         weight = self.columns[:, :1]
         residual = torch.cat([weight * leaning[..., None], self.columns[:, 1:] - weight * line], dim=-1)
         return leaning[..., None] * residual
 
 
 class _PairFactors:
-    """Factors of categories for blocks of queries.
-
-    Args:
-        factors: of a request.
-        num_numbers: its features that are numbers.
-        like: a tensor of the type and on the device of the results.
-    """
+    """Factors of categories for blocks of queries, as tensors like another."""
 
     def __init__(self, factors: Factors, num_numbers: int, like: Tensor) -> None:
         self._like, self._factors = like, factors
@@ -214,9 +201,9 @@ class _PairFactors:
         self._query_known, self._known = (torch.tensor(~part, device=like.device) for part in missing)
         self.some_missing = any(part.any() for part in missing)
 
-    def known(self, rows: slice, number: int) -> Tensor:
-        """(b, n) pairs of which neither lacks a number."""
-        return self._query_known[rows, number, None] & self._known[:, number]
+    def known(self, rows: slice) -> Tensor:
+        """(f, b, n) numbers that neither of a pair lacks."""
+        return self._query_known.T[:, rows, None] & self._known.T[:, None]
 
     def log(self, rows: slice) -> Tensor:
         """(b, n) logarithms of the factors, relative to those of equal levels."""
@@ -229,11 +216,12 @@ class _PairFactors:
             total = total + torch.tensor(by_steps).to(self._like)[steps]
         return total
 
-    def slopes(self, rows: slice) -> list[Tensor]:
-        """(b, n) for each category: the derivatives by the logarithms of its scale; 0 at the ends."""
+    def slopes(self, rows: slice) -> Tensor:
+        """(K, b, n) derivatives by the logarithms of the scales; 0 at their ends."""
         scales = self._factors.scales
         per_step = np.divide(1.0, scales, out=np.zeros(len(scales)), where=(scales > 0) & (scales < np.inf))
-        return [self._steps(k, rows).to(self._like) * float(slope) for k, slope in enumerate(per_step)]
+        steps = torch.stack([self._steps(k, rows) for k in range(len(per_step))])
+        return steps * torch.tensor(per_step[:, None, None]).to(self._like)
 
     def _steps(self, k: int, rows: slice) -> Tensor:
         query, points = self._query[rows, k, None], self._points[:, k]

@@ -7,12 +7,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nadaraya.kernels import ExponentialDecay, Gaussian, Kernel
-from nadaraya.regression.compiled import line_recurrence, line_sums, one_dimension
+from nadaraya.regression.compiled import line_sums, one_dimension
 from nadaraya.regression.compiled.jit import compiled_types
-from nadaraya.regression.compiled.modes import BY_BANDWIDTH, BY_POSITION, LINES, MOMENTS, VALUES
-from nadaraya.regression.compiled.order import TILE, spatial_order
-from nadaraya.regression.compiled.pairs import NOT_A_POINT, Law, Queries, Tiles, Totals, accumulate
-from nadaraya.regression.compiled.profiles import GAUSSIAN, Profile, profile_of
+from nadaraya.regression.compiled.pairs import (
+    BY_BANDWIDTH,
+    BY_POSITION,
+    LINES,
+    MOMENTS,
+    NOT_A_POINT,
+    VALUES,
+    Law,
+    Queries,
+    Tiles,
+    Totals,
+    accumulate,
+)
+from nadaraya.regression.compiled.profiles import GAUSSIAN, TILE, Profile, profile_of
 from nadaraya.regression.requests import (
     Array,
     BandwidthGradients,
@@ -94,7 +104,7 @@ def _sorts(request: Request[Any], profile: Profile) -> bool:
 
 
 def _sorting_is_ready(profile: Profile) -> bool:
-    take = line_recurrence.walks if profile.family in line_recurrence.RECURRENT else line_sums.meet_all
+    take = one_dimension.walks if profile.family in one_dimension.RECURRENT else line_sums.meet_all
     return _is_compiled(take, np.dtype(np.float64))
 
 
@@ -196,3 +206,28 @@ def _tiles(rows: Array, padding: Literal["edge", "zeros"]) -> Array:
     if padding == "edge":
         padded[:, n:] = rows[:, -1:]
     return np.ascontiguousarray(padded.reshape(k, -1, TILE).transpose(1, 0, 2))
+
+
+def spatial_order(x: NDArray[np.floating], run: int) -> NDArray[np.int64]:
+    """(n,) an order of points (d, n) in which runs of so many are small in space."""
+    n = x.shape[1]
+    permutation = np.arange(n)
+    pieces = [(0, n)]
+    while pieces:
+        first, last = pieces.pop()
+        count = last - first
+        if count <= run:
+            continue
+        members = permutation[first:last]
+        part = x[:, members]
+        widest = part[np.argmax(part.max(axis=1) - part.min(axis=1))]
+        if count <= 8 * run:
+            permutation[first:last] = members[np.argsort(widest)]
+            if count <= 2 * run:
+                continue
+            half = (count // run + 1) // 2 * run
+        else:
+            half = count // run // 2 * run
+            permutation[first:last] = members[np.argpartition(widest, half)]
+        pieces += [(first, first + half), (first + half, last)]
+    return permutation

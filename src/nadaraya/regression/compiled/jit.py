@@ -7,11 +7,7 @@ from numba import njit
 
 
 def compiled(**options: Any) -> Callable[[Callable[..., Any]], Any]:
-    """A decorator: `numba.njit` with these options, kept on disk between processes.
-
-    Where neither the package's folder nor the user's cache folder can be written numba refuses to cache; the
-    function is then compiled anew by each process.
-    """
+    """`numba.njit`, kept on disk between processes if there is a folder where that can be written."""
 
     def decorate(function: Callable[..., Any]) -> Any:
         try:

@@ -110,10 +110,7 @@ def roots(tree: Tree, most: int) -> NDArray[np.int64]:
 
 @compiled(error_model="numpy", fastmath=True)
 def _gather(out: Array, places: Array, columns: Array, start: int, polynomials: Array) -> None:
-    """Adds to out (c, NODES) what stands for columns (c, start … start + k − 1) at places (k,) in [−1, 1].
-
-    polynomials is a buffer of (NODES, LEAF).
-    """
+    """Adds to out (c, NODES) what stands for columns from `start` on at places (k,) in [−1, 1]."""
     for j in range(len(places)):
         polynomials[0, j] = 1.0
         polynomials[1, j] = places[j]
@@ -131,10 +128,7 @@ def _gather(out: Array, places: Array, columns: Array, start: int, polynomials: 
 
 @compiled(error_model="numpy", fastmath=True)
 def interpolate(out: Array, start: int, values: Array, places: Array) -> None:
-    """Adds to out (s, start … start + k − 1), for places (k,), what has values (s, NODES) at the nodes.
-
-    By Clenshaw's recurrence.
-    """
+    """Adds to out, for places (k,), what has values (s, NODES) at the nodes, by Clenshaw's recurrence."""
     series = np.empty(NODES)
     for r in range(out.shape[0]):
         for n in range(NODES):

@@ -9,12 +9,19 @@ from numba import prange
 from numpy.typing import NDArray
 
 from nadaraya.regression.compiled.jit import compiled
-from nadaraya.regression.compiled.line_far import far_sums
-from nadaraya.regression.compiled.line_kernels import LineKernel
-from nadaraya.regression.compiled.line_recurrence import RECURRENT, recurrent_sums
-from nadaraya.regression.compiled.line_sums import line_sums
-from nadaraya.regression.compiled.profiles import FIRST_COMPACT, GAUSSIAN, MATERN32, MATERN52, Profile
-from nadaraya.regression.requests import Array, BandwidthGradients, Request, Sums
+from nadaraya.regression.compiled.line_sums import LineKernel, line_sums, log_kernel, relative, two_sum
+from nadaraya.regression.compiled.profiles import (
+    EXPONENTIAL,
+    FIRST_COMPACT,
+    GAUSSIAN,
+    MATERN32,
+    MATERN52,
+    Profile,
+)
+from nadaraya.regression.requests import BandwidthGradients, Request, Sums
+
+Array = NDArray[np.float64]
+Floats = NDArray[np.floating]
 
 # Matérn kernels are functions of √(2ν) distance / length.
 _UNITS = {MATERN32: math.sqrt(3.0), MATERN52: math.sqrt(5.0)}
@@ -22,15 +29,7 @@ _TINY = 1e-280  # weights below may consist of underflow
 
 
 def compute(request: Request[Any], profile: Profile) -> Any:
-    """The answer to a request for Sums or BandwidthGradients, d = 1, with a finite bandwidth.
-
-    Args:
-        request: what to sum.
-        profile: its kernel.
-
-    Returns:
-        The answer, of the type `request.quantity`.
-    """
+    """The answer to a request for Sums or BandwidthGradients, d = 1, with a finite bandwidth."""
     length = float(request.bandwidth[0]) * profile.length / _UNITS.get(profile.family, 1.0)
     squared = request.power == 2
     if squared and profile.family == GAUSSIAN:  # κ² has the kernel's form
@@ -48,7 +47,7 @@ def compute(request: Request[Any], profile: Profile) -> Any:
 
 
 def sorted_sums(
-    kernel: LineKernel, query: Array, points: Array, columns: Array, exclude_self: bool = False
+    kernel: LineKernel, query: Floats, points: Floats, columns: Floats, exclude_self: bool = False
 ) -> tuple[Array, Array, Array]:
     """Σ_j κ(|q_i − x_j| / length) C_rj and its derivative by log length.
 
@@ -84,7 +83,7 @@ def sorted_sums(
     return values, _in_given_order(sums[len(c) :], query_order), log_scale
 
 
-def _in_order(values: Array) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+def _in_order(values: Floats) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     """Values (n,) ascending, and where each was."""
     order = np.argsort(values)
     return values[order].astype(np.float64), order
@@ -98,3 +97,210 @@ def _in_given_order(sums: Array, order: NDArray[np.int64]) -> Array:
         for r in range(sums.shape[0]):
             result[order[i], r] = sums[r, i]
     return result
+
+
+RECURRENT = (EXPONENTIAL, MATERN32, MATERN52)
+
+# Coefficients of 1, u, u² … in κ(u) exp(u) and in ∂κ/∂log length exp(u).
+_POLYNOMIALS: dict[int, tuple[list[float], list[float]]] = {
+    EXPONENTIAL: ([1.0], [0.0, 1.0]),
+    MATERN32: ([1.0, 1.0], [0.0, 0.0, 1.0]),
+    MATERN52: ([1.0, 1.0, 1.0 / 3.0], [0.0, 0.0, 1.0 / 3.0, 1.0 / 3.0]),
+}
+_MOST = 1024  # points between two moves of the origin
+_BEYOND = 800.0  # lengths: every kernel underflows
+
+
+def recurrent_sums(kernel: LineKernel, query: Array, points: Array, columns: Array, apart: bool) -> Array:
+    """(s, m) sums over ascending points for ascending queries; with `kernel.slopes` derivatives from c on.
+
+    With `apart` the queries are the points, each of which leaves out its own place.
+    """
+    value, slope = _POLYNOMIALS[kernel.family]
+    rows = [np.convolve(value, value) if kernel.squared else value] + ([slope] if kernel.slopes else [])
+    polynomials = np.zeros((len(rows), max(map(len, rows))))
+    for polynomial, row in zip(polynomials, rows, strict=True):
+        polynomial[: len(row)] = row
+    n, m = len(points), len(query)
+    before = np.arange(m) if apart else np.searchsorted(points, query, side="right")
+    after = (n - 1 if apart else n) - before
+    sums = walks(
+        1.0 / kernel.length,
+        2.0 if kernel.squared else 1.0,
+        polynomials,
+        _both_ways(query, -query),
+        _both_ways(points, -points),
+        _both_ways(columns, columns),
+        _both_ways(before, after),
+    )
+    return sums[0] + sums[1, :, ::-1]
+
+
+def _both_ways(there: NDArray[Any], back: NDArray[Any]) -> NDArray[Any]:
+    return np.stack([there, back[..., ::-1]])
+
+
+@compiled(parallel=True, error_model="numpy")
+def walks(
+    scale: float,
+    rate: float,
+    polynomials: Array,
+    query: Array,
+    points: Array,
+    columns: Array,
+    before: NDArray[np.int64],
+) -> Array:
+    """The sums of `recurrent_sums` over points to the left, and over those to the right: (2, s, m)."""
+    out = np.zeros((2, polynomials.shape[0] * columns.shape[1], query.shape[1]))
+    for way in prange(2):
+        _walk(scale, rate, polynomials, query[way], points[way], columns[way], before[way], out[way])
+    return out
+
+
+@compiled(error_model="numpy")
+def _walk(
+    scale: float,
+    rate: float,
+    polynomials: Array,
+    query: Array,
+    points: Array,
+    columns: Array,
+    before: NDArray[np.int64],
+    out: Array,
+) -> None:
+    """Fills out (s, m): for each query the sum over so many points before it. Distances are times scale."""
+    degrees, c, n = polynomials.shape[1], columns.shape[0], len(points)
+    # Those of the points since the origin moved are apart: rounding goes by their sum, not by that of all.
+    moments, newer = np.zeros((degrees, c)), np.zeros((degrees, c))
+    powers = np.empty(degrees)
+    origin, since, j = points[0] if n > 0 else 0.0, 0, 0
+    for i in range(len(query)):
+        while j < before[i]:
+            t = (points[j] - origin) * scale
+            if t > 1.0 or since == _MOST:
+                moments += newer
+                _move(moments, rate, min(t, _BEYOND))
+                newer[:] = 0.0
+                origin, since, t = points[j], 0, 0.0
+            factor = math.exp(rate * t)
+            for d in range(degrees):
+                for r in range(c):
+                    newer[d, r] += factor * columns[r, j]
+                factor *= t
+            since += 1
+            j += 1
+        if j == 0:
+            continue
+        t = min((query[i] - origin) * scale, _BEYOND)
+        decay = math.exp(-rate * t)
+        for p in range(polynomials.shape[0]):
+            # Powers of −t_j in Σ_k p_k (t − t_j)^k.
+            for d in range(degrees):
+                binomial, power, total = 1.0, 1.0, 0.0
+                for k in range(d, degrees):
+                    total += polynomials[p, k] * binomial * power
+                    binomial *= (k + 1.0) / (k + 1.0 - d)
+                    power *= t
+                powers[d] = -total * decay if d % 2 else total * decay
+            for r in range(c):
+                total = 0.0
+                for d in range(degrees):
+                    total += powers[d] * (moments[d, r] + newer[d, r])
+                out[p * c + r, i] = total
+
+
+@compiled(error_model="numpy")
+def _move(moments: Array, rate: float, t: float) -> None:
+    """The moments (degrees, c) of places about a new origin at t."""
+    decay = math.exp(-rate * t)
+    for d in range(moments.shape[0] - 1, -1, -1):
+        for r in range(moments.shape[1]):
+            binomial, power, total = 1.0, 1.0, 0.0
+            for k in range(d, -1, -1):
+                total += binomial * power * moments[k, r]
+                binomial *= k / (d - k + 1.0)
+                power *= -t
+            moments[d, r] = total * decay
+
+
+_LEFT_OUT = 1e-17  # of the weight of a query
+_FARTHEST = 1e100  # lengths: greater distances count as this, whose cube is finite
+_TIE = 1e-12  # relative difference of two distances that count as equal
+
+
+def far_sums(
+    kernel: LineKernel, query: Array, points: Array, columns: Array, exclude_self: bool
+) -> tuple[Array, Array]:
+    """Sums relative to κ at the nearest point with weight; of nearest points alone for compact kernels.
+
+    Queries (m,) are in any order; with exclude_self they are points, alone in their place. Returns sums (s,
+    m), slopes from c on, and log_scale (m,), −inf where no point has weight and for compact kernels.
+    """
+    weighted = columns[0] > 0.0
+    places, first = np.unique(points[weighted], return_index=True)
+    s = len(columns) * (2 if kernel.slopes else 1)
+    if len(places) == 0:
+        return np.zeros((s, len(query))), np.full(len(query), -np.inf)
+    totals = np.add.reduceat(columns[:, weighted], first, axis=1)
+    left = np.searchsorted(places, query, side="left") - 1
+    right = np.searchsorted(places, query, side="right" if exclude_self else "left")
+    rest = np.stack([np.cumsum(totals[0]), np.cumsum(totals[0][::-1])[::-1]])
+    return _walk_outward(kernel, query, places, totals, rest, np.stack([left, right]), s)
+
+
+@compiled(parallel=True, error_model="numpy")
+def _walk_outward(
+    kernel: LineKernel,
+    query: Array,
+    places: Array,
+    totals: Array,
+    rest: Array,
+    beside: NDArray[np.int64],
+    s: int,
+) -> tuple[Array, Array]:
+    """From each query outward, until what is left cannot count.
+
+    rest (2, n) is the weight from each place on to the left, and to the right; beside (2, m) are the places
+    next to each query, −1 or n where there is none.
+    """
+    c, n, m = totals.shape[0], len(places), len(query)
+    compact = kernel.family >= FIRST_COMPACT
+    sums, log_scale = np.zeros((s, m)), np.full(m, -math.inf)
+    for i in prange(m):
+        q, left, right = query[i], beside[0, i], beside[1, i]
+        nearest = left if left >= 0 else right
+        if left >= 0 and right < n and _farther(q, places[left], places[right]) > 0.0:
+            nearest = right
+        if nearest >= n:
+            continue
+        distance = min(abs(q - places[nearest]) / kernel.length, _FARTHEST)
+        if not compact:
+            log_scale[i] = log_kernel(kernel, distance)
+        for side in range(2):
+            j = beside[side, i]
+            while 0 <= j < n:
+                excess = min(_farther(q, places[j], places[nearest]) / kernel.length, _FARTHEST)
+                if compact:
+                    weight, slope = (1.0 if excess <= _TIE * distance else 0.0), 0.0
+                else:
+                    weight, slope = relative(kernel, distance, excess)
+                if weight * rest[side, j] <= _LEFT_OUT * sums[0, i]:
+                    break
+                for r in range(c):
+                    sums[r, i] += weight * totals[r, j]
+                    if s > c:
+                        sums[c + r, i] += slope * totals[r, j]
+                j += 1 if side else -1
+    return sums, log_scale
+
+
+@compiled()
+def _farther(q: float, x: float, y: float) -> float:
+    """|q − x| − |q − y|, to rounding of the difference."""
+    to_x, x_error = two_sum(q, -x)
+    to_y, y_error = two_sum(q, -y)
+    if to_x < 0.0:
+        to_x, x_error = -to_x, -x_error
+    if to_y < 0.0:
+        to_y, y_error = -to_y, -y_error
+    return (to_x - to_y) + (x_error - y_error)

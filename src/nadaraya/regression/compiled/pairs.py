@@ -15,11 +15,22 @@ import numpy as np
 from numba import prange
 
 from nadaraya.regression.compiled.jit import compiled
-from nadaraya.regression.compiled.modes import BY_BANDWIDTH, BY_POSITION, LINES, MOMENTS, VALUES
-from nadaraya.regression.compiled.order import BLOCK, TILE
-from nadaraya.regression.compiled.profiles import FIRST_COMPACT, fill, log_profile, log_slope, upper_bound
+from nadaraya.regression.compiled.profiles import (
+    FIRST_COMPACT,
+    TILE,
+    fill,
+    log_profile,
+    log_slope,
+    upper_bound,
+)
 
+# Beside Σ κ C: nothing for VALUES; Σ κ' Δ² C, for derivatives by bandwidth; Σ κ' Δ C, by position; for
+# MOMENTS Σ κ Δ C and Σ κ Δ Δᵀ C_0, of which local linear fits are made; for LINES, given rows a and
+# coefficients β of every query, their derivatives by bandwidth, Σ κ' Δ² (a · z) (C − C_0 β · z) with
+# z = (1, −Δ), and for C_0 itself Σ κ' Δ² (a · z)² C_0.
+VALUES, BY_BANDWIDTH, BY_POSITION, MOMENTS, LINES = range(5)
 NOT_A_POINT = -1
+BLOCK = 32  # queries that share one list of tiles
 
 
 class Law(NamedTuple):

@@ -23,10 +23,10 @@ from nadaraya.kernels import (
 from nadaraya.kernels.base import Scaled
 from nadaraya.regression.compiled.exponential import exp_nonpositive
 from nadaraya.regression.compiled.jit import compiled
-from nadaraya.regression.compiled.order import TILE
 
 GAUSSIAN, EXPONENTIAL, MATERN32, MATERN52, EPANECHNIKOV, TRICUBE, BOXCAR = range(7)
 FIRST_COMPACT = EPANECHNIKOV
+TILE = 256  # points of a tile: its buffers stay in the first-level cache
 
 # Families of the kernels with a bandwidth, and that bandwidth over the profile's length.
 _OF_BANDWIDTH: dict[type[Kernel], tuple[int, float]] = {

@@ -7,19 +7,16 @@ and makes a damaged one anew.
 
 import hashlib
 import sys
-from collections import deque
-from collections.abc import Callable, Iterator
-from concurrent.futures.process import BrokenProcessPool
-from contextlib import ExitStack
-from dataclasses import dataclass, replace
-from itertools import chain, islice
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, closing
+from dataclasses import replace
+from itertools import chain, islice, takewhile
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-import numpy as np
-
 from nadaraya.data.documents import END, SEPARATOR, Documents, Place, open_documents
-from nadaraya.data.encoding import Encode, Result, encoding
+from nadaraya.data.encoding import Document, Encoder, tokenised
 from nadaraya.data.shards import (
     MANIFEST,
     PARTS,
@@ -32,7 +29,6 @@ from nadaraya.data.shards import (
     has_tokenizer,
     shard_name,
 )
-from nadaraya.data.tokenising_progress import TokenisingProgress
 from nadaraya.data.tokenizer import check_token_bytes, tokenizer_from_file, train_byte_pair_tokenizer
 from nadaraya.errors import InputError, must_be
 from nadaraya.files import PARTIAL, check_utf8, remove_partial, sha256, write_file, write_into, writing
@@ -40,7 +36,6 @@ from nadaraya.files import PARTIAL, check_utf8, remove_partial, sha256, write_fi
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
-_BATCH = 500_000  # characters that a process tokenises at a time
 _MOST, _MOST_WORKERS = 10**12, 1024  # of anything that is counted, and of processes
 _LOCK = ".lock"
 
@@ -98,6 +93,7 @@ def tokenize_corpus(
     TokenShards('shards', 'train': 30 tokens of 2 documents)
     """
     from filelock import FileLock, Timeout
+    from tqdm import tqdm
 
     for name, count, most in (
         ("shard_tokens", shard_tokens, _MOST),
@@ -131,10 +127,16 @@ def tokenize_corpus(
         _check_folder(folder)
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
+    bar = tqdm(
+        total=None if documents.part_read((0, 0)) is None else 1.0,
+        bar_format="{desc} {percentage:3.0f}% |{bar}| {postfix} {remaining}",
+        leave=False,
+        disable=None if progress else True,  # None: off a terminal
+    )
     try:
-        with FileLock(folder / _LOCK, timeout=0), TokenisingProgress(documents, progress) as shown:
+        with bar, FileLock(folder / _LOCK, timeout=0):
             remove_partial(folder)
-            shown.say("reading the source")
+            bar.set_description_str("reading the source")
             plan = {
                 "source": documents.describe(),
                 "column": column,
@@ -146,39 +148,48 @@ def tokenize_corpus(
             manifest = _begun(folder, plan)
             if manifest is None or not has_tokenizer(folder, manifest):
                 if given is None:
-                    shown.say("finding byte pairs")
+                    bar.set_description_str("finding byte pairs")
                     sample = documents.spread(
                         sample_characters, lambda place, text: split.part(place, text) == "train"
                     )
                     given = train_byte_pair_tokenizer(sample, vocabulary, document_token=SEPARATOR)
                 manifest = _begin(folder, plan, given, manifest)
-            _tokenise(split, folder, manifest, workers, shown)
+            broken = damaged(folder, manifest, PARTS, digests=True)
+            for name, problem in broken.items() if progress else ():
+                bar.write(f"warning: {folder / name} is damaged ({problem}): it is made anew", sys.stderr)
+            bar.set_description_str("tokenising")
+            _tokenise(split, folder, manifest, broken, workers, bar)
     except Timeout:
         raise InputError(f"{folder} is being written by another process: wait for it") from None
     return TokenShards(folder, verify=False)
 
 
 class _Split:
-    """Which documents validate: the first so many, or those whose digest is small."""
+    """The documents of a source with their parts: the first so many, or those of a small digest, validate."""
 
     def __init__(self, documents: Documents, fraction: float, first: int | None) -> None:
         self.documents, self._fraction = documents, fraction
         self._training: Place | None = None  # where it begins
         if first is not None:
             following = next(islice(documents.read(), first, None), None)
-            self._training = following[0] if following else (sys.maxsize, 0)
+            self._training = following[0] if following else END
 
     def check(self) -> None:
         """Refuse a source that leaves a part empty, before anything is written."""
         missing = set(PARTS)
-        for place, text in self.documents.read():
-            missing.discard(self.part(place, text))
+        for document in self.read():
+            missing.discard(document.part)
             if not missing:  # mostly after a few
                 return
         raise InputError(
             f"{self.documents.name} has no document for the part {' or '.join(map(repr, sorted(missing)))}: "
             "say how many validate, as by --validation-documents 1, or give another --validation-fraction"
         )
+
+    def read(self, begin: Place = (0, 0), end: Place = END) -> Iterator[Document]:
+        """Documents from a place on, those before another one."""
+        for place, text in takewhile(lambda found: found[0] < end, self.documents.read(begin)):
+            yield Document(place, self.part(place, text), text)
 
     def part(self, place: Place, text: str) -> str:
         if self._training is None:
@@ -242,133 +253,85 @@ def _begin(folder: Path, plan: Any, tokenizer: "PreTrainedTokenizerFast", begun:
 
 
 def _tokenise(
-    split: _Split, folder: Path, manifest: Manifest, workers: int, shown: TokenisingProgress
+    split: _Split, folder: Path, manifest: Manifest, broken: Mapping[str, str], workers: int, bar: Any
 ) -> None:
     """Make the shards that are damaged, then those that are absent, in order, and complete the manifest."""
-    broken = damaged(folder, manifest, PARTS, digests=True)
-    for name, problem in broken.items():
-        shown.warn(f"{folder / name} is damaged ({problem}): it is made anew")
-    begins = [(0, 0), *(shard.next for shard in manifest.shards)]
-    with encoding(folder, manifest, workers) as encode:
+    begins = [(0, 0), *(shard.next for shard in manifest.shards), END]
+    known = range(len(manifest.shards))
+    anew = [number for number in known if any(shard_name(part, number) in broken for part in PARTS)]
+    wanted = anew if manifest.complete else [*anew, len(known)]
+    if not wanted:
+        return
 
-        def stream(begin: Place) -> _Stream:
-            return _Stream(_encoded(split, begin, encode, 2 * workers, shown))
+    def encoded() -> Iterator[tuple[Document, bytes]]:
+        tokens = 0
+        documents = chain.from_iterable(split.read(begins[number], begins[number + 1]) for number in wanted)
+        for batch in tokenised(documents, Encoder(folder, manifest), workers):
+            yield from batch
+            tokens += sum(len(data) for _, data in batch) // manifest.dtype.itemsize
+            bar.n = split.documents.part_read(batch[-1][0].place) or 0
+            bar.set_postfix_str(f"{tokens:,} tokens")
 
-        for number, shard in enumerate(manifest.shards):
-            if any(shard_name(part, number) in broken for part in PARTS):
-                _make_shard(stream(begins[number]), folder, number, manifest, expected=shard)
-        if manifest.complete:
-            return
-        rest = stream(begins[-1])
-        while rest.head is not None:
-            shard = _make_shard(rest, folder, len(manifest.shards), manifest)
-            manifest = replace(manifest, shards=(*manifest.shards, shard))
-            write_file(folder / MANIFEST, manifest.to_json())
-    write_file(folder / MANIFEST, replace(manifest, complete=True).to_json())
-
-
-@dataclass(frozen=True)
-class _Encoded:
-    """A document: where it stands in the source, the part that it belongs to, and its token numbers."""
-
-    place: Place
-    part: str
-    numbers: np.ndarray
+    try:
+        with closing(encoded()) as documents:
+            stream = _Stream(documents)
+            for number in anew:
+                _make_shard(stream, folder, number, manifest)
+            while stream.head is not None:
+                shard = _make_shard(stream, folder, len(manifest.shards), manifest)
+                manifest = replace(manifest, shards=(*manifest.shards, shard))
+                write_file(folder / MANIFEST, manifest.to_json())
+    except RuntimeError as error:
+        if "DataLoader worker" not in str(error):
+            raise
+        raise InputError(
+            "a process that tokenises was killed, perhaps because memory ran out: run the same command "
+            "again, with fewer workers; what was complete is kept"
+        ) from None
+    if not manifest.complete:
+        write_file(folder / MANIFEST, replace(manifest, complete=True).to_json())
 
 
 class _Stream:
-    """Documents of which the next one, `head`, can be looked at; None after the last."""
+    """Documents and their token numbers, of which the next, `head`, can be looked at; None after the last."""
 
-    def __init__(self, documents: Iterator[_Encoded]) -> None:
+    def __init__(self, documents: Iterator[tuple[Document, bytes]]) -> None:
         self._documents = documents
         self.take()
 
     def take(self) -> None:
-        self.head = next(self._documents, None)
+        self.head, self.data = next(self._documents, (None, b""))
 
 
-def _make_shard(
-    stream: _Stream, folder: Path, number: int, manifest: Manifest, expected: Shard | None = None
-) -> Shard:
-    """Write the next documents into the files of one shard, until one of them would have too many tokens."""
-    most: int = manifest.plan["shard_tokens"]
-    files: dict[str, _ShardWriter] = {}
+def _make_shard(stream: _Stream, folder: Path, number: int, manifest: Manifest) -> Shard:
+    """Write the next documents into the files of one shard, until one of them would have too many tokens.
+
+    A shard that the manifest has ends where it did, and must come out as it was.
+    """
+    known = manifest.shards[number] if number < len(manifest.shards) else None
+    end, size = known.next if known else END, manifest.dtype.itemsize
+    files: dict[str, IO[bytes]] = {}
+    documents: Counter[str] = Counter()
     with write_into(folder, shard_name("train", number)) as scratch:
         with ExitStack() as opened:
-            while (document := stream.head) is not None:
-                file = files.get(document.part)
-                if file and file.tokens + len(document.numbers) > most:
+            while (document := stream.head) is not None and document.place < end:
+                part, data = document.part, stream.data
+                if part not in files:
+                    files[part] = opened.enter_context((scratch / shard_name(part, number)).open("wb"))
+                elif files[part].tell() + len(data) > manifest.plan["shard_tokens"] * size:
                     break
-                if not file:
-                    path = scratch / shard_name(document.part, number)
-                    file = files[document.part] = _ShardWriter(opened.enter_context(path.open("wb")))
-                file.write(document.numbers)
+                files[part].write(data)
+                documents[part] += 1
                 stream.take()
-        shard = Shard(
-            {part: files[part].content() for part in PARTS if part in files},
-            stream.head.place if stream.head else END,
-        )
-        if expected not in (None, shard):
+        made = {}
+        for part in filter(files.__contains__, PARTS):
+            path = scratch / shard_name(part, number)
+            made[part] = ShardFile(path.stat().st_size // size, documents[part], sha256(path))
+        following = stream.head.place if stream.head else END
+        shard = Shard(made, known.next if known else following)
+        if known not in (None, shard):
             raise InputError(
                 f"{folder / shard_name('train', number)} comes out otherwise than it was: the tokenizers "
                 "library is another version; tokenise into another folder"
             )
     return shard
-
-
-class _ShardWriter:
-    """Writes documents into one file, and counts them."""
-
-    def __init__(self, stream: IO[bytes]) -> None:
-        self._stream, self._digest = stream, hashlib.sha256()
-        self.tokens = self._documents = 0
-
-    def write(self, numbers: np.ndarray) -> None:
-        data = numbers.tobytes()
-        self._stream.write(data)
-        self._digest.update(data)
-        self.tokens += len(numbers)
-        self._documents += 1
-
-    def content(self) -> ShardFile:
-        return ShardFile(self.tokens, self._documents, self._digest.hexdigest())
-
-
-def _encoded(
-    split: _Split, begin: Place, encode: Encode, ahead: int, shown: TokenisingProgress
-) -> Iterator[_Encoded]:
-    """The documents from a place on, tokenised, in order; some batches are on their way at a time."""
-    waiting: deque[tuple[list[tuple[Place, str]], Callable[[], Result]]] = deque()
-
-    def oldest() -> Iterator[_Encoded]:
-        batch, result = waiting.popleft()
-        try:
-            numbers, ends = result()
-        except BrokenProcessPool:
-            raise InputError(
-                "a process that tokenises was killed, perhaps because memory ran out: run the same command "
-                "again, with fewer workers; what was complete is kept"
-            ) from None
-        for (place, part), of_one in zip(batch, np.split(numbers, ends), strict=True):
-            yield _Encoded(place, part, of_one)
-        shown.at(batch[-1][0], len(numbers))
-
-    for batch in _batches(split.documents.read(begin)):
-        texts = [text for _, text in batch]
-        waiting.append(([(place, split.part(place, text)) for place, text in batch], encode(texts)))
-        if len(waiting) > ahead:
-            yield from oldest()
-    while waiting:
-        yield from oldest()
-
-
-def _batches(documents: Iterator[tuple[Place, str]]) -> Iterator[list[tuple[Place, str]]]:
-    batch, size = [], 0
-    for place, text in documents:
-        batch.append((place, text))
-        size += len(text)
-        if size >= _BATCH:
-            yield batch
-            batch, size = [], 0
-    if batch:
-        yield batch

@@ -25,22 +25,16 @@ HUB = "hub:"
 Place = tuple[int, int]
 END: Place = (2**31, 0)  # after the last document
 
-_KINDS = {".txt": "text", ".jsonl": "JSON lines", ".parquet": "Parquet"}
 _CHUNK = 2**22  # bytes read at a time
 _LONGEST = 2**28  # bytes of one document: it is held in memory, some times over while it is encoded
 _ROWS = 256  # of Parquet, decoded at a time
 
 
 class Documents(ABC):
-    """What documents come from.
-
-    Attributes:
-        name: of the file, the folder or the data set.
-        num_files: how many files the source has; a data set of the hub is one.
-    """
+    """A source of documents."""
 
     name: str
-    num_files = 1
+    num_files = 1  # a data set of the hub is one
 
     @abstractmethod
     def describe(self) -> dict[str, Any]:
@@ -51,11 +45,7 @@ class Documents(ABC):
         """The documents of one file from an offset on, each with its own."""
 
     def read(self, place: Place = (0, 0)) -> Iterator[tuple[Place, str]]:
-        """Documents from a place on, each with its own; blank ones are left out.
-
-        Raises:
-            InputError: what cannot be read, by the name of its file.
-        """
+        """Documents from a place on, each with its own; blank ones are left out."""
         first, offset = place
         for number in range(first, self.num_files):
             for at, text in self._read_file(number, offset):
@@ -86,23 +76,9 @@ def open_documents(
     separator: str = SEPARATOR,
     described: Mapping[str, Any] | None = None,
 ) -> Documents:
-    """The documents of a file, a folder or a data set of the hub.
+    """The documents of a source as `tokenize_corpus` takes it, of which nothing was read yet.
 
-    Args:
-        source: a .parquet or .jsonl file; any other file, as plain text; a folder, of which all .parquet,
-            .jsonl and .txt files are read, however deep, in sorted order; or "hub:NAME",
-            "hub:NAME:CONFIGURATION", "hub:NAME:CONFIGURATION:SPLIT" (default "train"), a data set of the
-            Hugging Face hub, which is streamed.
-        column, separator: as in `tokenize_corpus`; a plain text without a separator is one document.
-        described: what `Documents.describe` gave before; the same data set of the hub is then streamed at the
-            same commit. Default none: at the newest.
-
-    Returns:
-        The documents; nothing was read yet.
-
-    Raises:
-        InputError: no such file or folder, no file of a kind that is read, a name that is not UTF-8, or the
-            library `datasets` is not installed.
+    A data set of the hub is streamed at the commit that `Documents.describe` gave before, else at the newest.
     """
     if str(source).startswith(HUB):
         return _HubDocuments(str(source).removeprefix(HUB), column, described or {})
@@ -110,9 +86,9 @@ def open_documents(
         raise must_be("separator", "one or more characters", separator)
     path = Path(source)
     if is_folder(path):
-        files = [Path(file) for file in files_below(path) if Path(file).suffix.lower() in _KINDS]
+        files = [Path(file) for file in files_below(path) if Path(file).suffix.lower() in _READERS]
         if not files:
-            raise InputError(f"the folder {path} holds no {' or '.join(_KINDS)} file")
+            raise InputError(f"the folder {path} holds no {' or '.join(_READERS)} file")
         return _Files(path, sorted(files), column, separator)
     if not is_file(path):
         raise InputError(
@@ -133,33 +109,29 @@ class _Files(Documents):
             check_utf8("the path of a source", str(file))
             with reading(file):
                 state = file.stat()
-                check_regular(file, state.st_mode)
+            check_regular(file, state.st_mode)
             self._sizes.append(state.st_size)
 
     def describe(self) -> dict[str, Any]:
+        def described(file: Path, size: int) -> dict[str, Any]:
+            with reading(file):
+                digest = sha256(file)
+            return {"name": file.relative_to(self._root).as_posix(), "bytes": size, "sha256": digest}
+
         with ThreadPoolExecutor() as threads:
-            digests = list(threads.map(_digest, self._files))
-        files = [
-            {"name": file.relative_to(self._root).as_posix(), "bytes": size, "sha256": digest}
-            for file, size, digest in zip(self._files, self._sizes, digests, strict=True)
-        ]
-        return {"name": self.name, "files": files}
+            return {"name": self.name, "files": list(threads.map(described, self._files, self._sizes))}
 
     def part_read(self, place: Place) -> float | None:
-        file, offset = place
-        before = sum(self._sizes[:file])
-        if file < len(self._files):
-            rows = _parquet_rows(self._files[file]) if _kind(self._files[file]) == "Parquet" else None
-            before += offset if rows is None else offset * self._sizes[file] // max(rows, 1)
-        return before / max(sum(self._sizes), 1)
+        number, offset = place
+        if number < self.num_files and _reader(self._files[number]) is _read_parquet:
+            offset = offset * self._sizes[number] // max(_parquet_rows(self._files[number]), 1)
+        elif number >= self.num_files:
+            offset = 0
+        return (sum(self._sizes[:number]) + offset) / max(sum(self._sizes), 1)
 
     def _read_file(self, number: int, offset: int) -> Iterator[tuple[int, str]]:
-        file = self._files[number]
-        if _kind(file) == "Parquet":
-            return _read_parquet(file, self._column, offset)
-        if _kind(file) == "JSON lines":
-            return _read_json_lines(file, self._column, offset)
-        return _read_plain(file, self._separator, offset)
+        reader = _reader(file := self._files[number])
+        return reader(file, self._separator if reader is _read_plain else self._column, offset)
 
 
 class _HubDocuments(Documents):
@@ -169,29 +141,28 @@ class _HubDocuments(Documents):
         self.name, *chosen = source.split(":")
         if len(chosen) > 2:
             raise must_be("source", f"{HUB}NAME[:CONFIGURATION[:SPLIT]]", HUB + source)
-        self._configuration = chosen[0] if chosen and chosen[0] else None
-        self._split = chosen[1] if len(chosen) == 2 else "train"
+        configuration, split = (*chosen, "", "")[:2]
         self._column = column
+        self._source = {"name": self.name, "configuration": configuration or None, "split": split or "train"}
         try:
             from datasets import load_dataset
+            from huggingface_hub import dataset_info
         except ModuleNotFoundError:
             raise InputError(
                 f'{HUB}{source} needs the library datasets: pip install "nadaraya[data]"'
             ) from None
         with self._reading():
-            if self._data_set().items() <= described.items():
-                self._revision = described.get("revision")
+            if self._source.items() <= described.items():
+                revision = described.get("revision")
             else:
-                self._revision = None if Path(self.name).is_dir() else _revision(self.name)
+                revision = None if Path(self.name).is_dir() else dataset_info(self.name).sha
+            self._source["revision"] = revision
             self._examples: Any = load_dataset(
-                self.name, self._configuration, split=self._split, streaming=True, revision=self._revision
+                self.name, configuration or None, split=split or "train", streaming=True, revision=revision
             )
 
     def describe(self) -> dict[str, Any]:
-        return {**self._data_set(), "revision": self._revision}
-
-    def _data_set(self) -> dict[str, Any]:
-        return {"name": self.name, "configuration": self._configuration, "split": self._split}
+        return self._source
 
     def _read_file(self, number: int, offset: int) -> Iterator[tuple[int, str]]:
         with self._reading():
@@ -208,22 +179,6 @@ class _HubDocuments(Documents):
 
     def _reading(self) -> AbstractContextManager[None]:
         return one_line(f"{HUB}{self.name}")
-
-
-def _revision(name: str) -> str | None:
-    """The commit that the data set is at."""
-    from huggingface_hub import dataset_info
-
-    return dataset_info(name).sha
-
-
-def _kind(file: Path) -> str:
-    return _KINDS.get(file.suffix.lower(), "text")
-
-
-def _digest(file: Path) -> str:
-    with reading(file):
-        return sha256(file)
 
 
 def _read_plain(file: Path, between: str, offset: int) -> Iterator[tuple[int, str]]:
@@ -311,11 +266,7 @@ def _text_of(record: Any, column: str, where: str) -> str:
     if not isinstance(text, str | None):
         raise must_be(f"{column!r} in {where}", "text", text)
     if text and not text.isascii():
-        try:
-            text.encode()
-        except UnicodeEncodeError as error:
-            accepted = "text that UTF-8 can hold"
-            raise must_be(f"{column!r} in {where}", accepted, text[error.start]) from error
+        check_utf8(f"{column!r} in {where}", text)
     return text or ""
 
 
@@ -325,3 +276,11 @@ def _check_length(file: Path, offset: int, length: int) -> None:
             f"{file} has a document of more than {_LONGEST:,} bytes, from byte {offset:,} on: say by "
             "--separator what stands between its documents"
         )
+
+
+Reader = Callable[[Path, str, int], Iterator[tuple[int, str]]]
+_READERS: dict[str, Reader] = {".txt": _read_plain, ".jsonl": _read_json_lines, ".parquet": _read_parquet}
+
+
+def _reader(file: Path) -> Reader:
+    return _READERS.get(file.suffix.lower(), _read_plain)

@@ -61,7 +61,10 @@ def tokenize_corpus(
     equal documents are on the same side.
 
     Args:
-        source: what `open_documents` takes: a file, a folder or "hub:NAME".
+        source: a .parquet or .jsonl file; any other file, as plain text; a folder, of which all .parquet,
+            .jsonl and .txt files are read, however deep, in sorted order; or "hub:NAME",
+            "hub:NAME:CONFIGURATION", "hub:NAME:CONFIGURATION:SPLIT" (default "train"), a data set of the
+            Hugging Face hub, which is streamed.
         folder: the folder of shards, made when absent.
         tokenizer: a folder with the tokenizer.json of one of bytes and joined bytes, as those of GPT-2 and
             most later models, or of characters, that has an end-of-document token (`eos_token`). Documents
@@ -74,7 +77,8 @@ def tokenize_corpus(
         validation_fraction: share of the documents that validate, default 0.01.
         validation_documents: the first so many documents validate, in place of the fraction; default none.
         column: of Parquet, or key of JSON, that holds the text; default "text".
-        separator: what stands between the documents of a plain text, default "<|endoftext|>".
+        separator: what stands between the documents of a plain text, default "<|endoftext|>"; a text without
+            is one document.
         workers: processes that tokenise, default 1: this one.
         progress: show what is done and the time left on standard error.
 

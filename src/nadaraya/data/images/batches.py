@@ -16,11 +16,16 @@ from timm.data.mixup import mixup_target
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from nadaraya.data.images.augment import Augmentation
 from nadaraya.data.images.decode import CorruptImageError
-from nadaraya.data.images.randomness import global_states_kept, seed_all, seeds
 from nadaraya.data.images.sources import ImageSet
-from nadaraya.data.images.transforms import TrainingTransform, evaluation_transform
+from nadaraya.data.images.transforms import (
+    Augmentation,
+    TrainingTransform,
+    evaluation_transform,
+    global_states_kept,
+    seed_all,
+    seeds,
+)
 from nadaraya.errors import InputError, must_be
 
 Made = tuple[Tensor, Tensor, list[str]]  # inputs, targets and what was left out

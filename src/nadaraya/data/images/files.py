@@ -57,8 +57,9 @@ class FileImages(ImageSource):
         numbers: Sequence[int],
         members: Sequence[Member] | None,
         labels: Sequence[int],
+        **named: Any,
     ) -> None:
-        super().__init__(np.array(labels, dtype=np.int64))
+        super().__init__(np.array(labels, dtype=np.int64), **named)
         self._root = root
         # Bytes of one width: a list of a million strings would be copied into every worker bit by bit.
         self._files = np.array([os.fsencode(name) for name in files])
@@ -93,8 +94,8 @@ class FileImages(ImageSource):
         return Image.open(io.BytesIO(data))
 
 
-def read_folder(root: Path) -> tuple[FileImages, tuple[str, ...]]:
-    """Images of a folder with one subfolder per class (torchvision's ImageFolder layout), and the classes."""
+def read_folder(root: Path) -> FileImages:
+    """Images of a folder with one subfolder per class, torchvision's ImageFolder layout."""
     files = files_below(root)
     classes = sorted(entry.name for entry in root.iterdir() if entry.is_dir())
     if not classes:
@@ -112,11 +113,11 @@ def read_folder(root: Path) -> tuple[FileImages, tuple[str, ...]]:
             )
     names = [os.path.join(*image) for name in classes for image in sorted(found[name])]  # noqa: PTH118
     labels = [label for label, name in enumerate(classes) for _ in found[name]]
-    return FileImages(root, names, range(len(names)), None, labels), tuple(classes)
+    return FileImages(root, names, range(len(names)), None, labels, place=str(root), classes=tuple(classes))
 
 
-def read_shards(shards: Sequence[Path]) -> tuple[FileImages, tuple[str, ...] | None]:
-    """Images of uncompressed tar shards in their order, and the names of the classes where they are given."""
+def read_shards(shards: Sequence[Path], place: str) -> FileImages:
+    """Images of uncompressed tar shards in their order."""
     read = [(number, *image) for number, shard in enumerate(shards) for image in _read_shard(shard)]
     if not read:
         raise InputError(f"{shards[0].parent}: no image in {len(shards)} tar shards; {_FORM}")
@@ -124,7 +125,8 @@ def read_shards(shards: Sequence[Path]) -> tuple[FileImages, tuple[str, ...] | N
     paths = [shard.absolute() for shard in shards]
     root = os.path.commonpath([path.parent for path in paths])
     files = [os.path.relpath(path, root) for path in paths]
-    return FileImages(Path(root), files, numbers, members, labels), _class_names(shards[0].parent)
+    classes = _class_names(shards[0].parent)
+    return FileImages(Path(root), files, numbers, members, labels, place=place, classes=classes)
 
 
 def _read_shard(shard: Path) -> list[tuple[Member, int]]:

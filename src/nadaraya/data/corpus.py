@@ -19,7 +19,8 @@ import numpy as np
 from nadaraya.data.gutenberg import read_dickens
 from nadaraya.data.shards import is_shards
 from nadaraya.data.textfile import PART_SEPARATOR, files_below, read_text
-from nadaraya.errors import InputError, must_be, shown, unknown_name
+from nadaraya.errors import InputError, must_be, unknown_name
+from nadaraya.files import exists
 
 EMBEDDED = "embedded"
 DICKENS = "dickens"
@@ -143,10 +144,7 @@ def load_corpus(
 
 def _from_path(source: str | os.PathLike[str]) -> Corpus:
     path = Path(source)
-    try:
-        there = path.exists()
-    except OSError as error:  # a name longer than the system allows, a folder on the way that is closed
-        raise InputError(f"cannot read {shown(str(path))}: {error.strerror}") from error
+    there = exists(path)
     if path.is_dir():
         files = sorted(Path(file) for file in files_below(path) if file.endswith(".txt"))
         if not files:

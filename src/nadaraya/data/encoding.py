@@ -74,7 +74,6 @@ def tokenised(
         encoder,
         batch_size=None,
         sampler=texts(),  # type: ignore[arg-type]  # an iterator is enough
-        collate_fn=_unchanged,
         num_workers=0 if workers == 1 else workers,
         # Forked processes may hang in the threads of tokenizers and torch that were not copied.
         multiprocessing_context=None if workers == 1 else "spawn",
@@ -85,10 +84,6 @@ def tokenised(
         if isinstance(numbers, InputError):
             raise numbers
         yield list(zip(waiting.popleft(), numbers, strict=True))
-
-
-def _unchanged(numbers: Any) -> Any:
-    return numbers
 
 
 def _batches(documents: Iterable[Document]) -> Iterator[list[Document]]:

@@ -16,10 +16,10 @@ try:
     from nadaraya.data.images.opening import open_images
     from nadaraya.data.images.sources import ImageSet, ImageSource
     from nadaraya.data.images.transforms import Augmentation, evaluation_transform
-except ModuleNotFoundError as error:
-    raise InputError(
-        f'images need {error.name}, which is not installed: pip install "nadaraya[vision]"'
-    ) from error
+except ModuleNotFoundError as missing:
+    if missing.name is None or missing.name.split(".")[0] == "nadaraya":
+        raise
+    raise InputError(f'images need {missing.name}: pip install "nadaraya[vision]"') from missing
 
 __all__ = [
     "Augmentation",

@@ -48,42 +48,42 @@ class _Described(Stored):
 
 
 class FileImages(ImageSource):
-    """Images that are whole files below `root`, or `members` of the files with those `numbers`."""
+    """Images that are whole files below `root`, or members of them: (file number, name, offset, size)."""
 
     def __init__(
         self,
         root: Path,
         files: Sequence[str],
-        numbers: Sequence[int],
-        members: Sequence[Member] | None,
         labels: Sequence[int],
+        members: Sequence[tuple[int, str, int, int]] | None = None,
         **named: Any,
     ) -> None:
         super().__init__(np.array(labels, dtype=np.int64), **named)
         self._root = root
-        # Bytes of one width: a list of a million strings would be copied into every worker bit by bit.
+        # Arrays of one width: a list of a million strings would be copied into every worker bit by bit.
         self._files = np.array([os.fsencode(name) for name in files])
-        self._numbers = np.array(numbers, dtype=np.int32)
         self._members = None
         if members is not None:
-            self._members = np.array([os.fsencode(name) for name, _, _ in members])
-            self._places = np.array([place for _, *place in members], dtype=np.int64)
+            numbers, names, *places = zip(*members, strict=True)
+            self._members = np.rec.fromarrays([numbers, list(map(os.fsencode, names)), *places])
 
     def name(self, index: int) -> str:
-        file = self._path(index)
-        return file if self._members is None else f"{os.fsdecode(self._members[index])} in {file}"
+        file, member, *_ = self._place(index)
+        return f"{member} in {file}" if member else file
 
     def digest(self) -> bytes:
         return files_digest(self._root, map(os.fsdecode, self._files)) + arrays_digest(self.labels)
 
-    def _path(self, index: int) -> str:
-        return os.path.join(self._root, os.fsdecode(self._files[self._numbers[index]]))  # noqa: PTH118
+    def _place(self, index: int) -> tuple[str, str, int, int]:
+        whole = (index, b"", 0, -1)
+        number, member, *place = whole if self._members is None else self._members[index].item()
+        file = os.path.join(self._root, os.fsdecode(self._files[number]))  # noqa: PTH118
+        return file, os.fsdecode(member), *place
 
     def _open(self, index: int) -> Image.Image:
         # Opened for each image: a handle kept open would be shared by forked workers, its position with it,
         # and there may be more shards than a process may have open.
-        path = self._path(index)
-        offset, size = (0, -1) if self._members is None else self._places[index]
+        path, _, offset, size = self._place(index)
         try:
             check_regular(path, os.stat(path).st_mode)  # noqa: PTH116
             with open(path, "rb", buffering=0) as file:  # noqa: PTH123  (a Path costs more than a small read)
@@ -113,7 +113,7 @@ def read_folder(root: Path) -> FileImages:
             )
     names = [os.path.join(*image) for name in classes for image in sorted(found[name])]  # noqa: PTH118
     labels = [label for label, name in enumerate(classes) for _ in found[name]]
-    return FileImages(root, names, range(len(names)), None, labels, place=str(root), classes=tuple(classes))
+    return FileImages(root, names, labels, place=str(root), classes=tuple(classes))
 
 
 def read_shards(shards: Sequence[Path], place: str) -> FileImages:
@@ -121,12 +121,13 @@ def read_shards(shards: Sequence[Path], place: str) -> FileImages:
     read = [(number, *image) for number, shard in enumerate(shards) for image in _read_shard(shard)]
     if not read:
         raise InputError(f"{shards[0].parent}: no image in {len(shards)} tar shards; {_FORM}")
-    numbers, members, labels = zip(*read, strict=True)
+    members = [(number, *member) for number, member, _ in read]
+    labels = [label for *_, label in read]
     paths = [shard.absolute() for shard in shards]
     root = os.path.commonpath([path.parent for path in paths])
     files = [os.path.relpath(path, root) for path in paths]
     classes = _class_names(shards[0].parent)
-    return FileImages(Path(root), files, numbers, members, labels, place=place, classes=classes)
+    return FileImages(Path(root), files, labels, members, place=place, classes=classes)
 
 
 def _read_shard(shard: Path) -> list[tuple[Member, int]]:

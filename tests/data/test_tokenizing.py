@@ -198,7 +198,7 @@ def at_shard(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, Callable[[], obj
 
         def make(stream: Any, folder: Path, shard: int, manifest: Manifest) -> Any:
             if shard == number:
-                stream.take()
+                next(stream)
                 act()
             return original(stream, folder, shard, manifest)
 

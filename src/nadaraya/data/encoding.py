@@ -19,12 +19,12 @@ from nadaraya.errors import InputError
 _BATCH = 500_000  # characters that a process tokenises at a time
 
 
-class Document(NamedTuple):
-    """A document: its place in the source, the part that it belongs to, and its text."""
+class Encoded(NamedTuple):
+    """A document: its place in the source, the part that it belongs to, and its token numbers."""
 
     place: Place
     part: str
-    text: str
+    numbers: bytes
 
 
 class Encoder(Dataset):
@@ -60,20 +60,29 @@ class Encoder(Dataset):
 
 
 def tokenised(
-    documents: Iterable[Document], encoder: Encoder, workers: int
-) -> Iterator[list[tuple[Document, bytes]]]:
-    """Documents with their token numbers, some at a time, in order; workers are some batches ahead."""
-    waiting: deque[list[Document]] = deque()
+    documents: Iterable[tuple[Place, str, str]], encoder: Encoder, workers: int
+) -> Iterator[list[Encoded]]:
+    """Documents (place, part, text) with their token numbers, some at a time, in order."""
+    waiting: deque[list[tuple[Place, str]]] = deque()  # of batches that are on their way
 
-    def texts() -> Iterator[list[str]]:
-        for batch in _batches(documents):
-            waiting.append(batch)
-            yield [document.text for document in batch]
+    def batches() -> Iterator[list[str]]:
+        places, texts, size = [], [], 0
+        for place, part, text in documents:
+            places.append((place, part))
+            texts.append(text)
+            size += len(text)
+            if size >= _BATCH:
+                waiting.append(places)
+                yield texts
+                places, texts, size = [], [], 0
+        if texts:
+            waiting.append(places)
+            yield texts
 
     loader: DataLoader = DataLoader(
         encoder,
         batch_size=None,
-        sampler=texts(),  # type: ignore[arg-type]  # an iterator is enough
+        sampler=batches(),  # type: ignore[arg-type]  # an iterator is enough
         num_workers=0 if workers == 1 else workers,
         # Forked processes may hang in the threads of tokenizers and torch that were not copied.
         multiprocessing_context=None if workers == 1 else "spawn",
@@ -83,16 +92,4 @@ def tokenised(
     for numbers in loader:
         if isinstance(numbers, InputError):
             raise numbers
-        yield list(zip(waiting.popleft(), numbers, strict=True))
-
-
-def _batches(documents: Iterable[Document]) -> Iterator[list[Document]]:
-    batch, size = [], 0
-    for document in documents:
-        batch.append(document)
-        size += len(document.text)
-        if size >= _BATCH:
-            yield batch
-            batch, size = [], 0
-    if batch:
-        yield batch
+        yield [Encoded(*place, own) for place, own in zip(waiting.popleft(), numbers, strict=True)]

@@ -8,15 +8,15 @@ and makes a damaged one anew.
 import hashlib
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import replace
-from itertools import chain, islice, takewhile
+from itertools import chain, islice, pairwise
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from nadaraya.data.documents import END, SEPARATOR, Documents, Place, open_documents
-from nadaraya.data.encoding import Document, Encoder, tokenised
+from nadaraya.data.encoding import Encoded, Encoder, tokenised
 from nadaraya.data.shards import (
     MANIFEST,
     PARTS,
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 _MOST, _MOST_WORKERS = 10**12, 1024  # of anything that is counted, and of processes
 _LOCK = ".lock"
+Part = Callable[[Place, str], str]  # that of a document
 
 
 def tokenize_corpus(
@@ -114,8 +115,7 @@ def tokenize_corpus(
     check_utf8("the folder of shards", str(folder))
     begun = Manifest.read(folder).plan["source"] if (folder / MANIFEST).is_file() else None
     documents = open_documents(source, column=column, separator=separator, described=begun)
-    split = _Split(documents, validation_fraction, validation_documents)
-    split.check()
+    part = _parts(documents, validation_fraction, validation_documents)
     if validation_documents is None:
         validates: dict[str, Any] = {"validation_fraction": validation_fraction}
     else:
@@ -153,55 +153,41 @@ def tokenize_corpus(
             if manifest is None or not has_tokenizer(folder, manifest):
                 if given is None:
                     bar.set_description_str("finding byte pairs")
-                    sample = documents.spread(
-                        sample_characters, lambda place, text: split.part(place, text) == "train"
-                    )
+                    sample = documents.spread(sample_characters, lambda *document: part(*document) == "train")
                     given = train_byte_pair_tokenizer(sample, vocabulary, document_token=SEPARATOR)
                 manifest = _begin(folder, plan, given, manifest)
             broken = damaged(folder, manifest, PARTS, digests=True)
             for name, problem in broken.items() if progress else ():
                 bar.write(f"warning: {folder / name} is damaged ({problem}): it is made anew", sys.stderr)
             bar.set_description_str("tokenising")
-            _tokenise(split, folder, manifest, broken, workers, bar)
+            _tokenise(documents, part, folder, manifest, broken, workers, bar)
     except Timeout:
         raise InputError(f"{folder} is being written by another process: wait for it") from None
     return TokenShards(folder, verify=False)
 
 
-class _Split:
-    """The documents of a source with their parts: the first so many, or those of a small digest, validate."""
+def _parts(documents: Documents, fraction: float, first: int | None) -> Part:
+    """Assign documents to parts: the first so many validate, or those whose digest is small.
 
-    def __init__(self, documents: Documents, fraction: float, first: int | None) -> None:
-        self.documents, self._fraction = documents, fraction
-        self._training: Place | None = None  # where it begins
-        if first is not None:
-            following = next(islice(documents.read(), first, None), None)
-            self._training = following[0] if following else END
+    A source that leaves a part empty is refused, before anything is written.
+    """
+    training = None if first is None else next(islice(documents.read(), first, None), (END, ""))[0]
 
-    def check(self) -> None:
-        """Refuse a source that leaves a part empty, before anything is written."""
-        missing = set(PARTS)
-        for document in self.read():
-            missing.discard(document.part)
-            if not missing:  # mostly after a few
-                return
-        raise InputError(
-            f"{self.documents.name} has no document for the part {' or '.join(map(repr, sorted(missing)))}: "
-            "say how many validate, as by --validation-documents 1, or give another --validation-fraction"
-        )
+    def part(place: Place, text: str) -> str:
+        if training is not None:
+            return "validation" if place < training else "train"
+        digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
+        return "validation" if int.from_bytes(digest[:8], "big") < fraction * 2**64 else "train"
 
-    def read(self, begin: Place = (0, 0), end: Place = END) -> Iterator[Document]:
-        """Documents from a place on, those before another one."""
-        for place, text in takewhile(lambda found: found[0] < end, self.documents.read(begin)):
-            yield Document(place, self.part(place, text), text)
-
-    def part(self, place: Place, text: str) -> str:
-        if self._training is None:
-            digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
-            validates = int.from_bytes(digest[:8], "big") < self._fraction * 2**64
-        else:
-            validates = place < self._training
-        return "validation" if validates else "train"
+    missing = set(PARTS)
+    for document in documents.read():
+        missing.discard(part(*document))
+        if not missing:  # mostly after a few
+            return part
+    raise InputError(
+        f"{documents.name} has no document for the part {' or '.join(map(repr, sorted(missing)))}: "
+        "say how many validate, as by --validation-documents 1, or give another --validation-fraction"
+    )
 
 
 def _check_folder(folder: Path) -> None:
@@ -257,32 +243,41 @@ def _begin(folder: Path, plan: Any, tokenizer: "PreTrainedTokenizerFast", begun:
 
 
 def _tokenise(
-    split: _Split, folder: Path, manifest: Manifest, broken: Mapping[str, str], workers: int, bar: Any
+    documents: Documents,
+    part: Part,
+    folder: Path,
+    manifest: Manifest,
+    broken: Mapping[str, str],
+    workers: int,
+    bar: Any,
 ) -> None:
     """Make the shards that are damaged, then those that are absent, in order, and complete the manifest."""
-    begins = [(0, 0), *(shard.next for shard in manifest.shards), END]
     known = range(len(manifest.shards))
-    anew = [number for number in known if any(shard_name(part, number) in broken for part in PARTS)]
-    wanted = anew if manifest.complete else [*anew, len(known)]
-    if not wanted:
-        return
+    begins = [(0, 0), *(shard.next for shard in manifest.shards), END]  # twice END after the last document
+    anew = [number for number in known if any(shard_name(each, number) in broken for each in PARTS)]
 
-    def encoded() -> Iterator[tuple[Document, bytes]]:
+    def assigned() -> Iterator[tuple[Place, str, str]]:
+        for number in (*anew, len(known)):
+            for place, text in documents.read(begins[number]):
+                if place >= begins[number + 1]:
+                    break
+                yield place, part(place, text), text
+
+    def encoded() -> Iterator[Encoded]:
         tokens = 0
-        documents = chain.from_iterable(split.read(begins[number], begins[number + 1]) for number in wanted)
-        for batch in tokenised(documents, Encoder(folder, manifest), workers):
+        for batch in tokenised(assigned(), Encoder(folder, manifest), workers):
             yield from batch
-            tokens += sum(len(data) for _, data in batch) // manifest.dtype.itemsize
-            bar.n = split.documents.part_read(batch[-1][0].place) or 0
+            tokens += sum(len(document.numbers) for document in batch) // manifest.dtype.itemsize
+            bar.n = documents.part_read(batch[-1].place) or 0
             bar.set_postfix_str(f"{tokens:,} tokens")
 
     try:
-        with closing(encoded()) as documents:
-            stream = _Stream(documents)
+        with closing(encoded()) as stream:
+            following = pairwise(chain(stream, [None]))
             for number in anew:
-                _make_shard(stream, folder, number, manifest)
-            while stream.head is not None:
-                shard = _make_shard(stream, folder, len(manifest.shards), manifest)
+                _make_shard(following, folder, number, manifest)
+            while not manifest.shards or manifest.shards[-1].next != END:
+                shard = _make_shard(following, folder, len(manifest.shards), manifest)
                 manifest = replace(manifest, shards=(*manifest.shards, shard))
                 write_file(folder / MANIFEST, manifest.to_json())
     except RuntimeError as error:
@@ -296,19 +291,8 @@ def _tokenise(
         write_file(folder / MANIFEST, replace(manifest, complete=True).to_json())
 
 
-class _Stream:
-    """Documents and their token numbers, of which the next, `head`, can be looked at; None after the last."""
-
-    def __init__(self, documents: Iterator[tuple[Document, bytes]]) -> None:
-        self._documents = documents
-        self.take()
-
-    def take(self) -> None:
-        self.head, self.data = next(self._documents, (None, b""))
-
-
-def _make_shard(stream: _Stream, folder: Path, number: int, manifest: Manifest) -> Shard:
-    """Write the next documents into the files of one shard, until one of them would have too many tokens.
+def _make_shard(stream: Any, folder: Path, number: int, manifest: Manifest) -> Shard:
+    """Write documents, each with its follower, into one shard, until the next would make a file too large.
 
     A shard that the manifest has ends where it did, and must come out as it was.
     """
@@ -318,21 +302,22 @@ def _make_shard(stream: _Stream, folder: Path, number: int, manifest: Manifest) 
     documents: Counter[str] = Counter()
     with write_into(folder, shard_name("train", number)) as scratch:
         with ExitStack() as opened:
-            while (document := stream.head) is not None and document.place < end:
-                part, data = document.part, stream.data
+            for document, following in stream:
+                part = document.part
                 if part not in files:
                     files[part] = opened.enter_context((scratch / shard_name(part, number)).open("wb"))
-                elif files[part].tell() + len(data) > manifest.plan["shard_tokens"] * size:
-                    break
-                files[part].write(data)
+                files[part].write(document.numbers)
                 documents[part] += 1
-                stream.take()
+                if following is None or following.place >= end:
+                    break
+                file = files.get(following.part)
+                if file and file.tell() + len(following.numbers) > manifest.plan["shard_tokens"] * size:
+                    break
         made = {}
         for part in filter(files.__contains__, PARTS):
             path = scratch / shard_name(part, number)
             made[part] = ShardFile(path.stat().st_size // size, documents[part], sha256(path))
-        following = stream.head.place if stream.head else END
-        shard = Shard(made, known.next if known else following)
+        shard = Shard(made, known.next if known else following.place if following else END)
         if known not in (None, shard):
             raise InputError(
                 f"{folder / shard_name('train', number)} comes out otherwise than it was: the tokenizers "

@@ -29,7 +29,7 @@ _ERASING = ("const", "pixel", "rand")
 
 @dataclass(frozen=True)
 class Augmentation:
-    """How images become inputs; the defaults are DeiT's, as on ImageNet in Kundu et al. (2026).
+    """Settings by which images become inputs; the defaults are DeiT's, as on ImageNet in Kundu et al. (2026).
 
     Args:
         image_size: side S of the square inputs, in pixels.
@@ -108,7 +108,7 @@ class Augmentation:
 
     @property
     def mixes(self) -> bool:
-        """Whether batches are mixed: mixup or cutmix is on."""
+        """True where batches are mixed: mixup or cutmix is on."""
         return self.mixup > 0 or self.cutmix > 0
 
     def statistics(self, channels: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
@@ -241,12 +241,12 @@ def evaluation_crop(augmentation: Augmentation) -> float:
 
 
 def fixed_interpolation(augmentation: Augmentation) -> str:
-    """How evaluation resizes: the augmentation's way, bicubic where that is drawn anew for each image."""
+    """Interpolation in evaluation: the augmentation's, bicubic where that is drawn anew for each image."""
     return "bicubic" if augmentation.interpolation == "random" else augmentation.interpolation
 
 
 def evaluation_transform(augmentation: Augmentation, channels: int = 3) -> Transform:
-    """What evaluation does to an image: resize, central crop, normalisation; nothing is random.
+    """The transform of evaluation: resize, central crop, normalisation; nothing is random.
 
     Args:
         augmentation: that of the run; gives size, interpolation, crop and statistics.

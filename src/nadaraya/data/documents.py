@@ -123,7 +123,8 @@ def _of_files(name: str, root: Path, files: list[Path], column: str, separator: 
         return (sum(sizes[:number]) + offset) / max(sum(sizes), 1)
 
     options = [separator if reader is _read_plain else column for reader in readers]
-    parts = [partial(*of_one) for of_one in zip(readers, files, options, strict=True)]
+    every = zip(readers, files, options, strict=True)
+    parts = [partial(reader, file, option) for reader, file, option in every]
     return Documents(name, parts, describe, part_read)
 
 

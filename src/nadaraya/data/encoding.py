@@ -82,7 +82,7 @@ def tokenised(
     loader: DataLoader = DataLoader(
         encoder,
         batch_size=None,
-        sampler=batches(),  # type: ignore[arg-type]  # an iterator is enough
+        sampler=batches(),
         num_workers=0 if workers == 1 else workers,
         # Forked processes may hang in the threads of tokenizers and torch that were not copied.
         multiprocessing_context=None if workers == 1 else "spawn",

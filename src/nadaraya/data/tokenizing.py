@@ -8,7 +8,7 @@ and makes a damaged one anew.
 import hashlib
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from itertools import chain, islice, pairwise
@@ -263,7 +263,7 @@ def _tokenise(
                     break
                 yield place, part(place, text), text
 
-    def encoded() -> Iterator[Encoded]:
+    def encoded() -> Generator[Encoded]:
         tokens = 0
         for batch in tokenised(assigned(), Encoder(folder, manifest), workers):
             yield from batch

@@ -62,28 +62,26 @@ class FileImages(ImageSource):
         self._root = root
         # Arrays of one width: a list of a million strings would be copied into every worker bit by bit.
         self._files = np.array([os.fsencode(name) for name in files])
-        self._members = None
+        self._names, self._places = None, None
         if members is not None:
-            numbers, names, *places = zip(*members, strict=True)
-            self._members = np.rec.fromarrays([numbers, list(map(os.fsencode, names)), *places])
+            self._names = np.array([os.fsencode(name) for _, name, *_ in members])
+            self._places = np.array([(number, *place) for number, _, *place in members], dtype=np.int64)
 
     def name(self, index: int) -> str:
-        file, member, *_ = self._place(index)
-        return f"{member} in {file}" if member else file
+        file, *_ = self._place(index)
+        return file if self._names is None else f"{os.fsdecode(self._names[index])} in {file}"
 
     def digest(self) -> bytes:
         return files_digest(self._root, map(os.fsdecode, self._files)) + arrays_digest(self.labels)
 
-    def _place(self, index: int) -> tuple[str, str, int, int]:
-        whole = (index, b"", 0, -1)
-        number, member, *place = whole if self._members is None else self._members[index].item()
-        file = os.path.join(self._root, os.fsdecode(self._files[number]))  # noqa: PTH118
-        return file, os.fsdecode(member), *place
+    def _place(self, index: int) -> tuple[str, int, int]:
+        number, offset, size = (index, 0, -1) if self._places is None else self._places[index].tolist()
+        return os.path.join(self._root, os.fsdecode(self._files[number])), offset, size  # noqa: PTH118
 
     def _open(self, index: int) -> Image.Image:
         # Opened for each image: a handle kept open would be shared by forked workers, its position with it,
         # and there may be more shards than a process may have open.
-        path, _, offset, size = self._place(index)
+        path, offset, size = self._place(index)
         try:
             check_regular(path, os.stat(path).st_mode)  # noqa: PTH116
             with open(path, "rb", buffering=0) as file:  # noqa: PTH123  (a Path costs more than a small read)

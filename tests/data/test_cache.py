@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from nadaraya.data.cache import cache_folder, is_intact, read_manifest, store
+from nadaraya.data.cache import cache_folder, read_manifest, store, stored_text
 from nadaraya.errors import InputError
 
 
@@ -21,15 +21,15 @@ def test_own_variable_wins_over_xdg_and_xdg_over_home(monkeypatch: pytest.Monkey
 
 def test_stored_file_is_intact_until_one_byte_changes(tmp_path: Path) -> None:
     store(tmp_path, "a.txt", "some text", title="A")
-    assert is_intact(tmp_path, "a.txt")
+    assert stored_text(tmp_path, "a.txt") == "some text"
     assert read_manifest(tmp_path)["a.txt"].title == "A"
     (tmp_path / "a.txt").write_bytes(b"some tex.")
-    assert not is_intact(tmp_path, "a.txt")
+    assert stored_text(tmp_path, "a.txt") is None
 
 
 def test_file_without_a_record_is_not_trusted(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_bytes(b"some text")
-    assert not is_intact(tmp_path, "a.txt")
+    assert stored_text(tmp_path, "a.txt") is None
 
 
 @pytest.mark.parametrize("content", ["", "[]", '{"files": {"a.txt": {}}}', '{"files": 3}'])

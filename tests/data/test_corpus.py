@@ -144,7 +144,7 @@ def test_devices_and_pipes_are_refused_unread(tmp_path: Path) -> None:
 
 
 def test_names_longer_than_the_system_allows_are_refused() -> None:
-    with pytest.raises(InputError, match=r"^cannot read 'a+ …: File name too long$"):
+    with pytest.raises(InputError, match=r"^'a+ … is no path: File name too long$"):
         load_corpus("a" * 5000 + ".txt")
     with pytest.raises(InputError, match=r"no such file or folder: a\\x00b\.txt"):
         load_corpus("a\0b.txt")

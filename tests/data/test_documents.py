@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -126,9 +127,10 @@ def test_a_data_set_is_streamed_at_the_commit_at_which_it_was_begun(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import datasets
+    import huggingface_hub
 
     seen: list[str | None] = []
-    monkeypatch.setattr(module, "_revision", lambda name: "new")
+    monkeypatch.setattr(huggingface_hub, "dataset_info", lambda name: SimpleNamespace(sha="new"))
     monkeypatch.setattr(datasets, "load_dataset", lambda *_, revision, **__: seen.append(revision))
     begun = {"name": "some/set", "configuration": None, "split": "train", "revision": "old"}
     for source in ("hub:some/set", "hub:some/set::test"):

@@ -155,9 +155,9 @@ def test_there_is_a_pause_between_requests_and_none_before_cached_books(
     pauses: list[float] = []
     monkeypatch.setattr(gutenberg.time, "sleep", pauses.append)
     fetch(library, tmp_path, books=[580, 730, 46], pause=2.0)
-    assert pauses == [2.0, 2.0]
+    assert pauses == [0.0, 2.0, 2.0]
     fetch(library, tmp_path, books=[580, 730, 46], pause=2.0)
-    assert pauses == [2.0, 2.0]
+    assert pauses == [0.0, 2.0, 2.0]
     assert gutenberg.PAUSE_SECONDS >= 2.0
 
 

@@ -33,7 +33,7 @@ from nadaraya.data import (
 )
 from nadaraya.data.shards import Manifest
 from nadaraya.errors import InputError
-from nadaraya.files import WriteFailed
+from nadaraya.files import WriteFailed, sha256
 
 OPTIONS: dict[str, Any] = {"vocabulary": 300, "shard_tokens": 250, "validation_fraction": 0.2}
 
@@ -66,7 +66,7 @@ def whole(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(autouse=True)
 def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     """Several batches per shard."""
-    monkeypatch.setattr(tokenizing, "_BATCH", 200)
+    monkeypatch.setattr(encoding, "_BATCH", 200)
 
 
 def content(folder: Path) -> dict[str, bytes]:
@@ -196,11 +196,11 @@ def at_shard(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, Callable[[], obj
     def plan(number: int, act: Callable[[], object]) -> None:
         original = tokenizing._make_shard
 
-        def make(stream: Any, folder: Path, shard: int, *others: Any, **options: Any) -> Any:
+        def make(stream: Any, folder: Path, shard: int, manifest: Manifest) -> Any:
             if shard == number:
-                stream.take()
+                next(stream)
                 act()
-            return original(stream, folder, shard, *others, **options)
+            return original(stream, folder, shard, manifest)
 
         monkeypatch.setattr(tokenizing, "_make_shard", make)
 
@@ -318,15 +318,15 @@ def test_a_folder_that_another_process_writes_is_refused(whole: Path, source: Pa
 def test_a_full_disk_keeps_what_is_complete(
     whole: Path, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder, write = tmp_path / "shards", tokenizing._ShardWriter.write
+    folder = tmp_path / "shards"
 
-    def full(self: Any, numbers: np.ndarray) -> None:
-        if "train-00002" in self._stream.name:
+    def full(path: Path) -> str:
+        if "train-00002" in path.name:
             raise OSError(errno.ENOSPC, "No space left on device")
-        write(self, numbers)
+        return sha256(path)
 
     with monkeypatch.context() as patched:
-        patched.setattr(tokenizing._ShardWriter, "write", full)
+        patched.setattr(tokenizing, "sha256", full)
         with pytest.raises(WriteFailed, match=r"cannot write .*train-00002.bin: the disk is full"):
             tokenize_corpus(source, folder, **OPTIONS)
     assert check_shards(folder) == {}
@@ -355,17 +355,17 @@ def test_a_source_without_a_document_for_each_part_is_refused(tmp_path: Path) ->
 _KILLED = """
 import multiprocessing, os, signal, sys
 from pathlib import Path
-from nadaraya.data import tokenize_corpus, tokenizing
+from nadaraya.data import encoding, tokenize_corpus, tokenizing
 
 if __name__ == "__main__":
-    tokenizing._BATCH, make = 200, tokenizing._make_shard
-    def killing(stream, folder, number, manifest, expected=None):
+    encoding._BATCH, make = 200, tokenizing._make_shard
+    def killing(stream, folder, number, manifest):
         if number == 3:
             (folder / ".partial-left").mkdir()  # what a kill leaves behind while it is written
             children = multiprocessing.active_children()
             Path(sys.argv[3]).write_text(" ".join(str(child.pid) for child in children))
             os.kill(os.getpid(), signal.SIGKILL)
-        return make(stream, folder, number, manifest, expected)
+        return make(stream, folder, number, manifest)
     tokenizing._make_shard = killing
     options = {"vocabulary": 300, "shard_tokens": 250, "validation_fraction": 0.2}
     tokenize_corpus(sys.argv[1], sys.argv[2], workers=2, **options)
@@ -398,11 +398,11 @@ def test_several_processes_make_the_bytes_of_one_and_one_that_is_killed_is_one_l
 ) -> None:
     folder, make = tmp_path / "shards", tokenizing._make_shard
 
-    def killing(stream: Any, folder: Path, number: int, manifest: Any, expected: Any = None) -> Any:
+    def killing(stream: Any, folder: Path, number: int, manifest: Manifest) -> Any:
         if number == 2:
             for child in multiprocessing.active_children():
                 os.kill(child.pid or 0, signal.SIGKILL)
-        return make(stream, folder, number, manifest, expected)
+        return make(stream, folder, number, manifest)
 
     with monkeypatch.context() as patched:
         patched.setattr(tokenizing, "_make_shard", killing)
@@ -415,9 +415,9 @@ def test_several_processes_make_the_bytes_of_one_and_one_that_is_killed_is_one_l
     assert content(folder) == content(whole)
 
 
-def test_a_text_that_becomes_the_border_of_documents_is_refused(tmp_path: Path) -> None:
+def test_a_text_that_becomes_the_border_of_documents_is_refused(source: Path, tmp_path: Path) -> None:
     own = train_byte_pair_tokenizer(["the cat sat"], 270, document_token="<begin>")
     own.eos_token = "a"
-    own.save_pretrained(tmp_path)
+    own.save_pretrained(tmp_path / "own")
     with pytest.raises(InputError, match="reads a part of a document as the token that begins documents"):
-        encoding.Encoder(tmp_path, own.eos_token_id, "<u2")(["cat", "dog and cat"])
+        tokenize_corpus(source, tmp_path / "shards", tokenizer=tmp_path / "own")

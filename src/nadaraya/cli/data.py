@@ -52,7 +52,7 @@ def list_corpora(
 ) -> None:
     """Show the embedded corpus and what the cache holds, each file checked against its digest."""
     from nadaraya.data import cache_folder, embedded_corpus
-    from nadaraya.data.cache import is_intact, read_manifest
+    from nadaraya.data.cache import read_manifest, stored_text
 
     folder = (cache or cache_folder()) / "dickens"
     own = embedded_corpus()
@@ -60,7 +60,8 @@ def list_corpora(
     rows: list[dict[str, Any]] = [{"corpus": "embedded", "file": "", **facts, "intact": True}]
     for name, record in read_manifest(folder).items():
         facts = record.model_dump(include={"title", "bytes", "sha256"})
-        rows.append({"corpus": "dickens", "file": name, **facts, "intact": is_intact(folder, name)})
+        intact = stored_text(folder, name) is not None
+        rows.append({"corpus": "dickens", "file": name, **facts, "intact": intact})
     if as_json:
         typer.echo(json.dumps({"cache": str(folder.parent), "files": rows}))
         return

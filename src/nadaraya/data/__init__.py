@@ -1,8 +1,7 @@
 """Corpora in memory, as they are or as controls, or as token shards on the disk, and tokenizers."""
 
 from nadaraya.data.cache import cache_folder
-from nadaraya.data.controls import shuffle_text, wrap_text
-from nadaraya.data.corpus import Corpus, embedded_corpus, load_corpus
+from nadaraya.data.corpus import Corpus, embedded_corpus, load_corpus, shuffle_text, wrap_text
 from nadaraya.data.gutenberg import fetch_dickens, read_dickens
 from nadaraya.data.shards import TokenShards, check_shards, is_shards
 from nadaraya.data.tokenizer import (

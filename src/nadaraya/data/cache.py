@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from nadaraya.files import is_file, sha256, write_file
+from nadaraya.files import is_file, write_file
 from nadaraya.stored import Stored, read_stored
 
 MANIFEST = "manifest.json"
@@ -28,7 +28,7 @@ def cache_folder() -> Path:
 
 
 class Record(Stored):
-    """What is known of a file of a corpus."""
+    """Facts of a file of a corpus."""
 
     sha256: str
     bytes: int = 0
@@ -43,7 +43,7 @@ class _Manifest(Stored):
 
 
 def read_manifest(folder: Path) -> dict[str, Record]:
-    """What a corpus folder holds by the names of files; empty if nothing was stored."""
+    """The files of a corpus folder by their names; empty if nothing was stored."""
     path = folder / MANIFEST
     return read_stored(path, _Manifest, "the manifest of a corpus").files if is_file(path) else {}
 
@@ -57,7 +57,8 @@ def store(folder: Path, name: str, text: str, **record: Any) -> None:
     write_file(folder / MANIFEST, manifest.model_dump_json(indent=1, exclude_unset=True))
 
 
-def is_intact(folder: Path, name: str) -> bool:
-    """Whether a file of a corpus folder is there and has the digest that was recorded."""
+def stored_text(folder: Path, name: str) -> str | None:
+    """A text of a corpus folder; None where it is not there or has not the digest that was recorded."""
     record, path = read_manifest(folder).get(name), folder / name
-    return record is not None and is_file(path) and sha256(path) == record.sha256
+    data = path.read_bytes() if record and is_file(path) else b""
+    return data.decode() if record and hashlib.sha256(data).hexdigest() == record.sha256 else None

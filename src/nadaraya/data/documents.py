@@ -6,12 +6,11 @@ read of it the first byte (text, JSON lines), the first row (Parquet) or the fir
 
 import json
 import os
-from abc import ABC, abstractmethod
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager
-from functools import lru_cache
+from dataclasses import dataclass
+from functools import lru_cache, partial
 from itertools import accumulate, chain, count, islice
 from pathlib import Path
 from typing import Any
@@ -25,53 +24,43 @@ HUB = "hub:"
 Place = tuple[int, int]
 END: Place = (2**31, 0)  # after the last document
 
-_KINDS = {".txt": "text", ".jsonl": "JSON lines", ".parquet": "Parquet"}
 _CHUNK = 2**22  # bytes read at a time
 _LONGEST = 2**28  # bytes of one document: it is held in memory, some times over while it is encoded
 _ROWS = 256  # of Parquet, decoded at a time
 
 
-class Documents(ABC):
-    """What documents come from.
+@dataclass(frozen=True)
+class Documents:
+    """The documents of a source.
 
-    Attributes:
+    Args:
         name: of the file, the folder or the data set.
-        num_files: how many files the source has; a data set of the hub is one.
+        files: give the documents of each file from an offset on, each with its own; a data set of the hub is
+            one file.
+        describe: gives plain values that are the same exactly where the documents are.
+        part_read: gives the fraction of the source before a place, None where nobody knows.
     """
 
     name: str
-    num_files = 1
-
-    @abstractmethod
-    def describe(self) -> dict[str, Any]:
-        """Plain values that are the same exactly where the documents are."""
-
-    @abstractmethod
-    def _read_file(self, number: int, offset: int) -> Iterator[tuple[int, str]]:
-        """The documents of one file from an offset on, each with its own."""
+    files: Sequence[Callable[[int], Iterator[tuple[int, str]]]]
+    describe: Callable[[], dict[str, Any]]
+    part_read: Callable[[Place], float | None] = lambda place: None
 
     def read(self, place: Place = (0, 0)) -> Iterator[tuple[Place, str]]:
-        """Documents from a place on, each with its own; blank ones are left out.
-
-        Raises:
-            InputError: what cannot be read, by the name of its file.
-        """
+        """Documents from a place on, each with its own; blank ones are left out."""
         first, offset = place
-        for number in range(first, self.num_files):
-            for at, text in self._read_file(number, offset):
+        for number in range(first, len(self.files)):
+            for at, text in self.files[number](offset):
                 if text.strip():
                     yield (number, at), text
             offset = 0
 
-    @abstractmethod
-    def part_read(self, place: Place) -> float | None:
-        """The fraction of the source before a place; None where nobody knows."""
-
     def spread(self, size: int, wanted: Callable[[Place, str], bool]) -> Iterator[str]:
         """At most `size` characters: the first wanted documents of every file, the last of each cut."""
-        for number in range(self.num_files):
-            left = size // self.num_files + (number < size % self.num_files)
-            for at, text in self._read_file(number, 0) if left else ():
+        each, more = divmod(size, len(self.files))
+        for number, file in enumerate(self.files):
+            left = each + (number < more)
+            for at, text in file(0) if left else ():
                 if text.strip() and wanted((number, at), text):
                     yield text[:left]
                     left -= len(text)
@@ -86,144 +75,90 @@ def open_documents(
     separator: str = SEPARATOR,
     described: Mapping[str, Any] | None = None,
 ) -> Documents:
-    """The documents of a file, a folder or a data set of the hub.
+    """The documents of a source as `tokenize_corpus` takes it, of which nothing was read yet.
 
-    Args:
-        source: a .parquet or .jsonl file; any other file, as plain text; a folder, of which all .parquet,
-            .jsonl and .txt files are read, however deep, in sorted order; or "hub:NAME",
-            "hub:NAME:CONFIGURATION", "hub:NAME:CONFIGURATION:SPLIT" (default "train"), a data set of the
-            Hugging Face hub, which is streamed.
-        column, separator: as in `tokenize_corpus`; a plain text without a separator is one document.
-        described: what `Documents.describe` gave before; the same data set of the hub is then streamed at the
-            same commit. Default none: at the newest.
-
-    Returns:
-        The documents; nothing was read yet.
-
-    Raises:
-        InputError: no such file or folder, no file of a kind that is read, a name that is not UTF-8, or the
-            library `datasets` is not installed.
+    A data set of the hub is streamed at the commit that `Documents.describe` gave before, else at the newest.
     """
     if str(source).startswith(HUB):
-        return _HubDocuments(str(source).removeprefix(HUB), column, described or {})
+        return _of_hub(str(source).removeprefix(HUB), column, described or {})
     if not separator:
         raise must_be("separator", "one or more characters", separator)
     path = Path(source)
     if is_folder(path):
-        files = [Path(file) for file in files_below(path) if Path(file).suffix.lower() in _KINDS]
+        files = [Path(file) for file in files_below(path) if Path(file).suffix.lower() in _READERS]
         if not files:
-            raise InputError(f"the folder {path} holds no {' or '.join(_KINDS)} file")
-        return _Files(path, sorted(files), column, separator)
+            raise InputError(f"the folder {path} holds no {' or '.join(_READERS)} file")
+        return _of_files(path.resolve().name, path, sorted(files), column, separator)
     if not is_file(path):
         raise InputError(
             f"no such file or folder: {path}; a data set of the hub is {HUB}NAME[:CONFIGURATION[:SPLIT]]"
         )
-    return _Files(path.parent, [path], column, separator, name=path.name)
+    return _of_files(path.name, path.parent, [path], column, separator)
 
 
-class _Files(Documents):
-    """Documents of files, one after another."""
+def _of_files(name: str, root: Path, files: list[Path], column: str, separator: str) -> Documents:
+    sizes = []
+    for file in files:
+        check_utf8("the path of a source", str(file))
+        with reading(file):
+            state = file.stat()
+        check_regular(file, state.st_mode)
+        sizes.append(state.st_size)
+    readers = [_READERS.get(file.suffix.lower(), _read_plain) for file in files]
 
-    def __init__(self, root: Path, files: list[Path], column: str, separator: str, name: str = "") -> None:
-        self.name = name or root.resolve().name
-        self._root, self._files, self.num_files = root, files, len(files)
-        self._column, self._separator = column, separator
-        self._sizes = []
-        for file in files:
-            check_utf8("the path of a source", str(file))
-            with reading(file):
-                state = file.stat()
-                check_regular(file, state.st_mode)
-            self._sizes.append(state.st_size)
+    def described(file: Path, size: int) -> dict[str, Any]:
+        with reading(file):
+            return {"name": file.relative_to(root).as_posix(), "bytes": size, "sha256": sha256(file)}
 
-    def describe(self) -> dict[str, Any]:
+    def describe() -> dict[str, Any]:
         with ThreadPoolExecutor() as threads:
-            digests = list(threads.map(_digest, self._files))
-        files = [
-            {"name": file.relative_to(self._root).as_posix(), "bytes": size, "sha256": digest}
-            for file, size, digest in zip(self._files, self._sizes, digests, strict=True)
-        ]
-        return {"name": self.name, "files": files}
+            return {"name": name, "files": list(threads.map(described, files, sizes))}
 
-    def part_read(self, place: Place) -> float | None:
-        file, offset = place
-        before = sum(self._sizes[:file])
-        if file < len(self._files):
-            rows = _parquet_rows(self._files[file]) if _kind(self._files[file]) == "Parquet" else None
-            before += offset if rows is None else offset * self._sizes[file] // max(rows, 1)
-        return before / max(sum(self._sizes), 1)
+    def part_read(place: Place) -> float:
+        number, offset = place
+        if number >= len(files):
+            return 1.0
+        if readers[number] is _read_parquet:
+            offset = offset * sizes[number] // max(_parquet_rows(files[number]), 1)
+        return (sum(sizes[:number]) + offset) / max(sum(sizes), 1)
 
-    def _read_file(self, number: int, offset: int) -> Iterator[tuple[int, str]]:
-        file = self._files[number]
-        if _kind(file) == "Parquet":
-            return _read_parquet(file, self._column, offset)
-        if _kind(file) == "JSON lines":
-            return _read_json_lines(file, self._column, offset)
-        return _read_plain(file, self._separator, offset)
+    options = [separator if reader is _read_plain else column for reader in readers]
+    every = zip(readers, files, options, strict=True)
+    parts = [partial(reader, file, option) for reader, file, option in every]
+    return Documents(name, parts, describe, part_read)
 
 
-class _HubDocuments(Documents):
+def _of_hub(source: str, column: str, described: Mapping[str, Any]) -> Documents:
     """Documents of a data set of the hub, or of a folder that `datasets` reads, streamed."""
+    name, *chosen = source.split(":")
+    if len(chosen) > 2:
+        raise must_be("source", f"{HUB}NAME[:CONFIGURATION[:SPLIT]]", HUB + source)
+    configuration, split = (*chosen, "", "")[:2]
+    wanted = {"name": name, "configuration": configuration or None, "split": split or "train"}
+    try:
+        from datasets import load_dataset
+        from huggingface_hub import dataset_info
+    except ModuleNotFoundError:
+        raise InputError(f'{HUB}{source} needs the library datasets: pip install "nadaraya[data]"') from None
+    with one_line(f"{HUB}{name}"):
+        if wanted.items() <= described.items():
+            revision = described.get("revision")
+        else:
+            revision = None if Path(name).is_dir() else dataset_info(name).sha
+        options = {"split": wanted["split"], "streaming": True, "revision": revision}
+        every: Any = load_dataset(name, wanted["configuration"], **options)
 
-    def __init__(self, source: str, column: str, described: Mapping[str, Any]) -> None:
-        self.name, *chosen = source.split(":")
-        if len(chosen) > 2:
-            raise must_be("source", f"{HUB}NAME[:CONFIGURATION[:SPLIT]]", HUB + source)
-        self._configuration = chosen[0] if chosen and chosen[0] else None
-        self._split = chosen[1] if len(chosen) == 2 else "train"
-        self._column = column
-        try:
-            from datasets import load_dataset
-        except ModuleNotFoundError:
-            raise InputError(
-                f'{HUB}{source} needs the library datasets: pip install "nadaraya[data]"'
-            ) from None
-        with self._reading():
-            if self._data_set().items() <= described.items():
-                self._revision = described.get("revision")
-            else:
-                self._revision = None if Path(self.name).is_dir() else _revision(self.name)
-            self._examples: Any = load_dataset(
-                self.name, self._configuration, split=self._split, streaming=True, revision=self._revision
-            )
-
-    def describe(self) -> dict[str, Any]:
-        return {**self._data_set(), "revision": self._revision}
-
-    def _data_set(self) -> dict[str, Any]:
-        return {"name": self.name, "configuration": self._configuration, "split": self._split}
-
-    def _read_file(self, number: int, offset: int) -> Iterator[tuple[int, str]]:
-        with self._reading():
-            examples = iter(self._examples.skip(offset) if offset else self._examples)
+    def read(offset: int) -> Iterator[tuple[int, str]]:
+        with one_line(f"{HUB}{name}"):
+            examples = iter(every.skip(offset) if offset else every)
         for at in count(offset):
-            with self._reading():
+            with one_line(f"{HUB}{name}"):
                 example = next(examples, None)
             if example is None:
                 return
-            yield at, _text_of(example, self._column, f"example {at} of {HUB}{self.name}")
+            yield at, _text_of(example, column, f"example {at} of {HUB}{name}")
 
-    def part_read(self, place: Place) -> float | None:
-        return None
-
-    def _reading(self) -> AbstractContextManager[None]:
-        return one_line(f"{HUB}{self.name}")
-
-
-def _revision(name: str) -> str | None:
-    """The commit that the data set is at."""
-    from huggingface_hub import dataset_info
-
-    return dataset_info(name).sha
-
-
-def _kind(file: Path) -> str:
-    return _KINDS.get(file.suffix.lower(), "text")
-
-
-def _digest(file: Path) -> str:
-    with reading(file):
-        return sha256(file)
+    return Documents(name, [read], lambda: {**wanted, "revision": revision})
 
 
 def _read_plain(file: Path, between: str, offset: int) -> Iterator[tuple[int, str]]:
@@ -311,11 +246,7 @@ def _text_of(record: Any, column: str, where: str) -> str:
     if not isinstance(text, str | None):
         raise must_be(f"{column!r} in {where}", "text", text)
     if text and not text.isascii():
-        try:
-            text.encode()
-        except UnicodeEncodeError as error:
-            accepted = "text that UTF-8 can hold"
-            raise must_be(f"{column!r} in {where}", accepted, text[error.start]) from error
+        check_utf8(f"{column!r} in {where}", text)
     return text or ""
 
 
@@ -325,3 +256,10 @@ def _check_length(file: Path, offset: int, length: int) -> None:
             f"{file} has a document of more than {_LONGEST:,} bytes, from byte {offset:,} on: say by "
             "--separator what stands between its documents"
         )
+
+
+_READERS: dict[str, Callable[[Path, str, int], Iterator[tuple[int, str]]]] = {
+    ".txt": _read_plain,
+    ".jsonl": _read_json_lines,
+    ".parquet": _read_parquet,
+}

@@ -1,83 +1,95 @@
 """Texts to token numbers, here or in other processes: the same numbers for any number of them."""
 
-import multiprocessing
 import os
-import signal
-import threading
-from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
-from functools import partial
+from collections import deque
+from collections.abc import Iterable, Iterator
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+import torch
+from torch.utils.data import DataLoader, Dataset, get_worker_info
 
+from nadaraya.data.documents import Place
 from nadaraya.data.shards import TOKENIZER, Manifest
 from nadaraya.data.textfile import one_line
 from nadaraya.errors import InputError
 
-Result = tuple[np.ndarray, list[int]]  # the numbers of documents in a row, and where all but the last end
-Encode = Callable[[list[str]], Callable[[], Result]]
+_BATCH = 500_000  # characters that a process tokenises at a time
 
 
-class Encoder:
-    """Texts to token numbers, the document token before each."""
+class Encoded(NamedTuple):
+    """A document: its place in the source, the part that it belongs to, and its token numbers."""
 
-    def __init__(self, folder: Path, document_token: int, dtype: str) -> None:
+    place: Place
+    part: str
+    numbers: bytes
+
+
+class Encoder(Dataset):
+    """Texts to token numbers, the document token before each; errors are returned: those raised grow long."""
+
+    def __init__(self, folder: Path, manifest: Manifest) -> None:
+        self._file, self._dtype = folder / TOKENIZER, manifest.dtype
+        self._document_token = manifest.document_token
+
+    @cached_property
+    def _tokenizer(self) -> Any:
         from tokenizers import Tokenizer  # without transformers, which takes seconds in every process
 
-        with one_line(str(folder / TOKENIZER), "as a tokenizer"):
-            self._tokenizer = Tokenizer.from_file(str(folder / TOKENIZER))
-        self._tokenizer.no_truncation()
-        self._tokenizer.no_padding()
-        self._tokenizer.encode_special_tokens = True  # what stands for one in a text is text
-        self._document_token, self._dtype = document_token, dtype
+        if get_worker_info():
+            os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the processes are what is parallel
+        with one_line(str(self._file), "as a tokenizer"):
+            tokenizer = Tokenizer.from_file(str(self._file))
+        tokenizer.no_truncation()
+        tokenizer.no_padding()
+        tokenizer.encode_special_tokens = True  # what stands for one in a text is text
+        return tokenizer
 
-    def __call__(self, texts: list[str]) -> Result:
-        with one_line("a document", "by this tokenizer"):
-            encoded = self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
-        numbers = [np.array([self._document_token, *one.ids], dtype=self._dtype) for one in encoded]
+    def __getitem__(self, texts: list[str]) -> list[bytes] | InputError:
+        try:
+            with one_line("a document", "by this tokenizer"):
+                encoded = self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
+        except InputError as error:
+            return error
+        numbers = [np.array([self._document_token, *one.ids], self._dtype) for one in encoded]
         if any((one[1:] == self._document_token).any() for one in numbers):
-            raise InputError("the tokenizer reads a part of a document as the token that begins documents")
-        return np.concatenate(numbers), np.cumsum([len(one) for one in numbers])[:-1].tolist()
+            return InputError("the tokenizer reads a part of a document as the token that begins documents")
+        return [one.tobytes() for one in numbers]
 
 
-_encoder: Encoder  # that of a process of the pool
+def tokenised(
+    documents: Iterable[tuple[Place, str, str]], encoder: Encoder, workers: int
+) -> Iterator[list[Encoded]]:
+    """Documents (place, part, text) with their token numbers, some at a time, in order."""
+    waiting: deque[list[tuple[Place, str]]] = deque()  # of batches that are on their way
 
+    def batches() -> Iterator[list[str]]:
+        places, texts, size = [], [], 0
+        for place, part, text in documents:
+            places.append((place, part))
+            texts.append(text)
+            size += len(text)
+            if size >= _BATCH:
+                waiting.append(places)
+                yield texts
+                places, texts, size = [], [], 0
+        if texts:
+            waiting.append(places)
+            yield texts
 
-@contextmanager
-def encoding(folder: Path, manifest: Manifest, workers: int) -> Iterator[Encode]:
-    """How texts are tokenised: here when their result is asked for, or ahead in other processes."""
-    needed = (folder, manifest.document_token, manifest.dtype.str)
-    if workers == 1:
-        encoder = Encoder(*needed)
-        yield lambda texts: partial(encoder, texts)
-        return
-    # Forked processes may hang in the threads of tokenizers and torch that were not copied.
-    spawning = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(workers, spawning, initializer=_start_process, initargs=needed)
-    try:
-        yield lambda texts: pool.submit(_encode, texts).result
-    finally:
-        pool.shutdown(cancel_futures=True)
-
-
-def _start_process(*needed: Any) -> None:
-    global _encoder
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that waits for this one
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the processes are what is parallel
-    _encoder = Encoder(*needed)
-
-
-def _end_with_parent() -> None:
-    """A parent that is killed tells nobody, and this process would wait for work for ever."""
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)
-
-
-def _encode(texts: list[str]) -> Result:
-    return _encoder(texts)
+    loader: DataLoader = DataLoader(
+        encoder,
+        batch_size=None,
+        sampler=batches(),
+        num_workers=0 if workers == 1 else workers,
+        # Forked processes may hang in the threads of tokenizers and torch that were not copied.
+        multiprocessing_context=None if workers == 1 else "spawn",
+        # Without a generator of its own it would draw a number from the global one.
+        generator=torch.Generator(),
+    )
+    for numbers in loader:
+        if isinstance(numbers, InputError):
+            raise numbers
+        yield [Encoded(*place, own) for place, own in zip(waiting.popleft(), numbers, strict=True)]

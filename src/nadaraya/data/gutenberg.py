@@ -3,12 +3,12 @@
 import io
 import re
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from nadaraya import __version__
-from nadaraya.data.cache import cache_folder, is_intact, read_manifest, store
+from nadaraya.data.cache import cache_folder, read_manifest, store, stored_text
 from nadaraya.data.textfile import PART_SEPARATOR, decode_text, files_below, read_text
 from nadaraya.errors import InputError, must_be, unknown_name
 
@@ -128,11 +128,8 @@ def fetch_dickens(
         raise must_be("books", "ebook numbers such as 580,730", [])
     chosen = [ebook for ebook in DICKENS if ebook in wanted]
     if source_folder is None:
-        missing = [ebook for ebook in chosen if not is_intact(folder, f"{ebook}.txt")]
-        for number, ebook in enumerate(missing):
-            if number:
-                time.sleep(pause)
-            _store_book(folder, ebook, *_download(ebook, progress, mirrors, pause))
+        missing = [ebook for ebook in chosen if stored_text(folder, f"{ebook}.txt") is None]
+        found = _downloaded(missing, progress, mirrors, pause)
     elif not source_folder.is_dir():
         raise InputError(f"no such folder: {source_folder}")
     elif books is None and (source_folder / CORPUS_FILE).is_file():
@@ -140,8 +137,11 @@ def fetch_dickens(
         store(folder, CORPUS_FILE, text, title="the corpus, taken whole", books=())
         return folder / CORPUS_FILE
     else:
-        for ebook, path in _find_books(source_folder, chosen).items():
-            _store_book(folder, ebook, path.name, read_text(path))
+        paths = _find_books(source_folder, chosen)
+        found = ((ebook, path.name, read_text(path)) for ebook, path in paths.items())
+    for ebook, source, text in found:
+        book = strip_boilerplate(text, source)
+        store(folder, f"{ebook}.txt", book, ebook=ebook, title=DICKENS[ebook], source=source)
     parts = [_read_checked(folder, f"{ebook}.txt", DICKENS[ebook]).rstrip("\n") for ebook in chosen]
     store(folder, CORPUS_FILE, PART_SEPARATOR.join(parts) + "\n", title="the corpus", books=tuple(chosen))
     return folder / CORPUS_FILE
@@ -189,28 +189,35 @@ def _find_books(source: Path, chosen: list[int]) -> dict[int, Path]:
     return {ebook: found[str(ebook)] for ebook in chosen}
 
 
-def _download(ebook: int, progress: bool, mirrors: Sequence[str], pause: float) -> tuple[str, str]:
-    """The address and the text of a book, from the first mirror that gives all of it."""
+def _downloaded(
+    ebooks: Iterable[int], progress: bool, mirrors: Sequence[str], pause: float
+) -> Iterator[tuple[int, str, str]]:
+    """Books with their address and text, each from the first mirror that gives all of it."""
     from pooch import HTTPDownloader
     from requests import RequestException
     from tqdm import tqdm
 
-    failures: dict[str, str] = {}
-    for attempt, mirror in enumerate(_ROUNDS * tuple(mirrors)):
-        if attempt:
-            time.sleep(pause)
-        address, received = f"{mirror}/{ebook}/pg{ebook}.txt", io.BytesIO()
-        # A bar without a total is neither true nor false, which pooch asks before it sets the right one.
-        with tqdm(desc=DICKENS[ebook], total=1, unit="B", unit_scale=True, disable=not progress) as bar:
-            try:
-                HTTPDownloader(bar, headers=_HEADERS, timeout=30.0)(address, received, None)
-                return address, decode_text(received.getvalue(), address)
-            except RequestException as error:
-                failures[mirror] = f"{urlsplit(mirror).hostname}: {_reason(error)}"
-    raise InputError(
-        f"cannot fetch {DICKENS[ebook]} ({'; '.join(failures.values())}); the books before it are in the"
-        " cache: run it again to go on, or use --from FOLDER with files already there"
-    )
+    wait = 0.0
+    for ebook in ebooks:
+        failures: dict[str, str] = {}
+        for mirror in _ROUNDS * tuple(mirrors):
+            time.sleep(wait)
+            wait = pause
+            address, received = f"{mirror}/{ebook}/pg{ebook}.txt", io.BytesIO()
+            # A bar without a total is neither true nor false, which pooch asks before it sets the right one.
+            with tqdm(desc=DICKENS[ebook], total=1, unit="B", unit_scale=True, disable=not progress) as bar:
+                try:
+                    HTTPDownloader(bar, headers=_HEADERS, timeout=30.0)(address, received, None)
+                except RequestException as error:
+                    failures[mirror] = f"{urlsplit(mirror).hostname}: {_reason(error)}"
+                    continue
+            yield ebook, address, decode_text(received.getvalue(), address)
+            break
+        else:
+            raise InputError(
+                f"cannot fetch {DICKENS[ebook]} ({'; '.join(failures.values())}); the books before it are in"
+                " the cache: run it again to go on, or use --from FOLDER with files already there"
+            )
 
 
 def _reason(error: Exception) -> str:
@@ -220,12 +227,8 @@ def _reason(error: Exception) -> str:
     return " ".join(str(error).split())
 
 
-def _store_book(folder: Path, ebook: int, source: str, text: str) -> None:
-    book = strip_boilerplate(text, source)
-    store(folder, f"{ebook}.txt", book, ebook=ebook, title=DICKENS[ebook], source=source)
-
-
 def _read_checked(folder: Path, name: str, title: str) -> str:
-    if not is_intact(folder, name):
+    text = stored_text(folder, name)
+    if text is None:
         raise InputError(f"{name} ({title}) in {folder} is missing or does not match its digest: {AGAIN}")
-    return (folder / name).read_bytes().decode()
+    return text

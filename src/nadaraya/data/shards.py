@@ -50,7 +50,7 @@ class _SourceFile(TypedDict):
 
 
 class _Plan(TypedDict):
-    """What was asked for; other options by their names."""
+    """The options of `tokenize_corpus`; others by their names."""
 
     __pydantic_config__ = ConfigDict(extra="allow")  # type: ignore[misc]
     source: dict[str, str | list[_SourceFile] | None]
@@ -62,7 +62,7 @@ _STRICT = ConfigDict(strict=True)
 
 @dataclass(frozen=True, config=_STRICT)
 class ShardFile:
-    """What one file of token numbers holds."""
+    """The content of one file of token numbers."""
 
     tokens: Count
     documents: Count
@@ -79,7 +79,7 @@ class Shard:
 
 @dataclass(frozen=True, config=_STRICT)
 class Manifest:
-    """What a folder of shards was made from and how far, as shards.json has it."""
+    """The source of a folder of shards, its options and the shards made so far, as shards.json has them."""
 
     plan: _Plan
     tokenizer_sha256: str
@@ -91,7 +91,7 @@ class Manifest:
 
     @classmethod
     def read(cls, folder: Path) -> Self:
-        """That of a folder; an InputError where there is none, or it is damaged."""
+        """Read that of a folder; an InputError where there is none, or it is damaged."""
         path = folder / MANIFEST
         if not path.is_file():
             raise InputError(f"{folder} is not a folder of token shards: it has no {MANIFEST}")
@@ -103,7 +103,7 @@ class Manifest:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Of the token numbers in the files."""
+        """Type of the token numbers in the files."""
         return np.dtype("<u2" if self.vocabulary <= 2**16 else "<u4")
 
     def files(self, *parts: str) -> Iterator[tuple[str, ShardFile]]:
@@ -120,7 +120,7 @@ def shard_name(part: str, number: int) -> str:
 
 
 def is_shards(source: str | Path) -> bool:
-    """Whether a source of text is a folder of token shards, complete or not.
+    """Test whether a source of text is a folder of token shards, complete or not.
 
     Args:
         source: a path, or the name of a corpus.
@@ -167,7 +167,7 @@ def check_shards(folder: str | Path) -> dict[str, str]:
 
 
 def damaged(folder: Path, manifest: Manifest, parts: Iterable[str], digests: bool) -> dict[str, str]:
-    """What is wrong with the files of some parts, by name; without `digests`, as far as sizes tell."""
+    """Damage to the files of some parts, by name; without `digests`, as far as sizes tell."""
 
     def problem(item: tuple[str, ShardFile]) -> str:
         name, content = item
@@ -252,7 +252,7 @@ class TokenShards:
 
     @property
     def name(self) -> str:
-        """Of the folder."""
+        """Name of the folder."""
         return self.folder.resolve().name
 
     @cached_property
@@ -298,6 +298,6 @@ class TokenShards:
 
 
 def has_tokenizer(folder: Path, manifest: Manifest) -> bool:
-    """Whether the tokenizer of a folder of shards is the one that made them."""
+    """Test whether the tokenizer of a folder of shards is the one that made them."""
     path = folder / TOKENIZER
     return path.is_file() and sha256(path) == manifest.tokenizer_sha256

@@ -50,10 +50,7 @@ def text_encoding(begin: bytes) -> str:
 def decode_text(data: bytes, name: str, encoding: str | None = None) -> str:
     """Decode text without NUL, dropping a byte-order mark and making CRLF LF.
 
-    Args:
-        data: the bytes.
-        name: of what they are, for the message.
-        encoding: of `text_encoding`, where they are from the middle of a file; default by their beginning.
+    The encoding is `text_encoding`'s; that of a part from the middle of a file must be given.
     """
     encoding = encoding or text_encoding(data)
     try:

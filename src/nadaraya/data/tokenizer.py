@@ -111,7 +111,7 @@ def train_byte_pair_tokenizer(
 
 
 def is_character_tokenizer(tokenizer: "PreTrainedTokenizerFast") -> bool:
-    """Whether every character is one token, as `train_character_tokenizer` makes them.
+    """Test whether every character is one token, as `train_character_tokenizer` makes them.
 
     Args:
         tokenizer: any fast tokenizer.
@@ -144,14 +144,9 @@ def check_token_bytes(tokenizer: "PreTrainedTokenizerFast") -> None:
 
 
 def check_vocabulary(tokenizer: "PreTrainedTokenizerFast", tokens: int) -> None:
-    """Refuse a tokenizer that is not that of a model: a text would be read wrongly, or not at all.
+    """Refuse a tokenizer that is not that of a model of so many tokens: a text would be read wrongly.
 
-    Args:
-        tokenizer: any fast tokenizer.
-        tokens: how many the model has; special ones beyond, which are in no text, are left alone.
-
-    Raises:
-        InputError: it has more tokens than the model, or leaves characters out that it does not know.
+    Special tokens beyond, which are in no text, are left alone.
     """
     _check_alphabet(tokenizer)
     unread = set(tokenizer.all_special_ids) - {tokenizer.bos_token_id}

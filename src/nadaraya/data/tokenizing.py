@@ -7,19 +7,16 @@ and makes a damaged one anew.
 
 import hashlib
 import sys
-from collections import deque
-from collections.abc import Callable, Iterator
-from concurrent.futures.process import BrokenProcessPool
-from contextlib import ExitStack
-from dataclasses import dataclass, replace
-from itertools import chain, islice
+from collections import Counter
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import ExitStack, closing
+from dataclasses import replace
+from itertools import chain, islice, pairwise
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-import numpy as np
-
 from nadaraya.data.documents import END, SEPARATOR, Documents, Place, open_documents
-from nadaraya.data.encoding import Encode, Result, encoding
+from nadaraya.data.encoding import Encoded, Encoder, tokenised
 from nadaraya.data.shards import (
     MANIFEST,
     PARTS,
@@ -32,7 +29,6 @@ from nadaraya.data.shards import (
     has_tokenizer,
     shard_name,
 )
-from nadaraya.data.tokenising_progress import TokenisingProgress
 from nadaraya.data.tokenizer import check_token_bytes, tokenizer_from_file, train_byte_pair_tokenizer
 from nadaraya.errors import InputError, must_be
 from nadaraya.files import PARTIAL, check_utf8, remove_partial, sha256, write_file, write_into, writing
@@ -40,9 +36,9 @@ from nadaraya.files import PARTIAL, check_utf8, remove_partial, sha256, write_fi
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
-_BATCH = 500_000  # characters that a process tokenises at a time
 _MOST, _MOST_WORKERS = 10**12, 1024  # of anything that is counted, and of processes
 _LOCK = ".lock"
+Part = Callable[[Place, str], str]  # that of a document
 
 
 def tokenize_corpus(
@@ -66,7 +62,10 @@ def tokenize_corpus(
     equal documents are on the same side.
 
     Args:
-        source: what `open_documents` takes: a file, a folder or "hub:NAME".
+        source: a .parquet or .jsonl file; any other file, as plain text; a folder, of which all .parquet,
+            .jsonl and .txt files are read, however deep, in sorted order; or "hub:NAME",
+            "hub:NAME:CONFIGURATION", "hub:NAME:CONFIGURATION:SPLIT" (default "train"), a data set of the
+            Hugging Face hub, which is streamed.
         folder: the folder of shards, made when absent.
         tokenizer: a folder with the tokenizer.json of one of bytes and joined bytes, as those of GPT-2 and
             most later models, or of characters, that has an end-of-document token (`eos_token`). Documents
@@ -79,7 +78,8 @@ def tokenize_corpus(
         validation_fraction: share of the documents that validate, default 0.01.
         validation_documents: the first so many documents validate, in place of the fraction; default none.
         column: of Parquet, or key of JSON, that holds the text; default "text".
-        separator: what stands between the documents of a plain text, default "<|endoftext|>".
+        separator: what stands between the documents of a plain text, default "<|endoftext|>"; a text without
+            is one document.
         workers: processes that tokenise, default 1: this one.
         progress: show what is done and the time left on standard error.
 
@@ -98,6 +98,7 @@ def tokenize_corpus(
     TokenShards('shards', 'train': 30 tokens of 2 documents)
     """
     from filelock import FileLock, Timeout
+    from tqdm import tqdm
 
     for name, count, most in (
         ("shard_tokens", shard_tokens, _MOST),
@@ -114,8 +115,7 @@ def tokenize_corpus(
     check_utf8("the folder of shards", str(folder))
     begun = Manifest.read(folder).plan["source"] if (folder / MANIFEST).is_file() else None
     documents = open_documents(source, column=column, separator=separator, described=begun)
-    split = _Split(documents, validation_fraction, validation_documents)
-    split.check()
+    part = _parts(documents, validation_fraction, validation_documents)
     if validation_documents is None:
         validates: dict[str, Any] = {"validation_fraction": validation_fraction}
     else:
@@ -131,10 +131,16 @@ def tokenize_corpus(
         _check_folder(folder)
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
+    bar = tqdm(
+        total=None if documents.part_read((0, 0)) is None else 1.0,
+        bar_format="{desc} {percentage:3.0f}% |{bar}| {postfix} {remaining}",
+        leave=False,
+        disable=None if progress else True,  # None: off a terminal
+    )
     try:
-        with FileLock(folder / _LOCK, timeout=0), TokenisingProgress(documents, progress) as shown:
+        with bar, FileLock(folder / _LOCK, timeout=0):
             remove_partial(folder)
-            shown.say("reading the source")
+            bar.set_description_str("reading the source")
             plan = {
                 "source": documents.describe(),
                 "column": column,
@@ -146,47 +152,42 @@ def tokenize_corpus(
             manifest = _begun(folder, plan)
             if manifest is None or not has_tokenizer(folder, manifest):
                 if given is None:
-                    shown.say("finding byte pairs")
-                    sample = documents.spread(
-                        sample_characters, lambda place, text: split.part(place, text) == "train"
-                    )
+                    bar.set_description_str("finding byte pairs")
+                    sample = documents.spread(sample_characters, lambda *document: part(*document) == "train")
                     given = train_byte_pair_tokenizer(sample, vocabulary, document_token=SEPARATOR)
                 manifest = _begin(folder, plan, given, manifest)
-            _tokenise(split, folder, manifest, workers, shown)
+            broken = damaged(folder, manifest, PARTS, digests=True)
+            for name, problem in broken.items() if progress else ():
+                bar.write(f"warning: {folder / name} is damaged ({problem}): it is made anew", sys.stderr)
+            bar.set_description_str("tokenising")
+            _tokenise(documents, part, folder, manifest, broken, workers, bar)
     except Timeout:
         raise InputError(f"{folder} is being written by another process: wait for it") from None
     return TokenShards(folder, verify=False)
 
 
-class _Split:
-    """Which documents validate: the first so many, or those whose digest is small."""
+def _parts(documents: Documents, fraction: float, first: int | None) -> Part:
+    """Assign documents to parts: the first so many validate, or those whose digest is small.
 
-    def __init__(self, documents: Documents, fraction: float, first: int | None) -> None:
-        self.documents, self._fraction = documents, fraction
-        self._training: Place | None = None  # where it begins
-        if first is not None:
-            following = next(islice(documents.read(), first, None), None)
-            self._training = following[0] if following else (sys.maxsize, 0)
+    A source that leaves a part empty is refused, before anything is written.
+    """
+    training = None if first is None else next(islice(documents.read(), first, None), (END, ""))[0]
 
-    def check(self) -> None:
-        """Refuse a source that leaves a part empty, before anything is written."""
-        missing = set(PARTS)
-        for place, text in self.documents.read():
-            missing.discard(self.part(place, text))
-            if not missing:  # mostly after a few
-                return
-        raise InputError(
-            f"{self.documents.name} has no document for the part {' or '.join(map(repr, sorted(missing)))}: "
-            "say how many validate, as by --validation-documents 1, or give another --validation-fraction"
-        )
+    def part(place: Place, text: str) -> str:
+        if training is not None:
+            return "validation" if place < training else "train"
+        digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
+        return "validation" if int.from_bytes(digest[:8], "big") < fraction * 2**64 else "train"
 
-    def part(self, place: Place, text: str) -> str:
-        if self._training is None:
-            digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
-            validates = int.from_bytes(digest[:8], "big") < self._fraction * 2**64
-        else:
-            validates = place < self._training
-        return "validation" if validates else "train"
+    missing = set(PARTS)
+    for document in documents.read():
+        missing.discard(part(*document))
+        if not missing:  # mostly after a few
+            return part
+    raise InputError(
+        f"{documents.name} has no document for the part {' or '.join(map(repr, sorted(missing)))}: "
+        "say how many validate, as by --validation-documents 1, or give another --validation-fraction"
+    )
 
 
 def _check_folder(folder: Path) -> None:
@@ -242,133 +243,84 @@ def _begin(folder: Path, plan: Any, tokenizer: "PreTrainedTokenizerFast", begun:
 
 
 def _tokenise(
-    split: _Split, folder: Path, manifest: Manifest, workers: int, shown: TokenisingProgress
+    documents: Documents,
+    part: Part,
+    folder: Path,
+    manifest: Manifest,
+    broken: Mapping[str, str],
+    workers: int,
+    bar: Any,
 ) -> None:
     """Make the shards that are damaged, then those that are absent, in order, and complete the manifest."""
-    broken = damaged(folder, manifest, PARTS, digests=True)
-    for name, problem in broken.items():
-        shown.warn(f"{folder / name} is damaged ({problem}): it is made anew")
-    begins = [(0, 0), *(shard.next for shard in manifest.shards)]
-    with encoding(folder, manifest, workers) as encode:
+    known = range(len(manifest.shards))
+    begins = [(0, 0), *(shard.next for shard in manifest.shards), END]  # twice END after the last document
+    anew = [number for number in known if any(shard_name(each, number) in broken for each in PARTS)]
 
-        def stream(begin: Place) -> _Stream:
-            return _Stream(_encoded(split, begin, encode, 2 * workers, shown))
+    def assigned() -> Iterator[tuple[Place, str, str]]:
+        for number in (*anew, len(known)):
+            for place, text in documents.read(begins[number]):
+                if place >= begins[number + 1]:
+                    break
+                yield place, part(place, text), text
 
-        for number, shard in enumerate(manifest.shards):
-            if any(shard_name(part, number) in broken for part in PARTS):
-                _make_shard(stream(begins[number]), folder, number, manifest, expected=shard)
-        if manifest.complete:
-            return
-        rest = stream(begins[-1])
-        while rest.head is not None:
-            shard = _make_shard(rest, folder, len(manifest.shards), manifest)
-            manifest = replace(manifest, shards=(*manifest.shards, shard))
-            write_file(folder / MANIFEST, manifest.to_json())
-    write_file(folder / MANIFEST, replace(manifest, complete=True).to_json())
+    def encoded() -> Generator[Encoded]:
+        tokens = 0
+        for batch in tokenised(assigned(), Encoder(folder, manifest), workers):
+            yield from batch
+            tokens += sum(len(document.numbers) for document in batch) // manifest.dtype.itemsize
+            bar.n = documents.part_read(batch[-1].place) or 0
+            bar.set_postfix_str(f"{tokens:,} tokens")
 
-
-@dataclass(frozen=True)
-class _Encoded:
-    """A document: where it stands in the source, the part that it belongs to, and its token numbers."""
-
-    place: Place
-    part: str
-    numbers: np.ndarray
-
-
-class _Stream:
-    """Documents of which the next one, `head`, can be looked at; None after the last."""
-
-    def __init__(self, documents: Iterator[_Encoded]) -> None:
-        self._documents = documents
-        self.take()
-
-    def take(self) -> None:
-        self.head = next(self._documents, None)
+    try:
+        with closing(encoded()) as stream:
+            following = pairwise(chain(stream, [None]))
+            for number in anew:
+                _make_shard(following, folder, number, manifest)
+            while not manifest.shards or manifest.shards[-1].next != END:
+                shard = _make_shard(following, folder, len(manifest.shards), manifest)
+                manifest = replace(manifest, shards=(*manifest.shards, shard))
+                write_file(folder / MANIFEST, manifest.to_json())
+    except RuntimeError as error:
+        if "DataLoader worker" not in str(error):
+            raise
+        raise InputError(
+            "a process that tokenises was killed, perhaps because memory ran out: run the same command "
+            "again, with fewer workers; what was complete is kept"
+        ) from None
+    if not manifest.complete:
+        write_file(folder / MANIFEST, replace(manifest, complete=True).to_json())
 
 
-def _make_shard(
-    stream: _Stream, folder: Path, number: int, manifest: Manifest, expected: Shard | None = None
-) -> Shard:
-    """Write the next documents into the files of one shard, until one of them would have too many tokens."""
-    most: int = manifest.plan["shard_tokens"]
-    files: dict[str, _ShardWriter] = {}
+def _make_shard(stream: Any, folder: Path, number: int, manifest: Manifest) -> Shard:
+    """Write documents, each with its follower, into one shard, until the next would make a file too large.
+
+    A shard that the manifest has ends where it did, and must come out as it was.
+    """
+    known = manifest.shards[number] if number < len(manifest.shards) else None
+    end, size = known.next if known else END, manifest.dtype.itemsize
+    files: dict[str, IO[bytes]] = {}
+    documents: Counter[str] = Counter()
     with write_into(folder, shard_name("train", number)) as scratch:
         with ExitStack() as opened:
-            while (document := stream.head) is not None:
-                file = files.get(document.part)
-                if file and file.tokens + len(document.numbers) > most:
+            for document, following in stream:
+                part = document.part
+                if part not in files:
+                    files[part] = opened.enter_context((scratch / shard_name(part, number)).open("wb"))
+                files[part].write(document.numbers)
+                documents[part] += 1
+                if following is None or following.place >= end:
                     break
-                if not file:
-                    path = scratch / shard_name(document.part, number)
-                    file = files[document.part] = _ShardWriter(opened.enter_context(path.open("wb")))
-                file.write(document.numbers)
-                stream.take()
-        shard = Shard(
-            {part: files[part].content() for part in PARTS if part in files},
-            stream.head.place if stream.head else END,
-        )
-        if expected not in (None, shard):
+                file = files.get(following.part)
+                if file and file.tell() + len(following.numbers) > manifest.plan["shard_tokens"] * size:
+                    break
+        made = {}
+        for part in filter(files.__contains__, PARTS):
+            path = scratch / shard_name(part, number)
+            made[part] = ShardFile(path.stat().st_size // size, documents[part], sha256(path))
+        shard = Shard(made, known.next if known else following.place if following else END)
+        if known not in (None, shard):
             raise InputError(
                 f"{folder / shard_name('train', number)} comes out otherwise than it was: the tokenizers "
                 "library is another version; tokenise into another folder"
             )
     return shard
-
-
-class _ShardWriter:
-    """Writes documents into one file, and counts them."""
-
-    def __init__(self, stream: IO[bytes]) -> None:
-        self._stream, self._digest = stream, hashlib.sha256()
-        self.tokens = self._documents = 0
-
-    def write(self, numbers: np.ndarray) -> None:
-        data = numbers.tobytes()
-        self._stream.write(data)
-        self._digest.update(data)
-        self.tokens += len(numbers)
-        self._documents += 1
-
-    def content(self) -> ShardFile:
-        return ShardFile(self.tokens, self._documents, self._digest.hexdigest())
-
-
-def _encoded(
-    split: _Split, begin: Place, encode: Encode, ahead: int, shown: TokenisingProgress
-) -> Iterator[_Encoded]:
-    """The documents from a place on, tokenised, in order; some batches are on their way at a time."""
-    waiting: deque[tuple[list[tuple[Place, str]], Callable[[], Result]]] = deque()
-
-    def oldest() -> Iterator[_Encoded]:
-        batch, result = waiting.popleft()
-        try:
-            numbers, ends = result()
-        except BrokenProcessPool:
-            raise InputError(
-                "a process that tokenises was killed, perhaps because memory ran out: run the same command "
-                "again, with fewer workers; what was complete is kept"
-            ) from None
-        for (place, part), of_one in zip(batch, np.split(numbers, ends), strict=True):
-            yield _Encoded(place, part, of_one)
-        shown.at(batch[-1][0], len(numbers))
-
-    for batch in _batches(split.documents.read(begin)):
-        texts = [text for _, text in batch]
-        waiting.append(([(place, split.part(place, text)) for place, text in batch], encode(texts)))
-        if len(waiting) > ahead:
-            yield from oldest()
-    while waiting:
-        yield from oldest()
-
-
-def _batches(documents: Iterator[tuple[Place, str]]) -> Iterator[list[tuple[Place, str]]]:
-    batch, size = [], 0
-    for place, text in documents:
-        batch.append((place, text))
-        size += len(text)
-        if size >= _BATCH:
-            yield batch
-            batch, size = [], 0
-    if batch:
-        yield batch

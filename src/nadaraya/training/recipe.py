@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 from pydantic import Field, TypeAdapter, ValidationInfo, field_validator, model_validator
 
 from nadaraya.attention.suffixes import renamed
-from nadaraya.data.controls import Shuffled
+from nadaraya.data.corpus import Shuffled
 from nadaraya.data.tokenizer import SMALLEST_VOCABULARY
 from nadaraya.errors import InputError, must_be, shown, unknown_name
 from nadaraya.files import exists, is_file, is_folder

@@ -21,7 +21,7 @@ def test_what_webdataset_writes_is_read(tmp_path: Path) -> None:
     with webdataset.TarWriter(str(tmp_path / "a.tar")) as writer:
         for index, image in enumerate(pixels):
             writer.write({"__key__": f"part/{index:04}", "png": Image.fromarray(image), "cls": index % 2})
-    images, _ = read_shards([tmp_path / "a.tar"])
+    images = read_shards([tmp_path / "a.tar"], "a.tar")
     np.testing.assert_array_equal(images.labels, [0, 1, 0, 1, 0])
     for index, image in enumerate(pixels):
         np.testing.assert_array_equal(np.asarray(images.read(index)), image)
@@ -31,14 +31,14 @@ def test_key_ends_at_the_first_dot_of_the_file_name(tmp_path: Path, tar_file: Ta
     shard = tar_file(
         tmp_path / "a.tar", {"v1.0/a.JPG": b"", "v1.0/a.cls": b"3", "v1.0/b.jpg": b"", "v1.0/b.cls": b"1"}
     )
-    images, _ = read_shards([shard])
+    images = read_shards([shard], "a.tar")
     np.testing.assert_array_equal(images.labels, [3, 1])
     assert images.name(0) == f"v1.0/a.JPG in {shard}"
 
 
 def test_other_members_are_passed_over(tmp_path: Path, tar_file: Tar) -> None:
     members = {"README": b"", "info.json": b"{}", "0.txt": b"a caption", "0.png": b"", "0.cls": b"0"}
-    assert len(read_shards([tar_file(tmp_path / "a.tar", members)])[0]) == 1
+    assert len(read_shards([tar_file(tmp_path / "a.tar", members)], "a.tar")) == 1
 
 
 def test_names_of_classes_from_dataset_info(every_form: dict[str, str]) -> None:
@@ -69,21 +69,21 @@ def test_bad_members_are_named(
     tmp_path: Path, tar_file: Tar, members: dict[str, bytes], message: str
 ) -> None:
     with pytest.raises(InputError, match=message):
-        read_shards([tar_file(tmp_path / "a.tar", members)])
+        read_shards([tar_file(tmp_path / "a.tar", members)], "a.tar")
 
 
 def test_truncated_member_is_named(tmp_path: Path, tar_file: Tar) -> None:
     shard = tar_file(tmp_path / "a.tar", {"0.cls": b"0", "0.png": bytes(5000)})
     shard.write_bytes(shard.read_bytes()[:4000])
     with pytest.raises(InputError, match=r"a\.tar is truncated: it ends within its member 0\.png"):
-        read_shards([shard])
+        read_shards([shard], "a.tar")
 
 
 @pytest.mark.parametrize("content", [b"", b"not a tar" * 200, b"\x1f\x8b" + bytes(600)])
 def test_not_a_tar(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "a.tar").write_bytes(content)
     with pytest.raises(InputError, match=r"a\.tar must be a whole, uncompressed tar"):
-        read_shards([tmp_path / "a.tar"])
+        read_shards([tmp_path / "a.tar"], "a.tar")
 
 
 @pytest.mark.parametrize("cut", [0, 99])
@@ -94,7 +94,7 @@ def test_shard_that_ends_at_or_in_a_header_has_not_lost_its_rest_in_silence(
     data = shard.read_bytes()
     shard.write_bytes(data[: data.index(b"1.png") + cut])
     with pytest.raises(InputError, match=r"a\.tar is truncated or damaged at byte 2048"):
-        read_shards([shard])
+        read_shards([shard], "a.tar")
 
 
 def test_label_that_no_number_of_classes_reaches_is_refused(tmp_path: Path, tar_file: Tar) -> None:

@@ -3,18 +3,23 @@
 It needs the `vision` extra (timm, torchvision).
 """
 
-import nadaraya.data.images.libraries  # noqa: F401  (before the modules that import them)
-from nadaraya.data.images.augment import Augmentation
-from nadaraya.data.images.batches import (
-    evaluation_batches,
-    steps_per_epoch,
-    synthetic_batches,
-    training_batches,
-)
-from nadaraya.data.images.decode import CorruptImageError
-from nadaraya.data.images.opening import open_images
-from nadaraya.data.images.sources import ImageSet, ImageSource
-from nadaraya.data.images.transforms import evaluation_transform
+from nadaraya.errors import InputError
+
+try:
+    from nadaraya.data.images.batches import (
+        evaluation_batches,
+        steps_per_epoch,
+        synthetic_batches,
+        training_batches,
+    )
+    from nadaraya.data.images.decode import CorruptImageError
+    from nadaraya.data.images.opening import open_images
+    from nadaraya.data.images.sources import ImageSet, ImageSource
+    from nadaraya.data.images.transforms import Augmentation, evaluation_transform
+except ModuleNotFoundError as missing:
+    if missing.name is None or missing.name.split(".")[0] == "nadaraya":
+        raise
+    raise InputError(f'images need {missing.name}: pip install "nadaraya[vision]"') from missing
 
 __all__ = [
     "Augmentation",

@@ -21,71 +21,70 @@ _FORM = (
 )
 
 
-class _HeldImages(ImageSource):
+class ArrayImages(ImageSource):
     """Images in arrays that are held once: workers are forked and share them.
 
-    Labels are (N,) or (N, 1) integers; `origin` is what the arrays are part of, for messages.
+    Args:
+        data: uint8, (N, H, W) or (N, H, W, 1) grey, (N, H, W, 3) RGB; or (bytes,) with `offsets`.
+        labels: (N,) or (N, 1) integers.
+        place: name of the arrays in messages.
+        classes: names of the classes, default None.
+        offsets: (N + 1,) integers: image i is the file data[offsets[i]:offsets[i + 1]]; default None.
     """
 
-    def __init__(self, arrays: tuple[np.ndarray, ...], count: int, labels: np.ndarray, origin: str) -> None:
+    def __init__(
+        self,
+        data: np.ndarray,
+        labels: np.ndarray,
+        place: str,
+        classes: tuple[str, ...] | None = None,
+        offsets: np.ndarray | None = None,
+    ) -> None:
+        count, channels = len(data), 3
+        if offsets is None:
+            data = data[..., 0] if data.ndim == 4 and data.shape[3] == 1 else data
+            if data.dtype != np.uint8 or not (data.ndim == 3 or (data.ndim == 4 and data.shape[3] == 3)):
+                raise _form_error(place, "uint8 of shape (N, H, W), (N, H, W, 1) or (N, H, W, 3)", data)
+            channels = 1 if data.ndim == 3 else 3
+        else:
+            if data.dtype != np.uint8 or data.ndim != 1:
+                raise _form_error(place, "uint8 of shape (bytes,)", data)
+            if offsets.ndim != 1 or len(offsets) < 2 or offsets.dtype.kind not in "iu":
+                raise _form_error(f"the offsets of {place}", "at least two integers", offsets)
+            if offsets[0] < 0 or offsets[-1] > len(data) or (offsets[1:] < offsets[:-1]).any():
+                raise InputError(f"the offsets of {place} do not rise within its {len(data)} bytes")
+            count = len(offsets) - 1
         if labels.dtype.kind not in "iu" or labels.shape not in ((count,), (count, 1)):
-            raise _form_error(f"the labels of {origin}", f"integers of shape ({count},)", labels)
-        super().__init__(labels.reshape(count))
-        self._arrays, self._origin = arrays, origin
+            raise _form_error(f"the labels of {place}", f"integers of shape ({count},)", labels)
+        super().__init__(labels.reshape(count), channels, place=place, classes=classes)
+        self._data, self._offsets = data, offsets
 
     def name(self, index: int) -> str:
-        return f"{index} of {self._origin}"
+        return f"{index} of {self.place}"
 
     def digest(self) -> bytes:
-        return arrays_digest(*self._arrays, self.labels)
-
-
-class ArrayImages(_HeldImages):
-    """Images as one uint8 array: (N, H, W) or (N, H, W, 1) grey or (N, H, W, 3) RGB."""
-
-    def __init__(self, pixels: np.ndarray, labels: np.ndarray, origin: str) -> None:
-        if pixels.ndim == 4 and pixels.shape[3] == 1:
-            pixels = pixels[..., 0]
-        if pixels.dtype != np.uint8 or not (pixels.ndim == 3 or (pixels.ndim == 4 and pixels.shape[3] == 3)):
-            raise _form_error(origin, "uint8 of shape (N, H, W), (N, H, W, 1) or (N, H, W, 3)", pixels)
-        super().__init__((pixels,), len(pixels), labels, origin)
-        self.channels = 1 if pixels.ndim == 3 else 3
+        offsets = () if self._offsets is None else (self._offsets,)
+        return arrays_digest(self._data, *offsets, self.labels)
 
     def _open(self, index: int) -> Image.Image:
-        return Image.fromarray(self._arrays[0][index])
-
-
-class PackedImages(_HeldImages):
-    """Image files end to end in one uint8 array; image i is data[offsets[i]:offsets[i + 1]]."""
-
-    def __init__(self, data: np.ndarray, offsets: np.ndarray, labels: np.ndarray, origin: str) -> None:
-        if data.dtype != np.uint8 or data.ndim != 1:
-            raise _form_error(origin, "uint8 of shape (bytes,)", data)
-        if offsets.ndim != 1 or len(offsets) < 2 or offsets.dtype.kind not in "iu":
-            raise _form_error(f"the offsets of {origin}", "at least two integers", offsets)
-        if offsets[0] < 0 or offsets[-1] > len(data) or (offsets[1:] < offsets[:-1]).any():
-            raise InputError(f"the offsets of {origin} do not rise within its {len(data)} bytes")
-        super().__init__((data, offsets), len(offsets) - 1, labels, origin)
-
-    def _open(self, index: int) -> Image.Image:
-        data, offsets = self._arrays
-        return Image.open(io.BytesIO(data[offsets[index] : offsets[index + 1]].tobytes()))
+        if self._offsets is None:
+            return Image.fromarray(self._data[index])
+        return Image.open(io.BytesIO(self._data[self._offsets[index] : self._offsets[index + 1]].tobytes()))
 
 
 def _form_error(name: str, accepted: str, given: np.ndarray) -> InputError:
     return InputError(f"{name} must be {accepted}, got {given.dtype} of shape {given.shape}")
 
 
-def read_npz(path: Path) -> tuple[ImageSource, ImageSource, tuple[str, ...] | None]:
-    """Training and validation images of an .npz file, and its `class_names` if any; nothing is unpickled."""
+def read_npz(path: Path) -> tuple[ImageSource, ImageSource]:
+    """Training and validation images of an .npz file, with its `class_names`; nothing is unpickled."""
     try:
         check_regular(path, path.stat().st_mode)
         if not zipfile.is_zipfile(path):  # numpy would take it for a pickle
             raise must_be(str(path), "an .npz of several arrays", "a file of another form")
         with np.load(path, allow_pickle=False) as archive:
             held_out = next((name for name in VALIDATION_NAMES if f"{name}_labels" in archive), "val")
-            train, validation = (_read_split(archive, split, path) for split in ("train", held_out))
-            names = tuple(map(str, archive["class_names"].ravel())) if "class_names" in archive else None
+            return _read_split(archive, "train", path), _read_split(archive, held_out, path)
     except InputError:
         raise
     except Exception as error:  # the decompressors and numpy have no common class for a damaged file
@@ -93,7 +92,6 @@ def read_npz(path: Path) -> tuple[ImageSource, ImageSource, tuple[str, ...] | No
         if "allow_pickle" in why:
             why = "an array in it holds Python objects, which are not loaded because that can run any code"
         raise InputError(f"cannot read {path}: {why}") from None
-    return train, validation, names
 
 
 def _read_split(archive: np.lib.npyio.NpzFile, split: str, path: Path) -> ImageSource:
@@ -103,13 +101,14 @@ def _read_split(archive: np.lib.npyio.NpzFile, split: str, path: Path) -> ImageS
             raise InputError(f"{path} has no array {key}; {_FORM}")
         return archive[key]
 
-    if f"{split}_jpeg" in archive:
-        return PackedImages(array("jpeg"), array("offsets"), array("labels"), f"{split}_jpeg of {path}")
-    return ArrayImages(array("images"), array("labels"), f"{split}_images of {path}")
+    kind = "jpeg" if f"{split}_jpeg" in archive else "images"
+    data, offsets = array(kind), array("offsets") if kind == "jpeg" else None
+    classes = tuple(map(str, archive["class_names"].ravel())) if "class_names" in archive else None
+    return ArrayImages(data, array("labels"), f"{split}_{kind} of {path}", classes, offsets)
 
 
-def read_torchvision(name: str) -> tuple[ImageSource, ImageSource, tuple[str, ...]]:
-    """Training and test images of a torchvision data set, and class names; it is downloaded the first time.
+def read_torchvision(name: str) -> tuple[ImageSource, ImageSource]:
+    """Training and test images of a torchvision data set; it is downloaded the first time.
 
     torchvision reads CIFAR from the published pickles, after it has compared their digests with its own.
     """
@@ -122,8 +121,10 @@ def read_torchvision(name: str) -> tuple[ImageSource, ImageSource, tuple[str, ..
         train, test = (getattr(datasets, name)(root, train=part, download=True) for part in (True, False))
     except (OSError, RuntimeError, ValueError) as error:
         raise InputError(f"cannot have torchvision's {name} in {root}: {reason(error)}") from error
-    sources = [
-        ArrayImages(np.asarray(data.data), np.asarray(data.targets), f"the {part} images of {name}")
-        for part, data in (("training", train), ("test", test))
-    ]
-    return sources[0], sources[1], tuple(train.classes)
+    training, held_out = (
+        ArrayImages(
+            np.asarray(data.data), np.asarray(data.targets), f"{part} of {name}", tuple(train.classes)
+        )
+        for data, part in ((train, "the training images"), (test, "the test images"))
+    )
+    return training, held_out

@@ -16,11 +16,16 @@ from timm.data.mixup import mixup_target
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from nadaraya.data.images.augment import Augmentation
 from nadaraya.data.images.decode import CorruptImageError
-from nadaraya.data.images.randomness import global_states_kept, seed_all, seeds
 from nadaraya.data.images.sources import ImageSet
-from nadaraya.data.images.transforms import TrainingTransform, evaluation_transform
+from nadaraya.data.images.transforms import (
+    Augmentation,
+    TrainingTransform,
+    evaluation_transform,
+    global_states_kept,
+    seed_all,
+    seeds,
+)
 from nadaraya.errors import InputError, must_be
 
 Made = tuple[Tensor, Tensor, list[str]]  # inputs, targets and what was left out
@@ -97,7 +102,7 @@ def training_batches(
     3
     """
     updates = _Updates(images, augmentation, batch_size, seed, first_step, steps, rank, world_size)
-    return Batches(images, _TrainingBatches(updates), updates, workers, pin_memory, persistent=False)
+    return Batches(images, updates, updates, workers, pin_memory, persistent=False)
 
 
 def evaluation_batches(
@@ -187,9 +192,12 @@ def _check_rank(rank: int, world_size: int) -> None:
         raise must_be("rank", f"from 0 to world_size - 1 = {world_size - 1}", rank)
 
 
-@dataclass(frozen=True)
-class _Updates:
-    """Gives each update of one process and its images, in order; fields as for `training_batches`."""
+@dataclass(eq=False)
+class _Updates(Dataset):
+    """Each update of one process with its images, in order, and its batch; fields as for `training_batches`.
+
+    Errors are returned: those raised in workers grow long.
+    """
 
     images: ImageSet
     augmentation: Augmentation
@@ -212,6 +220,13 @@ class _Updates:
                 "mixup and cutmix mix images in pairs: batch_size must be even on each of the"
                 f" {self.world_size} processes, got {self.share}; or set mixup = 0 and cutmix = 0"
             )
+        self._transform = TrainingTransform(self.augmentation, self.images.channels)
+        self._mix = Mixup(
+            self.augmentation.mixup,
+            self.augmentation.cutmix,
+            label_smoothing=self.augmentation.label_smoothing,
+            num_classes=len(self.images.classes),
+        )
 
     @property
     def share(self) -> int:
@@ -237,27 +252,12 @@ class _Updates:
                 if step >= self.first_step:
                     yield step, indices
 
-
-class _TrainingBatches(Dataset):
-    """Whole batches, by update and image numbers; errors are returned: those raised in workers grow long."""
-
-    def __init__(self, updates: _Updates) -> None:
-        self._updates = updates
-        augmentation = updates.augmentation
-        self._transform = TrainingTransform(augmentation, updates.images.channels)
-        self._mix = Mixup(
-            augmentation.mixup,
-            augmentation.cutmix,
-            label_smoothing=augmentation.label_smoothing,
-            num_classes=len(updates.images.classes),
-        )
-
     def __getitem__(self, request: tuple[int, Sequence[int]]) -> Made | InputError:
-        run, (step, indices) = self._updates, request
+        step, indices = request
         # A seed for each place in the batch of all processes, of which this one has every world_size-th.
-        own = seeds(run.batch_size, run.seed, _AUGMENT, step)[run.rank :: run.world_size]
+        own = seeds(self.batch_size, self.seed, _AUGMENT, step)[self.rank :: self.world_size]
         read, skipped = list[int](), list[str]()
-        inputs = torch.empty(run.share, *self._transform.shape)
+        inputs = torch.empty(self.share, *self._transform.shape)
         places = zip(own, inputs.unbind(), strict=True)
         try:
             with global_states_kept():
@@ -268,25 +268,25 @@ class _TrainingBatches(Dataset):
                         self._transform.into(image, out)
                         read.append(label)
                 labels = torch.tensor(read)
-                seed_all(seeds(1, run.seed, _MIX, step, run.rank)[0])
-                if run.augmentation.mixes:
+                seed_all(seeds(1, self.seed, _MIX, step, self.rank)[0])
+                if self.augmentation.mixes:
                     return *self._mix(inputs, labels), skipped
-            smoothing = run.augmentation.label_smoothing
-            return inputs, mixup_target(labels, len(run.images.classes), smoothing=smoothing), skipped
+            smoothing = self.augmentation.label_smoothing
+            return inputs, mixup_target(labels, len(self.images.classes), smoothing=smoothing), skipped
         except InputError as error:
             return error
 
     def _read(self, index: int, skipped: list[str]) -> tuple[Image.Image, int]:
-        images, source = self._updates.images, self._updates.images.train
+        source = self.images.train
         for offset in range(len(source)):
             candidate = (index + offset) % len(source)
             try:
                 return source.read(candidate), int(source.labels[candidate])
             except CorruptImageError as error:
-                if images.corrupt == "fatal":
+                if self.images.corrupt == "fatal":
                     raise
                 skipped.append(str(error))
-        raise InputError(f"none of the {len(source)} training images of {images.name} can be decoded")
+        raise InputError(f"none of the {len(source)} training images of {self.images.name} can be decoded")
 
 
 class _EvaluationBatches(Dataset):

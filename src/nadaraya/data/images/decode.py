@@ -21,7 +21,7 @@ class CorruptImageError(InputError):
 
 
 def is_grey(image: Image.Image) -> bool:
-    """Whether an image has no colours by its mode (a palette counts as colours)."""
+    """Test whether an image has no colours by its mode (a palette counts as colours)."""
     return image.mode in ("1", "L", "LA", "La") or image.mode.startswith("I")
 
 

@@ -48,41 +48,40 @@ class _Described(Stored):
 
 
 class FileImages(ImageSource):
-    """Images that are whole files below `root`, or `members` of the files with those `numbers`."""
+    """Images that are whole files below `root`, or members of them: (file number, name, offset, size)."""
 
     def __init__(
         self,
         root: Path,
         files: Sequence[str],
-        numbers: Sequence[int],
-        members: Sequence[Member] | None,
         labels: Sequence[int],
+        members: Sequence[tuple[int, str, int, int]] | None = None,
+        **named: Any,
     ) -> None:
-        super().__init__(np.array(labels, dtype=np.int64))
+        super().__init__(np.array(labels, dtype=np.int64), **named)
         self._root = root
-        # Bytes of one width: a list of a million strings would be copied into every worker bit by bit.
+        # Arrays of one width: a list of a million strings would be copied into every worker bit by bit.
         self._files = np.array([os.fsencode(name) for name in files])
-        self._numbers = np.array(numbers, dtype=np.int32)
-        self._members = None
+        self._names, self._places = None, None
         if members is not None:
-            self._members = np.array([os.fsencode(name) for name, _, _ in members])
-            self._places = np.array([place for _, *place in members], dtype=np.int64)
+            self._names = np.array([os.fsencode(name) for _, name, *_ in members])
+            self._places = np.array([(number, *place) for number, _, *place in members], dtype=np.int64)
 
     def name(self, index: int) -> str:
-        file = self._path(index)
-        return file if self._members is None else f"{os.fsdecode(self._members[index])} in {file}"
+        file, *_ = self._place(index)
+        return file if self._names is None else f"{os.fsdecode(self._names[index])} in {file}"
 
     def digest(self) -> bytes:
         return files_digest(self._root, map(os.fsdecode, self._files)) + arrays_digest(self.labels)
 
-    def _path(self, index: int) -> str:
-        return os.path.join(self._root, os.fsdecode(self._files[self._numbers[index]]))  # noqa: PTH118
+    def _place(self, index: int) -> tuple[str, int, int]:
+        number, offset, size = (index, 0, -1) if self._places is None else self._places[index].tolist()
+        return os.path.join(self._root, os.fsdecode(self._files[number])), offset, size  # noqa: PTH118
 
     def _open(self, index: int) -> Image.Image:
         # Opened for each image: a handle kept open would be shared by forked workers, its position with it,
         # and there may be more shards than a process may have open.
-        path = self._path(index)
-        offset, size = (0, -1) if self._members is None else self._places[index]
+        path, offset, size = self._place(index)
         try:
             check_regular(path, os.stat(path).st_mode)  # noqa: PTH116
             with open(path, "rb", buffering=0) as file:  # noqa: PTH123  (a Path costs more than a small read)
@@ -93,8 +92,8 @@ class FileImages(ImageSource):
         return Image.open(io.BytesIO(data))
 
 
-def read_folder(root: Path) -> tuple[FileImages, tuple[str, ...]]:
-    """Images of a folder with one subfolder per class (torchvision's ImageFolder layout), and the classes."""
+def read_folder(root: Path) -> FileImages:
+    """Images of a folder with one subfolder per class, torchvision's ImageFolder layout."""
     files = files_below(root)
     classes = sorted(entry.name for entry in root.iterdir() if entry.is_dir())
     if not classes:
@@ -112,19 +111,21 @@ def read_folder(root: Path) -> tuple[FileImages, tuple[str, ...]]:
             )
     names = [os.path.join(*image) for name in classes for image in sorted(found[name])]  # noqa: PTH118
     labels = [label for label, name in enumerate(classes) for _ in found[name]]
-    return FileImages(root, names, range(len(names)), None, labels), tuple(classes)
+    return FileImages(root, names, labels, place=str(root), classes=tuple(classes))
 
 
-def read_shards(shards: Sequence[Path]) -> tuple[FileImages, tuple[str, ...] | None]:
-    """Images of uncompressed tar shards in their order, and the names of the classes where they are given."""
+def read_shards(shards: Sequence[Path], place: str) -> FileImages:
+    """Images of uncompressed tar shards in their order."""
     read = [(number, *image) for number, shard in enumerate(shards) for image in _read_shard(shard)]
     if not read:
         raise InputError(f"{shards[0].parent}: no image in {len(shards)} tar shards; {_FORM}")
-    numbers, members, labels = zip(*read, strict=True)
+    members = [(number, *member) for number, member, _ in read]
+    labels = [label for *_, label in read]
     paths = [shard.absolute() for shard in shards]
     root = os.path.commonpath([path.parent for path in paths])
     files = [os.path.relpath(path, root) for path in paths]
-    return FileImages(Path(root), files, numbers, members, labels), _class_names(shards[0].parent)
+    classes = _class_names(shards[0].parent)
+    return FileImages(Path(root), files, labels, members, place=place, classes=classes)
 
 
 def _read_shard(shard: Path) -> list[tuple[Member, int]]:

@@ -4,7 +4,6 @@ import glob
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
@@ -20,12 +19,6 @@ _ACCEPTED = (
     "a source is a folder with train/ and val/ (or validation/, test/), a training folder with validation=,"
     " tar shards (a folder or a glob), an .npz file, or torchvision:CIFAR10 and the like"
 )
-
-
-class _Part(NamedTuple):
-    source: ImageSource
-    classes: tuple[str, ...] | None
-    place: str
 
 
 def open_images(
@@ -73,28 +66,24 @@ def open_images(
     train, held_out = _open_parts(source, validation)
     classes = _agree(train, held_out)
     for part in (train, held_out):
-        labels = part.source.labels
+        labels = part.labels
         for index in np.flatnonzero((labels < 0) | (labels >= len(classes))):
             raise InputError(
-                f"the label {labels[index]} of image {part.source.name(int(index))} is out of range:"
+                f"the label {labels[index]} of image {part.name(int(index))} is out of range:"
                 f" there are {len(classes)} classes, from 0 to {len(classes) - 1}"
             )
-    number = channels or train.source.guess_channels()
-    train.source.channels = held_out.source.channels = number
-    name = (
-        source.removeprefix(_TORCHVISION) if source.startswith(_TORCHVISION) else Path(source).absolute().stem
-    )
-    return ImageSet(name, classes, number, train.source, held_out.source, corrupt)
+    train.channels = held_out.channels = channels or train.guess_channels()
+    name = source.removeprefix(_TORCHVISION)
+    name = Path(source).absolute().stem if name == source else name
+    return ImageSet(name, classes, train.channels, train, held_out, corrupt)
 
 
-def _open_parts(source: str, validation: str | None) -> tuple[_Part, _Part]:
+def _open_parts(source: str, validation: str | None) -> tuple[ImageSource, ImageSource]:
     if source.startswith(_TORCHVISION) or source.endswith(".npz"):
         if validation is not None:
             raise must_be("validation", f"None: {source} has its own validation images", validation)
         name = source.removeprefix(_TORCHVISION)
-        *sources, classes = read_npz(_existing(source)) if name == source else read_torchvision(name)
-        places = (f"the training images of {source}", f"the validation images of {source}")
-        return _Part(sources[0], classes, places[0]), _Part(sources[1], classes, places[1])
+        return read_npz(_existing(source)) if name == source else read_torchvision(name)
     if validation is not None:
         return _open(source), _open(validation)
     if Path(source, "train").is_dir():
@@ -106,7 +95,7 @@ def _open_parts(source: str, validation: str | None) -> tuple[_Part, _Part]:
         train = [shard for shard in shards if _names_split(shard, ("train", "training"))]
         held_out = [shard for shard in shards if _names_split(shard, VALIDATION_NAMES)]
         if train and held_out:
-            return _Part(*read_shards(train), source), _Part(*read_shards(held_out), source)
+            return read_shards(train, source), read_shards(held_out, source)
         raise InputError(
             f"the {len(shards)} shards of {source} are not told apart: give validation=, or have"
             " 'train' and 'val' (or 'validation', 'test') in their names"
@@ -114,13 +103,13 @@ def _open_parts(source: str, validation: str | None) -> tuple[_Part, _Part]:
     raise InputError(f"no train split: {_existing(source)} has no folder train/; {_ACCEPTED}")
 
 
-def _open(place: str) -> _Part:
+def _open(place: str) -> ImageSource:
     if shards := _find_shards(place):
-        return _Part(*read_shards(shards), place)
+        return read_shards(shards, place)
     folder = _existing(place)
     if not folder.is_dir():
         raise InputError(f"{place} is neither a folder nor a tar file; {_ACCEPTED}")
-    return _Part(*read_folder(folder), place)
+    return read_folder(folder)
 
 
 def _existing(source: str) -> Path:
@@ -142,13 +131,13 @@ def _names_split(shard: Path, names: Sequence[str]) -> bool:
     return not set(names).isdisjoint(re.split(r"[^a-z]+", shard.stem.lower()))
 
 
-def _agree(train: _Part, held_out: _Part) -> tuple[str, ...]:
-    """The classes of both parts."""
+def _agree(train: ImageSource, held_out: ImageSource) -> tuple[str, ...]:
+    """The classes of both parts, which must be the same."""
     for part in (train, held_out):
-        if not len(part.source):
+        if not len(part):
             raise InputError(f"{part.place} holds no images")
     if train.classes is None or held_out.classes is None or train.classes == held_out.classes:
-        numbers = range(int(train.source.labels.max()) + 1)
+        numbers = range(int(train.labels.max()) + 1)
         if len(numbers) > _MOST_CLASSES and not (train.classes or held_out.classes):
             raise must_be(f"labels of {train.place}", f"below {_MOST_CLASSES:,}", numbers[-1])
         return train.classes or held_out.classes or tuple(map(str, numbers))

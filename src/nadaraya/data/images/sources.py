@@ -24,6 +24,8 @@ class ImageSource(ABC):
     Attributes:
         labels: (N,) int64 numbers of the classes.
         channels: 3 for pictures in mode "RGB", 1 for mode "L".
+        place: name of the source in messages, default "the source".
+        classes: names of the classes where they are known, default None.
 
     >>> import numpy as np
     >>> from PIL import Image
@@ -36,16 +38,23 @@ class ImageSource(ABC):
     (2, 'RGB')
     """
 
-    def __init__(self, labels: np.ndarray, channels: int = 3) -> None:
+    def __init__(
+        self,
+        labels: np.ndarray,
+        channels: int = 3,
+        *,
+        place: str = "the source",
+        classes: tuple[str, ...] | None = None,
+    ) -> None:
         self.labels = np.ascontiguousarray(labels, dtype=np.int64)
-        self.channels = channels
+        self.channels, self.place, self.classes = channels, place, classes
 
     def __len__(self) -> int:
         return len(self.labels)
 
     @abstractmethod
     def name(self, index: int) -> str:
-        """What to call an image in a message: its file, shard and member, or number."""
+        """The name of an image in messages: its file, shard and member, or number."""
 
     @abstractmethod
     def digest(self) -> bytes:

@@ -33,7 +33,7 @@ def register_attention() -> None:
 
 
 class Attachment:
-    """What `attach_attention` did to a model, to be taken back; a context manager that does so at its end.
+    """The changes of `attach_attention` to a model; as a context manager it takes them back at its end.
 
     Attributes:
         relative: names of the modules whose relative positions are handed on unwritten.

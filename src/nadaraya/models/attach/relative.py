@@ -27,7 +27,7 @@ _MIXED = ("InklingAttention", "Inkling2SlidingAttention", "Inkling2FullAttention
 
 
 def is_relative(module: nn.Module) -> bool:
-    """Whether a module's positions can be handed on unwritten."""
+    """Test whether a module's positions can be handed on unwritten."""
     return type(module).__name__ in (*_BUCKETS, *_MIXED)
 
 
@@ -45,7 +45,7 @@ def hand_on(module: nn.Module) -> Callable[[], None]:
 
 
 def hands_on(module: nn.Module) -> bool:
-    """Whether `hand_on` was called and not taken back."""
+    """Test whether `hand_on` was called and not taken back."""
     if type(module).__name__ in _MIXED:
         return "forward" in vars(module.rel_logits_proj)
     return _hand_on_buckets in module._forward_pre_hooks.values()
@@ -102,5 +102,5 @@ def _weights_of_profiles(
 
 
 def _is_ours(module: Any) -> bool:
-    """Whether what is handed on will be read; another implementation may have been set since."""
+    """Test whether what is handed on will be read; another implementation may have been set since."""
     return module.config._attn_implementation == "nadaraya"

@@ -19,7 +19,7 @@ _REFUSALS = (TypeError, ValueError, AssertionError, RuntimeError, KeyError, Attr
 
 
 def is_image_model(name: str) -> bool:
-    """Whether timm has a model of that name, with or without a tag of weights; not an address on a hub.
+    """Test whether timm has a model of that name, with or without a tag of weights; not an address on a hub.
 
     >>> from nadaraya.models.vit import is_image_model
     >>> is_image_model("gka_tiny_patch16_224"), is_image_model("hf-hub:timm/vit")

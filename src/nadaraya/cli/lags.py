@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from nadaraya.data import Corpus
     from nadaraya.interpret import LagHistogram
-    from nadaraya.interpret.separators import Separator
+    from nadaraya.interpret.lags import Separator
     from nadaraya.training import Run
 
 _LONGEST_LAG = 1_000_000
@@ -131,7 +131,7 @@ def _separator(separator: str | None, regex: str | None) -> "Separator":
 
 def _shown(separator: "Separator") -> str:
     """Characters as they are, in quotation marks; names and patterns as they are called."""
-    from nadaraya.interpret.separators import separator_name
+    from nadaraya.interpret.lags import separator_name
 
     return repr(separator) if isinstance(separator, str) else separator_name(separator)
 
@@ -191,7 +191,7 @@ class _Measured:
         from rich.markup import escape
 
         from nadaraya.interpret import autocorrelation
-        from nadaraya.interpret.peaks import prominent_peaks
+        from nadaraya.interpret.lags import prominent_peaks
 
         histogram = self.histogram
         console.print(

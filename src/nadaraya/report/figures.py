@@ -16,8 +16,7 @@ from matplotlib.ticker import MaxNLocator
 from nadaraya.errors import must_be
 from nadaraya.files import write_file
 from nadaraya.interpret.banks import BankShape, Bump
-from nadaraya.interpret.lags import LagHistogram
-from nadaraya.interpret.separators import separator_name
+from nadaraya.interpret.lags import LagHistogram, separator_name
 from nadaraya.report.palette import COLOURS, DASHED, DOTTED, head_style
 from nadaraya.report.runs import RunData, labelled
 from nadaraya.report.style import charts

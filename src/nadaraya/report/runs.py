@@ -11,8 +11,7 @@ import numpy as np
 
 from nadaraya.errors import InputError
 from nadaraya.files import reading
-from nadaraya.interpret.banks import BankShape, bank_shapes
-from nadaraya.interpret.bumps import newlines_in_tokens
+from nadaraya.interpret.banks import BankShape, bank_shapes, newlines_in_tokens
 from nadaraya.interpret.lags import LagHistogram
 from nadaraya.report.palette import Style, variant_styles
 

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from nadaraya.interpret.banks import BankShape, Bump
-from nadaraya.interpret.bumps import LEAST_SEPARATIONS, BumpTable, bump_table, clear_peaks, newline_peaks
-from nadaraya.interpret.lags import LagPeak, lag_histogram
+from nadaraya.interpret.banks import BankShape, Bump, BumpTable, bump_table
+from nadaraya.interpret.lags import LEAST_SEPARATIONS, LagPeak, lag_histogram
 from nadaraya.report import figures
 from nadaraya.report.page import inline_svg, render_part
 from nadaraya.report.palette import head_style
@@ -92,7 +91,7 @@ def _loss_panels(runs: Sequence[RunData]) -> list[Markup]:
 def _banks(run: RunData, number: int) -> Banks:
     """The charts of the lag kernels of one run, on one scale."""
     limits = figures.bank_limits(run.banks)
-    marks = newline_peaks(run.newlines) if run.newlines else []
+    marks = run.newlines.line_lengths() if run.newlines else []
     layers = []
     for shape in run.banks:
         with charts(270, 205) as (figure, axes):
@@ -119,7 +118,7 @@ def _lags(texts: Sequence[tuple[str, str, str]], num_corpora: int, max_lag: int)
     for number, ((label, colour, text), histogram) in enumerate(zip(texts, histograms, strict=True)):
         peaks, svg = [], None
         if histogram.total >= LEAST_SEPARATIONS:
-            peaks = clear_peaks(histogram)
+            peaks = histogram.clear_peaks()
             behind = histograms[0] if number >= num_corpora == 1 else None
             with charts(460, 250) as (figure, axes):
                 marked = [peak.lag for peak in peaks]

@@ -37,9 +37,7 @@ def heads(
 
     Of several runs, the rank correlations of banks with the loss are pooled, with an interval of 95 %.
     """
-
-    from nadaraya.interpret.heads import head_report
-    from nadaraya.interpret.rank_correlation import pooled_correlations
+    from nadaraya.interpret.heads import head_report, pooled_correlations
     from nadaraya.interpret.windows import validation_windows
     from nadaraya.training import Run
 
@@ -70,7 +68,7 @@ def heads(
 
 
 def _figures(run: Path, report: "HeadReport") -> dict[str, Any]:
-    """What --json has of a run."""
+    """The numbers of a run for --json."""
     ranked = [asdict(score) for score in report.ranked()]
     figures = {"run": str(run), "loss": report.loss, "tokens": report.tokens, "heads": ranked}
     return {**figures, "rank_correlation": report.correlations()}

@@ -55,7 +55,7 @@ def implied(
     from nadaraya.data import document_positions
     from nadaraya.evaluation import open_causal_model
     from nadaraya.interpret import fitted_kernels, implied_kernels, implied_summary
-    from nadaraya.interpret.implied import windows_of
+    from nadaraya.interpret.windows import windows_of
 
     if plot is not None:
         check_plot(plot, force)

@@ -45,14 +45,19 @@ def maps(
     as_json: Annotated[bool, typer.Option("--json", help="Print figures as JSON.")] = False,
 ) -> None:
     """Draw rollout, bandwidths, head maps, query maps, layers and matrices of one image or text."""
+    import torch
+
     from nadaraya.interpret import ImageModel
     from nadaraya.report.maps import check_folder, write_maps
 
-    figures: ImageFigures | TextFigures
     check_folder(out, force)
-    _check_device(device)
+    try:  # a device that computes, and holds numbers
+        torch.empty(0, device=device).cpu()
+    except (RuntimeError, AssertionError, NotImplementedError):
+        raise must_be("--device", "a device of this machine, such as cpu or cuda", device) from None
     model = _model(run, checkpoint, option or [])
     model.model.to(device)
+    figures: ImageFigures | TextFigures
     if isinstance(model, ImageModel):
         if text is not None or image is None:
             raise InputError(f"{run} takes an image, as in `nadaraya maps {run} IMAGE`, and no --text")
@@ -73,16 +78,6 @@ def maps(
         typer.echo(f"  {chance:6.1%}  {name}")
     size = sum((out / name).stat().st_size for name in record["files"])
     typer.echo(f"maps: {out / 'index.html'} ({len(record['files'])} files, {size / 1e6:,.1f} MB)")
-
-
-def _check_device(name: str) -> None:
-    """Refuse what is no device of this machine, and one that holds no numbers."""
-    import torch
-
-    try:
-        torch.empty(0, device=name).cpu()
-    except (RuntimeError, AssertionError, NotImplementedError):
-        raise must_be("--device", "a device of this machine, such as cpu or cuda", name) from None
 
 
 @contextmanager

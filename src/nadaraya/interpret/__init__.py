@@ -1,6 +1,6 @@
-"""What a corpus and a trained model show: lags, bumps and terms of banks, implied kernels, attention maps."""
+"""Corpora and models seen from inside: lags, banks and their terms, implied kernels, attention maps."""
 
-from nadaraya.interpret.attention_maps import AttentionMaps, capture_attention
+from nadaraya.interpret.attention_maps import AttentionMaps, capture_attention, load_maps, save_maps
 from nadaraya.interpret.bandwidths import GridShape, bandwidth_matrix, grid_shapes
 from nadaraya.interpret.bank_fits import BankFit, fit_banks
 from nadaraya.interpret.banks import (
@@ -31,7 +31,6 @@ from nadaraya.interpret.lags import (
 )
 from nadaraya.interpret.loading import ImageModel, TextModel
 from nadaraya.interpret.mutual_information import corpus_start, mutual_information
-from nadaraya.interpret.storage import load_maps, save_maps
 from nadaraya.interpret.terms import Term, TermReport, bank_terms, term_report
 
 __all__ = [

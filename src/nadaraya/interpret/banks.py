@@ -32,7 +32,7 @@ class Bump(LabelledHeads):
 
 @dataclass(frozen=True)
 class BankShape(LabelledHeads):
-    """What the lag kernel of one layer adds to the logits: the log of the kernel.
+    """The logits that the lag kernel of one layer adds: the log of the kernel.
 
     Args:
         layer: index of the layer (0-based).
@@ -94,7 +94,7 @@ class BankShape(LabelledHeads):
         return [bump for _, bump in sorted(ranked, key=lambda pair: -pair[0])]
 
     def _was_there(self, peak: Peak, rows: list[int], reach: int) -> bool:
-        """Whether a peak of at least half the prominence stood there before training."""
+        """A peak of at least half the prominence stood there before training."""
         if self.initial is None:
             return False
         before = (old for row in rows for old in _peaks(self.initial[row], None, peak.prominence / 2))
@@ -127,26 +127,19 @@ def bank_shapes(run_or_model: Any, num_lags: int) -> list[BankShape]:
     if num_lags < 1:
         raise must_be("num_lags", "1 or more", num_lags)
 
-    def tables(**options: bool) -> dict[int, tuple[np.ndarray, bool]]:
-        return {
-            layer: (
-                np.atleast_2d(kernel.lag_logits(num_lags, causal=True).detach().double().cpu().numpy()),
-                isinstance(kernel, Exp),
-            )
-            for layer, kernel in run_or_model.lag_kernels(**options)
-        }
+    def tables(**options: bool) -> list[tuple[int, bool, np.ndarray]]:
+        found = []
+        for layer, kernel in run_or_model.lag_kernels(**options):
+            table = kernel.lag_logits(num_lags, causal=True).detach().double().cpu().numpy()
+            found.append((layer, isinstance(kernel, Exp), np.atleast_2d(table)))
+        return found
 
     trained = tables()
-    before = tables(initial=True) if trained and hasattr(run_or_model, "load_model") else {}
+    known = trained and hasattr(run_or_model, "load_model")
+    before = {layer: table for layer, _, table in tables(initial=True)} if known else {}
     return [
-        BankShape(
-            layer,
-            added,
-            before[layer][0] if layer in before else None,
-            table,
-            head_numbers(run_or_model, layer, len(table)),
-        )
-        for layer, (table, added) in trained.items()
+        BankShape(layer, added, before.get(layer), table, head_numbers(run_or_model, layer, len(table)))
+        for layer, added, table in trained
     ]
 
 
@@ -159,7 +152,7 @@ def _peaks(curve: np.ndarray, k: int | None, minimum: float) -> list[Peak]:
 
 @dataclass(frozen=True)
 class PeakMatch:
-    """How many bumps stand near the peaks of a corpus.
+    """Counts of the bumps that stand near the peaks of a corpus.
 
     Args:
         bumps: how many there are, n.

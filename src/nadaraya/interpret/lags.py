@@ -85,7 +85,7 @@ class LagPeak:
 
 @dataclass(frozen=True)
 class LagHistogram:
-    """How often each distance between successive separators occurs.
+    """Counts of the distances between successive separators.
 
     Args:
         counts: (max_lag,), int64; `counts[r - 1]` separations of r characters or tokens.

@@ -9,7 +9,7 @@ _MOST_KINDS = 4096  # tables of pairs have the square of it
 
 
 def mutual_information(text: str | np.ndarray, max_lag: int = 256, *, corrected: bool = False) -> np.ndarray:
-    """What a character says about another one r characters later (Li 1990).
+    """Mutual information of two characters that stand r characters apart (Li 1990).
 
     I(r) = Σ_ab p_r(a, b) log (p_r(a, b) / (p_r(a) p_r(b))), p_r being frequencies of pairs at distance r.
     That of independent characters is above 0 by about (K − 1)² / 2n, for K kinds and n pairs.

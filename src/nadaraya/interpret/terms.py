@@ -66,7 +66,7 @@ class Term:
 
 @dataclass(frozen=True)
 class TermReport:
-    """What the banks of a model and their terms are worth on some windows, in nats/token.
+    """The worth of the banks of a model and of their terms on some windows, in nats/token.
 
     Args:
         loss: of the whole model.

@@ -1,4 +1,4 @@
-"""How figures look: one style for charts, one for maps of attention, and numbers as both write them."""
+"""The look of figures: one style for charts, one for maps of attention, and numbers as both write them."""
 
 import textwrap
 from collections.abc import Iterator, Sequence
@@ -7,8 +7,10 @@ from typing import Any
 
 import matplotlib
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap, ListedColormap, Normalize
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from nadaraya.report.palette import COLOURS
 
@@ -64,6 +66,16 @@ def charts(width: int, height: int, columns: int = 1, **shared: Any) -> Iterator
     with matplotlib.rc_context(_CHARTS):
         figure = Figure(figsize=(width * columns / 72, height / 72), layout="constrained")
         yield figure, figure.subplots(1, columns, squeeze=False, **shared)
+
+
+def label_axes(
+    axes: Axes, title: str, xlabel: str, *, x: int = 5, y: int | None = None, integer: bool = False
+) -> None:
+    """A title, the name of the horizontal axis, and at most so many steps between ticks."""
+    axes.set(title=title, xlabel=xlabel)
+    axes.xaxis.set_major_locator(MaxNLocator(x, integer=integer))
+    if y is not None:
+        axes.yaxis.set_major_locator(MaxNLocator(y))
 
 
 @contextmanager

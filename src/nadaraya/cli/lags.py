@@ -81,11 +81,10 @@ def lags(
         raise must_be("--max-lag", f"from 1 to {_LONGEST_LAG:,} characters", max_lag)
     if regex is not None and separator is not None:
         raise must_be("--separator", "left out beside --regex", separator)
+    given = "newline" if separator is None else separator
+    between = SEPARATORS.get(given, _ESCAPES.get(given, given))
     if regex is not None:
         between = compile_separator(regex)
-    else:
-        given = "newline" if separator is None else separator
-        between = SEPARATORS.get(given, _ESCAPES.get(given, given))
     run = Run(text) if means_path(text, CORPORA.__contains__) and is_run(text) else None
     if run is None and characters is not None:
         raise must_be("--characters", "left out where TEXT is not a run folder", characters)

@@ -23,14 +23,7 @@ class HeadLayer(NamedTuple):
 
 
 def head_layers(model: nn.Module) -> dict[int, HeadLayer]:
-    """The attention layers of a language model by index.
-
-    Args:
-        model: KernelGPT, or one of transformers whose heads `prune_heads` can remove.
-
-    Raises:
-        InputError: a model with attention of another kind.
-    """
+    """The attention layers, by index, of KernelGPT or a model whose heads `prune_heads` can remove."""
     own = [module.projections for module in model.modules() if isinstance(module, KernelSelfAttention)]
     if own:
         return {layer: HeadLayer(tuple(part.heads), part.o_proj) for layer, part in enumerate(own)}
@@ -48,14 +41,8 @@ def ablated(
 ) -> Iterator[None]:
     """While the context lasts, the output of some heads and hidden units is zero: what follows sees nothing.
 
-    Args:
-        model: as `head_layers` takes it.
-        heads: by layer, as they were numbered before any was removed.
-        units: hidden units of feed-forward layers by layer, numbered from 0 as the model has them; default
-            none.
-
-    Raises:
-        InputError: a layer, a head or a unit that the model has not.
+    Heads by layer, as they were numbered before any was removed; units of feed-forward layers as the model
+    has them. An InputError for those that it has not.
     """
     from nadaraya.models.feed_forward import feed_forward_layers
 
@@ -94,16 +81,7 @@ def unit_scores(model: Any, windows: Windows) -> dict[int, Tensor]:
 
     as Michel et al. (2019) have it for heads and Molchanov et al. (2017), without the absolute value inside
     the mean, for channels. It takes one forward and one backward pass. A unit without outgoing weights has 0.
-
-    Args:
-        model: as `feed_forward_layers` takes it; left as it is, and no gradient is kept.
-        windows: on which it is measured.
-
-    Returns:
-        (hidden,) float64 scores on the CPU by the index of the layer; the least are worth least.
-
-    Raises:
-        InputError: a model without feed-forward layers of that kind.
+    (hidden,) float64 scores on the CPU by the index of the layer; the model is left as it is.
     """
     from nadaraya.models.feed_forward import feed_forward_layers
 

@@ -229,14 +229,6 @@ def pattern_scores(model: Any, sequences: int = 4, seed: int = 0) -> list[list[d
     Of n different random tokens that are said twice, token n + i is the same as token i and as no other. The
     scores are mean weights, over the tokens of the second time: that of the token before, of token i, and of
     token i + 1, which came after the same token the first time (Olsson et al. 2022).
-
-    Args:
-        model: as in `head_report`, in eval mode.
-        sequences: how many texts. Default 4.
-        seed: of the random tokens. Default 0.
-
-    Returns:
-        One list per layer with one mapping per head.
     """
     vocabulary = int(model.config.vocab_size)
     n = max(2, min(int(model.config.max_position_embeddings) // 2, vocabulary, 128))

@@ -7,7 +7,7 @@ import re
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -33,7 +33,8 @@ LEAST_SEPARATIONS = 30  # fewer say nothing about a histogram
 _LEAST_COUNT = 10  # of a peak
 
 
-class Peak(NamedTuple):
+@dataclass(frozen=True)
+class Peak:
     """One local maximum of a curve."""
 
     index: int  # from 0; the middle of a flat top
@@ -135,9 +136,15 @@ class LagHistogram:
         # No two separators share a place, so the count at lag 0 is truly zero and lag 1 can be a peak.
         found = prominent_peaks([0, *self.counts], minimum=min_share * self.counts.max())
         return [
-            LagPeak(lag, int(count), count / self.total, int(prominence), self._name(lag))
-            for lag, count, prominence, _ in found
-            if prominence >= 3 * count**0.5
+            LagPeak(
+                peak.index,
+                int(peak.height),
+                peak.height / self.total,
+                int(peak.prominence),
+                self._name(peak.index),
+            )
+            for peak in found
+            if peak.prominence >= 3 * peak.height**0.5
         ][:k]
 
     def clear_peaks(self) -> list[LagPeak]:

@@ -54,17 +54,7 @@ class Windows(NamedTuple):
 
 
 def validation_tokens(run: "Run") -> "tuple[Tensor | TokenShards, int | None]":
-    """All tokens of the validation part of a run.
-
-    Args:
-        run: a run on text or token shards.
-
-    Returns:
-        The tokens or the shards, and the token that begins a document where attention stays inside each.
-
-    Raises:
-        InputError: a run on images, or a text or shards that are not there any more.
-    """
+    """The tokens of the validation part of a run; what begins a document where attention stays inside it."""
     from nadaraya.data import encode_text
 
     data = run.text_recipe().data
@@ -75,18 +65,9 @@ def validation_tokens(run: "Run") -> "tuple[Tensor | TokenShards, int | None]":
 
 
 def windows_of(tokens: "Tensor | TokenShards", length: int, count: int) -> Tensor:
-    """Windows at evenly spaced places of a text, the first and the last of which are its ends.
+    """(count, length) tokens at evenly spaced places of a text, the first and the last of which are its ends.
 
-    Args:
-        tokens: (n,) token numbers, or shards.
-        length: tokens per window.
-        count: how many; fewer where there are fewer places.
-
-    Returns:
-        (count, length) token numbers.
-
-    Raises:
-        InputError: no windows, or windows of a single token or longer than the text.
+    Fewer where there are fewer places; an InputError for none, and for windows longer than the text.
     """
     _check_count(count)
     there = len(tokens) if isinstance(tokens, Tensor) else tokens.num_tokens
@@ -118,17 +99,8 @@ def validation_windows(run: "Run", count: int) -> Windows:
 def disjoint_windows(run: "Run", count: int) -> tuple[Windows, Windows]:
     """Two sets of windows of the validation part of a run, of which no token is predicted in both.
 
-    Windows of the one lie between those of the other, so that neither is nearer to the training text.
-
-    Args:
-        run: a run on text or token shards.
-        count: windows in each; fewer where there are fewer.
-
-    Returns:
-        Windows to choose on, and windows to measure on.
-
-    Raises:
-        InputError: as of `validation_windows`, or a validation part of a single window.
+    The first is to choose on, the second to measure on, `count` windows in each or fewer. Windows of the one
+    lie between those of the other, so that neither is nearer to the training text.
     """
     both = _adjacent(run, 2 * count)
     if len(both.inputs) < 2:
@@ -145,10 +117,10 @@ def _adjacent(run: "Run", count: int) -> Windows:
 
     _check_count(count)
     (tokens, document_token), context = validation_tokens(run), run.text_recipe().data.context
-    in_memory = isinstance(tokens, Tensor)
-    total = (len(tokens) - 1) // context if in_memory else num_windows(len(tokens), context)
+    length = len(tokens)
+    total = (length - 1) // context if isinstance(tokens, Tensor) else num_windows(length, context)
     numbers = np.unique(np.linspace(0, total - 1, min(count, total)).round().astype(np.int64))
-    if in_memory:
+    if isinstance(tokens, Tensor):
         rows = tokens[torch.from_numpy(numbers)[:, None] * context + torch.arange(context + 1)]
         return Windows(rows[:, :-1], rows[:, 1:])
     inputs, targets = read_windows(tokens, numbers, context)

@@ -5,6 +5,8 @@ The `draw_*` functions fill one axes each, as in `nadaraya.report.figures`.
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import zip_longest
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -104,19 +106,20 @@ def implied_curves(kernels: Sequence[ImpliedKernel], fits: Sequence[BankFit] = (
     if not kernels:
         raise must_be("kernels", "those of at least one layer", kernels)
     with charts(300, 230, columns=len(kernels)) as (figure, axes):
-        for chart, kernel, fit in zip(axes[0], kernels, fits or [None] * len(kernels), strict=True):
+        for chart, kernel, fit in zip_longest(axes[0], kernels, fits):
             _draw_implied(chart, kernel, fit)
     return figure
 
 
 def _draw_implied(axes: Axes, kernel: ImpliedKernel, fit: BankFit | None) -> None:
     num_lags = kernel.curve.shape[1]
+    fitted = None if fit is None else fit.curve(num_lags)
     for row, (head, label, curve) in enumerate(zip(kernel.heads, kernel.labels, kernel.curve, strict=True)):
         colour, r2 = head_style(head).hex, kernel.r2[row]
         label += "" if np.isnan(r2) else f", R² {r2:.2f}"
-        axes.plot(curve, color=colour, linewidth=1.5, alpha=1.0 if fit is None else 0.55, label=label)
-        if fit is not None:
-            known = np.where(np.isfinite(curve), fit.curve(num_lags)[row], np.nan)
+        axes.plot(curve, color=colour, linewidth=1.5, alpha=1.0 if fitted is None else 0.55, label=label)
+        if fitted is not None:
+            known = np.where(np.isfinite(curve), fitted[row], np.nan)
             axes.plot(known, color=colour, linewidth=1.0, linestyle=(0, DASHED), zorder=3)
     label_axes(axes, f"layer {kernel.layer}: logits by lag, mean 0", "lag, tokens", integer=True)
     axes.set_xlim(0, num_lags - 1)
@@ -199,7 +202,7 @@ def draw_histogram(
     label_axes(axes, title, f"lag from {what} to {what}, {histogram.unit}", x=6, integer=True)
 
 
-def compressed(bend: float, top: float) -> tuple[Callable[..., np.ndarray], Callable[..., np.ndarray]]:
+def compressed(bend: float, top: float) -> tuple[Callable[..., Any], Callable[..., Any]]:
     """A scale and its inverse: linear up to `bend`, what is above up to `top` in a third of the height."""
     values, heights = [0.0, bend, top], [0.0, bend, 1.5 * bend]
     return partial(np.interp, xp=values, fp=heights), partial(np.interp, xp=heights, fp=values)

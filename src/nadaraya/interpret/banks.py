@@ -88,17 +88,14 @@ class BankShape(LabelledHeads):
             members = [pair for pair in found if abs(pair[0].index - centre.index) <= reach]
             found = [pair for pair in found if abs(pair[0].index - centre.index) > reach]
             rows = sorted({row for _, row in members})
-            heads, there = tuple([self.heads[row] for row in rows]), self._was_there(centre, rows, reach)
+            # A peak of at least half the prominence stood there before training.
+            starts = () if self.initial is None else self.initial[rows]
+            before = [old for head in starts for old in _peaks(head, None, centre.prominence / 2)]
+            there = any(abs(old.index - centre.index) <= reach for old in before)
+            heads = tuple([self.heads[row] for row in rows])
             bump = Bump(self.layer, centre.index, heads, centre.prominence, centre.width, there)
             ranked.append((sum(peak.prominence for peak, _ in members), bump))
         return [bump for _, bump in sorted(ranked, key=lambda pair: -pair[0])]
-
-    def _was_there(self, peak: Peak, rows: list[int], reach: int) -> bool:
-        """A peak of at least half the prominence stood there before training."""
-        if self.initial is None:
-            return False
-        before = (old for row in rows for old in _peaks(self.initial[row], None, peak.prominence / 2))
-        return any(abs(old.index - peak.index) <= reach for old in before)
 
 
 def bank_shapes(run_or_model: Any, num_lags: int) -> list[BankShape]:

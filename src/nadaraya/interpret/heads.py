@@ -1,7 +1,6 @@
 """Scores of heads: of their banks, of their attention patterns, and what the loss gains without them."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Any
@@ -236,32 +235,24 @@ def pattern_scores(model: Any, sequences: int = 4, seed: int = 0) -> list[list[d
     drawn = [torch.randperm(vocabulary, generator=generator)[:n] for _ in range(sequences)]
     once = torch.stack(drawn)
     lags = {"previous_token": 1, "duplicate_token": n, "induction": n - 1}
+    # Attention that returns its weights; a model of transformers may have another.
+    before = getattr(model.config, "_attn_implementation", None)
+    switched = not hasattr(model, "lag_kernels") and before not in (None, "eager", "nadaraya")
     sums: list[Tensor] = []
-    for text in once.repeat(1, 2).to(model.device):  # one at a time: weights take L H (2 n)² numbers
-        with _giving_weights(model):
+    try:
+        if switched:
+            model.set_attn_implementation("eager")
+        for text in once.repeat(1, 2).to(model.device):  # one at a time: weights take L H (2 n)² numbers
             weights = model(text[None], output_attentions=True, use_cache=False).attentions
-        # From token n on, the diagonals at the three lags.
-        found = [
-            torch.stack(
-                [w[0].diagonal(-lag, 1, 2)[:, max(0, n - lag) :].double().mean(1) for lag in lags.values()], 1
-            )
-            for w in weights
-        ]
-        sums = [a + b for a, b in zip(sums, found, strict=True)] if sums else found
+            # From token n on, the diagonals at the three lags.
+            seen = [
+                [w[0].diagonal(-lag, 1, 2)[:, max(0, n - lag) :] for lag in lags.values()] for w in weights
+            ]
+            found = [torch.stack([each.double().mean(1) for each in layer], 1) for layer in seen]
+            sums = [a + b for a, b in zip(sums, found, strict=True)] if sums else found
+    finally:
+        if switched:
+            model.set_attn_implementation(before)
     return [
         [dict(zip(lags, (row / sequences).tolist(), strict=True)) for row in layer.cpu()] for layer in sums
     ]
-
-
-@contextmanager
-def _giving_weights(model: Any) -> Iterator[None]:
-    """While the context lasts, a model of transformers computes attention so that it returns weights."""
-    before = getattr(model.config, "_attn_implementation", None)
-    if hasattr(model, "lag_kernels") or before in (None, "eager", "nadaraya"):
-        yield
-        return
-    model.set_attn_implementation("eager")
-    try:
-        yield
-    finally:
-        model.set_attn_implementation(before)

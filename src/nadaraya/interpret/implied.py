@@ -295,8 +295,8 @@ class _Sums:
             raise InputError(f"layer {self.layer} must be self-attention of the tokens, in one pass")
         rows = max(1, _BLOCK // (num_heads * num_keys))
         for start in range(0, num_queries, rows):
-            stop = min(start + rows, num_queries)
-            self._add_rows(reference.logits(args, start, stop)[0].double().cpu(), start)
+            logits = reference.logits(args, start, min(start + rows, num_queries))
+            self._add_rows(logits[0].double().cpu(), start)
 
     def _add_rows(self, logits: Tensor, start: int) -> None:
         """(H, rows, N) logits of the queries from `start` on, −inf where a query does not see a key."""

@@ -120,7 +120,16 @@ def choose_heads(
     if by == "random":
         random.Random(seed).shuffle(left)
     if by == "bank":
-        left = _by_bank(model, windows.inputs.shape[1])
+        banks = scored_banks(model, windows.inputs.shape[1])
+        if not banks:
+            raise must_be("by", "'loss' or 'random' for a model without a kernel of the lag", "bank")
+        layers = head_layers(model)
+        ranges = {
+            (layer, head): score["bank_range"]
+            for layer, scores in banks.items()
+            for head, score in zip(layers[layer].heads, scores, strict=True)
+        }
+        left = sorted(ranges, key=lambda name: ranges[name])  # heads without a kernel of the lag stay
     most, found = loss({}) + budget, list[Removal]()
     while True:
         removed = by_layer(found)
@@ -135,20 +144,6 @@ def choose_heads(
             return found
         found.append(best)
         left.remove((best.layer, best.head))
-
-
-def _by_bank(model: Any, num_lags: int) -> list[tuple[int, int]]:
-    """The heads that have a kernel of the lag, the flattest first; others stay."""
-    banks = scored_banks(model, num_lags)
-    if not banks:
-        raise must_be("by", "'loss' or 'random' for a model without a kernel of the lag", "bank")
-    ranges = {
-        (layer, head): score["bank_range"]
-        for layer, part in head_layers(model).items()
-        if layer in banks
-        for head, score in zip(part.heads, banks[layer], strict=True)
-    }
-    return sorted(ranges, key=lambda name: ranges[name])
 
 
 @dataclass(frozen=True)

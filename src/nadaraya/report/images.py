@@ -17,6 +17,7 @@ from matplotlib.colors import Normalize
 from nadaraya.errors import InputError
 from nadaraya.interpret.attention_maps import capture_attention
 from nadaraya.interpret.bandwidths import GridShape, bandwidth_matrix, grid_shapes
+from nadaraya.interpret.loading import ImageModel
 from nadaraya.interpret.rollout import on_grid, query_rows, thinned
 from nadaraya.report.figures import draw_accuracies, draw_losses
 from nadaraya.report.maps_matrices import bandwidth_panel
@@ -26,6 +27,7 @@ from nadaraya.report.style import limits, number
 from nadaraya.report.text_report import progress_panels
 
 if TYPE_CHECKING:
+    from nadaraya.data.images import ImageSet
     from nadaraya.training import Run
 
 #: layers of which an example shows its map
@@ -122,11 +124,11 @@ def read_image_run(run: "Run", examples: int = 3) -> ImageRunData:
     source = Path(data.source or "").name
     found: dict[str, Any] = {"problem": "training is not finished"}
     if run.final:
-        trained, initial = run.load_model(), run.load_model(initial=True)
-        found = {"sigma": bandwidth_matrix(trained), "sigma_start": bandwidth_matrix(initial)}
-        found["grids"] = grid_shapes(trained, initial)
+        looking = ImageModel.from_run(run)
+        found = {"sigma": bandwidth_matrix(looking.model), "sigma_start": looking.sigma_start}
+        found["grids"] = grid_shapes(looking.model, run.load_model(initial=True))
         try:
-            found["examples"] = _examples(run, examples)
+            found["examples"] = _examples(looking, run.images(), examples)
         except InputError as error:
             found["problem"] = str(error)
     return ImageRunData(
@@ -145,11 +147,8 @@ def read_image_run(run: "Run", examples: int = 3) -> ImageRunData:
     )
 
 
-def _examples(run: "Run", count: int) -> list[ExampleMaps]:
+def _examples(looking: ImageModel, images: "ImageSet", count: int) -> list[ExampleMaps]:
     """Validation images evenly spread over the set, so that they are of several classes."""
-    from nadaraya.interpret import ImageModel
-
-    looking, images = ImageModel.from_run(run), run.images()
     found = []
     for index in np.unique(np.linspace(0, len(images.validation) - 1, count).round().astype(int)).tolist():
         pixels = looking.transform(images.validation.read(index))

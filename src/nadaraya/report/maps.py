@@ -105,7 +105,19 @@ def write_maps(
     check_folder(path, force)
     sigma, matrices = sigma_matrix(maps), Matrices(maps)
     steps = _steps(figures, matrices, sigma, subject.sigma_start)
-    record = _record(figures, subject, sigma, ["index.html", WEIGHTS_FILE, *steps])
+    record = {
+        "model": subject.model,
+        "given": subject.given,
+        "kind": figures.kind,
+        "predictions": [{"class": name, "probability": chance} for name, chance in subject.predictions],
+        "query": figures.query_name,
+        "layers": len(maps.layers),
+        "heads": [layer.weights.shape[1] for layer in maps.layers],
+        "tokens": maps.num_tokens,
+        "sigma": None if sigma is None else [[None if v != v else float(v) for v in row] for row in sigma],
+        "error": max(layer.error for layer in maps.layers),
+        "files": ["index.html", WEIGHTS_FILE, *steps],
+    }
     with write_into(path) as scratch:
         for place, (name, draw) in enumerate(steps.items(), start=1):
             if drawing is not None:
@@ -119,40 +131,16 @@ def write_maps(
         (scratch / RECORD).write_text(text, encoding="utf-8")
         page = _page(figures, matrices, subject, sigma, record)
         (scratch / "index.html").write_text(page, encoding="utf-8")
-        _keep_others(path, scratch)
+        for kind in KINDS:  # what is not ours stays in the folders that are replaced
+            for other in (path / kind).glob("*"):
+                if other.suffix != ".png":
+                    (scratch / kind).mkdir(exist_ok=True)
+                    copy = shutil.copytree if other.is_dir() else shutil.copy2
+                    copy(other, scratch / kind / other.name)
     for kind in KINDS:  # what this model has not, such as bandwidths, a model before it may have had
         if not any(name.startswith(f"{kind}/") for name in steps):
             remove_folder(path / kind)
     return record
-
-
-def _keep_others(path: Path, scratch: Path) -> None:
-    """Copy what is not ours from the folders that are about to be replaced."""
-    for kind in KINDS:
-        others = [item for item in (path / kind).glob("*") if item.suffix != ".png"]
-        for item in others:
-            (scratch / kind).mkdir(exist_ok=True)
-            copy = shutil.copytree if item.is_dir() else shutil.copy2
-            copy(item, scratch / kind / item.name)
-
-
-def _record(
-    figures: MapFigures, subject: Subject, sigma: np.ndarray | None, files: list[str]
-) -> dict[str, Any]:
-    maps = figures.maps
-    return {
-        "model": subject.model,
-        "given": subject.given,
-        "kind": figures.kind,
-        "predictions": [{"class": name, "probability": chance} for name, chance in subject.predictions],
-        "query": figures.query_name,
-        "layers": len(maps.layers),
-        "heads": [layer.weights.shape[1] for layer in maps.layers],
-        "tokens": maps.num_tokens,
-        "sigma": None if sigma is None else [[None if v != v else float(v) for v in row] for row in sigma],
-        "error": max(layer.error for layer in maps.layers),
-        "files": files,
-    }
 
 
 def _steps(

@@ -23,6 +23,12 @@ STRONGEST = 0.85
 TOKENS = LinearSegmentedColormap.from_list("tokens", ["#ffffff", COLOURS["vermillion"][0]])
 #: boxes around query tokens: a colour that the maps of weights do not have
 QUERY = "#00a5c8"
+_SHARES = np.linspace(0, 1, 256)[:, None]
+#: colour map of weights over an image: inferno without its blacks, clear at the lower end
+OVER_IMAGE = ListedColormap(
+    np.hstack([matplotlib.colormaps[WEIGHTS](0.3 + 0.65 * _SHARES[:, 0])[:, :3], STRONGEST * _SHARES**0.8]),
+    "over-image",
+)
 _CHARTS: Any = {
     "font.size": 11,
     "axes.titlesize": 11,
@@ -98,18 +104,6 @@ def number(value: float) -> str:
     if value >= 100:
         return f"{value:.0f}"
     return f"{value:.2g}" if value >= 1e-4 else f"{value:.0e}".replace("e-0", "e-").replace("-", "−")
-
-
-def _over_image() -> ListedColormap:
-    """The colours of inferno without its blacks, clear at the lower end."""
-    share = np.linspace(0, 1, 256)
-    colours = matplotlib.colormaps[WEIGHTS](0.3 + 0.65 * share)
-    colours[:, 3] = STRONGEST * share**0.8
-    return ListedColormap(colours, "over-image")
-
-
-#: colour map of weights over an image
-OVER_IMAGE = _over_image()
 
 
 def limits(weights: Sequence[np.ndarray], low: float = 1.0) -> Normalize:

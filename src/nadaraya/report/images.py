@@ -179,8 +179,8 @@ def image_part(given: Sequence[ImageRunData]) -> Markup:
         best=first if alike["comparable"] and known else None,
         leading=leading(runs, ("parameters", "loss"), ("top1", "ema_top1", "images_per_second")),
         curves=[
-            *progress_panels(runs, "image-loss", "loss", losses, " nats/image"),
-            *progress_panels(runs, "image-top-1", "top-1", draw_accuracies, " nats/image"),
+            *progress_panels(runs, "image-loss", "loss", losses, " nats/image", "updates"),
+            *progress_panels(runs, "image-top-1", "top-1", draw_accuracies, " nats/image", "updates"),
         ],
         bandwidths=[
             (run, *bandwidth_panel(run.sigma, run.sigma_start, f"sigma-{place}", f" of {run.label}"))

@@ -13,7 +13,7 @@ from nadaraya.interpret.attention_maps import AttentionMaps
 from nadaraya.interpret.rollout import thinned
 from nadaraya.report.page import inline_svg, pixels
 from nadaraya.report.palette import COLOURS, DASHED, head_style
-from nadaraya.report.style import WEIGHTS, charts, limits, number, readable_on, sheet, span
+from nadaraya.report.style import WEIGHTS, charts, label_axes, limits, number, readable_on, sheet, span
 
 _NOTE = (
     "Weights off the diagonal as multiples of 1/N (1: as all tokens alike). Colours, shared by all: inferno, "
@@ -75,11 +75,10 @@ def bandwidth_lines(sigma: np.ndarray, start: np.ndarray | None = None, legend: 
         axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)) if high > 8 * low else MaxNLocator(5))
         axes.yaxis.set_major_formatter(_TICKS)
         axes.yaxis.set_minor_locator(NullLocator())
-        axes.xaxis.set_major_locator(MaxNLocator(min(layers, 12), integer=True))
-        axes.set_xlabel("layer")
-        axes.set_title(
-            "bandwidth σ, in the units of the features" + (" (dashed: start)" * (start is not None))
+        title = "bandwidth σ, in the units of the features" + (
+            " (dashed: start)" if start is not None else ""
         )
+        label_axes(axes, title, "layer", x=min(layers, 12), integer=True)
         if legend:
             axes.legend(
                 ncols=min(heads, 6), fontsize=8, loc="upper left", handlelength=1.6, columnspacing=1.0

@@ -58,11 +58,12 @@ def progress_panels(
     what: str,
     draw: Callable[[Axes, Sequence[RunData], str], None],
     unit: str = "",
+    steps: str = "training steps",
 ) -> list[Markup]:
     """A curve of validation against updates and against the time of training."""
     ends = "; ".join(f"{run.label} ends at {run.loss:.3f}{unit}" for run in runs if run.loss is not None)
     drawn = []
-    for against, x_axis in (("step", "training steps"), ("seconds", "training time")):
+    for against, x_axis in (("step", steps), ("seconds", "training time")):
         with charts(460, 300) as (figure, axes):
             draw(axes[0, 0], runs, against)
         description = f"Validation {what} against {x_axis}. {ends}."

@@ -18,8 +18,7 @@ from pruning import spread
 from nadaraya.data import embedded_corpus
 from nadaraya.files import write_file
 from nadaraya.interpret import implied_kernels
-from nadaraya.interpret.heads import BANK_SCORES, HeadReport, HeadScore
-from nadaraya.interpret.rank_correlation import pooled_correlations
+from nadaraya.interpret.heads import BANK_SCORES, HeadReport, HeadScore, pooled_correlations
 from nadaraya.models import KernelGPTConfig, KernelGPTForCausalLM
 from nadaraya.report.palette import variant_styles
 from nadaraya.report.style import charts

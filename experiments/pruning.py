@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from nadaraya.files import write_file
+from nadaraya.interpret.pruned_run import prune_run
+from nadaraya.interpret.pruning import PruningPlan, most_heads
 from nadaraya.report import pruning_curves, write_figure
 from nadaraya.training import Run
-from nadaraya.training.pruning import prune_run
-from nadaraya.training.pruning_search import PruningPlan, most_heads
 
 ORDERS = {"loss": "by measured loss", "bank": "by bank", "random": "at random"}
 

@@ -43,8 +43,8 @@ def image(tmp_path: Path) -> Path:
 @pytest.fixture
 def blank(monkeypatch: pytest.MonkeyPatch) -> None:
     """One blank figure of each kind: what is in them is tested in tests/report."""
-    drawn = [(f"{kind}/all.png", lambda: Figure(figsize=(1, 1))) for kind in maps_module.KINDS]
-    monkeypatch.setattr(maps_module, "_drawn", lambda *_: drawn)
+    drawn = {f"{kind}/all.png": lambda: Figure(figsize=(1, 1)) for kind in maps_module.KINDS}
+    monkeypatch.setattr(maps_module, "_steps", lambda *_: drawn)
 
 
 @pytest.fixture(scope="module")

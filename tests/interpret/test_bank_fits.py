@@ -1,14 +1,11 @@
 """Banks fitted to curves: planted ones come back, and what oscillates needs a term that does."""
 
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
 
 from nadaraya import InputError
 from nadaraya.interpret import BankFit, fit_banks
-from nadaraya.interpret.bank_fits import values_and_slopes
 from nadaraya.kernels import Exp, Kernel, KernelBank
 
 LAGS = np.arange(60)
@@ -92,24 +89,6 @@ def test_on_other_curves_a_fit_explains_none_of_the_noise_that_it_was_fitted_to(
     same = bank.on(first, PAIRS)
     np.testing.assert_allclose(same.r2, bank.r2, atol=1e-9)
     np.testing.assert_allclose(same.offset, bank.offset, atol=1e-9)
-
-
-def test_derivatives_are_those_of_the_bank() -> None:
-    torch.manual_seed(0)
-    for options, added in (({}, False), ({}, True), ({"periodic": False}, False)):
-        bank = KernelBank(1, 3, **options).double()
-        lags = torch.arange(12, dtype=torch.float64)
-
-        def value(*parameters: Any, bank: KernelBank = bank, lags: Any = lags, added: bool = added) -> Any:
-            named = dict(zip(dict(bank.named_parameters()), parameters, strict=True))
-            found = torch.func.functional_call(bank, named, (lags,))[0]
-            return found if added else found.log()
-
-        expected = torch.autograd.functional.jacobian(value, tuple(bank.parameters()))
-        with torch.no_grad():
-            found, slopes = values_and_slopes(bank, lags, added)
-            torch.testing.assert_close(found[0], value(*bank.parameters()))
-        torch.testing.assert_close(slopes[0].T, torch.cat([part[:, 0] for part in expected], 1))
 
 
 def test_the_same_curve_has_the_same_fit_whatever_its_level_and_lags_without_it() -> None:

@@ -13,10 +13,16 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from nadaraya import InputError
 from nadaraya.interpret import BankShape
-from nadaraya.interpret.heads import HeadReport, HeadScore, bank_scores, head_report, pattern_scores
+from nadaraya.interpret.ablation import ablated
+from nadaraya.interpret.heads import (
+    HeadReport,
+    HeadScore,
+    bank_scores,
+    head_report,
+    pattern_scores,
+    pooled_correlations,
+)
 from nadaraya.interpret.pruning import choose_heads
-from nadaraya.interpret.rank_correlation import pooled_correlations
-from nadaraya.interpret.silencing import head_names, silenced
 from nadaraya.models import KernelGPTForCausalLM, prune_heads
 
 
@@ -29,14 +35,14 @@ def make(**changes: Any) -> KernelGPTForCausalLM:
 def test_silencing_heads_is_what_removing_them_does() -> None:
     model = make()
     before = model(random_windows().inputs).logits
-    with silenced(model, {0: [1, 3], 1: [2]}):
+    with ablated(model, {0: [1, 3], 1: [2]}):
         silent = model(random_windows().inputs).logits
     pruned = prune_heads(model, {0: [1, 3], 1: [2]})(random_windows().inputs).logits
     torch.testing.assert_close(silent, pruned, rtol=1e-4, atol=1e-5)
     assert torch.equal(model(random_windows().inputs).logits, before)
     with (
         pytest.raises(InputError, match="heads must be heads that the model has, got"),
-        silenced(model, {0: [1], 1: [4]}),
+        ablated(model, {0: [1], 1: [4]}),
     ):
         pass
     assert torch.equal(model(random_windows().inputs).logits, before)
@@ -45,8 +51,8 @@ def test_silencing_heads_is_what_removing_them_does() -> None:
 def test_the_loss_of_a_head_is_that_of_the_model_without_it() -> None:
     model = prune_heads(make(), {0: [1]})
     report = head_report(model, random_windows())
-    assert [(score.layer, score.head) for score in report.heads] == head_names(model)
-    assert head_names(model)[:4] == [(0, 0), (0, 2), (0, 3), (1, 0)]
+    names = [(score.layer, score.head) for score in report.heads]
+    assert names == [(0, 0), (0, 2), (0, 3), (1, 0), (1, 1), (1, 2), (1, 3)]
     assert report.tokens == 36
     for score in (report.heads[1], report.heads[5]):
         without = random_windows().loss(prune_heads(model, {score.layer: [score.head]}))

@@ -22,15 +22,16 @@ from nadaraya.interpret import (
     load_maps,
     save_maps,
 )
+from nadaraya.interpret.ablation import ablated
 from nadaraya.interpret.heads import head_report
 from nadaraya.interpret.labels import head_label, head_labels, parse_heads
 from nadaraya.interpret.pruning import choose_heads
 from nadaraya.interpret.rollout import sigma_matrix
-from nadaraya.interpret.silencing import silenced
 from nadaraya.interpret.windows import Windows
 from nadaraya.models import KernelGPTConfig, KernelGPTForCausalLM, prune_heads
 from nadaraya.report import TextFigures, bank_curves, implied_curves
-from nadaraya.report.maps_page import matrices, tiles
+from nadaraya.report.maps import tiles
+from nadaraya.report.maps_matrices import Matrices
 
 REMOVED = {0: [1], 1: [0, 2]}
 KEPT = {"0.0", "0.2", "0.3", "1.1", "1.3"}
@@ -89,7 +90,7 @@ def test_a_label_that_was_read_removes_the_head_that_it_names(
         merged = {layer: sorted({*REMOVED[layer], *named.get(layer, ())}) for layer in REMOVED}
         assert without.config.pruned_heads == {str(layer): heads for layer, heads in merged.items()}
         assert windows.loss(without) - windows.loss(smaller) == pytest.approx(scores[label], abs=1e-5)
-        with silenced(whole, merged):
+        with ablated(whole, merged):
             assert windows.loss(whole) == pytest.approx(windows.loss(without), abs=1e-5)
     chosen = choose_heads(smaller, windows, budget=1e9)
     assert {head_label(each.layer, each.head) for each in chosen} < KEPT
@@ -144,9 +145,8 @@ def test_maps_have_the_labels_of_the_whole_model(
         figures = TextFigures(maps)
         assert {label for layer in (0, 1) for label in maps.labels(layer)} == KEPT
         shown = [*tiles(figures, "heads", 0), *tiles(figures, "heads", 1)]
-        assert {tile.title.split(",")[0] for tile in shown} == KEPT
-        ends = figures.scale("heads")
-        assert {tile.title for layer in (0, 1) for tile in matrices(maps, layer, ends)} == KEPT
+        assert {tile["title"].split(",")[0] for tile in shown} == KEPT
+        assert {tile["title"] for layer in (0, 1) for tile in Matrices(maps).tiles(layer)} == KEPT
 
 
 def test_files_of_maps_that_count_from_1_are_read(

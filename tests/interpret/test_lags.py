@@ -18,7 +18,7 @@ from nadaraya.data import (
 )
 from nadaraya.errors import InputError
 from nadaraya.interpret import autocorrelation, lag_histogram, separator_lags, token_lag_histogram
-from nadaraya.interpret.peaks import prominent_peaks
+from nadaraya.interpret.lags import prominent_peaks
 
 DICKENS = Path(__file__).parents[3] / "shared" / "data" / "dickens" / "dickens.txt"
 few_characters = st.text("ab\n", max_size=60)

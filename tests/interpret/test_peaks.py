@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from nadaraya.errors import InputError
-from nadaraya.interpret.peaks import prominent_peaks
+from nadaraya.interpret.lags import prominent_peaks
 
 curves = arrays(np.float64, st.integers(0, 40), elements=st.integers(-5, 5).map(float))
 

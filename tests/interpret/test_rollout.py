@@ -21,7 +21,6 @@ from nadaraya.interpret.rollout import (
     rollout,
     sigma_matrix,
     thinned,
-    without_diagonal,
     without_weak,
 )
 
@@ -167,10 +166,3 @@ def test_thinned_positions_are_evenly_spread(tokens: int, most: int) -> None:
     assert (positions[0], positions[-1]) == (0, tokens - 1)
     steps = np.diff(positions)
     assert steps.size == 0 or (steps.min() >= 1 and steps.max() - steps.min() <= 1)
-
-
-def test_without_diagonal_changes_the_diagonal_alone() -> None:
-    matrix = weights(1, 5)[0]
-    off = without_diagonal(matrix)
-    assert not off.diagonal(dim1=-2, dim2=-1).any()
-    assert torch.equal(off + torch.diag_embed(matrix.diagonal(dim1=-2, dim2=-1)), matrix)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from nadaraya.errors import InputError
 from nadaraya.interpret import SEPARATORS, autocorrelation, compile_separator, lag_histogram, separator_lags
-from nadaraya.interpret.separators import find_separators, separator_name
+from nadaraya.interpret.lags import find_separators, separator_name
 
 texts = st.text("ab.\n ", max_size=60)
 

@@ -9,9 +9,8 @@ from small_models import moved, random_windows, small_model
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from nadaraya import InputError
+from nadaraya.interpret.ablation import Slices, ablated, unit_scores
 from nadaraya.interpret.pruning import by_layer, choose_heads
-from nadaraya.interpret.silencing import silenced
-from nadaraya.interpret.units import Slices, unit_scores
 from nadaraya.interpret.windows import Windows
 from nadaraya.models import KernelGPTForCausalLM, prune_heads, prune_units
 from nadaraya.models.feed_forward import feed_forward_layers
@@ -92,11 +91,11 @@ def test_a_slice_is_the_share_of_a_head_and_grows_with_every_head() -> None:
 @torch.no_grad()
 def test_silenced_units_are_as_good_as_removed() -> None:
     model, units = make(), {0: [1, 4], 1: [23]}
-    with silenced(model, {1: [2]}, units):
+    with ablated(model, {1: [2]}, units):
         silent = model(random_windows().inputs).logits
     smaller = prune_units(prune_heads(model, {1: [2]}), units)
     torch.testing.assert_close(silent, smaller(random_windows().inputs).logits, rtol=1e-4, atol=1e-5)
-    with pytest.raises(InputError, match="units must be hidden units"), silenced(model, {}, {0: [24]}):
+    with pytest.raises(InputError, match="units must be hidden units"), ablated(model, {}, {0: [24]}):
         pass
 
 

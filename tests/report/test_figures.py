@@ -10,7 +10,7 @@ from nadaraya.errors import InputError
 from nadaraya.interpret.banks import BankShape
 from nadaraya.interpret.lags import lag_histogram
 from nadaraya.report import bank_curves, lag_histograms, loss_curves
-from nadaraya.report.figures import (
+from nadaraya.report.by_lag import (
     aligned,
     bank_limits,
     compressed,
@@ -85,7 +85,7 @@ def test_bars_are_shares_of_all_separations() -> None:
 
 def test_losses_are_drawn_against_the_time_of_training(make_run: Callable[..., Any]) -> None:
     (run,) = labelled([make_run("rope")])
-    np.testing.assert_allclose(run.validation_against_seconds()[:, 0], run.validation[:, 0] / 10)
+    np.testing.assert_allclose(run.by("seconds", run.validation)[:, 0], run.validation[:, 0] / 10)
     assert make_run("rope").label == ""
     assert run.style == variant_styles(["rope"])[0]
 

@@ -9,7 +9,7 @@ import pytest
 
 from nadaraya.errors import InputError
 from nadaraya.interpret import bump_table
-from nadaraya.interpret.bumps import LEAST_SEPARATIONS
+from nadaraya.interpret.lags import LEAST_SEPARATIONS
 from nadaraya.report import render, write_report
 
 LINES = ("x" * 69 + "\n\n") * 60

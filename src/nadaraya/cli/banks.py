@@ -12,7 +12,7 @@ from nadaraya.cli.tables import FigureTable, wide_console
 from nadaraya.errors import must_be
 
 if TYPE_CHECKING:
-    from nadaraya.interpret import Term, TermReport
+    from nadaraya.interpret import TermReport
 
 _SETS = {"trained": "trained", "initial": "before training", "null": "the null"}
 
@@ -41,7 +41,8 @@ def banks(
     force: ForceOption = False,
 ) -> None:
     """Show the bumps of a run's lag kernels and how many chance would show, and what the terms are worth."""
-    from nadaraya.interpret import bank_shapes, bump_figures
+    from nadaraya.interpret import bank_shapes, bump_figures, term_report
+    from nadaraya.interpret.windows import validation_windows
     from nadaraya.training import Run
 
     if plot is not None:
@@ -52,7 +53,11 @@ def banks(
     opened = Run(run)
     reference = None if null is None else Run(null)
     figures = bump_figures(opened, reference, minimum=minimum, tolerance=tolerance)
-    report = _measured(opened, windows, top, device, precision) if terms else None
+    report = None
+    if terms:
+        measured, model = validation_windows(opened, windows), opened.load_model()
+        with computing(model, device, precision):
+            report = term_report(model, measured, top=top)
     if plot is not None:
         from nadaraya.report import bank_curves, write_figure
 
@@ -74,18 +79,8 @@ def banks(
         console.print(f"plot: {plot}", soft_wrap=True)
 
 
-def _measured(run: Any, windows: int, top: int, device: str, precision: str) -> "TermReport":
-    from nadaraya.interpret import term_report
-    from nadaraya.interpret.windows import validation_windows
-
-    measured = validation_windows(run, windows)
-    model = run.load_model()
-    with computing(model, device, precision):
-        return term_report(model, measured, top=top)
-
-
 def _sentences(run: str, figures: dict[str, Any]) -> list[str]:
-    """How many bumps there are, trained and not, and how many of them stand where lines of the corpus end."""
+    """Counts of bumps, trained and not, and of those that stand where lines of the corpus end."""
     lines = [f"{run}: bumps of at least {figures['minimum']:g} nats over {figures['num_lags']} lags"]
     peaks = " and ".join(map(str, figures["peaks"]))
     for key, match in figures["matches"].items():
@@ -116,7 +111,7 @@ def _bumps(rows: list[dict[str, Any]], with_null: bool) -> FigureTable:
 
 
 def _show_terms(console: Any, report: "TermReport", top: int) -> None:
-    """What the loss gains without the banks, without their oscillation, and without single terms."""
+    """The increase of the loss without the banks, without their oscillation, and without single terms."""
     console.print(f"{report.loss:.4f} nats/token over {report.tokens:,} tokens; the loss gains")
     table = FigureTable(["layer"], ["without the bank", "without oscillation"])
     for row in ({**asdict(report), "layer": "all"}, *report.layers):
@@ -128,18 +123,11 @@ def _show_terms(console: Any, report: "TermReport", top: int) -> None:
     columns = ["strength", "decay length", "period", "oscillation", "divergence", "loss +"]
     table = FigureTable(["layer.head.term"], columns)
     for term in report.terms[:top]:
-        table.add_row(term.label, *_figures(term))
+        shown = [f"{term.strength:.3g}", f"{term.length:.1f}"]
+        shown += ["–" if term.period is None else f"{term.period:.1f}"]
+        shown += [f"{term.oscillation:.2f}", f"{term.divergence:.2g}"]
+        shown += ["–" if term.loss_increase is None else f"{term.loss_increase:+.5f}"]
+        table.add_row(term.label, *shown)
     console.print(table)
     if (correlation := report.rank_correlation()) is not None:
         console.print(f"rank correlation of divergence with the size of loss +: {correlation:+.2f}")
-
-
-def _figures(term: "Term") -> list[str]:
-    return [
-        f"{term.strength:.3g}",
-        f"{term.length:.1f}",
-        "–" if term.period is None else f"{term.period:.1f}",
-        f"{term.oscillation:.2f}",
-        f"{term.divergence:.2g}",
-        "–" if term.loss_increase is None else f"{term.loss_increase:+.5f}",
-    ]

@@ -3,7 +3,7 @@
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -37,9 +37,7 @@ def heads(
 
     Of several runs, the rank correlations of banks with the loss are pooled, with an interval of 95 %.
     """
-
-    from nadaraya.interpret.heads import head_report
-    from nadaraya.interpret.rank_correlation import pooled_correlations
+    from nadaraya.interpret.heads import head_report, pooled_correlations
     from nadaraya.interpret.windows import validation_windows
     from nadaraya.training import Run
 
@@ -51,9 +49,18 @@ def heads(
             reports.append(head_report(model, sample))
     pooled = pooled_correlations(reports) if len(runs) > 1 else {}
     if as_json:
-        figures = [_figures(run, report) for run, report in zip(runs, reports, strict=True)]
-        several = {"runs": figures, "rank_correlation": {name: asdict(each) for name, each in pooled.items()}}
-        typer.echo(json.dumps(several if len(runs) > 1 else figures[0]))
+        found = [
+            {
+                "run": str(run),
+                "loss": report.loss,
+                "tokens": report.tokens,
+                "heads": [asdict(score) for score in report.ranked()],
+                "rank_correlation": report.correlations(),
+            }
+            for run, report in zip(runs, reports, strict=True)
+        ]
+        several = {"runs": found, "rank_correlation": {name: asdict(each) for name, each in pooled.items()}}
+        typer.echo(json.dumps(several if len(runs) > 1 else found[0]))
         return
     console = wide_console()
     for path, report in zip(runs, reports, strict=True):
@@ -67,13 +74,6 @@ def heads(
             f"{each.value:+.2f}, 95 % interval {each.low:+.2f} … {each.high:+.2f}",
             soft_wrap=True,
         )
-
-
-def _figures(run: Path, report: "HeadReport") -> dict[str, Any]:
-    """What --json has of a run."""
-    ranked = [asdict(score) for score in report.ranked()]
-    figures = {"run": str(run), "loss": report.loss, "tokens": report.tokens, "heads": ranked}
-    return {**figures, "rank_correlation": report.correlations()}
 
 
 def _table(report: "HeadReport") -> FigureTable:

@@ -21,7 +21,7 @@ from nadaraya.cli.texts import is_run, text_source
 from nadaraya.errors import must_be
 
 if TYPE_CHECKING:
-    from nadaraya.interpret import BankFit, ImpliedKernel
+    from nadaraya.interpret import BankFit
 
 _CONTEXT = 1024  # of a model that is no run: its own may be 100,000 tokens and more
 _MOST_TERMS = 64  # of a fit
@@ -55,7 +55,7 @@ def implied(
     from nadaraya.data import document_positions
     from nadaraya.evaluation import open_causal_model
     from nadaraya.interpret import fitted_kernels, implied_kernels, implied_summary
-    from nadaraya.interpret.implied import windows_of
+    from nadaraya.interpret.windows import windows_of
 
     if plot is not None:
         check_plot(plot, force)
@@ -85,15 +85,6 @@ def implied(
     console.print(
         f"{run}, {source.name}: {len(inputs):,} windows of {inputs.shape[1]:,} tokens", soft_wrap=True
     )
-    console.print(_table(kernels, fits, terms))
-    if plot is not None:
-        console.print(f"plot: {plot}", soft_wrap=True)
-
-
-def _table(
-    kernels: "tuple[ImpliedKernel, ...]", fits: "list[tuple[BankFit, BankFit]]", terms: int
-) -> FigureTable:
-    """One row per head."""
     banks = [f"bank of {terms}", f"{2 * terms} decays"] if fits else []
     table = FigureTable(["layer.head"], ["deviation", "R² of lag", *banks])
     for place, kernel in enumerate(kernels):
@@ -101,4 +92,6 @@ def _table(
             shares = [r2, *(fit.r2[row] for fit in (fits[place] if fits else ()))]
             shown = ["–" if math.isnan(share) else f"{share:.3f}" for share in shares]
             table.add_row(label, f"{kernel.deviation[row]:.2f}", *shown)
-    return table
+    console.print(table)
+    if plot is not None:
+        console.print(f"plot: {plot}", soft_wrap=True)

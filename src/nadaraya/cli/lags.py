@@ -1,8 +1,7 @@
 """`nadaraya lags`: how far apart separators stand in a text, or in a run's corpus and the text it writes."""
 
 import json
-from dataclasses import asdict, dataclass
-from functools import cached_property
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -22,12 +21,12 @@ from nadaraya.errors import InputError, must_be
 from nadaraya.names import CORPORA, means_path
 
 if TYPE_CHECKING:
+    import numpy as np
     from rich.console import Console
     from rich.table import Table
 
     from nadaraya.data import Corpus
     from nadaraya.interpret import LagHistogram
-    from nadaraya.interpret.separators import Separator
     from nadaraya.training import Run
 
 _LONGEST_LAG = 1_000_000
@@ -73,66 +72,64 @@ def lags(
 ) -> None:
     """Show how far apart newlines, or other separators, stand in a text, or in a run's corpus and its own."""
     from nadaraya.data import load_corpus
+    from nadaraya.interpret import SEPARATORS, autocorrelation, compile_separator, lag_histogram
     from nadaraya.training import Run
 
     if plot is not None:
         check_plot(plot, force)
     if not 1 <= max_lag <= _LONGEST_LAG:
         raise must_be("--max-lag", f"from 1 to {_LONGEST_LAG:,} characters", max_lag)
-    between = _separator(separator, regex)
+    if regex is not None and separator is not None:
+        raise must_be("--separator", "left out beside --regex", separator)
+    given = "newline" if separator is None else separator
+    between = SEPARATORS.get(given, _ESCAPES.get(given, given))
+    if regex is not None:
+        between = compile_separator(regex)
     run = Run(text) if means_path(text, CORPORA.__contains__) and is_run(text) else None
     if run is None and characters is not None:
         raise must_be("--characters", "left out where TEXT is not a run folder", characters)
     wanted = 50_000 if characters is None else characters
     if not 1 <= wanted <= _MOST_CHARACTERS:
         raise must_be("--characters", f"from 1 to {_MOST_CHARACTERS:,}", wanted)
-    corpus = load_corpus(text) if run is None else run.corpus()
-    found = [_Measured(corpus, between, max_lag)]
-    if found[0].histogram.total == 0:
-        raise InputError(
-            f"{corpus.name} holds fewer than two separators {_shown(between)}: there is no lag to show"
-        )
+    texts = [load_corpus(text) if run is None else run.corpus()]
+    histograms = [lag_histogram(texts[0].text, max_lag, between)]
+    if histograms[0].total == 0:
+        few = f"{texts[0].name} holds fewer than two separators {_shown(histograms[0])}"
+        raise InputError(f"{few}: there is no lag to show")
     if run is not None:
-        written = _written(run, corpus.text, wanted, temperature, seed, device, precision)
-        found.append(_Measured(written, between, max_lag))
+        texts.append(_written(run, texts[0].text, wanted, temperature, seed, device, precision))
+        histograms.append(lag_histogram(texts[1].text, max_lag, between))
     if plot is not None:
         from nadaraya.report import lag_histograms, write_figure
 
-        write_figure(lag_histograms({one.text.name: one.histogram for one in found}), plot)
+        names = [one.name for one in texts]
+        write_figure(lag_histograms(dict(zip(names, histograms, strict=True))), plot)
+    found = [
+        (one, histogram, autocorrelation(one.text, max_lag, between))
+        for one, histogram in zip(texts, histograms, strict=True)
+    ]
     if as_json:
-        figures = [one.figures() for one in found]
+        corpus, *generated = [_figures(*one) for one in found]
         if run is None:
-            typer.echo(json.dumps(figures[0]))
+            typer.echo(json.dumps(corpus))
         else:
-            generated = {**figures[1], "temperature": temperature, "seed": seed}
-            typer.echo(json.dumps({"run": text, "corpus": figures[0], "generated": generated}))
+            sampled = {**generated[0], "temperature": temperature, "seed": seed}
+            typer.echo(json.dumps({"run": text, "corpus": corpus, "generated": sampled}))
         return
     from rich.console import Console
 
     console = Console(highlight=False)
     for one in found:
-        one.show(console)
+        _show(console, *one)
     if plot is not None:
         console.print(f"plot: {plot}", soft_wrap=True, markup=False)
 
 
-def _separator(separator: str | None, regex: str | None) -> "Separator":
-    """What --separator or --regex names."""
-    from nadaraya.interpret import SEPARATORS, compile_separator
-
-    if regex is not None:
-        if separator is not None:
-            raise must_be("--separator", "left out beside --regex", separator)
-        return compile_separator(regex)
-    if separator is None:
-        return "\n"
-    return SEPARATORS.get(separator, _ESCAPES.get(separator, separator))
-
-
-def _shown(separator: "Separator") -> str:
+def _shown(histogram: "LagHistogram") -> str:
     """Characters as they are, in quotation marks; names and patterns as they are called."""
-    from nadaraya.interpret.separators import separator_name
+    from nadaraya.interpret.lags import separator_name
 
+    separator = histogram.separator
     return repr(separator) if isinstance(separator, str) else separator_name(separator)
 
 
@@ -152,66 +149,44 @@ def _written(
     return Corpus(f"written by {run.name}", text)
 
 
-@dataclass(frozen=True)
-class _Measured:
-    """A text and what it is measured by."""
+def _figures(text: "Corpus", histogram: "LagHistogram", correlations: "np.ndarray") -> dict[str, Any]:
+    """Everything, as plain values."""
+    separator = histogram.separator
+    return {
+        "text": text.name,
+        "sha256": text.sha256,
+        "characters": len(text.text),
+        "separator": separator if isinstance(separator, str) else separator.pattern,
+        "separations": histogram.total,
+        "max_lag": histogram.max_lag,
+        "counts": histogram.counts.tolist(),
+        "overflow": histogram.overflow,
+        "peaks": [asdict(peak) for peak in histogram.peaks()],
+        "autocorrelation": [round(x, 6) for x in correlations],
+    }
 
-    text: "Corpus"
-    separator: "Separator"
-    max_lag: int
 
-    @cached_property
-    def histogram(self) -> "LagHistogram":
-        from nadaraya.interpret import lag_histogram
+def _show(console: "Console", text: "Corpus", histogram: "LagHistogram", correlations: "np.ndarray") -> None:
+    """The peaks and the histogram around them; peaks of the autocorrelation."""
+    from rich.markup import escape
 
-        return lag_histogram(self.text.text, self.max_lag, self.separator)
+    from nadaraya.interpret.lags import prominent_peaks
 
-    def figures(self) -> dict[str, Any]:
-        """Everything, as plain values."""
-        from nadaraya.interpret import autocorrelation
-
-        histogram, separator = self.histogram, self.separator
-        return {
-            "text": self.text.name,
-            "sha256": self.text.sha256,
-            "characters": len(self.text.text),
-            "separator": separator if isinstance(separator, str) else separator.pattern,
-            "separations": histogram.total,
-            "max_lag": self.max_lag,
-            "counts": histogram.counts.tolist(),
-            "overflow": histogram.overflow,
-            "peaks": [asdict(peak) for peak in histogram.peaks()],
-            "autocorrelation": [
-                round(x, 6) for x in autocorrelation(self.text.text, self.max_lag, separator)
-            ],
-        }
-
-    def show(self, console: "Console") -> None:
-        """The peaks and the histogram around them; peaks of the autocorrelation."""
-        from rich.markup import escape
-
-        from nadaraya.interpret import autocorrelation
-        from nadaraya.interpret.peaks import prominent_peaks
-
-        histogram = self.histogram
-        console.print(
-            f"[bold]{escape(self.text.name)}[/bold]: {len(self.text.text):,} characters,"
-            f" {histogram.total:,} separations by {escape(_shown(self.separator))}"
-        )
-        for peak in histogram.peaks():
-            console.print(f"  peak at {peak.name}: {peak.count:,}, {peak.share:.1%}")
-        if histogram.peaks():
-            console.print(_bars(histogram))
-        else:
-            console.print("  no peak stands out; --json gives every count")
-        if histogram.overflow:
-            console.print(f"  {histogram.overflow:,} longer than {self.max_lag}")
-        correlations = autocorrelation(self.text.text, self.max_lag, self.separator)
-        # Five standard errors of the autocorrelation of independent characters.
-        found = prominent_peaks(correlations, 3, minimum=5 / len(self.text.text) ** 0.5)
-        if found:
-            listed = ", ".join(f"{peak.index} ({peak.height:.3f})" for peak in found)
-            console.print(f"  autocorrelation peaks at {listed}")
+    console.print(
+        f"[bold]{escape(text.name)}[/bold]: {len(text.text):,} characters,"
+        f" {histogram.total:,} separations by {escape(_shown(histogram))}"
+    )
+    peaks = histogram.peaks()
+    for peak in peaks:
+        console.print(f"  peak at {peak.name}: {peak.count:,}, {peak.share:.1%}")
+    console.print(_bars(histogram) if peaks else "  no peak stands out; --json gives every count")
+    if histogram.overflow:
+        console.print(f"  {histogram.overflow:,} longer than {histogram.max_lag}")
+    # Five standard errors of the autocorrelation of independent characters.
+    found = prominent_peaks(correlations, 3, minimum=5 / len(text.text) ** 0.5)
+    if found:
+        listed = ", ".join(f"{peak.index} ({peak.height:.3f})" for peak in found)
+        console.print(f"  autocorrelation peaks at {listed}")
 
 
 def _bars(histogram: "LagHistogram") -> "Table":

@@ -2,7 +2,8 @@
 
 import json
 import os
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -16,7 +17,6 @@ from nadaraya.names import means_path
 if TYPE_CHECKING:
     from nadaraya.interpret import ImageModel, TextModel
     from nadaraya.interpret.rollout import Query
-    from nadaraya.report import ImageFigures, Subject, TextFigures
 
 
 def maps(
@@ -45,22 +45,50 @@ def maps(
     as_json: Annotated[bool, typer.Option("--json", help="Print figures as JSON.")] = False,
 ) -> None:
     """Draw rollout, bandwidths, head maps, query maps, layers and matrices of one image or text."""
-    from nadaraya.interpret import ImageModel
-    from nadaraya.report.maps import check_folder, write_maps
+    import torch
 
-    figures: ImageFigures | TextFigures
+    from nadaraya.data.textfile import read_text
+    from nadaraya.interpret import ImageModel, capture_attention
+    from nadaraya.report import ImageFigures, Subject, TextFigures
+    from nadaraya.report.maps import check_folder, write_maps
+    from nadaraya.report.maps_text import printable
+
     check_folder(out, force)
-    _check_device(device)
+    try:  # a device that computes, and holds numbers
+        torch.empty(0, device=device).cpu()
+    except (RuntimeError, AssertionError, NotImplementedError):
+        raise must_be("--device", "a device of this machine, such as cpu or cuda", device) from None
     model = _model(run, checkpoint, option or [])
     model.model.to(device)
+    asked: Query | None = query  # `query_rows` refuses what does not exist
+    if query is not None and re.fullmatch(r"\s*\d+\s*(,\s*\d+\s*)?", query):
+        row, *column = map(int, query.split(","))
+        asked = (row, column[0]) if column else row
+    figures: ImageFigures | TextFigures
     if isinstance(model, ImageModel):
         if text is not None or image is None:
             raise InputError(f"{run} takes an image, as in `nadaraya maps {run} IMAGE`, and no --text")
-        figures, subject = _look_at_image(model, image, _query(query), device)
+        pixels = model.preprocess(image)
+        captured = capture_attention(model.model, pixels[None].to(device))
+        figures, given = ImageFigures(captured, model.picture(pixels), asked), image.name
+        mean, deviation = (", ".join(f"{value:g}" for value in each) for each in (model.mean, model.std))
+        facts: Sequence[tuple[str, str]] = [
+            ("Image", f"{given}, seen at {pixels.shape[1]} × {pixels.shape[2]} pixels"),
+            ("Mean and deviation", f"{mean}; {deviation}"),
+            *model.facts,
+        ]
+        likely = model.top_k(captured.output[0])
     else:
         if image is not None or text is None:
             raise InputError(f"{run} is a run on text: it takes --text, and no image")
-        figures, subject = _look_at_text(model, text, _query(query), device)
+        given, facts = f"“{text[:40]}{'…' if len(text) > 40 else ''}”", model.facts
+        if os.path.isfile(text):  # noqa: PTH113 (Path's own raises for a text that is too long for a name)
+            given, text = Path(text).name, read_text(Path(text))
+        tokens = model.encode(text)[None].to(device)
+        captured = capture_attention(model.model, tokens, tokenizer=model.tokenizer)
+        figures = TextFigures(captured, asked)
+        likely = [(printable(token), chance) for token, chance in model.top_k(captured.output.logits[0, -1])]
+    subject = Subject(model.name, given, facts, likely, model.sigma_start)
     with _progress(subject.model) as drawing:
         record = write_maps(figures, subject, out, force, drawing)
     if as_json:
@@ -73,16 +101,6 @@ def maps(
         typer.echo(f"  {chance:6.1%}  {name}")
     size = sum((out / name).stat().st_size for name in record["files"])
     typer.echo(f"maps: {out / 'index.html'} ({len(record['files'])} files, {size / 1e6:,.1f} MB)")
-
-
-def _check_device(name: str) -> None:
-    """Refuse what is no device of this machine, and one that holds no numbers."""
-    import torch
-
-    try:
-        torch.empty(0, device=name).cpu()
-    except (RuntimeError, AssertionError, NotImplementedError):
-        raise must_be("--device", "a device of this machine, such as cpu or cuda", name) from None
 
 
 @contextmanager
@@ -116,45 +134,3 @@ def _model(name: str, checkpoint: Path | None, options: list[str]) -> "ImageMode
     if checkpoint is None:
         raise InputError(f"the timm model {name} needs its weights: give --checkpoint FILE.safetensors")
     return ImageModel.from_checkpoint(name, checkpoint, key_values(options))
-
-
-def _look_at_image(
-    model: "ImageModel", path: Path, query: "Query | None", device: str
-) -> "tuple[ImageFigures, Subject]":
-    from nadaraya.interpret import capture_attention
-    from nadaraya.report import ImageFigures, Subject
-
-    pixels = model.preprocess(path)
-    captured = capture_attention(model.model, pixels[None].to(device))
-    normalised = "; ".join(", ".join(f"{value:g}" for value in row) for row in (model.mean, model.std))
-    facts = [
-        ("Image", f"{path.name}, seen at {pixels.shape[1]} × {pixels.shape[2]} pixels"),
-        ("Mean and deviation", normalised),
-        *model.facts,
-    ]
-    figures = ImageFigures(captured, model.picture(pixels), query)
-    return figures, Subject(model.name, path.name, facts, model.top_k(captured.output[0]), model.sigma_start)
-
-
-def _look_at_text(
-    model: "TextModel", text: str, query: "Query | None", device: str
-) -> "tuple[TextFigures, Subject]":
-    from nadaraya.data.textfile import read_text
-    from nadaraya.interpret import capture_attention
-    from nadaraya.report import Subject, TextFigures
-    from nadaraya.report.maps_text import printable
-
-    given = f"“{text[:40]}{'…' if len(text) > 40 else ''}”"
-    if os.path.isfile(text):  # noqa: PTH113 (Path's own raises for a text that is too long for a name)
-        given, text = Path(text).name, read_text(Path(text))
-    captured = capture_attention(model.model, model.encode(text)[None].to(device), tokenizer=model.tokenizer)
-    likely = [(printable(token), chance) for token, chance in model.top_k(captured.output.logits[0, -1])]
-    return TextFigures(captured, query), Subject(model.name, given, model.facts, likely, model.sigma_start)
-
-
-def _query(given: str | None) -> "Query | None":
-    """A query as it is typed, in the terms of `query_rows`, which refuses what does not exist."""
-    parts = [] if given is None else given.split(",")
-    if not all(part.strip().isdecimal() for part in parts) or len(parts) not in (1, 2):
-        return given
-    return (int(parts[0]), int(parts[1])) if len(parts) == 2 else int(parts[0])

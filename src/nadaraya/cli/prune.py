@@ -4,7 +4,7 @@ import json
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -12,12 +12,6 @@ from nadaraya.cli.options import chosen_device
 from nadaraya.cli.tables import FigureTable, wide_console
 from nadaraya.errors import InputError
 
-if TYPE_CHECKING:
-    from nadaraya.training import Run
-    from nadaraya.training.pruning_search import PruningPlan
-
-# Heads and hidden units by layer, and how they were chosen, for --json.
-_Chosen = tuple[dict[int, list[int]], dict[int, list[int]], dict[str, Any]]
 _ROWS = {
     "loss": ("loss, nats/token", ".4f", 1.0),
     "bits_per_byte": ("bits/byte", ".4f", 1.0),
@@ -66,10 +60,12 @@ def prune(
     as_json: Annotated[bool, typer.Option("--json", help="Print figures as JSON.")] = False,
 ) -> None:
     """Remove heads of a language model and write the smaller run, with what it scores and costs."""
-    from nadaraya.interpret.labels import head_labels
+    from nadaraya.interpret.ablation import Slices
+    from nadaraya.interpret.labels import head_labels, parse_heads
+    from nadaraya.interpret.pruned_run import check_new_folder, prune_run
+    from nadaraya.interpret.pruning import PruningPlan, heads_within, most_heads
+    from nadaraya.interpret.windows import validation_windows
     from nadaraya.training import Run
-    from nadaraya.training.pruning import check_new_folder, prune_run
-    from nadaraya.training.pruning_search import PruningPlan
 
     if (heads is None) == (budget is None):
         raise InputError("--heads or --budget must be given, and not both")
@@ -77,12 +73,24 @@ def prune(
         raise InputError("--after-tuning must be given with --budget and --tune, at least 1 update")
     check_new_folder(out)
     opened, plan = Run(run), PruningPlan(by, seed, tune, windows, mlp, tune_rate)
-    if heads is not None:
-        removed, units, how = _of_given(opened, heads, plan)
-    elif after_tuning:
-        removed, units, how = _after_tuning(opened, str(budget), plan)
+    if budget is not None:
+        if after_tuning:
+            found = most_heads(opened, budget, plan, report=partial(typer.echo, err=True))
+        else:
+            found = heads_within(opened, budget, plan)
+        removed, units = found.heads, found.units
+        how = {"search": found.figures} if after_tuning else found.figures
     else:
-        removed, units, how = _before_tuning(opened, str(budget), plan)
+        removed, units, how = parse_heads(str(heads), "--heads"), {}, {"order": []}
+        if mlp:
+            model = opened.load_model(weights="trained").to(chosen_device(""))
+            units = Slices(model, validation_windows(opened, windows)).of(removed)
+    if not removed:
+        first, limit = how["search"]["points"][1]["loss"], how["search"]["limit"]
+        raise InputError(
+            f"the head of {run} that goes first by {by} leaves a loss of {first:.4f} nats/token, "
+            f"above the limit of {limit:.4f}"
+        )
     smaller, before, after = prune_run(opened, removed, out, units=units, tune=tune, tune_rate=tune_rate)
     names = head_labels(removed)
     sizes = smaller.load_model().config.intermediate_sizes or {}
@@ -104,50 +112,3 @@ def prune(
         console.print(f"feed-forward units: {shown}", soft_wrap=True)
     console.print(table)
     console.print(f"run: {smaller.path}", soft_wrap=True)
-
-
-def _of_given(run: "Run", heads: str, plan: "PruningPlan") -> _Chosen:
-    """The heads that are named, and the hidden units that go with them."""
-    from nadaraya.interpret.labels import parse_heads
-    from nadaraya.interpret.units import Slices
-    from nadaraya.interpret.windows import validation_windows
-
-    removed = parse_heads(heads, "--heads")
-    if not plan.mlp:
-        return removed, {}, {"order": []}
-    model = run.load_model(weights="trained").to(chosen_device(""))
-    return removed, Slices(model, validation_windows(run, plan.windows)).of(removed), {"order": []}
-
-
-def _before_tuning(run: "Run", budget: str, plan: "PruningPlan") -> _Chosen:
-    """Heads within a budget of the loss as they go."""
-    from nadaraya.interpret.pruning import budget_nats, by_layer, choose_heads
-    from nadaraya.interpret.units import Slices
-    from nadaraya.interpret.windows import validation_windows
-
-    windows = validation_windows(run, plan.windows)
-    model = run.load_model(weights="trained").to(chosen_device(""))
-    amount = budget_nats(budget, windows.loss(model))
-    slices = Slices(model, windows) if plan.mlp else None
-    chosen = choose_heads(model, windows, amount, by=plan.by, seed=plan.seed, slices=slices)
-    if not chosen:
-        raise InputError(
-            f"the head of {run.path} that goes first by {plan.by} costs more than the budget of {amount:.4g} "
-            "nats/token"
-        )
-    removed = by_layer(chosen)
-    return removed, slices.of(removed) if slices else {}, {"order": list(map(asdict, chosen))}
-
-
-def _after_tuning(run: "Run", budget: str, plan: "PruningPlan") -> _Chosen:
-    """The most heads within a budget of the loss after tuning, with a line on each number that is tried."""
-    from nadaraya.training.pruning_search import most_heads
-
-    found = most_heads(run, budget, plan, report=partial(typer.echo, err=True))
-    if not found.heads:
-        first, limit = found.figures["points"][1]["loss"], found.figures["limit"]
-        raise InputError(
-            f"the head of {run.path} that goes first by {plan.by} leaves a loss of {first:.4f} nats/token, "
-            f"above the limit of {limit:.4f}"
-        )
-    return found.heads, found.units, {"search": found.figures}

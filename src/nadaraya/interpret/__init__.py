@@ -1,10 +1,17 @@
-"""What a corpus and a trained model show: lags, bumps and terms of banks, implied kernels, attention maps."""
+"""Corpora and models seen from inside: lags, banks and their terms, implied kernels, attention maps."""
 
-from nadaraya.interpret.attention_maps import AttentionMaps, capture_attention
+from nadaraya.interpret.attention_maps import AttentionMaps, capture_attention, load_maps, save_maps
 from nadaraya.interpret.bandwidths import GridShape, bandwidth_matrix, grid_shapes
 from nadaraya.interpret.bank_fits import BankFit, fit_banks
-from nadaraya.interpret.banks import BankShape, bank_shapes
-from nadaraya.interpret.bumps import BumpTable, PeakMatch, bump_figures, bump_table, match_peaks
+from nadaraya.interpret.banks import (
+    BankShape,
+    BumpTable,
+    PeakMatch,
+    bank_shapes,
+    bump_figures,
+    bump_table,
+    match_peaks,
+)
 from nadaraya.interpret.implied import (
     ImpliedKernel,
     fit_implied,
@@ -13,17 +20,17 @@ from nadaraya.interpret.implied import (
     implied_summary,
 )
 from nadaraya.interpret.lags import (
+    SEPARATORS,
     LagHistogram,
     LagPeak,
     autocorrelation,
+    compile_separator,
     lag_histogram,
     separator_lags,
     token_lag_histogram,
 )
 from nadaraya.interpret.loading import ImageModel, TextModel
 from nadaraya.interpret.mutual_information import corpus_start, mutual_information
-from nadaraya.interpret.separators import SEPARATORS, compile_separator
-from nadaraya.interpret.storage import load_maps, save_maps
 from nadaraya.interpret.terms import Term, TermReport, bank_terms, term_report
 
 __all__ = [

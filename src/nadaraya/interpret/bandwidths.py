@@ -1,4 +1,4 @@
-"""What a model has learned besides its weights of attention: bandwidths, and kernels of the patch grid."""
+"""Bandwidths and kernels of the patch grid, as a model has learned them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from nadaraya.errors import must_be
 
 @dataclass(frozen=True, eq=False)
 class GridShape:
-    """What the kernel of the patch grid makes of a weight in one layer, by the lag between two patches.
+    """Factors by which the kernel of the patch grid multiplies the weights of a layer, by lag.
 
     Args:
         layer: index of the attention layer (0-based).

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from nadaraya.errors import must_be
 from nadaraya.kernels import Exp, Kernel, KernelBank
+from nadaraya.kernels.fitting import NAMES, least_squares
 
 _STARTS = 24  # of each curve
 _PEAKS = 6  # of its spectrum, where these look for periods
@@ -120,22 +121,22 @@ def fit_banks(
     target = target - (target @ share)[:, None]
 
     num_heads = len(curves)
-    bank = _starts(target, lags, share, num_terms, periodic)
-    start: dict[str, Tensor] = dict(bank.named_parameters())
+    logs = _starts(target, lags, share, num_terms, periodic)
     log_height = (target.amax(1) - target.amin(1)).clamp(min=1e-6).log().repeat(_STARTS)[:, None]
     if added:  # as high as the curve
-        start["log_sigma"] += 0.5 * (log_height - bank(torch.zeros(()))[:, None].log())
+        logs[:, 0] += 0.5 * (log_height - (2 * logs[:, 0]).logsumexp(1, keepdim=True))
     else:  # as flat as the curve, where that is flat
-        start["log_length"] -= log_height.clamp(max=0.0)
+        logs[:, 1] -= log_height.clamp(max=0.0)
         if periodic:
-            start["log_alpha"] += 0.5 * log_height.clamp(max=0.0)
+            logs[:, 3] += 0.5 * log_height.clamp(max=0.0)
     for updates, remain in _STAGES:
-        starts = bank.num_heads // num_heads
-        error = _minimise(bank, lags, share, target.repeat(starts, 1), added, updates)
+        starts = len(logs) // num_heads
+        logs, error = least_squares(logs, lags, share, target.repeat(starts, 1), added=added, updates=updates)
         best = error.view(starts, num_heads).topk(remain, dim=0, largest=False).indices
-        heads = (best * num_heads + torch.arange(num_heads)).flatten()
-        values = {name: parameter[heads] for name, parameter in bank.named_parameters()}
-        bank = _bank_of(values)
+        logs = logs[(best * num_heads + torch.arange(num_heads)).flatten()]
+    bank = KernelBank(num_heads, num_terms, periodic=periodic).double()
+    for name, values in zip(NAMES, logs.unbind(1), strict=False):
+        bank.stored(name).copy_(values)
     return _scored(Exp(bank) if added else bank, curves, weights)
 
 
@@ -152,34 +153,24 @@ def _scored(kernel: Kernel, curves: np.ndarray, weights: np.ndarray) -> BankFit:
         return BankFit(kernel, offset, np.where(variance > 0, 1 - left / variance, np.nan))
 
 
-def _bank_of(values: dict[str, Tensor]) -> KernelBank:
-    """A bank of given parameters by name, (K, M) logs."""
-    num_heads, num_terms = values["log_sigma"].shape
-    bank = KernelBank(num_heads, num_terms, periodic="log_tau" in values).double()
-    for name, parameter in bank.named_parameters():
-        parameter.copy_(values[name])
-    return bank
-
-
-def _starts(target: Tensor, lags: Tensor, share: Tensor, num_terms: int, periodic: bool) -> KernelBank:
-    """A bank with a head for every start of every curve, (starts · H).
+def _starts(target: Tensor, lags: Tensor, share: Tensor, num_terms: int, periodic: bool) -> Tensor:
+    """Logs of every start of every curve, (starts · H, 2 or 4, M).
 
     The first is the library's own. The others are at random, but for the periods of half of them: a fit finds
     one only from near it, so these are where the spectrum of the curve has its peaks.
     """
     num_heads = len(target)
     generator = torch.Generator().manual_seed(0)
-    ranges = {"log_sigma": (-1.5, 1.5), "log_length": (0.0, math.log(2 * len(lags)))}
+    ranges = [(-1.5, 1.5), (0.0, math.log(2 * len(lags)))]
     if periodic:
-        ranges["log_alpha"] = (math.log(0.2), math.log(1.5))
-        ranges["log_tau"] = (math.log(2 / math.pi), math.log(len(lags)))
-    known = dict(KernelBank(1, num_terms, periodic=periodic).named_parameters())
-    starts = {}
-    for name, (low, high) in ranges.items():
+        ranges += [(math.log(2 / math.pi), math.log(len(lags))), (math.log(0.2), math.log(1.5))]
+    known = KernelBank(1, num_terms, periodic=periodic)
+    starts = torch.empty(_STARTS, num_heads, len(ranges), num_terms, dtype=torch.float64)
+    for row in (0, 1, 3, 2)[: 4 if periodic else 2]:  # the order of the draws
+        low, high = ranges[row]
         drawn = torch.rand(_STARTS, 1, num_terms, generator=generator, dtype=torch.float64)
-        start = (low + (high - low) * drawn).repeat(1, num_heads, 1)
-        start[0] = known[name]
-        starts[name] = start
+        starts[:, :, row] = low + (high - low) * drawn
+        starts[0, :, row] = known.stored(NAMES[row])
     if periodic:
         half = _STARTS // 2
         periods, power = _spectrum(target, lags, share)
@@ -187,8 +178,8 @@ def _starts(target: Tensor, lags: Tensor, share: Tensor, num_terms: int, periodi
         drawn = drawn.view(num_heads, half, num_terms)
         drawn[:, :, 0] = torch.arange(half) % periods.shape[1]  # each of the peaks at least once
         chosen = periods.gather(1, drawn.flatten(1)).view_as(drawn).transpose(0, 1)
-        starts["log_tau"][half:] = (chosen / math.pi).log()
-    return _bank_of({name: start.flatten(0, 1) for name, start in starts.items()})
+        starts[half:, :, 2] = (chosen / math.pi).log()
+    return starts.flatten(0, 1)
 
 
 def _spectrum(target: Tensor, lags: Tensor, share: Tensor) -> tuple[Tensor, Tensor]:
@@ -198,75 +189,5 @@ def _spectrum(target: Tensor, lags: Tensor, share: Tensor) -> tuple[Tensor, Tens
     rest = weighted - torch.linalg.lstsq(trend.T, weighted.T).solution.T @ trend
     power = torch.fft.rfft(rest, 4 * len(lags)).abs().square()[:, 1:]
     is_peak = torch.nn.functional.max_pool1d(power[:, None], 3, 1, 1)[:, 0] == power
-    heights, places = (power * is_peak).topk(min(_PEAKS, power.shape[1]), dim=1)
-    return 4 * len(lags) / (places + 1.0), heights + 1e-30  # of a flat curve none is higher
-
-
-def _minimise(
-    bank: KernelBank, lags: Tensor, share: Tensor, target: Tensor, added: bool, updates: int
-) -> Tensor:
-    """Fits all heads of a bank in place, side by side; the mean square that is left of each, (K,)."""
-    parameters: dict[str, Tensor] = dict(bank.named_parameters())
-    limits = {
-        "log_sigma": (-20.0, 20.0),
-        "log_length": (math.log(0.1), math.log(1e8 * len(lags))),
-        "log_alpha": (math.log(1e-4), math.log(10.0)),
-        "log_tau": (math.log(2 / math.pi), math.log(4 * len(lags))),  # periods of 2 tokens and more
-    }
-    damping = torch.full((len(target),), 1e-2, dtype=torch.float64)
-    error, gradient, curvature = _normal_equations(bank, lags, share, target, added)
-    for _ in range(updates):
-        before = torch.cat(list(parameters.values()), 1)
-        scale = curvature.diagonal(dim1=1, dim2=2)
-        ridge = damping[:, None] * scale + 1e-12 * scale.amax(1, keepdim=True) + 1e-30
-        step = torch.linalg.solve(curvature + ridge.diag_embed(), gradient)
-        _write(parameters, before + step, limits)
-        tried = _normal_equations(bank, lags, share, target, added)
-        better = tried[0] < error
-        _write(
-            parameters, torch.where(better[:, None], torch.cat(list(parameters.values()), 1), before), limits
-        )
-        gain = torch.where(better, error - tried[0], 0.0) / error.clamp(min=1e-300)
-        error, gradient, curvature = (
-            torch.where(better.view(-1, *[1] * (new.dim() - 1)), new, old)
-            for new, old in zip(tried, (error, gradient, curvature), strict=True)
-        )
-        damping = torch.where(better, damping / 5, damping * 4).clamp(min=1e-12)
-        if ((damping > 1e8) | (better & (gain < 1e-9)) | (error < 1e-24)).all():
-            break
-    return error
-
-
-def _normal_equations(
-    bank: KernelBank, lags: Tensor, share: Tensor, target: Tensor, added: bool
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Mean square, JᵀWr and JᵀWJ of each head, the mean over lags taken out: (K,), (K, P), (K, P, P)."""
-    value, slopes = values_and_slopes(bank, lags, added)
-    slopes = slopes - (slopes @ share)[..., None]
-    rest = target - value + (value @ share)[:, None]
-    weighted = slopes * share
-    return rest.square() @ share, (weighted @ rest[..., None])[..., 0], weighted @ slopes.mT
-
-
-def values_and_slopes(bank: KernelBank, lags: Tensor, added: bool) -> tuple[Tensor, Tensor]:
-    """log G, or G where it is added, and its derivatives by the logs of the parameters: (K, L), (K, P, L).
-
-    Parameters are in the order of the bank's, the terms of one after the other.
-    """
-    logs = bank.log_terms(lags)  # (K, M, L)
-    total = logs.logsumexp(1, keepdim=True)
-    rising = {"log_sigma": torch.full_like(logs, 2.0), "log_length": lags / bank.length[..., None]}
-    if bank.periodic:
-        phase, depth = lags / bank.tau[..., None], 2 * bank.alpha[..., None].square()
-        rising["log_alpha"] = -2 * depth * phase.sin().square()
-        rising["log_tau"] = depth * phase * (2 * phase).sin()
-    terms = logs.exp() if added else (logs - total).exp()
-    slopes = torch.cat([terms * rising[name] for name, _ in bank.named_parameters()], 1)
-    return (total.exp() if added else total)[:, 0], slopes
-
-
-def _write(parameters: dict[str, Tensor], values: Tensor, limits: dict[str, tuple[float, float]]) -> None:
-    """Puts (K, P) numbers into the parameters, within their limits."""
-    parts = values.chunk(len(parameters), 1)
-    for (name, parameter), part in zip(parameters.items(), parts, strict=True):
-        parameter.copy_(part.clamp(*limits[name]))
+    heights, frequencies = (power * is_peak).topk(min(_PEAKS, power.shape[1]), dim=1)
+    return 4 * len(lags) / (frequencies + 1.0), heights + 1e-30  # of a flat curve none is higher

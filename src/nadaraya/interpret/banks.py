@@ -1,14 +1,21 @@
-"""The shapes of lag kernels: what each head adds to its logits, at the start and after training."""
+"""The shapes of lag kernels and their bumps, beside those of the start, of a reference run and of chance."""
 
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
-from nadaraya.errors import must_be
+from nadaraya.errors import InputError, must_be
 from nadaraya.interpret.labels import LabelledHeads, head_numbers
-from nadaraya.interpret.peaks import Peak, prominent_peaks
-from nadaraya.kernels import Exp, Kernel
+from nadaraya.interpret.lags import LagHistogram, Peak, lag_histogram, prominent_peaks, token_lag_histogram
+from nadaraya.kernels import Exp
+
+if TYPE_CHECKING:
+    from nadaraya.training import Run
+
+_MEASURED = 1_000_000  # characters of a corpus whose tokens are counted: encoding more takes seconds
 
 
 @dataclass(frozen=True)
@@ -25,7 +32,7 @@ class Bump(LabelledHeads):
 
 @dataclass(frozen=True)
 class BankShape(LabelledHeads):
-    """What the lag kernel of one layer adds to the logits: the log of the kernel.
+    """The logits that the lag kernel of one layer adds: the log of the kernel.
 
     Args:
         layer: index of the layer (0-based).
@@ -57,7 +64,7 @@ class BankShape(LabelledHeads):
         The smallest prominence is in logits: at 0.25 a bump weighs 1.28 times its valley. Lag 0, where a
         decaying kernel starts, is not a bump.
         """
-        return [_bumps(head, k, minimum) for head in self.trained]
+        return [_peaks(head, k, minimum) for head in self.trained]
 
     def rises(self) -> np.ndarray:
         """(H, L) logits: how far each head stands above its lowest value at shorter lags, at least 0.
@@ -81,16 +88,14 @@ class BankShape(LabelledHeads):
             members = [pair for pair in found if abs(pair[0].index - centre.index) <= reach]
             found = [pair for pair in found if abs(pair[0].index - centre.index) > reach]
             rows = sorted({row for _, row in members})
-            heads, there = tuple([self.heads[row] for row in rows]), self._was_there(centre, rows, reach)
+            # A peak of at least half the prominence stood there before training.
+            starts = () if self.initial is None else self.initial[rows]
+            before = [old for head in starts for old in _peaks(head, None, centre.prominence / 2)]
+            there = any(abs(old.index - centre.index) <= reach for old in before)
+            heads = tuple([self.heads[row] for row in rows])
             bump = Bump(self.layer, centre.index, heads, centre.prominence, centre.width, there)
             ranked.append((sum(peak.prominence for peak, _ in members), bump))
         return [bump for _, bump in sorted(ranked, key=lambda pair: -pair[0])]
-
-    def _was_there(self, peak: Peak, rows: list[int], reach: int) -> bool:
-        if self.initial is None:
-            return False
-        before = (old for row in rows for old in _bumps(self.initial[row], None, peak.prominence / 2))
-        return any(abs(old.index - peak.index) <= reach for old in before)
 
 
 def bank_shapes(run_or_model: Any, num_lags: int) -> list[BankShape]:
@@ -118,27 +123,275 @@ def bank_shapes(run_or_model: Any, num_lags: int) -> list[BankShape]:
     """
     if num_lags < 1:
         raise must_be("num_lags", "1 or more", num_lags)
-    trained = _tables(run_or_model.lag_kernels(), num_lags)
-    known = bool(trained) and hasattr(run_or_model, "load_model")
-    initial = _tables(run_or_model.lag_kernels(initial=True), num_lags) if known else []
-    before = {layer: table for layer, _, table in initial}
+
+    def tables(**options: bool) -> list[tuple[int, bool, np.ndarray]]:
+        found = []
+        for layer, kernel in run_or_model.lag_kernels(**options):
+            table = kernel.lag_logits(num_lags, causal=True).detach().double().cpu().numpy()
+            found.append((layer, isinstance(kernel, Exp), np.atleast_2d(table)))
+        return found
+
+    trained = tables()
+    known = trained and hasattr(run_or_model, "load_model")
+    before = {layer: table for layer, _, table in tables(initial=True)} if known else {}
     return [
         BankShape(layer, added, before.get(layer), table, head_numbers(run_or_model, layer, len(table)))
         for layer, added, table in trained
     ]
 
 
-def _tables(kernels: list[tuple[int, Kernel]], num_lags: int) -> list[tuple[int, bool, np.ndarray]]:
-    """(layer, whether the kernel is an Exp, (H, L) logits) of every lag kernel."""
-    found = []
-    for layer, kernel in kernels:
-        table = kernel.lag_logits(num_lags, causal=True).detach().double().cpu().numpy()
-        found.append((layer, isinstance(kernel, Exp), np.atleast_2d(table)))
-    return found
-
-
-def _bumps(curve: np.ndarray, k: int | None, minimum: float) -> list[Peak]:
+def _peaks(curve: np.ndarray, k: int | None, minimum: float) -> list[Peak]:
     finite = np.isfinite(curve)
     if not finite.any():
         return []
     return prominent_peaks(np.where(finite, curve, curve[finite].min()), k, minimum)
+
+
+@dataclass(frozen=True)
+class PeakMatch:
+    """Counts of the bumps that stand near the peaks of a corpus.
+
+    Args:
+        bumps: how many there are, n.
+        matched: how many of them are near a peak, k.
+        expected: how many would be, if bumps fell anywhere: n q.
+        p_value: chance that k or more would be.
+
+    >>> from nadaraya.interpret import match_peaks
+    >>> match_peaks([20, 69, 72], peaks=[70], num_lags=256).matched
+    2
+    """
+
+    bumps: int
+    matched: int
+    expected: float
+    p_value: float
+
+
+def match_peaks(lags: Sequence[int], peaks: Sequence[int], num_lags: int, tolerance: int = 3) -> PeakMatch:
+    """Test whether more bumps stand near the peaks of a corpus than chance puts there.
+
+    If n bumps fell independently and uniformly over the lags 1 … num_lags − 2, where a bump can stand, the
+    number near a peak would be binomial with q, the share of these lags that are near one. Bumps of one model
+    are not independent: heads start alike, and a periodic term has a bump at every multiple of its period.
+    The numbers of an untrained bank, or of one trained on a shuffled text, are the stricter reference.
+
+    Args:
+        lags: of the n bumps.
+        peaks: lags of the peaks.
+        num_lags: of the curves in which the bumps were found.
+        tolerance: the largest distance that is near, in lags, default 3.
+
+    Returns:
+        Both numbers, and the exact p-value P(K ≥ k).
+
+    Raises:
+        InputError: num_lags below 1, or a negative tolerance.
+
+    >>> from nadaraya.interpret import match_peaks
+    >>> round(match_peaks([20, 69, 72], peaks=[70], num_lags=256).p_value, 4)
+    0.0022
+    """
+    from scipy.stats import binom
+
+    if num_lags < 1:
+        raise must_be("num_lags", "1 or more", num_lags)
+    if tolerance < 0:
+        raise must_be("tolerance", "0 or more", tolerance)
+
+    def near(lags: ArrayLike) -> np.ndarray:
+        distances = np.array(lags, dtype=int)[:, None] - np.array(peaks, dtype=int)
+        return (np.abs(distances) <= tolerance).any(axis=1)
+
+    matched = int(near(lags).sum())
+    share = float(near(range(1, num_lags - 1)).mean()) if num_lags > 2 else 0.0
+    p_value = float(binom.sf(matched - 1, len(lags), share))
+    return PeakMatch(len(lags), matched, len(lags) * share, p_value)
+
+
+@dataclass(frozen=True)
+class BumpTable:
+    """The bumps of a trained bank and of its references.
+
+    Args:
+        trained: of all layers, those of a layer in descending summed prominence.
+        initial: those of the bank before training; None where that is not known.
+        null: those of a reference run; None without one.
+        peaks: lags of the corpus peaks that they are compared with, in tokens.
+        num_lags: lags at which the banks were looked at.
+        tolerance: the largest distance of a bump that is near a peak, in tokens.
+
+    >>> import numpy as np
+    >>> from nadaraya.interpret import BankShape, bump_table
+    >>> curve = -np.arange(64) / 20 + 2 * np.exp(-(((np.arange(64) - 30) / 3) ** 2))
+    >>> table = bump_table([BankShape(0, True, None, curve[None])], peaks=[31])
+    >>> table.matches()["trained"].matched
+    1
+    """
+
+    trained: tuple[Bump, ...]
+    initial: tuple[Bump, ...] | None
+    null: tuple[Bump, ...] | None
+    peaks: tuple[int, ...]
+    num_lags: int
+    tolerance: int
+
+    def matches(self) -> dict[str, PeakMatch]:
+        """Bumps near peaks, of "trained" and, where they are known, of "initial" and "null"."""
+        sets = {"trained": self.trained, "initial": self.initial, "null": self.null}
+        return {
+            name: match_peaks([bump.lag for bump in bumps], self.peaks, self.num_lags, self.tolerance)
+            for name, bumps in sets.items()
+            if bumps is not None
+        }
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The trained bumps as plain values, beside how many of each reference are at least as high.
+
+        Keys: layer and heads (numbers from 0, as before any was removed), labels (LAYER.HEAD), lag, height
+        and width (of the strongest head: prominence in logits, tokens at half of it), at_start, nearest_peak
+        and distance in tokens (None without peaks), and as_high_at_start and as_high_in_null (None where
+        these are not known).
+        """
+        return [self._row(bump) for bump in self.trained]
+
+    def _row(self, bump: Bump) -> dict[str, Any]:
+        nearest = min(self.peaks, key=lambda peak: (abs(peak - bump.lag), peak), default=None)
+
+        def as_high(others: Sequence[Bump] | None) -> int | None:
+            if others is None:
+                return None
+            return sum(other.prominence >= bump.prominence for other in others)
+
+        return {
+            "layer": bump.layer,
+            "heads": list(bump.heads),
+            "labels": bump.labels,
+            "lag": bump.lag,
+            "height": bump.prominence,
+            "width": bump.width,
+            "at_start": bump.at_start,
+            "nearest_peak": nearest,
+            "distance": None if nearest is None else abs(nearest - bump.lag),
+            "as_high_at_start": as_high(self.initial),
+            "as_high_in_null": as_high(self.null),
+        }
+
+
+def bump_table(
+    shapes: Sequence[BankShape],
+    peaks: Sequence[int],
+    null: Sequence[BankShape] | None = None,
+    *,
+    reach: int = 4,
+    minimum: float = 0.25,
+    tolerance: int = 3,
+) -> BumpTable:
+    """Find the bumps of a bank, trained and at its start, and of a reference.
+
+    Args:
+        shapes: of the layers, from `bank_shapes`; at least one.
+        peaks: lags of the peaks of the corpus, in tokens.
+        null: shapes of the reference, at the same lags; default none.
+        reach: heads of a layer share a bump within so many lags, default 4.
+        minimum: the smallest prominence of a bump, in logits, default 0.25.
+        tolerance: the largest distance of a bump that is near a peak, in tokens, default 3.
+
+    Returns:
+        The table.
+
+    Raises:
+        InputError: no shapes.
+
+    >>> import numpy as np
+    >>> from nadaraya.interpret import BankShape, bump_table
+    >>> shape = BankShape(0, True, None, np.array([[1.0, 0.5, 2.0, 0.0]]))
+    >>> [row["lag"] for row in bump_table([shape], peaks=[]).rows()]
+    [2]
+    """
+    if not shapes:
+        raise must_be("shapes", "those of a model with a lag kernel", list(shapes))
+
+    def bumps(given: Sequence[BankShape]) -> tuple[Bump, ...]:
+        return tuple(bump for shape in given for bump in shape.shared_bumps(reach, minimum))
+
+    shapes = _distinct(shapes)
+    starts = [
+        replace(shape, initial=None, trained=shape.initial) for shape in shapes if shape.initial is not None
+    ]
+    return BumpTable(
+        bumps(shapes),
+        bumps(starts) if starts else None,
+        None if null is None else bumps(_distinct(null)),
+        tuple(peaks),
+        shapes[0].trained.shape[1],
+        tolerance,
+    )
+
+
+def _distinct(shapes: Sequence[BankShape]) -> list[BankShape]:
+    """Without the copies in later layers of a bank that layers share: its bumps would count several times."""
+    found: dict[tuple[bytes, ...], BankShape] = {}
+    for shape in shapes:
+        tables = (shape.trained, shape.initial)
+        found.setdefault(tuple(b"" if table is None else table.tobytes() for table in tables), shape)
+    return list(found.values())
+
+
+def bump_figures(
+    run: "Run",
+    null: "Run | None" = None,
+    *,
+    reach: int = 4,
+    minimum: float = 0.25,
+    tolerance: int = 3,
+) -> dict[str, Any]:
+    """The bumps of a run's banks, how many its start and a null show, and how many stand at corpus peaks.
+
+    Args:
+        run: a finished run on text with lag kernels.
+        null: a reference, such as the same recipe with `data.shuffle=words`; its banks are looked at over the
+            context of the run. Default none.
+        reach, minimum, tolerance: as of `bump_table`.
+
+    Returns:
+        Plain values: "bumps", as `BumpTable.rows`; "matches", those of `BumpTable.matches`; "peaks", lags at
+        which lines of the corpus end, in tokens (none for a run on token shards); and the settings.
+
+    Raises:
+        InputError: a run without lag kernels, not finished, or whose corpus cannot be read.
+
+    >>> from nadaraya.interpret import bump_figures
+    >>> from nadaraya.training import load_recipe, train
+    >>> small = ["model.hidden_size=16", "model.variant=gpa-mul", "data.limit=9000", "data.context=64"]
+    >>> run = train(load_recipe("demo", [*small, "training.steps=1", "training.warmup_steps=0"]), "run")
+    >>> sorted(bump_figures(run)["matches"])
+    ['initial', 'trained']
+    """
+    num_lags = run.text_recipe().data.context
+
+    def shapes(of: "Run") -> list[BankShape]:
+        found = bank_shapes(of, num_lags)
+        if not found:
+            raise InputError(f"{of.path} must be a run with a lag kernel, got the variant {of.recipe.label}")
+        return found
+
+    trained, reference = shapes(run), None if null is None else shapes(null)
+    peaks = [] if run.on_shards else newlines_in_tokens(run, run.corpus().text, num_lags).line_lengths()
+    table = bump_table(trained, peaks, reference, reach=reach, minimum=minimum, tolerance=tolerance)
+    return {
+        "num_lags": num_lags,
+        "reach": reach,
+        "minimum": minimum,
+        "tolerance": tolerance,
+        "peaks": peaks,
+        "bumps": table.rows(),
+        "matches": {name: asdict(match) for name, match in table.matches().items()},
+    }
+
+
+def newlines_in_tokens(run: "Run", text: str, max_lag: int) -> LagHistogram:
+    """Distances between newlines in the tokens of a run; of the start of a text where they differ."""
+    if run.text_recipe().data.tokenizer == "characters":
+        return lag_histogram(text, max_lag)
+    return token_lag_histogram(run.tokenizer(), text[:_MEASURED], max_lag)

@@ -1,20 +1,23 @@
-"""What each head is and what it is worth: its bank, its attention pattern, the loss without it."""
+"""Scores of heads: of their banks, of their attention patterns, and what the loss gains without them."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from nadaraya.errors import must_be
+from nadaraya.interpret.ablation import ablated, head_layers
 from nadaraya.interpret.banks import BankShape, bank_shapes
 from nadaraya.interpret.labels import head_label
-from nadaraya.interpret.silencing import head_layers, silenced
 from nadaraya.interpret.windows import Windows
 
 BANK_SCORES = ("bank_max", "bank_range", "bank_similarity")
+# Variance of Fisher's z of a rank correlation, times n − 3 (Fieller, Hartley and Pearson 1957).
+_SPEARMAN = 1.06
 
 
 @dataclass(frozen=True)
@@ -94,6 +97,64 @@ class HeadReport:
         return float(spearmanr(values, worth).statistic), len(having)
 
 
+@dataclass(frozen=True)
+class PooledCorrelation:
+    """A rank correlation over the heads of several models, ranked within each."""
+
+    value: float  # pooled, with the ends of its interval
+    low: float
+    high: float
+    heads: int  # of all models
+    runs: int  # models that have the score
+
+
+def pooled_correlations(
+    reports: Sequence[HeadReport], names: Sequence[str] = BANK_SCORES, level: float = 0.95
+) -> dict[str, PooledCorrelation]:
+    """Rank correlations of scores with `loss_increase`, pooled over models.
+
+    With r_i the rank correlation of model i over its n_i heads and z = artanh r,
+
+        z = Σ_i (n_i − 3) z_i / Σ_i (n_i − 3),    with variance 1.06 / Σ_i (n_i − 3)
+
+    (Fisher 1921; the variance for ranks is that of Fieller, Hartley and Pearson 1957). Models are not mixed:
+    that heads of one are worth more than those of another is no correlation. The interval takes heads to be
+    independent, and the models to have one correlation. A perfect r_i has no finite z: at most it counts as
+    midway to that of two neighbours that changed places.
+
+    Args:
+        reports: of `head_report`, one for each model.
+        names: fields of `HeadScore`; default those of banks.
+        level: of the intervals; default 0.95.
+
+    Returns:
+        By name; a score that no model has for four heads or more, or has alike for all, is left out.
+
+    Raises:
+        InputError: a level that is not between 0 and 1.
+
+    >>> from nadaraya.interpret.heads import HeadReport, HeadScore, pooled_correlations
+    >>> worth = [0.1, 0.3, 0.2, 0.5, 0.4]
+    >>> heads = [HeadScore(0, i, x, 0, 0, 0, bank_range=i) for i, x in enumerate(worth)]
+    >>> round(pooled_correlations([HeadReport(1.0, 9, tuple(heads))] * 2)["bank_range"].value, 3)
+    0.8
+    """
+    if not 0.0 < level < 1.0:
+        raise must_be("level", "between 0 and 1", level)
+    reach = NormalDist().inv_cdf((1 + level) / 2)
+    pooled = {}
+    for name in names:
+        each = [found for report in reports if (found := report.correlation(name)) and found[1] > 3]
+        if each:
+            r, counts = np.array(each).T
+            most = 1 - 6 / (counts * (counts**2 - 1))
+            z = np.average(np.arctanh(r.clip(-most, most)), weights=counts - 3)
+            half = reach * np.sqrt(_SPEARMAN / (counts - 3).sum())
+            low, value, high = np.tanh([z - half, z, z + half]).tolist()
+            pooled[name] = PooledCorrelation(value, low, high, int(counts.sum()), len(each))
+    return pooled
+
+
 def head_report(model: Any, windows: Windows, *, sequences: int = 4, seed: int = 0) -> HeadReport:
     """Score every head of a language model.
 
@@ -124,12 +185,12 @@ def head_report(model: Any, windows: Windows, *, sequences: int = 4, seed: int =
     patterns = pattern_scores(model, sequences, seed)
     banks = scored_banks(model, windows.inputs.shape[1])
     scores = []
-    for part in head_layers(model):
-        for row, head in enumerate(part.heads):
-            with silenced(model, {part.layer: [head]}):
+    for layer, (heads, _) in head_layers(model).items():
+        for row, head in enumerate(heads):
+            with ablated(model, {layer: [head]}):
                 without = windows.loss(model)
-            bank = banks[part.layer][row] if part.layer in banks else {}
-            scores.append(HeadScore(part.layer, head, without - whole, **patterns[part.layer][row], **bank))
+            bank = banks[layer][row] if layer in banks else {}
+            scores.append(HeadScore(layer, head, without - whole, **patterns[layer][row], **bank))
     return HeadReport(whole, windows.tokens, tuple(scores))
 
 
@@ -140,20 +201,16 @@ def scored_banks(model: Any, num_lags: int) -> dict[int, list[dict[str, Any]]]:
 
 
 def bank_scores(shape: BankShape) -> list[dict[str, Any]]:
-    """What the bank of a layer says of each head, as keywords of `HeadScore`.
-
-    Args:
-        shape: the kernel of the layer by lag, one row per head.
-    """
+    """The scores of the bank of each head of a layer, as keywords of `HeadScore`."""
     logits = np.where(np.isfinite(shape.trained), shape.trained, np.nan)
     # G itself is added, or its log.
     strength = np.abs(logits if shape.added else np.exp(logits))
     varies = np.nanmax(logits, axis=1) - np.nanmin(logits, axis=1)
     alike = np.full((len(logits), len(logits)), np.nan)
     for i, j in np.ndindex(alike.shape):
-        common = np.isfinite(logits[i]) & np.isfinite(logits[j])
-        if i != j and common.any() and np.ptp(logits[i, common]) > 0 and np.ptp(logits[j, common]) > 0:
-            alike[i, j] = np.corrcoef(logits[i, common], logits[j, common])[0, 1]
+        pair = logits[[i, j]][:, np.isfinite(logits[[i, j]]).all(axis=0)]
+        if i != j and pair.size and np.ptp(pair, axis=1).all():
+            alike[i, j] = np.corrcoef(pair)[0, 1]
     return [
         {
             "bank_max": float(np.nanmax(strength[head])),
@@ -171,20 +228,6 @@ def pattern_scores(model: Any, sequences: int = 4, seed: int = 0) -> list[list[d
     Of n different random tokens that are said twice, token n + i is the same as token i and as no other. The
     scores are mean weights, over the tokens of the second time: that of the token before, of token i, and of
     token i + 1, which came after the same token the first time (Olsson et al. 2022).
-
-    Args:
-        model: as in `head_report`, in eval mode.
-        sequences: how many texts. Default 4.
-        seed: of the random tokens. Default 0.
-
-    Returns:
-        One list per layer with one mapping per head.
-
-    >>> from nadaraya.interpret.heads import pattern_scores
-    >>> from nadaraya.models import KernelGPTConfig, KernelGPTForCausalLM
-    >>> model = KernelGPTForCausalLM(KernelGPTConfig.preset("demo")).eval()
-    >>> sorted(pattern_scores(model)[0][0])
-    ['duplicate_token', 'induction', 'previous_token']
     """
     vocabulary = int(model.config.vocab_size)
     n = max(2, min(int(model.config.max_position_embeddings) // 2, vocabulary, 128))
@@ -192,32 +235,24 @@ def pattern_scores(model: Any, sequences: int = 4, seed: int = 0) -> list[list[d
     drawn = [torch.randperm(vocabulary, generator=generator)[:n] for _ in range(sequences)]
     once = torch.stack(drawn)
     lags = {"previous_token": 1, "duplicate_token": n, "induction": n - 1}
+    # Attention that returns its weights; a model of transformers may have another.
+    before = getattr(model.config, "_attn_implementation", None)
+    switched = not hasattr(model, "lag_kernels") and before not in (None, "eager", "nadaraya")
     sums: list[Tensor] = []
-    for text in once.repeat(1, 2).to(model.device):  # one at a time: weights take L H (2 n)² numbers
-        with _giving_weights(model):
+    try:
+        if switched:
+            model.set_attn_implementation("eager")
+        for text in once.repeat(1, 2).to(model.device):  # one at a time: weights take L H (2 n)² numbers
             weights = model(text[None], output_attentions=True, use_cache=False).attentions
-        # From token n on, the diagonals at the three lags.
-        found = [
-            torch.stack(
-                [w[0].diagonal(-lag, 1, 2)[:, max(0, n - lag) :].double().mean(1) for lag in lags.values()], 1
-            )
-            for w in weights
-        ]
-        sums = [a + b for a, b in zip(sums, found, strict=True)] if sums else found
+            # From token n on, the diagonals at the three lags.
+            seen = [
+                [w[0].diagonal(-lag, 1, 2)[:, max(0, n - lag) :] for lag in lags.values()] for w in weights
+            ]
+            found = [torch.stack([each.double().mean(1) for each in layer], 1) for layer in seen]
+            sums = [a + b for a, b in zip(sums, found, strict=True)] if sums else found
+    finally:
+        if switched:
+            model.set_attn_implementation(before)
     return [
         [dict(zip(lags, (row / sequences).tolist(), strict=True)) for row in layer.cpu()] for layer in sums
     ]
-
-
-@contextmanager
-def _giving_weights(model: Any) -> Iterator[None]:
-    """While the context lasts, a model of transformers computes attention so that it returns weights."""
-    before = getattr(model.config, "_attn_implementation", None)
-    if hasattr(model, "lag_kernels") or before in (None, "eager", "nadaraya"):
-        yield
-        return
-    model.set_attn_implementation("eager")
-    try:
-        yield
-    finally:
-        model.set_attn_implementation(before)

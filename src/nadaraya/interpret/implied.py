@@ -1,6 +1,6 @@
-"""The kernel of the lag that trained attention implies: what its logits are, on average, at each lag.
+"""The kernel of the lag that trained attention implies: its logits, on average, at each lag.
 
-Any attention has logits: of content with rotary positions, of a bank, of a gate. What a lag is worth in them
+Any attention has logits: of content with rotary positions, of a bank, of a gate. The worth of a lag in them
 is a regression of the logits s on the lag. Softmax does not see a constant of a query, so each query i has a
 level a_i of its own:
 
@@ -15,14 +15,15 @@ out of the normal equations, A b = c, whose sums over windows are all that is ke
 with m_ir = 1 where query i sees lag r, and n_i the number of lags that it sees.
 """
 
+import math
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from nadaraya.attention import reference
 from nadaraya.attention.arguments import AttentionArguments
@@ -32,19 +33,15 @@ from nadaraya.errors import InputError, must_be
 from nadaraya.interpret.attention_maps import evaluating
 from nadaraya.interpret.bank_fits import BankFit, fit_banks
 from nadaraya.interpret.labels import LabelledHeads, head_numbers
-from nadaraya.interpret.windows import validation_tokens
+from nadaraya.interpret.windows import validation_tokens, windows_of
 
-if TYPE_CHECKING:
-    from nadaraya.data import TokenShards
-    from nadaraya.training import Run
-
-LONGEST = 8192  # lags: A has as many rows and columns
+_LONGEST = 8192  # lags: A has as many rows and columns
 _BLOCK = 2**22  # logits of all heads that are formed at a time
 
 
 @dataclass(frozen=True)
 class ImpliedKernel(LabelledHeads):
-    """What the logits of one layer say of the lag.
+    """The logits of one layer by lag.
 
     Attributes:
         layer: its place in the order in which the layers are called (0-based).
@@ -156,7 +153,7 @@ def fitted_kernels(
         (bank.on(other.curve, other.pairs), decay.on(other.curve, other.pairs))
         for (bank, decay), other in zip(fit_implied(first, num_terms, added), second, strict=True)
     ]
-    return tuple((a + b).solved() for a, b in zip(*halves, strict=True)), fits
+    return tuple(a.include(b).solved() for a, b in zip(*halves, strict=True)), fits
 
 
 def _sums_of(
@@ -165,13 +162,18 @@ def _sums_of(
     """The sums of every layer over the windows, which are dealt out to so many parts."""
     model = run_or_model
     if hasattr(run_or_model, "load_model"):
+        from nadaraya.data import document_positions
+
         model = run_or_model.load_model()
         if tokens is None:
-            tokens, position_ids = _validation_windows(run_or_model, windows)
+            text, document_token = validation_tokens(run_or_model)
+            tokens = windows_of(text, run_or_model.text_recipe().data.context, windows)
+            if document_token is not None:
+                position_ids = document_positions(tokens, document_token)
     model = getattr(model, "_orig_mod", model)  # compiled code does not ask who is watching
-    if tokens is None or tokens.dim() != 2 or not 2 <= tokens.shape[1] <= LONGEST or not len(tokens):
+    if tokens is None or tokens.dim() != 2 or not 2 <= tokens.shape[1] <= _LONGEST or not len(tokens):
         given = None if tokens is None else tuple(tokens.shape)
-        raise must_be("tokens", f"of shape (windows, tokens) with 2 to {LONGEST:,} tokens", given)
+        raise must_be("tokens", f"of shape (windows, tokens) with 2 to {_LONGEST:,} tokens", given)
     if len(tokens) < parts:
         raise must_be("windows", f"{parts} or more where banks are fitted", len(tokens))
     found: list[list[_Sums]] = [[] for _ in range(parts)]
@@ -185,8 +187,14 @@ def _sums_of(
         layers[calls].add(args)
         calls += 1
 
+    attached: Any = nullcontext()
+    of_library = any(isinstance(module, KernelSelfAttention) for module in model.modules())
+    if not of_library and getattr(model.config, "_attn_implementation", None) != "nadaraya":
+        from nadaraya.models import attach_attention
+
+        attached = attach_attention(model)
     device = next(model.parameters()).device
-    with evaluating(model), _attached(model), watching_calls(add):
+    with evaluating(model), attached, watching_calls(add):
         for number, window in enumerate(tokens.to(device)):
             packed = {} if position_ids is None else {"position_ids": position_ids[number, None].to(device)}
             calls = 0
@@ -217,19 +225,22 @@ def implied_summary(
     >>> sorted(summary["layers"][0]["heads"][0])
     ['curve', 'deviation', 'head', 'r2']
     """
+
+    def head_of(kernel: ImpliedKernel, row: int, fitted: Sequence[BankFit]) -> dict[str, Any]:
+        curve, r2 = kernel.curve[row].tolist(), float(kernel.r2[row])
+        found = {
+            "head": kernel.heads[row],
+            "deviation": float(kernel.deviation[row]),
+            "r2": r2 if math.isfinite(r2) else None,
+            "curve": [value if math.isfinite(value) else None for value in curve],
+        }
+        named = zip(("periodic", "decay"), fitted, strict=True)
+        return {**found, "fits": {name: fit.plain(row) for name, fit in named}} if fitted else found
+
     layers = []
     for number, kernel in enumerate(kernels):
-        named = dict(zip(("periodic", "decay"), fits[number], strict=True)) if fits else {}
-        heads = [
-            {
-                "head": head,
-                "deviation": float(kernel.deviation[row]),
-                "r2": _plain(kernel.r2[row]),
-                "curve": [_plain(value) for value in kernel.curve[row]],
-                **({"fits": {name: fit.plain(row) for name, fit in named.items()}} if named else {}),
-            }
-            for row, head in enumerate(kernel.heads)
-        ]
+        fitted = fits[number] if fits else ()
+        heads = [head_of(kernel, row, fitted) for row in range(len(kernel.heads))]
         layers.append({"layer": kernel.layer, "pairs": kernel.pairs.tolist(), "heads": heads})
     return {"layers": layers}
 
@@ -274,6 +285,7 @@ class _Sums:
         self.by_lag = torch.zeros(len(heads), num_lags, dtype=torch.float64)  # c
         self.squares = torch.zeros(len(heads), dtype=torch.float64)
         self.queries = torch.zeros(2, num_lags, dtype=torch.float64)  # that see lags 0 or 1 … r
+        self._sums = (self.by_lag, self.squares, self.queries)
 
     def add(self, args: AttentionArguments) -> None:
         """The logits of one call with a batch of one window."""
@@ -283,8 +295,8 @@ class _Sums:
             raise InputError(f"layer {self.layer} must be self-attention of the tokens, in one pass")
         rows = max(1, _BLOCK // (num_heads * num_keys))
         for start in range(0, num_queries, rows):
-            stop = min(start + rows, num_queries)
-            self._add_rows(reference.logits(args, start, stop)[0].double().cpu(), start)
+            logits = reference.logits(args, start, min(start + rows, num_queries))
+            self._add_rows(logits[0].double().cpu(), start)
 
     def _add_rows(self, logits: Tensor, start: int) -> None:
         """(H, rows, N) logits of the queries from `start` on, −inf where a query does not see a key."""
@@ -310,22 +322,19 @@ class _Sums:
         one = torch.ones((), dtype=torch.float64)
         self.queries.index_put_((first[seeing], last[seeing]), one, accumulate=True)
 
-    def __add__(self, other: "_Sums") -> "_Sums":
-        """The sums over the windows of both."""
-        both = _Sums(self.layer, self.heads, self.by_lag.shape[1])
-        both.by_lag, both.squares = self.by_lag + other.by_lag, self.squares + other.squares
-        both.queries = self.queries + other.queries
-        return both
+    def include(self, other: "_Sums") -> "_Sums":
+        """Add the sums over other windows."""
+        for mine, theirs in zip(self._sums, other._sums, strict=True):
+            mine += theirs
+        return self
 
     def solved(self) -> ImpliedKernel:
         """The least-squares solution."""
-        num_lags = self.by_lag.shape[1]
-        begins = torch.tensor([[0], [1]])
-        sizes = (torch.arange(num_lags) - begins + 1).clamp(min=1)
+        lags, begins = torch.arange(self.by_lag.shape[1]), torch.tensor([[0], [1]])
+        sizes = (lags - begins + 1).clamp(min=1)
         # Queries, and the sum of their 1/n, whose range ends at a lag or beyond it.
         beyond, shares = (x.flip(1).cumsum(1).flip(1) for x in (self.queries, self.queries / sizes))
-        pairs = (beyond * (torch.arange(num_lags) >= begins)).sum(0)
-        lags = torch.arange(num_lags)
+        pairs = (beyond * (lags >= begins)).sum(0)
         nearer, farther = torch.minimum(lags[:, None], lags), torch.maximum(lags[:, None], lags)
         gram = pairs.diag() - shares[0][farther] - shares[1][farther] * (nearer >= 1)  # A
         known = gram.diagonal() > 1e-9 * pairs  # a lag that is all that its queries see says nothing
@@ -344,51 +353,3 @@ class _Sums:
             (self.squares / pairs.sum()).sqrt().numpy(),
             self.heads,
         )
-
-
-def _attached(model: nn.Module) -> Any:
-    """While it lasts a model of transformers computes its attention by the operator."""
-    if any(isinstance(module, KernelSelfAttention) for module in model.modules()):
-        return nullcontext()
-    from nadaraya.models import attach_attention
-
-    attached = getattr(getattr(model, "config", None), "_attn_implementation", None) == "nadaraya"
-    return nullcontext() if attached else attach_attention(model)
-
-
-def windows_of(tokens: "Tensor | TokenShards", context: int, count: int) -> Tensor:
-    """Windows at evenly spaced places of a text, the first and the last of which are its ends.
-
-    Args:
-        tokens: (n,) token numbers, or shards.
-        context: tokens per window.
-        count: how many; fewer where there are fewer places.
-
-    Returns:
-        (count, context) token numbers.
-
-    Raises:
-        InputError: no windows, or a context that is no more than a token, longer than the text or too long.
-    """
-    if count < 1:
-        raise must_be("windows", "1 or more", count)
-    there = len(tokens) if isinstance(tokens, Tensor) else tokens.num_tokens
-    if not 2 <= context <= min(there, LONGEST):
-        raise must_be("context", f"from 2 to {min(there, LONGEST):,} tokens for this text", context)
-    starts = torch.linspace(0, there - context, min(count, there), dtype=torch.float64).long().unique()
-    if isinstance(tokens, Tensor):
-        return tokens[starts[:, None] + torch.arange(context)]
-    return tokens.tokens(starts.tolist(), context)
-
-
-def _validation_windows(run: "Run", count: int) -> tuple[Tensor, Tensor | None]:
-    """Windows of the validation part of a run, and where its documents begin if they are packed."""
-    from nadaraya.data import document_positions
-
-    tokens, document_token = validation_tokens(run)
-    inputs = windows_of(tokens, run.text_recipe().data.context, count)
-    return inputs, None if document_token is None else document_positions(inputs, document_token)
-
-
-def _plain(value: float) -> float | None:
-    return float(value) if np.isfinite(value) else None

@@ -1,4 +1,4 @@
-"""How heads are called everywhere: LAYER.HEAD, both from 0, as they were before any was removed."""
+"""The names of heads everywhere: LAYER.HEAD, both from 0, as they were before any was removed."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -8,27 +8,17 @@ from nadaraya.errors import must_be
 
 
 def head_label(layer: int, head: int | None) -> str:
-    """The label of a head, which `parse_heads` reads; "*" in place of a head is every one of a layer.
-
-    >>> from nadaraya.interpret.labels import head_label
-    >>> head_label(1, 0)
-    '1.0'
-    """
+    """The label of a head, which `parse_heads` reads; "*" in place of a head is every one of a layer."""
     return f"{layer}.{'*' if head is None else head}"
 
 
 def head_labels(heads: Mapping[int, Sequence[int]]) -> list[str]:
-    """The labels of heads by layer, in order.
-
-    >>> from nadaraya.interpret.labels import head_labels
-    >>> head_labels({1: [2, 0], 0: [3]})
-    ['0.3', '1.0', '1.2']
-    """
+    """The labels of heads by layer, in order."""
     return [head_label(layer, head) for layer in sorted(heads) for head in sorted(heads[layer])]
 
 
 class LabelledHeads:
-    """What says something of some heads of a layer."""
+    """Data on some heads of a layer."""
 
     layer: int
     heads: tuple[int, ...]
@@ -40,19 +30,7 @@ class LabelledHeads:
 
 
 def parse_heads(text: str, option: str = "heads") -> dict[int, list[int]]:
-    """Heads by layer, of labels between commas.
-
-    Args:
-        text: such as "0.3,1.2".
-        option: what a message calls it; default "heads".
-
-    Raises:
-        InputError: something else, or a head twice.
-
-    >>> from nadaraya.interpret.labels import parse_heads
-    >>> parse_heads("0.3, 1.2")
-    {0: [3], 1: [2]}
-    """
+    """Heads by layer, of labels between commas such as "0.3,1.2"; errors call it `option`."""
     found: dict[int, list[int]] = {}
     for label in text.split(","):
         if not re.fullmatch(r"\s*\d{1,6}\.\d{1,6}\s*", label):
@@ -65,13 +43,7 @@ def parse_heads(text: str, option: str = "heads") -> dict[int, list[int]]:
 
 
 def head_numbers(run_or_model: Any, layer: int, count: int) -> tuple[int, ...]:
-    """The numbers of the heads that a layer has, as before any was removed.
-
-    Args:
-        run_or_model: a run on text, or a model; one without a configuration has lost no heads.
-        layer: index of the layer.
-        count: of its heads.
-    """
+    """The numbers of the `count` heads that a layer has; a model without a configuration has lost none."""
     if hasattr(run_or_model, "recipe"):
         pruned = run_or_model.recipe.model.extra.get("pruned_heads")
     else:

@@ -3,17 +3,62 @@
 As in Gaussian Process Attention (anonymous), figure 5.
 """
 
+import re
+import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import ArrayLike
 
-from nadaraya.errors import must_be
-from nadaraya.interpret.peaks import prominent_peaks
-from nadaraya.interpret.separators import Separator, find_separators
+from nadaraya.errors import InputError, must_be
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
+
+#: Characters as they are, or a compiled regular expression.
+Separator = str | re.Pattern[str]
+
+SEPARATORS: dict[str, Separator] = {
+    "newline": "\n",
+    "paragraph": re.compile(r"\n(?:[^\S\n]*\n)+"),
+    "sentence": re.compile(r"[.!?]+[\"'”’)\]_]*(?=\s)"),
+    "word": re.compile(r"\s+"),
+}
+"""Separators by name. A paragraph ends at blank lines, however many; a sentence at . ! or ? and closing marks
+before white space, so that "Mr." ends one too; a word at white space."""
+
+LEAST_SEPARATIONS = 30  # fewer say nothing about a histogram
+_LEAST_COUNT = 10  # of a peak
+
+
+@dataclass(frozen=True)
+class Peak:
+    """One local maximum of a curve."""
+
+    index: int  # from 0; the middle of a flat top
+    height: float
+    prominence: float  # height above the higher of the two valleys that separate it from higher ground
+    width: float  # at half its prominence, in steps of the curve
+
+
+def prominent_peaks(values: ArrayLike, k: int | None = None, minimum: float = 0.0) -> list[Peak]:
+    """The k (None: all) most prominent local maxima of (L,) finite values; the ends of a curve are none.
+
+    They are in descending prominence, at least `minimum`; equal ones in ascending index.
+    """
+    from scipy.signal import find_peaks  # here: importing it takes as long as the rest of this package
+
+    curve = np.asarray(values, dtype=np.float64)
+    if curve.ndim != 1 or not np.isfinite(curve).all():
+        raise must_be("values", "a one-dimensional curve of finite numbers", values)
+    if k is not None and k < 0:
+        raise must_be("k", "a number of peaks, 0 or more", k)
+    indices, found = find_peaks(curve, prominence=minimum, width=0)
+    order = np.lexsort((indices, -found["prominences"]))[:k]
+    rows = np.column_stack([indices, curve[indices], found["prominences"], found["widths"]])[order]
+    return [Peak(int(index), *measures) for index, *measures in rows.tolist()]
 
 
 @dataclass(frozen=True)
@@ -41,7 +86,7 @@ class LagPeak:
 
 @dataclass(frozen=True)
 class LagHistogram:
-    """How often each distance between successive separators occurs.
+    """Counts of the distances between successive separators.
 
     Args:
         counts: (max_lag,), int64; `counts[r - 1]` separations of r characters or tokens.
@@ -90,24 +135,93 @@ class LagHistogram:
         """
         # No two separators share a place, so the count at lag 0 is truly zero and lag 1 can be a peak.
         found = prominent_peaks([0, *self.counts], minimum=min_share * self.counts.max())
-        peaks = []
-        for peak in found:
-            lag, count = peak.index, peak.height
-            if peak.prominence >= 3 * count**0.5:
-                name = self._name(lag)
-                peaks.append(LagPeak(lag, int(count), count / self.total, int(peak.prominence), name))
-        return peaks[:k]
+        return [
+            LagPeak(
+                peak.index,
+                int(peak.height),
+                peak.height / self.total,
+                int(peak.prominence),
+                self._name(peak.index),
+            )
+            for peak in found
+            if peak.prominence >= 3 * peak.height**0.5
+        ][:k]
+
+    def clear_peaks(self) -> list[LagPeak]:
+        """The two most prominent peaks that are seen often; none of a small histogram."""
+        if self.total < LEAST_SEPARATIONS:
+            return []
+        return [peak for peak in self.peaks(2) if peak.count >= _LEAST_COUNT]
+
+    def line_lengths(self) -> list[int]:
+        """Lags of clear peaks between newlines, ascending, without lag 1, that of blank lines."""
+        return sorted(peak.lag for peak in self.clear_peaks() if peak.lag > 1)
 
     def _name(self, lag: int) -> str:
         if self.unit != "characters":
             return f"{lag} {self.unit}"
-        if not isinstance(self.separator, str):
-            return str(lag)
-        if self.separator != "\n":
-            return f"{lag} (adjacent separators)" if lag == len(self.separator) else str(lag)
-        if lag == 1:
-            return "1 (blank line: paragraph break)"
-        return f"{lag} (lines of {lag - 1} characters and the newline)"
+        if self.separator == "\n":
+            in_words = f"lines of {lag - 1} characters and the newline"
+            return f"{lag} ({in_words if lag > 1 else 'blank line: paragraph break'})"
+        adjacent = isinstance(self.separator, str) and lag == len(self.separator)
+        return f"{lag} (adjacent separators)" if adjacent else str(lag)
+
+
+def compile_separator(pattern: str) -> re.Pattern[str]:
+    """A regular expression as a separator.
+
+    Args:
+        pattern: as Python's `re` reads it, such as "[aeiou]" for every vowel.
+
+    Returns:
+        The compiled expression.
+
+    Raises:
+        InputError: it is none, or matches the empty string, which separates nothing.
+
+    >>> from nadaraya.interpret import compile_separator, separator_lags
+    >>> separator_lags("banana", compile_separator("[ae]"))
+    array([2, 2])
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of what later versions of Python may read otherwise
+            compiled = re.compile(pattern)
+    except (re.error, OverflowError, RecursionError) as error:
+        reason = " ".join(str(error).split())
+        raise InputError(f"{must_be('pattern', 'a regular expression', pattern)}: {reason}") from error
+    if compiled.match("") is not None:
+        raise _empty(pattern)
+    return compiled
+
+
+def find_separators(text: str, separator: Separator = "\n") -> np.ndarray:
+    """Return where separators start, increasing, int64; those that overlap an earlier one are left out.
+
+    Raises:
+        InputError: the separator is empty, or matches the empty string somewhere.
+    """
+    if not separator:
+        raise must_be("separator", "one or more characters", separator)
+    pattern = re.compile(re.escape(separator)) if isinstance(separator, str) else separator
+
+    def starts() -> Iterator[int]:
+        for match in pattern.finditer(text):
+            if not match[0]:
+                raise _empty(pattern.pattern)
+            yield match.start()
+
+    return np.fromiter(starts(), dtype=np.int64)
+
+
+def separator_name(separator: Separator) -> str:
+    """A separator in words: "newline", its characters in quotation marks, or its pattern between slashes."""
+    in_words = repr(separator) if isinstance(separator, str) else f"/{separator.pattern}/"
+    return next((name for name, other in SEPARATORS.items() if other == separator), in_words)
+
+
+def _empty(pattern: str) -> InputError:
+    return must_be("pattern", "one that matches at least one character", pattern)
 
 
 def separator_lags(text: str, separator: Separator = "\n") -> np.ndarray:

@@ -9,7 +9,7 @@ _MOST_KINDS = 4096  # tables of pairs have the square of it
 
 
 def mutual_information(text: str | np.ndarray, max_lag: int = 256, *, corrected: bool = False) -> np.ndarray:
-    """What a character says about another one r characters later (Li 1990).
+    """Mutual information of two characters that stand r characters apart (Li 1990).
 
     I(r) = Σ_ab p_r(a, b) log (p_r(a, b) / (p_r(a) p_r(b))), p_r being frequencies of pairs at distance r.
     That of independent characters is above 0 by about (K − 1)² / 2n, for K kinds and n pairs.
@@ -42,18 +42,15 @@ def mutual_information(text: str | np.ndarray, max_lag: int = 256, *, corrected:
     for lag in range(max_lag + 1):
         pairs = numbers[: len(numbers) - lag] * len(kinds) + numbers[lag:]
         counts = np.bincount(pairs, minlength=len(kinds) ** 2).reshape(len(kinds), len(kinds))
-        found[lag] = _information(counts, corrected)
+        total, rows, columns = counts.sum(), counts.sum(1), counts.sum(0)
+        a, b = np.nonzero(counts)
+        joint = counts[a, b]
+        logs = np.log(joint) + np.log(total) - np.log(rows[a]) - np.log(columns[b])
+        found[lag] = (joint * logs).sum() / total
+        if corrected:
+            freedom = len(joint) - np.count_nonzero(rows) - np.count_nonzero(columns) + 1
+            found[lag] -= freedom / (2 * total)
     return found
-
-
-def _information(counts: np.ndarray, corrected: bool) -> float:
-    """Mutual information of the rows and columns of a table of counts, in nats."""
-    total, rows, columns = counts.sum(), counts.sum(1), counts.sum(0)
-    a, b = np.nonzero(counts)
-    joint = counts[a, b]
-    logs = np.log(joint) + np.log(total) - np.log(rows[a]) - np.log(columns[b])
-    bias = (len(joint) - np.count_nonzero(rows) - np.count_nonzero(columns) + 1) / (2 * total)
-    return float((joint * logs).sum() / total - (bias if corrected else 0.0))
 
 
 def corpus_start(

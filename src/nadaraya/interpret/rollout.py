@@ -14,7 +14,7 @@ Query = str | int | tuple[int, int]
 
 
 def rollout(weights: Sequence[Tensor], discard: float = 0.0) -> Tensor:
-    """How much of each input token reaches each token of the last layer (Abnar and Zuidema 2020).
+    """Shares of the input tokens in each token of the last layer (Abnar and Zuidema 2020).
 
         Â_ℓ = ½ mean_h A_ℓh + ½ I, rows normalised        R = Â_(L−1) ⋯ Â_1 Â_0    (Kundu et al. 2026, eq. 13)
 
@@ -171,8 +171,3 @@ def sigma_matrix(maps: AttentionMaps) -> np.ndarray | None:
 def thinned(tokens: int, most: int = 50) -> np.ndarray:
     """At most `most` positions, evenly spread from the first to the last (Kundu et al. 2026, section 7.7)."""
     return np.arange(tokens) if tokens <= most else np.linspace(0, tokens - 1, most).round().astype(int)
-
-
-def without_diagonal(matrix: Tensor) -> Tensor:
-    """A copy of (..., N, N) with zeros on the diagonal (Kundu et al. 2026, section 7.7)."""
-    return matrix - torch.diag_embed(matrix.diagonal(dim1=-2, dim2=-1))

@@ -66,7 +66,7 @@ class Term:
 
 @dataclass(frozen=True)
 class TermReport:
-    """What the banks of a model and their terms are worth on some windows, in nats/token.
+    """The worth of the banks of a model and of their terms on some windows, in nats/token.
 
     Args:
         loss: of the whole model.
@@ -214,8 +214,11 @@ def _located(
     """Every term with its bank and the row of it there."""
     found = []
     for layer, kernel, bank in banks:
-        changes, oscillations = _divergences(kernel, bank, num_lags), _oscillations(bank, num_lags)
-        strengths, heads = bank.terms(0.0), head_numbers(run_or_model, layer, bank.num_heads)
+        changes, strengths = _divergences(kernel, bank, num_lags), bank.terms(0.0)
+        by_lag = bank.terms(torch.arange(num_lags, device=bank.device))
+        shapes = (by_lag / by_lag[..., :1]).nan_to_num(0.0)  # (H, M, L), 1 at lag 0; none without strength
+        oscillations = (shapes - shapes.cummin(-1).values).amax(-1)
+        heads = head_numbers(run_or_model, layer, bank.num_heads)
         for row, lengths in enumerate(bank.length):
             for index, length in enumerate(lengths):
                 term = Term(
@@ -250,13 +253,6 @@ def _divergences(kernel: Kernel, bank: KernelBank, num_lags: int) -> Tensor:
 def _lag_logits(kernel: Kernel, num_lags: int) -> Tensor:
     """(H, L), in float64."""
     return torch.atleast_2d(kernel.lag_logits(num_lags, causal=True)).double()
-
-
-def _oscillations(bank: KernelBank, num_lags: int) -> Tensor:
-    """(H, M) the largest rise of each term above its lowest value at shorter lags, over its strength."""
-    terms = bank.terms(torch.arange(num_lags, device=bank.device))
-    shapes = (terms / terms[..., :1]).nan_to_num(0.0)  # (H, M, L), 1 at lag 0; none without strength
-    return (shapes - shapes.cummin(-1).values).amax(-1)
 
 
 @contextmanager

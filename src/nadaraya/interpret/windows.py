@@ -3,6 +3,7 @@
 from itertools import repeat
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -36,7 +37,7 @@ class Windows(NamedTuple):
 
     @property
     def tokens(self) -> int:
-        """How many are predicted."""
+        """The number that are predicted."""
         return int((self.targets >= 0).sum())
 
     def pieces(self) -> "list[Windows]":
@@ -52,6 +53,32 @@ class Windows(NamedTuple):
         return sum(total_nats(model, *piece) for piece in self.pieces()) / self.tokens
 
 
+def validation_tokens(run: "Run") -> "tuple[Tensor | TokenShards, int | None]":
+    """The tokens of the validation part of a run; what begins a document where attention stays inside it."""
+    from nadaraya.data import encode_text
+
+    data = run.text_recipe().data
+    if not run.on_shards:
+        return encode_text(run.tokenizer(), run.corpus().split(data.validation_fraction)[1]), None
+    shards = run.shards()
+    return shards, shards.document_token if data.documents == "packed" else None
+
+
+def windows_of(tokens: "Tensor | TokenShards", length: int, count: int) -> Tensor:
+    """(count, length) tokens at evenly spaced places of a text, the first and the last of which are its ends.
+
+    Fewer where there are fewer places; an InputError for none, and for windows longer than the text.
+    """
+    _check_count(count)
+    there = len(tokens) if isinstance(tokens, Tensor) else tokens.num_tokens
+    if not 2 <= length <= there:
+        raise must_be("context", f"from 2 to {there:,} tokens for this text", length)
+    starts = torch.linspace(0, there - length, min(count, there), dtype=torch.float64).long().unique()
+    if isinstance(tokens, Tensor):
+        return tokens[starts[:, None] + torch.arange(length)]
+    return tokens.tokens(starts.tolist(), length)
+
+
 def validation_windows(run: "Run", count: int) -> Windows:
     """Windows of the validation part of a run, evenly spaced, the same every time.
 
@@ -63,49 +90,19 @@ def validation_windows(run: "Run", count: int) -> Windows:
     Raises:
         InputError: no windows, a run on images, or a text or shards that are not there any more.
     """
-    from nadaraya.training.batches import validation_sample
-
-    _check_count(count)
     if run.on_shards:
-        return _spaced(run, count)
-    return Windows(*validation_sample(_validation_tokens(run), run.text_recipe().data.context, count))
-
-
-def validation_tokens(run: "Run") -> "tuple[Tensor | TokenShards, int | None]":
-    """All tokens of the validation part of a run.
-
-    Args:
-        run: a run on text or token shards.
-
-    Returns:
-        The tokens or the shards, and the token that begins a document where attention stays inside each.
-
-    Raises:
-        InputError: as of `validation_windows`.
-    """
-    if not run.on_shards:
-        return _validation_tokens(run), None
-    shards = run.shards()
-    return shards, shards.document_token if run.text_recipe().data.documents == "packed" else None
+        return _adjacent(run, count)
+    rows = windows_of(validation_tokens(run)[0], run.text_recipe().data.context + 1, count)
+    return Windows(rows[:, :-1], rows[:, 1:])
 
 
 def disjoint_windows(run: "Run", count: int) -> tuple[Windows, Windows]:
     """Two sets of windows of the validation part of a run, of which no token is predicted in both.
 
-    Windows of the one lie between those of the other, so that neither is nearer to the training text.
-
-    Args:
-        run: a run on text or token shards.
-        count: windows in each; fewer where there are fewer.
-
-    Returns:
-        Windows to choose on, and windows to measure on.
-
-    Raises:
-        InputError: as of `validation_windows`, or a validation part of a single window.
+    The first is to choose on, the second to measure on, `count` windows in each or fewer. Windows of the one
+    lie between those of the other, so that neither is nearer to the training text.
     """
-    _check_count(count)
-    both = _spaced(run, 2 * count)
+    both = _adjacent(run, 2 * count)
     if len(both.inputs) < 2:
         raise InputError(f"the validation part of {run.path} must have two windows or more, got one")
     first, second = (
@@ -114,32 +111,21 @@ def disjoint_windows(run: "Run", count: int) -> tuple[Windows, Windows]:
     return first, second
 
 
-def _spaced(run: "Run", count: int) -> Windows:
+def _adjacent(run: "Run", count: int) -> Windows:
     """Evenly spaced ones of the adjacent windows that the validation part of a run is made of."""
     from nadaraya.data import document_positions, num_windows, read_windows
-    from nadaraya.training.batches import spaced_numbers, windows_at
 
-    data = run.text_recipe().data
-    if not run.on_shards:
-        tokens = _validation_tokens(run)
-        numbers = spaced_numbers((len(tokens) - 1) // data.context, count)
-        return Windows(*windows_at(tokens, torch.from_numpy(numbers) * data.context, data.context))
-    shards = run.shards()
-    numbers = spaced_numbers(num_windows(len(shards), data.context), count)
-    inputs, targets = read_windows(shards, numbers, data.context)
-    packed = data.documents == "packed"
-    return Windows(inputs, targets, document_positions(inputs, shards.document_token) if packed else None)
-
-
-def _validation_tokens(run: "Run") -> Tensor:
-    """The tokens of the validation text of a run on a text in memory."""
-    from nadaraya.data import encode_text
-    from nadaraya.training.batches import check_length
-
-    data = run.text_recipe().data
-    tokens = encode_text(run.tokenizer(), run.corpus().split(data.validation_fraction)[1])
-    check_length(tokens, data.context, "validation")
-    return tokens
+    _check_count(count)
+    (tokens, document_token), context = validation_tokens(run), run.text_recipe().data.context
+    length = len(tokens)
+    total = (length - 1) // context if isinstance(tokens, Tensor) else num_windows(length, context)
+    numbers = np.unique(np.linspace(0, total - 1, min(count, total)).round().astype(np.int64))
+    if isinstance(tokens, Tensor):
+        rows = tokens[torch.from_numpy(numbers)[:, None] * context + torch.arange(context + 1)]
+        return Windows(rows[:, :-1], rows[:, 1:])
+    inputs, targets = read_windows(tokens, numbers, context)
+    packed = None if document_token is None else document_positions(inputs, document_token)
+    return Windows(inputs, targets, packed)
 
 
 def _check_count(count: int) -> None:

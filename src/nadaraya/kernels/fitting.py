@@ -1,4 +1,6 @@
-"""A bank whose terms fit a curve by lag, as a start for training."""
+"""Banks fitted to curves by lag: least squares by the method of Levenberg and Marquardt (Marquardt 1963)."""
+
+import math
 
 import numpy as np
 import torch
@@ -6,8 +8,10 @@ from torch import Tensor
 
 from nadaraya.errors import must_be
 from nadaraya.kernels.bank import KernelBank
-from nadaraya.kernels.base import Exp
 
+#: parameters of a term: the rows of the (K, P, M) logs of K banks of M terms. P is 2 for terms that only
+#: decay, 3 for those with a cosine, which are added, and 4 for the others.
+NAMES = ("sigma", "length", "tau", "alpha")
 _UPDATES = 300
 # Logits² per log²: keeps a term that the curve does not need from wandering to where training cannot move it.
 _RIDGE = 1e-5
@@ -18,7 +22,7 @@ def fit_bank(
 ) -> dict[str, list[float]]:
     """The terms of a bank that adds a given curve to the logits, up to a constant.
 
-    Least squares by L-BFGS from the geometric start; a lag r counts 1 / (r + 1), so that short lags count as
+    Least squares from the geometric start; a lag r counts 1 / (r + 1), so that short lags count as
     much as the many long ones. The constant, which attention does not see, is free. No lag of a bank weighs
     more than lag 0.
 
@@ -46,23 +50,98 @@ def fit_bank(
     target = torch.as_tensor(logits).detach().to("cpu", torch.float64)
     if target.ndim != 1 or len(target) < 2 or not bool(torch.isfinite(target).all()):
         raise must_be("logits", "at least two finite numbers, one for each lag", target.tolist())
-    bank = KernelBank(1, num_terms, periodic=periodic).double()
-    kernel = Exp(bank) if added else bank
-    start = [parameter.detach().clone() for parameter in bank.parameters()]
+    bank = KernelBank(1, num_terms, periodic=periodic)
+    if periodic == "cosine" and not added:
+        bank.log(0.0)  # which says that it has none
+    names = NAMES[: len(list(bank.parameters()))]
+    start = torch.stack([bank.stored(name).detach() for name in names], 1).double()
     lags = torch.arange(len(target), dtype=torch.float64)
     weights = (1 / (lags + 1)) / (1 / (lags + 1)).sum()
-    optimizer = torch.optim.LBFGS(bank.parameters(), max_iter=_UPDATES, line_search_fn="strong_wolfe")
+    logs, _ = least_squares(start, lags, weights, target[None], added=added, updates=_UPDATES, ridge=_RIDGE)
+    return {
+        name: [float(f"{value:.4g}") for value in values.tolist()]
+        for name, values in zip(names, logs[0].exp(), strict=True)
+    }
 
-    def loss() -> Tensor:
-        optimizer.zero_grad()
-        difference = kernel.log(lags)[0] - target
-        squares = (weights * (difference - (weights * difference).sum()) ** 2).sum()
-        moved = zip(bank.parameters(), start, strict=True)
-        value: Tensor = squares + _RIDGE * sum(((now - before) ** 2).sum() for now, before in moved)
-        value.backward()
-        return value
 
-    with torch.enable_grad():
-        optimizer.step(loss)
-    names = (name.removeprefix("log_") for name, _ in bank.named_parameters())
-    return {name: [float(f"{value:.4g}") for value in getattr(bank, name)[0].tolist()] for name in names}
+@torch.no_grad()
+def least_squares(
+    start: Tensor,
+    lags: Tensor,
+    weights: Tensor,
+    target: Tensor,
+    *,
+    added: bool,
+    updates: int,
+    ridge: float = 0.0,
+) -> tuple[Tensor, Tensor]:
+    """Fit banks side by side to curves, each up to a constant.
+
+    Args:
+        start: (K, P, M) logs of the parameters, as `NAMES` has them, float64.
+        lags: (L,) float64.
+        weights: (L,) that sum to 1.
+        target: (K, L) curves.
+        added: whether they are fitted by G, and not by log G.
+        updates: the most that are made.
+        ridge: what the square of the distance of a log from its start counts. Default 0.
+
+    Returns:
+        (K, P, M) logs, and the mean square that is left of each, (K,), with what the ridge adds.
+    """
+    limits = [(-20.0, 20.0), (math.log(0.1), math.log(1e8 * len(lags)))]
+    # Periods of 2 tokens and more.
+    limits += [(math.log(2 / math.pi), math.log(4 * len(lags))), (math.log(1e-4), math.log(10.0))]
+    low, high = torch.tensor(limits, dtype=torch.float64)[: start.shape[1], None].unbind(-1)
+
+    def normal_equations(logs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Mean square, JᵀWr and JᵀWJ, the mean over lags taken out: (K,), (K, PM) and (K, PM, PM)."""
+        value, slopes = values_and_slopes(logs, lags, added)
+        slopes = slopes - (slopes @ weights)[..., None]
+        rest = target - value
+        rest = rest - (rest @ weights)[:, None]
+        weighted, moved = slopes * weights, (logs - start).flatten(1)
+        curvature = weighted @ slopes.mT + ridge * torch.eye(moved.shape[1], dtype=moved.dtype)
+        error = rest.square() @ weights + ridge * moved.square().sum(1)
+        return error, (weighted @ rest[..., None])[..., 0] - ridge * moved, curvature
+
+    damping = torch.full((len(target),), 1e-2, dtype=torch.float64)
+    state: tuple[Tensor, ...] = (start, *normal_equations(start))
+    for _ in range(updates):
+        logs, error, gradient, curvature = state
+        scale = curvature.diagonal(dim1=1, dim2=2)
+        damped = damping[:, None] * scale + 1e-12 * scale.amax(1, keepdim=True) + 1e-30
+        step = torch.linalg.solve(curvature + damped.diag_embed(), gradient)
+        tried = (logs + step.view_as(logs)).clamp(low, high)
+        new = (tried, *normal_equations(tried))
+        better = new[1] < error
+        gain = torch.where(better, error - new[1], 0.0) / error.clamp(min=1e-300)
+        state = tuple(
+            torch.where(better.view(-1, *[1] * (after.dim() - 1)), after, before)
+            for after, before in zip(new, state, strict=True)
+        )
+        damping = torch.where(better, damping / 5, damping * 4).clamp(min=1e-12)
+        if ((damping > 1e8) | (better & (gain < 1e-9)) | (state[1] < 1e-24)).all():
+            break
+    return state[0], state[1]
+
+
+def values_and_slopes(logs: Tensor, lags: Tensor, added: bool) -> tuple[Tensor, Tensor]:
+    """log G, or G where it is added, and its derivatives by the logs: (K, L) and (K, P M, L)."""
+    length = logs[:, 1, :, None].exp()
+    decay = lags / length  # (K, M, L)
+    terms, rising = 2 * logs[:, 0, :, None] - decay, [torch.full_like(decay, 2.0), decay]
+    if logs.shape[1] > 2:
+        phase = lags / logs[:, 2, :, None].exp()
+    if logs.shape[1] == 3:
+        envelopes, waves = terms.exp(), (2 * phase).cos()
+        slopes = [envelopes * waves * by for by in rising]
+        slopes.append(envelopes * 2 * phase * (2 * phase).sin())
+        return (envelopes * waves).sum(1), torch.cat(slopes, 1)
+    if logs.shape[1] == 4:
+        depth = 2 * (2 * logs[:, 3, :, None]).exp()
+        terms = terms - depth * phase.sin().square()
+        rising += [depth * phase * (2 * phase).sin(), -2 * depth * phase.sin().square()]
+    total = terms.logsumexp(1, keepdim=True)
+    weights = terms.exp() if added else (terms - total).exp()
+    return (total.exp() if added else total)[:, 0], torch.cat([weights * by for by in rising], 1)

@@ -1,25 +1,89 @@
-"""Figures of what attention does with distance: kernels that it implies, losses by context length."""
+"""Figures by lag: kernels of the lag, given or implied, and histograms of separator lags.
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+The `draw_*` functions fill one axes each, as in `nadaraya.report.figures`.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import zip_longest
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator, NullLocator, ScalarFormatter
+from matplotlib.ticker import MaxNLocator
 
 from nadaraya.errors import must_be
 from nadaraya.interpret.bank_fits import BankFit
+from nadaraya.interpret.banks import BankShape, Bump
 from nadaraya.interpret.implied import ImpliedKernel
-from nadaraya.report.palette import DASHED, head_style, variant_styles
-from nadaraya.report.style import charts
+from nadaraya.interpret.lags import LagHistogram, separator_name
+from nadaraya.report.palette import COLOURS, DASHED, DOTTED, head_style
+from nadaraya.report.style import charts, label_axes
 
-if TYPE_CHECKING:
-    from nadaraya.evaluation import LengthLosses
+_INK, _MUTED = COLOURS["ink"][0], COLOURS["muted"][0]
+
+
+def bank_curves(shapes: Sequence[BankShape], marks: Sequence[int] = ()) -> Figure:
+    """The lag kernels of a model: one chart per layer, one line per head, the start dashed.
+
+    As in Gaussian Process Attention (anonymous), figures 3 and 4.
+
+    Args:
+        shapes: of its layers, from `nadaraya.interpret.bank_shapes`.
+        marks: lags at which a faint vertical line stands, such as the line length of the corpus; default
+            none.
+
+    Returns:
+        A matplotlib figure.
+
+    Raises:
+        InputError: no layer has a lag kernel.
+
+    >>> import numpy as np
+    >>> from nadaraya.interpret import BankShape
+    >>> from nadaraya.report import bank_curves
+    >>> shape = BankShape(0, "add", initial=None, trained=np.array([[1.0, 0.5, 0.25]]))
+    >>> bank_curves([shape]).axes[0].get_title(loc="left")
+    'layer 0: G(lag), added to the logits'
+    """
+    if not shapes:
+        raise must_be("shapes", "those of a model with a lag kernel", shapes)
+    with charts(300, 230, columns=len(shapes), sharey=True) as (figure, axes):
+        for chart, shape in zip(axes[0], shapes, strict=True):
+            draw_bank(chart, shape, marks)
+            chart.legend(ncols=2, fontsize=9, loc="upper right", handlelength=1.2, columnspacing=1.0)
+    return figure
+
+
+def lag_histograms(histograms: dict[str, LagHistogram]) -> Figure:
+    """Separator lags of several texts side by side, the first one's peaks and range setting the scale.
+
+    As in Gaussian Process Attention (anonymous), figure 5: a corpus beside generated text.
+
+    Args:
+        histograms: by the name of the text.
+
+    Returns:
+        A matplotlib figure with one chart per text.
+
+    >>> from nadaraya.interpret import lag_histogram
+    >>> from nadaraya.report import lag_histograms
+    >>> figure = lag_histograms({"corpus": lag_histogram("a line\\n" * 50)})
+    >>> figure.axes[0].get_title(loc="left")
+    'corpus: share of separations, %'
+    """
+    longest = longest_shown(list(histograms.values())[:1])
+    with charts(460, 260, columns=len(histograms), sharex=True) as (figure, axes):
+        for place, (chart, (name, histogram)) in enumerate(zip(axes[0], histograms.items(), strict=True)):
+            marked = [peak.lag for peak in histogram.peaks(2)]
+            draw_histogram(chart, histogram, "blue" if place else "slate", marked, longest)
+            chart.set_title(f"{name}: share of separations, %")
+    return figure
 
 
 def implied_curves(kernels: Sequence[ImpliedKernel], fits: Sequence[BankFit] = ()) -> Figure:
-    """What each lag is worth in the logits: one chart per layer, one line per head, fits dashed.
+    """Draw the worth of each lag in the logits: one chart per layer, one line per head, fits dashed.
 
     Args:
         kernels: of the layers, from `implied_kernels`.
@@ -42,12 +106,12 @@ def implied_curves(kernels: Sequence[ImpliedKernel], fits: Sequence[BankFit] = (
     if not kernels:
         raise must_be("kernels", "those of at least one layer", kernels)
     with charts(300, 230, columns=len(kernels)) as (figure, axes):
-        for place, (chart, kernel) in enumerate(zip(axes[0], kernels, strict=True)):
-            _draw_curves(chart, kernel, fits[place] if fits else None)
+        for chart, kernel, fit in zip_longest(axes[0], kernels, fits):
+            _draw_implied(chart, kernel, fit)
     return figure
 
 
-def _draw_curves(axes: Axes, kernel: ImpliedKernel, fit: BankFit | None) -> None:
+def _draw_implied(axes: Axes, kernel: ImpliedKernel, fit: BankFit | None) -> None:
     num_lags = kernel.curve.shape[1]
     fitted = None if fit is None else fit.curve(num_lags)
     for row, (head, label, curve) in enumerate(zip(kernel.heads, kernel.labels, kernel.curve, strict=True)):
@@ -57,49 +121,146 @@ def _draw_curves(axes: Axes, kernel: ImpliedKernel, fit: BankFit | None) -> None
         if fitted is not None:
             known = np.where(np.isfinite(curve), fitted[row], np.nan)
             axes.plot(known, color=colour, linewidth=1.0, linestyle=(0, DASHED), zorder=3)
-    axes.set_title(f"layer {kernel.layer}: logits by lag, mean 0")
-    axes.set_xlabel("lag, tokens")
+    label_axes(axes, f"layer {kernel.layer}: logits by lag, mean 0", "lag, tokens", integer=True)
     axes.set_xlim(0, num_lags - 1)
-    axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
     axes.legend(fontsize=8, handlelength=1.2)
 
 
-def length_curves(losses: Mapping[str, "LengthLosses"], context: int | None = None) -> Figure:
-    """Loss of the same tokens by context length, one line per model, the lengths in equal ratios.
+def draw_bank(axes: Axes, shape: BankShape, marks: Sequence[int] = ()) -> None:
+    """The lag kernel of one layer: one line per head, the start dashed, the strongest shared bumps named.
 
-    Args:
-        losses: of each model by name, from `length_losses`; names of variants have their colours.
-        context: length of training, where a vertical line stands; default none.
-
-    Returns:
-        A matplotlib figure.
-
-    Raises:
-        InputError: no models.
-
-    >>> from nadaraya.evaluation import LengthLoss, LengthLosses
-    >>> from nadaraya.report import length_curves
-    >>> by_length = tuple(LengthLoss(length, 64 / length, None, 0.0, None) for length in (64, 128))
-    >>> figure = length_curves({"rope": LengthLosses(by_length, 1, 32, 32, None, ())}, context=64)
-    >>> figure.axes[0].get_xlabel()
-    'context, tokens'
+    An additive bank shows G. A multiplied one shows log G with the largest value of each head at 0, since the
+    softmax cancels what is constant over lags. Faint vertical lines stand at the lags `marks`.
     """
-    if not losses:
-        raise must_be("losses", "those of at least one model", losses)
-    with charts(460, 300) as (figure, axes):
-        chart = axes[0, 0]
-        styles = variant_styles(losses)
-        for (name, result), style in zip(losses.items(), styles, strict=True):
-            lengths = [loss.length for loss in result.lengths]
-            values = [loss.cross_entropy for loss in result.lengths]
-            chart.plot(lengths, values, marker="o", markersize=4, linewidth=1.6, label=name, **style.line)
-        if context is not None:
-            chart.axvline(context, color=styles[0].hex, linewidth=0.8, alpha=0.5, zorder=1)
-        chart.set_xscale("log", base=2)
-        chart.set_xticks(sorted({loss.length for result in losses.values() for loss in result.lengths}))
-        chart.xaxis.set_major_formatter(ScalarFormatter())
-        chart.xaxis.set_minor_locator(NullLocator())
-        chart.set_title("loss of the same tokens, nats/token")
-        chart.set_xlabel("context, tokens")
-        chart.legend()
-    return figure
+    lags = np.arange(shape.trained.shape[1])
+    initial = aligned(shape.initial, shape.added) if shape.initial is not None else np.empty((0, lags.size))
+    same_start = len(initial) > 0 and bool((initial == initial[0]).all())
+    for head, curve in zip(shape.heads, initial[:1] if same_start else initial, strict=False):
+        colour = _MUTED if same_start else head_style(head).hex
+        axes.plot(lags, curve, color=colour, linewidth=1.1, linestyle=(0, DASHED), zorder=2)
+    _draw_heads(axes, shape, aligned(shape.trained, shape.added), marks, bank_title(shape))
+
+
+def draw_rises(axes: Axes, shape: BankShape, marks: Sequence[int] = ()) -> None:
+    """The bumps of one layer without the decay: the height of each head above its least at shorter lags."""
+    rises = shape.rises()
+    _draw_heads(axes, shape, rises, marks, f"layer {shape.layer}: bumps, the decay taken off")
+    axes.set_ylim(0, 1.15 * (float(np.nanmax(rises)) or 1.0))
+
+
+def _draw_heads(axes: Axes, shape: BankShape, curves: np.ndarray, marks: Sequence[int], title: str) -> None:
+    """(H, L) curves, marks, the strongest shared bumps by their lags where they stand; the axis of lags."""
+    named: list[int] = []
+    longest = curves.shape[1]
+    for lag in marks:
+        if lag < longest:
+            axes.axvline(lag, color=_MUTED, linewidth=0.8, alpha=0.6, zorder=1)
+    for head, label, curve in zip(shape.heads, shape.labels, curves, strict=True):
+        axes.plot(curve, color=head_style(head).hex, linewidth=1.5, label=label, zorder=3)
+    for bump in named_bumps(shape):
+        if all(abs(bump.lag - lag) > longest / 10 for lag in named):
+            rows = [shape.heads.index(head) for head in bump.heads]
+            _name_peak(axes, bump.lag, curves[rows, bump.lag].max())
+            named.append(bump.lag)
+    label_axes(axes, title, "lag, tokens", y=5, integer=True)
+    axes.set_xlim(0, longest - 1)
+
+
+def draw_histogram(
+    axes: Axes,
+    histogram: LagHistogram,
+    colour: str,
+    marked: Sequence[int],
+    max_lag: int | None = None,
+    behind: LagHistogram | None = None,
+) -> None:
+    """Distances between successive separators, in % of all separations.
+
+    The lags `marked` are named; a histogram to compare with stands `behind` it, as an outline.
+    """
+    share, highest = _shares(histogram), 1e-9
+    axes.stairs(share, np.arange(share.size + 1) + 0.5, fill=True, color=COLOURS[colour][0])
+    if behind is not None:
+        outline = _shares(behind)
+        axes.stairs(outline, np.arange(outline.size + 1) + 0.5, color=_INK, linewidth=0.9)
+        highest = outline.max()
+    for lag in marked:
+        _name_peak(axes, lag, share[lag - 1])
+    axes.set_xlim(-1, (max_lag or share.size) + 1)
+    top = 1.18 * max(share.max(), highest)
+    others = share[np.abs(np.arange(share.size) - share.argmax()) > 1]
+    rest = 1.5 * float(others.max(initial=0))
+    title = "share of separations, %"
+    axes.yaxis.set_major_locator(MaxNLocator(5))
+    if 0 < 3 * rest < top:  # one lag would flatten all others: what is above them is drawn in a third
+        axes.set_yscale("function", functions=compressed(rest, top))
+        axes.axhline(rest, color=_MUTED, linewidth=0.8, linestyle=(0, DOTTED), zorder=1)
+        axes.set_yticks([*MaxNLocator(3).tick_values(0, rest)[:-1], float(f"{share.max():.2g}")])
+        title += " (compressed above the dots)"
+    axes.set_ylim(0, top)
+    what = separator_name(histogram.separator)
+    label_axes(axes, title, f"lag from {what} to {what}, {histogram.unit}", x=6, integer=True)
+
+
+def compressed(bend: float, top: float) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """A scale and its inverse: linear up to `bend`, what is above up to `top` in a third of the height."""
+    values, heights = [0.0, bend, top], [0.0, bend, 1.5 * bend]
+    return partial(np.interp, xp=values, fp=heights), partial(np.interp, xp=heights, fp=values)
+
+
+def _shares(histogram: LagHistogram) -> np.ndarray:
+    """Percent of all separations, lags 1 to max_lag."""
+    return 100 * np.asarray(histogram.counts, dtype=float) / max(histogram.total, 1)
+
+
+def longest_shown(histograms: Sequence[LagHistogram]) -> int:
+    """One lag axis for several histograms: 99 % of the separations counted in each, and some room."""
+    longest = 1
+    for histogram in histograms:
+        below = np.cumsum(histogram.counts)
+        longest = max(longest, 1 + int(np.searchsorted(below, 0.99 * below[-1])))
+    return min(int(1.25 * longest) + 5, max(histogram.max_lag for histogram in histograms))
+
+
+def aligned(logits: np.ndarray, added: bool) -> np.ndarray:
+    """Logits as they are drawn: G as it is; log G with the largest value of each head at 0, −inf left out."""
+    if added:
+        return logits
+    finite = np.where(np.isfinite(logits), logits, np.nan)
+    return finite - np.nanmax(finite, axis=1, keepdims=True)
+
+
+def bank_limits(shapes: Sequence[BankShape]) -> dict[bool, tuple[float, float]]:
+    """One y range for all charts of a run, so that layers compare: (low, high) for G and for log G."""
+    limits = {}
+    for added in {shape.added for shape in shapes}:
+        tables = [t for s in shapes if s.added == added for t in (s.initial, s.trained) if t is not None]
+        drawn = np.concatenate([aligned(table, added).ravel() for table in tables])
+        low, high = float(np.nanmin(drawn)), float(np.nanmax(drawn))
+        margin = 0.08 * (high - low or 1.0)
+        limits[added] = (low - margin, high + margin)
+    return limits
+
+
+def named_bumps(shape: BankShape) -> list[Bump]:
+    """The strongest three bumps of a layer, in the order of their lags."""
+    return sorted(shape.shared_bumps()[:3], key=lambda bump: bump.lag)
+
+
+def bank_title(shape: BankShape) -> str:
+    """The layer that a chart shows, and what of it."""
+    what = "G(lag), added to the logits" if shape.added else "log G(lag), largest = 0"
+    return f"layer {shape.layer}: {what}"
+
+
+def _name_peak(axes: Axes, lag: int, height: float) -> None:
+    axes.plot(lag, height, marker="o", markersize=3.5, color=_INK, zorder=4)
+    axes.annotate(
+        str(lag),
+        (lag, height),
+        xytext=(0, 5),
+        textcoords="offset points",
+        ha="center",
+        zorder=5,
+        annotation_clip=False,
+    )

@@ -5,8 +5,7 @@ from pathlib import Path
 
 from nadaraya.errors import InputError, must_be
 from nadaraya.files import write_file
-from nadaraya.report.image_report import image_part
-from nadaraya.report.image_runs import ImageRunData
+from nadaraya.report.images import ImageRunData, image_part
 from nadaraya.report.page import render_page
 from nadaraya.report.runs import RunData, labelled
 from nadaraya.report.text_report import text_part

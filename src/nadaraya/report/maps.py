@@ -10,26 +10,24 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from markupsafe import Markup
 from matplotlib.figure import Figure
 
 from nadaraya.errors import InputError, must_be
 from nadaraya.files import remove_folder, write_into
-from nadaraya.interpret.rollout import sigma_matrix
-from nadaraya.interpret.storage import maps_as_bytes
+from nadaraya.interpret.attention_maps import maps_as_bytes
+from nadaraya.interpret.rollout import sigma_matrix, thinned
 from nadaraya.report.maps_base import DISCARD_RATIOS, MapFigures
 from nadaraya.report.maps_image import ImageFigures
 from nadaraya.report.maps_matrices import (
-    attention_matrix,
+    Matrices,
     bandwidth_heatmap,
     bandwidth_lines,
-    contact_sheet,
-    matrix_scale,
+    bandwidth_panel,
+    sigma_limits,
 )
-from nadaraya.report.maps_page import matrices, sigma_rows, tiles
-from nadaraya.report.page import inline_svg, render_page
-from nadaraya.report.palette import head_style
+from nadaraya.report.page import photograph, pixels, render_page
 from nadaraya.report.style import number
-from nadaraya.report.tiles import photograph
 
 RECORD, WEIGHTS_FILE = "maps.json", "weights.safetensors"
 #: the folders, in the order of sections 7.2 to 7.7
@@ -39,7 +37,7 @@ _DPI = 110
 
 @dataclass(frozen=True)
 class Subject:
-    """What the page says about what was looked at.
+    """Facts on the subject of some maps, for their page.
 
     Attributes:
         model: the model's name.
@@ -105,53 +103,9 @@ def write_maps(
     """
     path, maps = Path(out), figures.maps
     check_folder(path, force)
-    sigma = sigma_matrix(maps)
-    steps = _drawn(figures, sigma, subject.sigma_start)
-    names = [name for name, _ in steps]
-    with write_into(path) as scratch:
-        _write_figures(steps, scratch, drawing)
-        (scratch / WEIGHTS_FILE).write_bytes(maps_as_bytes(maps))
-        record = _record(figures, subject, sigma, ["index.html", WEIGHTS_FILE, *names])
-        text = json.dumps(record, indent=1, ensure_ascii=False) + "\n"
-        (scratch / RECORD).write_text(text, encoding="utf-8")
-        (scratch / "index.html").write_text(_page(figures, subject, sigma, record), encoding="utf-8")
-        _keep_others(path, scratch)
-    for kind in KINDS:  # what this model has not, such as bandwidths, a model before it may have had
-        if not any(name.startswith(f"{kind}/") for name in names):
-            remove_folder(path / kind)
-    return record
-
-
-def _write_figures(
-    steps: Sequence[tuple[str, Callable[[], Figure]]],
-    folder: Path,
-    drawing: Callable[[str, int, int], None] | None,
-) -> None:
-    """Draw every figure into a folder, one at a time."""
-    for place, (name, draw) in enumerate(steps, start=1):
-        if drawing is not None:
-            drawing(name, place, len(steps))
-        (folder / name).parent.mkdir(exist_ok=True)
-        picture = io.BytesIO()
-        draw().savefig(picture, format="png", dpi=_DPI, facecolor="white")
-        (folder / name).write_bytes(picture.getvalue())
-
-
-def _keep_others(path: Path, scratch: Path) -> None:
-    """Copy what is not ours from the folders that are about to be replaced."""
-    for kind in KINDS:
-        others = [item for item in (path / kind).glob("*") if item.suffix != ".png"]
-        for item in others:
-            (scratch / kind).mkdir(exist_ok=True)
-            copy = shutil.copytree if item.is_dir() else shutil.copy2
-            copy(item, scratch / kind / item.name)
-
-
-def _record(
-    figures: MapFigures, subject: Subject, sigma: np.ndarray | None, files: list[str]
-) -> dict[str, Any]:
-    maps = figures.maps
-    return {
+    sigma, matrices = sigma_matrix(maps), Matrices(maps)
+    steps = _steps(figures, matrices, sigma, subject.sigma_start)
+    record = {
         "model": subject.model,
         "given": subject.given,
         "kind": figures.kind,
@@ -162,24 +116,85 @@ def _record(
         "tokens": maps.num_tokens,
         "sigma": None if sigma is None else [[None if v != v else float(v) for v in row] for row in sigma],
         "error": max(layer.error for layer in maps.layers),
-        "files": files,
+        "files": ["index.html", WEIGHTS_FILE, *steps],
     }
+    with write_into(path) as scratch:
+        for place, (name, draw) in enumerate(steps.items(), start=1):
+            if drawing is not None:
+                drawing(name, place, len(steps))
+            (scratch / name).parent.mkdir(exist_ok=True)
+            picture = io.BytesIO()
+            draw().savefig(picture, format="png", dpi=_DPI, facecolor="white")
+            (scratch / name).write_bytes(picture.getvalue())
+        (scratch / WEIGHTS_FILE).write_bytes(maps_as_bytes(maps))
+        text = json.dumps(record, indent=1, ensure_ascii=False) + "\n"
+        (scratch / RECORD).write_text(text, encoding="utf-8")
+        page = _page(figures, matrices, subject, sigma, record)
+        (scratch / "index.html").write_text(page, encoding="utf-8")
+        for kind in KINDS:  # what is not ours stays in the folders that are replaced
+            for other in (path / kind).glob("*"):
+                if other.suffix != ".png":
+                    (scratch / kind).mkdir(exist_ok=True)
+                    copy = shutil.copytree if other.is_dir() else shutil.copy2
+                    copy(other, scratch / kind / other.name)
+    for kind in KINDS:  # what this model has not, such as bandwidths, a model before it may have had
+        if not any(name.startswith(f"{kind}/") for name in steps):
+            remove_folder(path / kind)
+    return record
 
 
-def _page(figures: MapFigures, subject: Subject, sigma: np.ndarray | None, record: dict[str, Any]) -> str:
-    maps = figures.maps
-    bandwidths = [layer.bandwidth for layer in maps.layers]
-    layers = range(len(maps.layers))
-    sigma_svg, heads = None, []
+def _steps(
+    figures: MapFigures, matrices: Matrices, sigma: np.ndarray | None, start: np.ndarray | None
+) -> dict[str, Callable[[], Figure]]:
+    """The files of figures in order, and what draws each."""
+    steps: dict[str, Callable[[], Figure]] = {"rollout/rollout.png": figures.rollout}
     if sigma is not None:
-        lines = bandwidth_lines(sigma, subject.sigma_start, legend=False)
-        sigma_svg = inline_svg(lines, "sigma", "Bandwidths over the layers, one line per head")
-        heads = [head_style(head).colour for head in range(len(sigma))]
+        steps["bandwidths/heatmap.png"] = partial(bandwidth_heatmap, sigma, start)
+        steps["bandwidths/lines.png"] = partial(bandwidth_lines, sigma, start)
+    for layer, found in enumerate(figures.maps.layers):
+        name = f"layer-{layer:02d}"
+        steps[f"heads/{name}.png"] = partial(figures.heads, layer)
+        steps[f"queries/{name}.png"] = partial(figures.queries, layer)
+        for row, head in enumerate(found.heads):
+            draw = partial(matrices.figure, layer, row, figures.token_labels)
+            steps[f"matrices/{name}-head-{head:02d}.png"] = draw
+    return {**steps, "layers/evolution.png": figures.evolution, "matrices/all.png": matrices.contact_sheet}
+
+
+def tiles(figures: MapFigures, kind: str, layer: int = 0) -> list[dict[str, Any]]:
+    """The panels of `figures.panels(kind, layer)` as the page shows them."""
+    found = [figures.tile(panel, figures.scale(kind)) for panel in figures.panels(kind, layer)]
+    if kind == "layers":
+        positions = thinned(figures.maps.num_tokens)
+        matrix = figures.mean_matrices[layer][np.ix_(positions, positions)]
+        found[0]["matrix"] = pixels(matrix, figures.scale("mean matrices"))
+    return found
+
+
+def _page(
+    figures: MapFigures,
+    matrices: Matrices,
+    subject: Subject,
+    sigma: np.ndarray | None,
+    record: dict[str, Any],
+) -> str:
+    maps = figures.maps
+    layers = range(len(maps.layers))
+    bandwidths = [layer.bandwidth for layer in maps.layers]
+    sigma_svg, heads, sigma_rows = Markup(), list[str](), list[list[tuple[str, float]]]()
+    if sigma is not None:
+        sigma_svg, heads = bandwidth_panel(sigma, subject.sigma_start, "sigma")
+        low, high = np.log(sigma_limits(sigma, subject.sigma_start))
+        # σ as text, and its place on the axis of all (0 to 1)
+        sigma_rows = [
+            [("–", 0.0) if np.isnan(x) else (number(x), (np.log(x) - low) / (high - low)) for x in row]
+            for row in sigma.tolist()
+        ]
     shown = {
         kind: [tiles(figures, kind, layer) for layer in layers] for kind in ("heads", "queries", "layers")
     }
     scales = {kind: figures.scale(kind) for kind in ("rollout", *shown, "mean matrices")}
-    scales["matrices"] = matrix_scale(maps)
+    scales["matrices"] = matrices.ends
     return render_page(
         "maps.html.jinja",
         record=record,
@@ -189,33 +204,11 @@ def _page(figures: MapFigures, subject: Subject, sigma: np.ndarray | None, recor
         photo=photograph(figures.image) if isinstance(figures, ImageFigures) else None,
         shape=figures.image.shape[:2] if isinstance(figures, ImageFigures) else None,
         rollout=tiles(figures, "rollout"),
-        shown={**shown, "matrices": [matrices(maps, layer, scales["matrices"]) for layer in layers]},
+        shown={**shown, "matrices": [matrices.tiles(layer) for layer in layers]},
         scales={kind: (number(ends.vmin or 0), number(ends.vmax or 0)) for kind, ends in scales.items()},
         sigma_svg=sigma_svg,
         sigma_heads=heads,
-        sigma_rows=[] if sigma is None else sigma_rows(sigma, subject.sigma_start),
+        sigma_rows=sigma_rows,
         without_sigma=[str(n) for n, bandwidth in enumerate(bandwidths) if bandwidth is None],
         by_channel=any(bandwidth is not None and bandwidth.dim() == 2 for bandwidth in bandwidths),
     )
-
-
-def _drawn(
-    figures: MapFigures, sigma: np.ndarray | None, start: np.ndarray | None
-) -> list[tuple[str, Callable[[], Figure]]]:
-    """The files of figures, and what draws each."""
-    maps = figures.maps
-    ends = matrix_scale(maps)
-    steps: list[tuple[str, Callable[[], Figure]]] = [("rollout/rollout.png", figures.rollout)]
-    if sigma is not None:
-        steps.append(("bandwidths/heatmap.png", partial(bandwidth_heatmap, sigma, start)))
-        steps.append(("bandwidths/lines.png", partial(bandwidth_lines, sigma, start)))
-    for layer, found in enumerate(maps.layers):
-        name = f"layer-{layer:02d}"
-        steps.append((f"heads/{name}.png", partial(figures.heads, layer)))
-        steps.append((f"queries/{name}.png", partial(figures.queries, layer)))
-        for row, head in enumerate(found.heads):
-            draw = partial(attention_matrix, maps, layer, row, figures.token_labels, ends)
-            steps.append((f"matrices/{name}-head-{head:02d}.png", draw))
-    steps.append(("layers/evolution.png", figures.evolution))
-    steps.append(("matrices/all.png", partial(contact_sheet, maps, ends)))
-    return steps

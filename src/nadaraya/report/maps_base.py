@@ -1,9 +1,10 @@
-"""What the figures of an image and those of a text have in common: which weights stand in which panel."""
+"""The common part of the figures of an image and of a text: which weights stand in which panel."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -14,7 +15,7 @@ from torch import Tensor
 from nadaraya.errors import unknown_name
 from nadaraya.interpret.attention_maps import AttentionMaps
 from nadaraya.interpret.rollout import Query, query_position, query_rows, rollout
-from nadaraya.report.style import WEIGHTS, limits, number, sheet
+from nadaraya.report.style import WEIGHTS, limits, number, sheet, span
 
 #: discard ratios of the rollout (Kundu et al. 2026, section 7.2)
 DISCARD_RATIOS = (0.0, 0.5, 0.9)
@@ -31,11 +32,6 @@ class Panel:
         weights: (N,) of all tokens, as multiples of 1/N: 1 is the weight that all tokens have alike.
         query: position of a query that is marked, and whose own weight is not one of the map; default none.
         aside: what else there is to say; default nothing.
-
-    >>> import numpy as np
-    >>> from nadaraya.report.maps_base import Panel
-    >>> Panel("0.1", np.array([0.5, 1.5, 7.0]), query=2).others
-    array([0.5, 1.5])
     """
 
     name: str
@@ -69,6 +65,7 @@ class MapFigures(ABC):
         self.query = query_position(maps, query)
         # (H, N) of each layer
         self._rows = [self._multiples(query_rows(each[:1], maps, self.query)[0]) for each in maps.weights]
+        self.mean_matrices = [self._multiples(each[0].mean(dim=0)) for each in maps.weights]
 
     def panels(self, kind: str, layer: int = 0) -> list[Panel]:
         """The maps of one kind in one layer (counted from 0).
@@ -84,7 +81,7 @@ class MapFigures(ABC):
             InputError: an unknown kind.
         """
         if kind == "rollout":
-            return list(self._rollout_panels)
+            return self._rollout_panels
         if kind == "heads":
             rows = zip(self.maps.labels(layer), self._rows[layer], strict=True)
             return [Panel(label, row, self._own, self._aside(row)) for label, row in rows]
@@ -92,11 +89,8 @@ class MapFigures(ABC):
             return [self._of_query(f"layer {layer}", self._rows[layer].mean(axis=0))]
         if kind != "queries":
             raise unknown_name("kind", kind, PANELS)
-        fused = self._multiples(self.maps.weights[layer][0].mean(dim=0))
-        return [
-            Panel(self._name(place), fused[place], place, _self(fused[place], place))
-            for place in self._places()
-        ]
+        matrix = self.mean_matrices[layer]
+        return [Panel(name, matrix[at], at, _self(matrix[at], at)) for at, name in self._queries().items()]
 
     def scale(self, kind: str) -> Normalize:
         """The ends of the colours that all panels of a kind share, in all layers, as multiples of 1/N."""
@@ -109,10 +103,9 @@ class MapFigures(ABC):
             layers = range(1 if kind == "rollout" else len(self._rows))
             found = [self.seen(panel) for layer in layers for panel in self.panels(kind, layer)]
             scales[kind] = limits(found, self._low)
-        matrices = [self._multiples(weights[0].mean(dim=0)) for weights in self.maps.weights]
         # The diagonal, largest with a Gaussian kernel, has the end colour: it does not darken the rest.
-        scales["mean matrices"] = limits([each[~np.eye(len(each), dtype=bool)] for each in matrices], 0)
-        return scales
+        off_diagonal = [each[~np.eye(len(each), dtype=bool)] for each in self.mean_matrices]
+        return {**scales, "mean matrices": limits(off_diagonal, 0)}
 
     @cached_property
     def _rollout_panels(self) -> list[Panel]:
@@ -129,8 +122,7 @@ class MapFigures(ABC):
         position = self.query
         if position == "last":
             padding = self.maps.padding
-            seen = self.maps.num_tokens if padding is None else int((~padding[0]).nonzero().max()) + 1
-            position = seen - 1
+            position = self.maps.num_tokens - 1 if padding is None else int((~padding[0]).nonzero().max())
         return position if isinstance(position, int) and position >= self.maps.num_prefix_tokens else None
 
     def _of_query(self, name: str, row: np.ndarray) -> Panel:
@@ -145,7 +137,7 @@ class MapFigures(ABC):
         return self._figure(self.panels("heads", layer), self.scale("heads"), f"layer {layer}")
 
     def queries(self, layer: int) -> Figure:
-        """Where four queries of a layer look, mean over heads (Kundu et al. 2026, eq. 15)."""
+        """The maps of four queries of a layer, mean over heads (Kundu et al. 2026, eq. 15)."""
         return self._figure(self.panels("queries", layer), self.scale("queries"), f"layer {layer}")
 
     def evolution(self) -> Figure:
@@ -155,12 +147,9 @@ class MapFigures(ABC):
         with sheet(width, layers * height + 0.4, self._noted(shared)) as figure:
             grid = figure.subplots(layers, 3, squeeze=False, width_ratios=self._widths)
             for layer, axes in enumerate(grid):
-                matrix = self._multiples(self.maps.weights[layer][0].mean(dim=0))
-                axes[0].imshow(matrix, cmap=WEIGHTS, norm=ends, interpolation="nearest")
-                axes[0].set_title(f"all tokens, yellow from {number(ends.vmax or 0)}")
+                axes[0].imshow(self.mean_matrices[layer], cmap=WEIGHTS, norm=ends, interpolation="nearest")
+                axes[0].set(xticks=[], yticks=[], title=f"all tokens, yellow from {number(ends.vmax or 0)}")
                 axes[0].set_ylabel(f"layer {layer}", fontsize=9)
-                axes[0].set_xticks([])
-                axes[0].set_yticks([])
                 (panel,) = self.panels("layers", layer)
                 self._draw_layer(axes[1], axes[2], panel, shared)
         return figure
@@ -169,8 +158,14 @@ class MapFigures(ABC):
         return weights.numpy() * self.maps.num_tokens
 
     def _noted(self, ends: Normalize) -> str:
-        low, high = number(ends.vmin or 0), number(ends.vmax or 0)
-        return self._note.format(low=low, high=high)
+        return self._note.format(low=number(ends.vmin or 0), high=number(ends.vmax or 0))
+
+    def _heading(self, panel: Panel) -> str:
+        return panel.title + self._break + span(self.seen(panel))
+
+    def _aside(self, row: np.ndarray) -> str:
+        """An addition to the title of a head of (N,) multiples of 1/N besides their range."""
+        return "" if self._own is None else _self(row, self._own)
 
     def seen(self, panel: Panel) -> np.ndarray:
         """The weights of a panel that its colours show, without the query's own."""
@@ -186,6 +181,10 @@ class MapFigures(ABC):
         """Short names of the tokens at some positions, for the axes of a matrix."""
 
     @abstractmethod
+    def tile(self, panel: Panel, ends: Normalize) -> dict[str, Any]:
+        """A panel as the page shows it, for the template."""
+
+    @abstractmethod
     def _figure(self, panels: Sequence[Panel], ends: Normalize, heading: str = "") -> Figure:
         """One figure of some maps on the subject."""
 
@@ -194,16 +193,8 @@ class MapFigures(ABC):
         """The weights of a layer by themselves, and on the subject."""
 
     @abstractmethod
-    def _places(self) -> list[int]:
-        """Positions of the four queries."""
-
-    @abstractmethod
-    def _name(self, position: int) -> str:
-        """The token at a position, for a title."""
-
-    def _aside(self, row: np.ndarray) -> str:
-        """What a title says of a head's (N,) multiples of 1/N besides their range."""
-        return "" if self._own is None else _self(row, self._own)
+    def _queries(self) -> dict[int, str]:
+        """Positions of four queries, with their names."""
 
 
 def _self(row: np.ndarray, position: int) -> str:

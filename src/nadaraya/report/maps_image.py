@@ -1,6 +1,7 @@
 """Attention over an image: maps on the patch grid, and over the picture (Kundu et al. 2026, section 7)."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -12,7 +13,8 @@ from nadaraya.errors import InputError
 from nadaraya.interpret.attention_maps import AttentionMaps
 from nadaraya.interpret.rollout import Query, query_patches
 from nadaraya.report.maps_base import MapFigures, Panel
-from nadaraya.report.style import OVER_IMAGE, QUERY, WEIGHTS, sheet, span
+from nadaraya.report.page import over, pixels
+from nadaraya.report.style import OVER_IMAGE, QUERY, WEIGHTS, number, sheet, span
 
 _SIDE = 1.85  # inches of a square panel
 
@@ -71,14 +73,29 @@ class ImageFigures(MapFigures):
 
     def token_labels(self, positions: np.ndarray) -> list[str]:
         """Names of tokens for the axes of a matrix: CLS, registers (reg), patches by row and column."""
-        names = []
-        for position in positions.tolist():
+
+        def label(position: int) -> str:
             row, column = self._patch_at(position)
-            if row >= 0:
-                names.append(f"{row},{column}")
-            else:
-                names.append("CLS" if position == 0 and self.maps.class_token else f"reg {position}")
-        return names
+            before = "CLS" if position == 0 and self.maps.class_token else f"reg {position}"
+            return before if row < 0 else f"{row},{column}"
+
+        return [label(position) for position in positions.tolist()]
+
+    def tile(self, panel: Panel, ends: Normalize) -> dict[str, Any]:
+        """Pictures of a map, one pixel per patch, and one to lie over the photograph; the weights as text."""
+        grid, box = self.on_grid(panel.weights), None
+        if panel.query is not None:
+            row, column = self._patch_at(panel.query)
+            box = (100 * column / grid.shape[1], 100 * row / grid.shape[0])
+        return {
+            "title": panel.title,
+            "span": span(self.seen(panel)),
+            "plain": pixels(grid, ends),
+            "over": over(grid, ends),
+            "grid": grid.shape,
+            "weights": " ".join(number(float(weight)) for weight in grid.ravel()),
+            "box": box,  # left and top of the query's patch, in percent
+        }
 
     def _figure(self, panels: Sequence[Panel], ends: Normalize, heading: str = "") -> Figure:
         """The picture, and beside it each map on the grid and, under that, over the picture."""
@@ -106,7 +123,7 @@ class ImageFigures(MapFigures):
         grid = self.on_grid(panel.weights)
         plain.imshow(grid, cmap=WEIGHTS, norm=ends, interpolation="nearest")
         plain.set_aspect(self._patch[0] / self._patch[1])
-        plain.set_title(panel.title + self._break + span(self.seen(panel)))
+        plain.set_title(self._heading(panel))
         plain.set_axis_off()
         self._draw_image(on_subject, "over the image")
         # matplotlib's name for the bicubic interpolation that passes through the values ("bicubic" smooths)
@@ -125,12 +142,11 @@ class ImageFigures(MapFigures):
         place = (column * patch[1] + corner, row * patch[0] + corner)
         axes.add_patch(Rectangle(place, patch[1], patch[0], fill=False, edgecolor=QUERY, linewidth=1.6))
 
-    def _places(self) -> list[int]:
-        patches = query_patches(self.grid)
-        return [self.maps.num_prefix_tokens + row * self.grid[1] + column for row, column in patches]
-
-    def _name(self, position: int) -> str:
-        return "patch {}, {}".format(*self._patch_at(position))
+    def _queries(self) -> dict[int, str]:
+        return {
+            self.maps.num_prefix_tokens + row * self.grid[1] + column: f"patch {row}, {column}"
+            for row, column in query_patches(self.grid)
+        }
 
     def _aside(self, row: np.ndarray) -> str:
         return f"patches {float(row[self.maps.num_prefix_tokens :].sum()) / self.maps.num_tokens:.1%}"

@@ -1,21 +1,26 @@
 """Figures of attention that are the same for images and texts: bandwidths, and matrices without diagonal."""
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
-from matplotlib.colors import LogNorm, Normalize
+from markupsafe import Markup
+from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
 from nadaraya.interpret.attention_maps import AttentionMaps
-from nadaraya.interpret.rollout import thinned, without_diagonal
+from nadaraya.interpret.rollout import thinned
+from nadaraya.report.page import inline_svg, pixels
 from nadaraya.report.palette import COLOURS, DASHED, head_style
-from nadaraya.report.style import WEIGHTS, charts, limits, number, readable_on, sheet
+from nadaraya.report.style import WEIGHTS, charts, label_axes, limits, number, readable_on, sheet, span
 
 _NOTE = (
     "Weights off the diagonal as multiples of 1/N (1: as all tokens alike). Colours, shared by all: inferno, "
     "black at 0, yellow from {high} on (99th percentile). Over each: its largest."
 )
+
+_TICKS = FuncFormatter(lambda value, _: number(value))
 
 
 def bandwidth_heatmap(sigma: np.ndarray, start: np.ndarray | None = None) -> Figure:
@@ -32,15 +37,13 @@ def bandwidth_heatmap(sigma: np.ndarray, start: np.ndarray | None = None) -> Fig
         for (head, layer), value in np.ndenumerate(sigma):
             there = np.isfinite(value)
             colour = readable_on(np.array(image.cmap(image.norm(value))) if there else np.ones(3))
-            axes.text(layer, head, _value(value) if there else "–", color=colour, ha="center", va="center")
-        axes.set_xticks(range(layers), map(str, range(layers)))
-        axes.set_yticks(range(heads), map(str, range(heads)))
-        axes.tick_params(length=0, labelsize=8)
-        axes.set_xlabel("layer")
-        axes.set_ylabel("head")
+            shown = f"{value:.2f}" if 0.01 <= value < 100 else number(value)
+            axes.text(layer, head, shown if there else "–", color=colour, ha="center", va="center")
+        axes.set(xticks=range(layers), yticks=range(heads), xlabel="layer", ylabel="head")
         axes.set_title("bandwidth σ, in the units of the features")
+        axes.tick_params(length=0, labelsize=8)
         axes.spines[:].set_visible(False)
-        bar = figure.colorbar(image, ticks=[low, (low * high) ** 0.5, high], format=_ticks())
+        bar = figure.colorbar(image, ticks=[low, (low * high) ** 0.5, high], format=_TICKS)
         bar.ax.minorticks_off()
         bar.outline.set_visible(False)
     return figure
@@ -70,18 +73,26 @@ def bandwidth_lines(sigma: np.ndarray, start: np.ndarray | None = None, legend: 
         axes.set_ylim(*sigma_limits(sigma, start))
         low, high = axes.get_ylim()
         axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)) if high > 8 * low else MaxNLocator(5))
-        axes.yaxis.set_major_formatter(_ticks())
+        axes.yaxis.set_major_formatter(_TICKS)
         axes.yaxis.set_minor_locator(NullLocator())
-        axes.xaxis.set_major_locator(MaxNLocator(min(layers, 12), integer=True))
-        axes.set_xlabel("layer")
-        axes.set_title(
-            "bandwidth σ, in the units of the features" + (" (dashed: start)" * (start is not None))
+        title = "bandwidth σ, in the units of the features" + (
+            " (dashed: start)" if start is not None else ""
         )
+        label_axes(axes, title, "layer", x=min(layers, 12), integer=True)
         if legend:
             axes.legend(
                 ncols=min(heads, 6), fontsize=8, loc="upper left", handlelength=1.6, columnspacing=1.0
             )
     return figure
+
+
+def bandwidth_panel(
+    sigma: np.ndarray, start: np.ndarray | None, name: str, of: str = ""
+) -> tuple[Markup, list[str]]:
+    """`bandwidth_lines` for a page, and the colours of the heads."""
+    figure = bandwidth_lines(sigma, start, legend=False)
+    drawn = inline_svg(figure, name, f"Bandwidths{of} over the layers, one line per head.")
+    return drawn, [head_style(head).colour for head in range(len(sigma))]
 
 
 def sigma_limits(sigma: np.ndarray, start: np.ndarray | None = None) -> tuple[float, float]:
@@ -92,74 +103,68 @@ def sigma_limits(sigma: np.ndarray, start: np.ndarray | None = None) -> tuple[fl
     return float(np.exp(low - margin)), float(np.exp(high + margin))
 
 
-def attention_matrix(
-    maps: AttentionMaps, layer: int, row: int, labels: Callable[[np.ndarray], list[str]], ends: Normalize
-) -> Figure:
-    """The matrix of one head, diagonal set to zero, at most 50 tokens (Kundu et al. 2026, section 7.7).
+class Matrices:
+    """The matrices of all heads with zeros on the diagonal, at most 50 tokens of each, as multiples of 1/N.
 
-    Layer and row, the head's place in it, are counted from 0; `labels` names the tokens at some positions;
-    `ends` of the colours are those of `matrix_scale`.
+    As in Kundu et al. (2026), section 7.7. Layers and rows, the places of heads in them, count from 0.
+
+    Attributes:
+        ends: of the colours that all share: 0 and the 99th percentile.
     """
-    matrix, positions = thin_matrix(maps, layer, row)
-    with sheet(5.4, 4.4) as figure:
-        axes = figure.subplots()
-        image = axes.imshow(matrix, cmap=WEIGHTS, norm=ends, interpolation="nearest")
-        names = labels(positions)
-        if max(map(len, names)) <= 2:  # characters: all of them fit, upright
-            axes.set_xticks(range(len(names)), names, fontsize=5.5)
-            axes.set_yticks(range(len(names)), names, fontsize=5.5)
-            axes.tick_params(length=0)
-        else:
-            ticks = thinned(len(names), len(names) if len(names) <= 20 else 10).tolist()
-            axes.set_xticks(ticks, [names[tick] for tick in ticks], rotation=90)
-            axes.set_yticks(ticks, [names[tick] for tick in ticks])
-        axes.set_xlabel("key")
-        axes.set_ylabel("query")
-        axes.set_title(f"{maps.labels(layer)[row]}: weights off the diagonal × N")
-        figure.colorbar(image, extend="max").outline.set_visible(False)
-    return figure
 
+    def __init__(self, maps: AttentionMaps) -> None:
+        self.maps = maps
+        self.positions = thinned(maps.num_tokens)
+        at = np.ix_(self.positions, self.positions)
+        off_diagonal = 1 - np.eye(len(self.positions))
+        self._thin = [
+            [(head.numpy() * maps.num_tokens)[at] * off_diagonal for head in weights[0]]
+            for weights in maps.weights
+        ]
+        self.ends = limits([matrix for layer in self._thin for matrix in layer], low=0)
 
-def contact_sheet(maps: AttentionMaps, ends: Normalize) -> Figure:
-    """All matrices of `attention_matrix` on one sheet: one row per head, one column per layer."""
-    heads = [layer.heads for layer in maps.layers]
-    rows = 1 + max(map(max, heads))
-    note = _NOTE.format(high=number(ends.vmax or 0))
-    with sheet(1.3 * len(heads) + 0.7, 1.5 * rows + 0.8, note) as figure:
-        axes = figure.subplots()
-        for layer, there in enumerate(heads):
-            for row, head in enumerate(there):
-                matrix, _ = thin_matrix(maps, layer, row)
-                tile = (layer - 0.46, layer + 0.46, head + 0.46, head - 0.36)
-                axes.imshow(matrix, cmap=WEIGHTS, norm=ends, extent=tile, interpolation="nearest")
-                largest = number(float(matrix.max()))
-                axes.text(layer, head - 0.38, largest, fontsize=8, ha="center", va="bottom")
-        axes.spines[:].set_visible(False)
-        axes.set_xticks(range(len(heads)), [f"layer {layer}" for layer in range(len(heads))], fontsize=8)
-        axes.set_yticks(range(rows), [f"head {head}" for head in range(rows)], fontsize=8)
-        axes.tick_params(length=0, top=True, labeltop=True, bottom=False, labelbottom=False)
-        axes.set_xlim(-0.5, len(heads) - 0.5)
-        axes.set_ylim(rows - 0.5, -0.56)
-        axes.set_aspect("auto")
-    return figure
+    def figure(self, layer: int, row: int, labels: Callable[[np.ndarray], list[str]]) -> Figure:
+        """The matrix of one head; `labels` names the tokens at some positions."""
+        with sheet(5.4, 4.4) as figure:
+            axes = figure.subplots()
+            image = axes.imshow(self._thin[layer][row], cmap=WEIGHTS, norm=self.ends, interpolation="nearest")
+            names = labels(self.positions)
+            if max(map(len, names)) <= 2:  # characters: all of them fit, upright
+                axes.set_xticks(range(len(names)), names, fontsize=5.5)
+                axes.set_yticks(range(len(names)), names, fontsize=5.5)
+                axes.tick_params(length=0)
+            else:
+                ticks = thinned(len(names), len(names) if len(names) <= 20 else 10).tolist()
+                axes.set_xticks(ticks, [names[tick] for tick in ticks], rotation=90)
+                axes.set_yticks(ticks, [names[tick] for tick in ticks])
+            axes.set(xlabel="key", ylabel="query")
+            axes.set_title(f"{self.maps.labels(layer)[row]}: weights off the diagonal × N")
+            figure.colorbar(image, extend="max").outline.set_visible(False)
+        return figure
 
+    def contact_sheet(self) -> Figure:
+        """All matrices on one sheet: one row per head, one column per layer."""
+        heads = [layer.heads for layer in self.maps.layers]
+        rows = 1 + max(map(max, heads))
+        note = _NOTE.format(high=number(self.ends.vmax or 0))
+        with sheet(1.3 * len(heads) + 0.7, 1.5 * rows + 0.8, note) as figure:
+            axes = figure.subplots()
+            for layer, there in enumerate(heads):
+                for head, matrix in zip(there, self._thin[layer], strict=True):
+                    place = (layer - 0.46, layer + 0.46, head + 0.46, head - 0.36)
+                    axes.imshow(matrix, cmap=WEIGHTS, norm=self.ends, extent=place, interpolation="nearest")
+                    largest = number(float(matrix.max()))
+                    axes.text(layer, head - 0.38, largest, fontsize=8, ha="center", va="bottom")
+            axes.spines[:].set_visible(False)
+            axes.set_xticks(range(len(heads)), [f"layer {layer}" for layer in range(len(heads))], fontsize=8)
+            axes.set_yticks(range(rows), [f"head {head}" for head in range(rows)], fontsize=8)
+            axes.tick_params(length=0, top=True, labeltop=True, bottom=False, labelbottom=False)
+            axes.set(xlim=(-0.5, len(heads) - 0.5), ylim=(rows - 0.5, -0.56), aspect="auto")
+        return figure
 
-def thin_matrix(maps: AttentionMaps, layer: int, row: int) -> tuple[np.ndarray, np.ndarray]:
-    """At most 50 × 50 multiples of 1/N with zeros on the diagonal, and the positions of their tokens."""
-    matrix = without_diagonal(maps.weights[layer][0, row]).numpy() * maps.num_tokens
-    positions = thinned(len(matrix))
-    return matrix[np.ix_(positions, positions)], positions
-
-
-def matrix_scale(maps: AttentionMaps) -> Normalize:
-    """The ends of the colours that the matrices of all heads and layers share: 0 and the 99th percentile."""
-    pairs = [(layer, row) for layer, each in enumerate(maps.weights) for row in range(each.shape[1])]
-    return limits([thin_matrix(maps, *pair)[0] for pair in pairs], low=0)
-
-
-def _ticks() -> FuncFormatter:
-    return FuncFormatter(lambda value, _: number(value))
-
-
-def _value(sigma: float) -> str:
-    return f"{sigma:.2f}" if 0.01 <= sigma < 100 else number(sigma)
+    def tiles(self, layer: int) -> list[dict[str, Any]]:
+        """The matrices of a layer as the page shows them."""
+        return [
+            {"title": label, "span": span(matrix), "plain": pixels(matrix, self.ends)}
+            for label, matrix in zip(self.maps.labels(layer), self._thin[layer], strict=True)
+        ]

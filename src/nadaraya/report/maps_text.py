@@ -3,6 +3,7 @@
 import unicodedata
 from collections.abc import Sequence
 from functools import cache
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -77,6 +78,24 @@ class TextFigures(MapFigures):
     def token_labels(self, positions: np.ndarray) -> list[str]:
         return [self.tokens[position] for position in positions.tolist()]
 
+    def tile(self, panel: Panel, ends: Normalize) -> dict[str, Any]:
+        """A shaded text: for each token how strong its colour is (0 to 1), its weight, its role."""
+        tokens = [
+            {"text": text, "share": share, "weight": number(float(weight)), "role": self._role(panel, at)}
+            for at, (text, share, weight) in enumerate(
+                zip(self.tokens, np.asarray(ends(panel.weights)).tolist(), panel.weights, strict=True)
+            )
+        ]
+        return {"title": panel.title, "span": span(panel.others), "tokens": tokens}
+
+    def _role(self, panel: Panel, position: int) -> str:
+        """ "query", "later" where the query cannot see the token, or nothing."""
+        if panel.query is None or position < panel.query:
+            return ""
+        if position == panel.query:
+            return "query"
+        return "later" if panel.weights[position] == 0 else ""
+
     def _figure(self, panels: Sequence[Panel], ends: Normalize, heading: str = "") -> Figure:
         note = self._noted(ends)
         if panels[0].query is not None:
@@ -98,32 +117,27 @@ class TextFigures(MapFigures):
         plain.set_title(f"weight by position, up to {number(float(panel.others.max()))} × 1/N")
         self._draw(on_subject, panel, ends)
 
-    def _places(self) -> list[int]:
-        return query_positions(len(self.tokens))
-
-    def _name(self, position: int) -> str:
-        return f"query: token {position} ({self.tokens[position]})"
+    def _queries(self) -> dict[int, str]:
+        return {at: f"query: token {at} ({self.tokens[at]})" for at in query_positions(len(self.tokens))}
 
     def _draw(self, axes: Axes, panel: Panel, ends: Normalize) -> None:
         """The text in lines, each token on the colour of its weight; what a query cannot see has none."""
-        query = panel.query
         shades = TOKENS(ends(panel.weights))[:, :3]
         for position, (token, shade) in enumerate(zip(self.tokens, shades, strict=True)):
             line, column = divmod(position, self._columns)
-            later = query is not None and position > query and panel.weights[position] == 0
-            if not later:
+            role = self._role(panel, position)
+            if role != "later":
                 axes.add_patch(Rectangle((column, line), 1, 1, facecolor=shade, linewidth=0))
             text = axes.text(column + 0.5, line + 0.5, token, family=_FONT, fontsize=8.5, parse_math=False)
             text.set(ha="center", va="center_baseline")
-            text.set_color(COLOURS["muted"][0] if later else readable_on(shade))
+            text.set_color(COLOURS["muted"][0] if role == "later" else readable_on(shade))
             text.set_in_layout(False)  # it lies inside the axes
-        if query is not None:
-            line, column = divmod(query, self._columns)
+        if panel.query is not None:
+            line, column = divmod(panel.query, self._columns)
             box = Rectangle((column, line), 1, 1, fill=False, edgecolor=QUERY, linewidth=1.8, zorder=3)
             axes.add_patch(box)
-        axes.set_xlim(0, self._columns)
-        axes.set_ylim(self._lines, 0)
-        axes.set_title(panel.title + self._break + span(panel.others), parse_math=False)
+        axes.set(xlim=(0, self._columns), ylim=(self._lines, 0))
+        axes.set_title(self._heading(panel), parse_math=False)
         axes.set_axis_off()
 
 

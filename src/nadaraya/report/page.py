@@ -1,26 +1,43 @@
-"""What the HTML pages share: templates, style sheet, versions, and matplotlib figures as inline SVG."""
+"""The common parts of HTML pages: templates, style sheet, versions, figures as inline SVG, small pictures."""
 
+import base64
 import html
 import io
 import platform
 import re
+from contextlib import suppress
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from importlib.resources import files
 from typing import Any
 
 import matplotlib
+import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
+from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
+from PIL import Image
 
 from nadaraya.report.palette import COLOURS
+from nadaraya.report.style import OVER_IMAGE, WEIGHTS
 
 
 def render_page(template: str, **values: Any) -> str:
     """A self-contained HTML page from a template of this package; text is escaped, `Markup` is not."""
-    style = Markup(_colour_variables() + (files("nadaraya.report") / "report.css").read_text("utf-8"))
-    return _environment().get_template(template).render(style=style, versions=_versions(), **values)
+    # CSS variables of the palette: light, and dark where the reader prefers it.
+    light, dark = (
+        "".join(f"--{name}: {shades[mode]}; " for name, shades in COLOURS.items()) for mode in (0, 1)
+    )
+    style = (
+        f":root {{ {light}}}\n@media screen and (prefers-color-scheme: dark) {{ :root {{ {dark}}} }}\n"
+        + (files("nadaraya.report") / "report.css").read_text("utf-8")
+    )
+    versions = [("Python", platform.python_version())]
+    for package in ("nadaraya", "torch", "transformers", "accelerate", "tokenizers", "matplotlib"):
+        with suppress(PackageNotFoundError):
+            versions.append((package, version(package)))
+    return _environment().get_template(template).render(style=Markup(style), versions=versions, **values)
 
 
 def render_part(template: str, **values: Any) -> Markup:
@@ -39,25 +56,6 @@ def _environment() -> Environment:
     )
 
 
-def _colour_variables() -> str:
-    """CSS variables of the palette: light, and dark where the reader prefers it."""
-    light, dark = (
-        "".join(f"--{name}: {shades[mode]}; " for name, shades in COLOURS.items()) for mode in (0, 1)
-    )
-    return f":root {{ {light}}}\n@media screen and (prefers-color-scheme: dark) {{ :root {{ {dark}}} }}\n"
-
-
-def _versions() -> list[tuple[str, str]]:
-    """Python and the packages that runs and figures depend on, as far as they are installed."""
-    found = [("Python", platform.python_version())]
-    for package in ("nadaraya", "torch", "transformers", "accelerate", "tokenizers", "matplotlib"):
-        try:
-            found.append((package, version(package)))
-        except PackageNotFoundError:
-            continue
-    return found
-
-
 def inline_svg(figure: Figure, name: str, description: str) -> Markup:
     """A figure in the palette's colours as one `<svg>` element for an HTML page.
 
@@ -71,7 +69,13 @@ def inline_svg(figure: Figure, name: str, description: str) -> Markup:
     svg = buffer.getvalue()
     view_box = re.search(r'viewBox="([^"]+)"', svg)
     body = svg[svg.index(">", svg.index("<svg")) + 1 :]
-    body = _own_ids(body.replace("xlink:href=", "href="), name)
+    body = body.replace("xlink:href=", "href=")
+    # Only ids that are referred to stay, as the figure's own.
+    used = set(re.findall(r"url\(#([^)]+)\)", body)) | set(re.findall(r'href="#([^"]+)"', body))
+    body = re.sub(
+        r' id="([^"]*)"', lambda found: f' id="{name}-{found[1]}"' if found[1] in used else "", body
+    )
+    body = body.replace("url(#", f"url(#{name}-").replace('href="#', f'href="#{name}-')
     for unwanted in (
         r"<metadata>.*?</metadata>",
         r"font-family: [^;\"]*;",
@@ -85,11 +89,38 @@ def inline_svg(figure: Figure, name: str, description: str) -> Markup:
     return Markup(f'<svg viewBox="{view_box[1] if view_box else ""}" role="img" aria-label="{label}">{body}')
 
 
-def _own_ids(body: str, name: str) -> str:
-    """Keeps only the ids that are referred to, and makes them the figure's own."""
-    used = set(re.findall(r"url\(#([^)]+)\)", body)) | set(re.findall(r'href="#([^"]+)"', body))
-    body = re.sub(
-        r' id="([^"]*)"', lambda found: f' id="{name}-{found[1]}"' if found[1] in used else "", body
-    )
-    body = re.sub(r"url\(#", f"url(#{name}-", body)
-    return re.sub(r'href="#', f'href="#{name}-', body)
+def photograph(image: np.ndarray, largest: int = 448) -> Markup:
+    """A (height, width, 3) picture of values 0 … 1 as a data URL; shrunk where a side is above `largest`."""
+    picture = _picture(np.clip(image, 0, 1))
+    picture.thumbnail((largest, largest))
+    if max(picture.size) < 128:  # so that a browser does not blur the pixels that the model saw
+        times = -(-128 // max(picture.size))
+        picture = picture.resize((times * picture.width, times * picture.height), Image.Resampling.NEAREST)
+    return data_url(picture, quality=85)
+
+
+def over(weights: np.ndarray, ends: Normalize, side: int = 112) -> Markup:
+    """Weights to lie over a photograph, clear at the lower end, enlarged bilinearly between the patches."""
+    picture = _picture(OVER_IMAGE(ends(weights)))
+    times = max(1, side // max(picture.size))
+    size = (picture.width * times, picture.height * times)
+    return data_url(picture.resize(size, Image.Resampling.BILINEAR), quality=60)
+
+
+def pixels(weights: np.ndarray, ends: Normalize) -> Markup:
+    """Weights on the colours of inferno, one pixel per weight; what is NaN is clear."""
+    colours = matplotlib.colormaps[WEIGHTS](ends(weights))
+    colours[np.isnan(weights), 3] = 0
+    return data_url(_picture(colours))
+
+
+def data_url(picture: Image.Image, quality: int | None = None) -> Markup:
+    """A picture as a `data:` URL in WebP; lossless without a quality (1 to 100)."""
+    copy = io.BytesIO()
+    options = {"lossless": True} if quality is None else {"quality": quality}
+    picture.save(copy, format="WEBP", method=4, **options)
+    return Markup("data:image/webp;base64," + base64.b64encode(copy.getvalue()).decode("ascii"))
+
+
+def _picture(colours: np.ndarray) -> Image.Image:
+    return Image.fromarray((255 * colours).round().astype(np.uint8))

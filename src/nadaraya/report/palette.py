@@ -5,31 +5,17 @@ until they stand out on white, with a lighter twin for dark pages. Related varia
 colours of their own, each apart from those of all variants: a line of a head is never taken for a run.
 """
 
+import json
 from collections.abc import Iterable
 from dataclasses import dataclass
+from importlib.resources import files
 from typing import Any
 
+# "colours": on white and on dark pages; "variants": the name of a colour, and the number of a dash.
+_PALETTE = json.loads((files("nadaraya.report") / "palette.json").read_text("utf-8"))
 #: name -> (on white, on dark). The values on white are what figures are drawn with; all are distinct.
 COLOURS: dict[str, tuple[str, str]] = {
-    "ink": ("#1c2128", "#e4e7eb"),
-    "muted": ("#5f6873", "#9aa3ae"),
-    "rule": ("#d5d9de", "#3a414a"),
-    "slate": ("#59636f", "#a9b2bd"),
-    "blue": ("#0068a8", "#5cb3ee"),
-    "vermillion": ("#c94f00", "#ff8f4d"),
-    "green": ("#00805d", "#3fc79d"),
-    "purple": ("#a14585", "#e08fc6"),
-    "sky": ("#2b8fc4", "#8fd0f5"),
-    "ochre": ("#97690a", "#e3b64a"),
-    "wine": ("#7c2348", "#d9769b"),
-    "head0": ("#c800c8", "#e650ff"),
-    "head1": ("#479c00", "#6fdc00"),
-    "head2": ("#0000f0", "#5f6dff"),
-    "head3": ("#ff0087", "#ff3c5a"),
-    "head4": ("#b48787", "#8f7070"),
-    "head5": ("#7800ff", "#a035ff"),
-    "head6": ("#a578ff", "#e6dcff"),
-    "head7": ("#5a2d96", "#bb3aa0"),
+    name: (on_white, on_dark) for name, (on_white, on_dark) in _PALETTE["colours"].items()
 }
 
 SOLID: tuple[float, ...] = ()
@@ -39,36 +25,8 @@ _DASHES = (
     SOLID, DASHED, DOTTED, (6.0, 2.0, 1.5, 2.0), (10.0, 2.0), (6.0, 1.5, 1.5, 1.5, 1.5, 1.5), (2.5, 1.0)
 )  # fmt: skip
 
-_VARIANTS = {
-    "rope": ("slate", 0),
-    "learned-rope": ("slate", 1),
-    "softmax": ("slate", 2),
-    "nope": ("slate", 3),
-    "rope-norm": ("blue", 1),
-    "gpa-rope": ("blue", 0),
-    "gpa-hybrid": ("blue", 2),
-    "gpa-rope-paper": ("blue", 3),
-    "gpa": ("sky", 0),
-    "gpa-paper": ("sky", 3),
-    "gpa-mul": ("vermillion", 0),
-    "gpa-mul-loo": ("vermillion", 1),
-    "mixed-bank": ("vermillion", 2),
-    "kernel": ("vermillion", 3),
-    "gpa-spread": ("sky", 2),
-    "decay": ("green", 0),
-    "alibi": ("green", 1),
-    "t5": ("ochre", 0),
-    "kerple": ("ochre", 1),
-    "inkling": ("ochre", 2),
-    "fire": ("ochre", 3),
-    "fox": ("sky", 1),
-    "gka": ("purple", 1),
-    "gka-loo": ("purple", 0),
-    "kv-shared": ("purple", 2),
-    "qkv-shared": ("purple", 3),
-    "gka-loo-bank": ("wine", 0),
-    "vlt": ("wine", 1),
-    "gka-bank": ("wine", 2),
+_VARIANTS: dict[str, tuple[str, int]] = {
+    name: (colour, dash) for name, (colour, dash) in _PALETTE["variants"].items()
 }
 # Other names that say what becomes of the token itself: the colour of the variant, with this dash.
 _OWN = {"loo": 4, "xsa": 5, "drop": 6}
@@ -77,7 +35,7 @@ _OTHERS = ("wine", "ochre", "sky", "purple", "green", "blue", "vermillion")
 
 @dataclass(frozen=True)
 class Style:
-    """How one line is drawn: a name of COLOURS, and a dash pattern in line widths (empty: solid)."""
+    """Style of a line: a name of COLOURS, and a dash pattern in line widths (empty: solid)."""
 
     colour: str
     dash: tuple[float, ...] = SOLID

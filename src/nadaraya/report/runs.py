@@ -1,4 +1,4 @@
-"""What a report needs of each run, as plain data."""
+"""Runs as reports and figures need them: plain data."""
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
@@ -11,8 +11,7 @@ import numpy as np
 
 from nadaraya.errors import InputError
 from nadaraya.files import reading
-from nadaraya.interpret.banks import BankShape, bank_shapes
-from nadaraya.interpret.bumps import newlines_in_tokens
+from nadaraya.interpret.banks import BankShape, bank_shapes, newlines_in_tokens
 from nadaraya.interpret.lags import LagHistogram
 from nadaraya.report.palette import Style, variant_styles
 
@@ -70,7 +69,7 @@ class RunData:
 
     @property
     def finished(self) -> bool:
-        """Whether training reached its last step."""
+        """Training reached its last step."""
         return bool(self.final)
 
     @cached_property
@@ -94,25 +93,23 @@ class RunData:
         """(n, 3) step, loss, seconds of training so far."""
         return self._series("train", "step", "loss", "seconds")
 
-    @cached_property
+    @property
     def validation(self) -> np.ndarray:
         """(m, 2) step, loss."""
-        return self._series("validation", "step", "loss")
+        return self.validated("loss")
 
     def validated(self, key: str) -> np.ndarray:
-        """(m, 2) step and one figure, such as "top1", of every validation that has it."""
+        """(m, 2) step and one number, such as "top1", of every validation that has it."""
         return self._series("validation", "step", key)
 
-    def against_seconds(self, curve: np.ndarray) -> np.ndarray:
-        """A curve of (step, figure) by training time in seconds; empty when no training step was timed."""
+    def by(self, against: str, curve: np.ndarray) -> np.ndarray:
+        """A curve of (step, number) by "step", or by "seconds" of training, empty where none was timed."""
+        if against == "step":
+            return curve
         if not len(self.train) or not len(curve):
             return np.empty((0, 2))
         steps, seconds = np.append(0, self.train[:, 0]), np.append(0, self.train[:, 2])
         return np.column_stack([np.interp(curve[:, 0], steps, seconds), curve[:, 1]])
-
-    def validation_against_seconds(self) -> np.ndarray:
-        """(m, 2) training time in seconds, validation loss; empty when no training step was timed."""
-        return self.against_seconds(self.validation)
 
     def _series(self, kind: str, *keys: str) -> np.ndarray:
         found = [record for record in self.metrics if record["kind"] == kind]
@@ -195,7 +192,7 @@ def labelled(runs: Sequence[_Run]) -> list[_Run]:
 
 
 def shown(runs: Sequence[_Run]) -> dict[str, Any]:
-    """What the pages on texts and on images show alike of `labelled` runs, by its names in the templates."""
+    """Values of `labelled` runs that the pages on texts and on images share, as the templates name them."""
     setups = defaultdict(list)
     for run in runs:
         setups[run.setup].append(run.label)

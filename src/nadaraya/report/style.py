@@ -1,4 +1,4 @@
-"""How figures look: one style for charts, one for maps of attention, and numbers as both write them."""
+"""The look of figures: one style for charts, one for maps of attention, and numbers as both write them."""
 
 import textwrap
 from collections.abc import Iterator, Sequence
@@ -7,8 +7,10 @@ from typing import Any
 
 import matplotlib
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap, ListedColormap, Normalize
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from nadaraya.report.palette import COLOURS
 
@@ -21,6 +23,12 @@ STRONGEST = 0.85
 TOKENS = LinearSegmentedColormap.from_list("tokens", ["#ffffff", COLOURS["vermillion"][0]])
 #: boxes around query tokens: a colour that the maps of weights do not have
 QUERY = "#00a5c8"
+_SHARES = np.linspace(0, 1, 256)[:, None]
+#: colour map of weights over an image: inferno without its blacks, clear at the lower end
+OVER_IMAGE = ListedColormap(
+    np.hstack([matplotlib.colormaps[WEIGHTS](0.3 + 0.65 * _SHARES[:, 0])[:, :3], STRONGEST * _SHARES**0.8]),
+    "over-image",
+)
 _CHARTS: Any = {
     "font.size": 11,
     "axes.titlesize": 11,
@@ -66,6 +74,16 @@ def charts(width: int, height: int, columns: int = 1, **shared: Any) -> Iterator
         yield figure, figure.subplots(1, columns, squeeze=False, **shared)
 
 
+def label_axes(
+    axes: Axes, title: str, xlabel: str, *, x: int = 5, y: int | None = None, integer: bool = False
+) -> None:
+    """A title, the name of the horizontal axis, and at most so many steps between ticks."""
+    axes.set(title=title, xlabel=xlabel)
+    axes.xaxis.set_major_locator(MaxNLocator(x, integer=integer))
+    if y is not None:
+        axes.yaxis.set_major_locator(MaxNLocator(y))
+
+
 @contextmanager
 def sheet(width: float, height: float, note: str = "", heading: str = "") -> Iterator[Figure]:
     """A figure of maps without axes yet, its size in inches, a note at its foot; draw inside the context."""
@@ -86,18 +104,6 @@ def number(value: float) -> str:
     if value >= 100:
         return f"{value:.0f}"
     return f"{value:.2g}" if value >= 1e-4 else f"{value:.0e}".replace("e-0", "e-").replace("-", "−")
-
-
-def _over_image() -> ListedColormap:
-    """The colours of inferno without its blacks, clear at the lower end."""
-    share = np.linspace(0, 1, 256)
-    colours = matplotlib.colormaps[WEIGHTS](0.3 + 0.65 * share)
-    colours[:, 3] = STRONGEST * share**0.8
-    return ListedColormap(colours, "over-image")
-
-
-#: colour map of weights over an image
-OVER_IMAGE = _over_image()
 
 
 def limits(weights: Sequence[np.ndarray], low: float = 1.0) -> Normalize:

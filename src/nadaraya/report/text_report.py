@@ -1,48 +1,22 @@
 """The part of a report that shows runs on text: table, loss curves, bank shapes, newline lags, samples."""
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from markupsafe import Markup
+from matplotlib.axes import Axes
 
-from nadaraya.interpret.banks import BankShape, Bump
-from nadaraya.interpret.bumps import LEAST_SEPARATIONS, BumpTable, bump_table, clear_peaks, newline_peaks
-from nadaraya.interpret.lags import LagPeak, lag_histogram
-from nadaraya.report import figures
+from nadaraya.interpret.banks import bump_table
+from nadaraya.interpret.lags import LEAST_SEPARATIONS, lag_histogram
+from nadaraya.report import by_lag
+from nadaraya.report.figures import draw_losses
 from nadaraya.report.page import inline_svg, render_part
 from nadaraya.report.palette import head_style
 from nadaraya.report.runs import RunData, labelled, leading, shown
 from nadaraya.report.style import charts
 
 _COLUMNS = ("loss", "bits_per_byte", "parameters", "kernel_parameters", "step_seconds")
-
-
-@dataclass(frozen=True)
-class Lags:
-    """The newline lags of one text, ready for the page; `svg` is None where there was too little text."""
-
-    label: str
-    characters: int
-    separations: int
-    peaks: list[LagPeak]
-    svg: Markup | None
-
-
-@dataclass(frozen=True)
-class Banks:
-    """The lag kernels of one run, ready for the page."""
-
-    run: RunData
-    marks: list[int]  # lags at which lines of the corpus end, in tokens of the run
-    layers: list[tuple[BankShape, list[Markup]]]
-    heads: dict[int, str]  # the colour of a head in every layer, by its number
-    bumps: BumpTable
-
-    def near(self, lag: int) -> list[tuple[BankShape, Bump]]:
-        """Every shared bump within 5 tokens of a lag, with its layer."""
-        bumps = [(shape, bump) for shape, _ in self.layers for bump in shape.shared_bumps()]
-        return [(shape, bump) for shape, bump in bumps if abs(bump.lag - lag) <= 5]
 
 
 def text_part(given: Sequence[RunData]) -> Markup:
@@ -66,7 +40,7 @@ def text_part(given: Sequence[RunData]) -> Markup:
         ranked=ranked,
         best=ranked[0] if comparable and ranked[0].finished else None,
         baseline=baseline if comparable else None,
-        loss_panels=_loss_panels(runs),
+        loss_panels=progress_panels(runs, "loss", "loss", draw_losses),
         banks=[_banks(run, number) for number, run in enumerate(runs) if run.banks],
         without_banks=[run.label for run in runs if run.finished and not run.banks],
         corpora=lags[: len(corpora)],
@@ -74,58 +48,73 @@ def text_part(given: Sequence[RunData]) -> Markup:
         unreadable=list(dict.fromkeys(run.problem for run in runs if run.problem)),
         least_separations=LEAST_SEPARATIONS,
         sample_characters=1500,
-        named_bumps=figures.named_bumps,
+        named_bumps=by_lag.named_bumps,
     )
 
 
-def _loss_panels(runs: Sequence[RunData]) -> list[Markup]:
+def progress_panels(
+    runs: Sequence[RunData],
+    name: str,
+    what: str,
+    draw: Callable[[Axes, Sequence[RunData], str], None],
+    unit: str = "",
+    steps: str = "training steps",
+) -> list[Markup]:
+    """A curve of validation against updates and against the time of training."""
+    ends = "; ".join(f"{run.label} ends at {run.loss:.3f}{unit}" for run in runs if run.loss is not None)
     drawn = []
-    for against, x_axis in (("step", "training steps"), ("seconds", "training time")):
+    for against, x_axis in (("step", steps), ("seconds", "training time")):
         with charts(460, 300) as (figure, axes):
-            figures.draw_losses(axes[0, 0], runs, against)
-        what = "; ".join(f"{run.label} ends at {run.loss:.3f}" for run in runs if run.loss is not None)
-        description = f"Validation loss against {x_axis}. {what}."
-        drawn.append(inline_svg(figure, f"loss-{against}", description))
+            draw(axes[0, 0], runs, against)
+        description = f"Validation {what} against {x_axis}. {ends}."
+        drawn.append(inline_svg(figure, f"{name}-{against}", description))
     return drawn
 
 
-def _banks(run: RunData, number: int) -> Banks:
+def _banks(run: RunData, number: int) -> dict[str, Any]:
     """The charts of the lag kernels of one run, on one scale."""
-    limits = figures.bank_limits(run.banks)
-    marks = newline_peaks(run.newlines) if run.newlines else []
+    limits = by_lag.bank_limits(run.banks)
+    marks = run.newlines.line_lengths() if run.newlines else []
     layers = []
     for shape in run.banks:
         with charts(270, 205) as (figure, axes):
-            figures.draw_bank(axes[0, 0], shape, marks)
+            by_lag.draw_bank(axes[0, 0], shape, marks)
             axes[0, 0].set_ylim(limits[shape.added])
-        description = f"{run.label}, {figures.bank_title(shape)}, over lags; one line per head."
+        description = f"{run.label}, {by_lag.bank_title(shape)}, over lags; one line per head."
         drawn = [inline_svg(figure, f"bank-{number}-{shape.layer}", description)]
         if shape.shared_bumps():
             with charts(270, 205) as (figure, axes):
-                figures.draw_rises(axes[0, 0], shape, marks)
+                by_lag.draw_rises(axes[0, 0], shape, marks)
             description = f"{run.label}, layer {shape.layer}, bumps without the decay; one line per head."
             drawn.append(inline_svg(figure, f"bumps-{number}-{shape.layer}", description))
         layers.append((shape, drawn))
     heads = sorted({head for shape in run.banks for head in shape.heads})
-    colours = {head: head_style(head).colour for head in heads}
-    return Banks(run, marks, layers, colours, bump_table(run.banks, marks))
+    shared = [(shape, bump) for shape in run.banks for bump in shape.shared_bumps()]
+    return {
+        "run": run,
+        "marks": marks,  # lags at which lines of the corpus end, in tokens of the run
+        "layers": layers,
+        "heads": {head: head_style(head).colour for head in heads},
+        "bumps": bump_table(run.banks, marks),
+        "near": {mark: [pair for pair in shared if abs(pair[1].lag - mark) <= 5] for mark in marks},
+    }
 
 
-def _lags(texts: Sequence[tuple[str, str, str]], num_corpora: int, max_lag: int) -> list[Lags]:
+def _lags(texts: Sequence[tuple[str, str, str]], num_corpora: int, max_lag: int) -> list[dict[str, Any]]:
     """Histograms of (label, colour, text), corpora first, on one axis; a lone corpus outlines the rest."""
     histograms = [lag_histogram(text, max_lag) for _, _, text in texts]
-    longest = figures.longest_shown(histograms[:num_corpora] or histograms)
+    longest = by_lag.longest_shown(histograms[:num_corpora] or histograms)
     found = []
     for number, ((label, colour, text), histogram) in enumerate(zip(texts, histograms, strict=True)):
-        peaks, svg = [], None
+        peaks, svg = histogram.clear_peaks(), None
         if histogram.total >= LEAST_SEPARATIONS:
-            peaks = clear_peaks(histogram)
             behind = histograms[0] if number >= num_corpora == 1 else None
             with charts(460, 250) as (figure, axes):
                 marked = [peak.lag for peak in peaks]
-                figures.draw_histogram(axes[0, 0], histogram, colour, marked, longest, behind)
+                by_lag.draw_histogram(axes[0, 0], histogram, colour, marked, longest, behind)
             named = ", ".join(peak.name for peak in peaks) or "none"
             description = f"Distances between newlines in {label}; peaks: {named}."
             svg = inline_svg(figure, f"lags-{number}", description)
-        found.append(Lags(label, len(text), histogram.total, peaks, svg))
+        sizes = {"characters": len(text), "separations": histogram.total}
+        found.append({"label": label, **sizes, "peaks": peaks, "svg": svg})
     return found

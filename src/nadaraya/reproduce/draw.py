@@ -9,7 +9,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Drawing
 
 from nadaraya.interpret import BankShape
-from nadaraya.report.figures import draw_bank, draw_histogram, draw_losses, longest_shown
+from nadaraya.report.by_lag import draw_bank, draw_histogram, longest_shown
+from nadaraya.report.figures import draw_losses
 from nadaraya.report.runs import RunData, labelled
 from nadaraya.report.style import charts
 from nadaraya.reproduce.catalogue import Figure

@@ -11,22 +11,33 @@ import pytest
 
 from nadaraya import InputError
 from nadaraya.data import tokenize_corpus
-from nadaraya.interpret.pruning import Removal
+from nadaraya.interpret import pruning
+from nadaraya.interpret.pruned_run import prepared, prune_run
+from nadaraya.interpret.pruning import PruningPlan, Removal, most_heads, pruning_curve
 from nadaraya.interpret.windows import disjoint_windows
 from nadaraya.models import prune_heads
-from nadaraya.training import Recipe, Run, pruning_search, train
-from nadaraya.training.pruning import prepared, prune_run
-from nadaraya.training.pruning_search import PruningPlan, most_heads, pruning_curve
+from nadaraya.training import Run, load_recipe, train
 
-CHANGES = {
-    "model__variant": "gpa-mul", "model__num_hidden_layers": 2, "model__num_attention_heads": 4,
-    "model__hidden_size": 16, "training__sample_characters": 0, "training__learning_rate": 0.01,
-}  # fmt: skip
+CHANGES = (
+    "model.variant=gpa-mul", "model.num_hidden_layers=2", "model.num_attention_heads=4",
+    "model.hidden_size=16", "model.dropout=0.1", "data.context=16", "training.steps=8",
+    "training.batch_size=4", "training.warmup_steps=2", "training.log_every=2", "training.evaluate_every=4",
+    "training.validation_batches=2", "training.checkpoint_every=3", "training.sample_characters=0",
+    "training.learning_rate=0.01",
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module")
-def run(tiny_recipe: Callable[..., Recipe], tmp_path_factory: pytest.TempPathFactory) -> Run:
-    return train(tiny_recipe(**CHANGES), tmp_path_factory.mktemp("whole") / "run", progress=False)
+def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("text") / "text.txt"
+    path.write_text("".join(f"{'abcdefgh'[i % 8] * (i % 5 + 1)} the {i % 7} of\n" for i in range(200)))
+    return path
+
+
+@pytest.fixture(scope="module")
+def run(text: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    recipe = load_recipe("demo", [*CHANGES, f"data.corpus={text}"])
+    return train(recipe, tmp_path_factory.mktemp("whole") / "run", progress=False)
 
 
 def heads_of(names: list[str]) -> dict[int, list[int]]:
@@ -128,7 +139,7 @@ class Rising:
 def test_bisection_finds_the_most_heads(
     monkeypatch: pytest.MonkeyPatch, run: Run, budget: str | float, expected: int
 ) -> None:
-    monkeypatch.setattr(pruning_search, "_Candidates", Rising)
+    monkeypatch.setattr(pruning, "_Candidates", Rising)
     found = most_heads(run, budget)
     assert found.figures["removed"] == expected
     assert found.heads == {0: list(range(expected))}
@@ -160,13 +171,11 @@ def test_the_budget_is_above_the_lower_of_the_losses_of_the_whole_model(run: Run
     assert figures["removed"] == max(within)
 
 
-def test_runs_on_token_shards_have_curves(
-    tiny_recipe: Callable[..., Recipe], tiny_text: Path, tmp_path: Path
-) -> None:
+def test_runs_on_token_shards_have_curves(text: Path, tmp_path: Path) -> None:
     shards = tokenize_corpus(
-        tiny_text, tmp_path / "shards", separator="\n", vocabulary=260, validation_documents=40
+        text, tmp_path / "shards", separator="\n", vocabulary=260, validation_documents=40
     )
-    recipe = tiny_recipe(**CHANGES, data__corpus=str(shards.folder))
+    recipe = load_recipe("demo", [*CHANGES, f"data.corpus={shards.folder}"])
     curve = pruning_curve(
         train(recipe, tmp_path / "run", progress=False), PruningPlan(tune=1, windows=2), counts=[0, 1]
     )

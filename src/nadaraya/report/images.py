@@ -1,19 +1,33 @@
-"""What a report needs of each run on images, as plain data; the model looks at a few validation images."""
+"""Runs on images in a report: what is read of each, and the sections that show it.
 
+The model of a run looks at a few validation images.
+"""
+
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from markupsafe import Markup
+from matplotlib.colors import Normalize
 
 from nadaraya.errors import InputError
 from nadaraya.interpret.attention_maps import capture_attention
 from nadaraya.interpret.bandwidths import GridShape, bandwidth_matrix, grid_shapes
+from nadaraya.interpret.loading import ImageModel
 from nadaraya.interpret.rollout import on_grid, query_rows, thinned
-from nadaraya.report.runs import RunData
+from nadaraya.report.figures import draw_accuracies, draw_losses
+from nadaraya.report.maps_matrices import bandwidth_panel
+from nadaraya.report.page import over, photograph, pixels, render_part
+from nadaraya.report.runs import RunData, labelled, leading, shown
+from nadaraya.report.style import limits, number
+from nadaraya.report.text_report import progress_panels
 
 if TYPE_CHECKING:
+    from nadaraya.data.images import ImageSet
     from nadaraya.training import Run
 
 #: layers of which an example shows its map
@@ -45,7 +59,7 @@ class ExampleMaps:
 
     @property
     def right(self) -> bool:
-        """Whether the likeliest class is that of the image."""
+        """The likeliest class is that of the image."""
         return self.truth == self.predicted
 
 
@@ -108,21 +122,15 @@ def read_image_run(run: "Run", examples: int = 3) -> ImageRunData:
     model, data, training = recipe.model, recipe.data, recipe.training
     options = "".join(f", {key} {value}" for key, value in model.options.items())
     source = Path(data.source or "").name
-    found: dict[str, object] = {}
+    found: dict[str, Any] = {"problem": "training is not finished"}
     if run.final:
-        trained = run.load_model()
-        initial = run.load_model(initial=True)
-        found = {
-            "sigma": bandwidth_matrix(trained),
-            "sigma_start": bandwidth_matrix(initial),
-            "grids": grid_shapes(trained, initial),
-        }
+        looking = ImageModel.from_run(run)
+        found = {"sigma": bandwidth_matrix(looking.model), "sigma_start": looking.sigma_start}
+        found["grids"] = grid_shapes(looking.model, run.load_model(initial=True))
         try:
-            found["examples"] = _examples(run, examples)
+            found["examples"] = _examples(looking, run.images(), examples)
         except InputError as error:
             found["problem"] = str(error)
-    else:
-        found["problem"] = "training is not finished"
     return ImageRunData(
         name=run.name,
         folder=run.path.name,
@@ -135,15 +143,12 @@ def read_image_run(run: "Run", examples: int = 3) -> ImageRunData:
         ),
         recipe=recipe.to_yaml(),
         text=(data.source, data.validation),
-        **found,  # type: ignore[arg-type]
+        **found,
     )
 
 
-def _examples(run: "Run", count: int) -> list[ExampleMaps]:
+def _examples(looking: ImageModel, images: "ImageSet", count: int) -> list[ExampleMaps]:
     """Validation images evenly spread over the set, so that they are of several classes."""
-    from nadaraya.interpret import ImageModel
-
-    looking, images = ImageModel.from_run(run), run.images()
     found = []
     for index in np.unique(np.linspace(0, len(images.validation) - 1, count).round().astype(int)).tolist():
         pixels = looking.transform(images.validation.read(index))
@@ -156,3 +161,60 @@ def _examples(run: "Run", count: int) -> list[ExampleMaps]:
         truth = images.classes[int(images.validation.labels[index])]
         found.append(ExampleMaps(truth, predicted, chance, looking.picture(pixels), drawn))
     return found
+
+
+def image_part(given: Sequence[ImageRunData]) -> Markup:
+    """The sections on runs on images."""
+    runs = labelled(given)
+    ranked = sorted(
+        runs, key=lambda run: (not run.finished, -math.inf if run.accuracy is None else -run.accuracy)
+    )
+    alike, first = shown(runs), ranked[0]
+    losses = partial(draw_losses, unit="nats/image")
+    known = first.finished and first.accuracy is not None
+    return render_part(
+        "image_runs.html.jinja",
+        **alike,
+        ranked=ranked,
+        best=first if alike["comparable"] and known else None,
+        leading=leading(runs, ("parameters", "loss"), ("top1", "ema_top1", "images_per_second")),
+        curves=[
+            *progress_panels(runs, "image-loss", "loss", losses, " nats/image", "updates"),
+            *progress_panels(runs, "image-top-1", "top-1", draw_accuracies, " nats/image", "updates"),
+        ],
+        bandwidths=[
+            (run, *bandwidth_panel(run.sigma, run.sigma_start, f"sigma-{place}", f" of {run.label}"))
+            for place, run in enumerate(runs)
+            if run.sigma is not None
+        ],
+        without_bandwidths=[run.label for run in runs if run.finished and run.sigma is None],
+        grids=[(run, _grids(run)) for run in runs if run.grids],
+        examples=[_shown_examples(run) for run in runs if run.examples],
+        without_examples=[(run, run.problem or "none was read") for run in runs if not run.examples],
+    )
+
+
+def _grids(run: ImageRunData) -> list[tuple[str, Markup]]:
+    layers = []
+    for shape in run.grids:
+        for when, factors in (("before training", shape.initial), ("trained", shape.trained)):
+            if factors is not None:
+                caption = f"layer {shape.layer}, {when}, least factor {number(float(factors.min()))}"
+                gap = np.full((factors.shape[1], 1), np.nan)
+                row = np.concatenate([part for head in factors for part in (gap, head)][1:], axis=1)
+                layers.append((caption, pixels(row, Normalize(0, 1))))
+    return layers
+
+
+def _shown_examples(run: ImageRunData) -> tuple[ImageRunData, float, list[tuple[Any, ...]]]:
+    """The run, the weight that has the full colour, and each image with its maps."""
+    ends = limits([weights for example in run.examples for _, weights in example.maps], low=0)
+    rows = []
+    for example in run.examples:
+        picture = photograph(example.picture)
+        layers = [
+            (layer, over(weights, ends), number(float(weights.min())), number(float(weights.max())))
+            for layer, weights in example.maps
+        ]
+        rows.append((example, picture, layers))
+    return run, float(ends.vmax or 0), rows

@@ -1,7 +1,6 @@
 """A run with a smaller model: tuned again on request, and written as a finished run of its own."""
 
 import json
-import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -9,6 +8,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from safetensors.torch import save_file
 from torch.nn import functional as F
@@ -33,21 +33,13 @@ _ROUNDS = 5
 
 @dataclass(frozen=True)
 class PrunedCost:
-    """What a model scores and costs.
+    """The scores and costs of a model."""
 
-    Args:
-        loss: of the whole validation text, in nats/token.
-        bits_per_byte: of the same.
-        parameters: of the model.
-        step_seconds: of a training step, the median of a few, in turns with the other model.
-        cache_bytes_per_token: what its cache gains by one token of one text.
-    """
-
-    loss: float
-    bits_per_byte: float
+    loss: float  # of the whole validation text, in nats/token
+    bits_per_byte: float  # of the same
     parameters: int
-    step_seconds: float
-    cache_bytes_per_token: int
+    step_seconds: float  # of a training step, the median of a few, in turns with the other model
+    cache_bytes_per_token: int  # of one text
 
 
 def check_new_folder(folder: Path) -> None:
@@ -86,7 +78,7 @@ def prune_run(
             has not; a tune_rate that is no positive number up to 1; a folder with files in it.
 
     >>> from nadaraya.training import load_recipe, train
-    >>> from nadaraya.training.pruning import prune_run
+    >>> from nadaraya.interpret.pruning import prune_run
     >>> overrides = ["training.steps=2", "training.warmup_steps=0", "model.hidden_size=8", "data.limit=9000"]
     >>> run = train(load_recipe("demo", [*overrides, "training.batch_size=1"]), "runs/whole", progress=False)
     >>> smaller, before, after = prune_run(run, {0: [1]}, "runs/pruned")
@@ -162,7 +154,7 @@ class _Tuning(TextTask):
 def prepared(
     run: Run, smaller: Any, tune: int, tune_rate: float, text: TextData | None = None
 ) -> tuple[Recipe, TextTask, Learner]:
-    """What trains a smaller model of a run for so many updates: its recipe, its task and its learner.
+    """Recipe, task and learner that train a smaller model of a run for so many updates.
 
     `text` is that of the run, where it is open already. `task.model` has the weights of `smaller`.
     """
@@ -181,7 +173,7 @@ def prepared(
 
 
 def _removed(model: Any) -> dict[str, Any]:
-    """What a model lacks, as fields of its configuration; those that are None left out."""
+    """The removed parts of a model, as fields of its configuration; those that are None left out."""
     fields = {name: getattr(model.config, name) for name in ("pruned_heads", "intermediate_sizes")}
     return {name: value for name, value in fields.items() if value is not None}
 
@@ -224,20 +216,18 @@ def _step_seconds(models: list[Any], task: TextTask) -> list[float]:
     """Median seconds of loss and gradients of one batch, the models in turns, so that drift affects all."""
     device = models[0].device
     inputs, targets = (part.to(device) for part in next(islice(task.batches(task.steps - 1), 1)))
-    found: list[list[float]] = [[] for _ in models]
-    for model in models:
-        model.train()
-    for turn in range(_ROUNDS + 1):
-        for model, seconds in zip(models, found, strict=True):
-            begun = time.perf_counter()
-            logits = model(input_ids=inputs, use_cache=False).logits
-            F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten()).backward()
-            if device.type == "cuda":
-                torch.cuda.synchronize()
-            model.zero_grad()
-            if turn:  # the first one does not count: memory is fetched and kernels are compiled
-                seconds.append(time.perf_counter() - begun)
-    return [statistics.median(seconds) for seconds in found]
+    seconds = np.empty((_ROUNDS + 1, len(models)))
+    for turn, place in np.ndindex(seconds.shape):
+        model = models[place].train()
+        begun = time.perf_counter()
+        logits = model(input_ids=inputs, use_cache=False).logits
+        F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten()).backward()
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+        model.zero_grad()
+        seconds[turn, place] = time.perf_counter() - begun
+    found: list[float] = np.median(seconds[1:], axis=0).tolist()  # the first fetches memory and compiles
+    return found
 
 
 @torch.no_grad()

@@ -13,9 +13,9 @@ from nadaraya.report.figures import draw_bank, draw_histogram, draw_losses, long
 from nadaraya.report.runs import RunData, labelled
 from nadaraya.report.style import charts
 from nadaraya.reproduce.catalogue import Figure
-from nadaraya.reproduce.findings import Findings
-from nadaraya.study.probes import lacks, stored_histogram, stored_shapes
-from nadaraya.study.runs import Row
+from nadaraya.study import Findings
+from nadaraya.study.kept import Row
+from nadaraya.study.probes import stored_histogram, stored_shapes
 
 
 def draw_figure(figure: Figure, found: Findings) -> dict[str, Drawing]:
@@ -31,25 +31,20 @@ def draw_figure(figure: Figure, found: Findings) -> dict[str, Drawing]:
     if figure.drawing == "losses":
         drawing = _losses(figure, found)
         return {figure.name: drawing} if drawing else {}
+    probes = {"banks": ["banks"], "newlines": ["banks", "newlines"]}[figure.drawing]
     drawings = {}
     for variant in figure.variants:
-        row = _longest_probed(found, variant, figure.drawing)
-        if row is not None:
-            shapes = stored_shapes(row["probes"]["banks"])
-            where = f"{variant}, {row['steps']:,} updates, seed {row['seed']}"
-            if figure.drawing == "banks" and shapes:
-                drawings[f"{figure.name}-{variant}"] = _banks(shapes, where)
-            elif figure.drawing == "newlines":
-                drawings[f"{figure.name}-{variant}"] = _newlines(shapes, row["probes"]["newlines"], where)
+        rows = list(chain(*found.sizes(variant, *probes).values()))
+        if not rows:
+            continue
+        row = max(rows, key=lambda row: (row["steps"], -row["seed"]))
+        shapes = stored_shapes(row["probes"]["banks"])
+        where = f"{variant}, {row['steps']:,} updates, seed {row['seed']}"
+        if figure.drawing == "newlines":
+            drawings[f"{figure.name}-{variant}"] = _newlines(shapes, row["probes"]["newlines"], where)
+        elif shapes:
+            drawings[f"{figure.name}-{variant}"] = _banks(shapes, where)
     return drawings
-
-
-def _longest_probed(found: Findings, variant: str, drawing: str) -> Row | None:
-    """The first seed at the most updates that has what a drawing takes."""
-    needed = {"banks": ["banks"], "newlines": ["banks", "newlines"]}[drawing]
-    runs = found.sizes(variant).values()
-    rows = [row for row in chain(*runs) if not any(lacks(row, probe) for probe in needed)]
-    return max(rows, key=lambda row: (row["steps"], -row["seed"]), default=None)
 
 
 def _losses(figure: Figure, found: Findings) -> Drawing | None:

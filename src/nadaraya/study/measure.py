@@ -27,17 +27,34 @@ class Measurements:
 
     Args:
         path: of the file, which need not be there; None keeps nothing.
+        vocabulary: number of tokens that every recipe is assumed to have, so that no text is read; default
+            None: that of its tokenizer.
     """
 
-    def __init__(self, path: Path | None) -> None:
-        self._path = path
+    def __init__(self, path: Path | None, vocabulary: int | None = None) -> None:
+        self._path, self._vocabulary = path, vocabulary
         self._known: Measured = {"tokens": {}, "step_seconds": {}}
         if path is not None and path.is_file():
             self._known = read_stored(path, Measured, "measurements of a study")
         self._tasks: dict[str, Task] = {}
+        self._counted: dict[str, tuple[int, int]] = {}  # of models, which several sizes may share
+
+    def counts(self, recipe: Recipe) -> tuple[int, int]:
+        """Parameters, and training FLOPs per token, of the model of a recipe, which is given no memory."""
+        from nadaraya.evaluation.efficiency import training_flops
+
+        key = _key([recipe.model.model_dump(), recipe.data.model_dump(), recipe.training.batch_size])
+        if key not in self._counted:
+            with torch.device("meta"):
+                model = recipe.build_model(self.tokens(recipe))
+            parameters = sum(parameter.numel() for parameter in model.parameters())
+            self._counted[key] = parameters, training_flops(model, recipe.data.context)
+        return self._counted[key]
 
     def tokens(self, recipe: Recipe) -> int:
-        """How many tokens the tokenizer of a recipe has."""
+        """Number of tokens of the tokenizer of a recipe."""
+        if self._vocabulary is not None:
+            return self._vocabulary
         known, key = self._known["tokens"], _key(recipe.data.model_dump())
         if key not in known:
             model: Any = self._task(recipe).model

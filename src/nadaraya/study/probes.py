@@ -68,9 +68,10 @@ def measure(name: str, run: "Run") -> dict[str, Any]:
     return found
 
 
-def lacks(row: Mapping[str, Any], name: str) -> bool:
-    """Whether the figures of a finished run are without what a probe finds."""
-    return "loss" in row and "error" in row.get("probes", {}).get(name, {"error": "absent"})
+def lacks(row: Mapping[str, Any], *names: str) -> bool:
+    """Return true where the figures of a finished run are without what one of some probes finds."""
+    found = row.get("probes", {})
+    return "loss" in row and any("error" in found.get(name, {"error": "absent"}) for name in names)
 
 
 @_probe("banks")

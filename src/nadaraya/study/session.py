@@ -5,16 +5,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-from nadaraya.files import write_file
 from nadaraya.study.file import Study
+from nadaraya.study.kept import MEASURED_FILE, results_text
 from nadaraya.study.measure import Measurements
-from nadaraya.study.plan import Cell, Planner
-from nadaraya.study.queue import Ended, Job, run_queue
-from nadaraya.study.runs import RESULTS_FILE, StudyRuns, results_text
+from nadaraya.study.plan import Cell, plan_cells
+from nadaraya.study.queue import Ended
+from nadaraya.study.runner import run_all
+from nadaraya.study.runs import StudyRuns
 from nadaraya.study.summary import Summary, write_summary
 from nadaraya.training.folder import FolderLock
-
-MEASURED_FILE = "measured.json"
 
 
 @dataclass(frozen=True)
@@ -48,6 +47,7 @@ def plan_study(
     only: Sequence[str] = (),
     seeds: Sequence[int] = (),
     timed: bool = False,
+    vocabulary: int | None = None,
 ) -> list[tuple[Cell, int]]:
     """Every cell of a study and how many runs it still needs; the folder keeps what was measured, no more.
 
@@ -56,6 +56,8 @@ def plan_study(
         folder: where its runs are, or will be.
         changes, only, seeds: as in `run_study`.
         timed: measure the time of an update of every cell; default False.
+        vocabulary: number of tokens that is assumed, so that no text is read and nothing is kept; default
+            None: that of the texts.
 
     Raises:
         InputError: recipes that cannot be used, or a folder that has other runs.
@@ -68,8 +70,8 @@ def plan_study(
     >>> cell.steps, left  # two rates with the first seed, the best of them with two more
     (200, 4)
     """
-    planner = Planner(study, changes, Measurements(folder / MEASURED_FILE))
-    cells = planner.cells(only, timed)
+    measurements = Measurements(folder / MEASURED_FILE if vocabulary is None else None, vocabulary)
+    cells = plan_cells(study, changes, measurements, only, timed)
     runs = StudyRuns(study, cells, folder, seeds)
     return [(cell, runs.left(cell)) for cell in cells]
 
@@ -117,19 +119,18 @@ def run_study(
     """
     with FolderLock(folder) as lock:
         lock.take()
-        results = folder / RESULTS_FILE
-        study = study.with_seeds(seeds)
-        planner = Planner(study, changes, Measurements(folder / MEASURED_FILE))
-        cells = planner.cells(only)
-        everything, runs = StudyRuns(study, planner.cells(), folder), StudyRuns(study, cells, folder, seeds)
-
-        def waiting() -> list[Job]:
-            """Asked for at the start and at the end of every run: what is finished is kept then."""
-            write_file(results, results_text(everything.results()))
-            return [*(runs.pending() if train else ()), *runs.unprobed()]
-
-        ended = run_queue(waiting, workers=workers, seconds=seconds, say=say)
-        write_file(results, results_text(everything.results()))
+        study, measurements = study.with_seeds(seeds), Measurements(folder / MEASURED_FILE)
+        cells = plan_cells(study, changes, measurements, only)
+        runs = StudyRuns(study, cells, folder, seeds)
+        everything = StudyRuns(study, plan_cells(study, changes, measurements), folder)
+        ended = run_all(
+            folder,
+            lambda: [*(runs.pending() if train else ()), *runs.unprobed()],
+            lambda: results_text(everything.results()),
+            workers=workers,
+            seconds=seconds,
+            say=say,
+        )
         summary = write_summary(study, folder)
         left = [(cell, runs.left(cell)) for cell in cells]
         flops = sum(count * cell.flops for cell, count in left)

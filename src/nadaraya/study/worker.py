@@ -17,8 +17,8 @@ from typing import Any
 from nadaraya.device import device_name
 from nadaraya.errors import InputError
 from nadaraya.files import write_file
+from nadaraya.study.kept import read_run_file, result_file
 from nadaraya.study.probes import lacks, measure
-from nadaraya.study.runs import read_run_file, result_file
 from nadaraya.training import Recipe, Run, TrainingDiverged, load_recipe, train
 from nadaraya.training.folder import FolderLock
 from nadaraya.training.memory import training_device

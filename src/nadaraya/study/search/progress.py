@@ -1,14 +1,17 @@
-"""A search over kernel expressions, as far as the losses that are known take it."""
+"""A search over kernel expressions: its steps, and how far the losses that are known take it."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cache, reduce
+from operator import add, mul
 from statistics import mean, stdev
 
 from nadaraya.errors import must_be
-from nadaraya.kernels import parse_expression
-from nadaraya.study.search.moves import neighbours
+from nadaraya.kernels import ComposedKernel, parse_expression
+from nadaraya.kernels.expressions import Exponential, KernelExpression, Term
 
+MOST_KERNELS = 64  # per head, of an expression that a search makes
 DEFAULT_BASES = ("constant", "exponential", "gaussian", "matern32", "periodic", "rq")
 MOST_ROUNDS, MOST_KEPT, MOST_SEEDS = 20, 16, 100
 # Final validation loss of an expression with a seed, infinite where training diverged; None: not known yet.
@@ -49,6 +52,58 @@ class SearchPlan:
                 raise must_be(name, f"a whole number from {least} to {most}", getattr(self, name))
 
 
+def neighbours(expression: KernelExpression, bases: Sequence[KernelExpression]) -> list[KernelExpression]:
+    """What one step makes of an expression, by moves like those of Duvenaud et al. (2013).
+
+    A base is added to it or multiplied with it, or with one of its terms, or takes the place of a kernel;
+    or a term gets twice as many copies. Inside parentheses and exponentials likewise.
+
+    Args:
+        expression: the expression.
+        bases: what is added, multiplied and put in place.
+
+    Returns:
+        Different expressions of at most 64 kernels, without the one given.
+
+    >>> from nadaraya.kernels import parse_expression
+    >>> from nadaraya.study.search import neighbours
+    >>> found = neighbours(parse_expression("rq"), [parse_expression("rq"), parse_expression("periodic")])
+    >>> [str(each) for each in found]
+    ['2*rq', 'rq*rq', 'periodic + rq', 'periodic*rq', 'periodic']
+    """
+    found = dict.fromkeys(_steps(expression, bases))
+    found.pop(expression, None)
+    return [each for each in found if each.num_kernels <= MOST_KERNELS]
+
+
+def _steps(expression: KernelExpression, bases: Sequence[KernelExpression]) -> Iterator[KernelExpression]:
+    for base in bases:
+        yield expression + base
+        yield expression * base
+    terms = [KernelExpression((term,)) for term in expression.terms]
+    for place, term in enumerate(expression.terms):
+        for changed in _steps_of_term(term, bases):
+            yield reduce(add, [*terms[:place], *terms[place + 1 :]], changed)
+
+
+def _steps_of_term(term: Term, bases: Sequence[KernelExpression]) -> Iterator[KernelExpression]:
+    yield 2 * KernelExpression((term,))
+    factors = [
+        factor if isinstance(factor, KernelExpression) else KernelExpression((Term(1, (factor,)),))
+        for factor in term.factors
+    ]
+    for base in bases:
+        yield term.copies * reduce(mul, factors, base)
+    for place, factor in enumerate(term.factors):
+        steps: Iterable[KernelExpression] = bases  # one kernel is replaced
+        if isinstance(factor, Exponential):
+            steps = (inner.exp() for inner in _steps(factor.inner, bases))
+        elif isinstance(factor, KernelExpression):
+            steps = _steps(factor, bases)
+        for changed in steps:
+            yield term.copies * reduce(mul, [*factors[:place], *factors[place + 1 :]], changed)
+
+
 @dataclass
 class Candidate:
     """An expression that a search tries.
@@ -63,10 +118,6 @@ class Candidate:
         gain: by how much its loss is below that of its best parent, nats/token, the mean over the confirming
             seeds; None where it was not confirmed, or is a base.
         error: the standard error of that mean.
-
-    >>> from nadaraya.study.search import Candidate
-    >>> Candidate("rq", 0, (), {0: 2.5, 1: 2.0, 2: 3.0}).loss
-    2.5
     """
 
     expression: str
@@ -88,6 +139,11 @@ class Candidate:
         return mean(confirming) if len(confirming) > 1 else None
 
     @property
+    def parameters_per_head(self) -> int:
+        """Numbers that the kernel learns for each head."""
+        return _parameters_per_head(self.expression)
+
+    @property
     def confirming(self) -> list[float]:
         """The losses of all seeds but the first."""
         return [loss for seed, loss in self.losses.items() if seed > 0]
@@ -101,11 +157,6 @@ class Progress:
         candidates: all that were tried, each expression once, in the order of the rounds.
         pending: expressions and seeds to train now.
         ended: why nothing is left; None while something is pending.
-
-    >>> from nadaraya.study.search import SearchPlan, search_progress
-    >>> found = search_progress(SearchPlan(("rq", "gaussian"), rounds=0), lambda expression, seed: None)
-    >>> found.pending
-    [('rq', 0), ('gaussian', 0)]
     """
 
     candidates: list[Candidate] = field(default_factory=list)
@@ -237,3 +288,8 @@ def _is_better(candidate: Candidate, known: dict[str, Candidate]) -> bool:
 
 def _loss(candidate: Candidate) -> float:
     return math.inf if candidate.loss is None else candidate.loss
+
+
+@cache
+def _parameters_per_head(expression: str) -> int:
+    return ComposedKernel(expression, num_heads=1).parameters_per_head

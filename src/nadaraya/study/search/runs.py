@@ -3,29 +3,25 @@
 import hashlib
 import json
 import math
-import platform
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
 
-import torch
 from pydantic import Field
 
 from nadaraya.attention import variants
 from nadaraya.errors import InputError, must_be
-from nadaraya.files import write_file
-from nadaraya.kernels import ComposedKernel, parse_expression
+from nadaraya.kernels import parse_expression
 from nadaraya.stored import Stored, read_stored
 from nadaraya.study.file import check_changes
+from nadaraya.study.kept import MEASURED_FILE, RESULTS_FILE, RUNS_FOLDER
 from nadaraya.study.measure import Measurements
-from nadaraya.study.plan import counts
-from nadaraya.study.queue import Ended, Job, run_queue
-from nadaraya.study.runs import RESULTS_FILE, RUNS_FOLDER, finished_row, result_file, worker_job
-from nadaraya.study.search.progress import Candidate, Progress, SearchPlan, most_runs, search_progress
-from nadaraya.study.session import MEASURED_FILE
+from nadaraya.study.plan import Cell
+from nadaraya.study.queue import Ended, Job
+from nadaraya.study.runner import finished_row, run_all, versions, worker_job
+from nadaraya.study.search.progress import Progress, SearchPlan, most_runs, search_progress
 from nadaraya.training import Recipe, load_recipe
 from nadaraya.training.folder import FolderLock
 from nadaraya.training.schema import NonNegativeInt
@@ -53,11 +49,6 @@ class SearchSession:
     Attributes:
         ended: how the queue ended.
         progress: how far the search has come.
-
-    >>> from nadaraya.study import Ended
-    >>> from nadaraya.study.search import Progress, SearchSession
-    >>> SearchSession(Ended(), Progress()).progress.best is None
-    True
     """
 
     ended: Ended
@@ -102,33 +93,37 @@ class SearchRuns:
     def loss(self, expression: str, seed: int) -> float | None:
         """The final loss of a run, infinite where it diverged; None while there is none."""
         if (expression, seed) not in self._found:
-            path = result_file(self._run_folder(expression, seed))
-            if not path.is_file():
+            wanted = candidate_recipe(self._recipe, expression, seed)
+            row = finished_row(self._run_folder(expression, seed), wanted, "search")
+            if row is None:
                 return None
-            row = finished_row(path, candidate_recipe(self._recipe, expression, seed), "search")
             self._found[expression, seed] = float(row.get("loss", "inf"))
         return self._found[expression, seed]
 
     def results(self) -> dict[str, Any]:
         """Everything that was found, as plain values; "others" are losses that this plan does not ask for."""
         progress = self.progress()
-        return {
-            "search": asdict(self._plan),
-            "recipe": self._recipe.to_mapping(),
-            "candidates": [_row(each) for each in progress.candidates],
-            "others": self._others(progress),
-            "best": progress.best and progress.best.expression,
-            "ended": progress.ended,
-            "versions": {"python": platform.python_version(), "torch": torch.__version__},
-        }
-
-    def _others(self, progress: Progress) -> list[dict[str, Any]]:
         asked = {(each.expression, seed) for each in progress.candidates for seed in each.losses}
         others: dict[str, dict[int, float]] = {}
         for (expression, seed), loss in self._found.items():
             if (expression, seed) not in asked:
                 others.setdefault(expression, {})[seed] = loss
-        return [{"expression": name, "losses": _plain(losses)} for name, losses in others.items()]
+        return {
+            "search": asdict(self._plan),
+            "recipe": self._recipe.to_mapping(),
+            "candidates": [
+                {
+                    **asdict(each),
+                    "losses": _plain(each.losses),
+                    "parameters_per_head": each.parameters_per_head,
+                }
+                for each in progress.candidates
+            ],
+            "others": [{"expression": name, "losses": _plain(losses)} for name, losses in others.items()],
+            "best": progress.best and progress.best.expression,
+            "ended": progress.ended,
+            "versions": versions(),
+        }
 
     def _job(self, expression: str, seed: int) -> Job:
         recipe, folder = candidate_recipe(self._recipe, expression, seed), self._run_folder(expression, seed)
@@ -194,10 +189,9 @@ def plan_search(
     >>> cost["runs_now"], cost["runs_at_most"]
     (2, 15)
     """
-    measurements = Measurements(folder / MEASURED_FILE)
+    measurements, first = Measurements(folder / MEASURED_FILE), candidate_recipe(recipe, plan.bases[0], 0)
     runs = SearchRuns(recipe, plan, folder)
-    first = candidate_recipe(recipe, plan.bases[0], 0)
-    flops = _flops(first, measurements)
+    flops = Cell("", "", first, *measurements.counts(first)).flops
     seconds = flops / speed if speed else None
     if seconds is None:
         seconds = first.length * measurements.step_seconds({"kernel": first}, "kernel")["kernel"]
@@ -240,10 +234,16 @@ def run_search(
     with FolderLock(folder) as lock:
         lock.take()
         runs = SearchRuns(recipe, plan, folder)
-        _flops(candidate_recipe(recipe, plan.bases[0], 0), Measurements(folder / MEASURED_FILE))
-        write_file(folder / RESULTS_FILE, json.dumps(runs.results(), indent=1) + "\n")
-        ended = run_queue(runs.pending, workers=workers, seconds=seconds, say=say)
-        write_file(folder / RESULTS_FILE, json.dumps(runs.results(), indent=1) + "\n")
+        # A recipe from which no model can be built is refused before any is trained.
+        Measurements(folder / MEASURED_FILE).counts(candidate_recipe(recipe, plan.bases[0], 0))
+        ended = run_all(
+            folder,
+            runs.pending,
+            lambda: json.dumps(runs.results(), indent=1) + "\n",
+            workers=workers,
+            seconds=seconds,
+            say=say,
+        )
         progress = runs.progress()
         write_summary(progress, folder)
         return SearchSession(ended, progress)
@@ -277,23 +277,6 @@ def summarise_search(folder: Path) -> Progress:
     progress = SearchRuns(Recipe.from_mapping(found.recipe), found.search, folder).progress()
     write_summary(progress, folder)
     return progress
-
-
-@cache
-def parameters_per_head(expression: str) -> int:
-    """How many numbers the kernel of an expression learns for each head."""
-    return ComposedKernel(expression, num_heads=1).parameters_per_head
-
-
-def _flops(recipe: Recipe, measurements: Measurements) -> int:
-    """Training FLOPs of a run; refuses a recipe from which no model can be built, before any is trained."""
-    _, flops_per_token = counts(recipe, measurements.tokens(recipe))
-    return recipe.length * recipe.training.batch_size * recipe.data.context * flops_per_token
-
-
-def _row(candidate: Candidate) -> dict[str, Any]:
-    parameters = parameters_per_head(candidate.expression)
-    return {**asdict(candidate), "losses": _plain(candidate.losses), "parameters_per_head": parameters}
 
 
 def _plain(losses: Mapping[int, float]) -> dict[int, float | None]:

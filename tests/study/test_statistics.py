@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.stats import ttest_ind
 
-from nadaraya.study.fit import Estimate, compare, exponent_of, fit_power_law
+from nadaraya.study.statistics import Estimate, compare, exponent_of, fit_power_law
 
 COMPUTE = [1e12, 3e12, 1e13, 3e13, 1e14, 3e14]
 

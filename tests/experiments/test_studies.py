@@ -7,8 +7,7 @@ import torch
 
 from nadaraya.reproduce import load_experiment
 from nadaraya.study import Study, load_study
-from nadaraya.study.measure import Measurements
-from nadaraya.study.plan import plan_cells
+from nadaraya.study.plan import Measurements, plan_cells
 from nadaraya.study.runs import StudyRuns
 from nadaraya.training import Recipe
 

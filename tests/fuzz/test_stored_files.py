@@ -15,7 +15,7 @@ from fuzz.damage import CONTENTS, DAMAGE
 from nadaraya.errors import InputError
 from nadaraya.study import Study, summarise
 from nadaraya.study.kept import read_results
-from nadaraya.study.measure import Measurements
+from nadaraya.study.plan import Measurements
 from nadaraya.study.runs import StudyRuns
 from nadaraya.study.search import summarise_search
 from nadaraya.training import Recipe, Run, load_recipe

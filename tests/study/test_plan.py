@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from nadaraya.errors import InputError
-from nadaraya.study import Study, load_study, measure
-from nadaraya.study.measure import Measurements
-from nadaraya.study.plan import plan_cells
+from nadaraya.study import Study, load_study, plan
+from nadaraya.study.plan import Measurements, plan_cells
 from nadaraya.training import Recipe, load_recipe
 
 VARIANTS = {"rope": {}, "gka": {"model.variant": "gka-loo-bank"}, "vlt": {"model": {"variant": "vlt"}}}
@@ -95,7 +94,7 @@ def test_measurements_are_made_once_and_later_ones_are_related_to_the_reference(
     path = tmp_path / "measured.json"
     tokens = Measurements(path).tokens(recipe)
     assert tokens > 30
-    monkeypatch.setattr(measure, "open_task", None)  # reading the data again would fail
+    monkeypatch.setattr(plan, "open_task", None)  # reading the data again would fail
     assert Measurements(path).tokens(recipe) == tokens
 
     other, third = (recipe.model_copy(update={"seed": 1, "model": size}) for size in sizes(recipe))

@@ -228,8 +228,7 @@ def tiny(tmp_path: Path) -> Path:
 
 
 def test_the_worker_leaves_figures_that_agree_with_the_plan(tiny: Path, tmp_path: Path) -> None:
-    from nadaraya.study.measure import Measurements
-    from nadaraya.study.plan import plan_cells
+    from nadaraya.study.plan import Measurements, plan_cells
 
     of = study("only", recipe=str(tiny), variants={"rope": {}})
     (cell,) = plan_cells(of, (), Measurements(None))

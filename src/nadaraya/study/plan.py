@@ -1,14 +1,29 @@
-"""The plan of a study: what each variant trains at each size, matched with the baseline."""
+"""The plan of a study: the recipe of each variant at each size, matched with the baseline."""
 
+import copy
+import json
+import time
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import median
 from typing import Any
 
+import torch
+
 from nadaraya.errors import unknown_name
+from nadaraya.files import write_file
+from nadaraya.stored import read_stored
 from nadaraya.study.file import Study
-from nadaraya.study.measure import Measurements
+from nadaraya.study.kept import Measured
 from nadaraya.training import Recipe
+from nadaraya.training.learner import Learner
+from nadaraya.training.loop import open_task
+from nadaraya.training.processes import Processes
+from nadaraya.training.task import Task
+
+_ROUNDS = 6  # the first, in which memory is found and code is compiled, is left out
 
 
 @dataclass(frozen=True)
@@ -56,6 +71,108 @@ class Cell:
     def seconds(self) -> float | None:
         """Time of the updates of a run, where it was measured."""
         return None if self.step_seconds is None else self.steps * self.step_seconds
+
+
+class Measurements:
+    """Measured once and kept in a file, so that the plan of a study stays the same.
+
+    Args:
+        path: of the file, which need not be there; None keeps nothing.
+        vocabulary: number of tokens that every recipe is assumed to have, so that no text is read; default
+            None: that of its tokenizer.
+    """
+
+    def __init__(self, path: Path | None, vocabulary: int | None = None) -> None:
+        self._path, self._vocabulary = path, vocabulary
+        self._known: Measured = {"tokens": {}, "step_seconds": {}}
+        if path is not None and path.is_file():
+            self._known = read_stored(path, Measured, "measurements of a study")
+        self._tasks: dict[str, Task] = {}
+        self._counted: dict[str, tuple[int, int]] = {}  # of models, which several sizes may share
+
+    def counts(self, recipe: Recipe) -> tuple[int, int]:
+        """Parameters, and training FLOPs per token, of the model of a recipe, which is given no memory."""
+        from nadaraya.evaluation.efficiency import training_flops
+
+        key = _key([recipe.model.model_dump(), recipe.data.model_dump(), recipe.training.batch_size])
+        if key not in self._counted:
+            with torch.device("meta"):
+                model = recipe.build_model(self.tokens(recipe))
+            parameters = sum(parameter.numel() for parameter in model.parameters())
+            self._counted[key] = parameters, training_flops(model, recipe.data.context)
+        return self._counted[key]
+
+    def tokens(self, recipe: Recipe) -> int:
+        """Number of tokens of the tokenizer of a recipe."""
+        if self._vocabulary is not None:
+            return self._vocabulary
+        known, key = self._known["tokens"], _key(recipe.data.model_dump())
+        if key not in known:
+            model: Any = self._task(recipe).model
+            known[key] = model.config.vocab_size
+            self._save()
+        return known[key]
+
+    def step_seconds(self, recipes: Mapping[str, Recipe], reference: str) -> dict[str, float]:
+        """Median time of an update of every recipe in seconds, by its name: they take turns.
+
+        Those measured later are related to the time that the `reference` had, so that a machine that is
+        busier then changes nothing.
+        """
+        known = self._known["step_seconds"]
+        keys = {name: _timed_key(recipe) for name, recipe in recipes.items()}
+        missing = {name: recipes[name] for name, key in keys.items() if key not in known}
+        if missing:
+            measured = self._take_turns({reference: recipes[reference], **missing})
+            busier = known.get(keys[reference], measured[reference]) / measured[reference]
+            known |= {keys[name]: busier * measured[name] for name in missing}
+            self._save()
+        return {name: known[key] for name, key in keys.items()}
+
+    def _take_turns(self, recipes: Mapping[str, Recipe]) -> dict[str, float]:
+        processes = Processes()
+        learners, batches = {}, {}
+        for name, recipe in recipes.items():
+            task = copy.copy(self._task(recipe))
+            torch.manual_seed(recipe.seed)
+            task.model = recipe.build_model(self.tokens(recipe))  # type: ignore[misc]
+            learners[name] = Learner(task, recipe, processes)
+            learners[name].resume(None)
+            batches[name] = next(iter(task.batches(0)))
+        seconds: dict[str, list[float]] = {name: [] for name in recipes}
+        for turn in range(1, _ROUNDS + 1):
+            for name, learner in learners.items():
+                begun = time.perf_counter()
+                learner.update(turn, *batches[name])
+                if processes.device.type == "cuda":
+                    torch.cuda.synchronize()
+                seconds[name].append(time.perf_counter() - begun)
+        return {name: median(times[1:]) for name, times in seconds.items()}
+
+    def _task(self, recipe: Recipe) -> Task:
+        """Data and batches like those of a recipe, read once for all that have the same."""
+        key = _key([recipe.data.model_dump(), recipe.training.batch_size])
+        if key not in self._tasks:
+            self._tasks[key] = open_task(recipe, Processes())
+        return self._tasks[key]
+
+    def _save(self) -> None:
+        if self._path is not None:
+            write_file(self._path, json.dumps(self._known, indent=1) + "\n")
+
+
+def _key(value: Any) -> str:
+    return json.dumps(value, sort_keys=True)
+
+
+def _timed_key(recipe: Recipe) -> str:
+    """All but the keys on which the time of an update does not depend."""
+    mapping = recipe.to_mapping()
+    for name in ("name", "seed"):
+        del mapping[name]
+    for name in ("steps", "learning_rate"):
+        del mapping["training"][name]
+    return _key(mapping)
 
 
 def plan_cells(

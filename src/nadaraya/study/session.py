@@ -1,24 +1,23 @@
 """A study from its file to its summary: one call, which is made again until nothing is left."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 from nadaraya.study.file import Study
 from nadaraya.study.kept import MEASURED_FILE, results_text
-from nadaraya.study.measure import Measurements
-from nadaraya.study.plan import Cell, plan_cells
+from nadaraya.study.plan import Cell, Measurements, plan_cells
 from nadaraya.study.queue import Ended
-from nadaraya.study.runner import run_all
-from nadaraya.study.runs import StudyRuns
+from nadaraya.study.runs import StudyRuns, run_all
 from nadaraya.study.summary import Summary, write_summary
 from nadaraya.training.folder import FolderLock
 
 
 @dataclass(frozen=True)
 class Session:
-    """What one call of `run_study` did.
+    """The outcome of one call of `run_study`.
 
     Attributes:
         ended: how the queue ended.
@@ -84,9 +83,8 @@ def run_study(
     only: Sequence[str] = (),
     seeds: Sequence[int] = (),
     workers: int = 1,
-    seconds: float | None = None,
     train: bool = True,
-    say: Callable[[str], None] = lambda line: None,
+    **options: Any,
 ) -> Session:
     """Train what is left of a study, make up for probes, then summarise all that is finished.
 
@@ -99,10 +97,9 @@ def run_study(
         seeds: to train; default those of the study. With its first one learning rates are searched, and all
             count in the summary, in any case.
         workers: runs at a time, default 1, among which the cores are shared out.
-        seconds: time limit, after which everything is saved; default none.
         train: default True; False only makes up for the probes that finished runs lack, where their folders
             are here.
-        say: takes one line for each start and end; default nobody.
+        options: seconds and say of `run_queue`: the time limit, and what takes a line for each start and end.
 
     Returns:
         What was done and what is left.
@@ -128,14 +125,13 @@ def run_study(
             lambda: [*(runs.pending() if train else ()), *runs.unprobed()],
             lambda: results_text(everything.results()),
             workers=workers,
-            seconds=seconds,
-            say=say,
+            **options,
         )
         summary = write_summary(study, folder)
         left = [(cell, runs.left(cell)) for cell in cells]
-        flops = sum(count * cell.flops for cell, count in left)
         speeds = [
             row["flops"] / (row["steps"] * row["step_seconds"]) for row in everything.rows() if "flops" in row
         ]
+        flops = sum(count * cell.flops for cell, count in left)
         hours = flops / median(speeds) / workers / 3600 if speeds else None
         return Session(ended, sum(count for _, count in left), hours, runs.warnings(), summary)

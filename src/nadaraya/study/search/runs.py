@@ -4,7 +4,7 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -17,10 +17,9 @@ from nadaraya.kernels import parse_expression
 from nadaraya.stored import Stored, read_stored
 from nadaraya.study.file import check_changes
 from nadaraya.study.kept import MEASURED_FILE, RESULTS_FILE, RUNS_FOLDER
-from nadaraya.study.measure import Measurements
-from nadaraya.study.plan import Cell
+from nadaraya.study.plan import Cell, Measurements
 from nadaraya.study.queue import Ended, Job
-from nadaraya.study.runner import finished_row, run_all, versions, worker_job
+from nadaraya.study.runs import finished_row, run_all, versions, worker_job
 from nadaraya.study.search.progress import Progress, SearchPlan, most_runs, search_progress
 from nadaraya.training import Recipe, load_recipe
 from nadaraya.training.folder import FolderLock
@@ -34,7 +33,7 @@ class _Found(Stored):
 
 
 class _Results(Stored):
-    """The content of results.json."""
+    """The content of results.json; `others` are losses that its plan does not ask for."""
 
     search: SearchPlan
     recipe: dict[str, Any]
@@ -44,7 +43,7 @@ class _Results(Stored):
 
 @dataclass(frozen=True)
 class SearchSession:
-    """What one call of `run_search` did.
+    """The outcome of one call of `run_search`.
 
     Attributes:
         ended: how the queue ended.
@@ -72,14 +71,14 @@ class SearchRuns:
     def __init__(self, recipe: Recipe, plan: SearchPlan, folder: Path) -> None:
         self._recipe, self._plan, self._folder = recipe, plan, folder
         self._found: dict[tuple[str, int], float] = {}
-        path = folder / RESULTS_FILE
-        if not path.is_file():
+        if not (folder / RESULTS_FILE).is_file():
             return
-        before = read_stored(path, _Results, "the results of a search")
+        before = _read_results(folder)
         for row in (*before.candidates, *before.others):
             for seed, loss in row.losses.items():
                 self._found[row.expression, seed] = math.inf if loss is None else loss
         if Recipe.from_mapping(before.recipe) != recipe:
+            path = folder / RESULTS_FILE
             raise InputError(f"{path} was found with another recipe: choose another --out, or that recipe")
 
     def progress(self) -> Progress:
@@ -88,7 +87,15 @@ class SearchRuns:
 
     def pending(self) -> list[Job]:
         """The runs that can be started now."""
-        return [self._job(*each) for each in self.progress().pending]
+        return [
+            worker_job(
+                f"{expression}, seed {seed}",
+                candidate_recipe(self._recipe, expression, seed),
+                self._run_folder(expression, seed),
+                parse_expression(expression).num_kernels,
+            )
+            for expression, seed in self.progress().pending
+        ]
 
     def loss(self, expression: str, seed: int) -> float | None:
         """The final loss of a run, infinite where it diverged; None while there is none."""
@@ -101,34 +108,26 @@ class SearchRuns:
         return self._found[expression, seed]
 
     def results(self) -> dict[str, Any]:
-        """Everything that was found, as plain values; "others" are losses that this plan does not ask for."""
+        """Everything that was found, as plain values."""
         progress = self.progress()
         asked = {(each.expression, seed) for each in progress.candidates for seed in each.losses}
         others: dict[str, dict[int, float]] = {}
         for (expression, seed), loss in self._found.items():
             if (expression, seed) not in asked:
                 others.setdefault(expression, {})[seed] = loss
+        candidates = [
+            {**asdict(each), "losses": _plain(each.losses), "parameters_per_head": each.parameters_per_head}
+            for each in progress.candidates
+        ]
         return {
             "search": asdict(self._plan),
             "recipe": self._recipe.to_mapping(),
-            "candidates": [
-                {
-                    **asdict(each),
-                    "losses": _plain(each.losses),
-                    "parameters_per_head": each.parameters_per_head,
-                }
-                for each in progress.candidates
-            ],
+            "candidates": candidates,
             "others": [{"expression": name, "losses": _plain(losses)} for name, losses in others.items()],
             "best": progress.best and progress.best.expression,
             "ended": progress.ended,
             "versions": versions(),
         }
-
-    def _job(self, expression: str, seed: int) -> Job:
-        recipe, folder = candidate_recipe(self._recipe, expression, seed), self._run_folder(expression, seed)
-        cost = parse_expression(expression).num_kernels
-        return worker_job(f"{expression}, seed {seed}", recipe, folder, cost)
 
     def _run_folder(self, expression: str, seed: int) -> Path:
         return self._folder / RUNS_FOLDER / _file_name(expression) / f"seed{seed}"
@@ -152,8 +151,7 @@ def search_recipe(source: str | Path, changes: Sequence[str] = ()) -> Recipe:
     recipe = load_recipe(source, changes)
     if not isinstance(recipe, Recipe):
         raise must_be("recipe of a search", "one on text", str(source))
-    mapping = recipe.to_mapping()
-    given = recipe.model.variant
+    mapping, given = recipe.to_mapping(), recipe.model.variant
     names = [given] if isinstance(given, str) else given
     if not any("expression" in variants.options(name) for name in names):
         mapping["model"]["variant"] = "kernel"
@@ -171,7 +169,7 @@ def candidate_recipe(recipe: Recipe, expression: str, seed: int) -> Recipe:
 def plan_search(
     recipe: Recipe, plan: SearchPlan, folder: Path, speed: float | None = None
 ) -> dict[str, float]:
-    """How many runs a search needs now, and about how many at the most; training FLOPs and hours of one run.
+    """Number of runs that a search needs now, and about how many at most; FLOPs and hours of one run.
 
     Args:
         recipe: from `search_recipe`.
@@ -189,11 +187,12 @@ def plan_search(
     >>> cost["runs_now"], cost["runs_at_most"]
     (2, 15)
     """
-    measurements, first = Measurements(folder / MEASURED_FILE), candidate_recipe(recipe, plan.bases[0], 0)
-    runs = SearchRuns(recipe, plan, folder)
+    measurements, runs = Measurements(folder / MEASURED_FILE), SearchRuns(recipe, plan, folder)
+    first = candidate_recipe(recipe, plan.bases[0], 0)
     flops = Cell("", "", first, *measurements.counts(first)).flops
-    seconds = flops / speed if speed else None
-    if seconds is None:
+    if speed:
+        seconds = flops / speed
+    else:
         seconds = first.length * measurements.step_seconds({"kernel": first}, "kernel")["kernel"]
     return {
         "runs_now": len(runs.progress().pending),
@@ -203,21 +202,14 @@ def plan_search(
     }
 
 
-def run_search(
-    recipe: Recipe,
-    plan: SearchPlan,
-    folder: Path,
-    *,
-    workers: int = 1,
-    seconds: float | None = None,
-    say: Callable[[str], None] = lambda line: None,
-) -> SearchSession:
+def run_search(recipe: Recipe, plan: SearchPlan, folder: Path, **options: Any) -> SearchSession:
     """Train what a search needs, round by round, and write results.json, summary.md and path.png.
 
     Args:
         recipe: from `search_recipe`.
         plan: of the search.
-        folder, workers, seconds, say: as in `nadaraya.study.run_study`.
+        folder: of its runs and results.
+        options: workers, seconds and say of `nadaraya.study.run_queue`.
 
     Raises:
         InputError: a recipe that cannot be used, or a folder that has other runs or is in use.
@@ -236,27 +228,17 @@ def run_search(
         runs = SearchRuns(recipe, plan, folder)
         # A recipe from which no model can be built is refused before any is trained.
         Measurements(folder / MEASURED_FILE).counts(candidate_recipe(recipe, plan.bases[0], 0))
-        ended = run_all(
-            folder,
-            runs.pending,
-            lambda: json.dumps(runs.results(), indent=1) + "\n",
-            workers=workers,
-            seconds=seconds,
-            say=say,
-        )
+        ended = run_all(folder, runs.pending, lambda: json.dumps(runs.results(), indent=1) + "\n", **options)
         progress = runs.progress()
         write_summary(progress, folder)
         return SearchSession(ended, progress)
 
 
 def summarise_search(folder: Path) -> Progress:
-    """Write summary.md and path.png of a search anew, from its results.json alone.
+    """Write summary.md and path.png of a search anew, from its results.json alone; how far it has come.
 
     Args:
         folder: of the search.
-
-    Returns:
-        How far the search has come.
 
     Raises:
         InputError: no such results.
@@ -270,13 +252,17 @@ def summarise_search(folder: Path) -> Progress:
     """
     from nadaraya.study.search.summary import write_summary
 
-    path = folder / RESULTS_FILE
-    if not path.is_file():
-        raise InputError(f"{folder} has no results of a search: it has no {RESULTS_FILE}")
-    found = read_stored(path, _Results, "the results of a search")
+    found = _read_results(folder)
     progress = SearchRuns(Recipe.from_mapping(found.recipe), found.search, folder).progress()
     write_summary(progress, folder)
     return progress
+
+
+def _read_results(folder: Path) -> _Results:
+    path = folder / RESULTS_FILE
+    if not path.is_file():
+        raise InputError(f"{folder} has no results of a search: it has no {RESULTS_FILE}")
+    return read_stored(path, _Results, "the results of a search")
 
 
 def _plain(losses: Mapping[int, float]) -> dict[int, float | None]:

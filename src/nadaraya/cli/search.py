@@ -66,9 +66,9 @@ def search(
                 return
             most, each = cost["runs_at_most"], cost["hours"]
             typer.echo(
-                f"{cost['runs_now']:.0f} runs now, up to about {most:.0f} in all: {cost['flops']:.3g} FLOP and "
-                f"{each:.3f} h each with `{plan.bases[0]}`, {most * each / workers:.1f} h with {workers} at a "
-                "time, and validation"
+                f"{cost['runs_now']:.0f} runs now, up to about {most:.0f} in all: {cost['flops']:.3g} FLOP "
+                f"and {each:.3f} h each with `{plan.bases[0]}`, {most * each / workers:.1f} h with {workers} "
+                "at a time, and validation"
             )
             return
         session = run_search(checked, plan, folder, workers=workers, **queue_options(hours))

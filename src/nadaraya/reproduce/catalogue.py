@@ -30,19 +30,19 @@ class Figure(Section):
     document: str
     """The paper, as the references have it."""
     figure: str
-    """Which of its figures."""
+    """Its number there."""
     shows: str
-    """What it shows."""
+    """Its content."""
     study: str
     """Name of the study that its runs belong to."""
     drawing: Literal["losses", "banks", "newlines"]
-    """How it is drawn."""
+    """The kind of drawing."""
     variants: Annotated[list[str], Field(min_length=1)]
     """Those of the study that it takes."""
     order: str = ""
     """The paper's order of losses, best first."""
     claims: list[Claim]
-    """What the paper says of it."""
+    """Statements of the paper on it."""
 
     @property
     def on_losses(self) -> list[LossClaim]:

@@ -45,12 +45,10 @@ _NOTHING = Checked("")
 class _Claim(Section):
     """A statement of a paper on a variant."""
 
-    says: str
-    """The claim."""
+    says: str  # the claim
     paper: str
     """The figure or the ordering that the paper reports."""
-    variant: str
-    """Of the study, whose runs are looked at."""
+    variant: str  # of the study, whose runs are looked at
 
     def check(self, found: Findings) -> Checked:
         """Return what the runs say of the claim."""
@@ -60,8 +58,7 @@ class _Claim(Section):
 class LossClaim(_Claim):
     """A claim on the losses of two variants, by the gap at the most updates that several seeds have."""
 
-    other: str
-    """The other variant."""
+    other: str  # the other variant
 
     def check(self, found: Findings) -> Checked:
         gaps = found.gaps(self.variant, self.other)
@@ -92,8 +89,7 @@ class Level(LossClaim):
     """The losses of two variants are the same within a margin, as equivalence tests have it."""
 
     kind: Literal["level"]
-    within: float
-    """Nats/token that count as the same."""
+    within: float  # nats/token that count as the same
 
     def agreement(self, gap: Estimate) -> Agreement:
         low, high = gap.interval or (-np.inf, np.inf)
@@ -144,15 +140,12 @@ class BankBump(_ByRun):
     """
 
     kind: Literal["bank-bump"]
-    layer: int
-    """From 0."""
+    layer: int  # from 0
     lag: int
-    within: int
-    """Lags to either side that count as there."""
+    within: int  # lags to either side that count as there
     there: bool = True
-    """Whether the claim is that it stands there, or that it does not."""
-    strongest: bool = True
-    """Whether the strongest bump alone counts, or any."""
+    """True where the claim is that it stands there, false where it does not."""
+    strongest: bool = True  # true where the strongest bump alone counts, false where any does
 
     def answer(self, probed: dict[str, Any]) -> tuple[str, bool] | None:
         shape = _by_layer(probed).get(self.layer)
@@ -177,8 +170,7 @@ class BanksAlike(_Claim):
     """
 
     kind: Literal["banks-alike"]
-    layers: list[int]
-    """From 0."""
+    layers: list[int]  # from 0
     more_than: list[int]
     """From 0."""
 
@@ -205,8 +197,7 @@ class ZeroBank(_ByRun):
     """A head of a layer has a bank G that is nearly zero at all lags beside the largest of the model."""
 
     kind: Literal["zero-bank"]
-    layer: int
-    """From 0."""
+    layer: int  # from 0
     below: float
     """Share of the largest max |G| under which a bank counts as zero."""
 
@@ -228,8 +219,7 @@ class NewlinePeak(_ByRun):
     kind: Literal["newline-peak"]
     text: Literal["corpus", "generated"]
     lag: int
-    within: int
-    """Lags to either side that count as there."""
+    within: int  # lags to either side that count as there
 
     def answer(self, probed: dict[str, Any]) -> tuple[str, bool]:
         lags = sorted(peak.lag for peak in stored_histogram(probed, self.text).peaks())

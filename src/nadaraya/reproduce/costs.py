@@ -1,4 +1,4 @@
-"""What a study would cost: FLOPs, memory and hours on devices, before anything is trained or read."""
+"""Costs of a study: FLOPs, memory and hours on devices, before anything is trained or read."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ DEVICES: dict[str, float] = {"2 CPU cores": 8e10, "RTX 4090": 3.3e13, "A100": 6.
 
 @dataclass(frozen=True)
 class Cost:
-    """What the runs that are left of a cell, a variant at a size, would take.
+    """Costs of the runs that are left of a cell, a variant at a size.
 
     Attributes:
         cell: the cell.
@@ -46,7 +46,7 @@ class Cost:
 def costs(
     experiment: Experiment, folder: Path, *, speeds: Mapping[str, float] | None = None, **options: Any
 ) -> list[Cost]:
-    """What is left of a study, cell by cell.
+    """Costs of the runs that are left of a study, cell by cell.
 
     Args:
         experiment: the study and the vocabulary that is assumed; its text need not be here.

@@ -1,4 +1,4 @@
-"""What a reproduction leaves in its folder: drawings, and what was measured beside what the papers say."""
+"""Drawings and comparison of a reproduction: what was measured beside what the papers say."""
 
 from pathlib import Path
 from statistics import mean

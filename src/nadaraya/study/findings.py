@@ -1,4 +1,4 @@
-"""What the runs of a study have found, as summaries, claims and drawings ask for it."""
+"""The findings of the runs of a study, as summaries, claims and drawings ask for them."""
 
 from dataclasses import dataclass
 from functools import cached_property

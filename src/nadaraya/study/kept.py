@@ -23,7 +23,7 @@ Count = Annotated[int, Field(gt=0, le=10**30)]
 
 
 class Figures(TypedDict):
-    """What a run found: a loss, or how it diverged; the other keys come with a loss."""
+    """The figures of a run: a loss, or how it diverged; the other keys come with a loss."""
 
     loss: NotRequired[float]
     diverged: NotRequired[str]
@@ -93,12 +93,12 @@ class Measured(TypedDict):
 
 
 def place_of(row: Row) -> Place:
-    """Where a run belongs."""
+    """The place of a run."""
     return row["size"], row["variant"], row["learning_rate"], row["seed"]
 
 
 def result_file(folder: Path) -> Path:
-    """Where the figures of the run of a folder are."""
+    """The file of figures of the run of a folder."""
     return folder.with_name(f"{folder.name}.json")
 
 

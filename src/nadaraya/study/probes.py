@@ -1,4 +1,4 @@
-"""Probes: what a study measures on every trained model, kept as plain values where the run folder is not.
+"""Probes: measurements of a study on every trained model, kept as plain values where the run folder is not.
 
 A probe is a function from a finished run to a small mapping. To add one: write it, and name it in `_PROBES`;
 `probes: [name]` in a study file asks for it.
@@ -97,7 +97,7 @@ def _table(rows: list[list[float | None]]) -> np.ndarray:
 
 
 def _banks(run: "Run") -> dict[str, Any]:
-    """What every lag kernel adds to the logits, before and after training: one row per head."""
+    """Logits that every lag kernel adds, before and after training: one row per head."""
     from nadaraya.interpret import bank_shapes
 
     layers = []
@@ -127,7 +127,7 @@ def _bumps(run: "Run") -> dict[str, Any]:
 
 
 def _newlines(run: "Run") -> dict[str, Any]:
-    """How far apart newlines stand in the corpus and in the text that the model has generated."""
+    """Distances between newlines in the corpus and in the text that the model has generated."""
     from nadaraya.evaluation import sample_text
     from nadaraya.interpret import lag_histogram
 

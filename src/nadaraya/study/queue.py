@@ -44,7 +44,7 @@ class Job:
 
 @dataclass
 class Ended:
-    """How a queue ended.
+    """The end of a queue.
 
     Attributes:
         finished: names of the jobs that ended well, in that order.

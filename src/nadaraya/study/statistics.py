@@ -278,34 +278,20 @@ def _factor(log: Estimate) -> Estimate:
 
 @dataclass(frozen=True)
 class SizeGap:
-    """The gap at the end of the runs of one horizon.
-
-    Attributes:
-        size: its name.
-        updates: of a run.
-        seeds: that both have.
-        gap: variant minus baseline, nats/token; without an interval where there is one seed.
-    """
+    """The gap, variant minus baseline in nats/token, at the end of the runs of a horizon."""
 
     size: str
     updates: int
-    seeds: list[int]
+    seeds: list[int]  # that both have
     gap: Estimate
 
 
 @dataclass(frozen=True)
 class GapCurve:
-    """The gap inside the runs of one horizon, at their validations.
-
-    Attributes:
-        size: its name.
-        seeds: that both have.
-        updates: of the validations.
-        gaps: at each of them.
-    """
+    """The gap inside the runs of a horizon, after the updates of each validation."""
 
     size: str
-    seeds: list[int]
+    seeds: list[int]  # that both have
     updates: list[int]
     gaps: list[Estimate]
 

@@ -1,4 +1,4 @@
-"""What a study found: a table of all cells, the laws, and one verdict for each variant, from results.json."""
+"""The summary of a study: a table of all cells, the laws, and one verdict for each variant."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -28,29 +28,17 @@ _FEW = "; an interval needs two seeds"
 
 @dataclass(frozen=True)
 class CellResult:
-    """What the runs of a variant at a size reached, at the learning rate that was chosen.
-
-    Attributes:
-        size: name of the size.
-        variant: name of the variant.
-        parameters: of the model.
-        steps: updates of a run.
-        flops: of the training of a run.
-        compute: what the laws are functions of: FLOPs, parameters or seconds.
-        learning_rate: the best that was tried with the first seed.
-        losses: final validation loss of each seed, nats/token.
-        bits_per_byte: their mean.
-    """
+    """The outcome of the runs of a variant at a size, at the learning rate that was chosen."""
 
     size: str
     variant: str
     parameters: int
     steps: int
-    flops: int
-    compute: float
+    flops: int  # of the training of a run
+    compute: float  # what the laws are functions of: FLOPs, parameters or seconds
     learning_rate: float
-    losses: list[float]
-    bits_per_byte: float
+    losses: list[float]  # final validation loss of each seed, nats/token
+    bits_per_byte: float  # their mean
 
     @property
     def loss(self) -> float:
@@ -64,7 +52,7 @@ class CellResult:
 
 @dataclass(frozen=True)
 class Summary:
-    """What a study found.
+    """The findings of a study.
 
     Attributes:
         baseline: name of the variant that the others are compared with.
@@ -133,23 +121,19 @@ class Summary:
     def markdown(self) -> str:
         """Verdicts, a table of the variants or of the gaps, a table of all cells, the exponents."""
         horizons = {each.size: each.updates for found in self.gaps.values() for each in found.sizes}
-        shares = {
-            (variant, size): share
-            for variant, found in self.comparisons.items()
-            for size, share in zip(self.shared(variant), found.share or (), strict=False)
-        }
+        rows = [cell for row in self.cells.values() for cell in row]
         return render(
             "study/summary.md.jinja",
             summary=self,
-            sizes=list(dict.fromkeys(cell.size for row in self.cells.values() for cell in row)),
+            sizes=list(dict.fromkeys(cell.size for cell in rows)),
             horizons=dict(sorted(horizons.items(), key=lambda horizon: horizon[1])),
             variants=[name for name in (self.baseline, *self.ranked()) if name in self.cells],
-            cells={(variant, cell.size): cell for variant, row in self.cells.items() for cell in row},
-            rates={
-                variant: dict.fromkeys(f"{cell.learning_rate:g}" for cell in row)
-                for variant, row in self.cells.items()
+            cells={(cell.variant, cell.size): cell for cell in rows},
+            shares={
+                (variant, size): share
+                for variant, found in self.comparisons.items()
+                for size, share in zip(self.shared(variant), found.share or (), strict=False)
             },
-            shares=shares,
             means={variant: found.mean_share for variant, found in self.comparisons.items()},
             signed=signed,
         )
@@ -190,28 +174,30 @@ def summarise(study: Study, results: Results, folder: Path = Path()) -> Summary:
     {}
     """
     key, axis = _AXES[study.match]
-    found, cells = Findings(study, results), dict[str, list[CellResult]]()
+    found, summary = Findings(study, results), Summary(study.baseline, axis, {}, {}, {})
     with reading(folder / RESULTS_FILE, "the results of a study"):
         for variant in study.variants:
-            for planned in results["cells"]:
-                runs = found.rows[planned["variant"], planned["size"]]
-                if planned["variant"] == variant and planned["size"] in study.sizes and runs:
-                    cells.setdefault(variant, []).append(_cell_result({**planned, **runs[0]}, runs, key))
-        baseline = cells.get(study.baseline, [])
-        others = [variant for variant in cells if variant != study.baseline]
-        gaps = {name: found.gaps(name) for name in others} if study.horizons else {}
-    return Summary(
-        study.baseline,
-        axis,
-        cells,
-        {name: compared for name in others if (compared := _compared(baseline, cells[name]))},
-        {
-            variant: exponent_of(*_points(row))
-            for variant, row in cells.items()
-            if len({cell.compute for cell in row}) > 1
-        },
-        {name: each for name, each in gaps.items() if each},
-    )
+            row = [
+                _cell_result({**planned, **runs[0]}, runs, key)
+                for planned in results["cells"]
+                if planned["variant"] == variant and planned["size"] in study.sizes
+                if (runs := found.rows[variant, planned["size"]])
+            ]
+            if row:
+                summary.cells[variant] = row
+            if len({cell.compute for cell in row}) > 1:
+                summary.exponents[variant] = exponent_of(*_points(row))
+        baseline = summary.cells.get(study.baseline, [])
+        for variant, row in summary.cells.items():
+            pairs = _comparable(baseline, row)
+            if variant == study.baseline or not pairs:
+                continue
+            first, ours = ([pair[side] for pair in pairs] for side in (0, 1))
+            whole = [*first, *(cell for cell in baseline if cell not in first)]
+            summary.comparisons[variant] = compare(_points(first), _points(ours), _points(whole))
+            if study.horizons and (gaps := found.gaps(variant)):
+                summary.gaps[variant] = gaps
+    return summary
 
 
 def write_summary(study: Study, folder: Path) -> Summary:
@@ -275,16 +261,6 @@ def _comparable(baseline: list[CellResult], row: list[CellResult]) -> list[tuple
     pairs = [(cell, ours[cell.size]) for cell in baseline if cell.size in ours]
     several = [pair for pair in pairs if all(len(cell.losses) > 1 for cell in pair)]
     return several or pairs
-
-
-def _compared(baseline: list[CellResult], row: list[CellResult]) -> Comparison | None:
-    """At the sizes of both, with the baseline's law through all of its own."""
-    pairs = _comparable(baseline, row)
-    if not pairs:
-        return None
-    first, ours = ([pair[side] for pair in pairs] for side in (0, 1))
-    whole = [*first, *(cell for cell in baseline if cell not in first)]
-    return compare(_points(first), _points(ours), reference=_points(whole))
 
 
 def _points(cells: list[CellResult]) -> tuple[list[float], list[list[float]]]:

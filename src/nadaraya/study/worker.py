@@ -61,7 +61,7 @@ def _trained(recipe_file: str, folder: Path) -> dict[str, Any]:
 
 
 def _figures(run: Run) -> dict[str, Any]:
-    """What a study keeps of a finished run."""
+    """The figures of a finished run that a study keeps."""
     from nadaraya.evaluation.efficiency import training_flops
 
     recipe, final = run.text_recipe(), run.final or {}

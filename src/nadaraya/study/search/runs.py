@@ -82,7 +82,7 @@ class SearchRuns:
             raise InputError(f"{path} was found with another recipe: choose another --out, or that recipe")
 
     def progress(self) -> Progress:
-        """How far the search has come."""
+        """The state of the search."""
         return search_progress(self._plan, self.loss)
 
     def pending(self) -> list[Job]:

@@ -1,4 +1,4 @@
-"""What a search found: the path of the best expressions, all that were tried, and a figure of both."""
+"""The summary of a search: the path of the best expressions, all that were tried, and a figure of both."""
 
 import math
 from pathlib import Path

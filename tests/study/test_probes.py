@@ -39,7 +39,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Study:
     """A study of one variant at two sizes, whose workers are called in this process."""
 
-    def in_process(pending: Any, say: Callable[[str], None], **options: Any) -> Ended:
+    def in_process(pending: Any, say: Callable[[str], None] = lambda line: None, **options: Any) -> Ended:
         ended = Ended()
         while jobs := [job for job in pending() if job.name not in ended.finished]:
             say(f"{jobs[0].name}: started")

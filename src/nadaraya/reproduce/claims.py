@@ -45,10 +45,9 @@ _NOTHING = Checked("")
 class _Claim(Section):
     """A statement of a paper on a variant."""
 
-    says: str  # the claim
-    paper: str
-    """The figure or the ordering that the paper reports."""
-    variant: str  # of the study, whose runs are looked at
+    says: str
+    paper: str  # the figure or the ordering that the paper reports
+    variant: str  # of the study; its runs are looked at
 
     def check(self, found: Findings) -> Checked:
         """Return what the runs say of the claim."""
@@ -58,7 +57,7 @@ class _Claim(Section):
 class LossClaim(_Claim):
     """A claim on the losses of two variants, by the gap at the most updates that several seeds have."""
 
-    other: str  # the other variant
+    other: str  # variant
 
     def check(self, found: Findings) -> Checked:
         gaps = found.gaps(self.variant, self.other)
@@ -143,9 +142,8 @@ class BankBump(_ByRun):
     layer: int  # from 0
     lag: int
     within: int  # lags to either side that count as there
-    there: bool = True
-    """True where the claim is that it stands there, false where it does not."""
-    strongest: bool = True  # true where the strongest bump alone counts, false where any does
+    there: bool = True  # false: the claim is that it does not stand there
+    strongest: bool = True  # false: any bump counts, not the strongest alone
 
     def answer(self, probed: dict[str, Any]) -> tuple[str, bool] | None:
         shape = _by_layer(probed).get(self.layer)
@@ -171,8 +169,7 @@ class BanksAlike(_Claim):
 
     kind: Literal["banks-alike"]
     layers: list[int]  # from 0
-    more_than: list[int]
-    """From 0."""
+    more_than: list[int]  # from 0
 
     def check(self, found: Findings) -> Checked:
         rows = found.longest(self.variant, "banks")
@@ -198,8 +195,7 @@ class ZeroBank(_ByRun):
 
     kind: Literal["zero-bank"]
     layer: int  # from 0
-    below: float
-    """Share of the largest max |G| under which a bank counts as zero."""
+    below: float  # share of the largest max |G| under which a bank counts as zero
 
     def answer(self, probed: dict[str, Any]) -> tuple[str, bool] | None:
         strengths = {

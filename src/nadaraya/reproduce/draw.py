@@ -19,14 +19,9 @@ from nadaraya.study.probes import stored_histogram, stored_shapes
 
 
 def draw_figure(figure: Figure, found: Findings) -> dict[str, Drawing]:
-    """The drawings of a figure.
+    """The drawings of a figure by its name, or by that and a variant where each variant has its own.
 
-    Args:
-        figure: what is drawn.
-        found: the runs of its study; variants without the runs that a drawing takes are left out.
-
-    Returns:
-        Drawings by name: that of the figure, or with a variant behind it where each variant has its own.
+    Variants without the runs that a drawing takes are left out.
     """
     if figure.drawing == "losses":
         drawing = _losses(figure, found)

@@ -25,12 +25,6 @@ def draw(summary: Summary) -> Figure:
 
     Bars are intervals of 95 % over seeds. The first chart names the eight variants with the least compute for
     the baseline's loss, the others are grey, and reach beyond it where they are worse.
-
-    Args:
-        summary: of the study.
-
-    Returns:
-        A matplotlib figure.
     """
     ranked = summary.ranked()
     with charts(520, max(300, 20 * len(ranked) + 90), columns=2) as (figure, axes):
@@ -46,12 +40,6 @@ def draw_gaps(summary: Summary) -> Figure:
     variants by their gap at the longest horizon that has an interval. The second names the ten best of them,
     three with their bands; the others are grey. What is worse by more than any is better leaves the charts,
     so that the rest can be told apart.
-
-    Args:
-        summary: of a study of horizons.
-
-    Returns:
-        A matplotlib figure.
     """
     ranked = sorted(summary.gaps, key=lambda variant: summary.gaps[variant].longest.gap.value)
     reached = [size.gap.value for found in summary.gaps.values() for size in found.sizes]

@@ -120,15 +120,7 @@ def rows_below(folder: Path) -> list[Row]:
 
 
 def read_results(folder: Path, with_runs: bool = True) -> Results:
-    """The results of the folder of a study, with the runs that have finished since.
-
-    Args:
-        folder: of the study.
-        with_runs: default True; False gives results.json as it is.
-
-    Raises:
-        InputError: there is no results.json, or it is not that of a study.
-    """
+    """The results of the folder of a study: results.json, `with_runs` that have finished since."""
     path = folder / RESULTS_FILE
     if not path.is_file():
         raise InputError(f"{folder} has no results of a study: it has no {RESULTS_FILE}")

@@ -74,12 +74,9 @@ class Cell:
 
 
 class Measurements:
-    """Measured once and kept in a file, so that the plan of a study stays the same.
+    """Measured once and kept in a file, if one is named, so that the plan of a study stays the same.
 
-    Args:
-        path: of the file, which need not be there; None keeps nothing.
-        vocabulary: number of tokens that every recipe is assumed to have, so that no text is read; default
-            None: that of its tokenizer.
+    With a `vocabulary`, which every recipe is then assumed to have, no text is read.
     """
 
     def __init__(self, path: Path | None, vocabulary: int | None = None) -> None:
@@ -182,17 +179,9 @@ def plan_cells(
     only: Iterable[str] = (),
     timed: bool = False,
 ) -> list[Cell]:
-    """Every variant at every size that has it, in the order of the file.
+    """Every variant, or `only` some, at every size that has it, in the order of the file.
 
-    Args:
-        study: the study.
-        changes: of its recipe, as KEY=VALUE.
-        measurements: what is known of its recipes.
-        only: variants to plan; default all.
-        timed: measure the time of an update even where it does not decide anything; default False.
-
-    Raises:
-        InputError: an unknown variant, or recipes that cannot be used or matched.
+    `timed` measures the time of an update even where it does not decide anything.
     """
     chosen = set(only)
     for name in chosen.difference(study.variants):

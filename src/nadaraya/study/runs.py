@@ -39,14 +39,7 @@ from nadaraya.training.recipe import read_mapping
 def run_all(
     folder: Path, pending: Callable[[], Sequence[Job]], results: Callable[[], str], **options: Any
 ) -> Ended:
-    """Run what is pending until nothing is, results.json written at the start and at every end.
-
-    Args:
-        folder: of results.json.
-        pending: gives the jobs that are left.
-        results: gives the content of results.json.
-        options: workers, seconds and say of `run_queue`.
-    """
+    """Run what is pending, with options of `run_queue`; results.json is written whenever a run has ended."""
 
     def waiting() -> Sequence[Job]:
         write_file(folder / RESULTS_FILE, results())
@@ -67,11 +60,7 @@ def worker_job(name: str, recipe: Recipe, folder: Path, cost: float, probes: Seq
 
 
 def finished_row(folder: Path, wanted: Recipe, what: str) -> RunFile | None:
-    """The figures of the run of a folder; None while there are none.
-
-    Raises:
-        InputError: they are damaged, or of a run of another recipe than the `what` now wants.
-    """
+    """The figures of the run of a folder, None while there are none; refused if the `what` wants another."""
     path = result_file(folder)
     if not path.is_file():
         return None
@@ -99,14 +88,9 @@ def versions() -> dict[str, str]:
 class StudyRuns:
     """The runs of a study: `FOLDER/runs/SIZE/VARIANT/lrRATE-seedN`, and a .json of figures beside each.
 
-    Runs that are gone, made on another machine perhaps, count by their figures in results.json.
-
-    Args:
-        study: the study.
-        cells: its plan, or a part of it.
-        folder: of the study.
-        seeds: the only ones to train, which the study need not have; default all of its own. Learning rates
-            are searched with its first one in any case.
+    Runs that are gone, made on another machine perhaps, count by their figures in results.json. With `seeds`,
+    which the study need not have, these alone are trained; learning rates are searched with its first one in
+    any case.
     """
 
     def __init__(self, study: Study, cells: Sequence[Cell], folder: Path, seeds: Sequence[int] = ()) -> None:
@@ -152,7 +136,7 @@ class StudyRuns:
             (rates, best), named = self._search(cell), f"{cell.variant} at size {cell.size}"
             if rates and best is None and not self._missing(cell):
                 lines.append(f"{named}: training diverged at every learning rate")
-            elif best in self._ends(cell, rates):
+            elif len(rates) > 1 and best in (rates[0], rates[-1]):  # what is inherited is alone
                 end = "lowest" if best == rates[0] else "highest"
                 lines.append(
                     f"{named}: the best learning rate is the {end} that was tried, {best:g}: the optimum may "
@@ -216,11 +200,6 @@ class StudyRuns:
         for key, value in cell.get("differs", {}).items():
             put(mapping, key, value)
         return mapping
-
-    def _ends(self, cell: Cell, rates: list[float]) -> list[float]:
-        """The lowest and the highest rate of the search of a cell, if it has one."""
-        searched = self._study.searches(cell.size, cell.variant) and len(rates) > 1
-        return [rates[0], rates[-1]] if searched else []
 
     def _first(self, cell: Cell) -> int:
         """The seed that searches the learning rate."""

@@ -57,15 +57,7 @@ class SearchSession:
 class SearchRuns:
     """The runs of a search: `FOLDER/runs/EXPRESSION/seedN`, and a .json of figures beside each.
 
-    Runs that are gone count by their losses in results.json.
-
-    Args:
-        recipe: what is trained but for expression and seed, see `search_recipe`.
-        plan: of the search.
-        folder: of the search.
-
-    Raises:
-        InputError: the folder has results of another recipe.
+    Runs that are gone count by their losses in results.json; that of another recipe is refused.
     """
 
     def __init__(self, recipe: Recipe, plan: SearchPlan, folder: Path) -> None:

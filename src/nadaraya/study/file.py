@@ -166,6 +166,10 @@ class Study(Section):
         at = {size: more(own) for size, own in self.seeds_at.items()}
         return type(self)(**{**self.model_dump(), "seeds": more(self.seeds), "seeds_at": at})
 
+    def rates_of(self, size: str) -> list[float]:
+        """The learning rates that are tried where they are searched at a size, ascending."""
+        return sorted(self.learning_rates_at.get(size, self.learning_rates))
+
     def variants_of(self, size: str) -> list[str]:
         """The variants at a size, in the order of the file."""
         return [name for name in self.variants if name in self.only_at.get(size, self.variants)]

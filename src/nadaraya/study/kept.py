@@ -10,6 +10,7 @@ from typing_extensions import TypedDict
 
 from nadaraya.errors import InputError
 from nadaraya.stored import read_stored
+from nadaraya.training.recipe import read_mapping
 from nadaraya.training.schema import NonNegativeInt, PositiveInt
 
 RESULTS_FILE = "results.json"
@@ -48,20 +49,11 @@ class Row(Figures):
     seed: NonNegativeInt
 
 
-class _Training(TypedDict):
-    learning_rate: Positive
-
-
-class _Recipe(TypedDict):
-    seed: NonNegativeInt
-    training: _Training
-
-
 @with_config(_CHECKED)
 class RunFile(Figures):
     """The file of figures beside the folder of a run."""
 
-    recipe: _Recipe
+    recipe: dict[str, Any]
 
 
 class PlannedCell(TypedDict):
@@ -112,10 +104,10 @@ def rows_below(folder: Path) -> list[Row]:
     rows = []
     for path in sorted((folder / RUNS_FOLDER).glob("*/*/*.json")):
         figures: dict[str, Any] = {**read_run_file(path)}
-        recipe = figures.pop("recipe")
-        rate, seed = recipe["training"]["learning_rate"], recipe["seed"]
-        where = {"size": path.parts[-3], "variant": path.parts[-2], "learning_rate": rate, "seed": seed}
-        rows.append(cast(Row, {**where, **figures}))
+        recipe = read_mapping(figures.pop("recipe"))
+        where = {"size": path.parts[-3], "variant": path.parts[-2]}
+        tried = {"learning_rate": recipe.training.learning_rate, "seed": recipe.seed}
+        rows.append(cast(Row, {**where, **tried, **figures}))
     return rows
 
 

@@ -221,7 +221,7 @@ class StudyRuns:
         if not self._study.searches(cell.size, cell.variant):
             rate = self._inherited(cell)
             return ([], None) if rate is None else ([rate], rate)
-        rates = sorted(self._study.learning_rates_at.get(cell.size, self._study.learning_rates))
+        rates = self._study.rates_of(cell.size)
         if len(rates) == 1:  # one alone is the best, unless it diverged
             return rates, None if self._loss(cell, rates[0]) == float("inf") else rates[0]
         for further in range(self._study.extend_rates, -1, -1):

@@ -72,28 +72,23 @@ def mean_with_interval(values: Sequence[float]) -> Estimate:
 
 
 def _estimates(
-    figures: Callable[[np.ndarray], Sequence[float] | np.ndarray], cells: Cells, known: bool | None = None
+    figures: Callable[[np.ndarray], np.ndarray], cells: Cells, known: bool | None = None
 ) -> list[Estimate]:
     """Figures of the means of cells, with intervals where `known`: by default where all have two seeds."""
     from scipy.stats import t
 
     means, counts = np.array([np.mean(cell) for cell in cells]), np.array([len(cell) for cell in cells])
-    values = np.asarray(figures(means), float)
+    values = figures(means).tolist()
     if not (counts.min() > 1 if known is None else known):
-        return [Estimate(float(value)) for value in values]
+        return [Estimate(value) for value in values]
     errors = [np.std(cell, ddof=1) / len(cell) ** 0.5 if len(cell) > 1 else 0.0 for cell in cells]
-    effects = [
-        (np.asarray(figures(means + step)) - np.asarray(figures(means - step))) / 2
-        for step in np.diag(errors)
-    ]
+    effects = [(figures(means + step) - figures(means - step)) / 2 for step in np.diag(errors)]
     variances = np.square(effects)  # (cells, figures)
     total, spread = variances.sum(0), (variances**2 / np.maximum(counts - 1, 1)[:, None]).sum(0)
     freedom = np.divide(total**2, spread, out=np.ones_like(total), where=spread > 0)
-    half = t.ppf((1 + LEVEL) / 2, freedom) * np.sqrt(total)
+    half = (t.ppf((1 + LEVEL) / 2, freedom) * np.sqrt(total)).tolist()
     return [
-        Estimate(float(value))
-        if np.isnan(reach)
-        else Estimate(*map(float, (value, value - reach, value + reach)))
+        Estimate(value) if math.isnan(reach) else Estimate(value, value - reach, value + reach)
         for value, reach in zip(values, half, strict=True)
     ]
 
@@ -183,7 +178,7 @@ def exponent_of(compute: Sequence[float], cells: Cells) -> Estimate:
     >>> exponent_of([1.0, 10.0], [[4.0], [2.0]]).text(4)
     '0.3010'
     """
-    return _estimates(lambda means: [fit_power_law(compute, means).exponent], cells)[0]
+    return _estimates(lambda means: np.array([fit_power_law(compute, means).exponent]), cells)[0]
 
 
 @dataclass(frozen=True)
@@ -256,14 +251,14 @@ def compare(
     more = logs - np.log(np.asarray(whole[0][:count], float))
     cells, seeds = [*whole[1], *variant[1]], min(map(len, [*baseline[1], *variant[1]]))
 
-    def log_shares(means: np.ndarray) -> list[float]:
+    def log_shares(means: np.ndarray) -> np.ndarray:
         """At every size, their mean, and what they gain per tenfold compute; nan without a falling law."""
         base, ours = means[:-count], means[-count:]
         law = fit_power_law(whole[0], base, below=ours.min())
         exponent = law.exponent if law.exponent > 0 else math.nan
         above = (ours - law.floor) / (base[:count] - law.floor)
         shares = more + np.log(above) / exponent
-        return [*shares, shares.mean(), math.log(10) * _slope(logs, shares)]
+        return np.array([*shares, shares.mean(), math.log(10) * _slope(logs, shares)])
 
     difference = _estimates(lambda means: means[-count:] - means[:count], cells, seeds > 1)
     *share, mean_share, trend = (_factor(each) for each in _estimates(log_shares, cells, seeds > 1))

@@ -115,6 +115,13 @@ def test_without_a_law_of_the_baseline_losses_are_compared() -> None:
     assert worsening.share is None
 
 
+def test_a_baseline_that_hardly_becomes_better_leaves_shares_without_end() -> None:
+    flat = [1e12, 1e13], [[2.0, 2.0], [2.0 - 1e-6, 2.0 - 1e-6]]
+    found = compare(flat, ([1e12, 1e13], [[3.0, 3.1], [3.0, 3.1]]))
+    assert found.mean_share is not None
+    assert found.mean_share.value == np.inf
+
+
 def test_sizes_that_only_the_baseline_has_belong_to_its_law() -> None:
     bent = [law(1e12), law(1e13) * 1.02, law(1e14)]  # no law goes through all three
     both = [1e12, 1e13], [[bent[0]], [bent[1]]]

@@ -49,7 +49,6 @@ def search(
     path.png. A run that fails is named, and the status is then 1.
     """
     from nadaraya.study.search import SearchPlan, plan_search, run_search, search_recipe, summarise_search
-    from nadaraya.study.search.summary import verdict
 
     check_positive(hours=hours, speed=speed)
     folder, session = out or Path("searches") / Path(recipe).stem, None
@@ -73,6 +72,8 @@ def search(
             return
         session = run_search(checked, plan, folder, workers=workers, **queue_options(hours))
         progress = session.progress
+    from nadaraya.study.search.summary import verdict
+
     if as_json:
         typer.echo((folder / "results.json").read_text(encoding="utf-8"), nl=False)
     else:

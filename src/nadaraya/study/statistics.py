@@ -143,10 +143,11 @@ def fit_power_law(
     def law(lowest: float) -> PowerLaw:
         above = np.log(losses - lowest)
         slope = _slope(logs, above)
-        return PowerLaw(math.exp(above.mean() - slope * logs.mean()), -slope, lowest)
+        return PowerLaw(_exp(above.mean() - slope * logs.mean()), -slope, lowest)
 
     def misfit(lowest: float) -> float:
-        fitted = [math.log(law(lowest)(each)) for each in compute]
+        found = law(lowest)
+        fitted = np.log(lowest + found.scale * np.exp(-found.exponent * logs))
         return float(np.square(fitted - np.log(losses)).sum())
 
     if not (len(logs) >= FLOOR_FROM if floor is None else floor):
@@ -268,7 +269,13 @@ def compare(
 
 
 def _factor(log: Estimate) -> Estimate:
-    return Estimate(math.exp(log.value), *map(math.exp, log.interval or ()))
+    return Estimate(_exp(log.value), *map(_exp, log.interval or ()))
+
+
+def _exp(value: float) -> float:
+    """e^value; inf where a law is so flat that no float holds it."""
+    with np.errstate(over="ignore"):
+        return float(np.exp(value))
 
 
 @dataclass(frozen=True)

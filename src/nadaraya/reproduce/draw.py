@@ -48,10 +48,10 @@ def _losses(figure: Figure, found: Findings) -> Drawing | None:
     curves = {variant: sizes for variant, sizes in curves.items() if sizes}
     if not curves:
         return None
-    sizes_of = [set(sizes) for sizes in curves.values()]
-    shared, any_size = set.intersection(*sizes_of), set.union(*sizes_of)
-    ordered = [[size for size in found.study.sizes if size in these] for these in (shared, any_size)]
-    panels = list(dict.fromkeys([*ordered[0][-1:], *ordered[1][-1:]]))
+    counts = {size: sum(size in sizes for sizes in curves.values()) for size in found.study.sizes}
+    shared = [size for size, count in counts.items() if count == len(curves)]
+    longest = [size for size, count in counts.items() if count]
+    panels = list(dict.fromkeys([*shared[-1:], *longest[-1:]]))
     with charts(460, 330, columns=len(panels)) as (drawing, (axes,)):
         for chart, size in zip(axes, panels, strict=True):
             _draw_losses(chart, {name: sizes[size] for name, sizes in curves.items() if size in sizes})

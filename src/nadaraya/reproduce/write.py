@@ -14,8 +14,6 @@ from nadaraya.study.statistics import signed
 from nadaraya.study.summary import render
 from nadaraya.training.recipe import read_mapping
 
-COMPARISON_FILE = "comparison.md"
-
 
 def write_comparison(study: str, plan: Study, folder: Path) -> dict[str, list[Checked]]:
     """Write drawings and comparison.md of every figure that a folder's runs serve, from results.json alone.
@@ -52,7 +50,7 @@ def write_comparison(study: str, plan: Study, folder: Path) -> dict[str, list[Ch
     with reading(folder / RESULTS_FILE, "the results of a study"):
         recipe = read_mapping(results["recipe"])
     text = render("reproduce/comparison.md.jinja", study=study, recipe=recipe, steps=steps, figures=figures)
-    write_file(folder / COMPARISON_FILE, text)
+    write_file(folder / "comparison.md", text)
     return checked
 
 

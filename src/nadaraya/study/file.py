@@ -38,9 +38,6 @@ _OF_HORIZONS = {
 class Study(Section):
     """A study file, checked.
 
-    Args:
-        source: the file that it was read from, from whose folder `recipe` is looked for; default none.
-
     >>> from nadaraya.study import Study
     >>> study = Study(recipe="demo", baseline="rope", variants={"rope": {}}, learning_rates=[1e-3])
     >>> study.sizes, study.seeds, study.match
@@ -80,7 +77,7 @@ class Study(Section):
     probe_at: list[str] | None = None
     """Sizes whose runs are probed (null: the last one)."""
     source: str = ""
-    """The file that it was read from."""
+    """The file that it was read from, in whose folder `recipe` is looked for; default none."""
 
     @classmethod
     def _refusal(cls, refused: ValidationError, given: Mapping[str, Any]) -> InputError:

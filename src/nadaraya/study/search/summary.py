@@ -14,14 +14,12 @@ from nadaraya.study.kept import SUMMARY_FILE
 from nadaraya.study.search.progress import Candidate, Progress
 from nadaraya.study.summary import mean_and_spread, render
 
-FIGURE_FILE = "path.png"
-
 
 def write_summary(progress: Progress, folder: Path) -> None:
     """Write summary.md and, once something is known, path.png."""
     write_file(folder / SUMMARY_FILE, markdown(progress))
     if any(math.isfinite(loss) for each in progress.candidates for loss in each.losses.values()):
-        write_figure(draw(progress), folder / FIGURE_FILE)
+        write_figure(draw(progress), folder / "path.png")
 
 
 def verdict(progress: Progress) -> str:

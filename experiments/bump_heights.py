@@ -16,11 +16,10 @@ from pathlib import Path
 import numpy as np
 
 from nadaraya.files import write_file
-from nadaraya.reproduce import Findings
-from nadaraya.study import Study
-from nadaraya.study.gaps import mean_with_interval, signed
+from nadaraya.study import Findings, Study
+from nadaraya.study.kept import read_results
 from nadaraya.study.probes import stored_shapes
-from nadaraya.study.summary import read_results
+from nadaraya.study.statistics import mean_with_interval, signed
 
 RESULTS = Path(__file__).parent / "results"
 TEXTS = {"papers": "as it is", "wrapped": "wrapped at 50 columns", "shuffled": "words in random order"}

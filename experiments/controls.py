@@ -10,10 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from nadaraya.files import write_file
-from nadaraya.reproduce import Findings
-from nadaraya.study import Study
-from nadaraya.study.gaps import signed
-from nadaraya.study.summary import read_results
+from nadaraya.study import Findings, Study
+from nadaraya.study.kept import read_results
+from nadaraya.study.statistics import signed
 
 FOLDER = Path(__file__).parent / "results" / "studies" / "controls"
 BANK = ("rope", "gpa-rope")

@@ -12,11 +12,9 @@ from matplotlib.axes import Axes
 
 from nadaraya.report.palette import COLOURS, Style, variant_styles
 from nadaraya.report.style import charts
-from nadaraya.reproduce import Findings
-from nadaraya.study import Study
-from nadaraya.study.fit import Estimate
-from nadaraya.study.gaps import gaps_of, mean_with_interval
-from nadaraya.study.summary import read_results
+from nadaraya.study import Findings, Study
+from nadaraya.study.kept import read_results
+from nadaraya.study.statistics import Estimate, mean_with_interval
 
 ROOT = Path(__file__).parents[1]
 LABELS = {
@@ -41,9 +39,9 @@ def main() -> None:
 
 
 def _draw_gaps(axes: Axes, found: Findings, styles: dict[str, Style]) -> None:
-    gaps = gaps_of(found.study, found.results)
-    for place, variant in enumerate(name for name in LABELS if name in gaps):
-        points = [(size.updates, size.gap) for size in gaps[variant].sizes]
+    gaps = {name: each for name in LABELS if name != "rope" and (each := found.gaps(name))}
+    for place, (variant, each) in enumerate(gaps.items()):
+        points = [(size.updates, size.gap) for size in each.sizes]
         _draw_line(axes, points, styles[variant], LABELS[variant], beside=0.96 + 0.03 * place)
     axes.axhline(0.0, color=COLOURS["muted"][0], linewidth=0.8)
     axes.set(xscale="log", xlabel="updates", ylim=(-0.07, 0.07), title="loss − loss of RoPE, nats/token")

@@ -22,9 +22,8 @@ from nadaraya.interpret.heads import BANK_SCORES, HeadReport, HeadScore, pooled_
 from nadaraya.models import KernelGPTConfig, KernelGPTForCausalLM
 from nadaraya.report.palette import variant_styles
 from nadaraya.report.style import charts
-from nadaraya.reproduce import Findings
-from nadaraya.study import Study
-from nadaraya.study.summary import read_results
+from nadaraya.study import Findings, Study
+from nadaraya.study.kept import read_results
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "experiments" / "results" / "papers"

@@ -7,8 +7,7 @@ import torch
 
 from nadaraya.reproduce import load_experiment
 from nadaraya.study import Study, load_study
-from nadaraya.study.measure import Measurements
-from nadaraya.study.plan import Planner
+from nadaraya.study.plan import Measurements, plan_cells
 from nadaraya.study.runs import StudyRuns
 from nadaraya.training import Recipe
 
@@ -42,7 +41,7 @@ def test_runs_that_were_kept_are_those_of_the_studies_now(folder: str) -> None:
     """A variant that is called something else would be trained again, or refused."""
     name, change = KEPT[folder]
     study: Study = load_study(STUDIES / f"{name}.yaml") if name else load_experiment(folder, "cpu").study
-    cells = Planner(study, [change], Known(None)).cells()
+    cells = plan_cells(study, [change], Known(None))
     runs = StudyRuns(study, cells, EXPERIMENTS / "results" / folder)
     wanted = {(cell.size, cell.variant) for cell in cells if runs.left(cell) >= 0}
     assert {(row["size"], row["variant"]) for row in runs.rows()} <= wanted
@@ -52,7 +51,7 @@ def test_runs_that_were_kept_are_those_of_the_studies_now(folder: str) -> None:
 
 def test_the_sizes_of_the_study_of_gka_span_an_order_of_magnitude_and_hybrids_are_hybrids() -> None:
     study = load_study(STUDIES / "gka.yaml")
-    cells = Planner(study, (), Known(None)).cells(only=["rope", "gka-loo-bank", "hybrid-4"])
+    cells = plan_cells(study, (), Known(None), only=["rope", "gka-loo-bank", "hybrid-4"])
     flops = [cell.flops for cell in cells if cell.variant == "rope"]
     assert len(flops) == 3
     assert flops == pytest.approx([1.2e12, 4.1e12, 1.2e13], rel=0.05)
@@ -64,7 +63,7 @@ def test_the_sizes_of_the_study_of_gka_span_an_order_of_magnitude_and_hybrids_ar
 def test_every_variant_of_the_study_of_gka_is_one_of_its_own() -> None:
     study = load_study(STUDIES / "gka.yaml")
     recipes = [study.recipe_of("w48", variant) for variant in study.variants]
-    cells = Planner(study, (), Known(None)).cells()
+    cells = plan_cells(study, (), Known(None))
     assert len(cells) == 3 * len(study.variants)
     assert len({recipe.model.model_dump_json() for recipe in recipes}) == len(recipes)
 
@@ -107,7 +106,7 @@ def test_controls_of_the_study_of_banks_have_as_many_parameters_as_what_they_con
 def test_every_variant_of_the_study_of_banks_is_one_of_its_own() -> None:
     study = load_study(STUDIES / "banks.yaml")
     recipes = [study.recipe_of("u1000", variant) for variant in study.variants]
-    cells = Planner(study, (), Known(None)).cells()
+    cells = plan_cells(study, (), Known(None))
     assert len(cells) == len(study.variants)
     assert {cell.recipe.training.steps for cell in cells} == {1000}
     assert len({recipe.model.model_dump_json() for recipe in recipes}) == len(recipes)

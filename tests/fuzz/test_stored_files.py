@@ -14,10 +14,10 @@ from fuzz.damage import CONTENTS, DAMAGE
 
 from nadaraya.errors import InputError
 from nadaraya.study import Study, summarise
-from nadaraya.study.measure import Measurements
+from nadaraya.study.kept import read_results
+from nadaraya.study.plan import Measurements
 from nadaraya.study.runs import StudyRuns
 from nadaraya.study.search import summarise_search
-from nadaraya.study.summary import read_results
 from nadaraya.training import Recipe, Run, load_recipe
 from nadaraya.training.checkpoint import find_checkpoint
 from nadaraya.training.metrics import read_metrics

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from scipy.stats import linregress, ttest_1samp, ttest_rel
 
-from nadaraya.study import Study, summarise
+from nadaraya.study import Findings, Study, summarise
 from nadaraya.study.draw import draw_gaps
-from nadaraya.study.gaps import Gaps, gaps_of
+from nadaraya.study.statistics import Gaps
 
 SIZES = {"u300": 300, "u1000": 1000, "u3000": 3000, "u10000": 10_000}
 SEEDS = {"u300": [0, 1, 2], "u1000": [0, 1, 2], "u3000": [0, 1, 2], "u10000": [0]}
@@ -44,7 +44,9 @@ def losses(found: dict[str, Any], variant: str, size: str) -> list[float]:
 
 
 def gaps(found: dict[str, Any], **keys: Any) -> Gaps:
-    return gaps_of(study(**keys), found)["bank"]
+    gaps = Findings(study(**keys), found).gaps("bank")
+    assert gaps is not None
+    return gaps
 
 
 def test_a_gap_and_its_interval_are_those_of_the_paired_t_test() -> None:
@@ -84,7 +86,7 @@ def test_runs_are_paired_by_seed_and_those_without_a_partner_are_left_out() -> N
     first = gaps(found).sizes[0]
     assert first.seeds == [0, 2]
     assert first.gap.value == pytest.approx(-0.1)  # not moved by what the seeds of rope differ in
-    assert gaps_of(study(), {"cells": found["cells"], "runs": found["runs"][:1]}) == {}
+    assert Findings(study(), {"cells": found["cells"], "runs": found["runs"][:1]}).gaps("bank") is None
 
 
 def test_curves_are_those_of_the_longest_horizon_and_of_the_longest_with_several_seeds() -> None:

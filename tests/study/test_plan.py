@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from nadaraya.errors import InputError
-from nadaraya.study import Study, load_study, measure
-from nadaraya.study.measure import Measurements
-from nadaraya.study.plan import Planner
+from nadaraya.study import Study, load_study, plan
+from nadaraya.study.plan import Measurements, plan_cells
 from nadaraya.training import Recipe, load_recipe
 
 VARIANTS = {"rope": {}, "gka": {"model.variant": "gka-loo-bank"}, "vlt": {"model": {"variant": "vlt"}}}
@@ -39,7 +38,7 @@ def study(**keys: Any) -> Study:
 
 
 def planned(**keys: Any) -> dict[tuple[str, str], Any]:
-    cells = Planner(study(**keys), SMALL, Known()).cells()
+    cells = plan_cells(study(**keys), SMALL, Known())
     return {(cell.size, cell.variant): cell for cell in cells}
 
 
@@ -79,12 +78,12 @@ def test_tokens_are_matched_by_equal_updates() -> None:
 
 
 def test_variants_can_be_left_out_and_times_added() -> None:
-    planner = Planner(study(), SMALL, Known())
-    cells = planner.cells(only=["gka"], timed=True)
+    given = study(), SMALL, Known()
+    cells = plan_cells(*given, only=["gka"], timed=True)
     assert [(cell.variant, cell.step_seconds) for cell in cells] == [("gka", 0.1)] * 2
-    assert [replace(cell, step_seconds=None) for cell in cells] == planner.cells(only=["gka"])
+    assert [replace(cell, step_seconds=None) for cell in cells] == plan_cells(*given, only=["gka"])
     with pytest.raises(InputError, match=r"--only must be one of .* got 'gkaa': did you mean 'gka'"):
-        planner.cells(only=["gkaa"])
+        plan_cells(*given, only=["gkaa"])
 
 
 def test_measurements_are_made_once_and_later_ones_are_related_to_the_reference(
@@ -95,7 +94,7 @@ def test_measurements_are_made_once_and_later_ones_are_related_to_the_reference(
     path = tmp_path / "measured.json"
     tokens = Measurements(path).tokens(recipe)
     assert tokens > 30
-    monkeypatch.setattr(measure, "open_task", None)  # reading the data again would fail
+    monkeypatch.setattr(plan, "open_task", None)  # reading the data again would fail
     assert Measurements(path).tokens(recipe) == tokens
 
     other, third = (recipe.model_copy(update={"seed": 1, "model": size}) for size in sizes(recipe))
@@ -167,7 +166,7 @@ def test_recipes_that_cannot_be_are_refused_before_anything_is_trained(
     keys: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(InputError, match=message):
-        Planner(study(**keys), [] if "cifar-cpu" in keys.values() else SMALL, Known()).cells()
+        plan_cells(study(**keys), [] if "cifar-cpu" in keys.values() else SMALL, Known())
 
 
 def test_a_file_says_its_recipe_relative_to_itself(tmp_path: Path) -> None:
@@ -182,17 +181,17 @@ def test_a_file_says_its_recipe_relative_to_itself(tmp_path: Path) -> None:
 
 
 def test_variants_are_planned_once_in_the_order_of_the_file() -> None:
-    cells = Planner(study(), SMALL, Known()).cells(only=["vlt", "rope", "vlt"])
+    cells = plan_cells(study(), SMALL, Known(), only=["vlt", "rope", "vlt"])
     assert [cell.variant for cell in cells] == ["rope", "vlt"] * 2
 
 
 def test_sizes_have_their_own_seeds_and_variants() -> None:
     of = study(seeds_at={"large": [7]}, only_at={"large": ["vlt", "rope"]}, match="tokens")
-    cells = Planner(of, SMALL, Known()).cells()
+    cells = plan_cells(of, SMALL, Known())
     assert [(cell.size, cell.variant) for cell in cells] == [
         ("small", "rope"), ("small", "gka"), ("small", "vlt"), ("large", "rope"), ("large", "vlt"),
     ]  # fmt: skip
-    assert [cell.size for cell in Planner(of, SMALL, Known()).cells(only=["gka"])] == ["small"]
+    assert [cell.size for cell in plan_cells(of, SMALL, Known(), only=["gka"])] == ["small"]
     assert (of.seeds_of("small"), of.seeds_of("large")) == ([0, 1, 2], [7])
     assert (of.sizes_of("gka"), of.sizes_of("vlt")) == (["small"], ["small", "large"])
 

@@ -13,9 +13,9 @@ from nadaraya.evaluation import length_losses
 from nadaraya.interpret import BankShape, bank_shapes, bump_figures, implied_kernels, lag_histogram
 from nadaraya.interpret.windows import validation_tokens
 from nadaraya.study import Study, plan_study, probes, run_study, worker
+from nadaraya.study.kept import rows_below
 from nadaraya.study.probes import lacks, measure, stored_histogram, stored_shapes
 from nadaraya.study.queue import Ended
-from nadaraya.study.runs import rows_below
 from nadaraya.training import Recipe, Run, train
 
 TINY = {
@@ -39,7 +39,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Study:
     """A study of one variant at two sizes, whose workers are called in this process."""
 
-    def in_process(pending: Any, say: Callable[[str], None], **options: Any) -> Ended:
+    def in_process(pending: Any, say: Callable[[str], None] = lambda line: None, **options: Any) -> Ended:
         ended = Ended()
         while jobs := [job for job in pending() if job.name not in ended.finished]:
             say(f"{jobs[0].name}: started")
@@ -48,7 +48,7 @@ def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Study:
             ended.finished.append(jobs[0].name)
         return ended
 
-    monkeypatch.setattr("nadaraya.study.session.run_queue", in_process)
+    monkeypatch.setattr("nadaraya.study.runs.run_queue", in_process)
     path = tmp_path / "tiny.yaml"
     path.write_text(json.dumps(TINY))
     sizes = {"short": {"training.steps": 2}, "long": {"training.steps": 3}}

@@ -11,7 +11,8 @@ import pytest
 
 from nadaraya.errors import InputError
 from nadaraya.study import Cell, Study, worker
-from nadaraya.study.runs import StudyRuns, rows_below
+from nadaraya.study.kept import result_file, rows_below
+from nadaraya.study.runs import StudyRuns
 from nadaraya.training import Recipe, load_recipe
 
 RATES = [1e-3, 2e-3, 4e-3]
@@ -41,7 +42,7 @@ def train(runs: StudyRuns, loss: Callable[[str], float | None], rounds: int = 1)
             recipe, folder = load_recipe(job.command[-2]), Path(job.command[-1])
             value = loss(job.name)
             row = {"diverged": "the loss became nan"} if value is None else {"loss": value}
-            worker.result_file(folder).write_text(json.dumps({"recipe": recipe.to_mapping(), **row}))
+            result_file(folder).write_text(json.dumps({"recipe": recipe.to_mapping(), **row}))
     return names
 
 
@@ -227,11 +228,10 @@ def tiny(tmp_path: Path) -> Path:
 
 
 def test_the_worker_leaves_figures_that_agree_with_the_plan(tiny: Path, tmp_path: Path) -> None:
-    from nadaraya.study.measure import Measurements
-    from nadaraya.study.plan import Planner
+    from nadaraya.study.plan import Measurements, plan_cells
 
     of = study("only", recipe=str(tiny), variants={"rope": {}})
-    (cell,) = Planner(of, (), Measurements(None)).cells()
+    (cell,) = plan_cells(of, (), Measurements(None))
     job, *_ = StudyRuns(of, [cell], tmp_path).pending()
     recipe, folder = job.command[-2:]
     assert worker.main(recipe, Path(folder)) == 0

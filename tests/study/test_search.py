@@ -10,7 +10,7 @@ import pytest
 
 from nadaraya.errors import InputError
 from nadaraya.kernels import parse_expression
-from nadaraya.study.runs import result_file
+from nadaraya.study.kept import result_file
 from nadaraya.study.search import Progress, SearchPlan, neighbours, search_progress, search_recipe
 from nadaraya.study.search.progress import Loss, most_runs
 from nadaraya.study.search.runs import SearchRuns

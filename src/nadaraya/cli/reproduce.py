@@ -8,22 +8,26 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from nadaraya.cli.options import HoursOption, SeedsOption, WorkersOption, check_positive, chosen_seeds
-from nadaraya.cli.study import end_of_session
+from nadaraya.cli.study import (
+    DryRunOption,
+    JsonOption,
+    OverridesArgument,
+    SummariseOption,
+    end_of_session,
+    queue_options,
+)
 from nadaraya.cli.tables import FigureTable, wide_console
 from nadaraya.errors import must_be
 
 if TYPE_CHECKING:
-    from nadaraya.reproduce import Checked, Cost, Figure
+    from nadaraya.reproduce import Cost
 
 
 def reproduce(
     name: Annotated[
         str | None, typer.Argument(help="The figure; without it all are listed.", show_default=False)
     ] = None,
-    overrides: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[KEY=VALUE]...", help="Recipe keys to change in all runs: data.corpus=FILE."),
-    ] = None,
+    overrides: OverridesArgument = None,
     scale: Annotated[
         str,
         typer.Option(
@@ -37,26 +41,21 @@ def reproduce(
     seeds: SeedsOption = "",
     workers: WorkersOption = 1,
     hours: HoursOption = None,
-    dry_run: Annotated[
-        bool,
-        typer.Option("--dry-run", help="Print runs, FLOPs, memory and hours; train nothing, read no text."),
-    ] = False,
+    dry_run: DryRunOption = False,
     speed: Annotated[
         list[str] | None,
         typer.Option(
             metavar="DEVICE=FLOP/S", help="Achieved FLOP/s, for --dry-run; default: assumed for some devices."
         ),
     ] = None,
-    summarise: Annotated[
-        bool,
-        typer.Option("--summarise", help="Only make drawings and comparison anew, from results.json."),
-    ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print what is printed as JSON.")] = False,
+    summarise: SummariseOption = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Train what a figure of the papers shows, draw it, and compare it with what the paper says.
 
     Figures share their runs: one folder serves several. Runs wait in a queue; the same command goes on where
-    it was and skips what is done. At the end the folder has results.json, drawings and comparison.md.
+    it was and skips what is done. At the end the folder has results.json, drawings and comparison.md. A plan,
+    by --dry-run, reads no text.
     """
     from nadaraya.reproduce import costs, load_experiment, load_figure, write_comparison
     from nadaraya.study import run_study
@@ -66,33 +65,35 @@ def reproduce(
     if name is None:
         _print_figures(as_json)
         return
-    figure, changes = load_figure(name), overrides or []
+    figure, numbers = load_figure(name), chosen_seeds(seeds)
     experiment = load_experiment(figure.study, scale)
-    numbers = chosen_seeds(seeds)
     plan = experiment.study.with_seeds(numbers)
     folder = out or Path("reproduced") / f"{figure.study}-{scale}"
+    chosen: dict[str, Any] = {"changes": overrides or [], "only": figure.trained, "seeds": numbers}
     if dry_run:
-        found = costs(
-            experiment, folder, changes=changes, only=figure.trained, seeds=numbers, speeds=_speeds(speed)
-        )
+        found = costs(experiment, folder, speeds=_speeds(speed), **chosen)
         _print_costs(found, experiment.vocabulary, as_json)
         return
+    session = None
     if summarise:
         write_summary(plan, folder)
-        _print_comparison(figure, write_comparison(figure.study, plan, folder), folder, as_json)
-        return
-    session = run_study(
-        plan,
-        folder,
-        changes=changes,
-        only=figure.trained,
-        seeds=numbers,
-        workers=workers,
-        seconds=None if hours is None else 3600 * hours,
-        say=lambda line: typer.echo(line, err=True),
-    )
-    _print_comparison(figure, write_comparison(figure.study, plan, folder), folder, as_json)
-    end_of_session(session)
+    else:
+        session = run_study(plan, folder, workers=workers, **queue_options(hours), **chosen)
+    checked = write_comparison(figure.study, plan, folder).get(figure.name, [])
+    pairs = list(zip(figure.claims, checked, strict=False))
+    if as_json:
+        answers = [
+            {"claim": claim.says, "paper": claim.paper, "here": answer.ours, "agrees": answer.agrees}
+            for claim, answer in pairs
+        ]
+        typer.echo(json.dumps({"figure": figure.name, "claims": answers}, indent=1))
+    else:
+        for claim, answer in pairs:
+            here = f": {answer.ours}" if answer.ours else ""
+            typer.echo(f"{answer.agrees}: {claim.says}{here}")
+        typer.echo(f"comparison: {folder / 'comparison.md'}")
+    if session:
+        end_of_session(session)
 
 
 def _speeds(given: list[str] | None) -> dict[str, float]:
@@ -152,26 +153,9 @@ def _print_costs(found: "list[Cost]", vocabulary: int, as_json: bool) -> None:
     hours = (f"{total[device]:.1f}" for device in devices)
     table.add_section()
     table.add_row("all", "", "", "", f"{runs}", f"{flops:.2e}", "", *hours)
-    console = wide_console()
-    console.print(table)
+    wide_console().print(table)
     typer.echo(
         "Hours are of one run after the other, for updates alone. The speeds of devices are assumed, not "
         f"measured (--speed), and so are the {vocabulary} tokens of the vocabulary. FLOPs are those of "
         "linear maps and attention. Memory is the least that one run takes."
     )
-
-
-def _print_comparison(
-    figure: "Figure", checked: "dict[str, list[Checked]]", folder: Path, as_json: bool
-) -> None:
-    answers = [
-        {"claim": claim.says, "paper": claim.paper, "here": answer.ours, "agrees": answer.agrees}
-        for claim, answer in zip(figure.claims, checked.get(figure.name, ()), strict=False)
-    ]
-    if as_json:
-        typer.echo(json.dumps({"figure": figure.name, "claims": answers}, indent=1))
-        return
-    for answer in answers:
-        here = f": {answer['here']}" if answer["here"] else ""
-        typer.echo(f"{answer['agrees']}: {answer['claim']}{here}")
-    typer.echo(f"comparison: {folder / 'comparison.md'}")

@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -14,19 +14,12 @@ from nadaraya.cli.options import (
     check_positive,
     end_of_queue,
 )
-
-if TYPE_CHECKING:
-    from nadaraya.study.search import Progress
+from nadaraya.cli.study import DryRunOption, JsonOption, OverridesArgument, SummariseOption, queue_options
 
 
 def search(
     recipe: Annotated[str, typer.Argument(help=f"Name or .yaml file of a recipe on text. {NAMES_WIN}")],
-    overrides: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[KEY=VALUE]...", help="Recipe keys to change in all runs: training.steps=300."
-        ),
-    ] = None,
+    overrides: OverridesArgument = None,
     out: Annotated[
         Path | None, typer.Option(help="Folder of runs and results.", show_default="searches/RECIPE")
     ] = None,
@@ -45,62 +38,40 @@ def search(
     ] = 3,
     workers: WorkersOption = 1,
     hours: HoursOption = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print the number of runs and their cost; train nothing.")
-    ] = False,
+    dry_run: DryRunOption = False,
     speed: SpeedOption = None,
-    summarise: Annotated[
-        bool, typer.Option("--summarise", help="Only make table and figure anew, from results.json.")
-    ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the cost or the results as JSON.")] = False,
+    summarise: SummariseOption = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Search the kernel expression with the lowest validation loss, each candidate trained under one recipe.
 
     The same command goes on where it was and skips what is done. The folder has results.json, summary.md and
     path.png. A run that fails is named, and the status is then 1.
     """
-    from nadaraya.study.search import (
-        SearchPlan,
-        plan_search,
-        run_search,
-        search_recipe,
-        summarise_search,
-    )
+    from nadaraya.study.search import SearchPlan, plan_search, run_search, search_recipe, summarise_search
 
     check_positive(hours=hours, speed=speed)
-    folder = out or Path("searches") / Path(recipe).stem
+    folder, session = out or Path("searches") / Path(recipe).stem, None
     if summarise:
-        _print(summarise_search(folder), folder, as_json)
-        return
-    chosen = {"bases": tuple(bases.split(","))} if bases else {}
-    plan = SearchPlan(**chosen, rounds=rounds, beam=beam, seeds=seeds)
-    checked = search_recipe(recipe, overrides or [])
-    if dry_run:
-        cost = plan_search(checked, plan, folder, speed)
-        if as_json:
-            typer.echo(json.dumps(cost, indent=1))
+        progress = summarise_search(folder)
+    else:
+        chosen = {"bases": tuple(bases.split(","))} if bases else {}
+        plan = SearchPlan(**chosen, rounds=rounds, beam=beam, seeds=seeds)
+        checked = search_recipe(recipe, overrides or [])
+        if dry_run:
+            cost = plan_search(checked, plan, folder, speed)
+            if as_json:
+                typer.echo(json.dumps(cost, indent=1))
+                return
+            most, each = cost["runs_at_most"], cost["hours"]
+            typer.echo(
+                f"{cost['runs_now']:.0f} runs now, up to about {most:.0f} in all: {cost['flops']:.3g} FLOP "
+                f"and {each:.3f} h each with `{plan.bases[0]}`, {most * each / workers:.1f} h with {workers} "
+                "at a time, and validation"
+            )
             return
-        most = cost["runs_at_most"]
-        typer.echo(
-            f"{cost['runs_now']:.0f} runs now, up to about {most:.0f} in all: {cost['flops']:.3g} FLOP and "
-            f"{cost['hours']:.3f} h each with `{plan.bases[0]}`, {most * cost['hours'] / workers:.1f} h with "
-            f"{workers} at a time, and validation"
-        )
-        return
-    session = run_search(
-        checked,
-        plan,
-        folder,
-        workers=workers,
-        seconds=None if hours is None else 3600 * hours,
-        say=lambda line: typer.echo(line, err=True),
-    )
-    _print(session.progress, folder, as_json)
-    end_of_queue(session.ended)
-
-
-def _print(progress: "Progress", folder: Path, as_json: bool) -> None:
-    """Print the verdict and where the summary is, or all results as JSON."""
+        session = run_search(checked, plan, folder, workers=workers, **queue_options(hours))
+        progress = session.progress
     from nadaraya.study.search.summary import verdict
 
     if as_json:
@@ -108,3 +79,5 @@ def _print(progress: "Progress", folder: Path, as_json: bool) -> None:
     else:
         typer.echo(verdict(progress))
         typer.echo(f"summary: {folder / 'summary.md'}")
+    if session:
+        end_of_queue(session.ended)

@@ -18,19 +18,28 @@ from nadaraya.cli.options import (
 from nadaraya.cli.tables import FigureTable, wide_console
 
 if TYPE_CHECKING:
-    from nadaraya.study import Session, Summary
-    from nadaraya.study.plan import Cell
+    from nadaraya.study import Session
+
+# Of the verbs that train runs in a queue.
+OverridesArgument = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[KEY=VALUE]...",
+        help="Recipe keys to change in all runs, before those of sizes and variants: data.corpus=FILE.",
+    ),
+]
+DryRunOption = Annotated[
+    bool, typer.Option("--dry-run", help="Print what is left and what it costs; train nothing.")
+]
+SummariseOption = Annotated[
+    bool, typer.Option("--summarise", help="Only make what a run leaves anew, from results.json.")
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print what is printed as JSON.")]
 
 
 def study(
     file: Annotated[Path, typer.Argument(help="The study file, YAML.")],
-    overrides: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[KEY=VALUE]...",
-            help="Recipe keys to change in all runs, before those of sizes and variants: data.corpus=FILE.",
-        ),
-    ] = None,
+    overrides: OverridesArgument = None,
     out: Annotated[
         Path | None, typer.Option(help="Folder of runs and results.", show_default="studies/FILE")
     ] = None,
@@ -38,20 +47,14 @@ def study(
     hours: HoursOption = None,
     only: Annotated[str, typer.Option(metavar="VARIANT,…", help="Train these variants; default all.")] = "",
     seeds: SeedsOption = "",
-    dry_run: Annotated[
-        bool,
-        typer.Option("--dry-run", help="Print steps, FLOPs and expected time of every cell; train nothing."),
-    ] = False,
+    dry_run: DryRunOption = False,
     speed: SpeedOption = None,
-    summarise: Annotated[
-        bool,
-        typer.Option("--summarise", help="Only make table, figure and verdicts anew, from results.json."),
-    ] = False,
+    summarise: SummariseOption = False,
     probe: Annotated[
         bool,
         typer.Option("--probe", help="Only make up for probes that finished runs lack, in their folders."),
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the plan or the summary as JSON.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Train variants at several sizes at matched compute, and say what compute each needs for equal loss.
 
@@ -59,36 +62,51 @@ def study(
     the end the folder has results.json, summary.md and curves.png. A run that fails is named, and the status
     is then 1.
     """
-    from nadaraya.study import load_study
-    from nadaraya.study.session import plan_study, run_study
+    from nadaraya.study import load_study, plan_study, run_study
     from nadaraya.study.summary import write_summary
 
     check_positive(hours=hours, speed=speed)
     checked, numbers = load_study(file), chosen_seeds(seeds)
     folder = out or Path("studies") / file.stem
-    names = [name for name in only.split(",") if name]
+    chosen: dict[str, Any] = {
+        "changes": overrides or [],
+        "only": [name for name in only.split(",") if name],
+        "seeds": numbers,
+    }
+    if dry_run and not summarise:
+        plan = plan_study(checked, folder, timed=speed is None, **chosen)
+        rows = [
+            {
+                **{key: getattr(cell, key) for key in ("size", "variant", "parameters", "steps", "flops")},
+                "runs_left": left,
+                "hours": left * (cell.flops / speed if speed else cell.seconds or 0.0) / 3600,
+            }
+            for cell, left in plan
+        ]
+        _print_plan(rows, workers, as_json)
+        return
+    session = None
     if summarise:
-        print_summary(write_summary(checked.with_seeds(numbers), folder), folder, as_json)
-        return
-    if dry_run:
-        plan = plan_study(
-            checked, folder, changes=overrides or [], only=names, seeds=numbers, timed=speed is None
+        summary = write_summary(checked.with_seeds(numbers), folder)
+    else:
+        session = run_study(
+            checked, folder, workers=workers, train=not probe, **queue_options(hours), **chosen
         )
-        _print_plan([(cell, left, _hours(cell, speed)) for cell, left in plan], workers, as_json)
-        return
-    session = run_study(
-        checked,
-        folder,
-        changes=overrides or [],
-        only=names,
-        seeds=numbers,
-        workers=workers,
-        seconds=None if hours is None else 3600 * hours,
-        train=not probe,
-        say=lambda line: typer.echo(line, err=True),
-    )
-    print_summary(session.summary, folder, as_json)
-    end_of_session(session)
+        summary = session.summary
+    if as_json:
+        typer.echo(json.dumps(summary.plain(), indent=1))
+    else:
+        for variant in summary.comparisons:
+            typer.echo(summary.verdict(variant))
+        typer.echo(f"summary: {folder / 'summary.md'}")
+    if session:
+        end_of_session(session)
+
+
+def queue_options(hours: float | None) -> dict[str, Any]:
+    """The time limit of a queue in seconds, and its lines on standard error."""
+    seconds = None if hours is None else 3600 * hours
+    return {"seconds": seconds, "say": lambda line: typer.echo(line, err=True)}
 
 
 def end_of_session(session: "Session") -> None:
@@ -105,22 +123,7 @@ def _runs_left(number: int) -> str:
     return "1 run is left" if number == 1 else f"{number} runs are left"
 
 
-def _hours(cell: "Cell", speed: float | None) -> float:
-    """The updates of one run of a cell."""
-    seconds = cell.flops / speed if speed else cell.seconds
-    assert seconds is not None
-    return seconds / 3600
-
-
-def _print_plan(plan: "list[tuple[Cell, int, float]]", workers: int, as_json: bool) -> None:
-    rows: list[dict[str, Any]] = [
-        {
-            **{key: getattr(cell, key) for key in ("size", "variant", "parameters", "steps", "flops")},
-            "runs_left": left,
-            "hours": left * hours,
-        }
-        for cell, left, hours in plan
-    ]
+def _print_plan(rows: list[dict[str, Any]], workers: int, as_json: bool) -> None:
     total = sum(row["hours"] for row in rows) / workers
     if as_json:
         typer.echo(json.dumps({"cells": rows, "hours": total}, indent=1))
@@ -131,17 +134,6 @@ def _print_plan(plan: "list[tuple[Cell, int, float]]", workers: int, as_json: bo
             row["size"], row["variant"], f"{row['parameters']:,}", f"{row['steps']:,}", f"{row['flops']:.3g}",
             f"{row['runs_left']}", f"{row['hours']:.2f}",
         )  # fmt: skip
-    console = wide_console()
-    console.print(table)
+    wide_console().print(table)
     runs = sum(row["runs_left"] for row in rows)
     typer.echo(f"{_runs_left(runs)}: {total:.2f} h with {workers} at a time, and validation")
-
-
-def print_summary(summary: "Summary", folder: Path, as_json: bool) -> None:
-    """Print the verdicts and where the summary is, or all of it as JSON."""
-    if as_json:
-        typer.echo(json.dumps(summary.plain(), indent=1))
-        return
-    for variant in summary.comparisons:
-        typer.echo(summary.verdict(variant))
-    typer.echo(f"summary: {folder / 'summary.md'}")

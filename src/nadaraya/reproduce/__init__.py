@@ -7,8 +7,8 @@ Figures that rest on the same runs share a study, and its folder.
 from nadaraya.reproduce.catalogue import SCALES, Figure, figure_names, load_experiment, load_figure
 from nadaraya.reproduce.claims import Checked
 from nadaraya.reproduce.costs import DEVICES, Cost, costs
-from nadaraya.reproduce.findings import Findings
 from nadaraya.reproduce.write import write_comparison
+from nadaraya.study.findings import Findings
 
 __all__ = [
     "DEVICES",

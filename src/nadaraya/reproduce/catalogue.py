@@ -30,25 +30,30 @@ class Figure(Section):
     document: str
     """The paper, as the references have it."""
     figure: str
-    """Which of its figures."""
+    """Its number there."""
     shows: str
-    """What it shows."""
+    """Its content."""
     study: str
     """Name of the study that its runs belong to."""
     drawing: Literal["losses", "banks", "newlines"]
-    """How it is drawn."""
+    """The kind of drawing."""
     variants: Annotated[list[str], Field(min_length=1)]
     """Those of the study that it takes."""
     order: str = ""
     """The paper's order of losses, best first."""
     claims: list[Claim]
-    """What the paper says of it."""
+    """Statements of the paper on it."""
+
+    @property
+    def on_losses(self) -> list[LossClaim]:
+        """The claims on the losses of two variants."""
+        return [claim for claim in self.claims if isinstance(claim, LossClaim)]
 
     @property
     def trained(self) -> list[str]:
         """The variants that drawing and claims take."""
         claimed = [claim.variant for claim in self.claims]
-        others = [claim.other for claim in self.claims if isinstance(claim, LossClaim)]
+        others = [claim.other for claim in self.on_losses]
         return list(dict.fromkeys([*self.variants, *claimed, *others]))
 
 
@@ -88,9 +93,7 @@ def load_figure(name: str) -> Figure:
     >>> load_figure("gpa-banks").study
     'papers'
     """
-    if name not in figure_names():
-        raise unknown_name("figure", name, figure_names())
-    return Figure(name=name, **_read("figures", name))
+    return Figure(name=name, **_read("figure", name))
 
 
 def load_experiment(study: str, scale: str) -> Experiment:
@@ -109,21 +112,22 @@ def load_experiment(study: str, scale: str) -> Experiment:
     >>> experiment.study.seeds_of("u10000"), experiment.vocabulary
     ([0], 93)
     """
-    names = [path.stem for path in _folder("studies").glob("*.yaml")]
-    if study not in names:
-        raise unknown_name("study", study, names)
-    read = _read("studies", study)
+    read = _read("study", study)
     if scale not in read["scales"]:
         raise unknown_name("--scale", scale, read["scales"])
     keys = {**read["study"], **read["scales"][scale]}
     vocabulary = keys.pop("vocabulary")
-    source = _folder("studies") / f"{study}.yaml"
-    return Experiment(Study(**keys, source=str(source)), vocabulary)
+    return Experiment(Study(**keys, source=str(_folder("studies") / f"{study}.yaml")), vocabulary)
 
 
 def _folder(name: str) -> Path:
     return Path(str(files("nadaraya.reproduce"))) / name
 
 
-def _read(folder: str, name: str) -> dict[str, Any]:
-    return read_yaml(_folder(folder) / f"{name}.yaml", "a figure or its study")
+def _read(kind: Literal["figure", "study"], name: str) -> dict[str, Any]:
+    """The content of the file of a figure or a study."""
+    folder = _folder({"figure": "figures", "study": "studies"}[kind])
+    names = [path.stem for path in folder.glob("*.yaml")]
+    if name not in names:
+        raise unknown_name(kind, name, names)
+    return read_yaml(folder / f"{name}.yaml", "a figure or its study")

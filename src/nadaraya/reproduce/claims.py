@@ -5,18 +5,17 @@ of it contradicts, and is not told apart between the two. A claim on single mode
 seed: it agrees where it holds in all, disagrees where it holds in none.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
 
 from nadaraya.interpret import BankShape
-from nadaraya.reproduce.findings import Findings
-from nadaraya.study.fit import Estimate
-from nadaraya.study.gaps import counted, mean_with_interval, signed
+from nadaraya.study import Findings
 from nadaraya.study.probes import stored_histogram, stored_shapes
+from nadaraya.study.statistics import Estimate, mean_with_interval, signed
+from nadaraya.study.summary import counted
 from nadaraya.training.schema import Section
 
 Agreement = Literal["yes", "no", "not told apart", "not measured"]
@@ -44,28 +43,23 @@ _NOTHING = Checked("")
 
 
 class _Claim(Section):
-    """What every claim says."""
+    """A statement of a paper on a variant."""
 
     says: str
-    """The claim."""
-    paper: str
-    """The figure or the ordering that the paper reports."""
-    variant: str
-    """Of the study, whose runs are looked at."""
+    paper: str  # the figure or the ordering that the paper reports
+    variant: str  # of the study; its runs are looked at
 
     def check(self, found: Findings) -> Checked:
-        """Whether the runs agree."""
+        """Return what the runs say of the claim."""
         raise NotImplementedError
 
 
 class LossClaim(_Claim):
-    """A claim on the losses of two variants."""
+    """A claim on the losses of two variants, by the gap at the most updates that several seeds have."""
 
-    other: str
-    """The other variant."""
+    other: str  # variant
 
     def check(self, found: Findings) -> Checked:
-        """By the gap at the most updates that several seeds have."""
         gaps = found.gaps(self.variant, self.other)
         if gaps is None:
             return _NOTHING
@@ -77,17 +71,16 @@ class LossClaim(_Claim):
         )
 
     def agreement(self, gap: Estimate) -> Agreement:
-        """Whether a gap, variant minus other, is as the claim says."""
+        """Return whether a gap, variant minus other, is as the claim says."""
         raise NotImplementedError
 
 
 class Lower(LossClaim):
-    """The loss of a variant is lower than that of another one."""
+    """The loss of a variant is lower than that of another one: the interval lies below zero."""
 
     kind: Literal["lower"]
 
     def agreement(self, gap: Estimate) -> Agreement:
-        """By the side of zero on which the interval lies."""
         return _BY_SIDE[-gap.side_of(0.0)]
 
 
@@ -95,26 +88,22 @@ class Level(LossClaim):
     """The losses of two variants are the same within a margin, as equivalence tests have it."""
 
     kind: Literal["level"]
-    within: float
-    """Nats/token that count as the same."""
+    within: float  # nats/token that count as the same
 
     def agreement(self, gap: Estimate) -> Agreement:
-        """Whether the interval lies inside the margin, or outside of it."""
-        if gap.low is None or gap.high is None:
-            return "not told apart"
-        if -self.within <= gap.low and gap.high <= self.within:
+        low, high = gap.interval or (-np.inf, np.inf)
+        if -self.within <= low and high <= self.within:
             return "yes"
-        return "no" if gap.low > self.within or gap.high < -self.within else "not told apart"
+        return "no" if low > self.within or high < -self.within else "not told apart"
 
 
 class KernelParameters(_Claim):
-    """Kernels have so many parameters."""
+    """Kernels of the trained models have so many parameters."""
 
     kind: Literal["kernel-parameters"]
     count: int
 
     def check(self, found: Findings) -> Checked:
-        """By the count of the trained models."""
         counts = sorted({row["kernel_parameters"] for row in found.longest(self.variant)})
         if not counts:
             return _NOTHING
@@ -124,40 +113,39 @@ class KernelParameters(_Claim):
 class _ByRun(_Claim):
     """A claim on single models, which each run of the variant at the longest horizon answers."""
 
-    def _of_runs(
-        self, found: Findings, probe: str, answer: Callable[[dict[str, Any]], tuple[str, bool] | None]
-    ) -> Checked:
-        """What was answered for every run, in words and whether it is so; None where a run cannot tell."""
-        rows = found.longest(self.variant, probe)
-        answers = [given for row in rows if (given := answer(row["probes"][probe]))]
-        if len(answers) < len(rows) or not rows:
+    probe: ClassVar[str] = "banks"
+
+    def check(self, found: Findings) -> Checked:
+        rows = found.longest(self.variant, self.probe)
+        answers = [self.answer(row["probes"][self.probe]) for row in rows]
+        known = [answer for answer in answers if answer is not None]
+        if len(known) < len(rows) or not rows:
             return _NOTHING
-        seen = ", ".join(dict.fromkeys(words for words, _ in answers))
-        true = sum(holds for _, holds in answers)
-        agrees: Agreement = "yes" if true == len(answers) else "not told apart" if true else "no"
+        seen = ", ".join(dict.fromkeys(words for words, _ in known))
+        true = sum(holds for _, holds in known)
+        agrees: Agreement = "yes" if true == len(known) else "not told apart" if true else "no"
         runs = f"{counted(len(rows), 'run')} of {rows[0]['steps']:,} updates"
         return Checked(f"{seen}; so in {true} of {runs}", agrees)
 
+    def answer(self, probed: dict[str, Any]) -> tuple[str, bool] | None:
+        """Return what a run shows in words, and whether the claim holds there; None where it cannot tell."""
+        raise NotImplementedError
+
 
 class BankBump(_ByRun):
-    """A bump of the heads of a layer, or the strongest, stands at a lag, put there by training; or not."""
+    """A bump of the heads of a layer stands at a lag, put there by training; or not.
+
+    The first of `BankShape.shared_bumps` is the strongest.
+    """
 
     kind: Literal["bank-bump"]
-    layer: int
-    """From 0."""
+    layer: int  # from 0
     lag: int
-    within: int
-    """Lags to either side that count as there."""
-    there: bool = True
-    """Whether the claim is that it stands there, or that it does not."""
-    strongest: bool = True
-    """Whether the strongest bump alone counts, or any."""
+    within: int  # lags to either side that count as there
+    there: bool = True  # false: the claim is that it does not stand there
+    strongest: bool = True  # false: any bump counts, not the strongest alone
 
-    def check(self, found: Findings) -> Checked:
-        """By `BankShape.shared_bumps`, of which the first is the strongest."""
-        return self._of_runs(found, "banks", self._answer)
-
-    def _answer(self, probed: dict[str, Any]) -> tuple[str, bool] | None:
+    def answer(self, probed: dict[str, Any]) -> tuple[str, bool] | None:
         shape = _by_layer(probed).get(self.layer)
         if shape is None or self.lag + self.within >= shape.trained.shape[1]:  # beyond the context
             return None
@@ -173,58 +161,43 @@ class BankBump(_ByRun):
         return words, near == self.there
 
 
-class BanksAlike(_ByRun):
-    """Heads of some layers have banks more alike than those of others have."""
+class BanksAlike(_Claim):
+    """Heads of some layers have banks more alike than those of others have.
+
+    By the mean correlation of two heads of a layer, lag by lag, and its difference over the seeds.
+    """
 
     kind: Literal["banks-alike"]
-    layers: list[int]
-    """From 0."""
-    more_than: list[int]
-    """From 0."""
+    layers: list[int]  # from 0
+    more_than: list[int]  # from 0
 
     def check(self, found: Findings) -> Checked:
-        """By the mean correlation of two heads of a layer, lag by lag, and its difference over the seeds."""
         rows = found.longest(self.variant, "banks")
         shapes = [_by_layer(row["probes"]["banks"]) for row in rows]
         if not rows or not all({*self.layers, *self.more_than} <= set(each) for each in shapes):
             return _NOTHING
-        sides = [
-            [self._correlation([each[layer].trained for layer in layers]) for each in shapes]
+        more, less = (
+            [_correlation([each[layer].trained for layer in layers]) for each in shapes]
             for layers in (self.layers, self.more_than)
-        ]
-        known = [[value for value in side if value is not None] for side in sides]
-        if min(map(len, known)) < len(rows):
+        )
+        if np.isnan([*more, *less]).any():
             return _NOTHING
-        first, second = (mean_with_interval(values) for values in known)
-        apart = mean_with_interval([one - other for one, other in zip(*known, strict=True)])
+        apart = mean_with_interval(np.subtract(more, less).tolist())
         return Checked(
-            f"correlation of two heads {first.value:.2f} against {second.value:.2f}, difference "
+            f"correlation of two heads {np.mean(more):.2f} against {np.mean(less):.2f}, difference "
             f"{signed(apart)} after {rows[0]['steps']:,} updates",
             _BY_SIDE[apart.side_of(0.0)],
         )
-
-    def _correlation(self, tables: list[np.ndarray]) -> float | None:
-        """The mean over the pairs of heads of each layer; a bank that is the same at all lags is in none."""
-        varying = [table[np.isfinite(table).all(axis=1)] for table in tables]
-        varying = [table[np.ptp(table, axis=1) > 0] for table in varying]
-        pairs = [np.corrcoef(table)[np.triu_indices(len(table), 1)] for table in varying if len(table) > 1]
-        return float(np.mean(np.concatenate(pairs))) if pairs else None
 
 
 class ZeroBank(_ByRun):
     """A head of a layer has a bank G that is nearly zero at all lags beside the largest of the model."""
 
     kind: Literal["zero-bank"]
-    layer: int
-    """From 0."""
-    below: float
-    """Share of the largest max |G| under which a bank counts as zero."""
+    layer: int  # from 0
+    below: float  # share of the largest max |G| under which a bank counts as zero
 
-    def check(self, found: Findings) -> Checked:
-        """By max |G| over the lags of every head."""
-        return self._of_runs(found, "banks", self._answer)
-
-    def _answer(self, probed: dict[str, Any]) -> tuple[str, bool] | None:
+    def answer(self, probed: dict[str, Any]) -> tuple[str, bool] | None:
         strengths = {
             layer: np.abs(shape.trained if shape.added else np.exp(shape.trained)).max(axis=1)
             for layer, shape in _by_layer(probed).items()
@@ -238,17 +211,13 @@ class ZeroBank(_ByRun):
 class NewlinePeak(_ByRun):
     """The distances between newlines of a text have a peak at a lag."""
 
+    probe = "newlines"
     kind: Literal["newline-peak"]
     text: Literal["corpus", "generated"]
     lag: int
-    within: int
-    """Lags to either side that count as there."""
+    within: int  # lags to either side that count as there
 
-    def check(self, found: Findings) -> Checked:
-        """By `LagHistogram.peaks`."""
-        return self._of_runs(found, "newlines", self._answer)
-
-    def _answer(self, probed: dict[str, Any]) -> tuple[str, bool]:
+    def answer(self, probed: dict[str, Any]) -> tuple[str, bool]:
         lags = sorted(peak.lag for peak in stored_histogram(probed, self.text).peaks())
         words = f"peaks at lags {', '.join(map(str, lags))}" if lags else "no peaks"
         return words, any(abs(lag - self.lag) <= self.within for lag in lags)
@@ -257,6 +226,14 @@ class NewlinePeak(_ByRun):
 def _by_layer(probed: dict[str, Any]) -> dict[int, BankShape]:
     """The shapes that the probe `banks` has kept, by layer from 0."""
     return {shape.layer: shape for shape in stored_shapes(probed)}
+
+
+def _correlation(tables: list[np.ndarray]) -> float:
+    """The mean over the pairs of heads of each layer; a bank that is the same at all lags is in none."""
+    varying = [table[np.isfinite(table).all(axis=1)] for table in tables]
+    varying = [table[np.ptp(table, axis=1) > 0] for table in varying]
+    pairs = [np.corrcoef(table)[np.triu_indices(len(table), 1)] for table in varying if len(table) > 1]
+    return float(np.mean(np.concatenate(pairs))) if pairs else float("nan")
 
 
 Claim = Annotated[

@@ -1,15 +1,12 @@
-"""What a study would cost: FLOPs, memory and hours on devices, before anything is trained or read."""
+"""Costs of a study: FLOPs, memory and hours on devices, before anything is trained or read."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from nadaraya.reproduce.catalogue import Experiment
-from nadaraya.study import Cell
-from nadaraya.study.measure import Measurements
-from nadaraya.study.plan import Planner
-from nadaraya.study.runs import StudyRuns
-from nadaraya.training import Recipe
+from nadaraya.study import Cell, plan_study
 from nadaraya.training.memory import text_training_bytes
 
 # FLOP/s that training is assumed to achieve, not measured: on GPUs a fifth of the dense bfloat16 peak that
@@ -19,7 +16,7 @@ DEVICES: dict[str, float] = {"2 CPU cores": 8e10, "RTX 4090": 3.3e13, "A100": 6.
 
 @dataclass(frozen=True)
 class Cost:
-    """What the runs that are left of a cell, a variant at a size, would take.
+    """Costs of the runs that are left of a cell, a variant at a size.
 
     Attributes:
         cell: the cell.
@@ -47,21 +44,15 @@ class Cost:
 
 
 def costs(
-    experiment: Experiment,
-    folder: Path,
-    *,
-    changes: Sequence[str] = (),
-    only: Sequence[str] = (),
-    seeds: Sequence[int] = (),
-    speeds: Mapping[str, float] | None = None,
+    experiment: Experiment, folder: Path, *, speeds: Mapping[str, float] | None = None, **options: Any
 ) -> list[Cost]:
-    """What is left of a study, cell by cell.
+    """Costs of the runs that are left of a study, cell by cell.
 
     Args:
         experiment: the study and the vocabulary that is assumed; its text need not be here.
         folder: of its runs; those that are done there cost nothing more.
-        changes, only, seeds: as in `nadaraya.study.run_study`.
         speeds: FLOP/s by the name of a device; default `DEVICES`.
+        options: changes, only and seeds of `nadaraya.study.plan_study`.
 
     Raises:
         InputError: recipes that cannot be used, or a folder that has other runs.
@@ -72,25 +63,12 @@ def costs(
     >>> [(cost.cell.size, cost.runs) for cost in found]  # three rates are tried with one seed
     [('u10000', 3), ('u200000', 3)]
     """
-    cells = Planner(experiment.study, changes, _Assumed(experiment.vocabulary)).cells(only)
-    runs = StudyRuns(experiment.study, cells, folder, seeds)
     return [
         Cost(
             cell,
-            left := runs.left(cell),
+            left,
             text_training_bytes(cell.recipe, cell.parameters, experiment.vocabulary),
             {name: left * cell.flops / speed / 3600 for name, speed in (speeds or DEVICES).items()},
         )
-        for cell in cells
+        for cell, left in plan_study(experiment.study, folder, vocabulary=experiment.vocabulary, **options)
     ]
-
-
-class _Assumed(Measurements):
-    """Numbers of tokens are what they are said to be."""
-
-    def __init__(self, vocabulary: int) -> None:
-        super().__init__(None)
-        self._vocabulary = vocabulary
-
-    def tokens(self, recipe: Recipe) -> int:
-        return self._vocabulary

@@ -14,43 +14,33 @@ from nadaraya.report.figures import draw_losses
 from nadaraya.report.runs import RunData, labelled
 from nadaraya.report.style import charts
 from nadaraya.reproduce.catalogue import Figure
-from nadaraya.reproduce.findings import Findings
-from nadaraya.study.probes import lacks, stored_histogram, stored_shapes
-from nadaraya.study.runs import Row
+from nadaraya.study import Findings
+from nadaraya.study.kept import Row
+from nadaraya.study.probes import stored_histogram, stored_shapes
 
 
 def draw_figure(figure: Figure, found: Findings) -> dict[str, Drawing]:
-    """The drawings of a figure.
+    """The drawings of a figure by its name, or by that and a variant where each variant has its own.
 
-    Args:
-        figure: what is drawn.
-        found: the runs of its study; variants without the runs that a drawing takes are left out.
-
-    Returns:
-        Drawings by name: that of the figure, or with a variant behind it where each variant has its own.
+    Variants without the runs that a drawing takes are left out.
     """
     if figure.drawing == "losses":
         drawing = _losses(figure, found)
         return {figure.name: drawing} if drawing else {}
+    probes = {"banks": ["banks"], "newlines": ["banks", "newlines"]}[figure.drawing]
     drawings = {}
     for variant in figure.variants:
-        row = _longest_probed(found, variant, figure.drawing)
-        if row is not None:
-            shapes = stored_shapes(row["probes"]["banks"])
-            where = f"{variant}, {row['steps']:,} updates, seed {row['seed']}"
-            if figure.drawing == "banks" and shapes:
-                drawings[f"{figure.name}-{variant}"] = _banks(shapes, where)
-            elif figure.drawing == "newlines":
-                drawings[f"{figure.name}-{variant}"] = _newlines(shapes, row["probes"]["newlines"], where)
+        rows = list(chain(*found.sizes(variant, *probes).values()))
+        if not rows:
+            continue
+        row = max(rows, key=lambda row: (row["steps"], -row["seed"]))
+        shapes = stored_shapes(row["probes"]["banks"])
+        where = f"{variant}, {row['steps']:,} updates, seed {row['seed']}"
+        if figure.drawing == "newlines":
+            drawings[f"{figure.name}-{variant}"] = _newlines(shapes, row["probes"]["newlines"], where)
+        elif shapes:
+            drawings[f"{figure.name}-{variant}"] = _banks(shapes, where)
     return drawings
-
-
-def _longest_probed(found: Findings, variant: str, drawing: str) -> Row | None:
-    """The first seed at the most updates that has what a drawing takes."""
-    needed = {"banks": ["banks"], "newlines": ["banks", "newlines"]}[drawing]
-    runs = found.sizes(variant).values()
-    rows = [row for row in chain(*runs) if not any(lacks(row, probe) for probe in needed)]
-    return max(rows, key=lambda row: (row["steps"], -row["seed"]), default=None)
 
 
 def _losses(figure: Figure, found: Findings) -> Drawing | None:
@@ -59,10 +49,10 @@ def _losses(figure: Figure, found: Findings) -> Drawing | None:
     curves = {variant: sizes for variant, sizes in curves.items() if sizes}
     if not curves:
         return None
-    sizes_of = [set(sizes) for sizes in curves.values()]
-    shared, any_size = set.intersection(*sizes_of), set.union(*sizes_of)
-    ordered = [[size for size in found.study.sizes if size in these] for these in (shared, any_size)]
-    panels = list(dict.fromkeys([*ordered[0][-1:], *ordered[1][-1:]]))
+    counts = {size: sum(size in sizes for sizes in curves.values()) for size in found.study.sizes}
+    shared = [size for size, count in counts.items() if count == len(curves)]
+    longest = [size for size, count in counts.items() if count]
+    panels = list(dict.fromkeys([*shared[-1:], *longest[-1:]]))
     with charts(460, 330, columns=len(panels)) as (drawing, (axes,)):
         for chart, size in zip(axes, panels, strict=True):
             _draw_losses(chart, {name: sizes[size] for name, sizes in curves.items() if size in sizes})

@@ -4,15 +4,17 @@ study = load_study("experiments/studies/gka.yaml"); `nadaraya study` plans it, r
 """
 
 from nadaraya.study.file import Study, load_study
-from nadaraya.study.fit import PowerLaw, fit_power_law
+from nadaraya.study.findings import Findings
 from nadaraya.study.plan import Cell
 from nadaraya.study.queue import Ended, Job, run_queue
 from nadaraya.study.session import Session, plan_study, run_study
+from nadaraya.study.statistics import PowerLaw, fit_power_law
 from nadaraya.study.summary import Summary, summarise
 
 __all__ = [
     "Cell",
     "Ended",
+    "Findings",
     "Job",
     "PowerLaw",
     "Session",

@@ -16,6 +16,8 @@ from nadaraya.study.summary import Summary
 _NAMED = 8
 _NAMED_GAPS = 10
 _BANDS = 3  # more of them hide the lines
+_GREY: dict[str, Any] = {"color": COLOURS["rule"][0], "zorder": 1}
+_REFERENCE: dict[str, Any] = {"color": COLOURS["muted"][0], "linewidth": 0.8}
 
 
 def draw(summary: Summary) -> Figure:
@@ -23,12 +25,6 @@ def draw(summary: Summary) -> Figure:
 
     Bars are intervals of 95 % over seeds. The first chart names the eight variants with the least compute for
     the baseline's loss, the others are grey, and reach beyond it where they are worse.
-
-    Args:
-        summary: of the study.
-
-    Returns:
-        A matplotlib figure.
     """
     ranked = summary.ranked()
     with charts(520, max(300, 20 * len(ranked) + 90), columns=2) as (figure, axes):
@@ -44,12 +40,6 @@ def draw_gaps(summary: Summary) -> Figure:
     variants by their gap at the longest horizon that has an interval. The second names the ten best of them,
     three with their bands; the others are grey. What is worse by more than any is better leaves the charts,
     so that the rest can be told apart.
-
-    Args:
-        summary: of a study of horizons.
-
-    Returns:
-        A matplotlib figure.
     """
     ranked = sorted(summary.gaps, key=lambda variant: summary.gaps[variant].longest.gap.value)
     reached = [size.gap.value for found in summary.gaps.values() for size in found.sizes]
@@ -72,11 +62,11 @@ def _horizons(axes: Axes, summary: Summary, ranked: list[str]) -> None:
         for size in summary.gaps[variant].sizes:
             row = place + 0.5 * (sizes.index(size.size) + 0.5) / len(sizes) - 0.25
             axes.plot(size.gap.value, row, "o", color=tones[size.size], markersize=4)
-            if size.gap.low is not None and size.gap.high is not None:
-                axes.plot([size.gap.low, size.gap.high], [row, row], color=tones[size.size], alpha=0.6)
+            if size.gap.interval:
+                axes.plot(size.gap.interval, [row, row], color=tones[size.size], alpha=0.6)
     for name in sizes:
         axes.plot([], [], "o", color=tones[name], markersize=4, label=f"{updates[name]:,} updates")
-    axes.axvline(0.0, color=COLOURS["muted"][0], linewidth=0.8)
+    axes.axvline(0.0, **_REFERENCE)
     axes.set_yticks(range(len(ranked)), ranked)
     axes.invert_yaxis()
     axes.xaxis.set_major_locator(MaxNLocator(6))
@@ -89,19 +79,17 @@ def _inside(axes: Axes, summary: Summary, ranked: list[str]) -> None:
     """The gap at every validation of the longest runs; the best variants by name."""
     named = ranked[:_NAMED_GAPS]
     styles = dict(zip([summary.baseline, *named], variant_styles([summary.baseline, *named]), strict=True))
-    grey: dict[str, Any] = {"color": COLOURS["rule"][0], "zorder": 1}
     for variant in ranked:
-        line = styles[variant].line if variant in named else grey
-        label = variant if variant in named else None
+        line, label = (styles[variant].line, variant) if variant in named else (_GREY, None)
         for curve in summary.gaps[variant].curves:
             several = len(curve.seeds) > 1
             values = [gap.value for gap in curve.gaps]
             axes.plot(curve.updates, values, linewidth=1.4 if several else 0.8, label=label, **line)
             label = None
             if several and variant in named[:_BANDS]:
-                low, high = zip(*((gap.low, gap.high) for gap in curve.gaps), strict=True)
+                low, high = zip(*(gap.interval or () for gap in curve.gaps), strict=True)
                 axes.fill_between(curve.updates, low, high, color=line["color"], alpha=0.12, linewidth=0)
-    axes.axhline(0.0, color=COLOURS["muted"][0], linewidth=0.8)
+    axes.axhline(0.0, **_REFERENCE)
     axes.set_xscale("log")
     axes.xaxis.set_minor_formatter("")
     axes.set_xlabel("updates")
@@ -125,20 +113,20 @@ def _losses(axes: Axes, summary: Summary, ranked: list[str]) -> None:
     for place, variant in enumerate(ranked):
         found = summary.comparisons[variant].difference
         compute = [base[size].compute for size in summary.shared(variant)]
-        named = place < _NAMED
-        style = styles[variant].line if named else {"color": COLOURS["rule"][0], "zorder": 1}
-        line = axes.plot(compute, [each.value for each in found], label=variant if named else None, **style)
-        if named:
-            axes.plot(compute, [each.value for each in found], "o", color=line[0].get_color(), markersize=2)
+        values = [each.value for each in found]
+        if place >= _NAMED:
+            axes.plot(compute, values, **_GREY)
+            continue
+        (line,) = axes.plot(compute, values, label=variant, **styles[variant].line)
+        axes.plot(compute, values, "o", color=line.get_color(), markersize=2)
         for at, each in zip(compute, found, strict=True):
-            if named and each.low is not None and each.high is not None:
-                axes.plot([at, at], [each.low, each.high], color=line[0].get_color(), alpha=0.35)
-                shown += [each.low, each.high]
-        shown += [each.value for each in found] if named else []
+            if each.interval:
+                axes.plot([at, at], each.interval, color=line.get_color(), alpha=0.35)
+            shown += [each.value, *(each.interval or ())]
     if shown:
         margin = 0.08 * (max(*shown, 0.0) - min(*shown, 0.0))
         axes.set_ylim(min(*shown, 0.0) - margin, max(*shown, 0.0) + margin)
-    axes.axhline(0.0, color=COLOURS["muted"][0], linewidth=0.8)
+    axes.axhline(0.0, **_REFERENCE)
     axes.set_xscale("log")
     axes.set_xlabel(summary.axis)
     axes.set_title(f"validation loss minus that of {summary.baseline} (dots: its seeds), nats/token")
@@ -152,16 +140,13 @@ def _shares(axes: Axes, summary: Summary, ranked: list[str]) -> None:
     tones = _tones(sizes)
     for place, name in enumerate(ranked):
         found = summary.comparisons[name]
-        assert found.share is not None
-        assert found.mean_share is not None
-        if found.mean_share.low is not None and found.mean_share.high is not None:
-            ends = [found.mean_share.low, found.mean_share.high]
-            axes.plot(ends, [place, place], color=COLOURS["rule"][0], linewidth=6)
-        for size, share in zip(summary.shared(name), found.share, strict=True):
+        if found.mean_share and found.mean_share.interval:
+            axes.plot(found.mean_share.interval, [place, place], color=COLOURS["rule"][0], linewidth=6)
+        for size, share in zip(summary.shared(name), found.share or (), strict=True):
             axes.plot(share.value, place, "o", color=tones[size], markersize=5)
     for size, tone in tones.items():
         axes.plot([], [], "o", color=tone, markersize=5, label=size)
-    axes.axvline(1.0, color=COLOURS["muted"][0], linewidth=0.8)
+    axes.axvline(1.0, **_REFERENCE)
     axes.set_xscale("log")
     for every in (axes.xaxis.set_major_formatter, axes.xaxis.set_minor_formatter):
         every("{x:g}")

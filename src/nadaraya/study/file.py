@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -38,9 +38,6 @@ _OF_HORIZONS = {
 class Study(Section):
     """A study file, checked.
 
-    Args:
-        source: the file that it was read from, from whose folder `recipe` is looked for; default none.
-
     >>> from nadaraya.study import Study
     >>> study = Study(recipe="demo", baseline="rope", variants={"rope": {}}, learning_rates=[1e-3])
     >>> study.sizes, study.seeds, study.match
@@ -58,7 +55,7 @@ class Study(Section):
     )
     """Recipe keys to change, by the name of the size, smallest first; `training.steps`: the baseline's."""
     match: Literal["flops", "parameters", "seconds", "tokens"] = "flops"
-    """What every variant has as much of as the baseline has at that size."""
+    """The quantity matched between every variant and the baseline at a size."""
     seeds: Seeds = Field(default_factory=lambda: [0, 1, 2])
     """Of the runs; the first one searches the learning rate."""
     learning_rates: Annotated[list[Positive], Field(min_length=1)]
@@ -80,7 +77,7 @@ class Study(Section):
     probe_at: list[str] | None = None
     """Sizes whose runs are probed (null: the last one)."""
     source: str = ""
-    """The file that it was read from."""
+    """The file that it was read from, in whose folder `recipe` is looked for; default none."""
 
     @classmethod
     def _refusal(cls, refused: ValidationError, given: Mapping[str, Any]) -> InputError:
@@ -88,40 +85,27 @@ class Study(Section):
 
     @model_validator(mode="after")
     def _check_together(self) -> Self:
-        for what, names in (("variants", self.variants), ("sizes", self.sizes)):
-            for name, keys in names.items():
+        for what, own in (("variants", (*_OWN, *_MATCHED[self.match])), ("sizes", _OWN)):
+            for name, keys in getattr(self, what).items():
                 if not _NAME.fullmatch(name):
                     accepted = "named in up to 60 letters, digits and . _ + - (they name folders)"
                     raise must_be(f"study key {what}", accepted, name)
                 for key, _ in flat(keys):
-                    matched = _MATCHED[self.match] if what == "variants" else ()
-                    if key in (*_OWN, *matched):
+                    if key in own:
                         raise must_be(f"study key {what}.{name}", "without what the study sets itself", key)
-        if self.baseline not in self.variants:
-            raise unknown_name("study key baseline", self.baseline, self.variants)
+        _check_names("baseline", [self.baseline], self.variants)
         for key in ("search_at", "search_also", "probe_at", "seeds_at", "learning_rates_at", "only_at"):
-            for size in getattr(self, key) or ():
-                if size not in self.sizes:
-                    raise unknown_name(f"study key {key}", size, self.sizes)
-        lists: dict[str, Sequence[float]] = {"seeds": self.seeds, "learning_rates": self.learning_rates}
-        lists |= {f"seeds_at.{size}": seeds for size, seeds in self.seeds_at.items()}
-        lists |= {f"learning_rates_at.{size}": rates for size, rates in self.learning_rates_at.items()}
-        for key, values in lists.items():
-            if len(set(values)) < len(values):
-                raise must_be(f"study key {key}", "a list of different numbers", values)
-        for probe in self.probes:
-            if probe not in probe_names():
-                raise unknown_name("study key probes", probe, probe_names())
-        self._check_places()
-        return self
-
-    def _check_places(self) -> None:
-        """Every size has the baseline, and every variant a size at which its rate is searched."""
+            _check_names(key, getattr(self, key) or (), self.sizes)
         for key in ("only_at", "search_also"):
             for size, variants in getattr(self, key).items():
-                for variant in variants:
-                    if variant not in self.variants:
-                        raise unknown_name(f"study key {key}.{size}", variant, self.variants)
+                _check_names(f"{key}.{size}", variants, self.variants)
+        _check_names("probes", self.probes, probe_names())
+        for key in ("seeds", "learning_rates"):
+            at = {f"{key}_at.{size}": values for size, values in getattr(self, f"{key}_at").items()}
+            for name, values in {key: getattr(self, key), **at}.items():
+                if len(set(values)) < len(values):
+                    raise must_be(f"study key {name}", "a list of different numbers", values)
+        # Every size has the baseline, and every variant a size at which its rate is searched.
         for size, variants in self.only_at.items():
             if self.baseline not in variants:
                 accepted = f"a list with the baseline {self.baseline!r}"
@@ -130,6 +114,7 @@ class Study(Section):
             if not any(self.searches(size, variant) for size in self.sizes_of(variant)):
                 accepted = f"sizes of which one at least has the variant {variant!r}"
                 raise must_be("study key search_at", accepted, self.search_at)
+        return self
 
     def recipe_of(
         self, size: str, variant: str, changes: Sequence[str] = (), more: Mapping[str, Any] | None = None
@@ -161,7 +146,7 @@ class Study(Section):
         return recipe
 
     def searches(self, size: str, variant: str) -> bool:
-        """Whether the learning rate of a variant is searched at a size."""
+        """Return true where the learning rate of a variant is searched at a size."""
         everywhere = self.search_at is None or size in self.search_at
         return everywhere or variant in self.search_also.get(size, ())
 
@@ -197,7 +182,7 @@ class Study(Section):
 
     @property
     def horizons(self) -> bool:
-        """Whether the sizes are one model and text at several numbers of updates, which variants share."""
+        """True where the sizes are one model and text at several numbers of updates, which variants share."""
         kept = [
             {key: value for key, value in flat(keys) if key not in _OF_HORIZONS}
             for keys in self.sizes.values()
@@ -225,6 +210,12 @@ def load_study(path: str | Path) -> Study:
     [0.001]
     """
     return Study(**{**read_yaml(Path(path), "a study"), "source": str(path)})
+
+
+def _check_names(key: str, given: Iterable[str], accepted: Collection[str]) -> None:
+    for name in given:
+        if name not in accepted:
+            raise unknown_name(f"study key {key}", name, accepted)
 
 
 def check_changes(changes: Sequence[str], own: Sequence[str], what: str) -> None:

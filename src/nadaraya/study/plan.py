@@ -1,15 +1,29 @@
-"""The plan of a study: what each variant trains at each size, matched with the baseline."""
+"""The plan of a study: the recipe of each variant at each size, matched with the baseline."""
 
+import copy
+import json
+import time
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import median
 from typing import Any
 
 import torch
 
 from nadaraya.errors import unknown_name
+from nadaraya.files import write_file
+from nadaraya.stored import read_stored
 from nadaraya.study.file import Study
-from nadaraya.study.measure import Measurements
+from nadaraya.study.kept import Measured
 from nadaraya.training import Recipe
+from nadaraya.training.learner import Learner
+from nadaraya.training.loop import open_task
+from nadaraya.training.processes import Processes
+from nadaraya.training.task import Task
+
+_ROUNDS = 6  # the first, in which memory is found and code is compiled, is left out
 
 
 @dataclass(frozen=True)
@@ -59,100 +73,157 @@ class Cell:
         return None if self.step_seconds is None else self.steps * self.step_seconds
 
 
-class Planner:
-    """Makes the cells of a study.
+class Measurements:
+    """Measured once and kept in a file, if one is named, so that the plan of a study stays the same.
 
-    Args:
-        study: the study.
-        changes: of its recipe, as KEY=VALUE.
-        measurements: what is known of its recipes; default nothing yet, and nothing is kept.
+    With a `vocabulary`, which every recipe is then assumed to have, no text is read.
     """
 
-    def __init__(
-        self, study: Study, changes: Sequence[str] = (), measurements: Measurements | None = None
-    ) -> None:
-        self._study, self._changes = study, changes
-        self._measurements = measurements or Measurements(None)
+    def __init__(self, path: Path | None, vocabulary: int | None = None) -> None:
+        self._path, self._vocabulary = path, vocabulary
+        self._known: Measured = {"tokens": {}, "step_seconds": {}}
+        if path is not None and path.is_file():
+            self._known = read_stored(path, Measured, "measurements of a study")
+        self._tasks: dict[str, Task] = {}
         self._counted: dict[str, tuple[int, int]] = {}  # of models, which several sizes may share
 
-    def cells(self, only: Iterable[str] = (), timed: bool = False) -> list[Cell]:
-        """Every variant at every size that has it, in the order of the file.
+    def counts(self, recipe: Recipe) -> tuple[int, int]:
+        """Parameters, and training FLOPs per token, of the model of a recipe, which is given no memory."""
+        from nadaraya.evaluation.efficiency import training_flops
 
-        Args:
-            only: variants to plan; default all.
-            timed: measure the time of an update even where it does not decide anything; default False.
-
-        Raises:
-            InputError: an unknown variant, or recipes that cannot be used or matched.
-        """
-        chosen = set(only)
-        for name in chosen.difference(self._study.variants):
-            raise unknown_name("--only", name, self._study.variants)
-        names = [name for name in self._study.variants if not chosen or name in chosen]
-        cells = []
-        for size in self._study.sizes:
-            baseline = self._cell(size, self._study.baseline)
-            row = [
-                baseline if name == self._study.baseline else self._cell(size, name, baseline)
-                for name in names
-                if name in self._study.variants_of(size)
-            ]
-            if timed or self._study.match == "seconds":
-                recipes = {cell.variant: cell.recipe for cell in (baseline, *row)}
-                times = self._measurements.step_seconds(recipes, baseline.variant)
-                if self._study.match == "seconds":
-                    whole = baseline.steps * times[baseline.variant]
-                    row = [self._with_steps(cell, whole / times[cell.variant]) for cell in row]
-                row = [replace(cell, step_seconds=times[cell.variant]) for cell in row]
-            cells += row
-        return cells
-
-    def _cell(self, size: str, variant: str, baseline: Cell | None = None) -> Cell:
-        """A variant at a size, matched with the baseline unless that needs measured times."""
-        recipe = self._study.recipe_of(size, variant, self._changes)
-        cell = Cell(size, variant, recipe, *self._counts(recipe))
-        if baseline is None:
-            return cell
-        if self._study.match == "flops":
-            return self._with_steps(cell, baseline.flops / cell.flops_per_step)
-        if self._study.match == "parameters":
-            return self._with_parameters(cell, baseline.parameters)
-        return cell
-
-    def _with_steps(self, cell: Cell, steps: float) -> Cell:
-        return replace(cell, recipe=self._recipe(cell, {"training.steps": max(1, round(steps))}))
-
-    def _with_parameters(self, cell: Cell, wanted: int) -> Cell:
-        """The width, a multiple of twice the heads as rotations need, whose parameters are nearest."""
-        unit = 2 * cell.recipe.model.num_attention_heads
-
-        def of_width(multiple: int) -> Cell:
-            recipe = self._recipe(cell, {"model.hidden_size": multiple * unit})
-            return Cell(cell.size, cell.variant, recipe, *self._counts(recipe))
-
-        low, high = 1, max(2, cell.recipe.model.hidden_size // unit)
-        while of_width(high).parameters < wanted:
-            low, high = high, 2 * high
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (middle, high) if of_width(middle).parameters < wanted else (low, middle)
-        return min(of_width(low), of_width(high), key=lambda found: abs(found.parameters - wanted))
-
-    def _recipe(self, cell: Cell, more: Mapping[str, Any]) -> Recipe:
-        return self._study.recipe_of(cell.size, cell.variant, self._changes, more)
-
-    def _counts(self, recipe: Recipe) -> tuple[int, int]:
-        key = f"{recipe.model!r} {recipe.data!r} {recipe.training.batch_size}"
+        key = _key([recipe.model.model_dump(), recipe.data.model_dump(), recipe.training.batch_size])
         if key not in self._counted:
-            self._counted[key] = counts(recipe, self._measurements.tokens(recipe))
+            with torch.device("meta"):
+                model = recipe.build_model(self.tokens(recipe))
+            parameters = sum(parameter.numel() for parameter in model.parameters())
+            self._counted[key] = parameters, training_flops(model, recipe.data.context)
         return self._counted[key]
 
+    def tokens(self, recipe: Recipe) -> int:
+        """Number of tokens of the tokenizer of a recipe."""
+        if self._vocabulary is not None:
+            return self._vocabulary
+        known, key = self._known["tokens"], _key(recipe.data.model_dump())
+        if key not in known:
+            model: Any = self._task(recipe).model
+            known[key] = model.config.vocab_size
+            self._save()
+        return known[key]
 
-def counts(recipe: Recipe, vocabulary: int) -> tuple[int, int]:
-    """Parameters, and training FLOPs per token, of the model of a recipe, which is not given any memory."""
-    from nadaraya.evaluation.efficiency import training_flops
+    def step_seconds(self, recipes: Mapping[str, Recipe], reference: str) -> dict[str, float]:
+        """Median time of an update of every recipe in seconds, by its name: they take turns.
 
-    with torch.device("meta"):
-        model = recipe.build_model(vocabulary)
-    parameters = sum(parameter.numel() for parameter in model.parameters())
-    return parameters, training_flops(model, recipe.data.context)
+        Those measured later are related to the time that the `reference` had, so that a machine that is
+        busier then changes nothing.
+        """
+        known = self._known["step_seconds"]
+        keys = {name: _timed_key(recipe) for name, recipe in recipes.items()}
+        missing = {name: recipes[name] for name, key in keys.items() if key not in known}
+        if missing:
+            measured = self._take_turns({reference: recipes[reference], **missing})
+            busier = known.get(keys[reference], measured[reference]) / measured[reference]
+            known |= {keys[name]: busier * measured[name] for name in missing}
+            self._save()
+        return {name: known[key] for name, key in keys.items()}
+
+    def _take_turns(self, recipes: Mapping[str, Recipe]) -> dict[str, float]:
+        processes = Processes()
+        learners, batches = {}, {}
+        for name, recipe in recipes.items():
+            task = copy.copy(self._task(recipe))
+            torch.manual_seed(recipe.seed)
+            task.model = recipe.build_model(self.tokens(recipe))  # type: ignore[misc]
+            learners[name] = Learner(task, recipe, processes)
+            learners[name].resume(None)
+            batches[name] = next(iter(task.batches(0)))
+        seconds: dict[str, list[float]] = {name: [] for name in recipes}
+        for turn in range(1, _ROUNDS + 1):
+            for name, learner in learners.items():
+                begun = time.perf_counter()
+                learner.update(turn, *batches[name])
+                if processes.device.type == "cuda":
+                    torch.cuda.synchronize()
+                seconds[name].append(time.perf_counter() - begun)
+        return {name: median(times[1:]) for name, times in seconds.items()}
+
+    def _task(self, recipe: Recipe) -> Task:
+        """Data and batches like those of a recipe, read once for all that have the same."""
+        key = _key([recipe.data.model_dump(), recipe.training.batch_size])
+        if key not in self._tasks:
+            self._tasks[key] = open_task(recipe, Processes())
+        return self._tasks[key]
+
+    def _save(self) -> None:
+        if self._path is not None:
+            write_file(self._path, json.dumps(self._known, indent=1) + "\n")
+
+
+def _key(value: Any) -> str:
+    return json.dumps(value, sort_keys=True)
+
+
+def _timed_key(recipe: Recipe) -> str:
+    """All but the keys on which the time of an update does not depend."""
+    mapping = recipe.to_mapping()
+    for name in ("name", "seed"):
+        del mapping[name]
+    for name in ("steps", "learning_rate"):
+        del mapping["training"][name]
+    return _key(mapping)
+
+
+def plan_cells(
+    study: Study,
+    changes: Sequence[str],
+    measurements: Measurements,
+    only: Iterable[str] = (),
+    timed: bool = False,
+) -> list[Cell]:
+    """Every variant, or `only` some, at every size that has it, in the order of the file.
+
+    `timed` measures the time of an update even where it does not decide anything.
+    """
+    chosen = set(only)
+    for name in chosen.difference(study.variants):
+        raise unknown_name("--only", name, study.variants)
+
+    def cell(size: str, variant: str, more: Mapping[str, Any] | None = None) -> Cell:
+        recipe = study.recipe_of(size, variant, changes, more)
+        return Cell(size, variant, recipe, *measurements.counts(recipe))
+
+    def with_steps(of: Cell, steps: float) -> Cell:
+        more = {"training.steps": max(1, round(steps))}
+        return replace(of, recipe=study.recipe_of(of.size, of.variant, changes, more))
+
+    def with_parameters(of: Cell, wanted: int) -> Cell:
+        """The width, a multiple of twice the heads as rotations need, whose parameters are nearest."""
+        unit = 2 * of.recipe.model.num_attention_heads
+
+        def of_width(multiple: int) -> Cell:
+            return cell(of.size, of.variant, {"model.hidden_size": multiple * unit})
+
+        high = max(2, of.recipe.model.hidden_size // unit)
+        while of_width(high).parameters < wanted:
+            high *= 2
+        above = 1 + bisect_left(range(1, high), wanted, key=lambda width: of_width(width).parameters)
+        near = [of_width(width) for width in (max(1, above - 1), above)]
+        return min(near, key=lambda found: abs(found.parameters - wanted))
+
+    cells = []
+    for size in study.sizes:
+        baseline = cell(size, study.baseline)
+        names = [name for name in study.variants_of(size) if not chosen or name in chosen]
+        row = [baseline if name == study.baseline else cell(size, name) for name in names]
+        if study.match == "flops":
+            row = [with_steps(each, baseline.flops / each.flops_per_step) for each in row]
+        elif study.match == "parameters":
+            row = [each if each is baseline else with_parameters(each, baseline.parameters) for each in row]
+        if timed or study.match == "seconds":
+            recipes = {each.variant: each.recipe for each in (baseline, *row)}
+            times = measurements.step_seconds(recipes, baseline.variant)
+            if study.match == "seconds":
+                whole = baseline.steps * times[baseline.variant]
+                row = [with_steps(each, whole / times[each.variant]) for each in row]
+            row = [replace(each, step_seconds=times[each.variant]) for each in row]
+        cells += row
+    return cells

@@ -1,7 +1,7 @@
-"""Probes: what a study measures on every trained model, kept as plain values where the run folder is not.
+"""Probes: measurements of a study on every trained model, kept as plain values where the run folder is not.
 
-A probe is a function from a finished run to a small mapping. To add one: write it, and put `@_probe("name")`
-above it; `probes: [name]` in a study file asks for it.
+A probe is a function from a finished run to a small mapping. To add one: write it, and name it in `_PROBES`;
+`probes: [name]` in a study file asks for it.
 """
 
 import json
@@ -26,15 +26,6 @@ _WINDOWS = 16  # of the validation text, on which heads are scored
 _LENGTHS = (1, 2, 4, 8, 16)  # times the context of training
 _TERMS = 4  # of the banks that are fitted to implied kernels
 _GENERATED = 20_000  # characters, where training has generated no text
-_PROBES: dict[str, Callable[["Run"], dict[str, Any]]] = {}
-
-
-def _probe(name: str) -> Callable[[Callable[["Run"], dict[str, Any]]], Callable[["Run"], dict[str, Any]]]:
-    def register(function: Callable[["Run"], dict[str, Any]]) -> Callable[["Run"], dict[str, Any]]:
-        _PROBES[name] = function
-        return function
-
-    return register
 
 
 def probe_names() -> list[str]:
@@ -48,14 +39,14 @@ def probe_names() -> list[str]:
 
 
 def measure(name: str, run: "Run") -> dict[str, Any]:
-    """What a probe finds.
+    """The plain values that a probe finds.
 
     Args:
         name: of the probe.
         run: a finished run.
 
     Returns:
-        Plain values; {"error": reason} where the probe fails, whatever with: the run counts without it.
+        Its values; {"error": reason} where the probe fails, whatever with: the run counts without it.
     """
     try:
         found = _PROBES[name](run)
@@ -68,28 +59,10 @@ def measure(name: str, run: "Run") -> dict[str, Any]:
     return found
 
 
-def lacks(row: Mapping[str, Any], name: str) -> bool:
-    """Whether the figures of a finished run are without what a probe finds."""
-    return "loss" in row and "error" in row.get("probes", {}).get(name, {"error": "absent"})
-
-
-@_probe("banks")
-def _banks(run: "Run") -> dict[str, Any]:
-    """What every lag kernel adds to the logits, before and after training: one row per head."""
-    from nadaraya.interpret import bank_shapes
-
-    lags = min(run.text_recipe().data.context, _LAGS)
-    return {
-        "layers": [
-            {
-                "layer": shape.layer,
-                "added": shape.added,
-                "initial": None if shape.initial is None else _rows(_without_copies(shape.initial)),
-                "trained": _rows(shape.trained),
-            }
-            for shape in bank_shapes(run, lags)
-        ]
-    }
+def lacks(row: Mapping[str, Any], *names: str) -> bool:
+    """Return true where the figures of a finished run are without what one of some probes finds."""
+    found = row.get("probes", {})
+    return "loss" in row and any("error" in found.get(name, {"error": "absent"}) for name in names)
 
 
 def stored_shapes(found: Mapping[str, Any]) -> "list[BankShape]":
@@ -98,12 +71,18 @@ def stored_shapes(found: Mapping[str, Any]) -> "list[BankShape]":
 
     shapes = []
     for layer in found["layers"]:
-        trained = _table(layer["trained"])
-        initial = layer["initial"]
+        trained, initial = _table(layer["trained"]), layer["initial"]
         if initial is not None:
             initial = np.broadcast_to(_table(initial), trained.shape)
         shapes.append(BankShape(layer["layer"], layer["added"], initial, trained))
     return shapes
+
+
+def stored_histogram(found: Mapping[str, Any], text: str) -> "LagHistogram":
+    """The histogram of "corpus" or "generated" that the probe `newlines` has kept."""
+    from nadaraya.interpret import LagHistogram
+
+    return LagHistogram(np.array(found[text]["counts"]), found[text]["overflow"])
 
 
 def _rows(table: np.ndarray) -> list[list[float | None]]:
@@ -113,16 +92,30 @@ def _rows(table: np.ndarray) -> list[list[float | None]]:
     ]
 
 
-def _without_copies(table: np.ndarray) -> np.ndarray:
-    """One row where all heads are the same."""
-    return table[:1] if (table == table[:1]).all() else table
-
-
 def _table(rows: list[list[float | None]]) -> np.ndarray:
     return np.array([[-np.inf if value is None else value for value in row] for row in rows])
 
 
-@_probe("bumps")
+def _banks(run: "Run") -> dict[str, Any]:
+    """Logits that every lag kernel adds, before and after training: one row per head."""
+    from nadaraya.interpret import bank_shapes
+
+    layers = []
+    for shape in bank_shapes(run, min(run.text_recipe().data.context, _LAGS)):
+        start = shape.initial
+        if start is not None and (start == start[:1]).all():  # one row for all heads
+            start = start[:1]
+        layers.append(
+            {
+                "layer": shape.layer,
+                "added": shape.added,
+                "initial": None if start is None else _rows(start),
+                "trained": _rows(shape.trained),
+            }
+        )
+    return {"layers": layers}
+
+
 def _bumps(run: "Run") -> dict[str, Any]:
     """Bumps of the banks beside those of their start, and how many stand where lines of the corpus end.
 
@@ -133,18 +126,14 @@ def _bumps(run: "Run") -> dict[str, Any]:
     return bump_figures(run) if run.lag_kernels() else {}
 
 
-@_probe("newlines")
 def _newlines(run: "Run") -> dict[str, Any]:
-    """How far apart newlines stand in the corpus and in the text that the model has generated."""
+    """Distances between newlines in the corpus and in the text that the model has generated."""
     from nadaraya.evaluation import sample_text
     from nadaraya.interpret import lag_histogram
 
-    texts = {
-        "corpus": run.corpus().text,
-        "generated": run.sample or sample_text(run.load_model(), run.tokenizer(), _GENERATED),
-    }
+    generated = run.sample or sample_text(run.load_model(), run.tokenizer(), _GENERATED)
     found = {}
-    for name, text in texts.items():
+    for name, text in (("corpus", run.corpus().text), ("generated", generated)):
         histogram = lag_histogram(text, _LAGS)
         found[name] = {
             "characters": len(text),
@@ -155,14 +144,6 @@ def _newlines(run: "Run") -> dict[str, Any]:
     return found
 
 
-def stored_histogram(found: Mapping[str, Any], text: str) -> "LagHistogram":
-    """The histogram of "corpus" or "generated" that the probe `newlines` has kept."""
-    from nadaraya.interpret import LagHistogram
-
-    return LagHistogram(np.array(found[text]["counts"]), found[text]["overflow"])
-
-
-@_probe("heads")
 def _heads(run: "Run") -> dict[str, Any]:
     """The scores of every head, and the rank correlation of those of its bank with the loss without it."""
     from nadaraya.interpret.heads import head_report
@@ -178,7 +159,6 @@ def _heads(run: "Run") -> dict[str, Any]:
     }  # fmt: skip
 
 
-@_probe("lengths")
 def _lengths(run: "Run") -> dict[str, Any]:
     """The loss of the same tokens at lengths of the context beyond that of training."""
     from nadaraya.evaluation import length_losses
@@ -188,18 +168,12 @@ def _lengths(run: "Run") -> dict[str, Any]:
     tokens, document_token = validation_tokens(run)
     lengths = [context * times for times in _LENGTHS if context * times < len(tokens)]
     found = length_losses(run.load_model(), tokens, lengths, document_token=document_token)
-    return {
-        "context": context,
-        "windows": found.windows,
-        "stride": found.stride,
-        "lengths": [
-            {name: value for name, value in asdict(loss).items() if name != "bits_per_byte"}
-            for loss in found.lengths
-        ],
-    }
+    losses = [asdict(loss) for loss in found.lengths]
+    for loss in losses:
+        del loss["bits_per_byte"]
+    return {"context": context, "windows": found.windows, "stride": found.stride, "lengths": losses}
 
 
-@_probe("implied")
 def _implied(run: "Run") -> dict[str, Any]:
     """The kernel of the lag that every layer implies, and how well banks with and without periods fit it."""
     from nadaraya.interpret import fitted_kernels, implied_summary
@@ -211,3 +185,13 @@ def _implied(run: "Run") -> dict[str, Any]:
             head["curve"] = [None if value is None else round(value, 3) for value in head["curve"][:_LAGS]]
             head["fits"] = {name: fit["r2"] for name, fit in head["fits"].items()}
     return found
+
+
+_PROBES: dict[str, Callable[["Run"], dict[str, Any]]] = {
+    "banks": _banks,
+    "bumps": _bumps,
+    "newlines": _newlines,
+    "heads": _heads,
+    "lengths": _lengths,
+    "implied": _implied,
+}

@@ -44,7 +44,7 @@ class Job:
 
 @dataclass
 class Ended:
-    """How a queue ended.
+    """The end of a queue.
 
     Attributes:
         finished: names of the jobs that ended well, in that order.
@@ -94,9 +94,8 @@ def run_queue(
     """
     if workers < 1:
         raise must_be("workers", "a positive integer", workers)
-    threads = str(max(1, torch.get_num_threads() // workers))
-    ended, running = Ended(), dict[str, tuple[Job, subprocess.Popen[bytes]]]()
-    started: set[str] = set()
+    environment = {**os.environ, "OMP_NUM_THREADS": str(max(1, torch.get_num_threads() // workers))}
+    ended, running, started = Ended(), dict[str, tuple[Job, subprocess.Popen[bytes]]](), set[str]()
     deadline = time.monotonic() + (float("inf") if seconds is None else seconds)
     with StopRequest().listening(twice=KeyboardInterrupt) as stop:
         try:
@@ -106,17 +105,19 @@ def run_queue(
                     ended.stopped = stop.signal if stop.requested else "limit"
                     _signal(running, signal.SIGTERM)
                 if ended.stopped is None and ask and len(running) < workers:
-                    waiting = sorted(
-                        (job for job in pending() if job.name not in started), key=lambda job: job.cost
-                    )
+                    waiting = [job for job in pending() if job.name not in started]
+                    waiting.sort(key=lambda job: job.cost)
                     for job in waiting[: workers - len(running)]:
                         say(f"{job.name}: started")
-                        running[job.name] = job, _start(job, threads)
+                        running[job.name] = job, _start(job, environment)
                         started.add(job.name)
                 if not running:
                     return ended
-                ask = _reap(running, ended, say)
-                if not ask:
+                gone = [name for name, (_, process) in running.items() if process.poll() is not None]
+                for name in gone:
+                    _note(*running.pop(name), ended, say)
+                ask = bool(gone)
+                if not gone:
                     time.sleep(_LOOK_EVERY)
         finally:
             _signal(running, signal.SIGKILL)
@@ -124,9 +125,8 @@ def run_queue(
                 process.wait()
 
 
-def _start(job: Job, threads: str) -> "subprocess.Popen[bytes]":
+def _start(job: Job, environment: dict[str, str]) -> "subprocess.Popen[bytes]":
     job.log.parent.mkdir(parents=True, exist_ok=True)
-    environment = {**os.environ, "OMP_NUM_THREADS": threads}
     with job.log.open("ab") as log:
         return subprocess.Popen(
             job.command, stdin=subprocess.PIPE, stdout=log, stderr=log, env=environment,
@@ -134,24 +134,18 @@ def _start(job: Job, threads: str) -> "subprocess.Popen[bytes]":
         )  # fmt: skip
 
 
-def _reap(
-    running: "dict[str, tuple[Job, subprocess.Popen[bytes]]]", ended: Ended, say: Callable[[str], None]
-) -> bool:
-    """Note the jobs that have ended; whether there were any."""
-    gone = [name for name, (_, process) in running.items() if process.poll() is not None]
-    for name in gone:
-        job, process = running.pop(name)
-        assert process.stdin is not None
-        process.stdin.close()
-        if process.returncode == 0:
-            ended.finished.append(name)
-            say(f"{name}: finished")
-        elif ended.stopped is not None:
-            say(f"{name}: stopped")
-        else:
-            ended.failed[name] = f"status {process.returncode}: see {job.log}"
-            say(f"{name}: failed with {ended.failed[name]}")
-    return bool(gone)
+def _note(job: Job, process: "subprocess.Popen[bytes]", ended: Ended, say: Callable[[str], None]) -> None:
+    """Note how a job has ended."""
+    assert process.stdin is not None
+    process.stdin.close()
+    if process.returncode == 0:
+        ended.finished.append(job.name)
+        say(f"{job.name}: finished")
+    elif ended.stopped is not None:
+        say(f"{job.name}: stopped")
+    else:
+        ended.failed[job.name] = f"status {process.returncode}: see {job.log}"
+        say(f"{job.name}: failed with {ended.failed[job.name]}")
 
 
 def _signal(running: "dict[str, tuple[Job, subprocess.Popen[bytes]]]", number: signal.Signals) -> None:

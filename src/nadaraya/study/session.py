@@ -1,25 +1,23 @@
 """A study from its file to its summary: one call, which is made again until nothing is left."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
+from typing import Any
 
-from nadaraya.files import write_file
 from nadaraya.study.file import Study
-from nadaraya.study.measure import Measurements
-from nadaraya.study.plan import Cell, Planner
-from nadaraya.study.queue import Ended, Job, run_queue
-from nadaraya.study.runs import RESULTS_FILE, StudyRuns, results_text
+from nadaraya.study.kept import MEASURED_FILE, results_text
+from nadaraya.study.plan import Cell, Measurements, plan_cells
+from nadaraya.study.queue import Ended
+from nadaraya.study.runs import StudyRuns, run_all
 from nadaraya.study.summary import Summary, write_summary
 from nadaraya.training.folder import FolderLock
-
-MEASURED_FILE = "measured.json"
 
 
 @dataclass(frozen=True)
 class Session:
-    """What one call of `run_study` did.
+    """The outcome of one call of `run_study`.
 
     Attributes:
         ended: how the queue ended.
@@ -48,6 +46,7 @@ def plan_study(
     only: Sequence[str] = (),
     seeds: Sequence[int] = (),
     timed: bool = False,
+    vocabulary: int | None = None,
 ) -> list[tuple[Cell, int]]:
     """Every cell of a study and how many runs it still needs; the folder keeps what was measured, no more.
 
@@ -56,6 +55,8 @@ def plan_study(
         folder: where its runs are, or will be.
         changes, only, seeds: as in `run_study`.
         timed: measure the time of an update of every cell; default False.
+        vocabulary: number of tokens that is assumed, so that no text is read and nothing is kept; default
+            None: that of the texts.
 
     Raises:
         InputError: recipes that cannot be used, or a folder that has other runs.
@@ -68,8 +69,8 @@ def plan_study(
     >>> cell.steps, left  # two rates with the first seed, the best of them with two more
     (200, 4)
     """
-    planner = Planner(study, changes, Measurements(folder / MEASURED_FILE))
-    cells = planner.cells(only, timed)
+    measurements = Measurements(folder / MEASURED_FILE if vocabulary is None else None, vocabulary)
+    cells = plan_cells(study, changes, measurements, only, timed)
     runs = StudyRuns(study, cells, folder, seeds)
     return [(cell, runs.left(cell)) for cell in cells]
 
@@ -82,9 +83,8 @@ def run_study(
     only: Sequence[str] = (),
     seeds: Sequence[int] = (),
     workers: int = 1,
-    seconds: float | None = None,
     train: bool = True,
-    say: Callable[[str], None] = lambda line: None,
+    **options: Any,
 ) -> Session:
     """Train what is left of a study, make up for probes, then summarise all that is finished.
 
@@ -97,10 +97,9 @@ def run_study(
         seeds: to train; default those of the study. With its first one learning rates are searched, and all
             count in the summary, in any case.
         workers: runs at a time, default 1, among which the cores are shared out.
-        seconds: time limit, after which everything is saved; default none.
         train: default True; False only makes up for the probes that finished runs lack, where their folders
             are here.
-        say: takes one line for each start and end; default nobody.
+        options: seconds and say of `run_queue`: the time limit, and what takes a line for each start and end.
 
     Returns:
         What was done and what is left.
@@ -117,24 +116,22 @@ def run_study(
     """
     with FolderLock(folder) as lock:
         lock.take()
-        results = folder / RESULTS_FILE
-        study = study.with_seeds(seeds)
-        planner = Planner(study, changes, Measurements(folder / MEASURED_FILE))
-        cells = planner.cells(only)
-        everything, runs = StudyRuns(study, planner.cells(), folder), StudyRuns(study, cells, folder, seeds)
-
-        def waiting() -> list[Job]:
-            """Asked for at the start and at the end of every run: what is finished is kept then."""
-            write_file(results, results_text(everything.results()))
-            return [*(runs.pending() if train else ()), *runs.unprobed()]
-
-        ended = run_queue(waiting, workers=workers, seconds=seconds, say=say)
-        write_file(results, results_text(everything.results()))
+        study, measurements = study.with_seeds(seeds), Measurements(folder / MEASURED_FILE)
+        cells = plan_cells(study, changes, measurements, only)
+        runs = StudyRuns(study, cells, folder, seeds)
+        everything = StudyRuns(study, plan_cells(study, changes, measurements), folder)
+        ended = run_all(
+            folder,
+            lambda: [*(runs.pending() if train else ()), *runs.unprobed()],
+            lambda: results_text(everything.results()),
+            workers=workers,
+            **options,
+        )
         summary = write_summary(study, folder)
         left = [(cell, runs.left(cell)) for cell in cells]
-        flops = sum(count * cell.flops for cell, count in left)
         speeds = [
             row["flops"] / (row["steps"] * row["step_seconds"]) for row in everything.rows() if "flops" in row
         ]
+        flops = sum(count * cell.flops for cell, count in left)
         hours = flops / median(speeds) / workers / 3600 if speeds else None
         return Session(ended, sum(count for _, count in left), hours, runs.warnings(), summary)

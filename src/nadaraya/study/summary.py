@@ -1,4 +1,4 @@
-"""What a study found: a table of all cells, the laws, and one verdict for each variant, from results.json."""
+"""The summary of a study: a table of all cells, the laws, and one verdict for each variant."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -6,15 +6,12 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-from nadaraya.errors import InputError
 from nadaraya.files import reading, write_file
 from nadaraya.study.file import Study
-from nadaraya.study.fit import Comparison, Estimate, compare, exponent_of
-from nadaraya.study.gaps import AGAINST, Gaps, counted, gap_table, gaps_of, signed
-from nadaraya.study.kept import Results, Row
-from nadaraya.study.runs import RESULTS_FILE, chosen_rows, merged_rows, read_results_file, results_text
+from nadaraya.study.findings import Findings
+from nadaraya.study.kept import RESULTS_FILE, SUMMARY_FILE, Results, Row, read_results, results_text
+from nadaraya.study.statistics import Comparison, Estimate, Gaps, compare, exponent_of, signed
 
-SUMMARY_FILE = "summary.md"
 # What the laws are functions of, by what is matched: key of a cell, and its name.
 _AXES = {
     "flops": ("flops", "training FLOPs"),
@@ -22,33 +19,26 @@ _AXES = {
     "parameters": ("parameters", "parameters"),
     "seconds": ("seconds", "seconds of training"),
 }
+# By the side of the baseline on which a variant lies, and by that on which a trend does.
+_AGAINST = {-1: "is better than", 0: "is not told apart from", 1: "is worse than"}
+_SHARE = {-1: "falls, which favours it", 0: "shows no trend", 1: "rises, which favours the baseline"}
+_GAP = {-1: "grows: it changes", 0: "shows no trend: it changes", 1: "shrinks: it changes"}
+_FEW = "; an interval needs two seeds"
 
 
 @dataclass(frozen=True)
 class CellResult:
-    """What the runs of a variant at a size reached, at the learning rate that was chosen.
-
-    Attributes:
-        size: name of the size.
-        variant: name of the variant.
-        parameters: of the model.
-        steps: updates of a run.
-        flops: of the training of a run.
-        compute: what the laws are functions of: FLOPs, parameters or seconds.
-        learning_rate: the best that was tried with the first seed.
-        losses: final validation loss of each seed, nats/token.
-        bits_per_byte: their mean.
-    """
+    """The outcome of the runs of a variant at a size, at the learning rate that was chosen."""
 
     size: str
     variant: str
     parameters: int
     steps: int
-    flops: int
-    compute: float
+    flops: int  # of the training of a run
+    compute: float  # what the laws are functions of: FLOPs, parameters or seconds
     learning_rate: float
-    losses: list[float]
-    bits_per_byte: float
+    losses: list[float]  # final validation loss of each seed, nats/token
+    bits_per_byte: float  # their mean
 
     @property
     def loss(self) -> float:
@@ -57,12 +47,12 @@ class CellResult:
 
     def text(self) -> str:
         """Mean and standard deviation of the loss."""
-        return f"{self.loss:.4f}" + (f" ± {stdev(self.losses):.4f}" if len(self.losses) > 1 else "")
+        return mean_and_spread(self.losses)
 
 
 @dataclass(frozen=True)
 class Summary:
-    """What a study found.
+    """The findings of a study.
 
     Attributes:
         baseline: name of the variant that the others are compared with.
@@ -91,44 +81,62 @@ class Summary:
     def verdict(self, variant: str) -> str:
         """One sentence or two on a variant."""
         if variant in self.gaps:
-            return self.gaps[variant].verdict(variant, self.baseline)
-        found = self.comparisons[variant]
-        against = AGAINST[found.side]
-        sizes = self.shared(variant)
-        by = f"{counted(len(sizes), 'size')}, {counted(found.seeds, 'seed')}"
+            return self._verdict_on_gaps(variant, self.gaps[variant])
+        found, sizes = self.comparisons[variant], self.shared(variant)
         where = f" at {sizes[-1]}" if found.deciding != found.mean_share else ""
-        line = f"`{variant}` {against} `{self.baseline}`{where} ({by}"
-        line += "; an interval needs two seeds)" if found.seeds < 2 else ")"
+        line = (
+            f"`{variant}` {_AGAINST[found.side]} `{self.baseline}`{where} ({counted(len(sizes), 'size')}, "
+            f"{counted(found.seeds, 'seed')}{_FEW if found.seeds < 2 else ''})"
+        )
         if found.mean_share is None:
-            losses = ", ".join(
-                f"{signed(estimate)} at {size}"
-                for size, estimate in zip(sizes, found.difference, strict=True)
-            )
+            each = zip(sizes, found.difference, strict=True)
+            losses = ", ".join(f"{signed(estimate)} at {size}" for size, estimate in each)
             return f"{line}: its loss differs by {losses} nats/token."
         line += f": it reaches the same loss with {found.mean_share.text(2, '×')} of the {self.axis}"
         if found.share and len(found.share) > 1:
             line += f" over all sizes, with {found.share[-1].text(2, '×')} at {sizes[-1]}"
         if found.trend is None:
             return f"{line}."
-        words = {-1: "falls, which favours it", 0: "shows no trend", 1: "rises, which favours the baseline"}
-        how = "changes" if found.trend.low is None else words[found.trend.side_of(1.0)]
-        trend = f"{how}: {found.trend.text(2, '×')} per tenfold {self.axis}"
-        return f"{line}. That share {trend}."
+        how = "changes" if found.trend.low is None else _SHARE[found.trend.side_of(1.0)]
+        return f"{line}. That share {how}: {found.trend.text(2, '×')} per tenfold {self.axis}."
+
+    def _verdict_on_gaps(self, variant: str, found: Gaps) -> str:
+        last = found.longest
+        line = (
+            f"`{variant}` {_AGAINST[last.gap.side_of(0.0)]} `{self.baseline}` after {last.updates:,} updates "
+            f"({counted(len(last.seeds), 'seed')}{'' if last.gap.interval else _FEW}): its loss differs by "
+            f"{signed(last.gap)} nats/token."
+        )
+        if found.trend is None:
+            return line
+        ends = [size.updates for size in found.sizes if size.size in found.trend_sizes]
+        # A gap that shrinks changes towards zero.
+        towards = found.trend.side_of(0.0) * (1 if last.gap.value < 0 else -1)
+        how = "changes" if found.trend.low is None else _GAP[towards]
+        return (
+            f"{line} From {min(ends):,} to {max(ends):,} updates that gap {how} by {signed(found.trend)} per "
+            "tenfold updates."
+        )
 
     def markdown(self) -> str:
-        """Verdicts, a table of the variants, a table of all cells, the exponents."""
-        lines = [f"- {self.verdict(variant)}" for variant in self.comparisons]
-        lines += ["", *(gap_table(self.gaps, self.baseline) if self.gaps else self._by_variant())]
-        lines += ["", "| size | variant | parameters | steps | FLOPs | rate | nats/token | bits/byte |"]
-        lines += ["|---|---|---:|---:|---:|---:|---:|---:|"]
-        for size in self._sizes():
-            lines += [
-                self._row(cell) for row in self.cells.values() for cell in row if cell.size == size
-            ]  # fmt: skip
-        if self.exponents:
-            lines += ["", "| variant | α of loss ∝ compute^−α |", "|---|---:|"]
-            lines += [f"| {variant} | {alpha.text(4)} |" for variant, alpha in self.exponents.items()]
-        return "\n".join(lines) + "\n"
+        """Verdicts, a table of the variants or of the gaps, a table of all cells, the exponents."""
+        horizons = {each.size: each.updates for found in self.gaps.values() for each in found.sizes}
+        rows = [cell for row in self.cells.values() for cell in row]
+        return render(
+            "study/summary.md.jinja",
+            summary=self,
+            sizes=list(dict.fromkeys(cell.size for cell in rows)),
+            horizons=dict(sorted(horizons.items(), key=lambda horizon: horizon[1])),
+            variants=[name for name in (self.baseline, *self.ranked()) if name in self.cells],
+            cells={(cell.variant, cell.size): cell for cell in rows},
+            shares={
+                (variant, size): share
+                for variant, found in self.comparisons.items()
+                for size, share in zip(self.shared(variant), found.share or (), strict=False)
+            },
+            means={variant: found.mean_share for variant, found in self.comparisons.items()},
+            signed=signed,
+        )
 
     def plain(self) -> dict[str, Any]:
         """All of it as plain values."""
@@ -144,34 +152,6 @@ class Summary:
             return False, found.mean_share.value
 
         return sorted(self.comparisons, key=place)
-
-    def _sizes(self) -> list[str]:
-        return list(dict.fromkeys(cell.size for row in self.cells.values() for cell in row))
-
-    def _by_variant(self) -> list[str]:
-        """A row for each variant, best first: its losses, and below them its shares of compute."""
-        sizes = self._sizes()
-        head = ["variant", "rates", *(f"{size}, nats/token" for size in sizes), f"share of {self.axis}"]
-        lines = [f"| {' | '.join(head)} |", "|---|---|" + "---:|" * (len(sizes) + 1)]
-        for variant in [name for name in (self.baseline, *self.ranked()) if name in self.cells]:
-            cells = {cell.size: cell for cell in self.cells[variant]}
-            rates = ", ".join(dict.fromkeys(f"{cell.learning_rate:g}" for cell in cells.values()))
-            found = self.comparisons.get(variant)
-            figures = {size: cells[size].text() if size in cells else "–" for size in sizes}
-            if found and found.share:
-                for size, of_size in zip(self.shared(variant), found.share, strict=True):
-                    figures[size] += f"<br>{of_size.text()}"
-            share = found.mean_share.text() if found and found.mean_share else ""
-            whole = "1" if variant == self.baseline else share
-            lines.append(f"| {' | '.join([f'`{variant}`', rates, *figures.values(), whole])} |")
-        return lines
-
-    def _row(self, cell: CellResult) -> str:
-        figures = (
-            f"{cell.parameters:,}", f"{cell.steps:,}", f"{cell.flops:.3g}", f"{cell.learning_rate:g}",
-            cell.text(), f"{cell.bits_per_byte:.4f}",
-        )  # fmt: skip
-        return f"| {' | '.join([cell.size, cell.variant, *figures])} |"
 
 
 def summarise(study: Study, results: Results, folder: Path = Path()) -> Summary:
@@ -194,43 +174,30 @@ def summarise(study: Study, results: Results, folder: Path = Path()) -> Summary:
     {}
     """
     key, axis = _AXES[study.match]
+    found, summary = Findings(study, results), Summary(study.baseline, axis, {}, {}, {})
     with reading(folder / RESULTS_FILE, "the results of a study"):
-        rows = chosen_rows(study, results)
-        by_variant = {
-            variant: row
-            for variant in study.variants
-            if (
-                row := [
-                    _cell_result({**planned, **runs[0]}, runs, key)
-                    for planned in results["cells"]
-                    if planned["variant"] == variant and planned["size"] in study.sizes
-                    if (runs := rows[variant, planned["size"]])
-                ]
-            )
-        }
-    baseline = by_variant.get(study.baseline, [])
-    comparisons = {
-        variant: comparison
-        for variant, row in by_variant.items()
-        if variant != study.baseline and (comparison := _compared(baseline, row))
-    }
-    exponents = {
-        variant: exponent_of([cell.compute for cell in row], [cell.losses for cell in row])
-        for variant, row in by_variant.items()
-        if len({cell.compute for cell in row}) > 1
-    }
-    gaps = gaps_of(study, results) if study.horizons else {}
-    return Summary(study.baseline, axis, by_variant, comparisons, exponents, gaps)
-
-
-def read_results(folder: Path) -> Results:
-    """The results of the folder of a study, with the runs that have finished since."""
-    path = folder / RESULTS_FILE
-    if not path.is_file():
-        raise InputError(f"{folder} has no results of a study: it has no {RESULTS_FILE}")
-    results = read_results_file(folder)
-    results["runs"] = merged_rows(results["runs"], folder)
-    return results
+        for variant in study.variants:
+            row = [
+                _cell_result({**planned, **runs[0]}, runs, key)
+                for planned in results["cells"]
+                if planned["variant"] == variant and planned["size"] in study.sizes
+                if (runs := found.rows[variant, planned["size"]])
+            ]
+            if row:
+                summary.cells[variant] = row
+            if len({cell.compute for cell in row}) > 1:
+                summary.exponents[variant] = exponent_of(*_points(row))
+        baseline = summary.cells.get(study.baseline, [])
+        for variant, row in summary.cells.items():
+            pairs = _comparable(baseline, row)
+            if variant == study.baseline or not pairs:
+                continue
+            first, ours = ([pair[side] for pair in pairs] for side in (0, 1))
+            whole = [*first, *(cell for cell in baseline if cell not in first)]
+            summary.comparisons[variant] = compare(_points(first), _points(ours), _points(whole))
+            if study.horizons and (gaps := found.gaps(variant)):
+                summary.gaps[variant] = gaps
+    return summary
 
 
 def write_summary(study: Study, folder: Path) -> Summary:
@@ -248,6 +215,30 @@ def write_summary(study: Study, folder: Path) -> Summary:
     if summary.gaps:
         write_figure(draw_gaps(summary), folder / "gaps.png")
     return summary
+
+
+def counted(number: int, unit: str) -> str:
+    """A number and its unit, which has an s unless there is one."""
+    return f"{number:,} {unit}" + ("" if number == 1 else "s")
+
+
+def mean_and_spread(losses: list[float]) -> str:
+    """Mean and standard deviation of losses."""
+    return f"{mean(losses):.4f}" + (f" ± {stdev(losses):.4f}" if len(losses) > 1 else "")
+
+
+def render(template: str, **values: Any) -> str:
+    """A Markdown document, by the path of its template in this package."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    environment = Environment(
+        loader=PackageLoader("nadaraya", ""),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    return environment.get_template(template).render(**values)
 
 
 def _cell_result(facts: Mapping[str, Any], runs: list[Row], key: str) -> CellResult:
@@ -272,14 +263,6 @@ def _comparable(baseline: list[CellResult], row: list[CellResult]) -> list[tuple
     return several or pairs
 
 
-def _compared(baseline: list[CellResult], row: list[CellResult]) -> Comparison | None:
-    """At the sizes of both, with the baseline's law through all of its own."""
-    pairs = _comparable(baseline, row)
-    if not pairs:
-        return None
-    first, ours = ([pair[side] for pair in pairs] for side in (0, 1))
-    whole = [*first, *(cell for cell in baseline if cell not in first)]
-    sides = [
-        ([cell.compute for cell in cells], [cell.losses for cell in cells]) for cells in (first, ours, whole)
-    ]
-    return compare(sides[0], sides[1], reference=sides[2])
+def _points(cells: list[CellResult]) -> tuple[list[float], list[list[float]]]:
+    """Compute, and the losses of the seeds, cell by cell."""
+    return [cell.compute for cell in cells], [cell.losses for cell in cells]

@@ -18,9 +18,9 @@ from nadaraya.device import device_name
 from nadaraya.errors import InputError
 from nadaraya.files import write_file
 from nadaraya.names import IMPORTED, import_modules
+from nadaraya.study.kept import read_run_file, result_file
 from nadaraya.study.probes import lacks, measure
-from nadaraya.study.runs import read_run_file, result_file
-from nadaraya.training import Recipe, Run, TrainingDiverged, load_recipe, train
+from nadaraya.training import Run, TrainingDiverged, load_recipe, train
 from nadaraya.training.folder import FolderLock
 from nadaraya.training.memory import training_device
 
@@ -38,10 +38,9 @@ def main(recipe_file: str, folder: Path, probes: Sequence[str] = ()) -> int:
         else:
             row = _trained(recipe_file, folder)
             write_file(path, json.dumps(row) + "\n")
-        lacking = [name for name in probes if lacks(row, name)]
-        if lacking:
-            run = Run(folder)
-            for name in lacking:
+        run = Run(folder) if lacks(row, *probes) else None
+        for name in probes:
+            if run and lacks(row, name):
                 row["probes"] = {**row.get("probes", {}), name: measure(name, run)}
                 write_file(path, json.dumps(row) + "\n")
     except InputError as error:
@@ -57,32 +56,28 @@ def _trained(recipe_file: str, folder: Path) -> dict[str, Any]:
     with FolderLock(folder, _PATIENCE) as lock:
         lock.take()
     try:
-        found = figures(train(recipe, folder, progress=False))
+        found = _figures(train(recipe, folder, progress=False))
     except TrainingDiverged as diverged:
         found = {"diverged": str(diverged)}
     return {"recipe": recipe.to_mapping(), "device": device_name(training_device()), **found}
 
 
-def figures(run: Run) -> dict[str, Any]:
-    """What a study keeps of a finished run."""
+def _figures(run: Run) -> dict[str, Any]:
+    """The figures of a finished run that a study keeps."""
     from nadaraya.evaluation.efficiency import training_flops
 
-    recipe, final = run.recipe, run.final or {}
+    recipe, final = run.text_recipe(), run.final or {}
     curve = [[record["step"], round(record["loss"], 5)] for record in run.series("validation")]
     every = -(-len(curve) // _POINTS) or 1
-    found = {
+    tokens = run.steps * recipe.training.batch_size * recipe.data.context
+    return {
         "steps": run.steps,
-        "loss": final["loss"],
-        "parameters": final["parameters"],
-        "kernel_parameters": final["kernel_parameters"],
-        "step_seconds": final["step_seconds"],
+        **{key: final[key] for key in ("loss", "parameters", "kernel_parameters", "step_seconds")},
         "validation": curve[::-every][::-1],
+        "bits_per_byte": final["bits_per_byte"],
+        "tokens": tokens,
+        "flops": tokens * training_flops(run.load_model(), recipe.data.context),
     }
-    if isinstance(recipe, Recipe):
-        tokens = run.steps * recipe.training.batch_size * recipe.data.context
-        flops = tokens * training_flops(run.load_model(), recipe.data.context)
-        found |= {"bits_per_byte": final["bits_per_byte"], "tokens": tokens, "flops": flops}
-    return found
 
 
 def end_with_study() -> None:

@@ -4,8 +4,7 @@ As Duvenaud et al. (2013) and Lloyd et al. (2014) search the structure of a Gaus
 validation loss of a trained model instead of a marginal likelihood.
 """
 
-from nadaraya.study.search.moves import neighbours
-from nadaraya.study.search.progress import Candidate, Progress, SearchPlan, search_progress
+from nadaraya.study.search.progress import Candidate, Progress, SearchPlan, neighbours, search_progress
 from nadaraya.study.search.runs import (
     SearchSession,
     plan_search,

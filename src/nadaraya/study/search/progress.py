@@ -1,23 +1,26 @@
-"""A search over kernel expressions, as far as the losses that are known take it."""
+"""A search over kernel expressions: its steps, and how far the losses that are known take it."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cache, reduce
+from operator import add, mul
 from statistics import mean, stdev
 
 from nadaraya.errors import must_be
-from nadaraya.kernels import parse_expression
-from nadaraya.study.search.moves import neighbours
+from nadaraya.kernels import ComposedKernel, parse_expression
+from nadaraya.kernels.expressions import Exponential, KernelExpression, Term
 
+MOST_KERNELS = 64  # per head, of an expression that a search makes
 DEFAULT_BASES = ("constant", "exponential", "gaussian", "matern32", "periodic", "rq")
-MOST_ROUNDS, MOST_KEPT, MOST_SEEDS = 20, 16, 100
+_ENDS = {"rounds": (0, 20), "beam": (1, 16), "seeds": (3, 100)}
 # Final validation loss of an expression with a seed, infinite where training diverged; None: not known yet.
 Loss = Callable[[str, int], float | None]
 
 
 @dataclass(frozen=True)
 class SearchPlan:
-    """What a search tries.
+    """The extent of a search.
 
     Args:
         bases: expressions that it starts from, and that its steps add, multiply and put in place.
@@ -43,10 +46,61 @@ class SearchPlan:
             raise must_be("bases", "at least one expression", self.bases)
         spelt = dict.fromkeys(str(parse_expression(base)) for base in self.bases)
         object.__setattr__(self, "bases", tuple(spelt))
-        ends = (("rounds", 0, MOST_ROUNDS), ("beam", 1, MOST_KEPT), ("seeds", 3, MOST_SEEDS))
-        for name, least, most in ends:
+        for name, (least, most) in _ENDS.items():
             if not least <= getattr(self, name) <= most:
                 raise must_be(name, f"a whole number from {least} to {most}", getattr(self, name))
+
+
+def neighbours(expression: KernelExpression, bases: Sequence[KernelExpression]) -> list[KernelExpression]:
+    """Expressions one step away from one, by moves like those of Duvenaud et al. (2013).
+
+    A base is added to it or multiplied with it, or with one of its terms, or takes the place of a kernel;
+    or a term gets twice as many copies. Inside parentheses and exponentials likewise.
+
+    Args:
+        expression: the expression.
+        bases: what is added, multiplied and put in place.
+
+    Returns:
+        Different expressions of at most 64 kernels, without the one given.
+
+    >>> from nadaraya.kernels import parse_expression
+    >>> from nadaraya.study.search import neighbours
+    >>> found = neighbours(parse_expression("rq"), [parse_expression("rq"), parse_expression("periodic")])
+    >>> [str(each) for each in found]
+    ['2*rq', 'rq*rq', 'periodic + rq', 'periodic*rq', 'periodic']
+    """
+    found = dict.fromkeys(_steps(expression, bases))
+    found.pop(expression, None)
+    return [each for each in found if each.num_kernels <= MOST_KERNELS]
+
+
+def _steps(expression: KernelExpression, bases: Sequence[KernelExpression]) -> Iterator[KernelExpression]:
+    for base in bases:
+        yield expression + base
+        yield expression * base
+    terms = [KernelExpression((term,)) for term in expression.terms]
+    for place, term in enumerate(expression.terms):
+        for changed in _steps_of_term(term, bases):
+            yield reduce(add, [*terms[:place], *terms[place + 1 :]], changed)
+
+
+def _steps_of_term(term: Term, bases: Sequence[KernelExpression]) -> Iterator[KernelExpression]:
+    yield 2 * KernelExpression((term,))
+    factors = [
+        factor if isinstance(factor, KernelExpression) else KernelExpression((Term(1, (factor,)),))
+        for factor in term.factors
+    ]
+    for base in bases:
+        yield term.copies * reduce(mul, factors, base)
+    for place, factor in enumerate(term.factors):
+        steps: Iterable[KernelExpression] = bases  # one kernel is replaced
+        if isinstance(factor, Exponential):
+            steps = (inner.exp() for inner in _steps(factor.inner, bases))
+        elif isinstance(factor, KernelExpression):
+            steps = _steps(factor, bases)
+        for changed in steps:
+            yield term.copies * reduce(mul, [*factors[:place], *factors[place + 1 :]], changed)
 
 
 @dataclass
@@ -63,10 +117,6 @@ class Candidate:
         gain: by how much its loss is below that of its best parent, nats/token, the mean over the confirming
             seeds; None where it was not confirmed, or is a base.
         error: the standard error of that mean.
-
-    >>> from nadaraya.study.search import Candidate
-    >>> Candidate("rq", 0, (), {0: 2.5, 1: 2.0, 2: 3.0}).loss
-    2.5
     """
 
     expression: str
@@ -84,28 +134,27 @@ class Candidate:
 
         None where fewer than two are known.
         """
-        confirming = self.confirming
-        return mean(confirming) if len(confirming) > 1 else None
+        return mean(self.confirming) if len(self.confirming) > 1 else None
 
     @property
     def confirming(self) -> list[float]:
         """The losses of all seeds but the first."""
         return [loss for seed, loss in self.losses.items() if seed > 0]
 
+    @property
+    def parameters_per_head(self) -> int:
+        """Numbers that the kernel learns for each head."""
+        return _parameters_per_head(self.expression)
+
 
 @dataclass
 class Progress:
-    """How far a search has come.
+    """The state of a search.
 
     Attributes:
         candidates: all that were tried, each expression once, in the order of the rounds.
         pending: expressions and seeds to train now.
         ended: why nothing is left; None while something is pending.
-
-    >>> from nadaraya.study.search import SearchPlan, search_progress
-    >>> found = search_progress(SearchPlan(("rq", "gaussian"), rounds=0), lambda expression, seed: None)
-    >>> found.pending
-    [('rq', 0), ('gaussian', 0)]
     """
 
     candidates: list[Candidate] = field(default_factory=list)
@@ -115,11 +164,11 @@ class Progress:
     @property
     def path(self) -> list[Candidate]:
         """The best of those that each round kept."""
-        rounds = sorted({each.round for each in self.candidates if each.kept})
-        return [
-            min((each for each in self.candidates if each.kept and each.round == number), key=_loss)
-            for number in rounds
-        ]
+        rounds: dict[int, list[Candidate]] = {}
+        for each in self.candidates:
+            if each.kept:
+                rounds.setdefault(each.round, []).append(each)
+        return [min(kept, key=_loss) for kept in rounds.values()]
 
     @property
     def best(self) -> Candidate | None:
@@ -128,7 +177,7 @@ class Progress:
 
 
 def search_progress(plan: SearchPlan, loss: Loss) -> Progress:
-    """What a search has found, and what it needs next: the same for the same losses.
+    """The findings of a search and what it needs next: the same for the same losses.
 
     In each round every new expression is trained with the first seed. The best of those that are better than
     their parents there, twice as many as are kept, are trained with all other seeds. A candidate is kept if
@@ -153,8 +202,7 @@ def search_progress(plan: SearchPlan, loss: Loss) -> Progress:
         known |= {each.expression: each for each in now}
         if _wants(progress, now, [0], loss):
             return progress
-        promising = [each for each in now if _promises(each, known)]
-        promising.sort(key=lambda each: each.losses[0])
+        promising = sorted((each for each in now if _promises(each, known)), key=lambda each: each.losses[0])
         confirmed, better = 0, list[Candidate]()
         wanted = 2 * plan.beam if number else plan.beam
         while confirmed < min(wanted, len(promising)):
@@ -215,25 +263,25 @@ def _wants(progress: Progress, candidates: list[Candidate], seeds: Sequence[int]
 
 
 def _promises(candidate: Candidate, known: dict[str, Candidate]) -> bool:
-    if candidate.losses[0] == math.inf:
-        return False
-    return all(candidate.losses[0] < known[parent].losses[0] for parent in candidate.parents)
+    """Return whether it is better with the first seed than all of its parents."""
+    limit = min((known[parent].losses[0] for parent in candidate.parents), default=math.inf)
+    return candidate.losses[0] < limit
 
 
 def _is_better(candidate: Candidate, known: dict[str, Candidate]) -> bool:
-    """Whether it is better than its best parent beyond the noise of the seeds, which take turns in pairs."""
-    if _loss(candidate) == math.inf:
-        return False
-    if not candidate.parents:
-        return True
-    parent = min((known[name] for name in candidate.parents), key=_loss)
-    if _loss(parent) == math.inf:
-        return True
-    pairs = zip(parent.confirming, candidate.confirming, strict=True)
-    gains = [before - after for before, after in pairs]
+    """Return whether it is better than its best parent beyond the noise of the seeds, pair by pair."""
+    parent = min((known[name] for name in candidate.parents), key=_loss, default=None)
+    if parent is None or math.inf in (_loss(candidate), _loss(parent)):
+        return _loss(candidate) < math.inf
+    gains = [before - after for before, after in zip(parent.confirming, candidate.confirming, strict=True)]
     candidate.gain, candidate.error = mean(gains), stdev(gains) / math.sqrt(len(gains))
     return candidate.gain > candidate.error
 
 
 def _loss(candidate: Candidate) -> float:
     return math.inf if candidate.loss is None else candidate.loss
+
+
+@cache
+def _parameters_per_head(expression: str) -> int:
+    return ComposedKernel(expression, num_heads=1).parameters_per_head

@@ -3,29 +3,24 @@
 import hashlib
 import json
 import math
-import platform
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
 
-import torch
 from pydantic import Field
 
 from nadaraya.attention import variants
 from nadaraya.errors import InputError, must_be
-from nadaraya.files import write_file
-from nadaraya.kernels import ComposedKernel, parse_expression
+from nadaraya.kernels import parse_expression
 from nadaraya.stored import Stored, read_stored
 from nadaraya.study.file import check_changes
-from nadaraya.study.measure import Measurements
-from nadaraya.study.plan import counts
-from nadaraya.study.queue import Ended, Job, run_queue
-from nadaraya.study.runs import RESULTS_FILE, RUNS_FOLDER, finished_row, result_file, worker_job
-from nadaraya.study.search.progress import Candidate, Progress, SearchPlan, most_runs, search_progress
-from nadaraya.study.session import MEASURED_FILE
+from nadaraya.study.kept import MEASURED_FILE, RESULTS_FILE, RUNS_FOLDER
+from nadaraya.study.plan import Cell, Measurements
+from nadaraya.study.queue import Ended, Job
+from nadaraya.study.runs import finished_row, run_all, versions, worker_job
+from nadaraya.study.search.progress import Progress, SearchPlan, most_runs, search_progress
 from nadaraya.training import Recipe, load_recipe
 from nadaraya.training.folder import FolderLock
 from nadaraya.training.schema import NonNegativeInt
@@ -38,7 +33,7 @@ class _Found(Stored):
 
 
 class _Results(Stored):
-    """The content of results.json."""
+    """The content of results.json; `others` are losses that its plan does not ask for."""
 
     search: SearchPlan
     recipe: dict[str, Any]
@@ -48,16 +43,11 @@ class _Results(Stored):
 
 @dataclass(frozen=True)
 class SearchSession:
-    """What one call of `run_search` did.
+    """The outcome of one call of `run_search`.
 
     Attributes:
         ended: how the queue ended.
         progress: how far the search has come.
-
-    >>> from nadaraya.study import Ended
-    >>> from nadaraya.study.search import Progress, SearchSession
-    >>> SearchSession(Ended(), Progress()).progress.best is None
-    True
     """
 
     ended: Ended
@@ -67,73 +57,69 @@ class SearchSession:
 class SearchRuns:
     """The runs of a search: `FOLDER/runs/EXPRESSION/seedN`, and a .json of figures beside each.
 
-    Runs that are gone count by their losses in results.json.
-
-    Args:
-        recipe: what is trained but for expression and seed, see `search_recipe`.
-        plan: of the search.
-        folder: of the search.
-
-    Raises:
-        InputError: the folder has results of another recipe.
+    Runs that are gone count by their losses in results.json; that of another recipe is refused.
     """
 
     def __init__(self, recipe: Recipe, plan: SearchPlan, folder: Path) -> None:
         self._recipe, self._plan, self._folder = recipe, plan, folder
         self._found: dict[tuple[str, int], float] = {}
-        path = folder / RESULTS_FILE
-        if not path.is_file():
+        if not (folder / RESULTS_FILE).is_file():
             return
-        before = read_stored(path, _Results, "the results of a search")
+        before = _read_results(folder)
         for row in (*before.candidates, *before.others):
             for seed, loss in row.losses.items():
                 self._found[row.expression, seed] = math.inf if loss is None else loss
         if Recipe.from_mapping(before.recipe) != recipe:
+            path = folder / RESULTS_FILE
             raise InputError(f"{path} was found with another recipe: choose another --out, or that recipe")
 
     def progress(self) -> Progress:
-        """How far the search has come."""
+        """The state of the search."""
         return search_progress(self._plan, self.loss)
 
     def pending(self) -> list[Job]:
         """The runs that can be started now."""
-        return [self._job(*each) for each in self.progress().pending]
+        return [
+            worker_job(
+                f"{expression}, seed {seed}",
+                candidate_recipe(self._recipe, expression, seed),
+                self._run_folder(expression, seed),
+                parse_expression(expression).num_kernels,
+            )
+            for expression, seed in self.progress().pending
+        ]
 
     def loss(self, expression: str, seed: int) -> float | None:
         """The final loss of a run, infinite where it diverged; None while there is none."""
         if (expression, seed) not in self._found:
-            path = result_file(self._run_folder(expression, seed))
-            if not path.is_file():
+            wanted = candidate_recipe(self._recipe, expression, seed)
+            row = finished_row(self._run_folder(expression, seed), wanted, "search")
+            if row is None:
                 return None
-            row = finished_row(path, candidate_recipe(self._recipe, expression, seed), "search")
             self._found[expression, seed] = float(row.get("loss", "inf"))
         return self._found[expression, seed]
 
     def results(self) -> dict[str, Any]:
-        """Everything that was found, as plain values; "others" are losses that this plan does not ask for."""
+        """Everything that was found, as plain values."""
         progress = self.progress()
-        return {
-            "search": asdict(self._plan),
-            "recipe": self._recipe.to_mapping(),
-            "candidates": [_row(each) for each in progress.candidates],
-            "others": self._others(progress),
-            "best": progress.best and progress.best.expression,
-            "ended": progress.ended,
-            "versions": {"python": platform.python_version(), "torch": torch.__version__},
-        }
-
-    def _others(self, progress: Progress) -> list[dict[str, Any]]:
         asked = {(each.expression, seed) for each in progress.candidates for seed in each.losses}
         others: dict[str, dict[int, float]] = {}
         for (expression, seed), loss in self._found.items():
             if (expression, seed) not in asked:
                 others.setdefault(expression, {})[seed] = loss
-        return [{"expression": name, "losses": _plain(losses)} for name, losses in others.items()]
-
-    def _job(self, expression: str, seed: int) -> Job:
-        recipe, folder = candidate_recipe(self._recipe, expression, seed), self._run_folder(expression, seed)
-        cost = parse_expression(expression).num_kernels
-        return worker_job(f"{expression}, seed {seed}", recipe, folder, cost)
+        candidates = [
+            {**asdict(each), "losses": _plain(each.losses), "parameters_per_head": each.parameters_per_head}
+            for each in progress.candidates
+        ]
+        return {
+            "search": asdict(self._plan),
+            "recipe": self._recipe.to_mapping(),
+            "candidates": candidates,
+            "others": [{"expression": name, "losses": _plain(losses)} for name, losses in others.items()],
+            "best": progress.best and progress.best.expression,
+            "ended": progress.ended,
+            "versions": versions(),
+        }
 
     def _run_folder(self, expression: str, seed: int) -> Path:
         return self._folder / RUNS_FOLDER / _file_name(expression) / f"seed{seed}"
@@ -157,8 +143,7 @@ def search_recipe(source: str | Path, changes: Sequence[str] = ()) -> Recipe:
     recipe = load_recipe(source, changes)
     if not isinstance(recipe, Recipe):
         raise must_be("recipe of a search", "one on text", str(source))
-    mapping = recipe.to_mapping()
-    given = recipe.model.variant
+    mapping, given = recipe.to_mapping(), recipe.model.variant
     names = [given] if isinstance(given, str) else given
     if not any("expression" in variants.options(name) for name in names):
         mapping["model"]["variant"] = "kernel"
@@ -176,7 +161,7 @@ def candidate_recipe(recipe: Recipe, expression: str, seed: int) -> Recipe:
 def plan_search(
     recipe: Recipe, plan: SearchPlan, folder: Path, speed: float | None = None
 ) -> dict[str, float]:
-    """How many runs a search needs now, and about how many at the most; training FLOPs and hours of one run.
+    """Number of runs that a search needs now, and about how many at most; FLOPs and hours of one run.
 
     Args:
         recipe: from `search_recipe`.
@@ -194,12 +179,12 @@ def plan_search(
     >>> cost["runs_now"], cost["runs_at_most"]
     (2, 15)
     """
-    measurements = Measurements(folder / MEASURED_FILE)
-    runs = SearchRuns(recipe, plan, folder)
+    measurements, runs = Measurements(folder / MEASURED_FILE), SearchRuns(recipe, plan, folder)
     first = candidate_recipe(recipe, plan.bases[0], 0)
-    flops = _flops(first, measurements)
-    seconds = flops / speed if speed else None
-    if seconds is None:
+    flops = Cell("", "", first, *measurements.counts(first)).flops
+    if speed:
+        seconds = flops / speed
+    else:
         seconds = first.length * measurements.step_seconds({"kernel": first}, "kernel")["kernel"]
     return {
         "runs_now": len(runs.progress().pending),
@@ -209,21 +194,14 @@ def plan_search(
     }
 
 
-def run_search(
-    recipe: Recipe,
-    plan: SearchPlan,
-    folder: Path,
-    *,
-    workers: int = 1,
-    seconds: float | None = None,
-    say: Callable[[str], None] = lambda line: None,
-) -> SearchSession:
+def run_search(recipe: Recipe, plan: SearchPlan, folder: Path, **options: Any) -> SearchSession:
     """Train what a search needs, round by round, and write results.json, summary.md and path.png.
 
     Args:
         recipe: from `search_recipe`.
         plan: of the search.
-        folder, workers, seconds, say: as in `nadaraya.study.run_study`.
+        folder: of its runs and results.
+        options: workers, seconds and say of `nadaraya.study.run_queue`.
 
     Raises:
         InputError: a recipe that cannot be used, or a folder that has other runs or is in use.
@@ -240,23 +218,19 @@ def run_search(
     with FolderLock(folder) as lock:
         lock.take()
         runs = SearchRuns(recipe, plan, folder)
-        _flops(candidate_recipe(recipe, plan.bases[0], 0), Measurements(folder / MEASURED_FILE))
-        write_file(folder / RESULTS_FILE, json.dumps(runs.results(), indent=1) + "\n")
-        ended = run_queue(runs.pending, workers=workers, seconds=seconds, say=say)
-        write_file(folder / RESULTS_FILE, json.dumps(runs.results(), indent=1) + "\n")
+        # A recipe from which no model can be built is refused before any is trained.
+        Measurements(folder / MEASURED_FILE).counts(candidate_recipe(recipe, plan.bases[0], 0))
+        ended = run_all(folder, runs.pending, lambda: json.dumps(runs.results(), indent=1) + "\n", **options)
         progress = runs.progress()
         write_summary(progress, folder)
         return SearchSession(ended, progress)
 
 
 def summarise_search(folder: Path) -> Progress:
-    """Write summary.md and path.png of a search anew, from its results.json alone.
+    """Write summary.md and path.png of a search anew, from its results.json alone; how far it has come.
 
     Args:
         folder: of the search.
-
-    Returns:
-        How far the search has come.
 
     Raises:
         InputError: no such results.
@@ -270,30 +244,17 @@ def summarise_search(folder: Path) -> Progress:
     """
     from nadaraya.study.search.summary import write_summary
 
-    path = folder / RESULTS_FILE
-    if not path.is_file():
-        raise InputError(f"{folder} has no results of a search: it has no {RESULTS_FILE}")
-    found = read_stored(path, _Results, "the results of a search")
+    found = _read_results(folder)
     progress = SearchRuns(Recipe.from_mapping(found.recipe), found.search, folder).progress()
     write_summary(progress, folder)
     return progress
 
 
-@cache
-def parameters_per_head(expression: str) -> int:
-    """How many numbers the kernel of an expression learns for each head."""
-    return ComposedKernel(expression, num_heads=1).parameters_per_head
-
-
-def _flops(recipe: Recipe, measurements: Measurements) -> int:
-    """Training FLOPs of a run; refuses a recipe from which no model can be built, before any is trained."""
-    _, flops_per_token = counts(recipe, measurements.tokens(recipe))
-    return recipe.length * recipe.training.batch_size * recipe.data.context * flops_per_token
-
-
-def _row(candidate: Candidate) -> dict[str, Any]:
-    parameters = parameters_per_head(candidate.expression)
-    return {**asdict(candidate), "losses": _plain(candidate.losses), "parameters_per_head": parameters}
+def _read_results(folder: Path) -> _Results:
+    path = folder / RESULTS_FILE
+    if not path.is_file():
+        raise InputError(f"{folder} has no results of a search: it has no {RESULTS_FILE}")
+    return read_stored(path, _Results, "the results of a search")
 
 
 def _plain(losses: Mapping[int, float]) -> dict[int, float | None]:

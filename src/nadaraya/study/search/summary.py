@@ -1,4 +1,4 @@
-"""What a search found: the path of the best expressions, all that were tried, and a figure of both."""
+"""The summary of a search: the path of the best expressions, all that were tried, and a figure of both."""
 
 import math
 from pathlib import Path
@@ -7,22 +7,19 @@ from statistics import stdev
 from matplotlib.figure import Figure
 
 from nadaraya.files import write_file
+from nadaraya.report import write_figure
 from nadaraya.report.palette import COLOURS
 from nadaraya.report.style import charts
+from nadaraya.study.kept import SUMMARY_FILE
 from nadaraya.study.search.progress import Candidate, Progress
-from nadaraya.study.search.runs import parameters_per_head
-from nadaraya.study.summary import SUMMARY_FILE
-
-FIGURE_FILE = "path.png"
+from nadaraya.study.summary import mean_and_spread, render
 
 
 def write_summary(progress: Progress, folder: Path) -> None:
     """Write summary.md and, once something is known, path.png."""
-    from nadaraya.report import write_figure
-
     write_file(folder / SUMMARY_FILE, markdown(progress))
     if any(math.isfinite(loss) for each in progress.candidates for loss in each.losses.values()):
-        write_figure(draw(progress), folder / FIGURE_FILE)
+        write_figure(draw(progress), folder / "path.png")
 
 
 def verdict(progress: Progress) -> str:
@@ -34,33 +31,22 @@ def verdict(progress: Progress) -> str:
     how = progress.ended or f"{len(progress.pending)} runs of round {progress.candidates[-1].round} are left"
     return (
         f"Best of {len(progress.candidates)} expressions: `{best.expression}`, {_mean(best)} nats/token "
-        f"({len(best.confirming)} seeds that did not choose it), {parameters_per_head(best.expression)} "
+        f"({len(best.confirming)} seeds that did not choose it), {best.parameters_per_head} "
         f"parameters per head. The search {'ended' if progress.ended else 'is not at its end'}: {how}."
     )
 
 
 def markdown(progress: Progress) -> str:
     """The verdict, the path, and the table of all candidates."""
-    lines = [
-        verdict(progress),
-        "",
-        "| round | kept | parameters per head | nats/token | below its parent by |",
-        "|---:|---|---:|---:|---:|",
-    ]
-    for each in progress.path:
-        figures = f"{parameters_per_head(each.expression)} | {_mean(each)} | {_gain(each)}"
-        lines.append(f"| {each.round} | `{each.expression}` | {figures} |")
-    lines += ["", "± of a loss: standard deviation over seeds; of a difference: its standard error.", ""]
-    lines += [
-        "| round | expression | parameters per head | first seed | other seeds | below its parent by | kept |"
-    ]
-    lines += ["|---:|---|---:|---:|---:|---:|---|"]
-    for each in sorted(progress.candidates, key=lambda one: (one.round, one.losses.get(0, math.inf))):
-        first = _text(each.losses.get(0))
-        found = [str(parameters_per_head(each.expression)), first, _mean(each), _gain(each)]
-        cells = [str(each.round), f"`{each.expression}`", *found, "yes" if each.kept else ""]
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines) + "\n"
+    ordered = sorted(progress.candidates, key=lambda one: (one.round, one.losses.get(0, math.inf)))
+    return render(
+        "study/search/summary.md.jinja",
+        verdict=verdict(progress),
+        path=progress.path,
+        candidates=ordered,
+        mean=_mean,
+        text=_text,
+    )
 
 
 def draw(progress: Progress) -> Figure:
@@ -69,11 +55,10 @@ def draw(progress: Progress) -> Figure:
     path = [each for each in progress.path if each.loss is not None and math.isfinite(each.loss)]
     with charts(560, 380) as (figure, axes):
         chart = axes[0, 0]
-        counts = [parameters_per_head(each.expression) for each in tried]
+        counts = [each.parameters_per_head for each in tried]
         chart.plot(counts, [each.losses[0] for each in tried], "o", color=COLOURS["muted"][0], markersize=3,
                    alpha=0.6, label="tried: the seed that chooses")  # fmt: skip
-        counts = [parameters_per_head(each.expression) for each in path]
-        losses = [each.loss for each in path]
+        counts, losses = [each.parameters_per_head for each in path], [each.loss for each in path]
         spread = [stdev(each.confirming) for each in path]
         chart.errorbar(counts, losses, yerr=spread, fmt="o-", color=COLOURS["vermillion"][0], markersize=5,
                        linewidth=1.3, capsize=2, label="kept: mean, spread of other seeds")  # fmt: skip
@@ -88,13 +73,8 @@ def draw(progress: Progress) -> Figure:
 
 def _mean(candidate: Candidate) -> str:
     """Mean and standard deviation over the confirming seeds."""
-    if candidate.loss is None or candidate.loss == math.inf:
-        return _text(candidate.loss)
-    return f"{candidate.loss:.4f} ± {stdev(candidate.confirming):.4f}"
-
-
-def _gain(candidate: Candidate) -> str:
-    return "" if candidate.gain is None else f"{candidate.gain:.4f} ± {candidate.error:.4f}"
+    known = candidate.loss is not None and candidate.loss < math.inf
+    return mean_and_spread(candidate.confirming) if known else _text(candidate.loss)
 
 
 def _text(loss: float | None) -> str:

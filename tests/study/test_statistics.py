@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.stats import ttest_ind
 
-from nadaraya.study.fit import Estimate, compare, exponent_of, fit_power_law
+from nadaraya.study.statistics import Estimate, compare, exponent_of, fit_power_law
 
 COMPUTE = [1e12, 3e12, 1e13, 3e13, 1e14, 3e14]
 
@@ -113,6 +113,13 @@ def test_without_a_law_of_the_baseline_losses_are_compared() -> None:
     assert found.difference[0].value == pytest.approx(-0.2)
     worsening = compare(([1e12, 1e13], [[2.0], [3.0]]), ([1e12, 1e13], [[2.0], [3.0]]))
     assert worsening.share is None
+
+
+def test_a_baseline_that_hardly_becomes_better_leaves_shares_without_end() -> None:
+    flat = [1e12, 1e13], [[2.0, 2.0], [2.0 - 1e-6, 2.0 - 1e-6]]
+    found = compare(flat, ([1e12, 1e13], [[3.0, 3.1], [3.0, 3.1]]))
+    assert found.mean_share is not None
+    assert found.mean_share.value == np.inf
 
 
 def test_sizes_that_only_the_baseline_has_belong_to_its_law() -> None:

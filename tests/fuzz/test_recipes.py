@@ -87,7 +87,7 @@ def _augment(recipe: ImageRecipe) -> None:
 @pytest.fixture(autouse=True)
 def a_small_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is built is small, whatever the machine."""
-    monkeypatch.setattr("nadaraya.training.memory.machine_memory", lambda device="cpu": 200_000_000)
+    monkeypatch.setattr("nadaraya.device.machine_memory", lambda device="cpu": 200_000_000)
     torch.set_num_threads(1)
 
 

@@ -297,7 +297,7 @@ def test_what_cannot_fit_in_memory_is_refused_before_it_is_allocated(
 ) -> None:
     recipe = tiny_recipe(model__num_hidden_layers=3, model__variant=["rope", "gpa-mul"])
     counted = sum(parameter.numel() for parameter in recipe.build_model(10).parameters())
-    monkeypatch.setattr("nadaraya.training.memory.machine_memory", lambda device: 16 * counted)
+    monkeypatch.setattr("nadaraya.device.machine_memory", lambda device: 16 * counted)
     with pytest.raises(InputError, match=f"training of {counted:,} parameters in batches of 4 windows"):
         recipe.build_model(10)
 

@@ -63,7 +63,7 @@ def validation_windows(run: "Run", count: int) -> Windows:
     Raises:
         InputError: no windows, a run on images, or a text or shards that are not there any more.
     """
-    from nadaraya.training.batches import validation_sample
+    from nadaraya.data.batches import validation_sample
 
     _check_count(count)
     if run.on_shards:
@@ -117,7 +117,7 @@ def disjoint_windows(run: "Run", count: int) -> tuple[Windows, Windows]:
 def _spaced(run: "Run", count: int) -> Windows:
     """Evenly spaced ones of the adjacent windows that the validation part of a run is made of."""
     from nadaraya.data import document_positions, num_windows, read_windows
-    from nadaraya.training.batches import spaced_numbers, windows_at
+    from nadaraya.data.batches import spaced_numbers, windows_at
 
     data = run.text_recipe().data
     if not run.on_shards:
@@ -134,7 +134,7 @@ def _spaced(run: "Run", count: int) -> Windows:
 def _validation_tokens(run: "Run") -> Tensor:
     """The tokens of the validation text of a run on a text in memory."""
     from nadaraya.data import encode_text
-    from nadaraya.training.batches import check_length
+    from nadaraya.data.batches import check_length
 
     data = run.text_recipe().data
     tokens = encode_text(run.tokenizer(), run.corpus().split(data.validation_fraction)[1])

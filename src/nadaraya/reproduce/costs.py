@@ -10,7 +10,7 @@ from nadaraya.study.measure import Measurements
 from nadaraya.study.plan import Planner
 from nadaraya.study.runs import StudyRuns
 from nadaraya.training import Recipe
-from nadaraya.training.memory import text_training_bytes
+from nadaraya.training.text_recipe import text_training_bytes
 
 # FLOP/s that training is assumed to achieve, not measured: on GPUs a fifth of the dense bfloat16 peak that
 # the vendor states (RTX 4090: 165, A100: 312, H100: 989 TFLOP/s): matrices of width 512 are small for them.

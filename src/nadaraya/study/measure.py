@@ -14,8 +14,7 @@ from nadaraya.files import write_file
 from nadaraya.stored import read_stored
 from nadaraya.study.kept import Measured
 from nadaraya.training import Recipe
-from nadaraya.training.learner import Learner
-from nadaraya.training.loop import open_task
+from nadaraya.training.loop import Learner, open_task
 from nadaraya.training.processes import Processes
 from nadaraya.training.task import Task
 
@@ -67,7 +66,7 @@ class Measurements:
         for name, recipe in recipes.items():
             task = copy.copy(self._task(recipe))
             torch.manual_seed(recipe.seed)
-            task.model = recipe.build_model(self.tokens(recipe))  # type: ignore[misc]
+            task.model = recipe.build_model(self.tokens(recipe))
             learners[name] = Learner(task, recipe, processes)
             learners[name].resume(None)
             batches[name] = next(iter(task.batches(0)))

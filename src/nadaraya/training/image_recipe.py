@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator, Field
 
+from nadaraya.device import check_memory
 from nadaraya.errors import InputError, must_be
 from nadaraya.training.optimisation import BaseTraining
 from nadaraya.training.schema import (
@@ -197,7 +198,6 @@ class ImageRecipe(BaseRecipe):
             InputError: no such model, it does not take what the recipe asks for, or it cannot fit in memory.
         """
         from nadaraya.models.vit import create_image_model
-        from nadaraya.training.memory import check_memory
 
         model = self.model
         for option in model.options:

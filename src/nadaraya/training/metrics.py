@@ -80,6 +80,12 @@ def _lines(records: list[dict[str, Any]]) -> str:
     return "".join(json.dumps(record) + "\n" for record in records)
 
 
+def append_record(path: Path, record: dict[str, Any]) -> None:
+    """Append a record to a file of JSON lines, handed to the operating system at once."""
+    with writing(path), path.open("a", encoding="utf-8") as stream:
+        stream.write(_lines([record]))
+
+
 class MetricsFile:
     """Appends records to metrics.jsonl; those of updates after `resume_step` are dropped when it is opened.
 
@@ -101,9 +107,8 @@ class MetricsFile:
         write_file(path, _lines(kept))
 
     def add(self, kind: str, step: int, figures: dict[str, Any]) -> None:
-        """Append one record, handed to the operating system at once."""
-        with writing(self.path), self.path.open("a", encoding="utf-8") as stream:
-            stream.write(_lines([{"kind": kind, "step": step, **figures}]))
+        """Append one record."""
+        append_record(self.path, {"kind": kind, "step": step, **figures})
 
     def close(self) -> None:
         """Nothing is open between two records."""

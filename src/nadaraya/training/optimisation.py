@@ -1,14 +1,12 @@
-"""The section `training` of recipes: the keys that every task has, and those of language models."""
+"""The keys of the section `training` of recipes that every task has."""
 
-from typing import Annotated, ClassVar, Literal, Self
+from typing import ClassVar, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import model_validator
 
 from nadaraya.errors import must_be
 from nadaraya.training.schema import (
     NonNegative,
-    NonNegativeInt,
-    OpenFraction,
     Positive,
     PositiveInt,
     Section,
@@ -16,7 +14,6 @@ from nadaraya.training.schema import (
 )
 
 _MUON_RATE = 0.02  # that of nanochat
-_DECAY_FRACTION = 0.2
 
 
 class BaseTraining(Section):
@@ -73,11 +70,6 @@ class BaseTraining(Section):
     def peak_learning_rate(self) -> float:
         """The learning rate after warm-up."""
         return self.learning_rate
-
-    @property
-    def compile_mode(self) -> str | None:
-        """The mode of `torch.compile`; None is its default."""
-        return self.compile if isinstance(self.compile, str) else None
 
     @property
     def kernel_rate_scale(self) -> float:
@@ -139,62 +131,4 @@ class BaseTraining(Section):
                 raise must_be(
                     f"recipe key training.{key}", f"at most training.{limit} = {highest:.15g}", value
                 )
-        return self
-
-
-class TrainingRecipe(BaseTraining):
-    """The optimisation: AdamW or Muon; linear warm-up, then cosine decay or a constant rate and linear decay.
-
-    >>> from nadaraya.training import TrainingRecipe
-    >>> TrainingRecipe(steps=50, warmup_steps=5).batch_size
-    16
-    """
-
-    at_most: ClassVar[dict[str, str]] = {**BaseTraining.at_most, "warmup_steps": "steps"}
-    batch_tokens: PositiveInt | None = None
-    """Tokens in one update, those of all processes together; sets `batch_size` (null: it is as given)."""
-    steps: PositiveInt = 600
-    """Updates of the whole run."""
-    warmup_steps: NonNegativeInt = 20
-    """Updates until the learning rate has risen to its highest."""
-    schedule: Literal["cosine", "wsd"] = "cosine"
-    """After warm-up, cosine decay over all updates, or wsd: a stable rate, then linear decay at the end."""
-    decay_fraction: OpenFraction | None = None
-    """The part of the updates at the end of `wsd` in which the learning rate falls (null: 0.2)."""
-    parallel: Literal["ddp", "fsdp"] = "ddp"
-    """Several processes have the whole model each, or share weights, gradients and optimizer state out."""
-    kernel_learning_rate: Positive | None = 1e-2
-    """`learning_rate` of kernels, banks, bandwidths and learned angles (null: the same); they never decay."""
-    evaluate_every: PositiveInt = 50
-    """Updates from one validation to the next."""
-    validation_batches: Annotated[int, Field(gt=0, le=10**6)] = 8
-    """Batches of windows in a validation, evenly spaced over the validation text."""
-    sample_characters: Annotated[int, Field(ge=0, le=10**6)] = 2000
-    """Tokens of the text that is generated at the end: characters, for a model of characters."""
-
-    @property
-    def sharded(self) -> bool:
-        """Whether several processes share the weights out."""
-        return self.parallel == "fsdp"
-
-    @property
-    def batch_key(self) -> str:
-        """What sets the size of a batch."""
-        return super().batch_key if self.batch_tokens is None else "training.batch_tokens / data.context"
-
-    @property
-    def decay_start(self) -> int | None:
-        """Updates of warm-up and stable rate, which longer runs have in common; None with cosine decay."""
-        if self.schedule == "cosine":
-            return None
-        return self.steps - max(1, round(self.steps * (self.decay_fraction or _DECAY_FRACTION)))
-
-    @model_validator(mode="after")
-    def _check_schedule(self) -> Self:
-        if self.decay_fraction is not None and self.schedule == "cosine":
-            accepted = "null where training.schedule is cosine (wsd alone has one)"
-            raise must_be("recipe key training.decay_fraction", accepted, self.decay_fraction)
-        if self.decay_start is not None and self.warmup_steps > self.decay_start:
-            accepted = f"at most {self.decay_start}, after which the learning rate falls"
-            raise must_be("recipe key training.warmup_steps", accepted, self.warmup_steps)
         return self

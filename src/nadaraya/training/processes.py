@@ -11,11 +11,11 @@ from accelerate import Accelerator
 from accelerate.utils import InitProcessGroupKwargs
 from torch import Tensor, distributed, nn
 
+from nadaraya.device import reuse_freed_memory
 from nadaraya.errors import InputError
-from nadaraya.training.memory import reuse_freed_memory
-from nadaraya.training.sharding import is_sharded, shard_model, whole
+from nadaraya.training.sharding import is_sharded, whole
 
-# How long the others wait while the main process writes or predicts alone.
+# How long the others wait while the main process writes or predicts by itself.
 _PATIENCE = timedelta(hours=2)
 _T = TypeVar("_T")
 
@@ -33,7 +33,7 @@ def is_main_process() -> bool:
 class Processes:
     """This process, number `rank` of `count`, among those of the run: its device, and what they agree on.
 
-    The `main` one writes the run folder and speaks.
+    The main process writes the run folder and speaks.
     """
 
     def __init__(self) -> None:
@@ -50,17 +50,13 @@ class Processes:
             kwargs_handlers=[InitProcessGroupKwargs(timeout=_PATIENCE)],
         )
         self.rank, self.count = self._accelerator.process_index, self._accelerator.num_processes
-        self.main: bool = self._accelerator.is_main_process
+        self.is_main_process: bool = self._accelerator.is_main_process
         self.device: torch.device = self._accelerator.device
         if self.device.type == "cpu":
             reuse_freed_memory()
         self._control: Any = None
         if self.count > 1:  # on the CPU: what is agreed here must not wait for a GPU's queue
             self._control = distributed.new_group(backend="gloo", timeout=_PATIENCE)
-
-    def shard(self, model: nn.Module) -> None:
-        """Share the parameters of a model out, in place; each process keeps its part on its device."""
-        shard_model(model, self.device)
 
     def prepare(self, network: nn.Module) -> nn.Module:
         """Move a model to the device, in place; with several processes, let them average its gradients."""
@@ -98,7 +94,7 @@ class Processes:
 
     @contextlib.contextmanager
     def surviving(self) -> Iterator[None]:
-        """Turn the loss of another process, which ends the run, into one line of each that is left."""
+        """Report a lost process, which ends the run, in one line on every rank that is left."""
         try:
             yield
         except RuntimeError as error:
@@ -110,8 +106,8 @@ class Processes:
             ) from error
 
     @contextlib.contextmanager
-    def together(self) -> Iterator[None]:
-        """What all processes do, or the main one alone; they go on when all are through.
+    def barrier(self) -> Iterator[None]:
+        """Let every process, or the main one, do something; they go on when all are through.
 
         The first InputError that any of them met is raised in the main one; the others exit, to tell it once.
         """
@@ -126,21 +122,21 @@ class Processes:
         if self.count > 1:
             errors = [None] * self.count
             distributed.all_gather_object(errors, error, group=self._control)
-        if self.main:
+        if self.is_main_process:
             raise next(found for found in errors if found is not None)
         raise SystemExit(2)
 
-    def alone(self, act: Callable[..., object], *arguments: Any) -> None:
-        """Let the main process do something that the others wait for; errors are those of `together`."""
-        with self.together():
-            if self.main:
+    def on_main_process(self, act: Callable[..., object], *arguments: Any) -> None:
+        """Let the main process do something that the others wait for; errors are those of `barrier`."""
+        with self.barrier():
+            if self.is_main_process:
                 act(*arguments)
 
-    def main_first(self, make: Callable[[], _T]) -> _T:
+    def main_process_first(self, make: Callable[[], _T]) -> _T:
         """The result of `make`, by the main process first: it may download what the others then find."""
         made: list[_T] = []
         for turn in (True, False):
-            with self.together():
-                if self.main is turn:
+            with self.barrier():
+                if self.is_main_process is turn:
                     made.append(make())
         return made[0]

@@ -8,13 +8,13 @@ from uuid import uuid4
 from accelerate.tracking import LOGGER_TYPE_TO_CLASS, GeneralTracker
 
 from nadaraya.errors import InputError
-from nadaraya.files import first_line, remove_partial, write_file
+from nadaraya.files import first_line, write_file
 from nadaraya.training.checkpoint import Checkpoint
-from nadaraya.training.folder import METRICS_FILE, STATE_FOLDER
+from nadaraya.training.folder import METRICS_FILE
 from nadaraya.training.image_recipe import ImageRecipe
 from nadaraya.training.metrics import MetricsFile
 from nadaraya.training.progress import TrainingProgress
-from nadaraya.training.recipe import Recipe
+from nadaraya.training.text_recipe import Recipe
 
 
 class Records:
@@ -23,10 +23,10 @@ class Records:
     def __init__(self, *sinks: "MetricsFile | TrainingProgress | Tracker") -> None:
         self._sinks = sinks
 
-    def add(self, kind: str, step: int, figures: dict[str, Any]) -> None:
-        """Hand out a record: its kind ("train", "validation", "final"), the updates made, figures by name."""
+    def add(self, kind: str, step: int, metrics: dict[str, Any]) -> None:
+        """Hand out a record: its kind ("train", "validation", "final"), the updates made, metrics by name."""
         for sink in self._sinks:
-            sink.add(kind, step, figures)
+            sink.add(kind, step, metrics)
 
     def close(self) -> None:
         """Close every sink."""
@@ -37,21 +37,12 @@ class Records:
 def open_records(
     folder: Path, recipe: Recipe | ImageRecipe, checkpoint: Checkpoint | None, shown: TrainingProgress
 ) -> Records:
-    """The records of the main process, without those of updates after the checkpoint.
-
-    What a killed process left half-written in the run folder is removed.
-    """
-    for place in (folder, folder / STATE_FOLDER):
-        remove_partial(place)
-    path = folder / METRICS_FILE
-    metrics = (
-        MetricsFile(path, checkpoint.step, checkpoint.state["metrics_sha256"])
-        if checkpoint
-        else MetricsFile(path, 0)
-    )
-    if recipe.training.tracker is None:
+    """The records of the main process, without those of updates after the checkpoint."""
+    done, digest = (checkpoint.step, checkpoint.state["metrics_sha256"]) if checkpoint else (0, None)
+    metrics, tracker = MetricsFile(folder / METRICS_FILE, done, digest), recipe.training.tracker
+    if tracker is None:
         return Records(metrics, shown)
-    return Records(metrics, shown, Tracker(recipe.training.tracker, folder, recipe.name, metrics.recorded))
+    return Records(metrics, shown, Tracker(tracker, folder, recipe.name, metrics.recorded))
 
 
 class Tracker:
@@ -69,10 +60,10 @@ class Tracker:
         except Exception as error:  # each service has errors of its own
             raise InputError(f"training.tracker {tracker} cannot be started: {first_line(error)}") from error
 
-    def add(self, kind: str, step: int, figures: dict[str, Any]) -> None:
+    def add(self, kind: str, step: int, metrics: dict[str, Any]) -> None:
         """Log a record that is not there yet; the final one is in metrics.jsonl alone."""
         if kind != "final" and step > self._recorded:
-            self._tracker.log({f"{kind}/{name}": value for name, value in figures.items()}, step=step)
+            self._tracker.log({f"{kind}/{name}": value for name, value in metrics.items()}, step=step)
 
     def close(self) -> None:
         """Let it send what it has."""

@@ -26,14 +26,13 @@ from nadaraya.training.folder import (
     SAMPLE_FILE,
     TEXT_FILE,
     TOKENIZER_FILE,
-    read_recipe,
 )
 from nadaraya.training.image_recipe import ImageRecipe
 from nadaraya.training.kernels import kernel_parameters
 from nadaraya.training.metrics import digest_of, read_metrics
-from nadaraya.training.quiet import without_bars
-from nadaraya.training.recipe import Recipe
+from nadaraya.training.recipe import read_recipe
 from nadaraya.training.schema import PositiveInt
+from nadaraya.training.text_recipe import Recipe
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -380,6 +379,7 @@ class Run:
 
     def _text_model(self, name: str) -> nn.Module:
         from nadaraya.models import KernelGPTForCausalLM
+        from nadaraya.models.quiet import without_bars
 
         path = self.path / MODEL_FILE
         self.check_files(CONFIGURATION_FILE, path.name)

@@ -19,13 +19,13 @@ from nadaraya.data import (
     train_character_tokenizer,
     window_numbers,
 )
+from nadaraya.data.batches import check_length, spaced_numbers, training_batch, validation_sample
 from nadaraya.data.tokenizer import check_token_bytes
 from nadaraya.errors import must_be
 from nadaraya.evaluation.language import TextEvaluation, evaluate_string
 from nadaraya.evaluation.shards import evaluate_shards
 from nadaraya.names import CORPORA, means_path
-from nadaraya.training.batches import check_length, spaced_numbers, training_batch, validation_sample
-from nadaraya.training.recipe import DataRecipe, Recipe
+from nadaraya.training.text_recipe import DataRecipe, Recipe
 
 
 class TextData(Protocol):
@@ -46,18 +46,23 @@ class TextData(Protocol):
 
     def batch(self, update: int) -> tuple[Tensor, Tensor]:
         """Inputs and targets of one update, (B, context) each: a function of the seed and its number."""
+        ...
 
     def windows(self, update: int) -> list[int]:
         """Numbers of the windows of one update, where they have some."""
+        return []
 
     def validation_sample(self, count: int) -> tuple[Tensor, Tensor]:
         """The same windows of the validation part every time, `count` of them or fewer."""
+        ...
 
     def positions(self, inputs: Tensor) -> Tensor | None:
         """`position_ids` that keep documents apart; None where there are none, or they are joined."""
+        return None
 
     def evaluate(self, model: nn.Module, batch_size: int) -> TextEvaluation:
-        """Figures of the whole validation part."""
+        """Metrics of the whole validation part."""
+        ...
 
 
 def open_text(recipe: Recipe, verify: bool) -> TextData:
@@ -67,30 +72,31 @@ def open_text(recipe: Recipe, verify: bool) -> TextData:
     return _ShardedText(recipe, verify) if sharded else _TextInMemory(recipe)
 
 
-class _TextInMemory:
+class _TextInMemory(TextData):
     """A corpus, and windows of it at random places."""
 
     fingerprint_error = "the corpus is not the text"
 
     def __init__(self, recipe: Recipe) -> None:
-        self._recipe = recipe
-        if recipe.data.record:
+        data, self._recipe = recipe.data, recipe
+        if data.record:
             raise must_be("recipe key data.record", "false where data.corpus has no token shards", True)
-        corpus = load_corpus(recipe.data.corpus, **recipe.data.corpus_options())
-        train_text, self._validation_text = corpus.split(recipe.data.validation_fraction)
-        if recipe.data.tokenizer == "characters":
+        corpus = load_corpus(data.corpus, **data.corpus_options())
+        train_text, self._validation_text = corpus.split(data.validation_fraction)
+        if data.tokenizer == "characters":
             self.tokenizer = train_character_tokenizer(corpus.text)
-        elif recipe.data.tokenizer == "bytes":
+        elif data.tokenizer == "bytes":
             self.tokenizer = byte_tokenizer()
         else:
-            self.tokenizer = train_byte_pair_tokenizer(train_text, **recipe.data.byte_pair_options())
+            chosen: dict[str, Any] = {} if data.vocabulary is None else {"vocabulary": data.vocabulary}
+            self.tokenizer = train_byte_pair_tokenizer(train_text, **chosen)
         self.vocabulary = self.tokenizer.vocab_size
         self._train = encode_text(self.tokenizer, train_text)
         self._validation = encode_text(self.tokenizer, self._validation_text)
-        for part, tokens in (("training", self._train), ("validation", self._validation)):
-            check_length(tokens, recipe.data.context, part)
-        self.fingerprint: dict[str, Any] = {"corpus_sha256": corpus.sha256}
-        if recipe.data.tokenizer == "bpe":  # found again here, perhaps by another version of the library
+        check_length(self._train, data.context, "training")
+        check_length(self._validation, data.context, "validation")
+        self.fingerprint = {"corpus_sha256": corpus.sha256}
+        if data.tokenizer == "bpe":  # found again here, perhaps by another version of the library
             self.fingerprint["tokens_sha256"] = hashlib.sha256(self._train.numpy().tobytes()).hexdigest()
             self.fingerprint_error = "the corpus or its byte pairs are not those"
         self.described = {
@@ -101,31 +107,18 @@ class _TextInMemory:
         }
 
     def batch(self, update: int) -> tuple[Tensor, Tensor]:
-        recipe = self._recipe
-        return training_batch(
-            self._train, recipe.data.context, recipe.training.batch_size, recipe.seed, update
-        )
-
-    def windows(self, update: int) -> list[int]:
-        return []
+        context, size = self._recipe.data.context, self._recipe.training.batch_size
+        return training_batch(self._train, context, size, self._recipe.seed, update)
 
     def validation_sample(self, count: int) -> tuple[Tensor, Tensor]:
         return validation_sample(self._validation, self._recipe.data.context, count)
 
-    def positions(self, inputs: Tensor) -> Tensor | None:
-        return None
-
     def evaluate(self, model: nn.Module, batch_size: int) -> TextEvaluation:
-        return evaluate_string(
-            model,
-            self.tokenizer,
-            self._validation_text,
-            context=self._recipe.data.context,
-            batch_size=batch_size,
-        )
+        sizes = {"context": self._recipe.data.context, "batch_size": batch_size}
+        return evaluate_string(model, self.tokenizer, self._validation_text, **sizes)
 
 
-class _ShardedText:
+class _ShardedText(TextData):
     """Token shards: every epoch takes each of their windows once."""
 
     fingerprint_error = "the token shards are not those"
@@ -145,8 +138,8 @@ class _ShardedText:
             raise must_be("recipe key training.compile", accepted, recipe.training.compile)
         self._train = TokenShards(data.corpus, verify=verify)
         self._validation = TokenShards(data.corpus, "validation", verify=verify)
-        for part, shards in (("training", self._train), ("validation", self._validation)):
-            check_length(shards, data.context, part)
+        check_length(self._train, data.context, "training")
+        check_length(self._validation, data.context, "validation")
         self.tokenizer = self._train.tokenizer
         check_token_bytes(self.tokenizer)
         self.vocabulary = len(self.tokenizer)
@@ -165,9 +158,9 @@ class _ShardedText:
         return read_windows(self._train, np.array(self.windows(update)), self._recipe.data.context)
 
     def windows(self, update: int) -> list[int]:
-        recipe = self._recipe
-        count = num_windows(len(self._train), recipe.data.context)
-        numbers: list[int] = window_numbers(count, recipe.training.batch_size, recipe.seed, update).tolist()
+        count = num_windows(len(self._train), self._recipe.data.context)
+        size, seed = self._recipe.training.batch_size, self._recipe.seed
+        numbers: list[int] = window_numbers(count, size, seed, update).tolist()
         return numbers
 
     def validation_sample(self, count: int) -> tuple[Tensor, Tensor]:
@@ -180,10 +173,5 @@ class _ShardedText:
         return document_positions(inputs, self._train.document_token) if packed else None
 
     def evaluate(self, model: nn.Module, batch_size: int) -> TextEvaluation:
-        return evaluate_shards(
-            model,
-            self._validation,
-            context=self._recipe.data.context,
-            batch_size=batch_size,
-            documents=self._recipe.data.documents,
-        )
+        sizes = {"context": self._recipe.data.context, "batch_size": batch_size}
+        return evaluate_shards(model, self._validation, documents=self._recipe.data.documents, **sizes)

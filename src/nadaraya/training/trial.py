@@ -10,10 +10,9 @@ import torch
 
 from nadaraya.training.image_recipe import ImageRecipe
 from nadaraya.training.kernels import kernel_parameters
-from nadaraya.training.learner import Learner
-from nadaraya.training.loop import open_task
+from nadaraya.training.loop import Learner, open_task
 from nadaraya.training.processes import Processes
-from nadaraya.training.recipe import Recipe
+from nadaraya.training.text_recipe import Recipe
 
 _UPDATES = 4  # the first one, which is slower, is left out
 
@@ -70,11 +69,11 @@ def try_recipe(recipe: Recipe | ImageRecipe) -> Trial:
     from nadaraya.evaluation.efficiency import image_model_cost, model_cost
 
     processes = Processes()
-    task = processes.main_first(lambda: open_task(recipe, processes))
+    task = processes.main_process_first(lambda: open_task(recipe, processes))
     if isinstance(recipe, ImageRecipe):
         flops, unit = float(image_model_cost(task.model, recipe.model.image_size).flops_per_image), "image"
     else:
-        flops, unit = model_cost(task.model).flops_per_token, "token"  # type: ignore[arg-type]
+        flops, unit = model_cost(task.model).flops_per_token, "token"
     learner = Learner(task, recipe, processes)
     learner.resume(None)
     seconds: list[float] = []

@@ -14,7 +14,7 @@ from nadaraya.kernels import Exp, KernelBank
 from nadaraya.models import KernelGPTConfig, KernelGPTForCausalLM, prune_heads
 from nadaraya.training import load_recipe, train
 from nadaraya.training.optimizer import parameter_groups
-from nadaraya.training.sharding import shard_model
+from nadaraya.training.processes import shard_model
 
 TOKENS = torch.arange(12)[None]
 # Banks of 2 heads in 3 layers: how many there are.

@@ -25,7 +25,7 @@ from torch import Tensor, distributed, nn
 from nadaraya.errors import InputError
 from nadaraya.files import PARTIAL, first_line, reading, remove_folder, sha256, write_into, writing
 from nadaraya.stored import Stored, read_stored
-from nadaraya.training.sharding import is_sharded
+from nadaraya.training.processes import is_sharded
 
 _MODEL, _AVERAGE, _OPTIMIZER = "model.safetensors", "ema.safetensors", "optimizer.safetensors"
 _STATE = "state.json"

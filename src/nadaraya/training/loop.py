@@ -9,7 +9,7 @@ import copy
 import math
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -31,13 +31,19 @@ from nadaraya.training.checkpoint import (
 from nadaraya.training.folder import BEST_FILE, METRICS_FILE, STATE_FOLDER, FolderLock
 from nadaraya.training.image_recipe import ImageRecipe
 from nadaraya.training.kernels import BandwidthWatch, kernel_parameters
-from nadaraya.training.metrics import Meter, TrainingDiverged, digest_of, read_metrics, step_seconds
+from nadaraya.training.metrics import (
+    Meter,
+    Records,
+    TrainingDiverged,
+    check_tracker,
+    digest_of,
+    read_metrics,
+    step_seconds,
+)
 from nadaraya.training.optimizer import make_optimizer
-from nadaraya.training.processes import Processes
+from nadaraya.training.processes import Processes, gather_weights, repeated_blocks, shard_model, whole_weights
 from nadaraya.training.progress import StopRequest, TrainingProgress
-from nadaraya.training.records import Records, check_tracker, open_records
 from nadaraya.training.run import Run
-from nadaraya.training.sharding import gather_weights, repeated_blocks, shard_model, whole_weights
 from nadaraya.training.starting import copy_best, find_start, is_finished, prepare_folder, tidy, tidy_finished
 from nadaraya.training.task import Task
 from nadaraya.training.text_recipe import Recipe
@@ -128,10 +134,11 @@ def _run(
         shown.say(f"{folder}: resuming after step {done}")
 
     # Losses and times: in metrics.jsonl, on the terminal, with a tracker.
+    records: Records | None = None
     with processes.barrier():
-        records = Records()
         if processes.is_main_process:
-            records = open_records(folder, recipe, checkpoint, shown)
+            digest = state.get("metrics_sha256")
+            records = Records(folder, done, digest, shown, options.tracker, recipe.name)
             task.record(folder, done)
     shown.begin(recipe.name, task, done)
     meter = Meter(state.get("losses", []), state.get("seconds", 0.0))
@@ -141,7 +148,9 @@ def _run(
         best = min(map(task.score, Run(folder).series("validation")), default=math.inf)
 
     saved, patience = time.monotonic(), 60 * (options.checkpoint_minutes or math.inf)
-    with closing(records), StopRequest().listening() as stop:
+    with ExitStack() as closed, StopRequest().listening() as stop:
+        if records:
+            closed.callback(records.close)
         batches = iter(task.batches(done))
         for step in range(done + 1, task.steps + 1):
             with processes.barrier():
@@ -172,11 +181,13 @@ def _run(
                     "gradient_norm": meter.gradient_norm,
                 }
                 with processes.barrier():
-                    records.add("train", step, metrics)
+                    if records:
+                        records.add("train", step, metrics)
             if evaluate:
                 with processes.barrier():
                     validation = learner.validate()
-                    records.add("validation", step, validation)
+                    if records:
+                        records.add("validation", step, validation)
                 if options.keep_best and task.score(validation) < best:
                     best = task.score(validation)
                     learner.gather()

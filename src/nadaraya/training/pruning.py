@@ -24,8 +24,7 @@ from nadaraya.training.processes import Processes
 from nadaraya.training.recipe import read_mapping
 from nadaraya.training.run import Run
 from nadaraya.training.schema import LONGEST_NAME
-from nadaraya.training.text import TextTask
-from nadaraya.training.text_data import TextData
+from nadaraya.training.text import TextData, TextTask
 from nadaraya.training.text_recipe import Recipe
 
 TUNE_RATE = 0.1  # of the learning rate of the run

@@ -13,7 +13,7 @@ from nadaraya.interpret.windows import disjoint_windows
 from nadaraya.training.processes import Processes
 from nadaraya.training.pruning import TUNE_RATE, prepared, tuned, without
 from nadaraya.training.run import Run
-from nadaraya.training.text_data import open_text
+from nadaraya.training.text import open_text
 
 Report = Callable[[str], None]
 

@@ -28,7 +28,7 @@ from nadaraya.training.folder import (
     TOKENIZER_FILE,
 )
 from nadaraya.training.image_recipe import ImageRecipe
-from nadaraya.training.kernels import kernel_parameters
+from nadaraya.training.kernels import kernel_parameters, read_lag_kernels
 from nadaraya.training.metrics import digest_of, read_metrics
 from nadaraya.training.recipe import read_recipe
 from nadaraya.training.schema import PositiveInt
@@ -83,6 +83,14 @@ class Run:
 
     def __repr__(self) -> str:
         return f"Run({str(self.path)!r})"
+
+    @property
+    def _text(self) -> _Text:
+        return read_stored(self.path / TEXT_FILE, _Text, "the text of a run")
+
+    @property
+    def _images(self) -> _Images:
+        return read_stored(self.path / IMAGES_FILE, _Images, "the images of a run")
 
     def _repr_html_(self) -> str:
         """As a notebook shows it: what was trained and its latest figures."""
@@ -286,10 +294,11 @@ class Run:
         else:
             images = open_images(source, corrupt=recipe.data.corrupt, channels=trained.channels)
         if (images.classes, images.channels) != (trained.classes, trained.channels):
-            raise InputError(
-                f"{images.name} has {_in_words(images)}, the model of {self.path} was trained on "
-                f"{_in_words(trained)}"
+            given, wanted = (
+                f"{each.channels} channels and {len(each.classes)} classes ({', '.join(each.classes[:3])}, …)"
+                for each in (images, trained)
             )
+            raise InputError(f"{images.name} has {given}, the model of {self.path} was trained on {wanted}")
         return images
 
     @property
@@ -313,8 +322,23 @@ class Run:
             InputError: the run is not finished, or a file is damaged or does not belong to it.
         """
         self._check_finished()
-        name = self._weights_file(weights or self.weights)
-        model = self._image_model(name) if isinstance(self.recipe, ImageRecipe) else self._text_model(name)
+        files, chosen = {"trained": MODEL_FILE}, weights or self.weights
+        if self.weights == "averaged":
+            files["averaged"] = AVERAGE_FILE
+        if self.recipe.training.keep_best:
+            files["best"] = BEST_FILE
+        if chosen not in files:
+            raise must_be(f"weights of {self.path}", " or ".join(map(repr, files)), chosen)
+        path = self.path / files[chosen]
+        if isinstance(self.recipe, ImageRecipe):
+            model = self.recipe.build_model(len(self.classes), self._images.channels)
+            self.check_files(IMAGES_FILE)
+        else:
+            model = self._load_text_model()
+        if chosen != "trained" or isinstance(self.recipe, ImageRecipe):
+            self.check_files(path.name)
+            with reading(path, "the model of this run"):
+                load_weights(model, str(path))
         if initial:
             path = self.path / INITIAL_KERNELS_FILE
             with reading(path, "the initial kernels of this model"), torch.no_grad():
@@ -335,8 +359,6 @@ class Run:
         Raises:
             InputError: the run is not finished, is one on images, or a file is damaged.
         """
-        from nadaraya.training.lag_kernels import read_lag_kernels
-
         self.text_recipe()
         self._check_finished()
         self.check_files(CONFIGURATION_FILE, MODEL_FILE)
@@ -352,37 +374,12 @@ class Run:
             )
         self.check_files(RECIPE_FILE, INITIAL_KERNELS_FILE)
 
-    def _weights_file(self, weights: str) -> str:
-        files = {"trained": MODEL_FILE}
-        if self.weights == "averaged":
-            files["averaged"] = AVERAGE_FILE
-        if self.recipe.training.keep_best:
-            files["best"] = BEST_FILE
-        if weights not in files:
-            raise must_be(f"weights of {self.path}", " or ".join(map(repr, files)), weights)
-        return files[weights]
-
-    def _image_model(self, name: str) -> nn.Module:
-        model = self.image_recipe().build_model(len(self._images.classes), self._images.channels)
-        self.check_files(IMAGES_FILE, name)
-        with reading(self.path / name, "the model of this run"):
-            load_weights(model, str(self.path / name))
-        return model
-
-    @property
-    def _text(self) -> _Text:
-        return read_stored(self.path / TEXT_FILE, _Text, "the text of a run")
-
-    @property
-    def _images(self) -> _Images:
-        return read_stored(self.path / IMAGES_FILE, _Images, "the images of a run")
-
-    def _text_model(self, name: str) -> nn.Module:
+    def _load_text_model(self) -> nn.Module:
         from nadaraya.models import KernelGPTForCausalLM
         from nadaraya.models.quiet import without_bars
 
         path = self.path / MODEL_FILE
-        self.check_files(CONFIGURATION_FILE, path.name)
+        self.check_files(CONFIGURATION_FILE, MODEL_FILE)
         with reading(path, "the model of this run"), without_bars():
             loaded: Any = KernelGPTForCausalLM.from_pretrained(
                 self.path, local_files_only=True, use_safetensors=True, output_loading_info=True
@@ -390,18 +387,8 @@ class Run:
         model, report = loaded
         if report["missing_keys"]:
             raise InputError(f"{path} is damaged: it lacks {sorted(report['missing_keys'])[0]}")
-        if name != MODEL_FILE:
-            self.check_files(name)
-            with reading(self.path / name, "the model of this run"):
-                load_weights(model, str(self.path / name))
         return model
 
 
 def _edited(path: Path) -> InputError:
     return InputError(f"{path} is not as the training of this run left it: edited or damaged; restore it")
-
-
-def _in_words(images: "ImageSet | _Images") -> str:
-    """Classes and channels of images as a message names them."""
-    few = ", ".join(images.classes[:3])
-    return f"{images.channels} channels and {len(images.classes)} classes ({few}, …)"

@@ -5,13 +5,8 @@ from typing import ClassVar, Literal, Self
 from pydantic import model_validator
 
 from nadaraya.errors import must_be
-from nadaraya.training.schema import (
-    NonNegative,
-    Positive,
-    PositiveInt,
-    Section,
-    TwoFractions,
-)
+from nadaraya.training import schema
+from nadaraya.training.schema import Section
 
 _MUON_RATE = 0.02  # that of nanochat
 
@@ -21,27 +16,27 @@ class BaseTraining(Section):
 
     prefix: ClassVar[str] = "training."
     at_most: ClassVar[dict[str, str]] = {"min_learning_rate": "learning_rate"}
-    batch_size: PositiveInt = 16
+    batch_size: schema.PositiveInt = 16
     """Windows of text in one update, those of all processes together."""
-    gradient_accumulation: PositiveInt = 1
+    gradient_accumulation: schema.PositiveInt = 1
     """Equal pieces that each process computes its part of an update in: less memory, the same update."""
-    micro_batch_size: PositiveInt | None = None
+    micro_batch_size: schema.PositiveInt | None = None
     """Windows that a process computes at a time; sets `gradient_accumulation` (null: it is as given)."""
     optimizer: Literal["adamw", "muon"] = "adamw"
     """AdamW for all parameters, or Muon for the weights of linear layers in blocks and AdamW for the rest."""
-    learning_rate: Positive = 2e-3
+    learning_rate: schema.Positive = 2e-3
     """The highest learning rate of AdamW, after a linear warm-up."""
-    matrix_learning_rate: Positive | None = None
+    matrix_learning_rate: schema.Positive | None = None
     """`learning_rate` of Muon's matrices (null: 0.02)."""
-    min_learning_rate: NonNegative = 0.0
+    min_learning_rate: schema.NonNegative = 0.0
     """Where the cosine decay of the learning rate ends."""
-    kernel_learning_rate: Positive | None = None
+    kernel_learning_rate: schema.Positive | None = None
     """`learning_rate` of kernels, banks, bandwidths and learned angles (null: the same); they never decay."""
-    weight_decay: NonNegative = 0.1
+    weight_decay: schema.NonNegative = 0.1
     """Of weight matrices alone."""
-    betas: TwoFractions = (0.9, 0.95)
+    betas: schema.TwoFractions = (0.9, 0.95)
     """Decay of AdamW's averages of the gradient and of its square."""
-    clip: Positive | None = 1.0
+    clip: schema.Positive | None = 1.0
     """Largest norm of the gradient; larger ones are scaled down (null: never)."""
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
     """Of the forward pass; "auto" is bfloat16 on CUDA and float32 elsewhere."""
@@ -51,13 +46,13 @@ class BaseTraining(Section):
     """`torch.compile`, or one of its modes."""
     activation_checkpointing: bool = False
     """Compute activations of blocks again in the backward pass: less memory, about a third more time."""
-    log_every: PositiveInt = 10
+    log_every: schema.PositiveInt = 10
     """Updates from one training record to the next."""
-    checkpoint_every: PositiveInt = 200
+    checkpoint_every: schema.PositiveInt = 200
     """Updates from one checkpoint to the next."""
-    checkpoint_minutes: Positive | None = 10.0
+    checkpoint_minutes: schema.Positive | None = 10.0
     """Minutes after which a checkpoint is saved even so (null: never)."""
-    checkpoints_kept: PositiveInt = 2
+    checkpoints_kept: schema.PositiveInt = 2
     """Newest checkpoints that are kept."""
     keep_best: bool = False
     """Keep the weights of the best validation too (lowest loss, highest top-1): best.safetensors."""

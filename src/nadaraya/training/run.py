@@ -14,19 +14,7 @@ from nadaraya.errors import InputError, must_be
 from nadaraya.files import reading, sha256
 from nadaraya.kernels import Kernel
 from nadaraya.stored import Stored, read_stored
-from nadaraya.training.folder import (
-    AVERAGE_FILE,
-    BEST_FILE,
-    CONFIGURATION_FILE,
-    IMAGES_FILE,
-    INITIAL_KERNELS_FILE,
-    METRICS_FILE,
-    MODEL_FILE,
-    RECIPE_FILE,
-    SAMPLE_FILE,
-    TEXT_FILE,
-    TOKENIZER_FILE,
-)
+from nadaraya.training import folder as layout
 from nadaraya.training.image_recipe import ImageRecipe
 from nadaraya.training.kernels import kernel_parameters, read_lag_kernels
 from nadaraya.training.metrics import digest_of, read_metrics
@@ -86,11 +74,11 @@ class Run:
 
     @property
     def _text(self) -> _Text:
-        return read_stored(self.path / TEXT_FILE, _Text, "the text of a run")
+        return read_stored(self.path / layout.TEXT_FILE, _Text, "the text of a run")
 
     @property
     def _images(self) -> _Images:
-        return read_stored(self.path / IMAGES_FILE, _Images, "the images of a run")
+        return read_stored(self.path / layout.IMAGES_FILE, _Images, "the images of a run")
 
     def _repr_html_(self) -> str:
         """As a notebook shows it: what was trained and its latest figures."""
@@ -138,11 +126,11 @@ class Run:
         Raises:
             InputError: it is damaged, or was edited after the run was finished.
         """
-        path = self.path / METRICS_FILE
+        path = self.path / layout.METRICS_FILE
         records = read_metrics(path)
         if records and records[-1]["kind"] == "final":
             final = dict(records[-1])
-            expected = dict(final.pop("sha256", {})).get(METRICS_FILE)
+            expected = dict(final.pop("sha256", {})).get(layout.METRICS_FILE)
             if expected != digest_of([*records[:-1], final]):
                 raise _edited(path)
         return records
@@ -183,7 +171,7 @@ class Run:
         """
         if isinstance(self.recipe, ImageRecipe):
             return {"images": self._images.sha256, "image_size": self.recipe.model.image_size}
-        path, sharded = self.path / TOKENIZER_FILE, self._text.shards  # the validation part is theirs
+        path, sharded = self.path / layout.TOKENIZER_FILE, self._text.shards  # the validation part is theirs
         with reading(path):
             tokenizer = sha256(path)
         return {
@@ -219,7 +207,7 @@ class Run:
     @property
     def sample(self) -> str | None:
         """The text generated at the end of training, prompt included; None when there is none."""
-        path = self.path / SAMPLE_FILE
+        path = self.path / layout.SAMPLE_FILE
         return path.read_text(encoding="utf-8") if path.is_file() else None
 
     def tokenizer(self) -> "PreTrainedTokenizerFast":
@@ -227,7 +215,7 @@ class Run:
         from nadaraya.data import tokenizer_from_file
 
         self.text_recipe()
-        self.check_files(TOKENIZER_FILE)
+        self.check_files(layout.TOKENIZER_FILE)
         return tokenizer_from_file(self.path)
 
     def corpus(self) -> "Corpus":
@@ -255,7 +243,7 @@ class Run:
     def on_shards(self) -> bool:
         """Whether a run on text was trained on token shards."""
         self.text_recipe()
-        return (self.path / TEXT_FILE).is_file() and self._text.shards
+        return (self.path / layout.TEXT_FILE).is_file() and self._text.shards
 
     def shards(self, part: str = "validation") -> "TokenShards":
         """The token shards of the run, opened again.
@@ -322,17 +310,17 @@ class Run:
             InputError: the run is not finished, or a file is damaged or does not belong to it.
         """
         self._check_finished()
-        files, chosen = {"trained": MODEL_FILE}, weights or self.weights
+        files, chosen = {"trained": layout.MODEL_FILE}, weights or self.weights
         if self.weights == "averaged":
-            files["averaged"] = AVERAGE_FILE
+            files["averaged"] = layout.AVERAGE_FILE
         if self.recipe.training.keep_best:
-            files["best"] = BEST_FILE
+            files["best"] = layout.BEST_FILE
         if chosen not in files:
             raise must_be(f"weights of {self.path}", " or ".join(map(repr, files)), chosen)
         path = self.path / files[chosen]
         if isinstance(self.recipe, ImageRecipe):
             model = self.recipe.build_model(len(self.classes), self._images.channels)
-            self.check_files(IMAGES_FILE)
+            self.check_files(layout.IMAGES_FILE)
         else:
             model = self._load_text_model()
         if chosen != "trained" or isinstance(self.recipe, ImageRecipe):
@@ -340,7 +328,7 @@ class Run:
             with reading(path, "the model of this run"):
                 load_weights(model, str(path))
         if initial:
-            path = self.path / INITIAL_KERNELS_FILE
+            path = self.path / layout.INITIAL_KERNELS_FILE
             with reading(path, "the initial kernels of this model"), torch.no_grad():
                 values = load_file(path)
                 for name, parameter in kernel_parameters(model):
@@ -361,25 +349,25 @@ class Run:
         """
         self.text_recipe()
         self._check_finished()
-        self.check_files(CONFIGURATION_FILE, MODEL_FILE)
-        weights = self.path / (INITIAL_KERNELS_FILE if initial else MODEL_FILE)
-        return read_lag_kernels(weights, self.path / CONFIGURATION_FILE)
+        self.check_files(layout.CONFIGURATION_FILE, layout.MODEL_FILE)
+        weights = self.path / (layout.INITIAL_KERNELS_FILE if initial else layout.MODEL_FILE)
+        return read_lag_kernels(weights, self.path / layout.CONFIGURATION_FILE)
 
     def _check_finished(self) -> None:
-        if self.final is None or not (self.path / MODEL_FILE).is_file():
+        if self.final is None or not (self.path / layout.MODEL_FILE).is_file():
             done = max((record["step"] for record in self.metrics), default=0)
             raise InputError(
                 f"{self.path} has no trained model yet (step {done} of {self.steps}): run "
                 "the same `nadaraya train` command again to finish it"
             )
-        self.check_files(RECIPE_FILE, INITIAL_KERNELS_FILE)
+        self.check_files(layout.RECIPE_FILE, layout.INITIAL_KERNELS_FILE)
 
     def _load_text_model(self) -> nn.Module:
         from nadaraya.models import KernelGPTForCausalLM
         from nadaraya.models.quiet import without_bars
 
-        path = self.path / MODEL_FILE
-        self.check_files(CONFIGURATION_FILE, MODEL_FILE)
+        path = self.path / layout.MODEL_FILE
+        self.check_files(layout.CONFIGURATION_FILE, layout.MODEL_FILE)
         with reading(path, "the model of this run"), without_bars():
             loaded: Any = KernelGPTForCausalLM.from_pretrained(
                 self.path, local_files_only=True, use_safetensors=True, output_loading_info=True

@@ -11,20 +11,12 @@ from safetensors.torch import save_file
 from nadaraya.errors import InputError
 from nadaraya.files import PARTIAL, exists, remove_folder, remove_partial, write_file, write_into
 from nadaraya.names import CORPORA
+from nadaraya.training import folder as layout
 from nadaraya.training.checkpoint import (
     Checkpoint,
     drop_later_checkpoints,
     drop_old_checkpoints,
     find_checkpoint,
-)
-from nadaraya.training.folder import (
-    BEST_FILE,
-    INITIAL_KERNELS_FILE,
-    LOCK_FILE,
-    METRICS_FILE,
-    RECIPE_FILE,
-    STATE_FOLDER,
-    FolderLock,
 )
 from nadaraya.training.image_recipe import ImageRecipe
 from nadaraya.training.kernels import kernel_parameters
@@ -41,8 +33,8 @@ def is_finished(folder: Path, recipe: Recipe | ImageRecipe, resume: bool) -> boo
         return False
     if not folder.is_dir():
         raise InputError(f"{folder} is not a folder")
-    if not (folder / RECIPE_FILE).is_file():
-        if any(not item.name.startswith((PARTIAL, LOCK_FILE)) for item in folder.iterdir()):
+    if not (folder / layout.RECIPE_FILE).is_file():
+        if any(not item.name.startswith((PARTIAL, layout.LOCK_FILE)) for item in folder.iterdir()):
             raise InputError(f"{folder} has files in it and is not a run folder: choose another one")
         return False
     run = Run(folder)
@@ -62,8 +54,8 @@ def is_finished(folder: Path, recipe: Recipe | ImageRecipe, resume: bool) -> boo
 
 def find_start(folder: Path, recipe: Recipe | ImageRecipe, task: Task) -> Checkpoint | None:
     """The newest complete checkpoint that leads to this recipe, if its run was started on the same data."""
-    checkpoint = find_checkpoint(folder / STATE_FOLDER, _common_updates(folder, recipe))
-    records = [] if checkpoint else read_metrics(folder / METRICS_FILE)
+    checkpoint = find_checkpoint(folder / layout.STATE_FOLDER, _common_updates(folder, recipe))
+    records = [] if checkpoint else read_metrics(folder / layout.METRICS_FILE)
     if any(record["kind"] == "final" for record in records):
         raise InputError(f"{folder} has no checkpoint left to go on from: choose another folder")
     if checkpoint and not task.fingerprint.items() <= checkpoint.state.items():
@@ -81,23 +73,23 @@ def prepare_folder(
     In a new folder the recipe comes first: it makes it a run. In one that goes on it comes last: a run that
     becomes longer must not look finished in between, and can still be finished as it was.
     """
-    states, options = folder / STATE_FOLDER, recipe.training
+    states, options = folder / layout.STATE_FOLDER, recipe.training
     if checkpoint is None:
-        write_file(folder / RECIPE_FILE, recipe.to_yaml())
+        write_file(folder / layout.RECIPE_FILE, recipe.to_yaml())
         with write_into(folder) as scratch:
             task.begin(scratch)
             kernels = {name: value.detach().contiguous() for name, value in kernel_parameters(task.model)}
-            save_file(kernels, scratch / INITIAL_KERNELS_FILE)
+            save_file(kernels, scratch / layout.INITIAL_KERNELS_FILE)
     else:
         if _common_updates(folder, recipe) is not None:  # what came after it belongs to the shorter run
             drop_later_checkpoints(checkpoint.path)
-            if not (states / BEST_FILE).exists():
-                (folder / BEST_FILE).unlink(missing_ok=True)
+            if not (states / layout.BEST_FILE).exists():
+                (folder / layout.BEST_FILE).unlink(missing_ok=True)
             copy_best(states, folder)
         if read_recipe(folder) != recipe:
             with write_into(folder) as scratch:
                 task.begin(scratch)
-            write_file(folder / RECIPE_FILE, recipe.to_yaml())
+            write_file(folder / layout.RECIPE_FILE, recipe.to_yaml())
         # A run that was killed may have been about to.
         drop_old_checkpoints(checkpoint.path, options.checkpoints_kept, options.decay_start)
     for place in (folder, states):
@@ -106,7 +98,7 @@ def prepare_folder(
 
 def _common_updates(folder: Path, recipe: Recipe | ImageRecipe) -> int | None:
     """How many updates of the folder's run a longer one has in common; None where it goes on from all."""
-    if not (folder / RECIPE_FILE).exists():
+    if not (folder / layout.RECIPE_FILE).exists():
         return None
     own = read_recipe(folder)
     return own.training.decay_start if own.length < recipe.length else None
@@ -117,14 +109,14 @@ def copy_best(source: Path, target: Path) -> None:
 
     Those of before the decay stay with its checkpoint: a longer run goes on from both.
     """
-    if (source / BEST_FILE).exists():
-        with write_into(target, BEST_FILE) as scratch:
-            shutil.copy(source / BEST_FILE, scratch)
+    if (source / layout.BEST_FILE).exists():
+        with write_into(target, layout.BEST_FILE) as scratch:
+            shutil.copy(source / layout.BEST_FILE, scratch)
 
 
-def tidy_finished(folder: Path, lock: FolderLock) -> None:
+def tidy_finished(folder: Path, lock: layout.FolderLock) -> None:
     """Do what a run that was killed after its last record left undone."""
-    recipe, states = read_recipe(folder), folder / STATE_FOLDER
+    recipe, states = read_recipe(folder), folder / layout.STATE_FOLDER
     dropped = recipe.training.drop_checkpoints and states.exists()
     if dropped or any(list(place.glob(f"{PARTIAL}*")) for place in (folder, states)):
         lock.take()
@@ -134,6 +126,6 @@ def tidy_finished(folder: Path, lock: FolderLock) -> None:
 def tidy(folder: Path, recipe: Recipe | ImageRecipe) -> None:
     """Remove the checkpoints of a finished run where its recipe says so, and what is half-written."""
     if recipe.training.drop_checkpoints:
-        remove_folder(folder / STATE_FOLDER)
-    for place in (folder, folder / STATE_FOLDER):
+        remove_folder(folder / layout.STATE_FOLDER)
+    for place in (folder, folder / layout.STATE_FOLDER):
         remove_partial(place)

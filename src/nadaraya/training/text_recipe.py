@@ -11,17 +11,9 @@ from nadaraya.data.controls import Shuffled
 from nadaraya.data.tokenizer import SMALLEST_VOCABULARY
 from nadaraya.device import check_memory, training_device
 from nadaraya.errors import InputError, must_be, shown, unknown_name
+from nadaraya.training import schema
 from nadaraya.training.optimisation import BaseTraining
-from nadaraya.training.schema import (
-    BaseRecipe,
-    Fraction,
-    NonNegativeInt,
-    OpenFraction,
-    Positive,
-    PositiveInt,
-    Section,
-    Settings,
-)
+from nadaraya.training.schema import BaseRecipe, Section, Settings
 
 if TYPE_CHECKING:
     from nadaraya.models import KernelGPTConfig, KernelGPTForCausalLM
@@ -62,7 +54,7 @@ class ModelRecipe(Section):
     """Attention variant; a list of them repeats over the blocks."""
     variant_options: Settings = Field(default_factory=dict)
     """Settings of the variant."""
-    dropout: Fraction = 0.0
+    dropout: schema.Fraction = 0.0
     """Of activations, in training."""
     extra: Settings = Field(default_factory=dict)
     """Any other argument of `KernelGPTConfig`."""
@@ -107,11 +99,11 @@ class DataRecipe(Section):
     """Number of tokens of `bpe` (null: 4096)."""
     context: Annotated[int, Field(ge=2, lt=2**31)] = 256
     """Tokens in a window."""
-    validation_fraction: OpenFraction = 0.1
+    validation_fraction: schema.OpenFraction = 0.1
     """The part at the end of the text that is not trained on."""
-    limit: PositiveInt | None = None
+    limit: schema.PositiveInt | None = None
     """Characters of the text that are used (null: all of it)."""
-    wrap: PositiveInt | None = None
+    wrap: schema.PositiveInt | None = None
     """A control: columns at which paragraphs are joined and wrapped anew (null: lines as they are)."""
     shuffle: Shuffled | None = None
     """A control: what of the text, training and validation part, is in random order (null: nothing)."""
@@ -141,21 +133,21 @@ class TrainingRecipe(BaseTraining):
     """
 
     at_most: ClassVar[dict[str, str]] = {**BaseTraining.at_most, "warmup_steps": "steps"}
-    batch_tokens: PositiveInt | None = None
+    batch_tokens: schema.PositiveInt | None = None
     """Tokens in one update, those of all processes together; sets `batch_size` (null: it is as given)."""
-    steps: PositiveInt = 600
+    steps: schema.PositiveInt = 600
     """Updates of the whole run."""
-    warmup_steps: NonNegativeInt = 20
+    warmup_steps: schema.NonNegativeInt = 20
     """Updates until the learning rate has risen to its highest."""
     schedule: Literal["cosine", "wsd"] = "cosine"
     """After warm-up, cosine decay over all updates, or wsd: a stable rate, then linear decay at the end."""
-    decay_fraction: OpenFraction | None = None
+    decay_fraction: schema.OpenFraction | None = None
     """The part of the updates at the end of `wsd` in which the learning rate falls (null: 0.2)."""
     parallel: Literal["ddp", "fsdp"] = "ddp"
     """Several processes have the whole model each, or share weights, gradients and optimizer state out."""
-    kernel_learning_rate: Positive | None = 1e-2
+    kernel_learning_rate: schema.Positive | None = 1e-2
     """`learning_rate` of kernels, banks, bandwidths and learned angles (null: the same); they never decay."""
-    evaluate_every: PositiveInt = 50
+    evaluate_every: schema.PositiveInt = 50
     """Updates from one validation to the next."""
     validation_batches: Annotated[int, Field(gt=0, le=10**6)] = 8
     """Batches of windows in a validation, evenly spaced over the validation text."""

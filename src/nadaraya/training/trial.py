@@ -5,6 +5,7 @@ import sys
 import time
 from dataclasses import dataclass
 from itertools import islice
+from statistics import median_high
 
 import torch
 
@@ -83,23 +84,20 @@ def try_recipe(recipe: Recipe | ImageRecipe) -> Trial:
         if processes.device.type == "cuda":
             torch.cuda.synchronize()
         seconds.append(time.perf_counter() - begun)
-    measured = sorted(seconds[1:] or seconds)
-    step_seconds = measured[len(measured) // 2]
+    step_seconds = median_high(seconds[1:] or seconds)
+    if processes.device.type == "cuda":
+        memory = torch.cuda.max_memory_allocated(processes.device)
+    else:
+        scale = 1 if sys.platform == "darwin" else 1024
+        memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * scale
     return Trial(
         parameters=sum(parameter.numel() for parameter in task.model.parameters()),
         kernel_parameters=sum(parameter.numel() for _, parameter in kernel_parameters(task.model)),
         flops=flops,
         unit=unit,
         device=processes.device.type,
-        memory_bytes=_peak_memory(processes.device),
+        memory_bytes=memory,
         step_seconds=step_seconds,
         steps=task.steps,
         seconds=step_seconds * task.steps,
     )
-
-
-def _peak_memory(device: torch.device) -> int:
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device)
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

@@ -156,9 +156,6 @@ def _run(
             with processes.barrier():
                 inputs, targets = next(batches)
             meter.add(*learner.update(step, inputs, targets))
-            if processes.device.type == "cpu":  # elsewhere looking means waiting for the device
-                with processes.barrier(), _diverging(folder):
-                    watch.check(step)
             shown.advance(step)
 
             # What is due after this update.
@@ -167,11 +164,14 @@ def _run(
             log = last or step % options.log_every == 0
             evaluate = last or step % task.evaluate_every == 0
             save = last or stopping or step % options.checkpoint_every == 0 or step == options.decay_start
-            if not (log or evaluate or save):
+            due = log or evaluate or save
+            if due or processes.device.type == "cpu":  # elsewhere looking means waiting for the device
+                with processes.barrier(), _diverging(folder):
+                    if due:
+                        meter.collect(step, processes.mean)
+                    watch.check(step)
+            if not due:
                 continue
-            with processes.barrier(), _diverging(folder):
-                meter.collect(step, processes.mean)
-                watch.check(step)
             if log:
                 metrics = {
                     "loss": meter.take(),

@@ -62,10 +62,9 @@ class Processes:
         if self.count > 1:  # on the CPU: what is agreed here must not wait for a GPU's queue
             self._control = distributed.new_group(backend="gloo", timeout=_PATIENCE)
 
-    def prepare(self, network: nn.Module) -> nn.Module:
+    def prepare(self, network: nn.Module) -> Any:
         """Move a model to the device, in place; with several processes, let them average its gradients."""
-        prepared: nn.Module = self._accelerator.prepare(network)
-        return prepared
+        return self._accelerator.prepare(network)
 
     def backward(self, loss: Tensor, network: nn.Module, more: bool) -> None:
         """Add the gradients of a loss; `more` says that the update has further pieces."""

@@ -262,7 +262,7 @@ def test_inputs_that_options_cannot_do_without_are_named(tokens: torch.Tensor) -
         fresh(short_convolution=4)(tokens, past_key_values=DynamicCache())
 
 
-@pytest.mark.parametrize("layers", [1, 4, 7])
+@pytest.mark.parametrize("layers", [1, 4, 7, 10])
 def test_recipes_set_the_options_and_their_memory_is_counted(
     layers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -224,7 +224,8 @@ class Learner:
         self._task, self._processes, self._seed = task, processes, recipe.seed
         self.device = processes.device
         options = self._options = recipe.training
-        self._sharded = options.sharded and processes.count > 1
+        parallel = recipe.training.parallel if isinstance(recipe, Recipe) else "ddp"
+        self._sharded = parallel == "fsdp" and processes.count > 1
         mode = options.compile if isinstance(options.compile, str) else None
         self.model: nn.Module = task.model
         if options.activation_checkpointing:

@@ -4,7 +4,7 @@ from typing import ClassVar, Literal, Self
 
 from pydantic import model_validator
 
-from nadaraya.errors import must_be
+from nadaraya.errors import InputError, must_be
 from nadaraya.training import schema
 from nadaraya.training.schema import Section
 
@@ -86,44 +86,36 @@ class BaseTraining(Section):
         if self.batch_size % (processes * divisor):
             several = f"{processes} processes × " if processes > 1 else ""
             accepted = f"a multiple of {several}training.{key} = {divisor}"
-            raise must_be(f"recipe key {self.batch_key}", accepted, self.batch_size)
+            tokens = getattr(self, "batch_tokens", None) is not None  # which recipes on text may give
+            sizes = "training.batch_tokens / data.context" if tokens else "training.batch_size"
+            raise must_be(f"recipe key {sizes}", accepted, self.batch_size)
         return divisor if self.micro_batch_size is None else self.batch_size // (processes * divisor)
-
-    @property
-    def sharded(self) -> bool:
-        """Whether several processes share the weights out."""
-        return False
-
-    @property
-    def batch_key(self) -> str:
-        """What sets the size of a batch."""
-        return "training.batch_size"
 
     @property
     def decay_start(self) -> int | None:
         """Updates that are the same whatever the length of the run; None where all depend on it."""
         return None
 
+    def refusal(self, key: str, accepted: str) -> InputError:
+        """An InputError for the value of a key that does not go with the others."""
+        return must_be(f"recipe key training.{key}", accepted, getattr(self, key))
+
     @model_validator(mode="after")
     def _check_together(self) -> Self:
         if self.micro_batch_size is not None and self.gradient_accumulation != 1:
-            accepted = "1 where training.micro_batch_size sets it"
-            raise must_be("recipe key training.gradient_accumulation", accepted, self.gradient_accumulation)
+            raise self.refusal("gradient_accumulation", "1 where training.micro_batch_size sets it")
         self.pieces()
         if self.matrix_learning_rate is not None and self.optimizer != "muon":
             accepted = f"null where training.optimizer is {self.optimizer} (Muon alone has one)"
-            raise must_be("recipe key training.matrix_learning_rate", accepted, self.matrix_learning_rate)
+            raise self.refusal("matrix_learning_rate", accepted)
         scales = {"kernel_learning_rate": self.kernel_rate_scale}
         if self.optimizer == "muon":
             scales["matrix_learning_rate"] = self.matrix_rate_scale
         for key, scale in scales.items():
             if not 1e-37 <= scale <= 1e37:
-                accepted = "within 37 orders of magnitude of training.learning_rate"
-                raise must_be(f"recipe key training.{key}", accepted, getattr(self, key))
+                raise self.refusal(key, "within 37 orders of magnitude of training.learning_rate")
         for key, limit in self.at_most.items():
-            value, highest = getattr(self, key), getattr(self, limit)
-            if value > highest:
-                raise must_be(
-                    f"recipe key training.{key}", f"at most training.{limit} = {highest:.15g}", value
-                )
+            highest = getattr(self, limit)
+            if getattr(self, key) > highest:
+                raise self.refusal(key, f"at most training.{limit} = {highest:.15g}")
         return self

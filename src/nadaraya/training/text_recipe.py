@@ -155,16 +155,6 @@ class TrainingRecipe(BaseTraining):
     """Tokens of the text that is generated at the end: characters, for a model of characters."""
 
     @property
-    def sharded(self) -> bool:
-        """Whether several processes share the weights out."""
-        return self.parallel == "fsdp"
-
-    @property
-    def batch_key(self) -> str:
-        """What sets the size of a batch."""
-        return super().batch_key if self.batch_tokens is None else "training.batch_tokens / data.context"
-
-    @property
     def decay_start(self) -> int | None:
         """Updates of warm-up and stable rate, which longer runs have in common; None with cosine decay."""
         if self.schedule == "cosine":
@@ -174,11 +164,10 @@ class TrainingRecipe(BaseTraining):
     @model_validator(mode="after")
     def _check_schedule(self) -> Self:
         if self.decay_fraction is not None and self.schedule == "cosine":
-            accepted = "null where training.schedule is cosine (wsd alone has one)"
-            raise must_be("recipe key training.decay_fraction", accepted, self.decay_fraction)
+            raise self.refusal("decay_fraction", "null where training.schedule is cosine (wsd alone has one)")
         if self.decay_start is not None and self.warmup_steps > self.decay_start:
-            accepted = f"at most {self.decay_start}, after which the learning rate falls"
-            raise must_be("recipe key training.warmup_steps", accepted, self.warmup_steps)
+            highest = f"at most {self.decay_start}, after which the learning rate falls"
+            raise self.refusal("warmup_steps", highest)
         return self
 
 
@@ -235,9 +224,7 @@ class Recipe(BaseRecipe):
         from nadaraya.models import KernelGPTForCausalLM
 
         try:
-            config = self._config(vocab_size)
-            with torch.device("meta"):  # shapes alone
-                shapes = KernelGPTForCausalLM(config)
+            parameters = self._count_parameters(vocab_size)
         except (TypeError, ValueError, LookupError, ArithmeticError, AttributeError, RuntimeError) as error:
             given = {"extra": self.model.extra, "variant_options": self.model.variant_options}
             given = {key: value for key, value in given.items() if value}
@@ -245,7 +232,6 @@ class Recipe(BaseRecipe):
                 raise  # without options it is the model's fault
             reason = " ".join(str(error).split())[:200]
             raise InputError(f"the model cannot be built with model {shown(given)}: {reason}") from error
-        parameters = sum(parameter.numel() for parameter in shapes.parameters())
         check_memory(
             f"training of {parameters:,} parameters in batches of {self.training.batch_size:,} windows of "
             f"{self.data.context:,} tokens",
@@ -253,10 +239,26 @@ class Recipe(BaseRecipe):
             "model.hidden_size, model.num_hidden_layers, training.batch_size or data.context",
             training_device(),
         )
-        return KernelGPTForCausalLM(config)
+        return KernelGPTForCausalLM(self._config(vocab_size, self.model.num_hidden_layers))
 
-    def _config(self, vocab_size: int) -> "KernelGPTConfig":
-        """The configuration of the model."""
+    def _count_parameters(self, vocab_size: int) -> int:
+        """Parameters of the model; those of many layers follow from models of a few, one period apart."""
+        from nadaraya.models import KernelGPTForCausalLM
+
+        def count(layers: int) -> int:
+            with torch.device("meta"):  # shapes alone
+                shapes = KernelGPTForCausalLM(self._config(vocab_size, layers))
+            return sum(parameter.numel() for parameter in shapes.parameters())
+
+        layers, variant = self.model.num_hidden_layers, self.model.variant
+        period = 2 * (1 if isinstance(variant, str) else len(variant))  # value embeddings may alternate
+        few = period + layers % period if period else layers
+        if layers <= few + period:
+            return count(layers)
+        return (first := count(few)) + (layers - few) // period * (count(few + period) - first)
+
+    def _config(self, vocab_size: int, layers: int) -> "KernelGPTConfig":
+        """The configuration of the model with so many layers."""
         from nadaraya.models import KernelGPTConfig
 
         given = self.model.model_dump(exclude={"preset"})
@@ -269,11 +271,13 @@ class Recipe(BaseRecipe):
         if self.model.hidden_size % heads:
             width = f"a multiple of model.num_attention_heads = {heads}"
             raise must_be("recipe key model.hidden_size", width, self.model.hidden_size)
+        if layers < self.model.num_hidden_layers:  # what is removed from layers that are not there
+            extra = {key: extra[key] for key in extra if key not in ("pruned_heads", "intermediate_sizes")}
         return KernelGPTConfig(
             vocab_size=vocab_size,
             max_position_embeddings=self.data.context,
             variant_options=variant_options or None,
-            **given,
+            **{**given, "num_hidden_layers": layers},
             **extra,
         )
 

@@ -68,15 +68,15 @@ class ImageDataRecipe(Section):
     source: str | None = None
     """A folder of images, tar shards, an .npz file or torchvision:NAME."""
     validation: str | None = None
-    """Where the validation images are, if not in `source`."""
+    """Source of the validation images (null: `source`)."""
     corrupt: str = "fatal"
-    """What a file that cannot be decoded does: `fatal` stops the run, `skip` leaves it out."""
+    """Treatment of a file that cannot be decoded: `fatal` stops the run, `skip` leaves it out."""
     limit: schema.PositiveInt | None = None
     """Training images that are used, the same ones whatever the seed (null: all)."""
     crop_scale: Annotated[schema.TwoNumbers, AfterValidator(_area)] = (0.08, 1.0)
     """Smallest and largest area of a random crop, as fractions of the image."""
     interpolation: str = "bicubic"
-    """How images are resized."""
+    """Interpolation by which images are resized."""
     flip: schema.Probability = 0.5
     """Probability of a horizontal flip."""
     rand_augment: str | None = "rand-m9-n2-mstd0.5-inc1"
@@ -119,11 +119,11 @@ class ImageTrainingRecipe(BaseTraining):
     learning_rate_batch: schema.PositiveInt | None = 1024
     """All learning rates are multiplied by `batch_size` / `learning_rate_batch` (null: they are not)."""
     min_learning_rate: schema.NonNegative = 1e-6
-    """Where the cosine decay of the learning rate ends, whatever the batch."""
+    """The learning rate at the end of the cosine decay, whatever the batch."""
     warmup_epochs: schema.NonNegativeInt = 5
     """Epochs until the learning rate has risen to its highest."""
     warmup_learning_rate: schema.NonNegative = 1e-6
-    """Where the linear warm-up begins, whatever the batch."""
+    """The learning rate at the start of the linear warm-up, whatever the batch."""
     weight_decay: schema.NonNegative = 0.05
     """Of weight matrices alone."""
     betas: schema.TwoFractions = (0.9, 0.999)
@@ -156,7 +156,7 @@ class ImageRecipe(BaseRecipe):
     """
 
     task: Literal["image"] = "image"
-    """What is trained."""
+    """The task: `text` or `image`."""
     model: ImageModelRecipe = Field(default_factory=ImageModelRecipe)
     data: ImageDataRecipe = Field(default_factory=ImageDataRecipe)
     training: ImageTrainingRecipe = Field(default_factory=ImageTrainingRecipe)
@@ -209,7 +209,7 @@ class ImageRecipe(BaseRecipe):
         return create_image_model(model.name, image_size=size, options=options).train()
 
     def augmentation(self) -> "Augmentation":
-        """What is done to the images, as `nadaraya.data.images` takes it.
+        """The augmentation of the images, as `nadaraya.data.images` takes it.
 
         Raises:
             InputError: an interpolation or a policy that does not exist.

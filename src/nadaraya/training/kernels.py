@@ -60,7 +60,7 @@ class BandwidthWatch:
 
 
 class _Configuration(Stored):
-    """What config.json says of the kernels of a model."""
+    """The fields of config.json that describe the kernels of a model."""
 
     variant: str | list[str]
     variant_options: dict[str, Any] | None = None

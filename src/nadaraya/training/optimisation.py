@@ -29,7 +29,7 @@ class BaseTraining(Section):
     matrix_learning_rate: schema.Positive | None = None
     """`learning_rate` of Muon's matrices (null: 0.02)."""
     min_learning_rate: schema.NonNegative = 0.0
-    """Where the cosine decay of the learning rate ends."""
+    """The learning rate at the end of its decay."""
     kernel_learning_rate: schema.Positive | None = None
     """`learning_rate` of kernels, banks, bandwidths and learned angles (null: the same); they never decay."""
     weight_decay: schema.NonNegative = 0.1
@@ -59,7 +59,7 @@ class BaseTraining(Section):
     drop_checkpoints: bool = False
     """Remove the checkpoints when the run is finished, which can then not be extended."""
     tracker: Literal["tensorboard", "wandb", "trackio"] | None = None
-    """Where records go beside metrics.jsonl."""
+    """Tracker that gets the records, beside metrics.jsonl (null: none)."""
 
     @property
     def peak_learning_rate(self) -> float:

@@ -25,7 +25,7 @@ _T = TypeVar("_T")
 
 
 def is_main_process() -> bool:
-    """Whether this process is the one of its run that writes and speaks; always so without a launcher.
+    """Return whether this process is the one of its run that writes and speaks, as without a launcher.
 
     >>> from nadaraya.training import is_main_process
     >>> is_main_process()
@@ -174,7 +174,7 @@ def repeated_blocks(model: nn.Module) -> list[nn.Module]:
 
 
 def is_sharded(module: nn.Module) -> bool:
-    """Whether `shard_model` shared the parameters of a module out."""
+    """Return whether `shard_model` shared the parameters of a module out."""
     return hasattr(module, "unshard")
 
 

@@ -15,47 +15,20 @@ from nadaraya.training.image_recipe import ImageRecipe
 if TYPE_CHECKING:
     from nadaraya.training.run import Run
 
-_CARD = """---
-library_name: {library}
-pipeline_tag: {pipeline}
-tags: [nadaraya, kernel-attention]
----
-# {run.name}
-
-{run.recipe.label}, trained by nadaraya for {run.steps:,} updates; the {weights} weights.
-
-| | |
-|---|---|
-{rows}
-
-```python
-{usage}
-```
-
-## Recipe
-
-```yaml
-{recipe}```
-"""
-# Library, pipeline and how the model is loaded.
-_TEXT = (
-    "transformers",
-    "text-generation",
-    """import nadaraya.models  # registers the architecture
+_USAGE = {
+    "text": """import nadaraya.models  # registers the architecture
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 model = AutoModelForCausalLM.from_pretrained("FOLDER OR REPOSITORY")
-tokenizer = AutoTokenizer.from_pretrained("FOLDER OR REPOSITORY")""",
-)
-_IMAGE = (
-    "timm",
-    "image-classification",
-    """import nadaraya.models.vit  # registers the architecture
+tokenizer = AutoTokenizer.from_pretrained("FOLDER OR REPOSITORY")
+""",
+    "image": """import nadaraya.models.vit  # registers the architecture
 import timm
 
-model = timm.create_model("hf-hub:REPOSITORY", pretrained=True)  # or "local-dir:FOLDER\"""",
-)
-_METRICS = {
+model = timm.create_model("hf-hub:REPOSITORY", pretrained=True)  # or "local-dir:FOLDER"
+""",
+}
+_FIGURES = {
     "loss": "validation loss, nats",
     "bits_per_byte": "validation, bits/byte",
     "top1": "top-1",
@@ -83,19 +56,35 @@ def model_card(run: "Run", weights: str | None = None) -> str:
     """
     if run.final is None:
         raise InputError(f"{run.path} is not finished: only finished runs have a model card")
-    library, pipeline, usage = _IMAGE if isinstance(run.recipe, ImageRecipe) else _TEXT
-    weights = weights or run.weights
-    # Losses are those of the last update.
-    known = run.final if weights != "best" else {"parameters", "kernel_parameters"}
-    rows = "\n".join(f"| {what} | {run.final[key]:,} |" for key, what in _METRICS.items() if key in known)
-    return _CARD.format(
-        library=library,
-        pipeline=pipeline,
-        run=run,
-        weights=weights,
-        rows=rows,
-        usage=usage,
-        recipe=run.recipe.to_yaml(),
+    image = isinstance(run.recipe, ImageRecipe)
+    last = (weights or run.weights) != "best"  # losses are those of the last update
+    known = {key for key in run.final if last or key in ("parameters", "kernel_parameters")}
+    rows = [f"| {what} | {run.final[key]:,} |" for key, what in _FIGURES.items() if key in known]
+    return "\n".join(
+        [
+            "---",
+            f"library_name: {'timm' if image else 'transformers'}",
+            f"pipeline_tag: {'image-classification' if image else 'text-generation'}",
+            "tags: [nadaraya, kernel-attention]",
+            "---",
+            f"# {run.name}",
+            "",
+            f"{run.recipe.label}, trained by nadaraya for {run.steps:,} updates; "
+            f"the {weights or run.weights} weights.",
+            "",
+            "| | |",
+            "|---|---|",
+            *rows,
+            "",
+            "```python",
+            _USAGE["image" if image else "text"] + "```",
+            "",
+            "## Recipe",
+            "",
+            "```yaml",
+            run.recipe.to_yaml() + "```",
+            "",
+        ]
     )
 
 

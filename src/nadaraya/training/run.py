@@ -81,7 +81,7 @@ class Run:
         return read_stored(self.path / layout.IMAGES_FILE, _Images, "the images of a run")
 
     def _repr_html_(self) -> str:
-        """As a notebook shows it: what was trained and its latest figures."""
+        """HTML for notebooks: the recipe in short and the latest metrics."""
         latest = self.final or next(reversed(self.series("validation")), {"step": 0})
         shown = {"folder": self.path, "variant": self.recipe.label, "seed": self.recipe.seed}
         shown |= {"updates": f"{latest['step']} of {self.steps}" + ("" if self.final else ", not finished")}
@@ -164,7 +164,7 @@ class Run:
 
     @property
     def measured_on(self) -> dict[str, Any]:
-        """What validation figures depend on beside the model; those of two runs compare where it agrees.
+        """Data that validation metrics depend on; those of two runs compare where it agrees.
 
         Raises:
             InputError: its text.json or images.json is damaged.
@@ -241,7 +241,7 @@ class Run:
 
     @property
     def on_shards(self) -> bool:
-        """Whether a run on text was trained on token shards."""
+        """True for a run on text that was trained on token shards."""
         self.text_recipe()
         return (self.path / layout.TEXT_FILE).is_file() and self._text.shards
 

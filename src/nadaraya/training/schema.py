@@ -1,4 +1,4 @@
-"""What recipes are made of: sections of keys that pydantic checks, as YAML and back; errors are one line."""
+"""Parts of recipes: sections of keys that pydantic checks, as YAML and back; errors are one line."""
 
 import math
 import os
@@ -186,7 +186,7 @@ class Section(BaseModel):
 
 
 class BaseRecipe(Section):
-    """What every recipe has beside its sections `model`, `data` and `training`."""
+    """The keys of every recipe beside its sections `model`, `data` and `training`."""
 
     task: str
     name: Annotated[str, AfterValidator(_file_name)] = "run"

@@ -28,7 +28,7 @@ from nadaraya.training.text_recipe import Recipe
 
 
 def is_finished(folder: Path, recipe: Recipe | ImageRecipe, resume: bool) -> bool:
-    """Whether the folder has a finished run of this recipe; refuses what is not one of this recipe."""
+    """Return whether the folder has a finished run of this recipe; refuse what is not one of this recipe."""
     if not folder.exists():
         return False
     if not folder.is_dir():
@@ -97,7 +97,7 @@ def prepare_folder(
 
 
 def _common_updates(folder: Path, recipe: Recipe | ImageRecipe) -> int | None:
-    """How many updates of the folder's run a longer one has in common; None where it goes on from all."""
+    """Number of updates that a longer run has in common with the folder's; None where it goes on from all."""
     if not (folder / layout.RECIPE_FILE).exists():
         return None
     own = read_recipe(folder)

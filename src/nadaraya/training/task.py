@@ -1,4 +1,4 @@
-"""What the training loop asks of the thing that it trains: text and images answer, each in a module."""
+"""The interface between the training loop and the things that it trains, text and images."""
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -41,7 +41,7 @@ class Task(Protocol):
         return None
 
     def record(self, folder: Path, done: int) -> None:
-        """Where the recipe asks for it, note in the run folder what each update after `done` is made of."""
+        """Note in the run folder what each update after `done` is made of, if the recipe asks for it."""
         return
 
     def batches(self, done: int) -> Iterable[tuple[Tensor, Tensor]]:
@@ -57,7 +57,7 @@ class Task(Protocol):
         ...
 
     def score(self, validation: dict[str, float]) -> float:
-        """How bad validation metrics are: the best weights are those of the lowest. Default: the loss."""
+        """A figure of merit, lower is better, by which the best weights are kept. Default: the loss."""
         return validation["loss"]
 
     def shown_metrics(self, validation: dict[str, float]) -> str:

@@ -93,7 +93,7 @@ class DataRecipe(Section):
     """`embedded`, `dickens`, or the path of a text file, of a folder of them, or of a folder of token shards,
     which has its tokenizer and its validation part."""
     tokenizer: Literal["characters", "bytes", "bpe"] = "characters"
-    """What a token of a text is: a character of it, a byte of UTF-8, or byte pairs found in the training
+    """Tokens of a text: its characters, its bytes of UTF-8, or byte pairs found in the training
     part; bytes and byte pairs know every other text, too. Token shards have a tokenizer of their own."""
     vocabulary: Annotated[int, Field(ge=SMALLEST_VOCABULARY, le=10**6)] | None = None
     """Number of tokens of `bpe` (null: 4096)."""
@@ -183,7 +183,7 @@ class Recipe(BaseRecipe):
     """
 
     task: Literal["text"] = "text"
-    """What is trained."""
+    """The task: `text` or `image`."""
     model: ModelRecipe = Field(default_factory=ModelRecipe)
     data: DataRecipe = Field(default_factory=DataRecipe)
     training: TrainingRecipe = Field(default_factory=TrainingRecipe)

@@ -1,4 +1,4 @@
-"""What a run would cost, from a few of its own updates; no folder is made."""
+"""The cost of a run, from a few of its own updates; no folder is made."""
 
 import resource
 import sys

@@ -75,7 +75,7 @@ def training_ends_where_it_would_begin(monkeypatch: pytest.MonkeyPatch, places: 
     continued = generation._continue
     monkeypatch.setattr(generation, "_continue", begun)
     monkeypatch.setattr(nadaraya.training, "train", stub)
-    monkeypatch.setattr("nadaraya.training.memory.machine_memory", lambda device="cpu": 200_000_000)
+    monkeypatch.setattr("nadaraya.device.machine_memory", lambda device="cpu": 200_000_000)
 
 
 def _bases(places: SimpleNamespace, tmp_path: Path) -> dict[tuple[str, ...], list[str]]:

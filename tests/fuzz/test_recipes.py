@@ -1,5 +1,6 @@
 """Thousands of recipes that are wrong in one way or several: a model, or one line that says why not."""
 
+import json
 import random
 import warnings
 from collections import Counter
@@ -7,7 +8,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from fuzz.hostile import NUMBERS, YAML
+from fuzz.damage import CONTENTS, OTHERS
+from fuzz.hostile import NUMBERS, STRUCTURES, YAML
 
 from nadaraya.errors import InputError
 from nadaraya.training import ImageRecipe, Recipe, load_recipe, recipe_keys
@@ -87,7 +89,7 @@ def _augment(recipe: ImageRecipe) -> None:
 @pytest.fixture(autouse=True)
 def a_small_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is built is small, whatever the machine."""
-    monkeypatch.setattr("nadaraya.training.memory.machine_memory", lambda device="cpu": 200_000_000)
+    monkeypatch.setattr("nadaraya.device.machine_memory", lambda device="cpu": 200_000_000)
     torch.set_num_threads(1)
 
 
@@ -161,6 +163,68 @@ def test_files_with_characters_replaced_inserted_and_lines_swapped(seed: int, tm
     print(seed, dict(counts))
     assert counts["refused"] > 100
     assert counts["built"] > 0
+
+
+def test_files_of_hostile_yaml(tmp_path: Path) -> None:
+    """Aliases, depth and other types, as a whole file, as a section, under a key and under a dotted one."""
+    counts: Counter[str] = Counter()
+    doubled = (f"a{i}: &a{i} [*a{i - 1}, *a{i - 1}]" for i in range(1, 40))
+    laughs = "\n".join(["a0: &a0 [x, x]", *doubled])
+    depths = [f"{'- ' * depth}a" for depth in (5, 25, 5000)] + [
+        "\n".join(f"{' ' * level}a:" for level in range(depth)) for depth in (5, 25, 900)
+    ]
+    path = tmp_path / "recipe.yaml"
+    for value in (*STRUCTURES, laughs, *depths):
+        inside = "\n".join(f"  {line}" for line in value.split("\n"))
+        for text in (
+            value,
+            f"model:\n{inside}",
+            f"extends:\n{inside}",
+            f"training:\n  betas:\n  {inside}",
+            f"model.extra.norm: {value}",
+            f"? {value}\n: 1",
+            f"task: {value}\n",
+            f"format: {value}",
+        ):
+            path.write_text(text, encoding="utf-8", errors="surrogateescape")
+            counts[_tried(path, [])] += 1
+    for content in CONTENTS:
+        path.write_bytes(content)
+        counts[_tried(path, [])] += 1
+    print(dict(counts))
+    assert counts["refused"] > 300
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_chains_of_recipes_that_extend_each_other(seed: int, tmp_path: Path) -> None:
+    """Long ones, circles, and those with a damaged recipe, a folder or no recipe at all in them."""
+    draw, counts = random.Random(seed), Counter()  # type: ignore[var-annotated]
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "damaged.yaml").write_bytes(b"\xff\xfe")
+    (tmp_path / "circle.yaml").symlink_to("0.yaml")
+    odd = [
+        "demo",
+        "deit",
+        "folder",
+        "damaged.yaml",
+        "circle.yaml",
+        "absent",
+        "/dev/zero",
+        "",
+        ".",
+        "~",
+        "a\0b",
+    ]
+    for _ in range(60):
+        length = draw.choice([1, 2, 5, 19, 20, 21, 22, 50])
+        for number in range(length):
+            following = f"{number + 1}.yaml" if number + 1 < length else draw.choice([*odd, "0.yaml"])
+            base = following if draw.random() < 0.97 else draw.choice([*odd, *OTHERS])
+            given = {"extends": base, "seed": number, "model": draw.choice([None, {"hidden_size": 32}, 3])}
+            (tmp_path / f"{number}.yaml").write_text(json.dumps(given))
+        counts[_tried(tmp_path / "0.yaml", [])] += 1
+    print(seed, dict(counts))
+    assert counts["refused"] > 20
 
 
 def _tried(source: str | Path, overrides: list[str]) -> str:

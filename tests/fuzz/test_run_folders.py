@@ -6,15 +6,21 @@ import shutil
 import sys
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from itertools import cycle, product
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from fuzz.damage import remove_value, replace_value
 
 from nadaraya.cli import main
-from nadaraya.training import Recipe, Run, train
+from nadaraya.errors import InputError
+from nadaraya.files import sha256
+from nadaraya.training import Recipe, Run, load_recipe, train
+from nadaraya.training import checkpoint as checkpoints
+from nadaraya.training.metrics import digest_of
 
 pytestmark = pytest.mark.slow
 CASES = 240
@@ -52,8 +58,6 @@ def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def runs(recipe: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """A finished run, and one that was killed after step 5."""
     torch.set_num_threads(1)
-    from nadaraya.training import load_recipe
-
     folder = tmp_path_factory.mktemp("runs")
     finished = train(load_recipe(recipe), folder / "finished", progress=False).path
     stopped = shutil.copytree(finished, folder / "stopped")
@@ -186,3 +190,76 @@ def test_a_damaged_folder_is_one_line_or_harmless(
     assert outcomes[2] > CASES // 20
     print(f"{sum(outcomes.values())} damaged folders: {outcomes[2]} refused, {outcomes[0]} harmless")
     assert Run(runs["finished"]).final is not None
+
+
+def _seal(run: Path) -> None:
+    """Give a finished run the digests of its files as they are, as whoever edits them can."""
+    *records, final = (json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines())
+    digests = {name: sha256(run / name) for name in final.pop("sha256") if (run / name).is_file()}
+    digests["metrics.jsonl"] = digest_of([*records, final])
+    lines = [json.dumps(record) + "\n" for record in [*records, {**final, "sha256": digests}]]
+    (run / "metrics.jsonl").write_text("".join(lines))
+
+
+def _seal_state(file: Path) -> None:
+    """Give an edited state.json its checksum, where it has any."""
+    content = json.loads(file.read_text())
+    if isinstance(content, dict) and isinstance(content.get("sha256"), dict):
+        digests = content.pop("sha256")
+        digests["state.json"] = checkpoints._digest(content)
+        file.write_text(json.dumps({**content, "sha256": digests}))
+
+
+def _refused(act: Callable[[], object], case: str) -> bool:
+    """Whether an act is refused, in one line; anything else that it raises fails."""
+    try:
+        act()
+    except InputError as refused:
+        line = str(refused)
+    except Exception as fault:
+        raise AssertionError(f"{case}: {type(fault).__name__}: {fault}"[:3000]) from fault
+    else:
+        return False
+    assert line, case
+    assert "\n" not in line, case
+    assert len(line) < 1200, line
+    return True
+
+
+@pytest.mark.parametrize("name", ["config.json", "text.json", "metrics.jsonl", "generation_config.json"])
+def test_values_of_others_in_a_file_with_the_right_digest(
+    name: str, runs: dict[str, Path], tmp_path: Path
+) -> None:
+    """A finished run that somebody wrote: it is read, or refused in one line."""
+    draw, refused, run = random.Random(name), 0, tmp_path / "run"
+
+    def read() -> None:
+        read = Run(run)
+        assert read._repr_html_()
+        read.table("validation")
+        read.measured_on  # noqa: B018
+        read.lag_kernels()
+        read.load_model(initial=True)
+
+    for number in range(40):
+        shutil.copytree(runs["finished"], run)
+        draw.choice([replace_value, replace_value, remove_value])(run / name, draw)
+        with suppress(KeyError, TypeError, AttributeError):  # records that have no digests any more
+            _seal(run)
+        refused += _refused(read, f"{name} {number}: {(run / name).read_text()[:2000]}")
+        shutil.rmtree(run)
+    print(f"{name}: {refused} of 40 refused")
+
+
+def test_values_of_others_in_a_state_with_the_right_checksum(
+    runs: dict[str, Path], recipe: Path, tmp_path: Path
+) -> None:
+    """A checkpoint that somebody wrote: training goes on from it, or refuses it in one line."""
+    draw, refused, made = random.Random(0), 0, load_recipe(recipe)
+    for number in range(30):
+        run = shutil.copytree(runs["stopped"], tmp_path / str(number))
+        file = max((run / "training_state").glob("step-*")) / "state.json"
+        draw.choice([replace_value, replace_value, remove_value])(file, draw)
+        _seal_state(file)
+        refused += _refused(lambda run=run: train(made, run, progress=False), f"{number}: {file.read_text()}")
+    print(f"{refused} of 30 refused")

@@ -21,7 +21,7 @@ from nadaraya.study.search import summarise_search
 from nadaraya.training import Recipe, Run, load_recipe
 from nadaraya.training.checkpoint import find_checkpoint
 from nadaraya.training.metrics import read_metrics
-from nadaraya.training.windows_file import WindowsFile
+from nadaraya.training.text import keep_windows
 
 pytestmark = pytest.mark.slow
 RESULTS = Path(__file__).parents[2] / "experiments" / "results"
@@ -57,7 +57,7 @@ def _metrics(folder: Path) -> None:
 
 
 def _windows(folder: Path) -> None:
-    WindowsFile(folder / "windows.jsonl", 2)
+    keep_windows(folder / "windows.jsonl", 2)
 
 
 def _state(folder: Path) -> None:

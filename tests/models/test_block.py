@@ -262,14 +262,14 @@ def test_inputs_that_options_cannot_do_without_are_named(tokens: torch.Tensor) -
         fresh(short_convolution=4)(tokens, past_key_values=DynamicCache())
 
 
-@pytest.mark.parametrize("layers", [1, 4, 7])
+@pytest.mark.parametrize("layers", [1, 4, 7, 10])
 def test_recipes_set_the_options_and_their_memory_is_counted(
     layers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     extra = "{short_convolution: 4, value_embeddings: alternate, output_gate: true, negligible: 0.01}"
     counted: list[int] = []
     monkeypatch.setattr(
-        "nadaraya.training.memory.text_training_bytes",
+        "nadaraya.training.text_recipe.text_training_bytes",
         lambda _, parameters, __: counted.append(parameters) or 1,
     )
     model = load_recipe("demo", [f"model.num_hidden_layers={layers}", f"model.extra={extra}"]).build_model(50)

@@ -12,7 +12,7 @@ from nadaraya.errors import InputError
 from nadaraya.interpret.windows import validation_windows
 from nadaraya.report import read_run
 from nadaraya.training import Recipe, Run, train
-from nadaraya.training.text_data import open_text
+from nadaraya.training.text import open_text
 
 Make = Callable[..., Recipe]
 

@@ -20,7 +20,7 @@ from safetensors.torch import load_file
 
 from nadaraya.data import train_byte_pair_tokenizer
 from nadaraya.errors import InputError
-from nadaraya.training import Recipe, Run, TrainingDiverged, WriteFailed, records, text, text_data, train
+from nadaraya.training import Recipe, Run, TrainingDiverged, WriteFailed, metrics, text, train
 from nadaraya.training import checkpoint as checkpoints
 
 Make = Callable[..., Recipe]
@@ -311,7 +311,7 @@ def test_byte_pairs_that_changed_under_a_run_are_noticed(
     with pytest.raises(KeyboardInterrupt):
         train(recipe, tmp_path / "run", progress=False)
     before, other = _content(tmp_path / "run"), train_byte_pair_tokenizer("another library " * 9, 280)
-    monkeypatch.setattr(text_data, "train_byte_pair_tokenizer", lambda *_, **options: other)
+    monkeypatch.setattr(text, "train_byte_pair_tokenizer", lambda *_, **options: other)
     with pytest.raises(
         InputError, match=r"the corpus or its byte pairs are not those that .*run was started"
     ):
@@ -427,7 +427,7 @@ def test_a_tracker_that_cannot_be_used_is_one_line(
     recipe = tiny_recipe(training__tracker="trackio")
     with pytest.raises(InputError, match=r"^training\.tracker trackio cannot be started: log in first$"):
         train(recipe, tmp_path / "run", progress=False)
-    monkeypatch.setattr(records, "find_spec", lambda name: None)
+    monkeypatch.setattr(metrics, "find_spec", lambda name: None)
     with pytest.raises(InputError, match=r"needs its package: pip install trackio"):
         train(recipe, tmp_path / "other", progress=False)
     assert not (tmp_path / "other").exists()

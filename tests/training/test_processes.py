@@ -20,17 +20,17 @@ from PIL import Image
 
 from nadaraya.errors import InputError
 from nadaraya.training import ImageRecipe, Recipe, Run, train
-from nadaraya.training.batches import step_seed
+from nadaraya.training.loop import step_seed
 from nadaraya.training.processes import Processes
 
 
 def test_one_process_is_all_of_them() -> None:
     processes = Processes()
-    assert (processes.rank, processes.count, processes.main) == (0, 1, True)
-    assert processes.main_first(lambda: 3) == 3
+    assert (processes.rank, processes.count, processes.is_main_process) == (0, 1, True)
+    assert processes.main_process_first(lambda: 3) == 3
     assert processes.total(0.1) == 0.1
     assert (processes.greatest(1), processes.greatest(0)) == (1, 0)
-    with pytest.raises(InputError, match="reason"), processes.together():
+    with pytest.raises(InputError, match="reason"), processes.barrier():
         raise InputError("reason")
 
 

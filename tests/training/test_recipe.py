@@ -292,12 +292,17 @@ def test_extra_reaches_the_model(tiny_recipe: Callable[..., Recipe]) -> None:
     assert config.max_position_embeddings == 16
 
 
+@pytest.mark.parametrize("layers", [3, 12, 13])
 def test_what_cannot_fit_in_memory_is_refused_before_it_is_allocated(
-    tiny_recipe: Callable[..., Recipe], monkeypatch: pytest.MonkeyPatch
+    tiny_recipe: Callable[..., Recipe], monkeypatch: pytest.MonkeyPatch, layers: int
 ) -> None:
-    recipe = tiny_recipe(model__num_hidden_layers=3, model__variant=["rope", "gpa-mul"])
+    shared = {"share": "layers"} if layers == 13 else {}
+    variants = ["gpa-mul", "gpa-mul-xsa"] if shared else ["rope", "gpa-mul"]
+    recipe = tiny_recipe(
+        model__num_hidden_layers=layers, model__variant=variants, model__variant_options=shared
+    )
     counted = sum(parameter.numel() for parameter in recipe.build_model(10).parameters())
-    monkeypatch.setattr("nadaraya.training.memory.machine_memory", lambda device: 16 * counted)
+    monkeypatch.setattr("nadaraya.device.machine_memory", lambda device: 16 * counted)
     with pytest.raises(InputError, match=f"training of {counted:,} parameters in batches of 4 windows"):
         recipe.build_model(10)
 

@@ -165,10 +165,10 @@ def _text_model(
     import torch
 
     from nadaraya import variants
+    from nadaraya.device import check_memory
     from nadaraya.models import KernelGPTForCausalLM
     from nadaraya.models.presets import PRESETS
     from nadaraya.training import Run
-    from nadaraya.training.memory import check_memory
 
     if means_path(name, is_model_name):
         run = Run(name)

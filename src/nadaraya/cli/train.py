@@ -31,13 +31,9 @@ def _print_keys(task: str) -> None:
         from nadaraya.training import recipe_help
 
         for key, (default, meaning) in recipe_help(task).items():
-            typer.echo(f"{key}={_yaml(default)}\n    {meaning}")
+            written = json.dumps(default, ensure_ascii=False).strip('"')  # as after KEY=
+            typer.echo(f"{key}={written}\n    {meaning}")
         raise typer.Exit
-
-
-def _yaml(value: Any) -> str:
-    """A default as it would be written after KEY=."""
-    return json.dumps(value, ensure_ascii=False).strip('"')
 
 
 def train(
@@ -124,7 +120,10 @@ def train(
         _try(checked, as_json)
         return
     own = means_path(recipe, built_in_recipes().__contains__) and Path(recipe).is_dir()
-    folder = run or (Path(recipe) if own else Path("runs") / _folder_name(checked))
+    # Seeds of a recipe that gives its name itself have folders of their own too.
+    ending = f"-seed{checked.seed}" if checked.seed else ""
+    name = checked.name if checked.name.endswith(ending) else checked.name + ending
+    folder = run or (Path(recipe) if own else Path("runs") / name)
     try:
         finished = train_run(checked, folder, progress=not quiet)
     except KeyboardInterrupt as stopped:
@@ -141,12 +140,6 @@ def train(
         typer.echo(f"{folder}: {_summary(final)}")
 
 
-def _folder_name(recipe: "Recipe | ImageRecipe") -> str:
-    """The recipe's name; seeds of a recipe that gives its name itself have folders of their own too."""
-    ending = f"-seed{recipe.seed}" if recipe.seed else ""
-    return recipe.name if recipe.name.endswith(ending) else recipe.name + ending
-
-
 def _try(recipe: "Recipe | ImageRecipe", as_json: bool) -> None:
     from nadaraya.training import is_main_process, try_recipe
 
@@ -157,12 +150,10 @@ def _try(recipe: "Recipe | ImageRecipe", as_json: bool) -> None:
         typer.echo(json.dumps({"name": recipe.name, **asdict(trial)}))
         return
     length = timedelta(seconds=round(trial.seconds))
-    typer.echo(f"{recipe.name}: {trial.parameters:,} parameters, {trial.kernel_parameters:,} of kernels")
     typer.echo(
-        f"forward pass: {trial.flops / 1e6:,.2f} MFLOP/{trial.unit}; training takes about three times it"
-    )
-    typer.echo(f"memory: {trial.memory_bytes / 1e9:.2f} GB at the most, on {trial.device}")
-    typer.echo(
+        f"{recipe.name}: {trial.parameters:,} parameters, {trial.kernel_parameters:,} of kernels\n"
+        f"forward pass: {trial.flops / 1e6:,.2f} MFLOP/{trial.unit}; training takes about three times it\n"
+        f"memory: {trial.memory_bytes / 1e9:.2f} GB at the most, on {trial.device}\n"
         f"update: {1000 * trial.step_seconds:,.1f} ms; {trial.steps:,} of them: {length}, and validation"
     )
 

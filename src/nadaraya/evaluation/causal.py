@@ -88,7 +88,7 @@ def _pretrained(name: str, local: bool) -> CausalModel:
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
     from nadaraya.models.inputs import check_index  # registers KernelGPT too
-    from nadaraya.training.quiet import without_bars
+    from nadaraya.models.quiet import without_bars
 
     options: Any = {"local_files_only": local, "trust_remote_code": False}
     if local:

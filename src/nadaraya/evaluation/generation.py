@@ -180,7 +180,7 @@ def _prompt_ids(model: "KernelGPTForCausalLM", tokenizer: "PreTrainedTokenizerFa
 
 def _check_beams(model: "KernelGPTForCausalLM", beams: int) -> None:
     """Refuse a search whose keys, values and logits, in float32, do not fit in memory."""
-    from nadaraya.training.memory import check_memory
+    from nadaraya.device import check_memory
 
     config = model.config
     heads = config.num_attention_heads

@@ -17,15 +17,15 @@ from nadaraya.errors import InputError, must_be
 from nadaraya.files import sha256, write_file, write_into
 from nadaraya.training.folder import INITIAL_KERNELS_FILE, METRICS_FILE, RECIPE_FILE
 from nadaraya.training.kernels import kernel_parameters
-from nadaraya.training.learner import Learner
+from nadaraya.training.loop import Learner
 from nadaraya.training.metrics import Meter, digest_of
 from nadaraya.training.optimizer import make_schedule
 from nadaraya.training.processes import Processes
-from nadaraya.training.recipe import Recipe, read_mapping
+from nadaraya.training.recipe import read_mapping
 from nadaraya.training.run import Run
 from nadaraya.training.schema import LONGEST_NAME
-from nadaraya.training.text import TextTask
-from nadaraya.training.text_data import TextData
+from nadaraya.training.text import TextData, TextTask
+from nadaraya.training.text_recipe import Recipe
 
 TUNE_RATE = 0.1  # of the learning rate of the run
 _ROUNDS = 5

@@ -14,7 +14,7 @@ from nadaraya.interpret.pruned_run import TUNE_RATE, prepared, prune_run, tuned,
 from nadaraya.interpret.windows import Windows, disjoint_windows, validation_windows
 from nadaraya.training import Run
 from nadaraya.training.processes import Processes
-from nadaraya.training.text_data import open_text
+from nadaraya.training.text import open_text
 
 __all__ = [
     "ORDERS",

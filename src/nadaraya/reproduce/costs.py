@@ -7,7 +7,7 @@ from typing import Any
 
 from nadaraya.reproduce.catalogue import Experiment
 from nadaraya.study import Cell, plan_study
-from nadaraya.training.memory import text_training_bytes
+from nadaraya.training.text_recipe import text_training_bytes
 
 # FLOP/s that training is assumed to achieve, not measured: on GPUs a fifth of the dense bfloat16 peak that
 # the vendor states (RTX 4090: 165, A100: 312, H100: 989 TFLOP/s): matrices of width 512 are small for them.

@@ -18,8 +18,7 @@ from nadaraya.stored import read_stored
 from nadaraya.study.file import Study
 from nadaraya.study.kept import Measured
 from nadaraya.training import Recipe
-from nadaraya.training.learner import Learner
-from nadaraya.training.loop import open_task
+from nadaraya.training.loop import Learner, open_task
 from nadaraya.training.processes import Processes
 from nadaraya.training.task import Task
 

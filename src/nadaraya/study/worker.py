@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from nadaraya.device import device_name
+from nadaraya.device import device_name, training_device
 from nadaraya.errors import InputError
 from nadaraya.files import write_file
 from nadaraya.names import IMPORTED, import_modules
@@ -22,7 +22,6 @@ from nadaraya.study.kept import read_run_file, result_file
 from nadaraya.study.probes import lacks, measure
 from nadaraya.training import Run, TrainingDiverged, load_recipe, train
 from nadaraya.training.folder import FolderLock
-from nadaraya.training.memory import training_device
 
 _POINTS = 60  # of a validation curve
 _PATIENCE = 60.0  # seconds for a worker that ends, because its study was killed, to save what it has

@@ -5,6 +5,7 @@ run.final["loss"]
 """
 
 from nadaraya.files import WriteFailed
+from nadaraya.names import built_in_recipes
 from nadaraya.training.image_recipe import (
     ImageDataRecipe,
     ImageModelRecipe,
@@ -15,18 +16,9 @@ from nadaraya.training.loop import train
 from nadaraya.training.metrics import TrainingDiverged
 from nadaraya.training.processes import is_main_process
 from nadaraya.training.publishing import export_model, model_card, push_to_hub
-from nadaraya.training.recipe import (
-    DataRecipe,
-    ModelRecipe,
-    Recipe,
-    TrainingRecipe,
-    built_in_recipes,
-    load_recipe,
-    recipe_help,
-    recipe_keys,
-    recipe_schema,
-)
+from nadaraya.training.recipe import load_recipe, recipe_help, recipe_keys, recipe_schema
 from nadaraya.training.run import Run
+from nadaraya.training.text_recipe import DataRecipe, ModelRecipe, Recipe, TrainingRecipe
 from nadaraya.training.trial import Trial, try_recipe
 
 __all__ = [

@@ -3,12 +3,16 @@
 A folder `step-00000600` has model.safetensors (weights and buffers), ema.safetensors (their moving average,
 where training keeps one), optimizer.safetensors (AdamW's, keyed `exp_avg/PARAMETER NAME`) and state.json
 (step, losses not yet in the metrics, checksums). Where the processes share the weights out, tensors are in
-one file per process, `shard-*.safetensors`. Nothing in them can run code when it is read.
+one file per process, `shard-*.safetensors`, by `torch.distributed.checkpoint`; any number of processes reads
+them. Nothing is pickled: no file can run code when it is read.
 """
 
 import hashlib
 import json
 import logging
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,12 +20,12 @@ from typing import Annotated, Any
 import torch
 from pydantic import Field
 from safetensors.torch import load_file, load_model, save_file, save_model
-from torch import Tensor, nn
+from torch import Tensor, distributed, nn
 
 from nadaraya.errors import InputError
 from nadaraya.files import PARTIAL, first_line, reading, remove_folder, sha256, write_into, writing
 from nadaraya.stored import Stored, read_stored
-from nadaraya.training.sharding import is_sharded, read_tensors, write_shards
+from nadaraya.training.processes import is_sharded
 
 _MODEL, _AVERAGE, _OPTIMIZER = "model.safetensors", "ema.safetensors", "optimizer.safetensors"
 _STATE = "state.json"
@@ -88,10 +92,13 @@ def save_checkpoint(
 
 def write_tensors(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
     """Write this process's part of a checkpoint that `save_checkpoint` completes; all processes call it."""
-    with writing(folder):
-        tensors = {id(tensor): (name, tensor) for name, tensor in model.state_dict(keep_vars=True).items()}
-        weights = {name: tensor.detach() for name, tensor in tensors.values()}
-        write_shards(folder / _SHARDS, weights | _optimizer_tensors(model, optimizer))
+    from torch.distributed import checkpoint as parts
+
+    tensors = {id(tensor): (name, tensor) for name, tensor in model.state_dict(keep_vars=True).items()}
+    weights = {name: tensor.detach() for name, tensor in tensors.values()}
+    with writing(folder), _first_failure():
+        writer = parts.HuggingFaceStorageWriter(str(folder / _SHARDS), save_distributed=True)
+        parts.save(weights | _optimizer_tensors(model, optimizer), storage_writer=writer)
 
 
 def drop_old_checkpoints(newest: Path, kept: int, spared: int | None = None) -> None:
@@ -152,9 +159,7 @@ def load_checkpoint(
     path, what = checkpoint.path, "a checkpoint of this run"
     if is_sharded(model) or not (path / _MODEL).exists():
         with reading(path, what):
-            targets = model.state_dict(keep_vars=True)
-            with torch.no_grad():
-                tensors = read_tensors(path, targets, dict(model.named_parameters()))
+            tensors = _read_parts(path, model)
     else:
         device = str(next(model.parameters()).device)
         for module, name in ((model, _MODEL), (averaged, _AVERAGE)):
@@ -169,6 +174,45 @@ def load_checkpoint(
         kind, _, name = key.partition("/")
         state.setdefault(indices[name], {})[kind] = tensor
     optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
+
+
+@torch.no_grad()
+def _read_parts(folder: Path, model: nn.Module) -> dict[str, Tensor]:
+    """Fill the model from the safetensors of a folder, whole or in parts, as this process needs them.
+
+    Returns what the files have for its parameters, keyed `KIND/PARAMETER NAME`.
+    """
+    from torch.distributed import checkpoint as parts
+
+    targets, parameters = model.state_dict(keep_vars=True), dict(model.named_parameters())
+    reader = parts.HuggingFaceStorageReader(str(folder))
+    found: dict[str, Any] = reader.read_metadata().state_dict_metadata
+    state = {}
+    for key, described in found.items():
+        kind, slash, name = key.partition("/")
+        if slash:  # AdamW's count of updates is one number, all else has the parameter's shape
+            state[key] = torch.zeros(described.size) if kind == "step" else torch.zeros_like(parameters[name])
+    # Of several names for one tensor one is in the files.
+    wanted = {name: tensor for name, tensor in targets.items() if name in found}
+    missing = {id(tensor) for tensor in targets.values()} - {id(tensor) for tensor in wanted.values()}
+    shapes = {name: tuple(found[name].size) for name in wanted}
+    if missing or any(shapes[name] != tuple(tensor.shape) for name, tensor in wanted.items()):
+        raise InputError(f"{folder} has not the weights of this model")
+    with _first_failure(), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="torch.distributed is disabled")  # as it is meant to be
+        parts.load({**wanted, **state}, storage_reader=reader, no_dist=not distributed.is_initialized())
+    return state
+
+
+@contextmanager
+def _first_failure() -> Iterator[None]:
+    """Raise what went wrong in one of the processes in place of a report on all of them."""
+    from torch.distributed import checkpoint as parts
+
+    try:
+        yield
+    except parts.CheckpointException as error:
+        raise next(iter(error.failures.values()))[0] from error
 
 
 def _name(step: int) -> str:

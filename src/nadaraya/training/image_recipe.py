@@ -5,21 +5,11 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator, Field
 
+from nadaraya.device import check_memory
 from nadaraya.errors import InputError, must_be
+from nadaraya.training import schema
 from nadaraya.training.optimisation import BaseTraining
-from nadaraya.training.schema import (
-    BaseRecipe,
-    Fraction,
-    NonNegative,
-    NonNegativeInt,
-    Positive,
-    PositiveInt,
-    Probability,
-    Section,
-    Settings,
-    TwoFractions,
-    TwoNumbers,
-)
+from nadaraya.training.schema import BaseRecipe, Section, Settings
 
 if TYPE_CHECKING:
     from torch import nn
@@ -55,7 +45,7 @@ class ImageModelRecipe(Section):
     """A name of `timm.list_models()`, ours among them."""
     image_size: Annotated[int, Field(gt=0, le=2**16)] = 224
     """Side of the square images in pixels."""
-    drop_path: Fraction = 0.1
+    drop_path: schema.Fraction = 0.1
     """Rate of stochastic depth at the last block."""
     options: Settings = Field(default_factory=dict)
     """Other keywords of the model's constructor."""
@@ -78,34 +68,34 @@ class ImageDataRecipe(Section):
     source: str | None = None
     """A folder of images, tar shards, an .npz file or torchvision:NAME."""
     validation: str | None = None
-    """Where the validation images are, if not in `source`."""
+    """Source of the validation images (null: `source`)."""
     corrupt: str = "fatal"
-    """What a file that cannot be decoded does: `fatal` stops the run, `skip` leaves it out."""
-    limit: PositiveInt | None = None
+    """Treatment of a file that cannot be decoded: `fatal` stops the run, `skip` leaves it out."""
+    limit: schema.PositiveInt | None = None
     """Training images that are used, the same ones whatever the seed (null: all)."""
-    crop_scale: Annotated[TwoNumbers, AfterValidator(_area)] = (0.08, 1.0)
+    crop_scale: Annotated[schema.TwoNumbers, AfterValidator(_area)] = (0.08, 1.0)
     """Smallest and largest area of a random crop, as fractions of the image."""
     interpolation: str = "bicubic"
-    """How images are resized."""
-    flip: Probability = 0.5
+    """Interpolation by which images are resized."""
+    flip: schema.Probability = 0.5
     """Probability of a horizontal flip."""
     rand_augment: str | None = "rand-m9-n2-mstd0.5-inc1"
     """Policy of RandAugment in timm's notation (null: none)."""
-    color_jitter: Positive | None = None
+    color_jitter: schema.Positive | None = None
     """Strength of a random change of brightness, contrast and saturation (null: none)."""
-    random_erasing: Probability = 0.25
+    random_erasing: schema.Probability = 0.25
     """Probability that a rectangle is erased."""
     padding_crop: Annotated[int, Field(gt=0, le=2**16)] | None = None
     """Pixels of padding before a random crop of the image's size, in place of `crop_scale` (null: none)."""
-    mixup: NonNegative = 0.8
+    mixup: schema.NonNegative = 0.8
     """Parameter of mixup's beta distribution (0: none)."""
-    cutmix: NonNegative = 1.0
+    cutmix: schema.NonNegative = 1.0
     """Parameter of CutMix's beta distribution (0: none)."""
-    label_smoothing: Fraction = 0.1
+    label_smoothing: schema.Fraction = 0.1
     """Probability that is shared out among the other classes."""
-    repeats: PositiveInt = 3
+    repeats: schema.PositiveInt = 3
     """Augmented copies of an image that a batch draws together."""
-    workers: NonNegativeInt = 0
+    workers: schema.NonNegativeInt = 0
     """Processes that load images (0: the main one)."""
     synthetic: bool = False
     """One random batch again and again: the model's own speed."""
@@ -120,33 +110,33 @@ class ImageTrainingRecipe(BaseTraining):
     """
 
     at_most: ClassVar[dict[str, str]] = {**BaseTraining.at_most, "warmup_epochs": "epochs"}
-    epochs: PositiveInt = 300
+    epochs: schema.PositiveInt = 300
     """Passes over the training images in the whole run."""
-    batch_size: PositiveInt = 1024
+    batch_size: schema.PositiveInt = 1024
     """Images in one update, those of all processes together."""
-    learning_rate: Positive = 1e-3
+    learning_rate: schema.Positive = 1e-3
     """The highest learning rate, for a batch of `learning_rate_batch` images."""
-    learning_rate_batch: PositiveInt | None = 1024
+    learning_rate_batch: schema.PositiveInt | None = 1024
     """All learning rates are multiplied by `batch_size` / `learning_rate_batch` (null: they are not)."""
-    min_learning_rate: NonNegative = 1e-6
-    """Where the cosine decay of the learning rate ends, whatever the batch."""
-    warmup_epochs: NonNegativeInt = 5
+    min_learning_rate: schema.NonNegative = 1e-6
+    """The learning rate at the end of the cosine decay, whatever the batch."""
+    warmup_epochs: schema.NonNegativeInt = 5
     """Epochs until the learning rate has risen to its highest."""
-    warmup_learning_rate: NonNegative = 1e-6
-    """Where the linear warm-up begins, whatever the batch."""
-    weight_decay: NonNegative = 0.05
+    warmup_learning_rate: schema.NonNegative = 1e-6
+    """The learning rate at the start of the linear warm-up, whatever the batch."""
+    weight_decay: schema.NonNegative = 0.05
     """Of weight matrices alone."""
-    betas: TwoFractions = (0.9, 0.999)
+    betas: schema.TwoFractions = (0.9, 0.999)
     """Decay of AdamW's averages of the gradient and of its square."""
-    ema_decay: Fraction | None = 0.99996
+    ema_decay: schema.Fraction | None = 0.99996
     """Decay of the average of the weights by update (null: no average)."""
     ema_warmup: bool = False
     """Let the average begin shorter, as short runs need."""
-    log_every: PositiveInt = 50
+    log_every: schema.PositiveInt = 50
     """Updates from one training record to the next."""
-    evaluate_every_epochs: PositiveInt = 1
+    evaluate_every_epochs: schema.PositiveInt = 1
     """Epochs from one validation to the next."""
-    checkpoint_every: PositiveInt = 1000
+    checkpoint_every: schema.PositiveInt = 1000
     """Updates from one checkpoint to the next."""
 
     @property
@@ -166,7 +156,7 @@ class ImageRecipe(BaseRecipe):
     """
 
     task: Literal["image"] = "image"
-    """What is trained."""
+    """The task: `text` or `image`."""
     model: ImageModelRecipe = Field(default_factory=ImageModelRecipe)
     data: ImageDataRecipe = Field(default_factory=ImageDataRecipe)
     training: ImageTrainingRecipe = Field(default_factory=ImageTrainingRecipe)
@@ -197,7 +187,6 @@ class ImageRecipe(BaseRecipe):
             InputError: no such model, it does not take what the recipe asks for, or it cannot fit in memory.
         """
         from nadaraya.models.vit import create_image_model
-        from nadaraya.training.memory import check_memory
 
         model = self.model
         for option in model.options:
@@ -220,7 +209,7 @@ class ImageRecipe(BaseRecipe):
         return create_image_model(model.name, image_size=size, options=options).train()
 
     def augmentation(self) -> "Augmentation":
-        """What is done to the images, as `nadaraya.data.images` takes it.
+        """The augmentation of the images, as `nadaraya.data.images` takes it.
 
         Raises:
             InputError: an interpolation or a policy that does not exist.

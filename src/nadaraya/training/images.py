@@ -27,16 +27,17 @@ from nadaraya.data.images import (
     training_batches,
 )
 from nadaraya.data.images.transforms import evaluation_crop, fixed_interpolation
+from nadaraya.device import check_memory
 from nadaraya.errors import must_be
 from nadaraya.evaluation.classification import evaluate_side_by_side
 from nadaraya.files import write_file, write_into
 from nadaraya.training.folder import AVERAGE_FILE, IMAGES_FILE, MODEL_FILE
 from nadaraya.training.image_recipe import ImageRecipe
-from nadaraya.training.memory import check_memory, image_batch_bytes
 from nadaraya.training.processes import Processes
+from nadaraya.training.task import Task
 
 
-class ImageTask:
+class ImageTask(Task):
     """A `Task` on images."""
 
     unit = "images"
@@ -48,18 +49,18 @@ class ImageTask:
         self._images = open_recipe_images(recipe)
         options = recipe.training
         self._steps_per_epoch = steps_per_epoch(self._images, options.batch_size)
+        side, images = recipe.model.image_size, options.batch_size // processes.count or 1
         check_memory(
-            f"a batch of {options.batch_size:,} images of {recipe.model.image_size} × "
-            f"{recipe.model.image_size} pixels",
-            image_batch_bytes(recipe, self._images.channels),
+            f"a batch of {options.batch_size:,} images of {side} × {side} pixels",
+            4 * images * self._images.channels * side**2,  # float32, in a process
             "training.batch_size or model.image_size",
         )
         set_seed(recipe.seed)
-        self.model = recipe.build_model(len(self._images.classes), self._images.channels)
+        self.model: Any = recipe.build_model(len(self._images.classes), self._images.channels)
         self.steps = options.epochs * self._steps_per_epoch
         self.evaluate_every = options.evaluate_every_epochs * self._steps_per_epoch
         self.units_per_step = options.batch_size
-        self.fingerprint: dict[str, Any] = {"images_sha256": self._images.sha256}
+        self.fingerprint = {"images_sha256": self._images.sha256}
         self._loss = SoftTargetCrossEntropy()
         self._share: dict[str, Any] = {
             "workers": recipe.data.workers,
@@ -75,7 +76,7 @@ class ImageTask:
         )
         self.batches(self.steps)  # refuses what cannot be batched before a folder is made
 
-    def schedule(self, optimizer: torch.optim.Optimizer, done: int) -> Callable[[int], None]:
+    def schedule(self, optimizer: torch.optim.Optimizer, done: int) -> Callable[[int], object]:
         """Linear warm-up and cosine decay, a function of the number of updates alone."""
         options = self._recipe.training
         scheduler, _ = create_scheduler_v2(
@@ -97,9 +98,6 @@ class ImageTask:
         if options.ema_decay is None:
             return None
         return ModelEmaV3(self.model, decay=options.ema_decay, use_warmup=options.ema_warmup)
-
-    def record(self, folder: Path, done: int) -> None:
-        """Images have no such record."""
 
     def batches(self, done: int) -> Iterable[tuple[Tensor, Tensor]]:
         """Augmented images (b, C, S, S) and mixed, smoothed targets (b, classes), b = B / processes."""
@@ -134,12 +132,10 @@ class ImageTask:
         return 1.0 - validation.get("ema_top1", validation["top1"])
 
     def shown_metrics(self, validation: dict[str, float]) -> str:
-        """Validation loss and top-1, that of the average too."""
-        text = f"validation {validation['loss']:.3f}  top-1 {validation['top1']:.2%}"
+        text = f"{super().shown_metrics(validation)}  top-1 {validation['top1']:.2%}"
         return f"{text} (EMA {validation['ema_top1']:.2%})" if "ema_top1" in validation else text
 
     def begin(self, folder: Path) -> None:
-        """What the images are."""
         described = {
             "name": self._images.name,
             "classes": list(self._images.classes),
@@ -154,7 +150,7 @@ class ImageTask:
     def finish(
         self, folder: Path, averaged: nn.Module | None, validation: dict[str, float], step_seconds: float
     ) -> dict[str, Any]:
-        """The model and its average; the figures are those of the last validation, which saw every image."""
+        """The model and its average; the metrics are those of the last validation, which saw every image."""
         augmentation, images = self._augmentation, self._images
         mean, std = augmentation.statistics(images.channels)
         inputs = {
@@ -167,8 +163,7 @@ class ImageTask:
         with write_into(folder, MODEL_FILE) as scratch:
             # Configuration and weights: the folder is a model of timm, create_model("local-dir:FOLDER").
             labels = {"label_names": list(images.classes)}
-            noted: Any = self.model.pretrained_cfg
-            noted.update(inputs)
+            self.model.pretrained_cfg.update(inputs)
             save_for_hf(self.model, str(scratch), labels, safe_serialization=True)
             if averaged is not None:
                 save_model(averaged, str(scratch / AVERAGE_FILE))
@@ -184,11 +179,9 @@ class _LimitedImages(ImageSource):
         super().__init__(source.labels[self._numbers], source.channels)
 
     def name(self, index: int) -> str:
-        """As in the source."""
         return self._source.name(int(self._numbers[index]))
 
     def digest(self) -> bytes:
-        """That of the source and of the numbers."""
         return self._source.digest() + self._numbers.tobytes()
 
     def _open(self, index: int) -> Image.Image:

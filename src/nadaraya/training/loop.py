@@ -5,42 +5,50 @@ the rest: on the CPU a resumed run is bit for bit an uninterrupted one. Processe
 an equal part of every batch each and average their gradients; the main one writes.
 """
 
+import copy
 import math
-import shutil
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
-from nadaraya.errors import InputError
-from nadaraya.files import PARTIAL, remove_folder, remove_partial, sha256, sync, write_into
+import numpy as np
+import torch
+from safetensors.torch import save_model
+from torch import Tensor, nn
+
+from nadaraya.errors import must_be
+from nadaraya.files import sha256, sync, write_into
 from nadaraya.training.checkpoint import (
     Checkpoint,
-    drop_later_checkpoints,
     drop_old_checkpoints,
     find_checkpoint,
+    load_checkpoint,
+    save_checkpoint,
+    write_tensors,
 )
-from nadaraya.training.folder import (
-    BEST_FILE,
-    METRICS_FILE,
-    RECIPE_FILE,
-    STATE_FOLDER,
-    FolderLock,
-    begin_folder,
-    is_run_of,
-    read_recipe,
-    renew_folder,
-)
+from nadaraya.training.folder import BEST_FILE, METRICS_FILE, STATE_FOLDER, FolderLock
 from nadaraya.training.image_recipe import ImageRecipe
 from nadaraya.training.kernels import BandwidthWatch, kernel_parameters
-from nadaraya.training.learner import Learner
-from nadaraya.training.metrics import Meter, TrainingDiverged, digest_of, read_metrics, step_seconds
-from nadaraya.training.processes import Processes
+from nadaraya.training.metrics import (
+    Meter,
+    Records,
+    TrainingDiverged,
+    check_tracker,
+    digest_of,
+    read_metrics,
+    step_seconds,
+)
+from nadaraya.training.optimizer import make_optimizer
+from nadaraya.training.processes import Processes, gather_weights, repeated_blocks, shard_model, whole_weights
 from nadaraya.training.progress import StopRequest, TrainingProgress
-from nadaraya.training.recipe import Recipe
-from nadaraya.training.records import Records, check_tracker, open_records
 from nadaraya.training.run import Run
+from nadaraya.training.starting import copy_best, find_start, is_finished, prepare_folder, tidy, tidy_finished
 from nadaraya.training.task import Task
+from nadaraya.training.text_recipe import Recipe
+
+_DROPOUT = 1  # a stream of random numbers of its own; batches have that of 0
 
 
 def train(
@@ -75,120 +83,24 @@ def train(
     2
     """
     folder, processes = Path(folder), Processes()
-    shown = TrainingProgress(progress and processes.main)
+    shown = TrainingProgress(progress and processes.is_main_process)
     with processes.surviving(), FolderLock(folder) as lock:
-        with processes.together():
-            finished = _is_finished(folder, recipe, resume)
+        with processes.barrier():
+            finished = is_finished(folder, recipe, resume)
         if not finished:
             if folder.exists():  # refuse before the data are read; a new folder is made after that
-                processes.alone(lock.take)
+                processes.on_main_process(lock.take)
             with shown.waiting(f"{recipe.name}: reading the data, building the model"):
-                task = processes.main_first(lambda: open_task(recipe, processes))
-            processes.alone(lock.take)
-            with processes.together():  # the other process may have finished in between
-                finished = _is_finished(folder, recipe, resume)
+                task = processes.main_process_first(lambda: open_task(recipe, processes))
+            processes.on_main_process(lock.take)
+            with processes.barrier():  # the other process may have finished in between
+                finished = is_finished(folder, recipe, resume)
         if finished:
-            processes.alone(_tidy_finished, folder, lock)
+            processes.on_main_process(tidy_finished, folder, lock)
             shown.say(f"{folder} is finished already: nothing to do")
         else:
             _run(recipe, folder, task, processes, shown)
     return Run(folder)
-
-
-def _run(
-    recipe: Recipe | ImageRecipe, folder: Path, task: Task, processes: Processes, shown: TrainingProgress
-) -> None:
-    """Train in a folder that no other process writes."""
-    with processes.together():
-        checkpoint = _find_checkpoint(folder, recipe, task)
-    if checkpoint:
-        processes.alone(_go_back, folder, recipe, checkpoint)
-    processes.alone(renew_folder if checkpoint else begin_folder, folder, recipe, task)
-    learner = Learner(task, recipe, processes)
-    with processes.together():
-        learner.resume(checkpoint)
-    if checkpoint:  # a run that was killed may have been about to
-        options = recipe.training
-        processes.alone(drop_old_checkpoints, checkpoint.path, options.checkpoints_kept, options.decay_start)
-    done, state = (checkpoint.step, checkpoint.state) if checkpoint else (0, {})
-    if done:
-        shown.say(f"{folder}: resuming after step {done}")
-    with processes.together():
-        records = open_records(folder, recipe, checkpoint, shown) if processes.main else Records()
-        if processes.main:
-            task.record(folder, done)
-    shown.begin(recipe.name, task, done)
-    meter = Meter(state.get("losses", []), state.get("seconds", 0.0))
-    watch = BandwidthWatch(learner.model)
-    best = math.inf
-    if (folder / BEST_FILE).exists():
-        best = min(map(task.score, Run(folder).series("validation")), default=math.inf)
-    saved = time.monotonic()
-    patience = 60 * (recipe.training.checkpoint_minutes or float("inf"))
-    with closing(records), StopRequest().listening() as stop:
-        batches = iter(task.batches(done))
-        for step in range(done + 1, task.steps + 1):
-            with processes.together():
-                inputs, targets = next(batches)
-            meter.add(*learner.update(step, inputs, targets))
-            if processes.device.type == "cpu":  # elsewhere looking means waiting for the device
-                with processes.together(), _diverging(folder):
-                    watch.check(step)
-            shown.advance(step)
-
-            last, waited = step == task.steps, time.monotonic() - saved > patience
-            stopping = processes.greatest(stop.signal or -int(waited))  # −1: all clocks say so
-            log = step % recipe.training.log_every == 0 or last
-            evaluate = step % task.evaluate_every == 0 or last
-            save = step % recipe.training.checkpoint_every == 0 or last or stopping
-            save = save or step == recipe.training.decay_start
-            if not (log or evaluate or save):
-                continue
-            with processes.together(), _diverging(folder):
-                meter.collect(step, processes.mean)
-                watch.check(step)
-            if log:
-                figures = {
-                    "loss": meter.take(),
-                    "learning_rate": learner.learning_rate,
-                    task.unit: step * task.units_per_step,
-                    "seconds": meter.seconds,
-                    "gradient_norm": meter.gradient_norm,
-                }
-                with processes.together():
-                    records.add("train", step, figures)
-            if evaluate:
-                with processes.together():
-                    validation = learner.validate()
-                    records.add("validation", step, validation)
-                if recipe.training.keep_best and task.score(validation) < best:
-                    best = task.score(validation)
-                    learner.gather()
-                    processes.alone(learner.save_weights, folder / BEST_FILE)
-            if save:
-                if step == recipe.training.decay_start:
-                    processes.alone(_copy_best, folder, folder / STATE_FOLDER)
-                with processes.together():
-                    learner.write_parts(folder / STATE_FOLDER)
-                processes.alone(_save, folder, learner, step, meter)
-                saved = time.monotonic()
-            if stopping > 0:
-                shown.say(f"step {step} is saved in {folder}")
-                raise KeyboardInterrupt(stopping)
-            meter.start()
-        shown.say("writing the model and its figures")
-        learner.gather()
-        if processes.main:
-            task.model.to(processes.device)
-        processes.alone(_finish, folder, task, learner, records)
-
-
-def _is_finished(folder: Path, recipe: Recipe | ImageRecipe, resume: bool) -> bool:
-    """Whether the folder has a finished run of this recipe; refuses what is not one of this recipe."""
-    if not is_run_of(folder, recipe, resume):
-        return False
-    run = Run(folder)
-    return run.final is not None and run.recipe.length == recipe.length
 
 
 def open_task(recipe: Recipe | ImageRecipe, processes: Processes) -> Task:
@@ -204,98 +116,252 @@ def open_task(recipe: Recipe | ImageRecipe, processes: Processes) -> Task:
     return TextTask(recipe, processes)
 
 
-def _find_checkpoint(folder: Path, recipe: Recipe | ImageRecipe, task: Task) -> Checkpoint | None:
-    """The newest complete checkpoint that leads to this recipe, if its run was started on the same data."""
-    checkpoint = find_checkpoint(folder / STATE_FOLDER, _common_updates(folder, recipe))
-    records = [] if checkpoint else read_metrics(folder / METRICS_FILE)
-    if any(record["kind"] == "final" for record in records):
-        raise InputError(f"{folder} has no checkpoint left to go on from: choose another folder")
-    if checkpoint and not task.fingerprint.items() <= checkpoint.state.items():
-        raise InputError(
-            f"{task.fingerprint_error} that {folder} was started on: restore it, or choose another folder"
-        )
-    return checkpoint
+def _run(
+    recipe: Recipe | ImageRecipe, folder: Path, task: Task, processes: Processes, shown: TrainingProgress
+) -> None:
+    """Train in a folder that no other process writes."""
+    options, states = recipe.training, folder / STATE_FOLDER
+    with processes.barrier():
+        checkpoint = find_start(folder, recipe, task)
+    processes.on_main_process(prepare_folder, folder, recipe, task, checkpoint)
+
+    # Model, optimizer and schedule as they were after update `done`.
+    learner = Learner(task, recipe, processes)
+    with processes.barrier():
+        learner.resume(checkpoint)
+    done, state = (checkpoint.step, checkpoint.state) if checkpoint else (0, {})
+    if done:
+        shown.say(f"{folder}: resuming after step {done}")
+
+    # Losses and times: in metrics.jsonl, on the terminal, with a tracker.
+    records: Records | None = None
+    with processes.barrier():
+        if processes.is_main_process:
+            digest = state.get("metrics_sha256")
+            records = Records(folder, done, digest, shown, options.tracker, recipe.name)
+            task.record(folder, done)
+    shown.begin(recipe.name, task, done)
+    meter = Meter(state.get("losses", []), state.get("seconds", 0.0))
+    watch = BandwidthWatch(learner.model)
+    best = math.inf
+    if (folder / BEST_FILE).exists():
+        best = min(map(task.score, Run(folder).series("validation")), default=math.inf)
+
+    saved, patience = time.monotonic(), 60 * (options.checkpoint_minutes or math.inf)
+    with ExitStack() as closed, StopRequest().listening() as stop:
+        if records:
+            closed.callback(records.close)
+        batches = iter(task.batches(done))
+        for step in range(done + 1, task.steps + 1):
+            with processes.barrier():
+                inputs, targets = next(batches)
+            meter.add(*learner.update(step, inputs, targets))
+            shown.advance(step)
+
+            # What is due after this update.
+            last, waited = step == task.steps, time.monotonic() - saved > patience
+            stopping = processes.greatest(stop.signal or -int(waited))  # −1: all clocks say so
+            log = last or step % options.log_every == 0
+            evaluate = last or step % task.evaluate_every == 0
+            save = last or stopping or step % options.checkpoint_every == 0 or step == options.decay_start
+            due = log or evaluate or save
+            if due or processes.device.type == "cpu":  # elsewhere looking means waiting for the device
+                with processes.barrier(), _diverging(folder):
+                    if due:
+                        meter.collect(step, processes.mean)
+                    watch.check(step)
+            if not due:
+                continue
+            if log:
+                metrics = {
+                    "loss": meter.take(),
+                    "learning_rate": learner.learning_rate,
+                    task.unit: step * task.units_per_step,
+                    "seconds": meter.seconds,
+                    "gradient_norm": meter.gradient_norm,
+                }
+                with processes.barrier():
+                    if records:
+                        records.add("train", step, metrics)
+            if evaluate:
+                with processes.barrier():
+                    validation = learner.validate()
+                    if records:
+                        records.add("validation", step, validation)
+                if options.keep_best and task.score(validation) < best:
+                    best = task.score(validation)
+                    learner.gather()
+                    processes.on_main_process(learner.save_weights, folder / BEST_FILE)
+            if save:
+                if step == options.decay_start:
+                    processes.on_main_process(copy_best, folder, states)
+                with processes.barrier():
+                    learner.write_parts(states)
+                processes.on_main_process(_save, folder, learner, step, meter)
+                saved = time.monotonic()
+            if stopping > 0:
+                shown.say(f"step {step} is saved in {folder}")
+                raise KeyboardInterrupt(stopping)
+            meter.start()
+
+        shown.say("writing the model and its metrics")
+        learner.gather()
+        processes.on_main_process(_finish, folder, task, learner, records)
 
 
-def _common_updates(folder: Path, recipe: Recipe | ImageRecipe) -> int | None:
-    """How many updates of the folder's run a longer one has in common; None where it goes on from all."""
-    if not (folder / RECIPE_FILE).exists():
-        return None
-    own = read_recipe(folder)
-    return own.training.decay_start if own.length < recipe.length else None
+class Learner:
+    """A model with its optimizer and schedule, in one of the run's processes, on the device of that process.
 
-
-def _go_back(folder: Path, recipe: Recipe | ImageRecipe, checkpoint: Checkpoint) -> None:
-    """Where a longer run goes on from before the decay of the folder's own, drop what came after.
-
-    The folder's recipe is renewed after this: stopped in between, it can still be finished as it was.
+    Attributes:
+        model: the one that is trained, `task.model`; with `training.parallel=fsdp` and several processes this
+            process's part of it, while `gather` brings `task.model` up to date in the main process.
+        averaged: the model with averaged weights, where training keeps one.
+        learning_rate: that of the last update, in its first group of parameters.
+        cast: the context in which the model computes: bfloat16, or nothing.
     """
-    if _common_updates(folder, recipe) is not None:
-        drop_later_checkpoints(checkpoint.path)
-        if not (folder / STATE_FOLDER / BEST_FILE).exists():
-            (folder / BEST_FILE).unlink(missing_ok=True)
-        _copy_best(folder / STATE_FOLDER, folder)
+
+    def __init__(self, task: Task, recipe: Recipe | ImageRecipe, processes: Processes) -> None:
+        self._task, self._processes, self._seed = task, processes, recipe.seed
+        self.device = processes.device
+        options = self._options = recipe.training
+        parallel = recipe.training.parallel if isinstance(recipe, Recipe) else "ddp"
+        self._sharded = parallel == "fsdp" and processes.count > 1
+        mode = options.compile if isinstance(options.compile, str) else None
+        self.model: nn.Module = task.model
+        if options.activation_checkpointing:
+            _checkpoint_activations(self.model)
+        if self._sharded:
+            self.model = copy.deepcopy(task.model)
+            if not processes.is_main_process:
+                task.model.to("meta")
+            for block in repeated_blocks(self.model) if options.compile else ():
+                block.compile(mode=mode)
+            shard_model(self.model, self.device)
+        self._optimizer = make_optimizer(self.model, options)
+        # Evaluation uses the network itself: processes that average gradients must call theirs equally often.
+        self._network = self.model
+        if options.compile and not self._sharded:
+            self._network = torch.compile(self.model, mode=mode)  # type: ignore[assignment]
+        self._trained = self._network if self._sharded else processes.prepare(self._network)
+        self._average = task.average()
+        self.averaged = self._average.module if self._average else None
+        self.learning_rate = 0.0
+        device, precision = self.device.type, options.precision
+        bfloat16 = precision == "bfloat16" or (precision == "auto" and device == "cuda")
+        self.cast = torch.autocast(device, torch.bfloat16, enabled=bfloat16)
+
+    def resume(self, checkpoint: Checkpoint | None, done: int = 0) -> None:
+        """Put back what a checkpoint has, where there is one, else go on after `done` updates; then train."""
+        if checkpoint:
+            load_checkpoint(checkpoint, self.model, self._optimizer, self.averaged)
+        self._advance = self._task.schedule(self._optimizer, checkpoint.step if checkpoint else done)
+        self._trained.train()
+
+    def update(self, step: int, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """Make update `step`, counted from 1, with this process's part of the batch.
+
+        Dropout is a function of the seed, the step and the process. Returns the mean loss of the part and the
+        norm of the whole gradient, scalars on the device.
+        """
+        processes, pieces = self._processes, self._options.pieces(self._processes.count)
+        torch.manual_seed(step_seed(self._seed, step, processes.rank))
+        loss = torch.zeros((), device=self.device)
+        pairs = zip(inputs.chunk(pieces), targets.chunk(pieces), strict=True)
+        for piece, (x, y) in enumerate(pairs, start=1):
+            x, y = (part.to(self.device, non_blocking=True) for part in (x, y))
+            with self.cast:
+                part = self._task.loss(self._trained, x, y)
+            processes.backward(part / pieces, self._trained, more=piece < pieces)
+            loss += part.detach() / pieces
+        self.learning_rate = float(self._optimizer.param_groups[0]["lr"])
+        norm = processes.clip(self.model, self._options.clip)
+        self._optimizer.step()
+        self._advance(step)
+        self._optimizer.zero_grad()
+        if self._average:
+            self._average.update(self.model, step)
+        return loss, norm
+
+    def validate(self) -> dict[str, float]:
+        """Metrics on the validation data, the same in all processes."""
+        with self.cast, whole_weights(self.model):
+            return self._task.validate(self._network, self.averaged)
+
+    def gather(self) -> None:
+        """Bring `task.model` up to date in the main process; all processes call it."""
+        if self._sharded:
+            gather_weights(self.model, self._task.model)
+
+    def write_parts(self, folder: Path) -> None:
+        """Write this process's part of the checkpoint that `save` completes; all processes call it."""
+        if self._sharded:
+            write_tensors(folder, self.model, self._optimizer)
+
+    def save(self, folder: Path, state: dict[str, Any]) -> None:
+        """Write a checkpoint; `state` has plain values to keep beside the tensors, `step` among them."""
+        state, options = {**state, **self._task.fingerprint}, self._options
+        path = save_checkpoint(
+            folder, self.model, self._optimizer, state, self.averaged, sharded=self._sharded
+        )
+        drop_old_checkpoints(path, options.checkpoints_kept, spared=options.decay_start)
+
+    def save_weights(self, path: Path) -> None:
+        """Write the weights alone, averaged ones where training keeps them; call `gather` before."""
+        with write_into(path.parent, path.name) as scratch:
+            save_model(self.averaged or self._task.model, str(scratch / path.name))
 
 
-def _copy_best(source: Path, target: Path) -> None:
-    """The best weights before the decay stay with its checkpoint: a longer run goes on from both."""
-    if (source / BEST_FILE).exists():
-        with write_into(target, BEST_FILE) as scratch:
-            shutil.copy(source / BEST_FILE, scratch)
+def step_seed(seed: int, step: int, rank: int = 0) -> int:
+    """The seed of torch's own generator (dropout) at one step, in the process of this rank."""
+    return int(np.random.SeedSequence([seed, step, _DROPOUT, rank]).generate_state(1, np.uint64)[0] >> 1)
+
+
+def _checkpoint_activations(model: nn.Module) -> None:
+    """Let the blocks of a model of transformers or timm compute their activations again when asked for."""
+    for name in (
+        "activation_checkpointing_enable",
+        "gradient_checkpointing_enable",
+        "set_grad_checkpointing",
+    ):
+        if hasattr(model, name):
+            getattr(model, name)()
+            return
+    raise must_be("recipe key training.activation_checkpointing", "false for a model without it", True)
 
 
 def _save(folder: Path, learner: Learner, step: int, meter: Meter) -> None:
     """Write a checkpoint, which must not be newer on the disk than the metrics."""
-    sync(folder / METRICS_FILE)
-    state = {
-        "step": step,
-        "seconds": meter.seconds,
-        "losses": meter.losses,
-        "metrics_sha256": sha256(folder / METRICS_FILE),
-    }
+    path = folder / METRICS_FILE
+    sync(path)
+    state = {"step": step, "seconds": meter.seconds, "losses": meter.losses, "metrics_sha256": sha256(path)}
     learner.save(folder / STATE_FOLDER, state)
 
 
 def _finish(folder: Path, task: Task, learner: Learner, records: Records) -> None:
-    """The model and its figures; the final record comes last: it makes the run finished.
+    """The model and its metrics; the final record comes last: it makes the run finished.
 
     It has digests of every file that the run left, its own record among the metrics.
     """
-    run = Run(folder)
+    run, model = Run(folder), task.model.to(learner.device)
     seconds = step_seconds(run.metrics)
     validation = {k: v for k, v in run.series("validation")[-1].items() if k not in ("kind", "step")}
     with learner.cast:
-        figures = task.finish(folder, learner.averaged, validation, seconds)
-    sizes = {
-        "parameters": sum(parameter.numel() for parameter in task.model.parameters()),
-        "kernel_parameters": sum(parameter.numel() for _, parameter in kernel_parameters(task.model)),
+        metrics = task.finish(folder, learner.averaged, validation, seconds)
+    metrics |= {
+        "parameters": sum(parameter.numel() for parameter in model.parameters()),
+        "kernel_parameters": sum(parameter.numel() for _, parameter in kernel_parameters(model)),
+        "step_seconds": seconds,
+        **task.fingerprint,
     }
-    figures = {**figures, **sizes, "step_seconds": seconds, **task.fingerprint}
-    if not math.isfinite(figures["loss"]):
-        raise TrainingDiverged(f"the validation loss became {figures['loss']} at step {task.steps}")
+    if not math.isfinite(metrics["loss"]):
+        raise TrainingDiverged(f"the validation loss became {metrics['loss']} at step {task.steps}")
     files = (path for path in sorted(folder.iterdir()) if path.is_file() and not path.name.startswith("."))
     digests = {path.name: sha256(path) for path in files}
-    final = {"kind": "final", "step": task.steps, **figures}
+    final = {"kind": "final", "step": task.steps, **metrics}
     digests[METRICS_FILE] = digest_of([*read_metrics(folder / METRICS_FILE), final])
-    records.add("final", task.steps, {**figures, "sha256": digests})
+    records.add("final", task.steps, {**metrics, "sha256": digests})
     sync(folder / METRICS_FILE)
-    _tidy(folder, run.recipe)
-
-
-def _tidy_finished(folder: Path, lock: FolderLock) -> None:
-    """Do what a run that was killed after its last record left undone."""
-    recipe, state = Run(folder).recipe, folder / STATE_FOLDER
-    dropped = recipe.training.drop_checkpoints and state.exists()
-    if dropped or any(list(place.glob(f"{PARTIAL}*")) for place in (folder, state)):
-        lock.take()
-        _tidy(folder, recipe)
-
-
-def _tidy(folder: Path, recipe: Recipe | ImageRecipe) -> None:
-    if recipe.training.drop_checkpoints:
-        remove_folder(folder / STATE_FOLDER)
-    for place in (folder, folder / STATE_FOLDER):
-        remove_partial(place)
+    tidy(folder, run.recipe)
 
 
 @contextmanager

@@ -1,22 +1,27 @@
-"""metrics.jsonl, one JSON object per line, appended as training goes; and the losses between two records."""
+"""The records of a run: metrics.jsonl, one JSON object per line; trackers; the losses between two records."""
 
 import hashlib
 import json
 import math
 import time
 from collections.abc import Callable
+from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from typing import Annotated, Any, Literal
+from uuid import uuid4
 
 import torch
+from accelerate.tracking import LOGGER_TYPE_TO_CLASS, GeneralTracker
 from pydantic import Field
 from torch import Tensor
 
 from nadaraya.errors import InputError
-from nadaraya.files import write_file, writing
+from nadaraya.files import first_line, write_file, writing
 from nadaraya.stored import Stored, read_lines
+from nadaraya.training.folder import METRICS_FILE
+from nadaraya.training.progress import TrainingProgress
 
 
 class _Record(Stored, extra="allow"):
@@ -80,33 +85,84 @@ def _lines(records: list[dict[str, Any]]) -> str:
     return "".join(json.dumps(record) + "\n" for record in records)
 
 
-class MetricsFile:
-    """Appends records to metrics.jsonl; those of updates after `resume_step` are dropped when it is opened.
+def append_record(path: Path, record: dict[str, Any]) -> None:
+    """Append a record to a file of JSON lines, handed to the operating system at once."""
+    with writing(path), path.open("a", encoding="utf-8") as stream:
+        stream.write(_lines([record]))
 
-    So is the final record, which a run that goes on makes anew. `recorded` is the newest update that the file
-    had a record of, dropped ones included.
+
+class Records:
+    """The records of a run: to metrics.jsonl, to the person who watches, and to a tracker.
+
+    Records of updates after `done` are dropped, and the final one, which a run that goes on makes anew.
+
+    Args:
+        folder: of the run.
+        done: updates that were made before.
+        digest: that the records of these must have, an InputError if they have another; None: any.
+        shown: the display.
+        tracker, name: the tracker of the recipe, None for none, and the name of the run there.
     """
 
-    def __init__(self, path: Path, resume_step: int, digest: str | None = None) -> None:
-        """`digest` is that of the records up to `resume_step`, InputError if they have another; None: any."""
-        self.path = path
-        found = read_metrics(path)
-        self.recorded = max((record["step"] for record in found), default=0)
-        kept = [record for record in found if record["step"] <= resume_step and record["kind"] != "final"]
+    def __init__(
+        self,
+        folder: Path,
+        done: int,
+        digest: str | None,
+        shown: TrainingProgress,
+        tracker: str | None = None,
+        name: str = "",
+    ) -> None:
+        self._path, self._shown = folder / METRICS_FILE, shown
+        found = read_metrics(self._path)
+        kept = [record for record in found if record["step"] <= done and record["kind"] != "final"]
         if digest is not None and digest_of(kept) != digest:
             raise InputError(
-                f"{path} is damaged: its records up to step {resume_step} are not those of this run; restore "
-                f"it, or remove {path.parent} to start the run over"
+                f"{self._path} is damaged: its records up to step {done} are not those of this run; restore "
+                f"it, or remove {folder} to start the run over"
             )
-        write_file(path, _lines(kept))
+        write_file(self._path, _lines(kept))
+        # A tracker has the dropped ones already.
+        self._tracked = max((record["step"] for record in found), default=0)
+        self._tracker = None if tracker is None else _start_tracker(tracker, folder, name)
 
-    def add(self, kind: str, step: int, figures: dict[str, Any]) -> None:
-        """Append one record, handed to the operating system at once."""
-        with writing(self.path), self.path.open("a", encoding="utf-8") as stream:
-            stream.write(_lines([{"kind": kind, "step": step, **figures}]))
+    def add(self, kind: str, step: int, metrics: dict[str, Any]) -> None:
+        """Hand out a record: its kind ("train", "validation", "final"), the updates made, metrics by name."""
+        append_record(self._path, {"kind": kind, "step": step, **metrics})
+        self._shown.add(kind, step, metrics)
+        if self._tracker and kind != "final" and step > self._tracked:
+            self._tracker.log({f"{kind}/{name}": value for name, value in metrics.items()}, step=step)
 
     def close(self) -> None:
-        """Nothing is open between two records."""
+        """Stop the display, and let the tracker send what it has."""
+        self._shown.close()
+        if self._tracker:
+            self._tracker.finish()
+
+
+def check_tracker(tracker: str | None) -> None:
+    """Refuse a tracker whose package is not installed."""
+    if tracker is not None and find_spec(tracker) is None:
+        raise InputError(f"training.tracker {tracker} needs its package: pip install {tracker}")
+
+
+def _start_tracker(tracker: str, folder: Path, name: str) -> GeneralTracker:
+    """One of accelerate's: TensorBoard, whose files go into the folder, Weights & Biases or trackio."""
+    make: Any = LOGGER_TYPE_TO_CLASS[tracker]
+    try:
+        if make.requires_logging_directory:
+            started = make(tracker, folder)
+        else:  # a run that is resumed goes on under the name that it began with
+            path = folder / "tracker_id.txt"
+            if not path.is_file():
+                write_file(path, uuid4().hex[:8])
+            mark = path.read_text(encoding="utf-8")
+            known = {"id": mark, "dir": str(folder)} if tracker == "wandb" else {}
+            started = make("nadaraya", name=f"{name}-{mark}", resume="allow", **known)
+        started.start()
+    except Exception as error:  # each service has errors of its own
+        raise InputError(f"training.tracker {tracker} cannot be started: {first_line(error)}") from error
+    return started
 
 
 def step_seconds(records: list[dict[str, Any]]) -> float:

@@ -8,7 +8,8 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from nadaraya.errors import must_be
 from nadaraya.training.kernels import kernel_parameters
-from nadaraya.training.optimisation import BaseTraining, TrainingRecipe
+from nadaraya.training.optimisation import BaseTraining
+from nadaraya.training.text_recipe import TrainingRecipe
 
 
 def make_optimizer(model: nn.Module, options: BaseTraining) -> torch.optim.Optimizer:

@@ -1,4 +1,4 @@
-"""What a person sees while a run trains, and the Ctrl-C that they can press."""
+"""The progress display of a run, and the signals that stop it."""
 
 import signal
 import threading
@@ -86,7 +86,7 @@ class StopRequest:
 
     @property
     def requested(self) -> bool:
-        """Whether one came."""
+        """True once a signal came."""
         return self.signal is not None
 
     @contextmanager

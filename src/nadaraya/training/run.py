@@ -14,26 +14,13 @@ from nadaraya.errors import InputError, must_be
 from nadaraya.files import reading, sha256
 from nadaraya.kernels import Kernel
 from nadaraya.stored import Stored, read_stored
-from nadaraya.training.folder import (
-    AVERAGE_FILE,
-    BEST_FILE,
-    CONFIGURATION_FILE,
-    IMAGES_FILE,
-    INITIAL_KERNELS_FILE,
-    METRICS_FILE,
-    MODEL_FILE,
-    RECIPE_FILE,
-    SAMPLE_FILE,
-    TEXT_FILE,
-    TOKENIZER_FILE,
-    read_recipe,
-)
+from nadaraya.training import folder as layout
 from nadaraya.training.image_recipe import ImageRecipe
-from nadaraya.training.kernels import kernel_parameters
+from nadaraya.training.kernels import kernel_parameters, read_lag_kernels
 from nadaraya.training.metrics import digest_of, read_metrics
-from nadaraya.training.quiet import without_bars
-from nadaraya.training.recipe import Recipe
+from nadaraya.training.recipe import read_recipe
 from nadaraya.training.schema import PositiveInt
+from nadaraya.training.text_recipe import Recipe
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -85,8 +72,16 @@ class Run:
     def __repr__(self) -> str:
         return f"Run({str(self.path)!r})"
 
+    @property
+    def _text(self) -> _Text:
+        return read_stored(self.path / layout.TEXT_FILE, _Text, "the text of a run")
+
+    @property
+    def _images(self) -> _Images:
+        return read_stored(self.path / layout.IMAGES_FILE, _Images, "the images of a run")
+
     def _repr_html_(self) -> str:
-        """As a notebook shows it: what was trained and its latest figures."""
+        """HTML for notebooks: the recipe in short and the latest metrics."""
         latest = self.final or next(reversed(self.series("validation")), {"step": 0})
         shown = {"folder": self.path, "variant": self.recipe.label, "seed": self.recipe.seed}
         shown |= {"updates": f"{latest['step']} of {self.steps}" + ("" if self.final else ", not finished")}
@@ -131,11 +126,11 @@ class Run:
         Raises:
             InputError: it is damaged, or was edited after the run was finished.
         """
-        path = self.path / METRICS_FILE
+        path = self.path / layout.METRICS_FILE
         records = read_metrics(path)
         if records and records[-1]["kind"] == "final":
             final = dict(records[-1])
-            expected = dict(final.pop("sha256", {})).get(METRICS_FILE)
+            expected = dict(final.pop("sha256", {})).get(layout.METRICS_FILE)
             if expected != digest_of([*records[:-1], final]):
                 raise _edited(path)
         return records
@@ -169,14 +164,14 @@ class Run:
 
     @property
     def measured_on(self) -> dict[str, Any]:
-        """What validation figures depend on beside the model; those of two runs compare where it agrees.
+        """Data that validation metrics depend on; those of two runs compare where it agrees.
 
         Raises:
             InputError: its text.json or images.json is damaged.
         """
         if isinstance(self.recipe, ImageRecipe):
             return {"images": self._images.sha256, "image_size": self.recipe.model.image_size}
-        path, sharded = self.path / TOKENIZER_FILE, self._text.shards  # the validation part is theirs
+        path, sharded = self.path / layout.TOKENIZER_FILE, self._text.shards  # the validation part is theirs
         with reading(path):
             tokenizer = sha256(path)
         return {
@@ -212,7 +207,7 @@ class Run:
     @property
     def sample(self) -> str | None:
         """The text generated at the end of training, prompt included; None when there is none."""
-        path = self.path / SAMPLE_FILE
+        path = self.path / layout.SAMPLE_FILE
         return path.read_text(encoding="utf-8") if path.is_file() else None
 
     def tokenizer(self) -> "PreTrainedTokenizerFast":
@@ -220,7 +215,7 @@ class Run:
         from nadaraya.data import tokenizer_from_file
 
         self.text_recipe()
-        self.check_files(TOKENIZER_FILE)
+        self.check_files(layout.TOKENIZER_FILE)
         return tokenizer_from_file(self.path)
 
     def corpus(self) -> "Corpus":
@@ -246,9 +241,9 @@ class Run:
 
     @property
     def on_shards(self) -> bool:
-        """Whether a run on text was trained on token shards."""
+        """True for a run on text that was trained on token shards."""
         self.text_recipe()
-        return (self.path / TEXT_FILE).is_file() and self._text.shards
+        return (self.path / layout.TEXT_FILE).is_file() and self._text.shards
 
     def shards(self, part: str = "validation") -> "TokenShards":
         """The token shards of the run, opened again.
@@ -287,10 +282,11 @@ class Run:
         else:
             images = open_images(source, corrupt=recipe.data.corrupt, channels=trained.channels)
         if (images.classes, images.channels) != (trained.classes, trained.channels):
-            raise InputError(
-                f"{images.name} has {_in_words(images)}, the model of {self.path} was trained on "
-                f"{_in_words(trained)}"
+            given, wanted = (
+                f"{each.channels} channels and {len(each.classes)} classes ({', '.join(each.classes[:3])}, …)"
+                for each in (images, trained)
             )
+            raise InputError(f"{images.name} has {given}, the model of {self.path} was trained on {wanted}")
         return images
 
     @property
@@ -314,10 +310,25 @@ class Run:
             InputError: the run is not finished, or a file is damaged or does not belong to it.
         """
         self._check_finished()
-        name = self._weights_file(weights or self.weights)
-        model = self._image_model(name) if isinstance(self.recipe, ImageRecipe) else self._text_model(name)
+        files, chosen = {"trained": layout.MODEL_FILE}, weights or self.weights
+        if self.weights == "averaged":
+            files["averaged"] = layout.AVERAGE_FILE
+        if self.recipe.training.keep_best:
+            files["best"] = layout.BEST_FILE
+        if chosen not in files:
+            raise must_be(f"weights of {self.path}", " or ".join(map(repr, files)), chosen)
+        path = self.path / files[chosen]
+        if isinstance(self.recipe, ImageRecipe):
+            model = self.recipe.build_model(len(self.classes), self._images.channels)
+            self.check_files(layout.IMAGES_FILE)
+        else:
+            model = self._load_text_model()
+        if chosen != "trained" or isinstance(self.recipe, ImageRecipe):
+            self.check_files(path.name)
+            with reading(path, "the model of this run"):
+                load_weights(model, str(path))
         if initial:
-            path = self.path / INITIAL_KERNELS_FILE
+            path = self.path / layout.INITIAL_KERNELS_FILE
             with reading(path, "the initial kernels of this model"), torch.no_grad():
                 values = load_file(path)
                 for name, parameter in kernel_parameters(model):
@@ -336,53 +347,27 @@ class Run:
         Raises:
             InputError: the run is not finished, is one on images, or a file is damaged.
         """
-        from nadaraya.training.lag_kernels import read_lag_kernels
-
         self.text_recipe()
         self._check_finished()
-        self.check_files(CONFIGURATION_FILE, MODEL_FILE)
-        weights = self.path / (INITIAL_KERNELS_FILE if initial else MODEL_FILE)
-        return read_lag_kernels(weights, self.path / CONFIGURATION_FILE)
+        self.check_files(layout.CONFIGURATION_FILE, layout.MODEL_FILE)
+        weights = self.path / (layout.INITIAL_KERNELS_FILE if initial else layout.MODEL_FILE)
+        return read_lag_kernels(weights, self.path / layout.CONFIGURATION_FILE)
 
     def _check_finished(self) -> None:
-        if self.final is None or not (self.path / MODEL_FILE).is_file():
+        if self.final is None or not (self.path / layout.MODEL_FILE).is_file():
             done = max((record["step"] for record in self.metrics), default=0)
             raise InputError(
                 f"{self.path} has no trained model yet (step {done} of {self.steps}): run "
                 "the same `nadaraya train` command again to finish it"
             )
-        self.check_files(RECIPE_FILE, INITIAL_KERNELS_FILE)
+        self.check_files(layout.RECIPE_FILE, layout.INITIAL_KERNELS_FILE)
 
-    def _weights_file(self, weights: str) -> str:
-        files = {"trained": MODEL_FILE}
-        if self.weights == "averaged":
-            files["averaged"] = AVERAGE_FILE
-        if self.recipe.training.keep_best:
-            files["best"] = BEST_FILE
-        if weights not in files:
-            raise must_be(f"weights of {self.path}", " or ".join(map(repr, files)), weights)
-        return files[weights]
-
-    def _image_model(self, name: str) -> nn.Module:
-        model = self.image_recipe().build_model(len(self._images.classes), self._images.channels)
-        self.check_files(IMAGES_FILE, name)
-        with reading(self.path / name, "the model of this run"):
-            load_weights(model, str(self.path / name))
-        return model
-
-    @property
-    def _text(self) -> _Text:
-        return read_stored(self.path / TEXT_FILE, _Text, "the text of a run")
-
-    @property
-    def _images(self) -> _Images:
-        return read_stored(self.path / IMAGES_FILE, _Images, "the images of a run")
-
-    def _text_model(self, name: str) -> nn.Module:
+    def _load_text_model(self) -> nn.Module:
         from nadaraya.models import KernelGPTForCausalLM
+        from nadaraya.models.quiet import without_bars
 
-        path = self.path / MODEL_FILE
-        self.check_files(CONFIGURATION_FILE, path.name)
+        path = self.path / layout.MODEL_FILE
+        self.check_files(layout.CONFIGURATION_FILE, layout.MODEL_FILE)
         with reading(path, "the model of this run"), without_bars():
             loaded: Any = KernelGPTForCausalLM.from_pretrained(
                 self.path, local_files_only=True, use_safetensors=True, output_loading_info=True
@@ -390,18 +375,8 @@ class Run:
         model, report = loaded
         if report["missing_keys"]:
             raise InputError(f"{path} is damaged: it lacks {sorted(report['missing_keys'])[0]}")
-        if name != MODEL_FILE:
-            self.check_files(name)
-            with reading(self.path / name, "the model of this run"):
-                load_weights(model, str(self.path / name))
         return model
 
 
 def _edited(path: Path) -> InputError:
     return InputError(f"{path} is not as the training of this run left it: edited or damaged; restore it")
-
-
-def _in_words(images: "ImageSet | _Images") -> str:
-    """Classes and channels of images as a message names them."""
-    few = ", ".join(images.classes[:3])
-    return f"{images.channels} channels and {len(images.classes)} classes ({few}, …)"

@@ -1,4 +1,4 @@
-"""What recipes are made of: sections of keys that pydantic checks, as YAML and back; errors are one line."""
+"""Parts of recipes: sections of keys that pydantic checks, as YAML and back; errors are one line."""
 
 import math
 import os
@@ -186,7 +186,7 @@ class Section(BaseModel):
 
 
 class BaseRecipe(Section):
-    """What every recipe has beside its sections `model`, `data` and `training`."""
+    """The keys of every recipe beside its sections `model`, `data` and `training`."""
 
     task: str
     name: Annotated[str, AfterValidator(_file_name)] = "run"
@@ -207,14 +207,13 @@ class BaseRecipe(Section):
         for name in _SECTIONS:
             section = keys.get(name)
             keys[name] = _text_keys(section or {}) if isinstance(section, Mapping | None) else section
-        accepted = cls.dotted_keys()
-        for name, value in keys.items():
-            inside = value if name in _SECTIONS and isinstance(value, dict) else {}
-            for key in [f"{name}.{key}" for key in inside] if name in _SECTIONS else [name]:
-                if key not in accepted:
-                    raise unknown_key(
-                        key, accepted, f"`nadaraya train --keys {cls.model_fields['task'].default}`"
-                    )
+        accepted, given = cls.dotted_keys(), [key for key in keys if key not in _SECTIONS]
+        for name in _SECTIONS:
+            given += [f"{name}.{key}" for key in keys[name]] if isinstance(keys[name], dict) else []
+        for key in given:
+            if key not in accepted:
+                listed_by = f"`nadaraya train --keys {cls.model_fields['task'].default}`"
+                raise unknown_key(key, accepted, listed_by)
         return cls(**keys)
 
     def to_mapping(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What the training loop asks of the thing that it trains: text and images answer, each in a module."""
+"""The interface between the training loop and the things that it trains, text and images."""
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -15,6 +15,7 @@ class Task(Protocol):
     """A model, its data and its schedule, opened from a recipe in one of the run's processes.
 
     Attributes:
+        model: with freshly initialised weights, on the CPU; the loop moves it.
         steps: updates of the whole run.
         evaluate_every: updates between two validations.
         unit: what an update takes, in plural ("tokens", "images").
@@ -23,6 +24,7 @@ class Task(Protocol):
         fingerprint_error: what to say when it differs, a sentence that goes on "that FOLDER was started on".
     """
 
+    model: Any
     steps: int
     evaluate_every: int
     unit: str
@@ -30,41 +32,47 @@ class Task(Protocol):
     fingerprint: dict[str, Any]
     fingerprint_error: str
 
-    @property
-    def model(self) -> nn.Module:
-        """With freshly initialised weights, on the CPU; the loop moves it."""
-
-    def schedule(self, optimizer: torch.optim.Optimizer, done: int) -> Callable[[int], None]:
+    def schedule(self, optimizer: torch.optim.Optimizer, done: int) -> Callable[[int], object]:
         """Set the learning rates of update `done` + 1; call the result with the updates made after each."""
+        ...
 
     def average(self) -> "ModelEmaV3 | None":
         """The moving average of weights that training keeps, on the model's device; None without."""
+        return None
 
     def record(self, folder: Path, done: int) -> None:
-        """Where the recipe asks for it, note in the run folder what each update after `done` is made of."""
+        """Note in the run folder what each update after `done` is made of, if the recipe asks for it."""
+        return
 
     def batches(self, done: int) -> Iterable[tuple[Tensor, Tensor]]:
         """This process's inputs and targets of the updates after `done`, each a function of its number."""
+        ...
 
     def loss(self, network: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
         """The mean loss of a batch, a scalar to differentiate."""
+        ...
 
     def validate(self, network: nn.Module, averaged: nn.Module | None) -> dict[str, float]:
-        """Figures on the validation data, the same in all processes; has "loss"."""
+        """Metrics on the validation data, the same in all processes; has "loss"."""
+        ...
 
     def score(self, validation: dict[str, float]) -> float:
-        """How bad validation figures are: the best weights are those of the lowest."""
+        """A figure of merit, lower is better, by which the best weights are kept. Default: the loss."""
+        return validation["loss"]
 
     def shown_metrics(self, validation: dict[str, float]) -> str:
-        """The validation figures that the progress display shows, as one short text."""
+        """The validation metrics that the progress display shows, as one short text."""
+        return f"validation {validation['loss']:.3f}"
 
     def begin(self, folder: Path) -> None:
         """Write what a run folder has before the first update."""
+        ...
 
     def finish(
         self, folder: Path, averaged: nn.Module | None, validation: dict[str, float], step_seconds: float
     ) -> dict[str, Any]:
         """Write the trained model and its average, if there is one; the main process does this alone.
 
-        The final figures are made from the last validation and the median time of an update in seconds.
+        The final metrics are made from the last validation and the median time of an update in seconds.
         """
+        ...

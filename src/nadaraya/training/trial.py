@@ -1,19 +1,19 @@
-"""What a run would cost, from a few of its own updates; no folder is made."""
+"""The cost of a run, from a few of its own updates; no folder is made."""
 
 import resource
 import sys
 import time
 from dataclasses import dataclass
 from itertools import islice
+from statistics import median_high
 
 import torch
 
 from nadaraya.training.image_recipe import ImageRecipe
 from nadaraya.training.kernels import kernel_parameters
-from nadaraya.training.learner import Learner
-from nadaraya.training.loop import open_task
+from nadaraya.training.loop import Learner, open_task
 from nadaraya.training.processes import Processes
-from nadaraya.training.recipe import Recipe
+from nadaraya.training.text_recipe import Recipe
 
 _UPDATES = 4  # the first one, which is slower, is left out
 
@@ -70,11 +70,11 @@ def try_recipe(recipe: Recipe | ImageRecipe) -> Trial:
     from nadaraya.evaluation.efficiency import image_model_cost, model_cost
 
     processes = Processes()
-    task = processes.main_first(lambda: open_task(recipe, processes))
+    task = processes.main_process_first(lambda: open_task(recipe, processes))
     if isinstance(recipe, ImageRecipe):
         flops, unit = float(image_model_cost(task.model, recipe.model.image_size).flops_per_image), "image"
     else:
-        flops, unit = model_cost(task.model).flops_per_token, "token"  # type: ignore[arg-type]
+        flops, unit = model_cost(task.model).flops_per_token, "token"
     learner = Learner(task, recipe, processes)
     learner.resume(None)
     seconds: list[float] = []
@@ -84,23 +84,20 @@ def try_recipe(recipe: Recipe | ImageRecipe) -> Trial:
         if processes.device.type == "cuda":
             torch.cuda.synchronize()
         seconds.append(time.perf_counter() - begun)
-    measured = sorted(seconds[1:] or seconds)
-    step_seconds = measured[len(measured) // 2]
+    step_seconds = median_high(seconds[1:] or seconds)
+    if processes.device.type == "cuda":
+        memory = torch.cuda.max_memory_allocated(processes.device)
+    else:
+        scale = 1 if sys.platform == "darwin" else 1024
+        memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * scale
     return Trial(
         parameters=sum(parameter.numel() for parameter in task.model.parameters()),
         kernel_parameters=sum(parameter.numel() for _, parameter in kernel_parameters(task.model)),
         flops=flops,
         unit=unit,
         device=processes.device.type,
-        memory_bytes=_peak_memory(processes.device),
+        memory_bytes=memory,
         step_seconds=step_seconds,
         steps=task.steps,
         seconds=step_seconds * task.steps,
     )
-
-
-def _peak_memory(device: torch.device) -> int:
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device)
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

@@ -3,8 +3,9 @@
 import pytest
 import torch
 
+from nadaraya.data.batches import check_length, training_batch, validation_sample
 from nadaraya.errors import InputError
-from nadaraya.training.batches import check_length, step_seed, training_batch, validation_sample
+from nadaraya.training.loop import step_seed
 
 TOKENS = torch.arange(100)
 

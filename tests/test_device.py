@@ -9,7 +9,7 @@ import pytest
 
 _SCRIPT = """
 import ctypes, torch
-from nadaraya.training.memory import reuse_freed_memory
+from nadaraya.device import reuse_freed_memory
 
 class Info(ctypes.Structure):
     _fields_ = [(name, ctypes.c_size_t) for name in "arena ordblks smblks hblks hblkhd".split()]

@@ -1,4 +1,4 @@
-"""Windows of tokens; a batch depends on the seed and the step alone, so that resuming needs no state."""
+"""Windows of a text in memory; a batch depends on the seed and the step alone: resuming needs no state."""
 
 from collections.abc import Sized
 
@@ -8,12 +8,7 @@ from torch import Tensor
 
 from nadaraya.errors import InputError
 
-_BATCH, _TORCH = 0, 1  # what a (seed, step) pair is used for: independent streams
-
-
-def step_seed(seed: int, step: int, rank: int = 0) -> int:
-    """The seed of torch's own generator (dropout) at one step, in the process of this rank."""
-    return int(np.random.SeedSequence([seed, step, _TORCH, rank]).generate_state(1, np.uint64)[0] >> 1)
+_BATCH = 0  # an independent stream of random numbers; dropout has that of 1
 
 
 def check_length(tokens: Sized, context: int, part: str) -> None:

@@ -131,7 +131,7 @@ class Measurements:
         for name, recipe in recipes.items():
             task = copy.copy(self._task(recipe))
             torch.manual_seed(recipe.seed)
-            task.model = recipe.build_model(self.tokens(recipe))  # type: ignore[misc]
+            task.model = recipe.build_model(self.tokens(recipe))
             learners[name] = Learner(task, recipe, processes)
             learners[name].resume(None)
             batches[name] = next(iter(task.batches(0)))

@@ -7,18 +7,23 @@ from typing import Any
 
 import peft
 import pytest
+import timm
 import torch
+from other_models import make as make_other
+from safetensors.torch import load_file, save_file
 from transformers import AutoModel, AutoModelForCausalLM, PreTrainedModel
 
 from nadaraya import InputError, variants
 from nadaraya.models import (
     KernelGPTConfig,
     KernelGPTForCausalLM,
+    attach_attention,
     from_nanochat,
     prune_heads,
     prune_units,
     to_nanochat,
 )
+from nadaraya.models.vit import VISION_VARIANTS
 
 VARIANTS = [
     *variants.names(),
@@ -225,3 +230,35 @@ def test_fields_of_transformers_stay(tmp_path: Path) -> None:
     _model("rope").save_pretrained(tmp_path)
     with pytest.raises(InputError, match="unexpected keyword argument 'windows_pattern'"):
         AutoModelForCausalLM.from_pretrained(tmp_path, windows_pattern="S")
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("variant", VISION_VARIANTS)
+def test_every_vision_variant_loads_in_every_dtype(variant: str, dtype: torch.dtype, tmp_path: Path) -> None:
+    def make() -> Any:
+        options = {"num_classes": 5, "depth": 2, "variant": variant}
+        return timm.create_model("gka_tiny_patch16_224", img_size=32, **options)
+
+    torch.manual_seed(0)
+    model, images = make(), torch.randn(2, 3, 32, 32)
+    save_file(model.to(dtype).state_dict(), tmp_path / "model.safetensors")
+    loaded = make()
+    loaded.load_state_dict({name: t.float() for name, t in load_file(tmp_path / "model.safetensors").items()})
+    with torch.no_grad():
+        _assert_same(loaded.eval()(images), model.float().eval()(images), 1e-5)
+
+
+@pytest.mark.parametrize("name", ["llama", "bert", "t5", "gpt2"])
+def test_an_attached_model_is_saved_as_it_was_and_attached_anew(name: str, tmp_path: Path) -> None:
+    model = make_other(name).eval()
+    tokens = {"input_ids": torch.randint(3, 29, (2, 7), generator=torch.Generator().manual_seed(0))}
+    if model.config.is_encoder_decoder:
+        tokens["decoder_input_ids"] = tokens["input_ids"]
+    with torch.no_grad():
+        expected = model(**tokens).logits
+        with attach_attention(model):
+            model.save_pretrained(tmp_path)
+        loaded = type(model).from_pretrained(tmp_path).eval()
+        _assert_same(loaded(**tokens).logits, expected, 1e-5)
+        with attach_attention(loaded):
+            _assert_same(loaded(**tokens).logits, expected, 1e-4)

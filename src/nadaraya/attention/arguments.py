@@ -183,11 +183,18 @@ def check_content(content: Content, query: Tensor) -> tuple[Tensor, float, Tenso
         factor = _one_per_head("content", content, query).view(-1, 1, 1)
     elif isinstance(content, bool) or not isinstance(content, Real):
         raise must_be("content", "None, a scale (a number or one per head) or a Kernel", content)
-    elif not -(largest := torch.finfo(dtype).max) <= content <= largest:
+    elif not abs(factor := _as_float(content)) <= torch.finfo(dtype).max:
         raise must_be("content", "a finite scale", content)
-    elif (factor := float(content)) > torch.finfo(torch.float32).tiny:
+    elif factor > torch.finfo(torch.float32).tiny:
         return query, factor, None, None
     return (query.to(dtype) * factor).to(query.dtype), 1.0, None, None
+
+
+def _as_float(number: Real) -> float:
+    try:
+        return float(number)
+    except OverflowError:  # whole numbers beyond those of float64
+        return math.inf
 
 
 def _one_per_head(name: str, values: Tensor, query: Tensor) -> Tensor:

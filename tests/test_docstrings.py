@@ -1,12 +1,15 @@
 """Every public name shows an example in its docstring, and the examples are true."""
 
+import ast
 import doctest
 import importlib
 import inspect
+import re
 from pathlib import Path
 
 import pytest
 
+import nadaraya
 from nadaraya import variants
 
 PACKAGES = [
@@ -51,3 +54,15 @@ def test_the_example_of_a_public_name_runs(
     for test in examples:
         runner.run(test)
     assert runner.failures == 0
+
+
+def test_a_summary_is_a_verb_or_a_noun_phrase() -> None:
+    """None asks What, Who, Whether or How: plain statements of what something is or returns."""
+    asking = []
+    for path in sorted(Path(nadaraya.__file__).parent.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
+                summary = ast.get_docstring(node) or ""
+                if re.match(r"(What|Who|Whether|How|Where|Which|When)\b", summary):
+                    asking.append(f"{path.name}: {summary.splitlines()[0]}")
+    assert not asking

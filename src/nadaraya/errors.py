@@ -8,7 +8,7 @@ _LONGEST = 200  # characters of a value in a message
 
 
 class InputError(ValueError):
-    """What the caller gave cannot be used; the message is one line that names it and what is accepted.
+    """Unusable input; the message is one line that names it and what is accepted.
 
     The command line prints the message alone and exits with status 2. Any other exception is a fault of
     the library and keeps its traceback.

@@ -101,17 +101,17 @@ def check_utf8(what: str, name: str) -> None:
 
 
 def is_file(path: Path) -> bool:
-    """Whether a path is a regular file, with an InputError for what cannot be a path at all."""
+    """Return whether a path is a regular file, with an InputError for what cannot be a path at all."""
     return _is(path.is_file, path)
 
 
 def is_folder(path: Path) -> bool:
-    """Whether a path is a folder, with an InputError for what cannot be a path at all."""
+    """Return whether a path is a folder, with an InputError for what cannot be a path at all."""
     return _is(path.is_dir, path)
 
 
 def exists(path: Path) -> bool:
-    """Whether there is something at a path, with an InputError for what cannot be a path at all."""
+    """Return whether there is something at a path, with an InputError for what cannot be a path at all."""
     return _is(path.exists, path)
 
 
@@ -150,7 +150,7 @@ def sha256(path: Path) -> str:
 
 
 def _ordinary_mode() -> int:
-    """What a file has that is simply opened for writing; safetensors keeps its files to their owner."""
+    """File mode of what is simply opened for writing; safetensors keeps its files to their owner."""
     mask = os.umask(0)
     os.umask(mask)
     return 0o666 & ~mask

@@ -26,7 +26,7 @@ def built_in_recipes() -> list[str]:
 
 
 def means_path(given: str | Path, is_name: Callable[[str], bool]) -> bool:
-    """Whether something given is a file or a folder, and not one of some names.
+    """Return whether something given is a file or a folder, and not one of some names.
 
     A name wins over what lies in the current folder under it, unless that is written as a path.
 

@@ -108,7 +108,7 @@ def checked(content: Any, kind: type[Kind], refusal: str) -> Kind:
 
 
 def accepted(error: Mapping[str, Any]) -> str:
-    """What one of pydantic's errors asks for, as it reads after "must be"."""
+    """Text of what one of pydantic's errors asks for, as it reads after "must be"."""
     message: str = error["msg"]
     words = message.removeprefix("Value error, ").removeprefix("Input should be ")
     words = re.sub(r"\d{13,}", lambda digits: f"{float(digits[0]):g}", words)

@@ -49,7 +49,7 @@ class AttentionArguments:
 
     @property
     def exclude_self(self) -> bool:
-        """Whether the logits hide each token from itself, unless nothing else is left."""
+        """Return whether the logits hide each token from itself, unless nothing else is left."""
         return self.own == "exclude"
 
     @property
@@ -59,7 +59,7 @@ class AttentionArguments:
 
     @property
     def on_gpu(self) -> bool:
-        """Whether the tensors are on a CUDA device."""
+        """Return whether the tensors are on a CUDA device."""
         return self.query.device.type == "cuda"
 
     @property
@@ -91,7 +91,7 @@ class AttentionArguments:
         return torch.where(present, key, 0.0).sum(2, keepdim=True) / present.sum(2, keepdim=True).clamp(min=1)
 
     def hides_non_finite(self) -> bool:
-        """Whether keys or values that some row may not see are NaN or infinite, where looking is free."""
+        """Return whether hidden keys or values are NaN or infinite, where looking is free."""
         hiding = (
             self.window, self.key_padding_mask, self.attn_mask, self.document_ids, self.key_logits,
             self.lag_logits, self.mixture, self.grid,
@@ -234,7 +234,7 @@ def check_lag_logits(position: Kernel | Tensor, causal: bool, query: Tensor, key
 
 
 def check_key_mask(mask: Tensor, key: Tensor) -> Tensor:
-    """Which keys are padding: the opposite of the mask."""
+    """Padding keys: the opposite of the mask."""
     expected = (key.shape[0], key.shape[2])
     if mask.dtype != torch.bool or tuple(mask.shape) != expected:
         accepted = f"of dtype torch.bool (True where a key takes part) and shape {expected}"

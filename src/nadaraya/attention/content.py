@@ -1,4 +1,4 @@
-"""How alike a query and a key are: the content of a layer's logits, with what it learns."""
+"""Likeness of a query and a key: the content of a layer's logits, with its parameters."""
 
 import math
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Which keys a block of rows need not visit, because the kernel of the lag has decayed: a guaranteed bound.
+"""Keys that a block of rows need not visit, because the kernel of the lag has decayed: a guaranteed bound.
 
 A row's keys in a block J weigh together at most |J| exp(u_i + max a_j + max b), u_i an upper bound of the
 content, and all its keys at least exp(s_i), s_i the log-sum-exp of its nearest ones. Blocks are left out

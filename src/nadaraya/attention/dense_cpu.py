@@ -19,7 +19,7 @@ _SCORES = 2**18  # in flight at once for each thread, where one item has fewer
 
 
 def suits(query: Tensor, key: Tensor) -> bool:
-    """Whether the sequences are short enough."""
+    """Return whether the sequences are short enough."""
     return query.shape[2] * key.shape[2] <= _MOST_SCORES
 
 

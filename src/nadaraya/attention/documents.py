@@ -15,7 +15,7 @@ Attend = Callable[[AttentionArguments], tuple[Tensor, Tensor | None]]
 
 
 def document_ids_of(position_ids: Tensor) -> Tensor:
-    """Which document every token of packed rows belongs to.
+    """Return the number of the document that every token of packed rows belongs to.
 
     Args:
         position_ids: (B, N) whole numbers that count the tokens of a document one by one; where one does not
@@ -34,7 +34,7 @@ def document_ids_of(position_ids: Tensor) -> Tensor:
 
 
 def document_ids_of_lengths(cumulative_lengths: Tensor, num_tokens: int | None = None) -> Tensor:
-    """Which document every token belongs to, where documents are told by where they begin and end.
+    """Return the number of the document that every token belongs to, from the lengths of documents.
 
     Args:
         cumulative_lengths: (D + 1,) whole numbers 0, n_1, n_1 + n_2, …: documents of n_1, n_2, … tokens lie
@@ -104,7 +104,7 @@ def _of_rows(args: AttentionArguments, rows: list[int]) -> AttentionArguments:
 
 
 def _given(args: AttentionArguments) -> Iterator[tuple[str, Tensor]]:
-    """What the call has of each item of the batch, by name; the weights of a mixture excepted."""
+    """Tensors of the call with an entry for each item of the batch, by name; not the weights of a mixture."""
     for name in ("query", "key", "value", "key_padding_mask", "key_logits", "attn_mask", "document_ids"):
         if (tensor := getattr(args, name)) is not None:
             yield name, tensor

@@ -251,7 +251,7 @@ def watching_calls(watch: Callable[[AttentionArguments], None]) -> Iterator[None
 
 
 class BackendChoice(NamedTuple):
-    """Which backend does a call.
+    """The backend of a call.
 
     Attributes:
         name: the backend.
@@ -270,7 +270,7 @@ def choose_backend(
     return_weights: bool = False,
     **options: Unpack[AttentionOptions],
 ) -> BackendChoice:
-    """Which backend `kernel_attention` takes for a call, and why not a faster one.
+    """Return the backend that `kernel_attention` takes for a call, and why not a faster one.
 
     Args:
         query, key, value, return_weights, options: those of the call.

@@ -23,7 +23,7 @@ MakePart = Callable[[LayerShape], nn.Module]
 
 
 class KeyValueCache(Protocol):
-    """What the layer asks of a cache for decoding."""
+    """Protocol of a cache for decoding, as far as the layer uses it."""
 
     def length(self) -> int:
         """Number of tokens seen before this call, those that a window has dropped included."""
@@ -275,7 +275,7 @@ class KernelSelfAttention(nn.Module):
     def _smoothed(
         self, query: Tensor, key: Tensor, value: Tensor, options: AttentionOptions, return_weights: bool
     ) -> tuple[Tensor, Tensor | None]:
-        """What the heads find, (B, H, N, d), and their weights where they are asked for."""
+        """Outputs of the heads, (B, H, N, d), and their weights where they are asked for."""
         weights = None
         if return_weights:
             out, weights = kernel_attention(query, key, value, return_weights=True, **options)
@@ -327,7 +327,7 @@ def _in_autocast_dtype(x: Tensor) -> Tensor:
 
 
 def _starts(key_mask: Tensor | None, document_ids: Tensor | None) -> Tensor | None:
-    """Where each token's text begins, (B, N): its document, or (B, 1): after the padding on the left."""
+    """Start of each token's text, (B, N): its document, or (B, 1): after the padding on the left."""
     if document_ids is not None:
         begins = F.pad(document_ids.diff() != 0, (1, 0), value=True)
         places = torch.arange(begins.shape[1], device=begins.device)

@@ -43,7 +43,7 @@ class _Columns:
 
 @dataclass(frozen=True)
 class Mixture:
-    """What the logits by lag of a call are made of, and which lags are hidden."""
+    """Parts of the logits by lag of a call, and the lags that are hidden."""
 
     weights: Tensor  # (B, H, Nq, M)
     table: Tensor  # (H or 1, M, U), column u for lag E − 1 − u; U = E where causal, otherwise 2E − 1

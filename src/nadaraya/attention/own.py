@@ -1,4 +1,4 @@
-"""What a token's own position gives: its logit, and what is taken out of the output for it.
+"""The token's own position: its logit, and what is taken out of the output for it.
 
 Excluding the token is a mask, and lies in the logits; the other forms follow the softmax.
 """
@@ -42,7 +42,7 @@ def finished(args: AttentionArguments, out: Tensor, lse: Tensor | None) -> Tenso
 
 
 def needs_lse(args: AttentionArguments) -> bool:
-    """Whether `finished` reads the log-sum-exp."""
+    """Return whether `finished` reads the log-sum-exp."""
     return args.eps > 0.0 or args.own == "drop-value"
 
 

@@ -1,4 +1,4 @@
-"""What queries, keys and values are made of, and how heads become tokens again."""
+"""Projections to queries, keys and values, and from heads back to tokens."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -79,12 +79,12 @@ class Projections(nn.Module):
 
     @property
     def values_are_keys(self) -> bool:
-        """Whether keys and values are one tensor."""
+        """Return whether keys and values are one tensor."""
         return self.form in ("o", "q(kv)o", "(qkv)o")
 
     @property
     def keys_are_queries(self) -> bool:
-        """Whether queries and keys are one tensor."""
+        """Return whether queries and keys are one tensor."""
         return self.form in ("vo", "o", "(qkv)o")
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -127,7 +127,7 @@ class Projections(nn.Module):
 
     @property
     def seen_keys(self) -> list[int] | None:
-        """Which of the keys and values each head sees, where these are not shared out evenly; else None."""
+        """Index of the keys and values that each head sees, where not shared out evenly; else None."""
         shared = self.shape.num_heads // self.shape.num_key_value_heads
         seen = [self.kv_heads.index(head // shared) for head in self.heads]
         each, left = divmod(len(self.heads), len(self.kv_heads))

@@ -18,7 +18,7 @@ from nadaraya.kernels.heads import log_by_head
 
 
 class Results(NamedTuple):
-    """What rows of queries have: output, weights, and the logarithm of what the weights were divided by.
+    """Results of rows of queries: output, weights, and the logarithm of what the weights were divided by.
 
     Attributes:
         out: (B, H, rows, dv) in the dtype of the query.
@@ -128,7 +128,7 @@ def logits(args: AttentionArguments, start: int, stop: int) -> Tensor:
 
 
 def _content(args: AttentionArguments, query: Tensor, key: Tensor) -> Tensor:
-    """What queries and keys say of each other."""
+    """Content logits of queries and keys."""
     if args.kernel is not None:
         return log_by_head(args.kernel, distances(query, key)).to(query.dtype)
     if args.bandwidth is None:

@@ -68,7 +68,7 @@ def _within_document(args: AttentionArguments, with_lse: bool) -> tuple[Tensor, 
 
 
 def _is_one_row(args: AttentionArguments) -> bool:
-    """Whether a token is decoded on the CPU: its row of the definition is O(Nk), and made in fewer steps."""
+    """Return whether one token is decoded on the CPU: its row of the definition is O(Nk), in fewer steps."""
     if args.query.shape[2] > 1 or args.query.device.type != "cpu":
         return False
     return args.window is None or args.key.shape[2] <= 2 * args.window
@@ -117,7 +117,7 @@ def _completed(
 
 
 class _SoftmaxForm(NamedTuple):
-    """What softmax attention with the call's scale takes to give the call's content and padding."""
+    """Inputs of softmax attention that give the call's content and padding, with the call's scale."""
 
     query: Tensor  # (B, H, Nq, d)
     key: Tensor  # (B, H, Nk, d)
@@ -153,7 +153,7 @@ def _softmax_form(args: AttentionArguments) -> _SoftmaxForm:
 
 
 def _loses_digits(args: AttentionArguments, form: _SoftmaxForm) -> bool:
-    """Whether the Gaussian's logits, as differences of larger terms, are rounded by more than is accepted.
+    """Return whether the Gaussian's logits, differences of larger terms, are rounded too much.
 
     Only looked at where reading a value is free.
     """
@@ -163,7 +163,7 @@ def _loses_digits(args: AttentionArguments, form: _SoftmaxForm) -> bool:
 
 
 def _is_standard(args: AttentionArguments) -> bool:
-    """Whether σ is the number 1, as with one σ per channel: features may then serve as they are."""
+    """Return whether σ is the number 1, as with one σ per channel: features may then serve as they are."""
     if torch.compiler.is_compiling() or args.query.device.type != "cpu" or args.bandwidth is None:
         return False
     constant = not args.bandwidth.requires_grad and args.query.dtype == args.compute_dtype
@@ -208,7 +208,7 @@ def _diagonals(args: AttentionArguments) -> Tensor | None:
 
 
 def _kept(args: AttentionArguments, form: _SoftmaxForm, diagonals: Tensor | None) -> Tensor | None:
-    """Which keys are visited where the rest is negligible, or None: all."""
+    """Ranges of keys to visit where the rest is negligible, or None: all."""
     if args.negligible == 0.0 or diagonals is None or args.lag_logits is None or not args.query.numel():
         return None
     query, key, diagonals = form.query.detach(), form.key.detach(), diagonals.detach()
@@ -220,7 +220,7 @@ def _kept(args: AttentionArguments, form: _SoftmaxForm, diagonals: Tensor | None
 
 
 def _mixed_table(args: AttentionArguments) -> tuple[Tensor, Tensor | None]:
-    """What queries mix and the logarithms taken out of it, by descending lag, down to 0 in causal calls."""
+    """Table that queries mix and the logarithms taken out of it, by descending lag (to 0 in causal calls)."""
     assert args.mixture is not None
     first = args.mixture.extent - 1 if args.causal else 0
     table, shift = args.mixture.factors()
@@ -228,7 +228,7 @@ def _mixed_table(args: AttentionArguments) -> tuple[Tensor, Tensor | None]:
 
 
 def _masks_densely(args: AttentionArguments) -> bool:
-    """Whether a mask by lag is written out: the CPU's fused kernel then takes all rows of a call at once."""
+    """Return whether a mask by lag is written out: the CPU's fused kernel then takes all rows at once."""
     longest = max(args.query.shape[2], args.key.shape[2])
     short = longest <= _DENSE_MASK and args.query.device.type == "cpu"
     return short and args.lag_logits is None and not args.causal

@@ -65,7 +65,7 @@ def parts_of_share(share: Share, pairs: int, num_heads: int) -> Iterator[Share]:
 
 
 def work_on(parts: list[Share], work: Callable[[Share], _T]) -> list[_T]:
-    """What `work` gives for every part, in their order; without gradients."""
+    """Results of `work` for every part, in their order; without gradients."""
     if len(parts) == 1:
         return [work(parts[0])]
     pool = _pool(os.getpid(), len(parts), max(1, torch.get_num_threads() // len(parts)))

@@ -10,7 +10,7 @@ from nadaraya.attention.blocked import refuse_second_derivative
 
 
 def can(args: AttentionArguments) -> bool:
-    """Whether PyTorch's fused attention is the call's softmax, without a mask larger than was given."""
+    """Return whether PyTorch's fused attention is the call's softmax, with no mask larger than given."""
     logits = (args.kernel, args.lag_logits, args.mixture, args.grid, args.key_logits)
     if own.needs_lse(args) or args.exclude_self or any(part is not None for part in logits):
         return False
@@ -57,7 +57,7 @@ def _refuse_second_derivatives(gradients: tuple[Tensor | None, ...], _: object) 
 
 
 def _is_lined_up(args: AttentionArguments) -> bool:
-    """Whether PyTorch's causal mask, aligned at the beginning, is ours."""
+    """Return whether PyTorch's causal mask, aligned at the beginning, is ours."""
     return not args.causal or args.query.shape[2] in (1, args.key.shape[2])
 
 

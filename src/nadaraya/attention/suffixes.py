@@ -1,4 +1,4 @@
-"""What a word in the name of any variant adds to it: `-loo`, `-drop`, `-xsa`, `-sink`, `-gate`."""
+"""Words that go with the name of any variant: `-loo`, `-drop`, `-xsa`, `-sink`, `-gate`."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple

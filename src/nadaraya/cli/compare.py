@@ -88,7 +88,7 @@ def compare(
 
 
 def _warnings(runs: list["Run"]) -> Iterator[str]:
-    """What keeps the figures of runs from being comparable."""
+    """Reasons why the metrics of runs are not comparable."""
     first = runs[0].measured_on
     for run in runs[1:]:
         different = [name for name, value in run.measured_on.items() if value != first[name]]

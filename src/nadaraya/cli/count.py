@@ -96,7 +96,7 @@ _IMAGE_COLUMNS: "dict[str, Callable[[ImageModelCost], str]]" = {
 
 
 def _row(name: str, cost: "ModelCost | ImageModelCost", tokens: float | None) -> dict[str, Any]:
-    """What --json has of a model."""
+    """Entry of a model for --json."""
     row = {"model": name, **asdict(cost)}
     if tokens is not None and (per_token := row.get("training_flops_per_token")) is not None:
         row["training_flops"] = tokens * per_token

@@ -142,14 +142,14 @@ def _is_image_run(run: str) -> bool:
 
 
 def _weights(run: str, weights: str | None) -> dict[str, str]:
-    """Which weights of a run were used; a model that is no run has one set of them."""
+    """Name of the weights of a run that were used; a model that is no run has one set of them."""
     from nadaraya.training import Run
 
     return {"weights": weights or Run(run).weights} if is_run(run) else {}
 
 
 def _line(run: str, chosen: Chosen, line: str) -> Callable[[], None]:
-    """What prints a line of figures, and which weights they are of."""
+    """Printer of a line of metrics and the weights that they are of."""
     used = "".join(f" ({name} weights)" for name in _weights(run, chosen.weights).values())
     return partial(typer.echo, line + used)
 

@@ -1,4 +1,4 @@
-"""What several verbs make of their options."""
+"""Options that several verbs share."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -110,7 +110,7 @@ def named_configuration(
 
 
 def is_model_name(name: str) -> bool:
-    """Whether a preset, a variant or a model of timm is called so."""
+    """Return whether a preset, a variant or a model of timm is called so."""
     from nadaraya import variants
     from nadaraya.models.presets import is_preset
     from nadaraya.models.vit import is_image_model

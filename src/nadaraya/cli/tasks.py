@@ -20,7 +20,7 @@ Outcome = tuple[dict[str, Any], Callable[[], None]]  # figures as plain data, an
 
 
 class Chosen(NamedTuple):
-    """Which weights of a run are evaluated, where and how."""
+    """Weights of a run, device and precision of an evaluation."""
 
     weights: str | None
     device: str

@@ -28,14 +28,14 @@ class Source(NamedTuple):
 
     @property
     def document_token(self) -> int | None:
-        """What begins a document of shards, where attention stays inside each."""
+        """Token that begins a document of shards, where attention stays inside each."""
         if isinstance(self.content, str) or self.documents != "packed":
             return None
         return self.content.document_token
 
 
 def is_run(path: str) -> bool:
-    """Whether this is a run folder."""
+    """Return whether this is a run folder."""
     return is_file(Path(path) / "config.yaml")
 
 

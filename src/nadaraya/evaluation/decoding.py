@@ -23,7 +23,7 @@ CACHES = ("dynamic", "static")
 
 @dataclass(frozen=True)
 class DecodingSettings:
-    """What is generated, and how it is measured.
+    """Amounts to generate, and how to measure.
 
     Args:
         batch: prompts side by side; default 8.
@@ -145,7 +145,7 @@ def measure_decoding(
 
 
 def keeps_one_tensor(model: "KernelGPTForCausalLM") -> bool:
-    """Whether keys and values are one tensor in some layer's cache.
+    """Return whether keys and values are one tensor in some layer's cache.
 
     Args:
         model: the model.

@@ -1,4 +1,4 @@
-"""What a model costs: parameters by part, operations of the running model, size of its weights."""
+"""Costs of a model: parameters by part, operations of the running model, size of its weights."""
 
 import copy
 import io
@@ -148,7 +148,7 @@ def image_model_cost(model: nn.Module, image_size: int | None = None) -> ImageMo
 
 
 def _counts(model: nn.Module) -> dict[str, int]:
-    """What the costs of language and image models have in common."""
+    """Counts that language and image models have in common."""
     kernels = getattr(model, "kernel_parameters", tuple)
     return {
         "parameters": _count(model),
@@ -188,7 +188,7 @@ class _CountingFile(io.RawIOBase):
 
 
 def _checkpoint_bytes(model: nn.Module) -> int:
-    """What torch.save writes of the state dictionary; its size does not depend on the values."""
+    """Bytes that torch.save writes of the state dictionary; they do not depend on the values."""
     blank: dict[int, torch.Tensor] = {}  # tensors that two names share are written once
     state = model.state_dict(keep_vars=True)  # an attribute of it, the modules' versions, is written too
     for name, tensor in state.items():

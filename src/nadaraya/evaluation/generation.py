@@ -83,7 +83,7 @@ def generate_text(
 
 
 def default_prompt(tokenizer: "PreTrainedTokenizerFast") -> str:
-    """What text starts from when no prompt is given: a newline, or the first token of an alphabet without.
+    """Return the text to start from without a prompt: a newline, or the first token of an alphabet without.
 
     Nothing where documents begin with a token of their own.
 

@@ -116,7 +116,7 @@ def _find(tasks: Sequence[str], folder: str | Path | None) -> tuple[Any, list[st
 
 
 def _prefix(tokenizer: Any) -> int:
-    """What stands before a text that has nothing before it: a special token, or else a newline."""
+    """Token before a text that has nothing before it: a special token, or else a newline."""
     for special in (tokenizer.bos_token_id, tokenizer.eos_token_id):
         if special is not None:
             return int(special)
@@ -181,7 +181,7 @@ def write_lm_eval_tasks(
 
 
 def _rendered(task: CoreTask, row: dict[str, Any], shots: list[dict[str, Any]]) -> dict[str, Any]:
-    """What is read before the ending, blanks at its end apart, and what is chosen from."""
+    """Context before the ending, without blanks at its end, and the options."""
     prompts = core_prompts(task, row, shots)
     contexts = [prompt.context.rstrip() for prompt in prompts]
     if task.kind == "multiple_choice":

@@ -100,7 +100,7 @@ def evaluating(*models: nn.Module) -> Iterator[None]:
 
 
 def rows_at_a_time(model: Any, length: int, most: int) -> int:
-    """How many rows of so many tokens have logits within a bound, at least 1 and at most `most`.
+    """Number of rows of so many tokens whose logits stay within a bound, at least 1 and at most `most`.
 
     A module without a configuration of transformers has its `most`.
     """
@@ -109,7 +109,7 @@ def rows_at_a_time(model: Any, length: int, most: int) -> int:
 
 
 def num_tokens(model: Any) -> int:
-    """How many tokens a model has; 2⁶³ of a module without a configuration of transformers."""
+    """Number of tokens of a model; 2⁶³ of a module without a configuration of transformers."""
     return int(model.config.get_text_config().vocab_size) if hasattr(model, "config") else ANY
 
 

@@ -153,7 +153,7 @@ def length_losses(
 
 
 def embedded_positions(model: nn.Module) -> int | None:
-    """How many positions a model has learned embeddings for, as GPT-2 has; None where positions go on."""
+    """Number of positions that a model has learned embeddings for, as GPT-2 has; None without."""
     config: Any = getattr(model, "config", None)
     limits = (getattr(config, name, None) for name in ("max_position_embeddings", "n_positions"))
     limit = next((limit for limit in limits if isinstance(limit, int)), None)

@@ -28,7 +28,7 @@ _MIB = 2**20
 
 @dataclass(frozen=True)
 class Settings:
-    """How models are measured.
+    """Settings of a measurement.
 
     Args:
         device: "cpu" or "cuda"; default "cpu".
@@ -174,7 +174,7 @@ def peaks(rows: Iterable[Throughput]) -> list[Throughput]:
 
 
 def environment(*packages: str) -> dict[str, Any]:
-    """What throughput depends on: the device, threads and versions.
+    """Facts that throughput depends on: the device, threads and versions.
 
     Args:
         packages: whose versions, beside those of PyTorch and this library.

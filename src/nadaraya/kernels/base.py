@@ -176,7 +176,7 @@ class Kernel(nn.Module):
 
     @property
     def device(self) -> torch.device:
-        """Where the kernel computes; the CPU if it has neither parameters nor buffers."""
+        """Device of the kernel; the CPU if it has neither parameters nor buffers."""
         return next((tensor.device for tensor in self.tensors()), torch.device("cpu"))
 
     def tensors(self) -> Iterator[Tensor]:

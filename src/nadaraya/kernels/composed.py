@@ -130,13 +130,13 @@ class ComposedKernel(_Terms):
 
     @property
     def parameters_per_head(self) -> int:
-        """How many numbers each head learns."""
+        """Number of parameters of each head."""
         return sum(parameter.numel() for parameter in self.parameters()) // self.num_heads
 
 
 @dataclass(frozen=True)
 class _Place:
-    """Where a kernel stands in an expression, which says where its parameters start.
+    """Position of a kernel in an expression, from which its parameters start.
 
     Args:
         num_heads: H.

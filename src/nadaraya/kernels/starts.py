@@ -1,4 +1,4 @@
-"""Where the terms of a kernel bank start: named starts, and starts that are given number by number."""
+"""Initial values of the terms of a kernel bank: named ones, and those given number by number."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence

@@ -151,7 +151,7 @@ class ValueEmbedding(nn.Module):
         self.table.embedding_dim = self.table.weight.shape[1]
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """What is added to the values of token numbers (B, N): (B, G, N, d)."""
+        """Return the addition to the values of token numbers (B, N): (B, G, N, d)."""
         added: Tensor = self.scale * self.table(tokens)
         return added.view(*tokens.shape, -1, self.head_dim).transpose(1, 2)
 
@@ -247,7 +247,7 @@ def make_attention(config: KernelGPTConfig, layer: int) -> KernelSelfAttention:
 
 
 def fixed_starts(attention: KernelSelfAttention) -> dict[str, Tensor]:
-    """What starts as its part says: kernel parameters, constants, linear maps that keep their start."""
+    """Parts that keep their own start: kernel parameters, constants, marked linear maps."""
     found = {**dict(attention.kernel_parameters()), **dict(attention.named_buffers())}
     for prefix, module in attention.named_modules():
         if getattr(module, "keeps_start", False):

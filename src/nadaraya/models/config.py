@@ -235,7 +235,7 @@ class KernelGPTConfig(PreTrainedConfig):
         return options
 
     def has_value_embedding(self, layer: int) -> bool:
-        """Whether tokens add to the values of a layer.
+        """Return whether tokens add to the values of a layer.
 
         Args:
             layer: index from 0.

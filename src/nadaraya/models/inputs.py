@@ -1,4 +1,4 @@
-"""What a language model reads from mask, positions and cache: padding, packed documents, room for tokens."""
+"""Inputs of a language model: mask, positions and cache as padding, packed documents, room for tokens."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,7 +22,7 @@ _PACKING = ("cu_seq_lens_q", "cu_seq_lens_k", "seq_idx", "max_length_q", "max_le
 
 
 class _Index(Stored):
-    """Which file of the same folder has each weight."""
+    """Index of sharded weights: the file of each."""
 
     weight_map: dict[str, Annotated[str, Field(pattern=r"^[\w.-]+\.safetensors$")]]
 

@@ -29,7 +29,7 @@ _HEAD_DIM = 128
 
 
 def is_preset(name: str) -> bool:
-    """Whether a name is, or begins as, that of a preset.
+    """Return whether a name is, or begins as, that of a preset.
 
     Args:
         name: what may be one.

@@ -199,7 +199,7 @@ def _given(bandwidth: Any, sample: Sample) -> NDArray[np.float64]:
 
 
 def _places(categories: Sequence[Category], num_numbers: int) -> NDArray[np.intp]:
-    """Where the user has the entries of a smoother."""
+    """Indices of the user's bandwidths for the entries of a smoother."""
     d = num_numbers + sum(category.number is None for category in categories)
     numeric = numeric_columns(categories, d)
     others = [category.column if category.number is None else d + category.number for category in categories]

@@ -143,7 +143,7 @@ def numbers_of(
 
 @dataclass(frozen=True)
 class Factors:
-    """What categories multiply the weights of pairs by.
+    """Factors by which categories multiply the weights of pairs.
 
     Attributes:
         categories: the K kernels.
@@ -178,7 +178,7 @@ _MISSING = ("raise", "category")
 
 @dataclass(frozen=True)
 class Coding:
-    """How the columns of tables become numbers and codes.
+    """Encoding of the columns of tables as numbers and codes.
 
     Attributes:
         levels: the categorical features.
@@ -277,7 +277,7 @@ class Coding:
 
 
 def is_frame(X: Any) -> bool:
-    """Whether it is a data frame as pandas has it."""
+    """Return whether it is a data frame as pandas has it."""
     return all(hasattr(X, name) for name in ("iloc", "columns", "dtypes"))
 
 

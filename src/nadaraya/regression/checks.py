@@ -132,7 +132,7 @@ def numbers(name: str, value: ArrayLike) -> NDArray[np.float64]:
 
 
 def is_number(value: Any) -> bool:
-    """Whether it is a real number, and no truth value, nor a duration (which NumPy has as an integer)."""
+    """Return whether it is a real number: no truth value, nor a duration (an integer for NumPy)."""
     return isinstance(value, Real) and not isinstance(value, bool | np.timedelta64)
 
 

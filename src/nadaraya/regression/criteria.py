@@ -1,4 +1,4 @@
-"""What a bandwidth is judged by, and its gradient: leave-one-out error or likelihood, corrected AIC.
+"""Criteria of bandwidths, with gradients: leave-one-out error or likelihood, corrected AIC.
 
 Each criterion is a function of the logarithms of the bandwidths. A prediction is a ratio of sums over pairs,
 and the gradients of sums are sums as well.

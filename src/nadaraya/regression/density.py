@@ -252,7 +252,7 @@ def increasing_root(
     scale: Array,
     settled: float,
 ) -> Array:
-    """Where m increasing functions are zero: Newton's method, bisection where it leaves the bracket.
+    """Roots of m increasing functions: Newton's method, bisection where it leaves the bracket.
 
     Args:
         excess: the functions of these numbers and their slopes at these places.

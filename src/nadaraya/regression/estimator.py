@@ -1,4 +1,4 @@
-"""What estimators share: their commonest parameters, checked, and the smoother they keep; categories."""
+"""Base of the estimators: common parameters, checked, and the smoother they keep; categories."""
 
 import functools
 import warnings

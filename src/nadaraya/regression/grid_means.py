@@ -19,7 +19,7 @@ _FARTHEST = 2.0**52
 
 @dataclass(frozen=True)
 class CellMoments:
-    """What is kept of the points in each of c cells.
+    """Moments of the points in each of c cells.
 
     Attributes:
         cell: (c, d) numbers of the cells, in lexicographic order.

@@ -1,4 +1,4 @@
-"""How far targets scatter about the curve, and how far the curve itself is uncertain.
+"""Scatter of targets about the curve, and uncertainty of the curve itself.
 
 An estimate linear in the targets, Σ_j L_j(x) y_j, has the variance Σ_j L_j(x)² σ_j². The local variance σ²(x)
 is estimated from few residuals where the bandwidth is small, so that (estimate − its mean) / standard error

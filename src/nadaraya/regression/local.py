@@ -111,7 +111,7 @@ def is_damped(sums: Moments) -> NDArray[np.bool_]:
 
 
 def damped_gradients(sums: Moments, of_targets: Array, of_weights: Array) -> Array:
-    """What `Smoother.fit_with_gradients` returns, (m, e, 1 + p), times the mass; exact where damped, too.
+    """Result of `Smoother.fit_with_gradients`, (m, e, 1 + p), times the mass; exact where damped, too.
 
     From derivatives of Σ_j κ s y z, (m, e, 1 + d, p), and of Σ_j κ s z zᵀ, (m, e, 1 + d, 1 + d).
     """

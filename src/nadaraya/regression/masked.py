@@ -30,7 +30,7 @@ from nadaraya.regression.torch_sums import distances, relative_weights
 
 
 class MaskedTraining(NamedTuple):
-    """What `masked_training` found.
+    """Result of `masked_training`.
 
     Attributes:
         bandwidths: (H,), or (H, d) when a bandwidth per feature was given; float64, in units of the features.

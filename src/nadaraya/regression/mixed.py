@@ -53,7 +53,7 @@ def compute(request: Request[Any], answer: Answer) -> Any:
 
 
 def _suits_pytorch(request: Request[Any], num_groups: int) -> bool:
-    """Whether a factor for every pair costs less; where factors are 0 groups know which points to take."""
+    """Return whether a factor for every pair costs less; where factors are 0 groups know which points."""
     assert request.factors is not None
     m, (n, f) = len(request.query), request.points.shape
     on_cpu = request.device is None or request.device.type == "cpu"

@@ -1,4 +1,4 @@
-"""What is asked of those who sum over pairs of queries and points, and what they answer.
+"""Requests for sums over pairs of queries and points, and their answers.
 
 With weights s_j, values y_j and κ_ij = κ(‖(q_i − x_j) / h‖), Nadaraya-Watson regression is Σ κ s y / Σ κ s, a
 density is Σ κ s, local linear regression solves with Σ κ s Δ Δᵀ, and their derivatives are sums as well.

@@ -104,7 +104,7 @@ def _width(kernel: Kernel) -> float:
 
 
 def edge_of(kernel: Kernel) -> float:
-    """Where κ becomes exactly 0 and stays so; inf if nowhere."""
+    """Return the distance from which κ is exactly 0; inf if there is none."""
     grid = _width(kernel) * 2.0 ** np.arange(61)
     positive = np.flatnonzero(log_values(kernel, grid) > -np.inf)
     if len(positive) == 0 or positive[-1] == len(grid) - 1:

@@ -59,7 +59,7 @@ class Start:
 
 @dataclass(frozen=True)
 class Selection:
-    """How bandwidths were chosen.
+    """Record of a bandwidth selection.
 
     Attributes:
         criterion: "loo" or "aic".
@@ -93,7 +93,7 @@ class Selection:
 
 @dataclass(frozen=True)
 class Search:
-    """How the optimiser goes about it.
+    """Settings of the optimiser.
 
     Attributes:
         n_starts: the greatest number of runs.

@@ -17,7 +17,7 @@ _LEAST_FREEDOM = 1e-6
 
 @dataclass(frozen=True)
 class GoodnessOfFit:
-    """How well a regression fits, each (p,) per target but the trace.
+    """Goodness of fit of a regression, each (p,) per target but the trace.
 
     All are weighted by the observations' weights, scaled to mean 1.
 

@@ -1,4 +1,4 @@
-"""Who answers a request for sums over pairs: the first that can."""
+"""Dispatch of requests for sums over pairs: the first way that can serve one."""
 
 import logging
 import threading
@@ -31,7 +31,7 @@ _EVALUATIONS = 50
 
 
 class _Work:
-    """What this process has asked for and PyTorch has done in the place of compiled code."""
+    """Work that PyTorch has done in the place of compiled code in this process."""
 
     done = 0.0
 
@@ -129,7 +129,7 @@ def _numba_is_installed() -> bool:
 
 
 def is_attention(request: Request[Any]) -> bool:
-    """Whether these means are attention's: a Gaussian, one bandwidth for all queries, on a GPU."""
+    """Return whether these means are attention's: a Gaussian, one bandwidth for all queries, on a GPU."""
     on_gpu = request.device is not None and request.device.type == "cuda"
     plain = request.power == 1 and not request.exclude_self
     plain = plain and request.query_scale is None and request.factors is None

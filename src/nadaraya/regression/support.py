@@ -213,7 +213,7 @@ def _bound(smoother: Smoother) -> Callable[[Array, Array], Array]:
 
 
 def _own(kernel: Kernel, weight: Array, scaled: Array, log_scale: Array) -> tuple[Array, Array]:
-    """What points give their own images at z = scaled (n, d): s κ(‖z‖), and its gradient by log bandwidth.
+    """Return the points' own images at z = scaled (n, d): s κ(‖z‖), and its gradient by log bandwidth.
 
     Both to be multiplied by exp(log_scale), (n,); weight are s, (n,).
     """

@@ -37,7 +37,7 @@ def compute(request: Request[R]) -> R:
 
 
 def numbers_per_pair(request: Request[Any]) -> int:
-    """How many numbers are held for each pair, which is also what their sums cost."""
+    """Number of values held for each pair, which is also the cost of their sums."""
     return 4 if request.quantity is Sums else 4 + request.points.shape[1] + len(request.columns)
 
 

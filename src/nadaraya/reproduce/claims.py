@@ -24,7 +24,7 @@ _BY_SIDE: dict[int, Agreement] = {1: "yes", 0: "not told apart", -1: "no"}
 
 @dataclass(frozen=True)
 class Checked:
-    """What was found of a claim.
+    """Outcome of a check of a claim.
 
     Attributes:
         ours: what was measured, in words.

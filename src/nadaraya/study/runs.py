@@ -106,7 +106,7 @@ class StudyRuns:
         return [self._job(cell, *missing) for cell in self._cells for missing in self._missing(cell)]
 
     def left(self, cell: Cell) -> int:
-        """How many runs a cell still needs, those not counted with which a search may go on."""
+        """Number of runs that a cell still needs, without those with which a search may go on."""
         rates, best = self._search(cell)
         untried, seeds = len(self._missing(cell)), self._wanted_seeds(cell)
         if best is not None:

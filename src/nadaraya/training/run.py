@@ -291,7 +291,7 @@ class Run:
 
     @property
     def weights(self) -> str:
-        """Which weights `load_model` takes by default: "averaged" where training kept an average."""
+        """Name of the weights that `load_model` takes by default: "averaged" where there is an average."""
         averaged = isinstance(self.recipe, ImageRecipe) and self.recipe.training.ema_decay is not None
         return "averaged" if averaged else "trained"
 

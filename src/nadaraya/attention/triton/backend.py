@@ -51,7 +51,7 @@ def why_not(args: AttentionArguments) -> str | None:
 
 
 def is_interpreted() -> bool:
-    """Whether Triton was told to run kernels on the CPU."""
+    """Return whether Triton was told to run kernels on the CPU."""
     return os.environ.get("TRITON_INTERPRET") == "1"
 
 
@@ -120,7 +120,7 @@ def _window(args: AttentionArguments) -> int:
 
 
 def _decodes(args: AttentionArguments) -> bool:
-    """Whether there are few queries, many keys and no gradients."""
+    """Return whether there are few queries, many keys and no gradients."""
     tensors = (args.query, args.key, args.value, args.bandwidth, args.lag_logits, args.key_logits)
     differentiated = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
     rows = args.query.shape[2] * (args.query.shape[1] // args.key.shape[1])
@@ -134,7 +134,7 @@ def _decodes(args: AttentionArguments) -> bool:
 
 
 def _is_one_tensor(args: AttentionArguments) -> bool:
-    """Whether the call smooths one tensor on itself by a Gaussian alone, in a way that has one gradient."""
+    """Return whether the call smooths one tensor on itself by a Gaussian alone, with one gradient."""
     return (
         args.query is args.key
         and args.key is args.value

@@ -37,7 +37,7 @@ _NARROW = 32
 
 @dataclass(frozen=True)
 class Config:
-    """How a kernel is tiled: BLOCK_M queries × BLOCK_N keys per tile, warps per program, pipeline stages."""
+    """Tiling of a kernel: BLOCK_M queries × BLOCK_N keys per tile, warps per program, pipeline stages."""
 
     block_m: int
     block_n: int

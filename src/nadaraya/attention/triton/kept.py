@@ -1,4 +1,4 @@
-"""Which keys blocks of queries visit where the rest is negligible, for every item and head, on the device.
+"""Active ranges: keys that blocks of queries visit where the rest is negligible, found on the device.
 
 The bound is that of `nadaraya.attention.decay`: keys are left out from the far ends inwards while together
 they weigh at most δ of every row. A row's weights are at least those of its nearest keys, which the forward

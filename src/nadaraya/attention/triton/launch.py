@@ -1,4 +1,4 @@
-"""What every launch needs: tiles, padded widths, the lag table and the norms in the form kernels read."""
+"""Inputs of every launch: tiles, padded widths, the lag table and the norms in the form kernels read."""
 
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -101,7 +101,7 @@ def strides(tensor: Tensor) -> tuple[int, int, int]:
 
 
 def _matmul_precision(dtype: torch.dtype, gaussian: bool) -> str:
-    """How float32 products are taken, by PyTorch's setting for CUDA; those of halves are exact.
+    """Precision of float32 products, by PyTorch's setting for CUDA; those of halves are exact.
 
     A Gaussian's are always taken in full: ‖x‖² − 2 x·y + ‖y‖² would lose the digits twice.
     """
@@ -114,7 +114,7 @@ def _matmul_precision(dtype: torch.dtype, gaussian: bool) -> str:
 
 
 def gaussian_mode(query: Tensor, key: Tensor, bandwidth: Tensor | None) -> int:
-    """How the kernels take distances; `content_logits` explains the numbers.
+    """Mode by which kernels take distances; `content_logits` explains the numbers.
 
     Half precision has no digits to lose: its products are exact in float32.
     """
@@ -128,7 +128,7 @@ def gaussian_mode(query: Tensor, key: Tensor, bandwidth: Tensor | None) -> int:
 
 
 def is_same(a: Tensor, b: Tensor) -> bool:
-    """Whether two tensors are the same numbers in memory."""
+    """Return whether two tensors are the same numbers in memory."""
     return a.data_ptr() == b.data_ptr() and a.shape == b.shape and a.stride() == b.stride()
 
 
@@ -177,7 +177,7 @@ class Table:
         return cls(padded, TABLE_PADDING + table.shape[1] // 2, step)
 
     def arguments(self) -> dict[str, Any]:
-        """What kernels take of it, by name."""
+        """Arguments for kernels, by name."""
         return {
             "table_ptr": self.entries, "table_zero": self.zero, "table_stride": self.head_stride,
             "table_batch_stride": self.batch_stride, "table_row_stride": self.row_stride,
@@ -201,7 +201,7 @@ def kernel_arguments(
     exclude_self: bool,
     kept: Tensor | None = None,
 ) -> dict[str, Any]:
-    """What the forward kernel and both kernels for gradients take alike, by name."""
+    """Arguments of the forward kernel and of both kernels for gradients alike, by name."""
     num_heads, num_groups = query.shape[1], key.shape[1]
     like = query.new_empty((1,), dtype=torch.float32)  # in place of what a call has not
     bias, bias_strides = key_bias(key_logits, padding, like)
@@ -243,7 +243,7 @@ def num_blocks(arguments: dict[str, Any], config: Config) -> int:
 def key_bias(
     key_logits: Tensor | None, padding: Tensor | None, like: Tensor
 ) -> tuple[Tensor, tuple[int, int]]:
-    """What is added to all logits of a key, in units of log 2: its logit, −∞ for padding.
+    """Bias of all logits of a key, in units of log 2: its logit, −∞ for padding.
 
     Args:
         key_logits: (B or 1, H or 1, Nk) float32.
@@ -279,7 +279,7 @@ def key_range(padding: Tensor | None, like: Tensor) -> Tensor:
 
 
 def document_bounds(ids: Tensor) -> Tensor:
-    """Where the document of each token begins and where it ends, (B, 2, N) int32, from numbers (B, N).
+    """Start and end of the document of each token, (B, 2, N) int32, from numbers (B, N).
 
     As a document is in one piece, a block of tokens sees what lies between two of these.
     """

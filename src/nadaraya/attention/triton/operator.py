@@ -209,7 +209,7 @@ def triton_attention_backward(
 
 
 def backward_arguments(grad_out: Tensor, lse: Tensor, delta: Tensor, alone: Tensor) -> dict[str, Any]:
-    """What both kernels for gradients take beside `kernel_arguments`."""
+    """Arguments of both kernels for gradients beside `kernel_arguments`."""
     return {
         "grad_out_ptr": grad_out, "grad_out_strides": strides(grad_out),
         "lse_ptr": lse, "delta_ptr": delta, "alone_ptr": alone,

@@ -180,7 +180,7 @@ class Grid:
         return max(rows.start - self._num_prefix, 0), max(rows.stop - self._num_prefix, 0)
 
     def _lines(self, first: int, stop: int) -> tuple[slice, slice]:
-        """What the grid's rows that have these patches see of the table; where in them the patches are."""
+        """Lines of the table that the grid's rows with these patches see, and the patches in them."""
         start, end = first // self._width, -(-stop // self._width)
         before = start * self._width
         return slice(start, end + self._height - 1), slice(first - before, stop - before)

@@ -1,4 +1,4 @@
-"""Which compiled way serves a request for sums, and the arrays it takes."""
+"""Choice of the compiled way that serves a request for sums, and its arrays."""
 
 from dataclasses import replace
 from typing import Any, Literal
@@ -52,7 +52,7 @@ _READY: set[tuple[Any, np.dtype[Any]]] = set()
 
 
 def can_serve(request: Request[Any]) -> bool:
-    """Whether the kernel is compiled, and the device the processor."""
+    """Return whether the kernel is compiled, and the device the processor."""
     on_cpu = request.device is None or request.device.type == "cpu"
     return on_cpu and profile_of(request.kernel) is not None
 
@@ -66,7 +66,7 @@ def compute(request: Request[Any]) -> Any:
 
 
 def is_ready(request: Request[Any]) -> bool:
-    """Whether the code for a request that `can_serve` is loaded, or in the cache on disk."""
+    """Return whether the code for a request that `can_serve` is loaded, or in the cache on disk."""
     profile = profile_of(request.kernel)
     assert profile is not None
     if _sorts(request, profile):
@@ -91,7 +91,7 @@ def _small_request(quantity: Any, points: Array, kernel: Kernel) -> Request[Any]
 
 
 def _sorts(request: Request[Any], profile: Profile) -> bool:
-    """Whether the sums are made in order, in one dimension, rather than over tiles."""
+    """Return whether the sums are made in order, in one dimension, rather than over tiles."""
     pairs = len(request.query) * len(request.points)
     return (
         request.points.shape[1] == 1
@@ -109,7 +109,7 @@ def _sorting_is_ready(profile: Profile) -> bool:
 
 
 def _is_compiled(function: Any, dtype: np.dtype[Any]) -> bool:
-    """Whether a function need not be compiled for points of a type, which does not change back."""
+    """Return whether a function need not be compiled for points of a type, which does not change back."""
     if (function, dtype) not in _READY:
         single = dtype == np.float32
         if any(("float32" in types) == single for types in compiled_types(function)):

@@ -205,7 +205,7 @@ def _points_to_points(kernel: LineKernel, q: Array, x: Array, z: Array) -> None:
 
 @compiled(error_model="numpy")
 def _smooth(kernel: LineKernel, distance: float, half: float, other: float) -> bool:
-    """Whether two cells can act through their nodes."""
+    """Return whether two cells can act through their nodes."""
     if kernel.family == GAUSSIAN:
         far = max(distance + half + other, 3.0 * kernel.length) / kernel.length
         return max(half, other) / kernel.length * far <= 1.25

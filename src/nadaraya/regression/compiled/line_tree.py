@@ -150,7 +150,7 @@ def _inverse(half: float) -> float:
 
 @compiled(error_model="numpy")
 def points_in(tree: Tree, cell: int, begin: int, stop: int, out: Array) -> None:
-    """Where points begin … stop − 1 are in a cell, in [−1, 1]."""
+    """Indices of points begin … stop − 1 in a cell, in [−1, 1]."""
     scale = _inverse(tree.half[cell])
     for j in range(begin, stop):
         out[j - begin] = (tree.points[j] - tree.centre[cell]) * scale
@@ -158,7 +158,7 @@ def points_in(tree: Tree, cell: int, begin: int, stop: int, out: Array) -> None:
 
 @compiled(error_model="numpy")
 def nodes_in(tree: Tree, cell: int, inner: int, out: Array) -> None:
-    """Where the nodes of an inner cell are in a cell, in [−1, 1]."""
+    """Positions of the nodes of an inner cell in a cell, in [−1, 1]."""
     scale = _inverse(tree.half[cell])
     for k in range(NODES):
         out[k] = (tree.centre[inner] - tree.centre[cell] + tree.half[inner] * PLACES[k]) * scale

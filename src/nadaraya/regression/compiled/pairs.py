@@ -228,7 +228,7 @@ def _add_moments(q: Any, tile: Any, columns: Any, w: Any, z: Any, first: Any, se
 def _off_lines(
     q: Any, row: Any, coefficients: Any, tile: Any, columns: Any, leaning: Any, residual: Any
 ) -> None:
-    """What LINES multiplies derivatives of weights by, (c, TILE); `leaning` is a buffer."""
+    """Factors of LINES for derivatives of weights, (c, TILE); `leaning` is a buffer."""
     weight = columns[0]
     leaning[:] = row[0]
     for f in range(tile.shape[0]):

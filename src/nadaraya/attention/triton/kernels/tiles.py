@@ -1,4 +1,4 @@
-"""What kernels do with one tile of BLOCK_M queries × BLOCK_N keys: logits, masks, sums along diagonals.
+"""One tile of BLOCK_M queries × BLOCK_N keys: logits, masks, sums along diagonals.
 
 Logits are kept in units of log 2, so that exp2 serves as the exponential.
 """
@@ -88,7 +88,7 @@ def lag_bias(table, positions, keys):
 
 @triton.jit
 def table_places(rows, offset, num_queries, first_query, row_stride, BY_ROW: tl.constexpr):
-    """Where in the table the logits of rows with key 0 are; those with other keys lie before, in their order.
+    """Indices into the table of the logits of rows with key 0; other keys lie before, in their order.
 
     A table by lag serves all rows. A table by row begins with `first_query`, and has nothing beyond the last.
     """
@@ -171,7 +171,7 @@ def visible_pairs(
     WINDOW: tl.constexpr,
     EXCLUDE_SELF: tl.constexpr,
 ):
-    """Which pairs of a tile take part, by their lag; `positions` and `keys` broadcast to the tile.
+    """Mask of the pairs of a tile that take part, by lag; `positions` and `keys` broadcast to the tile.
 
     Rows that leave-one-out leaves with nothing (`alone`) see themselves.
     """
@@ -189,7 +189,7 @@ def visible_pairs(
 
 @triton.jit
 def load_documents(bounds, positions, num_keys):
-    """Where the documents of tokens begin and where they end; empty ones beyond the last token.
+    """Starts and ends of the documents of tokens; empty ones beyond the last token.
 
     Read anew for each loop over masked tiles: kept for all loops they would fill the registers.
     """
@@ -200,7 +200,7 @@ def load_documents(bounds, positions, num_keys):
 
 @triton.jit
 def keys_in_documents(keys, documents, CAUSAL: tl.constexpr):
-    """Which keys (columns of a tile) lie in the documents of the queries; causality ends them by itself."""
+    """Mask of keys (columns of a tile) in the documents of the queries; causality ends them by itself."""
     first, last = documents
     inside = keys[None, :] >= first[:, None]
     if not CAUSAL:
@@ -210,7 +210,7 @@ def keys_in_documents(keys, documents, CAUSAL: tl.constexpr):
 
 @triton.jit
 def queries_in_documents(positions, documents, CAUSAL: tl.constexpr):
-    """Which queries (columns of a tile) lie in the documents of the keys; causality begins them by itself."""
+    """Mask of queries (columns of a tile) in the documents of the keys; causality begins them by itself."""
     first, last = documents
     inside = positions[None, :] < last[:, None]
     if not CAUSAL:
@@ -220,7 +220,7 @@ def queries_in_documents(positions, documents, CAUSAL: tl.constexpr):
 
 @triton.jit
 def document_ranges(bounds, first, stop, num_keys):
-    """What the tokens first … stop − 1 see of their documents: start and end of what any of them sees, and of
+    """Documents that the tokens first … stop − 1 see: start and end of what any of them sees, and of
     what all see.
     """
     last = tl.minimum(stop, num_keys) - 1

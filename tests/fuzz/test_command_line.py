@@ -116,7 +116,7 @@ def test_every_option_and_argument_of_a_verb_with_hostile_values(
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    """One value at a time in the place of each argument and after each option, a third of them for each."""
+    """One value at a time in the place of each argument and after each option, a fifth of them for each."""
     monkeypatch.chdir(tmp_path)
     words, verb = VERBS[place]
     base = _bases(places, tmp_path)[words]
@@ -124,7 +124,7 @@ def test_every_option_and_argument_of_a_verb_with_hostile_values(
     for number, parameter in enumerate(verb.params, start=place):
         name = parameter.opts[-1]
         flag = getattr(parameter, "is_flag", False)
-        for value in [None, "x"] if flag else [*VALUES[number % 3 :: 3], *places.odd]:
+        for value in [None, "x"] if flag else [*VALUES[number % 5 :: 5], *places.odd]:
             if parameter.param_type_name == "argument":
                 lines += [[str(value), *base[1:]], [*base, str(value)]]
             else:

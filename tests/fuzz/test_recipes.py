@@ -100,11 +100,11 @@ def test_every_key_with_every_hostile_value(task: str) -> None:
         pytest.importorskip("timm")
     counts: Counter[str] = Counter()
     for key in recipe_keys(task):
-        for value in YAML if task == "text" else YAML[:: 1 if key in NAMES else 3]:
+        for value in YAML[:: 1 if key in NAMES else 3]:
             counts[_tried(FILES[task], [*SMALL[task], f"{key}={value}"])] += 1
     print(task, dict(counts))
     assert sum(counts.values()) > 900
-    assert counts["built"] > 100
+    assert counts["built"] > 60
     assert counts["refused"] > 400
 
 

@@ -23,7 +23,7 @@ from nadaraya.training import checkpoint as checkpoints
 from nadaraya.training.metrics import digest_of
 
 pytestmark = pytest.mark.slow
-CASES = 240
+CASES = 160
 # Commands whose output is a function of the run; {run} is its folder, {out} a folder that is empty.
 COMMANDS = (
     ("evaluate", "{run}", "--json"),

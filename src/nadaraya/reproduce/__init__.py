@@ -8,7 +8,6 @@ from nadaraya.reproduce.catalogue import SCALES, Figure, figure_names, load_expe
 from nadaraya.reproduce.claims import Checked
 from nadaraya.reproduce.costs import DEVICES, Cost, costs
 from nadaraya.reproduce.write import write_comparison
-from nadaraya.study.findings import Findings
 
 __all__ = [
     "DEVICES",
@@ -16,7 +15,6 @@ __all__ = [
     "Checked",
     "Cost",
     "Figure",
-    "Findings",
     "costs",
     "figure_names",
     "load_experiment",

@@ -76,7 +76,6 @@ COMPILATIONS = [
         for capability, part in ((AMPERE, sets[::2]), (HOPPER, sets[1::2] or sets))
         for options in part
     ),
-    *(Compilation(kernel, HOPPER, 64, "bfloat16", sets[0]) for kernel, sets in OPTIONS.items()),
     *(
         Compilation(kernel, HOPPER, width, dtype, OPTIONS[kernel][0])
         for kernel in OPTIONS

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nadaraya.reproduce import Findings, figure_names, load_experiment, load_figure
+from nadaraya.reproduce import figure_names, load_experiment, load_figure
 from nadaraya.reproduce.catalogue import SCALES
 from nadaraya.reproduce.claims import (
     BankBump,
@@ -17,6 +17,7 @@ from nadaraya.reproduce.claims import (
     ZeroBank,
 )
 from nadaraya.reproduce.draw import draw_figure
+from nadaraya.study import Findings
 
 SAID = {"says": "a claim", "paper": "a figure", "variant": "gpa-rope"}
 LAGS = np.arange(120)

@@ -92,7 +92,10 @@ COMPILATIONS = [
     ),
     Compilation("forward", HOPPER, 16, "float16", ("causal", "window", "key_bias", "hidden", "exclude_self")),
     Compilation("table_gradient", AMPERE, 256, "bfloat16", ("causal", "table")),
-    Compilation("forward", HOPPER, 64, "bfloat16", ("causal",)),
+    *(
+        Compilation("forward", HOPPER, 64, "bfloat16", options)
+        for options in (("causal",), ("causal", "table"))
+    ),
     # Strips of rows, and tiles that are not kept.
     *(
         Compilation(kernel, HOPPER, 64, "bfloat16", ("causal", "table", "by_row"))

@@ -106,7 +106,7 @@ def general_gaussian(case: Case, device: str) -> list[Contender]:
 def gka_table_loo(case: Case, device: str) -> list[Contender]:
     """Leave-one-out Gaussian kernel attention of one tensor with a table by lag."""
     (x,), sigma, bias = tokens(case, device, 1), bandwidth(case, device), table(case, device)
-    options = {"causal": True, "table": bias, "own": "exclude"}
+    options = {"causal": True, "table": bias, "exclude_self": True}
     return [
         *rivals.ours(x, x, x, bandwidth=sigma, **options),
         *rivals.stock(*tokens(case, device, 3), causal=True),
@@ -140,7 +140,7 @@ def negligible(case: Case, device: str) -> list[Contender]:
     bias = (lags / -100.0).expand(case.shape.heads, -1).clone().requires_grad_()
     everything = rivals.ours(q, k, v, causal=True, table=bias)
     return [
-        *rivals.ours(q, k, v, causal=True, table=bias, negligible=2**-24),
+        *rivals.ours(q, k, v, causal=True, table=bias, prune_tol=2**-24),
         *(replace(each, name=f"{each.name}, all pairs") for each in everything),
         *rivals.stock(q, k, v, causal=True),
     ]

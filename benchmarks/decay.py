@@ -3,7 +3,7 @@
     python benchmarks/decay.py --json FILE [--tokens 16384 65536] [--heads 6] [--runs 3]
 
 Causal, float32, d = 64, queries and keys of norm √d as after QK-norm, and the kernel bank that layers start
-with (8 terms, geometric), its gradient included. `negligible` is 2^-24, the last digit of float32. Peak
+with (8 terms, geometric), its gradient included. `prune_tol` is 2^-24, the last digit of float32. Peak
 memory is that of forward + backward with one head, each in a process of its own.
 """
 
@@ -38,7 +38,7 @@ def cases(tokens: int, heads: int, backward: bool) -> dict[str, Callable[[], Non
         STOCK: lambda: F.scaled_dot_product_attention(query, key, value, is_causal=True),
         "bank, all keys": lambda: kernel_attention(query, key, value, position=bank, causal=True),
         "bank, negligible keys left out": lambda: kernel_attention(
-            query, key, value, position=bank, causal=True, negligible=NEGLIGIBLE
+            query, key, value, position=bank, causal=True, prune_tol=NEGLIGIBLE
         ),
     }
 

@@ -39,7 +39,7 @@ _KERNELS: dict[str, JITFunction] = {
     "decoding": decoding_kernel,
 }
 _TENSORS = re.compile(r"(query|key|value|out|grad_out|grad_query|grad_key|grad_value|features|gradient)_ptr")
-_POINTER_TYPES = {"alone_ptr": "*i8", "range_ptr": "*i32", "document_ptr": "*i32", "kept_ptr": "*i32"}
+_POINTER_TYPES = {"alone_ptr": "*i8", "range_ptr": "*i32", "document_ptr": "*i32", "active_ptr": "*i32"}
 _SUMS = ("grad_key_ptr", "grad_value_ptr")  # in float32 where strips of rows add to them
 _TYPE_NAMES = {torch.float16: "fp16", torch.bfloat16: "bf16", torch.float32: "fp32"}
 _MATRIX_INSTRUCTIONS = ("HGMMA", "HMMA", "QGMMA", "IMMA", "UTCHMMA", "UTCMMA")
@@ -90,8 +90,8 @@ def compile_kernel(
         grouped: several query heads share a key-value head.
         rows: of the decoding kernel: queries × heads that share keys, as a power of two from 16 on.
         options: compile-time switches in lower case that differ from False: causal, table, key_bias,
-            key_bias_grad, gaussian, hidden, documents, window, exclude_self, one_tensor, fixed_peak; by_row
-            and table_grad for a table by row; kept, the number 256.
+            key_bias_grad, gaussian, hidden, documents, window, exclude_self, one_tensor, fixed_peak;
+            per_query and table_grad for a table per query; active, the number 256.
 
     Returns:
         The resources.
@@ -105,7 +105,7 @@ def compile_kernel(
         config = decoding_config(rows, padded, dtype)
     elif config is None:
         config = choose(kernel, padded, dtype, capability)  # type: ignore[arg-type]
-        if kernel.endswith("table_gradient") and options.get("by_row"):
+        if kernel.endswith("table_gradient") and options.get("per_query"):
             config = config.narrow
     constants: dict[str, Any] = {
         "PRECISION": "tf32x3" if dtype == torch.float32 else "tf32",
@@ -134,7 +134,7 @@ def compile_kernel(
             attributes.update({(index, place): [["tt.divisibility", 16]] for place in range(3)})
         elif name.endswith("_ptr"):
             pointed = f"*{_TYPE_NAMES[dtype]}" if _TENSORS.fullmatch(name) else "*fp32"
-            summed = options.get("by_row") and name in _SUMS
+            summed = options.get("per_query") and name in _SUMS
             signature[name] = "*fp32" if summed else _POINTER_TYPES.get(name, pointed)
             attributes[(index,)] = [["tt.divisibility", 16]]
         else:

@@ -47,7 +47,7 @@ def cases(heads: int, tokens: int, width: int, extents: tuple[int, ...]) -> dict
     positive = weights.detach().exp().requires_grad_()
     named: dict[str, Callable[[], Tensor]] = {
         STOCK: lambda: F.scaled_dot_product_attention(q, k, v, is_causal=True),
-        "a logit for every key": lambda: kernel_attention(q, k, v, key_logits=gates, causal=True),
+        "a logit for every key": lambda: kernel_attention(q, k, v, key_bias=gates, causal=True),
     }
     for extent in extents:
         profiles = (0.3 * torch.randn(TERMS, extent)).requires_grad_()

@@ -19,7 +19,6 @@ from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 from nadaraya import kernel_attention
 from nadaraya.attention import MixedKernels, MixedLogits
-from nadaraya.attention.arguments import Own
 from nadaraya.attention.positions import GridLogits
 from nadaraya.kernels import Gaussian
 
@@ -88,8 +87,8 @@ def ours(
     bandwidth: Tensor | None = None,
     table: Tensor | None = None,
     mixed: MixedLogits | MixedKernels | GridLogits | None = None,
-    own: Own = "keep",
-    negligible: float = 0.0,
+    exclude_self: bool = False,
+    prune_tol: float = 0.0,
 ) -> list[Contender]:
     """`kernel_attention` by the GPU kernels and by the rewrites onto SDPA; off the GPU only by these.
 
@@ -99,8 +98,8 @@ def ours(
     def call(backend: str) -> Tensor:
         content = None if bandwidth is None else Gaussian(bandwidth)
         return kernel_attention(
-            q, k, v, content=content, position=position, causal=causal, own=own, negligible=negligible,
-            backend=backend,
+            q, k, v, content=content, position=position, causal=causal, exclude_self=exclude_self,
+            prune_tol=prune_tol, backend=backend,
         )  # fmt: skip
 
     position = table if mixed is None else mixed
@@ -162,13 +161,13 @@ def gaussian_by_hand(
     *,
     causal: bool,
     table: Tensor | None = None,
-    own: Own = "keep",
+    exclude_self: bool = False,
 ) -> Contender:
     """Gaussian kernel attention, every pair written out (‖q‖² + ‖k‖² − 2qk) in the dtype of the inputs."""
     n = q.shape[2]
     lags = torch.arange(n, device=q.device)[:, None] - torch.arange(n, device=q.device)
     hidden = (lags < 0) if causal else torch.zeros_like(lags, dtype=torch.bool)
-    if own == "exclude":
+    if exclude_self:
         hidden = hidden | (lags == 0)
         hidden[0, 0] = False  # the first token of a causal text has nothing else
     lags = lags.clamp(min=0)

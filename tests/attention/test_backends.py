@@ -45,7 +45,7 @@ def calls(
     options: dict[str, Any] = {
         "causal": draw(st.booleans()),
         "window": draw(st.sampled_from([None, None, 1, 3, 60])),
-        "own": draw(st.sampled_from(["keep", "keep", "exclude", "exclude", "drop-value", "project-out"])),
+        "exclude_self": draw(st.booleans()),
         "eps": draw(st.sampled_from([0.0, 0.0, 0.3])),
     }
     differentiated = []
@@ -92,9 +92,9 @@ def calls(
             options["attn_mask"] = normal(*shape, draw(st.sampled_from([1, num_queries])), num_keys)
             differentiated.append("attn_mask")
     if draw(st.booleans()):
-        key_logits_heads = draw(st.sampled_from([1, heads]))
-        options["key_logits"] = normal(draw(st.sampled_from([1, batch])), key_logits_heads, num_keys)
-        differentiated.append("key_logits")
+        key_bias_heads = draw(st.sampled_from([1, heads]))
+        options["key_bias"] = normal(draw(st.sampled_from([1, batch])), key_bias_heads, num_keys)
+        differentiated.append("key_bias")
     if num_queries <= num_keys and "grid" not in options and draw(st.booleans()):
         ends = torch.rand(batch, num_keys, generator=generator) < draw(st.sampled_from([0.02, 0.2]))
         options["document_ids"] = ends.cumsum(1)
@@ -152,7 +152,7 @@ def test_ten_thousand_calls_equal_the_reference(
     for rows in ("_FORWARD_ROWS_SHORT", "_BACKWARD_ROWS_SHORT"):
         monkeypatch.setattr(f"nadaraya.attention.blocked.{rows}", 8)
     if shard % 2:
-        monkeypatch.setattr("nadaraya.attention.sharing._LEAST_SCORES", 0)
+        monkeypatch.setattr("nadaraya.attention.partition._LEAST_SCORES", 0)
 
     @seed(shard)
     @settings(max_examples=500, deadline=None, database=None, suppress_health_check=list(HealthCheck))
@@ -176,7 +176,7 @@ def test_without_a_table_too(backend: str, content: str, causal: bool, others: s
         "nothing": {},
         "padding": {"key_mask": present},  # of the first item, none
         "window": {"window": 3},
-        "others only": {"own": "exclude"},
+        "others only": {"exclude_self": True},
     }[others]
     if content == "gaussian":
         options["sigma"] = torch.tensor([0.8, 2.0], dtype=torch.float64)
@@ -239,7 +239,7 @@ def test_gradcheck_through_table_and_bandwidth(backend: str) -> None:
 
     def call(x: torch.Tensor, log_bandwidth: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
         return kernel_attention(
-            x, x, x, content=Gaussian(log_bandwidth.exp()), position=table, causal=True, own="exclude",
+            x, x, x, content=Gaussian(log_bandwidth.exp()), position=table, causal=True, exclude_self=True,
             eps=0.1, backend=backend,
         )  # fmt: skip
 
@@ -311,7 +311,7 @@ def test_the_layout_in_memory_does_not_matter(backend: str, content: str, layout
 
 
 @pytest.mark.parametrize("backend", ["reference", *FAST_BACKENDS])
-@pytest.mark.parametrize("options", [{}, {"own": "exclude", "eps": 0.1}])
+@pytest.mark.parametrize("options", [{}, {"exclude_self": True, "eps": 0.1}])
 def test_autocast_takes_nothing_out_of_float32(backend: str, options: dict[str, Any]) -> None:
     torch.manual_seed(10)
     q, k, v = torch.randn(3, 1, 2, 40, 8).unbind(0)

@@ -32,7 +32,9 @@ def both_sides() -> Call:
 
 
 def gaussian() -> Call:
-    return plain(causal=True, content=Gaussian(0.4), own="exclude", key_logits=torch.randn(1, 2, N).double())
+    return plain(
+        causal=True, content=Gaussian(0.4), exclude_self=True, key_bias=torch.randn(1, 2, N).double()
+    )
 
 
 def grouped_heads() -> Call:
@@ -56,19 +58,19 @@ def a_far_key_has_a_huge_logit() -> Call:
     inputs, options = plain(causal=False)
     logits = torch.zeros(1, 2, N, dtype=torch.float64)
     logits[0, 1, 1690], logits[0, 0, 2] = 700, 500
-    return inputs, {**options, "key_logits": logits}
+    return inputs, {**options, "key_bias": logits}
 
 
 def near_keys_are_padding() -> Call:
     mask = torch.ones(1, N, dtype=torch.bool)
     mask[:, 700:1690] = False
-    return plain(causal=True, key_mask=mask, own="exclude")
+    return plain(causal=True, key_mask=mask, exclude_self=True)
 
 
 def rows_are_alone() -> Call:
     mask = torch.zeros(1, N, dtype=torch.bool)
     mask[:, [0, 900, 1699]] = True
-    return plain(causal=True, key_mask=mask, own="exclude")
+    return plain(causal=True, key_mask=mask, exclude_self=True)
 
 
 def the_kernel_comes_back() -> Call:
@@ -94,17 +96,17 @@ CALLS: dict[str, Callable[[], Call]] = {
 HARMLESS = {"causal", "both sides", "window", "few queries", "Gaussian", "grouped heads"}
 
 
-def kept_pairs(monkeypatch: pytest.MonkeyPatch, inputs: list[Tensor], options: dict[str, Any]) -> Tensor:
+def active_pairs(monkeypatch: pytest.MonkeyPatch, inputs: list[Tensor], options: dict[str, Any]) -> Tensor:
     """Which pairs the call may visit, (Nq, Nk)."""
     found = []
-    original = sdpa.kept_keys
+    original = sdpa.active_keys
 
     def spy(*arguments: Any) -> Tensor:
         found.append(original(*arguments))
         return found[-1]
 
     with monkeypatch.context() as patch:
-        patch.setattr(sdpa, "kept_keys", spy)
+        patch.setattr(sdpa, "active_keys", spy)
         kernel_attention(*inputs, **options, backend="sdpa")
     (ranges,) = found
     pairs = torch.zeros(inputs[0].shape[2], inputs[1].shape[2], dtype=torch.bool)
@@ -117,9 +119,9 @@ def kept_pairs(monkeypatch: pytest.MonkeyPatch, inputs: list[Tensor], options: d
 def test_what_is_left_out_weighs_at_most_the_share(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     inputs, options = CALLS[name]()
     _, weights = kernel_attention(*inputs, **options, backend="reference", return_weights=True)
-    for negligible in (2**-24, 1e-2):
-        pairs = kept_pairs(monkeypatch, inputs, {**options, "negligible": negligible})
-        assert weights.masked_fill(pairs, 0.0).sum(-1).max() <= negligible
+    for prune_tol in (2**-24, 1e-2):
+        pairs = active_pairs(monkeypatch, inputs, {**options, "prune_tol": prune_tol})
+        assert weights.masked_fill(pairs, 0.0).sum(-1).max() <= prune_tol
         assert not pairs[-1, 0] or name not in HARMLESS
 
 
@@ -128,7 +130,7 @@ def test_values_and_gradients_are_those_of_the_pairs_that_are_kept(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     inputs, options = CALLS[name]()
-    pairs = kept_pairs(monkeypatch, inputs, {**options, "negligible": 0.3})
+    pairs = active_pairs(monkeypatch, inputs, {**options, "prune_tol": 0.3})
     leaves = [*inputs, options["position"]]
     for leaf in leaves:
         leaf.requires_grad_()
@@ -139,7 +141,7 @@ def test_values_and_gradients_are_those_of_the_pairs_that_are_kept(
         weights = torch.sin(torch.arange(out.numel())).view_as(out)
         return out, lse, *torch.autograd.grad((out * weights).sum() + seen.cos().sum(), leaves)
 
-    kept = results(negligible=0.3, backend="sdpa")
+    kept = results(prune_tol=0.3, backend="sdpa")
     masked = results(attn_mask=pairs, backend="reference")
     for ours, expected in zip(kept, masked, strict=True):
         torch.testing.assert_close(ours, expected, rtol=1e-9, atol=1e-9)
@@ -149,7 +151,7 @@ def test_at_the_last_digit_of_float32_the_results_are_those_of_the_full_sum() ->
     inputs, options = CALLS["causal"]()
     full = kernel_attention(*inputs, **options, backend="reference")
     single = [t.float() for t in inputs]
-    out = kernel_attention(*single, **options, negligible=2**-24, backend="sdpa")
+    out = kernel_attention(*single, **options, prune_tol=2**-24, backend="sdpa")
     torch.testing.assert_close(out.double(), full, rtol=0, atol=2e-6)
 
 
@@ -182,15 +184,15 @@ def visited(monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]) -> int:
 @pytest.mark.slow
 def test_keys_that_are_left_out_are_not_visited(monkeypatch: pytest.MonkeyPatch) -> None:
     full = visited(monkeypatch, {})
-    assert visited(monkeypatch, {"negligible": 2**-24}) < 0.9 * full
-    assert visited(monkeypatch, {"negligible": 0.01}) < 0.5 * full
+    assert visited(monkeypatch, {"prune_tol": 2**-24}) < 0.9 * full
+    assert visited(monkeypatch, {"prune_tol": 0.01}) < 0.5 * full
 
 
 def test_nothing_is_negligible_by_default() -> None:
     inputs, options = CALLS["causal"]()
     out = kernel_attention(*inputs, **options, backend="sdpa")
-    assert torch.equal(out, kernel_attention(*inputs, **options, negligible=0.0, backend="sdpa"))
-    assert not torch.equal(out, kernel_attention(*inputs, **options, negligible=1e-3, backend="sdpa"))
+    assert torch.equal(out, kernel_attention(*inputs, **options, prune_tol=0.0, backend="sdpa"))
+    assert not torch.equal(out, kernel_attention(*inputs, **options, prune_tol=1e-3, backend="sdpa"))
 
 
 def test_a_mask_of_pairs_leaves_nothing_out() -> None:
@@ -199,7 +201,7 @@ def test_a_mask_of_pairs_leaves_nothing_out() -> None:
     mask = torch.ones(N, N, dtype=torch.bool).tril(-1000)
     mask[:, 0] = True
     expected = kernel_attention(*inputs, **options, attn_mask=mask, backend="reference")
-    out = kernel_attention(*inputs, **options, attn_mask=mask, negligible=0.1, backend="sdpa")
+    out = kernel_attention(*inputs, **options, attn_mask=mask, prune_tol=0.1, backend="sdpa")
     torch.testing.assert_close(out, expected)
 
 
@@ -207,14 +209,14 @@ def test_documents_leave_out_their_own_far_keys() -> None:
     inputs, options = CALLS["causal"]()
     ids = torch.zeros(1, N, dtype=torch.long)
     ids[:, 1100:] = 1
-    out = kernel_attention(*inputs, **options, document_ids=ids, negligible=1e-6, backend="sdpa")
+    out = kernel_attention(*inputs, **options, document_ids=ids, prune_tol=1e-6, backend="sdpa")
     expected = kernel_attention(*inputs, **options, document_ids=ids, backend="reference")
     torch.testing.assert_close(out, expected, rtol=0, atol=4e-6)
 
 
 def test_a_compiled_call_leaves_out_the_same() -> None:
     inputs, options = CALLS["causal"]()
-    options = {**options, "position": ExponentialDecay(3.0), "negligible": 1e-3, "backend": "sdpa"}
+    options = {**options, "position": ExponentialDecay(3.0), "prune_tol": 1e-3, "backend": "sdpa"}
 
     def call(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         return kernel_attention(query, key, value, **options)

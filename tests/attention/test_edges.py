@@ -19,10 +19,9 @@ EXTRAS: dict[str, dict[str, Any]] = {
     "plain": {},
     "lse": {"return_lse": True},
     "eps": {"eps": 1.0},
-    "drop": {"own": "drop-value"},
-    "loo": {"own": "exclude"},
+    "loo": {"exclude_self": True},
     "documents": {"document_ids": torch.tensor([[0, 0, 0, 1, 1, 1]])},
-    "key logits": {"key_logits": torch.linspace(-2.0, 1.0, N, dtype=torch.float64).expand(1, 2, -1)},
+    "key logits": {"key_bias": torch.linspace(-2.0, 1.0, N, dtype=torch.float64).expand(1, 2, -1)},
     "padding": {"key_mask": PADDED},
     "window": {"window": 3},
     "position": {"position": ExponentialDecay(2.0)},
@@ -133,27 +132,11 @@ def test_without_keys_values_are_zero_and_gradients_too(content: Any, backend: s
     assert gradient.count_nonzero() == 0
 
 
-@pytest.mark.parametrize("content", [None, 3.0, Gaussian(1.0)], ids=["dot", "scale", "gaussian"])
-@pytest.mark.parametrize("eps", [0.0, 0.3])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_a_token_that_sees_itself_alone_finds_exactly_nothing(
-    dtype: torch.dtype, eps: float, content: Any
-) -> None:
-    for seed in range(20):
-        q, k, v = torch.randn(3, 2, 2, 9, 16, generator=torch.Generator().manual_seed(seed)).to(dtype)
-        options = {"content": content, "eps": eps, "own": "drop-value", "causal": True}
-        alone = kernel_attention(q, k, v, window=1, **options)
-        first = kernel_attention(q, k, v, **options)
-        assert alone.count_nonzero() == 0
-        assert first[:, :, 0].count_nonzero() == 0
-        assert content is not None or (first[:, :, 1:] != 0).any(-1).all()
-
-
 @pytest.mark.parametrize(
     "options",
     [
         {}, {"causal": True}, {"content": Gaussian(1.0)}, {"position": ExponentialDecay(5.0)}, {"eps": 1.0},
-        {"key_mask": PADDED}, {"window": 2}, {"own": "exclude"}, {"content": -1.0, "causal": True},
+        {"key_mask": PADDED}, {"window": 2}, {"exclude_self": True}, {"content": -1.0, "causal": True},
         {"position": MixedLogits(torch.randn(1, 2, N, 3), torch.randn(3, 4))},
     ],
 )  # fmt: skip
@@ -181,7 +164,7 @@ def test_second_derivatives_of_a_kernel_alone_are_the_references() -> None:
 def test_numbers_of_numpy_are_numbers() -> None:
     x = torch.randn(1, 2, N, 8)
     found = kernel_attention(
-        x, x, x, window=np.int64(3), content=np.float32(0.25), eps=np.float64(0.5), negligible=np.float32(0),
+        x, x, x, window=np.int64(3), content=np.float32(0.25), eps=np.float64(0.5), prune_tol=np.float32(0),
         causal=np.True_,
     )  # fmt: skip
     torch.testing.assert_close(found, kernel_attention(x, x, x, window=3, content=0.25, eps=0.5, causal=True))
@@ -193,10 +176,10 @@ def test_numbers_of_numpy_are_numbers() -> None:
     ("name", "value"),
     [
         ("key_mask", [[True] * N]), ("key_mask", np.ones((1, N), bool)), ("attn_mask", [[0.0]]),
-        ("key_logits", [0.0] * N), ("document_ids", [[0] * N]), ("content", [0.5, 0.5]),
+        ("key_bias", [0.0] * N), ("document_ids", [[0] * N]), ("content", [0.5, 0.5]),
         ("content", np.ones(2)), ("content", True), ("content", "0.5"), ("position", [[0.0] * N]),
         ("window", 3.0), ("window", torch.tensor(3)), ("window", True), ("eps", [0.1]), ("eps", "0"),
-        ("eps", torch.tensor(0.1)), ("dropout_p", np.ones(1)), ("negligible", None),
+        ("eps", torch.tensor(0.1)), ("dropout_p", np.ones(1)), ("prune_tol", None),
         ("position", MixedLogits(torch.zeros(1, 2, N, 1), [[0.0]])), ("position", GridLogits([[[0.0]]])),
     ],
 )  # fmt: skip

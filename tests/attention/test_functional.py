@@ -18,7 +18,11 @@ Q = torch.randn(2, 4, 6, 8)
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"own": "exlude"}, "own must be one of .* got 'exlude': did you mean 'exclude'"),
+        ({"exclude_self": "yes"}, "exclude_self must be True or False, got 'yes'"),
+        (
+            {"own": "exclude"},
+            "argument of kernel_attention must be one of .* 'own': did you mean 'exclude_self'",
+        ),
         ({"backend": "spda"}, "backend must be one of .* got 'spda': did you mean 'sdpa'"),
         ({"query": Q[0]}, r"query must be of shape \(batch, heads, tokens, width\), got \(4, 6, 8\)"),
         ({"query": Q.long()}, "query must be floating point, got torch.int64"),
@@ -74,8 +78,8 @@ Q = torch.randn(2, 4, 6, 8)
             {"position": GridLogits(torch.zeros(4, 3, 5)), "document_ids": torch.zeros(2, 6).long()},
             "document_ids must not be given with a grid",
         ),
-        ({"negligible": 1.0}, "negligible must be 0 or a share between 0 and 1, got 1.0"),
-        ({"negligible": -0.1}, "negligible must be 0 or a share between 0 and 1, got -0.1"),
+        ({"prune_tol": 1.0}, "prune_tol must be 0 or a share between 0 and 1, got 1.0"),
+        ({"prune_tol": -0.1}, "prune_tol must be 0 or a share between 0 and 1, got -0.1"),
         ({"window": 0}, "window must be a positive number of tokens or None, got 0"),
         ({"window": 2.5}, "got 2.5"),
         ({"dropout_p": 1.0}, r"dropout_p must be a number in \[0, 1\), got 1.0"),
@@ -122,7 +126,7 @@ def test_compiles_without_graph_breaks(content: Gaussian | None) -> None:
             content=content,
             position=table,
             causal=True,
-            own="exclude",
+            exclude_self=True,
         )
 
     compiled = torch.compile(call, fullgraph=True, backend="aot_eager")

@@ -42,7 +42,7 @@ MASKS: dict[str, dict[str, Any]] = {
     "padding": {"key_mask": torch.arange(N) < torch.tensor([[N], [5], [1], [0], [9]])},
     "pairs": {"attn_mask": (torch.arange(N)[:, None] * torch.arange(N)) % 3 != 1},
     "added": {"attn_mask": torch.linspace(-2, 2, 5 * N * N, dtype=torch.float64).view(5, 1, N, N)},
-    "keys": {"key_logits": torch.linspace(-1, 1, 5 * N, dtype=torch.float64).view(5, 1, N)},
+    "keys": {"key_bias": torch.linspace(-1, 1, 5 * N, dtype=torch.float64).view(5, 1, N)},
 }
 
 
@@ -68,30 +68,30 @@ def assert_agreement(inputs: list[Tensor], table: Tensor, prefix: int, **options
 
 
 @pytest.mark.parametrize("heads", [1, 2])
-@pytest.mark.parametrize("own", ["keep", "exclude"])
+@pytest.mark.parametrize("exclude_self", [False, True])
 @pytest.mark.parametrize("content", [None, UNIT, Gaussian(0.7)], ids=["dot", "unit Gaussian", "Gaussian"])
 @pytest.mark.parametrize("mask", MASKS)
 def test_values_and_all_gradients_equal_the_reference(
-    mask: str, content: Gaussian | None, own: str, heads: int
+    mask: str, content: Gaussian | None, exclude_self: bool, heads: int
 ) -> None:
     options = {name: t.detach().clone() if isinstance(t, Tensor) else t for name, t in MASKS[mask].items()}
     inputs = [normal(5, 2, N, 6), normal(5, 2, N, 6), normal(5, 2, N, 3)]
     table = normal(heads, 2 * HEIGHT - 1, 2 * WIDTH - 1)
-    assert_agreement(inputs, table, PREFIX, content=content, own=own, **options)
+    assert_agreement(inputs, table, PREFIX, content=content, exclude_self=exclude_self, **options)
 
 
 def test_several_parts_of_the_batch_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dense_cpu, "_SCORES", 2 * 2 * N * N // torch.get_num_threads())
     inputs = [normal(5, 2, N, 6) for _ in range(3)]
     table = normal(2, 2 * HEIGHT - 1, 2 * WIDTH - 1)
-    assert_agreement(inputs, table, PREFIX, content=UNIT, own="exclude")
+    assert_agreement(inputs, table, PREFIX, content=UNIT, exclude_self=True)
 
 
 def test_longer_grids_go_by_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dense_cpu, "_MOST_SCORES", 0)
     inputs = [normal(2, 2, N, 6) for _ in range(3)]
     table = normal(1, 2 * HEIGHT - 1, 2 * WIDTH - 1)
-    assert_agreement(inputs, table, PREFIX, content=Gaussian(0.7), own="exclude")
+    assert_agreement(inputs, table, PREFIX, content=Gaussian(0.7), exclude_self=True)
 
 
 def test_a_unit_gaussian_far_from_the_origin_keeps_its_digits() -> None:
@@ -110,6 +110,6 @@ def test_one_patch_alone_keeps_itself() -> None:
     options: dict[str, Any] = {
         "content": UNIT,
         "position": GridLogits(torch.zeros(1, 1, 1)),
-        "own": "exclude",
+        "exclude_self": True,
     }
     assert torch.equal(kernel_attention(*inputs, **options, backend="sdpa"), inputs[2])

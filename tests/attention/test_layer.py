@@ -346,7 +346,8 @@ def test_a_padding_mask_of_another_length_is_refused(x: torch.Tensor) -> None:
             "projections must be 'qkvo' or .* with num_key_value_heads",
         ),
         ({"projections": "qkv"}, "did you mean 'qkvo'"),
-        ({"own": "exlude"}, "own must be .* did you mean 'exclude'"),
+        ({"own_value": "dorp"}, "own_value must be .* did you mean 'drop'"),
+        ({"own_value": "drop", "exclude_self": True}, "own_value='drop' must not be given with exclude_self"),
         ({"content": partial(GaussianContent, per="chanel")}, "per must be .* did you mean 'channel'"),
         (
             {"content": partial(GaussianContent, bandwidth=-1.0)},

@@ -46,7 +46,7 @@ def calls(draw: st.DrawFn) -> Call:
         "signed": signed,
         "causal": draw(st.booleans()),
         "window": draw(st.sampled_from([None, None, 1, 3, 60])),
-        "own": draw(st.sampled_from(["keep", "keep", "exclude", "drop-value", "project-out"])),
+        "exclude_self": draw(st.booleans()),
         "eps": draw(st.sampled_from([0.0, 0.0, 0.3])),
     }
     if draw(st.booleans()):
@@ -61,8 +61,8 @@ def calls(draw: st.DrawFn) -> Call:
             shape = draw(st.sampled_from([(1, 1), (1, heads), (batch, 1), (batch, heads)]))
             tensors["attn_mask"] = normal(*shape, draw(st.sampled_from([1, num_queries])), num_keys)
     if draw(st.booleans()):
-        key_logits_heads = draw(st.sampled_from([1, heads]))
-        tensors["key_logits"] = normal(draw(st.sampled_from([1, batch])), key_logits_heads, num_keys)
+        key_bias_heads = draw(st.sampled_from([1, heads]))
+        tensors["key_bias"] = normal(draw(st.sampled_from([1, batch])), key_bias_heads, num_keys)
     if num_queries <= num_keys and draw(st.booleans()):
         ends = torch.rand(batch, num_keys, generator=generator) < draw(st.sampled_from([0.02, 0.2]))
         options["document_ids"] = ends.cumsum(1)
@@ -143,7 +143,7 @@ def test_blocks_without_the_fused_kernel_agree_too(
 ) -> None:
     """What devices other than the CPU compute."""
     monkeypatch.setattr(mixed_blocks, "_is_fused", lambda query: False)
-    options = {"kernels": kernels, "causal": causal, "own": "exclude"}
+    options = {"kernels": kernels, "causal": causal, "exclude_self": True}
     options["attn_mask"] = torch.rand(1, 1, 300, 300) < 0.9
     assert_agreement((call_of(extent=20), options))
 
@@ -151,7 +151,7 @@ def test_blocks_without_the_fused_kernel_agree_too(
 @pytest.mark.parametrize("causal", [False, True])
 def test_keys_beyond_all_profiles_are_merged_exactly(causal: bool) -> None:
     tensors = call_of(queries=700, keys=1300, extent=9)
-    tensors["key_logits"] = torch.randn(1, 2, 1300, dtype=torch.float64)
+    tensors["key_bias"] = torch.randn(1, 2, 1300, dtype=torch.float64)
     # Of some rows, only keys far away or only keys near take part.
     lags = torch.arange(700)[:, None] + 600 - torch.arange(1300)
     mask = torch.where((torch.arange(700) % 3 == 0)[:, None], lags.abs() > 50, lags.abs() < 50)

@@ -13,9 +13,9 @@ KEYS = 9
 FORMS: dict[str, dict[str, Any]] = {
     "lag": {"position": ExponentialDecay(length=3.0)},
     "bank": {"position": KernelBank(4, num_terms=3), "content": Gaussian(torch.linspace(1.0, 2.0, 4))},
-    "exclude": {"own": "exclude", "content": Gaussian(1.5)},
-    "drop": {"own": "drop-value", "eps": 1e-3, "key_logits": torch.linspace(-1.0, 1.0, KEYS)[None, None]},
-    "project": {"own": "project-out", "window": 5},
+    "exclude": {"exclude_self": True, "content": Gaussian(1.5)},
+    "mass": {"eps": 1e-3, "key_bias": torch.linspace(-1.0, 1.0, KEYS)[None, None]},
+    "window": {"window": 5},
     "padding": {"key_mask": torch.arange(KEYS)[None].expand(2, -1) > torch.tensor([[-1], [3]])},
     "documents": {"document_ids": (torch.arange(KEYS)[None] > torch.tensor([[2], [8]])).long()},
     "narrow": {"window": 2, "position": torch.randn(4, KEYS)},
@@ -44,7 +44,7 @@ def test_the_log_sum_exp_of_a_token_decoded_is_that_of_the_last_row() -> None:
     torch.testing.assert_close(one, full[:, :, -1:])
 
 
-@pytest.mark.parametrize("form", ["lag", "bank", "exclude", "padding", "project"])
+@pytest.mark.parametrize("form", ["lag", "bank", "exclude", "padding", "window"])
 def test_no_blocks_are_made_for_one_row(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sdpa, "blocked_attention", lambda *_: pytest.fail("blocks"))
     key = torch.randn(2, 4, KEYS, 8)

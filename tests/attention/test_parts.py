@@ -58,7 +58,7 @@ def test_parts_of_different_shapes_are_refused() -> None:
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("options", [{}, {"own": "exclude"}, {"content": Gaussian(1.3)}])
+@pytest.mark.parametrize("options", [{}, {"exclude_self": True}, {"content": Gaussian(1.3)}])
 @pytest.mark.parametrize("by_lag", [False, True])
 def test_documents_are_calls_of_their_own(backend: str, options: dict[str, Any], by_lag: bool) -> None:
     """Whether rows are divided alike, each in its own way, or not at all."""
@@ -109,13 +109,13 @@ def test_what_each_row_has_of_its_own_goes_with_its_documents(
     added = torch.randn(rows, 1, 9, 9, dtype=torch.float64)
     present = torch.rand(6, 9) > 0.2
     choices: list[dict[str, Any]] = [
-        {"attn_mask": added}, {"attn_mask": added > -0.5}, {"key_logits": of_key}, {"key_mask": present},
+        {"attn_mask": added}, {"attn_mask": added > -0.5}, {"key_bias": of_key}, {"key_mask": present},
         {"position": MixedLogits(mixing, profiles), "causal": True},
     ]  # fmt: skip
     for options in choices:
         needed = [
             *inputs,
-            *([of_key] if "key_logits" in options else [mixing] if "position" in options else []),
+            *([of_key] if "key_bias" in options else [mixing] if "position" in options else []),
         ]
         found = []
         for backend in BACKENDS:
@@ -134,7 +134,7 @@ def test_a_forget_gate_is_a_logit_by_key() -> None:
         torch.ones(7, 7, dtype=torch.bool).triu(1), -torch.inf
     )
     torch.testing.assert_close(
-        kernel_attention(query, key, value, causal=True, key_logits=-total),
+        kernel_attention(query, key, value, causal=True, key_bias=-total),
         kernel_attention(query, key, value, attn_mask=mask),
     )
 
@@ -150,9 +150,9 @@ def test_a_layer_keeps_documents_apart() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"key_logits": torch.zeros(3, 12)}, r"key_logits must be of shape \(2, 3, 12\), .* got \(3, 12\)"),
-        ({"key_logits": torch.zeros(2, 3, 11)}, r"key_logits must be of shape .* got \(2, 3, 11\)"),
-        ({"key_logits": torch.zeros(2, 3, 12).long()}, "key_logits must be floating point, got torch.int64"),
+        ({"key_bias": torch.zeros(3, 12)}, r"key_bias must be of shape \(2, 3, 12\), .* got \(3, 12\)"),
+        ({"key_bias": torch.zeros(2, 3, 11)}, r"key_bias must be of shape .* got \(2, 3, 11\)"),
+        ({"key_bias": torch.zeros(2, 3, 12).long()}, "key_bias must be floating point, got torch.int64"),
         ({"document_ids": torch.zeros(2, 12)}, r"document_ids must be whole numbers of shape \(2, 12\)"),
         ({"document_ids": torch.zeros(12).long()}, r"document_ids must be whole numbers of shape \(2, 12\)"),
         (

@@ -115,7 +115,7 @@ def test_the_kernel_of_czyz_is_the_gaussian_with_bandwidth_over_root_two() -> No
 def test_leave_one_out_is_regression_on_the_others(backend: str) -> None:
     x, y = normal(10, 2), normal(10, 1)
     out = kernel_attention(
-        x[None, None], x[None, None], y[None, None], content=Gaussian(1.0), own="exclude",
+        x[None, None], x[None, None], y[None, None], content=Gaussian(1.0), exclude_self=True,
         backend=backend,
     )  # fmt: skip
     for i in range(10):
@@ -127,11 +127,11 @@ def test_leave_one_out_is_regression_on_the_others(backend: str) -> None:
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_leave_one_out_row_with_nothing_left_keeps_itself(backend: str) -> None:
     q, k, v = normal(2, 1, 6, 4), normal(2, 1, 6, 4), normal(2, 1, 6, 3)
-    out = kernel_attention(q, k, v, causal=True, own="exclude", backend=backend)
+    out = kernel_attention(q, k, v, causal=True, exclude_self=True, backend=backend)
     torch.testing.assert_close(out[:, :, 0], v[:, :, 0])
     present = torch.ones(2, 6, dtype=torch.bool)
     present[1, :3] = False  # left padding: token 3 is the first that sees anything, and sees only itself
-    out = kernel_attention(q, k, v, causal=True, own="exclude", key_mask=present, backend=backend)
+    out = kernel_attention(q, k, v, causal=True, exclude_self=True, key_mask=present, backend=backend)
     torch.testing.assert_close(out[1, :, 3], v[1, :, 3])
     assert (out[1, :, :3] == 0).all()
 
@@ -227,32 +227,3 @@ def test_mixtures_with_equal_weights_are_the_papers_banks(backend: str) -> None:
         kernel_attention(q, k, v, position=added, **options),
         kernel_attention(q, k, v, position=Exp(bank), **options),
     )
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("eps", [0.0, 0.5])
-def test_a_dropped_value_leaves_its_weight_in_the_denominator(backend: str, eps: float) -> None:
-    q, k, v = normal(1, 2, 7, 4), normal(1, 2, 9, 4), normal(1, 2, 9, 3)
-    options = {"causal": True, "backend": backend, "eps": eps}
-    _, weights = kernel_attention(q, k, v, causal=True, eps=eps, return_weights=True)
-    own = torch.diagonal(weights, offset=2, dim1=2, dim2=3)
-    expected = kernel_attention(q, k, v, **options) - own[..., None] * v[:, :, 2:]
-    torch.testing.assert_close(kernel_attention(q, k, v, own="drop-value", **options), expected)
-    x, one = normal(1, 1, 8, 2), {"content": Gaussian(1.0), "backend": backend}
-    # The Gaussian of a point with itself is 1: dropping its value is leave-one-out with ε = 1.
-    torch.testing.assert_close(
-        kernel_attention(x, x, x, own="drop-value", **one),
-        kernel_attention(x, x, x, own="exclude", eps=1.0, **one),
-    )
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_projecting_out_leaves_nothing_along_the_tokens_own_value(backend: str) -> None:
-    q, k, v = normal(2, 4, 6, 4), normal(2, 2, 6, 4), normal(2, 2, 6, 3)
-    v[0, 0, 3] = 0.0
-    out = kernel_attention(q, k, v, own="project-out", backend=backend)
-    own = v.repeat_interleave(2, 1)
-    torch.testing.assert_close((out * own).sum(-1), torch.zeros(2, 4, 6, dtype=torch.float64))
-    kept = kernel_attention(q, k, v, backend=backend)
-    torch.testing.assert_close(out[0, :2, 3], kept[0, :2, 3])  # a value of 0 has no direction
-    torch.testing.assert_close(torch.linalg.cross(out - kept, own), torch.zeros_like(out))

@@ -17,7 +17,7 @@ def test_one_mask_says_what_all_say(content: str, causal: bool, mask: str, padde
     torch.manual_seed(0)
     tensors = [torch.randn(2, heads, n, 4, dtype=torch.float64) for heads, n in ((4, 5), (2, 7), (2, 7))]
     leaves = [t.requires_grad_() for t in tensors]
-    options: dict[str, Any] = {"causal": causal, "own": "project-out"}
+    options: dict[str, Any] = {"causal": causal}
     if content == "gaussian":
         options["content"] = Gaussian(torch.tensor(0.8, dtype=torch.float64))
     if mask != "none":
@@ -29,7 +29,7 @@ def test_one_mask_says_what_all_say(content: str, causal: bool, mask: str, padde
     if padded:
         options["key_mask"] = torch.rand(2, 7) < 0.7
     args = functional._checked(*tensors, **options)
-    expected, actual = reference.attention(args.softmax_only()).out, stock.attention(args)
+    expected, actual = reference.attention(args).out, stock.attention(args)
     grads = [torch.autograd.grad(out.cos().sum(), leaves, allow_unused=True) for out in (actual, expected)]
     if causal and mask == "none" and not padded:
         return  # such a call is never given to it: the sequences are not lined up at their beginning
@@ -55,7 +55,7 @@ def test_masks_that_would_be_larger_than_what_was_given_are_not_made(monkeypatch
     assert can(attn_mask=square, key_mask=present, causal=True)
     assert can(content=Gaussian(1.0), causal=True)
     assert not can(key_mask=present, causal=True)
-    assert not can(own="exclude")
+    assert not can(exclude_self=True)
     assert not can(eps=0.1)
     assert not can(window=3)
-    assert not can(key_logits=torch.zeros(1, 1, 6))
+    assert not can(key_bias=torch.zeros(1, 1, 6))

@@ -60,26 +60,26 @@ def test_contract(name: str) -> None:
     assert layer.position is None if position is None else type(layer.position) is position
     assert (layer.gate is not None) == (name == "fox")
     assert layer.projections.head_norm == (name in ("rope-norm", "inkling") or name.startswith("gka"))
-    assert layer.own == ("exclude" if "loo" in name or name == "gpa-spread" else "keep")
+    assert layer.exclude_self == ("loo" in name or name == "gpa-spread")
     assert (layer.output_gate is not None) == (name == "gpa-spread")
     assert not {"causal", "window"} & set(variants.get(name))
     assert variants.describe(name)
 
 
 @pytest.mark.parametrize(
-    ("name", "base", "own"),
+    ("name", "base", "argument", "value"),
     [
-        ("rope-xsa", "rope", "project-out"),
-        ("gka-xsa-bank", "gka-bank", "project-out"),
-        ("fox-loo", "fox", "exclude"),
-        ("gpa-mul-drop", "gpa-mul", "drop-value"),
+        ("rope-xsa", "rope", "own_value", "project-out"),
+        ("gka-xsa-bank", "gka-bank", "own_value", "project-out"),
+        ("fox-loo", "fox", "exclude_self", True),
+        ("gpa-mul-drop", "gpa-mul", "own_value", "drop"),
     ],
 )
 def test_the_name_of_any_variant_can_say_what_becomes_of_the_token_itself(
-    name: str, base: str, own: str
+    name: str, base: str, argument: str, value: Any
 ) -> None:
     options = variants.get(name)
-    assert options.pop("own") == own
+    assert options.pop(argument) == value
     assert options.keys() == variants.get(base).keys()
     assert variants.options(name) == variants.options(base)
     assert f"`{base}`" in variants.describe(name)
@@ -87,7 +87,7 @@ def test_the_name_of_any_variant_can_say_what_becomes_of_the_token_itself(
 
 def test_the_name_of_any_variant_can_give_it_a_sink_and_gates() -> None:
     layer = KernelSelfAttention(16, 2, causal=True, **variants.get("gpa-mul-loo-sink-gate", num_terms=3))
-    assert (type(layer.sink), type(layer.output_gate), layer.own) == (Sink, OutputGate, "exclude")
+    assert (type(layer.sink), type(layer.output_gate), layer.exclude_self) == (Sink, OutputGate, True)
     assert layer.position.sigma.shape == (2, 3)
     described = variants.describe("gpa-gate-loo")
     assert described == (
@@ -112,8 +112,8 @@ def test_a_hybrid_has_variants_by_layer_and_ends_with_the_last() -> None:
     torch.testing.assert_close(last.position.kernel(0.0), torch.ones(2))  # G(0) = 1
     given = variants.by_layer("gpa-hybrid", 4, {"num_terms": 3, "rotary_base": 500.0})
     first, *_, last = (KernelSelfAttention(16, 2, causal=True, **options) for _, options in given)
-    assert (first.own, first.position.sigma.shape, first.rotary) == ("exclude", (2, 3), None)
-    assert (last.own, last.position.kernel.sigma.shape) == ("keep", (2, 3))
+    assert (first.exclude_self, first.position.sigma.shape, first.rotary) == (True, (2, 3), None)
+    assert (last.exclude_self, last.position.kernel.sigma.shape) == (False, (2, 3))
     assert variants.options("gpa-hybrid")["init"] == "unit"
     assert "gpa-mul-loo" in variants.describe("gpa-hybrid")
     with pytest.raises(InputError, match="variant of a layer must be no hybrid"):
@@ -129,7 +129,7 @@ def test_gaussian_attention_can_do_without_one_of_its_parts() -> None:
     )
     assert [layer.projections.form for layer in (whole, projected, dot)] == ["o", "qkvo", "o"]
     assert [type(layer.content) for layer in (projected, dot)] == [GaussianContent, DotProduct]
-    assert all(layer.own == "exclude" and layer.position is not None for layer in (projected, dot))
+    assert all(layer.exclude_self and layer.position is not None for layer in (projected, dot))
     with pytest.raises(InputError, match=r"kernel in an expression must be one of .*, got 'dott'"):
         variants.get("gka", content="dott")
 
@@ -163,7 +163,7 @@ def test_a_kernel_is_multiplied_added_or_mixed() -> None:
     [
         ("gpa-mull", {}, "variant must be one of .* got 'gpa-mull': did you mean 'gpa-mul'"),
         ("gpa", {"num_term": 3}, "did you mean 'num_terms'"),
-        ("gpa-loo-xsa", {}, "variant must be one of .* got 'gpa-loo-xsa'"),
+        ("gpa-drop-xsa", {}, "variant must be one of .* got 'gpa-drop-xsa'"),
         ("rope-gate-gate", {}, "variant must be one of .* got 'rope-gate-gate'"),
         ("loo", {}, "variant must be one of .* got 'loo'"),
         ("gka", {"rotary": "statik"}, "rotary must be .* did you mean 'static'"),
@@ -192,7 +192,7 @@ def test_a_variant_of_ones_own_has_options_a_description_and_every_suffix(
     assert variants.options("epanechnikov") == {"width": 9.0}
     assert variants.describe("epanechnikov") == "Multiplied by Epanechnikov's kernel of the lag."
     layer = KernelSelfAttention(16, 2, causal=True, **variants.get("epanechnikov-loo-gate", width=3.0))
-    assert layer.own == "exclude"
+    assert layer.exclude_self
     for name in ("rope", "gpa-hybrid", "gpa-mul-loo", "my-loo", "Mine", "a--b", ""):
         with pytest.raises(InputError, match="name of a variant must be"):
             variants.register(name)

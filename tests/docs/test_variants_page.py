@@ -33,9 +33,11 @@ def test_the_page_writes_every_variant_out_once() -> None:
 
 def test_the_page_says_what_the_suffixes_mean() -> None:
     opening = TEXT.split("\n## ")[0]
-    for suffix in ("loo", "drop", "xsa"):
+    assert variants.get("rope-loo")["exclude_self"]
+    assert "`-loo` is leave-one-out regression, `exclude_self=True`" in opening
+    for suffix in ("drop", "xsa"):
         assert f"`-{suffix}`" in opening
-        assert f'own="{variants.get(f"rope-{suffix}")["own"]}"' in opening
+        assert f'own_value="{variants.get(f"rope-{suffix}")["own_value"]}"' in opening
     for suffix, argument in (("sink", "sink"), ("gate", "output_gate")):
         part = variants.get(f"rope-{suffix}")[argument]
         assert f"`-{suffix}` is `{argument}={part.__name__}`" in opening
@@ -62,4 +64,5 @@ def test_what_is_written_out_is_the_variant(name: str) -> None:
         torch.testing.assert_close(written.state_dict()[key], value, rtol=0, atol=0, msg=key)
     x = torch.randn(2, 24, 128)
     torch.testing.assert_close(written(x), named(x), rtol=0, atol=0)
-    assert (written.own, written.eps) == (named.own, named.eps)
+    assert (written.exclude_self, written.own_value) == (named.exclude_self, named.own_value)
+    assert written.eps == named.eps

@@ -147,5 +147,5 @@ def test_value_embeddings_cost_a_table_and_a_number_per_layer_but_no_products(
 
 
 def test_options_of_a_block_are_no_kernels() -> None:
-    options = {"short_convolution": 4, "output_gate": True, "value_embeddings": "all", "negligible": 0.01}
+    options = {"short_convolution": 4, "output_gate": True, "value_embeddings": "all", "prune_tol": 0.01}
     assert cost("gpa-mul", **options).kernel_parameters == cost("gpa-mul").kernel_parameters

@@ -34,7 +34,7 @@ class Call:
 
     def made(self, leaves: dict[str, Tensor]) -> tuple[list[Tensor], dict[str, Any]]:
         options = dict(self.options)
-        options.update({name: leaves[name] for name in ("key_logits", "attn_mask") if name in leaves})
+        options.update({name: leaves[name] for name in ("key_bias", "attn_mask") if name in leaves})
         if "scale" in leaves:
             options["content"] = leaves["scale"]
         if "sigma" in leaves:
@@ -77,7 +77,7 @@ def random_call(seed: int) -> Call:
     options: dict[str, Any] = {
         "causal": often(),
         "window": chosen.choice((None, None, 1, np.int64(3), 6)),
-        "own": chosen.choice(("keep", "keep", "exclude", "drop-value", "project-out")),
+        "exclude_self": often(),
         "eps": chosen.choice((0.0, 0.0, 0.3, np.float32(1e-6))),
     }
     match chosen.choice(("number", "number", "scale", "sigma")):
@@ -107,7 +107,7 @@ def random_call(seed: int) -> Call:
     elif seldom():
         leaves["attn_mask"] = normal(1, heads, num_queries, num_keys)
     if seldom():
-        leaves["key_logits"] = normal(1, some, num_keys)
+        leaves["key_bias"] = normal(1, some, num_keys)
     if num_queries <= num_keys and kind != "grid" and chosen.random() < 0.3:
         options["document_ids"] = (torch.rand(batch, num_keys, generator=generator) < 0.3).cumsum(1)
     return Call(leaves, options, kind, same)
@@ -127,8 +127,6 @@ def spoilt(call: Call, seed: int) -> tuple[Call, Tensor]:
     tensor = call.leaves[name].clone()
     tensor[chosen.randrange(len(tensor)), :, place, chosen.randrange(tensor.shape[3])] = chosen.choice(BAD)
     rows = visible[..., place]
-    if call.options["own"] == "project-out":  # reads the token's own value, seen or not
-        rows[:, :, max(0, place - args.offset) : max(0, place - args.offset + 1)] = True
     return Call({**call.leaves, name: tensor}, call.options, call.kind), rows
 
 

@@ -32,7 +32,7 @@ NAMES = {
         "norm", "hidden_act", "num_key_value_heads", "intermediate_size", "window_pattern",
         "sliding_window", "bias",
         "tie_word_embeddings", "head_norm", "short_convolution", "value_embeddings", "output_gate",
-        "negligible", "initializer_range", "norm_eps", "use_cache", "dtype", "id2label",
+        "prune_tol", "initializer_range", "norm_eps", "use_cache", "dtype", "id2label",
         "is_encoder_decoder", "pad_token_id", "layer_types", "torchscript", "vocab_size", "architectures",
     ),
     "model.options": (

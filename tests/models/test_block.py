@@ -21,9 +21,9 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "gate": {"output_gate": True},
     "values": {"value_embeddings": "all"},
     "alternate": {"value_embeddings": "alternate", "num_hidden_layers": 3},
-    "negligible": {"negligible": 1e-9},
+    "prune_tol": {"prune_tol": 1e-9},
     "together": {
-        "short_convolution": 3, "output_gate": True, "value_embeddings": "all", "negligible": 1e-9,
+        "short_convolution": 3, "output_gate": True, "value_embeddings": "all", "prune_tol": 1e-9,
         "window_pattern": "SL", "sliding_window": 6,
     },
 }  # fmt: skip
@@ -208,9 +208,9 @@ def test_alternate_layers_have_value_embeddings_the_last_among_them() -> None:
 
 
 def test_gates_and_the_negligible_share_are_in_every_layer() -> None:
-    for block in fresh(variant=["rope", "gpa-mul"], output_gate=True, negligible=0.01).model.blocks:
+    for block in fresh(variant=["rope", "gpa-mul"], output_gate=True, prune_tol=0.01).model.blocks:
         assert isinstance(block.attention.output_gate, OutputGate)
-        assert block.attention.negligible == 0.01
+        assert block.attention.prune_tol == 0.01
 
 
 @torch.no_grad()
@@ -245,8 +245,8 @@ def test_torch_compile_gives_the_same_loss(tokens: torch.Tensor) -> None:
     [
         ({"short_convolution": 1}, "short_convolution must be at least 2, got 1"),
         ({"value_embeddings": "alternating"}, "did you mean 'alternate'"),
-        ({"negligible": 1.0}, "negligible must be less than 1, got 1.0"),
-        ({"negligible": float("nan")}, "negligible must be less than 1, got nan"),
+        ({"prune_tol": 1.0}, "prune_tol must be less than 1, got 1.0"),
+        ({"prune_tol": float("nan")}, "prune_tol must be less than 1, got nan"),
         ({"short_convolutions": 4}, "did you mean 'short_convolution'"),
     ],
 )
@@ -266,7 +266,7 @@ def test_inputs_that_options_cannot_do_without_are_named(tokens: torch.Tensor) -
 def test_recipes_set_the_options_and_their_memory_is_counted(
     layers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    extra = "{short_convolution: 4, value_embeddings: alternate, output_gate: true, negligible: 0.01}"
+    extra = "{short_convolution: 4, value_embeddings: alternate, output_gate: true, prune_tol: 0.01}"
     counted: list[int] = []
     monkeypatch.setattr(
         "nadaraya.training.text_recipe.text_training_bytes",

@@ -79,7 +79,7 @@ def test_weights_are_a_regression_of_the_layer_s_own_input(options: dict[str, An
     out, weights = attention.weights(x)
     torch.testing.assert_close(out, attention(x), rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(weights.sum(-1), torch.ones(weights.shape[:3]))
-    if attention.own == "exclude":
+    if attention.exclude_self:
         assert weights.diagonal(dim1=-2, dim2=-1).abs().max() == 0.0
     v_proj = attention.projections.v_proj
     values = x if v_proj is None else v_proj(x)

@@ -35,9 +35,11 @@ def _age(folder: Path) -> None:
     recipe = yaml.safe_load((folder / "config.yaml").read_text())
     del recipe["format"]
     recipe["model"]["variant"] = "gpa-rope"
+    recipe["model"]["extra"]["negligible"] = recipe["model"]["extra"].pop("prune_tol")
     config = json.loads((folder / "config.json").read_text())
     del config["variant_names"]
     config["variant"] = "gpa-rope"
+    config["negligible"] = config.pop("prune_tol")
     metrics = (folder / "metrics.jsonl").read_text()
     for name, text in {
         "config.yaml": yaml.safe_dump(recipe, sort_keys=False),

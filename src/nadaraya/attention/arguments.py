@@ -8,18 +8,17 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from numbers import Integral, Real
-from typing import Any, Literal, get_args
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from nadaraya.attention.blocked import masked_bias
 from nadaraya.attention.positions import GridLogits, LagMixture
-from nadaraya.errors import InputError, must_be, unknown_name
+from nadaraya.errors import InputError, must_be
 from nadaraya.kernels import Gaussian, GaussianWithoutHalf, Kernel
 
 Content = Kernel | Tensor | float | None
-Own = Literal["keep", "exclude", "drop-value", "project-out"]
 
 
 @dataclass(frozen=True)
@@ -37,20 +36,15 @@ class AttentionArguments:
     grid: GridLogits | None  # logits by the rows and columns between patches
     causal: bool
     window: int | None
-    own: Own
+    exclude_self: bool  # unless nothing else is left
     key_padding_mask: Tensor | None  # (B, Nk) bool, True where the key is padding
     attn_mask: Tensor | None  # broadcastable to (B, H, Nq, Nk): bool (True takes part) or float (added)
-    key_logits: Tensor | None  # (B or 1, H or 1, Nk), float32 at least
+    key_bias: Tensor | None  # (B or 1, H or 1, Nk), float32 at least
     document_ids: Tensor | None  # (B, Nk) whole numbers, every document in one piece
     dropout_p: float
     eps: float
-    negligible: float  # share of a row that pairs left out may have together
+    prune_tol: float  # share of a row that pairs left out may have together
     spoilt: bool = False  # keys or values that some row may not see are NaN or infinite
-
-    @property
-    def exclude_self(self) -> bool:
-        """Return whether the logits hide each token from itself, unless nothing else is left."""
-        return self.own == "exclude"
 
     @property
     def offset(self) -> int:
@@ -66,10 +60,6 @@ class AttentionArguments:
     def compute_dtype(self) -> torch.dtype:
         """The dtype of logits and sums: float32 at least, whatever the tensors are."""
         return torch.promote_types(self.query.dtype, torch.float32)
-
-    def softmax_only(self) -> "AttentionArguments":
-        """The same softmax without what follows it: ε, and forms of the token itself other than a mask."""
-        return replace(self, own="exclude" if self.exclude_self else "keep", eps=0.0)
 
     def with_repeated_heads(self) -> "AttentionArguments":
         """The same call with a copy of its key-value head for every query head."""
@@ -93,10 +83,10 @@ class AttentionArguments:
     def hides_non_finite(self) -> bool:
         """Return whether hidden keys or values are NaN or infinite, where looking is free."""
         hiding = (
-            self.window, self.key_padding_mask, self.attn_mask, self.document_ids, self.key_logits,
+            self.window, self.key_padding_mask, self.attn_mask, self.document_ids, self.key_bias,
             self.lag_logits, self.mixture, self.grid,
         )  # fmt: skip
-        hides = self.own in ("exclude", "drop-value") or (self.causal and self.query.shape[2] > 1)
+        hides = self.exclude_self or (self.causal and self.query.shape[2] > 1)
         transformed = torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
         shapes_alone = self.on_gpu or self.query.is_meta
         if transformed or shapes_alone or not (hides or any(part is not None for part in hiding)):
@@ -105,13 +95,23 @@ class AttentionArguments:
         sums = (t.detach().sum(dtype=self.compute_dtype).item() for t in tensors)
         return not all(math.isfinite(total) for total in sums)
 
-    def mass_fraction(self, log_mass: Tensor) -> Tensor:
-        """Z / (Z + ε) for Z = Σ_j κ(i,j), (B, H, Nq, 1), from log Z (B, H, Nq)."""
-        nothing = log_mass == -torch.inf
-        return torch.sigmoid(log_mass.masked_fill(nothing, 0.0) - math.log(self.eps))[..., None]
+    def with_eps(self, out: Tensor, log_mass: Tensor | None) -> Tensor:
+        """Σ_j κ(i,j) v_j / (Z + ε) from `out`, the sum over Z = Σ_j κ(i,j); log Z may be None without ε."""
+        if self.eps == 0.0:
+            return out
+        assert log_mass is not None
+        return out * mass_fraction(log_mass, self.eps).to(out.dtype)
 
 
-def check_options(window: int | None, own: str, dropout_p: float, eps: float, negligible: float) -> None:
+def mass_fraction(log_mass: Tensor, eps: float) -> Tensor:
+    """Z / (Z + ε) with another dimension at the end, from log Z; ε > 0, where Z = 0 any number."""
+    nothing = log_mass == -torch.inf
+    return torch.sigmoid(log_mass.masked_fill(nothing, 0.0) - math.log(eps))[..., None]
+
+
+def check_options(
+    window: int | None, exclude_self: bool, dropout_p: float, eps: float, prune_tol: float
+) -> None:
     """Check the numbers that the operator and the layer both take.
 
     Raises:
@@ -123,10 +123,10 @@ def check_options(window: int | None, own: str, dropout_p: float, eps: float, ne
         raise must_be("dropout_p", "a number in [0, 1)", dropout_p)
     if not isinstance(eps, Real) or not 0.0 <= eps < math.inf:
         raise must_be("eps", "a finite number of at least 0", eps)
-    if not isinstance(negligible, Real) or not 0.0 <= negligible < 1.0:
-        raise must_be("negligible", "0 or a share between 0 and 1", negligible)
-    if own not in get_args(Own):
-        raise unknown_name("own", own, get_args(Own))
+    if not isinstance(prune_tol, Real) or not 0.0 <= prune_tol < 1.0:
+        raise must_be("prune_tol", "0 or a share between 0 and 1", prune_tol)
+    if not isinstance(exclude_self, bool):
+        raise must_be("exclude_self", "True or False", exclude_self)
 
 
 def check_tensors(query: Tensor, key: Tensor, value: Tensor, others: Mapping[str, Any]) -> None:
@@ -264,15 +264,15 @@ def check_pairs(logits: Tensor, attn_mask: Tensor | None, query: Tensor, key: Te
     return logits if attn_mask is None else masked_bias(logits, attn_mask, logits.dtype)
 
 
-def check_key_logits(key_logits: Tensor, query: Tensor, key: Tensor) -> Tensor:
+def check_key_bias(key_bias: Tensor, query: Tensor, key: Tensor) -> Tensor:
     """The logits in float32 at least."""
-    full, shape = (*query.shape[:2], key.shape[2]), tuple(key_logits.shape)
+    full, shape = (*query.shape[:2], key.shape[2]), tuple(key_bias.shape)
     fits = len(shape) == 3 and all(s in (1, f) for s, f in zip(shape, full, strict=True))
     if not fits or shape[2] != full[2]:
-        raise must_be("key_logits", f"of shape {full}, a first or second dimension of 1 serving all", shape)
-    if not key_logits.is_floating_point():
-        raise must_be("key_logits", "floating point", key_logits.dtype)
-    return key_logits.to(torch.promote_types(query.dtype, torch.float32))
+        raise must_be("key_bias", f"of shape {full}, a first or second dimension of 1 serving all", shape)
+    if not key_bias.is_floating_point():
+        raise must_be("key_bias", "floating point", key_bias.dtype)
+    return key_bias.to(torch.promote_types(query.dtype, torch.float32))
 
 
 def check_document_ids(document_ids: Tensor, query: Tensor, key: Tensor) -> Tensor:

@@ -24,7 +24,7 @@ from torch import Tensor
 from nadaraya.attention import dense_cpu, fused_cpu
 from nadaraya.attention.dense_cpu import exp_without_underflow
 from nadaraya.attention.fused_cpu import with_columns
-from nadaraya.attention.sharing import Share, part_of, parts_of_share, shares, whole_share, work_on
+from nadaraya.attention.partition import Part, part_of, partition, subparts, whole, work_on
 from nadaraya.errors import InputError
 
 # Rows of a block: large ones amortise calls, small ones compute less of the future in causal calls.
@@ -59,11 +59,11 @@ class Block:
 
 
 def blocks(
-    num_queries: int, num_keys: int, rows: int, causal: bool, window: int, kept: Tensor | None = None
+    num_queries: int, num_keys: int, rows: int, causal: bool, window: int, active: Tensor | None = None
 ) -> Iterator[Block]:
-    """Blocks of rows, and the keys that they visit; of those, the `kept` where some are negligible."""
+    """Blocks of rows, and the keys that they visit; of those, the `active` where some are negligible."""
     offset = num_keys - num_queries
-    ranges = None if kept is None else kept.tolist()
+    ranges = None if active is None else active.tolist()
     for start in range(0, num_queries, rows):
         stop = min(num_queries, start + rows)
         first = max(0, start + offset - window + 1) if window else 0
@@ -105,7 +105,7 @@ def blocked_attention(
     mask: Tensor | None,
     causal: bool,
     window: int,
-    kept: Tensor | None = None,
+    active: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Softmax attention with scores q·k·scale + diagonals + key_bias + mask, in row blocks.
 
@@ -120,7 +120,7 @@ def blocked_attention(
         mask: broadcastable to (B, H, Nq, Nk), bool (True takes part) or added.
         causal: no key after a query is visible; diagonals, where given, must already say so.
         window: only |lag| < window is visible, 0 for no limit; needs diagonals that already say so.
-        kept: what `decay.kept_keys` gives, or None, all keys.
+        active: what `decay.active_keys` gives, or None, all keys.
 
     Returns:
         The output (B, H, Nq, e) in the dtype of the query, zero in rows that see nothing, and the
@@ -137,10 +137,10 @@ def blocked_attention(
         return fused_cpu.attend(query, key, value, scale, bias, key_bias, causal)
     out, lse = empty_results(query, value)
     rows = _FORWARD_ROWS_SHORT if num_queries <= _SHORT else LONGEST_BLOCK
-    parts = shares(query.shape[0], query.shape[1], num_queries * num_keys, query.device)
+    parts = partition(query.shape[0], query.shape[1], num_queries * num_keys, query.device)
 
-    def work(part: Share) -> None:
-        for block in blocks(num_queries, num_keys, rows, causal, window, kept):
+    def work(part: Part) -> None:
+        for block in blocks(num_queries, num_keys, rows, causal, window, active):
             at_rows, at_keys = (*part, block.rows), (*part, block.keys)
             bias = None if diagonals is None else part_of(block.hankel(diagonals, num_queries), part)
             if mask is not None:
@@ -184,7 +184,7 @@ def _attend(
 
 
 @blocked_attention.register_fake
-def _(query, key, value, scale, diagonals, key_bias, mask, causal, window, kept=None):  # type: ignore[no-untyped-def]
+def _(query, key, value, scale, diagonals, key_bias, mask, causal, window, active=None):  # type: ignore[no-untyped-def]
     return empty_results(query, value)
 
 
@@ -206,7 +206,7 @@ def blocked_attention_backward(
     need_diagonals: bool,
     need_key_bias: bool,
     need_mask: bool,
-    kept: Tensor | None = None,
+    active: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Gradients of `blocked_attention`: query, key, value, diagonals, key_bias, mask (empty if not needed).
 
@@ -254,16 +254,16 @@ def blocked_attention_backward(
         diagonals = lse.new_zeros((1, 2 * num_keys - 1))
         diagonals[:, num_keys:] = -torch.inf
     rows = _BACKWARD_ROWS_SHORT if num_queries <= _SHORT else LONGEST_BLOCK
-    parts = [whole_share(batch, heads)]
+    parts = [whole(batch, heads)]
     if not need_mask:
-        parts = shares(batch, heads, num_queries * num_keys, query.device)
+        parts = partition(batch, heads, num_queries * num_keys, query.device)
 
-    def work(share: Share) -> Tensor:
+    def work(share: Part) -> Tensor:
         """Writes the gradients of its items and heads; returns what it adds to that of the diagonals."""
         along_diagonals = lse.new_zeros((heads, num_queries + num_keys - 1) if need_diagonals else (0,))
         # Written over by every tile: fresh memory for each would cost as much as the sums.
         room = lse.new_empty(_BACKWARD_SCORES), _Skewed(lse.new_empty(2 * _BACKWARD_SCORES))
-        for block in blocks(num_queries, num_keys, rows, causal, window, kept):
+        for block in blocks(num_queries, num_keys, rows, causal, window, active):
             reversed_rows = slice(num_queries - block.rows.stop, num_queries - block.rows.start)
             for tile, part in _tiles(block, share, heads):
                 at_rows, at_keys = (*part, reversed_rows), (*part, tile.keys)
@@ -307,12 +307,12 @@ def blocked_attention_backward(
     )
 
 
-def _tiles(block: Block, share: Share, num_heads: int) -> Iterator[tuple[Block, Share]]:
+def _tiles(block: Block, share: Part, num_heads: int) -> Iterator[tuple[Block, Part]]:
     """Parts of a block's keys, and of a share's items and heads, whose scores stay in cache together."""
     most = _BACKWARD_SCORES // block.num_rows
     for start in range(block.keys.start, block.keys.stop, most):
         tile = replace(block, keys=slice(start, min(block.keys.stop, start + most)))
-        for part in parts_of_share(share, max(1, most // tile.num_keys), num_heads):
+        for part in subparts(share, max(1, most // tile.num_keys), num_heads):
             yield tile, part
 
 
@@ -345,7 +345,7 @@ class _Skewed:
 @blocked_attention_backward.register_fake
 def _(  # type: ignore[no-untyped-def]
     grad_out, grad_lse, query, key, value, out, lse, scale, diagonals, key_bias, mask, causal, window,
-    need_diagonals, need_key_bias, need_mask, kept=None,
+    need_diagonals, need_key_bias, need_mask, active=None,
 ):  # fmt: skip
     batch, heads, num_queries, _ = query.shape
     num_keys = key.shape[2]
@@ -360,18 +360,18 @@ def _(  # type: ignore[no-untyped-def]
 
 
 def _save_for_backward(ctx, inputs, output) -> None:  # type: ignore[no-untyped-def]
-    query, key, value, scale, diagonals, key_bias, mask, causal, window, kept = inputs
-    ctx.save_for_backward(query, key, value, *output, diagonals, key_bias, mask, kept)
+    query, key, value, scale, diagonals, key_bias, mask, causal, window, active = inputs
+    ctx.save_for_backward(query, key, value, *output, diagonals, key_bias, mask, active)
     ctx.options = (scale, causal, window)
 
 
 def _backward(ctx, grad_out, grad_lse):  # type: ignore[no-untyped-def]
-    query, key, value, out, lse, diagonals, key_bias, mask, kept = ctx.saved_tensors
+    query, key, value, out, lse, diagonals, key_bias, mask, active = ctx.saved_tensors
     scale, causal, window = ctx.options
     need_diagonals, need_key_bias, need_mask = ctx.needs_input_grad[4:7]
     *grads, grad_diagonals, grad_key_bias, grad_mask = blocked_attention_backward(
         grad_out, grad_lse, query, key, value, out, lse, scale, diagonals, key_bias, mask, causal, window,
-        need_diagonals, need_key_bias, need_mask, kept,
+        need_diagonals, need_key_bias, need_mask, active,
     )  # fmt: skip
     return (
         *grads,

@@ -20,8 +20,8 @@ _NEAREST_ROWS = 128
 _NOTHING = -60.0  # nats: a hidden key counts as this against a row's largest weight
 
 
-@torch.library.custom_op("nadaraya::kept_keys", mutates_args=())
-def kept_keys(
+@torch.library.custom_op("nadaraya::active_keys", mutates_args=())
+def active_keys(
     query: Tensor,
     key: Tensor,
     scale: float,
@@ -30,14 +30,14 @@ def kept_keys(
     gaussian: bool,
     causal: bool,
     window: int,
-    negligible: float,
+    prune_tol: float,
 ) -> Tensor:
     """The keys that blocks of rows visit: those left out have at most a share δ of every row's weights.
 
     Args:
         query, key, scale, diagonals, key_bias, causal, window: as `blocked_attention` takes them.
         gaussian: q·k is part of −‖q − k‖²/2, the key bias has −‖k‖²/2, and scale is 1.
-        negligible: δ > 0.
+        prune_tol: δ > 0.
 
     Returns:
         (blocks, 2) whole numbers on the CPU: of each LONGEST_BLOCK queries the first key, and the one after
@@ -62,9 +62,9 @@ def kept_keys(
     by_key = _by_block(by_key, _KEYS, -torch.inf).amax(-1) + math.log(_KEYS)
     by_lag = _largest_by_lag(diagonals, num_queries, num_keys)
 
-    least = least + math.log(negligible / (1 if causal else 2))  # half of it behind, half of it ahead
+    least = least + math.log(prune_tol / (1 if causal else 2))  # half of it behind, half of it ahead
     row_blocks, key_blocks = length.shape[-1], radius.shape[-1]
-    kept = torch.empty((row_blocks, 2), dtype=torch.int64)
+    active = torch.empty((row_blocks, 2), dtype=torch.int64)
     for block in range(row_blocks):
         first = (row_blocks - 1 - block) * (LONGEST_BLOCK // _KEYS)
         bound = length[..., block, None] * radius + by_key + by_lag[:, first : first + key_blocks]
@@ -74,13 +74,13 @@ def kept_keys(
             for of_blocks in (bound, bound.flip(-1))
         )
         own = max(0, num_keys - num_queries + block * LONGEST_BLOCK)
-        kept[block, 0] = min(behind * _KEYS, own)
-        kept[block, 1] = max((key_blocks - ahead) * _KEYS, own + LONGEST_BLOCK)
-    return kept
+        active[block, 0] = min(behind * _KEYS, own)
+        active[block, 1] = max((key_blocks - ahead) * _KEYS, own + LONGEST_BLOCK)
+    return active
 
 
-@kept_keys.register_fake
-def _(query, key, scale, diagonals, key_bias, gaussian, causal, window, negligible):  # type: ignore[no-untyped-def]
+@active_keys.register_fake
+def _(query, key, scale, diagonals, key_bias, gaussian, causal, window, prune_tol):  # type: ignore[no-untyped-def]
     return torch.empty((-(-query.shape[2] // LONGEST_BLOCK), 2), dtype=torch.int64, device="cpu")
 
 

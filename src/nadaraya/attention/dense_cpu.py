@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from nadaraya.attention.sharing import part_of
+from nadaraya.attention.partition import part_of
 
 _MOST_SCORES = 2**17  # of one head: 0.5 MiB of float32
 _SCORES = 2**18  # in flight at once for each thread, where one item has fewer

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from nadaraya.attention.arguments import AttentionArguments
 
-_DIMENSION_OF_KEYS = {"key": 2, "value": 2, "key_padding_mask": 1, "key_logits": 2}
+_DIMENSION_OF_KEYS = {"key": 2, "value": 2, "key_padding_mask": 1, "key_bias": 2}
 Attend = Callable[[AttentionArguments], tuple[Tensor, Tensor | None]]
 
 
@@ -105,7 +105,7 @@ def _of_rows(args: AttentionArguments, rows: list[int]) -> AttentionArguments:
 
 def _given(args: AttentionArguments) -> Iterator[tuple[str, Tensor]]:
     """Tensors of the call with an entry for each item of the batch, by name; not the weights of a mixture."""
-    for name in ("query", "key", "value", "key_padding_mask", "key_logits", "attn_mask", "document_ids"):
+    for name in ("query", "key", "value", "key_padding_mask", "key_bias", "attn_mask", "document_ids"):
         if (tensor := getattr(args, name)) is not None:
             yield name, tensor
 

@@ -13,11 +13,10 @@ from nadaraya.attention import reference, sdpa, stock, triton
 from nadaraya.attention.arguments import (
     AttentionArguments,
     Content,
-    Own,
     check_attn_mask,
     check_content,
     check_document_ids,
-    check_key_logits,
+    check_key_bias,
     check_key_mask,
     check_lag_logits,
     check_options,
@@ -42,6 +41,7 @@ _MEANT = {
     "is_causal": "causal", "scale": "content", "softmax_scale": "content", "dropout": "dropout_p",
     "mask": "attn_mask", "attention_mask": "attn_mask", "key_padding_mask": "key_mask", "bias": "position",
     "need_weights": "return_weights", "window_size": "window", "sliding_window": "window",
+    "own": "exclude_self", "key_logits": "key_bias", "negligible": "prune_tol",
 }  # fmt: skip
 
 
@@ -50,8 +50,8 @@ class AttentionOptions(TypedDict, total=False):
 
     content: Content
     position: Position | None
-    key_logits: Tensor | None
-    own: Own
+    key_bias: Tensor | None
+    exclude_self: bool
     causal: bool
     window: int | None
     key_mask: Tensor | None
@@ -59,7 +59,7 @@ class AttentionOptions(TypedDict, total=False):
     document_ids: Tensor | None
     dropout_p: float
     eps: float
-    negligible: float
+    prune_tol: float
     backend: str
 
 
@@ -106,8 +106,8 @@ def kernel_attention(
     *,
     content: Content = None,
     position: Position | None = None,
-    key_logits: Tensor | None = None,
-    own: Own = "keep",
+    key_bias: Tensor | None = None,
+    exclude_self: bool = False,
     causal: bool = False,
     window: int | None = None,
     key_mask: Tensor | None = None,
@@ -115,7 +115,7 @@ def kernel_attention(
     document_ids: Tensor | None = None,
     dropout_p: float = 0.0,
     eps: float = 0.0,
-    negligible: float = 0.0,
+    prune_tol: float = 0.0,
     backend: str = "auto",
     return_weights: bool = False,
     return_lse: bool = False,
@@ -152,13 +152,11 @@ def kernel_attention(
             (H or 1, 2L − 1) signed, entry r + L − 1 for lag r = i − j, L = max(Nq, Nk); `MixedLogits` or
             `MixedKernels`, which each query mixes for itself; `GridLogits` for the patches of an image; or
             logits of all pairs, (H or 1, Nq, Nk). Default None. Differentiable.
-        key_logits: a, (B, H, Nk), added to all logits of a key; dimensions of 1 serve all. For gates such as
+        key_bias: a, (B, H, Nk), added to all logits of a key; dimensions of 1 serve all. For gates such as
             the Forgetting Transformer's (Lin et al. 2025), a_j = −Σ_{t ≤ j} log f_t, and for sinks.
             Differentiable.
-        own: what becomes of the token itself: "keep"; "exclude", leave-one-out regression, j ≠ i, where a row
-            with nothing else to see keeps itself; "drop-value", which leaves its weight in the denominator
-            but takes out its value; or "project-out", which takes the direction of its value out of the
-            output, y − (y·v̂) v̂ (Zhai 2026).
+        exclude_self: leave-one-out regression, j ≠ i; a row with nothing else to see keeps itself. Default
+            False. `KernelSelfAttention(own_value=…)` has other ways to leave the token itself out.
         causal: each query sees only keys at its own position and before.
         window: each query sees only lags |i − j| < window; None for no limit.
         key_mask: (B, Nk) bool, True where a key takes part, False for padding. All masks here say True for
@@ -171,7 +169,7 @@ def kernel_attention(
             packed positions, `document_ids_of_lengths` from cumulative lengths.
         dropout_p: probability of dropping a weight; the caller passes 0 in evaluation.
         eps: ε in the denominator (Kundu et al. (2026), eq. 4); default 0.
-        negligible: δ, the share of a row's weights that pairs at long lags may have together and be left out
+        prune_tol: δ, the share of a row's weights that pairs at long lags may have together and be left out
             where the kernel of the lag has decayed; default 0, all are summed. A leave, not an order: "sdpa"
             and "triton" make use of it for a `Kernel` or a table without an `attn_mask`. Gradients are those
             of the pairs that are kept.
@@ -202,9 +200,9 @@ def kernel_attention(
     if return_weights and return_lse:
         raise InputError("return_weights and return_lse must not be given together")
     args = _checked(
-        query, key, value, content=content, position=position, key_logits=key_logits, own=own, causal=causal,
-        window=window, key_mask=key_mask, attn_mask=attn_mask, document_ids=document_ids, dropout_p=dropout_p,
-        eps=eps, negligible=negligible, **unknown,
+        query, key, value, content=content, position=position, key_bias=key_bias, exclude_self=exclude_self,
+        causal=causal, window=window, key_mask=key_mask, attn_mask=attn_mask, document_ids=document_ids,
+        dropout_p=dropout_p, eps=eps, prune_tol=prune_tol, **unknown,
     )  # fmt: skip
     for watch in _WATCHERS:
         watch(args)
@@ -299,14 +297,15 @@ def _checked(
         if name not in AttentionOptions.__annotations__:
             accepted = [*AttentionOptions.__annotations__, "return_weights", "return_lse"]
             raise unknown_name("argument of kernel_attention", name, accepted, meant=_MEANT.get(name))
-    own, window, position = options.get("own", "keep"), options.get("window"), options.get("position")
+    exclude_self, window = options.get("exclude_self", False), options.get("window")
+    position, prune_tol = options.get("position"), options.get("prune_tol", 0.0)
     dropout_p, eps = options.get("dropout_p", 0.0), options.get("eps", 0.0)
-    negligible, causal = options.get("negligible", 0.0), bool(options.get("causal"))
-    key_logits, key_mask = options.get("key_logits"), options.get("key_mask")
+    causal = bool(options.get("causal"))
+    key_bias, key_mask = options.get("key_bias"), options.get("key_mask")
     attn_mask, ids = options.get("attn_mask"), options.get("document_ids")
-    others = {"key_logits": key_logits, "key_mask": key_mask, "attn_mask": attn_mask, "document_ids": ids}
+    others = {"key_bias": key_bias, "key_mask": key_mask, "attn_mask": attn_mask, "document_ids": ids}
     check_tensors(query, key, value, others)
-    check_options(window, own, dropout_p, eps, negligible)
+    check_options(window, exclude_self, dropout_p, eps, prune_tol)
     query, scale, bandwidth, kernel = check_content(options.get("content"), query)
     attn_mask = None if attn_mask is None else check_attn_mask(attn_mask, query, key)
     lag_logits, mixture, grid = None, None, None
@@ -326,12 +325,12 @@ def _checked(
     args = AttentionArguments(
         query=query, key=key, value=value, scale=scale, bandwidth=bandwidth, kernel=kernel,
         lag_logits=lag_logits, mixture=mixture, grid=grid, causal=causal,
-        window=None if window is None else int(window), own=own,
+        window=None if window is None else int(window), exclude_self=exclude_self,
         key_padding_mask=None if key_mask is None else check_key_mask(key_mask, key),
         attn_mask=attn_mask,
-        key_logits=None if key_logits is None else check_key_logits(key_logits, query, key),
+        key_bias=None if key_bias is None else check_key_bias(key_bias, query, key),
         document_ids=None if ids is None else check_document_ids(ids, query, key),
-        dropout_p=float(dropout_p), eps=float(eps), negligible=float(negligible),
+        dropout_p=float(dropout_p), eps=float(eps), prune_tol=float(prune_tol),
     )  # fmt: skip
     return replace(args, spoilt=True) if args.hides_non_finite() else args
 

@@ -42,7 +42,7 @@ class ForgetGate(nn.Module):
         keep_rows(self.gate, heads, self.gate.out_features)
 
     @staticmethod
-    def key_logits(log_forget: Tensor) -> Tensor:
+    def key_bias(log_forget: Tensor) -> Tensor:
         """a from log f, (B, H, Nk); shifted by a constant per row of the batch, which changes no weight."""
         # Counted from the end: the newest tokens, which weigh most, keep the most digits.
         return log_forget.flip(-1).cumsum(-1).flip(-1) - log_forget

@@ -1,21 +1,22 @@
 """Multi-head self-attention with an explicit kernel, put together from parts that each know one thing."""
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, get_args
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nadaraya.attention.arguments import Own, check_options
+from nadaraya.attention.arguments import check_options
 from nadaraya.attention.content import DotProduct
-from nadaraya.attention.functional import AttentionOptions, kernel_attention
+from nadaraya.attention.functional import AttentionOptions
 from nadaraya.attention.gates import ForgetGate, Sink
+from nadaraya.attention.own_value import OwnValue, attend
 from nadaraya.attention.positions import Position
 from nadaraya.attention.projections import LayerShape, Projections
 from nadaraya.attention.rotary import RotaryEmbedding
 from nadaraya.attention.tables import LagTable
-from nadaraya.errors import InputError, must_be
+from nadaraya.errors import InputError, must_be, unknown_name
 from nadaraya.kernels import Kernel
 from nadaraya.kernels.heads import keep_kernel_heads
 
@@ -61,12 +62,15 @@ class KernelSelfAttention(nn.Module):
             (anonymous), eq. 6). Or a module that gives the operator's `position` for its tokens and a number
             of lags: `MixedProfiles`, `MixedBank`, `FIRE`. Default None.
         gate: a `ForgetGate`, a logit for every key; default None. Needs `causal`.
-        own: what becomes of the token itself: "keep" (default), "exclude", "drop-value" or "project-out", see
-            `kernel_attention`.
+        exclude_self: leave-one-out regression, no token sees itself unless it sees nothing else; default
+            False.
+        own_value: "drop", a token weighs itself and its own value counts as 0; or "project-out", the
+            direction of its own value is taken out of the output, y − (y·v̂) v̂ (XSA, Zhai 2026). Default None,
+            the value is a value like the others. "drop" with dropout writes N × N weights.
         sink: a `Sink`, weight of each head that no value has; default None.
         output_gate: an `OutputGate` of the smoothed values; default None.
         eps: ε of the denominator; default 0.
-        negligible: see `kernel_attention`; default 0.
+        prune_tol: see `kernel_attention`; default 0.
         bias: whether the projections have biases; default False.
         out_bias: whether W_O has one; default as `bias`.
         dropout: probability of dropping an attention weight in training; default 0.
@@ -98,22 +102,30 @@ class KernelSelfAttention(nn.Module):
         rotary: RotaryEmbedding | MakePart | None = None,
         position: nn.Module | MakePart | None = None,
         gate: ForgetGate | MakePart | None = None,
-        own: Own = "keep",
+        exclude_self: bool = False,
+        own_value: OwnValue | None = None,
         sink: Sink | MakePart | None = None,
         output_gate: nn.Module | MakePart | None = None,
         eps: float = 0.0,
-        negligible: float = 0.0,
+        prune_tol: float = 0.0,
         bias: bool = False,
         out_bias: bool | None = None,
         dropout: float = 0.0,
         kept_heads: Sequence[int] | None = None,
     ) -> None:
         super().__init__()
-        check_options(window, own, dropout, eps, negligible)
+        check_options(window, exclude_self, dropout, eps, prune_tol)
         shape = LayerShape(dim, num_heads, num_heads if num_key_value_heads is None else num_key_value_heads)
         self.projections = Projections(shape, projections, head_norm, head_norm_eps, bias, out_bias)
         self.dim, self.num_heads, self.causal, self.window = dim, num_heads, causal, window
-        self.own, self.eps, self.negligible, self.dropout = own, eps, negligible, dropout
+        if own_value not in (None, *get_args(OwnValue)):
+            raise unknown_name("own_value", own_value, get_args(OwnValue))
+        if exclude_self and own_value == "drop":
+            raise InputError(
+                "own_value='drop' must not be given with exclude_self, which leaves no weight to it"
+            )
+        self.exclude_self, self.own_value = exclude_self, own_value
+        self.eps, self.prune_tol, self.dropout = eps, prune_tol, dropout
         self.content = _part("content", content or DotProduct, shape)
         self.rotary = _part("rotary", rotary, shape)
         self.position = _part("position", position, shape)
@@ -241,8 +253,8 @@ class KernelSelfAttention(nn.Module):
         options: AttentionOptions = {
             "content": content,
             "position": self._position(x, scored.shape[2], is_causal, decoding=seen > 0),
-            "key_logits": None if log_forget is None else ForgetGate.key_logits(log_forget),
-            "own": self.own,
+            "key_bias": None if log_forget is None else ForgetGate.key_bias(log_forget),
+            "exclude_self": self.exclude_self,
             "causal": self.causal or is_causal,
             "window": self.window,
             "key_mask": key_mask,
@@ -250,7 +262,7 @@ class KernelSelfAttention(nn.Module):
             "document_ids": document_ids,
             "dropout_p": self.dropout if self.training else 0.0,
             "eps": self.eps,
-            "negligible": self.negligible,
+            "prune_tol": self.prune_tol,
             "backend": self.backend,
         }
         out, weights = self._smoothed(query, scored, value, options, return_weights)
@@ -276,14 +288,12 @@ class KernelSelfAttention(nn.Module):
         self, query: Tensor, key: Tensor, value: Tensor, options: AttentionOptions, return_weights: bool
     ) -> tuple[Tensor, Tensor | None]:
         """Outputs of the heads, (B, H, N, d), and their weights where they are asked for."""
-        weights = None
-        if return_weights:
-            out, weights = kernel_attention(query, key, value, return_weights=True, **options)
-        elif self.sink is None:
-            out = kernel_attention(query, key, value, **options)
+        out, weights, lse = attend(
+            query, key, value, self.own_value, options, weights=return_weights, lse=self.sink is not None
+        )
         if self.sink is not None:
-            out, lse = kernel_attention(query, key, value, return_lse=True, **options)
-            gates = options["key_logits"]
+            assert lse is not None
+            gates = options["key_bias"]
             if gates is not None:  # counted from the end of the text, where a token counts from itself
                 lse = lse - gates[:, :, -lse.shape[2] :]
             share = self.sink(lse)[..., None]
@@ -306,7 +316,7 @@ class KernelSelfAttention(nn.Module):
     def extra_repr(self) -> str:
         return (
             f"dim={self.dim}, num_heads={self.num_heads}, causal={self.causal}, window={self.window}, "
-            f"own={self.own!r}"
+            f"exclude_self={self.exclude_self}, own_value={self.own_value!r}"
         )
 
 

@@ -16,7 +16,7 @@ from nadaraya.attention.blocked import Block, empty_results, masked_bias, refuse
 from nadaraya.attention.fused_cpu import with_columns
 from nadaraya.attention.merging import merge_attention
 from nadaraya.attention.mixed_strips import Mixture
-from nadaraya.attention.sharing import Share, part_of, shares, whole_share, work_on
+from nadaraya.attention.partition import Part, part_of, partition, whole, work_on
 
 _FORWARD_ROWS = 256
 _BACKWARD_ROWS = 128
@@ -62,17 +62,17 @@ def mixed_attention(
     out, lse = empty_results(query, value)
     blocks = mixture.blocks(_FORWARD_ROWS)
 
-    def work(share: Share) -> None:
-        memory = mixture.memory(blocks, share)
+    def work(part: Part) -> None:
+        memory = mixture.memory(blocks, part)
         for block in blocks:
             near = block
             if _is_fused(query):
                 near = Block(block.rows, mixture.near_keys(block))
             if near.num_keys == 0:
-                rows = (*share, block.rows)
+                rows = (*part, block.rows)
                 out[rows], lse[rows] = 0.0, -torch.inf
             else:
-                for strip in mixture.strips(near, memory, share):
+                for strip in mixture.strips(near, memory, part):
                     if key_bias is not None:
                         strip.add_mask(key_bias[:, :, None])
                     if mask is not None:
@@ -84,7 +84,7 @@ def mixed_attention(
                 slice(near.keys.stop, block.keys.stop),
             ):
                 if beyond.start < beyond.stop:
-                    rows, keys = (*share, block.rows), (*share, beyond)
+                    rows, keys = (*part, block.rows), (*part, beyond)
                     bias = None
                     if mask is not None:
                         bias = masked_bias(None, part_of(mask, (*rows, beyond)), lse.dtype)
@@ -95,7 +95,7 @@ def mixed_attention(
                     out[rows], lse[rows] = merge_attention([(out[rows], lse[rows]), found])
 
     num_pairs = query.shape[2] * key.shape[2]
-    work_on(shares(query.shape[0], query.shape[1], num_pairs, query.device), work)
+    work_on(partition(query.shape[0], query.shape[1], num_pairs, query.device), work)
     return out, lse
 
 
@@ -170,14 +170,14 @@ def mixed_attention_backward(
     grad_mask = lse.new_zeros(mask.shape if need_mask and mask is not None else (0,))
     blocks = mixture.blocks(_BACKWARD_ROWS)
 
-    def work(share: Share) -> Tensor:
+    def work(part: Part) -> Tensor:
         """Writes the gradients of its items and heads; returns what it adds to that of the table."""
         of_table = lse.new_zeros(table.shape)
-        memory, room = mixture.memory(blocks, share), mixture.memory(blocks, share)[0]
+        memory, room = mixture.memory(blocks, part), mixture.memory(blocks, part)[0]
         for block in blocks:
             if block.num_keys == 0:
                 continue
-            for strip in mixture.strips(block, memory, share):
+            for strip in mixture.strips(block, memory, part):
                 at_rows, at_keys = (strip.lines, block.rows), (strip.lines, block.keys)
                 if mask is not None:
                     strip.add_mask(mask)
@@ -188,17 +188,17 @@ def mixed_attention_backward(
                 scores *= torch.bmm(grads[at_rows], values[at_keys].mT, out=grad_scores)
                 if need_mask:
                     # Summed over the dimensions that the mask broadcasts.
-                    part = strip.of_mask(grad_mask)
-                    part += scores.unflatten(0, (strip.num_items, -1)).sum_to_size(part.shape)
+                    of_mask = strip.of_mask(grad_mask)
+                    of_mask += scores.unflatten(0, (strip.num_items, -1)).sum_to_size(of_mask.shape)
                 torch.bmm(scores, keys[at_keys][..., :width], out=grad_query[at_rows])
                 grad_keys[at_keys].baddbmm_(scores.mT, queries[at_rows][..., : grad_keys.shape[2]])
                 strip.add_gradients(grad_weights, of_table)
         return of_table
 
     batch, heads, num_queries = lse.shape
-    parts = [whole_share(batch, heads)]
+    parts = [whole(batch, heads)]
     if not need_mask:
-        parts = shares(batch, heads, num_queries * key.shape[2], query.device)
+        parts = partition(batch, heads, num_queries * key.shape[2], query.device)
     grad_table = torch.stack(work_on(parts, work)).sum(0)
     grad_key_bias = grad_keys[..., -1].clone() if need_key_bias else lse.new_zeros((0,))
     return (

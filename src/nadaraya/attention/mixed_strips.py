@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from nadaraya.attention.blocked import Block, blocks
-from nadaraya.attention.sharing import Share, part_of, parts_of_share
+from nadaraya.attention.partition import Part, part_of, subparts
 
 _SHORT = 512  # queries; below it blocks of half as many rows pay, as a causal block computes its last square
 # Logits by lag in a thread's memory at once, unless those of one head are more: 16 MiB of float32. They leave
@@ -92,20 +92,20 @@ class Mixture:
         stop = max(start, min(end, first + self.table.shape[2]))
         return _Columns(own, slice(begin, end), slice(start, stop), slice(start - first, stop - first))
 
-    def memory(self, blocks: list[Block], share: Share) -> Tensor:
+    def memory(self, blocks: list[Block], part: Part) -> Tensor:
         """For the strips of all blocks in turn: fresh memory for each would cost as much as the products."""
-        items, heads = share
+        items, heads = part
         pairs = (items.stop - items.start) * (heads.stop - heads.start)
         largest = max((block.num_rows * _row_stride(block) for block in blocks), default=0)
         matrices = 1 if self.shift is None else 2
         size = min(pairs * largest, max(largest, _LOGITS)) + _ALIGNMENT
         return self.weights.new_empty((matrices, size))
 
-    def strips(self, block: Block, memory: Tensor, share: Share) -> Iterator["Strip"]:
-        """The block's logits by lag, for as many of a share's heads at a time as the memory holds."""
+    def strips(self, block: Block, memory: Tensor, part: Part) -> Iterator["Strip"]:
+        """The block's logits by lag, for as many of the part's heads at a time as the memory holds."""
         pairs = max(1, _LOGITS // (block.num_rows * _row_stride(block)))
-        for part in parts_of_share(share, pairs, self.weights.shape[1]):
-            yield Strip(self, block, part, memory)
+        for heads in subparts(part, pairs, self.weights.shape[1]):
+            yield Strip(self, block, heads, memory)
 
 
 def _width(block: Block) -> int:

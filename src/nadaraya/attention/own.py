@@ -1,58 +1,10 @@
-"""The token's own position: its logit, and what is taken out of the output for it.
-
-Excluding the token is a mask, and lies in the logits; the other forms follow the softmax.
-"""
+"""The logit and the value of each query with the key at its own position."""
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from nadaraya.attention.arguments import AttentionArguments
-
-_ROUNDINGS = 64  # of a logit that is computed in two ways, generously
-
-
-def finished(args: AttentionArguments, out: Tensor, lse: Tensor | None) -> Tensor:
-    """The output of the call from that of its softmax: ε in the denominator, the token's own share taken out.
-
-    Args:
-        args: the checked arguments.
-        out: (B, H, Nq, dv) Σ_j κ(i,j) v_j / Σ_j κ(i,j).
-        lse: (B, H, Nq) log Σ_j κ(i,j); may be None where `needs_lse` says so.
-
-    Returns:
-        (B, H, Nq, dv) in the dtype of `out`.
-    """
-    if args.eps > 0.0:
-        assert lse is not None
-        out = out * args.mass_fraction(lse).to(out.dtype)
-    if args.own == "project-out":
-        return without_direction(out, own_values(args))
-    if args.own == "drop-value":
-        assert lse is not None
-        nothing, logits = lse == -torch.inf, own_logits(args)
-        share = torch.exp(logits - lse.masked_fill(nothing, 0.0)).masked_fill(nothing, 0.0)
-        if args.eps > 0.0:
-            share = share * args.mass_fraction(lse)[..., 0]
-        out = torch.addcmul(out, share[..., None].to(out.dtype), own_values(args).to(out.dtype), value=-1)
-        # Others that weigh less than rounding are nothing: with none at all the output is 0, not rounding.
-        rounding = _ROUNDINGS * torch.finfo(lse.dtype).eps * (1.0 + lse.abs())
-        return out.masked_fill((lse - logits <= rounding)[..., None], 0.0)
-    return out
-
-
-def needs_lse(args: AttentionArguments) -> bool:
-    """Return whether `finished` reads the log-sum-exp."""
-    return args.eps > 0.0 or args.own == "drop-value"
-
-
-def without_direction(out: Tensor, value: Tensor) -> Tensor:
-    """y − (y·v̂) v̂, v̂ = v / ‖v‖, for y and v (…, e); y where v = 0. In float32 at least, as y's dtype."""
-    dtype = torch.promote_types(out.dtype, torch.float32)
-    y, v = out.to(dtype), value.to(dtype)
-    square = v.square().sum(-1, keepdim=True)
-    share = (y * v).sum(-1, keepdim=True) / square.masked_fill(square == 0, 1.0)
-    return (y - share * v).to(out.dtype)
 
 
 def own_values(args: AttentionArguments) -> Tensor:
@@ -79,8 +31,8 @@ def own_logits(args: AttentionArguments) -> Tensor:
         logits = logits + args.mixture.at_own()
     if args.grid is not None:
         logits = logits + args.grid.at_own()
-    if args.key_logits is not None:
-        by_key = args.key_logits.expand(-1, -1, args.key.shape[2])[..., None]
+    if args.key_bias is not None:
+        by_key = args.key_bias.expand(-1, -1, args.key.shape[2])[..., None]
         logits = logits + _at_own_position(by_key, args)[..., 0]
     positions = torch.arange(query.shape[2], device=query.device) + args.offset
     hidden = (positions < 0).expand(logits.shape)

@@ -93,7 +93,11 @@ def _gpa_spread(
     num_terms: int = 8, init: Start = "spread", share: str = "none", parameterisation: str = "log"
 ) -> dict[str, Any]:
     """`gpa-mul-loo-gate` whose heads start apart, some near and some far; ours."""
-    return {**_gpa_mul(num_terms, init, share, parameterisation), "own": "exclude", "output_gate": OutputGate}
+    return {
+        **_gpa_mul(num_terms, init, share, parameterisation),
+        "exclude_self": True,
+        "output_gate": OutputGate,
+    }
 
 
 @_variant("mixed-bank")

@@ -11,7 +11,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from nadaraya.attention import own
 from nadaraya.attention.arguments import AttentionArguments
 from nadaraya.attention.distances import distances, squared_distances
 from nadaraya.kernels.heads import log_by_head
@@ -22,8 +21,7 @@ class Results(NamedTuple):
 
     Attributes:
         out: (B, H, rows, dv) in the dtype of the query.
-        weights: (B, H, rows, Nk) in float32 at least, those of the values that `out` sums; where the token's
-            own direction is projected out, before that.
+        weights: (B, H, rows, Nk) in float32 at least.
         lse: (B, H, rows) log Σ_j κ(i,j), −inf where a row sees nothing; ε is no part of it.
     """
 
@@ -61,9 +59,6 @@ def rows(args: AttentionArguments, start: int, stop: int) -> Results:
         normaliser = normaliser + args.eps * torch.exp(-shift)
     weights = kappa / normaliser.masked_fill(normaliser == 0, 1.0)
     weights = F.dropout(weights, args.dropout_p)
-    if args.own == "drop-value":
-        own_pairs = _lags(args, start, stop) == 0
-        weights, log_kappa = weights.masked_fill(own_pairs, 0.0), log_kappa.masked_fill(own_pairs, -torch.inf)
     value = args.value.to(weights.dtype)
     out = weights @ value
     if args.spoilt:
@@ -71,8 +66,6 @@ def rows(args: AttentionArguments, start: int, stop: int) -> Results:
         spoilt = ~value.isfinite()
         reached = (log_kappa != -torch.inf).to(value.dtype) @ spoilt.to(value.dtype) > 0.0
         out = torch.where(reached, out.detach(), weights @ value.masked_fill(spoilt, 0.0))
-    if args.own == "project-out":
-        out = own.without_direction(out, own.own_values(args)[:, :, start:stop].to(out.dtype))
     return Results(out.to(args.query.dtype), weights, lse)
 
 
@@ -98,8 +91,8 @@ def logits(args: AttentionArguments, start: int, stop: int) -> Tensor:
         log_kappa = log_kappa + mixed.gather(3, entries)
     if args.grid is not None:
         log_kappa = log_kappa + args.grid.dense()[:, start:stop]
-    if args.key_logits is not None:
-        log_kappa = log_kappa + args.key_logits[:, :, None, :]
+    if args.key_bias is not None:
+        log_kappa = log_kappa + args.key_bias[:, :, None, :]
     if args.attn_mask is not None:
         mask = args.attn_mask[:, :, start:stop] if args.attn_mask.shape[2] > 1 else args.attn_mask
         if mask.dtype == torch.bool:

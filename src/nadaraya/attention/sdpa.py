@@ -12,6 +12,7 @@ such calls, those with dropout, those that hide keys that are not finite, and ke
 than the Gaussian take row blocks of the definition instead.
 """
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -21,7 +22,7 @@ from torch.utils.checkpoint import checkpoint
 from nadaraya.attention import own, reference, stock
 from nadaraya.attention.arguments import AttentionArguments
 from nadaraya.attention.blocked import blocked_attention, masked_bias
-from nadaraya.attention.decay import kept_keys
+from nadaraya.attention.decay import active_keys
 from nadaraya.attention.documents import document_by_document
 from nadaraya.attention.mixed_blocks import mixed_attention
 
@@ -47,7 +48,7 @@ def attention(args: AttentionArguments, with_lse: bool = False) -> tuple[Tensor,
         out, _, lse = reference.attention(args)
         return out, lse
     if not with_lse and not args.spoilt and stock.can(args):
-        return own.finished(args, stock.attention(args), None), None
+        return stock.attention(args), None
     if args.spoilt or args.dropout_p > 0.0 or args.kernel is not None:
         return _definition_in_row_blocks(args)
     if _is_one_row(args):
@@ -58,7 +59,7 @@ def attention(args: AttentionArguments, with_lse: bool = False) -> tuple[Tensor,
         softmax = _blocked_attention(args)
     else:
         softmax = document_by_document(args, lambda document: _within_document(document, with_lse))
-    return own.finished(args, *softmax), softmax[1]
+    return args.with_eps(*softmax), softmax[1]
 
 
 def _within_document(args: AttentionArguments, with_lse: bool) -> tuple[Tensor, Tensor | None]:
@@ -79,7 +80,7 @@ def _blocked_attention(args: AttentionArguments) -> tuple[Tensor, Tensor]:
     args = args.with_repeated_heads()
     form = _softmax_form(args)
     if _loses_digits(args, form):
-        return _definition_in_row_blocks(args.softmax_only())
+        return _definition_in_row_blocks(replace(args, eps=0.0))
     mask = args.attn_mask
     if mask is not None and mask.is_floating_point():
         mask = mask.to(args.compute_dtype)
@@ -97,10 +98,10 @@ def _blocked_attention(args: AttentionArguments) -> tuple[Tensor, Tensor]:
         hidden = _along_diagonals(diagonals, args.query.shape[2], args.key.shape[2])
         mask = hidden if mask is None else masked_bias(hidden, mask, args.compute_dtype)
         diagonals, window = None, 0
-    kept = _kept(args, form, diagonals) if mask is None else None
+    active = _active(args, form, diagonals) if mask is None else None
     query, key, value, key_bias, _ = form
     out, lse = blocked_attention(
-        query, key, value, args.scale, diagonals, key_bias, mask, args.causal, window, kept
+        query, key, value, args.scale, diagonals, key_bias, mask, args.causal, window, active
     )
     return _completed(args, form, out, lse)
 
@@ -142,8 +143,8 @@ def _softmax_form(args: AttentionArguments) -> _SoftmaxForm:
     elif args.query.device.type == "cpu":
         # Half precision is emulated on most CPUs: float32 is faster there and no less exact.
         query, key, value = (t.to(args.compute_dtype) for t in (query, key, value))
-    if args.key_logits is not None:
-        key_bias = args.key_logits if key_bias is None else key_bias + args.key_logits
+    if args.key_bias is not None:
+        key_bias = args.key_bias if key_bias is None else key_bias + args.key_bias
     if args.key_padding_mask is not None:
         padded = args.key_padding_mask[:, None, :]
         if key_bias is None:
@@ -207,15 +208,15 @@ def _diagonals(args: AttentionArguments) -> Tensor | None:
     return diagonals.masked_fill(hidden, -torch.inf) if by_lag else diagonals.contiguous()
 
 
-def _kept(args: AttentionArguments, form: _SoftmaxForm, diagonals: Tensor | None) -> Tensor | None:
+def _active(args: AttentionArguments, form: _SoftmaxForm, diagonals: Tensor | None) -> Tensor | None:
     """Ranges of keys to visit where the rest is negligible, or None: all."""
-    if args.negligible == 0.0 or diagonals is None or args.lag_logits is None or not args.query.numel():
+    if args.prune_tol == 0.0 or diagonals is None or args.lag_logits is None or not args.query.numel():
         return None
     query, key, diagonals = form.query.detach(), form.key.detach(), diagonals.detach()
     key_bias = None if form.key_bias is None else form.key_bias.detach()
     gaussian, window = args.bandwidth is not None, args.window or 0
-    return kept_keys(
-        query, key, args.scale, diagonals, key_bias, gaussian, args.causal, window, args.negligible
+    return active_keys(
+        query, key, args.scale, diagonals, key_bias, gaussian, args.causal, window, args.prune_tol
     )
 
 

@@ -4,15 +4,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from nadaraya.attention import own
 from nadaraya.attention.arguments import AttentionArguments
 from nadaraya.attention.blocked import refuse_second_derivative
 
 
 def can(args: AttentionArguments) -> bool:
     """Return whether PyTorch's fused attention is the call's softmax, with no mask larger than given."""
-    logits = (args.kernel, args.lag_logits, args.mixture, args.grid, args.key_logits)
-    if own.needs_lse(args) or args.exclude_self or any(part is not None for part in logits):
+    logits = (args.kernel, args.lag_logits, args.mixture, args.grid, args.key_bias)
+    if args.eps > 0.0 or args.exclude_self or any(part is not None for part in logits):
         return False
     if args.window is not None or args.document_ids is not None:
         return False

@@ -15,9 +15,11 @@ class Added(NamedTuple):
 
 
 _ADDED = {
-    "loo": Added("own", "exclude", "leave-one-out regression, no token sees itself"),
-    "drop": Added("own", "drop-value", "a token weighs itself, and its own value counts as 0"),
-    "xsa": Added("own", "project-out", "the direction of a token's own value is taken out (XSA, Zhai 2026)"),
+    "loo": Added("exclude_self", True, "leave-one-out regression, no token sees itself"),
+    "drop": Added("own_value", "drop", "a token weighs itself, and its own value counts as 0"),
+    "xsa": Added(
+        "own_value", "project-out", "the direction of a token's own value is taken out (XSA, Zhai 2026)"
+    ),
     "sink": Added("sink", Sink, "each head learns the weight of a key without a value (OpenAI 2025)"),
     "gate": Added("output_gate", OutputGate, "gates on the output of each channel"),
 }
@@ -34,7 +36,7 @@ def parsed(name: str) -> tuple[str, list[Added]]:
     >>> from nadaraya.attention.suffixes import parsed
     >>> base, added = parsed("gpa-mul-loo-gate")
     >>> base, [each.argument for each in added]
-    ('gpa-mul', ['own', 'output_gate'])
+    ('gpa-mul', ['exclude_self', 'output_gate'])
     """
     words = str(name).split("-")
     added = [_ADDED[word] for word in words if word in _ADDED]

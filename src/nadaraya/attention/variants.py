@@ -43,9 +43,10 @@ def get(name: str, **options: Any) -> dict[str, Any]:
     """The layer arguments of a variant.
 
     Args:
-        name: one of `names()`, or one of these with `-loo` (leave-one-out regression, own="exclude"), `-drop`
-            (own="drop-value") or `-xsa` (exclusive self-attention, own="project-out", Zhai 2026) in it, as in
-            "rope-xsa", or with `-sink` (`Sink`) or `-gate` (`OutputGate`), or several: "gpa-mul-loo-gate".
+        name: one of `names()`, or one of these with `-loo` (leave-one-out regression), `-drop`
+            (own_value="drop") or `-xsa` (exclusive self-attention, own_value="project-out", Zhai 2026) in it,
+            as in "rope-xsa", or with `-sink` (`Sink`) or `-gate` (`OutputGate`), or several, as in
+            "gpa-mul-loo-gate".
         options: options of the variant, e.g. num_terms=16; `options(name)` has them with their defaults.
 
     Returns:
@@ -55,8 +56,8 @@ def get(name: str, **options: Any) -> dict[str, Any]:
         InputError: unknown variant, or an option that the variant does not have.
 
     >>> from nadaraya import variants
-    >>> variants.get("gka-loo", rotary=None)["own"]
-    'exclude'
+    >>> variants.get("gka-loo", rotary=None)["exclude_self"]
+    True
     """
     build = _build(name)
     accepted = inspect.signature(build).parameters

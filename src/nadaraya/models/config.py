@@ -79,7 +79,7 @@ class KernelGPTConfig(PreTrainedConfig):
         value_embeddings: what tokens add to the values by number, from a table for each layer ("all") or for
             the last layer and every second before it ("alternate"); default None, nothing.
         output_gate: gates on the output of every attention layer, `OutputGate`; default False.
-        negligible: share of the weights that may be left out at long lags, see `kernel_attention`; default 0.
+        prune_tol: share of the weights that may be left out at long lags, see `kernel_attention`; default 0.
         bias: biases in the linear layers; default False.
         dropout: probability of dropping embeddings, attention weights and block outputs in training.
         initializer_range: standard deviation of the initial weights; default 0.02.
@@ -130,7 +130,7 @@ class KernelGPTConfig(PreTrainedConfig):
     short_convolution: _Lags | None = None
     value_embeddings: Literal["all", "alternate"] | None = None
     output_gate: bool = False
-    negligible: _Share = 0.0
+    prune_tol: _Share = 0.0
     bias: bool = False
     dropout: _Share = 0.0
     initializer_range: _Magnitude = 0.02
@@ -146,6 +146,8 @@ class KernelGPTConfig(PreTrainedConfig):
     def __post_init__(self, **kwargs: Any) -> None:
         if self.dtype is None:  # transformers' name for it before
             self.dtype = kwargs.pop("torch_dtype", None)
+        if self.transformers_version is not None and "negligible" in kwargs:  # its name in files of before
+            self.prune_tol = kwargs.pop("negligible")
         given = {name: getattr(self, name) for name in (*_OWN_FIELDS, *_OTHER_FIELDS)}
         given["dtype"] = None if self.dtype is None else str(self.dtype).removeprefix("torch.")
         quantized = kwargs.get("quantization_config")  # plain, or one of the classes of transformers
@@ -229,7 +231,7 @@ class KernelGPTConfig(PreTrainedConfig):
         options["head_norm_eps"] = self.head_norm_eps
         assert self.layer_types is not None
         options["window"] = self.sliding_window if "sliding" in self.layer_types[layer] else None
-        options["negligible"] = self.negligible
+        options["prune_tol"] = self.prune_tol
         if self.output_gate:
             options["output_gate"] = OutputGate
         return options

@@ -119,7 +119,7 @@ def to_nanochat(source: KernelGPTForCausalLM | str | Path) -> NanoChatForCausalL
         {
             "norm": "rmsnorm", "head_norm": True, "head_norm_eps": config.norm_eps, "embedding_norm": True,
             "bias": False, "value_embeddings": None, "short_convolution": None, "output_gate": False,
-            "negligible": 0.0, "pruned_heads": None, "intermediate_sizes": None,
+            "prune_tol": 0.0, "pruned_heads": None, "intermediate_sizes": None,
         },
     )  # fmt: skip
     fields = {name: getattr(config, name) for name in _SAME}

@@ -76,12 +76,20 @@ def read_mapping(mapping: Mapping[str, Any]) -> Recipe | ImageRecipe:
 
 
 def _named_now(mapping: Mapping[str, Any]) -> dict[str, Any]:
-    """A mapping with the names of now: a whole model without "format" was written before there was any."""
+    """A mapping with the names of now, where its model is written out as in a run folder.
+
+    One without "format" was written before there was any.
+    """
     model = mapping.get("model")
-    if "format" in mapping or not isinstance(model, Mapping) or not model.keys() >= _WRITTEN_OUT:
+    if not isinstance(model, Mapping) or not model.keys() >= _WRITTEN_OUT:
         return dict(mapping)
-    variant = renamed(model["variant"], model["variant_options"])
-    return {**mapping, "format": FORMAT, "model": {**model, "variant": variant}}
+    extra = model["extra"]
+    if isinstance(extra, Mapping):
+        extra = {"prune_tol" if name == "negligible" else name: value for name, value in extra.items()}
+    variant = model["variant"]
+    if "format" not in mapping:
+        variant = renamed(variant, model["variant_options"])
+    return {"format": FORMAT, **mapping, "model": {**model, "variant": variant, "extra": extra}}
 
 
 def recipe_keys(task: str = "text") -> list[str]:

@@ -27,7 +27,7 @@ def _cut(block_m: int, block_n: int) -> AbstractContextManager[None]:
 
 
 # Options that are tensors with a gradient, in float32 whatever the features are.
-_DIFFERENTIABLE = ("position", "key_logits")
+_DIFFERENTIABLE = ("position", "key_bias")
 # So small that a few dozen tokens make several tiles; on a GPU also the tiles of the packaged table.
 _TILINGS: dict[str, Callable[[], AbstractContextManager[None]]] = {
     "16x32": lambda: _cut(16, 32),

@@ -28,24 +28,24 @@ OPTIONS: dict[str, list[Any]] = {
     "tiles": [(16, 32), (32, 16), (16, 16), *([None] if ON_GPU else [])],
     "similarity": ["dot", "gaussian"],
     "table": ["none", "by lag", "signed", "one row", "one signed row"],
-    "key_logits": ["none", "none", "each", "one item", "one head", "one row"],
+    "key_bias": ["none", "none", "each", "one item", "one head", "one row"],
     "documents": [0, 0, 1, 3, 12],
     "padded": [False, True],
     "causal": [False, True],
     "window": [None, None, 3, 20],
-    "own": ["keep", "exclude"],
+    "exclude_self": [False, True],
     "eps": [0.0, 0.0, 0.3],
 }
 # Offsets of one more and one less than whole tiles put lag 0 at the tiles' edges.
 SMALL_OPTIONS: dict[str, list[Any]] = {
     "lengths": [(33, 33), (48, 48), (33, 48), (48, 31), (20, 37)],
     # Every set of masks meets every pair of lengths.
-    "causal, own, window": [
-        *((causal, own, None) for causal in (False, True) for own in ("keep", "exclude")),
-        (False, "keep", 20),
-        (False, "exclude", 3),
-        (True, "keep", 3),
-        (True, "exclude", 20),
+    "causal, exclude_self, window": [
+        *((causal, exclude_self, None) for causal in (False, True) for exclude_self in (False, True)),
+        (False, False, 20),
+        (False, True, 3),
+        (True, False, 3),
+        (True, True, 20),
     ],
     "widths": [(16, 16), (24, 40), (40, 24)],
     "heads": [(2, 1, 1), (1, 2, 1), (1, 1, 2)],
@@ -53,7 +53,7 @@ SMALL_OPTIONS: dict[str, list[Any]] = {
     "tiles": OPTIONS["tiles"],
     "similarity": ["dot", "gaussian"],
     "table": ["none", "by lag", "signed", "one row"],
-    "key_logits": ["none", "each", "one item", "one head"],
+    "key_bias": ["none", "each", "one item", "one head"],
     "documents": [0, 3, 12],
     "padded": [False, True],
     "eps": [0.0, 0.3],
@@ -72,8 +72,8 @@ def pairwise_calls() -> list[dict[str, Any]]:
         best = max(drawn, key=lambda row: len(missing.intersection(combinations(row, 2))))
         missing.difference_update(combinations(best, 2))
         call = {option: SMALL_OPTIONS[option][place] for option, place in best}
-        masks = call.pop("causal, own, window")
-        call["causal"], call["own"], call["window"] = masks
+        masks = call.pop("causal, exclude_self, window")
+        call["causal"], call["exclude_self"], call["window"] = masks
         calls.append(call)
     return calls
 
@@ -111,7 +111,7 @@ def test_values_and_all_gradients_equal_the_definition(
         torch.randn(batch, kv_heads, num_keys, width).to(call["dtype"]),
         torch.randn(batch, kv_heads, num_keys, value_width).to(call["dtype"]),
     ]
-    options = {name: call[name] for name in ("causal", "window", "own", "eps")}
+    options = {name: call[name] for name in ("causal", "window", "exclude_self", "eps")}
     if call["similarity"] == "gaussian":
         options["content"] = Gaussian((torch.randn(heads).abs() + 0.5) * width**0.5)
     shapes = {
@@ -128,8 +128,8 @@ def test_values_and_all_gradients_equal_the_definition(
         "one head": (batch, 1),
         "one row": (1, 1),
     }
-    if call["key_logits"] in logit_shapes:
-        options["key_logits"] = torch.randn(*logit_shapes[call["key_logits"]], num_keys)
+    if call["key_bias"] in logit_shapes:
+        options["key_bias"] = torch.randn(*logit_shapes[call["key_bias"]], num_keys)
     if call["documents"] and num_queries <= num_keys:
         options["document_ids"] = packed(batch, num_keys, call["documents"])
     if call["padded"]:

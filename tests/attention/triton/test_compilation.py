@@ -98,10 +98,10 @@ COMPILATIONS = [
     ),
     # Strips of rows, and tiles that are not kept.
     *(
-        Compilation(kernel, HOPPER, 64, "bfloat16", ("causal", "table", "by_row"))
+        Compilation(kernel, HOPPER, 64, "bfloat16", ("causal", "table", "per_query"))
         for kernel in ("forward", "key_value_gradient", "table_gradient")
     ),
-    Compilation("key_value_gradient", HOPPER, 64, "bfloat16", ("causal", "table", "kept=256")),
+    Compilation("key_value_gradient", HOPPER, 64, "bfloat16", ("causal", "table", "active=256")),
 ]
 # Instructions, once per program: Triton 3.9 has up to 50 where 3.7 had none.
 MOST_SPILLS = 64

@@ -21,7 +21,7 @@ def _seed() -> None:
 
 
 def assert_agreement(query: Tensor, key: Tensor, value: Tensor, **options: Any) -> Tensor:
-    exact = {name: o.double() if name in ("position", "key_logits") else o for name, o in options.items()}
+    exact = {name: o.double() if name in ("position", "key_bias") else o for name, o in options.items()}
     doubles = (t.double() for t in (query, key, value))
     expected = kernel_attention(*doubles, **exact, backend="reference")
     actual = kernel_attention(query, key, value, **options, backend="triton")
@@ -31,11 +31,11 @@ def assert_agreement(query: Tensor, key: Tensor, value: Tensor, **options: Any) 
 
 
 @pytest.mark.parametrize(
-    ("similarity", "masks", "own", "sizes", "logits", "documents"),
+    ("similarity", "masks", "exclude_self", "sizes", "logits", "documents"),
     covering(
         ["dot", "gaussian"],
         [(True, None), (True, 30), (False, 30), (False, None)],  # causal, window
-        ["keep", "exclude"],
+        [False, True],
         [(1, 1, 300), (1, 4, 300), (5, 2, 420)],  # queries, heads per key-value head, keys
         [None, (2, 8), (1, 8), (2, 1)],  # items and heads of the logits by key, of 8 heads
         [0, 3, 60],
@@ -46,20 +46,20 @@ def assert_agreement(query: Tensor, key: Tensor, value: Tensor, **options: Any) 
 def test_every_option_equals_the_definition(
     similarity: str,
     masks: tuple[bool, int | None],
-    own: str,
+    exclude_self: bool,
     sizes: tuple[int, int, int],
     logits: tuple[int, int] | None,
     documents: int,
     packed: Callable[[int, int, int], Tensor],
 ) -> None:
     (causal, window), (num_queries, group, num_keys) = masks, sizes
-    options: dict[str, Any] = {"causal": causal, "window": window, "own": own}
+    options: dict[str, Any] = {"causal": causal, "window": window, "exclude_self": exclude_self}
     if similarity == "gaussian":
         options["content"] = Gaussian(torch.rand(2 * group) * 4 + 2)
     options["position"] = torch.randn(2 * group, num_keys)
     if logits is not None:
         items, heads = logits
-        options["key_logits"] = torch.randn(items, min(heads, 2 * group), num_keys)
+        options["key_bias"] = torch.randn(items, min(heads, 2 * group), num_keys)
     if documents:
         options["document_ids"] = packed(2, num_keys, documents)
     options["key_mask"] = torch.rand(2, num_keys) >= 0.3
@@ -84,7 +84,7 @@ def test_a_row_that_sees_nothing_is_zero_and_a_lone_row_keeps_itself() -> None:
     query, key, value = torch.randn(2, 2, 1, 16), *torch.randn(2, 2, 2, 300, 16).unbind(0)
     padding = torch.ones(2, 300, dtype=torch.bool)
     padding[1, -1] = False
-    actual = assert_agreement(query, key, value, key_mask=~padding, own="exclude")
+    actual = assert_agreement(query, key, value, key_mask=~padding, exclude_self=True)
     assert (actual[0] == 0).all()
     torch.testing.assert_close(actual[1], value[1, :, -1:])
 

@@ -29,12 +29,12 @@ def options_of(similarity: str, **options: Any) -> dict[str, Any]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("similarity", "causal", "window", "own", "lengths", "documents"),
+    ("similarity", "causal", "window", "exclude_self", "lengths", "documents"),
     covering(
         ["dot", "gaussian"],
         [False, True],
         [None, 11],
-        ["keep", "exclude"],
+        [False, True],
         [(48, 48), (33, 50), (3, 70)],
         [2, 12],
         whole=False,
@@ -48,14 +48,14 @@ def test_documents_cross_with_every_mask(
     similarity: str,
     causal: bool,
     window: int | None,
-    own: str,
+    exclude_self: bool,
     lengths: tuple[int, int],
     documents: int,
 ) -> None:
     num_queries, num_keys = lengths
     tensors = [torch.randn(2, 2, num_queries, 16), *torch.randn(2, 2, 1, num_keys, 16).unbind(0)]
-    options = options_of(similarity, causal=causal, window=window, own=own)
-    options["key_logits"] = torch.randn(2, 2, num_keys)
+    options = options_of(similarity, causal=causal, window=window, exclude_self=exclude_self)
+    options["key_bias"] = torch.randn(2, 2, num_keys)
     options["key_mask"] = torch.rand(2, num_keys) >= 0.2
     options["position"] = torch.randn(2, 2 * num_keys - 1)
     options["document_ids"] = packed(2, num_keys, documents)
@@ -64,8 +64,8 @@ def test_documents_cross_with_every_mask(
 
 
 @pytest.mark.parametrize(
-    ("tiles", "causal", "window", "own", "documents"),
-    covering([(16, 32), (32, 16)], [False, True], [None, 11], ["keep", "exclude"], [2, 40]),
+    ("tiles", "causal", "window", "exclude_self", "documents"),
+    covering([(16, 32), (32, 16)], [False, True], [None, 11], [False, True], [2, 40]),
 )
 def test_one_tensor_of_packed_documents_has_one_gradient(
     assert_agreement: Agreement,
@@ -74,12 +74,12 @@ def test_one_tensor_of_packed_documents_has_one_gradient(
     tiles: tuple[int, int],
     causal: bool,
     window: int | None,
-    own: str,
+    exclude_self: bool,
     documents: int,
 ) -> None:
     x = torch.randn(2, 1, 50, 16)
     options: dict[str, Any] = {"content": Gaussian(torch.tensor([3.0]))}
-    options |= {"causal": causal, "window": window, "own": own}
+    options |= {"causal": causal, "window": window, "exclude_self": exclude_self}
     with cut(*tiles):
         actual = assert_agreement([x, x, x], {**options, "document_ids": packed(2, 50, documents)})
     assert actual.keys() == {"output", "query", "bandwidth"}

@@ -67,7 +67,7 @@ def test_far_below_every_distance_leave_one_out_takes_the_nearest(
 ) -> None:
     x, value = normal(1, 1, 20, 16), normal(1, 1, 20, 16)
     tensors = [x, x, value] if same == "query and key" else [x, x, x]
-    options = {"content": Gaussian(torch.tensor([bandwidth])), "own": "exclude"}
+    options = {"content": Gaussian(torch.tensor([bandwidth])), "exclude_self": True}
     actual = outcome(tensors, options, "triton", torch.float32)
     distances = torch.cdist(x[0, 0], x[0, 0]).fill_diagonal_(torch.inf)
     torch.testing.assert_close(actual["output"], tensors[2][:, :, distances.argmin(1)], rtol=1e-4, atol=1e-5)
@@ -159,11 +159,13 @@ def test_runs_are_bit_identical(outcome: Callable[..., dict[str, Tensor]], same:
     assert all(torch.equal(first[name], second[name]) for name in first)
 
 
-@pytest.mark.parametrize("own", ["keep", "exclude"])
-def test_close_points_in_few_dimensions_keep_their_distances(assert_agreement: Agreement, own: str) -> None:
+@pytest.mark.parametrize("exclude_self", [False, True])
+def test_close_points_in_few_dimensions_keep_their_distances(
+    assert_agreement: Agreement, exclude_self: bool
+) -> None:
     """Two clusters and a bandwidth far below their distance: ‖x‖² − 2 x·y + ‖y‖² would have no digits."""
     x = torch.cat((torch.linspace(-100, -90, 30), torch.linspace(90, 100, 30))).view(1, 1, 60, 1)
-    options = {"content": Gaussian(torch.tensor([0.2])), "own": own}
+    options = {"content": Gaussian(torch.tensor([0.2])), "exclude_self": exclude_self}
     assert_agreement([x, x, normal(1, 1, 60, 2)], options, largest_logit=100.0)
 
 

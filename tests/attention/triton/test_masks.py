@@ -18,8 +18,8 @@ pytestmark = pytest.mark.usefixtures("tiles")
 TILES = ["16x32", "32x16", *(["chosen"] if os.environ.get("NADARAYA_TEST_DEVICE") == "cuda" else [])]
 
 MASKS = [
-    {"causal": causal, "window": window, "own": own}
-    for causal, window, own in itertools.product([False, True], [None, 11], ["keep", "exclude"])
+    {"causal": causal, "window": window, "exclude_self": exclude_self}
+    for causal, window, exclude_self in itertools.product([False, True], [None, 11], [False, True])
 ]
 
 
@@ -59,18 +59,18 @@ def test_rows_that_see_nothing_are_zero_and_send_no_gradient(
 
 
 @pytest.mark.parametrize(
-    ("tiles", "similarity", "own"),
-    covering(TILES, ["dot", "gaussian"], ["keep", "exclude"], whole=False),
+    ("tiles", "similarity", "exclude_self"),
+    covering(TILES, ["dot", "gaussian"], [False, True], whole=False),
     indirect=["tiles"],
 )
 def test_an_item_that_is_all_padding_gives_zeros(
-    assert_agreement: Agreement, similarity: str, own: str
+    assert_agreement: Agreement, similarity: str, exclude_self: bool
 ) -> None:
     tensors = [normal(2, 1, 40, 16) for _ in range(3)]
     padding = torch.zeros(2, 40, dtype=torch.bool)
     padding[0] = True
     padding[1, :7] = padding[1, 33:] = True
-    options: dict[str, Any] = {"key_mask": ~padding, "own": own}
+    options: dict[str, Any] = {"key_mask": ~padding, "exclude_self": exclude_self}
     if similarity == "gaussian":
         options["content"] = Gaussian(torch.tensor([2.0]))
     actual = assert_agreement(tensors, {**options, "position": normal(1, 40)})
@@ -88,11 +88,11 @@ def test_a_table_that_forbids_lags_equals_a_window(assert_agreement: Agreement) 
     assert (actual["position"][:, :35] == 0).all()
 
 
-@pytest.mark.parametrize("own", ["keep", "exclude"])
-def test_a_table_that_forbids_everything_gives_zeros(assert_agreement: Agreement, own: str) -> None:
+@pytest.mark.parametrize("exclude_self", [False, True])
+def test_a_table_that_forbids_everything_gives_zeros(assert_agreement: Agreement, exclude_self: bool) -> None:
     table = normal(2, 40)
     table[1] = -torch.inf
-    actual = assert_agreement(three(), {"position": table, "own": own, "causal": True})
+    actual = assert_agreement(three(), {"position": table, "exclude_self": exclude_self, "causal": True})
     assert (actual["output"][:, 1] == 0).all()
 
 
@@ -111,7 +111,7 @@ def test_rows_that_leave_one_out_leaves_alone_keep_themselves(
     assert_agreement: Agreement, similarity: str, eps: float, reason: str
 ) -> None:
     tensors = three()
-    options: dict[str, Any] = options_of(similarity, own="exclude", eps=eps)
+    options: dict[str, Any] = options_of(similarity, exclude_self=True, eps=eps)
     lonely = slice(None)
     if reason == "first of causal":
         options["causal"] = True
@@ -141,24 +141,24 @@ def test_a_window_of_one_gives_the_values_back(assert_agreement: Agreement) -> N
 
 
 @pytest.mark.parametrize(
-    ("tiles", "similarity", "own"),
-    covering(TILES, ["dot", "gaussian"], ["keep", "exclude"], whole=False),
+    ("tiles", "similarity", "exclude_self"),
+    covering(TILES, ["dot", "gaussian"], [False, True], whole=False),
     indirect=["tiles"],
 )
 def test_keys_whose_logit_is_minus_infinity_are_hidden_as_padding_is(
-    assert_agreement: Agreement, similarity: str, own: str
+    assert_agreement: Agreement, similarity: str, exclude_self: bool
 ) -> None:
     tensors = three()
     padding = torch.zeros(1, 40, dtype=torch.bool)
     padding[:, 5:9] = padding[:, 33:] = True
-    options = options_of(similarity, own=own, causal=True)
+    options = options_of(similarity, exclude_self=exclude_self, causal=True)
     hidden = torch.where(padding[:, None], -torch.inf, normal(1, 2, 40))
-    actual = assert_agreement(tensors, {**options, "key_logits": hidden})
-    padded = {"key_logits": hidden.nan_to_num(neginf=0.0), "key_mask": ~padding}
+    actual = assert_agreement(tensors, {**options, "key_bias": hidden})
+    padded = {"key_bias": hidden.nan_to_num(neginf=0.0), "key_mask": ~padding}
     expected = assert_agreement(tensors, {**options, **padded})
     for name, want in expected.items():
         torch.testing.assert_close(actual[name], want, rtol=1e-5, atol=1e-5)
-    assert (actual["key_logits"].mT[:, padding[0]] == 0).all()
+    assert (actual["key_bias"].mT[:, padding[0]] == 0).all()
 
 
 @pytest.mark.parametrize("similarity", ["dot", "gaussian"])
@@ -167,7 +167,7 @@ def test_equal_logits_of_all_keys_change_the_mass_alone(similarity: str) -> None
     options = options_of(similarity, causal=True, position=normal(2, 40), backend="triton")
     out, lse = kernel_attention(query, key, value, **options, return_lse=True)
     shifted = kernel_attention(
-        query, key, value, **options, key_logits=torch.full((1, 1, 40), 30.0), return_lse=True
+        query, key, value, **options, key_bias=torch.full((1, 1, 40), 30.0), return_lse=True
     )
     torch.testing.assert_close(shifted, (out, lse + 30.0))
 
@@ -189,5 +189,5 @@ def test_one_tensor_smoothed_on_itself_has_one_gradient(
 
 def test_one_tensor_over_whole_tiles(assert_agreement: Agreement) -> None:
     x = normal(1, 1, 96, 16)
-    for masks in ({"causal": True}, {"causal": True, "window": 40, "own": "exclude"}):
+    for masks in ({"causal": True}, {"causal": True, "window": 40, "exclude_self": True}):
         assert_agreement([x, x, x], {"content": Gaussian(torch.tensor([3.0])), **masks})

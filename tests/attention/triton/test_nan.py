@@ -38,23 +38,23 @@ def gradients_of(tensors: dict[str, Tensor], backend: str, **options: Any) -> tu
 
 
 @pytest.mark.parametrize(
-    ("spoilt", "width", "dtype", "causal", "own"),
+    ("spoilt", "width", "dtype", "causal", "exclude_self"),
     covering(
         ["query", "key", "one tensor"],
         [4, 16],  # distances by differences, and by products
         [torch.float32, torch.float16],
         [False, True],
-        ["keep", "exclude"],
+        [False, True],
         whole=False,
     ),
 )
 def test_nan_reaches_what_the_definition_says(
-    spoilt: str, width: int, dtype: torch.dtype, causal: bool, own: str
+    spoilt: str, width: int, dtype: torch.dtype, causal: bool, exclude_self: bool
 ) -> None:
     names = ["query"] if spoilt == "one tensor" else ["query", "key", "value"]
     features = {name: torch.randn(1, 1, 40, width).to(dtype) for name in names}
     features["query" if spoilt == "one tensor" else spoilt][:, :, 20, 1] = torch.nan
-    options = {"causal": causal, "own": own, "content": Gaussian(2.0)}
+    options = {"causal": causal, "exclude_self": exclude_self, "content": Gaussian(2.0)}
     tensors = {name: t.requires_grad_() for name, t in features.items()}
     out, lse = gradients_of(tensors, "triton", **options)
     expected = kernel_attention(

@@ -15,7 +15,7 @@ from nadaraya.kernels import Gaussian
 
 pytestmark = pytest.mark.usefixtures("usual_tiles")
 GENERAL, DECODING = "nadaraya::triton_attention", "nadaraya::triton_decoding"
-BY_ROW = "nadaraya::triton_attention_by_row"
+PER_QUERY = "nadaraya::triton_attention_per_query"
 ONE_TENSOR = f"{GENERAL} of one tensor"
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
@@ -59,7 +59,7 @@ def general_inputs() -> list[Tensor]:
 
 def one_tensor(x: Tensor, bandwidth: Tensor) -> Tensor:
     return kernel_attention(
-        x, x, x, content=Gaussian(bandwidth), causal=True, own="exclude", eps=0.1,
+        x, x, x, content=Gaussian(bandwidth), causal=True, exclude_self=True, eps=0.1,
         backend="triton",
     )  # fmt: skip
 
@@ -87,7 +87,7 @@ PATHS = pytest.mark.parametrize(
     [
         (general, general_inputs, GENERAL),
         (one_tensor, one_tensor_inputs, ONE_TENSOR),
-        (mixed, mixed_inputs, BY_ROW),
+        (mixed, mixed_inputs, PER_QUERY),
     ],
     ids=["general", "one tensor", "mixed"],
 )
@@ -108,11 +108,11 @@ def test_the_general_operator_passes_pytorchs_own_checks(dtype: torch.dtype, ful
     k, v = (torch.randn(1, 1, 12, width, dtype=dtype, requires_grad=True) for width in (16, 24))
     bandwidth = torch.tensor([2.0, 5.0], requires_grad=True) if full else None
     table = torch.randn(2, 23, requires_grad=True) if full else None
-    key_logits = torch.randn(1, 1, 12, requires_grad=True) if full else None
+    key_bias = torch.randn(1, 1, 12, requires_grad=True) if full else None
     padding = torch.rand(1, 12) < 0.3 if full else None
     documents = document_bounds(torch.arange(12)[None] // 5) if full else None
     masks = (padding, documents, full, 7 if full else 0, full)
-    arguments = (q, k, v, 0.25, bandwidth, table, key_logits, *masks)
+    arguments = (q, k, v, 0.25, bandwidth, table, key_bias, *masks)
     torch.library.opcheck(triton_attention, arguments)
 
 
@@ -154,10 +154,10 @@ def test_the_decoding_operator_passes_pytorchs_own_checks(full: bool) -> None:
 
     q, k, v = torch.randn(1, 2, 1, 16), torch.randn(1, 1, 20, 16), torch.randn(1, 1, 20, 24)
     bandwidth, table = (torch.tensor([2.0, 5.0]), torch.randn(2, 39)) if full else (None, None)
-    key_logits, padding = (torch.randn(1, 2, 20), torch.rand(1, 20) < 0.3) if full else (None, None)
+    key_bias, padding = (torch.randn(1, 2, 20), torch.rand(1, 20) < 0.3) if full else (None, None)
     documents = document_bounds(torch.arange(20)[None] // 8) if full else None
     masks = (padding, documents, full, 7 if full else 0, full)
-    arguments = (q, k, v, 0.25, bandwidth, table, key_logits, *masks)
+    arguments = (q, k, v, 0.25, bandwidth, table, key_bias, *masks)
     torch.library.opcheck(triton_decoding, arguments)
 
 
@@ -306,7 +306,7 @@ def test_auto_takes_the_kernels_on_a_gpu() -> None:
         kernel_attention(x, x, x, causal=True)
     assert not chosen.names  # PyTorch's own attention does it
     with Operators() as chosen:
-        kernel_attention(x, x, x, causal=True, own="exclude")
+        kernel_attention(x, x, x, causal=True, exclude_self=True)
     assert chosen.names == {GENERAL}
 
 

@@ -120,7 +120,7 @@ def interleave(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
 
 def general(packed: Callable[[int, int, int], Tensor]) -> tuple[list[Tensor], dict[str, Any]]:
     tensors = [torch.randn(2, 2, 30, 16), *torch.randn(2, 2, 1, 40, 16).unbind(0)]
-    options = {"position": torch.randn(1, 79), "key_logits": torch.randn(1, 2, 40), "own": "exclude"}
+    options = {"position": torch.randn(1, 79), "key_bias": torch.randn(1, 2, 40), "exclude_self": True}
     return tensors, {**options, "causal": True, "document_ids": packed(2, 40, 2)}
 
 
@@ -132,7 +132,7 @@ def one_tensor(packed: Callable[[int, int, int], Tensor]) -> tuple[list[Tensor],
 def mixed(packed: Callable[[int, int, int], Tensor]) -> tuple[list[Tensor], dict[str, Any]]:
     tensors = [torch.randn(1, 2, 40, 16), *torch.randn(2, 1, 1, 40, 16).unbind(0)]
     position = MixedKernels(torch.rand(1, 2, 40, 2), torch.randn(2, 12))
-    return tensors, {"position": position, "causal": True, "key_logits": torch.randn(1, 2, 40)}
+    return tensors, {"position": position, "causal": True, "key_bias": torch.randn(1, 2, 40)}
 
 
 @pytest.mark.parametrize(
@@ -162,7 +162,7 @@ def test_the_order_of_programs_changes_no_bit(
 def test_the_order_of_programs_changes_no_bit_in_decoding(interleave: Callable[[int], None]) -> None:
     torch.manual_seed(0)
     query, key, value = torch.randn(2, 2, 1, 16), *torch.randn(2, 2, 2, 600, 16).unbind(0)
-    options = {"causal": True, "own": "exclude", "position": torch.randn(2, 600), "backend": "triton"}
+    options = {"causal": True, "exclude_self": True, "position": torch.randn(2, 600), "backend": "triton"}
     expected = kernel_attention(query, key, value, **options)
     interleave(0)
     assert torch.equal(kernel_attention(query, key, value, **options), expected)

@@ -34,10 +34,13 @@ variants = defaultdict(set)
 triton.runtime.driver.set_active(Driver())
 JITFunction._do_compile = lambda kernel, key, *rest: variants[kernel.fn.__name__].add(key)
 
-from nadaraya.attention.triton.by_row import triton_attention_by_row, triton_attention_by_row_backward
 from nadaraya.attention.triton.decoding import triton_decoding
 from nadaraya.attention.triton.launch import document_bounds
 from nadaraya.attention.triton.operator import triton_attention, triton_attention_backward
+from nadaraya.attention.triton.per_query import (
+    triton_attention_per_query,
+    triton_attention_per_query_backward,
+)
 
 BATCH, HEADS, WIDTH = 2, 4, 64
 for length in (64, 65, 128, 129):
@@ -54,14 +57,14 @@ for length in (64, 65, 128, 129):
         grads = torch.zeros_like(out), torch.zeros_like(lse)
         triton_attention_backward(*grads, *tensors, out, lse, alone, *options, *needs)
     general = (1.0, sigma, table, logits, padding, documents, True, window, True)
-    kept = torch.zeros(BATCH, HEADS, 2, 2, dtype=torch.int32)
-    out, lse, alone = triton_attention(q, k, v, *general, kept)
+    active = torch.zeros(BATCH, HEADS, 2, 2, dtype=torch.int32)
+    out, lse, alone = triton_attention(q, k, v, *general, active)
     grads = torch.zeros_like(out), torch.zeros_like(lse)
-    triton_attention_backward(*grads, q, k, v, out, lse, alone, *general, True, True, kept)
+    triton_attention_backward(*grads, q, k, v, out, lse, alone, *general, True, True, active)
     mixed = (torch.ones(BATCH, HEADS, length, 3), torch.ones(1, 3, 2 * length - 1), None)
-    by_row = (1.0, sigma, *mixed, logits, padding, documents, True, window, True)
-    out, lse, alone = triton_attention_by_row(q, k, v, *by_row)
-    triton_attention_by_row_backward(*grads, q, k, v, out, lse, alone, *by_row, True, True)
+    per_query = (1.0, sigma, *mixed, logits, padding, documents, True, window, True)
+    out, lse, alone = triton_attention_per_query(q, k, v, *per_query)
+    triton_attention_per_query_backward(*grads, q, k, v, out, lse, alone, *per_query, True, True)
     for cached in (length, 100 * length):
         key, value = torch.zeros(2, BATCH, HEADS, cached, WIDTH, dtype=torch.bfloat16).unbind(0)
         triton_decoding(q[:, :, :1], key, value, 1.0, None, None, None, None, None, True, window, False)

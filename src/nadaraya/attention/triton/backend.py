@@ -7,7 +7,7 @@ from importlib.metadata import PackageNotFoundError, version
 import torch
 from torch import Tensor
 
-from nadaraya.attention import own, reference
+from nadaraya.attention import reference
 from nadaraya.attention.arguments import AttentionArguments
 
 try:
@@ -23,7 +23,7 @@ _OLDEST_TRITON = (3, 6)
 # keys per row on.
 _MOST_DECODING_ROWS = {torch.float32: 16, torch.float16: 64, torch.bfloat16: 64}
 _FEWEST_CACHED = 4
-_FEWEST_KEPT = 1024  # keys: of fewer none are looked for that are negligible
+_FEWEST_PRUNED = 1024  # keys: of fewer none are looked for that are negligible
 
 
 def why_not(args: AttentionArguments) -> str | None:
@@ -68,16 +68,16 @@ def attention(args: AttentionArguments, with_lse: bool = False) -> tuple[Tensor,
     if 0 in (*args.query.shape, *args.key.shape, *args.value.shape):
         out, _, lse = reference.attention(args)
         return out, lse if with_lse else None
-    from nadaraya.attention.triton.by_row import triton_attention_by_row
+    from nadaraya.attention.triton.active import active_blocks
     from nadaraya.attention.triton.decoding import triton_decoding
-    from nadaraya.attention.triton.kept import kept_blocks
     from nadaraya.attention.triton.launch import document_bounds, with_dense_rows
     from nadaraya.attention.triton.operator import triton_attention
+    from nadaraya.attention.triton.per_query import triton_attention_per_query
 
     documents = None if args.document_ids is None else document_bounds(args.document_ids)
     content, window = (args.scale, args.bandwidth), _window(args)
     masks = (
-        args.key_logits, args.key_padding_mask, documents, args.causal, window, args.exclude_self
+        args.key_bias, args.key_padding_mask, documents, args.causal, window, args.exclude_self
     )  # fmt: skip
     if _decodes(args):
         query, key, value = (with_dense_rows(t) for t in (args.query, args.key, args.value))
@@ -91,19 +91,20 @@ def attention(args: AttentionArguments, with_lse: bool = False) -> tuple[Tensor,
         query, key, _ = _centred(args)
         query, key, value = (with_dense_rows(t) for t in (query, key, args.value))
         if args.mixture is None and args.grid is None:
-            kept = None
-            if args.negligible > 0.0 and args.lag_logits is not None and key.shape[2] > _FEWEST_KEPT:
-                kept = kept_blocks(args, query, key, documents, window)
-            out, lse_in_bits, _ = triton_attention(query, key, value, *content, args.lag_logits, *masks, kept)
+            active = None
+            if args.prune_tol > 0.0 and args.lag_logits is not None and key.shape[2] > _FEWEST_PRUNED:
+                active = active_blocks(args, query, key, documents, window)
+            out, lse_in_bits, _ = triton_attention(
+                query, key, value, *content, args.lag_logits, *masks, active
+            )
         else:
-            position = _by_row(args)
-            out, lse_in_bits, _ = triton_attention_by_row(query, key, value, *content, *position, *masks)
-    wanted = with_lse or own.needs_lse(args)
-    natural = math.log(2.0) * lse_in_bits if wanted else None
-    return own.finished(args, out, natural), natural
+            position = _per_query(args)
+            out, lse_in_bits, _ = triton_attention_per_query(query, key, value, *content, *position, *masks)
+    natural = math.log(2.0) * lse_in_bits if with_lse or args.eps > 0.0 else None
+    return args.with_eps(out, natural), natural
 
 
-def _by_row(args: AttentionArguments) -> tuple[Tensor | None, Tensor, Tensor | None]:
+def _per_query(args: AttentionArguments) -> tuple[Tensor | None, Tensor, Tensor | None]:
     """Weights, table and shift of a position that needs a logit per pair."""
     if args.mixture is not None:
         return args.mixture.weights, *args.mixture.factors()
@@ -121,7 +122,7 @@ def _window(args: AttentionArguments) -> int:
 
 def _decodes(args: AttentionArguments) -> bool:
     """Return whether there are few queries, many keys and no gradients."""
-    tensors = (args.query, args.key, args.value, args.bandwidth, args.lag_logits, args.key_logits)
+    tensors = (args.query, args.key, args.value, args.bandwidth, args.lag_logits, args.key_bias)
     differentiated = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
     rows = args.query.shape[2] * (args.query.shape[1] // args.key.shape[1])
     return (
@@ -142,7 +143,7 @@ def _is_one_tensor(args: AttentionArguments) -> bool:
         and args.lag_logits is None
         and args.mixture is None
         and args.grid is None
-        and args.key_logits is None
+        and args.key_bias is None
         and args.key_padding_mask is None
     )
 

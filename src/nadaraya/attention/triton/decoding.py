@@ -8,10 +8,10 @@ from nadaraya.attention.triton.kernels.decoding import decoding_kernel, merging_
 from nadaraya.attention.triton.launch import (
     empty_output,
     is_same,
-    key_bias,
     key_options,
     key_range,
     mask_options,
+    merged_key_bias,
     num_multiprocessors,
     on_device,
     padded_width,
@@ -46,7 +46,7 @@ def triton_decoding(
     scale: float,
     bandwidth: Tensor | None,
     table: Tensor | None,
-    key_logits: Tensor | None,
+    key_bias: Tensor | None,
     padding: Tensor | None,
     documents: Tensor | None,
     causal: bool,
@@ -81,7 +81,7 @@ def triton_decoding(
     entries = lse if table is None else table.contiguous()
     zero = 0 if table is None else table.shape[1] // 2
     step = table.shape[1] if table is not None and table.shape[0] > 1 else 0
-    bias, bias_strides = key_bias(key_logits, padding, lse)
+    bias, bias_strides = merged_key_bias(key_bias, padding, lse)
     precision = lse if bandwidth is None else precision_of(bandwidth, num_heads)
     options = width_options(query, value, bandwidth is not None)
     with on_device(query):
@@ -94,7 +94,7 @@ def triton_decoding(
             CENTRED=bandwidth is not None and query.dtype == torch.float32,
             ONE_TENSOR=is_same(key, value), TABLE=table is not None,
             KEY_BIAS_BY_HEAD=bias_strides[1] > 0 and group_size > 1,
-            **key_options(key_logits, padding, documents), **mask_options(causal, window, exclude_self),
+            **key_options(key_bias, padding, documents), **mask_options(causal, window, exclude_self),
             **options, **config.launch_options,
         )  # fmt: skip
         merging_kernel[(num_lines,)](
@@ -108,6 +108,6 @@ def triton_decoding(
 
 @triton_decoding.register_fake
 def _(  # type: ignore[no-untyped-def]
-    query, key, value, scale, bandwidth, table, key_logits, padding, documents, causal, window, exclude_self
+    query, key, value, scale, bandwidth, table, key_bias, padding, documents, causal, window, exclude_self
 ):
     return empty_output(query, value.shape[3]), query.new_empty(query.shape[:3], dtype=torch.float32)

@@ -16,7 +16,7 @@ from nadaraya.attention.triton.kernels.tiles import LOG2E, TABLE_PADDING
 _LARGEST_PRECISION = 1e25
 _SMALLEST_WIDTH = 16  # of a matrix product
 # Queries, and keys, of the blocks of which what is negligible is said: a multiple of all tiles.
-KEPT_BLOCK = 256
+ACTIVE_BLOCK = 256
 _WIDEST_DIRECT = 8  # features: up to here differences cost less than the digits that products lose
 
 
@@ -48,12 +48,10 @@ def mask_options(causal: bool, window: int, exclude_self: bool) -> dict[str, boo
     return {"CAUSAL": causal, "WINDOW": window > 0, "EXCLUDE_SELF": exclude_self}
 
 
-def key_options(
-    key_logits: Tensor | None, padding: Tensor | None, documents: Tensor | None
-) -> dict[str, bool]:
+def key_options(key_bias: Tensor | None, padding: Tensor | None, documents: Tensor | None) -> dict[str, bool]:
     """Compile-time arguments about what single keys have."""
     return {
-        "KEY_BIAS": key_logits is not None or padding is not None,
+        "KEY_BIAS": key_bias is not None or padding is not None,
         "HIDDEN": padding is not None,
         "DOCUMENTS": documents is not None,
     }
@@ -157,8 +155,8 @@ def precision_of(bandwidth: Tensor, num_heads: int) -> Tensor:
 class Table:
     """Logits of pairs in units of log 2, that of lag 0 or of the first row and key 0 at `zero`.
 
-    A table by lag has them by i − j. A table by row has, for the queries first … stop − 1, those of the pair
-    (i, j) at (i − first) · row_stride − j. Steps are 0 where all items or heads share one.
+    A table by lag has them by i − j. A table per query has, for the queries first … stop − 1, those of
+    the pair (i, j) at (i − first) · row_stride − j. Steps are 0 where all items or heads share one.
     """
 
     entries: Tensor
@@ -182,7 +180,7 @@ class Table:
             "table_ptr": self.entries, "table_zero": self.zero, "table_stride": self.head_stride,
             "table_batch_stride": self.batch_stride, "table_row_stride": self.row_stride,
             "first_query": self.first, "stop_query": self.stop,
-            "TABLE": True, "BY_ROW": self.row_stride > 0,
+            "TABLE": True, "PER_QUERY": self.row_stride > 0,
         }  # fmt: skip
 
 
@@ -193,18 +191,18 @@ def kernel_arguments(
     scale: float,
     bandwidth: Tensor | None,
     table: Tensor | None,
-    key_logits: Tensor | None,
+    key_bias: Tensor | None,
     padding: Tensor | None,
     documents: Tensor | None,
     causal: bool,
     window: int,
     exclude_self: bool,
-    kept: Tensor | None = None,
+    active: Tensor | None = None,
 ) -> dict[str, Any]:
     """Arguments of the forward kernel and of both kernels for gradients alike, by name."""
     num_heads, num_groups = query.shape[1], key.shape[1]
     like = query.new_empty((1,), dtype=torch.float32)  # in place of what a call has not
-    bias, bias_strides = key_bias(key_logits, padding, like)
+    bias, bias_strides = merged_key_bias(key_bias, padding, like)
     norms, key_norms, precision = gaussian_operands(query, key, bandwidth, like)
     by_lag = Table(like) if table is None else Table.by_lag(table)
     return {
@@ -217,8 +215,8 @@ def kernel_arguments(
         "key_bias_batch_stride": bias_strides[0], "key_bias_head_stride": bias_strides[1],
         "range_ptr": key_range(padding, like),
         "document_ptr": like if documents is None else documents,
-        **key_options(key_logits, padding, documents),
-        "kept_ptr": like if kept is None else kept, "KEPT": 0 if kept is None else KEPT_BLOCK,
+        **key_options(key_bias, padding, documents),
+        "active_ptr": like if active is None else active, "ACTIVE": 0 if active is None else ACTIVE_BLOCK,
         "num_heads": num_heads, "group_size": num_heads // num_groups,
         "num_queries": query.shape[2], "num_keys": key.shape[2], "window": window,
         "width": query.shape[3], "value_width": value.shape[3],
@@ -233,32 +231,32 @@ def operands(arguments: dict[str, Any]) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def num_blocks(arguments: dict[str, Any], config: Config) -> int:
-    """Of queries: all of them, or those that a table by row has."""
+    """Of queries: all of them, or those that a table per query has."""
     num_rows: int = arguments["num_queries"]
-    if arguments["BY_ROW"]:
+    if arguments["PER_QUERY"]:
         num_rows = arguments["stop_query"] - arguments["first_query"]
     return -(-num_rows // config.block_m)
 
 
-def key_bias(
-    key_logits: Tensor | None, padding: Tensor | None, like: Tensor
+def merged_key_bias(
+    key_bias: Tensor | None, padding: Tensor | None, like: Tensor
 ) -> tuple[Tensor, tuple[int, int]]:
     """Bias of all logits of a key, in units of log 2: its logit, −∞ for padding.
 
     Args:
-        key_logits: (B or 1, H or 1, Nk) float32.
+        key_bias: (B or 1, H or 1, Nk) float32.
         padding: (B, Nk) bool.
         like: a float32 tensor to pass in their place if there are none.
 
     Returns:
         (B or 1, H or 1, Nk), and the steps of batch and head (0 where all share one).
     """
-    if key_logits is None:
+    if key_bias is None:
         if padding is None:
             return like, (0, 0)
         bias = like.new_zeros(padding.shape).masked_fill(padding, -torch.inf)[:, None]
     else:
-        bias = key_logits * LOG2E.value
+        bias = key_bias * LOG2E.value
         if padding is not None:
             bias = torch.where(padding[:, None], -torch.inf, bias)
     batch, head, num_keys = bias.shape

@@ -47,13 +47,13 @@ def triton_attention(
     scale: float,
     bandwidth: Tensor | None,
     table: Tensor | None,
-    key_logits: Tensor | None,
+    key_bias: Tensor | None,
     padding: Tensor | None,
     documents: Tensor | None,
     causal: bool,
     window: int,
     exclude_self: bool,
-    kept: Tensor | None = None,
+    active: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Softmax attention with logits content + table[i − j], in O(Nq + Nk) memory.
 
@@ -61,18 +61,18 @@ def triton_attention(
         query: (B, H, Nq, d), float16, bfloat16 or float32, the last dimension adjacent in memory.
         key: (B, G, Nk, d) likewise, H a multiple of G. None, with `value`: the queries serve as all three, as
             in Gaussian kernel attention, and have one gradient; needs a bandwidth, and no table,
-            key_logits or padding.
+            key_bias or padding.
         value: (B, G, Nk, e) likewise.
         scale: factor of the dot product; not used with a bandwidth.
         bandwidth: (H or 1,) float32; with it the content is −‖q − k‖²/(2σ²).
         table: (H or 1, 2L − 1) float32, L = max(Nq, Nk), entry r + L − 1 for lag r = i + Nk − Nq − j.
-        key_logits: (B or 1, H or 1, Nk) float32, added to all logits of a key.
+        key_bias: (B or 1, H or 1, Nk) float32, added to all logits of a key.
         padding: (B, Nk) bool, True where a key is padding.
         documents: (B, 2, Nk) int32, `document_bounds`; keys outside of a query's document are not seen.
         causal: only lags ≥ 0.
         window: only |lag| < window; 0 for no limit.
         exclude_self: not lag 0, unless nothing else is left.
-        kept: (B, H, blocks of queries and keys, 2) int32, `kept_blocks`; other keys are not visited.
+        active: (B, H, blocks of queries and keys, 2) int32, `active_blocks`; other keys are not visited.
 
     Returns:
         The output (B, H, Nq, e), zero in rows that see nothing; the log-sum-exp of the logits (B, H, Nq) in
@@ -81,8 +81,8 @@ def triton_attention(
     """
     out, lse, alone = empty_results(query, query if value is None else value, exclude_self)
     arguments = kernel_arguments(
-        query, *_or_query(query, key, value), scale, bandwidth, table, key_logits, padding, documents, causal,
-        window, exclude_self, kept,
+        query, *_or_query(query, key, value), scale, bandwidth, table, key_bias, padding, documents, causal,
+        window, exclude_self, active,
     )  # fmt: skip
     # Each token then sees itself, at distance 0: no logit is larger, and no running maximum is needed.
     launch_forward(arguments, out, lse, alone, fixed_peak=key is None and not exclude_self)
@@ -92,7 +92,7 @@ def triton_attention(
 def launch_forward(
     arguments: dict[str, Any], out: Tensor, lse: Tensor, alone: Tensor, fixed_peak: bool = False
 ) -> None:
-    """Fills the results of all queries, or of those of a table by row."""
+    """Fills the results of all queries, or of those of a table per query."""
     query, key, value = operands(arguments)
     config = configured("forward", query, value)
     with on_device(query):
@@ -116,8 +116,8 @@ def empty_results(query: Tensor, value: Tensor, exclude_self: bool) -> tuple[Ten
 
 @triton_attention.register_fake
 def _(  # type: ignore[no-untyped-def]
-    query, key, value, scale, bandwidth, table, key_logits, padding, documents, causal, window, exclude_self,
-    kept=None,
+    query, key, value, scale, bandwidth, table, key_bias, padding, documents, causal, window, exclude_self,
+    active=None,
 ):  # fmt: skip
     return empty_results(query, query if value is None else value, exclude_self)
 
@@ -135,17 +135,17 @@ def triton_attention_backward(
     scale: float,
     bandwidth: Tensor | None,
     table: Tensor | None,
-    key_logits: Tensor | None,
+    key_bias: Tensor | None,
     padding: Tensor | None,
     documents: Tensor | None,
     causal: bool,
     window: int,
     exclude_self: bool,
     need_table: bool,
-    need_key_logits: bool,
-    kept: Tensor | None = None,
+    need_key_bias: bool,
+    active: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Gradients of `triton_attention` for query, key, value, bandwidth, table and key_logits.
+    """Gradients of `triton_attention` for query, key, value, bandwidth, table and key_bias.
 
     The last three are float32, of shapes (H,), (H, 2L − 1) and (B, H, Nk). What is not needed is empty.
     Bit-identical in every run.
@@ -155,7 +155,7 @@ def triton_attention_backward(
     distance_sums = lse if bandwidth is None else torch.empty_like(lse)
     masks = mask_options(causal, window, exclude_self)
     grad_query, grad_key, grad_value = _empty_gradients(query, key, value)
-    grad_table, grad_key_logits = lse.new_empty((0,)), lse.new_empty((0,))
+    grad_table, grad_key_bias = lse.new_empty((0,)), lse.new_empty((0,))
     if key is None or value is None:
         assert bandwidth is not None
         batch, num_heads, num_tokens, width = query.shape
@@ -172,18 +172,18 @@ def triton_attention_backward(
                 **masks, **config.launch_options,
             )  # fmt: skip
         grad_bandwidth = bandwidth_gradient(distance_sums, bandwidth)
-        return grad_query, grad_key, grad_value, grad_bandwidth, grad_table, grad_key_logits
+        return grad_query, grad_key, grad_value, grad_bandwidth, grad_table, grad_key_bias
 
     arguments = {
         **kernel_arguments(
-            query, key, value, scale, bandwidth, table, key_logits, padding, documents, causal, window,
-            exclude_self, kept,
+            query, key, value, scale, bandwidth, table, key_bias, padding, documents, causal, window,
+            exclude_self, active,
         ),
         **backward_arguments(grad_out, lse, delta, alone),
     }  # fmt: skip
-    if need_key_logits:
-        grad_key_logits = lse.new_empty((*query.shape[:2], key.shape[2]))
-    launch_key_value_gradient(arguments, grad_key, grad_value, grad_key_logits)
+    if need_key_bias:
+        grad_key_bias = lse.new_empty((*query.shape[:2], key.shape[2]))
+    launch_key_value_gradient(arguments, grad_key, grad_value, grad_key_bias)
     kernel: Kernel = "query_gradient"
     if need_table:
         kernel = "table_gradient" if bandwidth is None else "gaussian_table_gradient"
@@ -205,7 +205,7 @@ def triton_attention_backward(
         by_program = partial.view(query.shape[1], num_programs, -1)[..., zero - middle : zero + middle + 1]
         grad_table = by_program.sum(1)
     grad_bandwidth = bandwidth_gradient(distance_sums, bandwidth)
-    return grad_query, grad_key, grad_value, grad_bandwidth, grad_table, grad_key_logits
+    return grad_query, grad_key, grad_value, grad_bandwidth, grad_table, grad_key_bias
 
 
 def backward_arguments(grad_out: Tensor, lse: Tensor, delta: Tensor, alone: Tensor) -> dict[str, Any]:
@@ -217,16 +217,16 @@ def backward_arguments(grad_out: Tensor, lse: Tensor, delta: Tensor, alone: Tens
 
 
 def launch_key_value_gradient(
-    arguments: dict[str, Any], grad_key: Tensor, grad_value: Tensor, grad_key_logits: Tensor
+    arguments: dict[str, Any], grad_key: Tensor, grad_value: Tensor, grad_key_bias: Tensor
 ) -> None:
-    """Fills the gradients of keys, values and, unless empty, key logits; with a table by row adds to them."""
+    """Fills the gradients of keys, values and, unless empty, key biases; a table per query adds to them."""
     query, key, value = operands(arguments)
     config = configured("key_value_gradient", query, value)
     with on_device(query):
         key_value_gradient_kernel[(-(-key.shape[2] // config.block_n) * key.shape[0] * key.shape[1],)](
-            **arguments, grad_key_ptr=grad_key, grad_value_ptr=grad_value, grad_key_bias_ptr=grad_key_logits,
+            **arguments, grad_key_ptr=grad_key, grad_value_ptr=grad_value, grad_key_bias_ptr=grad_key_bias,
             grad_key_strides=strides(grad_key), grad_value_strides=strides(grad_value),
-            KEY_BIAS_GRAD=grad_key_logits.numel() > 0, **config.launch_options,
+            KEY_BIAS_GRAD=grad_key_bias.numel() > 0, **config.launch_options,
         )  # fmt: skip
 
 
@@ -282,31 +282,31 @@ def bandwidth_gradient(distance_sums: Tensor, bandwidth: Tensor | None) -> Tenso
 
 @triton_attention_backward.register_fake
 def _(  # type: ignore[no-untyped-def]
-    grad_out, grad_lse, query, key, value, out, lse, alone, scale, bandwidth, table, key_logits, padding,
-    documents, causal, window, exclude_self, need_table, need_key_logits, kept=None,
+    grad_out, grad_lse, query, key, value, out, lse, alone, scale, bandwidth, table, key_bias, padding,
+    documents, causal, window, exclude_self, need_table, need_key_bias, active=None,
 ):  # fmt: skip
     heads = query.shape[1]
     grad_bandwidth = lse.new_empty((0,) if bandwidth is None else (heads,))
     grad_table = lse.new_empty((heads, table.shape[1]) if need_table else (0,))
-    grad_key_logits = lse.new_empty((*query.shape[:2], key.shape[2]) if need_key_logits else (0,))
-    return *_empty_gradients(query, key, value), grad_bandwidth, grad_table, grad_key_logits
+    grad_key_bias = lse.new_empty((*query.shape[:2], key.shape[2]) if need_key_bias else (0,))
+    return *_empty_gradients(query, key, value), grad_bandwidth, grad_table, grad_key_bias
 
 
 def _save_for_backward(ctx, inputs, output) -> None:  # type: ignore[no-untyped-def]
-    query, key, value, scale, *optional, causal, window, exclude_self, kept = inputs
-    ctx.save_for_backward(query, key, value, *output, *optional, kept)
+    query, key, value, scale, *optional, causal, window, exclude_self, active = inputs
+    ctx.save_for_backward(query, key, value, *output, *optional, active)
     ctx.mark_non_differentiable(output[2])
     ctx.scale, ctx.masks = scale, (causal, window, exclude_self)
 
 
 def _backward(ctx, grad_out, grad_lse, _):  # type: ignore[no-untyped-def]
-    query, key, value, out, lse, alone, bandwidth, table, key_logits, padding, documents, kept = (
+    query, key, value, out, lse, alone, bandwidth, table, key_bias, padding, documents, active = (
         ctx.saved_tensors
     )
-    need_bandwidth, need_table, need_key_logits = ctx.needs_input_grad[4:7]
-    grad_query, grad_key, grad_value, grad_bandwidth, grad_table, grad_key_logits = triton_attention_backward(
-        grad_out, grad_lse, query, key, value, out, lse, alone, ctx.scale, bandwidth, table, key_logits,
-        padding, documents, *ctx.masks, need_table, need_key_logits, kept,
+    need_bandwidth, need_table, need_key_bias = ctx.needs_input_grad[4:7]
+    grad_query, grad_key, grad_value, grad_bandwidth, grad_table, grad_key_bias = triton_attention_backward(
+        grad_out, grad_lse, query, key, value, out, lse, alone, ctx.scale, bandwidth, table, key_bias,
+        padding, documents, *ctx.masks, need_table, need_key_bias, active,
     )  # fmt: skip
     return (
         grad_query,
@@ -315,7 +315,7 @@ def _backward(ctx, grad_out, grad_lse, _):  # type: ignore[no-untyped-def]
         None,
         grad_bandwidth.sum_to_size(bandwidth.shape) if need_bandwidth else None,
         grad_table.sum_to_size(table.shape) if need_table else None,
-        grad_key_logits.sum_to_size(key_logits.shape) if need_key_logits else None,
+        grad_key_bias.sum_to_size(key_bias.shape) if need_key_bias else None,
         *(None,) * 6,
     )
 

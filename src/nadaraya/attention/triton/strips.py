@@ -1,7 +1,7 @@
 """The logits of pairs for strips of rows, as the kernels read them, and what becomes of their gradients.
 
     mixed by the query    T = W P: a row has the logits of all lags that its strip sees, sums of M terms
-    patches of a grid     a row has its window of the table by rows and columns
+    patches of a grid     a row has its window of the table per querys and columns
 
 A row's logits stand in descending order of the keys. Those of a mixture, in the order of the lags, begin one
 column further from row to row.
@@ -60,7 +60,7 @@ def padded(create: Callable[[tuple[int]], Tensor], shape: tuple[int, ...]) -> tu
 
 
 def table_of(positions: Positions, rows: slice, keys: slice) -> Table:
-    """The table by row of a strip."""
+    """The table per query of a strip."""
     logits, memory = positions.logits(rows, keys)
     batch, head, row, _ = logits.stride()
     return Table(

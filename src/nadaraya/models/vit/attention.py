@@ -142,8 +142,8 @@ def layer_options(variant: str, options: Mapping[str, Any] | None = None) -> dic
 
     Args:
         variant: one of `VISION_VARIANTS`.
-        options: `bandwidth`, `per` and `shift` of `GaussianContent`, for the Gaussian variants; `eps`, `own`,
-            `head_norm` and `grid_kernel` of the layer, over those of the variant.
+        options: `bandwidth`, `per` and `shift` of `GaussianContent`, for the Gaussian variants; `eps`,
+            `exclude_self`, `own_value`, `head_norm` and `grid_kernel` of the layer, over the variant's.
 
     Returns:
         The keywords.
@@ -152,8 +152,8 @@ def layer_options(variant: str, options: Mapping[str, Any] | None = None) -> dic
         InputError: an unknown variant or keyword, or one of a Gaussian for a dot product.
 
     >>> from nadaraya.models.vit import layer_options
-    >>> layer_options("gka-loo", {"per": "channel"})["own"]
-    'exclude'
+    >>> layer_options("gka-loo", {"per": "channel"})["exclude_self"]
+    True
     """
     if variant not in VISION_VARIANTS:
         raise unknown_name("variant", variant, VISION_VARIANTS)
@@ -178,4 +178,4 @@ VISION_VARIANTS: dict[str, dict[str, Any]] = {
     "softmax": {},
 }
 _CONTENT_OPTIONS = ("bandwidth", "per", "shift")
-_LAYER_OPTIONS = ("eps", "grid_kernel", "head_norm", "own")
+_LAYER_OPTIONS = ("eps", "grid_kernel", "head_norm", "exclude_self", "own_value")

@@ -6,8 +6,8 @@ import triton.language as tl
 from nadaraya.attention.triton.kernels.tiles import (
     LOG2E,
     NOT_SPECIALIZED,
+    active_ranges,
     content_logits,
-    kept_ranges,
     key_ranges,
     keys_in_documents,
     lag_bias,
@@ -127,7 +127,7 @@ def forward_kernel(
     key_bias_ptr,
     range_ptr,
     document_ptr,
-    kept_ptr,
+    active_ptr,
     precision_ptr,
     scale,
     query_strides,
@@ -153,11 +153,11 @@ def forward_kernel(
     ONE_TENSOR: tl.constexpr,
     FIXED_PEAK: tl.constexpr,
     TABLE: tl.constexpr,
-    BY_ROW: tl.constexpr,
+    PER_QUERY: tl.constexpr,
     KEY_BIAS: tl.constexpr,
     HIDDEN: tl.constexpr,
     DOCUMENTS: tl.constexpr,
-    KEPT: tl.constexpr,
+    ACTIVE: tl.constexpr,
     CAUSAL: tl.constexpr,
     WINDOW: tl.constexpr,
     EXCLUDE_SELF: tl.constexpr,
@@ -169,8 +169,8 @@ def forward_kernel(
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
 ):
-    """Output and log-sum-exp of one block of queries of one head; BY_ROW, among those that the table has."""
-    if not BY_ROW:
+    """Output and log-sum-exp of one block of queries of one head; PER_QUERY, of those that the table has."""
+    if not PER_QUERY:
         first_query, stop_query = 0, num_queries
     num_blocks = tl.cdiv(stop_query - first_query, BLOCK_M)
     # The last rows of a causal call see most keys: they start first.
@@ -187,7 +187,7 @@ def forward_kernel(
     key_norm_base = key_norm_ptr + (batch * (num_heads // group_size) + group) * num_keys
     key_bias_base = key_bias_ptr + batch * key_bias_batch_stride + head * key_bias_head_stride
     table = table_ptr + batch * table_batch_stride + head * table_stride + table_zero
-    places = table_places(rows, offset, num_queries, first_query, table_row_stride, BY_ROW)
+    places = table_places(rows, offset, num_queries, first_query, table_row_stride, PER_QUERY)
     line = (batch * num_heads + head) * num_queries
 
     query = load_rows(
@@ -204,10 +204,10 @@ def forward_kernel(
     if HIDDEN:
         first_key = tl.load(range_ptr + 2 * batch)
         last_key = tl.load(range_ptr + 2 * batch + 1)
-    if KEPT:
-        by_row, _ = kept_ranges(kept_ptr, batch * num_heads + head, num_queries, num_keys, KEPT)
-        first_key = tl.maximum(first_key, tl.load(by_row + first_row // KEPT * 2))
-        last_key = tl.minimum(last_key, tl.load(by_row + first_row // KEPT * 2 + 1))
+    if ACTIVE:
+        of_rows, _ = active_ranges(active_ptr, batch * num_heads + head, num_queries, num_keys, ACTIVE)
+        first_key = tl.maximum(first_key, tl.load(of_rows + first_row // ACTIVE * 2))
+        last_key = tl.minimum(last_key, tl.load(of_rows + first_row // ACTIVE * 2 + 1))
     bounds = document_ptr + batch * 2 * num_keys
     start, full_start, full_stop, stop = key_ranges(
         first_row, offset, first_key, last_key, num_keys, bounds, window, DOCUMENTS, CAUSAL, WINDOW,

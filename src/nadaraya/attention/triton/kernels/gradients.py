@@ -6,10 +6,10 @@ import triton.language as tl
 from nadaraya.attention.triton.kernels.tiles import (
     LOG2E,
     NOT_SPECIALIZED,
+    active_ranges,
     at_most_zero,
     content_logits,
     document_ranges,
-    kept_ranges,
     lag_bias,
     load_documents,
     load_rows,
@@ -104,7 +104,7 @@ def _gather_gradients(
     alone_base,
     query_norm_base,
     table,
-    kept_by_row,
+    active_of_rows,
     factor,
     precision,
     start,
@@ -123,11 +123,11 @@ def _gather_gradients(
     MASKED: tl.constexpr,
     GAUSSIAN: tl.constexpr,
     TABLE: tl.constexpr,
-    BY_ROW: tl.constexpr,
+    PER_QUERY: tl.constexpr,
     KEY_BIAS: tl.constexpr,
     KEY_BIAS_GRAD: tl.constexpr,
     DOCUMENTS: tl.constexpr,
-    KEPT: tl.constexpr,
+    ACTIVE: tl.constexpr,
     CAUSAL: tl.constexpr,
     WINDOW: tl.constexpr,
     EXCLUDE_SELF: tl.constexpr,
@@ -154,7 +154,7 @@ def _gather_gradients(
         content = content_logits(key, query, key_norms, query_norms, keys, rows, factor, GAUSSIAN, PRECISION)
         logits = content
         if TABLE:
-            places = table_places(rows, offset, num_queries, first_query, table_row_stride, BY_ROW)
+            places = table_places(rows, offset, num_queries, first_query, table_row_stride, PER_QUERY)
             logits += lag_bias(table, places[None, :], keys[:, None])
         if KEY_BIAS:
             logits = with_key_bias(logits, bias[:, None])
@@ -170,10 +170,10 @@ def _gather_gradients(
             if DOCUMENTS:
                 visible = visible & queries_in_documents(rows + offset, documents, CAUSAL)
             weights = tl.where(visible, weights, 0.0)
-        if KEPT:
-            kept = kept_by_row + first // KEPT * 2
-            is_kept = (tl.load(kept) <= first_key) & (first_key < tl.load(kept + 1))
-            weights = tl.where(is_kept, weights, 0.0)
+        if ACTIVE:
+            active = active_of_rows + first // ACTIVE * 2
+            is_active = (tl.load(active) <= first_key) & (first_key < tl.load(active + 1))
+            weights = tl.where(is_active, weights, 0.0)
         grad_out = load_rows(
             grad_out_base, rows, tl.arange(0, VALUE_WIDTH), grad_out_stride, num_queries, value_width, MASKED,
             EVEN_VALUE_WIDTH,
@@ -212,7 +212,7 @@ def key_value_gradient_kernel(
     key_bias_ptr,
     range_ptr,
     document_ptr,
-    kept_ptr,
+    active_ptr,
     precision_ptr,
     scale,
     query_strides,
@@ -238,12 +238,12 @@ def key_value_gradient_kernel(
     value_width,
     GAUSSIAN: tl.constexpr,
     TABLE: tl.constexpr,
-    BY_ROW: tl.constexpr,
+    PER_QUERY: tl.constexpr,
     KEY_BIAS: tl.constexpr,
     KEY_BIAS_GRAD: tl.constexpr,
     HIDDEN: tl.constexpr,
     DOCUMENTS: tl.constexpr,
-    KEPT: tl.constexpr,
+    ACTIVE: tl.constexpr,
     CAUSAL: tl.constexpr,
     WINDOW: tl.constexpr,
     EXCLUDE_SELF: tl.constexpr,
@@ -257,9 +257,9 @@ def key_value_gradient_kernel(
 ):
     """Gradients of one block of keys and values of one key-value head, over all query heads it serves.
 
-    BY_ROW, those through the rows that the table has are added to what is there, in float32.
+    PER_QUERY, those through the rows that the table has are added to what is there, in float32.
     """
-    if not BY_ROW:
+    if not PER_QUERY:
         first_query, stop_query = 0, num_queries
     num_blocks = tl.cdiv(num_keys, BLOCK_N)
     # The first keys of a causal call are seen by most rows: they start first.
@@ -331,10 +331,12 @@ def key_value_gradient_kernel(
         query_base = query_ptr + batch * query_strides[0] + head * query_strides[1]
         grad_out_base = grad_out_ptr + batch * grad_out_strides[0] + head * grad_out_strides[1]
         table = table_ptr + batch * table_batch_stride + head * table_stride + table_zero
-        by_row, by_key = kept_ptr, kept_ptr
-        if KEPT:
-            by_row, by_key = kept_ranges(kept_ptr, batch * num_heads + head, num_queries, num_keys, KEPT)
-            by_key += first_key // KEPT * 2
+        of_rows, of_keys = active_ptr, active_ptr
+        if ACTIVE:
+            of_rows, of_keys = active_ranges(
+                active_ptr, batch * num_heads + head, num_queries, num_keys, ACTIVE
+            )
+            of_keys += first_key // ACTIVE * 2
         key_norms = tl.zeros((BLOCK_N,), tl.float32)
         precision = scale
         if GAUSSIAN:
@@ -355,15 +357,15 @@ def key_value_gradient_kernel(
                 lower, upper = full_first, full_last
             else:
                 lower, upper = full_last, last
-            if KEPT:
-                lower, upper = tl.maximum(lower, tl.load(by_key)), tl.minimum(upper, tl.load(by_key + 1))
+            if ACTIVE:
+                lower, upper = tl.maximum(lower, tl.load(of_keys)), tl.minimum(upper, tl.load(of_keys + 1))
             if part != 1 or CAUSAL or not EXCLUDE_SELF:
                 state = _gather_gradients(
                     state, key, value, key_norms, bias, bounds, keys, query_base, grad_out_base,
-                    lse_ptr + line, delta_ptr + line, alone_ptr + line, query_norm_ptr + line, table, by_row,
+                    lse_ptr + line, delta_ptr + line, alone_ptr + line, query_norm_ptr + line, table, of_rows,
                     factor, precision, lower, upper, query_strides[2], grad_out_strides[2], num_queries,
                     num_keys, first_query, first_key, table_row_stride, offset, window, width, value_width,
-                    part != 1, GAUSSIAN, TABLE, BY_ROW, KEY_BIAS, KEY_BIAS_GRAD, DOCUMENTS, KEPT, CAUSAL,
+                    part != 1, GAUSSIAN, TABLE, PER_QUERY, KEY_BIAS, KEY_BIAS_GRAD, DOCUMENTS, ACTIVE, CAUSAL,
                     WINDOW, EXCLUDE_SELF, PRECISION, BLOCK_M, WIDTH, VALUE_WIDTH, EVEN_WIDTH,
                     EVEN_VALUE_WIDTH,
                 )  # fmt: skip
@@ -371,7 +373,7 @@ def key_value_gradient_kernel(
             # Every query head has a sum of its own.
             grad_key, grad_value, score_sums, logit_sums = state
             sums = grad_key_bias_ptr + (batch * num_heads + head) * num_keys + keys
-            if BY_ROW:
+            if PER_QUERY:
                 logit_sums += tl.load(sums, mask=inside, other=0.0)
             tl.store(sums, logit_sums, mask=inside)
             state = grad_key, grad_value, score_sums, tl.zeros((BLOCK_N,), tl.float32)
@@ -391,7 +393,7 @@ def key_value_gradient_kernel(
     )  # fmt: skip
     key_inside = inside[:, None] & (columns < width)[None, :]
     value_inside = inside[:, None] & (value_columns < value_width)[None, :]
-    if BY_ROW:
+    if PER_QUERY:
         grad_key += tl.load(key_places, mask=key_inside, other=0.0)
         grad_value += tl.load(value_places, mask=value_inside, other=0.0)
     tl.store(key_places, grad_key.to(grad_key_ptr.dtype.element_ty), mask=key_inside)

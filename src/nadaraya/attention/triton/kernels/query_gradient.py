@@ -13,9 +13,9 @@ from nadaraya.attention.triton.kernels.gradients import distance_gradients, load
 from nadaraya.attention.triton.kernels.tiles import (
     LOG2E,
     NOT_SPECIALIZED,
+    active_ranges,
     content_logits,
     diagonal_sums,
-    kept_ranges,
     key_ranges,
     keys_in_documents,
     lag_bias,
@@ -64,7 +64,7 @@ def _gather_gradients(
     ONE_TENSOR: tl.constexpr,
     TABLE: tl.constexpr,
     TABLE_GRAD: tl.constexpr,
-    BY_ROW: tl.constexpr,
+    PER_QUERY: tl.constexpr,
     KEY_BIAS: tl.constexpr,
     DOCUMENTS: tl.constexpr,
     CAUSAL: tl.constexpr,
@@ -115,7 +115,7 @@ def _gather_gradients(
             inside = inside & visible
         grad_weights = matmul(grad_out, tl.trans(value), None, PRECISION)
         grad_scores = weights * (grad_weights - delta[:, None])
-        if TABLE_GRAD and BY_ROW:
+        if TABLE_GRAD and PER_QUERY:
             tl.store(partial + (places[:, None] - keys[None, :]), grad_scores, mask=inside)
         elif TABLE_GRAD:
             upper, below = diagonal_sums(grad_scores, BLOCK_N)
@@ -151,7 +151,7 @@ def query_gradient_kernel(
     key_bias_ptr,
     range_ptr,
     document_ptr,
-    kept_ptr,
+    active_ptr,
     precision_ptr,
     scale,
     query_strides,
@@ -181,11 +181,11 @@ def query_gradient_kernel(
     ONE_TENSOR: tl.constexpr,
     TABLE: tl.constexpr,
     TABLE_GRAD: tl.constexpr,
-    BY_ROW: tl.constexpr,
+    PER_QUERY: tl.constexpr,
     KEY_BIAS: tl.constexpr,
     HIDDEN: tl.constexpr,
     DOCUMENTS: tl.constexpr,
-    KEPT: tl.constexpr,
+    ACTIVE: tl.constexpr,
     CAUSAL: tl.constexpr,
     WINDOW: tl.constexpr,
     EXCLUDE_SELF: tl.constexpr,
@@ -199,11 +199,11 @@ def query_gradient_kernel(
 ):
     """Gradients of every `num_programs`-th block of queries of one head, batch items in turn.
 
-    A table by row has its gradient by row: the score gradients of the pairs, in the places of their logits.
+    A table per query has its gradient per query: the score gradients of the pairs, where their logits were.
     """
-    SUMS: tl.constexpr = TABLE_GRAD and not BY_ROW
+    SUMS: tl.constexpr = TABLE_GRAD and not PER_QUERY
     tl.static_assert(not SUMS or BLOCK_M == BLOCK_N)
-    if not BY_ROW:
+    if not PER_QUERY:
         first_query, stop_query = 0, num_queries
     head = (tl.program_id(0) // num_programs).to(tl.int64)
     slot = tl.program_id(0) % num_programs
@@ -226,8 +226,8 @@ def query_gradient_kernel(
         rows = first_row + tl.arange(0, BLOCK_M)
         inside = rows < num_queries
         table = table_ptr + batch * table_batch_stride + head * table_stride + table_zero
-        places = table_places(rows, offset, num_queries, first_query, table_row_stride, BY_ROW)
-        if BY_ROW:
+        places = table_places(rows, offset, num_queries, first_query, table_row_stride, PER_QUERY)
+        if PER_QUERY:
             partial = partial_ptr + (batch * num_heads + head) * partial_stride + table_zero
         line = (batch * num_heads + head) * num_queries
         key_base = key_ptr + batch * key_strides[0] + group * key_strides[1]
@@ -256,10 +256,10 @@ def query_gradient_kernel(
         if HIDDEN:
             first_key = tl.load(range_ptr + 2 * batch)
             last_key = tl.load(range_ptr + 2 * batch + 1)
-        if KEPT:
-            by_row, _ = kept_ranges(kept_ptr, batch * num_heads + head, num_queries, num_keys, KEPT)
-            first_key = tl.maximum(first_key, tl.load(by_row + first_row // KEPT * 2))
-            last_key = tl.minimum(last_key, tl.load(by_row + first_row // KEPT * 2 + 1))
+        if ACTIVE:
+            of_rows, _ = active_ranges(active_ptr, batch * num_heads + head, num_queries, num_keys, ACTIVE)
+            first_key = tl.maximum(first_key, tl.load(of_rows + first_row // ACTIVE * 2))
+            last_key = tl.minimum(last_key, tl.load(of_rows + first_row // ACTIVE * 2 + 1))
         bounds = document_ptr + batch * 2 * num_keys
         start, full_start, full_stop, stop = key_ranges(
             first_row, offset, first_key, last_key, num_keys, bounds, window, DOCUMENTS, CAUSAL, WINDOW,
@@ -283,7 +283,7 @@ def query_gradient_kernel(
                     state, query, grad_out, query_norms, lse, delta, alone, bounds, rows, first_row,
                     key_base, value_base, key_norm_base, key_bias_base, table, partial, factor, precision,
                     first_tile, end, key_strides[2], value_strides[2], num_queries, num_keys, offset, places,
-                    window, width, value_width, part != 1, GAUSSIAN, ONE_TENSOR, TABLE, TABLE_GRAD, BY_ROW,
+                    window, width, value_width, part != 1, GAUSSIAN, ONE_TENSOR, TABLE, TABLE_GRAD, PER_QUERY,
                     KEY_BIAS, DOCUMENTS, CAUSAL, WINDOW, EXCLUDE_SELF, PRECISION, BLOCK_N, WIDTH, VALUE_WIDTH,
                     EVEN_WIDTH, EVEN_VALUE_WIDTH,
                 )  # fmt: skip

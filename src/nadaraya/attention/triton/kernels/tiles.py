@@ -87,12 +87,12 @@ def lag_bias(table, positions, keys):
 
 
 @triton.jit
-def table_places(rows, offset, num_queries, first_query, row_stride, BY_ROW: tl.constexpr):
+def table_places(rows, offset, num_queries, first_query, row_stride, PER_QUERY: tl.constexpr):
     """Indices into the table of the logits of rows with key 0; other keys lie before, in their order.
 
-    A table by lag serves all rows. A table by row begins with `first_query`, and has nothing beyond the last.
+    A table by lag serves all rows. A table per query begins with `first_query` and ends with the last.
     """
-    if BY_ROW:
+    if PER_QUERY:
         places = (tl.minimum(rows, num_queries - 1) - first_query) * row_stride
     else:
         places = rows + offset
@@ -100,13 +100,13 @@ def table_places(rows, offset, num_queries, first_query, row_stride, BY_ROW: tl.
 
 
 @triton.jit
-def kept_ranges(kept_ptr, line, num_queries, num_keys, KEPT: tl.constexpr):
-    """Of a head (`line` of all items' heads): the ranges of keys that its blocks of KEPT queries visit, and
-    the ranges of queries among which are all that visit its blocks of KEPT keys.
+def active_ranges(active_ptr, line, num_queries, num_keys, ACTIVE: tl.constexpr):
+    """Of a head (`line` of all items' heads): the ranges of keys that its blocks of ACTIVE queries visit, and
+    the ranges of queries among which are all that visit its blocks of ACTIVE keys.
     """
-    row_blocks = tl.cdiv(num_queries, KEPT)
-    by_row = kept_ptr + 2 * line * (row_blocks + tl.cdiv(num_keys, KEPT))
-    return by_row, by_row + 2 * row_blocks
+    row_blocks = tl.cdiv(num_queries, ACTIVE)
+    of_rows = active_ptr + 2 * line * (row_blocks + tl.cdiv(num_keys, ACTIVE))
+    return of_rows, of_rows + 2 * row_blocks
 
 
 @triton.jit

@@ -1,4 +1,4 @@
-"""The heads and items of one call shared out over threads on the CPU.
+"""The heads and items of one call divided among threads on the CPU.
 
 A row block is a dozen operators on a few megabytes. Each of them would wait for the slowest of PyTorch's
 threads, which costs a third of the time on an idle machine and most of it on a busy one. Parts that do not
@@ -15,13 +15,13 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-Share = tuple[slice, slice]  # items of the batch, heads
+Part = tuple[slice, slice]  # items of the batch, heads
 _T = TypeVar("_T")
 
 _LEAST_SCORES = 2**23  # fewer are done while PyTorch's own threads still spin for their next operator
 
 
-def whole_share(batch: int, heads: int) -> Share:
+def whole(batch: int, heads: int) -> Part:
     """All items and heads."""
     return slice(0, batch), slice(0, heads)
 
@@ -32,7 +32,7 @@ def part_of(tensor: Tensor, places: tuple[slice, ...]) -> Tensor:
     return tensor[tuple(place if size > 1 else slice(None) for place, size in pairs)]
 
 
-def shares(batch: int, heads: int, scores: int, device: torch.device) -> list[Share]:
+def partition(batch: int, heads: int, scores: int, device: torch.device) -> list[Part]:
     """Parts of the items or of the heads, one for each thread at most; one part where that would not pay.
 
     Args:
@@ -43,19 +43,19 @@ def shares(batch: int, heads: int, scores: int, device: torch.device) -> list[Sh
     """
     count = torch.get_num_threads()
     if device.type != "cpu" or count == 1 or batch * heads * scores < _LEAST_SCORES:
-        return [whole_share(batch, heads)]
+        return [whole(batch, heads)]
     # Whichever leaves the largest part smallest; where equal, items: all of their heads lie together.
     if -(-batch // count) * heads <= -(-heads // count) * batch:
         return [(part, slice(0, heads)) for part in _parts(batch, count)]
     return [(slice(0, batch), part) for part in _parts(heads, count)]
 
 
-def parts_of_share(share: Share, pairs: int, num_heads: int) -> Iterator[Share]:
+def subparts(part: Part, pairs: int, num_heads: int) -> Iterator[Part]:
     """Parts of at most so many pairs of an item and a head, whose pairs lie in memory at equal distances.
 
     That is: all of the `num_heads` heads of several items, or some of one.
     """
-    every_item, every_head = share
+    every_item, every_head = part
     heads = every_head.stop - every_head.start
     items, group = max(1, pairs // heads) if heads == num_heads else 1, min(heads, pairs)
     for item in range(every_item.start, every_item.stop, items):
@@ -64,7 +64,7 @@ def parts_of_share(share: Share, pairs: int, num_heads: int) -> Iterator[Share]:
             yield slice(item, last_item), slice(head, last_head)
 
 
-def work_on(parts: list[Share], work: Callable[[Share], _T]) -> list[_T]:
+def work_on(parts: list[Part], work: Callable[[Part], _T]) -> list[_T]:
     """Results of `work` for every part, in their order; without gradients."""
     if len(parts) == 1:
         return [work(parts[0])]

@@ -19,8 +19,8 @@ pytestmark = pytest.mark.usefixtures("short_strips")
 MASKS: dict[str, dict[str, Any]] = {
     "none": {},
     "narrow causal window": {"causal": True, "window": 3},
-    "causal leave-one-out": {"causal": True, "own": "exclude"},
-    "window": {"window": 9, "own": "drop-value", "eps": 0.3},
+    "causal leave-one-out": {"causal": True, "exclude_self": True},
+    "window": {"window": 9, "eps": 0.3},
 }
 
 
@@ -103,7 +103,7 @@ def test_mixtures_equal_the_definition_in_values_and_all_gradients(
     if keys == "padded":
         options["key_mask"] = torch.rand(batch, num_keys) < 0.6
     elif keys == "logits":
-        options["key_logits"] = torch.randn(batch, num_heads, num_keys)
+        options["key_bias"] = torch.randn(batch, num_heads, num_keys)
     elif keys == "documents" and lengths[0] <= num_keys:
         options["document_ids"] = packed(batch, num_keys, 3)
     with cut(*tiles):
@@ -185,7 +185,10 @@ def test_nan_in_a_query_stays_in_its_row_of_the_weights() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("form", [MixedKernels, GridLogits])
 def test_the_operators_pass_pytorchs_own_checks(form: type) -> None:
-    from nadaraya.attention.triton.by_row import triton_attention_by_row, triton_attention_by_row_backward
+    from nadaraya.attention.triton.per_query import (
+        triton_attention_per_query,
+        triton_attention_per_query_backward,
+    )
 
     query, key, value = three((1, 1, 2), (12, 12), torch.float32)
     if form is GridLogits:
@@ -199,12 +202,12 @@ def test_the_operators_pass_pytorchs_own_checks(form: type) -> None:
     if leaves[2] is not None:
         leaves[2].requires_grad_(False)
     arguments = (*(t.clone().requires_grad_() for t in (query, key, value)), 1.0, bandwidth)
-    torch.library.opcheck(triton_attention_by_row, (*arguments, *leaves, *options))
+    torch.library.opcheck(triton_attention_per_query, (*arguments, *leaves, *options))
     arguments = (query, key, value, 1.0, bandwidth, *position, *options)
-    results = triton_attention_by_row(*arguments)
+    results = triton_attention_per_query(*arguments)
     grads = torch.randn_like(results[0]), torch.randn_like(results[1])
     torch.library.opcheck(
-        triton_attention_by_row_backward,
+        triton_attention_per_query_backward,
         (*grads, query, key, value, *results, 1.0, bandwidth, *position, *options, True, True),
     )
 
@@ -214,7 +217,7 @@ def test_the_kernels_take_every_position_but_one_of_all_pairs() -> None:
     grid, table = GridLogits(torch.randn(2, 11, 11)), torch.randn(2, 36)
     mixtures = [mixture(x, form, 3, 12) for form in (MixedLogits, MixedKernels)]
     for position in (*mixtures, grid, table, None):
-        choice = choose_backend(x, x, x, position=position, negligible=0.01, backend="triton")
+        choice = choose_backend(x, x, x, position=position, prune_tol=0.01, backend="triton")
         assert choice.name == "triton"
     with pytest.raises(InputError, match="it takes no attn_mask"):
         choose_backend(x, x, x, position=torch.randn(2, 36, 36), backend="triton")

@@ -25,9 +25,9 @@ def small_blocks(
     monkeypatch: pytest.MonkeyPatch, cut: Callable[[int, int], AbstractContextManager[None]]
 ) -> Iterator[None]:
     """Blocks of 32 tokens in place of 256, also for short texts, and small tiles."""
-    monkeypatch.setattr("nadaraya.attention.triton.launch.KEPT_BLOCK", BLOCK)
-    monkeypatch.setattr("nadaraya.attention.triton.kept._NEAREST", 8)
-    monkeypatch.setattr("nadaraya.attention.triton.backend._FEWEST_KEPT", 1)
+    monkeypatch.setattr("nadaraya.attention.triton.launch.ACTIVE_BLOCK", BLOCK)
+    monkeypatch.setattr("nadaraya.attention.triton.active._NEAREST", 8)
+    monkeypatch.setattr("nadaraya.attention.triton.backend._FEWEST_PRUNED", 1)
     with cut(16, 32):
         yield
 
@@ -46,7 +46,7 @@ def both_sides() -> Call:
 
 
 def gaussian() -> Call:
-    return plain(causal=True, content=Gaussian(0.4), own="exclude", key_logits=torch.randn(1, 2, N))
+    return plain(causal=True, content=Gaussian(0.4), exclude_self=True, key_bias=torch.randn(1, 2, N))
 
 
 def grouped_heads() -> Call:
@@ -69,7 +69,7 @@ def a_far_key_is_large() -> Call:
 def a_far_key_has_a_huge_logit() -> Call:
     logits = torch.zeros(1, 2, N)
     logits[0, 1, 118], logits[0, 0, 2] = 100, 60
-    return plain(key_logits=logits)
+    return plain(key_bias=logits)
 
 
 def the_nearest_are_padding() -> Call:
@@ -83,7 +83,7 @@ def the_nearest_are_padding() -> Call:
 def alone_but_for_far_keys() -> Call:
     mask = torch.zeros(1, N, dtype=torch.bool)
     mask[:, [3, 60, 119]] = True
-    return plain(causal=True, own="exclude", key_mask=mask)
+    return plain(causal=True, exclude_self=True, key_mask=mask)
 
 
 HARMLESS: dict[str, Callable[[], Call]] = {
@@ -106,15 +106,15 @@ CALLS: dict[str, Callable[[], Call]] = {
 
 
 def ranges_of(inputs: list[Tensor], options: dict[str, Any]) -> Tensor:
-    from nadaraya.attention.triton.kept import kept_blocks
+    from nadaraya.attention.triton.active import active_blocks
     from nadaraya.attention.triton.launch import document_bounds
 
     args = functional._checked(*inputs, **options)
     documents = None if args.document_ids is None else document_bounds(args.document_ids)
-    return kept_blocks(args, args.query, args.key, documents, args.window or 0)
+    return active_blocks(args, args.query, args.key, documents, args.window or 0)
 
 
-def kept_pairs(inputs: list[Tensor], options: dict[str, Any]) -> Tensor:
+def active_pairs(inputs: list[Tensor], options: dict[str, Any]) -> Tensor:
     """Which pairs the call may visit, (B, H, Nq, Nk), by the ranges of the queries."""
     ranges = ranges_of(inputs, options)
     rows = torch.arange(inputs[0].shape[2]) // BLOCK
@@ -127,11 +127,11 @@ def kept_pairs(inputs: list[Tensor], options: dict[str, Any]) -> Tensor:
 def test_what_is_left_out_weighs_at_most_the_share(name: str) -> None:
     inputs, options = CALLS[name]()
     known = [torch.nan_to_num(t).double() for t in inputs]
-    precise = {k: t.double() if k in ("position", "key_logits") else t for k, t in options.items()}
+    precise = {k: t.double() if k in ("position", "key_bias") else t for k, t in options.items()}
     _, weights = kernel_attention(*known, **precise, backend="reference", return_weights=True)
-    for negligible in (2**-24, 1e-2):
-        pairs = kept_pairs(inputs, {**options, "negligible": negligible})
-        assert weights.masked_fill(pairs, 0.0).sum(-1).max() <= negligible
+    for prune_tol in (2**-24, 1e-2):
+        pairs = active_pairs(inputs, {**options, "prune_tol": prune_tol})
+        assert weights.masked_fill(pairs, 0.0).sum(-1).max() <= prune_tol
         assert not pairs[0, :, -1, 0].any() or name not in HARMLESS
 
 
@@ -144,7 +144,7 @@ def test_what_is_left_out_weighs_at_most_the_share(name: str) -> None:
 )
 def test_values_and_gradients_are_those_of_the_pairs_that_are_kept(name: str) -> None:
     inputs, options = CALLS[name]()
-    pairs = kept_pairs(inputs, {**options, "negligible": 0.3})
+    pairs = active_pairs(inputs, {**options, "prune_tol": 0.3})
     assert not pairs.all()
     leaves = [t.requires_grad_() for t in (*inputs, options["position"])]
 
@@ -153,9 +153,9 @@ def test_values_and_gradients_are_those_of_the_pairs_that_are_kept(name: str) ->
         weights = torch.sin(torch.arange(out.numel())).view_as(out)
         return out, lse, *torch.autograd.grad((out * weights).sum() + lse.cos().sum(), leaves)
 
-    kept = results(negligible=0.3, backend="triton")
+    active = results(prune_tol=0.3, backend="triton")
     masked = results(attn_mask=pairs, backend="reference")
-    for ours, expected in zip(kept, masked, strict=True):
+    for ours, expected in zip(active, masked, strict=True):
         torch.testing.assert_close(ours, expected, rtol=1e-4, atol=2e-5)
 
 
@@ -163,9 +163,9 @@ def test_tiles_that_are_not_kept_are_not_visited() -> None:
     from nadaraya.attention.triton.operator import triton_attention, triton_attention_backward
 
     inputs, options = plain(causal=True)
-    kept = ranges_of(inputs, {**options, "negligible": 1e-3})
+    active = ranges_of(inputs, {**options, "prune_tol": 1e-3})
     near, last = 64, slice(96, N)
-    assert kept[0, :, 3, 0].tolist() == [near, near]  # what the last block of queries visits first
+    assert active[0, :, 3, 0].tolist() == [near, near]  # what the last block of queries visits first
     query, key, value = inputs
     table = torch.cat((options["position"][:, 1:].flip(1), options["position"]), 1)
     options = (0.25, None, table, None, None, None, True, 0, False)
@@ -173,9 +173,11 @@ def test_tiles_that_are_not_kept_are_not_visited() -> None:
     grad_out[:, :, last] = 1.0
 
     def gradients(*tensors: Tensor) -> tuple[Tensor, ...]:
-        results = triton_attention(*tensors, *options, kept)
+        results = triton_attention(*tensors, *options, active)
         assert results[0][:, :, last].isnan().any() == tensors[0].isnan().any()
-        return triton_attention_backward(grad_out, grad_lse, *tensors, *results, *options, False, False, kept)
+        return triton_attention_backward(
+            grad_out, grad_lse, *tensors, *results, *options, False, False, active
+        )
 
     far_key, far_value = (t.index_fill(2, torch.arange(near), torch.nan) for t in (key, value))
     assert gradients(query, far_key, far_value)[0][:, :, last].isfinite().all()
@@ -187,5 +189,5 @@ def test_tiles_that_are_not_kept_are_not_visited() -> None:
 
 def test_without_a_table_by_lag_nothing_is_left_out() -> None:
     inputs, _ = plain()
-    out = kernel_attention(*inputs, causal=True, negligible=0.5, backend="triton")
+    out = kernel_attention(*inputs, causal=True, prune_tol=0.5, backend="triton")
     torch.testing.assert_close(out, kernel_attention(*inputs, causal=True, backend="reference"))

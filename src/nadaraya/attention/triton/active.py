@@ -19,7 +19,7 @@ _NEAREST = 64  # lags
 
 
 @torch.no_grad()
-def kept_blocks(
+def active_blocks(
     args: AttentionArguments, query: Tensor, key: Tensor, documents: Tensor | None, window: int
 ) -> Tensor:
     """Ranges of keys for blocks of queries, and ranges of queries for blocks of keys.
@@ -32,19 +32,19 @@ def kept_blocks(
         (B, H, blocks of queries + blocks of keys, 2) int32. The first are the keys that a block of queries
         visits; the others are queries, among which are all that visit a block of keys.
     """
-    table, key_logits, padding = args.lag_logits, args.key_logits, args.key_padding_mask
+    table, key_bias, padding = args.lag_logits, args.key_bias, args.key_padding_mask
     assert table is not None
     num_queries, num_keys = query.shape[2], key.shape[2]
-    size, group_size = launch.KEPT_BLOCK, query.shape[1] // key.shape[1]
+    size, group_size = launch.ACTIVE_BLOCK, query.shape[1] // key.shape[1]
     nearest = min(window, _NEAREST) if window else _NEAREST
     _, lse, alone = triton_attention(
-        query, key, key, args.scale, args.bandwidth, table, key_logits, padding, documents, args.causal,
+        query, key, key, args.scale, args.bandwidth, table, key_bias, padding, documents, args.causal,
         nearest, args.exclude_self,
     )  # fmt: skip
     least = math.log(2.0) * lse
     if args.exclude_self:  # such a row may see others, farther off
         least = least.masked_fill(alone != 0, -torch.inf)
-    by_key = key.new_zeros((1, 1, num_keys), dtype=lse.dtype) if key_logits is None else key_logits
+    by_key = key.new_zeros((1, 1, num_keys), dtype=lse.dtype) if key_bias is None else key_bias
     if padding is not None:
         by_key = by_key.masked_fill(padding[:, None], -torch.inf)
     bound = _blocks(by_key, -torch.inf).amax(-1)[:, :, None] + math.log(size)
@@ -61,7 +61,7 @@ def kept_blocks(
         bound = bound + longest * _blocks(radius, 0.0).amax(-1).repeat_interleave(group_size, 1)[:, :, None]
     # Half of it behind, half of it ahead.
     least = _blocks(least, torch.inf).amin(-1)[..., None] + math.log(
-        args.negligible / (1 if args.causal else 2)
+        args.prune_tol / (1 if args.causal else 2)
     )
     # A row without a bound has −∞ or NaN here: nothing is left out but what weighs nothing.
     behind, ahead = ((of_blocks.logcumsumexp(-1) <= least).sum(-1) for of_blocks in (bound, bound.flip(-1)))
@@ -69,9 +69,9 @@ def kept_blocks(
     first = torch.minimum(behind, own.clamp(min=0) // size)
     stop = torch.maximum(bound.shape[3] - ahead, -(-(own + size) // size))
     blocks = torch.arange(bound.shape[3], device=query.device)
-    kept = (first[..., None] <= blocks) & (blocks < stop[..., None])
-    by_row = torch.stack((first, stop), -1).expand(*query.shape[:2], -1, -1)
-    ranges = torch.cat((by_row, _first_and_last(kept.mT).expand(*query.shape[:2], -1, -1)), 2)
+    active = (first[..., None] <= blocks) & (blocks < stop[..., None])
+    of_rows = torch.stack((first, stop), -1).expand(*query.shape[:2], -1, -1)
+    ranges = torch.cat((of_rows, _first_and_last(active.mT).expand(*query.shape[:2], -1, -1)), 2)
     return (size * ranges).to(torch.int32).contiguous()
 
 
@@ -84,7 +84,7 @@ def _first_and_last(flags: Tensor) -> Tensor:
 
 def _largest_by_lag(table: Tensor, num_queries: int, num_keys: int, causal: bool, window: int) -> Tensor:
     """The largest logit by lag of each block of queries with each block of keys, (H or 1, blocks, blocks)."""
-    size, middle = launch.KEPT_BLOCK, table.shape[1] // 2
+    size, middle = launch.ACTIVE_BLOCK, table.shape[1] // 2
     lags = torch.arange(-middle, middle + 1, device=table.device)
     if causal:
         table = table.masked_fill(lags < 0, -torch.inf)
@@ -101,5 +101,5 @@ def _largest_by_lag(table: Tensor, num_queries: int, num_keys: int, causal: bool
 
 def _blocks(tensor: Tensor, filling: float) -> Tensor:
     """(…, N) as (…, blocks, size)."""
-    size = launch.KEPT_BLOCK
+    size = launch.ACTIVE_BLOCK
     return F.pad(tensor, (0, -tensor.shape[-1] % size), value=filling).unflatten(-1, (-1, size))

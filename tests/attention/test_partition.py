@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from nadaraya import kernel_attention
-from nadaraya.attention import MixedKernels, MixedLogits, sharing
+from nadaraya.attention import MixedKernels, MixedLogits, partition
 from nadaraya.kernels import ExponentialDecay, Gaussian
 
 
@@ -15,7 +15,7 @@ def _threads(monkeypatch: pytest.MonkeyPatch):
     """Three threads, and work for them in every call, however short."""
     before = torch.get_num_threads()
     torch.set_num_threads(3)
-    monkeypatch.setattr(sharing, "_LEAST_SCORES", 0)
+    monkeypatch.setattr(partition, "_LEAST_SCORES", 0)
     yield
     torch.set_num_threads(before)
 
@@ -24,34 +24,34 @@ def _threads(monkeypatch: pytest.MonkeyPatch):
 @pytest.mark.parametrize("heads", [1, 2, 5])
 def test_every_head_of_every_item_has_one_share(batch: int, heads: int) -> None:
     counts = torch.zeros(batch, heads)
-    shares = sharing.shares(batch, heads, 1, torch.device("cpu"))
-    for share in shares:
+    parts = partition.partition(batch, heads, 1, torch.device("cpu"))
+    for share in parts:
         counts[share] += 1
-        for part in sharing.parts_of_share(share, 2, heads):
+        for part in partition.subparts(share, 2, heads):
             counts[part] += 1
     assert (counts == 2).all()
-    assert len(shares) <= 3
+    assert len(parts) <= 3
 
 
 def test_one_thread_and_other_devices_share_nothing() -> None:
-    assert len(sharing.shares(4, 4, 100, torch.device("cuda"))) == 1
+    assert len(partition.partition(4, 4, 100, torch.device("cuda"))) == 1
     torch.set_num_threads(1)
-    assert len(sharing.shares(4, 4, 100, torch.device("cpu"))) == 1
+    assert len(partition.partition(4, 4, 100, torch.device("cpu"))) == 1
 
 
 def test_results_keep_the_order_of_their_parts_and_errors_arrive() -> None:
-    parts = sharing.shares(1, 3, 1, torch.device("cpu"))
-    assert sharing.work_on(parts, lambda part: part[1].start) == [0, 1, 2]
+    parts = partition.partition(1, 3, 1, torch.device("cpu"))
+    assert partition.work_on(parts, lambda part: part[1].start) == [0, 1, 2]
     with pytest.raises(ZeroDivisionError):
-        sharing.work_on(parts, lambda part: 1 // (part[1].start - 1))
+        partition.work_on(parts, lambda part: 1 // (part[1].start - 1))
 
 
 def test_a_forked_process_has_threads_of_its_own() -> None:
-    parts = sharing.shares(1, 3, 1, torch.device("cpu"))
-    sharing.work_on(parts, lambda part: None)
+    parts = partition.partition(1, 3, 1, torch.device("cpu"))
+    partition.work_on(parts, lambda part: None)
     child = os.fork()
     if child == 0:
-        os._exit(sum(sharing.work_on(parts, lambda part: part[1].start)))
+        os._exit(sum(partition.work_on(parts, lambda part: part[1].start)))
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3
 
 
@@ -82,7 +82,7 @@ def test_values_and_gradients_are_those_of_the_definition(
         at = leaves["position"] if form is None else form(leaves["weights"], leaves["profiles"])
         out = kernel_attention(
             *(leaves[name] for name in ("query", "key", "value")), content=Gaussian(leaves["sigma"]),
-            position=at, key_logits=leaves["logits"], attn_mask=mask, causal=True, backend=backend,
+            position=at, key_bias=leaves["logits"], attn_mask=mask, causal=True, backend=backend,
         )  # fmt: skip
         wanted = [*leaves.values(), *([mask] if mask is not None else [])]
         return out, *torch.autograd.grad(out.cos().sum(), wanted)

@@ -1,8 +1,8 @@
 """Attention with positions that need a logit per pair, in strips of rows: O(N) memory and every gradient.
 
-PyTorch makes the logits of a strip, the kernels read them as a table by row, and the backward pass puts score
-gradients in the same places, of which PyTorch makes the gradients of the position. Those of keys and values
-are added up from strip to strip: no atomic operation, every sum in a fixed order.
+PyTorch makes the logits of a strip, the kernels read them as a table per query, and the backward pass puts
+score gradients in the same places, of which PyTorch makes the gradients of the position. Those of keys and
+values are added up from strip to strip: no atomic operation, every sum in a fixed order.
 """
 
 import torch
@@ -29,8 +29,8 @@ from nadaraya.attention.triton.operator import (
 from nadaraya.attention.triton.strips import Grid, Mixture, Positions, in_float32, padded, strips, table_of
 
 
-@torch.library.custom_op("nadaraya::triton_attention_by_row", mutates_args=())
-def triton_attention_by_row(
+@torch.library.custom_op("nadaraya::triton_attention_per_query", mutates_args=())
+def triton_attention_per_query(
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -39,7 +39,7 @@ def triton_attention_by_row(
     weights: Tensor | None,
     table: Tensor,
     shift: Tensor | None,
-    key_logits: Tensor | None,
+    key_bias: Tensor | None,
     padding: Tensor | None,
     documents: Tensor | None,
     causal: bool,
@@ -49,7 +49,7 @@ def triton_attention_by_row(
     """`triton_attention` with logits by lag that queries mix, or by the rows and columns of a grid.
 
     Args:
-        query, key, value, scale, bandwidth, key_logits, padding, documents, causal, window, exclude_self: as
+        query, key, value, scale, bandwidth, key_bias, padding, documents, causal, window, exclude_self: as
             `triton_attention` takes them.
         weights: (B, H, Nq, M) float32; None, a grid.
         table: (H or 1, M, 2E − 1) float32, entry r + E − 1 for lag r; of a grid of h × w patches
@@ -62,7 +62,7 @@ def triton_attention_by_row(
     """
     out, lse, alone = empty_results(query, value, exclude_self)
     arguments = kernel_arguments(
-        query, key, value, scale, bandwidth, None, key_logits, padding, documents, causal, window,
+        query, key, value, scale, bandwidth, None, key_bias, padding, documents, causal, window,
         exclude_self,
     )  # fmt: skip
     positions = _positions(weights, table, shift, key.shape[2])
@@ -76,16 +76,16 @@ def _positions(weights: Tensor | None, table: Tensor, shift: Tensor | None, num_
     return Grid(table, num_keys) if weights is None else Mixture(weights, table, shift, num_keys)
 
 
-@triton_attention_by_row.register_fake
+@triton_attention_per_query.register_fake
 def _(  # type: ignore[no-untyped-def]
-    query, key, value, scale, bandwidth, weights, table, shift, key_logits, padding, documents, causal,
+    query, key, value, scale, bandwidth, weights, table, shift, key_bias, padding, documents, causal,
     window, exclude_self,
 ):  # fmt: skip
     return empty_results(query, value, exclude_self)
 
 
-@torch.library.custom_op("nadaraya::triton_attention_by_row_backward", mutates_args=())
-def triton_attention_by_row_backward(
+@torch.library.custom_op("nadaraya::triton_attention_per_query_backward", mutates_args=())
+def triton_attention_per_query_backward(
     grad_out: Tensor,
     grad_lse: Tensor,
     query: Tensor,
@@ -99,27 +99,27 @@ def triton_attention_by_row_backward(
     weights: Tensor | None,
     table: Tensor,
     shift: Tensor | None,
-    key_logits: Tensor | None,
+    key_bias: Tensor | None,
     padding: Tensor | None,
     documents: Tensor | None,
     causal: bool,
     window: int,
     exclude_self: bool,
     need_position: bool,
-    need_key_logits: bool,
+    need_key_bias: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Gradients of `triton_attention_by_row`: query, key, value, bandwidth, weights, table and key_logits.
+    """Gradients of `triton_attention_per_query`: query, key, value, bandwidth, weights, table and key_bias.
 
-    Those of bandwidth and key_logits are float32 of shapes (H,) and (B, H, Nk). What is not needed is empty.
+    Those of bandwidth and key_bias are float32 of shapes (H,) and (B, H, Nk). What is not needed is empty.
     """
     grad_out = with_dense_rows(grad_out)
     batch, num_heads = query.shape[:2]
     distance_sums = lse if bandwidth is None else torch.empty_like(lse)
     grad_query = empty_with_dense_rows(query)
     grad_key, grad_value = (torch.zeros(t.shape, dtype=lse.dtype, device=t.device) for t in (key, value))
-    grad_key_logits = lse.new_zeros((batch, num_heads, key.shape[2]) if need_key_logits else (0,))
+    grad_key_bias = lse.new_zeros((batch, num_heads, key.shape[2]) if need_key_bias else (0,))
     arguments = kernel_arguments(
-        query, key, value, scale, bandwidth, None, key_logits, padding, documents, causal, window,
+        query, key, value, scale, bandwidth, None, key_bias, padding, documents, causal, window,
         exclude_self,
     ) | backward_arguments(grad_out, lse, row_sums(out, grad_out, grad_lse), alone)  # fmt: skip
     kernel: Kernel = "query_gradient"
@@ -131,7 +131,7 @@ def triton_attention_by_row_backward(
         for rows, keys in strips(positions, query, key.shape[2], causal, window):
             logits = table_of(positions, rows, keys)
             of_strip = arguments | logits.arguments()
-            launch_key_value_gradient(of_strip, grad_key, grad_value, grad_key_logits)
+            launch_key_value_gradient(of_strip, grad_key, grad_value, grad_key_bias)
             shape = (batch, num_heads, rows.stop - rows.start, logits.row_stride - positions.skew)
             grad_logits, memory = padded(lse.new_zeros, shape if need_position else (1, 1, 1, 1))
             launch_query_gradient(
@@ -149,14 +149,14 @@ def triton_attention_by_row_backward(
         bandwidth_gradient(distance_sums, bandwidth),
         lse.new_empty((0,)) if grad_weights is None else grad_weights,
         grad_table,
-        grad_key_logits,
+        grad_key_bias,
     )
 
 
-@triton_attention_by_row_backward.register_fake
+@triton_attention_per_query_backward.register_fake
 def _(  # type: ignore[no-untyped-def]
     grad_out, grad_lse, query, key, value, out, lse, alone, scale, bandwidth, weights, table, shift,
-    key_logits, padding, documents, causal, window, exclude_self, need_position, need_key_logits,
+    key_bias, padding, documents, causal, window, exclude_self, need_position, need_key_bias,
 ):  # fmt: skip
     heads = query.shape[1]
     return (
@@ -165,7 +165,7 @@ def _(  # type: ignore[no-untyped-def]
         lse.new_empty((0,) if bandwidth is None else (heads,)),
         lse.new_empty((0,) if weights is None else weights.shape),
         lse.new_empty(table.shape),
-        lse.new_empty((*query.shape[:2], key.shape[2]) if need_key_logits else (0,)),
+        lse.new_empty((*query.shape[:2], key.shape[2]) if need_key_bias else (0,)),
     )
 
 
@@ -177,11 +177,11 @@ def _save_for_backward(ctx, inputs, output) -> None:  # type: ignore[no-untyped-
 
 
 def _backward(ctx, grad_out, grad_lse, _):  # type: ignore[no-untyped-def]
-    *tensors, bandwidth, weights, table, shift, key_logits, padding, documents = ctx.saved_tensors
-    need_bandwidth, need_weights, need_table, _, need_key_logits = ctx.needs_input_grad[4:9]
-    *grads, grad_bandwidth, grad_weights, grad_table, grad_key_logits = triton_attention_by_row_backward(
-        grad_out, grad_lse, *tensors, ctx.scale, bandwidth, weights, table, shift, key_logits, padding,
-        documents, *ctx.masks, need_weights or need_table, need_key_logits,
+    *tensors, bandwidth, weights, table, shift, key_bias, padding, documents = ctx.saved_tensors
+    need_bandwidth, need_weights, need_table, _, need_key_bias = ctx.needs_input_grad[4:9]
+    *grads, grad_bandwidth, grad_weights, grad_table, grad_key_bias = triton_attention_per_query_backward(
+        grad_out, grad_lse, *tensors, ctx.scale, bandwidth, weights, table, shift, key_bias, padding,
+        documents, *ctx.masks, need_weights or need_table, need_key_bias,
     )  # fmt: skip
     return (
         *grads,
@@ -190,10 +190,10 @@ def _backward(ctx, grad_out, grad_lse, _):  # type: ignore[no-untyped-def]
         grad_weights if need_weights else None,
         grad_table if need_table else None,
         None,
-        grad_key_logits.sum_to_size(key_logits.shape) if need_key_logits else None,
+        grad_key_bias.sum_to_size(key_bias.shape) if need_key_bias else None,
         *(None,) * 5,
     )
 
 
-triton_attention_by_row.register_autograd(_backward, setup_context=_save_for_backward)
-triton_attention_by_row_backward.register_autograd(refuse_second_derivative)
+triton_attention_per_query.register_autograd(_backward, setup_context=_save_for_backward)
+triton_attention_per_query_backward.register_autograd(refuse_second_derivative)

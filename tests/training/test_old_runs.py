@@ -15,7 +15,8 @@ from nadaraya.training import Recipe, Run, load_recipe, train
 
 @pytest.mark.slow
 def test_an_old_run_means_the_start_of_the_paper(tiny_recipe: Callable[..., Recipe], tmp_path: Path) -> None:
-    recipe, folder = tiny_recipe(model__variant="gpa-rope-paper"), tmp_path / "run"
+    recipe = tiny_recipe(model__variant="gpa-rope-paper", model__extra={"prune_tol": 0.01})
+    folder = tmp_path / "run"
     before = train(recipe, folder, progress=False)
     _age(folder)
     old = Run(folder)

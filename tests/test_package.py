@@ -7,7 +7,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from packages import build, install
+from packages import build
 
 import nadaraya
 import nadaraya.kernels
@@ -79,22 +79,3 @@ def test_the_packages_have_every_file_of_the_library_and_nothing_else(packages: 
         names = {name.partition("/")[2] for name in archive.getnames()}
     assert {f"src/{name}" for name in sources} | {"LICENSE", "README.md", "pyproject.toml"} <= names
     assert not any(name.startswith("tests") for name in names)
-
-
-@pytest.mark.slow
-def test_the_installed_wheel_works_away_from_the_checkout(packages: Path, tmp_path: Path) -> None:
-    pytest.importorskip("pip")
-    environment = install(packages, tmp_path / "site")
-
-    def nadaraya_of_the_wheel(*arguments: str) -> str:
-        command = [sys.executable, "-m", "nadaraya.cli", *arguments]
-        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
-        return done.stdout
-
-    assert nadaraya_of_the_wheel("--version").strip() == nadaraya.__version__
-    small = ["model.num_hidden_layers=1", "training.validation_batches=1", "training.sample_characters=20"]
-    steps = ["training.steps=2", "training.warmup_steps=0", "training.batch_size=2"]
-    nadaraya_of_the_wheel("train", "demo", "--quiet", "--run", "run", *small, *steps)
-    assert "report: report.html" in nadaraya_of_the_wheel("report", "run")
-    assert "gka_tiny_patch16_224" in nadaraya_of_the_wheel("train", "cifar-cpu", "--print-config")

@@ -269,7 +269,6 @@ def test_an_error_of_one_process_ends_all_with_one_line(
     ("changes", "words"),
     [
         ({"training__batch_size": 15}, "a multiple of 2 processes"),
-        ({"data__source": "absent.npz"}, "absent.npz"),
         ({"training__kernel_learning_rate": 3e2, "training__warmup_epochs": 0}, "the bandwidth of"),
     ],
 )

@@ -1,5 +1,6 @@
 """The verbs of the command line, gathered. Verb modules import what is heavy inside their functions."""
 
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
@@ -21,6 +22,7 @@ from nadaraya.cli.maps import maps
 from nadaraya.cli.prune import prune
 from nadaraya.cli.report import report
 from nadaraya.cli.reproduce import reproduce
+from nadaraya.cli.results import command
 from nadaraya.cli.search import search
 from nadaraya.cli.study import study
 from nadaraya.cli.train import train
@@ -82,10 +84,19 @@ def options(
     import_modules(modules)
 
 
-for _verb in (
+_DRAWN = {
+    "compare": "the curves",
+    "lags": "the histogram",
+    "banks": "the banks by lag",
+    "implied": "the curves",
+}
+_PRINTING = {"demo", "train", "study", "search", "reproduce"}  # what they do, as it goes
+_VERBS: list[Callable[..., Any]] = [
     demo, train, compare, study, search, reproduce, generate, evaluate, report, lags, banks, count, maps,
     implied, heads, prune,
-):  # fmt: skip
-    app.command(_verb.__name__)(_verb)
+]  # fmt: skip
+for _verb in _VERBS:
+    _name = _verb.__name__
+    (app.command(_name) if _name in _PRINTING else command(app, _name, _DRAWN.get(_name, "")))(_verb)
 app.add_typer(data_app, name="data")
 app.add_typer(bench_app, name="bench")

@@ -1,17 +1,20 @@
 """`nadaraya banks`: the bumps of a run's banks beside their null, and what their terms are worth."""
 
-import json
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nadaraya.cli.options import DeviceOption, ForceOption, PrecisionOption, check_plot, computing
-from nadaraya.cli.tables import FigureTable, wide_console
+from nadaraya.cli.options import DeviceOption, PrecisionOption, computing
+from nadaraya.cli.results import Result
+from nadaraya.cli.tables import FigureTable
 from nadaraya.errors import must_be
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from nadaraya.interpret import TermReport
 
 _SETS = {"trained": "trained", "initial": "before training", "null": "the null"}
@@ -34,19 +37,12 @@ def banks(
     ] = 16,
     device: DeviceOption = "",
     precision: PrecisionOption = "float32",
-    as_json: Annotated[bool, typer.Option("--json", help="Print figures as JSON.")] = False,
-    plot: Annotated[
-        Path | None, typer.Option(help="Also draw the banks by lag: a .png, .svg or .pdf file.")
-    ] = None,
-    force: ForceOption = False,
-) -> None:
+) -> Result:
     """Show the bumps of a run's lag kernels and how many chance would show, and what the terms are worth."""
     from nadaraya.interpret import bank_shapes, bump_figures, term_report
     from nadaraya.interpret.windows import validation_windows
     from nadaraya.training import Run
 
-    if plot is not None:
-        check_plot(plot, force)
     for option, value in {"--minimum": minimum, "--tolerance": tolerance, "--top": top}.items():
         if not 0 <= value <= 1e9:
             raise must_be(option, "from 0 to 1e9", value)
@@ -58,25 +54,25 @@ def banks(
         measured, model = validation_windows(opened, windows), opened.load_model()
         with computing(model, device, precision):
             report = term_report(model, measured, top=top)
-    if plot is not None:
-        from nadaraya.report import bank_curves, write_figure
 
-        shapes = bank_shapes(opened, figures["num_lags"])
-        write_figure(bank_curves(shapes, marks=figures["peaks"]), plot)
-    if as_json:
-        names = {"run": str(run), "null": None if null is None else str(null)}
-        typer.echo(json.dumps({**names, **figures, "terms": None if report is None else asdict(report)}))
-        return
+    def draw() -> "Figure":
+        from nadaraya.report import bank_curves
 
-    console = wide_console()
-    for line in _sentences(str(run), figures):
-        console.print(line, soft_wrap=True)
+        return bank_curves(bank_shapes(opened, figures["num_lags"]), marks=figures["peaks"])
+
+    names = {"run": str(run), "null": None if null is None else str(null)}
+    document = {**names, **figures, "terms": None if report is None else asdict(report)}
+    return Result(document, _shown(str(run), figures, reference is not None, report, top), draw)
+
+
+def _shown(
+    run: str, figures: dict[str, Any], with_null: bool, report: "TermReport | None", top: int
+) -> Iterator[str | FigureTable]:
+    yield from _sentences(run, figures)
     if figures["bumps"]:
-        console.print(_bumps(figures["bumps"], reference is not None))
+        yield _bumps(figures["bumps"], with_null)
     if report is not None:
-        _show_terms(console, report, top)
-    if plot is not None:
-        console.print(f"plot: {plot}", soft_wrap=True)
+        yield from _terms(report, top)
 
 
 def _sentences(run: str, figures: dict[str, Any]) -> list[str]:
@@ -110,14 +106,14 @@ def _bumps(rows: list[dict[str, Any]], with_null: bool) -> FigureTable:
     return table
 
 
-def _show_terms(console: Any, report: "TermReport", top: int) -> None:
+def _terms(report: "TermReport", top: int) -> Iterator[str | FigureTable]:
     """The increase of the loss without the banks, without their oscillation, and without single terms."""
-    console.print(f"{report.loss:.4f} nats/token over {report.tokens:,} tokens; the loss gains")
+    yield f"{report.loss:.4f} nats/token over {report.tokens:,} tokens; the loss gains"
     table = FigureTable(["layer"], ["without the bank", "without oscillation"])
     for row in ({**asdict(report), "layer": "all"}, *report.layers):
         gains = (row["without_bank"], row["without_oscillation"])
         table.add_row(str(row["layer"]), *("–" if gain is None else f"{gain:+.4f}" for gain in gains))
-    console.print(table)
+    yield table
     if not top:
         return
     columns = ["strength", "decay length", "period", "oscillation", "divergence", "loss +"]
@@ -128,6 +124,6 @@ def _show_terms(console: Any, report: "TermReport", top: int) -> None:
         shown += [f"{term.oscillation:.2f}", f"{term.divergence:.2g}"]
         shown += ["–" if term.loss_increase is None else f"{term.loss_increase:+.5f}"]
         table.add_row(term.label, *shown)
-    console.print(table)
+    yield table
     if (correlation := report.rank_correlation()) is not None:
-        console.print(f"rank correlation of divergence with the size of loss +: {correlation:+.2f}")
+        yield f"rank correlation of divergence with the size of loss +: {correlation:+.2f}"

@@ -17,7 +17,8 @@ from nadaraya.cli.options import (
     named_configuration,
     whole_numbers,
 )
-from nadaraya.cli.tables import FigureTable, wide_console
+from nadaraya.cli.results import Result, command
+from nadaraya.cli.tables import FigureTable
 from nadaraya.errors import unknown_name
 from nadaraya.names import means_path
 
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 bench_app = typer.Typer(help="Measure speed and memory of models against their rivals.", no_args_is_help=True)
 
 
-@bench_app.command("vit")
+@command(bench_app, "vit")
 def vit(
     models: Annotated[
         list[str] | None, typer.Argument(help="timm's models; the others are compared with the first.")
@@ -58,9 +59,8 @@ def vit(
         list[str] | None, typer.Option(metavar="KEY=VALUE", help="Keyword of timm's create_model.")
     ] = None,
     memory: Annotated[bool, typer.Option("--memory/--no-memory", help="Measure peak memory.")] = True,
-    as_json: Annotated[bool, typer.Option("--json", help="Print figures as JSON.")] = False,
     out: Annotated[Path | None, typer.Option(help="Also write them here as JSON, as they come.")] = None,
-) -> None:
+) -> Result:
     """Images/s and peak memory, training and inference, models taking turns in one process.
 
     Figures are medians with quartiles. A model that does not fit in memory is a line that says so.
@@ -87,21 +87,18 @@ def vit(
     facts = {"environment": environment("timm"), "settings": asdict(settings)}
     rows: list[Throughput] = []
 
-    def document() -> str:
-        return json.dumps({**facts, "rows": [asdict(row) for row in rows + peaks(rows)]}, indent=1)
+    def document() -> dict[str, Any]:
+        return {**facts, "rows": [asdict(row) for row in rows + peaks(rows)]}
 
     for mode, batch in cells:
         typer.echo(f"{mode}, batch {batch}: {', '.join(names)}", err=True)
         rows += measure(names, mode, batch, settings)
         if out:
-            write_file(out, document() + "\n")
-    if as_json:
-        typer.echo(document())
-    else:
-        _print(rows + peaks(rows))
+            write_file(out, json.dumps(document(), indent=1) + "\n")
+    return Result(document(), _speeds(rows + peaks(rows)))
 
 
-@bench_app.command("decode")
+@command(bench_app, "decode")
 def decode(
     models: Annotated[
         list[str] | None,
@@ -132,9 +129,8 @@ def decode(
     device: DeviceOption = "",
     precision: PrecisionOption = "float32",
     rounds: Annotated[int, typer.Option(help="Turns of each contestant.", min=1)] = 5,
-    as_json: Annotated[bool, typer.Option("--json", help="Print figures as JSON.")] = False,
     out: Annotated[Path | None, typer.Option(help="Also write them here as JSON.")] = None,
-) -> None:
+) -> Result:
     """Tokens/s and cache bytes of generation, against separate keys and values in the same model.
 
     What is key and value at once is cached once, which is compared with caching it twice; other models have
@@ -149,13 +145,10 @@ def decode(
     built = {name: _text_model(name, preset, vocabulary, fields, settings) for name in models or ["gka-bank"]}
     rows = measure_decoding(built, [kind.strip() for kind in caches.split(",")], settings)
     facts = {"environment": environment("transformers"), "settings": {**asdict(settings), "options": fields}}
-    document = json.dumps({**facts, "rows": [asdict(row) for row in rows]}, indent=1)
+    document = {**facts, "rows": [asdict(row) for row in rows]}
     if out:
-        write_file(out, document + "\n")
-    if as_json:
-        typer.echo(document)
-    else:
-        _print_decoding(rows)
+        write_file(out, json.dumps(document, indent=1) + "\n")
+    return Result(document, [_decoding(rows)])
 
 
 def _text_model(
@@ -188,7 +181,7 @@ def _text_model(
     return KernelGPTForCausalLM(config)
 
 
-def _print_decoding(rows: "list[Decoding]") -> None:
+def _decoding(rows: "list[Decoding]") -> FigureTable:
     table = FigureTable(
         ["model", "cache", "keys, values"], ["tokens/s", "quartiles", "speed", "MB", "memory"]
     )
@@ -203,10 +196,10 @@ def _print_decoding(rows: "list[Decoding]") -> None:
             f"{row.cache_bytes / 1e6:.2f}",
             _times(row.cache_ratio),
         )
-    wide_console().print(table)
+    return table
 
 
-def _print(rows: "list[Throughput]") -> None:
+def _speeds(rows: "list[Throughput]") -> list[str | FigureTable]:
     table = FigureTable(["model"], ["images/s", "quartiles", "throughput", "MiB", "memory"])
     title = ""
     for row in rows:
@@ -220,11 +213,8 @@ def _print(rows: "list[Throughput]") -> None:
         speed = "failed" if row.failed else f"{row.images_per_second:.1f}"
         memory = "" if row.memory_mib is None else f"{row.memory_mib:.0f}"
         table.add_row(name, speed, spread, _times(row.speed_ratio), memory, _times(row.memory_ratio))
-    console = wide_console()
-    console.print(table)
-    for row in rows:
-        if row.failed:
-            console.print(f"{row.mode}, batch {row.batch}, {row.model}: {row.failed}", soft_wrap=True)
+    failures = [f"{row.mode}, batch {row.batch}, {row.model}: {row.failed}" for row in rows if row.failed]
+    return [table, *failures]
 
 
 def _times(ratio: float | None) -> str:

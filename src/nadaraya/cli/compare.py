@@ -1,17 +1,18 @@
 """`nadaraya compare`: runs of one task side by side, as a table and as curves."""
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nadaraya.cli.options import ForceOption, check_plot
-from nadaraya.cli.tables import FigureTable, wide_console
+from nadaraya.cli.results import Result
+from nadaraya.cli.tables import FigureTable
 from nadaraya.errors import InputError
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from nadaraya.training import Run
 
 # Of the final record: key, heading, format, factor.
@@ -35,19 +36,13 @@ _COLUMNS: dict[str, list[tuple[str, str, str, int]]] = {
 
 def compare(
     runs: Annotated[list[Path], typer.Argument(help="Run folders.")],
-    as_json: Annotated[bool, typer.Option("--json", help="Print the table as JSON.")] = False,
-    plot: Annotated[Path | None, typer.Option(help="Also draw the curves: a .png, .svg or .pdf.")] = None,
-    force: ForceOption = False,
-) -> None:
+) -> Result:
     """Compare runs of one task: parameters, validation figures, speed; best first, unfinished last.
 
     Runs on text are ranked by nats/token, and by bits/byte where their tokenizers differ.
     """
-
     from nadaraya.training import Run
 
-    if plot is not None:
-        check_plot(plot, force)
     opened = [Run(path) for path in runs]
     by_task = {run.recipe.task: run.path for run in opened}
     if len(by_task) > 1:
@@ -59,22 +54,21 @@ def compare(
         typer.echo(f"warning: {warning}", err=True)
     loss = "bits_per_byte" if len({run.measured_on.get("tokenizer") for run in opened}) > 1 else "loss"
     rows = sorted((_figures(run) for run in opened), key=lambda row: _best_first(row, loss))
-    # Runs of one name are told apart by their folders.
+    # Runs of one name have the names of their folders.
     for key in ("name", "folder", "run"):
         labels = [row[key] for row in rows]
         if len(set(labels)) == len(labels):
             break
-    if plot is not None:
-        from nadaraya.report import RunData, loss_curves, write_figure
+
+    def draw() -> "Figure":
+        from nadaraya.report import RunData, loss_curves
 
         by_run = {row["run"]: label for row, label in zip(rows, labels, strict=True)}
         curves = [
             RunData(by_run[str(run.path)], run.path.name, run.recipe.label, run.metrics) for run in opened
         ]
-        write_figure(loss_curves(curves, "nats/token" if task == "text" else "nats/image"), plot)
-    if as_json:
-        typer.echo(json.dumps(rows, indent=1))
-        return
+        return loss_curves(curves, "nats/token" if task == "text" else "nats/image")
+
     headings = ["run", "variant" if task == "text" else "model"]
     table = FigureTable(headings, ["steps", *(heading for _, heading, _, _ in _COLUMNS[task])])
     for row, label in zip(rows, labels, strict=True):
@@ -84,7 +78,7 @@ def compare(
             f"{row['step']}" if row["finished"] else f"{row['step']}/{row['steps']}",
             *(_number(row[key], style, factor) for key, _, style, factor in _COLUMNS[task]),
         )
-    wide_console().print(table)
+    return Result(rows, [table], draw)
 
 
 def _warnings(runs: list["Run"]) -> Iterator[str]:

@@ -1,6 +1,5 @@
 """`nadaraya count`: parameters, FLOPs and bytes of models, before or after training."""
 
-import json
 import math
 from dataclasses import asdict, replace
 from difflib import get_close_matches
@@ -9,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from nadaraya.cli.options import NAMES_WIN, is_model_name, key_values, named_configuration
-from nadaraya.cli.tables import FigureTable, wide_console
+from nadaraya.cli.results import Result
+from nadaraya.cli.tables import FigureTable
 from nadaraya.errors import InputError, must_be
 from nadaraya.names import means_path
 
@@ -46,8 +46,7 @@ def count(
         list[str] | None,
         typer.Option(metavar="KEY=VALUE", help="Keyword of timm's create_model, such as pattern=GGGA."),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the table as JSON.")] = False,
-) -> None:
+) -> Result:
     """Count parameters (in all, of attention, of kernels), FLOPs, and bytes of weights.
 
     FLOPs are 2 × multiply-adds: of a forward pass per token of a text model at full context, or per image of
@@ -62,16 +61,16 @@ def count(
         raise must_be("--tokens", "a finite number of at least 1", tokens)
     options = key_values(option)
     costs = [(name, _cost(name, preset, vocabulary, image_size, options)) for name in models]
-    if as_json:
-        typer.echo(json.dumps([_row(name, cost, tokens) for name, cost in costs], indent=1))
-        return
     columns = dict(_TEXT_COLUMNS)
     if tokens is not None:  # in place of others: a line has 80 characters
         del columns[_FORWARD], columns[_BYTES]
         columns["train\nFLOP"] = lambda cost: f"{tokens * cost.training_flops_per_token:.4e}"
     text = [(name, cost) for name, cost in costs if isinstance(cost, ModelCost)]
-    _print([line for name, cost in text for line in _lines(name, cost)], columns)
-    _print([(name, cost) for name, cost in costs if not isinstance(cost, ModelCost)], _IMAGE_COLUMNS)
+    tables = [
+        _table([line for name, cost in text for line in _lines(name, cost)], columns),
+        _table([each for each in costs if not isinstance(each[1], ModelCost)], _IMAGE_COLUMNS),
+    ]
+    return Result([_row(name, cost, tokens) for name, cost in costs], [each for each in tables if each])
 
 
 _FORWARD = "forward\nMFLOP/\ntoken"
@@ -112,13 +111,15 @@ def _lines(name: str, cost: "ModelCost") -> "Iterator[tuple[str, ModelCost]]":
         yield f"{name}, no value embeddings", replace(cost, **rest)
 
 
-def _print(costs: "list[tuple[str, Any]]", columns: "Mapping[str, Callable[[Any], str]]") -> None:
+def _table(
+    costs: "list[tuple[str, Any]]", columns: "Mapping[str, Callable[[Any], str]]"
+) -> FigureTable | None:
     if not costs:
-        return
+        return None
     table = FigureTable(["model"], columns)
     for name, cost in costs:
         table.add_row(name, *(show(cost) for show in columns.values()))
-    wide_console().print(table)
+    return table
 
 
 def _cost(

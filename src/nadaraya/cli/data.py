@@ -8,7 +8,8 @@ from typing import Annotated, Any
 import typer
 
 from nadaraya.cli.options import whole_numbers
-from nadaraya.cli.tables import FigureTable, wide_console
+from nadaraya.cli.results import Result, command
+from nadaraya.cli.tables import FigureTable
 from nadaraya.errors import InputError
 
 data_app = typer.Typer(help="Fetch, list and tokenise text corpora.", no_args_is_help=True)
@@ -18,7 +19,7 @@ CacheOption = Annotated[
 ]
 
 
-@data_app.command("dickens")
+@command(data_app, "dickens")
 def dickens(
     source_folder: Annotated[
         Path | None,
@@ -28,28 +29,22 @@ def dickens(
     books: Annotated[
         str | None, typer.Option(help="Ebook numbers, such as 580,730; default all 25 works.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print figures as JSON.")] = False,
-) -> None:
+) -> Result:
     """Fetch the works of Charles Dickens from Project Gutenberg; run it again after an interruption."""
     from nadaraya.data import cache_folder, fetch_dickens
 
     chosen = None if books is None else whole_numbers(books, "--books", "ebook numbers such as 580,730")
     path = fetch_dickens(cache, source_folder=source_folder, books=chosen, progress=sys.stderr.isatty())
-    if as_json:
-        typer.echo(json.dumps({"corpus": str(path), "bytes": path.stat().st_size}))
-        return
-    typer.echo(f"corpus: {path} ({path.stat().st_size:,} bytes)")
-    if cache is None or cache.resolve() == cache_folder().resolve():
-        typer.echo("use it by name: nadaraya lags dickens")
-    else:
-        typer.echo(f"use it by name after: export NADARAYA_CACHE={cache.resolve()}")
+    size, by_name = path.stat().st_size, "use it by name: nadaraya lags dickens"
+    if cache is not None and cache.resolve() != cache_folder().resolve():
+        by_name = f"use it by name after: export NADARAYA_CACHE={cache.resolve()}"
+    return Result({"corpus": str(path), "bytes": size}, [f"corpus: {path} ({size:,} bytes)", by_name])
 
 
-@data_app.command("list")
+@command(data_app, "list")
 def list_corpora(
     cache: CacheOption = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print figures as JSON.")] = False,
-) -> None:
+) -> Result:
     """Show the embedded corpus and what the cache holds, each file checked against its digest."""
     from nadaraya.data import cache_folder, embedded_corpus
     from nadaraya.data.cache import read_manifest, stored_text
@@ -62,20 +57,15 @@ def list_corpora(
         facts = record.model_dump(include={"title", "bytes", "sha256"})
         intact = stored_text(folder, name) is not None
         rows.append({"corpus": "dickens", "file": name, **facts, "intact": intact})
-    if as_json:
-        typer.echo(json.dumps({"cache": str(folder.parent), "files": rows}))
-        return
     table = FigureTable(["corpus", "file", "title"], ["bytes", "sha256", "state"])
     for row in rows:
         names = (row[key] for key in ("corpus", "file", "title"))
         state = "intact" if row["intact"] else "damaged"
         table.add_row(*names, f"{row['bytes']:,}", row["sha256"][:12], state)
-    console = wide_console()
-    console.print(f"cache: {folder.parent}", soft_wrap=True)
-    console.print(table)
+    return Result({"cache": str(folder.parent), "files": rows}, [f"cache: {folder.parent}", table])
 
 
-@data_app.command("tokenize")
+@command(data_app, "tokenize")
 def tokenize(
     source: Annotated[
         str,
@@ -109,8 +99,7 @@ def tokenize(
         int | None, typer.Option(help="Processes that tokenise.", show_default="one per usable core")
     ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print figures as JSON.")] = False,
-) -> None:
+) -> Result:
     """Tokenise documents once into shards that `train` reads as data.corpus=OUT; run again to go on."""
     import torch
 
@@ -132,18 +121,18 @@ def tokenize(
     )
     parts = {"train": train, "validation": TokenShards(out, "validation", verify=False)}
     counts = {name: {"tokens": len(part), "documents": part.num_documents} for name, part in parts.items()}
-    if as_json:
-        typer.echo(json.dumps({"shards": str(out), "sha256": train.sha256, **counts}))
-        return
-    for name, part in counts.items():
-        typer.echo(f"{name}: {part['tokens']:,} tokens of {part['documents']:,} documents")
-    typer.echo(f"train on them: nadaraya train demo data.corpus={out}")
+    lines = [
+        f"{name}: {part['tokens']:,} tokens of {part['documents']:,} documents"
+        for name, part in counts.items()
+    ]
+    lines.append(f"train on them: nadaraya train demo data.corpus={out}")
+    return Result({"shards": str(out), "sha256": train.sha256, **counts}, lines)
 
 
 @data_app.command("check")
 def check(
     folder: Annotated[Path, typer.Argument(help="A folder of token shards.")],
-    as_json: Annotated[bool, typer.Option("--json", help="Print figures as JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
 ) -> None:
     """Compare every file of token shards with its digest; names all that are damaged, with exit status 2."""
     from nadaraya.data import check_shards

@@ -1,7 +1,5 @@
 """`nadaraya demo`: the main job in small, on the text that every Python ships."""
 
-import sys
-from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Annotated
 
@@ -19,6 +17,7 @@ def demo(
     """Train rope, gpa-rope and gpa-mul at equal steps, compare them, write a report: minutes on two cores."""
     from nadaraya.cli.compare import compare
     from nadaraya.cli.report import report
+    from nadaraya.cli.results import render
     from nadaraya.training import load_recipe, train
 
     variants = ("rope", "gpa-rope", "gpa-mul")
@@ -33,10 +32,10 @@ def demo(
     except KeyboardInterrupt:
         typer.echo("stopped; run the same command again to go on", err=True)
         raise typer.Exit(130) from None
-    compare(folders, as_json)
-    if as_json:  # one document, and nothing else
-        with redirect_stdout(sys.stderr):
-            report(folders, out / "report.html", force=True)
+    render(compare(folders), as_json)
+    written = report(folders, out / "report.html", force=True)
+    if as_json:  # one document on standard output, and nothing else
+        typer.echo("".join(written.shown), err=True)
         return
-    report(folders, out / "report.html", force=True)
+    render(written, as_json)
     typer.echo("Open it in a browser: its bank shapes show which distances the heads learned to look at.")

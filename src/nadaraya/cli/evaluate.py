@@ -1,16 +1,13 @@
 """`nadaraya evaluate`: how well a model predicts a text, classifies images or solves tasks."""
 
-import json
 import math
-from collections.abc import Callable
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from nadaraya.cli.lengths import figures_of, lengths_of, print_lengths
+from nadaraya.cli.lengths import figures_of, length_table, lengths_of
 from nadaraya.cli.options import (
     DeviceOption,
     ModelArgument,
@@ -19,7 +16,8 @@ from nadaraya.cli.options import (
     computing,
     whole_numbers,
 )
-from nadaraya.cli.tasks import Chosen, Outcome, names, opened, run_core, run_lm_eval
+from nadaraya.cli.results import Result
+from nadaraya.cli.tasks import Chosen, names, opened, run_core, run_lm_eval
 from nadaraya.cli.texts import Source, is_run, text_source
 from nadaraya.errors import InputError, must_be
 
@@ -85,8 +83,7 @@ def evaluate(
     ] = None,
     device: DeviceOption = "",
     precision: PrecisionOption = "float32",
-    as_json: Annotated[bool, typer.Option("--json", help="Print figures as JSON.")] = False,
-) -> None:
+) -> Result:
     """Predict every token of a text but the first, classify images, or solve tasks, and print the figures."""
     sources = {"--text": text, "--images": images, "--core": core, "--lm-eval": lm_eval}
     given = [option for option, value in sources.items() if value is not None]
@@ -112,27 +109,23 @@ def evaluate(
             raise must_be(option, f"left out where {excluding[0]} is given", value)
     chosen = Chosen(weights, device, precision)
     if core is not None:
-        outcome = run_core(run, chosen, core, names(tasks), limit, batch_size)
+        found = run_core(run, chosen, core, names(tasks), limit, batch_size)
     elif lm_eval is not None:
         options = {"batch_size": batch_size, "shots": shots, "folder": task_folder}
-        outcome = run_lm_eval(run, chosen, names(lm_eval) or [], limit, **options)
+        found = run_lm_eval(run, chosen, names(lm_eval) or [], limit, **options)
     elif images is not None or (text is None and _is_image_run(run)):
         for option, value in (("--lengths", lengths), ("--context", context)):
             if value is not None:
                 raise must_be(option, "given for a model of text", value)
-        outcome = _images(run, images, chosen)
+        found = _images(run, images, chosen)
     elif lengths is not None:
         numbers = whole_numbers(lengths, "--lengths", "whole numbers of tokens, separated by commas")
-        outcome = _at_lengths(
+        found = _at_lengths(
             run, text_source(run, text, "--text"), numbers, 64 if windows is None else windows, chosen
         )
     else:
-        outcome = _text(run, text, context, chosen)
-    figures, show = outcome
-    if as_json:
-        typer.echo(json.dumps({"run": run, **_weights(run, weights), **figures}))
-    else:
-        show()
+        found = _text(run, text, context, chosen)
+    return Result({"run": run, **_weights(run, weights), **found.document}, found.shown)
 
 
 def _is_image_run(run: str) -> bool:
@@ -148,22 +141,21 @@ def _weights(run: str, weights: str | None) -> dict[str, str]:
     return {"weights": weights or Run(run).weights} if is_run(run) else {}
 
 
-def _line(run: str, chosen: Chosen, line: str) -> Callable[[], None]:
-    """Printer of a line of metrics and the weights that they are of."""
-    used = "".join(f" ({name} weights)" for name in _weights(run, chosen.weights).values())
-    return partial(typer.echo, line + used)
+def _lines(run: str, chosen: Chosen, line: str) -> list[str]:
+    """A line of metrics and the weights that they are of."""
+    return [line + "".join(f" ({name} weights)" for name in _weights(run, chosen.weights).values())]
 
 
-def _at_lengths(run: str, source: Source, lengths: list[int], windows: int, chosen: Chosen) -> Outcome:
+def _at_lengths(run: str, source: Source, lengths: list[int], windows: int, chosen: Chosen) -> Result:
     with opened(run, chosen) as causal:
         result = lengths_of(causal, source, lengths, windows)
     for loss in result.lengths:
         _check_finite(loss.cross_entropy, f"{source.name} at length {loss.length}", run)
     figures = {"text": source.name, **figures_of(result, causal.context)}
-    return figures, partial(print_lengths, result, source.name, causal.context)
+    return Result(figures, length_table(result, source.name, causal.context))
 
 
-def _text(run: str, text: str | None, context: int | None, chosen: Chosen) -> Outcome:
+def _text(run: str, text: str | None, context: int | None, chosen: Chosen) -> Result:
     from nadaraya.evaluation import evaluate_shards, evaluate_string
 
     with opened(run, chosen) as causal:
@@ -182,10 +174,10 @@ def _text(run: str, text: str | None, context: int | None, chosen: Chosen) -> Ou
         f"{name}: {result.cross_entropy:.4f} nats/token over {result.tokens:,} tokens, "
         f"{result.bits_per_byte:.4f} bits/byte over {result.bytes:,} bytes"
     )
-    return {"text": name, **asdict(result)}, _line(run, chosen, line)
+    return Result({"text": name, **asdict(result)}, _lines(run, chosen, line))
 
 
-def _images(folder: str, source: str | None, chosen: Chosen) -> Outcome:
+def _images(folder: str, source: str | None, chosen: Chosen) -> Result:
     from nadaraya.data.images import evaluation_batches
     from nadaraya.evaluation.classification import evaluate_images
     from nadaraya.training import Run
@@ -201,7 +193,7 @@ def _images(folder: str, source: str | None, chosen: Chosen) -> Outcome:
         f"{images.name}: top-1 {result.top1:.2%}, top-5 {result.top5:.2%}, {result.loss:.4f} nats/image over "
         f"{result.images:,} validation images"
     )
-    return {"images_of": images.name, **asdict(result)}, _line(folder, chosen, line)
+    return Result({"images_of": images.name, **asdict(result)}, _lines(folder, chosen, line))
 
 
 def _check_finite(loss: float, name: str, run: str) -> None:

@@ -1,12 +1,12 @@
 """`nadaraya generate`: text from a trained run."""
 
-import json
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from nadaraya.cli.options import DeviceOption, PrecisionOption, computing, token_progress
+from nadaraya.cli.results import Result
 from nadaraya.errors import must_be
 
 
@@ -31,8 +31,7 @@ def generate(
     seed: Annotated[int, typer.Option(help="The same seed, from 0 to 2^64 − 1, gives the same text.")] = 0,
     device: DeviceOption = "",
     precision: PrecisionOption = "float32",
-    as_json: Annotated[bool, typer.Option("--json", help="Print text and settings as JSON.")] = False,
-) -> None:
+) -> Result:
     """Continue a prompt with the model of a run; prints the prompt and its continuation."""
     from nadaraya.evaluation import default_prompt, generate_text
     from nadaraya.training import Run
@@ -52,5 +51,4 @@ def generate(
     }
     with computing(model, device, precision), token_progress(tokens) as progress:
         text = generate_text(model, tokenizer, prompt, progress=progress, **settings)
-    document = {"run": str(run), "prompt": prompt, "text": text, **settings}
-    typer.echo(json.dumps(document) if as_json else text)
+    return Result({"run": str(run), "prompt": prompt, "text": text, **settings}, [text])

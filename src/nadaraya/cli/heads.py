@@ -1,6 +1,6 @@
 """`nadaraya heads`: every head of trained language models, ranked by what its removal costs."""
 
-import json
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from nadaraya.cli.options import DeviceOption, PrecisionOption, computing
-from nadaraya.cli.tables import FigureTable, wide_console
+from nadaraya.cli.results import Result
+from nadaraya.cli.tables import FigureTable
 
 if TYPE_CHECKING:
-    from nadaraya.interpret.heads import HeadReport
+    from nadaraya.interpret.heads import HeadReport, PooledCorrelation
 
 _COLUMNS = {
     "loss_increase": ("loss +", "+.4f"),
@@ -31,8 +32,7 @@ def heads(
     ] = 16,
     device: DeviceOption = "",
     precision: PrecisionOption = "float32",
-    as_json: Annotated[bool, typer.Option("--json", help="Print figures as JSON.")] = False,
-) -> None:
+) -> Result:
     """Rank the heads of language models by the loss without them, beside their banks and their patterns.
 
     Of several runs, the rank correlations of banks with the loss are pooled, with an interval of 95 %.
@@ -48,31 +48,32 @@ def heads(
         with computing(model, device, precision):
             reports.append(head_report(model, sample))
     pooled = pooled_correlations(reports) if len(runs) > 1 else {}
-    if as_json:
-        found = [
-            {
-                "run": str(run),
-                "loss": report.loss,
-                "tokens": report.tokens,
-                "heads": [asdict(score) for score in report.ranked()],
-                "rank_correlation": report.correlations(),
-            }
-            for run, report in zip(runs, reports, strict=True)
-        ]
-        several = {"runs": found, "rank_correlation": {name: asdict(each) for name, each in pooled.items()}}
-        typer.echo(json.dumps(several if len(runs) > 1 else found[0]))
-        return
-    console = wide_console()
+    found = [
+        {
+            "run": str(run),
+            "loss": report.loss,
+            "tokens": report.tokens,
+            "heads": [asdict(score) for score in report.ranked()],
+            "rank_correlation": report.correlations(),
+        }
+        for run, report in zip(runs, reports, strict=True)
+    ]
+    several = {"runs": found, "rank_correlation": {name: asdict(each) for name, each in pooled.items()}}
+    return Result(several if len(runs) > 1 else found[0], _shown(runs, reports, pooled))
+
+
+def _shown(
+    runs: Sequence[Path], reports: "Sequence[HeadReport]", pooled: "Mapping[str, PooledCorrelation]"
+) -> Iterator[str | FigureTable]:
     for path, report in zip(runs, reports, strict=True):
-        console.print(f"{path}: {report.loss:.4f} nats/token over {report.tokens:,} tokens", soft_wrap=True)
-        console.print(_table(report))
+        yield f"{path}: {report.loss:.4f} nats/token over {report.tokens:,} tokens"
+        yield _table(report)
         for name, value in report.correlations().items():
-            console.print(f"rank correlation of {_COLUMNS[name][0]} with loss +: {value:+.2f}")
+            yield f"rank correlation of {_COLUMNS[name][0]} with loss +: {value:+.2f}"
     for name, each in pooled.items():
-        console.print(
+        yield (
             f"{each.heads} heads of {each.runs} runs, rank correlation of {_COLUMNS[name][0]} with loss +: "
-            f"{each.value:+.2f}, 95 % interval {each.low:+.2f} … {each.high:+.2f}",
-            soft_wrap=True,
+            f"{each.value:+.2f}, 95 % interval {each.low:+.2f} … {each.high:+.2f}"
         )
 
 

@@ -1,8 +1,7 @@
 """`nadaraya lags`: how far apart separators stand in a text, or in a run's corpus and the text it writes."""
 
-import json
+from collections.abc import Iterator
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -10,20 +9,20 @@ import typer
 from nadaraya.cli.options import (
     NAMES_WIN,
     DeviceOption,
-    ForceOption,
     PrecisionOption,
-    check_plot,
     computing,
     token_progress,
 )
+from nadaraya.cli.results import Result
 from nadaraya.cli.texts import is_run
 from nadaraya.errors import InputError, must_be
 from nadaraya.names import CORPORA, means_path
 
 if TYPE_CHECKING:
     import numpy as np
-    from rich.console import Console
+    from matplotlib.figure import Figure
     from rich.table import Table
+    from rich.text import Text
 
     from nadaraya.data import Corpus
     from nadaraya.interpret import LagHistogram
@@ -64,19 +63,12 @@ def lags(
     seed: Annotated[int, typer.Option(help="Of a run: the same seed gives the same text.")] = 0,
     device: DeviceOption = "",
     precision: PrecisionOption = "float32",
-    as_json: Annotated[bool, typer.Option("--json", help="Print figures as JSON.")] = False,
-    plot: Annotated[
-        Path | None, typer.Option(help="Also draw the histogram: a .png, .svg or .pdf file.")
-    ] = None,
-    force: ForceOption = False,
-) -> None:
+) -> Result:
     """Show how far apart newlines, or other separators, stand in a text, or in a run's corpus and its own."""
     from nadaraya.data import load_corpus
     from nadaraya.interpret import SEPARATORS, autocorrelation, compile_separator, lag_histogram
     from nadaraya.training import Run
 
-    if plot is not None:
-        check_plot(plot, force)
     if not 1 <= max_lag <= _LONGEST_LAG:
         raise must_be("--max-lag", f"from 1 to {_LONGEST_LAG:,} characters", max_lag)
     if regex is not None and separator is not None:
@@ -99,30 +91,21 @@ def lags(
     if run is not None:
         texts.append(_written(run, texts[0].text, wanted, temperature, seed, device, precision))
         histograms.append(lag_histogram(texts[1].text, max_lag, between))
-    if plot is not None:
-        from nadaraya.report import lag_histograms, write_figure
 
-        names = [one.name for one in texts]
-        write_figure(lag_histograms(dict(zip(names, histograms, strict=True))), plot)
+    def draw() -> "Figure":
+        from nadaraya.report import lag_histograms
+
+        return lag_histograms({one.name: histogram for one, histogram in zip(texts, histograms, strict=True)})
+
     found = [
         (one, histogram, autocorrelation(one.text, max_lag, between))
         for one, histogram in zip(texts, histograms, strict=True)
     ]
-    if as_json:
-        corpus, *generated = [_figures(*one) for one in found]
-        if run is None:
-            typer.echo(json.dumps(corpus))
-        else:
-            sampled = {**generated[0], "temperature": temperature, "seed": seed}
-            typer.echo(json.dumps({"run": text, "corpus": corpus, "generated": sampled}))
-        return
-    from rich.console import Console
-
-    console = Console(highlight=False)
-    for one in found:
-        _show(console, *one)
-    if plot is not None:
-        console.print(f"plot: {plot}", soft_wrap=True, markup=False)
+    document, *generated = [_figures(*one) for one in found]
+    if generated:
+        sampled = {**generated[0], "temperature": temperature, "seed": seed}
+        document = {"run": text, "corpus": document, "generated": sampled}
+    return Result(document, (line for one in found for line in _lines(*one)), draw)
 
 
 def _shown(histogram: "LagHistogram") -> str:
@@ -166,27 +149,26 @@ def _figures(text: "Corpus", histogram: "LagHistogram", correlations: "np.ndarra
     }
 
 
-def _show(console: "Console", text: "Corpus", histogram: "LagHistogram", correlations: "np.ndarray") -> None:
+def _lines(
+    text: "Corpus", histogram: "LagHistogram", correlations: "np.ndarray"
+) -> "Iterator[str | Text | Table]":
     """The peaks and the histogram around them; peaks of the autocorrelation."""
-    from rich.markup import escape
+    from rich.text import Text
 
     from nadaraya.interpret.lags import prominent_peaks
 
-    console.print(
-        f"[bold]{escape(text.name)}[/bold]: {len(text.text):,} characters,"
-        f" {histogram.total:,} separations by {escape(_shown(histogram))}"
-    )
+    counts = f"{len(text.text):,} characters, {histogram.total:,} separations by {_shown(histogram)}"
+    yield Text.assemble((text.name, "bold"), f": {counts}")
     peaks = histogram.peaks()
-    for peak in peaks:
-        console.print(f"  peak at {peak.name}: {peak.count:,}, {peak.share:.1%}")
-    console.print(_bars(histogram) if peaks else "  no peak stands out; --json gives every count")
+    yield from (f"  peak at {peak.name}: {peak.count:,}, {peak.share:.1%}" for peak in peaks)
+    yield _bars(histogram) if peaks else "  no peak stands out; --json gives every count"
     if histogram.overflow:
-        console.print(f"  {histogram.overflow:,} longer than {histogram.max_lag}")
+        yield f"  {histogram.overflow:,} longer than {histogram.max_lag}"
     # Five standard errors of the autocorrelation of independent characters.
     found = prominent_peaks(correlations, 3, minimum=5 / len(text.text) ** 0.5)
     if found:
         listed = ", ".join(f"{peak.index} ({peak.height:.3f})" for peak in found)
-        console.print(f"  autocorrelation peaks at {listed}")
+        yield f"  autocorrelation peaks at {listed}"
 
 
 def _bars(histogram: "LagHistogram") -> "Table":

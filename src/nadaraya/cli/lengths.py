@@ -3,7 +3,7 @@
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from nadaraya.cli.tables import FigureTable, wide_console
+from nadaraya.cli.tables import FigureTable
 from nadaraya.errors import InputError
 
 if TYPE_CHECKING:
@@ -34,18 +34,16 @@ def figures_of(result: "LengthLosses", context: int) -> dict[str, Any]:
     return {"context": context, **asdict(result)}
 
 
-def print_lengths(result: "LengthLosses", name: str, context: int) -> None:
-    """A table, one row per length."""
-    console = wide_console()
+def length_table(result: "LengthLosses", name: str, context: int) -> list[str | FigureTable]:
+    """A line and a table, one row per length."""
     size = "" if result.bytes is None else f" ({result.bytes:,} bytes)"
-    console.print(
+    line = (
         f"{name}: the last {result.stride:,} tokens of {result.windows:,} windows, {result.tokens:,} in all"
-        f"{size}; the model's context is {context:,}",
-        soft_wrap=True,
+        f"{size}; the model's context is {context:,}"
     )
     table = FigureTable(["length"], ["nats/token", "bits/byte", "change", "±"])
     for loss in result.lengths:
         bits = "–" if loss.bits_per_byte is None else f"{loss.bits_per_byte:.4f}"
         error = "–" if loss.error is None else f"{loss.error:.4f}"
         table.add_row(f"{loss.length:,}", f"{loss.cross_entropy:.4f}", bits, f"{loss.change:+.4f}", error)
-    console.print(table)
+    return [line, table]

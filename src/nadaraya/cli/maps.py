@@ -1,6 +1,5 @@
 """`nadaraya maps`: what the attention of a trained model looks at, in an image or a text."""
 
-import json
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from nadaraya.cli.options import NAMES_WIN, key_values
+from nadaraya.cli.results import Result
 from nadaraya.errors import InputError, must_be
 from nadaraya.names import means_path
 
@@ -42,8 +42,7 @@ def maps(
     ] = None,
     device: Annotated[str, typer.Option(help="Where the model runs, such as cpu or cuda.")] = "cpu",
     force: Annotated[bool, typer.Option("--force", help="Replace the maps in the folder.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print figures as JSON.")] = False,
-) -> None:
+) -> Result:
     """Draw rollout, bandwidths, head maps, query maps, layers and matrices of one image or text."""
     import torch
 
@@ -91,16 +90,14 @@ def maps(
     subject = Subject(model.name, given, facts, likely, model.sigma_start)
     with _progress(subject.model) as drawing:
         record = write_maps(figures, subject, out, force, drawing)
-    if as_json:
-        typer.echo(json.dumps({**record, "out": str(out)}, ensure_ascii=False))
-        return
-    typer.echo(
-        f"{subject.model}: {record['layers']} layers, {record['tokens']} tokens; maps of {figures.query_name}"
-    )
-    for name, chance in subject.predictions:
-        typer.echo(f"  {chance:6.1%}  {name}")
     size = sum((out / name).stat().st_size for name in record["files"])
-    typer.echo(f"maps: {out / 'index.html'} ({len(record['files'])} files, {size / 1e6:,.1f} MB)")
+    counts = f"{record['layers']} layers, {record['tokens']} tokens"
+    lines = [
+        f"{subject.model}: {counts}; maps of {figures.query_name}",
+        *(f"  {chance:6.1%}  {name}" for name, chance in subject.predictions),
+        f"maps: {out / 'index.html'} ({len(record['files'])} files, {size / 1e6:,.1f} MB)",
+    ]
+    return Result({**record, "out": str(out)}, lines)
 
 
 @contextmanager

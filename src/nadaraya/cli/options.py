@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -36,8 +35,6 @@ TextOption = Annotated[
         show_default="the run's validation text",
     ),
 ]
-# Beside --plot, for `check_plot`.
-ForceOption = Annotated[bool, typer.Option("--force", help="Let --plot overwrite a file.")]
 # Of verbs that train a study; `chosen_seeds` reads it.
 SeedsOption = Annotated[
     str, typer.Option(metavar="SEED,…", help="Train with these seeds alone; default those of the study.")
@@ -177,13 +174,3 @@ def end_of_queue(ended: "Ended") -> None:
         raise typer.Exit(128 + ended.stopped)
     if ended.failed:
         raise typer.Exit(1)
-
-
-def check_plot(path: Path, force: bool) -> None:
-    """Refuse a figure file of another ending, in no folder, or there already unless `force`."""
-    if path.suffix.lower() not in (".png", ".svg", ".pdf"):
-        raise must_be("--plot", "a file that ends in .png or .svg or .pdf", str(path))
-    if path.exists() and not force:
-        raise InputError(f"{path} exists already: choose another file, or --force to overwrite it")
-    if not path.resolve().parent.is_dir():
-        raise must_be("--plot", "a file in a folder that exists", str(path))

@@ -1,6 +1,5 @@
 """`nadaraya prune`: a smaller run, without some heads of its model."""
 
-import json
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -9,7 +8,8 @@ from typing import Annotated
 import typer
 
 from nadaraya.cli.options import chosen_device
-from nadaraya.cli.tables import FigureTable, wide_console
+from nadaraya.cli.results import Result
+from nadaraya.cli.tables import FigureTable
 from nadaraya.errors import InputError
 
 _ROWS = {
@@ -57,8 +57,7 @@ def prune(
         bool,
         typer.Option("--mlp", help="With each head goes as large a share of its layer's feed-forward units."),
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print figures as JSON.")] = False,
-) -> None:
+) -> Result:
     """Remove heads of a language model and write the smaller run, with what it scores and costs."""
     from nadaraya.interpret.ablation import Slices
     from nadaraya.interpret.labels import head_labels, parse_heads
@@ -94,21 +93,16 @@ def prune(
     smaller, before, after = prune_run(opened, removed, out, units=units, tune=tune, tune_rate=tune_rate)
     names = head_labels(removed)
     sizes = smaller.load_model().config.intermediate_sizes or {}
-    if as_json:
-        figures = {"run": str(run), "out": str(smaller.path), "removed": names, "tune": tune}
-        costs = {"before": asdict(before), "after": asdict(after), "intermediate_sizes": sizes}
-        typer.echo(json.dumps({**figures, **costs, **how}))
-        return
     table = FigureTable([""], ["before", "after", "change"])
     for name, (heading, style, factor) in _ROWS.items():
         old, new = getattr(before, name), getattr(after, name)
         table.add_row(
             heading, format(old * factor, style), format(new * factor, style), f"{new / old - 1:+.1%}"
         )
-    console = wide_console()
-    console.print(f"removed {len(names)}: {', '.join(names)}", soft_wrap=True)
+    lines: list[str | FigureTable] = [f"removed {len(names)}: {', '.join(names)}"]
     if sizes:
         shown = ", ".join(f"{size:,} in layer {layer}" for layer, size in sorted(sizes.items()))
-        console.print(f"feed-forward units: {shown}", soft_wrap=True)
-    console.print(table)
-    console.print(f"run: {smaller.path}", soft_wrap=True)
+        lines.append(f"feed-forward units: {shown}")
+    figures = {"run": str(run), "out": str(smaller.path), "removed": names, "tune": tune}
+    costs = {"before": asdict(before), "after": asdict(after), "intermediate_sizes": sizes}
+    return Result({**figures, **costs, **how}, [*lines, table, f"run: {smaller.path}"])

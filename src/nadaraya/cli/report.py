@@ -1,20 +1,18 @@
 """`nadaraya report`: one self-contained HTML file on one or several runs."""
 
-import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from nadaraya.cli.results import Result
 
 
 def report(
     runs: Annotated[list[Path], typer.Argument(help="Run folders; the order is that of the figures.")],
     out: Annotated[Path, typer.Option(help="The file to write.")] = Path("report.html"),
     force: Annotated[bool, typer.Option("--force", help="Replace the file if it is there.")] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print the file, its bytes and the runs as JSON.")
-    ] = False,
-) -> None:
+) -> Result:
     """Write one self-contained HTML file on runs on text and on images: tables, curves, kernels, maps."""
     from nadaraya.report import read_image_run, read_run, write_report
     from nadaraya.report.html import check_file
@@ -26,4 +24,4 @@ def report(
     path = write_report(read, out, force)
     size = path.stat().st_size
     document = {"path": str(path), "bytes": size, "runs": [str(folder) for folder in runs]}
-    typer.echo(json.dumps(document) if as_json else f"report: {path} ({size / 1000:,.0f} kB)")
+    return Result(document, [f"report: {path} ({size / 1000:,.0f} kB)"])

@@ -2,21 +2,16 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import typer
-
 from nadaraya.cli.options import computing
-from nadaraya.cli.tables import FigureTable, wide_console
+from nadaraya.cli.results import Result
+from nadaraya.cli.tables import FigureTable
 
 if TYPE_CHECKING:
     from nadaraya.evaluation import CausalModel
     from nadaraya.evaluation.core import CoreEvaluation
-
-
-Outcome = tuple[dict[str, Any], Callable[[], None]]  # figures as plain data, and what prints them
 
 
 class Chosen(NamedTuple):
@@ -44,7 +39,7 @@ def names(text: str | None) -> list[str] | None:
 
 def run_core(
     source: str, chosen: Chosen, folder: Path, labels: list[str] | None, limit: int | None, batch_size: int
-) -> Outcome:
+) -> Result:
     """CORE's tasks in a folder."""
     from nadaraya.evaluation.core import evaluate_core, read_core
 
@@ -53,10 +48,10 @@ def run_core(
         sizes: Any = {"context": causal.context, "limit": limit, "batch_size": batch_size}
         with _progress(len(tasks)) as progress:
             evaluation = evaluate_core(causal.model, causal.tokenizer, tasks, **sizes, progress=progress)
-    return evaluation.figures(), partial(_print_core, evaluation)
+    return Result(evaluation.figures(), _core(evaluation))
 
 
-def run_lm_eval(source: str, chosen: Chosen, tasks: list[str], limit: int | None, **options: Any) -> Outcome:
+def run_lm_eval(source: str, chosen: Chosen, tasks: list[str], limit: int | None, **options: Any) -> Result:
     """Tasks of lm-evaluation-harness; `options` are those of `evaluate_lm_eval`."""
     from nadaraya.evaluation import evaluate_lm_eval
 
@@ -66,10 +61,10 @@ def run_lm_eval(source: str, chosen: Chosen, tasks: list[str], limit: int | None
         task: {"shots": found["n-shot"].get(task), **_plain(figures)}
         for task, figures in found["results"].items()
     }
-    return {"limit": limit, "results": results}, partial(_print_lm_eval, results)
+    return Result({"limit": limit, "results": results}, [_lm_eval(results)])
 
 
-def _print_lm_eval(results: dict[str, dict[str, Any]]) -> None:
+def _lm_eval(results: dict[str, dict[str, Any]]) -> FigureTable:
     table = FigureTable(["task", "figure"], ["shots", "value", "standard error"])
     for task, figures in results.items():
         for name, value in figures.items():
@@ -78,7 +73,7 @@ def _print_lm_eval(results: dict[str, dict[str, Any]]) -> None:
             error = figures.get(f"{name}_stderr")
             shown = f"{error:.4f}" if isinstance(error, float) else ""
             table.add_row(task, name, str(figures["shots"]), f"{value:.4f}", shown)
-    wide_console().print(table)
+    return table
 
 
 def _plain(figures: dict[str, Any]) -> dict[str, Any]:
@@ -93,7 +88,7 @@ def _plain(figures: dict[str, Any]) -> dict[str, Any]:
     return plain
 
 
-def _print_core(evaluation: "CoreEvaluation") -> None:
+def _core(evaluation: "CoreEvaluation") -> Iterator[str | FigureTable]:
     columns = ["shots", "n", "accuracy", "DCLM", "chance", "centred", "s"]
     table = FigureTable(["task"], columns)
     for result in evaluation.results:
@@ -101,17 +96,17 @@ def _print_core(evaluation: "CoreEvaluation") -> None:
         accuracy = f"{result.accuracy:.3f} ± {result.standard_error:.3f}"
         counts = (str(result.shots), f"{result.examples:,}")
         table.add_row(result.task, *counts, accuracy, *shares, f"{result.seconds:.1f}")
-    wide_console().print(table)
+    yield table
     run, missing = len(evaluation.results), evaluation.missing
     known = 22 - len(missing)
-    typer.echo(
+    yield (
         f"CORE: {evaluation.core:.4f} ± {evaluation.standard_error:.4f}, the mean of {run} centred accuracies"
         f"; with the chance of these files {evaluation.core_over_chance:.4f}"
     )
     if missing:
-        typer.echo(f"{known} of CORE's 22 tasks were run; missing: {', '.join(missing)}")
+        yield f"{known} of CORE's 22 tasks were run; missing: {', '.join(missing)}"
     if evaluation.limit:
-        typer.echo(f"at most {evaluation.limit:,} examples per task")
+        yield f"at most {evaluation.limit:,} examples per task"
 
 
 @contextmanager

@@ -1,0 +1,104 @@
+"""One place where what a verb found is printed, as text or as JSON, and drawn."""
+
+import inspect
+import json
+from collections.abc import Callable, Iterable
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+
+import typer
+
+from nadaraya.cli.tables import wide_console
+from nadaraya.errors import InputError, must_be
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+class Result(NamedTuple):
+    """The result of a verb.
+
+    Attributes:
+        document: plain data, what --json prints.
+        shown: lines and tables, what is printed without it.
+        draw: makes the figure of --plot, for verbs that have one.
+    """
+
+    document: Any
+    shown: Iterable[Any]
+    draw: "Callable[[], Figure] | None" = None
+
+
+Verb = Callable[..., Result]
+_JSON = Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")]
+_FORCE = Annotated[bool, typer.Option("--force", help="Let --plot overwrite a file.")]
+
+
+def command(app: typer.Typer, name: str, plot: str = "") -> Callable[[Verb], Verb]:
+    """Register a verb with --json, and with --plot and --force where it draws.
+
+    Args:
+        app: the group of commands.
+        name: of the verb.
+        plot: what --plot draws, for its help; default the verb draws nothing.
+
+    Returns:
+        A decorator that hands the verb back as it is: Python calls it for its result.
+    """
+
+    def register(verb: Verb) -> Verb:
+        options: dict[str, Any] = {"as_json": (_JSON, False)}
+        if plot:
+            drawn = typer.Option(help=f"Also draw {plot}: a .png, .svg or .pdf file.")
+            options |= {"plot": (Annotated[Path | None, drawn], None), "force": (_FORCE, False)}
+        added = [
+            inspect.Parameter(option, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=hint)
+            for option, (hint, default) in options.items()
+        ]
+
+        @wraps(verb)
+        def run(**given: Any) -> None:
+            as_json, file = given.pop("as_json"), None
+            if plot:
+                file, force = given.pop("plot"), given.pop("force")
+                if file is not None:
+                    _check_plot(file, force)
+            render(verb(**given), as_json, file)
+
+        parameters = [
+            each.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+            for each in inspect.signature(verb).parameters.values()
+        ]
+        run.__signature__ = inspect.Signature([*parameters, *added])  # type: ignore[attr-defined]
+        run.__annotations__ = {each.name: each.annotation for each in [*parameters, *added]}
+        app.command(name)(run)
+        return verb
+
+    return register
+
+
+def render(result: Result, as_json: bool, plot: Path | None = None) -> None:
+    """Draw a result where a file is given, and print it."""
+    if plot is not None and result.draw is not None:
+        from nadaraya.report import write_figure
+
+        write_figure(result.draw(), plot)
+    if as_json:
+        typer.echo(json.dumps(result.document, indent=1))
+        return
+    console = wide_console()
+    for each in result.shown:
+        console.print(each, soft_wrap=isinstance(each, str))
+    if plot is not None:
+        console.print(f"plot: {plot}", soft_wrap=True)
+
+
+def _check_plot(path: Path, force: bool) -> None:
+    """Refuse a figure file of another ending, in no folder, or there already unless `force`."""
+    if path.suffix.lower() not in (".png", ".svg", ".pdf"):
+        raise must_be("--plot", "a file that ends in .png or .svg or .pdf", str(path))
+    if path.exists() and not force:
+        raise InputError(f"{path} exists already: choose another file, or --force to overwrite it")
+    if not path.resolve().parent.is_dir():
+        raise must_be("--plot", "a file in a folder that exists", str(path))

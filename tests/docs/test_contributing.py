@@ -1,5 +1,6 @@
-"""The worked examples of CONTRIBUTING.md: a kernel, a part of the layer, a variant and a backend."""
+"""The worked examples of CONTRIBUTING.md: a kernel, a part of the layer, a variant, a verb and a backend."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -50,6 +51,16 @@ def test_the_part_is_two_files_of_sixty_lines_and_obeys_its_law(tmp_path: Path) 
     )
     done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.slow
+def test_the_verb_runs_by_its_name_from_a_file_outside_of_the_library(tmp_path: Path) -> None:
+    (verb,) = blocks(PAGE, "python verb")
+    (tmp_path / "shape.py").write_text(verb, encoding="utf-8")
+    command = [sys.executable, "-m", "nadaraya.cli", "shape", "gpa-rope", "--json", "--import", "shape"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == {"variant": "gpa-rope", "parts": ["position", "rotary"]}
 
 
 @pytest.mark.slow

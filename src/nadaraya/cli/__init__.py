@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from nadaraya.errors import InputError, shown
+from nadaraya.names import IMPORTED, import_modules
 
 
 def main() -> None:
@@ -49,7 +50,24 @@ def _run() -> None:
         if missing.name is None or missing.name.split(".")[0] == "nadaraya":
             raise
         _end(f'error: the command line needs {missing.name}: pip install "nadaraya[cli]"', 2)
-    app()
+    words, modules = _without_imports(sys.argv[1:])
+    import_modules(",".join([os.environ.get(IMPORTED, ""), *modules]).strip(","))
+    app(words)
+
+
+def _without_imports(words: list[str]) -> tuple[list[str], list[str]]:
+    """The words of a command without --import MODULE, which may stand anywhere in it, and the modules."""
+    rest, modules, given = list[str](), list[str](), iter(words)
+    for word in given:
+        if word.startswith("--import="):
+            modules.append(word.partition("=")[2])
+        elif word == "--import" and (module := next(given, None)) is not None:
+            modules.append(module)
+        else:
+            rest.append(word)
+            if word == "--":
+                break
+    return [*rest, *given], modules
 
 
 def _end(line: str, status: int) -> None:

@@ -26,25 +26,10 @@ from nadaraya.cli.results import command
 from nadaraya.cli.search import search
 from nadaraya.cli.study import study
 from nadaraya.cli.train import train
-from nadaraya.names import IMPORTED, import_modules
 
 
 class _Verbs(TyperGroup):
-    """The group of all verbs; Ctrl-C before a verb has its own answer to it is one line and status 130.
-
-    --import stands before a verb or after it.
-    """
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        end = args.index("--") if "--" in args else len(args)
-        first, rest = list[str](), list[str]()
-        given = iter(args[:end])
-        for arg in given:
-            own = arg == "--import" or arg.startswith("--import=")
-            (first if own else rest).append(arg)
-            if arg == "--import":
-                first += [value for value in [next(given, None)] if value is not None]
-        return super().parse_args(ctx, [*first, *rest, *args[end:]])
+    """The group of all verbs; Ctrl-C before a verb has its own answer to it is one line and status 130."""
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -75,13 +60,12 @@ def options(
         typer.Option(
             "--import",
             metavar="MODULE,…",
-            envvar=IMPORTED,
-            help="Python that registers variants of your own.",
+            help="Python that registers variants, metrics or verbs of your own.",
         ),
     ] = "",
 ) -> None:
     """Attention as kernel regression: train, compare, interpret."""
-    import_modules(modules)
+    # `nadaraya.cli.main` has taken --import out: verbs are registered before their group is made.
 
 
 _DRAWN = {

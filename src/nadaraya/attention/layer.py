@@ -340,8 +340,8 @@ def _starts(key_mask: Tensor | None, document_ids: Tensor | None) -> Tensor | No
     """Start of each token's text, (B, N): its document, or (B, 1): after the padding on the left."""
     if document_ids is not None:
         begins = F.pad(document_ids.diff() != 0, (1, 0), value=True)
-        places = torch.arange(begins.shape[1], device=begins.device)
-        return torch.where(begins, places, 0).cummax(1).values
+        indices = torch.arange(begins.shape[1], device=begins.device)
+        return torch.where(begins, indices, 0).cummax(1).values
     return None if key_mask is None else (~key_mask).long().cumprod(1).sum(1, keepdim=True)
 
 

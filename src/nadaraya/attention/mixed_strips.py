@@ -193,8 +193,8 @@ class Strip:
         known = self.columns.known
         num_rows, num_keys = self.by_key.shape[1:]
         # The corners of T belong to no pair.
-        places = torch.arange(num_rows, device=self.by_lag.device)
-        before = places[:, None] + places[:-1] < num_rows - 1
+        indices = torch.arange(num_rows, device=self.by_lag.device)
+        before = indices[:, None] + indices[:-1] < num_rows - 1
         if known.start < num_rows - 1:
             self.by_lag[..., : num_rows - 1].masked_fill_(before, 0.0)
         if known.stop > num_keys:

@@ -26,9 +26,9 @@ def whole(batch: int, heads: int) -> Part:
     return slice(0, batch), slice(0, heads)
 
 
-def part_of(tensor: Tensor, places: tuple[slice, ...]) -> Tensor:
+def part_of(tensor: Tensor, indices: tuple[slice, ...]) -> Tensor:
     """Some items, heads, rows … of a tensor, whose dimensions of 1 serve all; a view."""
-    pairs = zip(places, tensor.shape, strict=False)
+    pairs = zip(indices, tensor.shape, strict=False)
     return tensor[tuple(place if size > 1 else slice(None) for place, size in pairs)]
 
 

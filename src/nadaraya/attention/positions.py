@@ -74,8 +74,8 @@ class GridLogits:
         if torch.compiler.is_exporting():  # other runtimes have no strided windows
             patches = torch.arange(height * width, device=self.logits.device)
             # A patch's place on a line whose rows are as long as there are column lags: differences are lags.
-            places = patches + (width - 1) * (patches // width)
-            pairs = self.logits.flatten(1)[:, places[:, None] - places + places[-1]]
+            indices = patches + (width - 1) * (patches // width)
+            pairs = self.logits.flatten(1)[:, indices[:, None] - indices + indices[-1]]
         else:
             # The keys of a query are an h × w window of the table read backwards, the last query's the first.
             windows = self.logits.flip(1, 2).unfold(1, height, 1).unfold(2, width, 1).flip(1, 2)

@@ -14,7 +14,7 @@ from nadaraya.attention.projections import LayerShape
 from nadaraya.attention.rotary import RotaryEmbedding
 from nadaraya.errors import unknown_name
 from nadaraya.kernels import KERPLE, ALiBi, ComposedKernel, Exp, KernelBank, T5Buckets, parse_expression
-from nadaraya.kernels.starts import Start
+from nadaraya.kernels.initializers import Initializer
 
 PUBLISHED: dict[str, Callable[..., dict[str, Any]]] = {}
 
@@ -27,7 +27,7 @@ def _variant(name: str) -> Callable[[Callable[..., dict[str, Any]]], Callable[..
     return keep
 
 
-def _bank(num_terms: int, init: Start, **options: Any) -> Callable[[LayerShape], KernelBank]:
+def _bank(num_terms: int, init: Initializer, **options: Any) -> Callable[[LayerShape], KernelBank]:
     return lambda shape: KernelBank(shape.num_heads, num_terms, init=init, **options)
 
 
@@ -73,7 +73,7 @@ def _learned_rope(rotary_base: float = 10_000.0) -> dict[str, Any]:
 
 @_variant("decay")
 def _decay(
-    num_terms: int = 8, init: Start = "geometric", share: str = "none", parameterisation: str = "log"
+    num_terms: int = 8, init: Initializer = "geometric", share: str = "none", parameterisation: str = "log"
 ) -> dict[str, Any]:
     """Multiplied by a bank of exponential decays, no other positions (Bunks et al. (2025), eq. 4)."""
     options = {"periodic": False, "share": share, "parameterisation": parameterisation}
@@ -82,7 +82,7 @@ def _decay(
 
 @_variant("gpa-mul")
 def _gpa_mul(
-    num_terms: int = 8, init: Start = "geometric", share: str = "none", parameterisation: str = "log"
+    num_terms: int = 8, init: Initializer = "geometric", share: str = "none", parameterisation: str = "log"
 ) -> dict[str, Any]:
     """Multiplied by a bank of decaying periodic kernels, no other positions (Bunks et al. (2025), eq. 6)."""
     return {"position": _bank(num_terms, init, share=share, parameterisation=parameterisation)}
@@ -90,7 +90,7 @@ def _gpa_mul(
 
 @_variant("gpa-spread")
 def _gpa_spread(
-    num_terms: int = 8, init: Start = "spread", share: str = "none", parameterisation: str = "log"
+    num_terms: int = 8, init: Initializer = "spread", share: str = "none", parameterisation: str = "log"
 ) -> dict[str, Any]:
     """`gpa-mul-loo-gate` whose heads start apart, some near and some far; ours."""
     return {
@@ -102,7 +102,7 @@ def _gpa_spread(
 
 @_variant("mixed-bank")
 def _mixed_bank(
-    num_terms: int = 8, init: Start = "geometric", share: str = "none", parameterisation: str = "log"
+    num_terms: int = 8, init: Initializer = "geometric", share: str = "none", parameterisation: str = "log"
 ) -> dict[str, Any]:
     """`gpa-mul` whose terms every query weighs for itself."""
     make = partial(KernelBank, num_terms=num_terms, init=init, share=share, parameterisation=parameterisation)
@@ -125,7 +125,7 @@ def _kernel(
 @_variant("gpa")
 def _gpa(
     num_terms: int = 64,
-    init: Start = "unit",
+    init: Initializer = "unit",
     periodic: bool | str = True,
     share: str = "none",
     parameterisation: str = "log",
@@ -140,7 +140,7 @@ def _gpa(
 @_variant("gpa-rope")
 def _gpa_rope(
     num_terms: int = 64,
-    init: Start = "unit",
+    init: Initializer = "unit",
     periodic: bool | str = True,
     share: str = "none",
     parameterisation: str = "log",
@@ -184,7 +184,7 @@ def _gka(
 @_variant("gka-bank")
 def _gka_bank(
     num_terms: int = 8,
-    init: Start = "geometric",
+    init: Initializer = "geometric",
     share: str = "none",
     parameterisation: str = "log",
     head_norm: bool = True,

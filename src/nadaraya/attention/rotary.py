@@ -80,10 +80,10 @@ def _log_angles(head_dim: int, base: float, device: torch.device | None) -> Tens
 
 def _angles(positions: tuple[int, int], log_angle: Tensor, starts: Tensor | None = None) -> Tensor:
     """n θ of the positions from the first up to the second, (N, d/2); from starts: (B, 1, N, d/2)."""
-    places = torch.arange(*positions, device=log_angle.device)
+    indices = torch.arange(*positions, device=log_angle.device)
     if starts is not None:
-        places = (places - starts)[:, None]
-    return places[..., None] * log_angle.exp()
+        indices = (indices - starts)[:, None]
+    return indices[..., None] * log_angle.exp()
 
 
 @lru_cache(maxsize=8)

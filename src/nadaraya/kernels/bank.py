@@ -10,8 +10,8 @@ from torch.utils.checkpoint import checkpoint
 
 from nadaraya.errors import InputError, must_be, unknown_name
 from nadaraya.kernels.base import Kernel
+from nadaraya.kernels.initializers import Initializer, initializer_of
 from nadaraya.kernels.parameters import Positive, at_least_float32, count, describe
-from nadaraya.kernels.starts import Start, start_of
 
 SHARES = ("none", "heads", "layers", "all")
 PARAMETERISATIONS = ("log", "softplus")
@@ -109,7 +109,7 @@ class KernelBank(Kernel):
         num_heads: int,
         num_terms: int,
         periodic: bool | str = True,
-        init: Start = "geometric",
+        init: Initializer = "geometric",
         *,
         share: str = "none",
         parameterisation: str = "log",
@@ -161,7 +161,7 @@ class KernelBank(Kernel):
     def reset_parameters(self) -> None:
         """Puts every term back to where `init` starts it; "random" draws anew."""
         with torch.no_grad():
-            for name, start in start_of(self.init, self._names, *self.stored("length").shape).items():
+            for name, start in initializer_of(self.init, self._names, *self.stored("length").shape).items():
                 stored_as_is = name == "amplitude" or self.parameterisation == "log"
                 self.stored(name).copy_(start if stored_as_is else _inverse_softplus(start.exp()))
 

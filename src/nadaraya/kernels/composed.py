@@ -18,8 +18,8 @@ from nadaraya.kernels.expressions import (
     Term,
     parse_expression,
 )
+from nadaraya.kernels.initializers import MIDDLE_LENGTH
 from nadaraya.kernels.parameters import Positive, count
-from nadaraya.kernels.starts import MIDDLE_LENGTH
 from nadaraya.kernels.stationary import Gaussian, Matern, Periodic, RationalQuadratic
 
 

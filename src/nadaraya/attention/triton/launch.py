@@ -282,9 +282,9 @@ def document_bounds(ids: Tensor) -> Tensor:
     As a document is in one piece, a block of tokens sees what lies between two of these.
     """
     num_tokens = ids.shape[1]
-    places = torch.arange(num_tokens, dtype=torch.int32, device=ids.device)
+    indices = torch.arange(num_tokens, dtype=torch.int32, device=ids.device)
     begins = ids[:, 1:] != ids[:, :-1]
     edge = begins.new_ones((len(ids), 1))
-    first = torch.where(torch.cat((edge, begins), 1), places, 0).cummax(1).values
-    last = torch.where(torch.cat((begins, edge), 1), places + 1, num_tokens).flip(1).cummin(1).values
+    first = torch.where(torch.cat((edge, begins), 1), indices, 0).cummax(1).values
+    last = torch.where(torch.cat((begins, edge), 1), indices + 1, num_tokens).flip(1).cummin(1).values
     return torch.stack((first, last.flip(1)), 1)

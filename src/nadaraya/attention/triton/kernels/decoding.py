@@ -164,8 +164,8 @@ def decoding_kernel(
     inside = is_row[:, None] & (value_columns < value_width)[None, :]
     lines_before = split.to(tl.int64) * num_lines
     tl.store(partial_lse_ptr + lines_before + lines, lse, mask=is_row)
-    places = partial_out_ptr + (lines_before + lines)[:, None] * value_width + value_columns[None, :]
-    tl.store(places, out, mask=inside)
+    indices = partial_out_ptr + (lines_before + lines)[:, None] * value_width + value_columns[None, :]
+    tl.store(indices, out, mask=inside)
 
     if EXCLUDE_SELF and split == 0:
         has_own = is_row & (positions >= 0)
@@ -195,8 +195,8 @@ def decoding_kernel(
         lse = tl.where(has_own, lse, float("-inf"))
         lines_before = tl.cast(num_splits, tl.int64) * num_lines
         tl.store(partial_lse_ptr + lines_before + lines, lse, mask=is_row)
-        places = partial_out_ptr + (lines_before + lines)[:, None] * value_width + value_columns[None, :]
-        tl.store(places, value.to(tl.float32), mask=inside)
+        indices = partial_out_ptr + (lines_before + lines)[:, None] * value_width + value_columns[None, :]
+        tl.store(indices, value.to(tl.float32), mask=inside)
 
 
 @triton.jit
@@ -250,9 +250,9 @@ def merging_kernel(
     peak = tl.max(lses, 0)
     weights = tl.exp2(lses - tl.where(peak == float("-inf"), 0.0, peak))
     total = tl.sum(weights, 0)
-    places = (splits.to(tl.int64) * num_lines + line)[:, None] * value_width + columns[None, :]
+    indices = (splits.to(tl.int64) * num_lines + line)[:, None] * value_width + columns[None, :]
     inside = (columns < value_width)[None, :]
-    parts = tl.load(partial_out_ptr + places, mask=(splits < num_splits)[:, None] & inside, other=0.0)
+    parts = tl.load(partial_out_ptr + indices, mask=(splits < num_splits)[:, None] & inside, other=0.0)
     out = tl.sum(weights[:, None] * parts, 0) / tl.where(total == 0.0, 1.0, total)
     lse = tl.where(total == 0.0, float("-inf"), peak + tl.log2(total))
     if EXCLUDE_SELF:
@@ -268,5 +268,5 @@ def merging_kernel(
     tl.store(lse_ptr + line, lse)
     batch = (line // (num_heads * num_queries)).to(tl.int64)
     head = (line // num_queries % num_heads).to(tl.int64)
-    places = batch * out_strides[0] + head * out_strides[1] + line % num_queries * out_strides[2] + columns
-    tl.store(out_ptr + places, out.to(out_ptr.dtype.element_ty), mask=columns < value_width)
+    indices = batch * out_strides[0] + head * out_strides[1] + line % num_queries * out_strides[2] + columns
+    tl.store(out_ptr + indices, out.to(out_ptr.dtype.element_ty), mask=columns < value_width)

@@ -14,7 +14,7 @@ from nadaraya.attention.triton.kernels.tiles import (
     load_documents,
     load_rows,
     matmul,
-    table_places,
+    table_indices,
     visible_pairs,
     with_key_bias,
 )
@@ -39,7 +39,7 @@ def _attend(
     value_stride,
     num_keys,
     offset,
-    places,
+    indices,
     window,
     width,
     value_width,
@@ -78,7 +78,7 @@ def _attend(
                 key_norms = tl.load(key_norm_base + keys) * factor
         logits = content_logits(query, key, query_norms, key_norms, rows, keys, factor, GAUSSIAN, PRECISION)
         if TABLE:
-            logits += lag_bias(table, places[:, None], keys[None, :])
+            logits += lag_bias(table, indices[:, None], keys[None, :])
         if KEY_BIAS:
             if MASKED:
                 bias = tl.load(key_bias_base + keys, mask=keys < num_keys, other=0.0)
@@ -187,7 +187,7 @@ def forward_kernel(
     key_norm_base = key_norm_ptr + (batch * (num_heads // group_size) + group) * num_keys
     key_bias_base = key_bias_ptr + batch * key_bias_batch_stride + head * key_bias_head_stride
     table = table_ptr + batch * table_batch_stride + head * table_stride + table_zero
-    places = table_places(rows, offset, num_queries, first_query, table_row_stride, PER_QUERY)
+    indices = table_indices(rows, offset, num_queries, first_query, table_row_stride, PER_QUERY)
     line = (batch * num_heads + head) * num_queries
 
     query = load_rows(
@@ -230,7 +230,7 @@ def forward_kernel(
             state = _attend(
                 state, query, query_norms, bounds, rows, key_base, value_base, key_norm_base,
                 key_bias_base, table, factor, lower, upper, key_strides[2], value_strides[2], num_keys,
-                offset, places, window, width, value_width, part != 1, GAUSSIAN, ONE_TENSOR, FIXED_PEAK,
+                offset, indices, window, width, value_width, part != 1, GAUSSIAN, ONE_TENSOR, FIXED_PEAK,
                 TABLE, KEY_BIAS, DOCUMENTS, CAUSAL, WINDOW, EXCLUDE_SELF, PRECISION, BLOCK_N, WIDTH,
                 VALUE_WIDTH, EVEN_WIDTH, EVEN_VALUE_WIDTH,
             )  # fmt: skip
@@ -260,7 +260,7 @@ def forward_kernel(
         else:
             own_logit = tl.sum(query.to(tl.float32) * own_key.to(tl.float32), 1) * factor
         if TABLE:
-            own_logit += tl.load(table + (places - own), mask=alone, other=0.0)
+            own_logit += tl.load(table + (indices - own), mask=alone, other=0.0)
         if KEY_BIAS:
             own_logit = with_key_bias(own_logit, tl.load(key_bias_base + own, mask=alone, other=0.0))
         alone = alone & (own_logit > float("-inf"))

@@ -15,7 +15,7 @@ from nadaraya.attention.triton.kernels.tiles import (
     load_rows,
     matmul,
     queries_in_documents,
-    table_places,
+    table_indices,
     visible_pairs,
     with_key_bias,
 )
@@ -154,8 +154,8 @@ def _gather_gradients(
         content = content_logits(key, query, key_norms, query_norms, keys, rows, factor, GAUSSIAN, PRECISION)
         logits = content
         if TABLE:
-            places = table_places(rows, offset, num_queries, first_query, table_row_stride, PER_QUERY)
-            logits += lag_bias(table, places[None, :], keys[:, None])
+            indices = table_indices(rows, offset, num_queries, first_query, table_row_stride, PER_QUERY)
+            logits += lag_bias(table, indices[None, :], keys[:, None])
         if KEY_BIAS:
             logits = with_key_bias(logits, bias[:, None])
         lse = load_log_sums(lse_base, rows, num_queries, MASKED)
@@ -382,14 +382,14 @@ def key_value_gradient_kernel(
         grad_key -= score_sums[:, None] * key.to(tl.float32)
     else:
         grad_key *= scale
-    places = keys.to(tl.int64)[:, None]
+    indices = keys.to(tl.int64)[:, None]
     key_places = (
         grad_key_ptr + batch * grad_key_strides[0] + group * grad_key_strides[1]
-        + places * grad_key_strides[2] + columns[None, :]
+        + indices * grad_key_strides[2] + columns[None, :]
     )  # fmt: skip
     value_places = (
         grad_value_ptr + batch * grad_value_strides[0] + group * grad_value_strides[1]
-        + places * grad_value_strides[2] + value_columns[None, :]
+        + indices * grad_value_strides[2] + value_columns[None, :]
     )  # fmt: skip
     key_inside = inside[:, None] & (columns < width)[None, :]
     value_inside = inside[:, None] & (value_columns < value_width)[None, :]

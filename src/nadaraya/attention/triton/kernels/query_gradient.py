@@ -22,7 +22,7 @@ from nadaraya.attention.triton.kernels.tiles import (
     load_documents,
     load_rows,
     matmul,
-    table_places,
+    table_indices,
     visible_pairs,
     with_key_bias,
 )
@@ -55,7 +55,7 @@ def _gather_gradients(
     num_queries,
     num_keys,
     offset,
-    places,
+    indices,
     window,
     width,
     value_width,
@@ -98,7 +98,7 @@ def _gather_gradients(
         content = content_logits(query, key, query_norms, key_norms, rows, keys, factor, GAUSSIAN, PRECISION)
         logits = content
         if TABLE:
-            logits += lag_bias(table, places[:, None], keys[None, :])
+            logits += lag_bias(table, indices[:, None], keys[None, :])
         if KEY_BIAS:
             bias = tl.load(key_bias_base + keys, mask=keys < num_keys, other=0.0)
             logits = with_key_bias(logits, bias[None, :])
@@ -116,7 +116,7 @@ def _gather_gradients(
         grad_weights = matmul(grad_out, tl.trans(value), None, PRECISION)
         grad_scores = weights * (grad_weights - delta[:, None])
         if TABLE_GRAD and PER_QUERY:
-            tl.store(partial + (places[:, None] - keys[None, :]), grad_scores, mask=inside)
+            tl.store(partial + (indices[:, None] - keys[None, :]), grad_scores, mask=inside)
         elif TABLE_GRAD:
             upper, below = diagonal_sums(grad_scores, BLOCK_N)
             sums = partial + (first_row + offset - first) + tl.arange(0, BLOCK_N)
@@ -226,7 +226,7 @@ def query_gradient_kernel(
         rows = first_row + tl.arange(0, BLOCK_M)
         inside = rows < num_queries
         table = table_ptr + batch * table_batch_stride + head * table_stride + table_zero
-        places = table_places(rows, offset, num_queries, first_query, table_row_stride, PER_QUERY)
+        indices = table_indices(rows, offset, num_queries, first_query, table_row_stride, PER_QUERY)
         if PER_QUERY:
             partial = partial_ptr + (batch * num_heads + head) * partial_stride + table_zero
         line = (batch * num_heads + head) * num_queries
@@ -282,7 +282,7 @@ def query_gradient_kernel(
                 state = _gather_gradients(
                     state, query, grad_out, query_norms, lse, delta, alone, bounds, rows, first_row,
                     key_base, value_base, key_norm_base, key_bias_base, table, partial, factor, precision,
-                    first_tile, end, key_strides[2], value_strides[2], num_queries, num_keys, offset, places,
+                    first_tile, end, key_strides[2], value_strides[2], num_queries, num_keys, offset, indices,
                     window, width, value_width, part != 1, GAUSSIAN, ONE_TENSOR, TABLE, TABLE_GRAD, PER_QUERY,
                     KEY_BIAS, DOCUMENTS, CAUSAL, WINDOW, EXCLUDE_SELF, PRECISION, BLOCK_N, WIDTH, VALUE_WIDTH,
                     EVEN_WIDTH, EVEN_VALUE_WIDTH,

@@ -87,16 +87,16 @@ def lag_bias(table, positions, keys):
 
 
 @triton.jit
-def table_places(rows, offset, num_queries, first_query, row_stride, PER_QUERY: tl.constexpr):
+def table_indices(rows, offset, num_queries, first_query, row_stride, PER_QUERY: tl.constexpr):
     """Indices into the table of the logits of rows with key 0; other keys lie before, in their order.
 
     A table by lag serves all rows. A table per query begins with `first_query` and ends with the last.
     """
     if PER_QUERY:
-        places = (tl.minimum(rows, num_queries - 1) - first_query) * row_stride
+        indices = (tl.minimum(rows, num_queries - 1) - first_query) * row_stride
     else:
-        places = rows + offset
-    return places
+        indices = rows + offset
+    return indices
 
 
 @triton.jit
@@ -296,7 +296,7 @@ def diagonal_sums(tile, BLOCK: tl.constexpr):
     rows = tl.arange(0, BLOCK)[:, None]
     lags = tl.arange(0, BLOCK)[None, :]
     # Gathered in one dimension, the tile goes through shared memory once; by rows it would take shuffles.
-    places = tl.reshape(rows * BLOCK + ((rows - lags) & (BLOCK - 1)), (BLOCK * BLOCK,))
-    rotated = tl.reshape(tl.gather(tl.reshape(tile, (BLOCK * BLOCK,)), places, axis=0), (BLOCK, BLOCK))
+    indices = tl.reshape(rows * BLOCK + ((rows - lags) & (BLOCK - 1)), (BLOCK * BLOCK,))
+    rotated = tl.reshape(tl.gather(tl.reshape(tile, (BLOCK * BLOCK,)), indices, axis=0), (BLOCK, BLOCK))
     upper = tl.sum(tl.where(rows >= lags, rotated, 0.0), 0)
     return upper, tl.sum(rotated, 0) - upper

@@ -11,14 +11,16 @@ from torch import Tensor
 
 from nadaraya.errors import must_be, unknown_name
 
-Start = str | Mapping[str, Any]
+Initializer = str | Mapping[str, Any]
 
 _LENGTHS, _TAUS = (1.5, 200.0), (2.0, 64.0)  # tokens; for text
 MIDDLE_LENGTH = math.prod(_LENGTHS) ** 0.5
 _ALPHA = 0.7
 
 
-def start_of(init: Start, names: Sequence[str], num_heads: int, num_terms: int) -> dict[str, Tensor]:
+def initializer_of(
+    init: Initializer, names: Sequence[str], num_heads: int, num_terms: int
+) -> dict[str, Tensor]:
     """The start of every number of a bank.
 
     Args:

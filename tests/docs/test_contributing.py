@@ -1,9 +1,10 @@
-"""The worked examples of CONTRIBUTING.md: a kernel, a part of the layer, a variant, a verb and a backend."""
+"""The worked examples of CONTRIBUTING.md: a kernel, a part, a variant, a verb, a probe and a backend."""
 
 import json
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from safetensors.torch import load_file
 from shown import ROOT, blocks
 
 from nadaraya.errors import InputError
+from nadaraya.study import probes
 from nadaraya.training import Run
 
 PAGE = ROOT / "CONTRIBUTING.md"
@@ -51,6 +53,18 @@ def test_the_part_is_two_files_of_sixty_lines_and_obeys_its_law(tmp_path: Path) 
     )
     done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_the_probe_is_measured_under_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probes, "_PROBES", {})
+    (probe,) = blocks(PAGE, "python probe")
+    exec(probe, {})
+    run = SimpleNamespace(load_model=lambda: torch.nn.Linear(3, 2))
+    found = probes.measure("largest", run)
+    assert found.keys() == {"weight"}
+    assert 0.0 < found["weight"] < 1.0
+    with pytest.raises(InputError, match="name of a probe must be one that is not taken, got 'largest'"):
+        probes.register("largest")
 
 
 @pytest.mark.slow

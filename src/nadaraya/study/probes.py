@@ -1,7 +1,7 @@
 """Probes: measurements of a study on every trained model, kept as plain values where the run folder is not.
 
-A probe is a function from a finished run to a small mapping. To add one: write it, and name it in `_PROBES`;
-`probes: [name]` in a study file asks for it.
+A probe is a function from a finished run to a small mapping, named by `register`; `probes: [name]` in a study
+file asks for it.
 """
 
 import json
@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nadaraya.errors import InputError
+from nadaraya.errors import InputError, must_be
 from nadaraya.files import first_line
 
 if TYPE_CHECKING:
     from nadaraya.interpret import BankShape, LagHistogram
     from nadaraya.training import Run
 
+_Probe = Callable[["Run"], dict[str, Any]]
 LARGEST = 80_000  # characters of JSON that a probe may leave for a run
 _LAGS = 256  # the longest lag that is kept
 _WINDOWS = 16  # of the validation text, on which heads are scored
@@ -36,6 +37,30 @@ def probe_names() -> list[str]:
     ['banks', 'bumps', 'newlines', 'heads', 'lengths', 'implied']
     """
     return list(_PROBES)
+
+
+def register(name: str) -> Callable[[_Probe], _Probe]:
+    """Name a probe of your own: a decorator of a function from a finished run to a small mapping.
+
+    Args:
+        name: one that no probe has.
+
+    Raises:
+        InputError: a name that is taken.
+
+    >>> from nadaraya.study.probes import register
+    >>> @register("parameters")
+    ... def parameters(run):
+    ...     return {"count": sum(value.numel() for value in run.load_model().parameters())}
+    """
+    if name in _PROBES:
+        raise must_be("name of a probe", "one that is not taken", name)
+
+    def keep(probe: _Probe) -> _Probe:
+        _PROBES[name] = probe
+        return probe
+
+    return keep
 
 
 def measure(name: str, run: "Run") -> dict[str, Any]:
@@ -187,7 +212,7 @@ def _implied(run: "Run") -> dict[str, Any]:
     return found
 
 
-_PROBES: dict[str, Callable[["Run"], dict[str, Any]]] = {
+_PROBES: dict[str, _Probe] = {
     "banks": _banks,
     "bumps": _bumps,
     "newlines": _newlines,

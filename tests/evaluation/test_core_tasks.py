@@ -10,7 +10,7 @@ import core_folders as folders
 import pytest
 
 from nadaraya.errors import InputError
-from nadaraya.evaluation.core import CORE_TASKS, CoreTask, core_prompts, few_shot_rows, read_core
+from nadaraya.evaluation.core_tasks import CORE_TASKS, CoreTask, core_prompts, few_shot_rows, read_core
 
 
 def test_both_layouts_are_the_same_tasks(tmp_path: Path) -> None:

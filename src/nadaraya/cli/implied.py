@@ -53,9 +53,9 @@ def implied(
     """
 
     from nadaraya.data import document_positions
-    from nadaraya.evaluation import open_causal_model
     from nadaraya.interpret import fitted_kernels, implied_kernels, implied_summary
     from nadaraya.interpret.windows import windows_of
+    from nadaraya.training import open_causal_model
 
     if plot is not None:
         check_plot(plot, force)

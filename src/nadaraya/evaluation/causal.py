@@ -1,4 +1,4 @@
-"""Any causal language model: that of a run folder, a folder of transformers, or one of its hub."""
+"""A causal language model with its tokenizer, as it is evaluated; those of transformers by folder or name."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,9 +8,7 @@ from nadaraya.data.textfile import one_line
 from nadaraya.data.tokenizer import check_vocabulary
 from nadaraya.errors import InputError
 from nadaraya.evaluation.language import num_tokens
-from nadaraya.files import is_file, is_folder
 
-HUB = "hf:"  # how the name of a model at the hub begins
 LONGEST = 2048  # context of a model whose configuration names none
 
 
@@ -24,10 +22,12 @@ class CausalModel:
         tokenizer: its tokenizer.
         context: tokens that it reads at a time.
 
-    >>> from nadaraya.evaluation import open_causal_model
-    >>> open_causal_model("no-such-folder")
-    Traceback (most recent call last):
-    nadaraya.errors.InputError: no-such-folder is not a run folder or a model's, and no hf:NAME ...
+    >>> from nadaraya.data import byte_tokenizer
+    >>> from nadaraya.evaluation import CausalModel
+    >>> from nadaraya.models import KernelGPTConfig, KernelGPTForCausalLM
+    >>> model = KernelGPTForCausalLM(KernelGPTConfig.preset("demo", vocab_size=256))
+    >>> CausalModel("demo", model, byte_tokenizer(), context=256).context
+    256
     """
 
     name: str
@@ -40,50 +40,8 @@ class CausalModel:
         self.tokenizer.split_special_tokens = True  # what spells a special token in a text is text
 
 
-def open_causal_model(source: str | Path, weights: str | None = None) -> CausalModel:
-    """Load a causal language model and its tokenizer. Weights are safetensors; no code of the source runs.
-
-    Args:
-        source: a run folder, a folder that transformers wrote, or hf:NAME, a model at the hub, which is
-            downloaded where it is not in transformers' cache.
-        weights: of a run, as `Run.load_model` takes them; default its own choice.
-
-    Returns:
-        The model. Its context is that of the run's recipe, or of the model's configuration, or 2048.
-
-    Raises:
-        InputError: there is none, it has other weights than safetensors or code of its own, a run is not
-            finished, or a download fails.
-
-    >>> from nadaraya.data import byte_tokenizer
-    >>> from nadaraya.evaluation import open_causal_model
-    >>> from nadaraya.models import KernelGPTConfig, KernelGPTForCausalLM
-    >>> KernelGPTForCausalLM(KernelGPTConfig.preset("demo", vocab_size=256)).save_pretrained("model")
-    >>> _ = byte_tokenizer().save_pretrained("model")
-    >>> open_causal_model("model").context
-    256
-    """
-    path, (hub, _, name) = Path(source), str(source).partition(HUB)
-    at_hub = isinstance(source, str) and hub == "" != name  # a folder of this name is ./hf:NAME
-    if not at_hub and is_folder(path) and is_file(path / "config.yaml"):
-        from nadaraya.training import Run
-
-        run = Run(path)
-        recipe = run.text_recipe()
-        return CausalModel(str(path), run.load_model(weights=weights), run.tokenizer(), recipe.data.context)
-    if weights is not None:
-        raise InputError(f"--weights chooses among those of a run folder, which {path} is not")
-    if at_hub:
-        return _pretrained(name, local=False)
-    if not is_folder(path):
-        raise InputError(f"{path} is not a run folder or a model's, and no {HUB}NAME of a model at the hub")
-    if not is_file(path / "config.json"):
-        raise InputError(f"{path} is not a run folder or a model's: it has no config.yaml or config.json")
-    return _pretrained(str(path), local=True)
-
-
-def _pretrained(name: str, local: bool) -> CausalModel:
-    """A model that transformers knows by itself, or a KernelGPT."""
+def open_pretrained(name: str, local: bool) -> CausalModel:
+    """A model that transformers knows by itself, or a KernelGPT, of a local folder or a name at the hub."""
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 

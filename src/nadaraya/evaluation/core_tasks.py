@@ -1,11 +1,12 @@
-"""CORE's tasks on disk: DCLM's bundle, or a folder of .jsonl files with core_meta.json."""
+"""CORE's tasks on disk, DCLM's bundle or .jsonl files with core_meta.json, and their prompts."""
 
 import csv
+import random
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field
 
@@ -22,6 +23,7 @@ CORE_TASKS = (
     "bigbench_dyck_languages", "agi_eval_lsat_ar", "bigbench_cs_algorithms", "bigbench_operators",
     "bigbench_repeat_copy_logic", "squad", "coqa", "boolq", "bigbench_language_identification",
 )  # fmt: skip
+_SHUFFLE_SEED, _SHOT_SEED = 1337, 1234  # nanochat's
 
 _Count = Annotated[int, Field(ge=0)]
 _Options = Annotated[list[Annotated[str, Field(min_length=1)]], Field(min_length=2)]
@@ -45,17 +47,21 @@ class _LanguageModeling(Stored):
     continuation: str
 
 
-_ROWS: dict[str, type[Stored]] = {
-    "multiple_choice": _MultipleChoice,
-    "schema": _Schema,
-    "language_modeling": _LanguageModeling,
-}
+_ROWS = {"multiple_choice": _MultipleChoice, "schema": _Schema, "language_modeling": _LanguageModeling}
 
 
 class _Entry(Stored):
     label: str
     icl_task_type: Literal["multiple_choice", "schema", "language_modeling"]
     continuation_delimiter: str = " "
+
+    def task(self, shots: int, percent: float, folder: Path, name: str) -> "CoreTask":
+        path = folder / name
+        with reading(path):
+            if not path.resolve().is_relative_to(folder.resolve()):
+                raise must_be(f"the file of {self.label}", f"in {folder}", name)
+        kind, delimiter = self.icl_task_type, self.continuation_delimiter
+        return CoreTask(self.label, kind, shots, delimiter, percent / 100, path)
 
 
 class _BundleEntry(_Entry):
@@ -178,23 +184,60 @@ def _read_bundle(folder: Path) -> list[CoreTask]:
     of_entries = {entry.label: baselines.get(entry.label) for entry in entries}
     percent = checked(of_entries, dict[str, _Percent], str(meta))
     return [
-        _task(one, one.num_fewshot[0], percent[one.label], folder / "eval_data", one.dataset_uri)
-        for one in entries
+        entry.task(entry.num_fewshot[0], percent[entry.label], folder / "eval_data", entry.dataset_uri)
+        for entry in entries
     ]
 
 
 def _read_flat(folder: Path) -> list[CoreTask]:
     entries = read_stored(folder / "core_meta.json", _Flat, "a list of CORE tasks").tasks
     return [
-        _task(one, one.num_fewshot, one.random_baseline_pct, folder, one.file or f"{one.label}.jsonl")
-        for one in entries
+        entry.task(entry.num_fewshot, entry.random_baseline_pct, folder, entry.file or f"{entry.label}.jsonl")
+        for entry in entries
     ]
 
 
-def _task(entry: _Entry, shots: int, percent: float, folder: Path, name: str) -> CoreTask:
-    path = folder / name
-    with reading(path):
-        if not path.resolve().is_relative_to(folder.resolve()):
-            raise must_be(f"the file of {entry.label}", f"in {folder}", name)
-    kind, delimiter = entry.icl_task_type, entry.continuation_delimiter
-    return CoreTask(entry.label, kind, shots, delimiter, percent / 100, path)
+class Prompt(NamedTuple):
+    """Shots, question and delimiter, and the ending that is scored."""
+
+    context: str
+    ending: str
+
+    @property
+    def text(self) -> str:
+        return self.context + self.ending
+
+
+def shuffled_rows(task: CoreTask, limit: int | None) -> list[Row]:
+    """The rows in the reference's fixed random order; the first `limit` of them."""
+    rows = list(task.rows)
+    random.Random(_SHUFFLE_SEED).shuffle(rows)
+    rows = rows[:limit]
+    if len(rows) <= task.shots:
+        accepted = f"at least {task.shots + 1} examples of {task.label}, which has {task.shots} shots"
+        raise must_be("limit" if limit else f"{task.path}", accepted, len(rows))
+    return rows
+
+
+def few_shot_rows(rows: list[Row], index: int, shots: int) -> list[Row]:
+    """The solved examples in front of one: others of the same rows, drawn with the seed 1234 + index."""
+    drawn = random.Random(_SHOT_SEED + index).sample(range(len(rows) - 1), shots)
+    return [rows[i + (i >= index)] for i in drawn]
+
+
+def core_prompts(task: CoreTask, row: Row, shots: list[Row]) -> list[Prompt]:
+    """One prompt per option of an example; one in all for language modelling.
+
+    A solved example is its context, the delimiter and the right ending, followed by an empty line. Contexts
+    of language modelling lose blanks at both ends.
+    """
+    solved = [_options(task, shot)[shot["gold"] if task.kind in OPTIONS else 0] for shot in shots]
+    before = "".join(f"{prompt.text}\n\n" for prompt in solved)
+    return [Prompt(before + prompt.context, prompt.ending) for prompt in _options(task, row)]
+
+
+def _options(task: CoreTask, row: Row) -> list[Prompt]:
+    if task.kind == "multiple_choice":
+        return [Prompt(row["query"] + task.delimiter, choice) for choice in row["choices"]]
+    contexts = row["context_options"] if task.kind == "schema" else [row["context"].strip()]
+    return [Prompt(context + task.delimiter, row["continuation"]) for context in contexts]

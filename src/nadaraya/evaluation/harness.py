@@ -10,8 +10,7 @@ from typing import Any
 from nadaraya.data import encode_text
 from nadaraya.errors import InputError, must_be, unknown_name
 from nadaraya.evaluation.causal import CausalModel
-from nadaraya.evaluation.core import core_prompts, few_shot_rows, shuffled_rows
-from nadaraya.evaluation.core_tasks import CoreTask
+from nadaraya.evaluation.core_tasks import CoreTask, core_prompts, few_shot_rows, shuffled_rows
 from nadaraya.files import first_line, is_folder, write_file
 
 
@@ -30,7 +29,7 @@ def evaluate_lm_eval(
     It seeds the global generators of random numbers, as it always does.
 
     Args:
-        causal: from `open_causal_model`; its model is on the device where it shall run.
+        causal: from `nadaraya.training.open_causal_model`; its model is on the device where it shall run.
         tasks: names of tasks, groups or tags, or patterns of them, as lm-eval knows them ("hellaswag").
         shots: solved examples in front of each question; default each task's own.
         limit: examples per task, the first; default all.

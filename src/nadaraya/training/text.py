@@ -30,8 +30,7 @@ from nadaraya.data.tokenizer import check_token_bytes
 from nadaraya.data.windows import IGNORED
 from nadaraya.errors import must_be
 from nadaraya.evaluation.generation import sample_text
-from nadaraya.evaluation.language import TextEvaluation, evaluate_string, total_nats
-from nadaraya.evaluation.shards import evaluate_shards
+from nadaraya.evaluation.language import TextEvaluation, evaluate_shards, evaluate_string, total_nats
 from nadaraya.files import write_file, write_into
 from nadaraya.models.quiet import without_bars
 from nadaraya.names import CORPORA, means_path

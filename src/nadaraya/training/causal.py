@@ -1,0 +1,50 @@
+"""Any causal language model: that of a run folder, a folder of transformers, or one of its hub."""
+
+from pathlib import Path
+
+from nadaraya.errors import InputError
+from nadaraya.evaluation.causal import CausalModel, open_pretrained
+from nadaraya.files import is_file, is_folder
+from nadaraya.training.run import Run
+
+HUB = "hf:"  # how the name of a model at the hub begins
+
+
+def open_causal_model(source: str | Path, weights: str | None = None) -> CausalModel:
+    """Load a causal language model and its tokenizer. Weights are safetensors; no code of the source runs.
+
+    Args:
+        source: a run folder, a folder that transformers wrote, or hf:NAME, a model at the hub, which is
+            downloaded where it is not in transformers' cache.
+        weights: of a run, as `Run.load_model` takes them; default its own choice.
+
+    Returns:
+        The model. Its context is that of the run's recipe, or of the model's configuration, or 2048.
+
+    Raises:
+        InputError: there is none, it has other weights than safetensors or code of its own, a run is not
+            finished, or a download fails.
+
+    >>> from nadaraya.data import byte_tokenizer
+    >>> from nadaraya.models import KernelGPTConfig, KernelGPTForCausalLM
+    >>> from nadaraya.training import open_causal_model
+    >>> KernelGPTForCausalLM(KernelGPTConfig.preset("demo", vocab_size=256)).save_pretrained("model")
+    >>> _ = byte_tokenizer().save_pretrained("model")
+    >>> open_causal_model("model").context
+    256
+    """
+    path, (hub, _, name) = Path(source), str(source).partition(HUB)
+    at_hub = isinstance(source, str) and hub == "" != name  # a folder of this name is ./hf:NAME
+    if not at_hub and is_folder(path) and is_file(path / "config.yaml"):
+        run = Run(path)
+        recipe = run.text_recipe()
+        return CausalModel(str(path), run.load_model(weights=weights), run.tokenizer(), recipe.data.context)
+    if weights is not None:
+        raise InputError(f"--weights chooses among those of a run folder, which {path} is not")
+    if at_hub:
+        return open_pretrained(name, local=False)
+    if not is_folder(path):
+        raise InputError(f"{path} is not a run folder or a model's, and no {HUB}NAME of a model at the hub")
+    if not is_file(path / "config.json"):
+        raise InputError(f"{path} is not a run folder or a model's: it has no config.yaml or config.json")
+    return open_pretrained(str(path), local=True)

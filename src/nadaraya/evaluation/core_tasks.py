@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import Field
+from pydantic import AliasChoices, BeforeValidator, Field
 
 from nadaraya.errors import InputError, must_be, unknown_name
 from nadaraya.files import is_file, is_folder, reading
@@ -50,37 +50,25 @@ class _LanguageModeling(Stored):
 _ROWS = {"multiple_choice": _MultipleChoice, "schema": _Schema, "language_modeling": _LanguageModeling}
 
 
+def _as_list(given: Any) -> list[Any]:
+    return given if isinstance(given, list) else [given]
+
+
 class _Entry(Stored):
     label: str
     icl_task_type: Literal["multiple_choice", "schema", "language_modeling"]
     continuation_delimiter: str = " "
-
-    def task(self, shots: int, percent: float, folder: Path, name: str) -> "CoreTask":
-        path = folder / name
-        with reading(path):
-            if not path.resolve().is_relative_to(folder.resolve()):
-                raise must_be(f"the file of {self.label}", f"in {folder}", name)
-        kind, delimiter = self.icl_task_type, self.continuation_delimiter
-        return CoreTask(self.label, kind, shots, delimiter, percent / 100, path)
-
-
-class _BundleEntry(_Entry):
-    dataset_uri: str
-    num_fewshot: Annotated[list[_Count], Field(min_length=1)]
+    num_fewshot: Annotated[list[_Count], Field(min_length=1), BeforeValidator(_as_list)]
+    file: Annotated[str | None, Field(validation_alias=AliasChoices("dataset_uri", "file"))] = None
+    random_baseline_pct: float | None = None  # of a bundle it is in another file
 
 
 class _Bundle(Stored):
-    icl_tasks: list[_BundleEntry]
-
-
-class _FlatEntry(_Entry):
-    file: str | None = None
-    num_fewshot: _Count
-    random_baseline_pct: _Percent
+    icl_tasks: list[_Entry]
 
 
 class _Flat(Stored):
-    tasks: list[_FlatEntry]
+    tasks: list[_Entry]
 
 
 @dataclass(frozen=True)
@@ -161,12 +149,22 @@ def read_core(folder: str | Path, tasks: Iterable[str] | None = None) -> list[Co
     nadaraya.errors.InputError: no-such-folder must be a folder with core.yaml or core_meta.json, got ...
     """
     folder = Path(folder)
-    readers = {"core.yaml": _read_bundle, "core_meta.json": _read_flat}
-    name = next((name for name in readers if is_folder(folder) and is_file(folder / name)), None)
-    if name is None:
+    if not is_folder(folder) or not any(is_file(folder / name) for name in ("core.yaml", "core_meta.json")):
         found = "neither" if is_folder(folder) else "no folder"
         raise InputError(f"{folder} must be a folder with core.yaml or core_meta.json, got {found}")
-    there = {task.label: task for task in readers[name](folder) if is_file(task.path)}
+    if is_file(folder / "core.yaml"):
+        data, meta = folder / "eval_data", folder / "eval_meta_data.csv"
+        entries = read_stored(folder / "core.yaml", _Bundle, "a list of CORE tasks").icl_tasks
+        with reading(meta), meta.open(encoding="utf-8", newline="") as stream:
+            known = {row["Eval Task"]: float(row["Random baseline"]) for row in csv.DictReader(stream)}
+        baselines = {entry.label: known.get(entry.label) for entry in entries}
+    else:
+        data, meta = folder, folder / "core_meta.json"
+        entries = read_stored(meta, _Flat, "a list of CORE tasks").tasks
+        baselines = {entry.label: entry.random_baseline_pct for entry in entries}
+    percent = checked(baselines, dict[str, _Percent], str(meta))
+    listed = [_task(entry, percent[entry.label], data) for entry in entries]
+    there = {task.label: task for task in listed if is_file(task.path)}
     if not there:
         raise InputError(f"{folder} has no file of a task")
     wanted = there if tasks is None else dict.fromkeys(tasks)
@@ -176,25 +174,13 @@ def read_core(folder: str | Path, tasks: Iterable[str] | None = None) -> list[Co
     return [there[label] for label in wanted]
 
 
-def _read_bundle(folder: Path) -> list[CoreTask]:
-    meta = folder / "eval_meta_data.csv"
-    entries = read_stored(folder / "core.yaml", _Bundle, "a list of CORE tasks").icl_tasks
-    with reading(meta), meta.open(encoding="utf-8", newline="") as stream:
-        baselines = {row["Eval Task"]: float(row["Random baseline"]) for row in csv.DictReader(stream)}
-    of_entries = {entry.label: baselines.get(entry.label) for entry in entries}
-    percent = checked(of_entries, dict[str, _Percent], str(meta))
-    return [
-        entry.task(entry.num_fewshot[0], percent[entry.label], folder / "eval_data", entry.dataset_uri)
-        for entry in entries
-    ]
-
-
-def _read_flat(folder: Path) -> list[CoreTask]:
-    entries = read_stored(folder / "core_meta.json", _Flat, "a list of CORE tasks").tasks
-    return [
-        entry.task(entry.num_fewshot, entry.random_baseline_pct, folder, entry.file or f"{entry.label}.jsonl")
-        for entry in entries
-    ]
+def _task(entry: _Entry, percent: float, folder: Path) -> CoreTask:
+    path = folder / (name := entry.file or f"{entry.label}.jsonl")
+    with reading(path):
+        if not path.resolve().is_relative_to(folder.resolve()):
+            raise must_be(f"the file of {entry.label}", f"in {folder}", name)
+    kind, delimiter = entry.icl_task_type, entry.continuation_delimiter
+    return CoreTask(entry.label, kind, entry.num_fewshot[0], delimiter, percent / 100, path)
 
 
 class Prompt(NamedTuple):

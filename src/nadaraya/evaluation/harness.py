@@ -11,6 +11,7 @@ from nadaraya.data import encode_text
 from nadaraya.errors import InputError, must_be, unknown_name
 from nadaraya.evaluation.causal import CausalModel
 from nadaraya.evaluation.core_tasks import CoreTask, core_prompts, few_shot_rows, shuffled_rows
+from nadaraya.evaluation.generation import default_prompt
 from nadaraya.files import first_line, is_folder, write_file
 
 
@@ -119,8 +120,6 @@ def _prefix(tokenizer: Any) -> int:
     for special in (tokenizer.bos_token_id, tokenizer.eos_token_id):
         if special is not None:
             return int(special)
-    from nadaraya.evaluation.generation import default_prompt
-
     return int(tokenizer(default_prompt(tokenizer), add_special_tokens=False)["input_ids"][0])
 
 

@@ -266,10 +266,10 @@ class TokenShards:
         return tokenizer_from_file(self.folder)
 
     def tokens(self, starts: Sequence[int], length: int) -> Tensor:
-        """Tokens from each of some places on.
+        """Tokens from each of some indices on.
 
         Args:
-            starts: n places in the sequence, each at most `num_tokens` − `length`.
+            starts: n indices of the sequence, each at most `num_tokens` − `length`.
             length: how many tokens from each.
 
         Returns:

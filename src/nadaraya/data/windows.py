@@ -98,11 +98,11 @@ def window_numbers(count: int, batch_size: int, seed: int, update: int) -> np.nd
     >>> [window_numbers(5, 2, seed=0, update=update).tolist() for update in (1, 2, 3)]
     [[0, 3], [1, 2], [4, 2]]
     """
-    places = np.arange((update - 1) * batch_size, update * batch_size)
+    indices = np.arange((update - 1) * batch_size, update * batch_size)
     numbers = np.empty(batch_size, dtype=np.int64)
-    for epoch in range(int(places[0]) // count, int(places[-1]) // count + 1):
-        inside = places // count == epoch
-        numbers[inside] = _permutation(count, seed, epoch)[places[inside] % count]
+    for epoch in range(int(indices[0]) // count, int(indices[-1]) // count + 1):
+        inside = indices // count == epoch
+        numbers[inside] = _permutation(count, seed, epoch)[indices[inside] % count]
     return numbers
 
 
@@ -155,6 +155,6 @@ def document_positions(tokens: Tensor, document_token: int) -> Tensor:
     >>> document_positions(torch.tensor([[5, 6, 0, 7, 8, 0, 9]]), document_token=0)
     tensor([[0, 1, 0, 1, 2, 0, 1]])
     """
-    places = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
-    begins = torch.where(tokens == document_token, places, 0).cummax(dim=1).values
-    return places - begins
+    indices = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
+    begins = torch.where(tokens == document_token, indices, 0).cummax(dim=1).values
+    return indices - begins

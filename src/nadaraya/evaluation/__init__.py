@@ -1,10 +1,10 @@
 """Evaluation of trained models: cross-entropy and bits per byte, tasks, accuracy on images, generation."""
 
-from nadaraya.evaluation.causal import CausalModel
 from nadaraya.evaluation.classification import ImageEvaluation, evaluate_images
 from nadaraya.evaluation.generation import default_prompt, generate_text, sample_text
 from nadaraya.evaluation.harness import evaluate_lm_eval, write_lm_eval_tasks
 from nadaraya.evaluation.language import (
+    CausalModel,
     TextEvaluation,
     bits_per_byte,
     evaluate_shards,

@@ -35,7 +35,7 @@ class ImageEvaluation:
 def evaluate_images(model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]]) -> ImageEvaluation:
     """Classify every image of some batches once.
 
-    Where `torch.distributed` runs, each process gives its own batches and all get the figures of all images:
+    Where `torch.distributed` runs, each process gives its own batches and all get the metrics of all images:
     every process must call this, with a model whose forward pass does not wait for those of the others.
 
     Args:
@@ -43,7 +43,7 @@ def evaluate_images(model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]]) 
         batches: images and their labels, (B,) int64, as `evaluation_batches` gives them.
 
     Returns:
-        The figures; sums are taken in float64.
+        The metrics; sums are taken in float64.
 
     Raises:
         InputError: there is no image.

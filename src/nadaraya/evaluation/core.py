@@ -162,7 +162,7 @@ class CoreEvaluation:
         return tuple(name for name in CORE_TASKS if name not in run)
 
     def figures(self) -> dict[str, Any]:
-        """Every figure, for JSON."""
+        """Every metric, for JSON."""
         return {
             "core": self.core,
             "core_standard_error": self.standard_error,
@@ -196,7 +196,7 @@ def evaluate_core(
         progress: called with the label of a task, how many of its examples are done, and their number.
 
     Returns:
-        Figures per task, the mean of the centred accuracies, and which of the 22 tasks are missing.
+        Metrics per task, the mean of the centred accuracies, and which of the 22 tasks are missing.
 
     Raises:
         InputError: a damaged file or row, no task, a limit too small for the shots, a text that the tokenizer

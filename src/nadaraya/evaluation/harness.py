@@ -9,9 +9,9 @@ from typing import Any
 
 from nadaraya.data import encode_text
 from nadaraya.errors import InputError, must_be, unknown_name
-from nadaraya.evaluation.causal import CausalModel
 from nadaraya.evaluation.core_tasks import CoreTask, core_prompts, few_shot_rows, shuffled_rows
 from nadaraya.evaluation.generation import default_prompt
+from nadaraya.evaluation.language import CausalModel
 from nadaraya.files import first_line, is_folder, write_file
 
 
@@ -40,7 +40,7 @@ def evaluate_lm_eval(
         precision: "float32" (default) or "bfloat16", by autocast.
 
     Returns:
-        What lm-eval returns: "results" (figures by task), "n-shot", "n-samples", "configs", "samples", …
+        What lm-eval returns: "results" (metrics by task), "n-shot", "n-samples", "configs", "samples", …
 
     Raises:
         InputError: lm-eval is not installed, an unknown task, one whose data cannot be had, or an option out

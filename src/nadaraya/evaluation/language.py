@@ -18,7 +18,7 @@ from nadaraya.data import (
     read_windows,
     token_num_bytes,
 )
-from nadaraya.data.tokenizer import check_token_bytes
+from nadaraya.data.tokenizer import check_token_bytes, check_vocabulary
 from nadaraya.errors import must_be
 
 if TYPE_CHECKING:
@@ -26,6 +26,34 @@ if TYPE_CHECKING:
 
 LARGEST_LOGITS = 2**28  # numbers in a batch's logits: 1 GiB in float32
 ANY = 2**63
+
+
+@dataclass(frozen=True)
+class CausalModel:
+    """A model with what is needed to evaluate it; an InputError where the tokenizer is not that of the model.
+
+    Args:
+        name: the folder or the name at the hub.
+        model: maps token ids to logits, in eval mode, on the CPU.
+        tokenizer: its tokenizer.
+        context: tokens that it reads at a time.
+
+    >>> from nadaraya.data import byte_tokenizer
+    >>> from nadaraya.evaluation import CausalModel
+    >>> from nadaraya.models import KernelGPTConfig, KernelGPTForCausalLM
+    >>> model = KernelGPTForCausalLM(KernelGPTConfig.preset("demo", vocab_size=256))
+    >>> CausalModel("demo", model, byte_tokenizer(), context=256).context
+    256
+    """
+
+    name: str
+    model: Any
+    tokenizer: Any
+    context: int
+
+    def __post_init__(self) -> None:
+        check_vocabulary(self.tokenizer, num_tokens(self.model))
+        self.tokenizer.split_special_tokens = True  # what spells a special token in a text is text
 
 
 @dataclass(frozen=True)
@@ -166,7 +194,7 @@ def bits_per_byte(
         Σ_t L_t / (ln 2 · Σ_t b_t)
 
     Special tokens have no bytes and are left out of both sums, and so are targets below 0. On the windows of
-    a text without special tokens it is `evaluate_text`'s figure. nanochat's windows begin with the
+    a text without special tokens it is that of `evaluate_text`. nanochat's windows begin with the
     beginning-of-text token and hold packed documents; `evaluate_text` cuts one text into adjacent windows.
 
     Args:

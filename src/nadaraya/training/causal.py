@@ -1,13 +1,16 @@
 """Any causal language model: that of a run folder, a folder of transformers, or one of its hub."""
 
 from pathlib import Path
+from typing import Any
 
+from nadaraya.data.textfile import one_line
 from nadaraya.errors import InputError
-from nadaraya.evaluation.causal import CausalModel, open_pretrained
+from nadaraya.evaluation import CausalModel
 from nadaraya.files import is_file, is_folder
 from nadaraya.training.run import Run
 
 HUB = "hf:"  # how the name of a model at the hub begins
+LONGEST = 2048  # context of a model whose configuration names none
 
 
 def open_causal_model(source: str | Path, weights: str | None = None) -> CausalModel:
@@ -42,9 +45,37 @@ def open_causal_model(source: str | Path, weights: str | None = None) -> CausalM
     if weights is not None:
         raise InputError(f"--weights chooses among those of a run folder, which {path} is not")
     if at_hub:
-        return open_pretrained(name, local=False)
+        return _pretrained(name, local=False)
     if not is_folder(path):
         raise InputError(f"{path} is not a run folder or a model's, and no {HUB}NAME of a model at the hub")
     if not is_file(path / "config.json"):
         raise InputError(f"{path} is not a run folder or a model's: it has no config.yaml or config.json")
-    return open_pretrained(str(path), local=True)
+    return _pretrained(str(path), local=True)
+
+
+def _pretrained(name: str, local: bool) -> CausalModel:
+    """A model that transformers knows by itself, or a KernelGPT, of a local folder or a name at the hub."""
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+
+    from nadaraya.models.inputs import check_index  # registers KernelGPT too
+    from nadaraya.models.quiet import without_bars
+
+    options: Any = {"local_files_only": local, "trust_remote_code": False}
+    if local:
+        check_index(Path(name))
+    with one_line(name, "as a causal language model of transformers, in safetensors"), without_bars():
+        tokenizer: Any = AutoTokenizer.from_pretrained(name, **options)
+        config = AutoConfig.from_pretrained(name, **options)
+        config._attn_implementation = None  # what the file names could be code at the hub
+        options |= {"config": config, "use_safetensors": True, "dtype": torch.float32}
+        loaded: Any = AutoModelForCausalLM.from_pretrained(name, output_loading_info=True, **options)
+    model, report = loaded
+    if not tokenizer.is_fast:
+        raise InputError(f"{name} must have a tokenizer that the tokenizers library reads, got one without")
+    if report["missing_keys"]:
+        raise InputError(f"{name} is damaged: it lacks {sorted(report['missing_keys'])[0]}")
+    config = model.config.get_text_config()
+    limits = (getattr(config, key, None) for key in ("max_position_embeddings", "n_positions", "n_ctx"))
+    context = next((limit for limit in limits if isinstance(limit, int) and limit > 1), LONGEST)
+    return CausalModel(name, model.eval(), tokenizer, context)

@@ -47,7 +47,11 @@ class _LanguageModeling(Stored):
     continuation: str
 
 
-_ROWS = {"multiple_choice": _MultipleChoice, "schema": _Schema, "language_modeling": _LanguageModeling}
+_ROWS: dict[str, type[Stored]] = {
+    "multiple_choice": _MultipleChoice,
+    "schema": _Schema,
+    "language_modeling": _LanguageModeling,
+}
 
 
 def _as_list(given: Any) -> list[Any]:

@@ -1,7 +1,7 @@
 """Speed of generation and memory of its cache, against the same model with separate keys and values."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
@@ -110,13 +110,6 @@ def measure_decoding(
 
     Raises:
         InputError: no models, or an unknown cache.
-
-    >>> from nadaraya.evaluation.decoding import DecodingSettings, measure_decoding
-    >>> from nadaraya.models import KernelGPTConfig, KernelGPTForCausalLM
-    >>> model = KernelGPTForCausalLM(KernelGPTConfig(hidden_size=16, num_hidden_layers=1, variant="gka-bank"))
-    >>> settings = DecodingSettings(batch=1, prompt=3, tokens=2, rounds=1)
-    >>> [row.cache_ratio for row in measure_decoding({"gka-bank": model}, ["dynamic"], settings)]
-    [None, 0.5]
     """
     if not models:
         raise must_be("models", "at least one", models)
@@ -125,7 +118,7 @@ def measure_decoding(
             raise unknown_name("cache", kind, CACHES)
     for model in models.values():
         in_precision(model.eval(), settings.precision).to(settings.device)
-    cells = {
+    cells: dict[tuple[str, str, bool], Callable[[], _Turn]] = {
         (name, kind, one_tensor): partial(generate_once, model, kind, one_tensor, settings)
         for (name, model), kind in product(models.items(), caches)
         for one_tensor in ((False, True) if keeps_one_tensor(model) else (False,))

@@ -94,14 +94,6 @@ def training_flops(model: "KernelGPTForCausalLM", context: int) -> int:
 
     Returns:
         FLOPs, 2 × multiply-adds.
-
-    >>> import torch
-    >>> from nadaraya.evaluation.efficiency import training_flops
-    >>> from nadaraya.models import KernelGPTConfig, KernelGPTForCausalLM
-    >>> with torch.device("meta"):
-    ...     model = KernelGPTForCausalLM(KernelGPTConfig.preset("nano-d20"))
-    >>> print(f"{training_flops(model, 2048):.4e}")
-    3.0042e+09
     """
     from nadaraya.attention.layer import KernelSelfAttention
 

@@ -26,6 +26,7 @@ SIZES = ("tiny", "small", "base")
 PRECISIONS = {"bfloat16": torch.bfloat16, "float32": torch.float32}
 _MIB = 2**20
 
+Case = TypeVar("Case")
 Found = TypeVar("Found")
 
 
@@ -267,9 +268,9 @@ def _seconds(step: Callable[[], None], settings: Settings) -> list[float]:
     return list(timer.blocked_autorange(min_run_time=settings.seconds).times)
 
 
-def alternate(cases: Mapping[Any, Callable[[], Found]], rounds: int) -> dict[Any, list[Found]]:
+def alternate(cases: Mapping[Case, Callable[[], Found]], rounds: int) -> dict[Case, list[Found]]:
     """Results of cases that take turns, so that drift of the machine affects all of them equally."""
-    found: dict[Any, list[Found]] = {name: [] for name in cases}
+    found: dict[Case, list[Found]] = {name: [] for name in cases}
     for _ in range(rounds):
         for name, case in cases.items():
             found[name].append(case())

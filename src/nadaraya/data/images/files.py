@@ -136,6 +136,7 @@ def _read_shard(shard: Path) -> list[tuple[Member, int]]:
                     continue
                 if member.offset_data + member.size > end:
                     raise InputError(f"{shard} is truncated: it ends within its member {member.name}")
+                value: Any
                 key, ending = _split(member.name)
                 if ending in IMAGE_ENDINGS:
                     kind, value = "image", (member.name, member.offset_data, member.size)

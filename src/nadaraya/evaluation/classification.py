@@ -68,7 +68,12 @@ def evaluate_side_by_side(
         for inputs, labels in batches:
             inputs, labels = (part.to(device, non_blocking=True) for part in (inputs, labels))
             for model, row in zip(models, sums, strict=True):
-                row += _sums(model(inputs).float(), labels)
+                logits = model(inputs).float()
+                hits = logits.topk(min(5, logits.shape[1]), dim=1).indices == labels[:, None]
+                row[0] += len(labels)
+                row[1] += F.cross_entropy(logits, labels, reduction="none").double().sum()
+                row[2] += hits[:, 0].sum()
+                row[3] += hits.any(1).sum()
     if distributed.is_available() and distributed.is_initialized():
         distributed.all_reduce(sums)
     if not sums[0, 0]:
@@ -77,12 +82,3 @@ def evaluate_side_by_side(
         ImageEvaluation(nats / images, top1 / images, top5 / images, int(images))
         for images, nats, top1, top5 in sums.tolist()
     ]
-
-
-def _sums(logits: Tensor, labels: Tensor) -> Tensor:
-    """Images, summed nats, and how many labels are the first and among the first five."""
-    ranked = logits.topk(min(5, logits.shape[1]), dim=1).indices
-    hits = ranked == labels[:, None]
-    nats = F.cross_entropy(logits, labels, reduction="none")
-    count = logits.new_full((), len(labels), dtype=torch.float64)
-    return torch.stack([count, nats.double().sum(), hits[:, 0].sum().double(), hits.any(1).sum().double()])

@@ -72,9 +72,14 @@ def generate_text(
         raise must_be("prompt", "at least one character", prompt)
     counts = {"tokens": tokens, "beams": beams, "top_k": 1 if top_k is None else top_k}
     _check_sampling(temperature, seed, counts)
-    _check_beams(model, beams)
+    config = model.config
+    heads = config.num_attention_heads
+    keys = config.hidden_size * (config.num_key_value_heads or heads) // heads
+    cached = 2 * keys * config.num_hidden_layers * config.max_position_embeddings
+    needed = 4 * beams * (cached + config.vocab_size)  # keys, values and logits in float32
+    check_memory(f"a beam search of width {beams:,}", needed, "beams", model.device.type)
     ids = _prompt_ids(model, tokenizer, prompt)
-    if model.config.vocab_size == 1:  # there is one text, and no second beam
+    if config.vocab_size == 1:  # there is one text, and no second beam
         beams = 1
     if greedy or beams > 1:
         options: dict[str, Any] = {"do_sample": False, "num_beams": beams}
@@ -173,16 +178,6 @@ def _prompt_ids(model: "KernelGPTForCausalLM", tokenizer: "PreTrainedTokenizerFa
             "the logits of the model must be finite, got nan or inf: its weights have diverged in training"
         )
     return ids
-
-
-def _check_beams(model: "KernelGPTForCausalLM", beams: int) -> None:
-    """Refuse a search whose keys, values and logits, in float32, do not fit in memory."""
-    config = model.config
-    heads = config.num_attention_heads
-    keys = config.hidden_size * (config.num_key_value_heads or heads) // heads
-    cached = 2 * keys * config.num_hidden_layers * config.max_position_embeddings
-    needed = 4 * beams * (cached + config.vocab_size)
-    check_memory(f"a beam search of width {beams:,}", needed, "beams", model.device.type)
 
 
 @torch.no_grad()

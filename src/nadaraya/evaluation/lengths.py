@@ -122,8 +122,8 @@ def length_losses(
     if (there := len(tokens)) <= longest:
         raise must_be("lengths", f"below the {there:,} tokens of the text", longest)
 
-    places = (there - 1 - longest) // stride + 1
-    starts = stride * torch.linspace(0, places - 1, min(windows, places), dtype=torch.float64).round().long()
+    most = (there - 1 - longest) // stride + 1
+    starts = stride * torch.linspace(0, most - 1, min(windows, most), dtype=torch.float64).round().long()
     losses: dict[int, list[Tensor]] = {length: [] for length in sorted(set(lengths))}
     targets, at_positions = [], torch.zeros(longest, dtype=torch.float64)
     for some in starts.split(max(1, batch_tokens // longest)):

@@ -1,5 +1,6 @@
 """The public names are a contract, the core needs torch and numpy only, and packages hold what is needed."""
 
+import ast
 import subprocess
 import sys
 import tarfile
@@ -98,3 +99,12 @@ def test_the_installed_wheel_works_away_from_the_checkout(packages: Path, tmp_pa
     nadaraya_of_the_wheel("train", "demo", "--quiet", "--run", "run", *small, *steps)
     assert "report: report.html" in nadaraya_of_the_wheel("report", "run")
     assert "gka_tiny_patch16_224" in nadaraya_of_the_wheel("train", "cifar-cpu", "--print-config")
+
+
+@pytest.mark.parametrize("package", ["data", "evaluation"])
+def test_data_and_evaluation_import_nothing_that_builds_on_them(package: str) -> None:
+    above = {"training", "interpret", "report", "study", "reproduce", "cli"}
+    for path in (ROOT / "src" / "nadaraya" / package).rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("nadaraya."):
+                assert node.module.split(".")[1] not in above, f"{path} imports {node.module}"

@@ -18,10 +18,10 @@ from typing import Any
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from nadaraya.evaluation import CausalModel, evaluate_lm_eval, open_causal_model, write_lm_eval_tasks
+from nadaraya.evaluation import CausalModel, evaluate_lm_eval, write_lm_eval_tasks
 from nadaraya.evaluation.core import evaluate_core, read_core
 from nadaraya.files import write_file
-from nadaraya.training import Run, load_recipe, train
+from nadaraya.training import Run, load_recipe, open_causal_model, train
 
 RECIPE = (
     "data.limit=8000000",

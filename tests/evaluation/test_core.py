@@ -12,16 +12,8 @@ from torch import Tensor, nn
 
 from nadaraya.data import byte_tokenizer, train_byte_pair_tokenizer, train_character_tokenizer
 from nadaraya.errors import InputError
-from nadaraya.evaluation.core import (
-    CoreEvaluation,
-    CoreTask,
-    TaskResult,
-    core_prompts,
-    evaluate_core,
-    few_shot_rows,
-    read_core,
-    shuffled_rows,
-)
+from nadaraya.evaluation.core import CoreEvaluation, CoreTask, TaskResult, evaluate_core, read_core
+from nadaraya.evaluation.core_tasks import core_prompts, few_shot_rows, shuffled_rows
 from nadaraya.models import KernelGPTConfig, KernelGPTForCausalLM
 
 PAIRS = train_byte_pair_tokenizer("apples and pears, cats and dogs, green and red: none ran. " * 9, 300)

@@ -10,7 +10,7 @@ import core_folders as folders
 import pytest
 
 from nadaraya.errors import InputError
-from nadaraya.evaluation.core import CORE_TASKS, CoreTask, core_prompts, few_shot_rows, read_core
+from nadaraya.evaluation.core_tasks import CORE_TASKS, CoreTask, core_prompts, few_shot_rows, read_core
 
 
 def test_both_layouts_are_the_same_tasks(tmp_path: Path) -> None:
@@ -101,7 +101,7 @@ def test_a_file_without_rows_or_not_in_utf_8_is_refused(tmp_path: Path, content:
     [
         ("multiple_choice", "multiple_choices", "icl_tasks.0.icl_task_type must be"),
         ("num_fewshot: [2]", "num_fewshot: [-1]", "num_fewshot.0 must be at least 0, got -1"),
-        ("num_fewshot: [2]", "num_fewshot: 2", "cannot be read as a list of CORE tasks"),
+        ("num_fewshot: [2]", "num_fewshot: two", "num_fewshot.0 must be an integer, got 'two'"),
         ("some/piqa.jsonl", "../../piqa.jsonl", "the file of piqa must be in"),
         ("- label: piqa", "- label: pica", "csv: pica must be a number, got None"),
         ("- label: piqa", "- label: [", "not plain YAML"),

@@ -35,10 +35,10 @@ from nadaraya.data.corpus import PART_SEPARATOR
 from nadaraya.data.documents import open_documents
 from nadaraya.data.gutenberg import read_dickens
 from nadaraya.errors import InputError
-from nadaraya.evaluation import evaluate_shards, evaluate_string, open_causal_model
+from nadaraya.evaluation import evaluate_shards, evaluate_string
 from nadaraya.evaluation.core import evaluate_core, read_core
 from nadaraya.models import KernelGPTConfig, KernelGPTForCausalLM
-from nadaraya.training import Recipe, train
+from nadaraya.training import Recipe, open_causal_model, train
 
 pytestmark = pytest.mark.slow
 

@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 from torch import nn
 from torch.nn import functional as F
 
-from nadaraya.data.batches import training_batch
+from nadaraya.data.windows import training_batch
 from nadaraya.training import Recipe, train
 from nadaraya.training.loop import Learner
 from nadaraya.training.processes import Processes

@@ -47,9 +47,9 @@ def implied(
     The logits of all pairs of tokens are regressed on their lag, with a level for each query.
     """
     from nadaraya.data import document_positions
-    from nadaraya.evaluation import open_causal_model
     from nadaraya.interpret import fitted_kernels, implied_kernels, implied_summary
     from nadaraya.interpret.windows import windows_of
+    from nadaraya.training import open_causal_model
 
     if not 0 <= terms <= _MOST_TERMS:
         raise must_be("--terms", f"from 0 to {_MOST_TERMS}", terms)

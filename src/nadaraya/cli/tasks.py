@@ -25,7 +25,7 @@ class Chosen(NamedTuple):
 @contextmanager
 def opened(source: str, chosen: Chosen) -> "Iterator[CausalModel]":
     """A language model on its device."""
-    from nadaraya.evaluation import open_causal_model
+    from nadaraya.training import open_causal_model
 
     causal = open_causal_model(source, chosen.weights)
     with computing(causal.model, chosen.device, chosen.precision):

@@ -229,4 +229,4 @@ def shuffle_text(text: str, unit: Shuffled, seed: int = 0) -> str:
 
 
 def _permuted(parts: Sequence[str], random: np.random.Generator) -> list[str]:
-    return [parts[place] for place in random.permutation(len(parts)).tolist()]
+    return [parts[index] for index in random.permutation(len(parts)).tolist()]

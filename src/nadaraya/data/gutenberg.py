@@ -173,13 +173,10 @@ def read_dickens(cache: Path | None = None) -> str:
 
 
 def _find_books(source: Path, chosen: list[int]) -> dict[int, Path]:
-    # By name, so that 580-0.txt, in UTF-8, goes before 580.txt.
-    paths = sorted(map(Path, files_below(source)), key=lambda path: (path.name, path))
-    found: dict[str, Path] = {}
-    for path in paths:
-        name = re.fullmatch(r"(?:pg)?([0-9]+)(?:-0)?\.txt(?:\.utf-?8)?", path.name, re.IGNORECASE)
-        if name:
-            found.setdefault(name[1], path)
+    # The first by name counts, so that 580-0.txt, in UTF-8, goes before 580.txt.
+    paths = sorted(map(Path, files_below(source)), key=lambda path: (path.name, path), reverse=True)
+    pattern = re.compile(r"(?:pg)?([0-9]+)(?:-0)?\.txt(?:\.utf-?8)?", re.IGNORECASE)
+    found = {name[1]: path for path in paths if (name := pattern.fullmatch(path.name))}
     missing = [f"{ebook} ({DICKENS[ebook]})" for ebook in chosen if str(ebook) not in found]
     if missing:
         raise InputError(

@@ -233,11 +233,14 @@ class TokenShards:
                 f"{self.folder / name} is damaged ({problem}){more}: run the same `nadaraya data tokenize` "
                 "command again to make it anew"
             )
-        self._files = list(manifest.files(part))
-        self._ends = list(accumulate(content.tokens for _, content in self._files))
-        self._maps: dict[int, np.ndarray] = {}
+        files = dict(manifest.files(part))
+        self._maps = []
+        for file in files:
+            with reading(self.folder / file, "a token shard"):
+                self._maps.append(np.memmap(self.folder / file, manifest.dtype, mode="r"))
+        self._ends = list(accumulate(content.tokens for content in files.values()))
         self.num_tokens = self._ends[-1] if self._ends else 0
-        self.num_documents = sum(content.documents for _, content in self._files)
+        self.num_documents = sum(content.documents for content in files.values())
         self.document_token = manifest.document_token
         self.sha256 = hashlib.sha256(manifest.to_json().encode()).hexdigest()
 
@@ -266,10 +269,10 @@ class TokenShards:
         return tokenizer_from_file(self.folder)
 
     def tokens(self, starts: Sequence[int], length: int) -> Tensor:
-        """Tokens from each of some places on.
+        """Tokens from each of some indices on.
 
         Args:
-            starts: n places in the sequence, each at most `num_tokens` − `length`.
+            starts: n indices of the sequence, each at most `num_tokens` − `length`.
             length: how many tokens from each.
 
         Returns:
@@ -280,7 +283,7 @@ class TokenShards:
             filled = 0
             while filled < length:  # a row may go on in the next file
                 file = bisect_right(self._ends, start + filled)
-                content = self._map(file)
+                content = self._maps[file]
                 begin = start + filled - (self._ends[file] - len(content))
                 piece = content[begin : begin + length - filled]
                 row[filled : filled + len(piece)] = piece
@@ -288,13 +291,6 @@ class TokenShards:
         if rows.size and rows.max() >= (known := len(self.tokenizer)):
             raise InputError(f"{self.folder} has the token {rows.max()}: its tokenizer has {known}")
         return torch.from_numpy(rows)
-
-    def _map(self, file: int) -> np.ndarray:
-        if file not in self._maps:
-            path = self.folder / self._files[file][0]
-            with reading(path, "a token shard"):
-                self._maps[file] = np.memmap(path, dtype=self._manifest.dtype, mode="r")
-        return self._maps[file]
 
 
 def has_tokenizer(folder: Path, manifest: Manifest) -> bool:

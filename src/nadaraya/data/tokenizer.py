@@ -190,8 +190,8 @@ def encode_text(tokenizer: "PreTrainedTokenizerFast", text: str) -> torch.Tensor
     try:
         data = text.encode()
     except UnicodeEncodeError as error:
-        place, character = error.start, text[error.start]
-        raise must_be(f"the character at position {place}", "one that UTF-8 has", character) from error
+        index, character = error.start, text[error.start]
+        raise must_be(f"the character at position {index}", "one that UTF-8 has", character) from error
     if _is_byte_tokenizer(tokenizer):
         return torch.from_numpy(np.frombuffer(data, dtype=np.uint8).astype(np.int64))
     with one_line("the text", "by this tokenizer"):
@@ -199,9 +199,9 @@ def encode_text(tokenizer: "PreTrainedTokenizerFast", text: str) -> torch.Tensor
     ids = torch.tensor(encoded["input_ids"], dtype=torch.long)
     backend = tokenizer.backend_tokenizer
     unknown = {tokenizer.unk_token_id, backend.token_to_id(getattr(backend.model, "unk_token", None) or "")}
-    if len(places := np.flatnonzero(np.isin(ids, list(unknown - {None})))):
-        place = encoded.token_to_chars(int(places[0])).start
-        raise must_be(f"the character at position {place}", "one that this tokenizer knows", text[place])
+    if len(indices := np.flatnonzero(np.isin(ids, list(unknown - {None})))):
+        index = encoded.token_to_chars(int(indices[0])).start
+        raise must_be(f"the character at position {index}", "one that this tokenizer knows", text[index])
     return ids
 
 

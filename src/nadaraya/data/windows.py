@@ -1,11 +1,13 @@
-"""Windows of a long sequence in an order that is a function of the seed and the update alone.
+"""Windows of a long sequence, a function of the seed and the update alone: resuming needs no state.
 
-The n − 1 tokens that follow another one are the targets of an epoch. They are cut into windows of `context`
-targets each, of which the last reaches back where they do not divide: what it shares with the window before
-it is context there and no target. Every epoch takes all windows once, in an order of its own, and a batch
-goes on where the one before it ended, from one epoch to the next: no target is left out and none comes twice.
+Of a text in memory a batch has windows at random indices. Of token shards, the n − 1 tokens that follow
+another one are the targets of an epoch. They are cut into windows of `context` targets each, of which the
+last reaches back where they do not divide: what it shares with the window before it is context there and no
+target. Every epoch takes all windows once, in an order of its own, and a batch goes on where the one before
+it ended, from one epoch to the next: no target is left out and none comes twice.
 """
 
+from collections.abc import Sized
 from functools import lru_cache
 
 import numpy as np
@@ -13,10 +15,49 @@ import torch
 from torch import Tensor
 
 from nadaraya.data.shards import TokenShards
-from nadaraya.errors import must_be
+from nadaraya.errors import InputError, must_be
 
 IGNORED = -100  # a target that is not learned, as cross_entropy has it
-_ORDER = 6  # an independent stream of random numbers; those below serve other orders and images
+# Independent streams of random numbers; dropout has that of 1, images those between.
+_BATCH, _ORDER = 0, 6
+
+
+def check_length(tokens: Sized, context: int, part: str) -> None:
+    """Refuse a text, "training" or "validation", in which not one window and its targets fits."""
+    if len(tokens) <= context:
+        raise InputError(
+            f"the {part} text has {len(tokens)} tokens, shorter than one window of data.context = {context} "
+            "and its next token: give more text or a smaller context"
+        )
+
+
+def windows_at(tokens: Tensor | TokenShards, starts: Tensor, length: int) -> Tensor:
+    """(n, length) token numbers from each of n indices on."""
+    if isinstance(tokens, Tensor):
+        return tokens[starts[:, None] + torch.arange(length)]
+    return tokens.tokens(starts.tolist(), length)
+
+
+def training_batch(
+    tokens: Tensor, context: int, batch_size: int, seed: int, step: int
+) -> tuple[Tensor, Tensor]:
+    """Windows at random indices of (n,) tokens, n > context: inputs and their next tokens, (B, context)."""
+    generator = np.random.default_rng([seed, step, _BATCH])
+    starts = generator.integers(0, len(tokens) - context, size=batch_size)
+    rows = windows_at(tokens, torch.from_numpy(starts), context + 1)
+    return rows[:, :-1], rows[:, 1:]
+
+
+def spread_windows(tokens: Tensor | TokenShards, length: int, count: int) -> Tensor:
+    """(count, length) token numbers, evenly spaced from the first window to the last, or all windows."""
+    last = len(tokens) - length
+    starts = torch.linspace(0, last, min(count, last + 1), dtype=torch.float64).long().unique()
+    return windows_at(tokens, starts, length)
+
+
+def spaced_numbers(total: int, count: int) -> np.ndarray:
+    """`count` numbers from 0 to total − 1, evenly spaced, both ends among them; all where there are fewer."""
+    return np.unique(np.linspace(0, total - 1, min(count, total)).round().astype(np.int64))
 
 
 def num_windows(num_tokens: int, context: int) -> int:
@@ -57,11 +98,11 @@ def window_numbers(count: int, batch_size: int, seed: int, update: int) -> np.nd
     >>> [window_numbers(5, 2, seed=0, update=update).tolist() for update in (1, 2, 3)]
     [[0, 3], [1, 2], [4, 2]]
     """
-    places = np.arange((update - 1) * batch_size, update * batch_size)
+    indices = np.arange((update - 1) * batch_size, update * batch_size)
     numbers = np.empty(batch_size, dtype=np.int64)
-    for epoch in range(int(places[0]) // count, int(places[-1]) // count + 1):
-        inside = places // count == epoch
-        numbers[inside] = _permutation(count, seed, epoch)[places[inside] % count]
+    for epoch in range(int(indices[0]) // count, int(indices[-1]) // count + 1):
+        inside = indices // count == epoch
+        numbers[inside] = _permutation(count, seed, epoch)[indices[inside] % count]
     return numbers
 
 
@@ -114,6 +155,6 @@ def document_positions(tokens: Tensor, document_token: int) -> Tensor:
     >>> document_positions(torch.tensor([[5, 6, 0, 7, 8, 0, 9]]), document_token=0)
     tensor([[0, 1, 0, 1, 2, 0, 1]])
     """
-    places = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
-    begins = torch.where(tokens == document_token, places, 0).cummax(dim=1).values
-    return places - begins
+    indices = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
+    begins = torch.where(tokens == document_token, indices, 0).cummax(dim=1).values
+    return indices - begins

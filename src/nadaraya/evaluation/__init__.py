@@ -1,18 +1,18 @@
 """Evaluation of trained models: cross-entropy and bits per byte, tasks, accuracy on images, generation."""
 
-from nadaraya.evaluation.causal import CausalModel, open_causal_model
 from nadaraya.evaluation.classification import ImageEvaluation, evaluate_images
 from nadaraya.evaluation.generation import default_prompt, generate_text, sample_text
 from nadaraya.evaluation.harness import evaluate_lm_eval, write_lm_eval_tasks
 from nadaraya.evaluation.language import (
+    CausalModel,
     TextEvaluation,
     bits_per_byte,
+    evaluate_shards,
     evaluate_string,
     evaluate_text,
     token_bytes,
 )
 from nadaraya.evaluation.lengths import LengthLoss, LengthLosses, length_losses
-from nadaraya.evaluation.shards import evaluate_shards
 
 __all__ = [
     "CausalModel",
@@ -29,7 +29,6 @@ __all__ = [
     "evaluate_text",
     "generate_text",
     "length_losses",
-    "open_causal_model",
     "sample_text",
     "token_bytes",
     "write_lm_eval_tasks",

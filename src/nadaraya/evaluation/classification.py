@@ -35,7 +35,7 @@ class ImageEvaluation:
 def evaluate_images(model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]]) -> ImageEvaluation:
     """Classify every image of some batches once.
 
-    Where `torch.distributed` runs, each process gives its own batches and all get the figures of all images:
+    Where `torch.distributed` runs, each process gives its own batches and all get the metrics of all images:
     every process must call this, with a model whose forward pass does not wait for those of the others.
 
     Args:
@@ -43,7 +43,7 @@ def evaluate_images(model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]]) 
         batches: images and their labels, (B,) int64, as `evaluation_batches` gives them.
 
     Returns:
-        The figures; sums are taken in float64.
+        The metrics; sums are taken in float64.
 
     Raises:
         InputError: there is no image.
@@ -68,7 +68,12 @@ def evaluate_side_by_side(
         for inputs, labels in batches:
             inputs, labels = (part.to(device, non_blocking=True) for part in (inputs, labels))
             for model, row in zip(models, sums, strict=True):
-                row += _sums(model(inputs).float(), labels)
+                logits = model(inputs).float()
+                hits = logits.topk(min(5, logits.shape[1]), dim=1).indices == labels[:, None]
+                row[0] += len(labels)
+                row[1] += F.cross_entropy(logits, labels, reduction="none").double().sum()
+                row[2] += hits[:, 0].sum()
+                row[3] += hits.any(1).sum()
     if distributed.is_available() and distributed.is_initialized():
         distributed.all_reduce(sums)
     if not sums[0, 0]:
@@ -77,12 +82,3 @@ def evaluate_side_by_side(
         ImageEvaluation(nats / images, top1 / images, top5 / images, int(images))
         for images, nats, top1, top5 in sums.tolist()
     ]
-
-
-def _sums(logits: Tensor, labels: Tensor) -> Tensor:
-    """Images, summed nats, and how many labels are the first and among the first five."""
-    ranked = logits.topk(min(5, logits.shape[1]), dim=1).indices
-    hits = ranked == labels[:, None]
-    nats = F.cross_entropy(logits, labels, reduction="none")
-    count = logits.new_full((), len(labels), dtype=torch.float64)
-    return torch.stack([count, nats.double().sum(), hits[:, 0].sum().double(), hits.any(1).sum().double()])

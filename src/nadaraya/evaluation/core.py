@@ -7,21 +7,29 @@ averaged.
 """
 
 import math
-import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain
 from operator import eq
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn import functional as F
 
 from nadaraya.errors import InputError, must_be
-from nadaraya.evaluation.core_tasks import CORE_TASKS, OPTIONS, CoreTask, Row, read_core
-from nadaraya.evaluation.language import encoded, evaluating, rows_at_a_time
+from nadaraya.evaluation.core_tasks import (
+    CORE_TASKS,
+    OPTIONS,
+    CoreTask,
+    Row,
+    core_prompts,
+    few_shot_rows,
+    read_core,
+    shuffled_rows,
+)
+from nadaraya.evaluation.language import encoded, predict, rows_at_a_time
 
 __all__ = [
     "CORE_TASKS",
@@ -33,9 +41,6 @@ __all__ = [
     "read_core",
 ]
 
-Progress = Callable[[str, int, int], object]
-
-_SHUFFLE_SEED, _SHOT_SEED = 1337, 1234  # nanochat's
 EXAMPLES = 64  # examples whose prompts are sorted by length together
 
 
@@ -157,7 +162,7 @@ class CoreEvaluation:
         return tuple(name for name in CORE_TASKS if name not in run)
 
     def figures(self) -> dict[str, Any]:
-        """Every figure, for JSON."""
+        """Every metric, for JSON."""
         return {
             "core": self.core,
             "core_standard_error": self.standard_error,
@@ -177,7 +182,7 @@ def evaluate_core(
     context: int,
     limit: int | None = None,
     batch_size: int = 16,
-    progress: Progress | None = None,
+    progress: Callable[[str, int, int], object] | None = None,
 ) -> CoreEvaluation:
     """Run CORE's tasks, with prompts and decisions as in nanochat.
 
@@ -191,7 +196,7 @@ def evaluate_core(
         progress: called with the label of a task, how many of its examples are done, and their number.
 
     Returns:
-        Figures per task, the mean of the centred accuracies, and which of the 22 tasks are missing.
+        Metrics per task, the mean of the centred accuracies, and which of the 22 tasks are missing.
 
     Raises:
         InputError: a damaged file or row, no task, a limit too small for the shots, a text that the tokenizer
@@ -215,12 +220,15 @@ def evaluate_core(
             raise must_be(name, f"an integer of at least {least}", given)
     results = []
     for task, rows in [(task, shuffled_rows(task, limit)) for task in tasks]:
-        started, decisions = time.perf_counter(), []
-        examples = (_scored_prompts(task, rows, index, tokenizer) for index in range(len(rows)))
-        for row, scored in zip(rows, _token_losses(model, examples, context, batch_size), strict=True):
-            decisions.append(_decide(task.kind, scored, row))
-            if progress is not None:
-                progress(task.label, len(decisions), len(rows))
+        started, decisions = time.perf_counter(), list[Decision]()
+        for first in range(0, len(rows), EXAMPLES):
+            group = range(first, min(first + EXAMPLES, len(rows)))
+            examples = [_tokenised(task, rows, index, tokenizer) for index in group]
+            scores = iter(_scores(model, list(chain(*examples)), context, batch_size))
+            for index, example in zip(group, examples, strict=True):
+                decisions.append(_decide(task.kind, [next(scores) for _ in example], rows[index]))
+                if progress is not None:
+                    progress(task.label, len(decisions), len(rows))
         gold = [row.get("gold", 0) for row in rows]
         accuracy, acc, acc_norm = (
             sum(map(eq, taken, gold)) / len(rows) for taken in zip(*decisions, strict=True)
@@ -234,78 +242,22 @@ def evaluate_core(
     return CoreEvaluation(tuple(results), limit)
 
 
-class Prompt(NamedTuple):
-    """Shots, question and delimiter, and the ending that is scored."""
+class _Prompt(NamedTuple):
+    """The tokens of a prompt, the beginning-of-text token first where there is one."""
 
-    context: str
-    ending: str
-
-    @property
-    def text(self) -> str:
-        return self.context + self.ending
+    tokens: list[int]
+    start: int  # of the tokens that CORE's rule scores
+    ending: int  # of the tokens after the context's own, which lm-eval scores
 
 
-def shuffled_rows(task: CoreTask, limit: int | None) -> list[Row]:
-    """The rows in the reference's fixed random order; the first `limit` of them."""
-    rows = list(task.rows)
-    random.Random(_SHUFFLE_SEED).shuffle(rows)
-    rows = rows[:limit]
-    if len(rows) <= task.shots:
-        accepted = f"at least {task.shots + 1} examples of {task.label}, which has {task.shots} shots"
-        raise must_be("limit" if limit else f"{task.path}", accepted, len(rows))
-    return rows
+class _Score(NamedTuple):
+    mean: float  # nats/token from `start` on
+    total: float  # nats from `ending` on
+    greedy: bool  # every token from `start` on is the likeliest one
 
 
-def few_shot_rows(rows: list[Row], index: int, shots: int) -> list[Row]:
-    """The solved examples in front of one: others of the same rows, drawn with the seed 1234 + index."""
-    drawn = random.Random(_SHOT_SEED + index).sample(range(len(rows) - 1), shots)
-    return [rows[i + (i >= index)] for i in drawn]
-
-
-def core_prompts(task: CoreTask, row: Row, shots: list[Row]) -> list[Prompt]:
-    """One prompt per option of an example; one in all for language modelling.
-
-    A solved example is its context, the delimiter and the right ending, followed by an empty line. Contexts
-    of language modelling lose blanks at both ends.
-    """
-    solved = [_options(task, shot)[shot["gold"] if task.kind in OPTIONS else 0] for shot in shots]
-    before = "".join(f"{prompt.text}\n\n" for prompt in solved)
-    return [Prompt(before + prompt.context, prompt.ending) for prompt in _options(task, row)]
-
-
-def _options(task: CoreTask, row: Row) -> list[Prompt]:
-    if task.kind == "multiple_choice":
-        return [Prompt(row["query"] + task.delimiter, choice) for choice in row["choices"]]
-    contexts = row["context_options"] if task.kind == "schema" else [row["context"].strip()]
-    return [Prompt(context + task.delimiter, row["continuation"]) for context in contexts]
-
-
-@dataclass(frozen=True)
-class _Scored:
-    """The tokens of one prompt and where scoring starts."""
-
-    tokens: list[int]  # all that the model reads, the beginning-of-text token first where there is one
-    start: int  # index of the first token that CORE's rule scores
-    ending: int  # index of the first token after the context's own, where lm-eval scores from
-
-    @property
-    def first(self) -> int:
-        """The first token that either scores; nothing predicts the token at 0."""
-        return max(1, min(self.start, self.ending))
-
-    def cropped(self, context: int) -> "_Scored":
-        """The last `context` tokens, as the reference keeps them."""
-        cut = max(0, len(self.tokens) - context)
-        return _Scored(self.tokens[cut:], max(0, self.start - cut), max(0, self.ending - cut))
-
-
-class _Losses(NamedTuple):
-    nats: Tensor  # (n,) of the tokens from `_Scored.first` on
-    greedy: bool  # all of CORE's tokens are the likeliest ones
-
-
-def _scored_prompts(task: CoreTask, rows: list[Row], index: int, tokenizer: Any) -> list[_Scored]:
-    """Tokens of an example's prompts: scored are those after the common beginning or in the common end."""
+def _tokenised(task: CoreTask, rows: list[Row], index: int, tokenizer: Any) -> list[_Prompt]:
+    """Prompts of an example, scored after their common beginning or, of a schema, in their common end."""
     prompts = core_prompts(task, rows[index], few_shot_rows(rows, index, task.shots))
     try:
         tokens = [encoded(tokenizer, prompt.text).tolist() for prompt in prompts]
@@ -319,7 +271,7 @@ def _scored_prompts(task: CoreTask, rows: list[Row], index: int, tokenizer: Any)
     else:
         compared = tokens if task.kind == "multiple_choice" else [tokens[0], contexts[0]]
         starts = [_num_common(compared)] * len(tokens)
-    return [_Scored(*parts) for parts in zip(tokens, starts, map(len, contexts), strict=True)]
+    return [_Prompt(*parts) for parts in zip(tokens, starts, map(len, contexts), strict=True)]
 
 
 def _num_common(sequences: Sequence[Sequence[int]]) -> int:
@@ -328,50 +280,45 @@ def _num_common(sequences: Sequence[Sequence[int]]) -> int:
     return next((i for i, column in columns if len(set(column)) > 1), min(map(len, sequences)))
 
 
-@torch.no_grad()
-def _token_losses(
-    model: nn.Module, examples: Iterable[Sequence[_Scored]], context: int, batch_size: int
-) -> Iterator[list[tuple[_Scored, _Losses]]]:
-    """Losses of every prompt of each example, in their order; prompts of like length share a batch."""
-    remaining = iter(examples)
-    while group := list(islice(remaining, EXAMPLES)):
-        prompts = [prompt.cropped(context) for example in group for prompt in example]
-        order = sorted(range(len(prompts)), key=lambda i: -len(prompts[i].tokens))
-        found: dict[int, _Losses] = {}
-        while order:
-            rows = rows_at_a_time(model, len(prompts[order[0]].tokens), batch_size)
-            now, order = order[:rows], order[rows:]
-            found |= zip(now, _batch_losses(model, [prompts[i] for i in now]), strict=True)
-        results = iter((prompt, found[i]) for i, prompt in enumerate(prompts))
-        for example in group:
-            yield [next(results) for _ in example]
+def _scores(model: nn.Module, prompts: list[_Prompt], context: int, batch_size: int) -> list[_Score]:
+    """Scores of prompts by the last `context` tokens of each; those of like length share a batch."""
+    order = sorted(range(len(prompts)), key=lambda i: -len(prompts[i].tokens))
+    found: dict[int, _Score] = {}
+    while order:
+        longest = min(context, len(prompts[order[0]].tokens))
+        rows = rows_at_a_time(model, longest, batch_size)
+        now, order = order[:rows], order[rows:]
+        found |= zip(now, _batch_scores(model, [prompts[i] for i in now], context), strict=True)
+    return [found[i] for i in range(len(prompts))]
 
 
-def _batch_losses(model: nn.Module, prompts: list[_Scored]) -> list[_Losses]:
+def _batch_scores(model: nn.Module, prompts: list[_Prompt], context: int) -> Iterator[_Score]:
     """Padded on the right: no token attends to what comes after it, so that no mask is needed."""
-    device = next(model.parameters()).device
-    inputs = torch.nn.utils.rnn.pad_sequence([torch.tensor(p.tokens) for p in prompts], batch_first=True)
-    with evaluating(model):
-        logits: Any = model(input_ids=inputs.to(device), use_cache=False).logits  # (B, N, V)
-    scored = [row[p.first - 1 : len(p.tokens) - 1] for row, p in zip(logits, prompts, strict=True)]
-    targets = torch.tensor([token for p in prompts for token in p.tokens[p.first :]], dtype=torch.long)
-    predicted = torch.cat(scored).float()  # (all scored tokens, V): one transfer from the device for all
-    nats = F.cross_entropy(predicted, targets.to(device), reduction="none").cpu()
+    kept, starts, endings = [], [], []
+    for prompt in prompts:
+        cut = max(0, len(prompt.tokens) - context)
+        kept.append(torch.tensor(prompt.tokens[cut:]))
+        starts.append(max(1, prompt.start - cut))  # nothing predicts the first token that is read
+        endings.append(max(1, prompt.ending - cut))
+    first = min(starts + endings)
+    inputs = torch.nn.utils.rnn.pad_sequence(kept, batch_first=True)  # (B, N)
+    predicted = predict(model, inputs)[:, first - 1 : -1].float()  # (B, N − first, V)
+    targets = inputs[:, first:].to(predicted.device)
+    nats = F.cross_entropy(predicted.flatten(0, 1), targets.flatten(), reduction="none")
+    nats, likeliest = nats.view(targets.shape).cpu(), (predicted.argmax(-1) == targets).cpu()
     if nats.isnan().any():
         raise InputError("the logits of the model must be finite, got nan: its weights have diverged")
-    likeliest, sizes = predicted.argmax(-1).cpu() == targets, [len(part) for part in scored]
-    return [
-        _Losses(part, bool(len(own := right[max(p.start, 1) - p.first :]) and own.all()))
-        for p, part, right in zip(prompts, nats.split(sizes), likeliest.split(sizes), strict=True)
-    ]
+    for tokens, row, right, start, ending in zip(kept, nats, likeliest, starts, endings, strict=True):
+        end, start, ending = (index - first for index in (len(tokens), start, ending))
+        greedy = start < end and bool(right[start:end].all())
+        yield _Score(row[start:end].mean().item(), row[ending:end].sum().item(), greedy)
 
 
-def _decide(kind: str, options: Sequence[tuple[_Scored, _Losses]], row: Row) -> Decision:
+def _decide(kind: str, options: list[_Score], row: Row) -> Decision:
     if kind == "language_modeling":
-        return Decision(*[0 if options[0][1].greedy else -1] * 3)
+        return Decision(*[0 if options[0].greedy else -1] * 3)
     # An option that begins all others has no token of its own. Its mean is NaN, which Python's `min` takes
     # when it comes first and never otherwise; so does the reference.
-    means = [found.nats[max(item.start, 1) - item.first :].mean().item() for item, found in options]
-    sums = [found.nats[max(item.ending, 1) - item.first :].sum().item() for item, found in options]
+    means, sums = [option.mean for option in options], [option.total for option in options]
     per_character = [nats / len(option) for nats, option in zip(sums, row[OPTIONS[kind]], strict=True)]
     return Decision(*(costs.index(min(costs)) for costs in (means, sums, per_character)))

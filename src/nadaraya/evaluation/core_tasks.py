@@ -1,13 +1,14 @@
-"""CORE's tasks on disk: DCLM's bundle, or a folder of .jsonl files with core_meta.json."""
+"""CORE's tasks on disk, DCLM's bundle or .jsonl files with core_meta.json, and their prompts."""
 
 import csv
+import random
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import Field
+from pydantic import AliasChoices, BeforeValidator, Field
 
 from nadaraya.errors import InputError, must_be, unknown_name
 from nadaraya.files import is_file, is_folder, reading
@@ -22,6 +23,7 @@ CORE_TASKS = (
     "bigbench_dyck_languages", "agi_eval_lsat_ar", "bigbench_cs_algorithms", "bigbench_operators",
     "bigbench_repeat_copy_logic", "squad", "coqa", "boolq", "bigbench_language_identification",
 )  # fmt: skip
+_SHUFFLE_SEED, _SHOT_SEED = 1337, 1234  # nanochat's
 
 _Count = Annotated[int, Field(ge=0)]
 _Options = Annotated[list[Annotated[str, Field(min_length=1)]], Field(min_length=2)]
@@ -52,29 +54,25 @@ _ROWS: dict[str, type[Stored]] = {
 }
 
 
+def _as_list(given: Any) -> list[Any]:
+    return given if isinstance(given, list) else [given]
+
+
 class _Entry(Stored):
     label: str
     icl_task_type: Literal["multiple_choice", "schema", "language_modeling"]
     continuation_delimiter: str = " "
-
-
-class _BundleEntry(_Entry):
-    dataset_uri: str
-    num_fewshot: Annotated[list[_Count], Field(min_length=1)]
+    num_fewshot: Annotated[list[_Count], Field(min_length=1), BeforeValidator(_as_list)]
+    file: Annotated[str | None, Field(validation_alias=AliasChoices("dataset_uri", "file"))] = None
+    random_baseline_pct: float | None = None  # of a bundle it is in another file
 
 
 class _Bundle(Stored):
-    icl_tasks: list[_BundleEntry]
-
-
-class _FlatEntry(_Entry):
-    file: str | None = None
-    num_fewshot: _Count
-    random_baseline_pct: _Percent
+    icl_tasks: list[_Entry]
 
 
 class _Flat(Stored):
-    tasks: list[_FlatEntry]
+    tasks: list[_Entry]
 
 
 @dataclass(frozen=True)
@@ -155,12 +153,22 @@ def read_core(folder: str | Path, tasks: Iterable[str] | None = None) -> list[Co
     nadaraya.errors.InputError: no-such-folder must be a folder with core.yaml or core_meta.json, got ...
     """
     folder = Path(folder)
-    readers = {"core.yaml": _read_bundle, "core_meta.json": _read_flat}
-    name = next((name for name in readers if is_folder(folder) and is_file(folder / name)), None)
-    if name is None:
+    if not is_folder(folder) or not any(is_file(folder / name) for name in ("core.yaml", "core_meta.json")):
         found = "neither" if is_folder(folder) else "no folder"
         raise InputError(f"{folder} must be a folder with core.yaml or core_meta.json, got {found}")
-    there = {task.label: task for task in readers[name](folder) if is_file(task.path)}
+    if is_file(folder / "core.yaml"):
+        data, meta = folder / "eval_data", folder / "eval_meta_data.csv"
+        entries = read_stored(folder / "core.yaml", _Bundle, "a list of CORE tasks").icl_tasks
+        with reading(meta), meta.open(encoding="utf-8", newline="") as stream:
+            known = {row["Eval Task"]: float(row["Random baseline"]) for row in csv.DictReader(stream)}
+        baselines = {entry.label: known.get(entry.label) for entry in entries}
+    else:
+        data, meta = folder, folder / "core_meta.json"
+        entries = read_stored(meta, _Flat, "a list of CORE tasks").tasks
+        baselines = {entry.label: entry.random_baseline_pct for entry in entries}
+    percent = checked(baselines, dict[str, _Percent], str(meta))
+    listed = [_task(entry, percent[entry.label], data) for entry in entries]
+    there = {task.label: task for task in listed if is_file(task.path)}
     if not there:
         raise InputError(f"{folder} has no file of a task")
     wanted = there if tasks is None else dict.fromkeys(tasks)
@@ -170,31 +178,56 @@ def read_core(folder: str | Path, tasks: Iterable[str] | None = None) -> list[Co
     return [there[label] for label in wanted]
 
 
-def _read_bundle(folder: Path) -> list[CoreTask]:
-    meta = folder / "eval_meta_data.csv"
-    entries = read_stored(folder / "core.yaml", _Bundle, "a list of CORE tasks").icl_tasks
-    with reading(meta), meta.open(encoding="utf-8", newline="") as stream:
-        baselines = {row["Eval Task"]: float(row["Random baseline"]) for row in csv.DictReader(stream)}
-    of_entries = {entry.label: baselines.get(entry.label) for entry in entries}
-    percent = checked(of_entries, dict[str, _Percent], str(meta))
-    return [
-        _task(one, one.num_fewshot[0], percent[one.label], folder / "eval_data", one.dataset_uri)
-        for one in entries
-    ]
-
-
-def _read_flat(folder: Path) -> list[CoreTask]:
-    entries = read_stored(folder / "core_meta.json", _Flat, "a list of CORE tasks").tasks
-    return [
-        _task(one, one.num_fewshot, one.random_baseline_pct, folder, one.file or f"{one.label}.jsonl")
-        for one in entries
-    ]
-
-
-def _task(entry: _Entry, shots: int, percent: float, folder: Path, name: str) -> CoreTask:
-    path = folder / name
+def _task(entry: _Entry, percent: float, folder: Path) -> CoreTask:
+    path = folder / (name := entry.file or f"{entry.label}.jsonl")
     with reading(path):
         if not path.resolve().is_relative_to(folder.resolve()):
             raise must_be(f"the file of {entry.label}", f"in {folder}", name)
     kind, delimiter = entry.icl_task_type, entry.continuation_delimiter
-    return CoreTask(entry.label, kind, shots, delimiter, percent / 100, path)
+    return CoreTask(entry.label, kind, entry.num_fewshot[0], delimiter, percent / 100, path)
+
+
+class Prompt(NamedTuple):
+    """Shots, question and delimiter, and the ending that is scored."""
+
+    context: str
+    ending: str
+
+    @property
+    def text(self) -> str:
+        return self.context + self.ending
+
+
+def shuffled_rows(task: CoreTask, limit: int | None) -> list[Row]:
+    """The rows in the reference's fixed random order; the first `limit` of them."""
+    rows = list(task.rows)
+    random.Random(_SHUFFLE_SEED).shuffle(rows)
+    rows = rows[:limit]
+    if len(rows) <= task.shots:
+        accepted = f"at least {task.shots + 1} examples of {task.label}, which has {task.shots} shots"
+        raise must_be("limit" if limit else f"{task.path}", accepted, len(rows))
+    return rows
+
+
+def few_shot_rows(rows: list[Row], index: int, shots: int) -> list[Row]:
+    """The solved examples in front of one: others of the same rows, drawn with the seed 1234 + index."""
+    drawn = random.Random(_SHOT_SEED + index).sample(range(len(rows) - 1), shots)
+    return [rows[i + (i >= index)] for i in drawn]
+
+
+def core_prompts(task: CoreTask, row: Row, shots: list[Row]) -> list[Prompt]:
+    """One prompt per option of an example; one in all for language modelling.
+
+    A solved example is its context, the delimiter and the right ending, followed by an empty line. Contexts
+    of language modelling lose blanks at both ends.
+    """
+    solved = [_options(task, shot)[shot["gold"] if task.kind in OPTIONS else 0] for shot in shots]
+    before = "".join(f"{prompt.text}\n\n" for prompt in solved)
+    return [Prompt(before + prompt.context, prompt.ending) for prompt in _options(task, row)]
+
+
+def _options(task: CoreTask, row: Row) -> list[Prompt]:
+    if task.kind == "multiple_choice":
+        return [Prompt(row["query"] + task.delimiter, choice) for choice in row["choices"]]
+    contexts = row["context_options"] if task.kind == "schema" else [row["context"].strip()]
+    return [Prompt(context + task.delimiter, row["continuation"]) for context in contexts]

@@ -1,8 +1,9 @@
 """Speed of generation and memory of its cache, against the same model with separate keys and values."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import product
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -13,7 +14,7 @@ from transformers.cache_utils import Cache, DynamicCache, StaticCache
 
 from nadaraya.attention.layer import KernelSelfAttention
 from nadaraya.errors import must_be, unknown_name
-from nadaraya.evaluation.throughput import PRECISIONS, in_precision, rates
+from nadaraya.evaluation.throughput import PRECISIONS, alternate, in_precision, rates
 
 if TYPE_CHECKING:
     from nadaraya.models import KernelGPTForCausalLM
@@ -109,13 +110,6 @@ def measure_decoding(
 
     Raises:
         InputError: no models, or an unknown cache.
-
-    >>> from nadaraya.evaluation.decoding import DecodingSettings, measure_decoding
-    >>> from nadaraya.models import KernelGPTConfig, KernelGPTForCausalLM
-    >>> model = KernelGPTForCausalLM(KernelGPTConfig(hidden_size=16, num_hidden_layers=1, variant="gka-bank"))
-    >>> settings = DecodingSettings(batch=1, prompt=3, tokens=2, rounds=1)
-    >>> [row.cache_ratio for row in measure_decoding({"gka-bank": model}, ["dynamic"], settings)]
-    [None, 0.5]
     """
     if not models:
         raise must_be("models", "at least one", models)
@@ -124,14 +118,12 @@ def measure_decoding(
             raise unknown_name("cache", kind, CACHES)
     for model in models.values():
         in_precision(model.eval(), settings.precision).to(settings.device)
-    turns: dict[tuple[str, str, bool], list[_Turn]] = {
-        (name, kind, one_tensor): []
+    cells: dict[tuple[str, str, bool], Callable[[], _Turn]] = {
+        (name, kind, one_tensor): partial(generate_once, model, kind, one_tensor, settings)
         for (name, model), kind in product(models.items(), caches)
         for one_tensor in ((False, True) if keeps_one_tensor(model) else (False,))
     }
-    for _ in range(settings.rounds + 1):
-        for (name, kind, one_tensor), found in turns.items():
-            found.append(generate_once(models[name], kind, one_tensor, settings))
+    turns = alternate(cells, settings.rounds + 1)
     rows: list[Decoding] = []
     for cell, (_, *found) in turns.items():  # without the first: memory is fetched and kernels are compiled
         low, median, high = rates(settings.batch * settings.tokens, [turn.seconds for turn in found])
@@ -145,11 +137,7 @@ def measure_decoding(
 
 
 def keeps_one_tensor(model: "KernelGPTForCausalLM") -> bool:
-    """Return whether keys and values are one tensor in some layer's cache.
-
-    Args:
-        model: the model.
-    """
+    """Return whether keys and values are one tensor in some layer's cache."""
     cache = DynamicCache(config=model.config)
     with torch.no_grad():
         model(torch.zeros((1, 1), dtype=torch.long, device=model.device), past_key_values=cache)
@@ -160,14 +148,7 @@ def keeps_one_tensor(model: "KernelGPTForCausalLM") -> bool:
 def generate_once(
     model: "KernelGPTForCausalLM", kind: str, one_tensor: bool, settings: DecodingSettings
 ) -> _Turn:
-    """Read the prompts and generate, the likeliest token each time.
-
-    Args:
-        model: the model, in eval mode.
-        kind: of the cache.
-        one_tensor: whether what is key and value at once is cached once.
-        settings: how much.
-    """
+    """Read the prompts and generate, the likeliest token each time, with a kind of cache; see `Decoding`."""
     _share(model, one_tensor)
     tokens, mask = prompts(model.config.vocab_size, settings)
     tokens, mask = tokens.to(model.device), None if mask is None else mask.to(model.device)
@@ -175,28 +156,21 @@ def generate_once(
     cache: Cache = DynamicCache(config=model.config)
     if kind == "static":
         cache = StaticCache(config=model.config, max_cache_len=room)
-    clock = [_now(settings.device)]
-    generated = []
+    begun, first, generated = _now(settings.device), 0.0, []
     for _ in range(settings.tokens + 1):
         out = model(tokens, attention_mask=mask, past_key_values=cache, logits_to_keep=1)
         tokens = out.logits[:, -1].argmax(-1, keepdim=True)
         generated.append(tokens)
         if mask is not None:
             mask = torch.cat((mask, torch.ones_like(tokens)), 1)
-        if len(generated) == 1:
-            clock.append(_now(settings.device))
-    clock.append(_now(settings.device))
+        first = first or _now(settings.device)
+    end = _now(settings.device)
     _share(model, True)
-    return _Turn(clock[1] - clock[0], clock[2] - clock[1], cache_bytes(cache), torch.cat(generated, 1))
+    return _Turn(first - begun, end - first, cache_bytes(cache), torch.cat(generated, 1))
 
 
 def prompts(vocab_size: int, settings: DecodingSettings) -> tuple[Tensor, Tensor | None]:
-    """Random prompts (B, N), the same each time, and the mask of the padding on their left.
-
-    Args:
-        vocab_size: number of tokens.
-        settings: how many, and how long.
-    """
+    """Random prompts (B, N), the same each time, and the mask of the padding on their left."""
     generator = torch.Generator().manual_seed(0)
     tokens = torch.randint(vocab_size, (settings.batch, settings.prompt), generator=generator)
     if not settings.padded:
@@ -207,11 +181,7 @@ def prompts(vocab_size: int, settings: DecodingSettings) -> tuple[Tensor, Tensor
 
 
 def cache_bytes(cache: Cache) -> int:
-    """Memory that a cache holds: what several tensors share counts once.
-
-    Args:
-        cache: a cache of transformers.
-    """
+    """Bytes that a cache of transformers holds: what several tensors share counts once."""
     parts = [
         getattr(layer, name, None) for layer in cache.layers for name in ("keys", "values", "conv_states")
     ]

@@ -1,12 +1,15 @@
 """Costs of a model: parameters by part, operations of the running model, size of its weights."""
 
 import copy
-import io
+import os
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
+from torch.serialization import skip_data
 from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
 from nadaraya.errors import InputError
@@ -65,12 +68,12 @@ def model_cost(model: "KernelGPTForCausalLM", context: int | None = None) -> Mod
     with torch.device("meta"):
         shape_only = KernelGPTForCausalLM(model.config)
         tokens = torch.zeros((1, context), dtype=torch.long)
-    convolutions = 2 * _count(*_outermost(shape_only, ("ShortConvolution",)))
+    convolutions = 2 * _count(_outermost(shape_only, ("ShortConvolution",)))
     with (counter := _counter()), torch.no_grad():
         shape_only(tokens, use_cache=False)
     return ModelCost(
         **_counts(model),
-        value_embedding_parameters=_count(*_outermost(model, ("ValueEmbedding",))),
+        value_embedding_parameters=_count(_outermost(model, ("ValueEmbedding",))),
         flops_per_token=counter.get_total_flops() / context + convolutions,
         training_flops_per_token=training_flops(model, context),
         context=context,
@@ -91,14 +94,6 @@ def training_flops(model: "KernelGPTForCausalLM", context: int) -> int:
 
     Returns:
         FLOPs, 2 × multiply-adds.
-
-    >>> import torch
-    >>> from nadaraya.evaluation.efficiency import training_flops
-    >>> from nadaraya.models import KernelGPTConfig, KernelGPTForCausalLM
-    >>> with torch.device("meta"):
-    ...     model = KernelGPTForCausalLM(KernelGPTConfig.preset("nano-d20"))
-    >>> print(f"{training_flops(model, 2048):.4e}")
-    3.0042e+09
     """
     from nadaraya.attention.layer import KernelSelfAttention
 
@@ -151,53 +146,39 @@ def _counts(model: nn.Module) -> dict[str, int]:
     """Counts that language and image models have in common."""
     kernels = getattr(model, "kernel_parameters", tuple)
     return {
-        "parameters": _count(model),
-        "attention_parameters": _count(*_outermost(model, ("Attention", "Attn"), "Pool")),
-        "mlp_parameters": _count(*_outermost(model, ("Mlp", "MLP", "SwiGLU"), "Mixer")),
+        "parameters": _count([model]),
+        "attention_parameters": _count(_outermost(model, ("Attention", "Attn"), "Pool")),
+        "mlp_parameters": _count(_outermost(model, ("Mlp", "MLP", "SwiGLU"), "Mixer")),
         "kernel_parameters": sum(parameter.numel() for _, parameter in kernels()),
         "weight_bytes": sum(p.numel() * p.element_size() for p in model.parameters()),
     }
 
 
-def _outermost(model: nn.Module, words: tuple[str, ...], without: str = " ") -> list[nn.Module]:
+def _outermost(model: nn.Module, words: tuple[str, ...], without: str = " ") -> Iterator[nn.Module]:
     """The outermost modules whose class has one of the words in its name, and not the other one."""
-    found: list[nn.Module] = []
     for child in model.children():
         name = type(child).__name__
         if any(word in name for word in words) and without not in name:
-            found.append(child)
+            yield child
         else:
-            found.extend(_outermost(child, words, without))
-    return found
+            yield from _outermost(child, words, without)
 
 
-def _count(*modules: nn.Module) -> int:
-    unique = {id(parameter): parameter.numel() for module in modules for parameter in module.parameters()}
-    return sum(unique.values())
-
-
-class _CountingFile(io.RawIOBase):
-    """A file that forgets all but how much was written."""
-
-    size = 0
-
-    def write(self, data: Any) -> int:
-        written = memoryview(data).nbytes
-        self.size += written
-        return written
+def _count(modules: Iterable[nn.Module]) -> int:
+    return sum(parameter.numel() for parameter in nn.ModuleList(modules).parameters())
 
 
 def _checkpoint_bytes(model: nn.Module) -> int:
     """Bytes that torch.save writes of the state dictionary; they do not depend on the values."""
-    blank: dict[int, torch.Tensor] = {}  # tensors that two names share are written once
     state = model.state_dict(keep_vars=True)  # an attribute of it, the modules' versions, is written too
-    for name, tensor in state.items():
-        if id(tensor) not in blank:
-            blank[id(tensor)] = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu")
-        state[name] = blank[id(tensor)]
-    file = _CountingFile()
-    torch.save(state, file)  # type: ignore[arg-type]
-    return file.size
+    # Tensors that two names share are written once; those on "meta" could not be written.
+    blank = {
+        id(tensor): torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu") for tensor in state.values()
+    }
+    state.update({name: blank[id(tensor)] for name, tensor in state.items()})
+    with TemporaryFile() as file, skip_data():
+        torch.save(state, file)
+        return file.seek(0, os.SEEK_END)
 
 
 def _counter() -> FlopCounterMode:

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from nadaraya.data import is_character_tokenizer
+from nadaraya.device import check_memory
 from nadaraya.errors import InputError, must_be
-from nadaraya.evaluation.language import encoded, evaluating
+from nadaraya.evaluation.language import encoded, evaluating, predict
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -70,9 +72,14 @@ def generate_text(
         raise must_be("prompt", "at least one character", prompt)
     counts = {"tokens": tokens, "beams": beams, "top_k": 1 if top_k is None else top_k}
     _check_sampling(temperature, seed, counts)
-    _check_beams(model, beams)
+    config = model.config
+    heads = config.num_attention_heads
+    keys = config.hidden_size * (config.num_key_value_heads or heads) // heads
+    cached = 2 * keys * config.num_hidden_layers * config.max_position_embeddings
+    needed = 4 * beams * (cached + config.vocab_size)  # keys, values and logits in float32
+    check_memory(f"a beam search of width {beams:,}", needed, "beams", model.device.type)
     ids = _prompt_ids(model, tokenizer, prompt)
-    if model.config.vocab_size == 1:  # there is one text, and no second beam
+    if config.vocab_size == 1:  # there is one text, and no second beam
         beams = 1
     if greedy or beams > 1:
         options: dict[str, Any] = {"do_sample": False, "num_beams": beams}
@@ -95,8 +102,6 @@ def default_prompt(tokenizer: "PreTrainedTokenizerFast") -> str:
     >>> default_prompt(train_character_tokenizer("xyz"))
     'x'
     """
-    from nadaraya.data import is_character_tokenizer
-
     if tokenizer.bos_token_id is not None:
         return ""
     if is_character_tokenizer(tokenizer) and "\n" not in tokenizer.get_vocab():
@@ -165,29 +170,14 @@ def _check_sampling(temperature: float, seed: int, counts: dict[str, int]) -> No
         raise must_be("seed", "from 0 to 2^64 − 1", seed)
 
 
-@torch.no_grad()
 def _prompt_ids(model: "KernelGPTForCausalLM", tokenizer: "PreTrainedTokenizerFast", prompt: str) -> Tensor:
     """(1, n) token numbers of a prompt; refuses weights that have diverged, from which nothing is sampled."""
     ids = encoded(tokenizer, prompt)[None]
-    with evaluating(model):
-        logits = model(input_ids=ids[:, :1].to(model.device), use_cache=False).logits
-    if not logits.isfinite().all():
+    if not predict(model, ids[:, :1]).isfinite().all():
         raise InputError(
             "the logits of the model must be finite, got nan or inf: its weights have diverged in training"
         )
     return ids
-
-
-def _check_beams(model: "KernelGPTForCausalLM", beams: int) -> None:
-    """Refuse a search whose keys, values and logits, in float32, do not fit in memory."""
-    from nadaraya.device import check_memory
-
-    config = model.config
-    heads = config.num_attention_heads
-    keys = config.hidden_size * (config.num_key_value_heads or heads) // heads
-    cached = 2 * keys * config.num_hidden_layers * config.max_position_embeddings
-    needed = 4 * beams * (cached + config.vocab_size)
-    check_memory(f"a beam search of width {beams:,}", needed, "beams", model.device.type)
 
 
 @torch.no_grad()

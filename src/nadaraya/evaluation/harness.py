@@ -9,9 +9,9 @@ from typing import Any
 
 from nadaraya.data import encode_text
 from nadaraya.errors import InputError, must_be, unknown_name
-from nadaraya.evaluation.causal import CausalModel
-from nadaraya.evaluation.core import core_prompts, few_shot_rows, shuffled_rows
-from nadaraya.evaluation.core_tasks import CoreTask
+from nadaraya.evaluation.core_tasks import CoreTask, core_prompts, few_shot_rows, shuffled_rows
+from nadaraya.evaluation.generation import default_prompt
+from nadaraya.evaluation.language import CausalModel
 from nadaraya.files import first_line, is_folder, write_file
 
 
@@ -30,7 +30,7 @@ def evaluate_lm_eval(
     It seeds the global generators of random numbers, as it always does.
 
     Args:
-        causal: from `open_causal_model`; its model is on the device where it shall run.
+        causal: from `nadaraya.training.open_causal_model`; its model is on the device where it shall run.
         tasks: names of tasks, groups or tags, or patterns of them, as lm-eval knows them ("hellaswag").
         shots: solved examples in front of each question; default each task's own.
         limit: examples per task, the first; default all.
@@ -40,7 +40,7 @@ def evaluate_lm_eval(
         precision: "float32" (default) or "bfloat16", by autocast.
 
     Returns:
-        What lm-eval returns: "results" (figures by task), "n-shot", "n-samples", "configs", "samples", …
+        What lm-eval returns: "results" (metrics by task), "n-shot", "n-samples", "configs", "samples", …
 
     Raises:
         InputError: lm-eval is not installed, an unknown task, one whose data cannot be had, or an option out
@@ -120,8 +120,6 @@ def _prefix(tokenizer: Any) -> int:
     for special in (tokenizer.bos_token_id, tokenizer.eos_token_id):
         if special is not None:
             return int(special)
-    from nadaraya.evaluation.generation import default_prompt
-
     return int(tokenizer(default_prompt(tokenizer), add_special_tokens=False)["input_ids"][0])
 
 

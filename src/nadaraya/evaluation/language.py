@@ -1,15 +1,24 @@
-"""Cross-entropy and bits per byte of a text under a causal language model."""
+"""Cross-entropy and bits per byte of texts and token shards under a causal language model."""
 
 import math
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from nadaraya.data import (
+    TokenShards,
+    document_positions,
+    encode_text,
+    num_windows,
+    read_windows,
+    token_num_bytes,
+)
+from nadaraya.data.tokenizer import check_token_bytes, check_vocabulary
 from nadaraya.errors import must_be
 
 if TYPE_CHECKING:
@@ -17,6 +26,34 @@ if TYPE_CHECKING:
 
 LARGEST_LOGITS = 2**28  # numbers in a batch's logits: 1 GiB in float32
 ANY = 2**63
+
+
+@dataclass(frozen=True)
+class CausalModel:
+    """A model with what is needed to evaluate it; an InputError where the tokenizer is not that of the model.
+
+    Args:
+        name: the folder or the name at the hub.
+        model: maps token ids to logits, in eval mode, on the CPU.
+        tokenizer: its tokenizer.
+        context: tokens that it reads at a time.
+
+    >>> from nadaraya.data import byte_tokenizer
+    >>> from nadaraya.evaluation import CausalModel
+    >>> from nadaraya.models import KernelGPTConfig, KernelGPTForCausalLM
+    >>> model = KernelGPTForCausalLM(KernelGPTConfig.preset("demo", vocab_size=256))
+    >>> CausalModel("demo", model, byte_tokenizer(), context=256).context
+    256
+    """
+
+    name: str
+    model: Any
+    tokenizer: Any
+    context: int
+
+    def __post_init__(self) -> None:
+        check_vocabulary(self.tokenizer, num_tokens(self.model))
+        self.tokenizer.split_special_tokens = True  # what spells a special token in a text is text
 
 
 @dataclass(frozen=True)
@@ -88,15 +125,15 @@ def evaluate_text(
 
 @contextmanager
 def evaluating(*models: nn.Module) -> Iterator[None]:
-    """Models in eval mode, each in its mode of before at the end."""
-    modes = [model.training for model in models]
+    """Put models into evaluation mode; at the end every module is in its mode of before."""
+    training = [module for model in models for module in model.modules() if module.training]
     for model in models:
         model.eval()
     try:
         yield
     finally:
-        for model, mode in zip(models, modes, strict=True):
-            model.train(mode)
+        for module in training:
+            module.training = True
 
 
 def rows_at_a_time(model: Any, length: int, most: int) -> int:
@@ -120,7 +157,6 @@ def total_nats(
     return token_nats(model, inputs, targets, position_ids).double().sum().item()
 
 
-@torch.no_grad()
 def token_nats(
     model: nn.Module, inputs: Tensor, targets: Tensor, position_ids: Tensor | None = None
 ) -> Tensor:
@@ -131,12 +167,21 @@ def token_nats(
     largest, known = int(torch.maximum(inputs, targets).max()), num_tokens(model)
     if largest >= known:
         raise must_be("token numbers", f"below the {known:,} tokens of the model", largest)
+    logits = predict(model, inputs, position_ids)
+    losses = F.cross_entropy(
+        logits.flatten(0, 1).float(), targets.to(logits.device).flatten(), reduction="none"
+    )
+    return losses.view(targets.shape)
+
+
+@torch.no_grad()
+def predict(model: Any, inputs: Tensor, position_ids: Tensor | None = None) -> Tensor:
+    """Logits (B, N, V) on the model's device that follow token numbers (B, N), dropout off."""
     device = next(model.parameters()).device
     packed = {} if position_ids is None else {"position_ids": position_ids.to(device)}
     with evaluating(model):
-        logits: Any = model(input_ids=inputs.to(device), use_cache=False, **packed).logits  # (B, N, V)
-    losses = F.cross_entropy(logits.flatten(0, 1).float(), targets.to(device).flatten(), reduction="none")
-    return losses.view(targets.shape)
+        logits: Tensor = model(input_ids=inputs.to(device), use_cache=False, **packed).logits
+    return logits
 
 
 def bits_per_byte(
@@ -149,7 +194,7 @@ def bits_per_byte(
         Σ_t L_t / (ln 2 · Σ_t b_t)
 
     Special tokens have no bytes and are left out of both sums, and so are targets below 0. On the windows of
-    a text without special tokens it is `evaluate_text`'s figure. nanochat's windows begin with the
+    a text without special tokens it is that of `evaluate_text`. nanochat's windows begin with the
     beginning-of-text token and hold packed documents; `evaluate_text` cuts one text into adjacent windows.
 
     Args:
@@ -220,9 +265,6 @@ def token_bytes(tokenizer: "PreTrainedTokenizerFast") -> Tensor:
     >>> token_bytes(train_character_tokenizer("né"))
     tensor([1, 2, 0])
     """
-    from nadaraya.data import token_num_bytes
-    from nadaraya.data.tokenizer import check_token_bytes
-
     check_token_bytes(tokenizer)
     special = set(tokenizer.all_special_ids)
     return torch.tensor([0 if i in special else token_num_bytes(tokenizer, i) for i in range(len(tokenizer))])
@@ -230,8 +272,6 @@ def token_bytes(tokenizer: "PreTrainedTokenizerFast") -> Tensor:
 
 def encoded(tokenizer: "PreTrainedTokenizerFast", text: str) -> Tensor:
     """(n,) token numbers of a text, after the token that begins documents, where there is one."""
-    from nadaraya.data import encode_text
-
     tokens, first = encode_text(tokenizer, text), tokenizer.bos_token_id
     return tokens if first is None else F.pad(tokens, (1, 0), value=first)
 
@@ -265,9 +305,57 @@ def evaluate_string(
     >>> evaluate_string(model, tokenizer, "a naïve text", context=8).bytes
     12
     """
-    from nadaraya.data import token_num_bytes
-
     tokens = encoded(tokenizer, text)
     first = token_num_bytes(tokenizer, int(tokens[0])) if len(tokens) else 0
     num_bytes = len(text.encode()) - first
     return evaluate_text(model, tokens, context=context, num_bytes=num_bytes, batch_size=batch_size)
+
+
+def evaluate_shards(
+    model: nn.Module,
+    shards: TokenShards,
+    *,
+    context: int,
+    batch_size: int = 16,
+    documents: Literal["packed", "joined"] = "packed",
+) -> TextEvaluation:
+    """Predict every token of the shards but the first, each exactly once, in adjacent windows.
+
+    The token that begins a document is predicted from the end of the one before: it says that this one is
+    complete. It has no bytes, and bits per byte leave it out, as `bits_per_byte` does.
+
+    Args:
+        model: as in `evaluate_text`.
+        shards: what is predicted.
+        context: inputs per window.
+        batch_size: windows at a time, default 16.
+        documents: "packed", attention stays inside each document (the model takes `position_ids`), or
+            "joined"; default "packed".
+
+    Returns:
+        As `evaluate_text`.
+
+    Raises:
+        InputError: the shards have fewer tokens than one window, or tokens that the model does not have.
+
+    >>> from pathlib import Path
+    >>> from nadaraya.data import tokenize_corpus
+    >>> from nadaraya.evaluation import evaluate_shards
+    >>> from nadaraya.models import KernelGPTConfig, KernelGPTForCausalLM
+    >>> _ = Path("poem.txt").write_text("Tyger Tyger<|endoftext|>burning bright<|endoftext|>In the forests")
+    >>> shards = tokenize_corpus("poem.txt", "shards", vocabulary=257, validation_documents=1)
+    >>> model = KernelGPTForCausalLM(KernelGPTConfig.preset("demo", vocab_size=257))
+    >>> result = evaluate_shards(model, shards, context=8)
+    >>> result.tokens, result.bytes
+    (29, 28)
+    """
+
+    def windows() -> Iterator[tuple[Tensor, Tensor, Tensor | None]]:
+        for numbers in torch.arange(num_windows(shards.num_tokens, context)).split(batch_size):
+            inputs, targets = read_windows(shards, numbers.numpy(), context)
+            packed = document_positions(inputs, shards.document_token) if documents == "packed" else None
+            yield inputs, targets, packed
+
+    nats, bits_per_byte, num_bytes = summed_nats(model, windows(), token_bytes(shards.tokenizer))
+    predicted = shards.num_tokens - 1
+    return TextEvaluation(nats / predicted, bits_per_byte, predicted, num_bytes)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from nadaraya.data import TokenShards, document_positions
+from nadaraya.data.windows import windows_at
 from nadaraya.errors import must_be
 from nadaraya.evaluation.language import target_bytes, token_nats
 
@@ -118,19 +119,15 @@ def length_losses(
     positions = embedded_positions(model)
     if positions is not None and longest > positions:
         raise must_be("lengths", f"at most {positions:,}, for which this model has positions", longest)
-    there = tokens.num_tokens if isinstance(tokens, TokenShards) else len(tokens)
-    if there <= longest:
+    if (there := len(tokens)) <= longest:
         raise must_be("lengths", f"below the {there:,} tokens of the text", longest)
 
-    places = (there - 1 - longest) // stride + 1
-    starts = stride * torch.linspace(0, places - 1, min(windows, places), dtype=torch.float64).round().long()
+    most = (there - 1 - longest) // stride + 1
+    starts = stride * torch.linspace(0, most - 1, min(windows, most), dtype=torch.float64).round().long()
     losses: dict[int, list[Tensor]] = {length: [] for length in sorted(set(lengths))}
     targets, at_positions = [], torch.zeros(longest, dtype=torch.float64)
     for some in starts.split(max(1, batch_tokens // longest)):
-        if isinstance(tokens, TokenShards):
-            rows = tokens.tokens(some.tolist(), longest + 1)
-        else:
-            rows = tokens[some[:, None] + torch.arange(longest + 1)]
+        rows = windows_at(tokens, some, longest + 1)
         targets.append(rows[:, -stride:])
         for length in losses:
             inputs = rows[:, -length - 1 : -1]

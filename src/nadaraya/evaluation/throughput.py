@@ -4,14 +4,15 @@ import gc
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from importlib.metadata import version
-from itertools import accumulate
-from typing import Any
+from itertools import accumulate, chain
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import nn
 from torch.profiler import ProfilerActivity, profile
 from torch.utils.benchmark import Timer
 
@@ -24,6 +25,9 @@ BATCH_SIZES = {"inference": (32, 64, 128, 256, 512), "training": (64, 128)}
 SIZES = ("tiny", "small", "base")
 PRECISIONS = {"bfloat16": torch.bfloat16, "float32": torch.float32}
 _MIB = 2**20
+
+Case = TypeVar("Case")
+Found = TypeVar("Found")
 
 
 @dataclass(frozen=True)
@@ -97,17 +101,7 @@ class Throughput:
 
 
 def deit_and_gka(size: str) -> tuple[str, str]:
-    """The pair of models that Kundu et al. (2026) compare.
-
-    Args:
-        size: "tiny", "small" or "base".
-
-    Returns:
-        timm's DeiT and ours with Gaussian kernel attention.
-
-    Raises:
-        InputError: another size.
-    """
+    """The pair of models that Kundu et al. (2026) compare, timm's DeiT and ours, at a size of `SIZES`."""
     if size not in SIZES:
         raise unknown_name("size", size, SIZES)
     return f"deit_{size}_patch16_224", f"gka_{size}_patch16_224"
@@ -144,13 +138,14 @@ def measure(models: Sequence[str], mode: str, batch: int, settings: Settings) ->
             rows[name] = replace(rows[name], memory_mib=memory)
         except RuntimeError as error:
             rows[name] = replace(rows[name], failed=_reason(error))
+    timed = {name: partial(_seconds, step, settings) for name, step in steps.items()}
     try:
-        for name, seconds in _alternate(steps, settings).items():
-            low, median, high = rates(batch, seconds)
+        for name, turns in alternate(timed, settings.rounds).items():
+            low, median, high = rates(batch, list(chain(*turns)))
             rows[name] = replace(rows[name], images_per_second=median, low=low, high=high)
     except RuntimeError as error:  # each ran alone: together they may not have the memory
         rows |= {name: replace(rows[name], failed=_reason(error)) for name in steps}
-    steps.clear()
+    del steps, timed
     gc.collect()  # compiled models are in cycles
     if settings.device == "cuda":
         torch.cuda.empty_cache()
@@ -174,11 +169,7 @@ def peaks(rows: Iterable[Throughput]) -> list[Throughput]:
 
 
 def environment(*packages: str) -> dict[str, Any]:
-    """Facts that throughput depends on: the device, threads and versions.
-
-    Args:
-        packages: whose versions, beside those of PyTorch and this library.
-    """
+    """Facts that throughput depends on: the device, threads, versions of PyTorch, nadaraya and packages."""
     return {
         "device": device_name("cuda" if torch.cuda.is_available() else "cpu"),
         "threads": torch.get_num_threads(),
@@ -187,25 +178,38 @@ def environment(*packages: str) -> dict[str, Any]:
 
 
 def make_step(row: Throughput, settings: Settings) -> Callable[[], None]:
-    """A fresh model and a fixed random batch.
+    """A call that does the work of a row once, on a fresh model and a fixed random batch.
 
-    Args:
-        row: model, mode and batch size.
-        settings: how it is measured.
-
-    Returns:
-        The call that does the work once; the first calls also compile.
-
-    Raises:
-        InputError: the model cannot be built.
+    The first calls also compile. An InputError where the model cannot be built.
     """
     from nadaraya.models.vit import create_image_model, image_shape
 
     torch.manual_seed(0)
+    device, dtype = settings.device, PRECISIONS[settings.precision]
     model = create_image_model(row.model, image_size=settings.image_size, options=settings.options)
-    images = torch.randn(row.batch, *image_shape(model, settings.image_size)).to(settings.device)
-    make = _inference if row.mode == "inference" else _training
-    return make(model.to(settings.device), images, settings)
+    images = torch.randn(row.batch, *image_shape(model, settings.image_size)).to(device)
+    model.to(device).train(row.mode == "training")
+    network: Any = torch.compile(model, dynamic=False) if settings.compiled else model
+    if row.mode == "inference":
+        in_precision(model, settings.precision)
+        images = images.to(dtype)
+
+        def infer() -> None:
+            with torch.inference_mode():
+                network(images)
+
+        return infer
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, fused=device == "cuda")
+    labels = torch.rand(row.batch, int(model.num_classes), device=device).softmax(-1)  # type: ignore[arg-type]
+
+    def update() -> None:
+        with torch.autocast(device, dtype, enabled=dtype is not torch.float32):
+            logits = network(images)
+        F.cross_entropy(logits.float(), labels).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return update
 
 
 def in_precision(model: nn.Module, precision: str) -> nn.Module:
@@ -220,37 +224,6 @@ def rates(count: int, seconds: Sequence[float]) -> tuple[float, float, float]:
     """Lower quartile, median and upper quartile of a count per second."""
     high, median, low = (count / second for second in np.quantile(seconds, (0.25, 0.5, 0.75)))
     return low, median, high
-
-
-def _inference(model: nn.Module, images: Tensor, settings: Settings) -> Callable[[], None]:
-    images = images.to(PRECISIONS[settings.precision])
-    network = _compiled(in_precision(model, settings.precision), settings)
-
-    def infer() -> None:
-        with torch.inference_mode():
-            network(images)
-
-    return infer
-
-
-def _training(model: nn.Module, images: Tensor, settings: Settings) -> Callable[[], None]:
-    dtype, device = PRECISIONS[settings.precision], settings.device
-    network = _compiled(model.train(), settings)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, fused=device == "cuda")
-    labels = torch.rand(len(images), int(model.num_classes), device=device).softmax(-1)  # type: ignore[arg-type]
-
-    def update() -> None:
-        with torch.autocast(device, dtype, enabled=dtype is not torch.float32):
-            logits = network(images)
-        F.cross_entropy(logits.float(), labels).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-
-    return update
-
-
-def _compiled(model: nn.Module, settings: Settings) -> Callable[[Tensor], Tensor]:
-    return torch.compile(model, dynamic=False) if settings.compiled else model
 
 
 def _prepared(row: Throughput, settings: Settings) -> tuple[Callable[[], None], float | None]:
@@ -289,34 +262,37 @@ def _allocated(call: Callable[[], Any]) -> tuple[Any, int, int]:
     return result, bytes_held[-1], max(bytes_held)
 
 
-def _alternate(steps: Mapping[str, Callable[[], None]], settings: Settings) -> dict[str, list[float]]:
-    """Seconds per call of each step. A turn begins with calls that do not count."""
-    threads = torch.get_num_threads()
-    timers = {
-        name: Timer("step()", globals={"step": step}, num_threads=threads) for name, step in steps.items()
-    }
-    seconds: dict[str, list[float]] = {name: [] for name in steps}
-    for _ in range(settings.rounds):
-        for name, timer in timers.items():
-            seconds[name] += timer.blocked_autorange(min_run_time=settings.seconds).times
-    return seconds
+def _seconds(step: Callable[[], None], settings: Settings) -> list[float]:
+    """Seconds per call of a step, after calls that do not count."""
+    timer = Timer("step()", globals={"step": step}, num_threads=torch.get_num_threads())
+    return list(timer.blocked_autorange(min_run_time=settings.seconds).times)
+
+
+def alternate(cases: Mapping[Case, Callable[[], Found]], rounds: int) -> dict[Case, list[Found]]:
+    """Results of cases that take turns, so that drift of the machine affects all of them equally."""
+    found: dict[Case, list[Found]] = {name: [] for name in cases}
+    for _ in range(rounds):
+        for name, case in cases.items():
+            found[name].append(case())
+    return found
 
 
 def _compared(rows: Iterable[Throughput]) -> list[Throughput]:
     """The rows with their ratios to the first one."""
     rows = list(rows)
+
+    def ratio(row: Throughput, name: str) -> float | None:
+        value, base = getattr(row, name), getattr(rows[0], name)
+        return None if value is None or base is None else value / base
+
     return [
         replace(
             row,
-            speed_ratio=_ratio(row.images_per_second, rows[0].images_per_second),
-            memory_ratio=_ratio(row.memory_mib, rows[0].memory_mib if row.batch == rows[0].batch else None),
+            speed_ratio=ratio(row, "images_per_second"),
+            memory_ratio=ratio(row, "memory_mib") if row.batch == rows[0].batch else None,
         )
         for row in rows
     ]
-
-
-def _ratio(figure: float | None, base: float | None) -> float | None:
-    return None if figure is None or base is None else figure / base
 
 
 def _reason(error: Exception) -> str:

@@ -11,7 +11,7 @@ from torch.utils.hooks import RemovableHandle
 
 from nadaraya.attention.layer import KernelSelfAttention
 from nadaraya.errors import must_be
-from nadaraya.interpret.attention_maps import evaluating
+from nadaraya.evaluation.language import evaluating
 from nadaraya.interpret.windows import Windows
 
 

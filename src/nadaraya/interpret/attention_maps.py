@@ -6,8 +6,8 @@ layer, by the definition (Kundu et al. 2026, section 7.8), and check them agains
 
 import json
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from nadaraya.attention.content import GaussianContent
 from nadaraya.attention.functional import kernel_attention
 from nadaraya.attention.layer import KernelSelfAttention
 from nadaraya.errors import InputError, must_be
+from nadaraya.evaluation.language import evaluating
 from nadaraya.files import reading, write_file
 from nadaraya.interpret.labels import head_label
 
@@ -189,18 +190,6 @@ def _check_cache(layer: nn.Module, args: tuple[Any, ...], given: dict[str, Any])
     cache = given.get("cache")
     if cache is not None and (earlier := cache.length()) > 0:
         raise InputError(f"{earlier} tokens were cached before: maps need the whole text in one pass")
-
-
-@contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """While the context lasts, the model is in evaluation mode; afterwards every module is as it was."""
-    training = {module: module.training for module in model.modules()}
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, mode in training.items():
-            module.training = mode
 
 
 def _layer_maps(

@@ -30,7 +30,7 @@ from nadaraya.attention.arguments import AttentionArguments
 from nadaraya.attention.functional import watching_calls
 from nadaraya.attention.layer import KernelSelfAttention
 from nadaraya.errors import InputError, must_be
-from nadaraya.interpret.attention_maps import evaluating
+from nadaraya.evaluation.language import evaluating
 from nadaraya.interpret.bank_fits import BankFit, fit_banks
 from nadaraya.interpret.labels import LabelledHeads, head_numbers
 from nadaraya.interpret.windows import validation_tokens, windows_of

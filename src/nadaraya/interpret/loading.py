@@ -77,7 +77,7 @@ class ImageModel:
         import timm
         from timm.data import ImageNetInfo, create_transform, resolve_data_config
 
-        from nadaraya.data.images.decode import MODES, to_channels
+        from nadaraya.data.images.sources import MODES, to_channels
         from nadaraya.models.vit import image_shape
 
         shape = image_shape(model)
@@ -138,7 +138,7 @@ class ImageModel:
         """
         from PIL import Image
 
-        from nadaraya.data.images.decode import reason
+        from nadaraya.data.images.sources import reason
 
         if not Path(path).is_file():
             raise must_be("image", "an image file", str(path))

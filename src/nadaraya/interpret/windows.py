@@ -3,11 +3,13 @@
 from itertools import repeat
 from typing import TYPE_CHECKING, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
+from nadaraya.data import document_positions, encode_text, num_windows, read_windows
+from nadaraya.data.windows import spaced_numbers, spread_windows, windows_at
 from nadaraya.errors import InputError, must_be
+from nadaraya.evaluation.language import total_nats
 
 if TYPE_CHECKING:
     from nadaraya.data import TokenShards
@@ -48,15 +50,11 @@ class Windows(NamedTuple):
 
     def loss(self, model: nn.Module) -> float:
         """Mean loss of a causal language model, in nats/token, dropout off."""
-        from nadaraya.evaluation.language import total_nats
-
         return sum(total_nats(model, *piece) for piece in self.pieces()) / self.tokens
 
 
 def validation_tokens(run: "Run") -> "tuple[Tensor | TokenShards, int | None]":
     """The tokens of the validation part of a run; what begins a document where attention stays inside it."""
-    from nadaraya.data import encode_text
-
     data = run.text_recipe().data
     if not run.on_shards:
         return encode_text(run.tokenizer(), run.corpus().split(data.validation_fraction)[1]), None
@@ -65,18 +63,15 @@ def validation_tokens(run: "Run") -> "tuple[Tensor | TokenShards, int | None]":
 
 
 def windows_of(tokens: "Tensor | TokenShards", length: int, count: int) -> Tensor:
-    """(count, length) tokens at evenly spaced places of a text, the first and the last of which are its ends.
+    """(count, length) tokens, evenly spaced over a text from its beginning to its end.
 
-    Fewer where there are fewer places; an InputError for none, and for windows longer than the text.
+    Fewer where there are fewer; an InputError for none, and for windows longer than the text.
     """
     _check_count(count)
-    there = len(tokens) if isinstance(tokens, Tensor) else tokens.num_tokens
+    there = len(tokens)
     if not 2 <= length <= there:
         raise must_be("context", f"from 2 to {there:,} tokens for this text", length)
-    starts = torch.linspace(0, there - length, min(count, there), dtype=torch.float64).long().unique()
-    if isinstance(tokens, Tensor):
-        return tokens[starts[:, None] + torch.arange(length)]
-    return tokens.tokens(starts.tolist(), length)
+    return spread_windows(tokens, length, count)
 
 
 def validation_windows(run: "Run", count: int) -> Windows:
@@ -113,15 +108,13 @@ def disjoint_windows(run: "Run", count: int) -> tuple[Windows, Windows]:
 
 def _adjacent(run: "Run", count: int) -> Windows:
     """Evenly spaced ones of the adjacent windows that the validation part of a run is made of."""
-    from nadaraya.data import document_positions, num_windows, read_windows
-
     _check_count(count)
     (tokens, document_token), context = validation_tokens(run), run.text_recipe().data.context
     length = len(tokens)
     total = (length - 1) // context if isinstance(tokens, Tensor) else num_windows(length, context)
-    numbers = np.unique(np.linspace(0, total - 1, min(count, total)).round().astype(np.int64))
+    numbers = spaced_numbers(total, count)
     if isinstance(tokens, Tensor):
-        rows = tokens[torch.from_numpy(numbers)[:, None] * context + torch.arange(context + 1)]
+        rows = windows_at(tokens, torch.from_numpy(numbers) * context, context + 1)
         return Windows(rows[:, :-1], rows[:, 1:])
     inputs, targets = read_windows(tokens, numbers, context)
     packed = None if document_token is None else document_positions(inputs, document_token)

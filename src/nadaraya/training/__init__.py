@@ -6,6 +6,7 @@ run.final["loss"]
 
 from nadaraya.files import WriteFailed
 from nadaraya.names import built_in_recipes
+from nadaraya.training.causal import open_causal_model
 from nadaraya.training.image_recipe import (
     ImageDataRecipe,
     ImageModelRecipe,
@@ -39,6 +40,7 @@ __all__ = [
     "is_main_process",
     "load_recipe",
     "model_card",
+    "open_causal_model",
     "push_to_hub",
     "recipe_help",
     "recipe_keys",

@@ -26,7 +26,6 @@ from nadaraya.data.images import (
     synthetic_batches,
     training_batches,
 )
-from nadaraya.data.images.transforms import evaluation_crop, fixed_interpolation
 from nadaraya.device import check_memory
 from nadaraya.errors import must_be
 from nadaraya.evaluation.classification import evaluate_side_by_side
@@ -155,8 +154,7 @@ class ImageTask(Task):
         mean, std = augmentation.statistics(images.channels)
         inputs = {
             "input_size": (images.channels, augmentation.image_size, augmentation.image_size),
-            "interpolation": fixed_interpolation(augmentation),
-            "crop_pct": evaluation_crop(augmentation),
+            **augmentation.evaluation,
             "mean": tuple(mean),
             "std": tuple(std),
         }

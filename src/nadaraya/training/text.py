@@ -25,13 +25,11 @@ from nadaraya.data import (
     train_character_tokenizer,
     window_numbers,
 )
-from nadaraya.data.batches import check_length, spaced_numbers, training_batch, validation_sample
 from nadaraya.data.tokenizer import check_token_bytes
-from nadaraya.data.windows import IGNORED
+from nadaraya.data.windows import IGNORED, check_length, spaced_numbers, spread_windows, training_batch
 from nadaraya.errors import must_be
 from nadaraya.evaluation.generation import sample_text
-from nadaraya.evaluation.language import TextEvaluation, evaluate_string, total_nats
-from nadaraya.evaluation.shards import evaluate_shards
+from nadaraya.evaluation.language import TextEvaluation, evaluate_shards, evaluate_string, total_nats
 from nadaraya.files import write_file, write_into
 from nadaraya.models.quiet import without_bars
 from nadaraya.names import CORPORA, means_path
@@ -101,7 +99,8 @@ class TextData:
 
     def validation_sample(self, count: int) -> tuple[Tensor, Tensor]:
         """The same windows of the validation part every time, `count` of them or fewer."""
-        return validation_sample(self._validation, self._recipe.data.context, count)
+        rows = spread_windows(self._validation, self._recipe.data.context + 1, count)
+        return rows[:, :-1], rows[:, 1:]
 
     def positions(self, inputs: Tensor) -> Tensor | None:
         """`position_ids` that keep documents apart; None where there are none, or they are joined."""

@@ -7,7 +7,7 @@ import pytest
 from PIL import ExifTags, Image
 from PIL.Image import Transpose
 
-from nadaraya.data.images.decode import is_grey, to_channels
+from nadaraya.data.images.sources import is_grey, to_channels
 
 GREY = Image.fromarray(np.arange(256, dtype=np.uint8).reshape(16, 16))
 COLOUR = Image.merge("RGB", (GREY, GREY.rotate(90), GREY.rotate(180)))

@@ -97,9 +97,9 @@ def test_folder_without_classes(folder: Path) -> None:
         open_images(str(folder))
 
 
-def test_shards_not_told_apart(tmp_path: Path, tar_file: Tar) -> None:
+def test_shards_of_no_known_split(tmp_path: Path, tar_file: Tar) -> None:
     tar_file(tmp_path / "a.tar", {"0.png": b"", "0.cls": b"0"})
-    with pytest.raises(InputError, match="not told apart"):
+    with pytest.raises(InputError, match="do not say their split"):
         open_images(str(tmp_path))
 
 

@@ -60,7 +60,7 @@ def test_names_of_classes_from_dataset_info(every_form: dict[str, str]) -> None:
         ({"0.png": b"", "0.cls": pickle.dumps(1)}, r"0\.cls in .* must be an integer of at least 0"),
         ({"0.png": b"", "0.json": b'{"label": "cat"}'}, r"0\.json in .* must be an integer of at least 0"),
         ({"0.png": b"", "0.json": 100_000 * b"["}, r"0\.json in .* must be an integer"),
-        ({"0.png": b"", "0.json": b'{"label": 1}', "0.cls": b"2"}, "two labels, 1 and 2"),
+        ({"0.png": b"", "0.json": b'{"label": 1}', "0.cls": b"2"}, "two labels of the key 0: 1 and 2"),
         ({"0.png": b"", "0.jpg": b"", "0.cls": b"0"}, "two images of the key 0"),
         ({"README": b""}, "no image in 1 tar shards"),
     ],

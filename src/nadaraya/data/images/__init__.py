@@ -12,9 +12,8 @@ try:
         synthetic_batches,
         training_batches,
     )
-    from nadaraya.data.images.decode import CorruptImageError
     from nadaraya.data.images.opening import open_images
-    from nadaraya.data.images.sources import ImageSet, ImageSource
+    from nadaraya.data.images.sources import CorruptImageError, ImageSet, ImageSource
     from nadaraya.data.images.transforms import Augmentation, evaluation_transform
 except ModuleNotFoundError as missing:
     if missing.name is None or missing.name.split(".")[0] == "nadaraya":

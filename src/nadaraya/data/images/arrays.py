@@ -8,8 +8,7 @@ import numpy as np
 from PIL import Image
 
 from nadaraya.data.cache import cache_folder
-from nadaraya.data.images.decode import reason
-from nadaraya.data.images.sources import ImageSource, arrays_digest
+from nadaraya.data.images.sources import ImageSource, arrays_digest, reason
 from nadaraya.data.textfile import check_regular
 from nadaraya.errors import InputError, must_be, unknown_name
 

@@ -16,8 +16,7 @@ from timm.data.mixup import mixup_target
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from nadaraya.data.images.decode import CorruptImageError
-from nadaraya.data.images.sources import ImageSet
+from nadaraya.data.images.sources import CorruptImageError, ImageSet
 from nadaraya.data.images.transforms import (
     Augmentation,
     TrainingTransform,
@@ -254,7 +253,7 @@ class _Updates(Dataset):
 
     def __getitem__(self, request: tuple[int, Sequence[int]]) -> Made | InputError:
         step, indices = request
-        # A seed for each place in the batch of all processes, of which this one has every world_size-th.
+        # A seed for each image of the batch of all processes; this one has every world_size-th.
         own = seeds(self.batch_size, self.seed, _AUGMENT, step)[self.rank :: self.world_size]
         read, skipped = list[int](), list[str]()
         inputs = torch.empty(self.share, *self._transform.shape)

@@ -13,7 +13,7 @@ from typing import IO, Annotated, Any
 
 import numpy as np
 from PIL import Image
-from pydantic import Field
+from pydantic import AliasPath, Field
 
 from nadaraya.data.images.sources import ImageSource, arrays_digest, files_digest
 from nadaraya.data.textfile import check_regular, files_below, read_text
@@ -33,18 +33,12 @@ class _Labelled(Stored):
     label: _Label | None = None
 
 
-class _Names(Stored):
-    names: tuple[str, ...] | None = None
-
-
-class _Features(Stored):
-    label: _Names = _Names()
-
-
 class _Described(Stored):
     """A description of data, as the library datasets writes it; names of classes may be in it."""
 
-    features: _Features = _Features()
+    names: Annotated[
+        tuple[str, ...] | None, Field(validation_alias=AliasPath("features", "label", "names"))
+    ] = None
 
 
 class FileImages(ImageSource):
@@ -130,8 +124,7 @@ def read_shards(shards: Sequence[Path], place: str) -> FileImages:
 
 def _read_shard(shard: Path) -> list[tuple[Member, int]]:
     """Each image of a shard and its label."""
-    images: dict[str, Member] = {}
-    labels: dict[str, int] = {}
+    found: dict[str, dict[str, Any]] = {}  # "image" and "label" by key
     try:
         check_regular(shard, shard.stat().st_mode)
         with shard.open("rb") as file, tarfile.open(fileobj=file, mode="r:") as tar:
@@ -143,17 +136,19 @@ def _read_shard(shard: Path) -> list[tuple[Member, int]]:
                     continue
                 if member.offset_data + member.size > end:
                     raise InputError(f"{shard} is truncated: it ends within its member {member.name}")
+                value: Any
                 key, ending = _split(member.name)
                 if ending in IMAGE_ENDINGS:
-                    image = member.name, member.offset_data, member.size
-                    if images.setdefault(key, image) != image:
-                        raise InputError(
-                            f"{shard} has two images of the key {key}: {images[key][0]}, {image[0]}"
-                        )
+                    kind, value = "image", (member.name, member.offset_data, member.size)
                 elif ending in (".cls", ".json"):
-                    label = _read_label(file, member, f"{member.name} in {shard}")
-                    if label is not None and labels.setdefault(key, label) != label:
-                        raise InputError(f"{shard} gives the key {key} two labels, {labels[key]} and {label}")
+                    kind, value = "label", _read_label(file, member, f"{member.name} in {shard}")
+                else:
+                    continue
+                if (
+                    value is not None
+                    and (first := found.setdefault(key, {}).setdefault(kind, value)) != value
+                ):
+                    raise InputError(f"{shard} has two {kind}s of the key {key}: {first} and {value}")
             file.seek(tar.offset)
             if file.read(tarfile.BLOCKSIZE).strip(b"\0") or file.tell() != tar.offset + tarfile.BLOCKSIZE:
                 # tarfile takes a header that it cannot read for the end
@@ -162,13 +157,13 @@ def _read_shard(shard: Path) -> list[tuple[Member, int]]:
         raise InputError(f"{shard} must be a whole, uncompressed tar file: {error}") from None
     except OSError as error:
         raise InputError(f"cannot read {shard}: {error.strerror or error}") from error
-    for key, label in labels.items():
-        if key not in images:
-            raise InputError(f"{shard} has the label {label} but no image of the key {key}; {_FORM}")
-    for key, (name, _, _) in images.items():
-        if key not in labels:
-            raise InputError(f"{shard} has no label for the image {name}; {_FORM}")
-    return [(image, labels[key]) for key, image in images.items()]
+    for key, parts in found.items():
+        if "image" not in parts:
+            raise InputError(f"{shard} has the label {parts['label']} but no image of the key {key}; {_FORM}")
+        if "label" not in parts:
+            raise InputError(f"{shard} has no label for the image {parts['image'][0]}; {_FORM}")
+    pairs = ((parts["image"], parts["label"]) for parts in found.values())
+    return sorted(pairs, key=lambda pair: pair[0][1])  # in the order of the images, by their offsets
 
 
 def _split(name: str) -> tuple[str, str]:
@@ -196,5 +191,5 @@ def _class_names(folder: Path) -> tuple[str, ...] | None:
         if is_file(lines):
             return tuple(filter(None, map(str.strip, read_text(lines).splitlines())))
         if is_file(info):
-            return read_stored(info, _Described, "the names of classes").features.label.names
+            return read_stored(info, _Described, "the names of classes").names
     return None

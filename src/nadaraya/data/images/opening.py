@@ -29,9 +29,9 @@ def open_images(
     - A folder with `train/` and `val/` (or `validation/`, `test/`), each with one folder per class; or the
       training folder alone, with the other one as `validation`.
     - Tar shards in webdataset's form (KEY.jpg with KEY.cls or KEY.json): a folder of them with `train/` and
-      `val/` as above, or a folder or glob whose shards are told apart by "train" and "val", "validation" or
-      "test" in their file names, or `validation`. Names of classes come from `classes.txt` or
-      `dataset_info.json` beside them; without, they are numbers.
+      `val/` as above, or a folder or glob whose shards have "train" and "val", "validation" or "test" in
+      their file names, or `validation`. Names of classes come from `classes.txt` or `dataset_info.json`
+      beside them; without, they are numbers.
     - An .npz with `train_images`, `train_labels` and `val_` or `test_` ones, or `train_jpeg` (image files end
       to end), `train_offsets`, `train_labels` and so on; `class_names` if it has them.
     - "torchvision:CIFAR10", CIFAR100, MNIST, FashionMNIST or KMNIST, downloaded into the cache folder.
@@ -97,7 +97,7 @@ def _open_parts(source: str, validation: str | None) -> tuple[ImageSource, Image
         if train and held_out:
             return read_shards(train, source), read_shards(held_out, source)
         raise InputError(
-            f"the {len(shards)} shards of {source} are not told apart: give validation=, or have"
+            f"the {len(shards)} shards of {source} do not say their split: give validation=, or have"
             " 'train' and 'val' (or 'validation', 'test') in their names"
         )
     raise InputError(f"no train split: {_existing(source)} has no folder train/; {_ACCEPTED}")

@@ -20,7 +20,7 @@ from timm.data.transforms_factory import transforms_imagenet_train
 from torch import Tensor
 from torchvision.transforms import Resize
 
-from nadaraya.data.images.decode import to_channels
+from nadaraya.data.images.sources import to_channels
 from nadaraya.errors import must_be, unknown_name
 
 _INTERPOLATIONS = ("bicubic", "bilinear", "box", "hamming", "lanczos", "nearest", "random")
@@ -110,6 +110,15 @@ class Augmentation:
     def mixes(self) -> bool:
         """True where batches are mixed: mixup or cutmix is on."""
         return self.mixup > 0 or self.cutmix > 0
+
+    @property
+    def evaluation(self) -> dict[str, Any]:
+        """Settings of `timm.data.create_transform` in evaluation: interpolation and central crop."""
+        usual = 0.875 if self.padding_crop is None else 1.0
+        return {
+            "interpolation": "bicubic" if self.interpolation == "random" else self.interpolation,
+            "crop_pct": usual if self.evaluation_crop is None else self.evaluation_crop,
+        }
 
     def statistics(self, channels: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
         """Mean and standard deviation that inputs are normalised with.
@@ -204,7 +213,7 @@ class _PaddedCrop:
 
     def __init__(self, augmentation: Augmentation, padding: int) -> None:
         self._size, self._padding = augmentation.image_size, padding
-        self._resize = Resize(self._size, str_to_interp_mode(fixed_interpolation(augmentation)))
+        self._resize = Resize(self._size, str_to_interp_mode(augmentation.evaluation["interpolation"]))
 
     def __call__(self, image: Image.Image) -> Image.Image:
         if min(image.size) != self._size:
@@ -233,18 +242,6 @@ def _posterize(image: Image.Image, bits: int, **options: int) -> Image.Image:
     return auto_augment.posterize(image, bits, **options) if bits >= 1 else Image.new(image.mode, image.size)
 
 
-def evaluation_crop(augmentation: Augmentation) -> float:
-    """The side of evaluation's central crop, as a fraction of the resized image's."""
-    if augmentation.evaluation_crop is not None:
-        return augmentation.evaluation_crop
-    return 0.875 if augmentation.padding_crop is None else 1.0
-
-
-def fixed_interpolation(augmentation: Augmentation) -> str:
-    """Interpolation in evaluation: the augmentation's, bicubic where that is drawn anew for each image."""
-    return "bicubic" if augmentation.interpolation == "random" else augmentation.interpolation
-
-
 def evaluation_transform(augmentation: Augmentation, channels: int = 3) -> Transform:
     """The transform of evaluation: resize, central crop, normalisation; nothing is random.
 
@@ -263,12 +260,7 @@ def evaluation_transform(augmentation: Augmentation, channels: int = 3) -> Trans
     >>> evaluation_transform(Augmentation(image_size=32))(Image.new("RGB", (640, 480))).shape
     torch.Size([3, 32, 32])
     """
-    pixels = create_transform(
-        augmentation.image_size,
-        interpolation=fixed_interpolation(augmentation),
-        crop_pct=evaluation_crop(augmentation),
-        normalize=False,
-    )
+    pixels = create_transform(augmentation.image_size, **augmentation.evaluation, normalize=False)
     steps = pixels.transforms[:-1]  # the last one makes a tensor
     return Transform([_middle, *steps], augmentation, channels)
 

@@ -1,43 +1,16 @@
 """Any causal language model: that of a run folder, a folder of transformers, or one of its hub."""
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from nadaraya.data.textfile import one_line
-from nadaraya.data.tokenizer import check_vocabulary
 from nadaraya.errors import InputError
-from nadaraya.evaluation.language import num_tokens
+from nadaraya.evaluation import CausalModel
 from nadaraya.files import is_file, is_folder
+from nadaraya.training.run import Run
 
 HUB = "hf:"  # how the name of a model at the hub begins
 LONGEST = 2048  # context of a model whose configuration names none
-
-
-@dataclass(frozen=True)
-class CausalModel:
-    """A model with what is needed to evaluate it; an InputError where the tokenizer is not that of the model.
-
-    Args:
-        name: the folder or the name at the hub.
-        model: maps token ids to logits, in eval mode, on the CPU.
-        tokenizer: its tokenizer.
-        context: tokens that it reads at a time.
-
-    >>> from nadaraya.evaluation import open_causal_model
-    >>> open_causal_model("no-such-folder")
-    Traceback (most recent call last):
-    nadaraya.errors.InputError: no-such-folder is not a run folder or a model's, and no hf:NAME ...
-    """
-
-    name: str
-    model: Any
-    tokenizer: Any
-    context: int
-
-    def __post_init__(self) -> None:
-        check_vocabulary(self.tokenizer, num_tokens(self.model))
-        self.tokenizer.split_special_tokens = True  # what spells a special token in a text is text
 
 
 def open_causal_model(source: str | Path, weights: str | None = None) -> CausalModel:
@@ -56,8 +29,8 @@ def open_causal_model(source: str | Path, weights: str | None = None) -> CausalM
             finished, or a download fails.
 
     >>> from nadaraya.data import byte_tokenizer
-    >>> from nadaraya.evaluation import open_causal_model
     >>> from nadaraya.models import KernelGPTConfig, KernelGPTForCausalLM
+    >>> from nadaraya.training import open_causal_model
     >>> KernelGPTForCausalLM(KernelGPTConfig.preset("demo", vocab_size=256)).save_pretrained("model")
     >>> _ = byte_tokenizer().save_pretrained("model")
     >>> open_causal_model("model").context
@@ -66,8 +39,6 @@ def open_causal_model(source: str | Path, weights: str | None = None) -> CausalM
     path, (hub, _, name) = Path(source), str(source).partition(HUB)
     at_hub = isinstance(source, str) and hub == "" != name  # a folder of this name is ./hf:NAME
     if not at_hub and is_folder(path) and is_file(path / "config.yaml"):
-        from nadaraya.training import Run
-
         run = Run(path)
         recipe = run.text_recipe()
         return CausalModel(str(path), run.load_model(weights=weights), run.tokenizer(), recipe.data.context)
@@ -83,7 +54,7 @@ def open_causal_model(source: str | Path, weights: str | None = None) -> CausalM
 
 
 def _pretrained(name: str, local: bool) -> CausalModel:
-    """A model that transformers knows by itself, or a KernelGPT."""
+    """A model that transformers knows by itself, or a KernelGPT, of a local folder or a name at the hub."""
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 

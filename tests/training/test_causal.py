@@ -11,9 +11,9 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from nadaraya.data import byte_tokenizer, train_byte_pair_tokenizer
 from nadaraya.errors import InputError
-from nadaraya.evaluation import evaluate_string, open_causal_model
+from nadaraya.evaluation import evaluate_string
 from nadaraya.models import KernelGPTConfig, KernelGPTForCausalLM
-from nadaraya.training import load_recipe, train
+from nadaraya.training import load_recipe, open_causal_model, train
 
 TINY = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
 

@@ -14,7 +14,7 @@ from fuzz.damage import CONTENTS, DAMAGE
 
 from nadaraya.errors import InputError
 from nadaraya.study import Study, summarise
-from nadaraya.study.kept import read_results
+from nadaraya.study.results import read_results
 from nadaraya.study.plan import Measurements
 from nadaraya.study.runs import StudyRuns
 from nadaraya.study.search import summarise_search
@@ -107,7 +107,7 @@ KINDS = ("results.json", "runs/u1/rope/lr0.001-seed0.json", "search/results.json
 def test_a_damaged_file_is_one_line_or_harmless(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nadaraya.study.search.summary.write_summary", lambda *given: None)
+    monkeypatch.setattr("nadaraya.study.search.write_summary", lambda *given: None)
     monkeypatch.setattr(Measurements, "_task", _no_task)
     made, draw, counts = _files(tmp_path), random.Random(name), Counter[str]()
     use, content = made[name]

@@ -15,7 +15,7 @@ from nadaraya.report.runs import RunData, labelled
 from nadaraya.report.style import charts
 from nadaraya.reproduce.catalogue import Figure
 from nadaraya.study import Findings
-from nadaraya.study.kept import Row
+from nadaraya.study.results import Row
 from nadaraya.study.probes import stored_histogram, stored_shapes
 
 

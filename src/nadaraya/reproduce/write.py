@@ -9,7 +9,7 @@ from nadaraya.reproduce.catalogue import Figure, figure_names, load_figure
 from nadaraya.reproduce.claims import Checked
 from nadaraya.reproduce.draw import draw_figure
 from nadaraya.study import Findings, Study
-from nadaraya.study.kept import RESULTS_FILE, Results, read_results
+from nadaraya.study.results import RESULTS_FILE, Results, read_results
 from nadaraya.study.statistics import signed
 from nadaraya.study.summary import render
 from nadaraya.training.recipe import read_mapping

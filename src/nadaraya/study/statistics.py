@@ -9,10 +9,9 @@ t(n − 1) s / √n, that of a difference of two Welch's. The law L(C) = E + A C
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
-
-from nadaraya.study.kept import Row
 
 FLOOR_FROM = 5  # sizes from which a floor is fitted: three parameters need more points than that
 LEVEL = 0.95
@@ -323,7 +322,8 @@ class Gaps:
         return max(self.sizes, key=lambda found: (found.gap.low is not None, found.updates))
 
 
-Pairs = Sequence[tuple[Row, Row]]  # baseline and variant, seed by seed
+# Figures of runs, baseline and variant, seed by seed.
+Pairs = Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]
 
 
 def gaps_between(pairs: Mapping[str, Pairs]) -> Gaps:

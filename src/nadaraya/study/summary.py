@@ -8,8 +8,15 @@ from typing import Any
 
 from nadaraya.files import reading, write_file
 from nadaraya.study.file import Study
-from nadaraya.study.findings import Findings
-from nadaraya.study.kept import RESULTS_FILE, SUMMARY_FILE, Results, Row, read_results, results_text
+from nadaraya.study.results import (
+    RESULTS_FILE,
+    SUMMARY_FILE,
+    Findings,
+    Results,
+    Row,
+    read_results,
+    results_text,
+)
 from nadaraya.study.statistics import Comparison, Estimate, Gaps, compare, exponent_of, signed
 
 # What the laws are functions of, by what is matched: key of a cell, and its name.

@@ -11,12 +11,11 @@ from nadaraya.reproduce.claims import (
     BankBump,
     BanksAlike,
     KernelParameters,
-    Level,
-    Lower,
+    LossClaim,
     NewlinePeak,
     ZeroBank,
 )
-from nadaraya.reproduce.draw import draw_figure
+from nadaraya.reproduce.comparison import draw_figure
 from nadaraya.study import Findings
 
 SAID = {"says": "a claim", "paper": "a figure", "variant": "gpa-rope"}
@@ -52,7 +51,7 @@ def bumps(lag: int, heads: int = 2) -> np.ndarray:
 
 
 def test_an_order_of_losses_rests_on_the_interval_of_the_gap() -> None:
-    claim = Lower(kind="lower", **SAID, other="rope")
+    claim = LossClaim(kind="lower", **SAID, other="rope")
     assert claim.check(findings(-0.05)).agrees == "yes"
     assert claim.check(findings(+0.05)).agrees == "no"
     assert claim.check(findings(-0.001)).agrees == "not told apart"
@@ -68,7 +67,7 @@ def test_an_order_of_losses_rests_on_the_interval_of_the_gap() -> None:
 
 
 def test_to_be_level_is_more_than_not_to_be_told_apart() -> None:
-    claim = Level(kind="level", **SAID, other="rope", within=0.01)
+    claim = LossClaim(kind="level", **SAID, other="rope", within=0.01)
     assert claim.check(findings(0.002)).agrees == "yes"
     assert claim.check(findings(0.002, noise=0.02)).agrees == "not told apart"
     assert claim.check(findings(0.009)).agrees == "not told apart"

@@ -15,7 +15,7 @@ from nadaraya.interpret.windows import validation_tokens
 from nadaraya.study import Study, plan_study, probes, run_study, worker
 from nadaraya.study.probes import lacks, measure, stored_histogram, stored_shapes
 from nadaraya.study.queue import Ended
-from nadaraya.study.results import Row, read_rows
+from nadaraya.study.results import Row, read_results
 from nadaraya.training import Recipe, Run, train
 
 TINY = {
@@ -59,7 +59,7 @@ def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Study:
 
 
 def rows_below(folder: Path) -> list[Row]:
-    return [row for row, _ in read_rows(folder).values()]
+    return read_results(folder)["runs"]
 
 
 @pytest.mark.parametrize("name", probes.probe_names())

@@ -11,7 +11,7 @@ import pytest
 
 from nadaraya.errors import InputError
 from nadaraya.study import Cell, Study, worker
-from nadaraya.study.results import read_rows, run_file
+from nadaraya.study.results import run_file
 from nadaraya.study.runs import StudyRuns
 from nadaraya.training import Recipe, load_recipe
 
@@ -67,7 +67,7 @@ def test_a_search_comes_first_and_its_best_rate_serves_all_seeds(tmp_path: Path)
     train(again, lambda name: 2.0)
     assert again.pending() == []
     assert again.warnings() == []
-    assert len(read_rows(tmp_path)) == 5
+    assert len(again.rows()) == 5
 
 
 def test_a_rate_that_is_alone_needs_no_search(tmp_path: Path) -> None:
@@ -239,8 +239,9 @@ def test_the_worker_leaves_figures_that_agree_with_the_plan(tiny: Path, tmp_path
     job, *_ = StudyRuns(of, [cell], tmp_path).pending()
     recipe, folder = job.command[-2:]
     assert worker.main(recipe, Path(folder)) == 0
-    ((row, _),) = read_rows(tmp_path).values()
-    assert (row["size"], row["variant"], row["seed"], row["learning_rate"]) == ("only", "rope", 0, 1e-3)
+    row = json.loads(run_file(Path(folder)).read_text())
+    assert (row["recipe"]["seed"], row["recipe"]["training"]["learning_rate"]) == (0, 1e-3)
+    assert folder.endswith("runs/only/rope/lr0.001-seed0")
     assert (row["flops"], row["parameters"], row["tokens"]) == (cell.flops, cell.parameters, 4 * 2 * 16)
     assert [step for step, _ in row["validation"]] == [1, 2, 3, 4]
     assert row["bits_per_byte"] > 0

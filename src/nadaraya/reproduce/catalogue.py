@@ -1,4 +1,4 @@
-"""The figures that can be reproduced, the studies that they rest on, YAML files beside this one, and their costs."""
+"""The figures that can be reproduced, the studies that they rest on, and their costs; YAML files say what."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

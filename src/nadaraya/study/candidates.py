@@ -209,7 +209,7 @@ def search_progress(plan: SearchPlan, loss: Loss) -> Progress:
 
 
 def _rounds(plan: SearchPlan, progress: Progress) -> Iterator[tuple[list[Candidate], Sequence[int]]]:
-    """Candidates and the seeds that they are to be trained with, before it goes on; notes what comes of it."""
+    """Candidates and the seeds that they are to be trained with; their losses are known when it goes on."""
     bases, known = [parse_expression(base) for base in plan.bases], dict[str, Candidate]()
     now = [Candidate(base, 0, ()) for base in plan.bases]
     for number in range(plan.rounds + 1):

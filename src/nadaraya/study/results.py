@@ -1,16 +1,16 @@
-"""Results of a study: the schema of its files, and the finished runs as summaries, claims and figures use them.
+"""Results of studies: the schemas of their files, and the finished runs as summaries and claims use them.
 
-The figures of a run are in FOLDER/runs/SIZE/VARIANT/NAME.json; results.json has those of all runs, also of
-runs whose files are gone.
+The figures of a run are in a file beside its folder; results.json has those of all runs, also of runs that
+are gone.
 """
 
 import json
 import platform
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, NotRequired, Self, cast
+from typing import Annotated, Any, NotRequired, Self
 
 import torch
 from pydantic import ConfigDict, Field, with_config
@@ -28,7 +28,6 @@ from nadaraya.training.schema import NonNegativeInt, PositiveInt
 RESULTS_FILE = "results.json"
 SUMMARY_FILE = "summary.md"
 RUNS_FOLDER = "runs"
-Place = tuple[str, str, float, int]  # size, variant, learning rate and seed of a run
 CHECKED = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
 Positive = Annotated[float, Field(gt=0)]
 Count = Annotated[int, Field(gt=0, le=10**30)]
@@ -98,42 +97,38 @@ def read_run_file(path: Path) -> RunFile:
     return read_stored(path, RunFile, "the figures of a run")
 
 
-def place_of(row: Row) -> Place:
-    """Size, variant, learning rate and seed of a run."""
-    return row["size"], row["variant"], row["learning_rate"], row["seed"]
+class FinishedRuns:
+    """The figures of finished runs of a `what`, a study or a search.
+
+    A file is read, and its recipe checked, once in each of its versions: probes may be added to it.
+    """
+
+    def __init__(self, what: str) -> None:
+        self._what, self._read = what, dict[Path, tuple[tuple[int, int], RunFile]]()
+
+    def figures(self, folder: Path, wanted: Callable[[], Recipe]) -> RunFile | None:
+        """Those of the run of a folder; None while there are none.
+
+        Raises:
+            InputError: they are those of another recipe than is wanted now, or cannot be read.
+        """
+        path = run_file(folder)
+        if not path.is_file():
+            return None
+        version = path.stat().st_mtime_ns, path.stat().st_size
+        if path not in self._read or self._read[path][0] != version:
+            found = read_run_file(path)
+            check_recipe(path, read_mapping(found["recipe"]), wanted(), self._what)
+            self._read[path] = version, found
+        return self._read[path][1]
 
 
-def read_rows(folder: Path) -> dict[Path, tuple[Row, Recipe | ImageRecipe]]:
-    """The figures and the recipe of every run in the folder of a study, by their file."""
-    paths = sorted((folder / RUNS_FOLDER).glob("*/*/*.json"))
-    return {path: _read_row(path, path.lstat().st_mtime_ns, path.lstat().st_size) for path in paths}
-
-
-@cache
-def _read_row(path: Path, *version: int) -> tuple[Row, Recipe | ImageRecipe]:
-    """A file is read again only where another version of it has replaced it."""
-    figures: dict[str, Any] = {**read_run_file(path)}
-    recipe = read_mapping(figures.pop("recipe"))
-    row = {"size": path.parts[-3], "variant": path.parts[-2]}
-    row |= {"learning_rate": recipe.training.learning_rate, "seed": recipe.seed}
-    return cast(Row, {**row, **figures}), recipe
-
-
-def merged_rows(kept: list[Row], folder: Path) -> list[Row]:
-    """Figures of runs, those in the folder of a study over those that were kept of it."""
-    rows = {place_of(row): row for row in (*kept, *(row for row, _ in read_rows(folder).values()))}
-    return [rows[place] for place in sorted(rows)]
-
-
-def read_results(folder: Path, with_runs: bool = True) -> Results:
-    """The results of the folder of a study: results.json, `with_runs` that have finished since."""
+def read_results(folder: Path) -> Results:
+    """The content of results.json of the folder of a study."""
     path = folder / RESULTS_FILE
     if not path.is_file():
         raise InputError(f"{folder} has no results of a study: it has no {RESULTS_FILE}")
-    results = read_stored(path, Results, "the results of a study")
-    if with_runs:
-        results["runs"] = merged_rows(results["runs"], folder)
-    return results
+    return read_stored(path, Results, "the results of a study")
 
 
 def check_recipe(path: Path, done: Recipe | ImageRecipe, wanted: Recipe, what: str) -> None:

@@ -17,15 +17,12 @@ from nadaraya.study.queue import Ended, Job
 from nadaraya.study.results import (
     RESULTS_FILE,
     RUNS_FOLDER,
-    Place,
+    FinishedRuns,
     PlannedCell,
     Results,
     Row,
     check_recipe,
-    merged_rows,
-    place_of,
     read_results,
-    read_rows,
     results_text,
     versions,
 )
@@ -141,7 +138,7 @@ def run_study(
         everything = StudyRuns(study, plan_cells(study, changes, measurements), folder)
         ended = run_trainings(
             folder,
-            lambda: [*(runs.pending() if train else ()), *runs.unprobed()],
+            lambda: runs.pending(train),
             lambda: results_text(everything.results()),
             workers=workers,
             **options,
@@ -177,47 +174,45 @@ class StudyRuns:
     def __init__(self, study: Study, cells: Sequence[Cell], folder: Path, seeds: Sequence[int] = ()) -> None:
         self._study, self._folder, self._seeds = study.with_seeds(seeds), folder, seeds
         self._cells = {(cell.size, cell.variant): cell for cell in cells}
-        self._checked: set[Path] = set()
+        self._finished = FinishedRuns("study")
         self._before: Results = {"recipe": {}, "cells": [], "runs": []}
         if (folder / RESULTS_FILE).is_file():
-            self._before = read_results(folder, with_runs=False)
-            self._check_before()
+            self._before = read_results(folder)
+        self._rows = {
+            (row["size"], row["variant"], row["learning_rate"], row["seed"]): row
+            for row in self._before["runs"]
+        }
+        self._ran = {place[:2] for place in self._rows}  # sizes and variants of results.json
+        self._check_before()
 
     def states(self) -> list[State]:
         """The state of every cell, by the runs that are finished now."""
-        rows, states = {place_of(row): row for row in self.rows()}, []
-        for (size, variant), cell in self._cells.items():
-            seeds = self._study.seeds_of(size)
-            rates, best = self._search(cell, rows)
+        states = []
+        for cell in self._cells.values():
+            seeds, (rates, best) = self._study.seeds_of(cell.size), self._search(cell)
             wanted: list[tuple[float | None, int]] = [(rate, seeds[0]) for rate in rates if len(rates) > 1]
             if best != math.inf:
                 chosen = [seed for seed in seeds if not self._seeds or seed in self._seeds]
                 # The run that the search makes at the best rate is one of those of the first seed.
                 wanted += [(best, seed) for seed in chosen if best or not rates or seed != seeds[0]]
-            missing = [run for run in dict.fromkeys(wanted) if (size, variant, *run) not in rows]
-            places = [(size, variant, rate, seed) for rate in rates for seed in seeds]
-            done = [rows[place] for place in places if place in rows]
-            states.append(State(cell, rates, best, missing, done))
+            missing = [run for run in dict.fromkeys(wanted) if not run[0] or not self._row(cell, *run)]
+            rows = [self._row(cell, rate, seed) for rate in rates for seed in seeds]
+            states.append(State(cell, rates, best, missing, [row for row in rows if row]))
         return states
 
-    def pending(self) -> list[Job]:
-        """The runs that can be started now: those of the search of a cell, then those of its other seeds."""
-        return [
-            self._job(state.cell, rate, seed)
-            for state in self.states()
-            for rate, seed in state.missing
-            if rate is not None
-        ]
+    def pending(self, train: bool = True) -> list[Job]:
+        """The runs that can be started now: of the search of a cell, then of its other seeds.
 
-    def unprobed(self) -> list[Job]:
-        """The finished runs that lack a probe and whose folders are here: jobs that make up for it."""
-        lacking = [
-            (state.cell, row["learning_rate"], row["seed"])
-            for state in self.states()
-            for row in state.rows
-            if lacks(row, *self._study.probes_of(state.cell.size))
-        ]
-        return [self._job(*run) for run in lacking if (self._run_folder(*run) / RECIPE_FILE).is_file()]
+        After them the finished ones that lack a probe and whose folders are here, for which that is made up;
+        these alone unless `train`.
+        """
+        untrained, unprobed = [], []
+        for cell, _, _, missing, rows in self.states():
+            untrained += [(cell, rate, seed) for rate, seed in missing if train and rate]
+            lacking = [row for row in rows if lacks(row, *self._study.probes_of(cell.size))]
+            unprobed += [(cell, row["learning_rate"], row["seed"]) for row in lacking]
+        here = [run for run in unprobed if (self._run_folder(*run) / RECIPE_FILE).is_file()]
+        return [self._job(*run) for run in untrained + here]
 
     def warnings(self) -> list[str]:
         """One line for each cell whose rates all diverged, or whose best rate is an end of those tried.
@@ -270,11 +265,10 @@ class StudyRuns:
             for state in self.states()
         ]
         # Those that an earlier plan had, and whose runs are kept in case that another has them again.
-        ran = {place_of(row)[:2] for row in self._before["runs"]} - {*self._cells}
         cells += [
             {**cell, "differs": _differences(first, self._earlier(cell))}
             for cell in self._before["cells"]
-            if (cell["size"], cell["variant"]) in ran
+            if (cell["size"], cell["variant"]) in self._ran - {*self._cells}
         ]
         return {
             "study": self._study.model_dump(mode="json", exclude={"source"}),
@@ -286,23 +280,25 @@ class StudyRuns:
         }
 
     def rows(self) -> list[Row]:
-        """The figures of every run, of those that are here and those that only results.json has.
+        """The figures of every run, of those that are here and those that only results.json has."""
+        self.states()
+        return [self._rows[place] for place in sorted(self._rows)]
 
-        Raises:
-            InputError: those of a run of the plan, which are here, were found for another plan.
-        """
-        for path, (row, recipe) in read_rows(self._folder).items():
-            cell = self._cells.get((row["size"], row["variant"]))
-            if cell and path not in self._checked:
-                check_recipe(path, recipe, self._recipe(cell, row["learning_rate"], row["seed"]), "study")
-            self._checked.add(path)
-        return merged_rows(self._before["runs"], self._folder)
+    def _row(self, cell: Cell, rate: float, seed: int) -> Row | None:
+        """The figures of a run, None while there are none."""
+        place = cell.size, cell.variant, rate, seed
+        folder = self._run_folder(cell, rate, seed)
+        if found := self._finished.figures(folder, lambda: self._recipe(cell, rate, seed)):
+            figures: Any = {key: value for key, value in found.items() if key != "recipe"}
+            where = {"size": cell.size, "variant": cell.variant, "learning_rate": rate, "seed": seed}
+            self._rows[place] = {**where, **figures}
+        return self._rows.get(place)
 
     def _check_before(self) -> None:
         """Refuse figures of results.json that were found for another plan."""
         path = self._folder / RESULTS_FILE
         before = {(cell["size"], cell["variant"]): cell for cell in self._before["cells"]}
-        for key in {place_of(row)[:2] for row in self._before["runs"]} & {*self._cells}:
+        for key in self._ran & {*self._cells}:
             if key not in before:
                 raise InputError(f"{path} has runs of {key[1]} at size {key[0]}, and no such cell")
             wanted = self._cells[key].recipe
@@ -316,21 +312,21 @@ class StudyRuns:
             put(mapping, key, value)
         return read_mapping(mapping)
 
-    def _search(self, cell: Cell, rows: dict[Place, Row]) -> tuple[list[float], float | None]:
+    def _search(self, cell: Cell) -> tuple[list[float], float | None]:
         """The rates of a cell and the best of them, as `State` has them."""
         size, variant = cell.size, cell.variant
         if not self._study.searches(size, variant):  # the nearest size before that does, else after
             sizes = self._study.sizes_of(variant)
             nearest = [*reversed(sizes[: sizes.index(size)]), *sizes]
             there = next(size for size in nearest if self._study.searches(size, variant))
-            rate = self._search(self._cells[there, variant], rows)[1]
+            rate = self._search(self._cells[there, variant])[1]
             return ([rate] if rate else []), rate
         rates, seed = self._study.rates_of(size), self._study.seeds_of(size)[0]
         for further in range(self._study.extend_rates, -1, -1):
-            tried = {rate: rows.get((size, variant, rate, seed)) for rate in rates}
-            losses = {rate: row.get("loss", math.inf) for rate, row in tried.items() if row is not None}
-            if len(losses) < len(rates):
+            rows = {rate: row for rate in rates if (row := self._row(cell, rate, seed))}
+            if len(rows) < len(rates):
                 return rates, rates[0] if len(rates) == 1 else None  # one alone needs no search
+            losses = {rate: row.get("loss", math.inf) for rate, row in rows.items()}
             best = min(losses, key=losses.__getitem__)
             if losses[best] == math.inf or len(rates) == 1:
                 return rates, best if losses[best] < math.inf else math.inf
@@ -341,19 +337,18 @@ class StudyRuns:
         return rates, best
 
     def _job(self, cell: Cell, rate: float, seed: int) -> Job:
-        folder = self._run_folder(cell, rate, seed)
-        name = folder.relative_to(self._folder / RUNS_FOLDER).as_posix()
-        recipe, cost = self._recipe(cell, rate, seed), cell.seconds or cell.flops
+        folder, recipe = self._run_folder(cell, rate, seed), self._recipe(cell, rate, seed)
+        name, cost = "/".join(folder.parts[-3:]), cell.seconds or cell.flops
         return training_job(name, recipe, folder, cost, self._study.probes_of(cell.size))
+
+    def _run_folder(self, cell: Cell, rate: float, seed: int) -> Path:
+        return self._folder / RUNS_FOLDER / cell.size / cell.variant / f"lr{rate:g}-seed{seed}"
 
     def _recipe(self, cell: Cell, rate: float, seed: int) -> Recipe:
         mapping = cell.recipe.to_mapping()
         mapping["training"]["learning_rate"] = rate
         name = f"{cell.size}-{cell.variant}-lr{rate:g}-seed{seed}"
         return Recipe.from_mapping({**mapping, "seed": seed, "name": name})
-
-    def _run_folder(self, cell: Cell, rate: float, seed: int) -> Path:
-        return self._folder / RUNS_FOLDER / cell.size / cell.variant / f"lr{rate:g}-seed{seed}"
 
 
 def _differences(first: Recipe, other: Recipe | ImageRecipe) -> dict[str, Any]:

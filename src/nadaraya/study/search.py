@@ -11,6 +11,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from statistics import stdev
 from typing import TYPE_CHECKING, Any
@@ -30,16 +31,13 @@ from nadaraya.study.results import (
     RESULTS_FILE,
     RUNS_FOLDER,
     SUMMARY_FILE,
-    check_recipe,
-    read_run_file,
-    run_file,
+    FinishedRuns,
     versions,
 )
 from nadaraya.study.summary import mean_and_spread, render
 from nadaraya.study.worker import run_trainings, training_job
 from nadaraya.training import Recipe, load_recipe
 from nadaraya.training.folder import FolderLock
-from nadaraya.training.recipe import read_mapping
 from nadaraya.training.schema import NonNegativeInt
 
 if TYPE_CHECKING:
@@ -95,7 +93,7 @@ class SearchRuns:
 
     def __init__(self, recipe: Recipe, plan: SearchPlan, folder: Path) -> None:
         self._recipe, self._plan, self._folder = recipe, plan, folder
-        self._found: dict[tuple[str, int], float] = {}
+        self._finished, self._found = FinishedRuns("search"), dict[tuple[str, int], float]()
         if not (path := folder / RESULTS_FILE).is_file():
             return
         before = _read_results(folder)
@@ -113,19 +111,19 @@ class SearchRuns:
         """The runs that can be started now."""
         jobs = []
         for expression, seed in self.progress().pending:
-            recipe, folder = candidate_recipe(self._recipe, expression, seed), self._run(expression, seed)
-            cost = parse_expression(expression).num_kernels
+            recipe = candidate_recipe(self._recipe, expression, seed)
+            folder, cost = self._run_folder(expression, seed), parse_expression(expression).num_kernels
             jobs.append(training_job(f"{expression}, seed {seed}", recipe, folder, cost))
         return jobs
 
     def loss(self, expression: str, seed: int) -> float | None:
         """The final loss of a run, infinite where it diverged; None while there is none."""
-        path = run_file(self._run(expression, seed))
-        if (expression, seed) not in self._found and path.is_file():
-            row, wanted = read_run_file(path), candidate_recipe(self._recipe, expression, seed)
-            check_recipe(path, read_mapping(row["recipe"]), wanted, "search")
-            self._found[expression, seed] = row.get("loss", math.inf)
-        return self._found.get((expression, seed))
+        run = expression, seed
+        if run not in self._found:
+            wanted = partial(candidate_recipe, self._recipe, *run)
+            if row := self._finished.figures(self._run_folder(*run), wanted):
+                self._found[run] = row.get("loss", math.inf)
+        return self._found.get(run)
 
     def results(self) -> dict[str, Any]:
         """Everything that was found, as plain values."""
@@ -148,7 +146,7 @@ class SearchRuns:
             "versions": versions(),
         }
 
-    def _run(self, expression: str, seed: int) -> Path:
+    def _run_folder(self, expression: str, seed: int) -> Path:
         return self._folder / RUNS_FOLDER / _file_name(expression) / f"seed{seed}"
 
 

@@ -14,7 +14,6 @@ from nadaraya.study.results import (
     Findings,
     Results,
     read_results,
-    results_text,
 )
 from nadaraya.study.statistics import Comparison, Estimate, Gaps, compare, exponent_of, signed
 
@@ -215,14 +214,13 @@ def summarise(study: Study, results: Results, folder: Path = Path()) -> Summary:
 
 
 def write_summary(study: Study, folder: Path) -> Summary:
-    """Write results.json, summary.md, curves.png and, of horizons, gaps.png of a study's folder anew."""
+    """Write summary.md, curves.png and, of horizons, gaps.png of a study's folder anew, from results.json."""
     from nadaraya.report import write_figure
     from nadaraya.study.draw import draw, draw_gaps
 
     results = read_results(folder)
     warnings = "".join(f"- {warning}\n" for warning in results.get("warnings", ()))
     summary = summarise(study, results, folder)
-    write_file(folder / RESULTS_FILE, results_text(results))
     write_file(folder / SUMMARY_FILE, summary.markdown() + (warnings and f"\nWarnings:\n\n{warnings}"))
     if summary.cells:
         write_figure(draw(summary), folder / "curves.png")

@@ -1,7 +1,8 @@
 """Trainings of studies and searches, each in a process of its own that the queue starts.
 
-That is `python -m nadaraya.study.worker RECIPE FOLDER [PROBE …]`. Its figures go to FOLDER.json, by which the study knows that it is done: the folder may be removed then.
-Probes come after that, each saved by itself, and those of a finished run that lacks some are made up for.
+That is `python -m nadaraya.study.worker RECIPE FOLDER [PROBE …]`. Figures go to FOLDER.json, by which the
+study knows that the run is done: the folder may be removed then. Probes come after that, each saved by
+itself, and those of a finished run that lacks some are made up for.
 """
 
 import json

@@ -48,7 +48,7 @@ def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Study:
             ended.finished.append(jobs[0].name)
         return ended
 
-    monkeypatch.setattr("nadaraya.study.worker.run_queue", in_process)
+    monkeypatch.setattr("nadaraya.study.queue.run_queue", in_process)
     path = tmp_path / "tiny.yaml"
     path.write_text(json.dumps(TINY))
     sizes = {"short": {"training.steps": 2}, "long": {"training.steps": 3}}

@@ -107,26 +107,18 @@ def _steps_of_term(term: Term, bases: Sequence[KernelExpression]) -> Iterator[Ke
 class Candidate:
     """An expression that a search tries.
 
-    Attributes:
-        expression: its one spelling.
-        round: in which it is tried; 0 for the bases.
-        parents: those kept in the round before of which a step makes it.
-        losses: final validation losses by seed, as far as they are known.
-        chosen: whether the first seed chose it to be trained with all others.
-        kept: whether it is one that the next round steps from.
-        gain: by how much its loss is below that of its best parent, nats/token, the mean over the confirming
-            seeds; None where it was not confirmed, or is a base.
-        error: the standard error of that mean.
+    Its gain is how far its loss is below that of its best parent, nats/token: the mean over the confirming
+    seeds, None where it was not confirmed, or is a base.
     """
 
-    expression: str
-    round: int
-    parents: tuple[str, ...]
-    losses: dict[int, float] = field(default_factory=dict)
-    chosen: bool = False
-    kept: bool = False
+    expression: str  # its one spelling
+    round: int  # in which it is tried; 0 for the bases
+    parents: tuple[str, ...]  # those kept in the round before of which a step makes it
+    losses: dict[int, float] = field(default_factory=dict)  # final ones of validation that are known, by seed
+    chosen: bool = False  # by the first seed, to be trained with all others
+    kept: bool = False  # the next round steps from it
     gain: float | None = None
-    error: float | None = None
+    error: float | None = None  # standard error of the gain
 
     @property
     def loss(self) -> float | None:
@@ -149,17 +141,11 @@ class Candidate:
 
 @dataclass
 class Progress:
-    """The state of a search.
+    """The state of a search."""
 
-    Attributes:
-        candidates: all that were tried, each expression once, in the order of the rounds.
-        pending: expressions and seeds to train now.
-        ended: why nothing is left; None while something is pending.
-    """
-
-    candidates: list[Candidate] = field(default_factory=list)
-    pending: list[tuple[str, int]] = field(default_factory=list)
-    ended: str | None = None
+    candidates: list[Candidate] = field(default_factory=list)  # tried, each once, in the order of the rounds
+    pending: list[tuple[str, int]] = field(default_factory=list)  # expressions and seeds to train now
+    ended: str | None = None  # why nothing is left; None while something is pending
 
     @property
     def path(self) -> list[Candidate]:
@@ -192,7 +178,7 @@ def search_progress(plan: SearchPlan, loss: Loss) -> Progress:
     >>> from nadaraya.study.search import SearchPlan, search_progress
     >>> plan = SearchPlan(("rq", "gaussian"), rounds=1)
     >>> search_progress(plan, lambda expression, seed: 3.0 - 0.1 * len(expression)).best.expression
-    'gaussian*rq'
+    'gaussian + rq'
     """
     progress = Progress()
     for candidates, seeds in _rounds(plan, progress):

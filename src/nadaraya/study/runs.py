@@ -13,7 +13,7 @@ from nadaraya.plain_yaml import put
 from nadaraya.study.file import Study
 from nadaraya.study.plan import MEASURED_FILE, Cell, Measurements, plan_cells
 from nadaraya.study.probes import lacks
-from nadaraya.study.queue import Ended, Job
+from nadaraya.study.queue import Ended, Job, run_trainings, training_job
 from nadaraya.study.results import (
     RESULTS_FILE,
     RUNS_FOLDER,
@@ -27,7 +27,6 @@ from nadaraya.study.results import (
     versions,
 )
 from nadaraya.study.summary import Summary, write_summary
-from nadaraya.study.worker import run_trainings, training_job
 from nadaraya.training import ImageRecipe, Recipe
 from nadaraya.training.folder import RECIPE_FILE, FolderLock
 from nadaraya.training.recipe import read_mapping
@@ -117,9 +116,6 @@ def run_study(
         train: default True; False only makes up for the probes that finished runs lack, where their folders
             are here.
         options: seconds and say of `run_queue`: the time limit, and what takes a line for each start and end.
-
-    Returns:
-        What was done and what is left.
 
     Raises:
         InputError: recipes that cannot be used, or a folder that has other runs or is in use.

@@ -26,7 +26,7 @@ from nadaraya.stored import Stored, read_stored
 from nadaraya.study.candidates import Candidate, Progress, SearchPlan, most_runs, neighbours, search_progress
 from nadaraya.study.file import check_changes
 from nadaraya.study.plan import MEASURED_FILE, Cell, Measurements
-from nadaraya.study.queue import Ended, Job
+from nadaraya.study.queue import Ended, Job, run_trainings, training_job
 from nadaraya.study.results import (
     RESULTS_FILE,
     RUNS_FOLDER,
@@ -35,7 +35,6 @@ from nadaraya.study.results import (
     versions,
 )
 from nadaraya.study.summary import mean_and_spread, render
-from nadaraya.study.worker import run_trainings, training_job
 from nadaraya.training import Recipe, load_recipe
 from nadaraya.training.folder import FolderLock
 from nadaraya.training.schema import NonNegativeInt
@@ -74,15 +73,10 @@ class _Results(Stored):
 
 @dataclass(frozen=True)
 class SearchSession:
-    """The outcome of one call of `run_search`.
+    """The outcome of one call of `run_search`."""
 
-    Attributes:
-        ended: how the queue ended.
-        progress: how far the search has come.
-    """
-
-    ended: Ended
-    progress: Progress
+    ended: Ended  # the queue
+    progress: Progress  # of the search
 
 
 class SearchRuns:
@@ -202,7 +196,7 @@ def plan_search(
     >>> recipe = search_recipe("demo", ["model.hidden_size=8", "data.limit=9000"])
     >>> cost = plan_search(recipe, SearchPlan(("rq", "gaussian"), rounds=1), Path("out"), speed=1e9)
     >>> cost["runs_now"], cost["runs_at_most"]
-    (2, 15)
+    (2, 11)
     """
     measurements, runs = Measurements(folder / MEASURED_FILE), SearchRuns(recipe, plan, folder)
     first = candidate_recipe(recipe, plan.bases[0], 0)
@@ -250,20 +244,10 @@ def run_search(recipe: Recipe, plan: SearchPlan, folder: Path, **options: Any) -
 
 
 def summarise_search(folder: Path) -> Progress:
-    """Write summary.md and path.png of a search anew, from its results.json alone; how far it has come.
-
-    Args:
-        folder: of the search.
+    """Write summary.md and path.png of a search's folder anew, from its results.json; how far it has come.
 
     Raises:
         InputError: no such results.
-
-    >>> from pathlib import Path
-    >>> from nadaraya.study.search import SearchPlan, run_search, search_recipe, summarise_search
-    >>> recipe = search_recipe("demo", ["model.hidden_size=8", "data.limit=9000"])
-    >>> _ = run_search(recipe, SearchPlan(("rq", "gaussian")), Path("searches/demo"), seconds=0)
-    >>> len(summarise_search(Path("searches/demo")).pending)
-    2
     """
     found = _read_results(folder)
     runs = SearchRuns(Recipe.from_mapping(found.recipe), found.search, folder)

@@ -1,8 +1,7 @@
-"""Trainings of studies and searches, each in a process of its own that the queue starts.
+"""One run of a study in a process of its own: `python -m nadaraya.study.worker RECIPE FOLDER [PROBE …]`.
 
-That is `python -m nadaraya.study.worker RECIPE FOLDER [PROBE …]`. Figures go to FOLDER.json, by which the
-study knows that the run is done: the folder may be removed then. Probes come after that, each saved by
-itself, and those of a finished run that lacks some are made up for.
+Its metrics go to FOLDER.json, by which the study knows that it is done: the folder may be removed then.
+Probes come after that, each saved by itself, and those of a finished run that lacks some are made up for.
 """
 
 import json
@@ -11,7 +10,7 @@ import signal
 import stat
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,36 +19,12 @@ from nadaraya.errors import InputError
 from nadaraya.files import write_file
 from nadaraya.names import IMPORTED, import_modules
 from nadaraya.study.probes import lacks, measure
-from nadaraya.study.queue import Ended, Job, run_queue
-from nadaraya.study.results import RESULTS_FILE, read_run_file, run_file
-from nadaraya.training import Recipe, Run, TrainingDiverged, load_recipe, train
+from nadaraya.study.results import read_run_file, run_file
+from nadaraya.training import Run, TrainingDiverged, load_recipe, train
 from nadaraya.training.folder import FolderLock
 
 _POINTS = 60  # of a validation curve
 _PATIENCE = 60.0  # seconds for a worker that ends, because its study was killed, to save what it has
-
-
-def run_trainings(
-    folder: Path, pending: Callable[[], Sequence[Job]], results: Callable[[], str], **options: Any
-) -> Ended:
-    """Run what is pending, with options of `run_queue`; results.json is written whenever a run has ended."""
-
-    def waiting() -> Sequence[Job]:
-        write_file(folder / RESULTS_FILE, results())
-        return pending()
-
-    ended = run_queue(waiting, **options)
-    write_file(folder / RESULTS_FILE, results())
-    return ended
-
-
-def training_job(name: str, recipe: Recipe, folder: Path, cost: float, probes: Sequence[str] = ()) -> Job:
-    """The job that trains a recipe into a folder, whose recipe, log and figures lie beside it."""
-    path, text = folder.with_name(f"{folder.name}.yaml"), recipe.to_yaml()
-    if not path.is_file() or path.read_text(encoding="utf-8") != text:
-        write_file(path, text)
-    command = [sys.executable, "-m", "nadaraya.study.worker", str(path), str(folder), *probes]
-    return Job(name, command, folder.with_name(f"{folder.name}.log"), cost)
 
 
 def main(recipe_file: str, folder: Path, probes: Sequence[str] = ()) -> int:

@@ -145,7 +145,7 @@ def run_trainings(
 
 
 def training_job(name: str, recipe: Recipe, folder: Path, cost: float, probes: Sequence[str] = ()) -> Job:
-    """The job that trains a recipe into a folder, whose recipe, log and figures lie beside it."""
+    """The job that trains a recipe into a folder, whose recipe, log and metrics lie beside it."""
     path, text = folder.with_name(f"{folder.name}.yaml"), recipe.to_yaml()
     if not path.is_file() or path.read_text(encoding="utf-8") != text:
         write_file(path, text)

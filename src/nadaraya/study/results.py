@@ -1,6 +1,6 @@
 """Results of studies: the schemas of their files, and the finished runs as summaries and claims use them.
 
-The figures of a run are in a file beside its folder; results.json has those of all runs, also of runs that
+The metrics of a run are in a file beside its folder; results.json has those of all runs, also of runs that
 are gone.
 """
 
@@ -33,8 +33,8 @@ Positive = Annotated[float, Field(gt=0)]
 Count = Annotated[int, Field(gt=0, le=10**30)]
 
 
-class Figures(TypedDict):
-    """The figures of a run: a loss, or how it diverged; the other keys come with a loss."""
+class Metrics(TypedDict):
+    """The metrics of a run: a loss, or how it diverged; the other keys come with a loss."""
 
     loss: NotRequired[float]
     diverged: NotRequired[str]
@@ -50,7 +50,7 @@ class Figures(TypedDict):
     probes: NotRequired[dict[str, dict[str, Any]]]
 
 
-class Row(Figures):
+class Row(Metrics):
     """A run of results.json."""
 
     size: str
@@ -60,8 +60,8 @@ class Row(Figures):
 
 
 @with_config(CHECKED)
-class RunFile(Figures):
-    """The file of figures beside the folder of a run."""
+class RunFile(Metrics):
+    """The file of metrics beside the folder of a run."""
 
     recipe: dict[str, Any]
 
@@ -88,17 +88,17 @@ class Results(TypedDict):
 
 
 def run_file(folder: Path) -> Path:
-    """The file of figures of the run of a folder."""
+    """The file of metrics of the run of a folder."""
     return folder.with_name(f"{folder.name}.json")
 
 
 def read_run_file(path: Path) -> RunFile:
-    """The figures of a run, from the file beside its folder."""
+    """The metrics of a run, from the file beside its folder."""
     return read_stored(path, RunFile, "the figures of a run")
 
 
 class FinishedRuns:
-    """The figures of finished runs of a `what`, a study or a search.
+    """The metrics of finished runs of a `what`, a study or a search.
 
     A file is read, and its recipe checked, once in each of its versions: probes may be added to it.
     """
@@ -106,7 +106,7 @@ class FinishedRuns:
     def __init__(self, what: str) -> None:
         self._what, self._read = what, dict[Path, tuple[tuple[int, int], RunFile]]()
 
-    def figures(self, folder: Path, wanted: Callable[[], Recipe]) -> RunFile | None:
+    def metrics(self, folder: Path, wanted: Callable[[], Recipe]) -> RunFile | None:
         """Those of the run of a folder; None while there are none.
 
         Raises:
@@ -132,7 +132,7 @@ def read_results(folder: Path) -> Results:
 
 
 def check_recipe(path: Path, done: Recipe | ImageRecipe, wanted: Recipe, what: str) -> None:
-    """Refuse figures of a run of another recipe than the `what`, a study or a search, now wants."""
+    """Refuse metrics of a run of another recipe than the `what`, a study or a search, now wants."""
     difference = done.first_conflict(wanted)
     if difference or done.length != wanted.length:
         key, theirs, ours = difference or ("training.steps", done.length, wanted.length)

@@ -139,18 +139,16 @@ def run_study(
             workers=workers,
             **options,
         )
-        left = [(len(state.missing), state.cell.flops) for state in runs.states()]
+        left = [state.cell.flops for state in runs.states() for _ in state.missing]
         speeds = [
             row["flops"] / (row["steps"] * row["step_seconds"]) for row in everything.rows() if "flops" in row
         ]
-        flops = sum(count * each for count, each in left)
-        hours = flops / median(speeds) / workers / 3600 if speeds else None
-        count = sum(count for count, _ in left)
-        return Session(ended, count, hours, runs.warnings(), write_summary(study, folder))
+        hours = sum(left) / median(speeds) / workers / 3600 if speeds else None
+        return Session(ended, len(left), hours, runs.warnings(), write_summary(study, folder))
 
 
 class State(NamedTuple):
-    """How far a cell has come."""
+    """Progress of a cell."""
 
     cell: Cell
     rates: list[float]  # of the search, ascending, further ones included
@@ -160,9 +158,9 @@ class State(NamedTuple):
 
 
 class StudyRuns:
-    """The runs of a study: `FOLDER/runs/SIZE/VARIANT/lrRATE-seedN`, and a .json of figures beside each.
+    """The runs of a study: `FOLDER/runs/SIZE/VARIANT/lrRATE-seedN`, and a .json of metrics beside each.
 
-    Runs that are gone, made on another machine perhaps, count by their figures in results.json. With `seeds`,
+    Runs that are gone, made on another machine perhaps, count by their metrics in results.json. With `seeds`,
     which the study need not have, these alone are trained; learning rates are searched with its first one in
     any case.
     """
@@ -191,7 +189,8 @@ class StudyRuns:
                 chosen = [seed for seed in seeds if not self._seeds or seed in self._seeds]
                 # The run that the search makes at the best rate is one of those of the first seed.
                 wanted += [(best, seed) for seed in chosen if best or not rates or seed != seeds[0]]
-            missing = [run for run in dict.fromkeys(wanted) if not run[0] or not self._row(cell, *run)]
+            runs = dict.fromkeys(wanted)
+            missing = [(rate, seed) for rate, seed in runs if not rate or not self._row(cell, rate, seed)]
             rows = [self._row(cell, rate, seed) for rate in rates for seed in seeds]
             states.append(State(cell, rates, best, missing, [row for row in rows if row]))
         return states
@@ -276,22 +275,22 @@ class StudyRuns:
         }
 
     def rows(self) -> list[Row]:
-        """The figures of every run, of those that are here and those that only results.json has."""
+        """The metrics of every run, of those that are here and those that only results.json has."""
         self.states()
         return [self._rows[place] for place in sorted(self._rows)]
 
     def _row(self, cell: Cell, rate: float, seed: int) -> Row | None:
-        """The figures of a run, None while there are none."""
+        """The metrics of a run, None while there are none."""
         place = cell.size, cell.variant, rate, seed
         folder = self._run_folder(cell, rate, seed)
-        if found := self._finished.figures(folder, lambda: self._recipe(cell, rate, seed)):
-            figures: Any = {key: value for key, value in found.items() if key != "recipe"}
-            where = {"size": cell.size, "variant": cell.variant, "learning_rate": rate, "seed": seed}
-            self._rows[place] = {**where, **figures}
+        if found := self._finished.metrics(folder, lambda: self._recipe(cell, rate, seed)):
+            row: Any = {"size": cell.size, "variant": cell.variant, "learning_rate": rate, "seed": seed}
+            row |= {key: value for key, value in found.items() if key != "recipe"}
+            self._rows[place] = row
         return self._rows.get(place)
 
     def _check_before(self) -> None:
-        """Refuse figures of results.json that were found for another plan."""
+        """Refuse metrics of results.json that were found for another plan."""
         path = self._folder / RESULTS_FILE
         before = {(cell["size"], cell["variant"]): cell for cell in self._before["cells"]}
         for key in self._ran & {*self._cells}:

@@ -80,7 +80,7 @@ class SearchSession:
 
 
 class SearchRuns:
-    """The runs of a search: `FOLDER/runs/EXPRESSION/seedN`, and a .json of figures beside each.
+    """The runs of a search: `FOLDER/runs/EXPRESSION/seedN`, and a .json of metrics beside each.
 
     Runs that are gone count by their losses in results.json; that of another recipe is refused.
     """
@@ -115,7 +115,7 @@ class SearchRuns:
         run = expression, seed
         if run not in self._found:
             wanted = partial(candidate_recipe, self._recipe, *run)
-            if row := self._finished.figures(self._run_folder(*run), wanted):
+            if row := self._finished.metrics(self._run_folder(*run), wanted):
                 self._found[run] = row.get("loss", math.inf)
         return self._found.get(run)
 

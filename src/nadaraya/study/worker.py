@@ -28,7 +28,7 @@ _PATIENCE = 60.0  # seconds for a worker that ends, because its study was killed
 
 
 def main(recipe_file: str, folder: Path, probes: Sequence[str] = ()) -> int:
-    """Train or go on, write the figures, then those of the probes; the exit status."""
+    """Train or go on, write the metrics, then those of the probes; the exit status."""
     path = run_file(folder)
     try:
         import_modules(os.environ.get(IMPORTED, ""))
@@ -55,14 +55,14 @@ def _trained(recipe_file: str, folder: Path) -> dict[str, Any]:
     with FolderLock(folder, _PATIENCE) as lock:
         lock.take()
     try:
-        found = _figures(train(recipe, folder, progress=False))
+        found = _metrics(train(recipe, folder, progress=False))
     except TrainingDiverged as diverged:
         found = {"diverged": str(diverged)}
     return {"recipe": recipe.to_mapping(), "device": device_name(training_device()), **found}
 
 
-def _figures(run: Run) -> dict[str, Any]:
-    """The figures of a finished run that a study keeps."""
+def _metrics(run: Run) -> dict[str, Any]:
+    """The metrics of a finished run that a study keeps."""
     from nadaraya.evaluation.efficiency import training_flops
 
     recipe, final = run.text_recipe(), run.final or {}

@@ -11,7 +11,8 @@ from nadaraya.reproduce.claims import (
     BankBump,
     BanksAlike,
     KernelParameters,
-    LossClaim,
+    Level,
+    Lower,
     NewlinePeak,
     ZeroBank,
 )
@@ -51,7 +52,7 @@ def bumps(lag: int, heads: int = 2) -> np.ndarray:
 
 
 def test_an_order_of_losses_rests_on_the_interval_of_the_gap() -> None:
-    claim = LossClaim(kind="lower", **SAID, other="rope")
+    claim = Lower(kind="lower", **SAID, other="rope")
     assert claim.check(findings(-0.05)).agrees == "yes"
     assert claim.check(findings(+0.05)).agrees == "no"
     assert claim.check(findings(-0.001)).agrees == "not told apart"
@@ -67,7 +68,7 @@ def test_an_order_of_losses_rests_on_the_interval_of_the_gap() -> None:
 
 
 def test_to_be_level_is_more_than_not_to_be_told_apart() -> None:
-    claim = LossClaim(kind="level", **SAID, other="rope", within=0.01)
+    claim = Level(kind="level", **SAID, other="rope", within=0.01)
     assert claim.check(findings(0.002)).agrees == "yes"
     assert claim.check(findings(0.002, noise=0.02)).agrees == "not told apart"
     assert claim.check(findings(0.009)).agrees == "not told apart"

@@ -51,15 +51,9 @@ class _Claim(Section):
 
 
 class LossClaim(_Claim):
-    """A claim on the losses of two variants, by the gap at the most updates that several seeds have.
+    """A claim on the losses of two variants, by the gap at the most updates that several seeds have."""
 
-    "lower": the loss of the variant is lower than that of the other one; "level": they are the same within a
-    margin, as equivalence tests have it.
-    """
-
-    kind: Literal["lower", "level"]
     other: str  # variant
-    within: float = 0.0  # nats/token that count as the same
 
     def check(self, found: Findings) -> Checked:
         gaps = found.gaps(self.variant, self.other)
@@ -73,9 +67,26 @@ class LossClaim(_Claim):
         )
 
     def agreement(self, gap: Estimate) -> Agreement:
-        """Return whether a gap, variant minus other, is as the claim says: by its whole interval."""
-        if self.kind == "lower":
-            return _BY_SIDE[-gap.side_of(0.0)]
+        """Return whether a gap, variant minus other, is as the claim says."""
+        raise NotImplementedError
+
+
+class Lower(LossClaim):
+    """The loss of a variant is lower than that of another one: the interval lies below zero."""
+
+    kind: Literal["lower"]
+
+    def agreement(self, gap: Estimate) -> Agreement:
+        return _BY_SIDE[-gap.side_of(0.0)]
+
+
+class Level(LossClaim):
+    """The losses of two variants are the same within a margin, as equivalence tests have it."""
+
+    kind: Literal["level"]
+    within: float  # nats/token that count as the same
+
+    def agreement(self, gap: Estimate) -> Agreement:
         low, high = gap.interval or (-np.inf, np.inf)
         if -self.within <= low and high <= self.within:
             return "yes"
@@ -222,6 +233,6 @@ def _correlation(tables: list[np.ndarray]) -> float:
 
 
 Claim = Annotated[
-    LossClaim | KernelParameters | BankBump | BanksAlike | ZeroBank | NewlinePeak,
+    Lower | Level | KernelParameters | BankBump | BanksAlike | ZeroBank | NewlinePeak,
     Field(discriminator="kind"),
 ]

@@ -1,5 +1,6 @@
-"""The figures of a study: losses beside the baseline's, shares of compute, gaps over horizons."""
+"""The summary of a study in files; charts of losses, of shares of compute, of gaps over horizons."""
 
+from pathlib import Path
 from typing import Any
 
 import matplotlib
@@ -8,9 +9,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from nadaraya.files import write_file
+from nadaraya.report import write_figure
 from nadaraya.report.palette import COLOURS, variant_styles
 from nadaraya.report.style import charts
-from nadaraya.study.summary import Summary
+from nadaraya.study.file import Study
+from nadaraya.study.results import SUMMARY_FILE, read_results
+from nadaraya.study.summary import Summary, summarise
 
 # Variants that the charts of losses and of gaps name; more lines could not be distinguished.
 _NAMED = 8
@@ -18,6 +23,19 @@ _NAMED_GAPS = 10
 _BANDS = 3  # more of them hide the lines
 _GREY: dict[str, Any] = {"color": COLOURS["rule"][0], "zorder": 1}
 _REFERENCE: dict[str, Any] = {"color": COLOURS["muted"][0], "linewidth": 0.8}
+
+
+def write_summary(study: Study, folder: Path) -> Summary:
+    """Write summary.md, curves.png and, of horizons, gaps.png of a study's folder anew, from results.json."""
+    results = read_results(folder)
+    warnings = "".join(f"- {warning}\n" for warning in results.get("warnings", ()))
+    summary = summarise(study, results, folder)
+    write_file(folder / SUMMARY_FILE, summary.markdown() + (warnings and f"\nWarnings:\n\n{warnings}"))
+    if summary.cells:
+        write_figure(draw(summary), folder / "curves.png")
+    if summary.gaps:
+        write_figure(draw_gaps(summary), folder / "gaps.png")
+    return summary
 
 
 def draw(summary: Summary) -> Figure:

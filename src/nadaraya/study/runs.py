@@ -26,7 +26,7 @@ from nadaraya.study.results import (
     results_text,
     versions,
 )
-from nadaraya.study.summary import Summary, write_summary
+from nadaraya.study.summary import Summary
 from nadaraya.training import ImageRecipe, Recipe
 from nadaraya.training.folder import RECIPE_FILE, FolderLock
 from nadaraya.training.recipe import read_mapping
@@ -127,6 +127,8 @@ def run_study(
     >>> run_study(study, Path("studies/demo"), changes=changes, seconds=0).left
     3
     """
+    from nadaraya.study.draw import write_summary
+
     with FolderLock(folder) as lock:
         lock.take()
         study, measurements = study.with_seeds(seeds), Measurements(folder / MEASURED_FILE)

@@ -6,15 +6,9 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-from nadaraya.files import reading, write_file
+from nadaraya.files import reading
 from nadaraya.study.file import Study
-from nadaraya.study.results import (
-    RESULTS_FILE,
-    SUMMARY_FILE,
-    Findings,
-    Results,
-    read_results,
-)
+from nadaraya.study.results import RESULTS_FILE, Findings, Results
 from nadaraya.study.statistics import Comparison, Estimate, Gaps, compare, exponent_of, signed
 
 # What the laws are functions of, by what is matched: key of a cell, and its name.
@@ -210,22 +204,6 @@ def summarise(study: Study, results: Results, folder: Path = Path()) -> Summary:
             summary.comparisons[variant] = compare(_points(first), _points(ours), _points(whole))
             if study.horizons and (gaps := found.gaps(variant)):
                 summary.gaps[variant] = gaps
-    return summary
-
-
-def write_summary(study: Study, folder: Path) -> Summary:
-    """Write summary.md, curves.png and, of horizons, gaps.png of a study's folder anew, from results.json."""
-    from nadaraya.report import write_figure
-    from nadaraya.study.draw import draw, draw_gaps
-
-    results = read_results(folder)
-    warnings = "".join(f"- {warning}\n" for warning in results.get("warnings", ()))
-    summary = summarise(study, results, folder)
-    write_file(folder / SUMMARY_FILE, summary.markdown() + (warnings and f"\nWarnings:\n\n{warnings}"))
-    if summary.cells:
-        write_figure(draw(summary), folder / "curves.png")
-    if summary.gaps:
-        write_figure(draw_gaps(summary), folder / "gaps.png")
     return summary
 
 

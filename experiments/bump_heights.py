@@ -16,8 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from nadaraya.files import write_file
-from nadaraya.study import Findings, Study
-from nadaraya.study.kept import read_results
+from nadaraya.study import Findings
 from nadaraya.study.probes import stored_shapes
 from nadaraya.study.statistics import mean_with_interval, signed
 
@@ -35,8 +34,7 @@ def height(bank: np.ndarray, lag: int) -> list[float]:
 
 def heights(study: str, variant: str) -> dict[int, list[list[float]]]:
     """By lag, the heights of the first layer: run by run, head by head, at the rate that was chosen."""
-    results = read_results(RESULTS / study)
-    rows = Findings(Study(**results["study"]), results).sizes(variant, "banks")[SIZE]
+    rows = Findings.read(RESULTS / study).sizes(variant, "banks")[SIZE]
     first = [stored_shapes(row["probes"]["banks"])[0].trained for row in rows]
     return {lag: [height(bank, lag) for bank in first] for lag in LAGS}
 

@@ -10,8 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from nadaraya.files import write_file
-from nadaraya.study import Findings, Study
-from nadaraya.study.kept import read_results
+from nadaraya.study import Findings
 from nadaraya.study.statistics import signed
 
 FOLDER = Path(__file__).parent / "results" / "studies" / "controls"
@@ -29,8 +28,7 @@ CHANGES = {
 
 def main() -> None:
     """Write remains.md."""
-    results = read_results(FOLDER)
-    found = Findings(Study(**results["study"]), results)
+    found = Findings.read(FOLDER)
     text = "\n".join(_lines(found)) + "\n"
     write_file(FOLDER / "remains.md", text)
     print(text, end="")

@@ -12,8 +12,7 @@ from matplotlib.axes import Axes
 
 from nadaraya.report.palette import COLOURS, Style, variant_styles
 from nadaraya.report.style import charts
-from nadaraya.study import Findings, Study
-from nadaraya.study.kept import read_results
+from nadaraya.study import Findings
 from nadaraya.study.statistics import Estimate, mean_with_interval
 
 ROOT = Path(__file__).parents[1]
@@ -28,10 +27,9 @@ LABELS = {
 
 def main() -> None:
     """Write docs/figures/findings.png."""
-    results = read_results(ROOT / "experiments" / "results" / "papers")
-    study = Study(**results["study"])
-    found = Findings(study, results)
-    styles = dict(zip(study.variants, variant_styles(study.variants), strict=True))
+    found = Findings.read(ROOT / "experiments" / "results" / "papers")
+    variants = found.study.variants
+    styles = dict(zip(variants, variant_styles(variants), strict=True))
     with charts(440, 320, columns=2) as (figure, (axes,)):
         _draw_gaps(axes[0], found, styles)
         _draw_lengths(axes[1], found, styles)

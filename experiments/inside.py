@@ -22,8 +22,7 @@ from nadaraya.interpret.heads import BANK_SCORES, HeadReport, HeadScore, pooled_
 from nadaraya.models import KernelGPTConfig, KernelGPTForCausalLM
 from nadaraya.report.palette import variant_styles
 from nadaraya.report.style import charts
-from nadaraya.study import Findings, Study
-from nadaraya.study.kept import read_results
+from nadaraya.study import Findings
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "experiments" / "results" / "papers"
@@ -40,8 +39,7 @@ DRAWN = {
 
 def main() -> None:
     """Write inside.md and implied.png."""
-    results = read_results(FOLDER)
-    found = Findings(Study(**results["study"]), results)
+    found = Findings.read(FOLDER)
     implied, heads = _rows(found, "implied"), _rows(found, "heads")
     lines = [*_implied_table(implied), "", _untrained(), "", *_head_table(heads)]
     write_file(FOLDER / "inside.md", "\n".join(lines) + "\n")

@@ -30,7 +30,7 @@ def in_process(monkeypatch: pytest.MonkeyPatch) -> list[str]:
                 ended.finished.append(job.name)
         return ended
 
-    monkeypatch.setattr("nadaraya.study.runs.run_queue", run_queue)
+    monkeypatch.setattr("nadaraya.study.queue.run_queue", run_queue)
     return started
 
 

@@ -41,7 +41,7 @@ def in_this_process(pending: Callable[[], Sequence[Job]], **options: Any) -> End
 def test_a_search_is_trained_and_goes_on(
     nadaraya: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nadaraya.study.runs.run_queue", in_this_process)
+    monkeypatch.setattr("nadaraya.study.queue.run_queue", in_this_process)
     out = tmp_path / "out"
     arguments = ("search", *TINY, "--out", out, "--bases", "rq,8*exponential*periodic", "--rounds", "0")
     stopped = nadaraya(*arguments, "--hours", "1e-9")

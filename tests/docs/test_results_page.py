@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from nadaraya.study import Study, summarise
-from nadaraya.study.kept import read_results, results_text
+from nadaraya.study.results import read_results, results_text
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")

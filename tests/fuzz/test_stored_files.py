@@ -14,8 +14,8 @@ from fuzz.damage import CONTENTS, DAMAGE
 
 from nadaraya.errors import InputError
 from nadaraya.study import Study, summarise
-from nadaraya.study.kept import read_results
 from nadaraya.study.plan import Measurements
+from nadaraya.study.results import read_results, read_run_file
 from nadaraya.study.runs import StudyRuns
 from nadaraya.study.search import summarise_search
 from nadaraya.training import Recipe, Run, load_recipe
@@ -34,8 +34,11 @@ def _study(folder: Path) -> None:
     study = Study(**kept["study"])
     results = read_results(folder)
     summarise(study, results, folder).markdown()
-    runs = StudyRuns(study, [], folder)
-    json.dumps(runs.rows())
+    json.dumps(StudyRuns(study, [], folder).rows())
+
+
+def _figures(folder: Path) -> None:
+    json.dumps(read_run_file(folder / "runs/u1/rope/lr0.001-seed0.json"))
 
 
 def _search(folder: Path) -> None:
@@ -85,7 +88,7 @@ def _files(folder: Path) -> dict[str, tuple[Callable[[Path], None], str]]:
     figures = {key: row[key] for key in row if key not in ("size", "variant", "learning_rate", "seed")}
     return {
         "results.json": (_study, study),
-        "runs/u1/rope/lr0.001-seed0.json": (_study, json.dumps({"recipe": recipe, **figures})),
+        "runs/u1/rope/lr0.001-seed0.json": (_figures, json.dumps({"recipe": recipe, **figures})),
         "search/results.json": (_search, (RESULTS / "search" / "results.json").read_text()),
         "measured.json": (
             _measured,
@@ -107,7 +110,7 @@ KINDS = ("results.json", "runs/u1/rope/lr0.001-seed0.json", "search/results.json
 def test_a_damaged_file_is_one_line_or_harmless(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nadaraya.study.search.summary.write_summary", lambda *given: None)
+    monkeypatch.setattr("nadaraya.study.search.write_summary", lambda *given: None)
     monkeypatch.setattr(Measurements, "_task", _no_task)
     made, draw, counts = _files(tmp_path), random.Random(name), Counter[str]()
     use, content = made[name]

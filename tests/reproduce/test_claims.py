@@ -16,7 +16,7 @@ from nadaraya.reproduce.claims import (
     NewlinePeak,
     ZeroBank,
 )
-from nadaraya.reproduce.draw import draw_figure
+from nadaraya.reproduce.comparison import draw_figure
 from nadaraya.study import Findings
 
 SAID = {"says": "a claim", "paper": "a figure", "variant": "gpa-rope"}

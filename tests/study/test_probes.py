@@ -13,9 +13,9 @@ from nadaraya.evaluation import length_losses
 from nadaraya.interpret import BankShape, bank_shapes, bump_figures, implied_kernels, lag_histogram
 from nadaraya.interpret.windows import validation_tokens
 from nadaraya.study import Study, plan_study, probes, run_study, worker
-from nadaraya.study.kept import rows_below
 from nadaraya.study.probes import lacks, measure, stored_histogram, stored_shapes
 from nadaraya.study.queue import Ended
+from nadaraya.study.results import Row, read_results
 from nadaraya.training import Recipe, Run, train
 
 TINY = {
@@ -48,7 +48,7 @@ def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Study:
             ended.finished.append(jobs[0].name)
         return ended
 
-    monkeypatch.setattr("nadaraya.study.runs.run_queue", in_process)
+    monkeypatch.setattr("nadaraya.study.queue.run_queue", in_process)
     path = tmp_path / "tiny.yaml"
     path.write_text(json.dumps(TINY))
     sizes = {"short": {"training.steps": 2}, "long": {"training.steps": 3}}
@@ -56,6 +56,10 @@ def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Study:
         recipe=str(path), baseline="bank", variants={"bank": {}}, sizes=sizes, seeds=[0], match="tokens",
         learning_rates=[0.01], probes=["banks", "newlines"],
     )  # fmt: skip
+
+
+def rows_below(folder: Path) -> list[Row]:
+    return read_results(folder)["runs"]
 
 
 @pytest.mark.parametrize("name", probes.probe_names())

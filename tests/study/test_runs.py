@@ -11,7 +11,7 @@ import pytest
 
 from nadaraya.errors import InputError
 from nadaraya.study import Cell, Study, worker
-from nadaraya.study.kept import result_file, rows_below
+from nadaraya.study.results import run_file
 from nadaraya.study.runs import StudyRuns
 from nadaraya.training import Recipe, load_recipe
 
@@ -33,6 +33,10 @@ def study(*sizes: str, **keys: Any) -> Study:
     return Study(**{**given, **keys})
 
 
+def left(runs: StudyRuns) -> list[int]:
+    return [len(state.missing) for state in runs.states()]
+
+
 def train(runs: StudyRuns, loss: Callable[[str], float | None], rounds: int = 1) -> list[str]:
     """Write figures for what is pending, as the worker does; a loss of None has diverged."""
     names = []
@@ -42,19 +46,19 @@ def train(runs: StudyRuns, loss: Callable[[str], float | None], rounds: int = 1)
             recipe, folder = load_recipe(job.command[-2]), Path(job.command[-1])
             value = loss(job.name)
             row = {"diverged": "the loss became nan"} if value is None else {"loss": value}
-            result_file(folder).write_text(json.dumps({"recipe": recipe.to_mapping(), **row}))
+            run_file(folder).write_text(json.dumps({"recipe": recipe.to_mapping(), **row}))
     return names
 
 
 def test_a_search_comes_first_and_its_best_rate_serves_all_seeds(tmp_path: Path) -> None:
     runs = StudyRuns(study("small"), cells("small"), tmp_path)
     (cell,) = cells("small")
-    assert runs.left(cell) == 5
+    assert left(runs) == [5]
     assert runs.results()["cells"][0]["learning_rate"] is None
     losses = {"lr0.001": 3.0, "lr0.002": 2.0, "lr0.004": None}
     searched = train(runs, lambda name: losses[name.split("/")[-1].split("-")[0]])
     assert searched == [f"small/rope/lr{rate:g}-seed0" for rate in RATES]
-    assert runs.left(cell) == 2
+    assert left(runs) == [2]
     (found,) = runs.results()["cells"]
     assert (found["learning_rate"], found["flops"]) == (2e-3, cell.flops)
     assert [job.name for job in runs.pending()] == [f"small/rope/lr0.002-seed{seed}" for seed in (1, 2)]
@@ -63,7 +67,7 @@ def test_a_search_comes_first_and_its_best_rate_serves_all_seeds(tmp_path: Path)
     train(again, lambda name: 2.0)
     assert again.pending() == []
     assert again.warnings() == []
-    assert len(rows_below(tmp_path)) == 5
+    assert len(again.rows()) == 5
 
 
 def test_a_rate_that_is_alone_needs_no_search(tmp_path: Path) -> None:
@@ -80,11 +84,11 @@ def test_seeds_that_are_trained_alone_have_the_rate_that_the_first_one_finds(tmp
     of = study("small", "large", search_at=["small"])
     plan = cells("small", "large")
     runs = StudyRuns(of, plan, tmp_path, seeds=[2])
-    assert [runs.left(cell) for cell in plan] == [4, 1]
+    assert left(runs) == [4, 1]
     names = train(runs, lambda name: 1 - ("lr0.002" in name), 2)
     assert names[:3] == [f"small/rope/lr{rate:g}-seed0" for rate in RATES]
     assert names[3:] == ["small/rope/lr0.002-seed2", "large/rope/lr0.002-seed2"]
-    assert [runs.left(cell) for cell in plan] == [0, 0]
+    assert left(runs) == [0, 0]
     whole = StudyRuns(of, plan, tmp_path)
     assert [job.name for job in whole.pending()] == [
         "small/rope/lr0.002-seed1", "large/rope/lr0.002-seed0", "large/rope/lr0.002-seed1",
@@ -113,7 +117,7 @@ def test_a_cell_that_diverges_at_every_rate_is_named_and_needs_no_more(tmp_path:
     train(runs, lambda name: None)
     assert runs.pending() == []
     assert runs.warnings() == ["rope at size small: training diverged at every learning rate"]
-    assert runs.left(cells("small")[0]) == 0
+    assert left(runs) == [0]
 
 
 def test_seeds_that_diverge_at_the_chosen_rate_are_counted_in_a_warning(tmp_path: Path) -> None:
@@ -129,7 +133,7 @@ def test_sizes_without_a_search_take_the_rate_of_the_one_before(tmp_path: Path) 
     of = study("first", "second", "third", search_at=["second"])
     plan = cells("first", "second", "third")
     runs = StudyRuns(of, plan, tmp_path)
-    assert [runs.left(cell) for cell in plan] == [3, 5, 3]
+    assert left(runs) == [3, 5, 3]
     assert {name.split("/")[0] for name in train(runs, lambda name: 1 - 100 * ("lr0.002" in name))} == {
         "second"
     }
@@ -142,7 +146,7 @@ def test_some_variants_have_a_search_of_their_own_at_a_further_size(tmp_path: Pa
     of = study("first", "second", "third", search_at=["first"], search_also={"second": ["rope"]})
     plan = cells("first", "second", "third", variants=("rope", "gka"))
     runs = StudyRuns(of, plan, tmp_path)
-    assert [runs.left(cell) for cell in plan] == [5, 5, 5, 3, 3, 3]
+    assert left(runs) == [5, 5, 5, 3, 3, 3]
     names = train(runs, lambda name: 1 - ("lr0.002" in name if "first" in name else "lr0.001" in name), 3)
     assert {name.split("-")[0] for name in names if "third" in name} == {
         "third/rope/lr0.001", "third/gka/lr0.002",
@@ -171,7 +175,7 @@ def test_sizes_have_their_own_seeds_and_a_rate_comes_from_a_size_that_has_the_va
     plan = cells("first", "second", "third", variants=("rope", "gka"))
     plan = [cell for cell in plan if cell.variant in of.variants_of(cell.size)]
     runs = StudyRuns(of, plan, tmp_path)
-    assert [runs.left(cell) for cell in plan] == [5, 5, 5, 1, 1]
+    assert left(runs) == [5, 5, 5, 1, 1]
     names = train(runs, lambda name: 1 - ("lr0.002" in name if "first" in name else "lr0.001" in name), 2)
     assert [name for name in names if "third" in name] == [
         "third/rope/lr0.001-seed1", "third/gka/lr0.002-seed1",
@@ -235,8 +239,9 @@ def test_the_worker_leaves_figures_that_agree_with_the_plan(tiny: Path, tmp_path
     job, *_ = StudyRuns(of, [cell], tmp_path).pending()
     recipe, folder = job.command[-2:]
     assert worker.main(recipe, Path(folder)) == 0
-    row = next(row for row in rows_below(tmp_path))
-    assert (row["size"], row["variant"], row["seed"], row["learning_rate"]) == ("only", "rope", 0, 1e-3)
+    row = json.loads(run_file(Path(folder)).read_text())
+    assert (row["recipe"]["seed"], row["recipe"]["training"]["learning_rate"]) == (0, 1e-3)
+    assert folder.endswith("runs/only/rope/lr0.001-seed0")
     assert (row["flops"], row["parameters"], row["tokens"]) == (cell.flops, cell.parameters, 4 * 2 * 16)
     assert [step for step, _ in row["validation"]] == [1, 2, 3, 4]
     assert row["bits_per_byte"] > 0
@@ -262,7 +267,7 @@ def test_figures_in_the_results_count_where_the_runs_are_gone(tmp_path: Path) ->
     shutil.rmtree(tmp_path / "runs")
     again = StudyRuns(study("small"), cells("small"), tmp_path)
     assert again.pending() == []
-    assert again.left(*cells("small")) == 0
+    assert left(again) == [0]
     assert again.results()["runs"] == kept["runs"]
     grown = cells("tiny", "small", variants=("gka", "rope"))  # from the smallest, and in any order
     grown[0] = replace(grown[0], recipe=Recipe(training={"steps": 20}))

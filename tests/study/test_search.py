@@ -10,11 +10,18 @@ import pytest
 
 from nadaraya.errors import InputError
 from nadaraya.kernels import parse_expression
-from nadaraya.study.kept import result_file
-from nadaraya.study.search import Progress, SearchPlan, neighbours, search_progress, search_recipe
-from nadaraya.study.search.progress import Loss, most_runs
-from nadaraya.study.search.runs import SearchRuns
-from nadaraya.study.search.summary import markdown, verdict, write_summary
+from nadaraya.study.candidates import Loss, most_runs
+from nadaraya.study.results import run_file
+from nadaraya.study.search import (
+    Progress,
+    SearchPlan,
+    SearchRuns,
+    neighbours,
+    search_progress,
+    search_recipe,
+    verdict,
+    write_summary,
+)
 from nadaraya.training import load_recipe
 
 BASES = ("exponential", "gaussian", "periodic", "rq")
@@ -150,7 +157,7 @@ def test_without_any_effect_noise_alone_rarely_goes_on() -> None:
     assert sum(ended) / len(ended) < 1  # steps that a search without anything to find takes
 
 
-def test_what_diverges_is_out() -> None:
+def test_what_diverges_is_out(tmp_path: Path) -> None:
     def loss(expression: str, seed: int) -> float:
         if expression == "periodic" or (expression, seed) == ("2*rq", 1):
             return math.inf
@@ -160,7 +167,8 @@ def test_what_diverges_is_out() -> None:
     kept = {each.expression for each in progress.candidates if each.kept}
     assert kept
     assert not kept & {"periodic", "2*rq"}
-    assert "diverged" in markdown(progress)
+    write_summary(progress, tmp_path)
+    assert "diverged" in (tmp_path / "summary.md").read_text(encoding="utf-8")
     nothing = search_progress(SearchPlan(("rq",)), lambda expression, seed: math.inf)
     assert nothing.best is None
     assert verdict(nothing) == "No expression could be trained: the training of every base diverged."
@@ -206,7 +214,7 @@ def finish(runs: SearchRuns, loss: Loss) -> list[str]:
             expression = recipe.model.variant_options["expression"]
             found = loss(expression, recipe.seed)
             figures = {"diverged": "nan"} if found == math.inf else {"loss": found}
-            result_file(folder).write_text(json.dumps({"recipe": recipe.to_mapping(), **figures}))
+            run_file(folder).write_text(json.dumps({"recipe": recipe.to_mapping(), **figures}))
             names.append(job.name)
     return names
 

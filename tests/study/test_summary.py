@@ -8,8 +8,7 @@ import pytest
 
 from nadaraya.errors import InputError
 from nadaraya.study import Study, summarise
-from nadaraya.study.draw import draw
-from nadaraya.study.summary import write_summary
+from nadaraya.study.draw import draw, write_summary
 
 SIZES = {"small": 1e12, "medium": 1e13, "large": 1e14}
 NOISE = (-0.002, 0.0, 0.002)

@@ -59,7 +59,7 @@ def reproduce(
     """
     from nadaraya.reproduce import costs, load_experiment, load_figure, write_comparison
     from nadaraya.study import run_study
-    from nadaraya.study.summary import write_summary
+    from nadaraya.study.draw import write_summary
 
     check_positive(hours=hours)
     if name is None:

@@ -48,7 +48,14 @@ def search(
     The same command goes on where it was and skips what is done. The folder has results.json, summary.md and
     path.png. A run that fails is named, and the status is then 1.
     """
-    from nadaraya.study.search import SearchPlan, plan_search, run_search, search_recipe, summarise_search
+    from nadaraya.study.search import (
+        SearchPlan,
+        plan_search,
+        run_search,
+        search_recipe,
+        summarise_search,
+        verdict,
+    )
 
     check_positive(hours=hours, speed=speed)
     folder, session = out or Path("searches") / Path(recipe).stem, None
@@ -72,8 +79,6 @@ def search(
             return
         session = run_search(checked, plan, folder, workers=workers, **queue_options(hours))
         progress = session.progress
-    from nadaraya.study.search.summary import verdict
-
     if as_json:
         typer.echo((folder / "results.json").read_text(encoding="utf-8"), nl=False)
     else:

@@ -63,7 +63,7 @@ def study(
     is then 1.
     """
     from nadaraya.study import load_study, plan_study, run_study
-    from nadaraya.study.summary import write_summary
+    from nadaraya.study.draw import write_summary
 
     check_positive(hours=hours, speed=speed)
     checked, numbers = load_study(file), chosen_seeds(seeds)

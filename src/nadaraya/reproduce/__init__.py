@@ -4,10 +4,18 @@ figure = load_figure("gpa-losses"); `nadaraya reproduce gpa-losses --scale cpu` 
 Figures that rest on the same runs share a study, and its folder.
 """
 
-from nadaraya.reproduce.catalogue import SCALES, Figure, figure_names, load_experiment, load_figure
+from nadaraya.reproduce.catalogue import (
+    DEVICES,
+    SCALES,
+    Cost,
+    Figure,
+    costs,
+    figure_names,
+    load_experiment,
+    load_figure,
+)
 from nadaraya.reproduce.claims import Checked
-from nadaraya.reproduce.costs import DEVICES, Cost, costs
-from nadaraya.reproduce.write import write_comparison
+from nadaraya.reproduce.comparison import write_comparison
 
 __all__ = [
     "DEVICES",

@@ -1,7 +1,7 @@
-"""The figures that can be reproduced, and the studies that they rest on: YAML files beside this one."""
+"""The figures that can be reproduced, the studies that they rest on, and their costs; YAML files say what."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -10,10 +10,14 @@ from pydantic import Field
 from nadaraya.errors import unknown_name
 from nadaraya.plain_yaml import read_yaml
 from nadaraya.reproduce.claims import Claim, LossClaim
-from nadaraya.study import Study
+from nadaraya.study import Cell, Study, plan_study
 from nadaraya.training.schema import Section
+from nadaraya.training.text_recipe import text_training_bytes
 
 SCALES = ("smoke", "cpu", "gpu", "paper")
+# FLOP/s that training is assumed to achieve, not measured: on GPUs a fifth of the dense bfloat16 peak that
+# the vendor states (RTX 4090: 165, A100: 312, H100: 989 TFLOP/s): matrices of width 512 are small for them.
+DEVICES: dict[str, float] = {"2 CPU cores": 8e10, "RTX 4090": 3.3e13, "A100": 6.2e13, "H100": 2.0e14}
 
 
 class Figure(Section):
@@ -77,7 +81,7 @@ def figure_names() -> list[str]:
     >>> figure_names()[:2]
     ['bump-control', 'bump-null']
     """
-    return sorted(path.stem for path in _folder("figures").glob("*.yaml"))
+    return list(_files("figures"))
 
 
 def load_figure(name: str) -> Figure:
@@ -93,7 +97,7 @@ def load_figure(name: str) -> Figure:
     >>> load_figure("gpa-banks").study
     'papers'
     """
-    return Figure(name=name, **_read("figure", name))
+    return Figure(name=name, **_read("figures", name, "figure"))
 
 
 def load_experiment(study: str, scale: str) -> Experiment:
@@ -112,22 +116,82 @@ def load_experiment(study: str, scale: str) -> Experiment:
     >>> experiment.study.seeds_of("u10000"), experiment.vocabulary
     ([0], 93)
     """
-    read = _read("study", study)
+    read = _read("studies", study, "study")
     if scale not in read["scales"]:
         raise unknown_name("--scale", scale, read["scales"])
     keys = {**read["study"], **read["scales"][scale]}
     vocabulary = keys.pop("vocabulary")
-    return Experiment(Study(**keys, source=str(_folder("studies") / f"{study}.yaml")), vocabulary)
+    return Experiment(Study(**keys, source=str(_files("studies")[study])), vocabulary)
 
 
-def _folder(name: str) -> Path:
-    return Path(str(files("nadaraya.reproduce"))) / name
+@dataclass(frozen=True)
+class Cost:
+    """Costs of the runs that are left of a cell, a variant at a size.
+
+    Attributes:
+        cell: the cell.
+        runs: that are left, those of the search of its learning rate included.
+        memory: bytes that training of one run takes at the least.
+        hours: of all these runs, one after the other, by the name of the device.
+
+    >>> from nadaraya.reproduce import Cost
+    >>> from nadaraya.study import Cell
+    >>> from nadaraya.training import Recipe
+    >>> recipe = Recipe(training={"steps": 100, "batch_size": 2}, data={"context": 50})
+    >>> Cost(Cell("u100", "rope", recipe, 10, 60), 3, 1000, {}).flops
+    1800000
+    """
+
+    cell: Cell
+    runs: int
+    memory: int
+    hours: dict[str, float]
+
+    @property
+    def flops(self) -> int:
+        """Training FLOPs of all these runs."""
+        return self.runs * self.cell.flops
 
 
-def _read(kind: Literal["figure", "study"], name: str) -> dict[str, Any]:
-    """The content of the file of a figure or a study."""
-    folder = _folder({"figure": "figures", "study": "studies"}[kind])
-    names = [path.stem for path in folder.glob("*.yaml")]
-    if name not in names:
-        raise unknown_name(kind, name, names)
-    return read_yaml(folder / f"{name}.yaml", "a figure or its study")
+def costs(
+    experiment: Experiment, folder: Path, *, speeds: Mapping[str, float] | None = None, **options: Any
+) -> list[Cost]:
+    """Costs of the runs that are left of a study, cell by cell.
+
+    Args:
+        experiment: the study and the vocabulary that is assumed; its text need not be here.
+        folder: of its runs; those that are done there cost nothing more.
+        speeds: FLOP/s by the name of a device; default `DEVICES`.
+        options: changes, only and seeds of `nadaraya.study.plan_study`.
+
+    Raises:
+        InputError: recipes that cannot be used, or a folder that has other runs.
+
+    >>> from pathlib import Path
+    >>> from nadaraya.reproduce import costs, load_experiment
+    >>> found = costs(load_experiment("papers", "paper"), Path("absent"), only=["gpa-rope-paper"])
+    >>> [(cost.cell.size, cost.runs) for cost in found]  # three rates are tried with one seed
+    [('u10000', 3), ('u200000', 3)]
+    """
+    return [
+        Cost(
+            cell,
+            left,
+            text_training_bytes(cell.recipe, cell.parameters, experiment.vocabulary),
+            {name: left * cell.flops / speed / 3600 for name, speed in (speeds or DEVICES).items()},
+        )
+        for cell, left in plan_study(experiment.study, folder, vocabulary=experiment.vocabulary, **options)
+    ]
+
+
+def _files(kind: str) -> dict[str, Path]:
+    """The YAML files of the "figures" or the "studies" by their names."""
+    return {path.stem: path for path in sorted((Path(__file__).parent / kind).glob("*.yaml"))}
+
+
+def _read(kind: str, name: str, what: str) -> dict[str, Any]:
+    """The content of one of them."""
+    found = _files(kind)
+    if name not in found:
+        raise unknown_name(what, name, found)
+    return read_yaml(found[name], "a figure or its study")

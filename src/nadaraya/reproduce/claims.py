@@ -49,10 +49,6 @@ class _Claim(Section):
     paper: str  # the figure or the ordering that the paper reports
     variant: str  # of the study; its runs are looked at
 
-    def check(self, found: Findings) -> Checked:
-        """Return what the runs say of the claim."""
-        raise NotImplementedError
-
 
 class LossClaim(_Claim):
     """A claim on the losses of two variants, by the gap at the most updates that several seeds have."""

@@ -4,10 +4,10 @@ study = load_study("experiments/studies/gka.yaml"); `nadaraya study` plans it, r
 """
 
 from nadaraya.study.file import Study, load_study
-from nadaraya.study.findings import Findings
 from nadaraya.study.plan import Cell
 from nadaraya.study.queue import Ended, Job, run_queue
-from nadaraya.study.session import Session, plan_study, run_study
+from nadaraya.study.results import Findings
+from nadaraya.study.runs import Session, plan_study, run_study
 from nadaraya.study.statistics import PowerLaw, fit_power_law
 from nadaraya.study.summary import Summary, summarise
 

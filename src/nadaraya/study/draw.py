@@ -1,5 +1,6 @@
-"""The figures of a study: losses beside the baseline's, shares of compute, gaps over horizons."""
+"""The summary of a study in files; charts of losses, of shares of compute, of gaps over horizons."""
 
+from pathlib import Path
 from typing import Any
 
 import matplotlib
@@ -8,16 +9,33 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from nadaraya.files import write_file
+from nadaraya.report import write_figure
 from nadaraya.report.palette import COLOURS, variant_styles
 from nadaraya.report.style import charts
-from nadaraya.study.summary import Summary
+from nadaraya.study.file import Study
+from nadaraya.study.results import SUMMARY_FILE, read_results
+from nadaraya.study.summary import Summary, summarise
 
-# Variants that the charts of losses and of gaps tell apart; more lines than these cannot be.
+# Variants that the charts of losses and of gaps name; more lines could not be distinguished.
 _NAMED = 8
 _NAMED_GAPS = 10
 _BANDS = 3  # more of them hide the lines
 _GREY: dict[str, Any] = {"color": COLOURS["rule"][0], "zorder": 1}
 _REFERENCE: dict[str, Any] = {"color": COLOURS["muted"][0], "linewidth": 0.8}
+
+
+def write_summary(study: Study, folder: Path) -> Summary:
+    """Write summary.md, curves.png and, of horizons, gaps.png of a study's folder anew, from results.json."""
+    results = read_results(folder)
+    warnings = "".join(f"- {warning}\n" for warning in results.get("warnings", ()))
+    summary = summarise(study, results, folder)
+    write_file(folder / SUMMARY_FILE, summary.markdown() + (warnings and f"\nWarnings:\n\n{warnings}"))
+    if summary.cells:
+        write_figure(draw(summary), folder / "curves.png")
+    if summary.gaps:
+        write_figure(draw_gaps(summary), folder / "gaps.png")
+    return summary
 
 
 def draw(summary: Summary) -> Figure:
@@ -39,7 +57,7 @@ def draw_gaps(summary: Summary) -> Figure:
     Bars and bands are intervals of 95 % over seeds; what has one seed has none. The first chart has the
     variants by their gap at the longest horizon that has an interval. The second names the ten best of them,
     three with their bands; the others are grey. What is worse by more than any is better leaves the charts,
-    so that the rest can be told apart.
+    so that the rest can be distinguished.
     """
     ranked = sorted(summary.gaps, key=lambda variant: summary.gaps[variant].longest.gap.value)
     reached = [size.gap.value for found in summary.gaps.values() for size in found.sizes]
@@ -54,21 +72,17 @@ def draw_gaps(summary: Summary) -> Figure:
 
 
 def _horizons(axes: Axes, summary: Summary, ranked: list[str]) -> None:
-    """One row for each variant: a dot per horizon, pale to dark from above, with its interval."""
+    """One row for each variant: a dot per horizon, from above, with its interval."""
     updates = {size.size: size.updates for found in summary.gaps.values() for size in found.sizes}
     sizes = sorted(updates, key=lambda size: updates[size])
-    tones = _tones(sizes)
-    for place, variant in enumerate(ranked):
+    tones = _rows(axes, ranked, {size: f"{updates[size]:,} updates" for size in sizes}, 4)
+    for index, variant in enumerate(ranked):
         for size in summary.gaps[variant].sizes:
-            row = place + 0.5 * (sizes.index(size.size) + 0.5) / len(sizes) - 0.25
+            row = index + 0.5 * (sizes.index(size.size) + 0.5) / len(sizes) - 0.25
             axes.plot(size.gap.value, row, "o", color=tones[size.size], markersize=4)
             if size.gap.interval:
                 axes.plot(size.gap.interval, [row, row], color=tones[size.size], alpha=0.6)
-    for name in sizes:
-        axes.plot([], [], "o", color=tones[name], markersize=4, label=f"{updates[name]:,} updates")
     axes.axvline(0.0, **_REFERENCE)
-    axes.set_yticks(range(len(ranked)), ranked)
-    axes.invert_yaxis()
     axes.xaxis.set_major_locator(MaxNLocator(6))
     axes.set_xlabel(f"loss minus that of {summary.baseline}, nats/token")
     axes.set_title("at the end of runs of each length; bar: 95 %", fontsize=9)
@@ -97,9 +111,14 @@ def _inside(axes: Axes, summary: Summary, ranked: list[str]) -> None:
     axes.legend(fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5), handlelength=4)
 
 
-def _tones(names: list[str]) -> dict[str, Any]:
-    """A blue for each name, pale to dark."""
-    return dict(zip(names, matplotlib.colormaps["Blues"](np.linspace(0.4, 1.0, len(names))), strict=True))
+def _rows(axes: Axes, ranked: list[str], labels: dict[str, str], size: int) -> dict[str, Any]:
+    """Name the rows of a chart by variants, from above, and its dots by their labels: blues, pale to dark."""
+    tones = matplotlib.colormaps["Blues"](np.linspace(0.4, 1.0, len(labels)))
+    for tone, label in zip(tones, labels.values(), strict=True):
+        axes.plot([], [], "o", color=tone, markersize=size, label=label)
+    axes.set_yticks(range(len(ranked)), ranked)
+    axes.invert_yaxis()
+    return dict(zip(labels, tones, strict=True))
 
 
 def _losses(axes: Axes, summary: Summary, ranked: list[str]) -> None:
@@ -110,11 +129,11 @@ def _losses(axes: Axes, summary: Summary, ranked: list[str]) -> None:
         excess = [loss - cell.loss for loss in cell.losses]
         axes.plot([cell.compute] * len(excess), excess, "o", color=COLOURS["muted"][0], markersize=3)
     shown: list[float] = []
-    for place, variant in enumerate(ranked):
+    for index, variant in enumerate(ranked):
         found = summary.comparisons[variant].difference
         compute = [base[size].compute for size in summary.shared(variant)]
         values = [each.value for each in found]
-        if place >= _NAMED:
+        if index >= _NAMED:
             axes.plot(compute, values, **_GREY)
             continue
         (line,) = axes.plot(compute, values, label=variant, **styles[variant].line)
@@ -135,23 +154,19 @@ def _losses(axes: Axes, summary: Summary, ranked: list[str]) -> None:
 
 
 def _shares(axes: Axes, summary: Summary, ranked: list[str]) -> None:
-    """One row for each variant: a dot per size, pale to dark, and a bar for the mean's interval."""
+    """One row for each variant: a dot per size, and a bar for the mean's interval."""
     sizes = [cell.size for cell in summary.cells.get(summary.baseline, [])]
-    tones = _tones(sizes)
-    for place, name in enumerate(ranked):
+    tones = _rows(axes, ranked, {size: size for size in sizes}, 5)
+    for index, name in enumerate(ranked):
         found = summary.comparisons[name]
         if found.mean_share and found.mean_share.interval:
-            axes.plot(found.mean_share.interval, [place, place], color=COLOURS["rule"][0], linewidth=6)
+            axes.plot(found.mean_share.interval, [index, index], color=COLOURS["rule"][0], linewidth=6)
         for size, share in zip(summary.shared(name), found.share or (), strict=True):
-            axes.plot(share.value, place, "o", color=tones[size], markersize=5)
-    for size, tone in tones.items():
-        axes.plot([], [], "o", color=tone, markersize=5, label=size)
+            axes.plot(share.value, index, "o", color=tones[size], markersize=5)
     axes.axvline(1.0, **_REFERENCE)
     axes.set_xscale("log")
     for every in (axes.xaxis.set_major_formatter, axes.xaxis.set_minor_formatter):
         every("{x:g}")
-    axes.set_yticks(range(len(ranked)), ranked)
-    axes.invert_yaxis()
     axes.set_xlabel(f"share of the {summary.axis} of {summary.baseline} for its loss")
     axes.set_title("under 1: less is needed; bar: 95 % of the mean over sizes")
     if ranked:

@@ -11,17 +11,21 @@ from statistics import median
 from typing import Any
 
 import torch
+from pydantic import with_config
+from typing_extensions import TypedDict
 
 from nadaraya.errors import unknown_name
 from nadaraya.files import write_file
 from nadaraya.stored import read_stored
 from nadaraya.study.file import Study
-from nadaraya.study.kept import Measured
+from nadaraya.study.results import CHECKED, Positive
 from nadaraya.training import Recipe
 from nadaraya.training.loop import Learner, open_task
 from nadaraya.training.processes import Processes
+from nadaraya.training.schema import PositiveInt
 from nadaraya.training.task import Task
 
+MEASURED_FILE = "measured.json"
 _ROUNDS = 6  # the first, in which memory is found and code is compiled, is left out
 
 
@@ -70,6 +74,14 @@ class Cell:
     def seconds(self) -> float | None:
         """Time of the updates of a run, where it was measured."""
         return None if self.step_seconds is None else self.steps * self.step_seconds
+
+
+@with_config(CHECKED)
+class Measured(TypedDict):
+    """The content of measured.json, by what was measured."""
+
+    tokens: dict[str, PositiveInt]
+    step_seconds: dict[str, Positive]
 
 
 class Measurements:
@@ -126,20 +138,19 @@ class Measurements:
         return {name: known[key] for name, key in keys.items()}
 
     def _take_turns(self, recipes: Mapping[str, Recipe]) -> dict[str, float]:
-        processes = Processes()
-        learners, batches = {}, {}
+        processes, seconds = Processes(), {name: list[float]() for name in recipes}
+        learners = {}
         for name, recipe in recipes.items():
             task = copy.copy(self._task(recipe))
             torch.manual_seed(recipe.seed)
             task.model = recipe.build_model(self.tokens(recipe))
-            learners[name] = Learner(task, recipe, processes)
-            learners[name].resume(None)
-            batches[name] = next(iter(task.batches(0)))
-        seconds: dict[str, list[float]] = {name: [] for name in recipes}
+            learner = Learner(task, recipe, processes)
+            learner.resume(None)
+            learners[name] = learner, next(iter(task.batches(0)))
         for turn in range(1, _ROUNDS + 1):
-            for name, learner in learners.items():
+            for name, (learner, batch) in learners.items():
                 begun = time.perf_counter()
-                learner.update(turn, *batches[name])
+                learner.update(turn, *batch)
                 if processes.device.type == "cuda":
                     torch.cuda.synchronize()
                 seconds[name].append(time.perf_counter() - begun)

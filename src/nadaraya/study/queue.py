@@ -1,4 +1,4 @@
-"""A queue of commands, several at a time in processes of their own, cheapest first.
+"""A queue of commands, several at a time in processes of their own, cheapest first; and of trainings.
 
 What is left to do is asked for again after every end, so that a result may bring further work.
 """
@@ -6,14 +6,19 @@ What is left to do is asked for again after every end, so that a result may brin
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from nadaraya.errors import must_be
+from nadaraya.files import write_file
+from nadaraya.study.results import RESULTS_FILE
+from nadaraya.training import Recipe
 from nadaraya.training.progress import StopRequest
 
 _LOOK_EVERY = 0.05  # seconds
@@ -123,6 +128,29 @@ def run_queue(
             _signal(running, signal.SIGKILL)
             for _, process in running.values():
                 process.wait()
+
+
+def run_trainings(
+    folder: Path, pending: Callable[[], Sequence[Job]], results: Callable[[], str], **options: Any
+) -> Ended:
+    """Run what is pending, with options of `run_queue`; results.json is written whenever a run has ended."""
+
+    def waiting() -> Sequence[Job]:
+        write_file(folder / RESULTS_FILE, results())
+        return pending()
+
+    ended = run_queue(waiting, **options)
+    write_file(folder / RESULTS_FILE, results())
+    return ended
+
+
+def training_job(name: str, recipe: Recipe, folder: Path, cost: float, probes: Sequence[str] = ()) -> Job:
+    """The job that trains a recipe into a folder, whose recipe, log and metrics lie beside it."""
+    path, text = folder.with_name(f"{folder.name}.yaml"), recipe.to_yaml()
+    if not path.is_file() or path.read_text(encoding="utf-8") != text:
+        write_file(path, text)
+    command = [sys.executable, "-m", "nadaraya.study.worker", str(path), str(folder), *probes]
+    return Job(name, command, folder.with_name(f"{folder.name}.log"), cost)
 
 
 def _start(job: Job, environment: dict[str, str]) -> "subprocess.Popen[bytes]":

@@ -1,128 +1,215 @@
-"""Runs in a folder: the runner of studies and searches, and those of a study, done and left."""
+"""A study from its plan to its summary: one call, which is made again until nothing is left."""
 
 import copy
-import platform
-import sys
-from collections.abc import Callable, Iterator, Sequence
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import torch
+from statistics import median
+from typing import Any, NamedTuple
 
 from nadaraya.errors import InputError
-from nadaraya.files import write_file
 from nadaraya.plain_yaml import put
 from nadaraya.study.file import Study
-from nadaraya.study.kept import (
+from nadaraya.study.plan import MEASURED_FILE, Cell, Measurements, plan_cells
+from nadaraya.study.probes import lacks
+from nadaraya.study.queue import Ended, Job, run_trainings, training_job
+from nadaraya.study.results import (
     RESULTS_FILE,
     RUNS_FOLDER,
-    Figures,
-    Place,
+    FinishedRuns,
     PlannedCell,
     Results,
     Row,
-    RunFile,
-    merged_rows,
-    place_of,
+    check_recipe,
     read_results,
-    read_run_file,
-    result_file,
+    results_text,
+    versions,
 )
-from nadaraya.study.plan import Cell
-from nadaraya.study.probes import lacks
-from nadaraya.study.queue import Ended, Job, run_queue
+from nadaraya.study.summary import Summary
 from nadaraya.training import ImageRecipe, Recipe
-from nadaraya.training.folder import RECIPE_FILE
+from nadaraya.training.folder import RECIPE_FILE, FolderLock
 from nadaraya.training.recipe import read_mapping
 
 
-def run_all(
-    folder: Path, pending: Callable[[], Sequence[Job]], results: Callable[[], str], **options: Any
-) -> Ended:
-    """Run what is pending, with options of `run_queue`; results.json is written whenever a run has ended."""
+@dataclass(frozen=True)
+class Session:
+    """The outcome of one call of `run_study`.
 
-    def waiting() -> Sequence[Job]:
-        write_file(folder / RESULTS_FILE, results())
-        return pending()
+    Attributes:
+        ended: how the queue ended.
+        left: runs that the study still needs.
+        hours: that they take at the speed of those that are finished; None while there are none.
+        warnings: one line each, such as a best learning rate at an end of the list.
+        summary: of all that is finished.
 
-    ended = run_queue(waiting, **options)
-    write_file(folder / RESULTS_FILE, results())
-    return ended
+    >>> from nadaraya.study import Ended, Session, Summary
+    >>> Session(Ended(), 0, None, [], Summary("rope", "training FLOPs", {}, {}, {})).left
+    0
+    """
 
-
-def worker_job(name: str, recipe: Recipe, folder: Path, cost: float, probes: Sequence[str] = ()) -> Job:
-    """The job that trains a recipe into a folder, whose recipe, log and figures lie beside it."""
-    path, text = folder.with_name(f"{folder.name}.yaml"), recipe.to_yaml()
-    if not path.is_file() or path.read_text(encoding="utf-8") != text:
-        write_file(path, text)
-    command = [sys.executable, "-m", "nadaraya.study.worker", str(path), str(folder), *probes]
-    return Job(name, command, folder.with_name(f"{folder.name}.log"), cost)
-
-
-def finished_row(folder: Path, wanted: Recipe, what: str) -> RunFile | None:
-    """The figures of the run of a folder, None while there are none; refused if the `what` wants another."""
-    path = result_file(folder)
-    if not path.is_file():
-        return None
-    row = read_run_file(path)
-    check_recipe(path, read_mapping(row["recipe"]), wanted, what)
-    return row
+    ended: Ended
+    left: int
+    hours: float | None
+    warnings: list[str]
+    summary: Summary
 
 
-def check_recipe(path: Path, done: Recipe | ImageRecipe, wanted: Recipe, what: str) -> None:
-    """Refuse figures of a run of another recipe than the `what`, a study or a search, now wants."""
-    difference = done.first_conflict(wanted)
-    if difference or done.length != wanted.length:
-        key, theirs, ours = difference or ("training.steps", done.length, wanted.length)
-        raise InputError(
-            f"{path} has a run with {key} = {theirs!r}, the {what} now says {ours!r}: choose another "
-            f"--out, or the {what} as it was"
+def plan_study(
+    study: Study,
+    folder: Path,
+    *,
+    changes: Sequence[str] = (),
+    only: Sequence[str] = (),
+    seeds: Sequence[int] = (),
+    timed: bool = False,
+    vocabulary: int | None = None,
+) -> list[tuple[Cell, int]]:
+    """Every cell of a study and how many runs it still needs; the folder keeps what was measured, no more.
+
+    Args:
+        study: the study.
+        folder: where its runs are, or will be.
+        changes, only, seeds: as in `run_study`.
+        timed: measure the time of an update of every cell; default False.
+        vocabulary: number of tokens that is assumed, so that no text is read and nothing is kept; default
+            None: that of the texts.
+
+    Raises:
+        InputError: recipes that cannot be used, or a folder that has other runs.
+
+    >>> from pathlib import Path
+    >>> from nadaraya.study import Study, plan_study
+    >>> study = Study(recipe="demo", baseline="rope", variants={"rope": {}}, learning_rates=[1e-3, 2e-3])
+    >>> changes = ["model.hidden_size=8", "data.limit=9000"]
+    >>> [(cell, left)] = plan_study(study, Path("studies/demo"), changes=changes)
+    >>> cell.steps, left  # two rates with the first seed, the best of them with two more
+    (200, 4)
+    """
+    measurements = Measurements(folder / MEASURED_FILE if vocabulary is None else None, vocabulary)
+    runs = StudyRuns(study, plan_cells(study, changes, measurements, only, timed), folder, seeds)
+    return [(state.cell, len(state.missing)) for state in runs.states()]
+
+
+def run_study(
+    study: Study,
+    folder: Path,
+    *,
+    changes: Sequence[str] = (),
+    only: Sequence[str] = (),
+    seeds: Sequence[int] = (),
+    workers: int = 1,
+    train: bool = True,
+    **options: Any,
+) -> Session:
+    """Train what is left of a study, make up for probes, then summarise all that is finished.
+
+    Args:
+        study: the study.
+        folder: of its runs, results and summary; made when absent. Finished runs are skipped, stopped ones
+            go on.
+        changes: of its recipe, as KEY=VALUE.
+        only: variants to train; default all.
+        seeds: to train; default those of the study. With its first one learning rates are searched, and all
+            count in the summary, in any case.
+        workers: runs at a time, default 1, among which the cores are shared out.
+        train: default True; False only makes up for the probes that finished runs lack, where their folders
+            are here.
+        options: seconds and say of `run_queue`: the time limit, and what takes a line for each start and end.
+
+    Raises:
+        InputError: recipes that cannot be used, or a folder that has other runs or is in use.
+
+    >>> from pathlib import Path
+    >>> from nadaraya.study import Study, run_study
+    >>> study = Study(recipe="demo", baseline="rope", variants={"rope": {}}, learning_rates=[1e-3])
+    >>> changes = ["model.hidden_size=8", "data.limit=9000"]
+    >>> run_study(study, Path("studies/demo"), changes=changes, seconds=0).left
+    3
+    """
+    from nadaraya.study.draw import write_summary
+
+    with FolderLock(folder) as lock:
+        lock.take()
+        study, measurements = study.with_seeds(seeds), Measurements(folder / MEASURED_FILE)
+        runs = StudyRuns(study, plan_cells(study, changes, measurements, only), folder, seeds)
+        everything = StudyRuns(study, plan_cells(study, changes, measurements), folder)
+        ended = run_trainings(
+            folder,
+            lambda: runs.pending(train),
+            lambda: results_text(everything.results()),
+            workers=workers,
+            **options,
         )
+        left = [state.cell.flops for state in runs.states() for _ in state.missing]
+        speeds = [
+            row["flops"] / (row["steps"] * row["step_seconds"]) for row in everything.rows() if "flops" in row
+        ]
+        hours = sum(left) / median(speeds) / workers / 3600 if speeds else None
+        return Session(ended, len(left), hours, runs.warnings(), write_summary(study, folder))
 
 
-def versions() -> dict[str, str]:
-    """Versions that results depend on."""
-    return {"python": platform.python_version(), "torch": torch.__version__}
+class State(NamedTuple):
+    """Progress of a cell."""
+
+    cell: Cell
+    rates: list[float]  # of the search, ascending, further ones included
+    best: float | None  # of them; None while one is to be tried, infinite where training diverged at all
+    missing: list[tuple[float | None, int]]  # rates and seeds; no rate while it is searched for
+    rows: list[Row]  # of the finished runs at these rates
 
 
 class StudyRuns:
-    """The runs of a study: `FOLDER/runs/SIZE/VARIANT/lrRATE-seedN`, and a .json of figures beside each.
+    """The runs of a study: `FOLDER/runs/SIZE/VARIANT/lrRATE-seedN`, and a .json of metrics beside each.
 
-    Runs that are gone, made on another machine perhaps, count by their figures in results.json. With `seeds`,
+    Runs that are gone, made on another machine perhaps, count by their metrics in results.json. With `seeds`,
     which the study need not have, these alone are trained; learning rates are searched with its first one in
     any case.
     """
 
     def __init__(self, study: Study, cells: Sequence[Cell], folder: Path, seeds: Sequence[int] = ()) -> None:
-        self._study, self._cells, self._folder, self._seeds = study.with_seeds(seeds), cells, folder, seeds
-        self._rows: dict[Place, Figures] = {}  # of finished runs, which do not change
+        self._study, self._folder, self._seeds = study.with_seeds(seeds), folder, seeds
+        self._cells = {(cell.size, cell.variant): cell for cell in cells}
+        self._finished = FinishedRuns("study")
         self._before: Results = {"recipe": {}, "cells": [], "runs": []}
         if (folder / RESULTS_FILE).is_file():
-            self._before = read_results(folder, with_runs=False)
-        self._kept = {place_of(row): row for row in self._before["runs"]}
+            self._before = read_results(folder)
+        self._rows = {
+            (row["size"], row["variant"], row["learning_rate"], row["seed"]): row
+            for row in self._before["runs"]
+        }
+        self._ran = {place[:2] for place in self._rows}  # sizes and variants of results.json
+        self._check_before()
 
-    def pending(self) -> list[Job]:
-        """The runs that can be started now: those of the search of a cell, then those of its other seeds."""
-        return [self._job(cell, *missing) for cell in self._cells for missing in self._missing(cell)]
+    def states(self) -> list[State]:
+        """The state of every cell, by the runs that are finished now."""
+        states = []
+        for cell in self._cells.values():
+            seeds, (rates, best) = self._study.seeds_of(cell.size), self._search(cell)
+            wanted: list[tuple[float | None, int]] = [(rate, seeds[0]) for rate in rates if len(rates) > 1]
+            if best != math.inf:
+                chosen = [seed for seed in seeds if not self._seeds or seed in self._seeds]
+                # The run that the search makes at the best rate is one of those of the first seed.
+                wanted += [(best, seed) for seed in chosen if best or not rates or seed != seeds[0]]
+            runs = dict.fromkeys(wanted)
+            missing = [(rate, seed) for rate, seed in runs if not rate or not self._row(cell, rate, seed)]
+            rows = [self._row(cell, rate, seed) for rate in rates for seed in seeds]
+            states.append(State(cell, rates, best, missing, [row for row in rows if row]))
+        return states
 
-    def left(self, cell: Cell) -> int:
-        """Number of runs that a cell still needs, without those with which a search may go on."""
-        rates, best = self._search(cell)
-        untried, seeds = len(self._missing(cell)), self._wanted_seeds(cell)
-        if best is not None:
-            return untried
-        if not rates:  # the rate comes from another size
-            return len(seeds)
-        return untried + sum(seed != self._first(cell) for seed in seeds) if untried else 0
+    def pending(self, train: bool = True) -> list[Job]:
+        """The runs that can be started now: of the search of a cell, then of its other seeds.
 
-    def unprobed(self) -> list[Job]:
-        """The finished runs that lack a probe and whose folders are here: jobs that make up for it."""
-        return [
-            self._job(cell, rate, seed)
-            for cell, rate, seed, row in self._finished()
-            if lacks(row, *self._study.probes_of(cell.size))
-            and (self._run_folder(cell, rate, seed) / RECIPE_FILE).is_file()
-        ]
+        After them the finished ones that lack a probe and whose folders are here, for which that is made up;
+        these alone unless `train`.
+        """
+        untrained, unprobed = [], []
+        for cell, _, _, missing, rows in self.states():
+            untrained += [(cell, rate, seed) for rate, seed in missing if train and rate]
+            lacking = [row for row in rows if lacks(row, *self._study.probes_of(cell.size))]
+            unprobed += [(cell, row["learning_rate"], row["seed"]) for row in lacking]
+        here = [run for run in unprobed if (self._run_folder(*run) / RECIPE_FILE).is_file()]
+        return [self._job(*run) for run in untrained + here]
 
     def warnings(self) -> list[str]:
         """One line for each cell whose rates all diverged, or whose best rate is an end of those tried.
@@ -130,32 +217,32 @@ class StudyRuns:
         One for each whose best rate diverged with other seeds, for runs of several kinds of processors, and
         for each probe that runs at the chosen rates lack.
         """
-        lines, diverging = [], []
-        rows = [(cell, row) for cell, rate, _, row in self._finished() if rate == self._search(cell)[1]]
-        for cell in self._cells:
-            (rates, best), named = self._search(cell), f"{cell.variant} at size {cell.size}"
-            if rates and best is None and not self._missing(cell):
+        lines, diverging, chosen = [], [], list[Row]()
+        for cell, rates, best, _, rows in self.states():
+            named = f"{cell.variant} at size {cell.size}"
+            if best == math.inf and self._study.searches(cell.size, cell.variant):
                 lines.append(f"{named}: training diverged at every learning rate")
-            elif len(rates) > 1 and best in (rates[0], rates[-1]):  # what is inherited is alone
+            elif len(rates) > 1 and best in (rates[0], rates[-1]):
                 end = "lowest" if best == rates[0] else "highest"
                 lines.append(
                     f"{named}: the best learning rate is the {end} that was tried, {best:g}: the optimum may "
                     "lie beyond (learning_rates, extend_rates)"
                 )
-            diverged = sum("diverged" in row for of, row in rows if of is cell)
-            if diverged:
+            at_best = [row for row in rows if row["learning_rate"] == best]
+            if diverged := sum("diverged" in row for row in at_best):
                 diverging.append(
                     f"{named}: training diverged with {diverged} of {len(self._study.seeds_of(cell.size))} "
                     f"seeds at the learning rate {best:g}, and the figures are those of the others"
                 )
+            chosen += at_best
         lines += diverging
-        devices = sorted({row["device"] for _, row in rows if "device" in row})
+        devices = sorted({row["device"] for row in chosen if "device" in row})
         if len(devices) > 1:
             shown = ", ".join(devices)
             lines.append(f"runs of one seed can differ between processors, and these are of {shown}")
         for name in self._study.probes:
-            without = sum(name in self._study.probes_of(cell.size) and lacks(row, name) for cell, row in rows)
-            if without:
+            probed = [row for row in chosen if name in self._study.probes_of(row["size"])]
+            if without := sum(lacks(row, name) for row in probed):
                 lines.append(f"{without} of the runs lack the probe {name}: --probe tries again")
         return lines
 
@@ -165,21 +252,20 @@ class StudyRuns:
         The recipe is that of the first cell; every cell has the keys in which its own differs from it.
         """
         keys = ("size", "variant", "parameters", "flops_per_token", "steps", "flops", "seconds")
-        first = self._cells[0].recipe
-        cells = [
+        first = next(iter(self._cells.values())).recipe
+        cells: list[dict[str, Any]] = [
             {
-                **{key: getattr(cell, key) for key in keys},
-                "learning_rate": self._search(cell)[1],
-                "differs": _differences(first, cell.recipe),
+                **{key: getattr(state.cell, key) for key in keys},
+                "learning_rate": None if state.best == math.inf else state.best,
+                "differs": _differences(first, state.cell.recipe),
             }
-            for cell in self._cells
+            for state in self.states()
         ]
         # Those that an earlier plan had, and whose runs are kept in case that another has them again.
-        ran = {place[:2] for place in self._kept} - {(cell.size, cell.variant) for cell in self._cells}
         cells += [
-            {**cell, "differs": _differences(first, read_mapping(self._earlier(cell)))}
+            {**cell, "differs": _differences(first, self._earlier(cell))}
             for cell in self._before["cells"]
-            if (cell["size"], cell["variant"]) in ran
+            if (cell["size"], cell["variant"]) in self._ran - {*self._cells}
         ]
         return {
             "study": self._study.model_dump(mode="json", exclude={"source"}),
@@ -191,116 +277,75 @@ class StudyRuns:
         }
 
     def rows(self) -> list[Row]:
-        """The figures of every run, of those that are here and those that only results.json has."""
-        return merged_rows(self._kept.values(), self._folder)
+        """The metrics of every run, of those that are here and those that only results.json has."""
+        self.states()
+        return [self._rows[place] for place in sorted(self._rows)]
 
-    def _earlier(self, cell: PlannedCell) -> dict[str, Any]:
+    def _row(self, cell: Cell, rate: float, seed: int) -> Row | None:
+        """The metrics of a run, None while there are none."""
+        place = cell.size, cell.variant, rate, seed
+        folder = self._run_folder(cell, rate, seed)
+        if found := self._finished.metrics(folder, lambda: self._recipe(cell, rate, seed)):
+            row: Any = {"size": cell.size, "variant": cell.variant, "learning_rate": rate, "seed": seed}
+            row |= {key: value for key, value in found.items() if key != "recipe"}
+            self._rows[place] = row
+        return self._rows.get(place)
+
+    def _check_before(self) -> None:
+        """Refuse metrics of results.json that were found for another plan."""
+        path = self._folder / RESULTS_FILE
+        before = {(cell["size"], cell["variant"]): cell for cell in self._before["cells"]}
+        for key in self._ran & {*self._cells}:
+            if key not in before:
+                raise InputError(f"{path} has runs of {key[1]} at size {key[0]}, and no such cell")
+            wanted = self._cells[key].recipe
+            same = {name: wanted.flat()[name] for name in ("name", "seed", "training.learning_rate")}
+            check_recipe(path, self._earlier(before[key], same), wanted, "study")
+
+    def _earlier(self, cell: PlannedCell, changed: dict[str, Any] | None = None) -> Recipe | ImageRecipe:
         """The recipe of a cell of results.json."""
         mapping = copy.deepcopy(self._before["recipe"])
-        for key, value in cell.get("differs", {}).items():
+        for key, value in {**cell.get("differs", {}), **(changed or {})}.items():
             put(mapping, key, value)
-        return mapping
-
-    def _first(self, cell: Cell) -> int:
-        """The seed that searches the learning rate."""
-        return self._study.seeds_of(cell.size)[0]
-
-    def _missing(self, cell: Cell) -> list[tuple[float, int]]:
-        """Rates and seeds that a cell needs next."""
-        rates, best = self._search(cell)
-        wanted = [(rate, self._first(cell)) for rate in rates if len(rates) > 1]
-        if best is not None:
-            wanted += [(best, seed) for seed in self._wanted_seeds(cell)]
-        return [place for place in dict.fromkeys(wanted) if self._row(cell, *place) is None]
-
-    def _wanted_seeds(self, cell: Cell) -> list[int]:
-        return [seed for seed in self._study.seeds_of(cell.size) if not self._seeds or seed in self._seeds]
+        return read_mapping(mapping)
 
     def _search(self, cell: Cell) -> tuple[list[float], float | None]:
-        """The rates of a cell, ascending, further ones included, and the best of them once all were tried."""
-        if not self._study.searches(cell.size, cell.variant):
-            rate = self._inherited(cell)
-            return ([], None) if rate is None else ([rate], rate)
-        rates = self._study.rates_of(cell.size)
-        if len(rates) == 1:  # one alone is the best, unless it diverged
-            return rates, None if self._loss(cell, rates[0]) == float("inf") else rates[0]
+        """The rates of a cell and the best of them, as `State` has them."""
+        size, variant = cell.size, cell.variant
+        if not self._study.searches(size, variant):  # the nearest size before that does, else after
+            sizes = self._study.sizes_of(variant)
+            nearest = [*reversed(sizes[: sizes.index(size)]), *sizes]
+            there = next(size for size in nearest if self._study.searches(size, variant))
+            rate = self._search(self._cells[there, variant])[1]
+            return ([rate] if rate else []), rate
+        rates, seed = self._study.rates_of(size), self._study.seeds_of(size)[0]
         for further in range(self._study.extend_rates, -1, -1):
-            losses = {rate: self._loss(cell, rate) for rate in rates}
-            known = {rate: loss for rate, loss in losses.items() if loss is not None}
-            if len(known) < len(rates):
-                return rates, None
-            best = min(known, key=lambda rate: known[rate])
-            if known[best] == float("inf"):
-                return rates, None
+            rows = {rate: row for rate in rates if (row := self._row(cell, rate, seed))}
+            if len(rows) < len(rates):
+                return rates, rates[0] if len(rates) == 1 else None  # one alone needs no search
+            losses = {rate: row.get("loss", math.inf) for rate, row in rows.items()}
+            best = min(losses, key=losses.__getitem__)
+            if losses[best] == math.inf or len(rates) == 1:
+                return rates, best if losses[best] < math.inf else math.inf
             beyond = {rates[0]: rates[0] ** 2 / rates[1], rates[-1]: rates[-1] ** 2 / rates[-2]}.get(best)
             if beyond is None or not further:
                 break
             rates = sorted([*rates, float(f"{beyond:.4g}")])
         return rates, best
 
-    def _inherited(self, cell: Cell) -> float | None:
-        """The rate of the same variant at the nearest size before this one that has a search, else after."""
-        sizes = self._study.sizes_of(cell.variant)
-        place = sizes.index(cell.size)
-        nearest = [*reversed(sizes[:place]), *sizes[place:]]
-        size = next(size for size in nearest if self._study.searches(size, cell.variant))
-        there = next(other for other in self._cells if (other.size, other.variant) == (size, cell.variant))
-        return self._search(there)[1]
-
-    def _loss(self, cell: Cell, rate: float) -> float | None:
-        """The final loss of the first seed at a rate, infinite where it diverged; None while not done."""
-        row = self._row(cell, rate, self._first(cell))
-        return None if row is None else float(row.get("loss", "inf"))
-
-    def _finished(self) -> Iterator[tuple[Cell, float, int, Row]]:
-        """Cell, rate, seed and figures, as they are now, of every run of the plan that is done."""
-        rows = {place_of(row): row for row in self.rows()}  # which probes may have been added to
-        for cell in self._cells:
-            for rate in self._search(cell)[0]:
-                for seed in self._study.seeds_of(cell.size):
-                    if self._row(cell, rate, seed) is not None:
-                        yield cell, rate, seed, rows[cell.size, cell.variant, rate, seed]
-
-    def _row(self, cell: Cell, rate: float, seed: int) -> Figures | None:
-        """The figures of a run, checked to be one of this plan; None while there are none."""
-        place = cell.size, cell.variant, rate, seed
-        if place not in self._rows:
-            recipe = self._recipe(cell, rate, seed)
-            row = finished_row(self._run_folder(cell, rate, seed), recipe, "study") or self._kept.get(place)
-            if row is None:
-                return None
-            if row is self._kept.get(place):
-                self._check_kept(cell, recipe)
-            self._rows[place] = row
-        return self._rows[place]
-
-    def _check_kept(self, cell: Cell, wanted: Recipe) -> None:
-        """Refuse figures of results.json that were found for another plan."""
-        path, place = self._folder / RESULTS_FILE, (cell.size, cell.variant)
-        planned = next(
-            (each for each in self._before["cells"] if (each["size"], each["variant"]) == place), None
-        )
-        if planned is None:
-            raise InputError(f"{path} has runs of {cell.variant} at size {cell.size}, and no such cell")
-        mapping = self._earlier(planned)
-        for key in ("name", "seed", "training.learning_rate"):
-            put(mapping, key, wanted.flat()[key])
-        check_recipe(path, read_mapping(mapping), wanted, "study")
-
     def _job(self, cell: Cell, rate: float, seed: int) -> Job:
-        folder = self._run_folder(cell, rate, seed)
-        name = folder.relative_to(self._folder / RUNS_FOLDER).as_posix()
-        recipe, cost = self._recipe(cell, rate, seed), cell.seconds or cell.flops
-        return worker_job(name, recipe, folder, cost, self._study.probes_of(cell.size))
+        folder, recipe = self._run_folder(cell, rate, seed), self._recipe(cell, rate, seed)
+        name, cost = "/".join(folder.parts[-3:]), cell.seconds or cell.flops
+        return training_job(name, recipe, folder, cost, self._study.probes_of(cell.size))
+
+    def _run_folder(self, cell: Cell, rate: float, seed: int) -> Path:
+        return self._folder / RUNS_FOLDER / cell.size / cell.variant / f"lr{rate:g}-seed{seed}"
 
     def _recipe(self, cell: Cell, rate: float, seed: int) -> Recipe:
         mapping = cell.recipe.to_mapping()
         mapping["training"]["learning_rate"] = rate
         name = f"{cell.size}-{cell.variant}-lr{rate:g}-seed{seed}"
         return Recipe.from_mapping({**mapping, "seed": seed, "name": name})
-
-    def _run_folder(self, cell: Cell, rate: float, seed: int) -> Path:
-        return self._folder / RUNS_FOLDER / cell.size / cell.variant / f"lr{rate:g}-seed{seed}"
 
 
 def _differences(first: Recipe, other: Recipe | ImageRecipe) -> dict[str, Any]:

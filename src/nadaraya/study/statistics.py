@@ -9,10 +9,9 @@ t(n − 1) s / √n, that of a difference of two Welch's. The law L(C) = E + A C
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
-
-from nadaraya.study.kept import Row
 
 FLOOR_FROM = 5  # sizes from which a floor is fitted: three parameters need more points than that
 LEVEL = 0.95
@@ -45,7 +44,7 @@ class Estimate:
         return None if self.low is None or self.high is None else (self.low, self.high)
 
     def side_of(self, reference: float) -> int:
-        """−1 where the interval is below a reference, 1 where it is above, 0 where neither is told."""
+        """−1 where the interval is below a reference, 1 where it is above, 0 where it holds the reference."""
         low, high = self.interval or (reference, reference)
         return int(low > reference) - int(high < reference)
 
@@ -130,9 +129,6 @@ def fit_power_law(
         floor: fit E too; default None: from five sizes on. Without it E is 0.
         below: what E stays under, as it does under all losses; default nothing else.
 
-    Returns:
-        The law.
-
     >>> from nadaraya.study import fit_power_law
     >>> law = fit_power_law([1.0, 10.0, 100.0], [4.0, 2.0, 1.0])
     >>> round(law.scale, 6), round(law.exponent, 5)
@@ -169,16 +165,7 @@ def _slope(logs: np.ndarray, values: np.ndarray) -> float:
 
 
 def exponent_of(compute: Sequence[float], cells: Cells) -> Estimate:
-    """α of the law of one variant, with its interval.
-
-    Args:
-        compute: at each size.
-        cells: losses of the seeds, size by size.
-
-    >>> from nadaraya.study.statistics import exponent_of
-    >>> exponent_of([1.0, 10.0], [[4.0], [2.0]]).text(4)
-    '0.3010'
-    """
+    """α of the law of a variant, from compute and losses of the seeds size by size, with its interval."""
     return _estimates(lambda means: np.array([fit_power_law(compute, means).exponent]), cells)[0]
 
 
@@ -186,20 +173,15 @@ def exponent_of(compute: Sequence[float], cells: Cells) -> Estimate:
 class Comparison:
     """A variant against the baseline, at the sizes that both have.
 
-    Attributes:
-        difference: of the mean losses at each size, variant minus baseline.
-        share: at each size, the variant's compute over that at which the baseline has the variant's loss:
-            0.8 says "the same loss with 0.8 of the compute". None without a law of the baseline.
-        mean_share: their geometric mean.
-        trend: factor by which the share changes from one size to one of ten times the compute.
-        seeds: the fewest that a cell has.
+    A share is the variant's compute over that at which the baseline has the variant's loss: 0.8 says "the
+    same loss with 0.8 of the compute". There is none without a law of the baseline.
     """
 
-    difference: list[Estimate]
-    share: list[Estimate] | None
-    mean_share: Estimate | None
-    trend: Estimate | None
-    seeds: int
+    difference: list[Estimate]  # of the mean losses at each size, variant minus baseline
+    share: list[Estimate] | None  # at each size
+    mean_share: Estimate | None  # their geometric mean
+    trend: Estimate | None  # factor by which the share changes at ten times the compute
+    seeds: int  # the fewest that a cell has
 
     @property
     def deciding(self) -> Estimate | None:
@@ -214,7 +196,7 @@ class Comparison:
 
     @property
     def side(self) -> int:
-        """−1 where the variant is better than the baseline, 1 where it is worse, 0 where not told apart."""
+        """−1 where the variant is better than the baseline, 1 where worse, 0 where neither is significant."""
         if self.deciding is not None:
             return self.deciding.side_of(1.0)
         sides = {estimate.side_of(0.0) for estimate in self.difference}
@@ -240,12 +222,6 @@ def compare(
 
     Returns:
         The comparison. An interval needs two seeds in every cell of the two.
-
-    >>> from nadaraya.study.statistics import compare
-    >>> rope = [1.0, 10.0, 100.0], [[4.0], [2.0], [1.0]]
-    >>> twice = [1.0, 10.0, 100.0], [[3.247], [1.6235], [0.8117]]
-    >>> compare(rope, twice).mean_share.text()
-    '0.50'
     """
     whole, count = reference or baseline, len(variant[0])
     logs = np.log(np.asarray(variant[0], float))
@@ -302,19 +278,15 @@ class GapCurve:
 class Gaps:
     """A variant against the baseline at several horizons, run by run of the same seed.
 
-    Runs of one seed see the same windows in the same order, so a gap is taken within each seed.
-
-    Attributes:
-        sizes: every horizon that both have, by updates.
-        trend: change of the gap per tenfold updates: the mean over seeds of the slope of each of them against
-            the logarithm of the updates. None with one horizon.
-        trend_sizes: names of the horizons that it rests on: those with several seeds where there are two.
-        curves: of the longest horizon, and before it of the longest with several seeds where that is another.
+    Runs of one seed see the same windows in the same order, so a gap is taken within each seed. Its trend is
+    the change per tenfold updates: the mean over seeds of the slope of each of them against the logarithm of
+    the updates; None with one horizon.
     """
 
-    sizes: list[SizeGap]
+    sizes: list[SizeGap]  # every horizon that both have, by updates
     trend: Estimate | None
-    trend_sizes: list[str]
+    trend_sizes: list[str]  # the horizons that it rests on: those with several seeds where there are two
+    # Of the longest horizon, and before it of the longest with several seeds where that is another.
     curves: list[GapCurve]
 
     @property
@@ -323,7 +295,8 @@ class Gaps:
         return max(self.sizes, key=lambda found: (found.gap.low is not None, found.updates))
 
 
-Pairs = Sequence[tuple[Row, Row]]  # baseline and variant, seed by seed
+# Figures of runs, baseline and variant, seed by seed.
+Pairs = Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]
 
 
 def gaps_between(pairs: Mapping[str, Pairs]) -> Gaps:

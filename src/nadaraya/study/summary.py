@@ -1,15 +1,14 @@
 """The summary of a study: a table of all cells, the laws, and one verdict for each variant."""
 
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from itertools import product
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-from nadaraya.files import reading, write_file
+from nadaraya.files import reading
 from nadaraya.study.file import Study
-from nadaraya.study.findings import Findings
-from nadaraya.study.kept import RESULTS_FILE, SUMMARY_FILE, Results, Row, read_results, results_text
+from nadaraya.study.results import RESULTS_FILE, Findings, Results
 from nadaraya.study.statistics import Comparison, Estimate, Gaps, compare, exponent_of, signed
 
 # What the laws are functions of, by what is matched: key of a cell, and its name.
@@ -45,10 +44,6 @@ class CellResult:
         """The mean loss."""
         return mean(self.losses)
 
-    def text(self) -> str:
-        """Mean and standard deviation of the loss."""
-        return mean_and_spread(self.losses)
-
 
 @dataclass(frozen=True)
 class Summary:
@@ -74,9 +69,18 @@ class Summary:
     exponents: dict[str, Estimate]
     gaps: dict[str, Gaps] = field(default_factory=dict)
 
+    def pairs(self, variant: str) -> list[tuple[CellResult, CellResult]]:
+        """The cells of the baseline and a variant, size by size; those with several seeds alone, if any.
+
+        Intervals rest on the spread of seeds at every size, so that one seed somewhere would leave none.
+        """
+        ours = {cell.size: cell for cell in self.cells[variant]}
+        both = [(cell, ours[cell.size]) for cell in self.cells.get(self.baseline, []) if cell.size in ours]
+        return [pair for pair in both if all(len(cell.losses) > 1 for cell in pair)] or both
+
     def shared(self, variant: str) -> list[str]:
         """The sizes at which a variant is compared with the baseline."""
-        return [cell.size for cell, _ in _comparable(self.cells.get(self.baseline, []), self.cells[variant])]
+        return [cell.size for cell, _ in self.pairs(variant)]
 
     def verdict(self, variant: str) -> str:
         """One sentence or two on a variant."""
@@ -136,6 +140,7 @@ class Summary:
             },
             means={variant: found.mean_share for variant, found in self.comparisons.items()},
             signed=signed,
+            spread=mean_and_spread,
         )
 
     def plain(self) -> dict[str, Any]:
@@ -176,44 +181,29 @@ def summarise(study: Study, results: Results, folder: Path = Path()) -> Summary:
     key, axis = _AXES[study.match]
     found, summary = Findings(study, results), Summary(study.baseline, axis, {}, {}, {})
     with reading(folder / RESULTS_FILE, "the results of a study"):
-        for variant in study.variants:
-            row = [
-                _cell_result({**planned, **runs[0]}, runs, key)
-                for planned in results["cells"]
-                if planned["variant"] == variant and planned["size"] in study.sizes
-                if (runs := found.rows[variant, planned["size"]])
-            ]
-            if row:
-                summary.cells[variant] = row
+        for variant, planned in product(study.variants, results["cells"]):
+            runs = found.rows[variant, planned["size"]] if planned["variant"] == variant else []
+            if runs and planned["size"] in study.sizes:
+                facts: dict[str, Any] = {**planned, **runs[0]}
+                names = ("size", "variant", "parameters", "steps", "flops", "learning_rate")
+                cell = CellResult(
+                    **{name: facts[name] for name in names},
+                    compute=float(facts[key]),
+                    losses=[row["loss"] for row in runs],
+                    bits_per_byte=mean(row["bits_per_byte"] for row in runs),
+                )
+                summary.cells.setdefault(variant, []).append(cell)
+        for variant, row in summary.cells.items():
             if len({cell.compute for cell in row}) > 1:
                 summary.exponents[variant] = exponent_of(*_points(row))
-        baseline = summary.cells.get(study.baseline, [])
-        for variant, row in summary.cells.items():
-            pairs = _comparable(baseline, row)
+            pairs = summary.pairs(variant)
             if variant == study.baseline or not pairs:
                 continue
             first, ours = ([pair[side] for pair in pairs] for side in (0, 1))
-            whole = [*first, *(cell for cell in baseline if cell not in first)]
+            whole = [*first, *(cell for cell in summary.cells[study.baseline] if cell not in first)]
             summary.comparisons[variant] = compare(_points(first), _points(ours), _points(whole))
             if study.horizons and (gaps := found.gaps(variant)):
                 summary.gaps[variant] = gaps
-    return summary
-
-
-def write_summary(study: Study, folder: Path) -> Summary:
-    """Write results.json, summary.md, curves.png and, of horizons, gaps.png of a study's folder anew."""
-    from nadaraya.report import write_figure
-    from nadaraya.study.draw import draw, draw_gaps
-
-    results = read_results(folder)
-    warnings = "".join(f"- {warning}\n" for warning in results.get("warnings", ()))
-    summary = summarise(study, results, folder)
-    write_file(folder / RESULTS_FILE, results_text(results))
-    write_file(folder / SUMMARY_FILE, summary.markdown() + (warnings and f"\nWarnings:\n\n{warnings}"))
-    if summary.cells:
-        write_figure(draw(summary), folder / "curves.png")
-    if summary.gaps:
-        write_figure(draw_gaps(summary), folder / "gaps.png")
     return summary
 
 
@@ -239,28 +229,6 @@ def render(template: str, **values: Any) -> str:
         keep_trailing_newline=True,
     )
     return environment.get_template(template).render(**values)
-
-
-def _cell_result(facts: Mapping[str, Any], runs: list[Row], key: str) -> CellResult:
-    """A cell at the rate that its search has chosen, of its plan and the first of its finished runs."""
-    return CellResult(
-        **{name: facts[name] for name in ("size", "variant", "parameters", "steps", "flops")},
-        compute=float(facts[key]),
-        learning_rate=facts["learning_rate"],
-        losses=[row["loss"] for row in runs],
-        bits_per_byte=mean(row["bits_per_byte"] for row in runs),
-    )
-
-
-def _comparable(baseline: list[CellResult], row: list[CellResult]) -> list[tuple[CellResult, CellResult]]:
-    """The cells of the sizes that both have; those with several seeds alone, where there are some.
-
-    Intervals rest on the spread of seeds at every size, so that one seed somewhere would leave none.
-    """
-    ours = {cell.size: cell for cell in row}
-    pairs = [(cell, ours[cell.size]) for cell in baseline if cell.size in ours]
-    several = [pair for pair in pairs if all(len(cell.losses) > 1 for cell in pair)]
-    return several or pairs
 
 
 def _points(cells: list[CellResult]) -> tuple[list[float], list[list[float]]]:

@@ -1,6 +1,6 @@
 """One run of a study in a process of its own: `python -m nadaraya.study.worker RECIPE FOLDER [PROBE …]`.
 
-Its figures go to FOLDER.json, by which the study knows that it is done: the folder may be removed then.
+Its metrics go to FOLDER.json, by which the study knows that it is done: the folder may be removed then.
 Probes come after that, each saved by itself, and those of a finished run that lacks some are made up for.
 """
 
@@ -18,8 +18,8 @@ from nadaraya.device import device_name, training_device
 from nadaraya.errors import InputError
 from nadaraya.files import write_file
 from nadaraya.names import IMPORTED, import_modules
-from nadaraya.study.kept import read_run_file, result_file
 from nadaraya.study.probes import lacks, measure
+from nadaraya.study.results import read_run_file, run_file
 from nadaraya.training import Run, TrainingDiverged, load_recipe, train
 from nadaraya.training.folder import FolderLock
 
@@ -28,8 +28,8 @@ _PATIENCE = 60.0  # seconds for a worker that ends, because its study was killed
 
 
 def main(recipe_file: str, folder: Path, probes: Sequence[str] = ()) -> int:
-    """Train or go on, write the figures, then those of the probes; the exit status."""
-    path = result_file(folder)
+    """Train or go on, write the metrics, then those of the probes; the exit status."""
+    path = run_file(folder)
     try:
         import_modules(os.environ.get(IMPORTED, ""))
         if path.is_file():
@@ -55,14 +55,14 @@ def _trained(recipe_file: str, folder: Path) -> dict[str, Any]:
     with FolderLock(folder, _PATIENCE) as lock:
         lock.take()
     try:
-        found = _figures(train(recipe, folder, progress=False))
+        found = _metrics(train(recipe, folder, progress=False))
     except TrainingDiverged as diverged:
         found = {"diverged": str(diverged)}
     return {"recipe": recipe.to_mapping(), "device": device_name(training_device()), **found}
 
 
-def _figures(run: Run) -> dict[str, Any]:
-    """The figures of a finished run that a study keeps."""
+def _metrics(run: Run) -> dict[str, Any]:
+    """The metrics of a finished run that a study keeps."""
     from nadaraya.evaluation.efficiency import training_flops
 
     recipe, final = run.text_recipe(), run.final or {}

@@ -1,9 +1,9 @@
-"""A search over kernel expressions: its steps, and how far the losses that are known take it."""
+"""The candidates of a search over kernel expressions, and how far the losses that are known take it."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cache, reduce
+from functools import cached_property, reduce
 from operator import add, mul
 from statistics import mean, stdev
 
@@ -80,9 +80,9 @@ def _steps(expression: KernelExpression, bases: Sequence[KernelExpression]) -> I
         yield expression + base
         yield expression * base
     terms = [KernelExpression((term,)) for term in expression.terms]
-    for place, term in enumerate(expression.terms):
+    for index, term in enumerate(expression.terms):
         for changed in _steps_of_term(term, bases):
-            yield reduce(add, [*terms[:place], *terms[place + 1 :]], changed)
+            yield reduce(add, [*terms[:index], *terms[index + 1 :]], changed)
 
 
 def _steps_of_term(term: Term, bases: Sequence[KernelExpression]) -> Iterator[KernelExpression]:
@@ -93,40 +93,32 @@ def _steps_of_term(term: Term, bases: Sequence[KernelExpression]) -> Iterator[Ke
     ]
     for base in bases:
         yield term.copies * reduce(mul, factors, base)
-    for place, factor in enumerate(term.factors):
+    for index, factor in enumerate(term.factors):
         steps: Iterable[KernelExpression] = bases  # one kernel is replaced
         if isinstance(factor, Exponential):
             steps = (inner.exp() for inner in _steps(factor.inner, bases))
         elif isinstance(factor, KernelExpression):
             steps = _steps(factor, bases)
         for changed in steps:
-            yield term.copies * reduce(mul, [*factors[:place], *factors[place + 1 :]], changed)
+            yield term.copies * reduce(mul, [*factors[:index], *factors[index + 1 :]], changed)
 
 
 @dataclass
 class Candidate:
     """An expression that a search tries.
 
-    Attributes:
-        expression: its one spelling.
-        round: in which it is tried; 0 for the bases.
-        parents: those kept in the round before of which a step makes it.
-        losses: final validation losses by seed, as far as they are known.
-        chosen: whether the first seed chose it to be trained with all others.
-        kept: whether it is one that the next round steps from.
-        gain: by how much its loss is below that of its best parent, nats/token, the mean over the confirming
-            seeds; None where it was not confirmed, or is a base.
-        error: the standard error of that mean.
+    Its gain is how far its loss is below that of its best parent, nats/token: the mean over the confirming
+    seeds, None where it was not confirmed, or is a base.
     """
 
-    expression: str
-    round: int
-    parents: tuple[str, ...]
-    losses: dict[int, float] = field(default_factory=dict)
-    chosen: bool = False
-    kept: bool = False
+    expression: str  # its one spelling
+    round: int  # in which it is tried; 0 for the bases
+    parents: tuple[str, ...]  # those kept in the round before of which a step makes it
+    losses: dict[int, float] = field(default_factory=dict)  # final ones of validation that are known, by seed
+    chosen: bool = False  # by the first seed, to be trained with all others
+    kept: bool = False  # the next round steps from it
     gain: float | None = None
-    error: float | None = None
+    error: float | None = None  # standard error of the gain
 
     @property
     def loss(self) -> float | None:
@@ -141,25 +133,19 @@ class Candidate:
         """The losses of all seeds but the first."""
         return [loss for seed, loss in self.losses.items() if seed > 0]
 
-    @property
+    @cached_property
     def parameters_per_head(self) -> int:
         """Numbers that the kernel learns for each head."""
-        return _parameters_per_head(self.expression)
+        return ComposedKernel(self.expression, num_heads=1).parameters_per_head
 
 
 @dataclass
 class Progress:
-    """The state of a search.
+    """The state of a search."""
 
-    Attributes:
-        candidates: all that were tried, each expression once, in the order of the rounds.
-        pending: expressions and seeds to train now.
-        ended: why nothing is left; None while something is pending.
-    """
-
-    candidates: list[Candidate] = field(default_factory=list)
-    pending: list[tuple[str, int]] = field(default_factory=list)
-    ended: str | None = None
+    candidates: list[Candidate] = field(default_factory=list)  # tried, each once, in the order of the rounds
+    pending: list[tuple[str, int]] = field(default_factory=list)  # expressions and seeds to train now
+    ended: str | None = None  # why nothing is left; None while something is pending
 
     @property
     def path(self) -> list[Candidate]:
@@ -192,29 +178,40 @@ def search_progress(plan: SearchPlan, loss: Loss) -> Progress:
     >>> from nadaraya.study.search import SearchPlan, search_progress
     >>> plan = SearchPlan(("rq", "gaussian"), rounds=1)
     >>> search_progress(plan, lambda expression, seed: 3.0 - 0.1 * len(expression)).best.expression
-    'gaussian*rq'
+    'gaussian + rq'
     """
-    progress, bases = Progress(), [parse_expression(base) for base in plan.bases]
-    known: dict[str, Candidate] = {}
+    progress = Progress()
+    for candidates, seeds in _rounds(plan, progress):
+        for each in candidates:
+            for seed in seeds:
+                found = loss(each.expression, seed)
+                if found is None:
+                    progress.pending.append((each.expression, seed))
+                else:
+                    each.losses[seed] = found
+        if progress.pending:
+            break
+    return progress
+
+
+def _rounds(plan: SearchPlan, progress: Progress) -> Iterator[tuple[list[Candidate], Sequence[int]]]:
+    """Candidates and the seeds that they are to be trained with; their losses are known when it goes on."""
+    bases, known = [parse_expression(base) for base in plan.bases], dict[str, Candidate]()
     now = [Candidate(base, 0, ()) for base in plan.bases]
     for number in range(plan.rounds + 1):
         progress.candidates += now
         known |= {each.expression: each for each in now}
-        if _wants(progress, now, [0], loss):
-            return progress
+        yield now, [0]
         promising = sorted((each for each in now if _promises(each, known)), key=lambda each: each.losses[0])
-        confirmed, better = 0, list[Candidate]()
-        wanted = 2 * plan.beam if number else plan.beam
-        while confirmed < min(wanted, len(promising)):
-            chosen = promising[confirmed:wanted]
+        better, room = list[Candidate](), 2 * plan.beam if number else plan.beam
+        while promising and room:
+            chosen, promising = promising[:room], promising[room:]
             for each in chosen:
                 each.chosen = True
-            if _wants(progress, chosen, range(1, plan.seeds), loss):
-                return progress
+            yield chosen, range(1, plan.seeds)
             better += [each for each in chosen if _is_better(each, known)]
-            confirmed = wanted
-            if number == 0:  # the next bases stand in for those that diverged with another seed
-                wanted += plan.beam - len(better)
+            # The next bases stand in for those that diverged with another seed.
+            room = 0 if number else plan.beam - len(better)
         kept = sorted(better, key=_loss)[: plan.beam]
         for each in kept:
             each.kept = True
@@ -224,7 +221,7 @@ def search_progress(plan: SearchPlan, loss: Loss) -> Progress:
                 if number
                 else "the training of every base diverged"
             )
-            return progress
+            return
         parents: dict[str, list[str]] = {}
         for each in kept:
             for made in map(str, neighbours(parse_expression(each.expression), bases)):
@@ -232,7 +229,6 @@ def search_progress(plan: SearchPlan, loss: Loss) -> Progress:
                     parents.setdefault(made, []).append(each.expression)
         now = [Candidate(made, number + 1, tuple(of)) for made, of in parents.items()]
     progress.ended = f"after {plan.rounds} rounds"
-    return progress
 
 
 def most_runs(plan: SearchPlan, loss: Loss) -> int:
@@ -248,18 +244,6 @@ def most_runs(plan: SearchPlan, loss: Loss) -> int:
 
     search_progress(plan, pretended)
     return len(asked)
-
-
-def _wants(progress: Progress, candidates: list[Candidate], seeds: Sequence[int], loss: Loss) -> bool:
-    """Note the losses with some seeds; whether one is not known yet."""
-    for each in candidates:
-        for seed in seeds:
-            found = loss(each.expression, seed)
-            if found is None:
-                progress.pending.append((each.expression, seed))
-            else:
-                each.losses[seed] = found
-    return bool(progress.pending)
 
 
 def _promises(candidate: Candidate, known: dict[str, Candidate]) -> bool:
@@ -280,8 +264,3 @@ def _is_better(candidate: Candidate, known: dict[str, Candidate]) -> bool:
 
 def _loss(candidate: Candidate) -> float:
     return math.inf if candidate.loss is None else candidate.loss
-
-
-@cache
-def _parameters_per_head(expression: str) -> int:
-    return ComposedKernel(expression, num_heads=1).parameters_per_head

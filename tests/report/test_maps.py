@@ -22,9 +22,9 @@ from nadaraya.interpret import load_maps, save_maps
 from nadaraya.interpret.attention_maps import AttentionMaps, LayerMaps
 from nadaraya.interpret.rollout import Query, query_rows, rollout
 from nadaraya.report import maps as maps_module
-from nadaraya.report.maps import Subject, tiles, write_maps
+from nadaraya.report.bandwidths import bandwidth_heatmap, bandwidth_lines, sigma_limits
+from nadaraya.report.maps import Subject, write_maps
 from nadaraya.report.maps_image import ImageFigures
-from nadaraya.report.maps_matrices import Matrices, bandwidth_heatmap, bandwidth_lines, sigma_limits
 from nadaraya.report.maps_text import TextFigures, printable
 from nadaraya.report.style import TOKENS, limits, number
 
@@ -196,11 +196,11 @@ def test_the_values_that_pointing_shows_are_the_weights(image_maps: tuple[Path, 
     expected = figures.maps.weights[0][0, 1, 0, 1:] * 13  # after three rollouts and head 1
     np.testing.assert_allclose(values[4], expected.numpy(), rtol=0.06)
     words = text_figures()
-    (tile,) = tiles(words, "layers", 1)
+    (tile,) = words.tiles("layers", 1)
     row = words.maps.weights[1][0, :, 18].mean(0) * 19
     np.testing.assert_allclose([float(token["weight"]) for token in tile["tokens"]], row.numpy(), rtol=0.06)
     assert [token["role"] for token in tile["tokens"]] == [""] * 18 + ["query"]
-    roles = [token["role"] for token in tiles(words, "queries")[1]["tokens"]]
+    roles = [token["role"] for token in words.tiles("queries")[1]["tokens"]]
     assert roles == [""] * 9 + ["query"] + ["later"] * 9
 
 
@@ -388,16 +388,15 @@ def test_matrices_have_no_diagonal_and_at_most_fifty_tokens() -> None:
     figures = ImageFigures(
         attention(82, num_prefix_tokens=1, class_token=True, grid=(9, 9)), np.zeros((18, 18, 3))
     )
-    matrices = Matrices(figures.maps)
-    ends = matrices.ends
-    axes = matrices.figure(0, 1, figures.token_labels).axes[0]
+    ends = figures.scale("matrices")
+    axes = figures.matrix(0, 1).axes[0]
     drawn = np.asarray(axes.images[0].get_array())
     assert drawn.shape == (50, 50)
     assert not drawn.diagonal().any()
     assert axes.images[0].get_clim() == (0, ends.vmax)
     assert 0.5 * drawn.max() < ends.vmax < drawn.max()
     assert axes.get_xticklabels()[0].get_text() == "CLS"
-    (all_of_them,) = matrices.contact_sheet().axes
+    (all_of_them,) = figures.matrices().axes
     assert len(all_of_them.images) == 4
     corner = {(round(tile.get_extent()[0], 2), round(tile.get_extent()[3], 2)) for tile in all_of_them.images}
     assert corner == {(layer - 0.46, head - 0.36) for layer in (0, 1) for head in (0, 1)}

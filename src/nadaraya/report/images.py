@@ -19,8 +19,8 @@ from nadaraya.interpret.attention_maps import capture_attention
 from nadaraya.interpret.bandwidths import GridShape, bandwidth_matrix, grid_shapes
 from nadaraya.interpret.loading import ImageModel
 from nadaraya.interpret.rollout import on_grid, query_rows, thinned
+from nadaraya.report.bandwidths import bandwidth_panel
 from nadaraya.report.figures import draw_accuracies, draw_losses
-from nadaraya.report.maps_matrices import bandwidth_panel
 from nadaraya.report.page import over, photograph, pixels, render_part
 from nadaraya.report.runs import RunData, labelled, leading, shown
 from nadaraya.report.style import limits, number
@@ -183,7 +183,7 @@ def image_part(given: Sequence[ImageRunData]) -> Markup:
             *progress_panels(runs, "image-top-1", "top-1", draw_accuracies, " nats/image", "updates"),
         ],
         bandwidths=[
-            (run, *bandwidth_panel(run.sigma, run.sigma_start, f"sigma-{place}", f" of {run.label}"))
+            (run, bandwidth_panel(run.sigma, run.sigma_start, f"sigma-{place}", f" of {run.label}"))
             for place, run in enumerate(runs)
             if run.sigma is not None
         ],

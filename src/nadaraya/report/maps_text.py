@@ -17,7 +17,7 @@ from nadaraya.interpret.attention_maps import AttentionMaps
 from nadaraya.interpret.rollout import Query, query_positions
 from nadaraya.report.maps_base import MapFigures, Panel
 from nadaraya.report.palette import COLOURS
-from nadaraya.report.style import QUERY, TOKENS, number, readable_on, sheet, span
+from nadaraya.report.style import QUERY, TOKENS, number, readable_on, sheet
 
 _WIDTH = 9.0  # inches of a figure
 _LINE = 0.19  # inches a line of text is high
@@ -78,7 +78,7 @@ class TextFigures(MapFigures):
     def token_labels(self, positions: np.ndarray) -> list[str]:
         return [self.tokens[position] for position in positions.tolist()]
 
-    def tile(self, panel: Panel, ends: Normalize) -> dict[str, Any]:
+    def _tile(self, panel: Panel, ends: Normalize) -> dict[str, Any]:
         """A shaded text: for each token how strong its colour is (0 to 1), its weight, its role."""
         tokens = [
             {"text": text, "share": share, "weight": number(float(weight)), "role": self._role(panel, at)}
@@ -86,7 +86,7 @@ class TextFigures(MapFigures):
                 zip(self.tokens, np.asarray(ends(panel.weights)).tolist(), panel.weights, strict=True)
             )
         ]
-        return {"title": panel.title, "span": span(panel.others), "tokens": tokens}
+        return {"tokens": tokens}
 
     def _role(self, panel: Panel, position: int) -> str:
         """ "query", "later" where the query cannot see the token, or nothing."""
@@ -111,10 +111,10 @@ class TextFigures(MapFigures):
         positions, colour = np.arange(weights.size), COLOURS["blue"][0]
         plain.fill_between(positions, weights, step="mid", color=colour, linewidth=0)
         plain.set_xlim(-0.5, weights.size - 0.5)
-        plain.set_ylim(0, 1.08 * float(panel.others.max()) or 1.0)
+        plain.set_ylim(0, 1.08 * float(panel.seen.max()) or 1.0)
         plain.set_yticks([])
         plain.spines["left"].set_visible(False)
-        plain.set_title(f"weight by position, up to {number(float(panel.others.max()))} × 1/N")
+        plain.set_title(f"weight by position, up to {number(float(panel.seen.max()))} × 1/N")
         self._draw(on_subject, panel, ends)
 
     def _queries(self) -> dict[int, str]:

@@ -19,7 +19,7 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from PIL import Image
 
-from nadaraya.report.palette import COLOURS
+from nadaraya.report.palette import COLOURS, head_style
 from nadaraya.report.style import OVER_IMAGE, WEIGHTS
 
 
@@ -47,13 +47,15 @@ def render_part(template: str, **values: Any) -> Markup:
 
 @cache
 def _environment() -> Environment:
-    return Environment(
+    environment = Environment(
         loader=PackageLoader("nadaraya.report", ""),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.globals["head_style"] = head_style
+    return environment
 
 
 def inline_svg(figure: Figure, name: str, description: str) -> Markup:

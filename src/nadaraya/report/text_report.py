@@ -12,7 +12,6 @@ from nadaraya.interpret.lags import LEAST_SEPARATIONS, lag_histogram
 from nadaraya.report import by_lag
 from nadaraya.report.figures import draw_losses
 from nadaraya.report.page import inline_svg, render_part
-from nadaraya.report.palette import head_style
 from nadaraya.report.runs import RunData, labelled, leading, shown
 from nadaraya.report.style import charts
 
@@ -88,13 +87,12 @@ def _banks(run: RunData, number: int) -> dict[str, Any]:
             description = f"{run.label}, layer {shape.layer}, bumps without the decay; one line per head."
             drawn.append(inline_svg(figure, f"bumps-{number}-{shape.layer}", description))
         layers.append((shape, drawn))
-    heads = sorted({head for shape in run.banks for head in shape.heads})
     shared = [(shape, bump) for shape in run.banks for bump in shape.shared_bumps()]
     return {
         "run": run,
         "marks": marks,  # lags at which lines of the corpus end, in tokens of the run
         "layers": layers,
-        "heads": {head: head_style(head).colour for head in heads},
+        "heads": sorted({head for shape in run.banks for head in shape.heads}),
         "bumps": bump_table(run.banks, marks),
         "near": {mark: [pair for pair in shared if abs(pair[1].lag - mark) <= 5] for mark in marks},
     }

@@ -6,10 +6,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from nadaraya.errors import InputError, must_be
+from nadaraya.interpret.heads import rank_correlation
 from nadaraya.interpret.labels import head_label, head_numbers
 from nadaraya.interpret.windows import Windows
 from nadaraya.kernels import Kernel, KernelBank
@@ -93,14 +95,8 @@ class TermReport:
 
     def rank_correlation(self) -> float | None:
         """Spearman's, of `divergence` with |`loss_increase`|; None with fewer than 3 that were measured."""
-        from scipy.stats import spearmanr
-
-        measured = [term for term in self.terms if term.loss_increase is not None]
-        if len(measured) < 3:
-            return None
-        pairs = [(term.divergence, abs(term.loss_increase or 0.0)) for term in measured]
-        found = float(spearmanr(pairs).statistic)
-        return found if math.isfinite(found) else None
+        gains = [(term.divergence, term.loss_increase) for term in self.terms]
+        return rank_correlation([(change, abs(gain)) for change, gain in gains if gain is not None])
 
 
 @torch.no_grad()
@@ -214,24 +210,21 @@ def _located(
     """Every term with its bank and the row of it there."""
     found = []
     for layer, kernel, bank in banks:
-        changes, strengths = _divergences(kernel, bank, num_lags), bank.terms(0.0)
         by_lag = bank.terms(torch.arange(num_lags, device=bank.device))
         shapes = (by_lag / by_lag[..., :1]).nan_to_num(0.0)  # (H, M, L), 1 at lag 0; none without strength
-        oscillations = (shapes - shapes.cummin(-1).values).amax(-1)
+        figures = {
+            "strength": bank.terms(0.0),
+            "length": bank.length,
+            "oscillation": (shapes - shapes.cummin(-1).values).amax(-1),
+            "divergence": _divergences(kernel, bank, num_lags),
+        }
+        if bank.periodic:
+            figures["period"] = math.pi * bank.tau
         heads = head_numbers(run_or_model, layer, bank.num_heads)
-        for row, lengths in enumerate(bank.length):
-            for index, length in enumerate(lengths):
-                term = Term(
-                    layer,
-                    heads[row] if len(bank.length) == bank.num_heads else None,
-                    index,
-                    strength=float(strengths[row, index]),
-                    length=float(length),
-                    period=math.pi * float(bank.tau[row, index]) if bank.periodic else None,
-                    oscillation=float(oscillations[row, index]),
-                    divergence=float(changes[row, index]),
-                )
-                found.append((bank, row, term))
+        for row, index in np.ndindex(*bank.length.shape):
+            head = heads[row] if len(bank.length) == bank.num_heads else None
+            values = {name: float(table[row, index]) for name, table in figures.items()}
+            found.append((bank, row, Term(layer, head, index, **{"period": None, **values})))
     return found
 
 

@@ -3,7 +3,6 @@
 from itertools import repeat
 from typing import TYPE_CHECKING, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -70,7 +69,7 @@ def windows_of(tokens: "Tensor | TokenShards", length: int, count: int) -> Tenso
     Fewer where there are fewer places; an InputError for none, and for windows longer than the text.
     """
     _check_count(count)
-    there = len(tokens) if isinstance(tokens, Tensor) else tokens.num_tokens
+    there = len(tokens)
     if not 2 <= length <= there:
         raise must_be("context", f"from 2 to {there:,} tokens for this text", length)
     starts = torch.linspace(0, there - length, min(count, there), dtype=torch.float64).long().unique()
@@ -114,16 +113,14 @@ def disjoint_windows(run: "Run", count: int) -> tuple[Windows, Windows]:
 def _adjacent(run: "Run", count: int) -> Windows:
     """Evenly spaced ones of the adjacent windows that the validation part of a run is made of."""
     from nadaraya.data import document_positions, num_windows, read_windows
+    from nadaraya.data.batches import spaced_numbers, windows_at
 
     _check_count(count)
     (tokens, document_token), context = validation_tokens(run), run.text_recipe().data.context
-    length = len(tokens)
-    total = (length - 1) // context if isinstance(tokens, Tensor) else num_windows(length, context)
-    numbers = np.unique(np.linspace(0, total - 1, min(count, total)).round().astype(np.int64))
     if isinstance(tokens, Tensor):
-        rows = tokens[torch.from_numpy(numbers)[:, None] * context + torch.arange(context + 1)]
-        return Windows(rows[:, :-1], rows[:, 1:])
-    inputs, targets = read_windows(tokens, numbers, context)
+        numbers = torch.from_numpy(spaced_numbers((len(tokens) - 1) // context, count))
+        return Windows(*windows_at(tokens, context * numbers, context))
+    inputs, targets = read_windows(tokens, spaced_numbers(num_windows(len(tokens), context), count), context)
     packed = None if document_token is None else document_positions(inputs, document_token)
     return Windows(inputs, targets, packed)
 

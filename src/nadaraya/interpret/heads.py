@@ -88,11 +88,8 @@ class HeadReport:
         Returns:
             None where fewer than three heads have the score, or it is the same for all.
         """
-        pairs = [
-            (value, score.loss_increase)
-            for score in self.heads
-            if (value := getattr(score, name)) is not None
-        ]
+        values = [(getattr(score, name), score.loss_increase) for score in self.heads]
+        pairs = [(value, gain) for value, gain in values if value is not None]
         found = rank_correlation(pairs)
         return None if found is None else (found, len(pairs))
 

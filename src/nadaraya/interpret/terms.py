@@ -212,19 +212,18 @@ def _located(
     for layer, kernel, bank in banks:
         by_lag = bank.terms(torch.arange(num_lags, device=bank.device))
         shapes = (by_lag / by_lag[..., :1]).nan_to_num(0.0)  # (H, M, L), 1 at lag 0; none without strength
-        figures = {
+        tables = {
             "strength": bank.terms(0.0),
             "length": bank.length,
             "oscillation": (shapes - shapes.cummin(-1).values).amax(-1),
             "divergence": _divergences(kernel, bank, num_lags),
         }
-        if bank.periodic:
-            figures["period"] = math.pi * bank.tau
         heads = head_numbers(run_or_model, layer, bank.num_heads)
         for row, index in np.ndindex(*bank.length.shape):
             head = heads[row] if len(bank.length) == bank.num_heads else None
-            values = {name: float(table[row, index]) for name, table in figures.items()}
-            found.append((bank, row, Term(layer, head, index, **{"period": None, **values})))
+            values = {name: float(table[row, index]) for name, table in tables.items()}
+            period = math.pi * float(bank.tau[row, index]) if bank.periodic else None
+            found.append((bank, row, Term(layer, head, index, period=period, **values)))
     return found
 
 

@@ -21,9 +21,9 @@ from nadaraya.interpret.loading import ImageModel
 from nadaraya.interpret.rollout import on_grid, query_rows, thinned
 from nadaraya.report.bandwidths import bandwidth_panel
 from nadaraya.report.figures import draw_accuracies, draw_losses
-from nadaraya.report.page import over, photograph, pixels, render_part
+from nadaraya.report.page import pixels, render_part
 from nadaraya.report.runs import RunData, labelled, leading, shown
-from nadaraya.report.style import limits, number
+from nadaraya.report.style import limits
 from nadaraya.report.text_report import progress_panels
 
 if TYPE_CHECKING:
@@ -182,39 +182,18 @@ def image_part(given: Sequence[ImageRunData]) -> Markup:
             *progress_panels(runs, "image-loss", "loss", losses, " nats/image", "updates"),
             *progress_panels(runs, "image-top-1", "top-1", draw_accuracies, " nats/image", "updates"),
         ],
-        bandwidths=[
-            (run, bandwidth_panel(run.sigma, run.sigma_start, f"sigma-{place}", f" of {run.label}"))
-            for place, run in enumerate(runs)
-            if run.sigma is not None
-        ],
-        without_bandwidths=[run.label for run in runs if run.finished and run.sigma is None],
-        grids=[(run, _grids(run)) for run in runs if run.grids],
-        examples=[_shown_examples(run) for run in runs if run.examples],
-        without_examples=[(run, run.problem or "none was read") for run in runs if not run.examples],
+        bandwidth_panel=bandwidth_panel,
+        grid_row=_grid_row,
+        full=_full_colours,
     )
 
 
-def _grids(run: ImageRunData) -> list[tuple[str, Markup]]:
-    layers = []
-    for shape in run.grids:
-        for when, factors in (("before training", shape.initial), ("trained", shape.trained)):
-            if factors is not None:
-                caption = f"layer {shape.layer}, {when}, least factor {number(float(factors.min()))}"
-                gap = np.full((factors.shape[1], 1), np.nan)
-                row = np.concatenate([part for head in factors for part in (gap, head)][1:], axis=1)
-                layers.append((caption, pixels(row, Normalize(0, 1))))
-    return layers
+def _grid_row(factors: np.ndarray) -> Markup:
+    """The kernels of the patch grid of all heads, (H, rows, columns), side by side."""
+    apart = np.pad(factors, ((0, 0), (0, 0), (0, 1)), constant_values=np.nan)
+    return pixels(np.concatenate(list(apart), axis=1)[:, :-1], Normalize(0, 1))
 
 
-def _shown_examples(run: ImageRunData) -> tuple[ImageRunData, float, list[tuple[Any, ...]]]:
-    """The run, the weight that has the full colour, and each image with its maps."""
-    ends = limits([weights for example in run.examples for _, weights in example.maps], low=0)
-    rows = []
-    for example in run.examples:
-        picture = photograph(example.picture)
-        layers = [
-            (layer, over(weights, ends), number(float(weights.min())), number(float(weights.max())))
-            for layer, weights in example.maps
-        ]
-        rows.append((example, picture, layers))
-    return run, float(ends.vmax or 0), rows
+def _full_colours(run: ImageRunData) -> Normalize:
+    """The weights that have no colour and the full one in all maps of a run."""
+    return limits([weights for example in run.examples for _, weights in example.maps], low=0)

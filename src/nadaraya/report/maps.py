@@ -20,8 +20,7 @@ from nadaraya.interpret.rollout import sigma_matrix
 from nadaraya.report.bandwidths import bandwidth_heatmap, bandwidth_lines, bandwidth_panel, sigma_limits
 from nadaraya.report.maps_base import DISCARD_RATIOS, MapFigures
 from nadaraya.report.maps_image import ImageFigures
-from nadaraya.report.page import photograph, render_page
-from nadaraya.report.style import number
+from nadaraya.report.page import render_page
 
 RECORD, WEIGHTS_FILE = "maps.json", "weights.safetensors"
 #: the folders, in the order of sections 7.2 to 7.7
@@ -164,9 +163,7 @@ def _page(figures: MapFigures, subject: Subject, sigma: np.ndarray | None, recor
         subject=subject,
         maps=maps,
         ratios=DISCARD_RATIOS,
-        photo=photograph(figures.image) if isinstance(figures, ImageFigures) else None,
-        shape=figures.image.shape[:2] if isinstance(figures, ImageFigures) else None,
-        number=number,
+        image=figures.image if isinstance(figures, ImageFigures) else None,
         sigma_svg=None if sigma is None else bandwidth_panel(sigma, start, "sigma"),
         shade=None if sigma is None else LogNorm(*sigma_limits(sigma, start)),
         without_sigma=[str(n) for n, bandwidth in enumerate(bandwidths) if bandwidth is None],

@@ -20,7 +20,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from nadaraya.report.palette import COLOURS, head_style
-from nadaraya.report.style import OVER_IMAGE, WEIGHTS
+from nadaraya.report.style import OVER_IMAGE, WEIGHTS, number
 
 
 def render_page(template: str, **values: Any) -> str:
@@ -54,7 +54,8 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.globals["head_style"] = head_style
+    given = {"digits": number, "head_style": head_style, "over": over, "photograph": photograph}
+    environment.globals.update(given)
     return environment
 
 

@@ -77,7 +77,7 @@ def test_labels_are_read_as_they_are_written() -> None:
 def test_a_label_that_was_read_removes_the_head_that_it_names(
     models: tuple[KernelGPTForCausalLM, KernelGPTForCausalLM],
 ) -> None:
-    """Its attention is that of the whole model's head of this label, and once it is silent it counts 0."""
+    """Its attention is that of the whole model's head of this label, and once it is ablated it counts 0."""
     whole, smaller = models
     windows = Windows(TOKENS, TOKENS.roll(-1, 1))
     scores = {score.label: score.loss_increase for score in head_report(smaller, windows, sequences=1).heads}

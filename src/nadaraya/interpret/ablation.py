@@ -75,7 +75,7 @@ def _ablate(linear: nn.Module, blocks: Sequence[int], count: int) -> RemovableHa
 def unit_scores(model: Any, windows: Windows) -> dict[int, Tensor]:
     """The change of the loss without each hidden unit, to first order and in absolute value.
 
-    With a the activation of a unit and L the loss of the tokens of a window, the mean over all places of
+    With a the activation of a unit and L the loss of the tokens of a window, the mean over all positions of
 
         |a · ∂L/∂a|
 

@@ -38,7 +38,7 @@ class LayerMaps:
     a fraction of the largest output.
     """
 
-    name: str  # the layer's place in the model, such as "blocks.0.attn"
+    name: str  # path of the layer in the model, such as "blocks.0.attn"
     weights: Tensor  # (B, H, N, N), query by key
     bandwidth: Tensor | None  # σ in the units of the features, (H,), or (H, d) per channel
     error: float

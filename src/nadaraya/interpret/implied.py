@@ -44,7 +44,7 @@ class ImpliedKernel(LabelledHeads):
     """The logits of one layer by lag.
 
     Attributes:
-        layer: its place in the order in which the layers are called (0-based).
+        layer: its index in the order in which the layers are called (0-based).
         curve: (H, L) logits b(r) in nats for lags r = 0 … L − 1, their mean over all pairs 0; NaN at lags
             that no query compares with another.
         pairs: (L,) number of pairs of a query and a key at each lag.

@@ -179,11 +179,11 @@ def term_report(model: "KernelGPTForCausalLM", windows: Windows, *, top: int | N
     whole = loss()
     located = sorted(_located(model, banks, num_lags), key=lambda one: -one[2].divergence)
     terms = [term for *_, term in located]
-    for place, (bank, row, term) in enumerate(located[:top]):
+    for index, (bank, row, term) in enumerate(located[:top]):
         with _restored([bank]):
             _leave_out(bank, row, term.term)
-            terms[place] = replace(term, loss_increase=loss() - whole)
-    layers = {layer: [bank for place, _, bank in banks if place == layer] for layer, _, _ in banks}
+            terms[index] = replace(term, loss_increase=loss() - whole)
+    layers = {layer: [bank for index, _, bank in banks if index == layer] for layer, _, _ in banks}
     return TermReport(
         whole,
         windows.tokens,

@@ -21,7 +21,7 @@ class Windows(NamedTuple):
     Args:
         inputs: (B, N) token numbers.
         targets: (B, N) the tokens that follow them; −100 where one is not predicted.
-        position_ids: (B, N) place of each token in its document, where documents are packed; default None.
+        position_ids: (B, N) position of each token in its document, where documents are packed; default None.
 
     >>> import torch
     >>> from nadaraya.interpret.windows import Windows
@@ -64,9 +64,9 @@ def validation_tokens(run: "Run") -> "tuple[Tensor | TokenShards, int | None]":
 
 
 def windows_of(tokens: "Tensor | TokenShards", length: int, count: int) -> Tensor:
-    """(count, length) tokens at evenly spaced places of a text, the first and the last of which are its ends.
+    """(count, length) tokens at evenly spaced positions of a text, from its first to its last.
 
-    Fewer where there are fewer places; an InputError for none, and for windows longer than the text.
+    Fewer where there are fewer positions; an InputError for none, and for windows longer than the text.
     """
     _check_count(count)
     there = len(tokens)

@@ -208,15 +208,15 @@ def _step_seconds(models: list[Any], task: TextTask) -> list[float]:
     device = models[0].device
     inputs, targets = (part.to(device) for part in next(islice(task.batches(task.steps - 1), 1)))
     seconds = np.empty((_ROUNDS + 1, len(models)))
-    for turn, place in np.ndindex(seconds.shape):
-        model = models[place].train()
+    for turn, index in np.ndindex(seconds.shape):
+        model = models[index].train()
         begun = time.perf_counter()
         logits = model(input_ids=inputs, use_cache=False).logits
         F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten()).backward()
         if device.type == "cuda":
             torch.cuda.synchronize()
         model.zero_grad()
-        seconds[turn, place] = time.perf_counter() - begun
+        seconds[turn, index] = time.perf_counter() - begun
     found: list[float] = np.median(seconds[1:], axis=0).tolist()  # the first fetches memory and compiles
     return found
 

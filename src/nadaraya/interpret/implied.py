@@ -19,6 +19,7 @@ import math
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -70,14 +71,6 @@ class ImpliedKernel(LabelledHeads):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "heads", self.heads or tuple(range(len(self.curve))))
-
-    def fit(self, num_terms: int = 4, *, periodic: bool = True, added: bool = False) -> BankFit:
-        """The `KernelBank` whose logits are nearest to the curve, see `fit_banks`; pairs are its weights.
-
-        Args:
-            num_terms, periodic, added: those of `fit_banks`.
-        """
-        return fit_banks(self.curve, self.pairs, num_terms, periodic=periodic, added=added)
 
 
 @torch.no_grad()
@@ -271,9 +264,10 @@ def fit_implied(
     >>> bank.num_parameters == decay.num_parameters, bool(decay.r2.min() > 0.99)
     (True, True)
     """
+    fit = partial(fit_banks, added=added)
     return [
-        (kernel.fit(num_terms, added=added), kernel.fit(2 * num_terms, periodic=False, added=added))
-        for kernel in kernels
+        (fit(each.curve, each.pairs, num_terms), fit(each.curve, each.pairs, 2 * num_terms, periodic=False))
+        for each in kernels
     ]
 
 

@@ -1,7 +1,7 @@
 """The terms of banks: period, decay, strength, and what the loss is without them."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -268,10 +268,13 @@ def _leave_out(bank: KernelBank, head: int | slice, term: int) -> None:
         bank.stored("sigma")[head, term] = -torch.inf
 
 
-def _flatten(bank: KernelBank, head: int | slice = slice(None)) -> None:
-    """Make every term constant over lags."""
-    for name in ("length", "tau") if bank.periodic else ("length",):
-        _make_endless(bank, name, head)
+def _flatten(
+    bank: KernelBank, head: int | slice = slice(None), names: Sequence[str] = ("length", "tau")
+) -> None:
+    """Let decays and periods last for ever, which makes every term constant over lags."""
+    for name in names:
+        if name == "length" or bank.periodic:
+            bank.stored(name)[head] = math.log(_ENDLESS) if bank.parameterisation == "log" else _ENDLESS
 
 
 def _level(bank: KernelBank, num_lags: int) -> None:
@@ -287,9 +290,4 @@ def _level(bank: KernelBank, num_lags: int) -> None:
         bank.stored("sigma").add_(0.5 * mean.log())
     else:
         bank.sigma = (bank.sigma * mean.sqrt()).clamp(min=torch.finfo(mean.dtype).tiny)
-    _make_endless(bank, "tau")
-
-
-def _make_endless(bank: KernelBank, name: str, head: int | slice = slice(None)) -> None:
-    """Let a decay or a period last for ever."""
-    bank.stored(name)[head] = math.log(_ENDLESS) if bank.parameterisation == "log" else _ENDLESS
+    _flatten(bank, names=("tau",))

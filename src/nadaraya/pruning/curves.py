@@ -1,6 +1,7 @@
 """Heads of a run that can go within a budget, as they go or after tuning; the loss by their number."""
 
 import math
+from bisect import bisect_right
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -160,14 +161,12 @@ def most_heads(
     points = {0: candidates.point(0)}
     whole = min(points[0]["loss"], points[0]["loss_before_tuning"])
     limit = whole + budget_nats(budget, whole)
-    within, beyond = 0, len(candidates.order) + 1
-    while beyond - within > 1:
-        count = (within + beyond) // 2
+
+    def loss(count: int) -> float:
         points[count] = candidates.point(count)
-        if points[count]["loss"] <= limit:
-            within = count
-        else:
-            beyond = count
+        return float(points[count]["loss"])
+
+    within = bisect_right(range(1, len(candidates.order) + 1), limit, key=loss)
     heads = by_layer(candidates.order[:within])
     measured = [points[count] for count in sorted(points)]
     figures = {**candidates.described(), "limit": limit, "removed": within, "points": measured}

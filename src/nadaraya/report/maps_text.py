@@ -122,7 +122,7 @@ class TextFigures(MapFigures):
             shade, later = np.array(TOKENS(token["share"]))[:3], token["role"] == "later"
             if not later:
                 axes.add_patch(Rectangle((column, line), 1, 1, facecolor=shade, linewidth=0))
-            options = {"family": _FONT, "fontsize": 8.5, "parse_math": False, "ha": "center"}
+            options: dict[str, Any] = {"family": _FONT, "fontsize": 8.5, "parse_math": False, "ha": "center"}
             text = axes.text(column + 0.5, line + 0.5, token["text"], va="center_baseline", **options)
             text.set_color(COLOURS["muted"][0] if later else readable_on(shade))
             text.set_in_layout(False)  # it lies inside the axes

@@ -7,8 +7,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
 from nadaraya.report.page import inline_svg
-from nadaraya.report.palette import COLOURS, DASHED, head_style
-from nadaraya.report.style import charts, label_axes, number, readable_on, sheet
+from nadaraya.report.palette import head_style
+from nadaraya.report.style import charts, draw_initial, label_axes, number, readable_on, sheet
 
 _TICKS = FuncFormatter(lambda value, _: number(value))
 
@@ -46,18 +46,13 @@ def bandwidth_lines(sigma: np.ndarray, start: np.ndarray | None = None, legend: 
     `start`, is dashed.
     """
     heads, layers = sigma.shape
-    depth = np.arange(layers)
     with charts(460, 300) as (figure, ((axes,),)):
         if start is not None:
-            same = bool((np.nanmax(start, axis=0) - np.nanmin(start, axis=0) < 1e-6).all())
-            for head, row in enumerate(start[:1] if same else start):
-                colour = COLOURS["muted"][0] if same else head_style(head).hex
-                dashes = (0, DASHED)
-                axes.plot(depth, row, color=colour, linestyle=dashes, linewidth=1.1, marker="_", markersize=9)
+            draw_initial(axes, start, range(heads), marker="_", markersize=9)
         for head, row in enumerate(sigma):
             style = head_style(head)
             options = {**style.line, "linewidth": 1.6, "marker": "o", "markersize": 3.5}
-            axes.plot(depth, row, **options, label=f"head {head}")
+            axes.plot(row, **options, label=f"head {head}")
         axes.set_xlim(-0.3, layers - 0.7)
         axes.set_yscale("log")
         axes.set_ylim(*sigma_limits(sigma, start))

@@ -150,7 +150,7 @@ def read_image_run(run: "Run", examples: int = 3) -> ImageRunData:
 def _examples(looking: ImageModel, images: "ImageSet", count: int) -> list[ExampleMaps]:
     """Validation images evenly spread over the set, so that they are of several classes."""
     found = []
-    for index in np.unique(np.linspace(0, len(images.validation) - 1, count).round().astype(int)).tolist():
+    for index in thinned(len(images.validation), count).tolist():
         pixels = looking.transform(images.validation.read(index))
         maps = capture_attention(looking.model, pixels[None])
         drawn = []

@@ -1,7 +1,7 @@
 """The look of figures: one style for charts, one for maps of attention, and numbers as both write them."""
 
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -12,7 +12,7 @@ from matplotlib.colors import LinearSegmentedColormap, ListedColormap, Normalize
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from nadaraya.report.palette import COLOURS, STYLES
+from nadaraya.report.palette import COLOURS, DASHED, STYLES, head_style
 
 #: colour map of weights by themselves (Kundu et al. 2026, section 7.4)
 WEIGHTS = "inferno"
@@ -49,6 +49,14 @@ def label_axes(
     axes.xaxis.set_major_locator(MaxNLocator(x, integer=integer))
     if y is not None:
         axes.yaxis.set_major_locator(MaxNLocator(y))
+
+
+def draw_initial(axes: Axes, curves: np.ndarray, heads: Iterable[int], **options: Any) -> None:
+    """(H, L) curves of heads before training, dashed; one of no head's colour where all are alike."""
+    same = np.allclose(curves, curves[:1], equal_nan=True)
+    for head, curve in zip(heads, curves[:1] if same else curves, strict=False):
+        colour = COLOURS["muted"][0] if same else head_style(head).hex
+        axes.plot(curve, color=colour, linewidth=1.1, linestyle=(0, DASHED), zorder=2, **options)
 
 
 @contextmanager

@@ -3,7 +3,6 @@
 The model of a run looks at a few validation images.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -22,7 +21,7 @@ from nadaraya.interpret.rollout import on_grid, query_rows, thinned
 from nadaraya.report.bandwidths import bandwidth_panel
 from nadaraya.report.figures import draw_accuracies, draw_losses
 from nadaraya.report.page import pixels, render_part
-from nadaraya.report.runs import RunData, labelled, leading, shown
+from nadaraya.report.runs import RunData, leading, shown
 from nadaraya.report.style import limits
 from nadaraya.report.text_report import progress_panels
 
@@ -98,6 +97,10 @@ class ImageRunData(RunData):
         averaged = self.latest("ema_top1")
         return self.latest("top1") if averaged is None else averaged
 
+    @property
+    def rank(self) -> float | None:
+        return None if self.accuracy is None else -self.accuracy
+
 
 def read_image_run(run: "Run", examples: int = 3) -> ImageRunData:
     """Everything that a report shows of a run on images; what its model has learned, when it is finished.
@@ -165,18 +168,11 @@ def _examples(looking: ImageModel, images: "ImageSet", count: int) -> list[Examp
 
 def image_part(given: Sequence[ImageRunData]) -> Markup:
     """The sections on runs on images."""
-    runs = labelled(given)
-    ranked = sorted(
-        runs, key=lambda run: (not run.finished, -math.inf if run.accuracy is None else -run.accuracy)
-    )
-    alike, first = shown(runs), ranked[0]
-    losses = partial(draw_losses, unit="nats/image")
-    known = first.finished and first.accuracy is not None
+    alike, losses = shown(given), partial(draw_losses, unit="nats/image")
+    runs = alike["runs"]
     return render_part(
         "image_runs.html.jinja",
         **alike,
-        ranked=ranked,
-        best=first if alike["comparable"] and known else None,
         leading=leading(runs, ("parameters", "loss"), ("top1", "ema_top1", "images_per_second")),
         curves=[
             *progress_panels(runs, "image-loss", "loss", losses, " nats/image", "updates"),

@@ -1,5 +1,6 @@
 """Runs as reports and figures need them: plain data."""
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -87,6 +88,11 @@ class RunData:
         """nats/token over the whole validation text; of the validation sample while unfinished."""
         newest = float(self.validation[-1, 1]) if len(self.validation) else None
         return self.final.get("loss", newest)
+
+    @property
+    def rank(self) -> float | None:
+        """The metric by which runs are sorted, the best of which is the least; None where there is none."""
+        return self.loss
 
     @cached_property
     def train(self) -> np.ndarray:
@@ -191,16 +197,25 @@ def labelled(runs: Sequence[_Run]) -> list[_Run]:
     ]
 
 
-def shown(runs: Sequence[_Run]) -> dict[str, Any]:
-    """Values of `labelled` runs that the pages on texts and on images share, as the templates name them."""
-    setups = defaultdict(list)
+def shown(given: Sequence[_Run]) -> dict[str, Any]:
+    """Values of runs that the sections on texts and on images share, as the templates name them."""
+    runs, setups = labelled(given), defaultdict(list)
     for run in runs:
         setups[run.setup].append(run.label)
+    comparable = len({run.text for run in runs}) == 1
+
+    def order(run: _Run) -> tuple[bool, float]:
+        return not run.finished, run.rank if comparable and run.rank is not None else math.inf
+
+    ranked = sorted(runs, key=order)
+    known = comparable and ranked[0].finished and ranked[0].rank is not None
     return {
         "runs": runs,
         "setups": setups,
-        "comparable": len({run.text for run in runs}) == 1,
+        "comparable": comparable,
         "unfinished": [run.label for run in runs if not run.finished],
+        "ranked": ranked,
+        "best": ranked[0] if known else None,
     }
 
 

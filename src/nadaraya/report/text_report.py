@@ -1,6 +1,5 @@
 """The part of a report that shows runs on text: table, loss curves, bank shapes, newline lags, samples."""
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -12,7 +11,7 @@ from nadaraya.interpret.lags import LEAST_SEPARATIONS, lag_histogram
 from nadaraya.report import by_lag
 from nadaraya.report.figures import draw_losses
 from nadaraya.report.page import inline_svg, render_part
-from nadaraya.report.runs import RunData, labelled, leading, shown
+from nadaraya.report.runs import RunData, leading, shown
 from nadaraya.report.style import charts
 
 _COLUMNS = ("loss", "bits_per_byte", "parameters", "kernel_parameters", "step_seconds")
@@ -20,14 +19,8 @@ _COLUMNS = ("loss", "bits_per_byte", "parameters", "kernel_parameters", "step_se
 
 def text_part(given: Sequence[RunData]) -> Markup:
     """The sections on runs on text."""
-    runs = labelled(given)
-    alike = shown(runs)
-    comparable = alike["comparable"]
-    ranked = sorted(
-        runs,
-        key=lambda run: (not run.finished, run.loss if comparable and run.loss is not None else math.inf),
-    )
-    baseline = next((run for run in ranked if run.variant == "rope" and run.finished), None)
+    alike = shown(given)
+    runs, rivals = alike["runs"], alike["ranked"] if alike["comparable"] else []
     corpora = list(dict.fromkeys(run.corpus for run in runs if run.corpus is not None))
     texts = [(name, "slate", text) for name, text in corpora]
     texts += [(run.label, run.style.colour, run.sample) for run in runs]
@@ -36,9 +29,7 @@ def text_part(given: Sequence[RunData]) -> Markup:
         "text_runs.html.jinja",
         **alike,
         least=leading(runs, _COLUMNS),
-        ranked=ranked,
-        best=ranked[0] if comparable and ranked[0].finished else None,
-        baseline=baseline if comparable else None,
+        baseline=next((run for run in rivals if run.variant == "rope" and run.finished), None),
         loss_panels=progress_panels(runs, "loss", "loss", draw_losses),
         banks=[_banks(run, number) for number, run in enumerate(runs) if run.banks],
         corpora=lags[: len(corpora)],

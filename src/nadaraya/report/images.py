@@ -134,17 +134,13 @@ def read_image_run(run: "Run", examples: int = 3) -> ImageRunData:
             found["examples"] = _examples(looking, run.images(), examples)
         except InputError as error:
             found["problem"] = str(error)
-    return ImageRunData(
-        name=run.name,
-        folder=run.path.name,
-        variant=recipe.label,
-        metrics=run.metrics,
+    return ImageRunData.of(
+        run,
         setup=(
             f"{model.name}{options}; images of {model.image_size} × {model.image_size} pixels; "
             f"{training.epochs:,} epochs in batches of {training.batch_size}; images: {source}"
             f"{f', first {data.limit:,}' if data.limit else ''}."
         ),
-        recipe=recipe.to_yaml(),
         text=(data.source, data.validation),
         **found,
     )

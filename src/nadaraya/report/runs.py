@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import numpy as np
 
@@ -67,6 +67,12 @@ class RunData:
     banks: Sequence[BankShape] = ()
     label: str = ""
     style: Style = _UNSTYLED
+
+    @classmethod
+    def of(cls, run: "Run", **values: Any) -> Self:
+        """Data of a run folder, with these values besides name, folder, variant, metrics and recipe."""
+        recipe = run.recipe
+        return cls(run.name, run.path.name, recipe.label, run.metrics, recipe=recipe.to_yaml(), **values)
 
     @property
     def finished(self) -> bool:
@@ -157,18 +163,14 @@ def read_run(run: "Run") -> RunData:
     of_text = f", first {data.limit:,} characters" if data.limit else ""
     of_text += f", wrapped at {data.wrap}" if data.wrap else ""
     of_text += f", {data.shuffle} shuffled" if data.shuffle else ""
-    return RunData(
-        name=run.name,
-        folder=run.path.name,
-        variant=recipe.label,
-        metrics=run.metrics,
+    return RunData.of(
+        run,
         setup=(
             f"{model.num_hidden_layers} layers, {model.num_attention_heads} heads, "
             f"width {model.hidden_size}, context {data.context}; "
             f"{training.steps:,} steps of {training.batch_size} windows; "
             f"corpus: {Path(data.corpus).name}{of_text}."
         ),
-        recipe=recipe.to_yaml(),
         sample=sample or "",
         text=(
             *(data.corpus, data.limit, data.wrap, data.shuffle),

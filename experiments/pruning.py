@@ -18,8 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from nadaraya.files import write_file
-from nadaraya.interpret.pruned_run import prune_run
-from nadaraya.interpret.pruning import PruningPlan, most_heads
+from nadaraya.pruning import PruningPlan, most_heads, prune_run
 from nadaraya.report import pruning_curves, write_figure
 from nadaraya.training import Run
 

@@ -15,7 +15,7 @@ MODULES = {
 }
 LAYERS = [
     {"errors"},
-    {"files", "device", "kernels"},
+    {"files", "device", "modes", "kernels"},
     {"names", "plain_yaml", "attention"},
     {"stored"},
     {"models", "data", "regression"},

@@ -32,13 +32,13 @@ def make(**changes: Any) -> KernelGPTForCausalLM:
 
 
 @torch.no_grad()
-def test_silencing_heads_is_what_removing_them_does() -> None:
+def test_ablating_heads_is_what_removing_them_does() -> None:
     model = make()
     before = model(random_windows().inputs).logits
     with ablated(model, {0: [1, 3], 1: [2]}):
-        silent = model(random_windows().inputs).logits
+        ablated_logits = model(random_windows().inputs).logits
     pruned = prune_heads(model, {0: [1, 3], 1: [2]})(random_windows().inputs).logits
-    torch.testing.assert_close(silent, pruned, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(ablated_logits, pruned, rtol=1e-4, atol=1e-5)
     assert torch.equal(model(random_windows().inputs).logits, before)
     with (
         pytest.raises(InputError, match="heads must be heads that the model has, got"),

@@ -30,8 +30,6 @@ from nadaraya.interpret.rollout import sigma_matrix
 from nadaraya.interpret.windows import Windows
 from nadaraya.models import KernelGPTConfig, KernelGPTForCausalLM, prune_heads
 from nadaraya.report import TextFigures, bank_curves, implied_curves
-from nadaraya.report.maps import tiles
-from nadaraya.report.maps_matrices import Matrices
 
 REMOVED = {0: [1], 1: [0, 2]}
 KEPT = {"0.0", "0.2", "0.3", "1.1", "1.3"}
@@ -79,7 +77,7 @@ def test_labels_are_read_as_they_are_written() -> None:
 def test_a_label_that_was_read_removes_the_head_that_it_names(
     models: tuple[KernelGPTForCausalLM, KernelGPTForCausalLM],
 ) -> None:
-    """Its attention is that of the whole model's head of this label, and once it is silent it counts 0."""
+    """Its attention is that of the whole model's head of this label, and once it is ablated it counts 0."""
     whole, smaller = models
     windows = Windows(TOKENS, TOKENS.roll(-1, 1))
     scores = {score.label: score.loss_increase for score in head_report(smaller, windows, sequences=1).heads}
@@ -144,9 +142,9 @@ def test_maps_have_the_labels_of_the_whole_model(
     for maps in (smaller, load_maps(tmp_path / "maps.safetensors")):
         figures = TextFigures(maps)
         assert {label for layer in (0, 1) for label in maps.labels(layer)} == KEPT
-        shown = [*tiles(figures, "heads", 0), *tiles(figures, "heads", 1)]
+        shown = [*figures.tiles("heads", 0), *figures.tiles("heads", 1)]
         assert {tile["title"].split(",")[0] for tile in shown} == KEPT
-        assert {tile["title"] for layer in (0, 1) for tile in Matrices(maps).tiles(layer)} == KEPT
+        assert {tile["title"] for layer in (0, 1) for tile in figures.tiles("matrices", layer)} == KEPT
 
 
 def test_files_of_maps_that_count_from_1_are_read(

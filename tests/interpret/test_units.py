@@ -89,12 +89,12 @@ def test_a_slice_is_the_share_of_a_head_and_grows_with_every_head() -> None:
 
 
 @torch.no_grad()
-def test_silenced_units_are_as_good_as_removed() -> None:
+def test_ablated_units_are_as_good_as_removed() -> None:
     model, units = make(), {0: [1, 4], 1: [23]}
     with ablated(model, {1: [2]}, units):
-        silent = model(random_windows().inputs).logits
+        logits = model(random_windows().inputs).logits
     smaller = prune_units(prune_heads(model, {1: [2]}), units)
-    torch.testing.assert_close(silent, smaller(random_windows().inputs).logits, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(logits, smaller(random_windows().inputs).logits, rtol=1e-4, atol=1e-5)
     with pytest.raises(InputError, match="units must be hidden units"), ablated(model, {}, {0: [24]}):
         pass
 

@@ -4,7 +4,6 @@ import errno
 import json
 import re
 import shutil
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -12,21 +11,15 @@ import numpy as np
 import pytest
 import safetensors.torch
 import torch
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
+from made_maps import image_figures, text_figures
+from pages import Page
 from PIL import Image
 
 from nadaraya.errors import InputError
 from nadaraya.files import WriteFailed
 from nadaraya.interpret import load_maps, save_maps
-from nadaraya.interpret.attention_maps import AttentionMaps, LayerMaps
-from nadaraya.interpret.rollout import Query, query_rows, rollout
 from nadaraya.report import maps as maps_module
-from nadaraya.report.maps import Subject, tiles, write_maps
-from nadaraya.report.maps_image import ImageFigures
-from nadaraya.report.maps_matrices import Matrices, bandwidth_heatmap, bandwidth_lines, sigma_limits
-from nadaraya.report.maps_text import TextFigures, printable
-from nadaraya.report.style import TOKENS, limits, number
+from nadaraya.report.maps import Subject, write_maps
 
 
 @pytest.fixture(autouse=True)
@@ -35,64 +28,8 @@ def coarse(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(maps_module, "_DPI", 30)
 
 
-def attention(
-    tokens: int, heads: int = 2, layers: int = 2, sigma: bool = True, **options: Any
-) -> AttentionMaps:
-    torch.manual_seed(0)
-    found = []
-    for layer in range(layers):
-        weights = torch.rand(1, heads, tokens, tokens).pow(4).softmax(-1)
-        bandwidth = torch.rand(heads) + 0.5 if sigma and layer == 0 else None
-        found.append(LayerMaps(f"blocks.{layer}.attn", weights, bandwidth, 1e-7))
-    return AttentionMaps(tuple(found), None, **{"reads": "cls", **options})
-
-
-def image_figures(heads: int = 2, sigma: bool = True, **options: Any) -> ImageFigures:
-    given = {"num_prefix_tokens": 1, "class_token": True, "grid": (3, 4), **options}
-    maps = attention(given["num_prefix_tokens"] + 12, heads, sigma=sigma, **given)
-    return ImageFigures(maps, np.random.default_rng(0).random((24, 32, 3)))
-
-
-def text_figures(text: str = "to be, or not\nto be") -> TextFigures:
-    causal = tuple(
-        LayerMaps(layer.name, layer.weights.tril() / layer.weights.tril().sum(-1, keepdim=True), None, 0.0)
-        for layer in attention(len(text)).layers
-    )
-    return TextFigures(AttentionMaps(causal, None, "last", tokens=(tuple(text),)))
-
-
 SUBJECT = Subject("gka", "cat.png", [("Run", "a")], [("cat", 0.75), ("dog", 0.25)])
 EVIL = "<script>alert('x')</script>&"
-
-
-class Page(HTMLParser):
-    """Tags, ids, links and text of a page; closing tags must match."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__()
-        self.ids: set[str] = set()
-        self.links: list[str] = []
-        self.sources: list[str] = []
-        self.open: list[str] = []
-        self.words = ""
-        self.feed(path.read_text(encoding="utf-8"))
-        assert self.open == []
-
-    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
-        found = dict(attributes)
-        self.ids |= {found["id"] or ""} if "id" in found else set()
-        self.links += [found["href"] or ""] if "href" in found else []
-        self.sources += [found["src"] or ""] if "src" in found else []
-        if tag == "img":
-            assert found["alt"]
-        if tag not in ("meta", "img", "br", "wbr", "input"):
-            self.open.append(tag)
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        self.words += data
 
 
 @pytest.fixture(scope="module")
@@ -127,10 +64,14 @@ def test_an_image_gets_all_six_kinds_and_a_self_contained_page(
         *(f"{kind}/layer-{layer:02d}.png" for kind in ("heads", "queries") for layer in (0, 1)),
         *(f"matrices/layer-{layer:02d}-head-{head:02d}.png" for layer in (0, 1) for head in (0, 1)),
     }  # fmt: skip
-    page, text = Page(folder / "index.html"), (folder / "index.html").read_text()
-    assert all(source.startswith("data:image/webp;base64,") for source in page.sources)
-    assert all(link.startswith("#") and link[1:] in page.ids for link in page.links)
-    assert {"#rollout", "#bandwidths", "#heads", "#queries", "#layers", "#matrices", "#made"} < {*page.links}
+    text = (folder / "index.html").read_text(encoding="utf-8")
+    page = Page(text)
+    assert page.open == []
+    assert all(image["alt"] for image in page.all("img"))
+    assert all(source.startswith("data:image/webp;base64,") for source in page.values("src"))
+    links, ids = page.values("href"), page.values("id")
+    assert all(link.startswith("#") and link[1:] in ids for link in links)
+    assert {"#rollout", "#bandwidths", "#heads", "#queries", "#layers", "#matrices", "#made"} < {*links}
     outside = re.sub(r"url\((data:|#)", "", text)
     assert not re.search(r"https?://|@import|url\(|src=\"(?!data:)", outside)
     assert text.count("background-image: url(data:") == 1  # the photograph, once
@@ -159,7 +100,10 @@ def test_models_without_bandwidths_have_no_figure_of_them_and_the_page_says_why(
     folder, record = text_maps
     assert (record["kind"], record["sigma"]) == ("text", None)
     assert not (folder / "bandwidths").exists()
-    assert "No layer of this model has a bandwidth" in Page(folder / "index.html").words
+    assert (
+        "No layer of this model has a bandwidth"
+        in Page((folder / "index.html").read_text(encoding="utf-8")).words
+    )
 
 
 def test_names_are_escaped(text_maps: tuple[Path, dict[str, Any]]) -> None:
@@ -196,11 +140,11 @@ def test_the_values_that_pointing_shows_are_the_weights(image_maps: tuple[Path, 
     expected = figures.maps.weights[0][0, 1, 0, 1:] * 13  # after three rollouts and head 1
     np.testing.assert_allclose(values[4], expected.numpy(), rtol=0.06)
     words = text_figures()
-    (tile,) = tiles(words, "layers", 1)
+    (tile,) = words.tiles("layers", 1)
     row = words.maps.weights[1][0, :, 18].mean(0) * 19
     np.testing.assert_allclose([float(token["weight"]) for token in tile["tokens"]], row.numpy(), rtol=0.06)
     assert [token["role"] for token in tile["tokens"]] == [""] * 18 + ["query"]
-    roles = [token["role"] for token in tiles(words, "queries")[1]["tokens"]]
+    roles = [token["role"] for token in words.tiles("queries")[1]["tokens"]]
     assert roles == [""] * 9 + ["query"] + ["later"] * 9
 
 
@@ -265,49 +209,6 @@ def test_every_figure_is_announced_before_it_is_drawn(tmp_path: Path) -> None:
     assert {total for _, _, total in said} == {len(said)}
 
 
-def test_bandwidths_share_one_axis_with_their_start_on_it() -> None:
-    sigma = np.array([[1.02, 1.01], [1.03, 1.0]])
-    start = np.full((2, 2), 0.9)
-    (axes,) = bandwidth_lines(sigma, start).axes
-    low, high = axes.get_ylim()
-    assert high / low == pytest.approx(2)  # a change of a hundredth does not fill the axis
-    assert low < 0.9
-    dashed = axes.lines[0]
-    assert dashed.get_linestyle() == "--"
-    np.testing.assert_array_equal(np.asarray(dashed.get_ydata()), start[0])
-    assert sigma_limits(sigma, start) == pytest.approx(
-        bandwidth_heatmap(sigma, start).axes[0].images[0].get_clim()
-    )
-    assert sigma_limits(np.array([[0.1, 10.0]]))[0] < 0.1
-
-
-def test_many_heads_stand_in_bands() -> None:
-    names = set(panels(image_figures(heads=7).heads(0)))
-    assert names == {"image", *(f"{kind} {head}" for kind in ("grid", "overlay") for head in range(7))}
-
-
-@pytest.mark.parametrize(
-    ("query", "words"),
-    [
-        (0, "prefix token 0"),
-        (1, "row 0, column 0"),
-        (8, "row 1, column 3"),
-        ((1, 3), "row 1, column 3"),
-        ("last", "row 2, column 3"),
-    ],
-)
-def test_queries_are_named_by_their_patch(query: Query, words: str) -> None:
-    figures = image_figures()
-    assert words in ImageFigures(figures.maps, np.zeros((24, 32, 3)), query).query_name
-
-
-def test_token_labels_name_prefix_and_patches() -> None:
-    figures = image_figures(num_prefix_tokens=3)
-    assert figures.token_labels(np.array([0, 1, 2, 3, 9])) == ["CLS", "reg 1", "reg 2", "0,0", "1,2"]
-    registers = image_figures(num_prefix_tokens=2, class_token=False, reads="mean")
-    assert registers.token_labels(np.array([0, 2])) == ["reg 0", "0,0"]
-
-
 def test_maps_replace_maps_only_when_asked_and_nothing_else_ever(
     image_maps: tuple[Path, dict[str, Any]], tmp_path: Path
 ) -> None:
@@ -326,173 +227,3 @@ def test_maps_replace_maps_only_when_asked_and_nothing_else_ever(
         with pytest.raises(InputError, match=place):
             write_maps(image_figures(), SUBJECT, tmp_path / place, force=True)
     assert list((tmp_path / "b").iterdir()) == [tmp_path / "b" / "mine.txt"]
-
-
-def panels(figure: Figure) -> dict[str, Any]:
-    """The panels of a mosaic by name."""
-    return {axes.get_label(): axes for axes in figure.axes}
-
-
-def test_figures_show_the_numbers_they_are_drawn_from() -> None:
-    figures = image_figures()
-    drawn = panels(figures.heads(1))
-    assert list(drawn) == ["image", "grid 0", "grid 1", "overlay 0", "overlay 1"]
-    ends = figures.scale("heads")
-    for head in range(2):
-        row = figures.maps.weights[1][0, head, 0, 1:] * figures.maps.num_tokens
-        for axes in (drawn[f"grid {head}"], drawn[f"overlay {head}"]):
-            image = axes.images[-1]
-            np.testing.assert_array_equal(np.asarray(image.get_array()), row.reshape(3, 4).numpy())
-            assert image.get_clim() == (ends.vmin, ends.vmax)
-        title = drawn[f"grid {head}"].get_title(loc="left")
-        assert f"1.{head}, patches {float(row.sum()) / 13:.1%}\n" in title
-        assert f"{number(float(row.min()))} … {number(float(row.max()))} × 1/N" in title
-    assert len(figures.queries(0).axes) == 1 + 2 * 4
-
-
-@pytest.mark.parametrize("make", [image_figures, text_figures])
-def test_rollout_and_layers_show_the_numbers_they_are_drawn_from(make: Any) -> None:
-    figures = make()
-    evolution = np.reshape(figures.evolution().axes, (2, 3))
-    for layer, (matrix, *_) in enumerate(evolution):
-        fused = figures.maps.weights[layer][0].mean(0)
-        drawn = np.asarray(matrix.images[0].get_array())
-        np.testing.assert_allclose(drawn, fused.numpy() * figures.maps.num_tokens, rtol=1e-6)
-    flows = [query_rows(rollout(figures.maps.weights, ratio), figures.maps)[0] for ratio in (0.0, 0.9)]
-    drawn = figures.rollout().axes
-    titles = [axes.get_title(loc="left") for axes in drawn if "discard" in axes.get_title(loc="left")]
-    for ratio, flow, title in zip(("0", "0.9"), flows, (titles[0], titles[2]), strict=True):
-        seen = flow[figures.maps.num_prefix_tokens :] * figures.maps.num_tokens
-        if figures.kind == "text":  # the last token is the query: its own weight does not count
-            seen = seen[:-1]
-        assert title.startswith(f"discard {ratio}")
-        assert f"{number(float(seen.min()))} … {number(float(seen.max()))} × 1/N" in title
-
-
-def test_the_query_patch_is_boxed_where_it_is() -> None:
-    figure = panels(image_figures().queries(0))
-    assert [len(axes.patches) for axes in figure.values()] == [4] + 8 * [1]
-    box, large = figure["grid 1"].patches[0], figure["overlay 1"].patches[0]  # row 1, column 2 of 3 x 4
-    assert (box.get_x(), box.get_y(), box.get_width()) == (1.5, 0.5, 1)
-    assert (large.get_x(), large.get_y(), large.get_width(), large.get_height()) == (16, 8, 8, 8)
-    assert figure["grid 1"].get_title(loc="left").startswith("patch 1, 2, self ")
-    fused = image_figures().maps.weights[0][0].mean(0)[1 + 6, 1:].numpy() * 13  # after the class token
-    image = figure["overlay 1"].images[-1]
-    np.testing.assert_allclose(np.asarray(image.get_array()), fused.reshape(3, 4), rtol=1e-6)
-    title = figure["grid 1"].get_title(loc="left")
-    others = np.delete(fused, 6)
-    assert f"self {number(float(fused[6]))}\n{number(float(others.min()))} … " in title
-
-
-def test_matrices_have_no_diagonal_and_at_most_fifty_tokens() -> None:
-    figures = ImageFigures(
-        attention(82, num_prefix_tokens=1, class_token=True, grid=(9, 9)), np.zeros((18, 18, 3))
-    )
-    matrices = Matrices(figures.maps)
-    ends = matrices.ends
-    axes = matrices.figure(0, 1, figures.token_labels).axes[0]
-    drawn = np.asarray(axes.images[0].get_array())
-    assert drawn.shape == (50, 50)
-    assert not drawn.diagonal().any()
-    assert axes.images[0].get_clim() == (0, ends.vmax)
-    assert 0.5 * drawn.max() < ends.vmax < drawn.max()
-    assert axes.get_xticklabels()[0].get_text() == "CLS"
-    (all_of_them,) = matrices.contact_sheet().axes
-    assert len(all_of_them.images) == 4
-    corner = {(round(tile.get_extent()[0], 2), round(tile.get_extent()[3], 2)) for tile in all_of_them.images}
-    assert corner == {(layer - 0.46, head - 0.36) for layer in (0, 1) for head in (0, 1)}
-    np.testing.assert_array_equal(np.asarray(all_of_them.images[1].get_array()), drawn)
-
-
-def test_bandwidths_are_written_into_their_cells_and_gaps_stay_gaps() -> None:
-    sigma = np.array([[1.25, np.nan, 3.5], [0.5, np.nan, 2.0]])
-    texts = [text.get_text() for text in bandwidth_heatmap(sigma).axes[0].texts]
-    assert texts == ["1.25", "–", "3.50", "0.50", "–", "2.00"]
-    lines = bandwidth_lines(sigma).axes[0].lines
-    for line, row in zip(lines, sigma, strict=True):
-        np.testing.assert_array_equal(np.asarray(line.get_ydata()), row)
-    bandwidth_heatmap(np.ones((2, 3)))  # all alike: still a colour
-
-
-def test_the_overlay_shows_the_values_of_its_patches_and_leaves_the_image_where_there_is_none() -> None:
-    """The interpolation passes through the weights: the centre of a patch has the colour of its weight."""
-    over = panels(image_figures().heads(0))["overlay 0"].images[1]
-    pixels, _, _, _ = over.make_image(FigureCanvasAgg(over.figure).get_renderer(), unsampled=False)
-    height, width = pixels.shape[:2]
-    rows, columns = (np.arange(3) * 2 + 1) * height // 6, (np.arange(4) * 2 + 1) * width // 8
-    centres = pixels[::-1][np.ix_(rows, columns)]  # Agg draws from the bottom up
-    expected = over.cmap(over.norm(np.asarray(over.get_array())))
-    assert np.abs(centres / 255 - expected).max() < 0.12
-    assert over.cmap(0.0)[3] == 0
-    assert over.cmap(1.0)[3] > 0.8
-    for share in np.linspace(0, 1, 11):  # over a grey image: never darker than two thirds of it
-        *colour, opacity = over.cmap(share)
-        assert 0.5 * (1 - opacity) + opacity * np.dot(colour, (0.299, 0.587, 0.114)) > 0.33
-
-
-def test_two_extreme_weights_do_not_set_the_colours_and_panels_share_them() -> None:
-    values = np.linspace(0, 1, 1000)
-    ends = limits([values, np.array([1e6, -1e6])])
-    assert (ends.vmin, ends.vmax) == pytest.approx((0.01, 0.99), abs=0.01)
-    assert ends(1e6) == 1
-    assert limits([values], low=0).vmin == 0
-    alike = limits([np.ones(50)])
-    assert alike.vmax > alike.vmin
-    lonely = limits([np.append(np.zeros(999), 5.0)])  # a single weight above zero is still seen
-    assert lonely(5.0) == 1
-    figures = text_figures()
-    of_layers = [panels[0] for panels in (figures.panels("heads", layer) for layer in (0, 1))]
-    assert of_layers[0].weights.max() != of_layers[1].weights.max()
-    for figure, panel in zip((figures.heads(0), figures.heads(1)), of_layers, strict=True):
-        shade = TOKENS(figures.scale("heads")(panel.weights[3]))[:3]
-        np.testing.assert_allclose(figure.axes[0].patches[3].get_facecolor()[:3], shade)
-
-
-def test_text_figures_show_every_token_on_its_place() -> None:
-    figures = text_figures()
-    (axes,) = (panel for panel in figures.heads(0).axes[:1])
-    assert "".join(text.get_text() for text in axes.texts) == "to·be,·or·not⏎to·be"
-    assert figures.query_name == "token 18, the last (e)"
-    row = figures.maps.weights[0][0, 0, 18]
-    ends = figures.scale("heads")
-    for position in (int(row[:-1].argmax()), int(row.argmin())):
-        expected = TOKENS(ends(float(row[position]) * 19))[:3]
-        np.testing.assert_allclose(axes.patches[position].get_facecolor()[:3], expected, rtol=1e-5)
-    assert TOKENS(0.0)[:3] == (1, 1, 1)
-    title = figures.queries(0).axes[1].get_title(loc="left")
-    assert title.startswith("query: token 9 (·), self ")
-    assert [patch.get_xy() for patch in axes.patches[:2]] == [(0, 0), (1, 0)]
-    queries = figures.queries(0).axes
-    assert len(queries) == 4
-    later = [text.get_color() for text in queries[0].texts][5:]  # the first query is token 4
-    assert len(set(later)) == 1
-    assert figures.token_labels(np.array([0, 2, 13])) == ["t", "·", "⏎"]
-
-
-def test_tokens_are_made_printable() -> None:
-    assert [printable(token) for token in (" ", "\n", "\t", "\x07", "", "\u4e2d", " the")] == [
-        "·", "⏎", "→", "□", "∅", "□", "·the"
-    ]  # fmt: skip
-    assert printable("incomprehensible") == "incompr…"
-    assert printable("$x_2$") == "$x_2$"
-
-
-def test_maps_without_patches_or_tokens_are_refused() -> None:
-    with pytest.raises(InputError, match="grid"):
-        ImageFigures(attention(5), np.zeros((8, 8, 3)))
-    with pytest.raises(InputError, match="tokenizer"):
-        TextFigures(attention(5, reads="last"))
-
-
-def test_a_strong_own_weight_hides_nothing() -> None:
-    weights = 0.9 * torch.eye(20) + 0.1 * torch.rand(20, 20).softmax(-1)
-    layer = LayerMaps("attn", weights.expand(1, 2, 20, 20), None, 0.0)
-    figures = TextFigures(AttentionMaps((layer,), None, "last", tokens=(tuple("abcdefghijklmnopqrst"),)))
-    others = weights[19, :19] * 20
-    for kind in ("heads", "layers", "rollout"):
-        assert figures.panels(kind)[0].query == 19
-        assert figures.scale(kind).vmax < 1
-    bars = figures.evolution().axes[1]
-    assert bars.get_ylim()[1] == pytest.approx(1.08 * float(others.max()))
-    matrix = figures.evolution().axes[0].images[0]
-    assert matrix.get_clim()[1] < 1

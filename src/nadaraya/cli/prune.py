@@ -61,9 +61,9 @@ def prune(
     """Remove heads of a language model and write the smaller run, with what it scores and costs."""
     from nadaraya.interpret.ablation import Slices
     from nadaraya.interpret.labels import head_labels, parse_heads
-    from nadaraya.interpret.pruned_run import check_new_folder, prune_run
-    from nadaraya.interpret.pruning import PruningPlan, heads_within, most_heads
     from nadaraya.interpret.windows import validation_windows
+    from nadaraya.pruning import PruningPlan, heads_within, most_heads, prune_run
+    from nadaraya.pruning.smaller import check_new_folder
     from nadaraya.training import Run
 
     if (heads is None) == (budget is None):

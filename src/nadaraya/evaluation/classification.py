@@ -8,7 +8,7 @@ from torch import Tensor, distributed, nn
 from torch.nn import functional as F
 
 from nadaraya.errors import must_be
-from nadaraya.evaluation.language import evaluating
+from nadaraya.modes import evaluating
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,8 @@ from torch import Tensor
 from nadaraya.data import is_character_tokenizer
 from nadaraya.device import check_memory
 from nadaraya.errors import InputError, must_be
-from nadaraya.evaluation.language import encoded, evaluating, predict
+from nadaraya.evaluation.language import encoded, predict
+from nadaraya.modes import evaluating
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -20,6 +19,7 @@ from nadaraya.data import (
 )
 from nadaraya.data.tokenizer import check_token_bytes, check_vocabulary
 from nadaraya.errors import must_be
+from nadaraya.modes import evaluating
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -121,19 +121,6 @@ def evaluate_text(
     batches = zip(inputs, targets, strict=True)
     nats = sum(total_nats(model, *batch) for batch in batches if batch[0].numel())
     return TextEvaluation(nats / predicted, nats / math.log(2) / num_bytes, predicted, num_bytes)
-
-
-@contextmanager
-def evaluating(*models: nn.Module) -> Iterator[None]:
-    """Put models into evaluation mode; at the end every module is in its mode of before."""
-    training = [module for model in models for module in model.modules() if module.training]
-    for model in models:
-        model.eval()
-    try:
-        yield
-    finally:
-        for module in training:
-            module.training = True
 
 
 def rows_at_a_time(model: Any, length: int, most: int) -> int:

@@ -11,8 +11,8 @@ from torch.utils.hooks import RemovableHandle
 
 from nadaraya.attention.layer import KernelSelfAttention
 from nadaraya.errors import must_be
-from nadaraya.evaluation.language import evaluating
 from nadaraya.interpret.windows import Windows
+from nadaraya.modes import evaluating
 
 
 class HeadLayer(NamedTuple):
@@ -75,7 +75,7 @@ def _ablate(linear: nn.Module, blocks: Sequence[int], count: int) -> RemovableHa
 def unit_scores(model: Any, windows: Windows) -> dict[int, Tensor]:
     """The change of the loss without each hidden unit, to first order and in absolute value.
 
-    With a the activation of a unit and L the loss of the tokens of a window, the mean over all places of
+    With a the activation of a unit and L the loss of the tokens of a window, the mean over all positions of
 
         |a · ∂L/∂a|
 

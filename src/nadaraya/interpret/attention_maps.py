@@ -21,12 +21,14 @@ from nadaraya.attention.content import GaussianContent
 from nadaraya.attention.functional import kernel_attention
 from nadaraya.attention.layer import KernelSelfAttention
 from nadaraya.errors import InputError, must_be
-from nadaraya.evaluation.language import evaluating
 from nadaraya.files import reading, write_file
 from nadaraya.interpret.labels import head_label
+from nadaraya.modes import evaluating
 
 #: What may read the last layer: the class token, all patches in equal parts, or the last token of a text.
 QUERIES = ("cls", "mean", "last")
+# Plain values of `AttentionMaps` in the metadata of its file.
+_DESCRIBED = ("reads", "num_prefix_tokens", "class_token", "grid", "tokens")
 
 
 @dataclass(frozen=True)
@@ -37,7 +39,7 @@ class LayerMaps:
     a fraction of the largest output.
     """
 
-    name: str  # the layer's place in the model, such as "blocks.0.attn"
+    name: str  # path of the layer in the model, such as "blocks.0.attn"
     weights: Tensor  # (B, H, N, N), query by key
     bandwidth: Tensor | None  # σ in the units of the features, (H,), or (H, d) per channel
     error: float
@@ -284,11 +286,7 @@ def maps_as_bytes(maps: AttentionMaps) -> bytes:
         tensors["padding"] = maps.padding.cpu().contiguous()
     described = {
         "layers": [{"name": layer.name, "error": layer.error, "heads": layer.heads} for layer in maps.layers],
-        "reads": maps.reads,
-        "num_prefix_tokens": maps.num_prefix_tokens,
-        "class_token": maps.class_token,
-        "grid": maps.grid,
-        "tokens": maps.tokens,
+        **{name: getattr(maps, name) for name in _DESCRIBED},
     }
     return save(tensors, {"maps": json.dumps(described)})
 
@@ -321,14 +319,10 @@ def load_maps(path: str | Path) -> AttentionMaps:
             bandwidth = file.get_tensor(sigma) if sigma in names else None
             heads = tuple(layer.get("heads", ()))
             layers.append(LayerMaps(layer["name"], weights, bandwidth, layer["error"], heads))
-        grid, tokens = described["grid"], described["tokens"]
-        return AttentionMaps(
-            tuple(layers),
-            output=None,
-            reads=described["reads"],
-            num_prefix_tokens=described["num_prefix_tokens"],
-            class_token=described["class_token"],
-            grid=None if grid is None else (grid[0], grid[1]),
-            tokens=None if tokens is None else tuple(map(tuple, tokens)),
-            padding=file.get_tensor("padding") if "padding" in names else None,
-        )
+        given = {name: described[name] for name in _DESCRIBED}
+        for name in ("grid", "tokens"):
+            given[name] = None if given[name] is None else tuple(given[name])
+        if given["tokens"] is not None:
+            given["tokens"] = tuple(map(tuple, given["tokens"]))
+        padding = file.get_tensor("padding") if "padding" in names else None
+        return AttentionMaps(tuple(layers), output=None, padding=padding, **given)

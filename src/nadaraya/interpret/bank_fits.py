@@ -12,9 +12,9 @@ from nadaraya.errors import must_be
 from nadaraya.kernels import Exp, Kernel, KernelBank
 from nadaraya.kernels.fitting import NAMES, least_squares
 
-_STARTS = 24  # of each curve
+_FITS = 24  # of each curve
 _PEAKS = 6  # of its spectrum, where these look for periods
-# Updates of Levenberg and Marquardt at most, and how many of the starts then remain.
+# Updates of Levenberg and Marquardt at most, and how many of the initial values then remain.
 _STAGES = ((60, 3), (300, 1))
 
 
@@ -87,7 +87,7 @@ def fit_banks(
 
         minimise  Σ_r w_r (y_r − f(r) − offset)²
 
-    by the method of Levenberg and Marquardt (Marquardt 1963) from several starts, the best of which is kept.
+    by the method of Levenberg and Marquardt (Marquardt 1963) from several initial values; the best is kept.
     The result is the same every time. Sums of exponentials are ill-conditioned: other terms may fit as well.
 
     Args:
@@ -121,8 +121,8 @@ def fit_banks(
     target = target - (target @ share)[:, None]
 
     num_heads = len(curves)
-    logs = _starts(target, lags, share, num_terms, periodic)
-    log_height = (target.amax(1) - target.amin(1)).clamp(min=1e-6).log().repeat(_STARTS)[:, None]
+    logs = _initial_logs(target, lags, share, num_terms, periodic)
+    log_height = (target.amax(1) - target.amin(1)).clamp(min=1e-6).log().repeat(_FITS)[:, None]
     if added:  # as high as the curve
         logs[:, 0] += 0.5 * (log_height - (2 * logs[:, 0]).logsumexp(1, keepdim=True))
     else:  # as flat as the curve, where that is flat
@@ -130,9 +130,9 @@ def fit_banks(
         if periodic:
             logs[:, 3] += 0.5 * log_height.clamp(max=0.0)
     for updates, remain in _STAGES:
-        starts = len(logs) // num_heads
-        logs, error = least_squares(logs, lags, share, target.repeat(starts, 1), added=added, updates=updates)
-        best = error.view(starts, num_heads).topk(remain, dim=0, largest=False).indices
+        fits = len(logs) // num_heads
+        logs, error = least_squares(logs, lags, share, target.repeat(fits, 1), added=added, updates=updates)
+        best = error.view(fits, num_heads).topk(remain, dim=0, largest=False).indices
         logs = logs[(best * num_heads + torch.arange(num_heads)).flatten()]
     bank = KernelBank(num_heads, num_terms, periodic=periodic).double()
     for name, values in zip(NAMES, logs.unbind(1), strict=False):
@@ -153,8 +153,8 @@ def _scored(kernel: Kernel, curves: np.ndarray, weights: np.ndarray) -> BankFit:
         return BankFit(kernel, offset, np.where(variance > 0, 1 - left / variance, np.nan))
 
 
-def _starts(target: Tensor, lags: Tensor, share: Tensor, num_terms: int, periodic: bool) -> Tensor:
-    """Logs of every start of every curve, (starts · H, 2 or 4, M).
+def _initial_logs(target: Tensor, lags: Tensor, share: Tensor, num_terms: int, periodic: bool) -> Tensor:
+    """The initial logs of every fit of every curve, (fits · H, 2 or 4, M).
 
     The first is the library's own. The others are at random, but for the periods of half of them: a fit finds
     one only from near it, so these are where the spectrum of the curve has its peaks.
@@ -165,21 +165,21 @@ def _starts(target: Tensor, lags: Tensor, share: Tensor, num_terms: int, periodi
     if periodic:
         ranges += [(math.log(2 / math.pi), math.log(len(lags))), (math.log(0.2), math.log(1.5))]
     known = KernelBank(1, num_terms, periodic=periodic)
-    starts = torch.empty(_STARTS, num_heads, len(ranges), num_terms, dtype=torch.float64)
+    initial = torch.empty(_FITS, num_heads, len(ranges), num_terms, dtype=torch.float64)
     for row in (0, 1, 3, 2)[: 4 if periodic else 2]:  # the order of the draws
         low, high = ranges[row]
-        drawn = torch.rand(_STARTS, 1, num_terms, generator=generator, dtype=torch.float64)
-        starts[:, :, row] = low + (high - low) * drawn
-        starts[0, :, row] = known.stored(NAMES[row])
+        drawn = torch.rand(_FITS, 1, num_terms, generator=generator, dtype=torch.float64)
+        initial[:, :, row] = low + (high - low) * drawn
+        initial[0, :, row] = known.stored(NAMES[row])
     if periodic:
-        half = _STARTS // 2
+        half = _FITS // 2
         periods, power = _spectrum(target, lags, share)
         drawn = torch.multinomial(power, half * num_terms, replacement=True, generator=generator)
         drawn = drawn.view(num_heads, half, num_terms)
         drawn[:, :, 0] = torch.arange(half) % periods.shape[1]  # each of the peaks at least once
         chosen = periods.gather(1, drawn.flatten(1)).view_as(drawn).transpose(0, 1)
-        starts[half:, :, 2] = (chosen / math.pi).log()
-    return starts.flatten(0, 1)
+        initial[half:, :, 2] = (chosen / math.pi).log()
+    return initial.flatten(0, 1)
 
 
 def _spectrum(target: Tensor, lags: Tensor, share: Tensor) -> tuple[Tensor, Tensor]:

@@ -253,29 +253,28 @@ class BumpTable:
         and distance in tokens (None without peaks), and as_high_at_start and as_high_in_null (None where
         these are not known).
         """
-        return [self._row(bump) for bump in self.trained]
 
-    def _row(self, bump: Bump) -> dict[str, Any]:
-        nearest = min(self.peaks, key=lambda peak: (abs(peak - bump.lag), peak), default=None)
+        def as_high(bump: Bump, others: Sequence[Bump] | None) -> int | None:
+            return None if others is None else sum(each.prominence >= bump.prominence for each in others)
 
-        def as_high(others: Sequence[Bump] | None) -> int | None:
-            if others is None:
-                return None
-            return sum(other.prominence >= bump.prominence for other in others)
-
-        return {
-            "layer": bump.layer,
-            "heads": list(bump.heads),
-            "labels": bump.labels,
-            "lag": bump.lag,
-            "height": bump.prominence,
-            "width": bump.width,
-            "at_start": bump.at_start,
-            "nearest_peak": nearest,
-            "distance": None if nearest is None else abs(nearest - bump.lag),
-            "as_high_at_start": as_high(self.initial),
-            "as_high_in_null": as_high(self.null),
-        }
+        rows = []
+        for bump in self.trained:
+            nearest = min(self.peaks, key=lambda peak: (abs(peak - bump.lag), peak), default=None)
+            row = {
+                "layer": bump.layer,
+                "heads": list(bump.heads),
+                "labels": bump.labels,
+                "lag": bump.lag,
+                "height": bump.prominence,
+                "width": bump.width,
+                "at_start": bump.at_start,
+                "nearest_peak": nearest,
+                "distance": None if nearest is None else abs(nearest - bump.lag),
+                "as_high_at_start": as_high(bump, self.initial),
+                "as_high_in_null": as_high(bump, self.null),
+            }
+            rows.append(row)
+        return rows
 
 
 def bump_table(

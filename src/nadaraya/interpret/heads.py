@@ -1,5 +1,6 @@
 """Scores of heads: of their banks, of their attention patterns, and what the loss gains without them."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
@@ -87,14 +88,20 @@ class HeadReport:
         Returns:
             None where fewer than three heads have the score, or it is the same for all.
         """
-        from scipy.stats import spearmanr
+        values = [(getattr(score, name), score.loss_increase) for score in self.heads]
+        pairs = [(value, gain) for value, gain in values if value is not None]
+        found = rank_correlation(pairs)
+        return None if found is None else (found, len(pairs))
 
-        having = [score for score in self.heads if getattr(score, name) is not None]
-        values = [getattr(score, name) for score in having]
-        worth = [score.loss_increase for score in having]
-        if len(having) < 3 or len(set(values)) == 1 or len(set(worth)) == 1:
-            return None
-        return float(spearmanr(values, worth).statistic), len(having)
+
+def rank_correlation(pairs: Sequence[tuple[float, float]]) -> float | None:
+    """Spearman's, of pairs; None with fewer than 3, or where either value is the same in all."""
+    from scipy.stats import spearmanr
+
+    if len(pairs) < 3 or any(len(set(values)) == 1 for values in zip(*pairs, strict=True)):
+        return None
+    found = float(spearmanr(pairs).statistic)
+    return found if math.isfinite(found) else None
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ import math
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -30,10 +31,10 @@ from nadaraya.attention.arguments import AttentionArguments
 from nadaraya.attention.functional import watching_calls
 from nadaraya.attention.layer import KernelSelfAttention
 from nadaraya.errors import InputError, must_be
-from nadaraya.evaluation.language import evaluating
 from nadaraya.interpret.bank_fits import BankFit, fit_banks
 from nadaraya.interpret.labels import LabelledHeads, head_numbers
 from nadaraya.interpret.windows import validation_tokens, windows_of
+from nadaraya.modes import evaluating
 
 _LONGEST = 8192  # lags: A has as many rows and columns
 _BLOCK = 2**22  # logits of all heads that are formed at a time
@@ -44,7 +45,7 @@ class ImpliedKernel(LabelledHeads):
     """The logits of one layer by lag.
 
     Attributes:
-        layer: its place in the order in which the layers are called (0-based).
+        layer: its index in the order in which the layers are called (0-based).
         curve: (H, L) logits b(r) in nats for lags r = 0 … L − 1, their mean over all pairs 0; NaN at lags
             that no query compares with another.
         pairs: (L,) number of pairs of a query and a key at each lag.
@@ -70,14 +71,6 @@ class ImpliedKernel(LabelledHeads):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "heads", self.heads or tuple(range(len(self.curve))))
-
-    def fit(self, num_terms: int = 4, *, periodic: bool = True, added: bool = False) -> BankFit:
-        """The `KernelBank` whose logits are nearest to the curve, see `fit_banks`; pairs are its weights.
-
-        Args:
-            num_terms, periodic, added: those of `fit_banks`.
-        """
-        return fit_banks(self.curve, self.pairs, num_terms, periodic=periodic, added=added)
 
 
 @torch.no_grad()
@@ -271,9 +264,10 @@ def fit_implied(
     >>> bank.num_parameters == decay.num_parameters, bool(decay.r2.min() > 0.99)
     (True, True)
     """
+    fit = partial(fit_banks, added=added)
     return [
-        (kernel.fit(num_terms, added=added), kernel.fit(2 * num_terms, periodic=False, added=added))
-        for kernel in kernels
+        (fit(each.curve, each.pairs, num_terms), fit(each.curve, each.pairs, 2 * num_terms, periodic=False))
+        for each in kernels
     ]
 
 

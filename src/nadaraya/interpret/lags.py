@@ -133,7 +133,7 @@ class LagHistogram:
         Returns:
             The peaks; none for a text without separations.
         """
-        # No two separators share a place, so the count at lag 0 is truly zero and lag 1 can be a peak.
+        # No two separators share a position, so the count at lag 0 is truly zero and lag 1 can be a peak.
         found = prominent_peaks([0, *self.counts], minimum=min_share * self.counts.max())
         return [
             LagPeak(
@@ -268,7 +268,7 @@ def lag_histogram(text: str, max_lag: int = 256, separator: Separator = "\n") ->
 def token_lag_histogram(tokenizer: "PreTrainedTokenizerFast", text: str, max_lag: int = 256) -> LagHistogram:
     """Count how far apart newlines stand in the tokens of a text, as a model with that tokenizer sees them.
 
-    A token that holds several newlines, such as a blank line, is one place.
+    A token that holds several newlines, such as a blank line, is one position.
 
     Args:
         tokenizer: any fast tokenizer.
@@ -289,8 +289,8 @@ def token_lag_histogram(tokenizer: "PreTrainedTokenizerFast", text: str, max_lag
     from nadaraya.data import encode_text
 
     holds = np.array(["\n" in str(tokenizer.decode([token])) for token in range(len(tokenizer))])
-    places = np.flatnonzero(holds[encode_text(tokenizer, text).numpy()])
-    return LagHistogram(*_counts(np.diff(places), max_lag), unit="tokens")
+    positions = np.flatnonzero(holds[encode_text(tokenizer, text).numpy()])
+    return LagHistogram(*_counts(np.diff(positions), max_lag), unit="tokens")
 
 
 def _counts(lags: np.ndarray, max_lag: int) -> tuple[np.ndarray, int]:

@@ -1,15 +1,17 @@
 """The terms of banks: period, decay, strength, and what the loss is without them."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from nadaraya.errors import InputError, must_be
+from nadaraya.interpret.heads import rank_correlation
 from nadaraya.interpret.labels import head_label, head_numbers
 from nadaraya.interpret.windows import Windows
 from nadaraya.kernels import Kernel, KernelBank
@@ -93,14 +95,8 @@ class TermReport:
 
     def rank_correlation(self) -> float | None:
         """Spearman's, of `divergence` with |`loss_increase`|; None with fewer than 3 that were measured."""
-        from scipy.stats import spearmanr
-
-        measured = [term for term in self.terms if term.loss_increase is not None]
-        if len(measured) < 3:
-            return None
-        pairs = [(term.divergence, abs(term.loss_increase or 0.0)) for term in measured]
-        found = float(spearmanr(pairs).statistic)
-        return found if math.isfinite(found) else None
+        gains = [(term.divergence, term.loss_increase) for term in self.terms]
+        return rank_correlation([(change, abs(gain)) for change, gain in gains if gain is not None])
 
 
 @torch.no_grad()
@@ -183,11 +179,11 @@ def term_report(model: "KernelGPTForCausalLM", windows: Windows, *, top: int | N
     whole = loss()
     located = sorted(_located(model, banks, num_lags), key=lambda one: -one[2].divergence)
     terms = [term for *_, term in located]
-    for place, (bank, row, term) in enumerate(located[:top]):
+    for index, (bank, row, term) in enumerate(located[:top]):
         with _restored([bank]):
             _leave_out(bank, row, term.term)
-            terms[place] = replace(term, loss_increase=loss() - whole)
-    layers = {layer: [bank for place, _, bank in banks if place == layer] for layer, _, _ in banks}
+            terms[index] = replace(term, loss_increase=loss() - whole)
+    layers = {layer: [bank for index, _, bank in banks if index == layer] for layer, _, _ in banks}
     return TermReport(
         whole,
         windows.tokens,
@@ -214,24 +210,20 @@ def _located(
     """Every term with its bank and the row of it there."""
     found = []
     for layer, kernel, bank in banks:
-        changes, strengths = _divergences(kernel, bank, num_lags), bank.terms(0.0)
         by_lag = bank.terms(torch.arange(num_lags, device=bank.device))
         shapes = (by_lag / by_lag[..., :1]).nan_to_num(0.0)  # (H, M, L), 1 at lag 0; none without strength
-        oscillations = (shapes - shapes.cummin(-1).values).amax(-1)
+        tables = {
+            "strength": bank.terms(0.0),
+            "length": bank.length,
+            "oscillation": (shapes - shapes.cummin(-1).values).amax(-1),
+            "divergence": _divergences(kernel, bank, num_lags),
+        }
         heads = head_numbers(run_or_model, layer, bank.num_heads)
-        for row, lengths in enumerate(bank.length):
-            for index, length in enumerate(lengths):
-                term = Term(
-                    layer,
-                    heads[row] if len(bank.length) == bank.num_heads else None,
-                    index,
-                    strength=float(strengths[row, index]),
-                    length=float(length),
-                    period=math.pi * float(bank.tau[row, index]) if bank.periodic else None,
-                    oscillation=float(oscillations[row, index]),
-                    divergence=float(changes[row, index]),
-                )
-                found.append((bank, row, term))
+        for row, index in np.ndindex(*bank.length.shape):
+            head = heads[row] if len(bank.length) == bank.num_heads else None
+            values = {name: float(table[row, index]) for name, table in tables.items()}
+            period = math.pi * float(bank.tau[row, index]) if bank.periodic else None
+            found.append((bank, row, Term(layer, head, index, period=period, **values)))
     return found
 
 
@@ -276,10 +268,13 @@ def _leave_out(bank: KernelBank, head: int | slice, term: int) -> None:
         bank.stored("sigma")[head, term] = -torch.inf
 
 
-def _flatten(bank: KernelBank, head: int | slice = slice(None)) -> None:
-    """Make every term constant over lags."""
-    for name in ("length", "tau") if bank.periodic else ("length",):
-        _make_endless(bank, name, head)
+def _flatten(
+    bank: KernelBank, head: int | slice = slice(None), names: Sequence[str] = ("length", "tau")
+) -> None:
+    """Let decays and periods last for ever, which makes every term constant over lags."""
+    for name in names:
+        if name == "length" or bank.periodic:
+            bank.stored(name)[head] = math.log(_ENDLESS) if bank.parameterisation == "log" else _ENDLESS
 
 
 def _level(bank: KernelBank, num_lags: int) -> None:
@@ -295,9 +290,4 @@ def _level(bank: KernelBank, num_lags: int) -> None:
         bank.stored("sigma").add_(0.5 * mean.log())
     else:
         bank.sigma = (bank.sigma * mean.sqrt()).clamp(min=torch.finfo(mean.dtype).tiny)
-    _make_endless(bank, "tau")
-
-
-def _make_endless(bank: KernelBank, name: str, head: int | slice = slice(None)) -> None:
-    """Let a decay or a period last for ever."""
-    bank.stored(name)[head] = math.log(_ENDLESS) if bank.parameterisation == "log" else _ENDLESS
+    _flatten(bank, names=("tau",))

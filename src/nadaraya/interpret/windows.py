@@ -6,10 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from nadaraya.data import document_positions, encode_text, num_windows, read_windows
-from nadaraya.data.windows import spaced_numbers, spread_windows, windows_at
 from nadaraya.errors import InputError, must_be
-from nadaraya.evaluation.language import total_nats
 
 if TYPE_CHECKING:
     from nadaraya.data import TokenShards
@@ -24,7 +21,7 @@ class Windows(NamedTuple):
     Args:
         inputs: (B, N) token numbers.
         targets: (B, N) the tokens that follow them; −100 where one is not predicted.
-        position_ids: (B, N) place of each token in its document, where documents are packed; default None.
+        position_ids: (B, N) position of each token in its document, where documents are packed; default None.
 
     >>> import torch
     >>> from nadaraya.interpret.windows import Windows
@@ -50,11 +47,15 @@ class Windows(NamedTuple):
 
     def loss(self, model: nn.Module) -> float:
         """Mean loss of a causal language model, in nats/token, dropout off."""
+        from nadaraya.evaluation.language import total_nats
+
         return sum(total_nats(model, *piece) for piece in self.pieces()) / self.tokens
 
 
 def validation_tokens(run: "Run") -> "tuple[Tensor | TokenShards, int | None]":
     """The tokens of the validation part of a run; what begins a document where attention stays inside it."""
+    from nadaraya.data.tokenizer import encode_text
+
     data = run.text_recipe().data
     if not run.on_shards:
         return encode_text(run.tokenizer(), run.corpus().split(data.validation_fraction)[1]), None
@@ -63,10 +64,12 @@ def validation_tokens(run: "Run") -> "tuple[Tensor | TokenShards, int | None]":
 
 
 def windows_of(tokens: "Tensor | TokenShards", length: int, count: int) -> Tensor:
-    """(count, length) tokens, evenly spaced over a text from its beginning to its end.
+    """(count, length) tokens at evenly spaced positions of a text, from its first to its last.
 
-    Fewer where there are fewer; an InputError for none, and for windows longer than the text.
+    Fewer where there are fewer positions; an InputError for none, and for windows longer than the text.
     """
+    from nadaraya.data.windows import spread_windows
+
     _check_count(count)
     there = len(tokens)
     if not 2 <= length <= there:
@@ -108,16 +111,18 @@ def disjoint_windows(run: "Run", count: int) -> tuple[Windows, Windows]:
 
 def _adjacent(run: "Run", count: int) -> Windows:
     """Evenly spaced ones of the adjacent windows that the validation part of a run is made of."""
+    from nadaraya.data import windows
+
     _check_count(count)
     (tokens, document_token), context = validation_tokens(run), run.text_recipe().data.context
     length = len(tokens)
-    total = (length - 1) // context if isinstance(tokens, Tensor) else num_windows(length, context)
-    numbers = spaced_numbers(total, count)
+    total = (length - 1) // context if isinstance(tokens, Tensor) else windows.num_windows(length, context)
+    numbers = windows.spaced_numbers(total, count)
     if isinstance(tokens, Tensor):
-        rows = windows_at(tokens, torch.from_numpy(numbers) * context, context + 1)
+        rows = windows.windows_at(tokens, torch.from_numpy(numbers) * context, context + 1)
         return Windows(rows[:, :-1], rows[:, 1:])
-    inputs, targets = read_windows(tokens, numbers, context)
-    packed = None if document_token is None else document_positions(inputs, document_token)
+    inputs, targets = windows.read_windows(tokens, numbers, context)
+    packed = None if document_token is None else windows.document_positions(inputs, document_token)
     return Windows(inputs, targets, packed)
 
 

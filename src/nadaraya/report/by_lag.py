@@ -19,7 +19,7 @@ from nadaraya.interpret.banks import BankShape, Bump
 from nadaraya.interpret.implied import ImpliedKernel
 from nadaraya.interpret.lags import LagHistogram, separator_name
 from nadaraya.report.palette import COLOURS, DASHED, DOTTED, head_style
-from nadaraya.report.style import charts, label_axes
+from nadaraya.report.style import charts, draw_initial, label_axes
 
 _INK, _MUTED = COLOURS["ink"][0], COLOURS["muted"][0]
 
@@ -132,12 +132,8 @@ def draw_bank(axes: Axes, shape: BankShape, marks: Sequence[int] = ()) -> None:
     An additive bank shows G. A multiplied one shows log G with the largest value of each head at 0, since the
     softmax cancels what is constant over lags. Faint vertical lines stand at the lags `marks`.
     """
-    lags = np.arange(shape.trained.shape[1])
-    initial = aligned(shape.initial, shape.added) if shape.initial is not None else np.empty((0, lags.size))
-    same_start = len(initial) > 0 and bool((initial == initial[0]).all())
-    for head, curve in zip(shape.heads, initial[:1] if same_start else initial, strict=False):
-        colour = _MUTED if same_start else head_style(head).hex
-        axes.plot(lags, curve, color=colour, linewidth=1.1, linestyle=(0, DASHED), zorder=2)
+    if shape.initial is not None:
+        draw_initial(axes, aligned(shape.initial, shape.added), shape.heads)
     _draw_heads(axes, shape, aligned(shape.trained, shape.added), marks, bank_title(shape))
 
 

@@ -100,7 +100,7 @@ def pruning_curves(curves: Sequence[Mapping[str, Any]], limit: float | None = No
     """Loss against the number of heads removed, after tuning solid and before it dashed.
 
     Args:
-        curves: of one run, as `nadaraya.interpret.pruning.pruning_curve` gives them; several of one
+        curves: of one run, as `nadaraya.pruning.pruning_curve` gives them; several of one
             order, as of several seeds, have one colour.
         limit: a loss that is marked, such as that of a budget, in nats/token; default none.
 

@@ -3,7 +3,6 @@
 The model of a run looks at a few validation images.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -19,11 +18,11 @@ from nadaraya.interpret.attention_maps import capture_attention
 from nadaraya.interpret.bandwidths import GridShape, bandwidth_matrix, grid_shapes
 from nadaraya.interpret.loading import ImageModel
 from nadaraya.interpret.rollout import on_grid, query_rows, thinned
+from nadaraya.report.bandwidths import bandwidth_panel
 from nadaraya.report.figures import draw_accuracies, draw_losses
-from nadaraya.report.maps_matrices import bandwidth_panel
-from nadaraya.report.page import over, photograph, pixels, render_part
-from nadaraya.report.runs import RunData, labelled, leading, shown
-from nadaraya.report.style import limits, number
+from nadaraya.report.page import pixels, render_part
+from nadaraya.report.runs import RunData, leading, shown
+from nadaraya.report.style import limits
 from nadaraya.report.text_report import progress_panels
 
 if TYPE_CHECKING:
@@ -98,6 +97,10 @@ class ImageRunData(RunData):
         averaged = self.latest("ema_top1")
         return self.latest("top1") if averaged is None else averaged
 
+    @property
+    def rank(self) -> float | None:
+        return None if self.accuracy is None else -self.accuracy
+
 
 def read_image_run(run: "Run", examples: int = 3) -> ImageRunData:
     """Everything that a report shows of a run on images; what its model has learned, when it is finished.
@@ -131,17 +134,13 @@ def read_image_run(run: "Run", examples: int = 3) -> ImageRunData:
             found["examples"] = _examples(looking, run.images(), examples)
         except InputError as error:
             found["problem"] = str(error)
-    return ImageRunData(
-        name=run.name,
-        folder=run.path.name,
-        variant=recipe.label,
-        metrics=run.metrics,
+    return ImageRunData.of(
+        run,
         setup=(
             f"{model.name}{options}; images of {model.image_size} × {model.image_size} pixels; "
             f"{training.epochs:,} epochs in batches of {training.batch_size}; images: {source}"
             f"{f', first {data.limit:,}' if data.limit else ''}."
         ),
-        recipe=recipe.to_yaml(),
         text=(data.source, data.validation),
         **found,
     )
@@ -150,7 +149,7 @@ def read_image_run(run: "Run", examples: int = 3) -> ImageRunData:
 def _examples(looking: ImageModel, images: "ImageSet", count: int) -> list[ExampleMaps]:
     """Validation images evenly spread over the set, so that they are of several classes."""
     found = []
-    for index in np.unique(np.linspace(0, len(images.validation) - 1, count).round().astype(int)).tolist():
+    for index in thinned(len(images.validation), count).tolist():
         pixels = looking.transform(images.validation.read(index))
         maps = capture_attention(looking.model, pixels[None])
         drawn = []
@@ -165,56 +164,28 @@ def _examples(looking: ImageModel, images: "ImageSet", count: int) -> list[Examp
 
 def image_part(given: Sequence[ImageRunData]) -> Markup:
     """The sections on runs on images."""
-    runs = labelled(given)
-    ranked = sorted(
-        runs, key=lambda run: (not run.finished, -math.inf if run.accuracy is None else -run.accuracy)
-    )
-    alike, first = shown(runs), ranked[0]
-    losses = partial(draw_losses, unit="nats/image")
-    known = first.finished and first.accuracy is not None
+    alike, losses = shown(given), partial(draw_losses, unit="nats/image")
+    runs = alike["runs"]
     return render_part(
         "image_runs.html.jinja",
         **alike,
-        ranked=ranked,
-        best=first if alike["comparable"] and known else None,
         leading=leading(runs, ("parameters", "loss"), ("top1", "ema_top1", "images_per_second")),
         curves=[
             *progress_panels(runs, "image-loss", "loss", losses, " nats/image", "updates"),
             *progress_panels(runs, "image-top-1", "top-1", draw_accuracies, " nats/image", "updates"),
         ],
-        bandwidths=[
-            (run, *bandwidth_panel(run.sigma, run.sigma_start, f"sigma-{place}", f" of {run.label}"))
-            for place, run in enumerate(runs)
-            if run.sigma is not None
-        ],
-        without_bandwidths=[run.label for run in runs if run.finished and run.sigma is None],
-        grids=[(run, _grids(run)) for run in runs if run.grids],
-        examples=[_shown_examples(run) for run in runs if run.examples],
-        without_examples=[(run, run.problem or "none was read") for run in runs if not run.examples],
+        bandwidth_panel=bandwidth_panel,
+        grid_row=_grid_row,
+        full=_full_colours,
     )
 
 
-def _grids(run: ImageRunData) -> list[tuple[str, Markup]]:
-    layers = []
-    for shape in run.grids:
-        for when, factors in (("before training", shape.initial), ("trained", shape.trained)):
-            if factors is not None:
-                caption = f"layer {shape.layer}, {when}, least factor {number(float(factors.min()))}"
-                gap = np.full((factors.shape[1], 1), np.nan)
-                row = np.concatenate([part for head in factors for part in (gap, head)][1:], axis=1)
-                layers.append((caption, pixels(row, Normalize(0, 1))))
-    return layers
+def _grid_row(factors: np.ndarray) -> Markup:
+    """The kernels of the patch grid of all heads, (H, rows, columns), side by side."""
+    apart = np.pad(factors, ((0, 0), (0, 0), (0, 1)), constant_values=np.nan)
+    return pixels(np.concatenate(list(apart), axis=1)[:, :-1], Normalize(0, 1))
 
 
-def _shown_examples(run: ImageRunData) -> tuple[ImageRunData, float, list[tuple[Any, ...]]]:
-    """The run, the weight that has the full colour, and each image with its maps."""
-    ends = limits([weights for example in run.examples for _, weights in example.maps], low=0)
-    rows = []
-    for example in run.examples:
-        picture = photograph(example.picture)
-        layers = [
-            (layer, over(weights, ends), number(float(weights.min())), number(float(weights.max())))
-            for layer, weights in example.maps
-        ]
-        rows.append((example, picture, layers))
-    return run, float(ends.vmax or 0), rows
+def _full_colours(run: ImageRunData) -> Normalize:
+    """The weights that have no colour and the full one in all maps of a run."""
+    return limits([weights for example in run.examples for _, weights in example.maps], low=0)

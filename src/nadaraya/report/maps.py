@@ -10,24 +10,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from markupsafe import Markup
+from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 
 from nadaraya.errors import InputError, must_be
 from nadaraya.files import remove_folder, write_into
 from nadaraya.interpret.attention_maps import maps_as_bytes
-from nadaraya.interpret.rollout import sigma_matrix, thinned
+from nadaraya.interpret.rollout import sigma_matrix
+from nadaraya.report.bandwidths import bandwidth_heatmap, bandwidth_lines, bandwidth_panel, sigma_limits
 from nadaraya.report.maps_base import DISCARD_RATIOS, MapFigures
 from nadaraya.report.maps_image import ImageFigures
-from nadaraya.report.maps_matrices import (
-    Matrices,
-    bandwidth_heatmap,
-    bandwidth_lines,
-    bandwidth_panel,
-    sigma_limits,
-)
-from nadaraya.report.page import photograph, pixels, render_page
-from nadaraya.report.style import number
+from nadaraya.report.page import render_page
 
 RECORD, WEIGHTS_FILE = "maps.json", "weights.safetensors"
 #: the folders, in the order of sections 7.2 to 7.7
@@ -103,8 +96,8 @@ def write_maps(
     """
     path, maps = Path(out), figures.maps
     check_folder(path, force)
-    sigma, matrices = sigma_matrix(maps), Matrices(maps)
-    steps = _steps(figures, matrices, sigma, subject.sigma_start)
+    sigma = sigma_matrix(maps)
+    steps = _steps(figures, sigma, subject.sigma_start)
     record = {
         "model": subject.model,
         "given": subject.given,
@@ -129,7 +122,7 @@ def write_maps(
         (scratch / WEIGHTS_FILE).write_bytes(maps_as_bytes(maps))
         text = json.dumps(record, indent=1, ensure_ascii=False) + "\n"
         (scratch / RECORD).write_text(text, encoding="utf-8")
-        page = _page(figures, matrices, subject, sigma, record)
+        page = _page(figures, subject, sigma, record)
         (scratch / "index.html").write_text(page, encoding="utf-8")
         for kind in KINDS:  # what is not ours stays in the folders that are replaced
             for other in (path / kind).glob("*"):
@@ -144,7 +137,7 @@ def write_maps(
 
 
 def _steps(
-    figures: MapFigures, matrices: Matrices, sigma: np.ndarray | None, start: np.ndarray | None
+    figures: MapFigures, sigma: np.ndarray | None, start: np.ndarray | None
 ) -> dict[str, Callable[[], Figure]]:
     """The files of figures in order, and what draws each."""
     steps: dict[str, Callable[[], Figure]] = {"rollout/rollout.png": figures.rollout}
@@ -156,59 +149,23 @@ def _steps(
         steps[f"heads/{name}.png"] = partial(figures.heads, layer)
         steps[f"queries/{name}.png"] = partial(figures.queries, layer)
         for row, head in enumerate(found.heads):
-            draw = partial(matrices.figure, layer, row, figures.token_labels)
-            steps[f"matrices/{name}-head-{head:02d}.png"] = draw
-    return {**steps, "layers/evolution.png": figures.evolution, "matrices/all.png": matrices.contact_sheet}
+            steps[f"matrices/{name}-head-{head:02d}.png"] = partial(figures.matrix, layer, row)
+    return {**steps, "layers/evolution.png": figures.evolution, "matrices/all.png": figures.matrices}
 
 
-def tiles(figures: MapFigures, kind: str, layer: int = 0) -> list[dict[str, Any]]:
-    """The panels of `figures.panels(kind, layer)` as the page shows them."""
-    found = [figures.tile(panel, figures.scale(kind)) for panel in figures.panels(kind, layer)]
-    if kind == "layers":
-        positions = thinned(figures.maps.num_tokens)
-        matrix = figures.mean_matrices[layer][np.ix_(positions, positions)]
-        found[0]["matrix"] = pixels(matrix, figures.scale("mean matrices"))
-    return found
-
-
-def _page(
-    figures: MapFigures,
-    matrices: Matrices,
-    subject: Subject,
-    sigma: np.ndarray | None,
-    record: dict[str, Any],
-) -> str:
-    maps = figures.maps
-    layers = range(len(maps.layers))
+def _page(figures: MapFigures, subject: Subject, sigma: np.ndarray | None, record: dict[str, Any]) -> str:
+    maps, start = figures.maps, subject.sigma_start
     bandwidths = [layer.bandwidth for layer in maps.layers]
-    sigma_svg, heads, sigma_rows = Markup(), list[str](), list[list[tuple[str, float]]]()
-    if sigma is not None:
-        sigma_svg, heads = bandwidth_panel(sigma, subject.sigma_start, "sigma")
-        low, high = np.log(sigma_limits(sigma, subject.sigma_start))
-        # σ as text, and its place on the axis of all (0 to 1)
-        sigma_rows = [
-            [("–", 0.0) if np.isnan(x) else (number(x), (np.log(x) - low) / (high - low)) for x in row]
-            for row in sigma.tolist()
-        ]
-    shown = {
-        kind: [tiles(figures, kind, layer) for layer in layers] for kind in ("heads", "queries", "layers")
-    }
-    scales = {kind: figures.scale(kind) for kind in ("rollout", *shown, "mean matrices")}
-    scales["matrices"] = matrices.ends
     return render_page(
         "maps.html.jinja",
+        figures=figures,
         record=record,
         subject=subject,
         maps=maps,
         ratios=DISCARD_RATIOS,
-        photo=photograph(figures.image) if isinstance(figures, ImageFigures) else None,
-        shape=figures.image.shape[:2] if isinstance(figures, ImageFigures) else None,
-        rollout=tiles(figures, "rollout"),
-        shown={**shown, "matrices": [matrices.tiles(layer) for layer in layers]},
-        scales={kind: (number(ends.vmin or 0), number(ends.vmax or 0)) for kind, ends in scales.items()},
-        sigma_svg=sigma_svg,
-        sigma_heads=heads,
-        sigma_rows=sigma_rows,
+        image=figures.image if isinstance(figures, ImageFigures) else None,
+        sigma_svg=None if sigma is None else bandwidth_panel(sigma, start, "sigma"),
+        shade=None if sigma is None else LogNorm(*sigma_limits(sigma, start)),
         without_sigma=[str(n) for n, bandwidth in enumerate(bandwidths) if bandwidth is None],
         by_channel=any(bandwidth is not None and bandwidth.dim() == 2 for bandwidth in bandwidths),
     )

@@ -14,7 +14,7 @@ from nadaraya.interpret.attention_maps import AttentionMaps
 from nadaraya.interpret.rollout import Query, query_patches
 from nadaraya.report.maps_base import MapFigures, Panel
 from nadaraya.report.page import over, pixels
-from nadaraya.report.style import OVER_IMAGE, QUERY, WEIGHTS, number, sheet, span
+from nadaraya.report.style import OVER_IMAGE, QUERY, WEIGHTS, number, sheet
 
 _SIDE = 1.85  # inches of a square panel
 
@@ -81,15 +81,13 @@ class ImageFigures(MapFigures):
 
         return [label(position) for position in positions.tolist()]
 
-    def tile(self, panel: Panel, ends: Normalize) -> dict[str, Any]:
+    def _tile(self, panel: Panel, ends: Normalize) -> dict[str, Any]:
         """Pictures of a map, one pixel per patch, and one to lie over the photograph; the weights as text."""
-        grid, box = self.on_grid(panel.weights), None
+        grid, box = self._on_grid(panel), None
         if panel.query is not None:
             row, column = self._patch_at(panel.query)
             box = (100 * column / grid.shape[1], 100 * row / grid.shape[0])
         return {
-            "title": panel.title,
-            "span": span(self.seen(panel)),
             "plain": pixels(grid, ends),
             "over": over(grid, ends),
             "grid": grid.shape,
@@ -120,7 +118,7 @@ class ImageFigures(MapFigures):
 
     def _draw_layer(self, plain: Axes, on_subject: Axes, panel: Panel, ends: Normalize) -> None:
         """A map on the patch grid, and over the picture, clear where the weights are small."""
-        grid = self.on_grid(panel.weights)
+        grid = self._on_grid(panel)
         plain.imshow(grid, cmap=WEIGHTS, norm=ends, interpolation="nearest")
         plain.set_aspect(self._patch[0] / self._patch[1])
         plain.set_title(self._heading(panel))
@@ -155,11 +153,6 @@ class ImageFigures(MapFigures):
         """Row and column of a token; rows below 0 are prefix tokens."""
         return divmod(position - self.maps.num_prefix_tokens, self.grid[1])
 
-    def on_grid(self, weights: np.ndarray) -> np.ndarray:
-        """The patches' part of (N,) weights, (rows, columns)."""
-        return weights[self.maps.num_prefix_tokens :].reshape(self.grid)
-
-    def seen(self, panel: Panel) -> np.ndarray:
-        prefix = self.maps.num_prefix_tokens
-        patches = panel.weights[prefix:]
-        return patches if panel.query is None else np.delete(patches, panel.query - prefix)
+    def _on_grid(self, panel: Panel) -> np.ndarray:
+        """The weights of the patches, (rows, columns)."""
+        return panel.weights[panel.first :].reshape(self.grid)

@@ -17,7 +17,7 @@ from nadaraya.interpret.attention_maps import AttentionMaps
 from nadaraya.interpret.rollout import Query, query_positions
 from nadaraya.report.maps_base import MapFigures, Panel
 from nadaraya.report.palette import COLOURS
-from nadaraya.report.style import QUERY, TOKENS, number, readable_on, sheet, span
+from nadaraya.report.style import QUERY, TOKENS, number, readable_on, sheet
 
 _WIDTH = 9.0  # inches of a figure
 _LINE = 0.19  # inches a line of text is high
@@ -78,23 +78,18 @@ class TextFigures(MapFigures):
     def token_labels(self, positions: np.ndarray) -> list[str]:
         return [self.tokens[position] for position in positions.tolist()]
 
-    def tile(self, panel: Panel, ends: Normalize) -> dict[str, Any]:
+    def _tile(self, panel: Panel, ends: Normalize) -> dict[str, Any]:
         """A shaded text: for each token how strong its colour is (0 to 1), its weight, its role."""
+        roles = np.full(len(self.tokens), "", dtype=object)
+        if panel.query is not None:  # "later": what the query cannot see
+            roles[panel.query :] = np.where(panel.weights[panel.query :] == 0, "later", "")
+            roles[panel.query] = "query"
+        columns = (self.tokens, np.asarray(ends(panel.weights)).tolist(), panel.weights.tolist(), roles)
         tokens = [
-            {"text": text, "share": share, "weight": number(float(weight)), "role": self._role(panel, at)}
-            for at, (text, share, weight) in enumerate(
-                zip(self.tokens, np.asarray(ends(panel.weights)).tolist(), panel.weights, strict=True)
-            )
+            {"text": text, "share": share, "weight": number(weight), "role": role}
+            for text, share, weight, role in zip(*columns, strict=True)
         ]
-        return {"title": panel.title, "span": span(panel.others), "tokens": tokens}
-
-    def _role(self, panel: Panel, position: int) -> str:
-        """ "query", "later" where the query cannot see the token, or nothing."""
-        if panel.query is None or position < panel.query:
-            return ""
-        if position == panel.query:
-            return "query"
-        return "later" if panel.weights[position] == 0 else ""
+        return {"tokens": tokens}
 
     def _figure(self, panels: Sequence[Panel], ends: Normalize, heading: str = "") -> Figure:
         note = self._noted(ends)
@@ -111,10 +106,10 @@ class TextFigures(MapFigures):
         positions, colour = np.arange(weights.size), COLOURS["blue"][0]
         plain.fill_between(positions, weights, step="mid", color=colour, linewidth=0)
         plain.set_xlim(-0.5, weights.size - 0.5)
-        plain.set_ylim(0, 1.08 * float(panel.others.max()) or 1.0)
+        plain.set_ylim(0, 1.08 * float(panel.seen.max()) or 1.0)
         plain.set_yticks([])
         plain.spines["left"].set_visible(False)
-        plain.set_title(f"weight by position, up to {number(float(panel.others.max()))} × 1/N")
+        plain.set_title(f"weight by position, up to {number(float(panel.seen.max()))} × 1/N")
         self._draw(on_subject, panel, ends)
 
     def _queries(self) -> dict[int, str]:
@@ -122,15 +117,14 @@ class TextFigures(MapFigures):
 
     def _draw(self, axes: Axes, panel: Panel, ends: Normalize) -> None:
         """The text in lines, each token on the colour of its weight; what a query cannot see has none."""
-        shades = TOKENS(ends(panel.weights))[:, :3]
-        for position, (token, shade) in enumerate(zip(self.tokens, shades, strict=True)):
+        for position, token in enumerate(self._tile(panel, ends)["tokens"]):
             line, column = divmod(position, self._columns)
-            role = self._role(panel, position)
-            if role != "later":
+            shade, later = np.array(TOKENS(token["share"]))[:3], token["role"] == "later"
+            if not later:
                 axes.add_patch(Rectangle((column, line), 1, 1, facecolor=shade, linewidth=0))
-            text = axes.text(column + 0.5, line + 0.5, token, family=_FONT, fontsize=8.5, parse_math=False)
-            text.set(ha="center", va="center_baseline")
-            text.set_color(COLOURS["muted"][0] if role == "later" else readable_on(shade))
+            options: dict[str, Any] = {"family": _FONT, "fontsize": 8.5, "parse_math": False, "ha": "center"}
+            text = axes.text(column + 0.5, line + 0.5, token["text"], va="center_baseline", **options)
+            text.set_color(COLOURS["muted"][0] if later else readable_on(shade))
             text.set_in_layout(False)  # it lies inside the axes
         if panel.query is not None:
             line, column = divmod(panel.query, self._columns)

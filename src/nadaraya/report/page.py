@@ -19,8 +19,8 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from PIL import Image
 
-from nadaraya.report.palette import COLOURS
-from nadaraya.report.style import OVER_IMAGE, WEIGHTS
+from nadaraya.report.palette import COLOURS, head_style
+from nadaraya.report.style import OVER_IMAGE, WEIGHTS, number
 
 
 def render_page(template: str, **values: Any) -> str:
@@ -47,13 +47,16 @@ def render_part(template: str, **values: Any) -> Markup:
 
 @cache
 def _environment() -> Environment:
-    return Environment(
+    environment = Environment(
         loader=PackageLoader("nadaraya.report", ""),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    given = {"digits": number, "head_style": head_style, "over": over, "photograph": photograph}
+    environment.globals.update(given)
+    return environment
 
 
 def inline_svg(figure: Figure, name: str, description: str) -> Markup:

@@ -11,11 +11,18 @@ from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
 
-# "colours": on white and on dark pages; "variants": the name of a colour, and the number of a dash.
+# "colours": on white and on dark pages; "variants": the name of a colour, and the number of a dash;
+# "charts", "maps": matplotlib's parameters, colours by name, of charts and what maps have otherwise.
 _PALETTE = json.loads((files("nadaraya.report") / "palette.json").read_text("utf-8"))
 #: name -> (on white, on dark). The values on white are what figures are drawn with; all are distinct.
 COLOURS: dict[str, tuple[str, str]] = {
     name: (on_white, on_dark) for name, (on_white, on_dark) in _PALETTE["colours"].items()
+}
+
+#: matplotlib's parameters by what is drawn
+STYLES: dict[str, Any] = {
+    style: {key: COLOURS[value][0] if value in COLOURS else value for key, value in _PALETTE[style].items()}
+    for style in ("charts", "maps")
 }
 
 SOLID: tuple[float, ...] = ()

@@ -1,11 +1,12 @@
 """Runs as reports and figures need them: plain data."""
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import numpy as np
 
@@ -67,6 +68,12 @@ class RunData:
     label: str = ""
     style: Style = _UNSTYLED
 
+    @classmethod
+    def of(cls, run: "Run", **values: Any) -> Self:
+        """Data of a run folder, with these values besides name, folder, variant, metrics and recipe."""
+        recipe = run.recipe
+        return cls(run.name, run.path.name, recipe.label, run.metrics, recipe=recipe.to_yaml(), **values)
+
     @property
     def finished(self) -> bool:
         """Training reached its last step."""
@@ -87,6 +94,11 @@ class RunData:
         """nats/token over the whole validation text; of the validation sample while unfinished."""
         newest = float(self.validation[-1, 1]) if len(self.validation) else None
         return self.final.get("loss", newest)
+
+    @property
+    def rank(self) -> float | None:
+        """The metric by which runs are sorted, the best of which is the least; None where there is none."""
+        return self.loss
 
     @cached_property
     def train(self) -> np.ndarray:
@@ -151,18 +163,14 @@ def read_run(run: "Run") -> RunData:
     of_text = f", first {data.limit:,} characters" if data.limit else ""
     of_text += f", wrapped at {data.wrap}" if data.wrap else ""
     of_text += f", {data.shuffle} shuffled" if data.shuffle else ""
-    return RunData(
-        name=run.name,
-        folder=run.path.name,
-        variant=recipe.label,
-        metrics=run.metrics,
+    return RunData.of(
+        run,
         setup=(
             f"{model.num_hidden_layers} layers, {model.num_attention_heads} heads, "
             f"width {model.hidden_size}, context {data.context}; "
             f"{training.steps:,} steps of {training.batch_size} windows; "
             f"corpus: {Path(data.corpus).name}{of_text}."
         ),
-        recipe=recipe.to_yaml(),
         sample=sample or "",
         text=(
             *(data.corpus, data.limit, data.wrap, data.shuffle),
@@ -191,16 +199,25 @@ def labelled(runs: Sequence[_Run]) -> list[_Run]:
     ]
 
 
-def shown(runs: Sequence[_Run]) -> dict[str, Any]:
-    """Values of `labelled` runs that the pages on texts and on images share, as the templates name them."""
-    setups = defaultdict(list)
+def shown(given: Sequence[_Run]) -> dict[str, Any]:
+    """Values of runs that the sections on texts and on images share, as the templates name them."""
+    runs, setups = labelled(given), defaultdict(list)
     for run in runs:
         setups[run.setup].append(run.label)
+    comparable = len({run.text for run in runs}) == 1
+
+    def order(run: _Run) -> tuple[bool, float]:
+        return not run.finished, run.rank if comparable and run.rank is not None else math.inf
+
+    ranked = sorted(runs, key=order)
+    known = comparable and ranked[0].finished and ranked[0].rank is not None
     return {
         "runs": runs,
         "setups": setups,
-        "comparable": len({run.text for run in runs}) == 1,
+        "comparable": comparable,
         "unfinished": [run.label for run in runs if not run.finished],
+        "ranked": ranked,
+        "best": ranked[0] if known else None,
     }
 
 

@@ -1,7 +1,7 @@
 """The look of figures: one style for charts, one for maps of attention, and numbers as both write them."""
 
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -12,9 +12,8 @@ from matplotlib.colors import LinearSegmentedColormap, ListedColormap, Normalize
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from nadaraya.report.palette import COLOURS
+from nadaraya.report.palette import COLOURS, DASHED, STYLES, head_style
 
-_INK, _MUTED, _RULE = (COLOURS[name][0] for name in ("ink", "muted", "rule"))
 #: colour map of weights by themselves (Kundu et al. 2026, section 7.4)
 WEIGHTS = "inferno"
 #: opacity of the strongest weight over an image; that of the weakest is 0, so that the image stays visible
@@ -29,38 +28,6 @@ OVER_IMAGE = ListedColormap(
     np.hstack([matplotlib.colormaps[WEIGHTS](0.3 + 0.65 * _SHARES[:, 0])[:, :3], STRONGEST * _SHARES**0.8]),
     "over-image",
 )
-_CHARTS: Any = {
-    "font.size": 11,
-    "axes.titlesize": 11,
-    "axes.titlelocation": "left",
-    "axes.titlecolor": _MUTED,
-    "axes.labelcolor": _MUTED,
-    "axes.edgecolor": _RULE,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "axes.grid.axis": "y",
-    "axes.axisbelow": True,
-    "grid.color": _RULE,
-    "grid.linewidth": 0.6,
-    "xtick.color": _MUTED,
-    "ytick.color": _MUTED,
-    "ytick.major.size": 0,
-    "text.color": _INK,
-    "legend.frameon": False,
-    "svg.fonttype": "none",
-}
-_MAPS: Any = {
-    **_CHARTS,
-    "font.size": 9,
-    "axes.titlesize": 9,
-    "axes.titlecolor": _INK,
-    "axes.titlepad": 4,
-    "axes.linewidth": 0.6,
-    "axes.grid": False,
-    "xtick.labelsize": 7,
-    "ytick.labelsize": 7,
-}
 
 
 @contextmanager
@@ -69,7 +36,7 @@ def charts(width: int, height: int, columns: int = 1, **shared: Any) -> Iterator
 
     `shared` are `sharex` and `sharey` of `Figure.subplots`.
     """
-    with matplotlib.rc_context(_CHARTS):
+    with matplotlib.rc_context(STYLES["charts"]):
         figure = Figure(figsize=(width * columns / 72, height / 72), layout="constrained")
         yield figure, figure.subplots(1, columns, squeeze=False, **shared)
 
@@ -84,16 +51,24 @@ def label_axes(
         axes.yaxis.set_major_locator(MaxNLocator(y))
 
 
+def draw_initial(axes: Axes, curves: np.ndarray, heads: Iterable[int], **options: Any) -> None:
+    """(H, L) curves of heads before training, dashed; one of no head's colour where all are alike."""
+    same = np.allclose(curves, curves[:1], equal_nan=True)
+    for head, curve in zip(heads, curves[:1] if same else curves, strict=False):
+        colour = COLOURS["muted"][0] if same else head_style(head).hex
+        axes.plot(curve, color=colour, linewidth=1.1, linestyle=(0, DASHED), zorder=2, **options)
+
+
 @contextmanager
 def sheet(width: float, height: float, note: str = "", heading: str = "") -> Iterator[Figure]:
     """A figure of maps without axes yet, its size in inches, a note at its foot; draw inside the context."""
-    with matplotlib.rc_context(_MAPS):
+    with matplotlib.rc_context(STYLES["charts"] | STYLES["maps"]):
         figure = Figure(figsize=(width, height), layout="constrained")
         if heading:
             figure.suptitle(heading, x=0.01, ha="left", fontsize=10, fontweight="bold")
         if note:
             lines = textwrap.fill(note, int(17 * width))
-            figure.supxlabel(lines, x=0.01, ha="left", fontsize=7.5, color=_MUTED)
+            figure.supxlabel(lines, x=0.01, ha="left", fontsize=7.5, color=COLOURS["muted"][0])
         yield figure
 
 

@@ -1,6 +1,5 @@
 """The part of a report that shows runs on text: table, loss curves, bank shapes, newline lags, samples."""
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -12,8 +11,7 @@ from nadaraya.interpret.lags import LEAST_SEPARATIONS, lag_histogram
 from nadaraya.report import by_lag
 from nadaraya.report.figures import draw_losses
 from nadaraya.report.page import inline_svg, render_part
-from nadaraya.report.palette import head_style
-from nadaraya.report.runs import RunData, labelled, leading, shown
+from nadaraya.report.runs import RunData, leading, shown
 from nadaraya.report.style import charts
 
 _COLUMNS = ("loss", "bits_per_byte", "parameters", "kernel_parameters", "step_seconds")
@@ -21,14 +19,8 @@ _COLUMNS = ("loss", "bits_per_byte", "parameters", "kernel_parameters", "step_se
 
 def text_part(given: Sequence[RunData]) -> Markup:
     """The sections on runs on text."""
-    runs = labelled(given)
-    alike = shown(runs)
-    comparable = alike["comparable"]
-    ranked = sorted(
-        runs,
-        key=lambda run: (not run.finished, run.loss if comparable and run.loss is not None else math.inf),
-    )
-    baseline = next((run for run in ranked if run.variant == "rope" and run.finished), None)
+    alike = shown(given)
+    runs, rivals = alike["runs"], alike["ranked"] if alike["comparable"] else []
     corpora = list(dict.fromkeys(run.corpus for run in runs if run.corpus is not None))
     texts = [(name, "slate", text) for name, text in corpora]
     texts += [(run.label, run.style.colour, run.sample) for run in runs]
@@ -37,15 +29,11 @@ def text_part(given: Sequence[RunData]) -> Markup:
         "text_runs.html.jinja",
         **alike,
         least=leading(runs, _COLUMNS),
-        ranked=ranked,
-        best=ranked[0] if comparable and ranked[0].finished else None,
-        baseline=baseline if comparable else None,
+        baseline=next((run for run in rivals if run.variant == "rope" and run.finished), None),
         loss_panels=progress_panels(runs, "loss", "loss", draw_losses),
         banks=[_banks(run, number) for number, run in enumerate(runs) if run.banks],
-        without_banks=[run.label for run in runs if run.finished and not run.banks],
         corpora=lags[: len(corpora)],
         generated=lags[len(corpora) :],
-        unreadable=list(dict.fromkeys(run.problem for run in runs if run.problem)),
         least_separations=LEAST_SEPARATIONS,
         sample_characters=1500,
         named_bumps=by_lag.named_bumps,
@@ -88,13 +76,12 @@ def _banks(run: RunData, number: int) -> dict[str, Any]:
             description = f"{run.label}, layer {shape.layer}, bumps without the decay; one line per head."
             drawn.append(inline_svg(figure, f"bumps-{number}-{shape.layer}", description))
         layers.append((shape, drawn))
-    heads = sorted({head for shape in run.banks for head in shape.heads})
     shared = [(shape, bump) for shape in run.banks for bump in shape.shared_bumps()]
     return {
         "run": run,
         "marks": marks,  # lags at which lines of the corpus end, in tokens of the run
         "layers": layers,
-        "heads": {head: head_style(head).colour for head in heads},
+        "heads": sorted({head for shape in run.banks for head in shape.heads}),
         "bumps": bump_table(run.banks, marks),
         "near": {mark: [pair for pair in shared if abs(pair[1].lag - mark) <= 5] for mark in marks},
     }

@@ -78,7 +78,7 @@ def prune_run(
             has not; a tune_rate that is no positive number up to 1; a folder with files in it.
 
     >>> from nadaraya.training import load_recipe, train
-    >>> from nadaraya.interpret.pruning import prune_run
+    >>> from nadaraya.pruning import prune_run
     >>> overrides = ["training.steps=2", "training.warmup_steps=0", "model.hidden_size=8", "data.limit=9000"]
     >>> run = train(load_recipe("demo", [*overrides, "training.batch_size=1"]), "runs/whole", progress=False)
     >>> smaller, before, after = prune_run(run, {0: [1]}, "runs/pruned")
@@ -93,24 +93,24 @@ def prune_run(
         name: value.detach().contiguous()
         for name, value in kernel_parameters(without(run.load_model(initial=True), heads, units))
     }
-    recipe, task, learner = prepared(run, smaller, tune, tune_rate)
+    task = SmallerTask(run, smaller, tune, tune_rate)
     assert run.final is not None
     records = [record for record in run.metrics if record["kind"] != "final"]
     if tune:
-        records.append(tuned(learner, task, records, run.steps, tune))
-    validation = learner.validate()
-    records.append({"kind": "validation", "step": recipe.training.steps, **validation})
+        records.append(task.tune(max((record["seconds"] for record in run.series("train")), default=0.0)))
+    validation = task.learner.validate()
+    records.append({"kind": "validation", "step": task.steps, **validation})
     seconds = _step_seconds([whole.to(task.model.device), task.model], task)
     with write_into(folder) as scratch:
-        write_file(scratch / RECIPE_FILE, recipe.to_yaml())
+        write_file(scratch / RECIPE_FILE, task.recipe.to_yaml())
         task.begin(scratch)
         save_file(kernels, scratch / INITIAL_KERNELS_FILE)
-        with learner.cast:
-            figures = task.finish(scratch, None, validation, seconds[1])
-        after = _cost(task.model, figures, seconds[1])
+        with task.learner.cast:
+            metrics = task.finish(scratch, None, validation, seconds[1])
+        after = _cost(task.model, metrics, seconds[1])
         final = {
             "kind": "final",
-            "step": recipe.training.steps,
+            "step": task.steps,
             **{key: value for key, value in asdict(after).items() if key != "cache_bytes_per_token"},
             "kernel_parameters": sum(value.numel() for value in kernels.values()),
             **task.fingerprint,
@@ -133,43 +133,68 @@ def without(
     return prune_units(smaller, units) if units else smaller
 
 
-class _Tuning(TextTask):
-    """The task of a run for updates after its last one."""
+class SmallerTask(TextTask):
+    """The task of a run with a smaller model, and what makes updates after the run's last one.
+
+    Args:
+        run: a finished run on text.
+        smaller: the model, whose weights `model` gets.
+        tune, tune_rate: as of `prune_run`.
+        text: that of the run, where it is open already.
+
+    Attributes:
+        recipe: that of the smaller model, so many updates longer.
+        learner: of the model.
+    """
 
     def __init__(
-        self, recipe: Recipe, processes: Processes, text: TextData | None, tune: int, rate: float
+        self, run: Run, smaller: Any, tune: int, tune_rate: float, text: TextData | None = None
     ) -> None:
+        if tune < 0:
+            raise must_be("tune", "at least 0 updates", tune)
+        if not 0 < tune_rate <= 1:  # false for NaN
+            raise must_be("tune_rate", "a positive share of the run's learning rate, at most 1", tune_rate)
+        whole, processes = run.text_recipe(), Processes()
+        mapping = whole.to_mapping()
+        name = f"{whole.name.removesuffix('-pruned')}-pruned"
+        mapping["name"] = name if len(name.encode()) <= LONGEST_NAME else whole.name
+        mapping["model"]["extra"] |= _removed(smaller)
+        mapping["training"] |= {"steps": run.steps + tune, "keep_best": False}
+        mapping["training"] |= {"compile": False, "tracker": None}
+        recipe = read_mapping(mapping)
+        assert isinstance(recipe, Recipe)
         super().__init__(recipe, processes, text)
-        highest = rate * recipe.training.learning_rate
-        changes = {"learning_rate": highest, "min_learning_rate": 0.0, "schedule": "cosine"}
+        assert run.final is not None
+        if any(run.final.get(key) != value for key, value in self.fingerprint.items()):
+            raise InputError(f"{self.fingerprint_error} that {run.path} was trained on: restore it")
+        self.model.load_state_dict(smaller.state_dict())
+        rates = {"learning_rate": tune_rate * whole.training.learning_rate, "min_learning_rate": 0.0}
         counts = {"steps": tune, "warmup_steps": tune // 10}
-        self._schedule = recipe.training.model_copy(update={**changes, **counts})
+        self._schedule = whole.training.model_copy(update={**rates, **counts, "schedule": "cosine"})
+        self.recipe, self.learner = recipe, Learner(self, recipe, processes)
 
     def schedule(self, optimizer: torch.optim.Optimizer, done: int) -> Callable[[int], None]:
         """One of its own: the rates that a long run ends with change nothing any more."""
         scheduler = make_schedule(optimizer, self._schedule)
         return lambda updates: scheduler.step()
 
-
-def prepared(
-    run: Run, smaller: Any, tune: int, tune_rate: float, text: TextData | None = None
-) -> tuple[Recipe, TextTask, Learner]:
-    """Recipe, task and learner that train a smaller model of a run for so many updates.
-
-    `text` is that of the run, where it is open already. `task.model` has the weights of `smaller`.
-    """
-    if tune < 0:
-        raise must_be("tune", "at least 0 updates", tune)
-    if not 0 < tune_rate <= 1:  # false for NaN
-        raise must_be("tune_rate", "a positive share of the run's learning rate, at most 1", tune_rate)
-    recipe = _recipe(run.text_recipe(), smaller, tune)
-    processes = Processes()
-    task = _Tuning(recipe, processes, text, tune, tune_rate)
-    assert run.final is not None
-    if any(run.final.get(key) != value for key, value in task.fingerprint.items()):
-        raise InputError(f"{task.fingerprint_error} that {run.path} was trained on: restore it")
-    task.model.load_state_dict(smaller.state_dict())
-    return recipe, task, Learner(task, recipe, processes)
+    def tune(self, seconds: float = 0.0) -> dict[str, Any]:
+        """Make the updates; their record, in which training took so many seconds before."""
+        done = self.steps - self._schedule.steps
+        self.learner.resume(None, done)
+        meter = Meter([], seconds)
+        for step, (inputs, targets) in enumerate(self.batches(done), start=done + 1):
+            meter.add(*self.learner.update(step, inputs, targets))
+        meter.collect(self.steps)
+        return {
+            "kind": "train",
+            "step": self.steps,
+            "loss": meter.take(),
+            "learning_rate": self.learner.learning_rate,
+            self.unit: self.steps * self.units_per_step,
+            "seconds": meter.seconds,
+            "gradient_norm": meter.gradient_norm,
+        }
 
 
 def _removed(model: Any) -> dict[str, Any]:
@@ -178,60 +203,26 @@ def _removed(model: Any) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value is not None}
 
 
-def _recipe(recipe: Recipe, smaller: Any, tune: int) -> Recipe:
-    """The recipe of the smaller model, so many updates longer."""
-    mapping = recipe.to_mapping()
-    name = f"{recipe.name.removesuffix('-pruned')}-pruned"
-    mapping["name"] = name if len(name.encode()) <= LONGEST_NAME else recipe.name
-    mapping["model"]["extra"] |= _removed(smaller)
-    changes = {"steps": recipe.training.steps + tune, "keep_best": False, "compile": False, "tracker": None}
-    mapping["training"] |= changes
-    found = read_mapping(mapping)
-    assert isinstance(found, Recipe)
-    return found
-
-
-def tuned(
-    learner: Learner, task: TextTask, records: list[dict[str, Any]], done: int, tune: int
-) -> dict[str, Any]:
-    """Make the updates after `done`; their record."""
-    before = max((record["seconds"] for record in records if record["kind"] == "train"), default=0.0)
-    learner.resume(None, done)
-    meter = Meter([], before)
-    for step, (inputs, targets) in enumerate(task.batches(done), start=done + 1):
-        meter.add(*learner.update(step, inputs, targets))
-    meter.collect(done + tune)
-    return {
-        "kind": "train",
-        "step": done + tune,
-        "loss": meter.take(),
-        "learning_rate": learner.learning_rate,
-        task.unit: (done + tune) * task.units_per_step,
-        "seconds": meter.seconds,
-        "gradient_norm": meter.gradient_norm,
-    }
-
-
 def _step_seconds(models: list[Any], task: TextTask) -> list[float]:
     """Median seconds of loss and gradients of one batch, the models in turns, so that drift affects all."""
     device = models[0].device
     inputs, targets = (part.to(device) for part in next(islice(task.batches(task.steps - 1), 1)))
     seconds = np.empty((_ROUNDS + 1, len(models)))
-    for turn, place in np.ndindex(seconds.shape):
-        model = models[place].train()
+    for turn, index in np.ndindex(seconds.shape):
+        model = models[index].train()
         begun = time.perf_counter()
         logits = model(input_ids=inputs, use_cache=False).logits
         F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten()).backward()
         if device.type == "cuda":
             torch.cuda.synchronize()
         model.zero_grad()
-        seconds[turn, place] = time.perf_counter() - begun
+        seconds[turn, index] = time.perf_counter() - begun
     found: list[float] = np.median(seconds[1:], axis=0).tolist()  # the first fetches memory and compiles
     return found
 
 
 @torch.no_grad()
-def _cost(model: Any, figures: Mapping[str, Any], seconds: float) -> PrunedCost:
+def _cost(model: Any, metrics: Mapping[str, Any], seconds: float) -> PrunedCost:
     from transformers.cache_utils import DynamicCache
 
     from nadaraya.evaluation.decoding import cache_bytes
@@ -243,5 +234,5 @@ def _cost(model: Any, figures: Mapping[str, Any], seconds: float) -> PrunedCost:
         model(torch.zeros(1, 1, dtype=torch.long, device=model.device), past_key_values=cache)
         held.append(cache_bytes(cache))
     return PrunedCost(
-        figures["loss"], figures["bits_per_byte"], model.num_parameters(), seconds, held[1] - held[0]
+        metrics["loss"], metrics["bits_per_byte"], model.num_parameters(), seconds, held[1] - held[0]
     )

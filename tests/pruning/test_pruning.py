@@ -11,11 +11,11 @@ import pytest
 
 from nadaraya import InputError
 from nadaraya.data import tokenize_corpus
-from nadaraya.interpret import pruning
-from nadaraya.interpret.pruned_run import prepared, prune_run
-from nadaraya.interpret.pruning import PruningPlan, Removal, most_heads, pruning_curve
+from nadaraya.interpret.pruning import Removal
 from nadaraya.interpret.windows import disjoint_windows
 from nadaraya.models import prune_heads
+from nadaraya.pruning import PruningPlan, curves, most_heads, prune_run, pruning_curve
+from nadaraya.pruning.smaller import SmallerTask
 from nadaraya.training import Run, load_recipe, train
 
 CHANGES = (
@@ -87,12 +87,12 @@ def test_tuned_losses_are_those_of_the_runs_that_pruning_writes(run: Run, tmp_pa
 
 
 def test_tuning_has_rates_of_its_own_however_long_the_run_was(run: Run) -> None:
-    _, task, learner = prepared(run, run.load_model(weights="trained"), 20, 0.5)
-    learner.resume(None, run.steps)
+    task = SmallerTask(run, run.load_model(weights="trained"), 20, 0.5)
+    task.learner.resume(None, run.steps)
     rates = []
     for step, batch in enumerate(task.batches(run.steps), start=run.steps + 1):
-        learner.update(step, *batch)
-        rates.append(learner.learning_rate)
+        task.learner.update(step, *batch)
+        rates.append(task.learner.learning_rate)
     highest = 0.5 * run.text_recipe().training.learning_rate
     falling = [highest * (1 + math.cos(math.pi * place / 18)) / 2 for place in range(18)]
     assert rates == pytest.approx([0, highest / 2, *falling])
@@ -139,7 +139,7 @@ class Rising:
 def test_bisection_finds_the_most_heads(
     monkeypatch: pytest.MonkeyPatch, run: Run, budget: str | float, expected: int
 ) -> None:
-    monkeypatch.setattr(pruning, "_Candidates", Rising)
+    monkeypatch.setattr(curves, "_Candidates", Rising)
     found = most_heads(run, budget)
     assert found.figures["removed"] == expected
     assert found.heads == {0: list(range(expected))}

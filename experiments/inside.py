@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from pruning import spread
 
-from nadaraya.data import embedded_corpus
+from nadaraya.data.corpus import embedded_corpus
 from nadaraya.files import write_file
 from nadaraya.interpret import implied_kernels
 from nadaraya.interpret.heads import BANK_SCORES, HeadReport, HeadScore, pooled_correlations

@@ -19,7 +19,8 @@ from typing import Any
 
 from nadaraya.files import write_file
 from nadaraya.pruning import PruningPlan, most_heads, prune_run
-from nadaraya.report import pruning_curves, write_figure
+from nadaraya.report import write_figure
+from nadaraya.report.figures import pruning_curves
 from nadaraya.training import Run
 
 ORDERS = {"loss": "by measured loss", "bank": "by bank", "random": "at random"}

@@ -21,7 +21,7 @@ from matplotlib.figure import Figure
 
 from nadaraya.attention.content import GaussianContent
 from nadaraya.evaluation.efficiency import image_model_cost
-from nadaraya.study import Job, run_queue
+from nadaraya.study.queue import Job, run_queue
 from nadaraya.training.recipe import load_recipe
 from nadaraya.training.run import Run
 

@@ -6,7 +6,8 @@ import numpy as np
 import torch
 
 from nadaraya.interpret.attention_maps import AttentionMaps, LayerMaps
-from nadaraya.report import ImageFigures, TextFigures
+from nadaraya.report.maps_image import ImageFigures
+from nadaraya.report.maps_text import TextFigures
 
 
 def attention(

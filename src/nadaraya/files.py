@@ -25,7 +25,7 @@ PARTIAL = ".partial-"  # how the name of everything that is not complete begins
 class WriteFailed(InputError):
     """Something could not be written, mostly because the disk is full; what was saved before is intact.
 
-    >>> from nadaraya.training import WriteFailed
+    >>> from nadaraya.files import WriteFailed
     >>> raise WriteFailed("cannot write run/config.yaml: the disk is full")
     Traceback (most recent call last):
     nadaraya.files.WriteFailed: cannot write run/config.yaml: the disk is full

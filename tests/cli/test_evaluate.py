@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from nadaraya.data import encode_text
+from nadaraya.data.tokenizer import encode_text
 from nadaraya.evaluation import length_losses, token_bytes
 from nadaraya.training import Run
 

@@ -9,7 +9,8 @@ import pytest
 from other_models import make
 
 from nadaraya.data import byte_tokenizer
-from nadaraya.interpret import implied_kernels, implied_summary
+from nadaraya.interpret import implied_kernels
+from nadaraya.interpret.implied import implied_summary
 from nadaraya.training import Run
 
 

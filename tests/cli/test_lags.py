@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from nadaraya.cli import main
-from nadaraya.data import embedded_corpus, encode_text
+from nadaraya.data.corpus import embedded_corpus
+from nadaraya.data.tokenizer import encode_text
 from nadaraya.evaluation import sample_text
 from nadaraya.interpret import lag_histogram
 from nadaraya.training import Run, load_recipe, train

@@ -85,7 +85,7 @@ def test_a_run_on_images_by_its_own_size_and_classes(
     assert sum(row["probability"] for row in figures["predictions"]) == pytest.approx(1)
     assert all((tmp_path / "maps" / name).is_file() for name in figures["files"])
 
-    from nadaraya.data.images import evaluation_transform
+    from nadaraya.data.images.transforms import evaluation_transform
 
     run = Run(image_run)
     with Image.open(image) as opened:

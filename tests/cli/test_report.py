@@ -12,7 +12,8 @@ import pytest
 import torch
 
 from nadaraya.cli import main
-from nadaraya.report import read_image_run, read_run
+from nadaraya.report import read_run
+from nadaraya.report.images import read_image_run
 from nadaraya.training import Run
 from nadaraya.training.loop import train
 from nadaraya.training.metrics import digest_of

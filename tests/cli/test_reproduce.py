@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from nadaraya.reproduce import costs, load_experiment
+from nadaraya.reproduce import costs
+from nadaraya.reproduce.catalogue import load_experiment
 from nadaraya.study import worker
 from nadaraya.study.queue import Ended
 

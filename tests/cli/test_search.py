@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from nadaraya.study import Ended, Job, worker
+from nadaraya.study import worker
+from nadaraya.study.queue import Ended, Job
 from nadaraya.study.search import search_recipe
 
 TINY = (

@@ -108,7 +108,8 @@ def test_implied_and_lengths_keep_documents_apart_where_the_run_does(
 ) -> None:
     from nadaraya.data import TokenShards
     from nadaraya.evaluation import length_losses, token_bytes
-    from nadaraya.interpret import implied_kernels, implied_summary
+    from nadaraya.interpret import implied_kernels
+    from nadaraya.interpret.implied import implied_summary
 
     source, *overrides = tiny
     changes = [f"data.corpus={shards}", f"data.documents={documents}", "training.steps=2"]

@@ -8,9 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nadaraya.data import embedded_corpus, load_corpus, shuffle_text, wrap_text
+from nadaraya.data import load_corpus
+from nadaraya.data.corpus import embedded_corpus, shuffle_text, wrap_text
 from nadaraya.errors import InputError
-from nadaraya.interpret import autocorrelation, lag_histogram
+from nadaraya.interpret import lag_histogram
+from nadaraya.interpret.lags import autocorrelation
 
 UNITS = ("characters", "words", "lines")
 texts = st.text("ab. \t\n🙂é", max_size=80)

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nadaraya.data import Corpus, embedded_corpus, load_corpus
+from nadaraya.data import Corpus, load_corpus
+from nadaraya.data.corpus import embedded_corpus
 from nadaraya.errors import InputError
 
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from nadaraya import files
-from nadaraya.data import fetch_dickens, gutenberg, load_corpus, read_dickens
-from nadaraya.data.gutenberg import DICKENS, strip_boilerplate
+from nadaraya.data import fetch_dickens, gutenberg, load_corpus
+from nadaraya.data.gutenberg import DICKENS, read_dickens, strip_boilerplate
 from nadaraya.errors import InputError
 
 SHARED = Path(__file__).parents[3] / "shared" / "data" / "dickens"

@@ -14,15 +14,18 @@ from transformers import AutoTokenizer, DataCollatorForLanguageModeling, PreTrai
 
 from nadaraya.data import (
     byte_tokenizer,
-    embedded_corpus,
-    encode_text,
-    is_character_tokenizer,
-    token_num_bytes,
     tokenizer_from_file,
     train_byte_pair_tokenizer,
     train_character_tokenizer,
 )
-from nadaraya.data.tokenizer import check_token_bytes, check_vocabulary
+from nadaraya.data.corpus import embedded_corpus
+from nadaraya.data.tokenizer import (
+    check_token_bytes,
+    check_vocabulary,
+    encode_text,
+    is_character_tokenizer,
+    token_num_bytes,
+)
 from nadaraya.errors import InputError
 from nadaraya.models import KernelGPTConfig, KernelGPTForCausalLM
 

@@ -24,14 +24,13 @@ from nadaraya.data import (
     TokenShards,
     byte_tokenizer,
     check_shards,
-    encode_text,
     encoding,
-    token_num_bytes,
     tokenize_corpus,
     tokenizing,
     train_byte_pair_tokenizer,
 )
 from nadaraya.data.shards import Manifest
+from nadaraya.data.tokenizer import encode_text, token_num_bytes
 from nadaraya.errors import InputError
 from nadaraya.files import WriteFailed, sha256
 

@@ -7,15 +7,16 @@ import pytest
 import torch
 
 from nadaraya.attention import document_ids_of
-from nadaraya.data import (
-    TokenShards,
+from nadaraya.data import TokenShards, read_windows, tokenize_corpus
+from nadaraya.data.windows import (
+    IGNORED,
+    check_length,
     document_positions,
     num_windows,
-    read_windows,
-    tokenize_corpus,
+    spread_windows,
+    training_batch,
     window_numbers,
 )
-from nadaraya.data.windows import IGNORED, check_length, spread_windows, training_batch
 from nadaraya.errors import InputError
 from nadaraya.training.loop import step_seed
 

@@ -43,7 +43,8 @@ def test_a_verb_is_described_by_its_help(generated: ModuleType) -> None:
 
 @pytest.mark.parametrize("task", ["text", "image"])
 def test_every_key_of_a_recipe_has_a_row_with_its_meaning(generated: ModuleType, task: str) -> None:
-    from nadaraya.training import ImageRecipe, Recipe, recipe_keys
+    from nadaraya.training import ImageRecipe, Recipe
+    from nadaraya.training.recipe import recipe_keys
 
     rows = list(generated.describe_recipe(Recipe if task == "text" else ImageRecipe))
     described = [row.split("|") for row in rows if row.startswith("| `")]

@@ -5,9 +5,11 @@ from typing import Any
 import pytest
 import torch
 
-from nadaraya.data import byte_tokenizer, encode_text, train_byte_pair_tokenizer, train_character_tokenizer
+from nadaraya.data import byte_tokenizer, train_byte_pair_tokenizer, train_character_tokenizer
+from nadaraya.data.tokenizer import encode_text
 from nadaraya.errors import InputError
-from nadaraya.evaluation import default_prompt, generate_text, sample_text
+from nadaraya.evaluation import generate_text, sample_text
+from nadaraya.evaluation.generation import default_prompt
 from nadaraya.models import KernelGPTConfig, KernelGPTForCausalLM
 
 TOKENIZER = train_character_tokenizer("\nabcdefg")

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from nadaraya.reproduce import load_experiment
+from nadaraya.reproduce.catalogue import load_experiment
 from nadaraya.study import Study, load_study
 from nadaraya.study.plan import Measurements, plan_cells
 from nadaraya.study.runs import StudyRuns

@@ -17,13 +17,8 @@ import pytest
 import torch
 from PIL import ExifTags, Image
 
-from nadaraya.data.images import (
-    Augmentation,
-    ImageSet,
-    evaluation_batches,
-    open_images,
-    training_batches,
-)
+from nadaraya.data.images import Augmentation, evaluation_batches, open_images, training_batches
+from nadaraya.data.images.sources import ImageSet
 from nadaraya.errors import InputError
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")]

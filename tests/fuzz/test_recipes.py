@@ -12,7 +12,8 @@ from fuzz.damage import CONTENTS, OTHERS
 from fuzz.hostile import NUMBERS, STRUCTURES, YAML
 
 from nadaraya.errors import InputError
-from nadaraya.training import ImageRecipe, Recipe, load_recipe, recipe_keys
+from nadaraya.training import ImageRecipe, Recipe, load_recipe
+from nadaraya.training.recipe import recipe_keys
 
 pytestmark = pytest.mark.slow
 SMALL = {

@@ -24,7 +24,6 @@ from nadaraya.data import (
     TokenShards,
     byte_tokenizer,
     check_shards,
-    encode_text,
     load_corpus,
     tokenize_corpus,
     train_byte_pair_tokenizer,
@@ -34,9 +33,11 @@ from nadaraya.data.cache import store
 from nadaraya.data.corpus import PART_SEPARATOR
 from nadaraya.data.documents import open_documents
 from nadaraya.data.gutenberg import read_dickens
+from nadaraya.data.tokenizer import encode_text
 from nadaraya.errors import InputError
-from nadaraya.evaluation import evaluate_shards, evaluate_string
+from nadaraya.evaluation import evaluate_string
 from nadaraya.evaluation.core import evaluate_core, read_core
+from nadaraya.evaluation.language import evaluate_shards
 from nadaraya.models import KernelGPTConfig, KernelGPTForCausalLM
 from nadaraya.training import Recipe, open_causal_model, train
 

@@ -12,7 +12,8 @@ import nadaraya.models.vit  # noqa: F401 - registers the models
 from nadaraya import KernelSelfAttention
 from nadaraya.attention.content import GaussianContent
 from nadaraya.errors import InputError
-from nadaraya.interpret import bandwidth_matrix, capture_attention, grid_shapes
+from nadaraya.interpret import bandwidth_matrix, capture_attention
+from nadaraya.interpret.bandwidths import grid_shapes
 from nadaraya.interpret.rollout import sigma_matrix
 
 

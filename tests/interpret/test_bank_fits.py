@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from nadaraya import InputError
-from nadaraya.interpret import BankFit, fit_banks
+from nadaraya.interpret.bank_fits import BankFit, fit_banks
 from nadaraya.kernels import Exp, Kernel, KernelBank
 
 LAGS = np.arange(60)

@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from nadaraya.errors import InputError
-from nadaraya.interpret import BankShape, bank_shapes, bump_figures, bump_table, match_peaks
+from nadaraya.interpret import bank_shapes, bump_figures
+from nadaraya.interpret.banks import BankShape, bump_table, match_peaks
 from nadaraya.kernels import ALiBi, Exp, KernelBank
 from nadaraya.training import Run, load_recipe, train
 

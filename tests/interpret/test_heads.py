@@ -12,8 +12,8 @@ from small_models import moved, random_windows, small_model
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from nadaraya import InputError
-from nadaraya.interpret import BankShape
 from nadaraya.interpret.ablation import ablated
+from nadaraya.interpret.banks import BankShape
 from nadaraya.interpret.heads import (
     HeadReport,
     HeadScore,

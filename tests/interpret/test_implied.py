@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from nadaraya import InputError, kernel_attention
 from nadaraya.attention.layer import KernelSelfAttention
-from nadaraya.interpret import fit_implied, fitted_kernels, implied_kernels, implied_summary
-from nadaraya.interpret.implied import ImpliedKernel
+from nadaraya.interpret import fit_implied, implied_kernels
+from nadaraya.interpret.implied import ImpliedKernel, fitted_kernels, implied_summary
 from nadaraya.models import KernelGPTForCausalLM
 
 TOKENS = torch.randint(11, (3, 20), generator=torch.Generator().manual_seed(1))

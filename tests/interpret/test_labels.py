@@ -12,24 +12,20 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 from nadaraya import InputError
-from nadaraya.interpret import (
-    bank_shapes,
-    bank_terms,
-    bump_table,
-    capture_attention,
-    implied_kernels,
-    implied_summary,
-    load_maps,
-    save_maps,
-)
+from nadaraya.interpret import bank_shapes, capture_attention, implied_kernels, load_maps, save_maps
 from nadaraya.interpret.ablation import ablated
+from nadaraya.interpret.banks import bump_table
 from nadaraya.interpret.heads import head_report
+from nadaraya.interpret.implied import implied_summary
 from nadaraya.interpret.labels import head_label, head_labels, parse_heads
 from nadaraya.interpret.pruning import choose_heads
 from nadaraya.interpret.rollout import sigma_matrix
+from nadaraya.interpret.terms import bank_terms
 from nadaraya.interpret.windows import Windows
 from nadaraya.models import KernelGPTConfig, KernelGPTForCausalLM, prune_heads
-from nadaraya.report import TextFigures, bank_curves, implied_curves
+from nadaraya.report import bank_curves
+from nadaraya.report.by_lag import implied_curves
+from nadaraya.report.maps_text import TextFigures
 
 REMOVED = {0: [1], 1: [0, 2]}
 KEPT = {"0.0", "0.2", "0.3", "1.1", "1.3"}

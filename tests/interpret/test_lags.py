@@ -8,17 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nadaraya.data import (
-    byte_tokenizer,
-    embedded_corpus,
-    encode_text,
-    load_corpus,
-    train_byte_pair_tokenizer,
-    train_character_tokenizer,
-)
+from nadaraya.data import byte_tokenizer, load_corpus, train_byte_pair_tokenizer, train_character_tokenizer
+from nadaraya.data.corpus import embedded_corpus
+from nadaraya.data.tokenizer import encode_text
 from nadaraya.errors import InputError
-from nadaraya.interpret import autocorrelation, lag_histogram, separator_lags, token_lag_histogram
-from nadaraya.interpret.lags import prominent_peaks
+from nadaraya.interpret import lag_histogram
+from nadaraya.interpret.lags import autocorrelation, prominent_peaks, separator_lags, token_lag_histogram
 
 DICKENS = Path(__file__).parents[3] / "shared" / "data" / "dickens" / "dickens.txt"
 few_characters = st.text("ab\n", max_size=60)

@@ -8,8 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nadaraya.errors import InputError
-from nadaraya.interpret import SEPARATORS, autocorrelation, compile_separator, lag_histogram, separator_lags
-from nadaraya.interpret.lags import find_separators, separator_name
+from nadaraya.interpret import SEPARATORS, lag_histogram
+from nadaraya.interpret.lags import (
+    autocorrelation,
+    compile_separator,
+    find_separators,
+    separator_lags,
+    separator_name,
+)
 
 texts = st.text("ab.\n ", max_size=60)
 

@@ -14,7 +14,8 @@ from torch import Tensor
 
 from nadaraya.errors import InputError
 from nadaraya.evaluation.language import total_nats
-from nadaraya.interpret import bank_terms, term_report
+from nadaraya.interpret import term_report
+from nadaraya.interpret.terms import bank_terms
 from nadaraya.interpret.windows import Windows, validation_windows
 from nadaraya.kernels import ALiBi, Exp, Kernel, KernelBank
 from nadaraya.models import KernelGPTConfig, KernelGPTForCausalLM

@@ -7,7 +7,8 @@ import torch
 
 from nadaraya import InputError
 from nadaraya.data import tokenize_corpus
-from nadaraya.evaluation import evaluate_shards, evaluate_string
+from nadaraya.evaluation import evaluate_string
+from nadaraya.evaluation.language import evaluate_shards
 from nadaraya.interpret.windows import Windows, disjoint_windows, validation_windows
 from nadaraya.training import Run, load_recipe, train
 

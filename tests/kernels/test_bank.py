@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from nadaraya.errors import InputError
-from nadaraya.kernels import ALiBi, ExponentialDecay, KernelBank, Periodic, Sum
+from nadaraya.kernels import ALiBi, ExponentialDecay, KernelBank, Periodic
+from nadaraya.kernels.base import Sum
 
 LAGS = torch.arange(300)
 

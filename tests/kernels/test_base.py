@@ -19,11 +19,9 @@ from nadaraya.kernels import (
     KernelBank,
     Periodic,
     Positive,
-    Product,
-    Scaled,
-    Sum,
     Tricube,
 )
+from nadaraya.kernels.base import Product, Scaled, Sum
 
 # Clear of half-way points, where table kernels round, and of the edges of supports.
 POINTS = torch.tensor([0.0, 0.2, 0.9, 1.7, 2.6, 4.2, 9.3, 31.1], dtype=torch.float64)

@@ -15,8 +15,8 @@ from nadaraya.kernels import (
     Matern,
     Periodic,
     RationalQuadratic,
-    parse_expression,
 )
+from nadaraya.kernels.expressions import parse_expression
 
 LAGS = torch.arange(60, dtype=torch.float64)
 

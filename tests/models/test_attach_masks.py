@@ -8,7 +8,7 @@ import torch
 from transformers import masking_utils
 
 from nadaraya import InputError
-from nadaraya.attention import kernel_attention
+from nadaraya.attention.functional import kernel_attention
 from nadaraya.models.attach import interface
 from nadaraya.models.attach.masks import UnwrittenMask, attention_mask
 

@@ -177,7 +177,7 @@ def test_a_part_that_cannot_lose_heads_is_refused_before_anything_is_removed() -
 @torch.no_grad()
 def test_a_vision_layer_loses_its_part_of_the_kernel_of_the_grid_too() -> None:
     pytest.importorskip("timm")
-    from nadaraya.models.vit import VisionAttention
+    from nadaraya.models.vit.attention import VisionAttention
 
     torch.manual_seed(0)
     layer = VisionAttention(16, 4, grid_kernel="bank").eval()

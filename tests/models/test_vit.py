@@ -15,13 +15,9 @@ from torch import nn
 from nadaraya.attention.content import GaussianContent
 from nadaraya.errors import InputError
 from nadaraya.kernels import Exp, KernelBank
-from nadaraya.models.vit import (
-    KernelVisionTransformer,
-    VisionAttention,
-    convert,
-    create_image_model,
-    image_shape,
-)
+from nadaraya.models.vit import KernelVisionTransformer, convert, create_image_model
+from nadaraya.models.vit.attention import VisionAttention
+from nadaraya.models.vit.factory import image_shape
 
 SMALL: dict[str, Any] = {
     "img_size": 32, "patch_size": 8, "embed_dim": 24, "depth": 3, "num_heads": 3, "num_classes": 5,

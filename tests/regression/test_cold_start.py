@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from nadaraya.errors import InputError
-from nadaraya.kernels import ExponentialDecay, Gaussian, Sum
+from nadaraya.kernels import ExponentialDecay, Gaussian
+from nadaraya.kernels.base import Sum
 from nadaraya.regression import sums, warm_up
 from nadaraya.regression.requests import BandwidthGradients, Request, Sums
 

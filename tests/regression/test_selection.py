@@ -8,7 +8,8 @@ import torch
 from grids import covering
 from scipy.stats import gaussian_kde
 
-from nadaraya.kernels import Gaussian, Matern, Periodic, RationalQuadratic, Sum
+from nadaraya.kernels import Gaussian, Matern, Periodic, RationalQuadratic
+from nadaraya.kernels.base import Sum
 from nadaraya.regression import NadarayaWatson, selection
 from nadaraya.regression.checks import fixed_kernel
 from nadaraya.regression.criteria import SCORES, DifferentiableCriterion, regression_criterion

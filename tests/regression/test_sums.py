@@ -17,9 +17,9 @@ from nadaraya.kernels import (
     Matern,
     Periodic,
     RationalQuadratic,
-    Sum,
     Tricube,
 )
+from nadaraya.kernels.base import Sum
 from nadaraya.regression import torch_sums
 from nadaraya.regression.requests import Means, Request
 from nadaraya.regression.sums import attention_means, compute, is_attention

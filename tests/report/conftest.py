@@ -9,7 +9,7 @@ import torch
 from nadaraya.interpret.banks import BankShape
 from nadaraya.interpret.lags import lag_histogram
 from nadaraya.kernels import ALiBi, Exp, KernelBank
-from nadaraya.report import RunData
+from nadaraya.report.runs import RunData
 
 LINES = ("x" * 69 + "\n\n") * 60
 FIGURES = {"bits_per_byte": 1.8, "parameters": 10_000, "kernel_parameters": 512, "step_seconds": 0.1}

@@ -4,9 +4,11 @@ import numpy as np
 import pytest
 
 from nadaraya.errors import InputError
-from nadaraya.evaluation import LengthLoss, LengthLosses
-from nadaraya.interpret import ImpliedKernel, fit_banks
-from nadaraya.report import implied_curves, length_curves
+from nadaraya.evaluation.lengths import LengthLoss, LengthLosses
+from nadaraya.interpret.bank_fits import fit_banks
+from nadaraya.interpret.implied import ImpliedKernel
+from nadaraya.report.by_lag import implied_curves
+from nadaraya.report.figures import length_curves
 from nadaraya.report.palette import variant_styles
 
 

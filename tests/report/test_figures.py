@@ -9,7 +9,7 @@ import pytest
 from nadaraya.errors import InputError
 from nadaraya.interpret.banks import BankShape
 from nadaraya.interpret.lags import lag_histogram
-from nadaraya.report import bank_curves, lag_histograms, loss_curves
+from nadaraya.report import bank_curves, loss_curves
 from nadaraya.report.by_lag import (
     aligned,
     bank_limits,
@@ -17,6 +17,7 @@ from nadaraya.report.by_lag import (
     draw_bank,
     draw_histogram,
     draw_rises,
+    lag_histograms,
     longest_shown,
 )
 from nadaraya.report.palette import variant_styles

@@ -8,9 +8,10 @@ import pytest
 from pages import Page
 
 from nadaraya.errors import InputError
-from nadaraya.interpret import bump_table
+from nadaraya.interpret.banks import bump_table
 from nadaraya.interpret.lags import LEAST_SEPARATIONS
-from nadaraya.report import render, write_report
+from nadaraya.report import write_report
+from nadaraya.report.html import render
 
 LINES = ("x" * 69 + "\n\n") * 60
 

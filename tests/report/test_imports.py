@@ -8,7 +8,9 @@ import sys
 import torch
 import nadaraya.report.maps
 from nadaraya.interpret.attention_maps import AttentionMaps, LayerMaps
-from nadaraya.report import RunData, TextFigures, render
+from nadaraya.report.html import render
+from nadaraya.report.maps_text import TextFigures
+from nadaraya.report.runs import RunData
 
 records = [{"kind": "validation", "step": step, "loss": 9 / step} for step in (1, 2, 3)]
 render([RunData("demo", "demo", "rope", records, sample="a line\\n" * 50)])

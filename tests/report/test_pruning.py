@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from nadaraya.errors import InputError
-from nadaraya.report import pruning_curves
+from nadaraya.report.figures import pruning_curves
 
 
 def curve(by: str, tune: int = 40, slope: float = 0.1) -> dict[str, Any]:

@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nadaraya.reproduce import figure_names, load_experiment, load_figure
-from nadaraya.reproduce.catalogue import SCALES
+from nadaraya.reproduce import figure_names, load_figure
+from nadaraya.reproduce.catalogue import SCALES, load_experiment
 from nadaraya.reproduce.claims import (
     BankBump,
     BanksAlike,

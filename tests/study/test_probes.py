@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from nadaraya.evaluation import length_losses
-from nadaraya.interpret import BankShape, bank_shapes, bump_figures, implied_kernels, lag_histogram
+from nadaraya.interpret import bank_shapes, bump_figures, implied_kernels, lag_histogram
+from nadaraya.interpret.banks import BankShape
 from nadaraya.interpret.windows import validation_tokens
 from nadaraya.study import Study, plan_study, probes, run_study, worker
 from nadaraya.study.probes import lacks, measure, stored_histogram, stored_shapes

@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from nadaraya.errors import InputError
-from nadaraya.study import Job, queue, run_queue
+from nadaraya.study import queue
+from nadaraya.study.queue import Job, run_queue
 
 
 def shell(name: str, script: str, folder: Path, cost: float = 0.0) -> Job:

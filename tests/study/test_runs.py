@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from nadaraya.errors import InputError
-from nadaraya.study import Cell, Study, worker
+from nadaraya.study import Study, worker
+from nadaraya.study.plan import Cell
 from nadaraya.study.results import run_file
 from nadaraya.study.runs import StudyRuns
 from nadaraya.training import Recipe, load_recipe

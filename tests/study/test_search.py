@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from nadaraya.errors import InputError
-from nadaraya.kernels import parse_expression
+from nadaraya.kernels.expressions import parse_expression
 from nadaraya.study.candidates import Loss, most_runs
 from nadaraya.study.results import run_file
 from nadaraya.study.search import (

@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from nadaraya.data import encode_text, load_corpus, tokenize_corpus, wrap_text
+from nadaraya.data import load_corpus, tokenize_corpus
+from nadaraya.data.corpus import wrap_text
+from nadaraya.data.tokenizer import encode_text
 from nadaraya.errors import InputError
 from nadaraya.interpret.windows import validation_windows
 from nadaraya.report import read_run

@@ -11,10 +11,12 @@ from torch import nn
 
 import nadaraya.models.vit  # noqa: F401 - registers the models
 from nadaraya.errors import InputError
-from nadaraya.training import ImageRecipe, ImageTrainingRecipe, load_recipe, recipe_keys
+from nadaraya.training import ImageRecipe, load_recipe
+from nadaraya.training.image_recipe import ImageTrainingRecipe
 from nadaraya.training.images import ImageTask
 from nadaraya.training.optimizer import make_optimizer, parameter_groups
 from nadaraya.training.processes import Processes
+from nadaraya.training.recipe import recipe_keys
 
 Make = Callable[..., ImageRecipe]
 

@@ -15,7 +15,7 @@ from PIL import Image
 from safetensors.torch import load_file
 from torch.optim import AdamW
 
-from nadaraya.data.images import evaluation_transform
+from nadaraya.data.images.transforms import evaluation_transform
 from nadaraya.errors import InputError
 from nadaraya.training import ImageRecipe, Recipe, Run, TrainingDiverged, train
 from nadaraya.training.images import ImageTask

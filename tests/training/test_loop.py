@@ -20,7 +20,8 @@ from safetensors.torch import load_file
 
 from nadaraya.data import train_byte_pair_tokenizer
 from nadaraya.errors import InputError
-from nadaraya.training import Recipe, Run, TrainingDiverged, WriteFailed, metrics, text, train
+from nadaraya.files import WriteFailed
+from nadaraya.training import Recipe, Run, TrainingDiverged, metrics, text, train
 from nadaraya.training import checkpoint as checkpoints
 
 Make = Callable[..., Recipe]

@@ -12,7 +12,8 @@ from huggingface_hub.errors import HFValidationError
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from nadaraya.errors import InputError
-from nadaraya.training import Recipe, Run, export_model, model_card, push_to_hub, train
+from nadaraya.training import Recipe, Run, export_model, push_to_hub, train
+from nadaraya.training.publishing import model_card
 
 
 def test_transformers_loads_an_exported_run_on_text(finished_text_run: Path, tmp_path: Path) -> None:

@@ -11,17 +11,15 @@ from nadaraya.errors import InputError
 from nadaraya.models import KernelGPTConfig
 from nadaraya.training import (
     ImageRecipe,
-    ModelRecipe,
     Recipe,
     Run,
-    TrainingRecipe,
     built_in_recipes,
     load_recipe,
     recipe_help,
-    recipe_keys,
     recipe_schema,
 )
-from nadaraya.training.recipe import read_mapping
+from nadaraya.training.recipe import read_mapping, recipe_keys
+from nadaraya.training.text_recipe import ModelRecipe, TrainingRecipe
 
 
 @pytest.mark.parametrize("name", built_in_recipes())

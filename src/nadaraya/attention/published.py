@@ -13,7 +13,8 @@ from nadaraya.attention.mixing import FIRE, MixedBank, MixedProfiles
 from nadaraya.attention.projections import LayerShape
 from nadaraya.attention.rotary import RotaryEmbedding
 from nadaraya.errors import unknown_name
-from nadaraya.kernels import KERPLE, ALiBi, ComposedKernel, Exp, KernelBank, T5Buckets, parse_expression
+from nadaraya.kernels import KERPLE, ALiBi, ComposedKernel, Exp, KernelBank, T5Buckets
+from nadaraya.kernels.expressions import parse_expression
 from nadaraya.kernels.initializers import Initializer
 
 PUBLISHED: dict[str, Callable[..., dict[str, Any]]] = {}

@@ -15,7 +15,7 @@ from nadaraya.errors import must_be
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from nadaraya.interpret import TermReport
+    from nadaraya.interpret.terms import TermReport
 
 _SETS = {"trained": "trained", "initial": "before training", "null": "the null"}
 

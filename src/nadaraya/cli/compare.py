@@ -61,7 +61,8 @@ def compare(
             break
 
     def draw() -> "Figure":
-        from nadaraya.report import RunData, loss_curves
+        from nadaraya.report import loss_curves
+        from nadaraya.report.runs import RunData
 
         by_run = {row["run"]: label for row, label in zip(rows, labels, strict=True)}
         curves = [

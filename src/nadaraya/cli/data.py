@@ -31,7 +31,8 @@ def dickens(
     ] = None,
 ) -> Result:
     """Fetch the works of Charles Dickens from Project Gutenberg; run it again after an interruption."""
-    from nadaraya.data import cache_folder, fetch_dickens
+    from nadaraya.data import fetch_dickens
+    from nadaraya.data.cache import cache_folder
 
     chosen = None if books is None else whole_numbers(books, "--books", "ebook numbers such as 580,730")
     path = fetch_dickens(cache, source_folder=source_folder, books=chosen, progress=sys.stderr.isatty())
@@ -46,8 +47,8 @@ def list_corpora(
     cache: CacheOption = None,
 ) -> Result:
     """Show the embedded corpus and what the cache holds, each file checked against its digest."""
-    from nadaraya.data import cache_folder, embedded_corpus
-    from nadaraya.data.cache import read_manifest, stored_text
+    from nadaraya.data.cache import cache_folder, read_manifest, stored_text
+    from nadaraya.data.corpus import embedded_corpus
 
     folder = (cache or cache_folder()) / "dickens"
     own = embedded_corpus()

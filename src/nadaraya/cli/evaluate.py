@@ -156,7 +156,8 @@ def _at_lengths(run: str, source: Source, lengths: list[int], windows: int, chos
 
 
 def _text(run: str, text: str | None, context: int | None, chosen: Chosen) -> Result:
-    from nadaraya.evaluation import evaluate_shards, evaluate_string
+    from nadaraya.evaluation import evaluate_string
+    from nadaraya.evaluation.language import evaluate_shards
 
     with opened(run, chosen) as causal:
         if context is not None and context > causal.context:

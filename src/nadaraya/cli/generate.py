@@ -33,7 +33,8 @@ def generate(
     precision: PrecisionOption = "float32",
 ) -> Result:
     """Continue a prompt with the model of a run; prints the prompt and its continuation."""
-    from nadaraya.evaluation import default_prompt, generate_text
+    from nadaraya.evaluation import generate_text
+    from nadaraya.evaluation.generation import default_prompt
     from nadaraya.training import Run
 
     if greedy and beams > 1:

@@ -21,7 +21,8 @@ from nadaraya.errors import must_be
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from nadaraya.interpret import BankFit, ImpliedKernel
+    from nadaraya.interpret.bank_fits import BankFit
+    from nadaraya.interpret.implied import ImpliedKernel
 
 _CONTEXT = 1024  # of a model that is no run: its own may be 100,000 tokens and more
 _MOST_TERMS = 64  # of a fit
@@ -46,8 +47,9 @@ def implied(
 
     The logits of all pairs of tokens are regressed on their lag, with a level for each query.
     """
-    from nadaraya.data import document_positions
-    from nadaraya.interpret import fitted_kernels, implied_kernels, implied_summary
+    from nadaraya.data.windows import document_positions
+    from nadaraya.interpret import implied_kernels
+    from nadaraya.interpret.implied import fitted_kernels, implied_summary
     from nadaraya.interpret.windows import windows_of
     from nadaraya.training import open_causal_model
 
@@ -67,7 +69,7 @@ def implied(
             kernels = implied_kernels(causal.model, inputs, position_ids=positions)
 
     def draw() -> "Figure":
-        from nadaraya.report import implied_curves
+        from nadaraya.report.by_lag import implied_curves
 
         return implied_curves(kernels, [bank for bank, _ in fits])
 

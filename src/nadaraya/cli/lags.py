@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from nadaraya.data import Corpus
-    from nadaraya.interpret import LagHistogram
+    from nadaraya.interpret.lags import LagHistogram
     from nadaraya.training import Run
 
 _LONGEST_LAG = 1_000_000
@@ -66,7 +66,8 @@ def lags(
 ) -> Result:
     """Show how far apart newlines, or other separators, stand in a text, or in a run's corpus and its own."""
     from nadaraya.data import load_corpus
-    from nadaraya.interpret import SEPARATORS, autocorrelation, compile_separator, lag_histogram
+    from nadaraya.interpret import SEPARATORS, lag_histogram
+    from nadaraya.interpret.lags import autocorrelation, compile_separator
     from nadaraya.training import Run
 
     if not 1 <= max_lag <= _LONGEST_LAG:
@@ -93,7 +94,7 @@ def lags(
         histograms.append(lag_histogram(texts[1].text, max_lag, between))
 
     def draw() -> "Figure":
-        from nadaraya.report import lag_histograms
+        from nadaraya.report.by_lag import lag_histograms
 
         return lag_histograms({one.name: histogram for one, histogram in zip(texts, histograms, strict=True)})
 
@@ -120,7 +121,8 @@ def _written(
     run: "Run", corpus: str, characters: int, temperature: float, seed: int, device: str, precision: str
 ) -> "Corpus":
     """About so many characters that the model of a run writes."""
-    from nadaraya.data import Corpus, encode_text, is_character_tokenizer
+    from nadaraya.data import Corpus
+    from nadaraya.data.tokenizer import encode_text, is_character_tokenizer
     from nadaraya.evaluation import sample_text
 
     model, tokenizer, tokens = run.load_model(), run.tokenizer(), characters

@@ -8,7 +8,8 @@ from nadaraya.errors import InputError
 
 if TYPE_CHECKING:
     from nadaraya.cli.texts import Source
-    from nadaraya.evaluation import CausalModel, LengthLosses
+    from nadaraya.evaluation.language import CausalModel
+    from nadaraya.evaluation.lengths import LengthLosses
 
 
 def lengths_of(causal: "CausalModel", source: "Source", lengths: list[int], windows: int) -> "LengthLosses":

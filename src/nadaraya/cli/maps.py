@@ -48,9 +48,9 @@ def maps(
 
     from nadaraya.data.textfile import read_text
     from nadaraya.interpret import ImageModel, capture_attention
-    from nadaraya.report import ImageFigures, Subject, TextFigures
-    from nadaraya.report.maps import check_folder, write_maps
-    from nadaraya.report.maps_text import printable
+    from nadaraya.report.maps import Subject, check_folder, write_maps
+    from nadaraya.report.maps_image import ImageFigures
+    from nadaraya.report.maps_text import TextFigures, printable
 
     check_folder(out, force)
     try:  # a device that computes, and holds numbers
@@ -117,7 +117,7 @@ def _progress(title: str) -> "Iterator[Callable[[str, int, int], None]]":
 def _model(name: str, checkpoint: Path | None, options: list[str]) -> "ImageModel | TextModel":
     """The model of a run folder, or of timm by name."""
     from nadaraya.interpret import ImageModel, TextModel
-    from nadaraya.models.vit import is_image_model
+    from nadaraya.models.vit.factory import is_image_model
     from nadaraya.training import Run
 
     if means_path(name, is_image_model):

@@ -11,7 +11,7 @@ from nadaraya.errors import InputError, must_be, unknown_name
 
 if TYPE_CHECKING:
     from nadaraya.models import KernelGPTConfig
-    from nadaraya.study import Ended
+    from nadaraya.study.queue import Ended
 
 # Of every argument that takes a name or a path; `nadaraya.names.means_path` decides.
 NAMES_WIN = "A name wins over a file or folder of that name: write that as ./NAME."
@@ -110,7 +110,7 @@ def is_model_name(name: str) -> bool:
     """Return whether a preset, a variant or a model of timm is called so."""
     from nadaraya import variants
     from nadaraya.models.presets import is_preset
-    from nadaraya.models.vit import is_image_model
+    from nadaraya.models.vit.factory import is_image_model
 
     with suppress(InputError):
         return is_preset(name) or bool(variants.by_layer(name, 1))

@@ -14,8 +14,9 @@ def report(
     force: Annotated[bool, typer.Option("--force", help="Replace the file if it is there.")] = False,
 ) -> Result:
     """Write one self-contained HTML file on runs on text and on images: tables, curves, kernels, maps."""
-    from nadaraya.report import read_image_run, read_run, write_report
+    from nadaraya.report import read_run, write_report
     from nadaraya.report.html import check_file
+    from nadaraya.report.images import read_image_run
     from nadaraya.training import Run
 
     check_file(out, force)

@@ -20,7 +20,7 @@ from nadaraya.cli.tables import FigureTable, wide_console
 from nadaraya.errors import must_be
 
 if TYPE_CHECKING:
-    from nadaraya.reproduce import Cost
+    from nadaraya.reproduce.catalogue import Cost
 
 
 def reproduce(
@@ -57,7 +57,9 @@ def reproduce(
     it was and skips what is done. At the end the folder has results.json, drawings and comparison.md. A plan,
     by --dry-run, reads no text.
     """
-    from nadaraya.reproduce import costs, load_experiment, load_figure, write_comparison
+    from nadaraya.reproduce import costs, load_figure
+    from nadaraya.reproduce.catalogue import load_experiment
+    from nadaraya.reproduce.comparison import write_comparison
     from nadaraya.study import run_study
     from nadaraya.study.draw import write_summary
 

@@ -18,7 +18,7 @@ from nadaraya.cli.options import (
 from nadaraya.cli.tables import FigureTable, wide_console
 
 if TYPE_CHECKING:
-    from nadaraya.study import Session
+    from nadaraya.study.runs import Session
 
 # Of the verbs that train runs in a queue.
 OverridesArgument = Annotated[

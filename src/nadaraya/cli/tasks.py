@@ -10,8 +10,8 @@ from nadaraya.cli.results import Result
 from nadaraya.cli.tables import FigureTable
 
 if TYPE_CHECKING:
-    from nadaraya.evaluation import CausalModel
     from nadaraya.evaluation.core import CoreEvaluation
+    from nadaraya.evaluation.language import CausalModel
 
 
 class Chosen(NamedTuple):

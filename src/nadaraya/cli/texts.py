@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from nadaraya.data import TokenShards
-    from nadaraya.evaluation import CausalModel
+    from nadaraya.evaluation.language import CausalModel
 
 
 class Source(NamedTuple):
@@ -22,7 +22,7 @@ class Source(NamedTuple):
 
     def tokens(self, causal: "CausalModel") -> "Tensor | TokenShards":
         """The tokens of a text in the model's own numbers, or the shards."""
-        from nadaraya.data import encode_text
+        from nadaraya.data.tokenizer import encode_text
 
         return encode_text(causal.tokenizer, self.content) if isinstance(self.content, str) else self.content
 

@@ -98,8 +98,9 @@ def train(
     """Train a model; stopped or killed at any moment, the same command goes on where it was."""
     if device == "cpu":  # before torch looks
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
-    from nadaraya.training import is_main_process, load_recipe
+    from nadaraya.training import load_recipe
     from nadaraya.training import train as train_run
+    from nadaraya.training.processes import is_main_process
 
     if device not in ("", "cpu", "cuda"):
         raise unknown_name("--device", device, ("cpu", "cuda"))
@@ -141,7 +142,8 @@ def train(
 
 
 def _try(recipe: "Recipe | ImageRecipe", as_json: bool) -> None:
-    from nadaraya.training import is_main_process, try_recipe
+    from nadaraya.training import try_recipe
+    from nadaraya.training.processes import is_main_process
 
     trial = try_recipe(recipe)
     if not is_main_process():

@@ -15,7 +15,7 @@ def cache_folder() -> Path:
     """`$NADARAYA_CACHE`, else `$XDG_CACHE_HOME/nadaraya`, else `~/.cache/nadaraya`; it need not exist yet.
 
     >>> import os
-    >>> from nadaraya.data import cache_folder
+    >>> from nadaraya.data.cache import cache_folder
     >>> os.environ["NADARAYA_CACHE"] = "corpora"
     >>> cache_folder().name
     'corpora'

@@ -84,7 +84,7 @@ def embedded_corpus() -> Corpus:
     Returns:
         The topics of `pydoc_data.topics` in sorted order, two blank lines between them.
 
-    >>> from nadaraya.data import embedded_corpus
+    >>> from nadaraya.data.corpus import embedded_corpus
     >>> "assert" in embedded_corpus().text
     True
     """
@@ -178,7 +178,7 @@ def wrap_text(text: str, columns: int) -> str:
     Raises:
         InputError: columns is below 1.
 
-    >>> from nadaraya.data import wrap_text
+    >>> from nadaraya.data.corpus import wrap_text
     >>> wrap_text("one two\\nthree four\\n\\nfive\\n", 14)
     'one two three\\nfour\\n\\nfive\\n'
     """
@@ -209,7 +209,7 @@ def shuffle_text(text: str, unit: Shuffled, seed: int = 0) -> str:
     Raises:
         InputError: an unknown unit.
 
-    >>> from nadaraya.data import shuffle_text
+    >>> from nadaraya.data.corpus import shuffle_text
     >>> shuffle_text("to be or\\nnot to be\\n", "words")
     'not or\\nbe to\\nto be '
     """

@@ -157,7 +157,8 @@ def read_dickens(cache: Path | None = None) -> str:
         InputError: when it was never fetched, or a file (named) has changed since.
 
     >>> from pathlib import Path
-    >>> from nadaraya.data import fetch_dickens, read_dickens
+    >>> from nadaraya.data import fetch_dickens
+    >>> from nadaraya.data.gutenberg import read_dickens
     >>> _ = Path("dickens.txt").write_text("It was the best of times.")
     >>> _ = fetch_dickens(Path("cache"), source_folder=Path("."))
     >>> read_dickens(Path("cache"))

@@ -125,7 +125,7 @@ def is_shards(source: str | Path) -> bool:
     Args:
         source: a path, or the name of a corpus.
 
-    >>> from nadaraya.data import is_shards
+    >>> from nadaraya.data.shards import is_shards
     >>> is_shards("embedded")
     False
     """

@@ -116,7 +116,8 @@ def is_character_tokenizer(tokenizer: "PreTrainedTokenizerFast") -> bool:
     Args:
         tokenizer: any fast tokenizer.
 
-    >>> from nadaraya.data import is_character_tokenizer, train_character_tokenizer
+    >>> from nadaraya.data import train_character_tokenizer
+    >>> from nadaraya.data.tokenizer import is_character_tokenizer
     >>> is_character_tokenizer(train_character_tokenizer("abc"))
     True
     """
@@ -181,7 +182,8 @@ def encode_text(tokenizer: "PreTrainedTokenizerFast", text: str) -> torch.Tensor
         InputError: when the tokenizer does not know a character, or is given a lone surrogate; it names the
             character and where it stands.
 
-    >>> from nadaraya.data import encode_text, train_character_tokenizer
+    >>> from nadaraya.data import train_character_tokenizer
+    >>> from nadaraya.data.tokenizer import encode_text
     >>> encode_text(train_character_tokenizer("banana"), "nab")
     tensor([2, 0, 1])
     """
@@ -212,7 +214,8 @@ def token_num_bytes(tokenizer: "PreTrainedTokenizerFast", token_id: int) -> int:
         tokenizer: any fast tokenizer.
         token_id: the token.
 
-    >>> from nadaraya.data import byte_tokenizer, token_num_bytes, train_character_tokenizer
+    >>> from nadaraya.data import byte_tokenizer, train_character_tokenizer
+    >>> from nadaraya.data.tokenizer import token_num_bytes
     >>> token_num_bytes(byte_tokenizer(), 195), token_num_bytes(train_character_tokenizer("é"), 0)
     (1, 2)
     """

@@ -73,7 +73,7 @@ def num_windows(num_tokens: int, context: int) -> int:
     Raises:
         InputError: not one window fits.
 
-    >>> from nadaraya.data import num_windows
+    >>> from nadaraya.data.windows import num_windows
     >>> num_windows(10, 4)
     3
     """
@@ -94,7 +94,7 @@ def window_numbers(count: int, batch_size: int, seed: int, update: int) -> np.nd
     Returns:
         (batch_size,) int64 numbers from 0 to count − 1.
 
-    >>> from nadaraya.data import window_numbers
+    >>> from nadaraya.data.windows import window_numbers
     >>> [window_numbers(5, 2, seed=0, update=update).tolist() for update in (1, 2, 3)]
     [[0, 3], [1, 2], [4, 2]]
     """
@@ -151,7 +151,7 @@ def document_positions(tokens: Tensor, document_token: int) -> Tensor:
         (B, N), the `position_ids` by which `KernelGPTModel` keeps packed documents apart.
 
     >>> import torch
-    >>> from nadaraya.data import document_positions
+    >>> from nadaraya.data.windows import document_positions
     >>> document_positions(torch.tensor([[5, 6, 0, 7, 8, 0, 9]]), document_token=0)
     tensor([[0, 1, 0, 1, 2, 0, 1]])
     """

@@ -21,7 +21,7 @@ class ImageEvaluation:
         top5: fraction of the images whose label is among the five largest logits (all, with fewer classes).
         images: how many there were.
 
-    >>> from nadaraya.evaluation import ImageEvaluation
+    >>> from nadaraya.evaluation.classification import ImageEvaluation
     >>> ImageEvaluation(loss=0.9, top1=0.72, top5=0.91, images=10_000).top1
     0.72
     """

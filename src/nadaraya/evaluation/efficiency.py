@@ -123,7 +123,7 @@ def image_model_cost(model: nn.Module, image_size: int | None = None) -> ImageMo
     Raises:
         InputError: the model does not take images of that size.
     """
-    from nadaraya.models.vit import image_shape
+    from nadaraya.models.vit.factory import image_shape
 
     shape = image_shape(model, image_size)
     shape_only = copy.deepcopy(model).to("meta").eval()

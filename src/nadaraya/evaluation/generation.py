@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from nadaraya.data import is_character_tokenizer
+from nadaraya.data.tokenizer import is_character_tokenizer
 from nadaraya.device import check_memory
 from nadaraya.errors import InputError, must_be
 from nadaraya.evaluation.language import encoded, predict
@@ -99,7 +99,7 @@ def default_prompt(tokenizer: "PreTrainedTokenizerFast") -> str:
         tokenizer: that of the model.
 
     >>> from nadaraya.data import train_character_tokenizer
-    >>> from nadaraya.evaluation import default_prompt
+    >>> from nadaraya.evaluation.generation import default_prompt
     >>> default_prompt(train_character_tokenizer("xyz"))
     'x'
     """

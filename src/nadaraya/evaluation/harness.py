@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from nadaraya.data import encode_text
+from nadaraya.data.tokenizer import encode_text
 from nadaraya.errors import InputError, must_be, unknown_name
 from nadaraya.evaluation.core_tasks import CoreTask, core_prompts, few_shot_rows, shuffled_rows
 from nadaraya.evaluation.generation import default_prompt
@@ -47,7 +47,8 @@ def evaluate_lm_eval(
             of range.
 
     >>> from nadaraya.data import byte_tokenizer
-    >>> from nadaraya.evaluation import CausalModel, evaluate_lm_eval
+    >>> from nadaraya.evaluation import evaluate_lm_eval
+    >>> from nadaraya.evaluation.language import CausalModel
     >>> from nadaraya.models import KernelGPTConfig, KernelGPTForCausalLM
     >>> model = KernelGPTForCausalLM(KernelGPTConfig.preset("demo", vocab_size=256))
     >>> evaluate_lm_eval(CausalModel("demo", model, byte_tokenizer(), 256), [])

@@ -9,15 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from nadaraya.data import (
-    TokenShards,
-    document_positions,
-    encode_text,
-    num_windows,
-    read_windows,
-    token_num_bytes,
-)
-from nadaraya.data.tokenizer import check_token_bytes, check_vocabulary
+from nadaraya.data import TokenShards, read_windows
+from nadaraya.data.tokenizer import check_token_bytes, check_vocabulary, encode_text, token_num_bytes
+from nadaraya.data.windows import document_positions, num_windows
 from nadaraya.errors import must_be
 from nadaraya.modes import evaluating
 
@@ -39,7 +33,7 @@ class CausalModel:
         context: tokens that it reads at a time.
 
     >>> from nadaraya.data import byte_tokenizer
-    >>> from nadaraya.evaluation import CausalModel
+    >>> from nadaraya.evaluation.language import CausalModel
     >>> from nadaraya.models import KernelGPTConfig, KernelGPTForCausalLM
     >>> model = KernelGPTForCausalLM(KernelGPTConfig.preset("demo", vocab_size=256))
     >>> CausalModel("demo", model, byte_tokenizer(), context=256).context
@@ -66,7 +60,7 @@ class TextEvaluation:
         tokens: how many were predicted, all but the first.
         bytes: of the text of those tokens.
 
-    >>> from nadaraya.evaluation import TextEvaluation
+    >>> from nadaraya.evaluation.language import TextEvaluation
     >>> TextEvaluation(cross_entropy=1.2, bits_per_byte=1.7, tokens=5_000, bytes=5_100).tokens
     5000
     """
@@ -327,7 +321,7 @@ def evaluate_shards(
 
     >>> from pathlib import Path
     >>> from nadaraya.data import tokenize_corpus
-    >>> from nadaraya.evaluation import evaluate_shards
+    >>> from nadaraya.evaluation.language import evaluate_shards
     >>> from nadaraya.models import KernelGPTConfig, KernelGPTForCausalLM
     >>> _ = Path("poem.txt").write_text("Tyger Tyger<|endoftext|>burning bright<|endoftext|>In the forests")
     >>> shards = tokenize_corpus("poem.txt", "shards", vocabulary=257, validation_documents=1)

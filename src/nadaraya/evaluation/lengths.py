@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from nadaraya.data import TokenShards, document_positions
-from nadaraya.data.windows import windows_at
+from nadaraya.data import TokenShards
+from nadaraya.data.windows import document_positions, windows_at
 from nadaraya.errors import must_be
 from nadaraya.evaluation.language import target_bytes, token_nats
 
@@ -25,7 +25,7 @@ class LengthLoss:
         change: cross-entropy less that of the same targets at the shortest length.
         error: standard error of the change over windows; None for a single one.
 
-    >>> from nadaraya.evaluation import LengthLoss
+    >>> from nadaraya.evaluation.lengths import LengthLoss
     >>> LengthLoss(512, cross_entropy=1.3, bits_per_byte=1.9, change=-0.02, error=0.004).length
     512
     """
@@ -49,7 +49,7 @@ class LengthLosses:
         bytes: of their text; None where not known.
         by_position: mean loss of each token of the longest windows in nats, which 1, 2, … tokens precede.
 
-    >>> from nadaraya.evaluation import LengthLosses
+    >>> from nadaraya.evaluation.lengths import LengthLosses
     >>> LengthLosses((), windows=64, stride=128, tokens=8192, bytes=8192, by_position=()).tokens
     8192
     """

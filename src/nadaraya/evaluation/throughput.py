@@ -182,7 +182,8 @@ def make_step(row: Throughput, settings: Settings) -> Callable[[], None]:
 
     The first calls also compile. An InputError where the model cannot be built.
     """
-    from nadaraya.models.vit import create_image_model, image_shape
+    from nadaraya.models.vit import create_image_model
+    from nadaraya.models.vit.factory import image_shape
 
     torch.manual_seed(0)
     device, dtype = settings.device, PRECISIONS[settings.precision]

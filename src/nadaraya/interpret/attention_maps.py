@@ -265,7 +265,8 @@ def save_maps(maps: AttentionMaps, path: str | Path) -> None:
         WriteFailed: the disk is full or refuses; the file is then as it was.
 
     >>> import torch
-    >>> from nadaraya.interpret import AttentionMaps, load_maps, save_maps
+    >>> from nadaraya.interpret import load_maps, save_maps
+    >>> from nadaraya.interpret.attention_maps import AttentionMaps
     >>> from nadaraya.interpret.attention_maps import LayerMaps
     >>> layer = LayerMaps("attn", torch.full((1, 2, 3, 3), 1 / 3), bandwidth=None, error=0.0)
     >>> save_maps(AttentionMaps((layer,), output=None, reads="last"), "weights.safetensors")

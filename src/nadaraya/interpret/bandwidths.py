@@ -23,7 +23,7 @@ class GridShape:
         trained: the same after training; the middle is lag 0, one row or column per patch.
 
     >>> import numpy as np
-    >>> from nadaraya.interpret import GridShape
+    >>> from nadaraya.interpret.bandwidths import GridShape
     >>> GridShape(0, initial=None, trained=np.ones((3, 5, 5))).reach
     2
     """
@@ -93,7 +93,7 @@ def grid_shapes(trained: nn.Module, initial: nn.Module | None = None, reach: int
         InputError: reach is below 1.
 
     >>> import timm, nadaraya.models.vit
-    >>> from nadaraya.interpret import grid_shapes
+    >>> from nadaraya.interpret.bandwidths import grid_shapes
     >>> options = {"img_size": 32, "depth": 2, "variant_options": {"grid_kernel": "bank"}}
     >>> [shape.trained.shape for shape in grid_shapes(timm.create_model("gka_tiny_patch16_224", **options))]
     [(3, 15, 15), (3, 15, 15)]

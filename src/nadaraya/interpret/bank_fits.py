@@ -28,7 +28,7 @@ class BankFit:
         r2: (H,) share of the variance of the curve over pairs that the fit explains; NaN for a flat curve.
 
     >>> import numpy as np
-    >>> from nadaraya.interpret import fit_banks
+    >>> from nadaraya.interpret.bank_fits import fit_banks
     >>> fit_banks(-0.1 * np.arange(20)[None], np.ones(20), num_terms=1, periodic=False).curve(20).shape
     (1, 20)
     """
@@ -105,7 +105,7 @@ def fit_banks(
         InputError: num_terms is not a positive whole number, or fewer than two lags have a curve and weight.
 
     >>> import numpy as np
-    >>> from nadaraya.interpret import fit_banks
+    >>> from nadaraya.interpret.bank_fits import fit_banks
     >>> lags = np.arange(40)
     >>> curve = -lags / 12 - 2 * 0.8**2 * np.sin(lags / 3) ** 2
     >>> fit = fit_banks(curve[None], np.ones(40), num_terms=1)

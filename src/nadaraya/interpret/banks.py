@@ -43,7 +43,7 @@ class BankShape(LabelledHeads):
         heads: the numbers of the heads, as before any was removed; default all from 0.
 
     >>> import numpy as np
-    >>> from nadaraya.interpret import BankShape
+    >>> from nadaraya.interpret.banks import BankShape
     >>> shape = BankShape(0, added=True, initial=None, trained=np.array([[1.0, 0.5, 2.0, 0.0]]))
     >>> [bump.lag for bump in shape.shared_bumps()]
     [2]
@@ -157,7 +157,7 @@ class PeakMatch:
         expected: how many would be, if bumps fell anywhere: n q.
         p_value: chance that k or more would be.
 
-    >>> from nadaraya.interpret import match_peaks
+    >>> from nadaraya.interpret.banks import match_peaks
     >>> match_peaks([20, 69, 72], peaks=[70], num_lags=256).matched
     2
     """
@@ -188,7 +188,7 @@ def match_peaks(lags: Sequence[int], peaks: Sequence[int], num_lags: int, tolera
     Raises:
         InputError: num_lags below 1, or a negative tolerance.
 
-    >>> from nadaraya.interpret import match_peaks
+    >>> from nadaraya.interpret.banks import match_peaks
     >>> round(match_peaks([20, 69, 72], peaks=[70], num_lags=256).p_value, 4)
     0.0022
     """
@@ -222,7 +222,7 @@ class BumpTable:
         tolerance: the largest distance of a bump that is near a peak, in tokens.
 
     >>> import numpy as np
-    >>> from nadaraya.interpret import BankShape, bump_table
+    >>> from nadaraya.interpret.banks import BankShape, bump_table
     >>> curve = -np.arange(64) / 20 + 2 * np.exp(-(((np.arange(64) - 30) / 3) ** 2))
     >>> table = bump_table([BankShape(0, True, None, curve[None])], peaks=[31])
     >>> table.matches()["trained"].matched
@@ -303,7 +303,7 @@ def bump_table(
         InputError: no shapes.
 
     >>> import numpy as np
-    >>> from nadaraya.interpret import BankShape, bump_table
+    >>> from nadaraya.interpret.banks import BankShape, bump_table
     >>> shape = BankShape(0, True, None, np.array([[1.0, 0.5, 2.0, 0.0]]))
     >>> [row["lag"] for row in bump_table([shape], peaks=[]).rows()]
     [2]

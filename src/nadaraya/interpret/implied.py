@@ -133,7 +133,7 @@ def fitted_kernels(
         InputError: as of `implied_kernels` and `fit_implied`, or a single window.
 
     >>> import torch
-    >>> from nadaraya.interpret import fitted_kernels
+    >>> from nadaraya.interpret.implied import fitted_kernels
     >>> from nadaraya.models import KernelGPTConfig, KernelGPTForCausalLM
     >>> model = KernelGPTForCausalLM(KernelGPTConfig.preset("demo", num_hidden_layers=1, variant="decay"))
     >>> kernels, [(bank, decay)] = fitted_kernels(model, torch.arange(64).view(2, 32), num_terms=2)
@@ -155,7 +155,7 @@ def _sums_of(
     """The sums of every layer over the windows, which are dealt out to so many parts."""
     model = run_or_model
     if hasattr(run_or_model, "load_model"):
-        from nadaraya.data import document_positions
+        from nadaraya.data.windows import document_positions
 
         model = run_or_model.load_model()
         if tokens is None:
@@ -211,7 +211,8 @@ def implied_summary(
         deviation, R², curve, and the fits "periodic" and "decay". What is not a number is None.
 
     >>> import torch
-    >>> from nadaraya.interpret import implied_kernels, implied_summary
+    >>> from nadaraya.interpret import implied_kernels
+    >>> from nadaraya.interpret.implied import implied_summary
     >>> from nadaraya.models import KernelGPTConfig, KernelGPTForCausalLM
     >>> model = KernelGPTForCausalLM(KernelGPTConfig.preset("demo"))
     >>> summary = implied_summary(implied_kernels(model, torch.arange(16)[None]))

@@ -95,7 +95,7 @@ class LagHistogram:
         unit: of the lags, "characters" or "tokens", default characters.
 
     >>> import numpy as np
-    >>> from nadaraya.interpret import LagHistogram
+    >>> from nadaraya.interpret.lags import LagHistogram
     >>> LagHistogram(np.array([0, 8, 2]), overflow=0).total
     10
     """
@@ -179,7 +179,7 @@ def compile_separator(pattern: str) -> re.Pattern[str]:
     Raises:
         InputError: it is none, or matches the empty string, which separates nothing.
 
-    >>> from nadaraya.interpret import compile_separator, separator_lags
+    >>> from nadaraya.interpret.lags import compile_separator, separator_lags
     >>> separator_lags("banana", compile_separator("[ae]"))
     array([2, 2])
     """
@@ -237,7 +237,7 @@ def separator_lags(text: str, separator: Separator = "\n") -> np.ndarray:
     Raises:
         InputError: when the separator is empty or matches the empty string.
 
-    >>> from nadaraya.interpret import separator_lags
+    >>> from nadaraya.interpret.lags import separator_lags
     >>> separator_lags("a\\nab\\nabc\\n")
     array([3, 4])
     """
@@ -282,11 +282,11 @@ def token_lag_histogram(tokenizer: "PreTrainedTokenizerFast", text: str, max_lag
         InputError: a character that the tokenizer does not have, or max_lag is below 1.
 
     >>> from nadaraya.data import byte_tokenizer
-    >>> from nadaraya.interpret import token_lag_histogram
+    >>> from nadaraya.interpret.lags import token_lag_histogram
     >>> token_lag_histogram(byte_tokenizer(), "é\\né\\né\\n", max_lag=4).counts  # "é" is two bytes
     array([0, 0, 2, 0])
     """
-    from nadaraya.data import encode_text
+    from nadaraya.data.tokenizer import encode_text
 
     holds = np.array(["\n" in str(tokenizer.decode([token])) for token in range(len(tokenizer))])
     positions = np.flatnonzero(holds[encode_text(tokenizer, text).numpy()])
@@ -319,7 +319,7 @@ def autocorrelation(text: str, max_lag: int = 256, separator: Separator = "\n") 
     Raises:
         InputError: when the separator is empty or matches the empty string, or max_lag is below 1.
 
-    >>> from nadaraya.interpret import autocorrelation
+    >>> from nadaraya.interpret.lags import autocorrelation
     >>> autocorrelation("a\\n" * 500, max_lag=2).round(2)  # every second character is a newline
     array([ 1., -1.,  1.])
     """

@@ -55,8 +55,8 @@ class ImageModel:
         Raises:
             InputError: it is a run on text, not finished, or damaged.
         """
-        from nadaraya.data.images import evaluation_transform
-        from nadaraya.models.vit import image_shape
+        from nadaraya.data.images.transforms import evaluation_transform
+        from nadaraya.models.vit.factory import image_shape
 
         recipe, classes = run.image_recipe(), run.classes
         model, augmentation = run.load_model(), recipe.augmentation()
@@ -78,7 +78,7 @@ class ImageModel:
         from timm.data import ImageNetInfo, create_transform, resolve_data_config
 
         from nadaraya.data.images.sources import MODES, to_channels
-        from nadaraya.models.vit import image_shape
+        from nadaraya.models.vit.factory import image_shape
 
         shape = image_shape(model)
         if shape[0] not in MODES:
@@ -205,7 +205,7 @@ class TextModel:
         Raises:
             InputError: fewer than 2, more than the context of the model, or a character it does not know.
         """
-        from nadaraya.data import encode_text
+        from nadaraya.data.tokenizer import encode_text
 
         ids, context = encode_text(self.tokenizer, text), int(self.model.config.max_position_embeddings)
         if not 2 <= len(ids) <= context:

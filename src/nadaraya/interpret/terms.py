@@ -40,7 +40,7 @@ class Term:
             the queries of a window. A proxy of `loss_increase` that needs no model.
         loss_increase: what the loss gains without it, in nats/token; None where it was not measured.
 
-    >>> from nadaraya.interpret import Term
+    >>> from nadaraya.interpret.terms import Term
     >>> Term(0, 0, 5, strength=0.14, length=140.0, period=70.0, oscillation=0.4, divergence=0.001).cycles
     2.0
     """
@@ -81,7 +81,7 @@ class TermReport:
         layers: the same two by name, and "layer", its index, for the bank of one layer at a time.
         terms: the one with the largest `divergence` first.
 
-    >>> from nadaraya.interpret import TermReport
+    >>> from nadaraya.interpret.terms import TermReport
     >>> TermReport(1.5, 4096, 0.02, 0.001, layers=(), terms=()).rank_correlation() is None
     True
     """
@@ -114,7 +114,7 @@ def bank_terms(run_or_model: Any, num_lags: int) -> list[Term]:
         InputError: num_lags is below 1.
 
     >>> from types import SimpleNamespace
-    >>> from nadaraya.interpret import bank_terms
+    >>> from nadaraya.interpret.terms import bank_terms
     >>> from nadaraya.kernels import KernelBank
     >>> model = SimpleNamespace(lag_kernels=lambda: [(0, KernelBank(num_heads=2, num_terms=8))])
     >>> terms = bank_terms(model, num_lags=64)

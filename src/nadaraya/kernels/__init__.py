@@ -1,10 +1,9 @@
 """Stationary kernels on lags and distances, their algebra, banks of them, and the field's position biases."""
 
 from nadaraya.kernels.bank import KernelBank
-from nadaraya.kernels.base import Exp, Kernel, Product, Scaled, Sum
+from nadaraya.kernels.base import Exp, Kernel
 from nadaraya.kernels.compact import Boxcar, Epanechnikov, Tricube
 from nadaraya.kernels.composed import ComposedKernel, Constant
-from nadaraya.kernels.expressions import KernelExpression, parse_expression
 from nadaraya.kernels.fitting import fit_bank
 from nadaraya.kernels.grid import GridKernel
 from nadaraya.kernels.parameters import Positive
@@ -33,17 +32,12 @@ __all__ = [
     "GridKernel",
     "Kernel",
     "KernelBank",
-    "KernelExpression",
     "Matern",
     "Periodic",
     "Positive",
-    "Product",
     "RationalQuadratic",
     "Sandwich",
-    "Scaled",
-    "Sum",
     "T5Buckets",
     "Tricube",
     "fit_bank",
-    "parse_expression",
 ]

@@ -266,8 +266,8 @@ class Sum(_Composite):
     Raises:
         InputError: an argument is not a kernel; the numbers of heads differ.
 
-    >>> from nadaraya.kernels import Gaussian, Sum
-    >>> Sum(Gaussian(1.0), Gaussian(2.0))(0.0)
+    >>> from nadaraya.kernels import Gaussian
+    >>> (Gaussian(1.0) + Gaussian(2.0))(0.0)
     tensor(2., grad_fn=<AddBackward0>)
     """
 
@@ -290,8 +290,8 @@ class Product(_Composite):
     Raises:
         InputError: an argument is not a kernel; the numbers of heads differ.
 
-    >>> from nadaraya.kernels import Gaussian, Product
-    >>> Product(Gaussian(1.0), Gaussian(2.0))(0.0)
+    >>> from nadaraya.kernels import Gaussian
+    >>> (Gaussian(1.0) * Gaussian(2.0))(0.0)
     tensor(1., grad_fn=<MulBackward0>)
     """
 
@@ -349,8 +349,8 @@ class Scaled(Kernel):
     Raises:
         InputError: the factor is not positive and finite, or the numbers of heads differ.
 
-    >>> from nadaraya.kernels import Gaussian, Scaled
-    >>> Scaled(Gaussian(1.0), 3.0)(0.0)
+    >>> from nadaraya.kernels import Gaussian
+    >>> (3.0 * Gaussian(1.0))(0.0)
     tensor(3..., grad_fn=<MulBackward0>)
     """
 

@@ -1,12 +1,11 @@
 """Runs with fewer heads: how many can go, what the loss becomes, the smaller run, tuned and written."""
 
-from nadaraya.pruning.curves import PruningPlan, WithinBudget, heads_within, most_heads, pruning_curve
+from nadaraya.pruning.curves import PruningPlan, heads_within, most_heads, pruning_curve
 from nadaraya.pruning.smaller import PrunedCost, prune_run
 
 __all__ = [
     "PrunedCost",
     "PruningPlan",
-    "WithinBudget",
     "heads_within",
     "most_heads",
     "prune_run",

@@ -7,7 +7,8 @@ import torch
 from sklearn.base import BaseEstimator
 
 from nadaraya import kernels
-from nadaraya.kernels import Kernel, Product, Scaled, Sum
+from nadaraya.kernels import Kernel
+from nadaraya.kernels.base import Product, Scaled, Sum
 from nadaraya.regression.categories import Category, Coding
 from nadaraya.regression.sample import NeighbourScale, Sample
 from nadaraya.regression.selection import Selection, Start

@@ -41,7 +41,7 @@ def bank_curves(shapes: Sequence[BankShape], marks: Sequence[int] = ()) -> Figur
         InputError: no layer has a lag kernel.
 
     >>> import numpy as np
-    >>> from nadaraya.interpret import BankShape
+    >>> from nadaraya.interpret.banks import BankShape
     >>> from nadaraya.report import bank_curves
     >>> shape = BankShape(0, "add", initial=None, trained=np.array([[1.0, 0.5, 0.25]]))
     >>> bank_curves([shape]).axes[0].get_title(loc="left")
@@ -68,7 +68,7 @@ def lag_histograms(histograms: dict[str, LagHistogram]) -> Figure:
         A matplotlib figure with one chart per text.
 
     >>> from nadaraya.interpret import lag_histogram
-    >>> from nadaraya.report import lag_histograms
+    >>> from nadaraya.report.by_lag import lag_histograms
     >>> figure = lag_histograms({"corpus": lag_histogram("a line\\n" * 50)})
     >>> figure.axes[0].get_title(loc="left")
     'corpus: share of separations, %'
@@ -96,8 +96,8 @@ def implied_curves(kernels: Sequence[ImpliedKernel], fits: Sequence[BankFit] = (
         InputError: no layers.
 
     >>> import numpy as np
-    >>> from nadaraya.interpret import ImpliedKernel
-    >>> from nadaraya.report import implied_curves
+    >>> from nadaraya.interpret.implied import ImpliedKernel
+    >>> from nadaraya.report.by_lag import implied_curves
     >>> curve = -np.arange(9.0)[None]
     >>> kernel = ImpliedKernel(0, curve, 9 - np.arange(9), r2=np.array([0.8]), deviation=np.array([2.0]))
     >>> implied_curves([kernel]).axes[0].get_title(loc="left")

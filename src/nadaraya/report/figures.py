@@ -21,7 +21,7 @@ from nadaraya.report.runs import RunData, labelled
 from nadaraya.report.style import charts, label_axes
 
 if TYPE_CHECKING:
-    from nadaraya.evaluation import LengthLosses
+    from nadaraya.evaluation.lengths import LengthLosses
 
 # Colour and name of every order of pruning.
 _ORDERS = {
@@ -41,7 +41,8 @@ def loss_curves(runs: Sequence[RunData], unit: str = "nats/token") -> Figure:
     Returns:
         A matplotlib figure with two charts and a legend.
 
-    >>> from nadaraya.report import RunData, loss_curves
+    >>> from nadaraya.report import loss_curves
+    >>> from nadaraya.report.runs import RunData
     >>> records = [{"kind": "validation", "step": step, "loss": 9 / step} for step in (1, 2, 3)]
     >>> figure = loss_curves([RunData("demo", "demo", "rope", records)])
     >>> [axes.get_xlabel() for axes in figure.axes]
@@ -68,8 +69,8 @@ def length_curves(losses: Mapping[str, "LengthLosses"], context: int | None = No
     Raises:
         InputError: no models.
 
-    >>> from nadaraya.evaluation import LengthLoss, LengthLosses
-    >>> from nadaraya.report import length_curves
+    >>> from nadaraya.evaluation.lengths import LengthLoss, LengthLosses
+    >>> from nadaraya.report.figures import length_curves
     >>> by_length = tuple(LengthLoss(length, 64 / length, None, 0.0, None) for length in (64, 128))
     >>> figure = length_curves({"rope": LengthLosses(by_length, 1, 32, 32, None, ())}, context=64)
     >>> figure.axes[0].get_xlabel()
@@ -110,7 +111,7 @@ def pruning_curves(curves: Sequence[Mapping[str, Any]], limit: float | None = No
     Raises:
         InputError: no curves.
 
-    >>> from nadaraya.report import pruning_curves
+    >>> from nadaraya.report.figures import pruning_curves
     >>> points = [{"removed": k, "loss": 1 + k / 9, "loss_before_tuning": 1 + k / 4} for k in range(3)]
     >>> figure = pruning_curves([{"by": "loss", "tune": 40, "points": points}])
     >>> figure.axes[0].get_xlabel()
@@ -158,7 +159,8 @@ def write_figure(figure: Figure, path: str | Path) -> None:
 
     >>> from pathlib import Path
     >>> from nadaraya.interpret import lag_histogram
-    >>> from nadaraya.report import lag_histograms, write_figure
+    >>> from nadaraya.report import write_figure
+    >>> from nadaraya.report.by_lag import lag_histograms
     >>> write_figure(lag_histograms({"a": lag_histogram("a line\\n" * 50)}), "lags.png")
     >>> Path("lags.png").read_bytes()[1:4]
     b'PNG'

@@ -33,7 +33,8 @@ def write_report(runs: Sequence[RunData], out: str | Path, force: bool = False) 
     Raises:
         InputError: no runs were given, the file exists and force is False, or its folder does not exist.
 
-    >>> from nadaraya.report import RunData, write_report
+    >>> from nadaraya.report import write_report
+    >>> from nadaraya.report.runs import RunData
     >>> run = RunData("demo", "demo", "rope", [{"kind": "final", "step": 600, "loss": 1.25}])
     >>> write_report([run], "report.html").read_text(encoding="utf-8")[:15]
     '<!doctype html>'
@@ -56,7 +57,8 @@ def render(runs: Sequence[RunData]) -> str:
     Raises:
         InputError: no runs were given.
 
-    >>> from nadaraya.report import RunData, render
+    >>> from nadaraya.report.html import render
+    >>> from nadaraya.report.runs import RunData
     >>> run = RunData("demo", "demo", "rope", [{"kind": "final", "step": 600, "loss": 1.25}])
     >>> "The validation loss of <b>rope</b> is 1.2500 nats/token" in render([run])
     True

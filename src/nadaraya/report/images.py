@@ -26,7 +26,7 @@ from nadaraya.report.style import limits
 from nadaraya.report.text_report import progress_panels
 
 if TYPE_CHECKING:
-    from nadaraya.data.images import ImageSet
+    from nadaraya.data.images.sources import ImageSet
     from nadaraya.training import Run
 
 #: layers of which an example shows its map
@@ -45,7 +45,7 @@ class ExampleMaps:
         maps: (index of the layer, (rows, columns) weights as multiples of 1/N, the mean over heads).
 
     >>> import numpy as np
-    >>> from nadaraya.report import ExampleMaps
+    >>> from nadaraya.report.images import ExampleMaps
     >>> ExampleMaps("cat", "dog", 0.5, np.zeros((8, 8, 3)), [(0, np.ones((2, 2)))]).right
     False
     """
@@ -74,7 +74,7 @@ class ImageRunData(RunData):
         grids: the kernels of the patch grid, layer by layer; default none.
         examples: validation images with their maps; default none, `problem` says why.
 
-    >>> from nadaraya.report import ImageRunData
+    >>> from nadaraya.report.images import ImageRunData
     >>> final = {"kind": "final", "step": 8, "loss": 1.25, "top1": 0.5, "ema_top1": 0.6}
     >>> ImageRunData("demo", "runs/demo", "gka_tiny_patch16_224", [final]).accuracy
     0.6
@@ -115,7 +115,7 @@ def read_image_run(run: "Run", examples: int = 3) -> ImageRunData:
     Raises:
         InputError: it is a run on text, or a file of it is damaged.
 
-    >>> from nadaraya.report import read_image_run
+    >>> from nadaraya.report.images import read_image_run
     >>> from nadaraya.training import Run
     >>> read_image_run(Run("absent"))
     Traceback (most recent call last):

@@ -39,7 +39,7 @@ class Subject:
         predictions: (class or token, probability), likeliest first.
         sigma_start: (H, L) bandwidths before training, marked where bandwidths are drawn; default not known.
 
-    >>> from nadaraya.report import Subject
+    >>> from nadaraya.report.maps import Subject
     >>> Subject("gka", "cat.png", predictions=[("cat", 0.75), ("dog", 0.25)]).predictions[0]
     ('cat', 0.75)
     """
@@ -87,7 +87,9 @@ def write_maps(
 
     >>> import torch
     >>> from nadaraya.interpret.attention_maps import AttentionMaps, LayerMaps
-    >>> from nadaraya.report import Subject, TextFigures, write_maps
+    >>> from nadaraya.report import write_maps
+    >>> from nadaraya.report.maps import Subject
+    >>> from nadaraya.report.maps_text import TextFigures
     >>> layer = LayerMaps("attn", torch.full((1, 1, 2, 2), 0.5), bandwidth=None, error=0.0)
     >>> maps = AttentionMaps((layer,), output=None, reads="last", tokens=(("a", "b"),))
     >>> record = write_maps(TextFigures(maps), Subject("gpt", "a text"), "maps")

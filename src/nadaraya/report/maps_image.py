@@ -31,7 +31,7 @@ class ImageFigures(MapFigures):
         InputError: the tokens are no patches of a known grid, or an unknown query.
 
     >>> import numpy as np, torch
-    >>> from nadaraya.report import ImageFigures
+    >>> from nadaraya.report.maps_image import ImageFigures
     >>> from nadaraya.interpret.attention_maps import AttentionMaps, LayerMaps
     >>> layer = LayerMaps("attn", torch.full((1, 2, 4, 4), 0.25), bandwidth=None, error=0.0)
     >>> maps = AttentionMaps((layer,), output=None, reads="mean", grid=(2, 2))

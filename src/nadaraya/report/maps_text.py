@@ -38,7 +38,7 @@ class TextFigures(MapFigures):
         InputError: the tokens are not known, or an unknown query.
 
     >>> import torch
-    >>> from nadaraya.report import TextFigures
+    >>> from nadaraya.report.maps_text import TextFigures
     >>> from nadaraya.interpret.attention_maps import AttentionMaps, LayerMaps
     >>> layer = LayerMaps("attn", torch.full((1, 2, 3, 3), 1 / 3), bandwidth=None, error=0.0)
     >>> figures = TextFigures(AttentionMaps((layer,), output=None, reads="last", tokens=(("a", " ", "b"),)))

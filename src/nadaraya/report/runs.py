@@ -46,7 +46,7 @@ class RunData:
         label: what tells it from the others of a report; `labelled` sets it.
         style: colour and dash of its lines; `labelled` sets it.
 
-    >>> from nadaraya.report import RunData
+    >>> from nadaraya.report.runs import RunData
     >>> run = RunData("demo", "runs/demo", "rope", [{"kind": "final", "step": 600, "loss": 1.25}])
     >>> run.finished, run.loss
     (True, 1.25)

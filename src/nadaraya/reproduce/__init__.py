@@ -4,28 +4,11 @@ figure = load_figure("gpa-losses"); `nadaraya reproduce gpa-losses --scale cpu` 
 Figures that rest on the same runs share a study, and its folder.
 """
 
-from nadaraya.reproduce.catalogue import (
-    DEVICES,
-    SCALES,
-    Cost,
-    Figure,
-    costs,
-    figure_names,
-    load_experiment,
-    load_figure,
-)
-from nadaraya.reproduce.claims import Checked
-from nadaraya.reproduce.comparison import write_comparison
+from nadaraya.reproduce.catalogue import SCALES, costs, figure_names, load_figure
 
 __all__ = [
-    "DEVICES",
     "SCALES",
-    "Checked",
-    "Cost",
-    "Figure",
     "costs",
     "figure_names",
-    "load_experiment",
     "load_figure",
-    "write_comparison",
 ]

@@ -10,7 +10,8 @@ from pydantic import Field
 from nadaraya.errors import unknown_name
 from nadaraya.plain_yaml import read_yaml
 from nadaraya.reproduce.claims import Claim, LossClaim
-from nadaraya.study import Cell, Study, plan_study
+from nadaraya.study import Study, plan_study
+from nadaraya.study.plan import Cell
 from nadaraya.training.schema import Section
 from nadaraya.training.text_recipe import text_training_bytes
 
@@ -111,7 +112,7 @@ def load_experiment(study: str, scale: str) -> Experiment:
     Raises:
         InputError: no such study or scale.
 
-    >>> from nadaraya.reproduce import load_experiment
+    >>> from nadaraya.reproduce.catalogue import load_experiment
     >>> experiment = load_experiment("papers", "cpu")
     >>> experiment.study.seeds_of("u10000"), experiment.vocabulary
     ([0], 93)
@@ -134,8 +135,8 @@ class Cost:
         memory: bytes that training of one run takes at the least.
         hours: of all these runs, one after the other, by the name of the device.
 
-    >>> from nadaraya.reproduce import Cost
-    >>> from nadaraya.study import Cell
+    >>> from nadaraya.reproduce.catalogue import Cost
+    >>> from nadaraya.study.plan import Cell
     >>> from nadaraya.training import Recipe
     >>> recipe = Recipe(training={"steps": 100, "batch_size": 2}, data={"context": 50})
     >>> Cost(Cell("u100", "rope", recipe, 10, 60), 3, 1000, {}).flops
@@ -168,7 +169,8 @@ def costs(
         InputError: recipes that cannot be used, or a folder that has other runs.
 
     >>> from pathlib import Path
-    >>> from nadaraya.reproduce import costs, load_experiment
+    >>> from nadaraya.reproduce import costs
+    >>> from nadaraya.reproduce.catalogue import load_experiment
     >>> found = costs(load_experiment("papers", "paper"), Path("absent"), only=["gpa-rope-paper"])
     >>> [(cost.cell.size, cost.runs) for cost in found]  # three rates are tried with one seed
     [('u10000', 3), ('u200000', 3)]

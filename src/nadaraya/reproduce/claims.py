@@ -11,7 +11,7 @@ from typing import Annotated, Any, ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from nadaraya.interpret import BankShape
+from nadaraya.interpret.banks import BankShape
 from nadaraya.study import Findings
 from nadaraya.study.probes import stored_histogram, stored_shapes
 from nadaraya.study.statistics import Estimate, mean_with_interval, signed
@@ -30,7 +30,7 @@ class Checked:
         ours: what was measured, in words.
         agrees: whether it is as the paper says.
 
-    >>> from nadaraya.reproduce import Checked
+    >>> from nadaraya.reproduce.claims import Checked
     >>> Checked("nothing yet").agrees
     'not measured'
     """

@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Drawing
 
 from nadaraya.files import reading, write_file
-from nadaraya.interpret import BankShape
+from nadaraya.interpret.banks import BankShape
 from nadaraya.report import write_figure
 from nadaraya.report.by_lag import draw_bank, draw_histogram, longest_shown
 from nadaraya.report.figures import draw_losses
@@ -43,7 +43,8 @@ def write_comparison(study: str, plan: Study, folder: Path) -> dict[str, list[Ch
 
     >>> from pathlib import Path
     >>> from nadaraya.files import write_file
-    >>> from nadaraya.reproduce import load_experiment, write_comparison
+    >>> from nadaraya.reproduce.catalogue import load_experiment
+    >>> from nadaraya.reproduce.comparison import write_comparison
     >>> write_file(Path("papers-smoke/results.json"), '{"cells": [], "runs": [], "recipe": {}}')
     >>> write_comparison("papers", load_experiment("papers", "smoke").study, Path("papers-smoke"))
     {}

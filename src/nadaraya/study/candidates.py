@@ -8,8 +8,8 @@ from operator import add, mul
 from statistics import mean, stdev
 
 from nadaraya.errors import must_be
-from nadaraya.kernels import ComposedKernel, parse_expression
-from nadaraya.kernels.expressions import Exponential, KernelExpression, Term
+from nadaraya.kernels import ComposedKernel
+from nadaraya.kernels.expressions import Exponential, KernelExpression, Term, parse_expression
 
 MOST_KERNELS = 64  # per head, of an expression that a search makes
 DEFAULT_BASES = ("constant", "exponential", "gaussian", "matern32", "periodic", "rq")
@@ -64,7 +64,7 @@ def neighbours(expression: KernelExpression, bases: Sequence[KernelExpression]) 
     Returns:
         Different expressions of at most 64 kernels, without the one given.
 
-    >>> from nadaraya.kernels import parse_expression
+    >>> from nadaraya.kernels.expressions import parse_expression
     >>> from nadaraya.study.search import neighbours
     >>> found = neighbours(parse_expression("rq"), [parse_expression("rq"), parse_expression("periodic")])
     >>> [str(each) for each in found]

@@ -41,7 +41,7 @@ class Cell:
         flops_per_token: of training, by `nadaraya.evaluation.efficiency.training_flops`.
         step_seconds: time of an update, measured in turns with the other variants; None where not measured.
 
-    >>> from nadaraya.study import Cell
+    >>> from nadaraya.study.plan import Cell
     >>> from nadaraya.training import Recipe
     >>> recipe = Recipe(training={"steps": 100, "batch_size": 2}, data={"context": 50})
     >>> Cell("small", "rope", recipe, parameters=10, flops_per_token=60).flops

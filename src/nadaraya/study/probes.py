@@ -17,7 +17,8 @@ from nadaraya.errors import InputError, must_be
 from nadaraya.files import first_line
 
 if TYPE_CHECKING:
-    from nadaraya.interpret import BankShape, LagHistogram
+    from nadaraya.interpret.banks import BankShape
+    from nadaraya.interpret.lags import LagHistogram
     from nadaraya.training import Run
 
 _Probe = Callable[["Run"], dict[str, Any]]
@@ -92,7 +93,7 @@ def lacks(row: Mapping[str, Any], *names: str) -> bool:
 
 def stored_shapes(found: Mapping[str, Any]) -> "list[BankShape]":
     """The shapes that the probe `banks` has kept, one for each layer with a lag kernel."""
-    from nadaraya.interpret import BankShape
+    from nadaraya.interpret.banks import BankShape
 
     shapes = []
     for layer in found["layers"]:
@@ -105,7 +106,7 @@ def stored_shapes(found: Mapping[str, Any]) -> "list[BankShape]":
 
 def stored_histogram(found: Mapping[str, Any], text: str) -> "LagHistogram":
     """The histogram of "corpus" or "generated" that the probe `newlines` has kept."""
-    from nadaraya.interpret import LagHistogram
+    from nadaraya.interpret.lags import LagHistogram
 
     return LagHistogram(np.array(found[text]["counts"]), found[text]["overflow"])
 
@@ -201,7 +202,7 @@ def _lengths(run: "Run") -> dict[str, Any]:
 
 def _implied(run: "Run") -> dict[str, Any]:
     """The kernel of the lag that every layer implies, and how well banks with and without periods fit it."""
-    from nadaraya.interpret import fitted_kernels, implied_summary
+    from nadaraya.interpret.implied import fitted_kernels, implied_summary
 
     found = implied_summary(*fitted_kernels(run, num_terms=_TERMS, windows=_WINDOWS))
     for layer in found["layers"]:

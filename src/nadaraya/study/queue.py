@@ -36,7 +36,7 @@ class Job:
         cost: of what is waiting, the cheapest starts first; default 0.
 
     >>> from pathlib import Path
-    >>> from nadaraya.study import Job
+    >>> from nadaraya.study.queue import Job
     >>> Job("rope", ["nadaraya", "train", "demo"], Path("rope.log"), cost=2.0).cost
     2.0
     """
@@ -56,7 +56,7 @@ class Ended:
         failed: what the others ended with, by name.
         stopped: None where all was done, "limit" at the time limit, or the number of the signal that came.
 
-    >>> from nadaraya.study import Ended
+    >>> from nadaraya.study.queue import Ended
     >>> Ended().stopped is None
     True
     """
@@ -93,7 +93,7 @@ def run_queue(
         What finished, what failed, and why it stopped.
 
     >>> from pathlib import Path
-    >>> from nadaraya.study import Job, run_queue
+    >>> from nadaraya.study.queue import Job, run_queue
     >>> run_queue(lambda: [Job("true", ["true"], Path("true.log"))]).finished
     ['true']
     """

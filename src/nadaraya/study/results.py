@@ -162,7 +162,7 @@ class Findings:
         study: the study.
         results: content of its results.json.
 
-    >>> from nadaraya.reproduce import load_experiment
+    >>> from nadaraya.reproduce.catalogue import load_experiment
     >>> from nadaraya.study import Findings
     >>> Findings(load_experiment("papers", "smoke").study, {"cells": [], "runs": []}).sizes("rope")
     {}

@@ -43,7 +43,9 @@ class Session:
         warnings: one line each, such as a best learning rate at an end of the list.
         summary: of all that is finished.
 
-    >>> from nadaraya.study import Ended, Session, Summary
+    >>> from nadaraya.study.queue import Ended
+    >>> from nadaraya.study.runs import Session
+    >>> from nadaraya.study.summary import Summary
     >>> Session(Ended(), 0, None, [], Summary("rope", "training FLOPs", {}, {}, {})).left
     0
     """

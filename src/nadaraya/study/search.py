@@ -21,7 +21,7 @@ from pydantic import Field
 from nadaraya.attention import variants
 from nadaraya.errors import InputError, must_be
 from nadaraya.files import write_file
-from nadaraya.kernels import parse_expression
+from nadaraya.kernels.expressions import parse_expression
 from nadaraya.stored import Stored, read_stored
 from nadaraya.study.candidates import Candidate, Progress, SearchPlan, most_runs, neighbours, search_progress
 from nadaraya.study.file import check_changes
@@ -220,7 +220,7 @@ def run_search(recipe: Recipe, plan: SearchPlan, folder: Path, **options: Any) -
         recipe: from `search_recipe`.
         plan: of the search.
         folder: of its runs and results.
-        options: workers, seconds and say of `nadaraya.study.run_queue`.
+        options: workers, seconds and say of `nadaraya.study.queue.run_queue`.
 
     Raises:
         InputError: a recipe that cannot be used, or a folder that has other runs or is in use.

@@ -101,7 +101,7 @@ class PowerLaw:
         exponent: α.
         floor: E in nats/token, default 0.
 
-    >>> from nadaraya.study import PowerLaw
+    >>> from nadaraya.study.statistics import PowerLaw
     >>> PowerLaw(scale=8.0, exponent=0.5)(16.0)
     2.0
     """

@@ -57,7 +57,7 @@ class Summary:
         exponents: α of the law of each variant that has two sizes.
         gaps: of every other variant, where the sizes are horizons; default none.
 
-    >>> from nadaraya.study import Summary
+    >>> from nadaraya.study.summary import Summary
     >>> Summary("rope", "training FLOPs", {}, {}, {}).plain()["verdicts"]
     {}
     """

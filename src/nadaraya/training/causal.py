@@ -5,7 +5,7 @@ from typing import Any
 
 from nadaraya.data.textfile import one_line
 from nadaraya.errors import InputError
-from nadaraya.evaluation import CausalModel
+from nadaraya.evaluation.language import CausalModel
 from nadaraya.files import is_file, is_folder
 from nadaraya.training.run import Run
 

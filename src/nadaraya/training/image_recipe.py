@@ -35,7 +35,7 @@ def _area(pair: tuple[float, float]) -> tuple[float, float]:
 class ImageModelRecipe(Section):
     """The model.
 
-    >>> from nadaraya.training import ImageModelRecipe
+    >>> from nadaraya.training.image_recipe import ImageModelRecipe
     >>> ImageModelRecipe(name="vlt_tiny_patch16_224").variant
     'vlt_tiny_patch16_224'
     """
@@ -59,7 +59,7 @@ class ImageModelRecipe(Section):
 class ImageDataRecipe(Section):
     """The images and what is done to them; `nadaraya.data.images` explains sources and augmentations.
 
-    >>> from nadaraya.training import ImageDataRecipe
+    >>> from nadaraya.training.image_recipe import ImageDataRecipe
     >>> ImageDataRecipe(source="torchvision:CIFAR10").repeats
     3
     """
@@ -104,7 +104,7 @@ class ImageDataRecipe(Section):
 class ImageTrainingRecipe(BaseTraining):
     """The optimisation: AdamW, linear warm-up and cosine decay by update, an average of the weights.
 
-    >>> from nadaraya.training import ImageTrainingRecipe
+    >>> from nadaraya.training.image_recipe import ImageTrainingRecipe
     >>> ImageTrainingRecipe(batch_size=512).peak_learning_rate
     0.0005
     """

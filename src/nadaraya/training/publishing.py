@@ -48,7 +48,8 @@ def model_card(run: "Run", weights: str | None = None) -> str:
     Raises:
         InputError: the run is not finished.
 
-    >>> from nadaraya.training import load_recipe, model_card, train
+    >>> from nadaraya.training import load_recipe, train
+    >>> from nadaraya.training.publishing import model_card
     >>> overrides = ["training.steps=2", "training.warmup_steps=0", "model.hidden_size=8", "data.limit=9000"]
     >>> run = train(load_recipe("demo", [*overrides, "training.batch_size=1"]), "runs/card", progress=False)
     >>> model_card(run).splitlines()[1]

@@ -95,7 +95,7 @@ def _named_now(mapping: Mapping[str, Any]) -> dict[str, Any]:
 def recipe_keys(task: str = "text") -> list[str]:
     """Every dotted key of a task's recipes, in the order of the file.
 
-    >>> from nadaraya.training import recipe_keys
+    >>> from nadaraya.training.recipe import recipe_keys
     >>> recipe_keys("text")[:4]
     ['task', 'name', 'seed', 'model.preset']
     """

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
     from nadaraya.data import Corpus, TokenShards
-    from nadaraya.data.images import ImageSet
+    from nadaraya.data.images.sources import ImageSet
 
 
 class _Text(Stored):

@@ -15,18 +15,23 @@ from torch.nn import functional as F
 from nadaraya.data import (
     TokenShards,
     byte_tokenizer,
-    document_positions,
-    encode_text,
-    is_shards,
     load_corpus,
-    num_windows,
     read_windows,
     train_byte_pair_tokenizer,
     train_character_tokenizer,
+)
+from nadaraya.data.shards import is_shards
+from nadaraya.data.tokenizer import check_token_bytes, encode_text
+from nadaraya.data.windows import (
+    IGNORED,
+    check_length,
+    document_positions,
+    num_windows,
+    spaced_numbers,
+    spread_windows,
+    training_batch,
     window_numbers,
 )
-from nadaraya.data.tokenizer import check_token_bytes
-from nadaraya.data.windows import IGNORED, check_length, spaced_numbers, spread_windows, training_batch
 from nadaraya.errors import must_be
 from nadaraya.evaluation.generation import sample_text
 from nadaraya.evaluation.language import TextEvaluation, evaluate_shards, evaluate_string, total_nats

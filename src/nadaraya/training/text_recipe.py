@@ -35,7 +35,7 @@ _SET_ELSEWHERE = (
 class ModelRecipe(Section):
     """The model: `KernelGPTConfig` says what its arguments mean.
 
-    >>> from nadaraya.training import ModelRecipe
+    >>> from nadaraya.training.text_recipe import ModelRecipe
     >>> ModelRecipe(variant="gpa-mul").hidden_size
     128
     """
@@ -83,7 +83,7 @@ class ModelRecipe(Section):
 class DataRecipe(Section):
     """The text and what its tokens are.
 
-    >>> from nadaraya.training import DataRecipe
+    >>> from nadaraya.training.text_recipe import DataRecipe
     >>> DataRecipe(corpus="dickens").context
     256
     """
@@ -127,7 +127,7 @@ class DataRecipe(Section):
 class TrainingRecipe(BaseTraining):
     """The optimisation: AdamW or Muon; linear warm-up, then cosine decay or a constant rate and linear decay.
 
-    >>> from nadaraya.training import TrainingRecipe
+    >>> from nadaraya.training.text_recipe import TrainingRecipe
     >>> TrainingRecipe(steps=50, warmup_steps=5).batch_size
     16
     """

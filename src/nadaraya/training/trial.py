@@ -34,7 +34,7 @@ class Trial:
         steps: updates of the whole run.
         seconds: of all updates, without validation and checkpoints.
 
-    >>> from nadaraya.training import Trial
+    >>> from nadaraya.training.trial import Trial
     >>> Trial(10, 0, 20.0, "token", "cpu", 10**9, step_seconds=0.5, steps=4, seconds=2.0).steps
     4
     """

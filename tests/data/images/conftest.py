@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from nadaraya.data.images import ImageSet, open_images
+from nadaraya.data.images import open_images
+from nadaraya.data.images.sources import ImageSet
 
 CIFAR = Path(__file__).parents[4] / "shared" / "data" / "cifar10" / "cifar10_jpeg.npz"
 CLASSES = ("ant", "bee", "cat")

@@ -8,8 +8,13 @@ import pytest
 import torch
 from PIL import Image
 
-from nadaraya.data.images import Augmentation, evaluation_transform
-from nadaraya.data.images.transforms import TrainingTransform, global_states_kept, seed_all
+from nadaraya.data.images import Augmentation
+from nadaraya.data.images.transforms import (
+    TrainingTransform,
+    evaluation_transform,
+    global_states_kept,
+    seed_all,
+)
 from nadaraya.errors import InputError
 
 PHOTOS = Path(__file__).parents[4] / "shared" / "data" / "images"

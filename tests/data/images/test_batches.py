@@ -13,13 +13,13 @@ from torch import Tensor
 from nadaraya.data.images import (
     Augmentation,
     CorruptImageError,
-    ImageSet,
     evaluation_batches,
     open_images,
-    steps_per_epoch,
     synthetic_batches,
     training_batches,
 )
+from nadaraya.data.images.batches import steps_per_epoch
+from nadaraya.data.images.sources import ImageSet
 from nadaraya.errors import InputError
 
 SMALL = Augmentation(image_size=16)

@@ -6,15 +6,10 @@ It needs the `vision` extra (timm, torchvision).
 from nadaraya.errors import InputError
 
 try:
-    from nadaraya.data.images.batches import (
-        evaluation_batches,
-        steps_per_epoch,
-        synthetic_batches,
-        training_batches,
-    )
+    from nadaraya.data.images.batches import evaluation_batches, synthetic_batches, training_batches
     from nadaraya.data.images.opening import open_images
-    from nadaraya.data.images.sources import CorruptImageError, ImageSet, ImageSource
-    from nadaraya.data.images.transforms import Augmentation, evaluation_transform
+    from nadaraya.data.images.sources import CorruptImageError
+    from nadaraya.data.images.transforms import Augmentation
 except ModuleNotFoundError as missing:
     if missing.name is None or missing.name.split(".")[0] == "nadaraya":
         raise
@@ -23,12 +18,8 @@ except ModuleNotFoundError as missing:
 __all__ = [
     "Augmentation",
     "CorruptImageError",
-    "ImageSet",
-    "ImageSource",
     "evaluation_batches",
-    "evaluation_transform",
     "open_images",
-    "steps_per_epoch",
     "synthetic_batches",
     "training_batches",
 ]

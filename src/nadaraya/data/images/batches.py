@@ -44,7 +44,8 @@ def steps_per_epoch(images: ImageSet, batch_size: int) -> int:
     Raises:
         InputError: fewer images than a batch.
 
-    >>> from nadaraya.data.images import ImageSet, steps_per_epoch
+    >>> from nadaraya.data.images.batches import steps_per_epoch
+    >>> from nadaraya.data.images.sources import ImageSet
     >>> steps_per_epoch(ImageSet("ten images", (), 1, train=range(10), validation=range(2)), batch_size=4)
     2
     """
@@ -94,7 +95,8 @@ def training_batches(
         InputError: fewer images than a batch, a batch that does not divide among the processes, an odd
             number of images to mix; while iterating, a `CorruptImageError`.
 
-    >>> from nadaraya.data.images import Augmentation, ImageSet, training_batches
+    >>> from nadaraya.data.images import Augmentation, training_batches
+    >>> from nadaraya.data.images.sources import ImageSet
     >>> images = ImageSet("ten images", ("even", "odd"), 1, train=range(10), validation=range(2))
     >>> run = {"batch_size": 4, "seed": 0, "first_step": 97, "steps": 100}
     >>> len(training_batches(images, Augmentation(image_size=32), **run))
@@ -132,7 +134,8 @@ def evaluation_batches(
     Raises:
         InputError: a rank out of range; while iterating, a `CorruptImageError`.
 
-    >>> from nadaraya.data.images import Augmentation, ImageSet, evaluation_batches
+    >>> from nadaraya.data.images import Augmentation, evaluation_batches
+    >>> from nadaraya.data.images.sources import ImageSet
     >>> images = ImageSet("ten images", ("even", "odd"), 1, train=range(10), validation=range(5))
     >>> len(evaluation_batches(images, Augmentation(image_size=32), batch_size=4))
     2
@@ -169,7 +172,8 @@ def synthetic_batches(
     Raises:
         InputError: as `training_batches`.
 
-    >>> from nadaraya.data.images import Augmentation, ImageSet, synthetic_batches
+    >>> from nadaraya.data.images import Augmentation, synthetic_batches
+    >>> from nadaraya.data.images.sources import ImageSet
     >>> images = ImageSet("ten images", ("even", "odd"), 1, train=range(10), validation=range(2))
     >>> run = {"batch_size": 4, "seed": 0, "first_step": 97, "steps": 100}
     >>> [inputs.shape[0] for inputs, _ in synthetic_batches(images, Augmentation(image_size=32), **run)]

@@ -84,7 +84,7 @@ class ImageSource(ABC):
 
     >>> import numpy as np
     >>> from PIL import Image, ImageOps, UnidentifiedImageError
-    >>> from nadaraya.data.images import ImageSource
+    >>> from nadaraya.data.images.sources import ImageSource
     >>> class Blank(ImageSource):
     ...     def name(self, index): return f"blank {index}"
     ...     def digest(self): return b"blank"
@@ -168,7 +168,7 @@ class ImageSet:
             `CorruptImageError`, "skip" warns once and takes the next readable one (validation leaves it out).
 
     >>> import numpy as np
-    >>> from nadaraya.data.images import ImageSet
+    >>> from nadaraya.data.images.sources import ImageSet
     >>> from nadaraya.data.images.arrays import ArrayImages
     >>> blank = ArrayImages(np.zeros((8, 32, 32), np.uint8), np.arange(8) % 2, "blank images")
     >>> ImageSet("blank", ("even", "odd"), 1, train=blank, validation=blank).sha256[:8]

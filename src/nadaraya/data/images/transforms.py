@@ -256,7 +256,8 @@ def evaluation_transform(augmentation: Augmentation, channels: int = 3) -> Trans
         InputError: the statistics do not fit the channels.
 
     >>> from PIL import Image
-    >>> from nadaraya.data.images import Augmentation, evaluation_transform
+    >>> from nadaraya.data.images import Augmentation
+    >>> from nadaraya.data.images.transforms import evaluation_transform
     >>> evaluation_transform(Augmentation(image_size=32))(Image.new("RGB", (640, 480))).shape
     torch.Size([3, 32, 32])
     """

@@ -12,7 +12,10 @@ from transformers.masking_utils import AttentionMaskInterface
 from nadaraya.errors import InputError, must_be
 from nadaraya.models.attach import interface, masks, relative
 
-__all__ = ["Attachment", "attach_attention", "register_attention"]
+__all__ = [
+    "attach_attention",
+    "register_attention",
+]
 
 _NAME = "nadaraya"
 

@@ -7,9 +7,9 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 from transformers.utils.output_capturing import _active_collector
 
-from nadaraya.attention import document_ids_of_lengths, kernel_attention
+from nadaraya.attention import document_ids_of_lengths
 from nadaraya.attention.blocked import masked_bias
-from nadaraya.attention.functional import AttentionOptions
+from nadaraya.attention.functional import AttentionOptions, kernel_attention
 from nadaraya.errors import must_be
 from nadaraya.models.attach.masks import UnwrittenMask
 from nadaraya.models.attach.relative import relative_position

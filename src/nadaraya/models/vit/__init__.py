@@ -13,9 +13,9 @@ W_V. Everything else is timm's `VisionTransformer`: any keyword of it passes thr
 from nadaraya.errors import InputError
 
 try:
-    from nadaraya.models.vit.attention import VISION_VARIANTS, VisionAttention, layer_options
+    from nadaraya.models.vit.attention import VISION_VARIANTS
     from nadaraya.models.vit.convert import convert
-    from nadaraya.models.vit.factory import create_image_model, image_shape, is_image_model
+    from nadaraya.models.vit.factory import create_image_model
     from nadaraya.models.vit.model import KernelVisionTransformer
 except ModuleNotFoundError as missing:
     if missing.name is None or missing.name.split(".")[0] == "nadaraya":
@@ -25,10 +25,6 @@ except ModuleNotFoundError as missing:
 __all__ = [
     "VISION_VARIANTS",
     "KernelVisionTransformer",
-    "VisionAttention",
     "convert",
     "create_image_model",
-    "image_shape",
-    "is_image_model",
-    "layer_options",
 ]

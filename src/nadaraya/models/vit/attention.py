@@ -46,7 +46,7 @@ class VisionAttention(KernelSelfAttention):
 
     >>> import torch
     >>> from nadaraya.attention.content import GaussianContent
-    >>> from nadaraya.models.vit import VisionAttention
+    >>> from nadaraya.models.vit.attention import VisionAttention
     >>> layer = VisionAttention(192, num_heads=3, content=GaussianContent, projections="o")
     >>> out, weights = layer.weights(torch.randn(1, 197, 192))
     >>> weights.shape
@@ -151,7 +151,7 @@ def layer_options(variant: str, options: Mapping[str, Any] | None = None) -> dic
     Raises:
         InputError: an unknown variant or keyword, or one of a Gaussian for a dot product.
 
-    >>> from nadaraya.models.vit import layer_options
+    >>> from nadaraya.models.vit.attention import layer_options
     >>> layer_options("gka-loo", {"per": "channel"})["exclude_self"]
     True
     """

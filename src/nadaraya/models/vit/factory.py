@@ -21,7 +21,7 @@ _REFUSALS = (TypeError, ValueError, AssertionError, RuntimeError, KeyError, Attr
 def is_image_model(name: str) -> bool:
     """Test whether timm has a model of that name, with or without a tag of weights; not an address on a hub.
 
-    >>> from nadaraya.models.vit import is_image_model
+    >>> from nadaraya.models.vit.factory import is_image_model
     >>> is_image_model("gka_tiny_patch16_224"), is_image_model("hf-hub:timm/vit")
     (True, False)
     """
@@ -92,7 +92,8 @@ def image_shape(model: nn.Module, image_size: int | None = None) -> tuple[int, i
     Returns:
         (C, height, width).
 
-    >>> from nadaraya.models.vit import create_image_model, image_shape
+    >>> from nadaraya.models.vit import create_image_model
+    >>> from nadaraya.models.vit.factory import image_shape
     >>> image_shape(create_image_model("gka_tiny_patch16_224", device="meta"))
     (3, 224, 224)
     """

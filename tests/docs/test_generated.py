@@ -73,7 +73,8 @@ def test_recipe_classes_are_shown_with_the_types_of_their_keys_alone() -> None:
     program = (
         f"import sys; sys.path.insert(0, {str(DOCS / '_ext')!r})\n"
         "import inspect, plain_types\n"
-        "from nadaraya.training import DataRecipe, ImageDataRecipe, Recipe\n"
+        "from nadaraya.training.image_recipe import ImageDataRecipe\n"
+        "from nadaraya.training.text_recipe import DataRecipe, Recipe\n"
         "plain_types.setup(None)\n"
         "print(*map(inspect.signature, (Recipe, DataRecipe, ImageDataRecipe)))\n"
         "print(DataRecipe.__annotations__, DataRecipe(limit=4).limit)\n"

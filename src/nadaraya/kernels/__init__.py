@@ -1,7 +1,7 @@
 """Stationary kernels on lags and distances, their algebra, banks of them, and the field's position biases."""
 
 from nadaraya.kernels.bank import KernelBank
-from nadaraya.kernels.base import Exp, Kernel
+from nadaraya.kernels.base import Exp, Kernel, Product, Scaled, Sum
 from nadaraya.kernels.compact import Boxcar, Epanechnikov, Tricube
 from nadaraya.kernels.composed import ComposedKernel, Constant
 from nadaraya.kernels.fitting import fit_bank
@@ -35,8 +35,11 @@ __all__ = [
     "Matern",
     "Periodic",
     "Positive",
+    "Product",
     "RationalQuadratic",
     "Sandwich",
+    "Scaled",
+    "Sum",
     "T5Buckets",
     "Tricube",
     "fit_bank",

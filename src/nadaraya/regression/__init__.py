@@ -7,24 +7,30 @@ from nadaraya.regression.density import NadarayaWatsonDensity
 from nadaraya.regression.displays import RegressionDisplay
 from nadaraya.regression.grid_displays import ClassifierDisplay, DensityDisplay
 from nadaraya.regression.grid_means import GridMeans
-from nadaraya.regression.masked import masked_training
+from nadaraya.regression.masked import MaskedTraining, masked_training
 from nadaraya.regression.multi_head import MultiHeadKernelRegression
 from nadaraya.regression.nadaraya_watson import NadarayaWatson
 from nadaraya.regression.quantile import KernelQuantileRegressor
+from nadaraya.regression.selection import Selection
+from nadaraya.regression.summary import GoodnessOfFit, Summary
 from nadaraya.regression.sums import warm_up
 
 __all__ = [
     "ChunkedNadarayaWatson",
     "ClassifierDisplay",
     "DensityDisplay",
+    "GoodnessOfFit",
     "GridMeans",
     "KernelQuantileRegressor",
+    "MaskedTraining",
     "MultiHeadKernelRegression",
     "NadarayaWatson",
     "NadarayaWatsonClassifier",
     "NadarayaWatsonConditionalDensity",
     "NadarayaWatsonDensity",
     "RegressionDisplay",
+    "Selection",
+    "Summary",
     "masked_training",
     "warm_up",
 ]

@@ -20,7 +20,8 @@ import torch
 import torch.nn.functional as F
 from timing import environment, write_json
 
-from nadaraya.data.images import open_images, synthetic_batches, training_batches
+from nadaraya.data.images import open_images, training_batches
+from nadaraya.data.images.batches import synthetic_batches
 from nadaraya.data.images.sources import ImageSet
 from nadaraya.errors import InputError, must_be
 from nadaraya.training import ImageRecipe, load_recipe

@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from nadaraya.data.tokenizer import encode_text
-from nadaraya.evaluation import length_losses, token_bytes
+from nadaraya.evaluation import length_losses
+from nadaraya.evaluation.language import token_bytes
 from nadaraya.training import Run
 
 

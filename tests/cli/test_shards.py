@@ -107,7 +107,8 @@ def test_implied_and_lengths_keep_documents_apart_where_the_run_does(
     nadaraya: Command, shards: Path, tiny: tuple[str, ...], tmp_path: Path, documents: str
 ) -> None:
     from nadaraya.data import TokenShards
-    from nadaraya.evaluation import length_losses, token_bytes
+    from nadaraya.evaluation import length_losses
+    from nadaraya.evaluation.language import token_bytes
     from nadaraya.interpret import implied_kernels
     from nadaraya.interpret.implied import implied_summary
 

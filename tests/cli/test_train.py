@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from nadaraya.training import Run, load_recipe, recipe_help
+from nadaraya.training import Run, load_recipe
+from nadaraya.training.recipe import recipe_help
 
 
 def _content(folder: Path) -> dict[str, bytes]:

@@ -7,12 +7,13 @@ import pytest
 import torch
 
 from nadaraya.attention import document_ids_of
-from nadaraya.data import TokenShards, read_windows, tokenize_corpus
+from nadaraya.data import TokenShards, tokenize_corpus
 from nadaraya.data.windows import (
     IGNORED,
     check_length,
     document_positions,
     num_windows,
+    read_windows,
     spread_windows,
     training_batch,
     window_numbers,

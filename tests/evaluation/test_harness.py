@@ -12,8 +12,9 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from nadaraya.data import train_byte_pair_tokenizer
 from nadaraya.errors import InputError
-from nadaraya.evaluation import evaluate_lm_eval, write_lm_eval_tasks
+from nadaraya.evaluation import evaluate_lm_eval
 from nadaraya.evaluation.core import CoreTask, TaskResult, evaluate_core, read_core
+from nadaraya.evaluation.harness import write_lm_eval_tasks
 from nadaraya.evaluation.language import CausalModel
 from nadaraya.models import KernelGPTConfig, KernelGPTForCausalLM
 

@@ -11,7 +11,8 @@ from torch.nn import functional as F
 from nadaraya.data import byte_tokenizer, train_byte_pair_tokenizer, train_character_tokenizer
 from nadaraya.data.tokenizer import encode_text
 from nadaraya.errors import InputError
-from nadaraya.evaluation import bits_per_byte, evaluate_string, evaluate_text, token_bytes
+from nadaraya.evaluation import bits_per_byte, evaluate_string, evaluate_text
+from nadaraya.evaluation.language import token_bytes
 from nadaraya.models import KernelGPTConfig, KernelGPTForCausalLM
 
 

@@ -13,8 +13,8 @@ from small_models import small_model
 
 from nadaraya import InputError
 from nadaraya.data import tokenize_corpus
-from nadaraya.evaluation import evaluate_text, length_losses, token_bytes
-from nadaraya.evaluation.language import token_nats
+from nadaraya.evaluation import evaluate_text, length_losses
+from nadaraya.evaluation.language import token_bytes, token_nats
 from nadaraya.evaluation.lengths import embedded_positions
 from nadaraya.models import KernelGPTForCausalLM
 

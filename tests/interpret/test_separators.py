@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nadaraya.errors import InputError
-from nadaraya.interpret import SEPARATORS, lag_histogram
+from nadaraya.interpret import lag_histogram
 from nadaraya.interpret.lags import (
+    SEPARATORS,
     autocorrelation,
     compile_separator,
     find_separators,

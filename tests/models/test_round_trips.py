@@ -23,7 +23,7 @@ from nadaraya.models import (
     prune_units,
     to_nanochat,
 )
-from nadaraya.models.vit import VISION_VARIANTS
+from nadaraya.models.vit.attention import VISION_VARIANTS
 
 VARIANTS = [
     *variants.names(),

@@ -10,18 +10,9 @@ import pytest
 
 from nadaraya.errors import InputError
 from nadaraya.kernels.expressions import parse_expression
-from nadaraya.study.candidates import Loss, most_runs
+from nadaraya.study.candidates import Loss, Progress, most_runs, neighbours, search_progress
 from nadaraya.study.results import run_file
-from nadaraya.study.search import (
-    Progress,
-    SearchPlan,
-    SearchRuns,
-    neighbours,
-    search_progress,
-    search_recipe,
-    verdict,
-    write_summary,
-)
+from nadaraya.study.search import SearchPlan, SearchRuns, search_recipe, verdict, write_summary
 from nadaraya.training import load_recipe
 
 BASES = ("exponential", "gaussian", "periodic", "rq")

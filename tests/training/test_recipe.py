@@ -9,16 +9,8 @@ import yaml
 
 from nadaraya.errors import InputError
 from nadaraya.models import KernelGPTConfig
-from nadaraya.training import (
-    ImageRecipe,
-    Recipe,
-    Run,
-    built_in_recipes,
-    load_recipe,
-    recipe_help,
-    recipe_schema,
-)
-from nadaraya.training.recipe import read_mapping, recipe_keys
+from nadaraya.training import ImageRecipe, Recipe, Run, built_in_recipes, load_recipe
+from nadaraya.training.recipe import read_mapping, recipe_help, recipe_keys, recipe_schema
 from nadaraya.training.text_recipe import ModelRecipe, TrainingRecipe
 
 

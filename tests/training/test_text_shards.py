@@ -14,11 +14,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from nadaraya.data import TokenShards, read_windows, tokenize_corpus
-from nadaraya.data.windows import document_positions, num_windows
+from nadaraya.data import TokenShards, tokenize_corpus
+from nadaraya.data.windows import document_positions, num_windows, read_windows
 from nadaraya.errors import InputError
-from nadaraya.evaluation import bits_per_byte, evaluate_text, token_bytes
-from nadaraya.evaluation.language import evaluate_shards, total_nats
+from nadaraya.evaluation import bits_per_byte, evaluate_text
+from nadaraya.evaluation.language import evaluate_shards, token_bytes, total_nats
 from nadaraya.files import sha256
 from nadaraya.training import Recipe, Run, train
 from nadaraya.training.processes import Processes

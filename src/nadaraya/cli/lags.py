@@ -66,8 +66,8 @@ def lags(
 ) -> Result:
     """Show how far apart newlines, or other separators, stand in a text, or in a run's corpus and its own."""
     from nadaraya.data import load_corpus
-    from nadaraya.interpret import SEPARATORS, lag_histogram
-    from nadaraya.interpret.lags import autocorrelation, compile_separator
+    from nadaraya.interpret import lag_histogram
+    from nadaraya.interpret.lags import SEPARATORS, autocorrelation, compile_separator
     from nadaraya.training import Run
 
     if not 1 <= max_lag <= _LONGEST_LAG:

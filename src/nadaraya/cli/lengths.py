@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 
 def lengths_of(causal: "CausalModel", source: "Source", lengths: list[int], windows: int) -> "LengthLosses":
     """The losses of a model on a text."""
-    from nadaraya.evaluation import length_losses, token_bytes
+    from nadaraya.evaluation import length_losses
+    from nadaraya.evaluation.language import token_bytes
 
     try:
         sizes = token_bytes(causal.tokenizer)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 def _print_schema(requested: bool) -> None:
     if requested:
-        from nadaraya.training import recipe_schema
+        from nadaraya.training.recipe import recipe_schema
 
         typer.echo(json.dumps(recipe_schema(), indent=1))
         raise typer.Exit
@@ -28,7 +28,7 @@ def _print_schema(requested: bool) -> None:
 
 def _print_keys(task: str) -> None:
     if task:
-        from nadaraya.training import recipe_help
+        from nadaraya.training.recipe import recipe_help
 
         for key, (default, meaning) in recipe_help(task).items():
             written = json.dumps(default, ensure_ascii=False).strip('"')  # as after KEY=

@@ -10,7 +10,6 @@ from nadaraya.data.tokenizer import (
     train_character_tokenizer,
 )
 from nadaraya.data.tokenizing import tokenize_corpus
-from nadaraya.data.windows import read_windows
 
 __all__ = [
     "Corpus",
@@ -19,7 +18,6 @@ __all__ = [
     "check_shards",
     "fetch_dickens",
     "load_corpus",
-    "read_windows",
     "tokenize_corpus",
     "tokenizer_from_file",
     "train_byte_pair_tokenizer",

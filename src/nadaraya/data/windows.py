@@ -123,7 +123,8 @@ def read_windows(shards: TokenShards, numbers: np.ndarray, context: int) -> tupl
         (n, context) inputs, and targets, each the token after its input; −100 where another window has it.
 
     >>> from pathlib import Path
-    >>> from nadaraya.data import read_windows, tokenize_corpus
+    >>> from nadaraya.data import tokenize_corpus
+    >>> from nadaraya.data.windows import read_windows
     >>> _ = Path("poem.txt").write_text("Tyger Tyger<|endoftext|>burning bright<|endoftext|>In the forests")
     >>> shards = tokenize_corpus("poem.txt", "shards", vocabulary=257, validation_documents=1)
     >>> inputs, targets = read_windows(shards, [0, 1], context=16)

@@ -2,8 +2,8 @@
 
 from nadaraya.evaluation.classification import evaluate_images
 from nadaraya.evaluation.generation import generate_text, sample_text
-from nadaraya.evaluation.harness import evaluate_lm_eval, write_lm_eval_tasks
-from nadaraya.evaluation.language import bits_per_byte, evaluate_string, evaluate_text, token_bytes
+from nadaraya.evaluation.harness import evaluate_lm_eval
+from nadaraya.evaluation.language import bits_per_byte, evaluate_string, evaluate_text
 from nadaraya.evaluation.lengths import length_losses
 
 __all__ = [
@@ -15,6 +15,4 @@ __all__ = [
     "generate_text",
     "length_losses",
     "sample_text",
-    "token_bytes",
-    "write_lm_eval_tasks",
 ]

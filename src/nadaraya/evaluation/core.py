@@ -31,15 +31,7 @@ from nadaraya.evaluation.core_tasks import (
 )
 from nadaraya.evaluation.language import encoded, predict, rows_at_a_time
 
-__all__ = [
-    "CORE_TASKS",
-    "CoreEvaluation",
-    "CoreTask",
-    "Decision",
-    "TaskResult",
-    "evaluate_core",
-    "read_core",
-]
+__all__ = ["CORE_TASKS", "CoreTask", "evaluate_core", "read_core"]
 
 EXAMPLES = 64  # examples whose prompts are sorted by length together
 

@@ -156,7 +156,7 @@ def write_lm_eval_tasks(
         InputError: a damaged file or row, or a limit too small for the shots.
 
     >>> from pathlib import Path
-    >>> from nadaraya.evaluation import write_lm_eval_tasks
+    >>> from nadaraya.evaluation.harness import write_lm_eval_tasks
     >>> from nadaraya.evaluation.core import CoreTask
     >>> _ = Path("copa.jsonl").write_text('{"query": "It rained:", "choices": ["run.", "no."], "gold": 0}')
     >>> write_lm_eval_tasks([CoreTask("copa", "multiple_choice", 0, " ", 0.5, Path("copa.jsonl"))], "tasks")

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from nadaraya.data import TokenShards, read_windows
+from nadaraya.data import TokenShards
 from nadaraya.data.tokenizer import check_token_bytes, check_vocabulary, encode_text, token_num_bytes
-from nadaraya.data.windows import document_positions, num_windows
+from nadaraya.data.windows import document_positions, num_windows, read_windows
 from nadaraya.errors import must_be
 from nadaraya.modes import evaluating
 
@@ -191,7 +191,8 @@ def bits_per_byte(
 
     >>> import torch
     >>> from nadaraya.data import byte_tokenizer
-    >>> from nadaraya.evaluation import bits_per_byte, token_bytes
+    >>> from nadaraya.evaluation import bits_per_byte
+    >>> from nadaraya.evaluation.language import token_bytes
     >>> from nadaraya.models import KernelGPTConfig, KernelGPTForCausalLM
     >>> model = KernelGPTForCausalLM(KernelGPTConfig.preset("demo", vocab_size=256))
     >>> windows = [(torch.arange(8)[None], torch.arange(1, 9)[None])]
@@ -242,7 +243,7 @@ def token_bytes(tokenizer: "PreTrainedTokenizerFast") -> Tensor:
         InputError: another kind, whose tokens have no bytes of their own.
 
     >>> from nadaraya.data import train_character_tokenizer
-    >>> from nadaraya.evaluation import token_bytes
+    >>> from nadaraya.evaluation.language import token_bytes
     >>> token_bytes(train_character_tokenizer("né"))
     tensor([1, 2, 0])
     """

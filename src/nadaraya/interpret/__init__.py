@@ -4,13 +4,12 @@ from nadaraya.interpret.attention_maps import capture_attention, load_maps, save
 from nadaraya.interpret.bandwidths import bandwidth_matrix
 from nadaraya.interpret.banks import bank_shapes, bump_figures
 from nadaraya.interpret.implied import fit_implied, implied_kernels
-from nadaraya.interpret.lags import SEPARATORS, lag_histogram
+from nadaraya.interpret.lags import lag_histogram
 from nadaraya.interpret.loading import ImageModel, TextModel
 from nadaraya.interpret.mutual_information import corpus_start, mutual_information
 from nadaraya.interpret.terms import term_report
 
 __all__ = [
-    "SEPARATORS",
     "ImageModel",
     "TextModel",
     "bandwidth_matrix",

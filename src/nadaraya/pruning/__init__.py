@@ -1,10 +1,9 @@
 """Runs with fewer heads: how many can go, what the loss becomes, the smaller run, tuned and written."""
 
 from nadaraya.pruning.curves import PruningPlan, heads_within, most_heads, pruning_curve
-from nadaraya.pruning.smaller import PrunedCost, prune_run
+from nadaraya.pruning.smaller import prune_run
 
 __all__ = [
-    "PrunedCost",
     "PruningPlan",
     "heads_within",
     "most_heads",

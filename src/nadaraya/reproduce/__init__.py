@@ -4,10 +4,9 @@ figure = load_figure("gpa-losses"); `nadaraya reproduce gpa-losses --scale cpu` 
 Figures that rest on the same runs share a study, and its folder.
 """
 
-from nadaraya.reproduce.catalogue import SCALES, costs, figure_names, load_figure
+from nadaraya.reproduce.catalogue import costs, figure_names, load_figure
 
 __all__ = [
-    "SCALES",
     "costs",
     "figure_names",
     "load_figure",

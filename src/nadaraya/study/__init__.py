@@ -6,13 +6,11 @@ study = load_study("experiments/studies/gka.yaml"); `nadaraya study` plans it, r
 from nadaraya.study.file import Study, load_study
 from nadaraya.study.results import Findings
 from nadaraya.study.runs import plan_study, run_study
-from nadaraya.study.statistics import fit_power_law
 from nadaraya.study.summary import summarise
 
 __all__ = [
     "Findings",
     "Study",
-    "fit_power_law",
     "load_study",
     "plan_study",
     "run_study",

@@ -65,7 +65,7 @@ def neighbours(expression: KernelExpression, bases: Sequence[KernelExpression]) 
         Different expressions of at most 64 kernels, without the one given.
 
     >>> from nadaraya.kernels.expressions import parse_expression
-    >>> from nadaraya.study.search import neighbours
+    >>> from nadaraya.study.candidates import neighbours
     >>> found = neighbours(parse_expression("rq"), [parse_expression("rq"), parse_expression("periodic")])
     >>> [str(each) for each in found]
     ['2*rq', 'rq*rq', 'periodic + rq', 'periodic*rq', 'periodic']
@@ -175,7 +175,8 @@ def search_progress(plan: SearchPlan, loss: Loss) -> Progress:
         plan: bases, rounds, beam, seeds.
         loss: the loss of an expression with a seed, None while it is not known.
 
-    >>> from nadaraya.study.search import SearchPlan, search_progress
+    >>> from nadaraya.study.candidates import search_progress
+    >>> from nadaraya.study.search import SearchPlan
     >>> plan = SearchPlan(("rq", "gaussian"), rounds=1)
     >>> search_progress(plan, lambda expression, seed: 3.0 - 0.1 * len(expression)).best.expression
     'gaussian + rq'

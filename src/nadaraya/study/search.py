@@ -23,7 +23,7 @@ from nadaraya.errors import InputError, must_be
 from nadaraya.files import write_file
 from nadaraya.kernels.expressions import parse_expression
 from nadaraya.stored import Stored, read_stored
-from nadaraya.study.candidates import Candidate, Progress, SearchPlan, most_runs, neighbours, search_progress
+from nadaraya.study.candidates import Candidate, Progress, SearchPlan, most_runs, search_progress
 from nadaraya.study.file import check_changes
 from nadaraya.study.plan import MEASURED_FILE, Cell, Measurements
 from nadaraya.study.queue import Ended, Job, run_trainings, training_job
@@ -42,18 +42,7 @@ from nadaraya.training.schema import NonNegativeInt
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = [
-    "Candidate",
-    "Progress",
-    "SearchPlan",
-    "SearchSession",
-    "neighbours",
-    "plan_search",
-    "run_search",
-    "search_progress",
-    "search_recipe",
-    "summarise_search",
-]
+__all__ = ["SearchPlan", "plan_search", "run_search", "summarise_search"]
 
 
 class _Found(Stored):

@@ -129,7 +129,7 @@ def fit_power_law(
         floor: fit E too; default None: from five sizes on. Without it E is 0.
         below: what E stays under, as it does under all losses; default nothing else.
 
-    >>> from nadaraya.study import fit_power_law
+    >>> from nadaraya.study.statistics import fit_power_law
     >>> law = fit_power_law([1.0, 10.0, 100.0], [4.0, 2.0, 1.0])
     >>> round(law.scale, 6), round(law.exponent, 5)
     (4.0, 0.30103)

@@ -10,7 +10,7 @@ from nadaraya.training.image_recipe import ImageRecipe
 from nadaraya.training.loop import train
 from nadaraya.training.metrics import TrainingDiverged
 from nadaraya.training.publishing import export_model, push_to_hub
-from nadaraya.training.recipe import load_recipe, recipe_help, recipe_schema
+from nadaraya.training.recipe import load_recipe
 from nadaraya.training.run import Run
 from nadaraya.training.text_recipe import Recipe
 from nadaraya.training.trial import try_recipe
@@ -25,8 +25,6 @@ __all__ = [
     "load_recipe",
     "open_causal_model",
     "push_to_hub",
-    "recipe_help",
-    "recipe_schema",
     "train",
     "try_recipe",
 ]

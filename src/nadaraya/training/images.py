@@ -17,8 +17,8 @@ from timm.scheduler import create_scheduler_v2
 from timm.utils import ModelEmaV3
 from torch import Tensor, nn
 
-from nadaraya.data.images import evaluation_batches, open_images, synthetic_batches, training_batches
-from nadaraya.data.images.batches import steps_per_epoch
+from nadaraya.data.images import evaluation_batches, open_images, training_batches
+from nadaraya.data.images.batches import steps_per_epoch, synthetic_batches
 from nadaraya.data.images.sources import ImageSet, ImageSource
 from nadaraya.device import check_memory
 from nadaraya.errors import must_be

@@ -105,7 +105,7 @@ def recipe_keys(task: str = "text") -> list[str]:
 def recipe_help(task: str = "text") -> dict[str, tuple[Any, str]]:
     """Default and meaning of every dotted key of a task's recipes, in the order of the file.
 
-    >>> from nadaraya.training import recipe_help
+    >>> from nadaraya.training.recipe import recipe_help
     >>> recipe_help("text")["training.steps"]
     (600, 'Updates of the whole run.')
     """
@@ -122,7 +122,7 @@ def recipe_help(task: str = "text") -> dict[str, tuple[Any, str]]:
 def recipe_schema() -> dict[str, Any]:
     """The JSON schema of recipe files of both tasks, for editors that check and complete YAML by one.
 
-    >>> from nadaraya.training import recipe_schema
+    >>> from nadaraya.training.recipe import recipe_schema
     >>> sorted(recipe_schema()["$defs"]["TrainingRecipe"]["properties"])[:2]
     ['activation_checkpointing', 'batch_size']
     """

@@ -16,7 +16,6 @@ from nadaraya.data import (
     TokenShards,
     byte_tokenizer,
     load_corpus,
-    read_windows,
     train_byte_pair_tokenizer,
     train_character_tokenizer,
 )
@@ -27,6 +26,7 @@ from nadaraya.data.windows import (
     check_length,
     document_positions,
     num_windows,
+    read_windows,
     spaced_numbers,
     spread_windows,
     training_batch,

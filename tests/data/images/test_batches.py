@@ -15,10 +15,9 @@ from nadaraya.data.images import (
     CorruptImageError,
     evaluation_batches,
     open_images,
-    synthetic_batches,
     training_batches,
 )
-from nadaraya.data.images.batches import steps_per_epoch
+from nadaraya.data.images.batches import steps_per_epoch, synthetic_batches
 from nadaraya.data.images.sources import ImageSet
 from nadaraya.errors import InputError
 

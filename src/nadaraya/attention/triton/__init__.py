@@ -4,6 +4,5 @@ Triton is imported with the first call. Without a GPU the kernels run, slowly, i
 (TRITON_INTERPRET=1), when asked for by name.
 """
 
-from nadaraya.attention.triton.backend import attention, why_not
-
-__all__ = ["attention", "why_not"]
+from nadaraya.attention.triton.backend import attention as attention
+from nadaraya.attention.triton.backend import why_not as why_not

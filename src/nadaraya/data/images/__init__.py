@@ -6,7 +6,7 @@ It needs the `vision` extra (timm, torchvision).
 from nadaraya.errors import InputError
 
 try:
-    from nadaraya.data.images.batches import evaluation_batches, synthetic_batches, training_batches
+    from nadaraya.data.images.batches import evaluation_batches, training_batches
     from nadaraya.data.images.opening import open_images
     from nadaraya.data.images.sources import CorruptImageError
     from nadaraya.data.images.transforms import Augmentation
@@ -20,6 +20,5 @@ __all__ = [
     "CorruptImageError",
     "evaluation_batches",
     "open_images",
-    "synthetic_batches",
     "training_batches",
 ]

@@ -172,7 +172,8 @@ def synthetic_batches(
     Raises:
         InputError: as `training_batches`.
 
-    >>> from nadaraya.data.images import Augmentation, synthetic_batches
+    >>> from nadaraya.data.images import Augmentation
+    >>> from nadaraya.data.images.batches import synthetic_batches
     >>> from nadaraya.data.images.sources import ImageSet
     >>> images = ImageSet("ten images", ("even", "odd"), 1, train=range(10), validation=range(2))
     >>> run = {"batch_size": 4, "seed": 0, "first_step": 97, "steps": 100}

@@ -13,7 +13,6 @@ W_V. Everything else is timm's `VisionTransformer`: any keyword of it passes thr
 from nadaraya.errors import InputError
 
 try:
-    from nadaraya.models.vit.attention import VISION_VARIANTS
     from nadaraya.models.vit.convert import convert
     from nadaraya.models.vit.factory import create_image_model
     from nadaraya.models.vit.model import KernelVisionTransformer
@@ -23,7 +22,6 @@ except ModuleNotFoundError as missing:
     raise InputError(f'image models need {missing.name}: pip install "nadaraya[vision]"') from missing
 
 __all__ = [
-    "VISION_VARIANTS",
     "KernelVisionTransformer",
     "convert",
     "create_image_model",

@@ -32,6 +32,12 @@ class WriteFailed(InputError):
     """
 
 
+def check_new_folder(folder: Path) -> None:
+    """Refuse a folder that has files: nothing is overwritten."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise InputError(f"{folder} must be a folder that is new or empty")
+
+
 @contextmanager
 def write_into(folder: Path, name: str = "") -> Iterator[Path]:
     """Give an empty scratch folder; what is in it at the end moves into `folder`, each item in one step.

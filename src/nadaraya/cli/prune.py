@@ -11,6 +11,7 @@ from nadaraya.cli.options import chosen_device
 from nadaraya.cli.results import Result
 from nadaraya.cli.tables import FigureTable
 from nadaraya.errors import InputError
+from nadaraya.files import check_new_folder
 
 _ROWS = {
     "loss": ("loss, nats/token", ".4f", 1.0),
@@ -63,7 +64,6 @@ def prune(
     from nadaraya.interpret.labels import head_labels, parse_heads
     from nadaraya.interpret.windows import validation_windows
     from nadaraya.pruning import PruningPlan, heads_within, most_heads, prune_run
-    from nadaraya.pruning.smaller import check_new_folder
     from nadaraya.training import Run
 
     if (heads is None) == (budget is None):

@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 from torch.nn import functional as F
 
 from nadaraya.errors import InputError, must_be
-from nadaraya.files import sha256, write_file, write_into
+from nadaraya.files import check_new_folder, sha256, write_file, write_into
 from nadaraya.training.folder import INITIAL_KERNELS_FILE, METRICS_FILE, RECIPE_FILE
 from nadaraya.training.kernels import kernel_parameters
 from nadaraya.training.loop import Learner
@@ -40,12 +40,6 @@ class PrunedCost:
     parameters: int
     step_seconds: float  # of a training step, the median of a few, in turns with the other model
     cache_bytes_per_token: int  # of one text
-
-
-def check_new_folder(folder: Path) -> None:
-    """Refuse a folder that has files: nothing is overwritten."""
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise InputError(f"{folder} must be a folder that is new or empty")
 
 
 def prune_run(

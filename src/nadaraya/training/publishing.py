@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from safetensors.torch import save_model
 
 from nadaraya.errors import InputError
-from nadaraya.files import write_file, write_into
+from nadaraya.files import check_new_folder, write_file, write_into
 from nadaraya.training.folder import CONFIGURATION_FILE, MODEL_FILE
 from nadaraya.training.image_recipe import ImageRecipe
 
@@ -110,8 +110,7 @@ def export_model(run: "Run", folder: str | Path, weights: str | None = None) -> 
     True
     """
     folder = Path(folder)
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise InputError(f"{folder} must be a folder that is new or empty")
+    check_new_folder(folder)
     model, card = run.load_model(weights=weights), model_card(run, weights)
     with write_into(folder) as scratch:
         if isinstance(run.recipe, ImageRecipe):

@@ -99,6 +99,12 @@ def test_lengths_are_those_of_the_library(nadaraya: Any, finished_run: Path) -> 
     assert len(printed["by_position"]) == 32
     shown = nadaraya(*line).out
     assert f"{printed['lengths'][2]['cross_entropy']:.4f}" in shown
+    both = json.loads(nadaraya(*line, "--sliding-window", 6, "--json").out)
+    limited = both.pop("sliding_window")
+    assert both == printed
+    assert limited["window"] == 6
+    assert all(math.isfinite(loss["cross_entropy"]) for loss in limited["lengths"])
+    assert f"{limited['lengths'][2]['cross_entropy']:.4f}" in nadaraya(*line, "--sliding-window", 6).out
 
 
 def test_lengths_that_cannot_be_are_one_line(nadaraya: Any, finished_run: Path) -> None:
@@ -108,6 +114,7 @@ def test_lengths_that_cannot_be_are_one_line(nadaraya: Any, finished_run: Path) 
         (("--lengths", "8,99999999"), "lengths must be below the"),
         (("--lengths", "8", "--windows", 0), "windows must be 1 or more"),
         (("--windows", 3), "--windows must be given with --lengths"),
+        (("--sliding-window", 3), "--sliding-window must be given with --lengths"),
         (("--lengths", "8", "--core", "tasks"), "--lengths must be left out where --core is given"),
     ):
         nadaraya("evaluate", finished_run, *options).refuses(words)

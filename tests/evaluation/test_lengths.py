@@ -137,3 +137,18 @@ def test_lengths_that_cannot_be_are_refused() -> None:
     ):
         with pytest.raises(InputError, match=words):
             length_losses(model, TOKENS, lengths, **options)
+
+
+def test_a_sliding_window_at_evaluation_is_a_model_of_such_windows() -> None:
+    model, limited = language_model(), language_model(window_pattern="S", sliding_window=5)
+    limited.load_state_dict(model.state_dict())
+    limited.model.blocks[-1].attention.window = 5  # the last layer of a pattern sees all
+    expected = length_losses(limited, TOKENS, [8, 32], windows=3)
+    assert length_losses(model, TOKENS, [8, 32], windows=3, sliding_window=5) == expected
+    # Layers that see fewer tokens keep their window, and afterwards all have theirs.
+    assert length_losses(limited, TOKENS, [8, 32], windows=3, sliding_window=6) == expected
+    assert length_losses(model, TOKENS, [8, 32], windows=3) != expected
+    with pytest.raises(InputError, match="sliding_window must be 1 or more, got 0"):
+        length_losses(model, TOKENS, [8], sliding_window=0)
+    with pytest.raises(InputError, match="must be a KernelGPT, got 'Llama"):
+        length_losses(make("llama"), TOKENS, [8], sliding_window=4)

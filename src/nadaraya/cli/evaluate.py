@@ -39,6 +39,10 @@ def evaluate(
     windows: Annotated[
         int | None, typer.Option(help="With --lengths: how many places in the text.", show_default="64")
     ] = None,
+    sliding_window: Annotated[
+        int | None,
+        typer.Option(help="With --lengths: also with attention to so many tokens only, in every layer.", min=1),
+    ] = None,
     images: Annotated[
         str | None,
         typer.Option(
@@ -95,6 +99,7 @@ def evaluate(
         "--shots": (shots, ("--lm-eval",)),
         "--task-folder": (task_folder, ("--lm-eval",)),
         "--windows": (windows, ("--lengths",)),
+        "--sliding-window": (sliding_window, ("--lengths",)),
     }
     at_lengths = [] if lengths is None else ["--lengths"]
     for option, (value, wanted) in needed.items():
@@ -120,9 +125,9 @@ def evaluate(
         found = _images(run, images, chosen)
     elif lengths is not None:
         numbers = whole_numbers(lengths, "--lengths", "whole numbers of tokens, separated by commas")
-        found = _at_lengths(
-            run, text_source(run, text, "--text"), numbers, 64 if windows is None else windows, chosen
-        )
+        source = text_source(run, text, "--text")
+        places = 64 if windows is None else windows
+        found = _at_lengths(run, source, numbers, places, sliding_window, chosen)
     else:
         found = _text(run, text, context, chosen)
     return Result({"run": run, **_weights(run, weights), **found.document}, found.shown)
@@ -146,13 +151,20 @@ def _lines(run: str, chosen: Chosen, line: str) -> list[str]:
     return [line + "".join(f" ({name} weights)" for name in _weights(run, chosen.weights).values())]
 
 
-def _at_lengths(run: str, source: Source, lengths: list[int], windows: int, chosen: Chosen) -> Result:
+def _at_lengths(
+    run: str, source: Source, lengths: list[int], windows: int, sliding_window: int | None, chosen: Chosen
+) -> Result:
+    limited = None
     with opened(run, chosen) as causal:
         result = lengths_of(causal, source, lengths, windows)
-    for loss in result.lengths:
+        if sliding_window is not None:
+            limited = lengths_of(causal, source, lengths, windows, sliding_window)
+    for loss in (*result.lengths, *(limited.lengths if limited else ())):
         _check_finite(loss.cross_entropy, f"{source.name} at length {loss.length}", run)
-    figures = {"text": source.name, **figures_of(result, causal.context)}
-    return Result(figures, length_table(result, source.name, causal.context))
+    document = {"text": source.name, **figures_of(result, causal.context)}
+    if limited:
+        document["sliding_window"] = {"window": sliding_window, **asdict(limited)}
+    return Result(document, length_table(result, source.name, causal.context, limited, sliding_window or 0))
 
 
 def _text(run: str, text: str | None, context: int | None, chosen: Chosen) -> Result:

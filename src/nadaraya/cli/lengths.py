@@ -12,7 +12,9 @@ if TYPE_CHECKING:
     from nadaraya.evaluation.lengths import LengthLosses
 
 
-def lengths_of(causal: "CausalModel", source: "Source", lengths: list[int], windows: int) -> "LengthLosses":
+def lengths_of(
+    causal: "CausalModel", source: "Source", lengths: list[int], windows: int, sliding_window: int | None = None
+) -> "LengthLosses":
     """The losses of a model on a text."""
     from nadaraya.evaluation import length_losses
     from nadaraya.evaluation.language import token_bytes
@@ -28,6 +30,7 @@ def lengths_of(causal: "CausalModel", source: "Source", lengths: list[int], wind
         windows=windows,
         bytes_of_token=sizes,
         document_token=source.document_token,
+        sliding_window=sliding_window,
     )
 
 
@@ -36,16 +39,21 @@ def figures_of(result: "LengthLosses", context: int) -> dict[str, Any]:
     return {"context": context, **asdict(result)}
 
 
-def length_table(result: "LengthLosses", name: str, context: int) -> list[str | FigureTable]:
-    """A line and a table, one row per length."""
+def length_table(
+    result: "LengthLosses", name: str, context: int, limited: "LengthLosses | None" = None, window: int = 0
+) -> list[str | FigureTable]:
+    """A line and a table, one row per length; `limited` are the losses with a sliding window."""
     size = "" if result.bytes is None else f" ({result.bytes:,} bytes)"
     line = (
         f"{name}: the last {result.stride:,} tokens of {result.windows:,} windows, {result.tokens:,} in all"
         f"{size}; the model's context is {context:,}"
     )
-    table = FigureTable(["length"], ["nats/token", "bits/byte", "change", "±"])
-    for loss in result.lengths:
+    headings = ["nats/token", "bits/byte", "change", "±"]
+    table = FigureTable(["length"], [*headings, *([f"window\n{window:,}", "change"] if limited else [])])
+    for loss, short in zip(result.lengths, limited.lengths if limited else result.lengths, strict=True):
         bits = "–" if loss.bits_per_byte is None else f"{loss.bits_per_byte:.4f}"
         error = "–" if loss.error is None else f"{loss.error:.4f}"
-        table.add_row(f"{loss.length:,}", f"{loss.cross_entropy:.4f}", bits, f"{loss.change:+.4f}", error)
+        row = [f"{loss.cross_entropy:.4f}", bits, f"{loss.change:+.4f}", error]
+        control = [f"{short.cross_entropy:.4f}", f"{short.change:+.4f}"] if limited else []
+        table.add_row(f"{loss.length:,}", *row, *control)
     return [line, table]

@@ -1,13 +1,15 @@
 """Loss at lengths beyond the context of training: the same tokens from more and more before them."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from nadaraya.attention.layer import KernelSelfAttention
 from nadaraya.data import TokenShards
 from nadaraya.data.windows import document_positions, windows_at
 from nadaraya.errors import must_be
@@ -72,6 +74,7 @@ def length_losses(
     bytes_of_token: Tensor | None = None,
     document_token: int | None = None,
     batch_tokens: int = 16_384,
+    sliding_window: int | None = None,
 ) -> LengthLosses:
     """Predict the same tokens at several context lengths.
 
@@ -92,13 +95,16 @@ def length_losses(
         document_token: where given, attention stays inside each of the documents, which begin with it: the
             model takes `position_ids`. Default: the text is one document.
         batch_tokens: windows at a time have at most so many inputs, or are one. Default 16,384.
+        sliding_window: tokens that every attention layer sees, as `limited_attention` has it: the control for
+            a gain or a loss by length. Default: all.
 
     Returns:
         The losses.
 
     Raises:
         InputError: a length below 1, above the positions for which the model has embeddings, or not shorter
-            than the text; or no windows, or a stride above the shortest length.
+            than the text; or no windows, or a stride above the shortest length; or a sliding window for
+            a model that is no KernelGPT.
 
     >>> import torch
     >>> from nadaraya.evaluation import length_losses
@@ -132,7 +138,8 @@ def length_losses(
         for length in losses:
             inputs = rows[:, -length - 1 : -1]
             ids = None if document_token is None else document_positions(inputs, document_token)
-            found = token_nats(model, inputs, rows[:, -length:], ids).double().cpu()
+            with limited_attention(model, sliding_window):
+                found = token_nats(model, inputs, rows[:, -length:], ids).double().cpu()
             losses[length].append(found[:, -stride:])
         at_positions += found.sum(0)  # of the longest, which comes last
 
@@ -147,6 +154,42 @@ def length_losses(
         None if sizes is None else int(sizes.sum()),
         tuple((at_positions / len(starts)).tolist()),
     )
+
+
+@contextmanager
+def limited_attention(model: nn.Module, window: int | None) -> Iterator[None]:
+    """Let each attention layer see at most `window` tokens, itself included; afterwards as before.
+
+    Args:
+        model: has layers of `KernelSelfAttention`, as KernelGPT has.
+        window: tokens; None changes nothing. Layers that see fewer keep theirs.
+
+    Raises:
+        InputError: a window below 1, or a model without such layers.
+
+    >>> from nadaraya.evaluation.lengths import limited_attention
+    >>> from nadaraya.models import KernelGPTConfig, KernelGPTForCausalLM
+    >>> model = KernelGPTForCausalLM(KernelGPTConfig.preset("demo"))
+    >>> with limited_attention(model, 64):
+    ...     model.model.blocks[0].attention.window
+    64
+    """
+    if window is None:
+        yield
+        return
+    if window < 1:
+        raise must_be("sliding_window", "1 or more", window)
+    layers = [layer for layer in model.modules() if isinstance(layer, KernelSelfAttention)]
+    if not layers:
+        raise must_be("the model of a sliding_window", "a KernelGPT", type(model).__name__)
+    before = [layer.window for layer in layers]
+    try:
+        for layer, own in zip(layers, before, strict=True):
+            layer.window = window if own is None else min(window, own)
+        yield
+    finally:
+        for layer, own in zip(layers, before, strict=True):
+            layer.window = own
 
 
 def embedded_positions(model: nn.Module) -> int | None:

@@ -48,6 +48,8 @@ def plot_kernel(kernel: "Kernel", max_lag: float, ax: Any) -> Any:
         ax.plot(lags.numpy(), row.numpy(), label=label, **style)
     if kernel.batch_shape:
         ax.legend()
+    if values.min() >= 0:
+        ax.set_ylim(bottom=0)
     text = repr(kernel)
     ax.set(
         title=text if len(text) <= _LONGEST_TITLE else type(kernel).__name__,

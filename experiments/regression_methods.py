@@ -5,7 +5,6 @@ Settings are chosen on the training points alone, by the criterion that a method
 cross-validation. Kernels with a period have X in its own unit, in which the period is known.
 """
 
-import math
 import warnings
 from collections.abc import Callable
 from functools import cache
@@ -116,7 +115,7 @@ def _multi_head(hold_out: int | float) -> Method:
 
 def _periodic(degree: int) -> Method:
     def method(d: int, seed: int) -> BaseEstimator:
-        years = ExponentialDecay(2.0) * Periodic(1.0, 1 / math.pi)  # two years, and a period of one
+        years = ExponentialDecay(2.0) * Periodic(1.0, period=1)  # years
         regressor = NadarayaWatson(years, bandwidth=1.0, degree=degree, fit_kernel=True, n_starts=1)
         return scaled(regressor, scale_features=False)
 

@@ -17,7 +17,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 TABLES = DOCS.parents[1] / "shared" / "data" / "regression"
 PAGES = sorted(page for page in DOCS.rglob("*.md") if "_build" not in page.parts)
 NOTEBOOKS = [page for page in PAGES if read.is_myst_markdown_notebook(page.read_text(encoding="utf-8"))]
-SHORT = ("index.md", "tutorial/1-kernel-regression.md", "tutorial/4-attention.md")
+SHORT = ("index.md", "guides/gallery.md", "tutorial/1-kernel-regression.md", "tutorial/4-attention.md")
 
 
 def name(page: Path) -> str:
@@ -33,6 +33,7 @@ def cells(page: Path) -> list[Any]:
 
 def test_the_site_has_its_notebooks() -> None:
     assert [name(page) for page in NOTEBOOKS] == [
+        "guides/gallery.md",
         "guides/regression.md",
         "index.md",
         "tutorial/1-kernel-regression.md",

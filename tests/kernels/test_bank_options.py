@@ -136,6 +136,17 @@ def test_numbers_that_are_given_are_where_a_bank_starts() -> None:
     assert torch.equal(bank.amplitude, torch.tensor([-1.0, 0.0]).expand(3, 2))
 
 
+def test_periods_are_given_in_place_of_tau() -> None:
+    given = {"sigma": [0.5, 2.0], "length": [3.0, 40.0], "alpha": [0.1, 7.0]}
+    bank = KernelBank(3, 2, init={**given, "period": [7.0, 70.0]})
+    torch.testing.assert_close(bank.period, torch.tensor([7.0, 70.0]).expand(3, 2))
+    torch.testing.assert_close(bank.tau, bank.period / math.pi)
+    with pytest.raises(InputError, match="init must be a start of period or of tau, not of both"):
+        KernelBank(3, 2, init={**given, "tau": [1.0, 2.0], "period": [1.0, 2.0]})
+    with pytest.raises(InputError, match="init of period must be positive finite numbers, got 'long'"):
+        KernelBank(3, 2, init={**given, "period": "long"})
+
+
 @pytest.mark.parametrize(
     ("init", "message"),
     [

@@ -1,6 +1,8 @@
 """Laws that hold for every kernel, and for sums, products and multiples of any of them."""
 
 import copy
+import re
+import sys
 
 import pytest
 import torch
@@ -195,8 +197,8 @@ def test_the_log_of_exp_is_the_kernel(kernel):
 
 
 def test_exp_adds_no_parameter_and_names_those_of_its_kernel_in_its_text_and_state():
-    exp = Exp(Gaussian(2.0) + Periodic(0.5, 3.0))
-    assert repr(exp) == "Exp(Gaussian(bandwidth=2) + Periodic(alpha=0.5, tau=3))"
+    exp = Exp(Gaussian(2.0) + Periodic(0.5, period=3))
+    assert repr(exp) == "Exp(Gaussian(bandwidth=2) + Periodic(alpha=0.5, period=3))"
     assert list(exp.state_dict()) == [f"kernel.{name}" for name in exp.kernel.state_dict()]
     with pytest.raises(InputError, match=r"argument of Exp must be a kernel, got 2\.0"):
         Exp(2.0)
@@ -329,23 +331,38 @@ def axes():
     pyplot.close("all")
 
 
-def test_draws_one_line_a_head(axes):
+def test_plots_one_line_per_head_through_the_values(axes):
     bank = KernelBank(3, 2)
-    assert bank.draw(axes) is axes
-    assert len(axes.lines) == 3
-    assert axes.get_title() == "KernelBank"
-    assert "lag" in axes.get_xlabel()
-    assert axes.get_ylabel() == "κ(r)"
-    torch.testing.assert_close(torch.tensor(axes.lines[2].get_ydata()), bank(torch.arange(129))[2].detach())
+    assert bank.plot(64, axes) is axes
+    assert (axes.get_title(), axes.get_xlabel(), axes.get_ylabel()) == ("KernelBank", "lag (tokens)", "κ(r)")
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["head 0", "head 1", "head 2"]
+    for line, values in zip(axes.lines, bank(torch.arange(65)).detach(), strict=True):
+        torch.testing.assert_close(torch.tensor(line.get_ydata())[::4], values)
 
 
-def test_draws_signed_kernels_on_both_sides_and_chosen_lags(axes):
-    ax = FreeTable(1, 4, signed=True).draw()
-    assert ax.get_xlim()[0] < -100
-    Gaussian(1.0).draw(axes, torch.linspace(-3, 3, 50))
-    assert len(axes.lines) == 1
-    with pytest.raises(InputError, match="one-dimensional"):
-        Gaussian(1.0).draw(axes, torch.zeros(2, 2))
+def test_plots_of_many_heads_name_the_first_and_the_last(axes):
+    KernelBank(12, 2).plot(ax=axes)
+    assert len({line.get_color() for line in axes.lines}) == 12
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["head 0", "head 11"]
+
+
+def test_plots_any_kernel(kernel, axes):
+    kernel.plot(16.5, axes)
+    assert len(axes.lines) == (kernel.batch_shape or [1])[0]
+    assert axes.lines[0].get_xdata()[-1] == 16.5
+    assert axes.lines[0].get_xdata()[0] == (0 if kernel.symmetric else -16.5)
+
+
+@pytest.mark.parametrize("max_lag", [0, -1.0, float("nan"), float("inf"), "8", True])
+def test_plots_need_a_last_lag(max_lag):
+    with pytest.raises(InputError, match="max_lag must be a positive finite number, got"):
+        Gaussian(1.0).plot(max_lag)
+
+
+def test_plots_name_the_extra_that_they_need(monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)
+    with pytest.raises(InputError, match=re.escape('plots need matplotlib: pip install "nadaraya[report]"')):
+        Gaussian(1.0).plot()
 
 
 def test_complex_lags_are_refused():

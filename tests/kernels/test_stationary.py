@@ -118,10 +118,30 @@ def test_the_two_gaussian_conventions_differ_by_the_root_of_two():
 
 def test_period_is_pi_tau():
     kernel = Periodic(double(0.9), double(4.0))
-    torch.testing.assert_close(kernel(R + 4 * math.pi), kernel(R))
-    trough = kernel(double(2 * math.pi)).item()
+    torch.testing.assert_close(kernel(R + kernel.period.detach()), kernel(R))
+    trough = kernel(kernel.period.detach() / 2).item()
     assert trough == pytest.approx(math.exp(-2 * 0.81))
     assert (kernel(R) >= trough - 1e-12).all()
+    assert kernel.period.item() == pytest.approx(4 * math.pi)
+
+
+def test_a_period_stands_for_tau():
+    periods = torch.tensor([7.0, 70.0], requires_grad=True)
+    for given, expected in ((70, 70.0), (70.0, 70.0), (double(70.0), 70.0), (periods, [7.0, 70.0])):
+        kernel = Periodic(0.9, period=given)
+        torch.testing.assert_close(kernel.period.tolist(), expected)
+        torch.testing.assert_close(kernel(R), Periodic(0.9, tau=kernel.tau.detach())(R))
+    kernel(R).sum().backward()
+    assert periods.grad.abs().min() > 0
+    assert list(Periodic(0.9, period=70).state_dict()) == ["log_alpha", "log_tau"]
+
+
+def test_one_of_period_and_tau_is_given():
+    for given in ({}, {"tau": 2.0, "period": 7.0}):
+        with pytest.raises(InputError, match="Periodic needs either period or tau"):
+            Periodic(1.0, **given)
+    with pytest.raises(InputError, match="period must be positive and finite, got -7"):
+        Periodic(1.0, period=-7)
 
 
 def test_rational_quadratic_tends_to_the_gaussian():

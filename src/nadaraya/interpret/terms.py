@@ -222,7 +222,7 @@ def _located(
         for row, index in np.ndindex(*bank.length.shape):
             head = heads[row] if len(bank.length) == bank.num_heads else None
             values = {name: float(table[row, index]) for name, table in tables.items()}
-            period = math.pi * float(bank.tau[row, index]) if bank.periodic else None
+            period = float(bank.period[row, index]) if bank.periodic else None
             found.append((bank, row, Term(layer, head, index, period=period, **values)))
     return found
 

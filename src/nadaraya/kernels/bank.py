@@ -1,7 +1,8 @@
 """A bank of decaying-periodic kernels for every head, evaluated together."""
 
+import math
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -70,8 +71,8 @@ class KernelBank(Kernel):
             which each head has M neighbours, as heads have slopes of their own in ALiBi (Press et al. 2022);
             α = 0.7, σ = 1. "unit": l, τ and α of "geometric", σ² = 1 / M: G(0) = 1 for any number of terms,
             for banks that are added.
-            Or the numbers themselves by name, {"sigma": …, "length": …, "tau": …, "alpha": …}, each M of
-            them, or H × M; `fit_bank` finds them for a curve.
+            Or the numbers themselves by name, {"sigma": …, "length": …, "period": …, "alpha": …}, each M of
+            them, or H × M, with "tau" for τ in place of the period; `fit_bank` finds them for a curve.
         share: "none" (default), a bank for each head; "heads", one for all heads, with M terms in all;
             "layers", banks that a KernelGPT model has once for all layers of the same variant; "all", one
             bank for all heads of all of them.
@@ -84,6 +85,7 @@ class KernelBank(Kernel):
     Attributes:
         alpha, tau, sigma, length: (H, M), or (1, M) where heads share; α, τ (tokens), σ, l (tokens) in
             natural units.
+        period: π τ (tokens), of the same shape.
 
     Raises:
         InputError: num_heads or num_terms is not a positive whole number, or another argument is unknown.
@@ -143,6 +145,11 @@ class KernelBank(Kernel):
         others = {"share": "none", "parameterisation": "log", "signed": False}
         self.settings += tuple(name for name, default in others.items() if getattr(self, name) != default)
         self.reset_parameters()
+
+    @property
+    def period(self) -> Tensor:
+        """π τ in tokens, (H, M), or (1, M) where heads share."""
+        return math.pi * cast("Tensor", self.tau)
 
     def _stored_as(self, name: str) -> str:
         if name == "amplitude":
@@ -238,7 +245,8 @@ class KernelBank(Kernel):
 
     def extra_repr(self) -> str:
         settings = [f"{name}={getattr(self, name)!r}" for name in self.settings]
-        return ", ".join(settings + [f"{name}={describe(getattr(self, name))}" for name in self._names])
+        names = ["period" if name == "tau" else name for name in self._names]
+        return ", ".join(settings + [f"{name}={describe(getattr(self, name))}" for name in names])
 
 
 def shared_by_layers(part: nn.Module) -> Iterator[str]:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from nadaraya.errors import InputError, must_be
+from nadaraya.kernels.drawing import plot_kernel
 from nadaraya.kernels.parameters import Positive, at_least_float32, count, describe, log_of_positive, natural
 
 if TYPE_CHECKING:
@@ -144,35 +145,26 @@ class Kernel(nn.Module):
                 name, f"a kernel shared by all heads or with one value for each of {num_heads}", self
             )
 
-    def draw(self, ax: "Axes | None" = None, lags: Tensor | None = None) -> "Axes":
-        """Plots κ against r, one line per head (needs matplotlib).
+    def plot(self, max_lag: float = 128, ax: "Axes | None" = None) -> "Axes":
+        """Plot κ against the lag, one line per head.
 
         Args:
-            ax: where to draw; default a new figure.
-            lags: (L,) lags or distances; default 0 to 128 tokens, and −128 to 128 for a signed kernel.
+            max_lag: the last lag (tokens), or distance in units of r; a kernel that is not symmetric is drawn
+                from −max_lag. Default 128.
+            ax: matplotlib's axes; None makes a new figure. Default None.
 
         Returns:
             The axes.
 
         Raises:
-            InputError: lags is not one-dimensional.
-        """
-        import matplotlib.pyplot as plt
+            InputError: max_lag is not positive and finite, or matplotlib is not installed.
 
-        if lags is None:
-            lags = torch.arange(0 if self.symmetric else -128, 129)
-        if lags.ndim != 1:
-            raise must_be("lags", "one-dimensional", tuple(lags.shape))
-        if ax is None:
-            ax = plt.subplots()[1]
-        with torch.no_grad():
-            values = self(lags.to(self.device)).reshape(-1, len(lags)).cpu()
-        for head, row in enumerate(values):
-            ax.plot(lags.cpu().numpy(), row.numpy(), label=f"head {head}")
-        if self.batch_shape:
-            ax.legend()
-        ax.set(title=type(self).__name__, xlabel="lag r (tokens)", ylabel="κ(r)")
-        return ax
+        >>> from nadaraya.kernels import ExponentialDecay
+        >>> ExponentialDecay(20.0).plot(max_lag=60).get_title()
+        'ExponentialDecay(length=20, sigma=1)'
+        """
+        axes: Axes = plot_kernel(self, max_lag, ax)
+        return axes
 
     @property
     def device(self) -> torch.device:

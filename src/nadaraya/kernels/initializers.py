@@ -46,6 +46,9 @@ def initializer_of(
 def _given(
     init: Mapping[str, Any], names: Sequence[str], num_heads: int, num_terms: int
 ) -> dict[str, Tensor]:
+    names = ["period" if name == "tau" and "period" in init else name for name in names]
+    if {"period", "tau"} <= init.keys():
+        raise must_be("init", "a start of period or of tau, not of both", sorted(init))
     for name in init:
         if name not in names:
             raise unknown_name("key of init", name, names)
@@ -62,6 +65,8 @@ def _given(
             accepted = f"of shape ({num_terms},), a number for each term, or {(num_heads, num_terms)}"
             raise must_be(f"init of {name}", accepted, numbers.shape)
         found[name] = torch.tensor((numbers if name == "amplitude" else np.log(numbers)).tolist())
+    if "period" in found:
+        found["tau"] = found.pop("period") - math.log(math.pi)
     return found
 
 

@@ -1,13 +1,14 @@
 """Smooth stationary kernels of a lag or a distance."""
 
 import math
+from typing import cast
 
 import torch
 from torch import Tensor
 
-from nadaraya.errors import must_be
+from nadaraya.errors import InputError, must_be, shown
 from nadaraya.kernels.base import BandwidthKernel, Kernel
-from nadaraya.kernels.parameters import Positive
+from nadaraya.kernels.parameters import Positive, describe, log_of_positive
 
 
 class Gaussian(BandwidthKernel):
@@ -80,31 +81,59 @@ class ExponentialDecay(Kernel):
 
 
 class Periodic(Kernel):
-    """κ(r) = exp(−2 α² sin²(r / τ)) (Bunks et al. (2025), eq. 3).
+    """κ(r) = exp(−2 α² sin²(r / τ)), of period p = π τ (Bunks et al. (2025), eq. 3).
 
-    The sine has r/τ, not πr/τ: the period is π τ. Positive definite on the line (d = 1) only.
+    Positive definite on the line (d = 1) only.
 
     Args:
         alpha: α, how far κ falls between its peaks (to exp(−2 α²)); a number, or (H,).
-        tau: τ, the period divided by π, in units of r; a number, or (H,).
+        tau: τ = p / π, in units of r, where no period is given; a number, or (H,).
+        period: p, in units of r (tokens, for lags), in place of tau; a number, or (H,).
+
+    Attributes:
+        alpha, tau: as given; `log_alpha` and `log_tau` are the parameters.
+        period: π τ.
 
     Raises:
-        InputError: alpha or tau is not positive and finite, or they differ in the number of heads.
+        InputError: both tau and period are given, or neither; one is not positive and finite, or alpha has
+            another number of heads.
 
     >>> from nadaraya.kernels import Periodic
-    >>> Periodic(alpha=1.0, tau=4.0)(4 * 3.14159265)
+    >>> Periodic(alpha=1.0, period=70.0)(140)
     tensor(1., grad_fn=<ExpBackward0>)
+    >>> Periodic(alpha=1.0, tau=22.3)
+    Periodic(alpha=1, period=70.06)
     """
 
     alpha = Positive()
     tau = Positive()
 
-    def __init__(self, alpha: float | Tensor, tau: float | Tensor) -> None:
-        super().__init__(alpha=alpha, tau=tau)
+    def __init__(
+        self,
+        alpha: float | Tensor,
+        tau: float | Tensor | None = None,
+        *,
+        period: float | Tensor | None = None,
+    ) -> None:
+        if (tau is None) == (period is None):
+            given = f"tau={shown(tau)} and period={shown(period)}"
+            raise InputError(f"Periodic needs either period or tau (the period divided by π), got {given}")
+        if period is not None:
+            log_of_positive("period", period)
+            tau = torch.as_tensor(period) / math.pi
+        super().__init__(alpha=alpha, tau=cast("Tensor", tau))
+
+    @property
+    def period(self) -> Tensor:
+        """π τ, in units of r: () or (H,)."""
+        return math.pi * cast("Tensor", self.tau)
 
     def log(self, r: Tensor | float) -> Tensor:
         r = self.lags(r)
         return -2 * (self.natural("alpha", r) * torch.sin(r / self.natural("tau", r))).square()
+
+    def extra_repr(self) -> str:
+        return f"alpha={describe(self.alpha)}, period={describe(self.period)}"
 
 
 class RationalQuadratic(Kernel):

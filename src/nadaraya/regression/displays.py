@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
-from nadaraya.errors import InputError, must_be, unknown_name
+from nadaraya.errors import InputError, unknown_name
+from nadaraya.kernels.drawing import axes_and_figure
 from nadaraya.regression.checks import whole_number
 from nadaraya.regression.requests import Array
 
@@ -208,18 +209,6 @@ class PlotsCurve:
         'x0'
         """
         return RegressionDisplay.from_estimator(self, feature, level=level, method=method, ax=ax)
-
-
-def axes_and_figure(ax: Any) -> tuple[Any, Any]:
-    try:
-        import matplotlib.pyplot as plt
-    except ImportError as missing:
-        raise InputError('plots need matplotlib: pip install "nadaraya[report]"') from missing
-    if ax is None:
-        _, ax = plt.subplots(layout="constrained")
-    if not isinstance(ax, plt.Axes):
-        raise must_be("ax", "matplotlib's axes, or None", ax)
-    return ax, ax.figure
 
 
 def rug(ax: Any, x: Array, colour: str = MUTED, height: float = 0.02) -> Any:

@@ -9,13 +9,13 @@ from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
 from nadaraya.errors import must_be
+from nadaraya.kernels.drawing import axes_and_figure
 from nadaraya.regression.checks import whole_number
 from nadaraya.regression.displays import (
     BLUE,
     CLASSES,
     INK,
     MUTED,
-    axes_and_figure,
     feature_names,
     grid,
     rug,

@@ -20,6 +20,7 @@ IMAGES_FILE = "images.json"
 TEXT_FILE = "text.json"
 WINDOWS_FILE = "windows.jsonl"
 SAMPLE_FILE = "sample.txt"
+LENGTHS_FILE = "lengths.json"
 STATE_FOLDER = "training_state"
 LOCK_FILE = ".lock"
 

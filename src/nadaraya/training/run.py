@@ -17,6 +17,7 @@ from nadaraya.stored import Stored, read_stored
 from nadaraya.training import folder as layout
 from nadaraya.training.image_recipe import ImageRecipe
 from nadaraya.training.kernels import kernel_parameters, read_lag_kernels
+from nadaraya.training.lengths import LengthTable
 from nadaraya.training.metrics import digest_of, read_metrics
 from nadaraya.training.recipe import read_recipe
 from nadaraya.training.schema import PositiveInt
@@ -209,6 +210,12 @@ class Run:
         """The text generated at the end of training, prompt included; None when there is none."""
         path = self.path / layout.SAMPLE_FILE
         return path.read_text(encoding="utf-8") if path.is_file() else None
+
+    @property
+    def lengths(self) -> LengthTable | None:
+        """The losses beyond the length of training; None where none were written."""
+        path = self.path / layout.LENGTHS_FILE
+        return read_stored(path, LengthTable, "losses by length") if path.is_file() else None
 
     def tokenizer(self) -> "PreTrainedTokenizerFast":
         """The tokenizer of a run on text."""

@@ -1,0 +1,60 @@
+"""Losses beyond the length of training, with full attention and with a window: lengths.json of a run folder."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from nadaraya.files import write_file
+from nadaraya.stored import Stored, checked
+from nadaraya.training.folder import LENGTHS_FILE
+from nadaraya.training.schema import PositiveInt
+
+_Loss = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+class LengthRow(Stored):
+    """Losses of the same tokens at one length, in nats/token; None where it was not measured."""
+
+    length: PositiveInt
+    full: _Loss | None = None
+    window: _Loss | None = None
+
+
+class LengthTable(Stored):
+    """Losses by length, of a model trained at `context` tokens, and with a window of `window` tokens."""
+
+    context: PositiveInt
+    window: PositiveInt
+    rows: tuple[LengthRow, ...] = Field(min_length=1)
+
+
+def write_length_file(folder: Path, rows: Sequence[Mapping[str, Any]], context: int, window: int) -> Path:
+    """Write lengths.json, which `nadaraya report` shows, into a run folder.
+
+    Args:
+        folder: of the run.
+        rows: of each length in tokens, {"length": …, "full": …, "window": …}: losses in nats/token of full
+            attention and of a sliding window; either may be left out.
+        context: tokens of a window in training.
+        window: tokens that the sliding window lets a query see.
+
+    Returns:
+        The path of the file; one that is there is replaced.
+
+    Raises:
+        InputError: a number is not what it must be.
+        WriteFailed: the disk is full or refuses; the file is then as it was.
+
+    >>> from pathlib import Path
+    >>> from nadaraya.training.lengths import write_length_file
+    >>> write_length_file(Path(), [{"length": 512, "full": 1.9, "window": 1.8}], 256, 256).name
+    'lengths.json'
+    """
+    ordered = sorted((dict(row) for row in rows), key=lambda row: row.get("length", 0))
+    given = {"context": context, "window": window, "rows": ordered}
+    table = checked(given, LengthTable, "the losses by length cannot be written")
+    path = Path(folder) / LENGTHS_FILE
+    write_file(path, table.model_dump_json(indent=1) + "\n")
+    return path

@@ -12,8 +12,6 @@ from nadaraya.training import load_recipe
 def test_demo_trains_compares_and_reports(
     nadaraya: Any, tiny: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """With tiny models; those of the recipe are trained by the page of the first hour."""
-
     def small(source: str, overrides: list[str]) -> Any:
         return load_recipe(source, [*tiny[1:], *overrides])
 
@@ -21,7 +19,7 @@ def test_demo_trains_compares_and_reports(
     out = tmp_path / "demo"
     first = nadaraya("demo", "--steps", "2", "--out", out)
     assert first.status == 0
-    for variant in ("rope", "gpa-rope", "gpa-mul"):
+    for variant in ("rope", "gpa-rope", "gpa-spread"):
         assert variant in first.out
         assert (out / variant / "model.safetensors").exists()
     page = (out / "report.html").read_text(encoding="utf-8")

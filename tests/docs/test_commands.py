@@ -17,9 +17,10 @@ pytest.importorskip("typer")
 
 DOCS = ROOT / "docs"
 GUIDES = DOCS / "guides"
-# As the site has them. The first hour has a test of its own: it says that it needs another folder.
+# As the site has them.
 READ = [
     README,
+    DOCS / "start.md",
     *(
         DOCS / f"{name}.md"
         for name in re.findall(r"^guides/.*$", (DOCS / "index.md").read_text("utf-8"), re.M)
@@ -31,6 +32,7 @@ NOT_RUN = {
     r"train cifar-cpu": "it downloads CIFAR-10; the guide on training runs it on other images",
     r"train deit .*": "it needs ImageNet and GPUs",
     r"maps .* --checkpoint .*": "it needs weights of others",
+    r"demo.*": "it writes thousands of characters; a test of its own runs it",
     r"bench .*": "it takes minutes; tests of its own run it on small models",
     r".* --run runs/two-processes": "several processes have tests of their own",
 }
@@ -102,6 +104,8 @@ def write_what_pages_take_for_granted(folder: Path) -> None:
             for number in range(count):
                 Image.new("RGB", (32, 32), colour).save(place / f"{number}.png")
     Image.linear_gradient("L").convert("RGB").save(folder / "cat.png")
+    (module,) = blocks(DOCS / "start.md", "python my_kernels")
+    (folder / "my_kernels.py").write_text(module, encoding="utf-8")
     for page, name in (("training.md", "mine.yaml"), ("studies.md", "my-study.yaml")):
         (file,) = (text for text in blocks(GUIDES / page, "yaml") if text.startswith(f"# {name}"))
         (folder / name).write_text(file, encoding="utf-8")

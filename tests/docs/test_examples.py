@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from shown import PAGES, README, ROOT, blocks
 
 import nadaraya
@@ -44,6 +45,21 @@ def language_guide(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[st
 @pytest.mark.parametrize("code", blocks(README))
 def test_the_readme_runs(code: str) -> None:
     exec(compile(code, str(README), "exec"), {})
+
+
+def test_the_kernel_of_ones_own_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the page that README leads to: a file of the reader's, and Python that imports it."""
+    pytest.importorskip("matplotlib").use("agg")
+    page = ROOT / "docs" / "start.md"
+    (module,), (own,) = blocks(page, "python my_kernels"), blocks(page, "python own")
+    (tmp_path / "my_kernels.py").write_text(module, encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(variants, "_VARIANTS", dict(variants._VARIANTS))
+    names: dict[str, Any] = {}
+    exec(compile(own, str(page), "exec"), names)
+    assert names["layer"].position is names["kernel"]
+    layer = nadaraya.KernelSelfAttention(8, 2, causal=True, **variants.get("cauchy-rope"))
+    assert layer.position.natural("width", torch.zeros(1)).flatten().tolist() == pytest.approx([16.0, 1024.0])
 
 
 def test_the_guide_on_vision_runs() -> None:

@@ -17,7 +17,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 TABLES = DOCS.parents[1] / "shared" / "data" / "regression"
 PAGES = sorted(page for page in DOCS.rglob("*.md") if "_build" not in page.parts)
 NOTEBOOKS = [page for page in PAGES if read.is_myst_markdown_notebook(page.read_text(encoding="utf-8"))]
-SHORT = ("index.md", "guides/gallery.md", "tutorial/1-kernel-regression.md", "tutorial/4-attention.md")
+SHORT = ("guides/gallery.md", "tutorial/1-kernel-regression.md", "tutorial/4-attention.md")
 
 
 def name(page: Path) -> str:
@@ -35,7 +35,6 @@ def test_the_site_has_its_notebooks() -> None:
     assert [name(page) for page in NOTEBOOKS] == [
         "guides/gallery.md",
         "guides/regression.md",
-        "index.md",
         "tutorial/1-kernel-regression.md",
         "tutorial/2-masked-training.md",
         "tutorial/3-several-heads.md",

@@ -41,7 +41,9 @@ def evaluate(
     ] = None,
     sliding_window: Annotated[
         int | None,
-        typer.Option(help="With --lengths: also with attention to so many tokens only, in every layer.", min=1),
+        typer.Option(
+            help="With --lengths: also with attention to so many tokens only, in every layer.", min=1
+        ),
     ] = None,
     images: Annotated[
         str | None,

@@ -13,7 +13,11 @@ if TYPE_CHECKING:
 
 
 def lengths_of(
-    causal: "CausalModel", source: "Source", lengths: list[int], windows: int, sliding_window: int | None = None
+    causal: "CausalModel",
+    source: "Source",
+    lengths: list[int],
+    windows: int,
+    sliding_window: int | None = None,
 ) -> "LengthLosses":
     """The losses of a model on a text."""
     from nadaraya.evaluation import length_losses

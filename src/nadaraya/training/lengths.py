@@ -1,4 +1,4 @@
-"""Losses beyond the length of training, with full attention and with a window: lengths.json of a run folder."""
+"""Losses beyond the length of training, full and with a sliding window: lengths.json of a run folder."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path

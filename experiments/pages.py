@@ -1,0 +1,42 @@
+"""The tables of docs/results, docs/findings.md and docs/development/targets.md, from the committed JSON.
+
+    python experiments/pages.py
+
+A table stands in a page between `<!-- table: NAME -->` and `<!-- end -->`. The command writes all of them
+again; a test compares them with what it would write.
+"""
+
+import re
+from pathlib import Path
+
+import pages_speed
+from pages_format import ROOT, Tables
+
+from nadaraya.files import write_file
+
+DOCS = ROOT / "docs"
+PAGES = [*sorted((DOCS / "results").glob("*.md")), DOCS / "findings.md", DOCS / "development" / "targets.md"]
+TABLES: Tables = {**pages_speed.TABLES}
+_BLOCK = re.compile(r"(<!-- table: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def filled(text: str) -> str:
+    """A page with its tables as they are now."""
+    return _BLOCK.sub(lambda block: f"{block[1]}\n{TABLES[block[2]]()}\n\n{block[3]}", text)
+
+
+def names(text: str) -> list[str]:
+    """The tables of a page."""
+    return [block[2] for block in _BLOCK.finditer(text)]
+
+
+def main() -> None:
+    """Write the tables of all pages."""
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        write_file(page, filled(text))
+        print(f"{page.relative_to(Path.cwd()) if page.is_relative_to(Path.cwd()) else page}: {len(names(text))}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,154 @@
+"""Tables of docs/results/speed.md."""
+
+from typing import Any
+
+from pages_format import EPYC, XEON, Tables, code, read, table
+
+STOCK = "stock SDPA, no bias"
+SHAPES = ("B 1, H 6, N 2048, d 64", "B 16, H 4, N 256, d 32", "B 16, H 4, N 256, d 128")
+OPERATORS = {
+    STOCK: "PyTorch's fused attention, no bias",
+    "gpa, with the gradient of the bank": "**nadaraya**: added bank of 64 terms, with its gradient",
+    "gpa, SDPA with an N×N bias": "PyTorch's fused attention, given the N × N bias",
+    "gpa, N×N by hand": "the bank by hand, N × N",
+    "gka": "**nadaraya**: Gaussian kernel attention",
+    "gka, N×N by hand": "the Gaussian by hand, N × N",
+}
+STEPS = [
+    ("128, bfloat16", "step-spread.json", "dickens, width 128, batch 16, context 256, bfloat16"),
+    ("128, float32", "step.json", "width 128, batch 16 × 256 characters"),
+    ("128, float32", "step-hybrid.json", "dickens, width 128, batch 16, context 256"),
+    ("512, float32", "step.json", "width 512, batch 16 × 256 characters"),
+    ("512, float32", "step-hybrid.json", "dickens, width 512, batch 16, context 256"),
+]
+CONVOLUTION = "gpa-spread:short_convolution=4:intermediate_size=448"
+STEP_VARIANTS = {
+    "gpa-rope": ("gpa-rope",),
+    "gpa-mul": ("gpa-mul",),
+    "gpa-mul-loo": ("gpa-mul-loo",),
+    "gka-loo-bank": ("gka-loo-bank",),
+    "gpa-hybrid": ("gpa-hybrid",),
+    "gpa-rope-gate": ("gpa-rope-gate", "gpa-rope-gate:intermediate_size=448"),
+    "gpa-spread": ("gpa-spread:intermediate_size=450",),
+    "gpa-spread, convolution": (CONVOLUTION,),
+}
+
+
+def median(row: dict[str, Any]) -> float:
+    """The median of a timing, in its unit."""
+    return float(row["median"])
+
+
+def operator() -> str:
+    """Forward and backward of the operator against PyTorch's fused attention."""
+    times = read(XEON / "attention.json")["time_ms"]
+    rows = []
+    for name, label in OPERATORS.items():
+        cells = [(median(times[shape][name]), median(times[shape][STOCK])) for shape in SHAPES]
+        rows.append([label, *(f"{ours:.0f} ({ours / stock:.2f}×)" for ours, stock in cells)])
+    return table(["forward + backward, ms", *SHAPES], rows)
+
+
+def memory() -> str:
+    """Peak memory of the operator at 16,384 tokens."""
+    peaks = read(XEON / "attention.json")["peak_memory_mib"]
+    rows = [[OPERATORS[name], f"{mib:.0f}"] for name, mib in peaks.items()]
+    return table(["one head, N 16,384", "MiB"], [*rows, ["one N × N matrix", f"{16384**2 * 4 / 2**20:,.0f}"]])
+
+
+def steps() -> str:
+    """A training step against that of RoPE, by width and precision."""
+    files = {name: read(EPYC / name) for _, name, _ in STEPS}
+    timed = [files[name]["step_ms"][case] for _, name, case in STEPS]
+    bases = [median(times["rope"]) for times in timed]
+    rows = [["`rope`, ms", *(f"{base:,.0f}" for base in bases)]]
+    for label, names in STEP_VARIANTS.items():
+        found = [next((times[name] for name in names if name in times), None) for times in timed]
+        cells = [
+            f"{median(row) / base:.2f}×" if row else "" for row, base in zip(found, bases, strict=True)
+        ]
+        name, *rest = label.split(", ")
+        rows.append([", ".join([code(name), *rest]), *cells])
+    torch = {name: found["environment"]["torch"][:4] for name, found in files.items()}
+    header = [f"width {label}, torch {torch[name]}" for label, name, _ in STEPS]
+    return table(["16 × 256 tokens", *header], rows)
+
+
+def nano() -> str:
+    """A training step of nanochat's family at depth 6."""
+    found = read(XEON / "step-nano-d6.json")
+    ((_, speeds),) = found["tokens_per_s"].items()
+    ((_, used),) = found["share"].items()
+    rows = [
+        [code(name), f"{speed:.0f}", f"{speed / speeds['rope']:.2f}×", f"{100 * used[name]:.0f} %"]
+        for name, speed in speeds.items()
+    ]
+    return table(["depth 6, context 2048", "tokens/s", "of `rope`", "of a matrix product's FLOP/s"], rows)
+
+
+def pruning() -> str:
+    """Attention with negligible keys left out against causal attention without a bias."""
+    rows = []
+    for name, clock in {
+        "decay-16384.json": "clock",
+        "decay-processor-time.json": "processor",
+        "decay.json": "clock, busy machine",
+    }.items():
+        found = read(XEON / name)
+        for tokens in dict.fromkeys(row["tokens"] for row in found["rows"]):
+            passes = [row["time_ms"] for row in found["rows"] if row["tokens"] == tokens]
+            cells = [_ratio(times, "bank, negligible keys left out") for times in passes]
+            every = [_ratio(times, "bank, all keys") for times in passes]
+            head = [f"{tokens:,}", str(found["heads"]), clock]
+            rows.append([*head, *cells, " and ".join(every) if all(every) else ""])
+    header = ["tokens", "heads", "time", "forward", "forward + backward", "with all keys"]
+    return table(header, rows)
+
+
+def _ratio(times: dict[str, Any], name: str) -> str:
+    return f"{median(times[name]) / median(times[STOCK]):.2f}×" if name in times else ""
+
+
+def other_models() -> str:
+    """A training step of layers of other models with the library's attention and with their own."""
+    found = read(XEON / "other_models.json")["models"]
+    rows = []
+    for model, lengths in found.items():
+        for tokens, ways in lengths.items():
+            if int(tokens) >= 8192:
+                cells = [_cost(ways[way]) for way in ("nadaraya", "eager", "sdpa")]
+                rows.append([model, f"{int(tokens):,}", *cells])
+    return table(["block", "tokens", "nadaraya", "eager", "sdpa"], rows)
+
+
+def _cost(row: dict[str, Any]) -> str:
+    if "failed" in row:
+        return str(row["failed"])
+    return f"{median(row) / 1000:.1f} s, {row['peak_mib']:,.0f} MiB"
+
+
+def selection() -> str:
+    """Bandwidth selection against statsmodels."""
+    found = read(XEON / "regression_selection.json")
+    times = {name: median(row) / 1000 for name, row in found["selection"]["time_ms"].items()}
+    slowest = max(times.values())
+    rows = [
+        ["leave-one-out, n 1,000, d 2", label, f"{seconds:.3f}", f"{slowest / seconds:.0f}×"]
+        for label, seconds in times.items()
+    ]
+    for case, each in found["large"].items():
+        size = case.removeprefix("large: ").split(", float64")[0]
+        rule = "corrected AIC" if case.endswith("aic") else "leave-one-out"
+        rows.append([f"{rule}, {size}", "nadaraya", f"{median(each['time_ms']['nadaraya']) / 1000:.1f}", ""])
+    return table(["criterion, points, features", "who", "seconds", "speed"], rows, left=2)
+
+
+TABLES: Tables = {
+    "operator": operator,
+    "memory": memory,
+    "steps": steps,
+    "nano": nano,
+    "pruning": pruning,
+    "other-models": other_models,
+    "selection": selection,
+}

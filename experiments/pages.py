@@ -9,6 +9,7 @@ again; a test compares them with what it would write.
 import re
 from pathlib import Path
 
+import pages_language
 import pages_speed
 from pages_format import ROOT, Tables
 
@@ -16,7 +17,7 @@ from nadaraya.files import write_file
 
 DOCS = ROOT / "docs"
 PAGES = [*sorted((DOCS / "results").glob("*.md")), DOCS / "findings.md", DOCS / "development" / "targets.md"]
-TABLES: Tables = {**pages_speed.TABLES}
+TABLES: Tables = {**pages_speed.TABLES, **pages_language.TABLES}
 _BLOCK = re.compile(r"(<!-- table: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 

@@ -55,9 +55,8 @@ def spread(values: Sequence[float], digits: int = 3) -> str:
     return shown + (f" ± {stdev(values):.{digits}f}" if len(values) > 1 else "")
 
 
-def shares(estimate: Estimate | None, mark: bool = True) -> str:
+def share(estimate: Estimate | None) -> str:
     """A share of compute and its interval, bold where the interval is below 1."""
     if estimate is None:
-        return "–"
-    shown = estimate.text(2)
-    return f"**{shown}**" if mark and estimate.side_of(1.0) < 0 else shown
+        return ""
+    return f"**{estimate.text(2)}**" if estimate.side_of(1.0) < 0 else estimate.text(2)

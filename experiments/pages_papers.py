@@ -1,0 +1,161 @@
+"""Tables of docs/results/papers.md."""
+
+import re
+from collections.abc import Sequence
+from statistics import mean
+
+import torch
+from bump_heights import TEXTS
+from inside import _curve, _heads, _rows
+from pages_format import RESULTS, Tables, code, difference, read, spread, table
+from pages_language import found, losses
+
+from nadaraya.evaluation.efficiency import ModelCost, model_cost
+from nadaraya.interpret.banks import Bump
+from nadaraya.models import KernelGPTConfig, KernelGPTForCausalLM
+from nadaraya.reproduce import load_figure
+from nadaraya.study.probes import stored_shapes
+from nadaraya.study.statistics import mean_with_interval
+from nadaraya.training.recipe import load_recipe
+
+HORIZONS = {"u300": "300 updates", "u1000": "1,000", "u3000": "3,000", "u10000": "10,000, one seed"}
+VARIANTS = {
+    "rope": "–",
+    "learned-rope": "–",
+    "decay": "geometric",
+    "gpa-mul": "geometric",
+    "gpa-paper": "the paper's, G(0) = 64",
+    "gpa-rope-paper": "the paper's, G(0) = 64",
+    "gpa": "G(0) = 1",
+    "gpa-rope": "G(0) = 1",
+    "gpa-rope-geometric": "geometric, G(0) = 458",
+}
+FIGURES = {"kernel-bank-losses": "Bunks et al. (2025), fig. 2", "gpa-losses": "GPA (anonymous), fig. 2"}
+SINGLE = ("gpa-banks", "gpa-newlines")
+INSIDE = ("rope", "gpa-mul", "gpa", "gpa-rope", "gpa-rope-paper")
+
+
+def budgets() -> str:
+    """How long the papers train, and how long the runs here do."""
+    paper = load_recipe("dickens")
+    config = KernelGPTConfig.preset("dickens")
+    with torch.device("meta"):
+        whole = model_cost(KernelGPTForCausalLM(config)).parameters
+    recipe = found("papers").results["recipe"]
+    characters = recipe["data"]["limit"] * (1 - recipe["data"]["validation_fraction"])
+    tokens = paper.training.steps * paper.training.batch_size * paper.data.context
+    rows = [["the papers", f"{whole / 1e6:.1f} M", f"{paper.training.steps:,}", f"{tokens / characters:,.0f}", ""]]
+    for size in ("u10000", "u3000"):
+        (run, *_) = found("papers").rows["rope", size]
+        passes = f"{run['tokens'] / characters:.1f}"
+        rows.append(["here", f"{run['parameters'] / 1e6:.1f} M", f"{run['steps']:,}", passes, "no"])
+    return table(["", "parameters", "updates", "passes over the text", "comparable"], rows)
+
+
+def dickens() -> str:
+    """Losses of the papers' variants by horizon."""
+    rows = []
+    for variant, start in VARIANTS.items():
+        cells = [losses("papers", variant, size) for size in HORIZONS]
+        rows.append([code(variant), start, *(spread(each) if each else "" for each in cells)])
+    return table(["variant", "start of the bank", *HORIZONS.values()], rows, left=2)
+
+
+def claims() -> str:
+    """What the papers say of losses, and how it stands here at two horizons."""
+    rows = []
+    for name, where in FIGURES.items():
+        for claim in load_figure(name).on_losses:
+            gaps = found("papers").gaps(claim.variant, claim.other)
+            by_size = {each.size: each.gap for each in gaps.sizes} if gaps else {}
+            cells = [
+                difference(by_size[size])
+                + {"yes": ": as claimed", "no": ": against it"}.get(claim.agreement(by_size[size]), "")
+                for size in ("u300", "u3000")
+            ]
+            rows.append([where, claim.says, *cells])
+    return table(["paper", "claim", "difference, 300 updates", "3,000 updates"], rows, left=2)
+
+
+def single() -> str:
+    """What the papers say of single models, and in how many runs it is so."""
+    rows = []
+    for name in SINGLE:
+        for claim in load_figure(name).claims:
+            checked, text = claim.check(found("papers")), getattr(claim, "text", "")
+            if "not tried" not in claim.paper and text != "corpus":
+                runs = re.search(r"\d of \d runs", checked.ours)
+                rows.append([claim.says, claim.paper, runs[0] if runs else "not significant"])
+    return table(["claim", "paper", "so here in"], rows, left=3)
+
+
+def bumps() -> str:
+    """The bump at the length of the lines, on the text and on two controls."""
+    heights = read(RESULTS / "wrapped" / "heights.json")
+    rows = []
+    for variant in ("gpa", "gpa-rope"):
+        for study, text in TEXTS.items():
+            runs = found(study).sizes(variant, "banks")["u3000"]
+            lags = [_nearest(stored_shapes(row["probes"]["banks"])[0].shared_bumps()) for row in runs]
+            highest = [max(heads) for heads in heights[variant][text]["71"]]
+            rows.append([code(variant), text, ", ".join(lags), difference(mean_with_interval(highest), 2)])
+    header = ["first layer of", "text", "bump nearest to lag 71, by run", "height at 71, highest head, nats"]
+    return table(header, rows, left=2)
+
+
+def _nearest(bumps: Sequence[Bump]) -> str:
+    trained = [bump for bump in bumps if not bump.at_start]
+    return str(min(trained, key=lambda bump: abs(bump.lag - 71)).lag) if trained else "none"
+
+
+def inside() -> str:
+    """How much of the logits the lag explains, with RoPE and with banks."""
+    implied = _rows(found("papers"), "implied")
+    rows = []
+    for variant in INSIDE:
+        runs = implied[variant]
+        cells = [
+            spread([mean(head["r2"] for head in _heads(run, layers)) for run in runs], 2)
+            for layers in ([0], [1, 2, 3])
+        ]
+        down = [mean(float(_curve(run, layer)[128]) for layer in (1, 2, 3)) for run in runs]
+        rows.append([code(variant), *cells, spread(down, 1).replace("-", "−")])
+    header = ["variant", "first layer", "layers 1–3", "logit at lag 128 less lag 1, layers 1–3, nats"]
+    return table(header, rows)
+
+
+def table8() -> str:
+    """Table 8 of Kundu et al. (2026), counted."""
+    base, ours = _cost("nano-d20"), _cost("nano-d20-gka")
+    rest = base.parameters - base.value_embedding_parameters
+    rows = [
+        _ratio("parameters", base.parameters, ours.parameters, "{:,.0f}"),
+        _ratio("the same without value embeddings", rest, ours.parameters, "{:,.0f}"),
+        _ratio(
+            "FLOPs per training token, 10⁹",
+            base.training_flops_per_token / 1e9,
+            ours.training_flops_per_token / 1e9,
+            "{:.4f}",
+        ),
+    ]
+    return table(["", "`nano-d20`", "`nano-d20-gka`", "ratio"], rows)
+
+
+def _cost(name: str) -> ModelCost:
+    with torch.device("meta"):
+        return model_cost(KernelGPTForCausalLM(KernelGPTConfig.preset(name)))
+
+
+def _ratio(label: str, base: float, ours: float, form: str) -> list[str]:
+    return [label, form.format(base), form.format(ours), f"{ours / base:.2f}"]
+
+
+TABLES: Tables = {
+    "budgets": budgets,
+    "dickens": dickens,
+    "claims": claims,
+    "single-models": single,
+    "bumps": bumps,
+    "inside": inside,
+    "table-8": table8,
+}

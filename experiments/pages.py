@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pages_language
 import pages_papers
+import pages_regression
 import pages_speed
 from pages_format import ROOT, Tables
 
@@ -18,7 +19,7 @@ from nadaraya.files import write_file
 
 DOCS = ROOT / "docs"
 PAGES = [*sorted((DOCS / "results").glob("*.md")), DOCS / "findings.md", DOCS / "development" / "targets.md"]
-TABLES: Tables = {**pages_speed.TABLES, **pages_language.TABLES, **pages_papers.TABLES}
+TABLES: Tables = {**pages_speed.TABLES, **pages_language.TABLES, **pages_papers.TABLES, **pages_regression.TABLES}
 _BLOCK = re.compile(r"(<!-- table: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 

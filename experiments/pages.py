@@ -9,17 +9,26 @@ again; a test compares them with what it would write.
 import re
 from pathlib import Path
 
+import pages_findings
 import pages_language
 import pages_papers
 import pages_regression
 import pages_speed
+import pages_targets
 from pages_format import ROOT, Tables
 
 from nadaraya.files import write_file
 
 DOCS = ROOT / "docs"
 PAGES = [*sorted((DOCS / "results").glob("*.md")), DOCS / "findings.md", DOCS / "development" / "targets.md"]
-TABLES: Tables = {**pages_speed.TABLES, **pages_language.TABLES, **pages_papers.TABLES, **pages_regression.TABLES}
+TABLES: Tables = {
+    **pages_findings.TABLES,
+    **pages_language.TABLES,
+    **pages_papers.TABLES,
+    **pages_regression.TABLES,
+    **pages_speed.TABLES,
+    **pages_targets.TABLES,
+}
 _BLOCK = re.compile(r"(<!-- table: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -38,7 +47,9 @@ def main() -> None:
     for page in PAGES:
         text = page.read_text(encoding="utf-8")
         write_file(page, filled(text))
-        print(f"{page.relative_to(Path.cwd()) if page.is_relative_to(Path.cwd()) else page}: {len(names(text))}")
+        print(
+            f"{page.relative_to(Path.cwd()) if page.is_relative_to(Path.cwd()) else page}: {len(names(text))}"
+        )
 
 
 if __name__ == "__main__":

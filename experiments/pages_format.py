@@ -29,7 +29,9 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1) -
     rows = list(rows)
     if wrong := [row for row in rows if len(row) != len(header)]:
         raise ValueError(f"rows must have {len(header)} cells, got {wrong[0]}")
-    return "\n".join(f"|{'|'.join(f' {cell} ' if cell else ' ' for cell in row)}|" for row in [header, rule, *rows])
+    return "\n".join(
+        f"|{'|'.join(f' {cell} ' if cell else ' ' for cell in row)}|" for row in [header, rule, *rows]
+    )
 
 
 def code(name: str) -> str:

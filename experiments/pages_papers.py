@@ -1,12 +1,9 @@
 """Tables of docs/results/papers.md."""
 
-import re
 from collections.abc import Sequence
-from statistics import mean
 
 import torch
 from bump_heights import TEXTS
-from inside import _curve, _heads, _rows
 from pages_format import RESULTS, Tables, code, difference, read, spread, table
 from pages_language import found, losses
 
@@ -31,8 +28,6 @@ VARIANTS = {
     "gpa-rope-geometric": "geometric, G(0) = 458",
 }
 FIGURES = {"kernel-bank-losses": "Bunks et al. (2025), fig. 2", "gpa-losses": "GPA (anonymous), fig. 2"}
-SINGLE = ("gpa-banks", "gpa-newlines")
-INSIDE = ("rope", "gpa-mul", "gpa", "gpa-rope", "gpa-rope-paper")
 
 
 def budgets() -> str:
@@ -44,7 +39,9 @@ def budgets() -> str:
     recipe = found("papers").results["recipe"]
     characters = recipe["data"]["limit"] * (1 - recipe["data"]["validation_fraction"])
     tokens = paper.training.steps * paper.training.batch_size * paper.data.context
-    rows = [["the papers", f"{whole / 1e6:.1f} M", f"{paper.training.steps:,}", f"{tokens / characters:,.0f}", ""]]
+    rows = [
+        ["the papers", f"{whole / 1e6:.1f} M", f"{paper.training.steps:,}", f"{tokens / characters:,.0f}", ""]
+    ]
     for size in ("u10000", "u3000"):
         (run, *_) = found("papers").rows["rope", size]
         passes = f"{run['tokens'] / characters:.1f}"
@@ -77,18 +74,6 @@ def claims() -> str:
     return table(["paper", "claim", "difference, 300 updates", "3,000 updates"], rows, left=2)
 
 
-def single() -> str:
-    """What the papers say of single models, and in how many runs it is so."""
-    rows = []
-    for name in SINGLE:
-        for claim in load_figure(name).claims:
-            checked, text = claim.check(found("papers")), getattr(claim, "text", "")
-            if "not tried" not in claim.paper and text != "corpus":
-                runs = re.search(r"\d of \d runs", checked.ours)
-                rows.append([claim.says, claim.paper, runs[0] if runs else "not significant"])
-    return table(["claim", "paper", "so here in"], rows, left=3)
-
-
 def bumps() -> str:
     """The bump at the length of the lines, on the text and on two controls."""
     heights = read(RESULTS / "wrapped" / "heights.json")
@@ -106,22 +91,6 @@ def bumps() -> str:
 def _nearest(bumps: Sequence[Bump]) -> str:
     trained = [bump for bump in bumps if not bump.at_start]
     return str(min(trained, key=lambda bump: abs(bump.lag - 71)).lag) if trained else "none"
-
-
-def inside() -> str:
-    """How much of the logits the lag explains, with RoPE and with banks."""
-    implied = _rows(found("papers"), "implied")
-    rows = []
-    for variant in INSIDE:
-        runs = implied[variant]
-        cells = [
-            spread([mean(head["r2"] for head in _heads(run, layers)) for run in runs], 2)
-            for layers in ([0], [1, 2, 3])
-        ]
-        down = [mean(float(_curve(run, layer)[128]) for layer in (1, 2, 3)) for run in runs]
-        rows.append([code(variant), *cells, spread(down, 1).replace("-", "−")])
-    header = ["variant", "first layer", "layers 1–3", "logit at lag 128 less lag 1, layers 1–3, nats"]
-    return table(header, rows)
 
 
 def table8() -> str:
@@ -154,8 +123,6 @@ TABLES: Tables = {
     "budgets": budgets,
     "dickens": dickens,
     "claims": claims,
-    "single-models": single,
     "bumps": bumps,
-    "inside": inside,
     "table-8": table8,
 }

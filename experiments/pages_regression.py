@@ -84,19 +84,15 @@ def coverage() -> str:
     return table(["n", "noise", *(f"{label}, %" for label in BANDS.values())], rows, left=2)
 
 
-def first_fit() -> str:
-    """The first fit of a process, which may compile."""
-    fits = read(XEON / "regression_first.json")["first"]
-    return table(["first fit", *fits], [["seconds", *(f"{mean(each):.1f}" for each in fits.values())]])
-
-
 def vit() -> str:
     """Throughput and memory of GKA against DeiT."""
     rows = [row for row in read(XEON / "vit.json")["rows"] if row["mode"] != "peak"]
     shown = []
     for base, ours in zip(rows[::2], rows[1::2], strict=True):
         what = f"{base['model'].split('_')[1]}, {base['mode']}, batch {base['batch']}"
-        speeds = [f"{row['images_per_second']:.1f} ({row['low']:.1f}–{row['high']:.1f})" for row in (base, ours)]
+        speeds = [
+            f"{row['images_per_second']:.1f} ({row['low']:.1f}–{row['high']:.1f})" for row in (base, ours)
+        ]
         memory = [f"{row['memory_mib']:,.0f}" for row in (base, ours)]
         shown.append([what, *speeds, f"{ours['speed_ratio']:.2f}×", *memory])
     return table(["", "DeiT, images/s", "GKA, images/s", "throughput", "DeiT, MiB", "GKA, MiB"], shown)
@@ -134,20 +130,13 @@ def cifar() -> str:
     return table(header, _forms("vision-cifar10"))
 
 
-def fashion() -> str:
-    """Forms of attention on Fashion-MNIST after one epoch."""
-    return table(["form", "top-1, %", "seeds"], [row[:3] for row in _forms("vision-fashion")])
-
-
 TABLES: Tables = {
     "accuracy": accuracy,
     "prediction": prediction,
     "line": line,
     "bandwidths": bandwidths,
     "coverage": coverage,
-    "first-fit": first_fit,
     "vit": vit,
     "loading": loading,
     "cifar": cifar,
-    "fashion": fashion,
 }

@@ -56,34 +56,24 @@ def memory() -> str:
     return table(["one head, N 16,384", "MiB"], [*rows, ["one N × N matrix", f"{16384**2 * 4 / 2**20:,.0f}"]])
 
 
+def step_times() -> list[dict[str, Any]]:
+    """The timings of a training step, by variant, of each of `STEPS`."""
+    return [read(EPYC / name)["step_ms"][case] for _, name, case in STEPS]
+
+
 def steps() -> str:
     """A training step against that of RoPE, by width and precision."""
-    files = {name: read(EPYC / name) for _, name, _ in STEPS}
-    timed = [files[name]["step_ms"][case] for _, name, case in STEPS]
+    timed = step_times()
     bases = [median(times["rope"]) for times in timed]
     rows = [["`rope`, ms", *(f"{base:,.0f}" for base in bases)]]
     for label, names in STEP_VARIANTS.items():
         found = [next((times[name] for name in names if name in times), None) for times in timed]
-        cells = [
-            f"{median(row) / base:.2f}×" if row else "" for row, base in zip(found, bases, strict=True)
-        ]
+        cells = [f"{median(row) / base:.2f}×" if row else "" for row, base in zip(found, bases, strict=True)]
         name, *rest = label.split(", ")
         rows.append([", ".join([code(name), *rest]), *cells])
-    torch = {name: found["environment"]["torch"][:4] for name, found in files.items()}
-    header = [f"width {label}, torch {torch[name]}" for label, name, _ in STEPS]
+    torch = [read(EPYC / name)["environment"]["torch"][:4] for _, name, _ in STEPS]
+    header = [f"width {label}, torch {version}" for (label, _, _), version in zip(STEPS, torch, strict=True)]
     return table(["16 × 256 tokens", *header], rows)
-
-
-def nano() -> str:
-    """A training step of nanochat's family at depth 6."""
-    found = read(XEON / "step-nano-d6.json")
-    ((_, speeds),) = found["tokens_per_s"].items()
-    ((_, used),) = found["share"].items()
-    rows = [
-        [code(name), f"{speed:.0f}", f"{speed / speeds['rope']:.2f}×", f"{100 * used[name]:.0f} %"]
-        for name, speed in speeds.items()
-    ]
-    return table(["depth 6, context 2048", "tokens/s", "of `rope`", "of a matrix product's FLOP/s"], rows)
 
 
 def pruning() -> str:
@@ -147,7 +137,6 @@ TABLES: Tables = {
     "operator": operator,
     "memory": memory,
     "steps": steps,
-    "nano": nano,
     "pruning": pruning,
     "other-models": other_models,
     "selection": selection,

@@ -1,0 +1,2 @@
+from pages_format import Tables
+TABLES: Tables = {}

@@ -32,7 +32,7 @@ lint: $(VENV)/.ready-test
 docs: $(VENV)/.ready-docs
 	$(BIN)/sphinx-build -W --keep-going -q -b html docs docs/_build/html
 
-# Tables and drawings of experiments/results, from the JSON beside them.
+# Tables and drawings of experiments/results and tables of the pages on results, from the JSON.
 STUDIES := banks=banks beyond=beyond controls=controls gka=gka-characters gka=gka-bytepairs
 FIGURES := kernel-bank-losses=papers bump-control=wrapped bump-null=shuffled
 results: $(VENV)/.ready-test
@@ -43,6 +43,7 @@ results: $(VENV)/.ready-test
 	$(BIN)/nadaraya search dickens --summarise --out experiments/results/search
 	for name in bump_heights controls inside findings; do $(BIN)/python experiments/$$name.py || exit; done
 	$(BIN)/python experiments/pruning.py --summarise --out experiments/results/pruning
+	$(BIN)/python experiments/pages.py
 
 $(VENV)/bin/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "nadaraya needs Python 3.11 or newer: make PYTHON=python3.11 ...")'

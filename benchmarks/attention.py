@@ -6,7 +6,7 @@ Contenders take turns; figures are medians with quartiles. On a GPU they are the
 from a flushed L2 cache. TFLOP/s count the useful operations, half of them where attention is causal. Memory
 is the peak beyond inputs and outputs (gradients are outputs), from a pass of its own. What cannot run is
 recorded with its reason. FILE is written after every case; a run that was stopped goes on where it was.
-docs/results.md has the targets.
+docs/development/targets.md has the targets.
 
 --quick makes every shape tiny and the runs few: it shows that the script works and measures nothing.
 """

@@ -4,7 +4,7 @@
 
 The work is that of `nadaraya bench vit`, one size after the other: training updates at batch sizes 64 and
 128, inference at 32 to 512; bfloat16 on a GPU, float32 on the CPU. FILE (benchmarks/results/DEVICE/vit.json
-for what is kept) is rewritten as figures come. docs/results.md has the targets.
+for what is kept) is rewritten as figures come. docs/development/targets.md has the targets.
 
 --best also measures the form of Gaussian attention that reached the highest accuracy, of
 experiments/vision.py: leave-one-out, with a kernel of the patch grid, σ per channel and a shift.

@@ -3,11 +3,10 @@
     python experiments/pages.py
 
 A table stands in a page between `<!-- table: NAME -->` and `<!-- end -->`. The command writes all of them
-again; a test compares them with what it would write.
+again, and a test compares them with what it would write; text and headings are written by hand.
 """
 
 import re
-from pathlib import Path
 
 import pages_findings
 import pages_language
@@ -38,8 +37,13 @@ def filled(text: str) -> str:
 
 
 def names(text: str) -> list[str]:
-    """The tables of a page."""
+    """The tables of a page, in their order."""
     return [block[2] for block in _BLOCK.finditer(text)]
+
+
+def outside(text: str) -> str:
+    """A page without its tables."""
+    return _BLOCK.sub("", text)
 
 
 def main() -> None:
@@ -47,9 +51,7 @@ def main() -> None:
     for page in PAGES:
         text = page.read_text(encoding="utf-8")
         write_file(page, filled(text))
-        print(
-            f"{page.relative_to(Path.cwd()) if page.is_relative_to(Path.cwd()) else page}: {len(names(text))}"
-        )
+        print(f"{page.relative_to(ROOT)}: {len(names(text))} tables")
 
 
 if __name__ == "__main__":

@@ -11,12 +11,12 @@ from nadaraya.study.statistics import mean_with_interval
 from nadaraya.study.summary import Summary
 
 COMPUTE = (
-    "rope", "gpa-spread-conv", "gpa-rope-gate", "gpa-mul-loo-conv", "projected", "gpa-mul-loo", "gpa-mul-gate",
+    "gpa-spread-conv", "gpa-rope-gate", "gpa-mul-loo-conv", "projected", "gpa-mul-loo", "gpa-mul-gate",
     "gpa-rope", "rope-gate-conv", "hybrid-4", "rope-conv", "gka-loo-bank", "rope-gate", "gpa-mul", "gka",
 )  # fmt: skip
 CONTROLS = (
-    "rope", "gpa-rope", "rope-conv", "gpa-rope-conv", "rope-norm", "gpa-rope-norm", "gpa-rope-loo", "gpa-rope-xsa",
-    "gpa-mul", "matern32", "inkling", "fire", "fox", "fox-loo",
+    "rope", "gpa-rope", "rope-conv", "gpa-rope-conv", "rope-norm", "gpa-rope-norm", "gpa-rope-loo",
+    "gpa-rope-xsa", "gpa-mul", "matern32", "inkling", "fire", "fox", "fox-loo",
 )  # fmt: skip
 BEYOND = {
     "mul-loo-spread-gate-conv": "`gpa-spread` with a convolution",
@@ -99,7 +99,7 @@ def equal_compute() -> str:
     """Shares of RoPE's training FLOPs, byte pairs and characters."""
     pairs, characters = "gka-bytepairs", "gka-characters"
     rows = []
-    for variant in COMPUTE[1:]:
+    for variant in COMPUTE:
         cells = [compute(folder, variant, size) for folder in (pairs, characters) for size in ("", "w64")]
         rows.append([code(variant), *cells])
     header = [f"{text}, {size}" for text in ("byte pairs", "characters") for size in ("all sizes", "largest")]

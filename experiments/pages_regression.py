@@ -7,7 +7,11 @@ from pages_format import EPYC, RESULTS, XEON, Tables, code, read, table
 REGRESSION = RESULTS / "regression"
 SETS = ("motorcycle", "lidar", "geyser", "co2", "housing-200", "housing-2000")
 BANDS = {"curve pointwise": "pointwise", "curve bootstrap": "bootstrap", "curve simultaneous": "simultaneous"}
-FORMS = ("softmax-grid", "gka-loo-grid-channel-shift", "vlt", "deit", "hybrid-loo-grid", "gka-loo-grid", "gka-loo", "gka")  # fmt: skip
+RATE = "images_per_second"
+FORMS = (
+    "softmax-grid", "gka-loo-grid-channel-shift", "vlt", "deit", "hybrid-loo-grid", "gka-loo-grid", "gka-loo",
+    "gka",
+)  # fmt: skip
 
 
 def accuracy() -> str:

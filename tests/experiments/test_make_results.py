@@ -21,7 +21,9 @@ SUMMARIES = [
 def test_summaries_come_from_the_results_beside_them(tmp_path: Path) -> None:
     shutil.copy(ROOT / "Makefile", tmp_path)
     shutil.copytree(ROOT / "experiments", tmp_path / "experiments", ignore=shutil.ignore_patterns("runs"))
-    (tmp_path / "docs" / "figures").mkdir(parents=True)
+    shutil.copytree(ROOT / "benchmarks" / "results", tmp_path / "benchmarks" / "results")
+    shutil.copytree(ROOT / "docs", tmp_path / "docs", ignore=shutil.ignore_patterns("figures", "_build"))
+    (tmp_path / "docs" / "figures").mkdir()
     copied = tmp_path / "experiments" / "results"
     for summary in SUMMARIES:
         (copied / summary).unlink()
@@ -32,5 +34,7 @@ def test_summaries_come_from_the_results_beside_them(tmp_path: Path) -> None:
         assert (copied / summary).read_text(encoding="utf-8") == (RESULTS / summary).read_text(
             encoding="utf-8"
         )
+    for page in ("results/speed.md", "results/papers.md", "findings.md"):
+        assert (tmp_path / "docs" / page).read_text("utf-8") == (ROOT / "docs" / page).read_text("utf-8")
     drawn = {path.name for path in (tmp_path / "docs" / "figures").iterdir()}
     assert drawn == {"findings.png", "implied.png"}

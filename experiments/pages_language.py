@@ -15,20 +15,18 @@ COMPUTE = (
     "gpa-rope", "rope-gate-conv", "hybrid-4", "rope-conv", "gka-loo-bank", "rope-gate", "gpa-mul", "gka",
 )  # fmt: skip
 CONTROLS = (
-    "rope", "gpa-rope", "rope-conv", "gpa-rope-conv", "rope-norm", "gpa-rope-norm", "gpa-rope-loo",
-    "gpa-rope-xsa", "gpa-mul", "matern32", "inkling", "fire", "fox", "fox-loo",
+    "rope", "gpa-rope", "rope-conv", "gpa-rope-conv", "rope-norm", "gpa-rope-norm", "gpa-mul",
+    "matern32", "inkling", "fox", "fox-loo",
 )  # fmt: skip
 BEYOND = {
     "mul-loo-spread-gate-conv": "`gpa-spread` with a convolution",
     "fox-loo-gate-conv": "forget gates, gates on the output, convolution",
     "rope-gate-conv": "`rope` with gates and convolution: the control",
     "mul-loo-spread-gate": "`gpa-spread`",
-    "gate-conv": "`gpa-rope` with gates and convolution",
     "fox-loo-gate": "forget gates, gates on the output",
     "gate": "`gpa-rope` with gates",
     "mul-loo-hybrid": "`gpa-hybrid`",
     "mul-loo-gate-conv": "the first, but heads start alike",
-    "rope-gate": "`rope` with gates",
     "gpa-rope": "`gpa-rope`",
     "rope": "`rope`",
 }
@@ -37,15 +35,12 @@ STARTS = {
     "rope": "RoPE, no bank",
     "mul-8": "multiplied in: every head alike, geometric",
     "mul-spread": "multiplied in: terms spread over the heads",
-    "mul-random": "multiplied in: at random",
-    "mul-layers-spread": "the same spread bank in all layers",
     "mul-1": "multiplied in: one term",
     "added-8": "added, G(0) = 1",
     "rope-64": "added beside RoPE, G(0) = 1: `gpa-rope`",
 }
 SEARCHED = (
-    "matern32", "rq", "gaussian", "exponential", "periodic", "constant", "gaussian + matern32",
-    "matern32*periodic",
+    "matern32", "rq", "exponential", "periodic", "constant", "gaussian + matern32", "matern32*periodic",
 )  # fmt: skip
 
 

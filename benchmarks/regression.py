@@ -8,8 +8,8 @@ AIC of 16,000 points in three, and by leave-one-out of 2,000 in twenty; predicti
 its own; first, the first fit of a process where nothing is compiled. Contenders take turns in one process;
 figures are medians with quartiles. What ours compiles, or loads if earlier processes have compiled it,
 comes before and is timed apart, as are first calls of the others, on few points. `--device cuda` runs one
-case, a million of both in three dimensions. What cannot run is recorded with its reason. docs/development/targets.md
-has the targets.
+case, a million of both in three dimensions. What cannot run is recorded with its reason.
+docs/development/targets.md has the targets.
 
 --quick makes every size tiny: it shows that the script works and measures nothing.
 """

@@ -64,7 +64,7 @@ def index() -> str:
             "a sliding window is not compared yet",
             language,
         ],
-        ["Do the papers' figures come out?", "not comparable: hundreds of times fewer passes over the text", "papers.md"],
+        ["Do the papers' figures come out?", "not comparable: hundreds of times fewer passes", "papers.md"],
         [
             "Is kernel regression fast?",
             f"bandwidth selection {ratio:.0f}× faster than statsmodels, prediction ahead of KeOps",

@@ -1,4 +1,4 @@
-"""The tables of docs/results, docs/findings.md and docs/development/targets.md, from the committed JSON.
+"""The tables of README, docs/results, docs/findings.md and docs/development/targets.md, from the JSON.
 
     python experiments/pages.py
 
@@ -19,7 +19,12 @@ from pages_format import ROOT, Tables
 from nadaraya.files import write_file
 
 DOCS = ROOT / "docs"
-PAGES = [*sorted((DOCS / "results").glob("*.md")), DOCS / "findings.md", DOCS / "development" / "targets.md"]
+PAGES = [
+    ROOT / "README.md",
+    *sorted((DOCS / "results").glob("*.md")),
+    DOCS / "findings.md",
+    DOCS / "development" / "targets.md",
+]
 TABLES: Tables = {
     **pages_findings.TABLES,
     **pages_language.TABLES,

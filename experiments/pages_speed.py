@@ -49,6 +49,17 @@ def operator() -> str:
     return table(["forward + backward, ms", *SHAPES], rows)
 
 
+def readme_speed() -> str:
+    """The first shape of `operator`."""
+    times = read(XEON / "attention.json")["time_ms"][SHAPES[0]]
+    stock = median(times[STOCK])
+    rows = [
+        [label, f"{median(times[name]):.0f}", f"{median(times[name]) / stock:.2f}×"]
+        for name, label in OPERATORS.items()
+    ]
+    return table([f"causal, float32, {SHAPES[0]}; forward + backward", "ms", "relative"], rows)
+
+
 def memory() -> str:
     """Peak memory of the operator at 16,384 tokens."""
     peaks = read(XEON / "attention.json")["peak_memory_mib"]
@@ -135,6 +146,7 @@ def selection() -> str:
 
 TABLES: Tables = {
     "operator": operator,
+    "readme-speed": readme_speed,
     "memory": memory,
     "steps": steps,
     "pruning": pruning,

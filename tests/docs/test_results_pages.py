@@ -39,7 +39,7 @@ def test_every_table_stands_on_one_page_and_is_made_by_the_program(pages: Any) -
 
 def test_no_table_of_results_is_typed_by_hand(pages: Any) -> None:
     for page in pages.PAGES:
-        if page.name != "targets.md":  # what is left to measure has no results
+        if page.name not in ("README.md", "targets.md"):  # what is left to measure has no results
             assert not re.findall(r"^\|.*", pages.outside(page.read_text(encoding="utf-8")), re.M), page
 
 

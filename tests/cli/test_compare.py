@@ -74,7 +74,7 @@ def test_runs_whose_figures_do_not_compare_are_told(
         told = nadaraya("compare", finished_run, run)
         assert told.status == 0
         assert told.err.splitlines() == [
-            f"warning: {run} and {finished_run} differ in {what}: their validation figures do not compare"
+            f"warning: {run} and {finished_run} differ in {what}: their validation losses do not compare"
         ]
 
 

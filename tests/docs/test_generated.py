@@ -35,7 +35,7 @@ def test_the_page_of_commands_has_every_verb_and_an_example_of_it(generated: Mod
 
 def test_a_verb_is_described_by_its_help(generated: ModuleType) -> None:
     text = "\n".join(generated.describe_verb(["lags"]))
-    assert text.startswith("Show how far apart newlines")
+    assert text.startswith("Count the distances between newlines")
     assert "nadaraya lags [OPTIONS] {text}" in text
     assert "| `--max-lag <int>` | " in text
     assert "default: 256" in text

@@ -18,6 +18,7 @@ from nadaraya.cli.generate import generate
 from nadaraya.cli.heads import heads
 from nadaraya.cli.implied import implied
 from nadaraya.cli.lags import lags
+from nadaraya.cli.list_names import list_names
 from nadaraya.cli.maps import maps
 from nadaraya.cli.prune import prune
 from nadaraya.cli.report import report
@@ -60,7 +61,7 @@ def options(
         typer.Option(
             "--import",
             metavar="MODULE,…",
-            help="Python that registers variants, metrics or verbs of your own.",
+            help="Import Python modules that register your own variants, metrics or verbs.",
         ),
     ] = "",
 ) -> None:
@@ -69,18 +70,23 @@ def options(
 
 
 _DRAWN = {
-    "compare": "the curves",
-    "lags": "the histogram",
+    "compare": "the loss curves",
     "banks": "the banks by lag",
-    "implied": "the curves",
+    "implied": "the kernels by lag",
+    "lags": "the histogram",
 }
 _PRINTING = {"demo", "train", "study", "search", "reproduce"}  # what they do, as it goes
-_VERBS: list[Callable[..., Any]] = [
-    demo, train, compare, study, search, reproduce, generate, evaluate, report, lags, banks, count, maps,
-    implied, heads, prune,
-]  # fmt: skip
-for _verb in _VERBS:
-    _name = _verb.__name__
-    (app.command(_name) if _name in _PRINTING else command(app, _name, _DRAWN.get(_name, "")))(_verb)
-app.add_typer(data_app, name="data")
-app.add_typer(bench_app, name="bench")
+_PANELS: dict[str, list[Callable[..., Any]]] = {
+    "Start": [demo, train, generate, evaluate, compare, report, list_names],
+    "Look": [banks, heads, implied, lags, maps],
+    "Research": [study, search, reproduce, prune, count],
+}
+for _panel, _verbs in _PANELS.items():
+    for _verb in _verbs:
+        _name = _verb.__name__.removesuffix("_names")  # `list` is Python's own
+        if _name in _PRINTING:
+            app.command(_name, rich_help_panel=_panel)(_verb)
+        else:
+            command(app, _name, _DRAWN.get(_name, ""), panel=_panel)(_verb)
+app.add_typer(bench_app, name="bench", rich_help_panel="Research")
+app.add_typer(data_app, name="data", rich_help_panel="Research")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nadaraya.cli.options import DeviceOption, PrecisionOption, computing
+from nadaraya.cli.options import DeviceOption, PrecisionOption, WindowsOption, computing
 from nadaraya.cli.results import Result
 from nadaraya.cli.tables import FigureTable
 from nadaraya.errors import must_be
@@ -21,24 +21,21 @@ _SETS = {"trained": "trained", "initial": "before training", "null": "the null"}
 
 
 def banks(
-    run: Annotated[Path, typer.Argument(help="A finished run folder of a variant with a lag kernel.")],
+    run: Annotated[Path, typer.Argument(help="A finished run folder of a variant with a kernel of the lag.")],
     null: Annotated[
-        Path | None,
-        typer.Option(help="A run to compare with, such as one with data.shuffle=words.", show_default="none"),
+        Path | None, typer.Option(help="Run to compare with, such as one with data.shuffle=words.")
     ] = None,
-    minimum: Annotated[float, typer.Option(help="The smallest height of a bump, in logits.")] = 0.25,
+    minimum: Annotated[float, typer.Option(help="Smallest height of a bump, in logits (nats).")] = 0.25,
     tolerance: Annotated[
-        int, typer.Option(help="How far from a peak of the corpus a bump is near it, in tokens.")
+        int, typer.Option(help="Largest distance of a bump from a peak of the corpus, in tokens.")
     ] = 3,
-    terms: Annotated[bool, typer.Option("--terms", help="Also measure what the terms are worth.")] = False,
-    top: Annotated[int, typer.Option(help="With --terms: how many terms are left out, one at a time.")] = 16,
-    windows: Annotated[
-        int, typer.Option(help="With --terms: windows of the validation text on which losses are measured.")
-    ] = 16,
+    terms: Annotated[bool, typer.Option("--terms", help="Also measure what each term is worth.")] = False,
+    top: Annotated[int, typer.Option(help="With --terms: number of terms to leave out, one by one.")] = 16,
+    windows: WindowsOption = 16,
     device: DeviceOption = "",
     precision: PrecisionOption = "float32",
 ) -> Result:
-    """Show the bumps of a run's lag kernels and how many chance would show, and what the terms are worth."""
+    """Show the bumps of a run's banks by lag, how many chance would give, and what each term is worth."""
     from nadaraya.interpret import bank_shapes, bump_figures, term_report
     from nadaraya.interpret.windows import validation_windows
     from nadaraya.training import Run

@@ -10,7 +10,10 @@ import typer
 from nadaraya.cli.options import (
     NAMES_WIN,
     DeviceOption,
+    ImageSizeOption,
     PrecisionOption,
+    PresetOption,
+    VocabularyOption,
     chosen_device,
     is_model_name,
     key_values,
@@ -27,43 +30,45 @@ if TYPE_CHECKING:
     from nadaraya.evaluation.throughput import Throughput
     from nadaraya.models import KernelGPTForCausalLM
 
-bench_app = typer.Typer(help="Measure speed and memory of models against their rivals.", no_args_is_help=True)
+RoundsOption = Annotated[int, typer.Option(help="Number of measurements of each model.", min=1)]
+OutOption = Annotated[Path | None, typer.Option(help="Also write the results to this JSON file.")]
+bench_app = typer.Typer(help="Measure speed and memory of models against baselines.", no_args_is_help=True)
 
 
 @command(bench_app, "vit")
 def vit(
     models: Annotated[
-        list[str] | None, typer.Argument(help="timm's models; the others are compared with the first.")
+        list[str] | None, typer.Argument(help="Models of timm; the others are compared with the first.")
     ] = None,
     size: Annotated[
-        str, typer.Option(help="Without models, DeiT and GKA of this size: tiny, small or base.")
+        str, typer.Option(help="Without models: size of DeiT and GKA: tiny, small or base.")
     ] = "tiny",
     device: DeviceOption = "",
     precision: Annotated[
-        str, typer.Option(help="bfloat16 or float32; default bfloat16 on a GPU, float32 on the CPU.")
+        str,
+        typer.Option(help="float32 or bfloat16.", show_default="bfloat16 on a GPU, float32 on the CPU"),
     ] = "",
     compiled: Annotated[
         bool, typer.Option("--compile/--no-compile", help="Compile every model with torch.compile.")
     ] = False,
     batch_sizes: Annotated[
-        str, typer.Option(metavar="N,N,…", help="Images per forward pass; empty for none.")
+        str, typer.Option(metavar="N,N,…", help="Batch sizes of inference; empty for none.")
     ] = "32,64,128,256,512",
     train_batch_sizes: Annotated[
-        str, typer.Option(metavar="N,N,…", help="Images per training update; empty for none.")
+        str, typer.Option(metavar="N,N,…", help="Batch sizes of training; empty for none.")
     ] = "64,128",
-    rounds: Annotated[int, typer.Option(help="Turns of each model at a batch size.", min=1)] = 5,
-    image_size: Annotated[
-        int | None, typer.Option(help="Pixels per side; default the models' own.", min=1, max=2**16)
-    ] = None,
+    rounds: RoundsOption = 5,
+    image_size: ImageSizeOption = None,
     option: Annotated[
-        list[str] | None, typer.Option(metavar="KEY=VALUE", help="Keyword of timm's create_model.")
+        list[str] | None, typer.Option(metavar="KEY=VALUE", help="Argument of timm's create_model.")
     ] = None,
     memory: Annotated[bool, typer.Option("--memory/--no-memory", help="Measure peak memory.")] = True,
-    out: Annotated[Path | None, typer.Option(help="Also write them here as JSON, as they come.")] = None,
+    out: OutOption = None,
 ) -> Result:
-    """Images/s and peak memory, training and inference, models taking turns in one process.
+    """Measure images/s and peak memory of image models in training and inference.
 
-    Figures are medians with quartiles. A model that does not fit in memory is a line that says so.
+    Models take turns in one process. Results are medians with quartiles; a model that does not fit in memory
+    is reported as failed.
     """
     from nadaraya.evaluation.throughput import Settings, deit_and_gka, environment, measure, peaks
     from nadaraya.files import write_file
@@ -103,38 +108,34 @@ def decode(
     models: Annotated[
         list[str] | None,
         typer.Argument(
-            help="Text variants, presets as nano-d4-gka-bank, or run folders. Default gka-bank. " + NAMES_WIN
+            help=f"Text variants, presets such as nano-d4-gka-bank, or run folders. {NAMES_WIN}",
+            show_default="gka-bank",
         ),
     ] = None,
-    preset: Annotated[
-        str, typer.Option(help="Shape that variants are built in: demo, dickens or nano-d20.")
-    ] = "dickens",
-    vocabulary: Annotated[
-        int | None, typer.Option(help="Number of tokens; default the preset's.", min=1, max=2**31)
-    ] = None,
+    preset: PresetOption = "dickens",
+    vocabulary: VocabularyOption = None,
     option: Annotated[
         list[str] | None,
         typer.Option(metavar="KEY=VALUE", help="Field of KernelGPTConfig, such as window_pattern=SL."),
     ] = None,
-    batch: Annotated[int, typer.Option(help="Prompts side by side.", min=1)] = 8,
-    prompt: Annotated[int, typer.Option(help="Tokens of the longest prompt.", min=1)] = 512,
-    tokens: Annotated[int, typer.Option(help="Tokens generated for each prompt.", min=1)] = 64,
+    batch: Annotated[int, typer.Option(help="Number of prompts in a batch.", min=1)] = 8,
+    prompt: Annotated[int, typer.Option(help="Length of the longest prompt, in tokens.", min=1)] = 512,
+    tokens: Annotated[int, typer.Option(help="Number of tokens to generate for each prompt.", min=1)] = 64,
     padded: Annotated[
-        bool, typer.Option("--padded", help="Prompts of half to full length, padded on the left.")
+        bool, typer.Option("--padded", help="Use prompts of half to full length, padded on the left.")
     ] = False,
     caches: Annotated[
-        str,
-        typer.Option(metavar="NAME,…", help="dynamic (grows, forgets beyond windows), static (fixed size)."),
+        str, typer.Option(metavar="NAME,…", help="Kinds of cache: dynamic (grows), static (fixed size).")
     ] = "dynamic,static",
     device: DeviceOption = "",
     precision: PrecisionOption = "float32",
-    rounds: Annotated[int, typer.Option(help="Turns of each contestant.", min=1)] = 5,
-    out: Annotated[Path | None, typer.Option(help="Also write them here as JSON.")] = None,
+    rounds: RoundsOption = 5,
+    out: OutOption = None,
 ) -> Result:
-    """Tokens/s and cache bytes of generation, against separate keys and values in the same model.
+    """Measure tokens/s and cache size of generation.
 
-    What is key and value at once is cached once, which is compared with caching it twice; other models have
-    one line. Contestants take turns; figures are medians with quartiles, and the first turn does not count.
+    A model whose keys are its values is measured with both cached as one tensor and as two. Models take
+    turns; results are medians with quartiles, without the first turn.
     """
     from nadaraya.evaluation.decoding import DecodingSettings, measure_decoding
     from nadaraya.evaluation.throughput import environment

@@ -37,9 +37,10 @@ _COLUMNS: dict[str, list[tuple[str, str, str, int]]] = {
 def compare(
     runs: Annotated[list[Path], typer.Argument(help="Run folders.")],
 ) -> Result:
-    """Compare runs of one task: parameters, validation figures, speed; best first, unfinished last.
+    """Compare runs of one task in a table: parameters, validation loss, speed.
 
-    Runs on text are ranked by nats/token, and by bits/byte where their tokenizers differ.
+    The best run comes first, unfinished ones last. Runs on text are ranked by nats/token, or by bits/byte
+    where their tokenizers differ.
     """
     from nadaraya.training import Run
 
@@ -53,7 +54,7 @@ def compare(
     for warning in _warnings(opened):
         typer.echo(f"warning: {warning}", err=True)
     loss = "bits_per_byte" if len({run.measured_on.get("tokenizer") for run in opened}) > 1 else "loss"
-    rows = sorted((_figures(run) for run in opened), key=lambda row: _best_first(row, loss))
+    rows = sorted((run_row(run) for run in opened), key=lambda row: _best_first(row, loss))
     # Runs of one name have the names of their folders.
     for key in ("name", "folder", "run"):
         labels = [row[key] for row in rows]
@@ -88,14 +89,14 @@ def _warnings(runs: list["Run"]) -> Iterator[str]:
     for run in runs[1:]:
         different = [name for name, value in run.measured_on.items() if value != first[name]]
         if different:
-            meaning = "their validation figures do not compare"
+            meaning = "their validation losses do not compare"
             if different == ["tokenizer"]:
                 meaning = "a token is not the same in both, compare bits/byte"
             yield f"{run.path} and {runs[0].path} differ in {' and '.join(different)}: {meaning}"
 
 
-def _figures(run: "Run") -> dict[str, Any]:
-    """One row: the final figures when finished, those of the latest validation when not."""
+def run_row(run: "Run") -> dict[str, Any]:
+    """One row of a table: the final metrics of a finished run, of another those of its latest validation."""
     final = run.final
     latest: dict[str, Any] = final or next(reversed(run.series("validation")), {})
     return {

@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nadaraya.cli.options import NAMES_WIN, is_model_name, key_values, named_configuration
+from nadaraya.cli.options import (
+    NAMES_WIN,
+    ImageSizeOption,
+    PresetOption,
+    VocabularyOption,
+    is_model_name,
+    key_values,
+    named_configuration,
+)
 from nadaraya.cli.results import Result
 from nadaraya.cli.tables import FigureTable
 from nadaraya.errors import InputError, must_be
@@ -24,30 +32,22 @@ def count(
         list[str],
         typer.Argument(
             help="Text variants, presets (demo, dickens, nano-d20, nano-d20-gka with any depth and variant), "
-            f"timm's image models, or run folders. {NAMES_WIN}"
+            f"image models of timm, or run folders. {NAMES_WIN}"
         ),
     ],
-    preset: Annotated[
-        str, typer.Option(help="Shape that text variants are built in: demo, dickens or nano-d20.")
-    ] = "dickens",
-    vocabulary: Annotated[
-        int | None,
-        typer.Option(help="Number of tokens of text models; default the preset's.", min=1, max=2**31),
-    ] = None,
+    preset: PresetOption = "dickens",
+    vocabulary: VocabularyOption = None,
     tokens: Annotated[
         float | None,
-        typer.Option(help="Tokens of a training: adds its FLOPs in all for text models."),
+        typer.Option(help="Number of training tokens; adds the FLOPs of training text models on them."),
     ] = None,
-    image_size: Annotated[
-        int | None,
-        typer.Option(help="Pixels per side of the image; default each image model's own.", min=1, max=2**16),
-    ] = None,
+    image_size: ImageSizeOption = None,
     option: Annotated[
         list[str] | None,
-        typer.Option(metavar="KEY=VALUE", help="Keyword of timm's create_model, such as pattern=GGGA."),
+        typer.Option(metavar="KEY=VALUE", help="Argument of timm's create_model, such as pattern=GGGA."),
     ] = None,
 ) -> Result:
-    """Count parameters (in all, of attention, of kernels), FLOPs, and bytes of weights.
+    """Count parameters, FLOPs and bytes of models.
 
     FLOPs are 2 × multiply-adds: of a forward pass per token of a text model at full context, or per image of
     an image model, as the model's code does it; and of training per token, by the estimate 6 × weights of

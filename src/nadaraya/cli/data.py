@@ -7,15 +7,16 @@ from typing import Annotated, Any
 
 import typer
 
-from nadaraya.cli.options import whole_numbers
+from nadaraya.cli.options import JsonOption, QuietOption, whole_numbers
 from nadaraya.cli.results import Result, command
 from nadaraya.cli.tables import FigureTable
 from nadaraya.errors import InputError
 
-data_app = typer.Typer(help="Fetch, list and tokenise text corpora.", no_args_is_help=True)
+data_app = typer.Typer(help="Fetch, list, tokenise and check text corpora.", no_args_is_help=True)
 
 CacheOption = Annotated[
-    Path | None, typer.Option(help="Cache folder; default $NADARAYA_CACHE, else ~/.cache/nadaraya.")
+    Path | None,
+    typer.Option(help="Cache folder.", show_default="$NADARAYA_CACHE, else ~/.cache/nadaraya"),
 ]
 
 
@@ -27,10 +28,10 @@ def dickens(
     ] = None,
     cache: CacheOption = None,
     books: Annotated[
-        str | None, typer.Option(help="Ebook numbers, such as 580,730; default all 25 works.")
+        str | None, typer.Option(help="Ebook numbers, such as 580,730.", show_default="all 25 works")
     ] = None,
 ) -> Result:
-    """Fetch the works of Charles Dickens from Project Gutenberg; run it again after an interruption."""
+    """Fetch the works of Charles Dickens from Project Gutenberg; the same command resumes."""
     from nadaraya.data import fetch_dickens
     from nadaraya.data.cache import cache_folder
 
@@ -46,7 +47,7 @@ def dickens(
 def list_corpora(
     cache: CacheOption = None,
 ) -> Result:
-    """Show the embedded corpus and what the cache holds, each file checked against its digest."""
+    """List the embedded corpus and the files in the cache, each checked against its digest."""
     from nadaraya.data.cache import cache_folder, read_manifest, stored_text
     from nadaraya.data.corpus import embedded_corpus
 
@@ -74,34 +75,30 @@ def tokenize(
             help="A .parquet, .jsonl or text file, a folder of them, or hub:NAME[:CONFIGURATION[:SPLIT]]."
         ),
     ],
-    out: Annotated[Path, typer.Argument(help="The folder of token shards.")],
+    out: Annotated[Path, typer.Argument(help="Output folder of token shards.")],
     tokenizer: Annotated[
         Path | None,
-        typer.Option(
-            help="A folder with the tokenizer.json to use.", show_default="byte pairs of the source"
-        ),
+        typer.Option(help="Folder with the tokenizer.json to use.", show_default="byte pairs of the source"),
     ] = None,
-    vocabulary: Annotated[int, typer.Option(help="Number of tokens, where byte pairs are found.")] = 32768,
+    vocabulary: Annotated[int, typer.Option(help="Vocabulary size of a new tokenizer.")] = 32768,
     sample_characters: Annotated[
-        int, typer.Option(help="Characters that byte pairs are found in, from all files.")
+        int, typer.Option(help="Characters, from all files, that a new tokenizer is trained on.")
     ] = 100_000_000,
-    shard_tokens: Annotated[int, typer.Option(help="Tokens in a shard, at the most.")] = 100_000_000,
+    shard_tokens: Annotated[int, typer.Option(help="Largest number of tokens per shard.")] = 100_000_000,
     validation_fraction: Annotated[
-        float, typer.Option(help="Share of the documents that validate, chosen by their digests.")
+        float, typer.Option(help="Fraction of the documents for validation, chosen by their digests.")
     ] = 0.01,
     validation_documents: Annotated[
-        int | None, typer.Option(help="Let the first so many documents validate instead.")
+        int | None, typer.Option(help="Number of documents for validation instead, the first ones.")
     ] = None,
-    column: Annotated[str, typer.Option(help="Column of Parquet, or key of JSON, with the text.")] = "text",
-    separator: Annotated[
-        str, typer.Option(help="What stands between the documents of a plain text.")
-    ] = "<|endoftext|>",
+    column: Annotated[str, typer.Option(help="Parquet column or JSON key of the text.")] = "text",
+    separator: Annotated[str, typer.Option(help="Separator of documents in a text file.")] = "<|endoftext|>",
     workers: Annotated[
-        int | None, typer.Option(help="Processes that tokenise.", show_default="one per usable core")
+        int | None, typer.Option(help="Number of processes.", show_default="one per usable core")
     ] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
+    quiet: QuietOption = False,
 ) -> Result:
-    """Tokenise documents once into shards that `train` reads as data.corpus=OUT; run again to go on."""
+    """Tokenise documents into shards for `train` (data.corpus=OUT); the same command resumes."""
     import torch
 
     from nadaraya.data import TokenShards, tokenize_corpus
@@ -132,10 +129,10 @@ def tokenize(
 
 @data_app.command("check")
 def check(
-    folder: Annotated[Path, typer.Argument(help="A folder of token shards.")],
-    as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
+    folder: Annotated[Path, typer.Argument(help="Folder of token shards.")],
+    as_json: JsonOption = False,
 ) -> None:
-    """Compare every file of token shards with its digest; names all that are damaged, with exit status 2."""
+    """Check every file of token shards against its digest; exits with status 2 if one is damaged."""
     from nadaraya.data import check_shards
 
     found = check_shards(folder)

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from nadaraya.cli.options import JsonOption, QuietOption
 from nadaraya.cli.results import Result
 from nadaraya.cli.tables import FigureTable
 
@@ -29,14 +30,14 @@ window: a model that only matches it has learned nothing from further away."""
 
 
 def demo(
-    out: Annotated[Path, typer.Option(help="Folder of the runs and the report.")] = Path("demo"),
+    out: Annotated[Path, typer.Option(help="Folder for the runs and the report.")] = Path("demo"),
     steps: Annotated[
-        int | None, typer.Option(min=1, help="Updates of each run.", show_default="those of the demo recipe")
+        int | None, typer.Option(min=1, help="Updates of each run.", show_default="as in the demo recipe")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the results as JSON.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
+    as_json: JsonOption = False,
+    quiet: QuietOption = False,
 ) -> None:
-    """Train rope, gpa-rope and gpa-spread, measure losses by length, write a report: 4 minutes on 2 cores."""
+    """Train rope, gpa-rope and gpa-spread for minutes, compare their losses by length and write a report."""
     from nadaraya.cli.compare import compare
     from nadaraya.cli.report import report
     from nadaraya.cli.results import render

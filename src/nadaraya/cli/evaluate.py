@@ -27,17 +27,17 @@ def evaluate(
     text: TextOption = None,
     context: Annotated[
         int | None,
-        typer.Option(help="On a text: tokens per window.", min=1, show_default="the model's context"),
+        typer.Option(help="Tokens per window of the text.", min=1, show_default="the model's context"),
     ] = None,
     lengths: Annotated[
         str | None,
         typer.Option(
-            help="On a text: predict the same tokens from so many before them, such as 256,512,1024.",
-            show_default="all tokens, in adjacent windows of the model's context",
+            help="Predict the same tokens from contexts of these lengths, such as 256,512,1024.",
+            show_default="adjacent windows of the model's context",
         ),
     ] = None,
     windows: Annotated[
-        int | None, typer.Option(help="With --lengths: how many places in the text.", show_default="64")
+        int | None, typer.Option(help="With --lengths: number of windows of the text.", show_default="64")
     ] = None,
     sliding_window: Annotated[
         int | None,
@@ -48,14 +48,14 @@ def evaluate(
     images: Annotated[
         str | None,
         typer.Option(
-            help="Images to classify: a folder, shards, an .npz or torchvision:NAME; its validation images.",
+            help="Classify the validation images of a folder, shards, an .npz or torchvision:NAME.",
             show_default="the run's own",
         ),
     ] = None,
     core: Annotated[
         Path | None,
         typer.Option(
-            help="Run CORE's tasks in this folder: DCLM's bundle, or .jsonl files with core_meta.json."
+            help="Run the CORE tasks in this folder: DCLM's bundle, or .jsonl files with core_meta.json."
         ),
     ] = None,
     lm_eval: Annotated[
@@ -64,7 +64,7 @@ def evaluate(
     ] = None,
     tasks: Annotated[
         str | None,
-        typer.Option(help="With --core: labels, separated by commas.", show_default="all in the folder"),
+        typer.Option(help="With --core: task labels, separated by commas.", show_default="all in the folder"),
     ] = None,
     limit: Annotated[
         int | None,
@@ -78,19 +78,19 @@ def evaluate(
     ] = None,
     task_folder: Annotated[
         Path | None,
-        typer.Option(help="With --lm-eval: a folder of further tasks in its form; their Python runs."),
+        typer.Option(help="With --lm-eval: folder of further tasks in its format; their Python code is run."),
     ] = None,
-    batch_size: Annotated[int, typer.Option(help="With --core or --lm-eval: prompts at a time.")] = 16,
+    batch_size: Annotated[int, typer.Option(help="With --core or --lm-eval: prompts per batch.")] = 16,
     weights: Annotated[
         str | None,
         typer.Option(
-            help="Of a run: trained, averaged or best.", show_default="averaged where the run has them"
+            help="Weights of a run: trained, averaged or best.", show_default="averaged, if the run has them"
         ),
     ] = None,
     device: DeviceOption = "",
     precision: PrecisionOption = "float32",
 ) -> Result:
-    """Predict every token of a text but the first, classify images, or solve tasks, and print the figures."""
+    """Measure a model: loss on a text, accuracy on images, or scores on benchmark tasks."""
     sources = {"--text": text, "--images": images, "--core": core, "--lm-eval": lm_eval}
     given = [option for option, value in sources.items() if value is not None]
     if len(given) > 1:
@@ -212,7 +212,7 @@ def _images(folder: str, source: str | None, chosen: Chosen) -> Result:
 
 
 def _check_finite(loss: float, name: str, run: str) -> None:
-    """Refuse to print figures that are none."""
+    """Refuse a loss that is not finite."""
     if not math.isfinite(loss):
         raise InputError(
             f"the loss of {run} on {name} is {loss}, not a finite number: its weights have diverged in "

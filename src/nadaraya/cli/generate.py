@@ -5,7 +5,14 @@ from typing import Annotated, Any
 
 import typer
 
-from nadaraya.cli.options import DeviceOption, PrecisionOption, computing, token_progress
+from nadaraya.cli.options import (
+    DeviceOption,
+    PrecisionOption,
+    SeedOption,
+    TemperatureOption,
+    computing,
+    token_progress,
+)
 from nadaraya.cli.results import Result
 from nadaraya.errors import must_be
 
@@ -14,25 +21,23 @@ def generate(
     run: Annotated[Path, typer.Argument(help="A finished run folder.")],
     prompt: Annotated[
         str | None,
-        typer.Option(help="The text to continue.", show_default="a newline, if the model knows it"),
+        typer.Option(help="Text to continue.", show_default="a newline, if the model knows it"),
     ] = None,
     tokens: Annotated[
-        int, typer.Option(help="How many tokens to generate: characters, for a character model.")
+        int, typer.Option(help="Number of tokens to generate (characters, for a character model).")
     ] = 500,
-    temperature: Annotated[
-        float, typer.Option(help="Divides the logits before sampling; 1e-6 or more.")
-    ] = 1.0,
+    temperature: TemperatureOption = 1.0,
     top_k: Annotated[
         int | None,
-        typer.Option(help="Sample from the K likeliest; all, where there are fewer.", show_default="all"),
+        typer.Option(help="Sample from the K most probable tokens.", show_default="all"),
     ] = None,
-    beams: Annotated[int, typer.Option(help="Width of a beam search in place of sampling.")] = 1,
-    greedy: Annotated[bool, typer.Option("--greedy", help="Take the likeliest token each time.")] = False,
-    seed: Annotated[int, typer.Option(help="The same seed, from 0 to 2^64 − 1, gives the same text.")] = 0,
+    beams: Annotated[int, typer.Option(help="Number of beams of a beam search; 1 samples.")] = 1,
+    greedy: Annotated[bool, typer.Option("--greedy", help="Take the most probable token each time.")] = False,
+    seed: SeedOption = 0,
     device: DeviceOption = "",
     precision: PrecisionOption = "float32",
 ) -> Result:
-    """Continue a prompt with the model of a run; prints the prompt and its continuation."""
+    """Continue a prompt with the model of a run."""
     from nadaraya.evaluation import generate_text
     from nadaraya.evaluation.generation import default_prompt
     from nadaraya.training import Run

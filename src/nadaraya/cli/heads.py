@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nadaraya.cli.options import DeviceOption, PrecisionOption, computing
+from nadaraya.cli.options import DeviceOption, PrecisionOption, WindowsOption, computing
 from nadaraya.cli.results import Result
 from nadaraya.cli.tables import FigureTable
 
@@ -27,15 +27,14 @@ _COLUMNS = {
 
 def heads(
     runs: Annotated[list[Path], typer.Argument(help="Finished run folders.")],
-    windows: Annotated[
-        int, typer.Option(help="Windows of the validation text on which the loss is measured.")
-    ] = 16,
+    windows: WindowsOption = 16,
     device: DeviceOption = "",
     precision: PrecisionOption = "float32",
 ) -> Result:
-    """Rank the heads of language models by the loss without them, beside their banks and their patterns.
+    """Rank the heads of language models by the loss without them.
 
-    Of several runs, the rank correlations of banks with the loss are pooled, with an interval of 95 %.
+    Also shows the size and similarity of their banks and the strength of known attention patterns. For
+    several runs, the rank correlations of bank measures with the loss are pooled, with 95 % intervals.
     """
     from nadaraya.interpret.heads import head_report, pooled_correlations
     from nadaraya.interpret.windows import validation_windows

@@ -11,6 +11,7 @@ from nadaraya.cli.options import (
     ModelArgument,
     PrecisionOption,
     TextOption,
+    WindowsOption,
     computing,
 )
 from nadaraya.cli.results import Result
@@ -31,19 +32,19 @@ _MOST_TERMS = 64  # of a fit
 def implied(
     run: ModelArgument,
     text: TextOption = None,
-    windows: Annotated[int, typer.Option(help="Windows of the text whose logits count.")] = 16,
+    windows: WindowsOption = 16,
     context: Annotated[
         int | None,
-        typer.Option(help="Tokens per window.", show_default="the run's; of other models at most 1024"),
+        typer.Option(help="Tokens per window of the text.", show_default="the run's, else at most 1024"),
     ] = None,
-    terms: Annotated[int, typer.Option(help="Terms of the banks that are fitted; 0 for no fit.")] = 4,
+    terms: Annotated[int, typer.Option(help="Number of terms of the fitted banks; 0 fits none.")] = 4,
     added: Annotated[
-        bool, typer.Option("--added", help="Fit banks that are added to the logits, not multiplied in.")
+        bool, typer.Option("--added", help="Fit banks that are added to the logits, instead of multiplied.")
     ] = False,
     device: DeviceOption = "",
     precision: PrecisionOption = "float32",
 ) -> Result:
-    """Show what each lag is worth in the logits of every head, and which bank says the same.
+    """Estimate the kernel of the lag that each trained head implies, and fit banks to it.
 
     The logits of all pairs of tokens are regressed on their lag, with a level for each query.
     """

@@ -10,6 +10,8 @@ from nadaraya.cli.options import (
     NAMES_WIN,
     DeviceOption,
     PrecisionOption,
+    SeedOption,
+    TemperatureOption,
     computing,
     token_progress,
 )
@@ -37,34 +39,34 @@ def lags(
     text: Annotated[
         str,
         typer.Argument(
-            help=f"A text file, a folder of them, 'embedded', 'dickens', or a run folder. {NAMES_WIN}"
+            help=f"Text file, folder of text files, 'embedded', 'dickens', or a run folder. {NAMES_WIN}"
         ),
     ],
     separator: Annotated[
         str | None,
         typer.Option(
-            help=r"What to measure between: newline, paragraph, sentence, word, or characters as they are; "
-            r"\n and \t are understood.",
+            help=r"newline, paragraph, sentence, word, or a string, in which \n and \t are understood.",
             show_default="newline",
         ),
     ] = None,
     regex: Annotated[
         str | None,
-        typer.Option(help="A regular expression in place of the separator; [aeiou] is every vowel."),
+        typer.Option(help="Regular expression in place of the separator; [aeiou] is every vowel."),
     ] = None,
-    max_lag: Annotated[int, typer.Option(help="The longest lag counted, in characters.")] = 256,
+    max_lag: Annotated[int, typer.Option(help="Longest lag, in characters.")] = 256,
     characters: Annotated[
         int | None,
-        typer.Option(help="Of a run: about how many characters it writes.", show_default="50,000"),
+        typer.Option(help="For a run: number of characters to generate, roughly.", show_default="50,000"),
     ] = None,
-    temperature: Annotated[
-        float, typer.Option(help="Of a run: divides the logits before sampling; 1e-6 or more.")
-    ] = 1.0,
-    seed: Annotated[int, typer.Option(help="Of a run: the same seed gives the same text.")] = 0,
+    temperature: TemperatureOption = 1.0,
+    seed: SeedOption = 0,
     device: DeviceOption = "",
     precision: PrecisionOption = "float32",
 ) -> Result:
-    """Show how far apart newlines, or other separators, stand in a text, or in a run's corpus and its own."""
+    """Count the distances between newlines, or other separators, in a text.
+
+    For a run: in its corpus, and in text that it generates.
+    """
     from nadaraya.data import load_corpus
     from nadaraya.interpret import lag_histogram
     from nadaraya.interpret.lags import SEPARATORS, autocorrelation, compile_separator

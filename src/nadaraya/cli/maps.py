@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nadaraya.cli.options import NAMES_WIN, key_values
+from nadaraya.cli.options import NAMES_WIN, DeviceOption, ForceOption, chosen_device, key_values, progress_bar
 from nadaraya.cli.results import Result
-from nadaraya.errors import InputError, must_be
+from nadaraya.errors import InputError
 from nadaraya.names import means_path
 
 if TYPE_CHECKING:
@@ -21,31 +21,29 @@ if TYPE_CHECKING:
 
 def maps(
     run: Annotated[str, typer.Argument(help=f"A finished run folder, or a timm model. {NAMES_WIN}")],
-    image: Annotated[Path | None, typer.Argument(help="The image, for a run on images.")] = None,
+    image: Annotated[Path | None, typer.Argument(help="Image file, for a model of images.")] = None,
     text: Annotated[
-        str | None, typer.Option(help="For a run on text: the text itself, or a file that has it.")
+        str | None, typer.Option(help="For a run on text: the text itself, or a file with it.")
     ] = None,
     checkpoint: Annotated[
-        Path | None, typer.Option(help="The weights of a timm model: a .safetensors file.")
+        Path | None, typer.Option(help="Weights of a timm model: a .safetensors file.")
     ] = None,
     option: Annotated[
         list[str] | None,
-        typer.Option(metavar="KEY=VALUE", help="Keyword of the timm model, such as img_size=384."),
+        typer.Option(metavar="KEY=VALUE", help="Argument of timm's create_model, such as img_size=384."),
     ] = None,
-    out: Annotated[Path, typer.Option(help="The folder to write to.")] = Path("maps"),
+    out: Annotated[Path, typer.Option(help="Output folder.")] = Path("maps"),
     query: Annotated[
         str | None,
         typer.Option(
-            help="Whose weights are mapped: cls, mean, last, ROW,COLUMN of a patch, or a position.",
-            show_default="what the model reads: class token, mean over patches, last token",
+            help="Query whose weights are drawn: cls, mean, last, ROW,COLUMN of a patch, or a position.",
+            show_default="class token, mean over patches or last token, whichever the model reads",
         ),
     ] = None,
-    device: Annotated[str, typer.Option(help="Where the model runs, such as cpu or cuda.")] = "cpu",
-    force: Annotated[bool, typer.Option("--force", help="Replace the maps in the folder.")] = False,
+    device: DeviceOption = "",
+    force: ForceOption = False,
 ) -> Result:
-    """Draw rollout, bandwidths, head maps, query maps, layers and matrices of one image or text."""
-    import torch
-
+    """Draw the attention of one image or text: rollout, heads, queries, layers, matrices, bandwidths."""
     from nadaraya.data.textfile import read_text
     from nadaraya.interpret import ImageModel, capture_attention
     from nadaraya.report.maps import Subject, check_folder, write_maps
@@ -53,10 +51,7 @@ def maps(
     from nadaraya.report.maps_text import TextFigures, printable
 
     check_folder(out, force)
-    try:  # a device that computes, and holds numbers
-        torch.empty(0, device=device).cpu()
-    except (RuntimeError, AssertionError, NotImplementedError):
-        raise must_be("--device", "a device of this machine, such as cpu or cuda", device) from None
+    device = chosen_device(device)
     model = _model(run, checkpoint, option or [])
     model.model.to(device)
     asked: Query | None = query  # `query_rows` refuses what does not exist
@@ -102,12 +97,8 @@ def maps(
 
 @contextmanager
 def _progress(title: str) -> "Iterator[Callable[[str, int, int], None]]":
-    """A bar on the terminal's error stream, gone when all is drawn; nothing where that is no terminal."""
-    from rich.console import Console
-    from rich.progress import Progress
-
-    console = Console(stderr=True)
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
+    """A bar that names what is drawn."""
+    with progress_bar() as bar:
         task = bar.add_task(f"maps of {title}", total=None)
         yield lambda name, number, total: bar.update(
             task, description=f"drawing {name}", completed=number - 1, total=total

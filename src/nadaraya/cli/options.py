@@ -10,45 +10,68 @@ import typer
 from nadaraya.errors import InputError, must_be, unknown_name
 
 if TYPE_CHECKING:
+    from rich.progress import Progress
+
     from nadaraya.models import KernelGPTConfig
     from nadaraya.study.queue import Ended
 
 # Of every argument that takes a name or a path; `nadaraya.names.means_path` decides.
 NAMES_WIN = "A name wins over a file or folder of that name: write that as ./NAME."
+JsonOption = Annotated[bool, typer.Option("--json", help="Print the results as JSON.")]
+ForceOption = Annotated[bool, typer.Option("--force", help="Overwrite existing output.")]
+QuietOption = Annotated[bool, typer.Option("--quiet", help="Show no progress.")]
+SeedOption = Annotated[int, typer.Option(help="Seed of random choices; the same seed gives the same result.")]
 # Of every verb in which a model runs; `computing` and `chosen_device` take what was given.
 DeviceOption = Annotated[
-    str, typer.Option("--device", help="cpu, cuda or mps; default cuda where there is one, else cpu.")
+    str, typer.Option("--device", help="cpu, cuda or mps.", show_default="cuda if available, else cpu")
 ]
-PrecisionOption = Annotated[str, typer.Option("--precision", help="float32 (default) or bfloat16.")]
+PrecisionOption = Annotated[str, typer.Option("--precision", help="float32 or bfloat16.")]
+TemperatureOption = Annotated[
+    float, typer.Option(help="Divide the logits by this before sampling; at least 1e-6.")
+]
+WindowsOption = Annotated[int, typer.Option(help="Number of windows of the text to measure on.")]
+# Of verbs that build a model by name.
+ImageSizeOption = Annotated[
+    int | None,
+    typer.Option(help="Pixels per side of the image.", min=1, max=2**16, show_default="each model's own"),
+]
+PresetOption = Annotated[
+    str, typer.Option(help="Sizes of the text models named by variant: demo, dickens or nano-d20.")
+]
+VocabularyOption = Annotated[
+    int | None,
+    typer.Option(help="Vocabulary size of text models.", min=1, max=2**31, show_default="the preset's"),
+]
 # Of verbs that look at a model on a text; `texts` opens them.
 ModelArgument = Annotated[
     str,
     typer.Argument(
-        help="A finished run folder; or a causal language model: a folder of transformers, or hf:NAME "
-        "(a folder of that name is ./hf:NAME)."
+        help="A finished run folder, a causal language model saved by transformers, or hf:NAME "
+        "(write a folder of that name as ./hf:NAME)."
     ),
 ]
 TextOption = Annotated[
     str | None,
     typer.Option(
-        help=f"A text file, a folder, 'embedded' or 'dickens'. {NAMES_WIN}",
+        help=f"Text file, folder of text files, 'embedded' or 'dickens'. {NAMES_WIN}",
         show_default="the run's validation text",
     ),
 ]
 # Of verbs that train a study; `chosen_seeds` reads it.
 SeedsOption = Annotated[
-    str, typer.Option(metavar="SEED,…", help="Train with these seeds alone; default those of the study.")
+    str,
+    typer.Option(metavar="SEED,…", help="Train with these seeds only.", show_default="those of the study"),
 ]
 # Of verbs whose runs wait in a queue; `end_of_queue` says how it went.
 WorkersOption = Annotated[
-    int, typer.Option(help="Runs at a time; the cores are shared out among them.", min=1, max=1024)
+    int, typer.Option(help="Number of runs at a time, which share the cores.", min=1, max=1024)
 ]
 HoursOption = Annotated[
-    float | None, typer.Option(help="Stop after so long, everything saved; default never.")
+    float | None, typer.Option(help="Save and stop after this many hours.", show_default="never")
 ]
 SpeedOption = Annotated[
     float | None,
-    typer.Option(help="FLOP/s of one run, for --dry-run; default: measured from a few updates."),
+    typer.Option(help="With --dry-run: FLOP/s of one run.", show_default="measured in a few updates"),
 ]
 
 
@@ -139,15 +162,22 @@ def whole_numbers(text: str, option: str, accepted: str) -> list[int]:
 
 
 @contextmanager
-def token_progress(tokens: int) -> Iterator[Callable[[int], None]]:
-    """A bar on standard error, gone at the end, where that is a terminal; it takes the tokens made so far."""
+def progress_bar() -> "Iterator[Progress]":
+    """Bars on standard error, gone at the end, where that is a terminal."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     console = Console(stderr=True)
-    columns = (TextColumn("tokens"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        line = bar.add_task("", total=tokens)
+        yield bar
+
+
+@contextmanager
+def token_progress(tokens: int) -> Iterator[Callable[[int], None]]:
+    """A bar that takes the number of tokens made so far."""
+    with progress_bar() as bar:
+        line = bar.add_task("tokens", total=tokens)
         yield lambda made: bar.update(line, completed=made)
 
 

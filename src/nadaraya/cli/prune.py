@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from nadaraya.cli.options import chosen_device
+from nadaraya.cli.options import SeedOption, WindowsOption, chosen_device
 from nadaraya.cli.results import Result
 from nadaraya.cli.tables import FigureTable
 from nadaraya.errors import InputError
@@ -24,42 +24,40 @@ _ROWS = {
 
 def prune(
     run: Annotated[Path, typer.Argument(help="A finished run folder.")],
-    out: Annotated[Path, typer.Option(help="The folder of the smaller run, new or empty.")],
+    out: Annotated[Path, typer.Option(help="Output folder of the smaller run, new or empty.")],
     heads: Annotated[
         str | None,
-        typer.Option(help="Heads to remove, LAYER.HEAD from 0, as in 0.3,1.2.", show_default=False),
+        typer.Option(help="Heads to remove, as LAYER.HEAD from 0, such as 0.3,1.2.", show_default=False),
     ] = None,
     budget: Annotated[
         str | None,
         typer.Option(
-            help="Or: what the loss may gain, as 0.5% or in nats/token; heads go until it is spent.",
+            help="Or the largest increase of the loss, such as 0.5%, or in nats/token.",
             show_default=False,
         ),
     ] = None,
     by: Annotated[
-        str, typer.Option(help="Which head goes next under a --budget: by loss, bank or random.")
+        str, typer.Option(help="With --budget: order in which heads are removed: loss, bank or random.")
     ] = "loss",
-    seed: Annotated[int, typer.Option(help="Of the order --by random.")] = 0,
-    windows: Annotated[
-        int, typer.Option(help="Windows of the validation text on which the budget is measured.")
-    ] = 16,
-    tune: Annotated[int, typer.Option(help="Updates after the removal, by the run's own recipe.")] = 0,
+    seed: SeedOption = 0,
+    windows: WindowsOption = 16,
+    tune: Annotated[int, typer.Option(help="Updates after the removal, with the run's recipe.")] = 0,
     tune_rate: Annotated[
-        float, typer.Option(help="Their highest learning rate, as a share of the run's.")
+        float, typer.Option(help="With --tune: peak learning rate as a fraction of the run's.")
     ] = 0.1,
     after_tuning: Annotated[
         bool,
         typer.Option(
             "--after-tuning",
-            help="The --budget is for the loss after --tune updates; it takes several tunings.",
+            help="Apply the --budget to the loss after --tune updates; tunes several times.",
         ),
     ] = False,
     mlp: Annotated[
         bool,
-        typer.Option("--mlp", help="With each head goes as large a share of its layer's feed-forward units."),
+        typer.Option("--mlp", help="Also remove that fraction of the feed-forward units of a head's layer."),
     ] = False,
 ) -> Result:
-    """Remove heads of a language model and write the smaller run, with what it scores and costs."""
+    """Remove heads from a language model and write the smaller run, with its loss and cost."""
     from nadaraya.interpret.ablation import Slices
     from nadaraya.interpret.labels import head_labels, parse_heads
     from nadaraya.interpret.windows import validation_windows

@@ -5,15 +5,16 @@ from typing import Annotated
 
 import typer
 
+from nadaraya.cli.options import ForceOption
 from nadaraya.cli.results import Result
 
 
 def report(
-    runs: Annotated[list[Path], typer.Argument(help="Run folders; the order is that of the figures.")],
-    out: Annotated[Path, typer.Option(help="The file to write.")] = Path("report.html"),
-    force: Annotated[bool, typer.Option("--force", help="Replace the file if it is there.")] = False,
+    runs: Annotated[list[Path], typer.Argument(help="Run folders, in the order of the report.")],
+    out: Annotated[Path, typer.Option(help="Output file.")] = Path("report.html"),
+    force: ForceOption = False,
 ) -> Result:
-    """Write one self-contained HTML file on runs on text and on images: tables, curves, kernels, maps."""
+    """Write one HTML file about runs: tables, curves, kernels, attention maps."""
     from nadaraya.report import read_run, write_report
     from nadaraya.report.html import check_file
     from nadaraya.report.images import read_image_run

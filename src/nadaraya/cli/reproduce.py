@@ -7,10 +7,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nadaraya.cli.options import HoursOption, SeedsOption, WorkersOption, check_positive, chosen_seeds
+from nadaraya.cli.options import (
+    HoursOption,
+    JsonOption,
+    SeedsOption,
+    WorkersOption,
+    check_positive,
+    chosen_seeds,
+)
 from nadaraya.cli.study import (
     DryRunOption,
-    JsonOption,
     OverridesArgument,
     SummariseOption,
     end_of_session,
@@ -25,13 +31,14 @@ if TYPE_CHECKING:
 
 def reproduce(
     name: Annotated[
-        str | None, typer.Argument(help="The figure; without it all are listed.", show_default=False)
+        str | None, typer.Argument(help="Name of the figure; without it all are listed.", show_default=False)
     ] = None,
     overrides: OverridesArgument = None,
     scale: Annotated[
         str,
         typer.Option(
-            help="smoke: does it work; cpu: a quarter of the width; gpu: the papers' model; paper: all of it."
+            help="smoke: a test that it runs; cpu: a quarter of the width; gpu: the papers' model; paper: "
+            "the papers' model and number of updates."
         ),
     ] = "smoke",
     out: Annotated[
@@ -45,17 +52,17 @@ def reproduce(
     speed: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="DEVICE=FLOP/S", help="Achieved FLOP/s, for --dry-run; default: assumed for some devices."
+            metavar="DEVICE=FLOP/S", help="With --dry-run: achieved FLOP/s.", show_default="assumed"
         ),
     ] = None,
     summarise: SummariseOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Train what a figure of the papers shows, draw it, and compare it with what the paper says.
+    """Reproduce a figure of the papers and compare it with the paper's claims.
 
-    Figures share their runs: one folder serves several. Runs wait in a queue; the same command goes on where
-    it was and skips what is done. At the end the folder has results.json, drawings and comparison.md. A plan,
-    by --dry-run, reads no text.
+    Trains the runs of the figure and draws it. Figures share runs: one folder serves several. The same
+    command resumes the queue and skips finished runs. The folder then has results.json, drawings and
+    comparison.md. --dry-run reads no text.
     """
     from nadaraya.reproduce import costs, load_figure
     from nadaraya.reproduce.catalogue import load_experiment

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
+from nadaraya.cli.options import ForceOption, JsonOption
 from nadaraya.cli.tables import wide_console
 from nadaraya.errors import InputError, must_be
 
@@ -31,27 +32,28 @@ class Result(NamedTuple):
 
 
 Verb = Callable[..., Result]
-_JSON = Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")]
-_FORCE = Annotated[bool, typer.Option("--force", help="Let --plot overwrite a file.")]
 
 
-def command(app: typer.Typer, name: str, plot: str = "") -> Callable[[Verb], Verb]:
+def command(
+    app: typer.Typer, name: str, plot: str = "", *, panel: str | None = None
+) -> Callable[[Verb], Verb]:
     """Register a verb with --json, and with --plot and --force where it draws.
 
     Args:
         app: the group of commands.
         name: of the verb.
         plot: what --plot draws, for its help; default the verb draws nothing.
+        panel: of `nadaraya --help` that lists it; default "Commands".
 
     Returns:
         A decorator that hands the verb back as it is: Python calls it for its result.
     """
 
     def register(verb: Verb) -> Verb:
-        options: dict[str, Any] = {"as_json": (_JSON, False)}
+        options: dict[str, Any] = {"as_json": (JsonOption, False)}
         if plot:
-            drawn = typer.Option(help=f"Also draw {plot}: a .png, .svg or .pdf file.")
-            options |= {"plot": (Annotated[Path | None, drawn], None), "force": (_FORCE, False)}
+            drawn = typer.Option(help=f"Also draw {plot} into this .png, .svg or .pdf file.")
+            options |= {"plot": (Annotated[Path | None, drawn], None), "force": (ForceOption, False)}
         added = [
             inspect.Parameter(option, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=hint)
             for option, (hint, default) in options.items()
@@ -72,7 +74,7 @@ def command(app: typer.Typer, name: str, plot: str = "") -> Callable[[Verb], Ver
         ]
         run.__signature__ = inspect.Signature([*parameters, *added])  # type: ignore[attr-defined]
         run.__annotations__ = {each.name: each.annotation for each in [*parameters, *added]}
-        app.command(name)(run)
+        app.command(name, rich_help_panel=panel)(run)
         return verb
 
     return register

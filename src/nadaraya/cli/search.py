@@ -9,12 +9,13 @@ import typer
 from nadaraya.cli.options import (
     NAMES_WIN,
     HoursOption,
+    JsonOption,
     SpeedOption,
     WorkersOption,
     check_positive,
     end_of_queue,
 )
-from nadaraya.cli.study import DryRunOption, JsonOption, OverridesArgument, SummariseOption, queue_options
+from nadaraya.cli.study import DryRunOption, OverridesArgument, SummariseOption, queue_options
 
 
 def search(
@@ -27,14 +28,14 @@ def search(
         str,
         typer.Option(
             metavar="EXPRESSION,…",
-            help="Where the search starts, and what its steps add, multiply and put in place.",
+            help="Expressions to start from, and to add, multiply by or substitute in each step.",
             show_default="constant,exponential,gaussian,matern32,periodic,rq",
         ),
     ] = "",
-    rounds: Annotated[int, typer.Option(help="Rounds of steps.", min=0, max=20)] = 4,
+    rounds: Annotated[int, typer.Option(help="Number of rounds.", min=0, max=20)] = 4,
     beam: Annotated[int, typer.Option(help="Expressions that each round keeps.", min=1, max=16)] = 1,
     seeds: Annotated[
-        int, typer.Option(help="The first one chooses, all others confirm.", min=3, max=100)
+        int, typer.Option(help="Number of seeds: the first selects, the others confirm.", min=3, max=100)
     ] = 3,
     workers: WorkersOption = 1,
     hours: HoursOption = None,
@@ -43,10 +44,11 @@ def search(
     summarise: SummariseOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Search the kernel expression with the lowest validation loss, each candidate trained under one recipe.
+    """Search for the kernel of the lag with the lowest validation loss.
 
-    The same command goes on where it was and skips what is done. The folder has results.json, summary.md and
-    path.png. A run that fails is named, and the status is then 1.
+    Trains every candidate expression under one recipe. The same command resumes the search and skips
+    finished runs. The folder has results.json, summary.md and path.png. Exits with status 1 if a run fails,
+    and names it.
     """
     from nadaraya.study.search import (
         SearchPlan,

@@ -8,6 +8,7 @@ import typer
 
 from nadaraya.cli.options import (
     HoursOption,
+    JsonOption,
     SeedsOption,
     SpeedOption,
     WorkersOption,
@@ -25,42 +26,41 @@ OverridesArgument = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="[KEY=VALUE]...",
-        help="Recipe keys to change in all runs, before those of sizes and variants: data.corpus=FILE.",
+        help="Recipe keys to change in all runs, such as data.corpus=FILE; keys of sizes and variants "
+        "override them.",
     ),
 ]
 DryRunOption = Annotated[
-    bool, typer.Option("--dry-run", help="Print what is left and what it costs; train nothing.")
+    bool, typer.Option("--dry-run", help="Print the remaining runs and their cost, then stop.")
 ]
 SummariseOption = Annotated[
-    bool, typer.Option("--summarise", help="Only make what a run leaves anew, from results.json.")
+    bool, typer.Option("--summarise", help="Only rewrite the summary and figures from results.json.")
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print what is printed as JSON.")]
 
 
 def study(
-    file: Annotated[Path, typer.Argument(help="The study file, YAML.")],
+    file: Annotated[Path, typer.Argument(help="Study file (YAML).")],
     overrides: OverridesArgument = None,
     out: Annotated[
         Path | None, typer.Option(help="Folder of runs and results.", show_default="studies/FILE")
     ] = None,
     workers: WorkersOption = 1,
     hours: HoursOption = None,
-    only: Annotated[str, typer.Option(metavar="VARIANT,…", help="Train these variants; default all.")] = "",
+    only: Annotated[str, typer.Option(metavar="VARIANT,…", help="Train these variants only.")] = "",
     seeds: SeedsOption = "",
     dry_run: DryRunOption = False,
     speed: SpeedOption = None,
     summarise: SummariseOption = False,
     probe: Annotated[
-        bool,
-        typer.Option("--probe", help="Only make up for probes that finished runs lack, in their folders."),
+        bool, typer.Option("--probe", help="Only measure the probes that finished runs lack.")
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Train variants at several sizes at matched compute, and say what compute each needs for equal loss.
+    """Compare variants at several sizes and equal compute.
 
-    Runs wait in a queue, cheapest first; the same command goes on where it was and skips what is done. At
-    the end the folder has results.json, summary.md and curves.png. A run that fails is named, and the status
-    is then 1.
+    Reports the compute that each variant needs for equal loss. Runs wait in a queue, cheapest first; the same
+    command resumes it and skips finished runs. The folder then has results.json, summary.md and curves.png.
+    Exits with status 1 if a run fails, and names it.
     """
     from nadaraya.study import load_study, plan_study, run_study
     from nadaraya.study.draw import write_summary

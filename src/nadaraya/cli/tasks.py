@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from nadaraya.cli.options import computing
+from nadaraya.cli.options import computing, progress_bar
 from nadaraya.cli.results import Result
 from nadaraya.cli.tables import FigureTable
 
@@ -65,7 +65,7 @@ def run_lm_eval(source: str, chosen: Chosen, tasks: list[str], limit: int | None
 
 
 def _lm_eval(results: dict[str, dict[str, Any]]) -> FigureTable:
-    table = FigureTable(["task", "figure"], ["shots", "value", "standard error"])
+    table = FigureTable(["task", "metric"], ["shots", "value", "standard error"])
     for task, figures in results.items():
         for name, value in figures.items():
             if name.endswith("_stderr") or name in ("shots", "examples") or not isinstance(value, float):
@@ -77,7 +77,7 @@ def _lm_eval(results: dict[str, dict[str, Any]]) -> FigureTable:
 
 
 def _plain(figures: dict[str, Any]) -> dict[str, Any]:
-    """lm-eval's figures by metric; a filter is named where it is not the one that does nothing."""
+    """lm-eval's results by metric; a filter is named where it is not the one that does nothing."""
     plain: dict[str, Any] = {}
     for key, value in figures.items():
         metric, comma, filtered = key.partition(",")
@@ -111,13 +111,8 @@ def _core(evaluation: "CoreEvaluation") -> Iterator[str | FigureTable]:
 
 @contextmanager
 def _progress(tasks: int) -> Iterator[Callable[[str, int, int], None]]:
-    """A bar for the task that runs, on standard error, gone at the end, where that is a terminal."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+    """A bar for the task that runs."""
+    with progress_bar() as bar:
         line = bar.add_task("", total=None)
         begun: list[str] = []
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nadaraya.cli.options import NAMES_WIN, chosen_device
+from nadaraya.cli.options import NAMES_WIN, JsonOption, QuietOption, chosen_device
 from nadaraya.errors import InputError, unknown_name
 from nadaraya.names import built_in_recipes, means_path
 
@@ -48,32 +48,30 @@ def train(
         list[str] | None,
         typer.Argument(
             metavar="[KEY=VALUE]...",
-            help="Recipe keys to change: data.corpus=FILE, model.variant=gpa-mul, training.steps=1000, "
-            "training.batch_size=32, training.learning_rate=1e-3, seed=1; --keys lists all.",
+            help="Recipe keys to change, such as data.corpus=FILE, model.variant=gpa-mul, "
+            "training.steps=1000, training.learning_rate=1e-3 or seed=1; --keys lists all.",
         ),
     ] = None,
     run: Annotated[
         Path | None,
         typer.Option(
-            "--run", help="The run folder.", show_default="runs/FILE-VARIANT, with -seedN for a seed but 0"
+            "--run",
+            help="Run folder.",
+            show_default="runs/RECIPE-VARIANT, with -seedN for other seeds than 0",
         ),
     ] = None,
     device: Annotated[
-        str,
-        typer.Option("--device", help="cpu, or cuda; default cuda where there is one, else cpu."),
+        str, typer.Option("--device", help="cpu or cuda.", show_default="cuda if available, else cpu")
     ] = "",
     print_config: Annotated[
-        bool,
-        typer.Option("--print-config", help="Print the recipe, every key written out, and stop."),
+        bool, typer.Option("--print-config", help="Print the recipe with every key, then stop.")
     ] = False,
     dry_run: Annotated[
         bool,
-        typer.Option(
-            "--dry-run", help="Print parameters, FLOPs, memory and expected time from a few updates."
-        ),
+        typer.Option("--dry-run", help="Print parameters, FLOPs, memory and the expected time, then stop."),
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print figures as JSON.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
+    as_json: JsonOption = False,
+    quiet: QuietOption = False,
     keys: Annotated[
         str,
         typer.Option(
@@ -82,7 +80,7 @@ def train(
             callback=_print_keys,
             is_eager=True,
             show_default=False,
-            help="Print every recipe key of that task with its default and meaning.",
+            help="Print every recipe key of the task with default and meaning, then stop.",
         ),
     ] = "",
     schema: Annotated[
@@ -91,11 +89,11 @@ def train(
             "--schema",
             callback=_print_schema,
             is_eager=True,
-            help="Print the JSON schema of recipe files, for editors.",
+            help="Print the JSON schema of recipe files for editors, then stop.",
         ),
     ] = False,
 ) -> None:
-    """Train a model; stopped or killed at any moment, the same command goes on where it was."""
+    """Train a model from a recipe; the same command resumes a run that was stopped."""
     if device == "cpu":  # before torch looks
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
     from nadaraya.training import load_recipe
@@ -161,7 +159,7 @@ def _try(recipe: "Recipe | ImageRecipe", as_json: bool) -> None:
 
 
 def _summary(final: dict[str, Any]) -> str:
-    """The final figures in one line."""
+    """The final metrics in one line."""
     loss = f"validation loss {final['loss']:.4f}"
     if "bits_per_byte" in final:
         return f"{loss} nats/token, {final['bits_per_byte']:.4f} bits/byte"

@@ -87,12 +87,8 @@ class Periodic(Kernel):
 
     Args:
         alpha: α, how far κ falls between its peaks (to exp(−2 α²)); a number, or (H,).
-        tau: τ = p / π, in units of r, where no period is given; a number, or (H,).
+        tau: τ, the period divided by π, in units of r; a number, or (H,).
         period: p, in units of r (tokens, for lags), in place of tau; a number, or (H,).
-
-    Attributes:
-        alpha, tau: as given; `log_alpha` and `log_tau` are the parameters.
-        period: π τ.
 
     Raises:
         InputError: both tau and period are given, or neither; one is not positive and finite, or alpha has

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from nadaraya.training import Run
 
 # Narrower feed-forward layers pay for the gates and the convolution of gpa-spread.
-RUNS = {
+RUNS: dict[str, dict[str, Any]] = {
     "rope": {"model.variant": "rope"},
     "gpa-rope": {"model.variant": "gpa-rope"},
     "gpa-spread": {

@@ -1,11 +1,14 @@
 """Formulas as MathML, which browsers draw themselves: the site needs no script and no network."""
 
+import re
 from typing import Any
 
 from docutils import nodes
 from docutils.utils.math import pick_math_environment
 from latex2mathml.converter import convert
 from sphinx.application import Sphinx
+
+_NAME, _SPACE = r"<m[io]>(?:log|exp|tr)</m[io]>", '<mspace width="0.17em"/>'
 
 
 def mathml(formula: str, display: str = "inline") -> str:
@@ -15,7 +18,9 @@ def mathml(formula: str, display: str = "inline") -> str:
     converted = convert(formula, display=display)
     if "\\" in converted:
         raise ValueError(f"a command of this formula is not known: {formula}")
-    return converted
+    # The converter writes n log n as nlogn.
+    converted = re.sub(rf"({_NAME})(?=<m(?!o))", rf"\1{_SPACE}", converted)
+    return re.sub(rf"(?<=</mi>)(?={_NAME})", _SPACE, converted)
 
 
 def _inline(writer: Any, node: nodes.Element) -> None:

@@ -98,6 +98,11 @@ def test_a_command_that_is_not_known_is_an_error(mathml: Any) -> None:
         mathml(r"\kernal(x)")
 
 
+def test_names_of_functions_stand_apart_from_their_arguments(mathml: Any) -> None:
+    assert mathml(r"n \log n").count("<mspace") == 2
+    assert "<mspace" not in mathml(r"\log(n)")
+
+
 @pytest.mark.slow
 def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
     """Without running its notebooks, of which myst-nb then does not know the language: others do that."""

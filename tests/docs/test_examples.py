@@ -134,7 +134,7 @@ def test_the_guide_on_evaluation_runs(language_guide: dict[str, Any]) -> None:
     assert len(names["evaluation"].results[0].decisions) == 1
 
 
-@pytest.mark.parametrize("name", ["choosing", "reproduce", "studies"])
+@pytest.mark.parametrize("name", ["choosing", "studies"])
 def test_short_examples_of_guides_run(name: str) -> None:
     assert run_blocks(GUIDES / f"{name}.md", {})
 

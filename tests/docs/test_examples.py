@@ -14,6 +14,7 @@ import torch
 from shown import PAGES, README, ROOT, blocks
 
 import nadaraya
+from nadaraya.attention import variants
 from nadaraya.study import Study, summarise
 from nadaraya.study.results import read_results
 

@@ -58,7 +58,7 @@ def test_a_study_is_trained_goes_on_and_is_summarised(nadaraya: Any, tmp_path: P
     assert list(json.loads(whole.out)["cells"]) == ["rope", "gka"]
     again = nadaraya("study", FILE, "--out", out, "--summarise")
     assert again.out.splitlines()[-1] == f"summary: {out / 'summary.md'}"
-    assert again.out.startswith("`gka` is not told apart from `rope` (1 size, 1 seed")
+    assert again.out.startswith("`gka` does not differ significantly from `rope` (1 size, 1 seed")
 
 
 @pytest.mark.slow

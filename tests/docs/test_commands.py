@@ -58,9 +58,7 @@ SMALL = {
 }
 # Runs that a page takes for granted, made by the command.
 GRANTED = {
-    "language-models.md": [
-        "train demo data.corpus=my.txt training.steps=4 --run runs/example"
-    ],  # by its Python
+    "models.md": ["train demo data.corpus=my.txt training.steps=4 --run runs/example"],  # by its Python
     "implied-kernels.md": ["train demo data.corpus=my.txt training.steps=4 --run runs/dickens-rope"],
 }
 

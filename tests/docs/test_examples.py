@@ -6,6 +6,7 @@ import re
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
+from statistics import mean, stdev
 from typing import Any
 
 import pytest
@@ -14,6 +15,8 @@ from shown import PAGES, README, ROOT, blocks
 
 import nadaraya
 from nadaraya.attention import variants
+from nadaraya.study import Study, summarise
+from nadaraya.study.results import read_results
 
 GUIDES = ROOT / "docs" / "guides"
 
@@ -39,7 +42,7 @@ def language_guide(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[st
     """Names that the guide on language models leaves: a small trained run, a model, a text."""
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(tmp_path_factory.mktemp("guide"))
-        yield run_blocks(GUIDES / "language-models.md", {})
+        yield run_blocks(GUIDES / "models.md", {})
 
 
 @pytest.mark.parametrize("code", blocks(README))
@@ -117,13 +120,24 @@ def test_the_guide_on_banks_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_the_guide_on_language_models_runs(language_guide: dict[str, Any]) -> None:
-    text, run, result = (language_guide[name] for name in ("text", "run", "result"))
+    text, run = language_guide["text"], language_guide["run"]
     assert text.startswith("The ")
     assert len(text) == len("The ") + 20
     # Guessing among all characters alike would take log(vocabulary) = 4.5 nats/token.
     assert run.final["loss"] < 4.5
-    assert result.tokens == len("A text that the model has not seen.") - 1
     assert (run.path.parents[1] / "copy" / "model.safetensors").is_file()
+
+
+def test_the_guide_on_evaluation_runs(language_guide: dict[str, Any]) -> None:
+    assert language_guide["run"].path.name == "example"
+    names = run_blocks(GUIDES / "evaluation.md", {})
+    assert names["result"].tokens == len("A text that the model has not seen.") - 1
+    assert len(names["evaluation"].results[0].decisions) == 1
+
+
+@pytest.mark.parametrize("name", ["choosing", "studies"])
+def test_short_examples_of_guides_run(name: str) -> None:
+    assert run_blocks(GUIDES / f"{name}.md", {})
 
 
 @pytest.mark.parametrize("count", [2, pytest.param(4, marks=pytest.mark.slow)])
@@ -141,21 +155,63 @@ def test_the_guide_on_maps_runs(language_guide: dict[str, Any], count: int) -> N
     assert Path("maps/index.html").is_file() == (count == 4)
 
 
-def test_the_table_of_variants_agrees_with_the_study() -> None:
-    study = json.loads((ROOT / "experiments/results/variants/results.json").read_text(encoding="utf-8"))
-    counts = {run["variant"]: (run["parameters"], run["kernel_parameters"]) for run in study["runs"]}
-    page = (GUIDES / "language-models.md").read_text(encoding="utf-8")
-    rows = re.findall(
-        r"^\| `([\w-]+)` \|.*\| ([\d,]+) \| ([\d,]+) \| ([\d.]+) ± ([\d.]+) \|$", page, re.MULTILINE
-    )
-    assert sorted(row[0] for row in rows) == sorted(counts)
-    (later,) = re.findall(r"^Not in that study,.*?\n\n", page, re.MULTILINE | re.DOTALL)
-    said = set(re.findall(r"`([\w-]+)`", later)) - {"softmax"}
-    assert said == set(variants.names()) - set(counts)
-    for variant, parameters, in_kernels, mean, spread in rows:
-        assert (int(parameters.replace(",", "")), int(in_kernels.replace(",", ""))) == counts[variant]
-        summary = study["summary"][variant]
-        assert (mean, spread) == (f"{summary['mean']:.3f}", f"{summary['spread']:.3f}")
+# Variants of the guide on choosing, in the study and in the timing of updates.
+CHOICES = {
+    "`rope`": ("rope", "rope"),
+    "`gpa-rope`": ("gpa-rope", "gpa-rope"),
+    "`gpa-hybrid`": ("mul-loo-hybrid", "gpa-hybrid"),
+    "`gpa-rope-gate`": ("gate", "gpa-rope-gate:intermediate_size=448"),
+    "`gpa-spread`, `short_convolution=4`": (
+        "mul-loo-spread-gate-conv",
+        "gpa-spread:short_convolution=4:intermediate_size=448",
+    ),
+}
+
+
+def test_the_table_for_choosing_a_variant_agrees_with_the_study() -> None:
+    study = json.loads((ROOT / "experiments/results/studies/beyond/results.json").read_text("utf-8"))
+    timing = json.loads((ROOT / "benchmarks/results/cpu-epyc-2/step-spread.json").read_text("utf-8"))
+    ((_, steps),) = timing["step_ms"].items()
+    section = (GUIDES / "choosing.md").read_text("utf-8").split("\n## What lasts\n")[1].split("\n## ")[0]
+    rows = [re.split(r" *\| *", line)[1:-1] for line in section.splitlines() if line.startswith("| `")]
+    assert [row[0] for row in rows] == list(CHOICES)
+    for row in rows:
+        name, timed = CHOICES[row[0]]
+        shown = []
+        for column, size in enumerate(("u3000", "u10000")):
+            runs = [run for run in study["runs"] if (run["variant"], run["size"]) == (name, size)]
+            losses = [run["loss"] for run in runs]
+            spread = f" ± {stdev(losses):.3f}" if len(losses) > 1 else " (one seed)"
+            shown.insert(column, f"{mean(losses):.3f}{spread}")
+            changes = [
+                length["change"]
+                for run in runs
+                for length in run["probes"]["lengths"]["lengths"]
+                if length["length"] == 4096
+            ]
+            digits = 1 if mean(changes) > 1 else 2
+            shown.append(f"{mean(changes):+.{digits}f}".replace("-", "−"))
+        ratio = steps[timed]["median"] / steps["gpa-rope"]["median"]
+        assert row[1:] == [*shown, f"{ratio:.2f}"], name
+
+
+def test_the_evidence_for_choosing_a_variant_is_that_of_the_study() -> None:
+    study = read_results(ROOT / "experiments/results/studies/beyond")
+    gaps = summarise(Study(**study["study"]), study).gaps
+    page = (GUIDES / "choosing.md").read_text("utf-8").split("\n## How sure this is\n")[1]
+    for name, (sign, sizes) in {
+        "mul-loo-spread-gate-conv": (-1, ("u3000", "u10000")),
+        "rope": (1, ("u3000",)),
+    }.items():
+        for size in sizes:
+            (gap,) = [each.gap for each in gaps[name].sizes if each.size == size]
+            low, high = sorted(sign * bound for bound in (gap.low, gap.high))
+            assert re.search(rf"{sign * gap.value:.3f} \((95 % interval )?{low:.3f} to {high:.3f}\)", page), (
+                name
+            )
+    for name, size in (("gate", "u3000"), ("mul-loo-hybrid", "u3000"), ("rope", "u10000")):
+        (gap,) = [each.gap for each in gaps[name].sizes if each.size == size]
+        assert gap.low < 0 < gap.high
 
 
 def test_the_python_reference_lists_all_that_is_public_of_the_operator_and_the_parts() -> None:

@@ -1,4 +1,4 @@
-"""The page that writes every variant out: each block makes the layer of its name."""
+"""The page of variants: every row makes the layer of its name; suffixes and options are complete."""
 
 import re
 from typing import Any
@@ -8,11 +8,29 @@ import torch
 from shown import ROOT, blocks
 
 from nadaraya import KernelSelfAttention, variants
+from nadaraya.attention.suffixes import _ADDED
 
 PAGE = ROOT / "docs" / "guides" / "variants.md"
 TEXT = PAGE.read_text(encoding="utf-8")
-SECTIONS = [section.split("\n## ")[0].partition("`\n") for section in TEXT.split("\n### `")[1:]]
-FORMS = {name: text.split("```")[1].removeprefix("python\n") for name, _, text in SECTIONS}
+ROW = re.compile(r"^\| `([\w-]+)` \| (.+) \| (.+) \| (?:`(.+)`|–) \|$", re.MULTILINE)
+FORMS = {
+    row[1]: f"layer = KernelSelfAttention(128, 4, causal=True, {row[4] or ''})" for row in ROW.finditer(TEXT)
+}
+
+
+@pytest.fixture(autouse=True)
+def not_registered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the page registers is gone after each test."""
+    monkeypatch.setattr(variants, "_VARIANTS", dict(variants._VARIANTS))
+
+
+@pytest.fixture
+def page() -> dict[str, Any]:
+    """The names that the page's Python leaves."""
+    names: dict[str, Any] = {}
+    for code in blocks(PAGE):
+        exec(compile(code, str(PAGE), "exec"), names)
+    return names
 
 
 def random_layer(make: str, names: dict[str, Any]) -> KernelSelfAttention:
@@ -26,37 +44,47 @@ def random_layer(make: str, names: dict[str, Any]) -> KernelSelfAttention:
     return layer
 
 
-def test_the_page_writes_every_variant_out_once() -> None:
-    assert sorted(name for name, _, _ in SECTIONS) == sorted(variants.names())
-    assert len(blocks(PAGE)) == len(FORMS) + 1  # the imports
+def test_every_variant_has_one_row() -> None:
+    assert sorted(row[1] for row in ROW.finditer(TEXT)) == sorted(variants.names())
 
 
-def test_the_page_says_what_the_suffixes_mean() -> None:
-    opening = TEXT.split("\n## ")[0]
-    assert variants.get("rope-loo")["exclude_self"]
-    assert "`-loo` is leave-one-out regression, `exclude_self=True`" in opening
-    for suffix in ("drop", "xsa"):
-        assert f"`-{suffix}`" in opening
-        assert f'own_value="{variants.get(f"rope-{suffix}")["own_value"]}"' in opening
-    for suffix, argument in (("sink", "sink"), ("gate", "output_gate")):
-        part = variants.get(f"rope-{suffix}")[argument]
-        assert f"`-{suffix}` is `{argument}={part.__name__}`" in opening
+def test_the_page_has_every_suffix_with_its_argument() -> None:
+    table = TEXT.split("\n## Suffixes\n")[1].split("\n## ")[0]
+    rows = dict(re.findall(r"^\| `(-\w+)` \| `([^`]+)` \|", table, flags=re.MULTILINE))
+    written = {
+        f"-{suffix}": f"{added.argument}={getattr(added.value, '__name__', repr(added.value))}"
+        for suffix, added in _ADDED.items()
+    }
+    assert {suffix: argument.replace('"', "'") for suffix, argument in rows.items()} == written
+
+
+def test_the_page_has_every_option() -> None:
+    table = TEXT.split("\n## Options\n")[1].split("\n## ")[0]
+    first_cells = [row.split("|")[1] for row in table.splitlines() if row.startswith("| `")]
+    shown = re.findall(r"`(\w+)`", " ".join(first_cells))
+    assert len(shown) == len(set(shown))
+    assert set(shown) == {option for name in variants.names() for option in variants.options(name)}
 
 
 def test_hybrids_are_written_out() -> None:
     text = TEXT.split("\n## Hybrids\n")[1]
-    assert re.findall(r"^\*\*`([\w-]+)`\*\*", text, flags=re.MULTILINE) == variants.hybrids()
+    assert re.findall(r"\*\*`([\w-]+)`\*\*", text) == variants.hybrids()
     for name in variants.hybrids():
         for layer, _ in variants.by_layer(name, 4):
             assert f"`{layer}`" in text
 
 
+def test_a_variant_of_ones_own_has_its_option_and_its_suffix(page: dict[str, Any]) -> None:
+    assert variants.options("matern") == {"length": 16.0}
+    assert variants.describe("matern") == "Multiplied by a Matérn kernel of the lag."
+    torch.testing.assert_close(page["layer"].position.length, torch.tensor(8.0))
+    assert isinstance(page["layer"].output_gate, page["OutputGate"])
+
+
 @pytest.mark.parametrize("name", variants.names())
-def test_what_is_written_out_is_the_variant(name: str) -> None:
-    names: dict[str, Any] = {"variants": variants}
-    exec(blocks(PAGE)[0], names)
-    written = random_layer(FORMS[name], names)
-    named = random_layer(f"layer = KernelSelfAttention(128, 4, causal=True, **variants.get({name!r}))", names)
+def test_what_is_written_out_is_the_variant(name: str, page: dict[str, Any]) -> None:
+    written = random_layer(FORMS[name], page)
+    named = random_layer(f"layer = KernelSelfAttention(128, 4, causal=True, **variants.get({name!r}))", page)
     assert [(key, value.shape) for key, value in written.named_parameters()] == [
         (key, value.shape) for key, value in named.named_parameters()
     ]

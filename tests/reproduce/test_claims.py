@@ -55,10 +55,10 @@ def test_an_order_of_losses_rests_on_the_interval_of_the_gap() -> None:
     claim = Lower(kind="lower", **SAID, other="rope")
     assert claim.check(findings(-0.05)).agrees == "yes"
     assert claim.check(findings(+0.05)).agrees == "no"
-    assert claim.check(findings(-0.001)).agrees == "not told apart"
+    assert claim.check(findings(-0.001)).agrees == "not significant"
     one = findings(-0.05)
     one.results["runs"][:] = [row for row in one.results["runs"] if row["seed"] == 0]
-    assert claim.check(one).agrees == "not told apart"
+    assert claim.check(one).agrees == "not significant"
     none = Findings(one.study, {"cells": [], "runs": []})
     assert claim.check(none).agrees == "not measured"
     assert (
@@ -70,8 +70,8 @@ def test_an_order_of_losses_rests_on_the_interval_of_the_gap() -> None:
 def test_to_be_level_is_more_than_not_to_be_told_apart() -> None:
     claim = Level(kind="level", **SAID, other="rope", within=0.01)
     assert claim.check(findings(0.002)).agrees == "yes"
-    assert claim.check(findings(0.002, noise=0.02)).agrees == "not told apart"
-    assert claim.check(findings(0.009)).agrees == "not told apart"
+    assert claim.check(findings(0.002, noise=0.02)).agrees == "not significant"
+    assert claim.check(findings(0.009)).agrees == "not significant"
     assert claim.check(findings(0.05)).agrees == claim.check(findings(-0.05)).agrees == "no"
 
 
@@ -85,7 +85,7 @@ def test_parameters_are_counted_exactly() -> None:
     ("lags", "agrees", "words"),
     [
         ((70, 72, 66), "yes", "in 3 of 3 runs"),
-        ((70, 90, 40), "not told apart", "in 1 of 3 runs"),
+        ((70, 90, 40), "not significant", "in 1 of 3 runs"),
         ((90, 90, 40), "no", "bump at lag 90, strongest bump at lag 40; so in 0 of 3"),
     ],
 )
@@ -131,7 +131,7 @@ def test_heads_are_more_alike_in_some_layers_than_in_others() -> None:
     same = [probed(alike + each, alike - each) for each in noise]
     assert claim.check(findings(probes=there)).agrees == "yes"
     assert claim.check(findings(probes=back)).agrees == "no"
-    assert claim.check(findings(probes=same)).agrees == "not told apart"
+    assert claim.check(findings(probes=same)).agrees == "not significant"
     assert "1.00 against" in claim.check(findings(probes=there)).ours
     # Heads of a bank that is flat, as it is where it has become zero, are like no others.
     flat = np.zeros((1, len(LAGS)))

@@ -101,7 +101,7 @@ class BankShape(LabelledHeads):
 def bank_shapes(run_or_model: Any, num_lags: int) -> list[BankShape]:
     """The shape of every lag kernel of a language model, layer by layer.
 
-    As in Bunks et al. (2025) and Gaussian Process Attention (anonymous), figures 3 and 4.
+    As in Gaussian Process Attention (anonymous), figures 3 and 4.
 
     Args:
         run_or_model: a `Run`, or a model with `lag_kernels()`; the shapes before training are known only for

@@ -1,7 +1,7 @@
 """Claims of the papers as data, each of a kind that code checks on the runs of a study.
 
 A claim on losses rests on the interval of a gap: it agrees where the whole interval does, disagrees where all
-of it contradicts, and is not told apart between the two. A claim on single models rests on the runs, one per
+of it contradicts, and is not significant in between. A claim on single models rests on the runs, one per
 seed: it agrees where it holds in all, disagrees where it holds in none.
 """
 
@@ -18,8 +18,8 @@ from nadaraya.study.statistics import Estimate, mean_with_interval, signed
 from nadaraya.study.summary import counted
 from nadaraya.training.schema import Section
 
-Agreement = Literal["yes", "no", "not told apart", "not measured"]
-_BY_SIDE: dict[int, Agreement] = {1: "yes", 0: "not told apart", -1: "no"}
+Agreement = Literal["yes", "no", "not significant", "not measured"]
+_BY_SIDE: dict[int, Agreement] = {1: "yes", 0: "not significant", -1: "no"}
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class Level(LossClaim):
         low, high = gap.interval or (-np.inf, np.inf)
         if -self.within <= low and high <= self.within:
             return "yes"
-        return "no" if low > self.within or high < -self.within else "not told apart"
+        return "no" if low > self.within or high < -self.within else "not significant"
 
 
 class KernelParameters(_Claim):
@@ -119,7 +119,7 @@ class _ByRun(_Claim):
             return _NOTHING
         seen = ", ".join(dict.fromkeys(words for words, _ in known))
         true = sum(holds for _, holds in known)
-        agrees: Agreement = "yes" if true == len(known) else "not told apart" if true else "no"
+        agrees: Agreement = "yes" if true == len(known) else "not significant" if true else "no"
         runs = f"{counted(len(rows), 'run')} of {rows[0]['steps']:,} updates"
         return Checked(f"{seen}; so in {true} of {runs}", agrees)
 

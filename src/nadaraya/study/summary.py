@@ -19,7 +19,7 @@ _AXES = {
     "seconds": ("seconds", "seconds of training"),
 }
 # By the side of the baseline on which a variant lies, and by that on which a trend does.
-_AGAINST = {-1: "is better than", 0: "is not told apart from", 1: "is worse than"}
+_AGAINST = {-1: "is better than", 0: "does not differ significantly from", 1: "is worse than"}
 _SHARE = {-1: "falls, which favours it", 0: "shows no trend", 1: "rises, which favours the baseline"}
 _GAP = {-1: "grows: it changes", 0: "shows no trend: it changes", 1: "shrinks: it changes"}
 _FEW = "; an interval needs two seeds"

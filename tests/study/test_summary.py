@@ -58,7 +58,7 @@ def test_a_gain_that_ends_at_the_largest_size_is_no_gain() -> None:
         if (row["size"], row["variant"], row["learning_rate"]) == ("large", "gka", 2e-3):
             row["loss"] += 30 * (1e14) ** -0.08 - 30 * (1e14 / 0.7) ** -0.08
     verdict = summarise(study(), found).verdict("gka")
-    assert verdict.startswith("`gka` does not differ significantly from `rope` at large (3 sizes, 3 seeds): it reaches")
+    assert verdict.startswith("`gka` does not differ significantly from `rope` at large (3 sizes, 3 seeds): ")
     assert "with 0.79× (" in verdict
     assert "over all sizes, with 1.00× (" in verdict
     assert "That share rises, which favours the baseline" in verdict
@@ -94,8 +94,8 @@ def test_variants_are_ranked_below_the_baseline_by_their_share_of_compute() -> N
 def test_one_seed_gives_no_interval_and_one_size_no_share() -> None:
     one_seed = summarise(study(), results({"rope": 1.0, "gka": 0.7}, seeds=1))
     assert one_seed.verdict("gka") == (
-        "`gka` does not differ significantly from `rope` (3 sizes, 1 seed; an interval needs two seeds): it reaches the "
-        "same loss with 0.70× of the training FLOPs over all sizes, with 0.70× at large. "
+        "`gka` does not differ significantly from `rope` (3 sizes, 1 seed; an interval needs two seeds): it "
+        "reaches the same loss with 0.70× of the training FLOPs over all sizes, with 0.70× at large. "
         "That share changes: 1.00× per tenfold training FLOPs."
     )
     one_size = summarise(study(), results({"rope": 1.0, "gka": 0.7}, sizes=1))

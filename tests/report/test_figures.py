@@ -12,13 +12,14 @@ from nadaraya.interpret.lags import lag_histogram
 from nadaraya.report import bank_curves, loss_curves
 from nadaraya.report.by_lag import (
     aligned,
-    bank_limits,
     compressed,
-    draw_bank,
     draw_histogram,
+    draw_kernel,
     draw_rises,
+    kernel_title,
     lag_histograms,
     longest_shown,
+    relative,
 )
 from nadaraya.report.palette import variant_styles
 from nadaraya.report.runs import labelled
@@ -54,16 +55,16 @@ def test_multiplied_kernels_are_drawn_up_to_a_constant() -> None:
     drawn = aligned(logits, False)
     np.testing.assert_array_equal(drawn, [[0, -0.5, np.nan], [0, -0.5, -1]])
     np.testing.assert_array_equal(aligned(logits, True), logits)
-    low, high = bank_limits([BankShape(0, False, None, logits)])[False]
-    assert low < -1
-    assert high > 0
+    np.testing.assert_allclose(relative(logits), np.exp([[0, -0.5, -np.inf], [0, -0.5, -1]]))
+    titles = [kernel_title(BankShape(0, False, None, table)) for table in (logits, logits[:, ::-1])]
+    assert titles == ["layer 0: κ(lag) / κ(0)", "layer 0: κ(lag) / largest κ"]
 
 
 def test_equal_starts_are_drawn_once() -> None:
     same = np.tile(np.exp(-np.arange(64) / 9), (3, 1))
     for initial, count in ((None, 3), (same, 4), (same * [[1], [2], [3]], 6)):
         with charts(300, 200) as (_, axes):
-            draw_bank(axes[0, 0], BankShape(0, True, initial, same))
+            draw_kernel(axes[0, 0], BankShape(0, True, initial, same))
         assert len(axes[0, 0].get_lines()) == count
 
 

@@ -98,8 +98,8 @@ def test_a_trained_run_becomes_a_page(report: Command, run_folder: Path, tmp_pat
     assert status == 0
     assert said.startswith(f"report: {out}")
     page = out.read_text(encoding="utf-8")
-    # Shares and reach, shares of two layers, two losses, kernels of two layers, the corpus's lags.
-    assert page.count("<svg") == 2 + 2 + 2 + 2 + 1
+    # Shares and reach, losses by step and time, kernels of two layers, the corpus's lags.
+    assert page.count("<svg") == 2 + 2 + 2 + 1
     assert "generated characters hold" in page
     assert "variant: gpa-mul" in page
 
@@ -208,13 +208,13 @@ def test_a_run_on_images_gets_its_own_report(report: Command, image_folder: Path
         "images/s",
         "Bandwidths, before",
         "Kernels of the patch grid",
-        "models look",
+        "What attention reads, by distance",
     ):
         assert heading in page
     assert f"<td>{100 * final['ema_top1']:.2f}</td>" in page
     assert f"<td>{final['parameters']:,}</td>" in page
-    # Shares and reach, shares of two layers, loss and top-1 against steps and seconds, bandwidths.
-    assert page.count("<svg") == 2 + 2 + 4 + 1
+    # Shares and reach, loss and top-1 against steps and seconds, bandwidths.
+    assert page.count("<svg") == 2 + 4 + 1
     assert page.count('class="pixels"') == 4  # two layers, before and after
     assert page.count("background-image: url(data:") == 3  # each validation image once
     assert page.count('<div class="photo photo-0-1"') == 3  # the image, and two layers over it

@@ -129,7 +129,7 @@ def test_losses_beyond_the_training_length_have_a_line_and_a_row_per_attention(
 
 def test_bumps_of_kernels_and_corpus_are_named(page: Page) -> None:
     words = " ".join(page.words.split())
-    assert "Bump at 70 (every head of layer 0), at 140 (every head of layer 0)" in words
+    assert "line length of the corpus in the tokens of this run, lag 70." in words
     assert "Without a lag kernel: rope." in words
     assert "70 (lines of 69 characters and the newline)" in words
 
@@ -227,8 +227,3 @@ def test_bumps_are_counted_beside_those_of_the_start_and_of_chance(make_run: Cal
         cells = [", ".join(f"{row['layer']}.{head}" for head in row["heads"]), row["lag"]]
         cells += [f"{row['height']:.2f}", f"{row['width']:.1f}", row["as_high_at_start"]]
         assert "".join(f"<td>{cell}</td>" for cell in cells) in html
-
-
-def test_layers_with_bumps_are_drawn_twice(page: Page) -> None:
-    names = [label for label in page.values("aria-label") if "bumps without the decay" in label]
-    assert len(names) == 4  # two layers of each of the two runs with banks

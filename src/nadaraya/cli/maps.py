@@ -43,7 +43,7 @@ def maps(
     device: Annotated[str, typer.Option(help="Where the model runs, such as cpu or cuda.")] = "cpu",
     force: Annotated[bool, typer.Option("--force", help="Replace the maps in the folder.")] = False,
 ) -> Result:
-    """Draw rollout, bandwidths, head maps, query maps, layers and matrices of one image or text."""
+    """Draw all maps of one image, or write a page on one text whose tokens are clicked for their weights."""
     import torch
 
     from nadaraya.data.textfile import read_text

@@ -151,13 +151,6 @@ def draw_bank(axes: Axes, shape: BankShape) -> None:
     _draw_heads(axes, shape, aligned(shape.trained, shape.added), (), f"layer {shape.layer}: {what}")
 
 
-def draw_rises(axes: Axes, shape: BankShape, marks: Sequence[int] = ()) -> None:
-    """The bumps of one layer without the decay: the height of each head above its least at shorter lags."""
-    rises = shape.rises()
-    _draw_heads(axes, shape, rises, marks, f"layer {shape.layer}: rise above shorter lags, nats")
-    axes.set_ylim(0, 1.15 * (float(np.nanmax(rises)) or 1.0))
-
-
 def _draw_heads(axes: Axes, shape: BankShape, curves: np.ndarray, marks: Sequence[int], title: str) -> None:
     """(H, L) curves, marks, the strongest shared bumps by their lags where they stand; the axis of lags."""
     named: list[int] = []

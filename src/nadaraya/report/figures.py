@@ -98,8 +98,13 @@ def draw_lengths(axes: Axes, runs: Sequence[RunData]) -> None:
     for run in runs:
         for kind, dash in (("full", "solid"), ("window", (0, DASHED))):
             losses = run.lengths.losses(kind) if run.lengths else {}
-            options = {"color": run.style.hex, "linestyle": dash, "marker": "o", "markersize": 4}
-            axes.plot(list(losses), list(losses.values()), linewidth=1.6, **options)
+            options: dict[str, Any] = {
+                "color": run.style.hex,
+                "linestyle": dash,
+                "marker": "o",
+                "markersize": 4,
+            }
+            axes.plot(list(losses), list(losses.values()), linewidth=1.6, markersize=4, **options)
             lengths += losses
     _label_lengths(axes, lengths, sorted({run.lengths.context for run in runs if run.lengths}))
     axes.set(title="validation loss, nats/token", xlabel="length, tokens")

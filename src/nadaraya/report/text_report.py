@@ -38,7 +38,6 @@ def text_part(given: Sequence[RunData]) -> Markup:
         generated=lags[len(corpora) :],
         least_separations=LEAST_SEPARATIONS,
         sample_characters=1500,
-        named_bumps=by_lag.named_bumps,
     )
 
 
@@ -76,22 +75,16 @@ def _lengths(runs: Sequence[RunData]) -> dict[str, Any]:
 def _banks(run: RunData, number: int) -> dict[str, Any]:
     """The charts of the lag kernels of one run."""
     marks = run.newlines.line_lengths() if run.newlines else []
-    kernels, rises = [], []
+    kernels = []
     for shape in run.banks:
         with charts(270, 205) as (figure, axes):
-            by_lag.draw_kernel(axes[0, 0], shape)
+            by_lag.draw_kernel(axes[0, 0], shape, marks)
         description = f"{run.label}, {by_lag.kernel_title(shape)}, over lags; one line per head."
         kernels.append(inline_svg(figure, f"kernel-{number}-{shape.layer}", description))
-        if shape.shared_bumps():
-            with charts(270, 205) as (figure, axes):
-                by_lag.draw_rises(axes[0, 0], shape, marks)
-            description = f"{run.label}, layer {shape.layer}, bumps without the decay; one line per head."
-            rises.append((shape, inline_svg(figure, f"rises-{number}-{shape.layer}", description)))
     return {
         "run": run,
         "marks": marks,  # lags at which lines of the corpus end, in tokens of the run
         "kernels": kernels,
-        "rises": rises,
         "heads": sorted({head for shape in run.banks for head in shape.heads}),
         "bumps": bump_table(run.banks, marks),
     }

@@ -76,7 +76,7 @@ def lag_weights(run: "Run", windows: int = 4) -> list[LagWeights]:
 def weights_by_distance(found: list[AttentionMaps], distances: Tensor) -> list[LagWeights]:
     """The weights of the last Q queries on the last K keys by their (Q, K) distances, integers from 0."""
     queries, keys = distances.shape
-    layers = []
+    layers: list[LagWeights] = []
     for layers_of in zip(*(maps.layers for maps in found), strict=True):
         sums = torch.zeros(layers_of[0].weights.shape[1], int(distances.max()) + 1)
         for each in layers_of:

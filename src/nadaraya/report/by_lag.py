@@ -241,9 +241,11 @@ def relative(logits: np.ndarray) -> np.ndarray:
 
 
 def scale_lags(axes: Axes, longest: int, axis: str = "x") -> None:
-    """A logarithmic axis of lags that has room for lag 0."""
-    getattr(axes, f"set_{axis}scale")("symlog", linthresh=1, linscale=0.5)
-    ticks = [lag for lag in (0, 1, 3, *10 ** np.arange(1, 6)) if lag <= longest]
+    """A logarithmic axis of lags that has room for lag 0, linear where there are few."""
+    few = longest < 20
+    if not few:
+        getattr(axes, f"set_{axis}scale")("symlog", linthresh=1, linscale=0.5)
+    ticks = [lag for lag in (range(20) if few else (0, 1, 3, *10 ** np.arange(1, 6))) if lag <= longest]
     axes.set(**{f"{axis}lim": (0, longest), f"{axis}ticks": ticks, f"{axis}ticklabels": ticks})
     getattr(axes, f"{axis}axis").set_minor_locator(NullLocator())
 

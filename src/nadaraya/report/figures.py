@@ -98,12 +98,7 @@ def draw_lengths(axes: Axes, runs: Sequence[RunData]) -> None:
     for run in runs:
         for kind, dash in (("full", "solid"), ("window", (0, DASHED))):
             losses = run.lengths.losses(kind) if run.lengths else {}
-            options: dict[str, Any] = {
-                "color": run.style.hex,
-                "linestyle": dash,
-                "marker": "o",
-                "markersize": 4,
-            }
+            options: dict[str, Any] = {"color": run.style.hex, "linestyle": dash, "marker": "o"}
             axes.plot(list(losses), list(losses.values()), linewidth=1.6, markersize=4, **options)
             lengths += losses
     _label_lengths(axes, lengths, sorted({run.lengths.context for run in runs if run.lengths}))

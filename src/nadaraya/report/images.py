@@ -141,7 +141,8 @@ def read_image_run(run: "Run", examples: int = 3) -> ImageRunData:
         run,
         setup=(
             f"{model.name}{options}; images of {model.image_size} × {model.image_size} pixels; "
-            f"{training.epochs:,} epochs in batches of {training.batch_size}; images: {source}"
+            f"{training.epochs:,} epoch{'s' * (training.epochs != 1)} in batches of {training.batch_size}; "
+            f"images: {source}"
             f"{f', first {data.limit:,}' if data.limit else ''}."
         ),
         text=(data.source, data.validation),

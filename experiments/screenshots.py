@@ -2,8 +2,8 @@
 
     nadaraya demo --out demo
     python experiments/screenshots.py demo/report.html docs/figures/report-page.webp
-    nadaraya maps demo/gpa-mul --text "the value of the default argument" --out demo/maps
-    python experiments/screenshots.py demo/maps/index.html docs/figures/maps-page.webp --dark
+    nadaraya maps demo/gpa-spread --text text.txt --out demo/maps
+    python experiments/screenshots.py demo/maps/index.html docs/figures/maps-page.webp --dark --height 1500
 
 It needs Chromium. The telephone's page goes on in a second column beside the first.
 """
@@ -16,7 +16,6 @@ from pathlib import Path
 from PIL import Image
 
 WIDE, TELEPHONE, GAP = 1200, 420, 24
-HEIGHT = 3200  # pixels of the page that are shown
 
 
 def shot(page: Path, width: int, height: int, dark: bool, browser: str) -> Image.Image:
@@ -38,14 +37,14 @@ def shot(page: Path, width: int, height: int, dark: bool, browser: str) -> Image
             return opened.convert("RGB").crop((0, 0, width, height))
 
 
-def side_by_side(page: Path, dark: bool, browser: str) -> Image.Image:
+def side_by_side(page: Path, height: int, dark: bool, browser: str) -> Image.Image:
     """The page on a wide screen, and on a telephone in two columns in the other mode."""
-    wide = shot(page, WIDE, HEIGHT, dark, browser)
-    narrow = shot(page, TELEPHONE, 2 * HEIGHT, not dark, browser)
-    sheet = Image.new("RGB", (WIDE + 2 * (TELEPHONE + GAP), HEIGHT), "#808080")
+    wide = shot(page, WIDE, height, dark, browser)
+    narrow = shot(page, TELEPHONE, 2 * height, not dark, browser)
+    sheet = Image.new("RGB", (WIDE + 2 * (TELEPHONE + GAP), height), "#808080")
     sheet.paste(wide, (0, 0))
     for column in range(2):
-        part = narrow.crop((0, column * HEIGHT, TELEPHONE, (column + 1) * HEIGHT))
+        part = narrow.crop((0, column * height, TELEPHONE, (column + 1) * height))
         sheet.paste(part, (WIDE + GAP + column * (TELEPHONE + GAP), 0))
     return sheet.resize((sheet.width * 2 // 3, sheet.height * 2 // 3), Image.Resampling.LANCZOS)
 
@@ -57,9 +56,10 @@ def main() -> None:
     parser.add_argument("page", type=Path)
     parser.add_argument("out", type=Path)
     parser.add_argument("--dark", action="store_true", help="the wide screen is the dark one")
+    parser.add_argument("--height", type=int, default=3200, help="pixels of the page that are shown")
     parser.add_argument("--browser", default="chromium")
     given = parser.parse_args()
-    side_by_side(given.page, given.dark, given.browser).save(given.out, quality=80, method=6)
+    side_by_side(given.page, given.height, given.dark, given.browser).save(given.out, quality=80, method=6)
 
 
 if __name__ == "__main__":

@@ -51,7 +51,7 @@ def test_tables_name_bumps_and_terms(nadaraya: Any, finished_run: Path, null_run
 def test_the_figure_is_written_once(nadaraya: Any, finished_run: Path, tmp_path: Path) -> None:
     plot = tmp_path / "banks.svg"
     assert nadaraya("banks", finished_run, "--plot", plot).status == 0
-    assert "log G(lag)" in plot.read_text()
+    assert "κ(lag)" in plot.read_text()
     nadaraya("banks", finished_run, "--plot", plot).refuses("--force")
     assert nadaraya("banks", finished_run, "--plot", plot, "--force").status == 0
 

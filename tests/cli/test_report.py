@@ -15,6 +15,7 @@ from nadaraya.cli import main
 from nadaraya.report import read_run
 from nadaraya.report.images import read_image_run
 from nadaraya.training import Run
+from nadaraya.training.lengths import write_length_file
 from nadaraya.training.loop import train
 from nadaraya.training.metrics import digest_of
 from nadaraya.training.recipe import load_recipe
@@ -78,7 +79,6 @@ def test_the_line_length_is_in_the_tokens_of_the_run(
     assert report(run, "--out", out)[0] == 0
     page = " ".join(out.read_text(encoding="utf-8").split())
     assert f"line length of the corpus in the tokens of this run, lag {lag}." in page
-    assert f"within 5 tokens of lag {lag}:" in page
 
 
 def test_losses_in_different_tokens_are_not_compared(
@@ -98,7 +98,8 @@ def test_a_trained_run_becomes_a_page(report: Command, run_folder: Path, tmp_pat
     assert status == 0
     assert said.startswith(f"report: {out}")
     page = out.read_text(encoding="utf-8")
-    assert page.count("<svg") == 5  # two loss panels, two layers, the corpus's lags
+    # Shares and reach, losses by step and time, kernels of two layers, the corpus's lags.
+    assert page.count("<svg") == 2 + 2 + 2 + 1
     assert "generated characters hold" in page
     assert "variant: gpa-mul" in page
 
@@ -115,6 +116,19 @@ def test_what_a_page_shows_of_a_run_is_what_the_run_says(run_folder: Path) -> No
     assert data.setup.startswith("2 layers, 2 heads, width 16, context 16; 3 steps of 2 windows; corpus: ")
     assert [shape.trained.shape for shape in data.banks] == [(2, 16)] * 2
     assert not np.array_equal(data.banks[0].initial, data.banks[0].trained)
+    assert [layer.within.shape for layer in data.reads] == [(2, 16)] * 2
+    assert data.lengths is None
+
+
+def test_losses_by_length_beside_a_run_are_shown(report: Command, run_folder: Path, tmp_path: Path) -> None:
+    run, out = Path(shutil.copytree(run_folder, tmp_path / "run")), tmp_path / "page.html"
+    write_length_file(run, [{"length": 64, "full": 5.25, "window": 5.125}], context=16, window=16)
+    assert report(run, "--out", out)[0] == 0
+    assert "Loss beyond the training length" in out.read_text(encoding="utf-8")
+    (run / "lengths.json").write_text('{"context": 16}')
+    status, _, error = report(run, "--out", out, "--force")
+    assert (status, error.count("\n")) == (2, 1)
+    assert "lengths.json cannot be read as losses by length: window must be there" in error
 
 
 def test_an_existing_file_needs_force(report: Command, run_folder: Path, tmp_path: Path) -> None:
@@ -194,12 +208,13 @@ def test_a_run_on_images_gets_its_own_report(report: Command, image_folder: Path
         "images/s",
         "Bandwidths, before",
         "Kernels of the patch grid",
-        "models look",
+        "What attention reads, by distance",
     ):
         assert heading in page
     assert f"<td>{100 * final['ema_top1']:.2f}</td>" in page
     assert f"<td>{final['parameters']:,}</td>" in page
-    assert page.count("<svg") == 5  # loss and top-1 against steps and seconds, bandwidths
+    # Shares and reach, loss and top-1 against steps and seconds, bandwidths.
+    assert page.count("<svg") == 2 + 4 + 1
     assert page.count('class="pixels"') == 4  # two layers, before and after
     assert page.count("background-image: url(data:") == 3  # each validation image once
     assert page.count('<div class="photo photo-0-1"') == 3  # the image, and two layers over it
@@ -223,6 +238,7 @@ def test_what_an_image_report_shows_is_what_the_run_learned(image_folder: Path) 
     np.testing.assert_allclose(np.log(factors[1] / factors[0]), expected, atol=1e-5)
     assert len(data.examples) == 3
     assert data.examples[0].maps[1][1].shape == (4, 4)
+    assert [layer.within.shape for layer in data.reads] == [(2, 4)] * 2  # patches are 0 to 3 apart
     assert data.accuracy == run.final["ema_top1"]
 
 

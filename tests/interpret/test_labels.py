@@ -138,8 +138,8 @@ def test_maps_have_the_labels_of_the_whole_model(
     for maps in (smaller, load_maps(tmp_path / "maps.safetensors")):
         figures = TextFigures(maps)
         assert {label for layer in (0, 1) for label in maps.labels(layer)} == KEPT
-        shown = [*figures.tiles("heads", 0), *figures.tiles("heads", 1)]
-        assert {tile["title"].split(",")[0] for tile in shown} == KEPT
+        shown = [*figures.panels("heads", 0), *figures.panels("heads", 1)]
+        assert {panel.name for panel in shown} == KEPT
         assert {tile["title"] for layer in (0, 1) for tile in figures.tiles("matrices", layer)} == KEPT
 
 

@@ -3,11 +3,13 @@
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from nadaraya.interpret.banks import BankShape
 from nadaraya.interpret.lags import lag_histogram
+from nadaraya.interpret.reach import LagWeights
 from nadaraya.kernels import ALiBi, Exp, KernelBank
 from nadaraya.report.runs import RunData
 
@@ -42,6 +44,13 @@ def shapes(variant: str) -> list[BankShape]:
     return found
 
 
+def reads() -> list[LagWeights]:
+    """The weights by lag of two layers of four heads: half of them near, all within 255 tokens."""
+    within = 1 - 0.5 ** (np.arange(256) / np.array([[1], [2], [4], [8]]))
+    within[:, -1] = 1
+    return [LagWeights(layer, (0, 1, 2, 3), within) for layer in range(2)]
+
+
 @torch.no_grad()
 def bumped(bank: KernelBank, period: float = 70.0) -> KernelBank:
     """A bank whose longest term has become sharply periodic and strong."""
@@ -65,6 +74,7 @@ def make_run() -> Callable[..., RunData]:
             "corpus": ("embedded", LINES),
             "newlines": lag_histogram(LINES),
             "banks": shapes(variant) if finished else [],
+            "reads": reads() if finished else [],
         }
         return RunData(variant=variant, metrics=metrics(loss, finished), **(given | changed))
 

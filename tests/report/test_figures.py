@@ -12,13 +12,13 @@ from nadaraya.interpret.lags import lag_histogram
 from nadaraya.report import bank_curves, loss_curves
 from nadaraya.report.by_lag import (
     aligned,
-    bank_limits,
     compressed,
-    draw_bank,
     draw_histogram,
-    draw_rises,
+    draw_kernel,
+    kernel_title,
     lag_histograms,
     longest_shown,
+    relative,
 )
 from nadaraya.report.palette import variant_styles
 from nadaraya.report.runs import labelled
@@ -54,16 +54,16 @@ def test_multiplied_kernels_are_drawn_up_to_a_constant() -> None:
     drawn = aligned(logits, False)
     np.testing.assert_array_equal(drawn, [[0, -0.5, np.nan], [0, -0.5, -1]])
     np.testing.assert_array_equal(aligned(logits, True), logits)
-    low, high = bank_limits([BankShape(0, False, None, logits)])[False]
-    assert low < -1
-    assert high > 0
+    np.testing.assert_allclose(relative(logits), np.exp([[0, -0.5, -np.inf], [0, -0.5, -1]]))
+    titles = [kernel_title(BankShape(0, False, None, table)) for table in (logits, logits[:, ::-1])]
+    assert titles == ["layer 0: κ(lag) / κ(0)", "layer 0: κ(lag) / largest κ"]
 
 
 def test_equal_starts_are_drawn_once() -> None:
     same = np.tile(np.exp(-np.arange(64) / 9), (3, 1))
     for initial, count in ((None, 3), (same, 4), (same * [[1], [2], [3]], 6)):
         with charts(300, 200) as (_, axes):
-            draw_bank(axes[0, 0], BankShape(0, True, initial, same))
+            draw_kernel(axes[0, 0], BankShape(0, True, initial, same))
         assert len(axes[0, 0].get_lines()) == count
 
 
@@ -109,23 +109,6 @@ def test_the_lag_axis_covers_what_matters() -> None:
     text = ("x" * 69 + "\n") * 500 + "x" * 200 + "\n"
     assert 70 < longest_shown([lag_histogram(text)]) < 150
     assert longest_shown([lag_histogram("", max_lag=64)]) <= 64
-
-
-def test_bumps_are_drawn_without_the_decay_that_hides_them(make_run: Callable[..., Any]) -> None:
-    lags = np.arange(200)
-    decay = 40 * np.exp(-lags / 20)
-    bump = np.exp(-(((lags - 120) / 6) ** 2))
-    shape = BankShape(0, True, None, np.stack([decay, decay + bump]))
-    rises = shape.rises()
-    assert not rises[0].any()
-    assert rises[1].argmax() == pytest.approx(120, abs=1)
-    assert rises[1].max() > 0.8
-    with charts(300, 200) as (_, axes):
-        draw_rises(axes[0, 0], shape)
-    assert axes[0, 0].get_ylim()[1] < 1.3  # the decay of 40 does not set the scale
-    assert [text.get_text() for text in axes[0, 0].texts] == ["120"]
-    zero = BankShape(0, False, None, np.array([[1.0, -np.inf, 0.5, 0.75]]))
-    np.testing.assert_array_equal(zero.rises(), [[0, np.nan, 0, 0.25]])
 
 
 def test_a_lag_that_dwarfs_the_rest_leaves_room_for_it() -> None:

@@ -1,9 +1,12 @@
 """The report is one file that loads nothing, escapes everything and has every section."""
 
+import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from pages import Page
 
@@ -11,11 +14,16 @@ from nadaraya.errors import InputError
 from nadaraya.interpret.banks import bump_table
 from nadaraya.interpret.lags import LEAST_SEPARATIONS
 from nadaraya.report import write_report
+from nadaraya.report.figures import draw_lengths
 from nadaraya.report.html import render
+from nadaraya.report.runs import labelled
+from nadaraya.report.style import charts
+from nadaraya.stored import read_stored
+from nadaraya.training.lengths import LengthTable, write_length_file
 
 LINES = ("x" * 69 + "\n\n") * 60
 
-SECTIONS = ["results", "loss", "kernels", "lags", "samples", "made"]
+SECTIONS = ["reads", "results", "loss", "samples", "kernels", "lags", "made"]
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +50,8 @@ def test_every_section_is_there_and_every_element_is_closed(page: Page) -> None:
 @pytest.mark.parametrize("variant", ["rope", "alibi"])
 def test_one_run_is_enough(make_run: Callable[..., Any], variant: str) -> None:
     alone = Page(render([make_run(variant)]))
-    assert [a["id"] for a in alone.all("section")] == SECTIONS
+    shown = [section for section in SECTIONS if section != "kernels" or variant != "rope"]
+    assert [a["id"] for a in alone.all("section")] == shown
     assert "compared" not in alone.words
 
 
@@ -77,17 +86,50 @@ def test_what_comes_from_a_run_is_escaped(make_run: Callable[..., Any]) -> None:
 
 
 def test_the_lowest_loss_is_marked_and_first(page: Page) -> None:
-    rows = page.all("tr")[:4]  # those of the results
-    assert [row.get("class") for row in rows] == [None, "best", None, None]
+    classes = [row.get("class") for row in page.all("tr")]
+    assert classes.count("best") == 1
     words = page.words[page.words.index("Results") :]
     assert words.index("gpa-mul") < words.index("gpa-rope") < words.index("1.2400")
     assert "−0.0500" in page.words
 
 
+def test_losses_alone_are_bold(html: str) -> None:
+    assert re.findall(r'class="least">([^<]+)<', html) == ["1.1900"]
+
+
+def test_what_attention_reads_is_told_by_head(make_run: Callable[..., Any]) -> None:
+    run = make_run("gpa-mul")
+    html = render([run])
+    cells = ["1, 4", "2, 7", "4, 14", "8, 27"]  # the lags within which 50 % and 90 % of the weight lie
+    assert html.count("".join(f"<td>{cell}</td>" for cell in cells)) == 2
+    pruned = replace(run.reads[1], heads=(0, 3), within=run.reads[1].within[[0, 3]])
+    html = render([make_run("gpa-mul", reads=[run.reads[0], pruned])])
+    assert "<td>1, 4</td><td>—</td><td>—</td><td>8, 27</td>" in html
+
+
+def test_losses_beyond_the_training_length_have_a_line_and_a_row_per_attention(
+    make_run: Callable[..., Any], tmp_path: Path
+) -> None:
+    rows = [{"length": 256, "full": 1.5}, {"length": 1024, "full": 2.25, "window": 1.625}]
+    path = write_length_file(tmp_path, rows, context=256, window=128)
+    table = read_stored(path, LengthTable, "losses by length")
+    html = render([make_run("rope", lengths=table), make_run("gpa-mul")])
+    section = html[html.index('id="lengths"') : html.index('id="samples"')]
+    assert "<td>all</td><td>1.500</td><td>2.250</td>" in section
+    assert "<td>last 128</td><td>—</td><td>1.625</td>" in section
+    assert "gpa-mul" not in section
+    with charts(300, 200) as (_, axes):
+        draw_lengths(axes[0, 0], labelled([make_run("rope", lengths=table)]))
+    full, window, trained = axes[0, 0].get_lines()
+    np.testing.assert_array_equal(full.get_xydata(), [[256, 1.5], [1024, 2.25]])
+    np.testing.assert_array_equal(window.get_xydata(), [[1024, 1.625]])
+    assert (full.get_linestyle(), window.get_linestyle()) == ("-", "--")
+    assert set(trained.get_xdata()) == {256}
+
+
 def test_bumps_of_kernels_and_corpus_are_named(page: Page) -> None:
     words = " ".join(page.words.split())
-    assert "Bump at 70 (every head of layer 0), at 140 (every head of layer 0)" in words
-    assert "every head of layer 0 at 70" in words
+    assert "line length of the corpus in the tokens of this run, lag 70." in words
     assert "Without a lag kernel: rope." in words
     assert "70 (lines of 69 characters and the newline)" in words
 
@@ -175,6 +217,7 @@ def test_bumps_are_counted_beside_those_of_the_start_and_of_chance(make_run: Cal
     table = bump_table(run.banks, [70])
     matches = table.matches()
     for words in (
+        f"Bumps of gpa-mul: {matches['trained'].bumps}, and what chance shows",
         f"{matches['trained'].bumps} bumps in all layers, {matches['initial'].bumps} before training.",
         f"Within 3 tokens of lag 70 stands {matches['trained'].matched};",
         f"would put {matches['trained'].expected:.1f} there",
@@ -184,8 +227,3 @@ def test_bumps_are_counted_beside_those_of_the_start_and_of_chance(make_run: Cal
         cells = [", ".join(f"{row['layer']}.{head}" for head in row["heads"]), row["lag"]]
         cells += [f"{row['height']:.2f}", f"{row['width']:.1f}", row["as_high_at_start"]]
         assert "".join(f"<td>{cell}</td>" for cell in cells) in html
-
-
-def test_layers_with_bumps_are_drawn_twice(page: Page) -> None:
-    names = [label for label in page.values("aria-label") if "bumps without the decay" in label]
-    assert len(names) == 4  # two layers of each of the two runs with banks

@@ -16,7 +16,7 @@ records = [{"kind": "validation", "step": step, "loss": 9 / step} for step in (1
 render([RunData("demo", "demo", "rope", records, sample="a line\\n" * 50)])
 layer = LayerMaps("attn", torch.eye(2).expand(1, 1, 2, 2), bandwidth=None, error=0.0)
 maps = AttentionMaps((layer,), output=None, reads="last", tokens=(("a", "b"),))
-TextFigures(maps).heads(0)
+TextFigures(maps).views()
 heavy = "transformers tokenizers timm torchvision accelerate datasets pydantic yaml sklearn numba typer"
 print([name for name in heavy.split() if name in sys.modules])
 """

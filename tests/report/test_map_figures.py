@@ -1,5 +1,6 @@
 """The figures of attention maps show the numbers that they are drawn from."""
 
+import base64
 from typing import Any
 
 import numpy as np
@@ -12,10 +13,11 @@ from matplotlib.figure import Figure
 from nadaraya.errors import InputError
 from nadaraya.interpret.attention_maps import AttentionMaps, LayerMaps
 from nadaraya.interpret.rollout import Query, query_rows, rollout
+from nadaraya.report import maps_text
 from nadaraya.report.bandwidths import bandwidth_heatmap, bandwidth_lines, sigma_limits
 from nadaraya.report.maps_image import ImageFigures
 from nadaraya.report.maps_text import TextFigures, printable
-from nadaraya.report.style import TOKENS, limits, number
+from nadaraya.report.style import limits, number
 
 
 def test_bandwidths_share_one_axis_with_their_start_on_it() -> None:
@@ -83,9 +85,8 @@ def test_figures_show_the_numbers_they_are_drawn_from() -> None:
     assert len(figures.queries(0).axes) == 1 + 2 * 4
 
 
-@pytest.mark.parametrize("make", [image_figures, text_figures])
-def test_rollout_and_layers_show_the_numbers_they_are_drawn_from(make: Any) -> None:
-    figures = make()
+def test_rollout_and_layers_show_the_numbers_they_are_drawn_from() -> None:
+    figures = image_figures()
     evolution = np.reshape(figures.evolution().axes, (2, 3))
     for layer, (matrix, *_) in enumerate(evolution):
         fused = figures.maps.weights[layer][0].mean(0)
@@ -96,8 +97,6 @@ def test_rollout_and_layers_show_the_numbers_they_are_drawn_from(make: Any) -> N
     titles = [axes.get_title(loc="left") for axes in drawn if "discard" in axes.get_title(loc="left")]
     for ratio, flow, title in zip(("0", "0.9"), flows, (titles[0], titles[2]), strict=True):
         seen = flow[figures.maps.num_prefix_tokens :] * figures.maps.num_tokens
-        if figures.kind == "text":  # the last token is the query: its own weight does not count
-            seen = seen[:-1]
         assert title.startswith(f"discard {ratio}")
         assert f"{number(float(seen.min()))} … {number(float(seen.max()))} × 1/N" in title
 
@@ -172,33 +171,35 @@ def test_two_extreme_weights_do_not_set_the_colours_and_panels_share_them() -> N
     assert alike.vmax > alike.vmin
     lonely = limits([np.append(np.zeros(999), 5.0)])  # a single weight above zero is still seen
     assert lonely(5.0) == 1
-    figures = text_figures()
-    of_layers = [panels[0] for panels in (figures.panels("heads", layer) for layer in (0, 1))]
-    assert of_layers[0].weights.max() != of_layers[1].weights.max()
-    for figure, panel in zip((figures.heads(0), figures.heads(1)), of_layers, strict=True):
-        shade = TOKENS(figures.scale("heads")(panel.weights[3]))[:3]
-        np.testing.assert_allclose(figure.axes[0].patches[3].get_facecolor()[:3], shade)
 
 
-def test_text_figures_show_every_token_on_its_place() -> None:
+def test_the_views_of_a_text_are_its_weights_in_every_layer_and_head() -> None:
     figures = text_figures()
-    (axes,) = (panel for panel in figures.heads(0).axes[:1])
-    assert "".join(text.get_text() for text in axes.texts) == "to·be,·or·not⏎to·be"
+    views, size = figures.views(), 19
+    assert "".join(figures.tokens) == "to·be,·or·not⏎to·be"
     assert figures.query_name == "token 18, the last (e)"
-    row = figures.maps.weights[0][0, 0, 18]
-    ends = figures.scale("heads")
-    for position in (int(row[:-1].argmax()), int(row.argmin())):
-        expected = TOKENS(ends(float(row[position]) * 19))[:3]
-        np.testing.assert_allclose(axes.patches[position].get_facecolor()[:3], expected, rtol=1e-5)
-    assert TOKENS(0.0)[:3] == (1, 1, 1)
-    title = figures.queries(0).axes[1].get_title(loc="left")
-    assert title.startswith("query: token 9 (·), self ")
-    assert [patch.get_xy() for patch in axes.patches[:2]] == [(0, 0), (1, 0)]
-    queries = figures.queries(0).axes
-    assert len(queries) == 4
-    later = [text.get_color() for text in queries[0].texts][5:]  # the first query is token 4
-    assert len(set(later)) == 1
     assert figures.token_labels(np.array([0, 2, 13])) == ["t", "·", "⏎"]
+    assert views["names"] == {
+        "layer 0": ["mean over heads", "0.0", "0.1"],
+        "layer 1": ["mean over heads", "1.0", "1.1"],
+        "all, by rollout": ["discard 0", "discard 0.5", "discard 0.9"],
+    }
+    shares = np.frombuffer(base64.b64decode(views["weights"]), "<u2") / 65535
+    drawn = np.zeros((9, size, size))
+    drawn[:, *np.tril_indices(size)] = shares.reshape(9, -1)
+    for layer, weights in enumerate(figures.maps.weights):
+        expected = np.concatenate([weights[0].mean(0, keepdim=True), weights[0]])
+        np.testing.assert_allclose(drawn[3 * layer : 3 * layer + 3], expected, atol=1e-5)
+    flow = rollout(figures.maps.weights, 0.5)[0]
+    np.testing.assert_allclose(drawn[7], flow, atol=1e-5)
+
+
+def test_single_heads_are_left_out_where_a_page_would_be_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(maps_text, "_MOST", 4 * 19**2 - 1)
+    views = text_figures().views()
+    assert views["names"]["layer 1"] == ["mean over heads"]
+    assert not views["heads"]
+    assert len(base64.b64decode(views["weights"])) == 2 * 5 * 19 * 20 // 2
 
 
 def test_tokens_are_made_printable() -> None:
@@ -219,12 +220,10 @@ def test_maps_without_patches_or_tokens_are_refused() -> None:
 def test_a_strong_own_weight_hides_nothing() -> None:
     weights = 0.9 * torch.eye(20) + 0.1 * torch.rand(20, 20).softmax(-1)
     layer = LayerMaps("attn", weights.expand(1, 2, 20, 20), None, 0.0)
-    figures = TextFigures(AttentionMaps((layer,), None, "last", tokens=(tuple("abcdefghijklmnopqrst"),)))
-    others = weights[19, :19] * 20
+    maps = AttentionMaps((layer,), None, "last", grid=(4, 5))
+    figures = ImageFigures(maps, np.zeros((8, 10, 3)))
     for kind in ("heads", "layers", "rollout"):
         assert figures.panels(kind)[0].query == 19
         assert figures.scale(kind).vmax < 1
-    bars = figures.evolution().axes[1]
-    assert bars.get_ylim()[1] == pytest.approx(1.08 * float(others.max()))
     matrix = figures.evolution().axes[0].images[0]
     assert matrix.get_clim()[1] < 1

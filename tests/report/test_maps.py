@@ -94,21 +94,24 @@ def test_no_figure_is_of_one_colour(maps: str, request: pytest.FixtureRequest) -
             assert colours is None or len(colours) > 20, name
 
 
-def test_models_without_bandwidths_have_no_figure_of_them_and_the_page_says_why(
+def test_models_without_bandwidths_have_no_section_of_them(
     text_maps: tuple[Path, dict[str, Any]],
 ) -> None:
     folder, record = text_maps
     assert (record["kind"], record["sigma"]) == ("text", None)
     assert not (folder / "bandwidths").exists()
-    assert (
-        "No layer of this model has a bandwidth"
-        in Page((folder / "index.html").read_text(encoding="utf-8")).words
-    )
+    page = Page((folder / "index.html").read_text(encoding="utf-8"))
+    assert [section["id"] for section in page.all("section") if "id" in section] == [
+        "tokens",
+        "matrices",
+        "made",
+    ]
+    assert page.values("href") == ["#tokens", "#matrices", "#made"]
 
 
 def test_names_are_escaped(text_maps: tuple[Path, dict[str, Any]]) -> None:
     text = (text_maps[0] / "index.html").read_text()
-    assert "<script" not in text  # a text has no script at all
+    assert text.count("<script") == text.count("<script>\n") == 1  # that of the page itself
     assert text.count("&lt;script&gt;") == 7  # title and heading name model and file, then facts, prediction
 
 
@@ -139,13 +142,19 @@ def test_the_values_that_pointing_shows_are_the_weights(image_maps: tuple[Path, 
     values = [list(map(float, found.split())) for found in re.findall(r'data-weights="([^"]+)"', text)]
     expected = figures.maps.weights[0][0, 1, 0, 1:] * 13  # after three rollouts and head 1
     np.testing.assert_allclose(values[4], expected.numpy(), rtol=0.06)
-    words = text_figures()
-    (tile,) = words.tiles("layers", 1)
-    row = words.maps.weights[1][0, :, 18].mean(0) * 19
-    np.testing.assert_allclose([float(token["weight"]) for token in tile["tokens"]], row.numpy(), rtol=0.06)
-    assert [token["role"] for token in tile["tokens"]] == [""] * 18 + ["query"]
-    roles = [token["role"] for token in words.tiles("queries")[1]["tokens"]]
-    assert roles == [""] * 9 + ["query"] + ["later"] * 9
+
+
+def test_tokens_of_a_text_are_chosen_by_pointer_or_keyboard_and_escaped(
+    text_maps: tuple[Path, dict[str, Any]], tmp_path: Path
+) -> None:
+    page = Page((text_maps[0] / "index.html").read_text(encoding="utf-8"))
+    assert page.open == []
+    tokens = [span for span in page.all("span") if span.get("role") == "button"]
+    assert [token["tabindex"] for token in tokens] == ["-1"] * 18 + ["0"]  # one stop, arrows go on from it
+    assert len(page.all("select")) == 2
+    write_maps(text_figures("<b>&"), SUBJECT, tmp_path / "a")
+    text = (tmp_path / "a" / "index.html").read_text(encoding="utf-8")
+    assert [text.count(f">{letter}</span>") for letter in ("&lt;", "b", "&gt;", "&amp;")] == [1] * 4
 
 
 def test_the_weights_beside_the_pictures_are_those_of_the_maps(

@@ -4,6 +4,7 @@ from itertools import combinations
 
 import numpy as np
 import pytest
+from numpy.typing import ArrayLike
 
 from nadaraya.attention import variants
 from nadaraya.report.palette import COLOURS, Style, head_style, variant_styles
@@ -75,13 +76,32 @@ def test_heads_differ() -> None:
     assert isinstance(head_style(0), Style)
 
 
-def oklab(colour: str) -> np.ndarray:
+# What people without the cones for red (protanopia) or green (deuteranopia) see of linear RGB: Machado,
+# Oliveira and Fernandes (2009), severity 1.
+BLINDNESS = {
+    "none": np.eye(3),
+    "protanopia": [[0.1523, 1.0526, -0.2049], [0.1145, 0.7863, 0.0992], [-0.0039, -0.0481, 1.0520]],
+    "deuteranopia": [[0.3673, 0.8606, -0.2280], [0.2801, 0.6725, 0.0474], [-0.0118, 0.0429, 0.9690]],
+}
+
+
+def oklab(colour: str, seen: ArrayLike = BLINDNESS["none"]) -> np.ndarray:
     """Lightness and two opponent colours, in which distances are those that people see (Ottosson 2020)."""
     channels = [int(colour[start : start + 2], 16) / 255 for start in (1, 3, 5)]
     linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
+    linear = (seen @ np.array(linear)).clip(0, 1)
     cones = np.array([[0.4122, 0.5363, 0.0514], [0.2119, 0.6807, 0.1074], [0.0883, 0.2817, 0.6300]]) @ linear
     opponents = np.array([[0.2105, 0.7936, -0.0041], [1.9780, -2.4286, 0.4506], [0.0259, 0.7828, -0.8087]])
     return opponents @ np.cbrt(cones)
+
+
+@pytest.mark.parametrize("page", [0, 1], ids=["white", "dark"])
+@pytest.mark.parametrize("seen", BLINDNESS)
+def test_heads_differ_for_everybody(page: int, seen: str) -> None:
+    for one, other in combinations(range(8), 2):
+        shades = [COLOURS[head_style(head).colour][page] for head in (one, other)]
+        apart = np.subtract(*(oklab(shade, BLINDNESS[seen]) for shade in shades))
+        assert np.linalg.norm(apart) >= (0.2 if other < 4 else 0.12), (one, other)
 
 
 @pytest.mark.parametrize("page", [0, 1], ids=["white", "dark"])

@@ -43,7 +43,7 @@ def maps(
     device: DeviceOption = "",
     force: ForceOption = False,
 ) -> Result:
-    """Draw the attention of one image or text: rollout, heads, queries, layers, matrices, bandwidths."""
+    """Draw the attention of one image, or write a page of one text whose tokens show their weights."""
     from nadaraya.data.textfile import read_text
     from nadaraya.interpret import ImageModel, capture_attention
     from nadaraya.report.maps import Subject, check_folder, write_maps

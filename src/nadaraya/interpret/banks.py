@@ -66,15 +66,6 @@ class BankShape(LabelledHeads):
         """
         return [_peaks(head, k, minimum) for head in self.trained]
 
-    def rises(self) -> np.ndarray:
-        """(H, L) logits: how far each head stands above its lowest value at shorter lags, at least 0.
-
-        A decaying kernel has 0 throughout: what remains are its bumps, without the decay that hides them.
-        NaN where a kernel is exactly zero.
-        """
-        finite = np.where(np.isfinite(self.trained), self.trained, np.nan)
-        return finite - np.fmin.accumulate(finite, axis=1)
-
     def shared_bumps(self, reach: int = 4, minimum: float = 0.25) -> list[Bump]:
         """The bumps of the layer, the one with the greatest summed prominence first.
 

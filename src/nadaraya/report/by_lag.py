@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import MaxNLocator, NullLocator
 
 from nadaraya.errors import must_be
 from nadaraya.interpret.bank_fits import BankFit
@@ -25,9 +25,10 @@ _INK, _MUTED = COLOURS["ink"][0], COLOURS["muted"][0]
 
 
 def bank_curves(shapes: Sequence[BankShape], marks: Sequence[int] = ()) -> Figure:
-    """The lag kernels of a model: one chart per layer, one line per head, the start dashed.
+    """The lag kernels κ of a model relative to their largest value, at lag 0 if they decay.
 
-    As in Gaussian Process Attention (anonymous), figures 3 and 4.
+    One chart per layer, one line per head, the start dashed; Gaussian Process Attention (anonymous), figures
+    3 and 4, draws their logits.
 
     Args:
         shapes: of its layers, from `nadaraya.interpret.bank_shapes`.
@@ -45,13 +46,13 @@ def bank_curves(shapes: Sequence[BankShape], marks: Sequence[int] = ()) -> Figur
     >>> from nadaraya.report import bank_curves
     >>> shape = BankShape(0, "add", initial=None, trained=np.array([[1.0, 0.5, 0.25]]))
     >>> bank_curves([shape]).axes[0].get_title(loc="left")
-    'layer 0: G(lag), added to the logits'
+    'layer 0: κ(lag) / κ(0)'
     """
     if not shapes:
         raise must_be("shapes", "those of a model with a lag kernel", shapes)
     with charts(300, 230, columns=len(shapes), sharey=True) as (figure, axes):
         for chart, shape in zip(axes[0], shapes, strict=True):
-            draw_bank(chart, shape, marks)
+            draw_kernel(chart, shape, marks)
             chart.legend(ncols=2, fontsize=9, loc="upper right", handlelength=1.2, columnspacing=1.0)
     return figure
 
@@ -126,22 +127,28 @@ def _draw_implied(axes: Axes, kernel: ImpliedKernel, fit: BankFit | None) -> Non
     axes.legend(fontsize=8, handlelength=1.2)
 
 
-def draw_bank(axes: Axes, shape: BankShape, marks: Sequence[int] = ()) -> None:
-    """The lag kernel of one layer: one line per head, the start dashed, the strongest shared bumps named.
+def draw_kernel(axes: Axes, shape: BankShape, marks: Sequence[int] = ()) -> None:
+    """The lag kernel κ of one layer relative to its largest value: one line per head, the start dashed.
 
-    An additive bank shows G. A multiplied one shows log G with the largest value of each head at 0, since the
-    softmax cancels what is constant over lags. Faint vertical lines stand at the lags `marks`.
+    The strongest shared bumps are named where they can be seen. Faint vertical lines stand at the lags
+    `marks`.
     """
+    curves = relative(shape.trained)
     if shape.initial is not None:
-        draw_initial(axes, aligned(shape.initial, shape.added), shape.heads)
-    _draw_heads(axes, shape, aligned(shape.trained, shape.added), marks, bank_title(shape))
+        draw_initial(axes, relative(shape.initial), shape.heads)
+    _draw_heads(axes, shape, curves, marks, kernel_title(shape))
+    axes.set_ylim(0, 1.05)
+    scale_lags(axes, curves.shape[1] - 1)
 
 
-def draw_rises(axes: Axes, shape: BankShape, marks: Sequence[int] = ()) -> None:
-    """The bumps of one layer without the decay: the height of each head above its least at shorter lags."""
-    rises = shape.rises()
-    _draw_heads(axes, shape, rises, marks, f"layer {shape.layer}: bumps, the decay taken off")
-    axes.set_ylim(0, 1.15 * (float(np.nanmax(rises)) or 1.0))
+def draw_bank(axes: Axes, shape: BankShape) -> None:
+    """The logits of one layer by lag, one line per head, the strongest shared bumps named.
+
+    As the papers draw them: an added bank shows G, a multiplied one log G with the largest value of each
+    head at 0, since the softmax cancels what is constant over lags.
+    """
+    what = "G(lag), added to the logits" if shape.added else "log G(lag), largest = 0"
+    _draw_heads(axes, shape, aligned(shape.trained, shape.added), (), f"layer {shape.layer}: {what}")
 
 
 def _draw_heads(axes: Axes, shape: BankShape, curves: np.ndarray, marks: Sequence[int], title: str) -> None:
@@ -153,10 +160,11 @@ def _draw_heads(axes: Axes, shape: BankShape, curves: np.ndarray, marks: Sequenc
             axes.axvline(lag, color=_MUTED, linewidth=0.8, alpha=0.6, zorder=1)
     for head, label, curve in zip(shape.heads, shape.labels, curves, strict=True):
         axes.plot(curve, color=head_style(head).hex, linewidth=1.5, label=label, zorder=3)
+    least = np.nanmin(curves) + 0.02 * np.ptp(curves[np.isfinite(curves)])
     for bump in named_bumps(shape):
-        if all(abs(bump.lag - lag) > longest / 10 for lag in named):
-            rows = [shape.heads.index(head) for head in bump.heads]
-            _name_peak(axes, bump.lag, curves[rows, bump.lag].max())
+        height = curves[[shape.heads.index(head) for head in bump.heads], bump.lag].max()
+        if height > least and all(abs(bump.lag - lag) > longest / 10 for lag in named):
+            _name_peak(axes, bump.lag, height)
             named.append(bump.lag)
     label_axes(axes, title, "lag, tokens", y=5, integer=True)
     axes.set_xlim(0, longest - 1)
@@ -226,16 +234,20 @@ def aligned(logits: np.ndarray, added: bool) -> np.ndarray:
     return finite - np.nanmax(finite, axis=1, keepdims=True)
 
 
-def bank_limits(shapes: Sequence[BankShape]) -> dict[bool, tuple[float, float]]:
-    """One y range for all charts of a run, so that layers compare: (low, high) for G and for log G."""
-    limits = {}
-    for added in {shape.added for shape in shapes}:
-        tables = [t for s in shapes if s.added == added for t in (s.initial, s.trained) if t is not None]
-        drawn = np.concatenate([aligned(table, added).ravel() for table in tables])
-        low, high = float(np.nanmin(drawn)), float(np.nanmax(drawn))
-        margin = 0.08 * (high - low or 1.0)
-        limits[added] = (low - margin, high + margin)
-    return limits
+def relative(logits: np.ndarray) -> np.ndarray:
+    """(H, L) kernels of these logits as shares of their largest value, which is at lag 0 if they decay."""
+    kernels: np.ndarray = np.exp(logits - logits.max(axis=1, keepdims=True))
+    return kernels
+
+
+def scale_lags(axes: Axes, longest: int, axis: str = "x") -> None:
+    """A logarithmic axis of lags that has room for lag 0, linear where there are few."""
+    few = longest < 20
+    if not few:
+        getattr(axes, f"set_{axis}scale")("symlog", linthresh=1, linscale=0.5)
+    ticks = [lag for lag in (range(20) if few else (0, 1, 3, *10 ** np.arange(1, 6))) if lag <= longest]
+    axes.set(**{f"{axis}lim": (0, longest), f"{axis}ticks": ticks, f"{axis}ticklabels": ticks})
+    getattr(axes, f"{axis}axis").set_minor_locator(NullLocator())
 
 
 def named_bumps(shape: BankShape) -> list[Bump]:
@@ -243,10 +255,10 @@ def named_bumps(shape: BankShape) -> list[Bump]:
     return sorted(shape.shared_bumps()[:3], key=lambda bump: bump.lag)
 
 
-def bank_title(shape: BankShape) -> str:
+def kernel_title(shape: BankShape) -> str:
     """The layer that a chart shows, and what of it."""
-    what = "G(lag), added to the logits" if shape.added else "log G(lag), largest = 0"
-    return f"layer {shape.layer}: {what}"
+    decays = (shape.trained.argmax(axis=1) == 0).all()
+    return f"layer {shape.layer}: κ(lag) / {'κ(0)' if decays else 'largest κ'}"
 
 
 def _name_peak(axes: Axes, lag: int, height: float) -> None:

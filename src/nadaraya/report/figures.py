@@ -5,7 +5,7 @@ a `Figure` put the same charts side by side for a PNG. Nothing here touches pypl
 """
 
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -85,16 +85,34 @@ def length_curves(losses: Mapping[str, "LengthLosses"], context: int | None = No
             lengths = [loss.length for loss in result.lengths]
             values = [loss.cross_entropy for loss in result.lengths]
             chart.plot(lengths, values, marker="o", markersize=4, linewidth=1.6, label=name, **style.line)
-        if context is not None:
-            chart.axvline(context, color=styles[0].hex, linewidth=0.8, alpha=0.5, zorder=1)
-        chart.set_xscale("log", base=2)
-        chart.set_xticks(sorted({loss.length for result in losses.values() for loss in result.lengths}))
-        chart.xaxis.set_major_formatter(ScalarFormatter())
-        chart.xaxis.set_minor_locator(NullLocator())
-        chart.set_title("loss of the same tokens, nats/token")
-        chart.set_xlabel("context, tokens")
+        lengths = [loss.length for result in losses.values() for loss in result.lengths]
+        _label_lengths(chart, lengths, [] if context is None else [context])
+        chart.set(title="loss of the same tokens, nats/token", xlabel="context, tokens")
         chart.legend()
     return figure
+
+
+def draw_lengths(axes: Axes, runs: Sequence[RunData]) -> None:
+    """Losses beyond the length of training: full attention solid, a sliding window dashed."""
+    lengths: list[int] = []
+    for run in runs:
+        for kind, dash in (("full", "solid"), ("window", (0, DASHED))):
+            losses = run.lengths.losses(kind) if run.lengths else {}
+            options: dict[str, Any] = {"color": run.style.hex, "linestyle": dash, "marker": "o"}
+            axes.plot(list(losses), list(losses.values()), linewidth=1.6, markersize=4, **options)
+            lengths += losses
+    _label_lengths(axes, lengths, sorted({run.lengths.context for run in runs if run.lengths}))
+    axes.set(title="validation loss, nats/token", xlabel="length, tokens")
+
+
+def _label_lengths(axes: Axes, lengths: Iterable[int], trained: Iterable[int]) -> None:
+    """Lengths in equal ratios, vertical lines at those of training."""
+    for context in trained:
+        axes.axvline(context, color=COLOURS["muted"][0], linewidth=0.8, alpha=0.6, zorder=1)
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(sorted({*lengths}))
+    axes.xaxis.set_major_formatter(ScalarFormatter())
+    axes.xaxis.set_minor_locator(NullLocator())
 
 
 def pruning_curves(curves: Sequence[Mapping[str, Any]], limit: float | None = None) -> Figure:

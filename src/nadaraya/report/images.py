@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 from markupsafe import Markup
 from matplotlib.colors import Normalize
 
@@ -17,10 +18,12 @@ from nadaraya.errors import InputError
 from nadaraya.interpret.attention_maps import capture_attention
 from nadaraya.interpret.bandwidths import GridShape, bandwidth_matrix, grid_shapes
 from nadaraya.interpret.loading import ImageModel
+from nadaraya.interpret.reach import LagWeights, weights_by_distance
 from nadaraya.interpret.rollout import on_grid, query_rows, thinned
 from nadaraya.report.bandwidths import bandwidth_panel
 from nadaraya.report.figures import draw_accuracies, draw_losses
 from nadaraya.report.page import pixels, render_part
+from nadaraya.report.reach import reach_part
 from nadaraya.report.runs import RunData, leading, shown
 from nadaraya.report.style import limits
 from nadaraya.report.text_report import progress_panels
@@ -66,7 +69,7 @@ class ExampleMaps:
 class ImageRunData(RunData):
     """One run on images as reports show it: what `RunData` has, with these besides.
 
-    `text` says which validation images the figures are of: those of runs that differ in it do not compare.
+    `text` says which validation images were measured: numbers of runs that differ in it do not compare.
 
     Args:
         sigma: (H, L) bandwidths, NaN where a layer has none; default none.
@@ -86,7 +89,7 @@ class ImageRunData(RunData):
     examples: Sequence[ExampleMaps] = ()
 
     def latest(self, key: str) -> float | None:
-        """A figure of the final record, or of the newest validation; None where neither has it."""
+        """A number of the final record, or of the newest validation; None where neither has it."""
         curve = self.validated(key)
         value: float | None = self.final.get(key, float(curve[-1, 1]) if len(curve) else None)
         return value
@@ -131,14 +134,15 @@ def read_image_run(run: "Run", examples: int = 3) -> ImageRunData:
         found = {"sigma": bandwidth_matrix(looking.model), "sigma_start": looking.sigma_start}
         found["grids"] = grid_shapes(looking.model, run.load_model(initial=True))
         try:
-            found["examples"] = _examples(looking, run.images(), examples)
+            found["examples"], found["reads"] = _examples(looking, run.images(), examples)
         except InputError as error:
             found["problem"] = str(error)
     return ImageRunData.of(
         run,
         setup=(
             f"{model.name}{options}; images of {model.image_size} × {model.image_size} pixels; "
-            f"{training.epochs:,} epochs in batches of {training.batch_size}; images: {source}"
+            f"{training.epochs:,} epoch{'s' * (training.epochs != 1)} in batches of {training.batch_size}; "
+            f"images: {source}"
             f"{f', first {data.limit:,}' if data.limit else ''}."
         ),
         text=(data.source, data.validation),
@@ -146,12 +150,15 @@ def read_image_run(run: "Run", examples: int = 3) -> ImageRunData:
     )
 
 
-def _examples(looking: ImageModel, images: "ImageSet", count: int) -> list[ExampleMaps]:
-    """Validation images evenly spread over the set, so that they are of several classes."""
-    found = []
+def _examples(
+    looking: ImageModel, images: "ImageSet", count: int
+) -> tuple[list[ExampleMaps], list[LagWeights]]:
+    """Validation images evenly spread over the set, so that they are of several classes; their weights."""
+    found, captured = [], []
     for index in thinned(len(images.validation), count).tolist():
         pixels = looking.transform(images.validation.read(index))
         maps = capture_attention(looking.model, pixels[None])
+        captured.append(maps)
         drawn = []
         for layer in thinned(len(maps.layers), LAYERS_SHOWN).tolist():
             row = query_rows(maps.weights[layer], maps)[0].mean(dim=0)
@@ -159,7 +166,10 @@ def _examples(looking: ImageModel, images: "ImageSet", count: int) -> list[Examp
         (predicted, chance), *_ = looking.top_k(maps.output[0], 1)
         truth = images.classes[int(images.validation.labels[index])]
         found.append(ExampleMaps(truth, predicted, chance, looking.picture(pixels), drawn))
-    return found
+    rows, columns = maps.grid or (0, 0)
+    patches = torch.cartesian_prod(torch.arange(rows), torch.arange(columns))
+    apart = (patches[:, None] - patches).abs().amax(dim=-1)  # in patches, also diagonally
+    return found, weights_by_distance(captured, apart) if maps.grid else []
 
 
 def image_part(given: Sequence[ImageRunData]) -> Markup:
@@ -169,7 +179,8 @@ def image_part(given: Sequence[ImageRunData]) -> Markup:
     return render_part(
         "image_runs.html.jinja",
         **alike,
-        leading=leading(runs, ("parameters", "loss"), ("top1", "ema_top1", "images_per_second")),
+        leading=leading(runs, ("loss",), ("top1", "ema_top1")),
+        reads=reach_part(runs, "image-reads", "distance, patches"),
         curves=[
             *progress_panels(runs, "image-loss", "loss", losses, " nats/image", "updates"),
             *progress_panels(runs, "image-top-1", "top-1", draw_accuracies, " nats/image", "updates"),

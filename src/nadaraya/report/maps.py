@@ -20,6 +20,7 @@ from nadaraya.interpret.rollout import sigma_matrix
 from nadaraya.report.bandwidths import bandwidth_heatmap, bandwidth_lines, bandwidth_panel, sigma_limits
 from nadaraya.report.maps_base import DISCARD_RATIOS, MapFigures
 from nadaraya.report.maps_image import ImageFigures
+from nadaraya.report.maps_text import TextFigures
 from nadaraya.report.page import render_page
 
 RECORD, WEIGHTS_FILE = "maps.json", "weights.safetensors"
@@ -67,7 +68,7 @@ def write_maps(
     force: bool = False,
     drawing: Callable[[str, int, int], None] | None = None,
 ) -> dict[str, Any]:
-    """Draw all six visualisations of one image or text.
+    """Draw all six visualisations of one image, or the matrices of one text, and write their page.
 
     Args:
         figures: `ImageFigures` or `TextFigures`.
@@ -142,17 +143,21 @@ def _steps(
     figures: MapFigures, sigma: np.ndarray | None, start: np.ndarray | None
 ) -> dict[str, Callable[[], Figure]]:
     """The files of figures in order, and what draws each."""
-    steps: dict[str, Callable[[], Figure]] = {"rollout/rollout.png": figures.rollout}
+    on_image = figures if isinstance(figures, ImageFigures) else None  # a text has the page
+    steps: dict[str, Callable[[], Figure]] = {"rollout/rollout.png": on_image.rollout} if on_image else {}
     if sigma is not None:
         steps["bandwidths/heatmap.png"] = partial(bandwidth_heatmap, sigma, start)
         steps["bandwidths/lines.png"] = partial(bandwidth_lines, sigma, start)
     for layer, found in enumerate(figures.maps.layers):
         name = f"layer-{layer:02d}"
-        steps[f"heads/{name}.png"] = partial(figures.heads, layer)
-        steps[f"queries/{name}.png"] = partial(figures.queries, layer)
+        if on_image:
+            steps[f"heads/{name}.png"] = partial(on_image.heads, layer)
+            steps[f"queries/{name}.png"] = partial(on_image.queries, layer)
         for row, head in enumerate(found.heads):
             steps[f"matrices/{name}-head-{head:02d}.png"] = partial(figures.matrix, layer, row)
-    return {**steps, "layers/evolution.png": figures.evolution, "matrices/all.png": figures.matrices}
+    if on_image:
+        steps["layers/evolution.png"] = on_image.evolution
+    return {**steps, "matrices/all.png": figures.matrices}
 
 
 def _page(figures: MapFigures, subject: Subject, sigma: np.ndarray | None, record: dict[str, Any]) -> str:
@@ -166,6 +171,7 @@ def _page(figures: MapFigures, subject: Subject, sigma: np.ndarray | None, recor
         maps=maps,
         ratios=DISCARD_RATIOS,
         image=figures.image if isinstance(figures, ImageFigures) else None,
+        views=figures.views() if isinstance(figures, TextFigures) else None,
         sigma_svg=None if sigma is None else bandwidth_panel(sigma, start, "sigma"),
         shade=None if sigma is None else LogNorm(*sigma_limits(sigma, start)),
         without_sigma=[str(n) for n, bandwidth in enumerate(bandwidths) if bandwidth is None],

@@ -1,13 +1,11 @@
 """The common part of the figures of an image and of a text: which weights stand in which panel."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from torch import Tensor
@@ -63,10 +61,6 @@ class MapFigures(ABC):
     """The figures of the first image or text of `maps`; layers and heads count from 0."""
 
     kind: str  # "image" or "text"
-    _note: str
-    _break: str  # between a title and the range of weights
-    _widths: tuple[int, int, int]  # of the columns of `evolution`, relative
-    _row: tuple[float, float]  # inches of a row of `evolution`
     _low: float  # percentile of the weights at the lower end of the colours; 0 for a weight of 0
 
     def __init__(self, maps: AttentionMaps, query: Query | None = None) -> None:
@@ -124,16 +118,20 @@ class MapFigures(ABC):
 
     def tiles(self, kind: str, layer: int = 0) -> list[dict[str, Any]]:
         """The panels of a kind as the page shows them, for its template."""
-        ends, found = self.scale(kind), []
-        for panel in self.panels(kind, layer):
-            plain = kind == "matrices"
-            drawn = {"plain": pixels(panel.weights, ends)} if plain else self._tile(panel, ends)
-            found.append({"title": panel.title, "span": span(panel.seen), **drawn})
+        ends = self.scale(kind)
+        found = [
+            {"title": panel.title, "span": span(panel.seen), **self._tile(panel, ends)}
+            for panel in self.panels(kind, layer)
+        ]
         if kind == "layers":
             at = thinned(self.maps.num_tokens)
             matrix = self.mean_matrices[layer][at[:, None], at]
             found[0]["matrix"] = pixels(matrix, self.scale("mean matrices"))
         return found
+
+    def _tile(self, panel: Panel, ends: Normalize) -> dict[str, Any]:
+        """A matrix as the page shows it, for the template."""
+        return {"plain": pixels(panel.weights, ends)}
 
     @cached_property
     def _rollout_panels(self) -> list[Panel]:
@@ -157,32 +155,6 @@ class MapFigures(ABC):
         """The weights of a query; the own one beside the name where nothing else is."""
         own = "" if query is None else f"self {number(float(row[query]))}"
         return Panel(name, row, query, aside or own, self.maps.num_prefix_tokens)
-
-    def rollout(self) -> Figure:
-        """Rollout of the query at several discard ratios (Kundu et al. 2026, section 7.2)."""
-        return self._figure(self.panels("rollout"), self.scale("rollout"))
-
-    def heads(self, layer: int) -> Figure:
-        """The query's map of every head of a layer (Kundu et al. 2026, section 7.4)."""
-        return self._figure(self.panels("heads", layer), self.scale("heads"), f"layer {layer}")
-
-    def queries(self, layer: int) -> Figure:
-        """The maps of four queries of a layer, mean over heads (Kundu et al. 2026, eq. 15)."""
-        return self._figure(self.panels("queries", layer), self.scale("queries"), f"layer {layer}")
-
-    def evolution(self) -> Figure:
-        """One row per layer: mean attention matrix, then the query's map (Kundu et al. 2026, section 7.6)."""
-        layers, (width, height) = len(self._rows), self._row
-        ends, shared = self.scale("mean matrices"), self.scale("layers")
-        with sheet(width, layers * height + 0.4, self._noted(shared)) as figure:
-            grid = figure.subplots(layers, 3, squeeze=False, width_ratios=self._widths)
-            for layer, axes in enumerate(grid):
-                axes[0].imshow(self.mean_matrices[layer], cmap=WEIGHTS, norm=ends, interpolation="nearest")
-                axes[0].set(xticks=[], yticks=[], title=f"all tokens, yellow from {number(ends.vmax or 0)}")
-                axes[0].set_ylabel(f"layer {layer}", fontsize=9)
-                (panel,) = self.panels("layers", layer)
-                self._draw_layer(axes[1], axes[2], panel, shared)
-        return figure
 
     def matrix(self, layer: int, row: int) -> Figure:
         """The matrix of one head, which stands in this row of its layer (Kundu et al. 2026, section 7.7)."""
@@ -228,12 +200,6 @@ class MapFigures(ABC):
     def _multiples(self, weights: Tensor) -> np.ndarray:
         return weights.numpy() * self.maps.num_tokens
 
-    def _noted(self, ends: Normalize) -> str:
-        return self._note.format(low=number(ends.vmin or 0), high=number(ends.vmax or 0))
-
-    def _heading(self, panel: Panel) -> str:
-        return panel.title + self._break + span(panel.seen)
-
     def _aside(self, row: np.ndarray) -> str:
         """An addition to the title of a head of (N,) multiples of 1/N in place of its own weight."""
         return ""
@@ -246,18 +212,6 @@ class MapFigures(ABC):
     @abstractmethod
     def token_labels(self, positions: np.ndarray) -> list[str]:
         """Short names of the tokens at some positions, for the axes of a matrix."""
-
-    @abstractmethod
-    def _tile(self, panel: Panel, ends: Normalize) -> dict[str, Any]:
-        """The weights of a query as the page shows them, for the template."""
-
-    @abstractmethod
-    def _figure(self, panels: Sequence[Panel], ends: Normalize, heading: str = "") -> Figure:
-        """One figure of some maps on the subject."""
-
-    @abstractmethod
-    def _draw_layer(self, plain: Axes, on_subject: Axes, panel: Panel, ends: Normalize) -> None:
-        """The weights of a layer by themselves, and on the subject."""
 
     @abstractmethod
     def _queries(self) -> dict[int, str]:

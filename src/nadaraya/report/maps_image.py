@@ -14,7 +14,7 @@ from nadaraya.interpret.attention_maps import AttentionMaps
 from nadaraya.interpret.rollout import Query, query_patches
 from nadaraya.report.maps_base import MapFigures, Panel
 from nadaraya.report.page import over, pixels
-from nadaraya.report.style import OVER_IMAGE, QUERY, WEIGHTS, number, sheet
+from nadaraya.report.style import OVER_IMAGE, QUERY, WEIGHTS, number, sheet, span
 
 _SIDE = 1.85  # inches of a square panel
 
@@ -47,8 +47,6 @@ class ImageFigures(MapFigures):
         "(1st and 99th percentile)."
     )
     _low = 1.0
-    _break = "\n"
-    _widths = (1, 1, 1)
 
     def __init__(self, maps: AttentionMaps, image: np.ndarray, query: Query | None = None) -> None:
         if maps.grid is None:
@@ -83,6 +81,8 @@ class ImageFigures(MapFigures):
 
     def _tile(self, panel: Panel, ends: Normalize) -> dict[str, Any]:
         """Pictures of a map, one pixel per patch, and one to lie over the photograph; the weights as text."""
+        if panel.weights.ndim == 2:
+            return super()._tile(panel, ends)
         grid, box = self._on_grid(panel), None
         if panel.query is not None:
             row, column = self._patch_at(panel.query)
@@ -94,6 +94,32 @@ class ImageFigures(MapFigures):
             "weights": " ".join(number(float(weight)) for weight in grid.ravel()),
             "box": box,  # left and top of the query's patch, in percent
         }
+
+    def rollout(self) -> Figure:
+        """Rollout of the query at several discard ratios (Kundu et al. 2026, section 7.2)."""
+        return self._figure(self.panels("rollout"), self.scale("rollout"))
+
+    def heads(self, layer: int) -> Figure:
+        """The query's map of every head of a layer (Kundu et al. 2026, section 7.4)."""
+        return self._figure(self.panels("heads", layer), self.scale("heads"), f"layer {layer}")
+
+    def queries(self, layer: int) -> Figure:
+        """The maps of four queries of a layer, mean over heads (Kundu et al. 2026, eq. 15)."""
+        return self._figure(self.panels("queries", layer), self.scale("queries"), f"layer {layer}")
+
+    def evolution(self) -> Figure:
+        """One row per layer: mean attention matrix, then the query's map (Kundu et al. 2026, section 7.6)."""
+        layers, (width, height) = len(self._rows), self._row
+        ends, shared = self.scale("mean matrices"), self.scale("layers")
+        with sheet(width, layers * height + 0.4, self._noted(shared)) as figure:
+            grid = figure.subplots(layers, 3, squeeze=False)
+            for layer, axes in enumerate(grid):
+                axes[0].imshow(self.mean_matrices[layer], cmap=WEIGHTS, norm=ends, interpolation="nearest")
+                axes[0].set(xticks=[], yticks=[], title=f"all tokens, yellow from {number(ends.vmax or 0)}")
+                axes[0].set_ylabel(f"layer {layer}", fontsize=9)
+                (panel,) = self.panels("layers", layer)
+                self._draw_layer(axes[1], axes[2], panel, shared)
+        return figure
 
     def _figure(self, panels: Sequence[Panel], ends: Normalize, heading: str = "") -> Figure:
         """The picture, and beside it each map on the grid and, under that, over the picture."""
@@ -115,6 +141,12 @@ class ImageFigures(MapFigures):
                 if panel.query is not None:
                     self._box(axes["image"], panel.query, self._patch)
         return figure
+
+    def _noted(self, ends: Normalize) -> str:
+        return self._note.format(low=number(ends.vmin or 0), high=number(ends.vmax or 0))
+
+    def _heading(self, panel: Panel) -> str:
+        return panel.title + "\n" + span(panel.seen)
 
     def _draw_layer(self, plain: Axes, on_subject: Axes, panel: Panel, ends: Normalize) -> None:
         """A map on the patch grid, and over the picture, clear where the weights are small."""

@@ -1,28 +1,20 @@
-"""Attention over a text: tokens on the colours of their weights (Kundu et al. 2026, section 7, for texts)."""
+"""Attention over a text: the weights of every query, which a page shades its tokens with."""
 
+import base64
 import unicodedata
-from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.colors import Normalize
-from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties, findfont, get_font
-from matplotlib.patches import Rectangle
 
 from nadaraya.errors import InputError
 from nadaraya.interpret.attention_maps import AttentionMaps
-from nadaraya.interpret.rollout import Query, query_positions
-from nadaraya.report.maps_base import MapFigures, Panel
-from nadaraya.report.palette import COLOURS
-from nadaraya.report.style import QUERY, TOKENS, number, readable_on, sheet
+from nadaraya.interpret.rollout import Query, query_positions, rollout
+from nadaraya.report.maps_base import DISCARD_RATIOS, MapFigures
 
-_WIDTH = 9.0  # inches of a figure
-_LINE = 0.19  # inches a line of text is high
-_LETTERS = 64  # monospaced letters per line
 _LONGEST = 8  # letters of a token that are shown
+_MOST = 2**24  # weights of single heads on a page
 _FONT = "DejaVu Sans Mono"  # it comes with matplotlib
 _PRINTED = {" ": "·", "\n": "⏎", "\t": "→", "\r": "←"}
 
@@ -44,28 +36,18 @@ class TextFigures(MapFigures):
     >>> figures = TextFigures(AttentionMaps((layer,), output=None, reads="last", tokens=(("a", " ", "b"),)))
     >>> figures.query_name
     'token 2, the last (b)'
-    >>> len(figures.heads(0).axes)  # one panel per head
-    2
+    >>> figures.views()["names"]["layer 0"]
+    ['mean over heads', '0.0', '0.1']
     """
 
     kind = "text"
-    _note = (
-        "Weights as multiples of 1/N (1: as all tokens alike), smallest and largest above each panel. "
-        "Colours, shared by all layers: white at {low}, the strongest from {high} on (99th percentile). "
-        "· blank, ⏎ newline."
-    )
     _low = 0.0
-    _break = ": "
-    _widths = (2, 3, 6)
 
     def __init__(self, maps: AttentionMaps, query: Query | None = None) -> None:
         if maps.tokens is None:
             raise InputError("the tokens of this text are not known: give capture_attention the tokenizer")
         super().__init__(maps, query)
         self.tokens = [printable(token) for token in maps.tokens[0]]
-        self._columns = max(1, _LETTERS // max(map(len, self.tokens)))
-        self._lines = -(-len(self.tokens) // self._columns)
-        self._row = 1.5 * _WIDTH, max(2.1, _LINE * self._lines + 0.4)
 
     @property
     def query_name(self) -> str:
@@ -78,61 +60,34 @@ class TextFigures(MapFigures):
     def token_labels(self, positions: np.ndarray) -> list[str]:
         return [self.tokens[position] for position in positions.tolist()]
 
-    def _tile(self, panel: Panel, ends: Normalize) -> dict[str, Any]:
-        """A shaded text: for each token how strong its colour is (0 to 1), its weight, its role."""
-        roles = np.full(len(self.tokens), "", dtype=object)
-        if panel.query is not None:  # "later": what the query cannot see
-            roles[panel.query :] = np.where(panel.weights[panel.query :] == 0, "later", "")
-            roles[panel.query] = "query"
-        columns = (self.tokens, np.asarray(ends(panel.weights)).tolist(), panel.weights.tolist(), roles)
-        tokens = [
-            {"text": text, "share": share, "weight": number(weight), "role": role}
-            for text, share, weight, role in zip(*columns, strict=True)
-        ]
-        return {"tokens": tokens}
+    def views(self) -> dict[str, Any]:
+        """The weights of every query for the page, in all layers and heads and in the rollout.
 
-    def _figure(self, panels: Sequence[Panel], ends: Normalize, heading: str = "") -> Figure:
-        note = self._noted(ends)
-        if panels[0].query is not None:
-            note += " The boxed query's own weight (self) has no part in them."
-        height = len(panels) * (_LINE * self._lines + 0.35) + 0.6
-        with sheet(_WIDTH, height, note, heading) as figure:
-            for axes, panel in zip(figure.subplots(len(panels), squeeze=False)[:, 0], panels, strict=True):
-                self._draw(axes, panel, ends)
-        return figure
-
-    def _draw_layer(self, plain: Axes, on_subject: Axes, panel: Panel, ends: Normalize) -> None:
-        weights = panel.weights
-        positions, colour = np.arange(weights.size), COLOURS["blue"][0]
-        plain.fill_between(positions, weights, step="mid", color=colour, linewidth=0)
-        plain.set_xlim(-0.5, weights.size - 0.5)
-        plain.set_ylim(0, 1.08 * float(panel.seen.max()) or 1.0)
-        plain.set_yticks([])
-        plain.spines["left"].set_visible(False)
-        plain.set_title(f"weight by position, up to {number(float(panel.seen.max()))} × 1/N")
-        self._draw(on_subject, panel, ends)
+        Keys: names, those of matrices by layer; heads, whether single heads are among them; weights, of the
+        matrices in this order, row by row up to the diagonal, 65,535 for 1, as 16 bits in base64.
+        """
+        maps, size = self.maps, len(self.tokens)
+        heads = size**2 * sum(len(layer.heads) for layer in maps.layers) <= _MOST
+        found = {
+            f"layer {number}": {"mean over heads": each[0].mean(dim=0)}
+            | dict(zip(maps.labels(number), each[0] if heads else (), strict=heads))
+            for number, each in enumerate(maps.weights)
+        }
+        flows = {f"discard {ratio:g}": ratio for ratio in DISCARD_RATIOS}
+        first = [each[:1] for each in maps.weights]
+        found["all, by rollout"] = {name: rollout(first, ratio)[0] for name, ratio in flows.items()}
+        rows, columns = np.tril_indices(size)
+        shares = [matrix.numpy()[rows, columns] for layer in found.values() for matrix in layer.values()]
+        whole = (65535 * np.concatenate(shares)).round().astype("<u2")
+        weights = base64.b64encode(whole.tobytes()).decode("ascii")
+        return {
+            "names": {name: list(each) for name, each in found.items()},
+            "heads": heads,
+            "weights": weights,
+        }
 
     def _queries(self) -> dict[int, str]:
         return {at: f"query: token {at} ({self.tokens[at]})" for at in query_positions(len(self.tokens))}
-
-    def _draw(self, axes: Axes, panel: Panel, ends: Normalize) -> None:
-        """The text in lines, each token on the colour of its weight; what a query cannot see has none."""
-        for position, token in enumerate(self._tile(panel, ends)["tokens"]):
-            line, column = divmod(position, self._columns)
-            shade, later = np.array(TOKENS(token["share"]))[:3], token["role"] == "later"
-            if not later:
-                axes.add_patch(Rectangle((column, line), 1, 1, facecolor=shade, linewidth=0))
-            options: dict[str, Any] = {"family": _FONT, "fontsize": 8.5, "parse_math": False, "ha": "center"}
-            text = axes.text(column + 0.5, line + 0.5, token["text"], va="center_baseline", **options)
-            text.set_color(COLOURS["muted"][0] if later else readable_on(shade))
-            text.set_in_layout(False)  # it lies inside the axes
-        if panel.query is not None:
-            line, column = divmod(panel.query, self._columns)
-            box = Rectangle((column, line), 1, 1, fill=False, edgecolor=QUERY, linewidth=1.8, zorder=3)
-            axes.add_patch(box)
-        axes.set(xlim=(0, self._columns), ylim=(self._lines, 0))
-        axes.set_title(self._heading(panel), parse_math=False)
-        axes.set_axis_off()
 
 
 def printable(token: str) -> str:

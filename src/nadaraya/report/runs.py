@@ -14,10 +14,12 @@ from nadaraya.errors import InputError
 from nadaraya.files import reading
 from nadaraya.interpret.banks import BankShape, bank_shapes, newlines_in_tokens
 from nadaraya.interpret.lags import LagHistogram
+from nadaraya.interpret.reach import LagWeights, lag_weights
 from nadaraya.report.palette import Style, variant_styles
 
 if TYPE_CHECKING:
     from nadaraya.training import Run
+    from nadaraya.training.lengths import LengthTable
 
 _Run = TypeVar("_Run", bound="RunData")
 _UNSTYLED = Style("slate")
@@ -40,9 +42,11 @@ class RunData:
             compare.
         corpus: name and content of the text that it learned from; default none.
         newlines: how far apart newlines of the corpus stand in tokens, the lags of its kernels; default none.
-        problem: why the corpus could not be read; default "".
+        problem: why its text could not be read; default "".
         context: tokens that the model sees at once.
         banks: its lag kernels, layer by layer; default none.
+        reads: its weights by lag, layer by layer; default not known.
+        lengths: its losses beyond the length of training; default not measured.
         label: what tells it from the others of a report; `labelled` sets it.
         style: colour and dash of its lines; `labelled` sets it.
 
@@ -65,6 +69,8 @@ class RunData:
     problem: str = ""
     context: int = 256
     banks: Sequence[BankShape] = ()
+    reads: Sequence[LagWeights] = ()
+    lengths: "LengthTable | None" = None
     label: str = ""
     style: Style = _UNSTYLED
 
@@ -150,15 +156,17 @@ def read_run(run: "Run") -> RunData:
     """
     recipe = run.text_recipe()
     model, data, training = recipe.model, recipe.data, recipe.training
-    corpus, problem = None, ""
-    try:
-        found = run.corpus()
-        corpus = (found.name, found.text)
+    corpus, reads, problem = None, list[LagWeights](), ""
+    banks = bank_shapes(run, data.context) if run.final else []
+    try:  # a damaged model was refused above; a text that is gone is said on the page
+        if not run.on_shards:
+            found = run.corpus()
+            corpus = (found.name, found.text)
+        reads = lag_weights(run) if run.final else []
     except InputError as error:
         problem = str(error)
     with reading(run.path / "sample.txt", "a text in UTF-8"):
         sample = run.sample
-    banks = bank_shapes(run, data.context) if run.final else []
     newlines = newlines_in_tokens(run, corpus[1], data.context) if corpus and banks else None
     of_text = f", first {data.limit:,} characters" if data.limit else ""
     of_text += f", wrapped at {data.wrap}" if data.wrap else ""
@@ -181,6 +189,8 @@ def read_run(run: "Run") -> RunData:
         problem=problem,
         context=data.context,
         banks=banks,
+        reads=reads,
+        lengths=run.lengths,
     )
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.colors import LinearSegmentedColormap, ListedColormap, Normalize
+from matplotlib.colors import ListedColormap, Normalize
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
@@ -18,8 +18,6 @@ from nadaraya.report.palette import COLOURS, DASHED, STYLES, head_style
 WEIGHTS = "inferno"
 #: opacity of the strongest weight over an image; that of the weakest is 0, so that the image stays visible
 STRONGEST = 0.85
-#: colours of tokens, from the white of the page
-TOKENS = LinearSegmentedColormap.from_list("tokens", ["#ffffff", COLOURS["vermillion"][0]])
 #: boxes around query tokens: a colour that the maps of weights do not have
 QUERY = "#00a5c8"
 _SHARES = np.linspace(0, 1, 256)[:, None]

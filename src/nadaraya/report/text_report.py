@@ -1,4 +1,4 @@
-"""The part of a report that shows runs on text: table, loss curves, bank shapes, newline lags, samples."""
+"""The part of a report that shows runs on text: what attention reads, losses, samples, lag kernels."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -9,12 +9,11 @@ from matplotlib.axes import Axes
 from nadaraya.interpret.banks import bump_table
 from nadaraya.interpret.lags import LEAST_SEPARATIONS, lag_histogram
 from nadaraya.report import by_lag
-from nadaraya.report.figures import draw_losses
+from nadaraya.report.figures import draw_lengths, draw_losses
 from nadaraya.report.page import inline_svg, render_part
+from nadaraya.report.reach import reach_part
 from nadaraya.report.runs import RunData, leading, shown
 from nadaraya.report.style import charts
-
-_COLUMNS = ("loss", "bits_per_byte", "parameters", "kernel_parameters", "step_seconds")
 
 
 def text_part(given: Sequence[RunData]) -> Markup:
@@ -28,7 +27,10 @@ def text_part(given: Sequence[RunData]) -> Markup:
     return render_part(
         "text_runs.html.jinja",
         **alike,
-        least=leading(runs, _COLUMNS),
+        least=leading(runs, ("loss", "bits_per_byte")),
+        reads=reach_part(runs, "reads", "lag, tokens"),
+        problems=sorted({run.problem for run in runs if run.problem}),
+        **_lengths(runs),
         baseline=next((run for run in rivals if run.variant == "rope" and run.finished), None),
         loss_panels=progress_panels(runs, "loss", "loss", draw_losses),
         banks=[_banks(run, number) for number, run in enumerate(runs) if run.banks],
@@ -36,7 +38,6 @@ def text_part(given: Sequence[RunData]) -> Markup:
         generated=lags[len(corpora) :],
         least_separations=LEAST_SEPARATIONS,
         sample_characters=1500,
-        named_bumps=by_lag.named_bumps,
     )
 
 
@@ -59,31 +60,33 @@ def progress_panels(
     return drawn
 
 
+def _lengths(runs: Sequence[RunData]) -> dict[str, Any]:
+    """The losses of those runs that were measured beyond the length of training."""
+    measured = [run for run in runs if run.lengths]
+    drawn = None
+    if measured:
+        with charts(460, 300) as (figure, axes):
+            draw_lengths(axes[0, 0], measured)
+        drawn = inline_svg(figure, "lengths", "Validation loss by length, one line per run and attention.")
+    found = {row.length for run in measured if run.lengths for row in run.lengths.rows}
+    return {"lengths": drawn, "with_lengths": measured, "all_lengths": sorted(found)}
+
+
 def _banks(run: RunData, number: int) -> dict[str, Any]:
-    """The charts of the lag kernels of one run, on one scale."""
-    limits = by_lag.bank_limits(run.banks)
+    """The charts of the lag kernels of one run."""
     marks = run.newlines.line_lengths() if run.newlines else []
-    layers = []
+    kernels = []
     for shape in run.banks:
         with charts(270, 205) as (figure, axes):
-            by_lag.draw_bank(axes[0, 0], shape, marks)
-            axes[0, 0].set_ylim(limits[shape.added])
-        description = f"{run.label}, {by_lag.bank_title(shape)}, over lags; one line per head."
-        drawn = [inline_svg(figure, f"bank-{number}-{shape.layer}", description)]
-        if shape.shared_bumps():
-            with charts(270, 205) as (figure, axes):
-                by_lag.draw_rises(axes[0, 0], shape, marks)
-            description = f"{run.label}, layer {shape.layer}, bumps without the decay; one line per head."
-            drawn.append(inline_svg(figure, f"bumps-{number}-{shape.layer}", description))
-        layers.append((shape, drawn))
-    shared = [(shape, bump) for shape in run.banks for bump in shape.shared_bumps()]
+            by_lag.draw_kernel(axes[0, 0], shape, marks)
+        description = f"{run.label}, {by_lag.kernel_title(shape)}, over lags; one line per head."
+        kernels.append(inline_svg(figure, f"kernel-{number}-{shape.layer}", description))
     return {
         "run": run,
         "marks": marks,  # lags at which lines of the corpus end, in tokens of the run
-        "layers": layers,
+        "kernels": kernels,
         "heads": sorted({head for shape in run.banks for head in shape.heads}),
         "bumps": bump_table(run.banks, marks),
-        "near": {mark: [pair for pair in shared if abs(pair[1].lag - mark) <= 5] for mark in marks},
     }
 
 

@@ -29,6 +29,11 @@ class LengthTable(Stored):
     window: PositiveInt
     rows: tuple[LengthRow, ...] = Field(min_length=1)
 
+    def losses(self, kind: str) -> dict[int, float]:
+        """The measured losses of a kind, "full" or "window", by length."""
+        found = {row.length: getattr(row, kind) for row in self.rows}
+        return {length: loss for length, loss in found.items() if loss is not None}
+
 
 def write_length_file(folder: Path, rows: Sequence[Mapping[str, Any]], context: int, window: int) -> Path:
     """Write lengths.json, which `nadaraya report` shows, into a run folder.

@@ -2,8 +2,8 @@
 
     nadaraya demo --out demo
     python experiments/screenshots.py demo/report.html docs/figures/report-page.webp
-    text='The value of the default argument is evaluated once,\\nwhen the function is defined. '
-    text+='This is important when\\nthe default is a mutable object such as a list:\\n   >>> def f(a, L=[]):\\n'
+    text='The value of the default argument is evaluated once,\\nwhen the function is defined. This is '
+    text+='important when\\nthe default is a mutable object such as a list:\\n   >>> def f(a, L=[]):\\n'
     printf "$text" > text.txt
     nadaraya maps demo/gpa-spread --text text.txt --out demo/maps
     python experiments/screenshots.py demo/maps/index.html docs/figures/maps-page.webp --dark --height 1500

@@ -18,6 +18,7 @@ TINY = [
     "model.num_hidden_layers=2",
     "data.limit=9000",
     "data.context=32",
+    "training.sample_characters=0",
 ]
 
 

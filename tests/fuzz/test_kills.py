@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from forked import context
 from fuzz import killed
-from ranks import forked
 
 from nadaraya.errors import InputError
 from nadaraya.training import Run, load_recipe
@@ -58,7 +58,7 @@ class Scenario(NamedTuple):
 
 
 def _start(recipe: Path, folder: Path, last: int = 0) -> BaseProcess:
-    process = forked.Process(
+    process = context.Process(
         target=killed.run, args=(recipe, folder, last, folder.with_suffix(".acts")), daemon=True
     )
     process.start()
@@ -83,7 +83,7 @@ def scenarios(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Scenario]:
         for kind, top, shape, dtype in (("images", 256, (8, 8, 3), np.uint8), ("labels", 2, (), np.int64))
     }
     np.savez(folder / "images.npz", **arrays)
-    imports = forked.Process(target=int)  # the first one waits for them: not part of a run's time
+    imports = context.Process(target=int)  # the first one waits for them: not part of a run's time
     imports.start()
     _end(imports)
     made: dict[str, Scenario] = {}

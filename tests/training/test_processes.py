@@ -15,10 +15,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from forked import Ended, killing, side_by_side
 from PIL import Image
-from ranks import Ended, side_by_side, train_and_load_in_parts, train_until_the_first_is_killed
 
-from nadaraya.cli import main
 from nadaraya.errors import InputError
 from nadaraya.training import ImageRecipe, Recipe, Run, train
 from nadaraya.training.loop import step_seed
@@ -86,7 +85,7 @@ def test_two_processes_train_as_one(
 ) -> None:
     recipe = _recipe(task, tiny_recipe, image_recipe)
     folder = tmp_path / "two"
-    ended = [_launched(recipe, folder)] if task == "text" else side_by_side(main, recipe, folder)
+    ended = [_launched(recipe, folder)] if task == "text" else side_by_side(recipe, folder)
     assert not any(each.status for each in ended), ended
     two, one = Run(folder), train(recipe, tmp_path / "one", progress=False)
     (printed,) = "".join(each.out for each in ended).splitlines()
@@ -105,6 +104,33 @@ def test_two_processes_train_as_one(
     if task == "image":
         assert two.final is not None
         assert two.final["top1"] * 21 == pytest.approx(round(two.final["top1"] * 21), abs=1e-9)
+
+
+_TRAINED_AND_LOADED_IN_PARTS = """
+import sys
+import torch
+from transformers.distributed import DistributedConfig
+from nadaraya.cli import main
+from nadaraya.models import KernelGPTForCausalLM
+
+folder = sys.argv[sys.argv.index("--run") + 1]
+try:
+    main()
+except SystemExit as ended:
+    assert not ended.code, ended.code
+torch.distributed.barrier()
+whole = KernelGPTForCausalLM.from_pretrained(folder)
+parts = KernelGPTForCausalLM.from_pretrained(folder, distributed_config=DistributedConfig(tp_size=2))
+assert parts.model.blocks[0].mlp.up_proj.weight.to_local().shape == (64, 32)
+assert parts.model.blocks[1].mlp.down_proj.weight.to_local().shape == (32, 64)
+tokens, gradients = torch.arange(12)[None], []
+for model in (whole.eval(), parts.eval()):
+    output = model(tokens, labels=tokens)
+    output.loss.backward()
+    gradients.append((output.logits.detach(), model.model.blocks[0].mlp_norm.weight.grad))
+for expected, given in zip(*gradients):
+    torch.testing.assert_close(given, expected)
+"""
 
 
 @pytest.mark.slow
@@ -126,7 +152,7 @@ def test_processes_that_share_the_weights_out_go_on_for_one_and_one_for_them(
     at_update(2, lambda: os.kill(os.getpid(), signal.SIGINT))
     with pytest.raises(KeyboardInterrupt):
         train(recipe, folder, progress=False)
-    ended = side_by_side(train_and_load_in_parts, recipe, folder)
+    ended = side_by_side(recipe, folder, _TRAINED_AND_LOADED_IN_PARTS)
     assert not any(each.status for each in ended), ended
     names = {path.name for path in (folder / "training_state/step-00000006").iterdir()}
     assert {name.partition("-")[0] for name in names} == {"shard", "state.json"}
@@ -154,7 +180,7 @@ def test_when_a_process_is_killed_the_other_says_so_and_the_run_goes_on(
     tiny_recipe: Callable[..., Recipe], tmp_path: Path
 ) -> None:
     recipe = tiny_recipe(model__dropout=0.0, training__parallel="fsdp")
-    killed, survivor = side_by_side(train_until_the_first_is_killed, recipe, tmp_path / "two")
+    killed, survivor = side_by_side(recipe, tmp_path / "two", killing(rank=0))
     assert killed.status == -signal.SIGKILL
     assert re.search(r"process 1 of 2 cannot reach another one.* run the same command again", _told(survivor))
     states = [path.name for path in (tmp_path / "two/training_state").glob("step-*")]
@@ -189,7 +215,7 @@ def test_an_error_of_one_process_ends_all_with_one_line(
     image_recipe: Callable[..., ImageRecipe], tmp_path: Path, one_broken_image: Path
 ) -> None:
     recipe = image_recipe(data__source=str(one_broken_image))
-    assert "image 7" in _told(*side_by_side(main, recipe, tmp_path / "run"))
+    assert "image 7" in _told(*side_by_side(recipe, tmp_path / "run"))
 
 
 @pytest.mark.slow
@@ -203,4 +229,4 @@ def test_an_error_of_one_process_ends_all_with_one_line(
 def test_an_error_of_all_is_told_once(
     image_recipe: Callable[..., ImageRecipe], tmp_path: Path, changes: dict[str, Any], words: str
 ) -> None:
-    assert words in _told(*side_by_side(main, image_recipe(**changes), tmp_path / "run"))
+    assert words in _told(*side_by_side(image_recipe(**changes), tmp_path / "run"))

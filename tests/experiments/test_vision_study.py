@@ -1,11 +1,17 @@
 """The study of vision forms: two of them trained for an epoch on a few made-up images."""
 
 import json
+import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from scripts import run_script
+
+from nadaraya.cli import main
+from nadaraya.study.queue import Ended, Job
 
 pytest.importorskip("timm")
 pytest.importorskip("typer")
@@ -16,8 +22,23 @@ TINY = ["model.options.embed_dim=16", "model.options.depth=2", "model.options.nu
 SHORT = ["training.epochs=2", "training.batch_size=16"]
 
 
+def in_this_process(pending: Callable[[], list[Job]], **options: Any) -> Ended:
+    """The queue without processes, which take longer to start than these runs take."""
+    jobs = pending()
+    for job in jobs:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(sys, "argv", job.command[2:])
+            with pytest.raises(SystemExit) as ended:
+                main()
+        assert not ended.value.code, job.name
+    return Ended([job.name for job in jobs])
+
+
 @pytest.mark.slow
-def test_forms_are_gathered_with_what_tells_them_apart(tmp_path: Path) -> None:
+def test_forms_are_gathered_with_what_tells_them_apart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nadaraya.study.queue.run_queue", in_this_process)
     generator = np.random.default_rng(0)
     arrays = {}
     for split, count in (("train", 32), ("val", 16)):

@@ -105,7 +105,7 @@ def selection(sizes: Sizes, runs: int) -> dict[str, Any]:
             for starts in (7, 1)
         },
         data,
-        max(runs, 5),
+        max(runs, sizes.selections),
     )
     rival = {cases.STATSMODELS: lambda part: partial(cases.select_statsmodels, part)}
     other, found_by_rival = compare("selection by the rival", rival, data, 1)

@@ -43,10 +43,12 @@ KAPPA: dict[str, Callable[[Array], Array]] = {
 
 @dataclass(frozen=True)
 class Sizes:
-    """Numbers of points: of bandwidth selection in two, three and twenty dimensions, of queries and points in
-    three, of both on the line and on a GPU; and how many queries are checked by brute force."""
+    """Numbers of points: of bandwidth selection in two (and its rounds at least), three and twenty dimensions,
+    of queries and points in three, of both on the line and on a GPU; and how many queries are checked by brute
+    force."""
 
     selection: int = 1_000
+    selections: int = 5
     large: int = 16_000
     wide: int = 2_000
     queries: int = 100_000
@@ -60,6 +62,7 @@ class Sizes:
 QUICK = Sizes(
     first=((40, 1),),
     selection=60,
+    selections=1,
     large=80,
     wide=60,
     queries=200,

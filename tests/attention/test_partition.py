@@ -22,18 +22,18 @@ def _threads(monkeypatch: pytest.MonkeyPatch):
 
 @pytest.mark.parametrize("batch", [1, 2, 3, 7])
 @pytest.mark.parametrize("heads", [1, 2, 5])
-def test_every_head_of_every_item_has_one_share(batch: int, heads: int) -> None:
+def test_every_head_of_every_item_is_in_one_part(batch: int, heads: int) -> None:
     counts = torch.zeros(batch, heads)
     parts = partition.partition(batch, heads, 1, torch.device("cpu"))
-    for share in parts:
-        counts[share] += 1
-        for part in partition.subparts(share, 2, heads):
-            counts[part] += 1
+    for part in parts:
+        counts[part] += 1
+        for subpart in partition.subparts(part, 2, heads):
+            counts[subpart] += 1
     assert (counts == 2).all()
     assert len(parts) <= 3
 
 
-def test_one_thread_and_other_devices_share_nothing() -> None:
+def test_one_thread_and_other_devices_have_one_part() -> None:
     assert len(partition.partition(4, 4, 100, torch.device("cuda"))) == 1
     torch.set_num_threads(1)
     assert len(partition.partition(4, 4, 100, torch.device("cpu"))) == 1

@@ -1,17 +1,14 @@
 """The GPU benchmarks' scripts at work on the CPU: every path runs, nothing counts as a measurement."""
 
 import json
-import os
-import runpy
 import signal
-import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from scripts import run_script
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
@@ -21,15 +18,14 @@ def _scripts_import_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(BENCHMARKS))
 
 
-def command(script: str, *arguments: object) -> list[str]:
-    return [sys.executable, str(BENCHMARKS / script), *map(str, arguments)]
+def run_attention(results: Path) -> str:
+    return run_script(BENCHMARKS / "attention.py", "--device", "cpu", "--quick", "--json", results)
 
 
 @pytest.fixture(scope="module")
 def results_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("attention") / "results.json"
-    arguments = command("attention.py", "--device", "cpu", "--quick", "--json", path)
-    subprocess.run(arguments, check=True, capture_output=True)
+    run_attention(path)
     return path
 
 
@@ -77,9 +73,7 @@ def test_a_run_that_was_stopped_goes_on_where_it_was(results_file: Path, results
     last = list(results["cases"])[-1]
     partial = {**results, "cases": {name: row for name, row in results["cases"].items() if name != last}}
     results_file.write_text(json.dumps(partial))
-    arguments = command("attention.py", "--device", "cpu", "--quick", "--json", results_file)
-    printed = subprocess.run(arguments, check=True, capture_output=True, text=True).stdout
-    assert printed.count("###") == 1
+    assert run_attention(results_file).count("###") == 1
     again = json.loads(results_file.read_text())
     assert set(again["cases"]) == set(results["cases"])
     del again["cases"][last]
@@ -100,9 +94,8 @@ def test_without_a_gpu_one_line_and_status_2(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", [script, *options])
     with pytest.raises(SystemExit) as ended:
-        runpy.run_path(str(BENCHMARKS / script), run_name="__main__")
+        run_script(BENCHMARKS / script, *options)
     assert ended.value.code == 2
     assert "no CUDA device" in capsys.readouterr().err.splitlines()[-1]
     assert not list(tmp_path.iterdir())
@@ -135,32 +128,48 @@ def test_every_step_is_asked_for_what_its_script_takes(quick: bool, tmp_path: Pa
         assert [option for option in options if f'"{option}"' not in source] == [], script
 
 
+# Stops the program that started it, the first time that it runs.
+STOPPING = """
+import os, pathlib, signal, time
+try:
+    pathlib.Path({file!r}).touch(exist_ok=False)
+except FileExistsError:
+    raise SystemExit
+os.kill(os.getppid(), signal.SIGTERM)
+time.sleep(600)
+"""
+
+
 @pytest.mark.slow
-def test_a_stopped_run_keeps_what_was_done_and_the_next_call_goes_on(tmp_path: Path) -> None:
-    record = tmp_path / "steps.json"
-    arguments = command("gpu.py", "--out", tmp_path, "--quick")
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    process = subprocess.Popen(arguments, stdout=subprocess.DEVNULL, env=environment)
-    try:
-        give_up = time.monotonic() + 400
-        while (
-            not record.exists() or json.loads(record.read_text())["steps"]["attention-main"]["attempts"] == 0
-        ):
-            assert process.poll() is None
-            assert time.monotonic() < give_up
-            time.sleep(0.1)
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(120) == 128 + signal.SIGTERM
-    finally:
-        process.kill()
-    steps = json.loads(record.read_text())["steps"]
-    assert steps["tests"]["status"] == "done"
-    assert steps["attention-main"]["status"] == "interrupted"
-    assert steps["attention-rest"]["attempts"] == 0
+def test_a_stopped_run_keeps_what_was_done_and_the_next_call_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import gpu
+
+    steps = {
+        "tests": gpu.plan(tmp_path, quick=True)["tests"],
+        "stopping": ["-c", STOPPING.format(file=str(tmp_path / "stopped"))],
+        "last": ["-c", ""],
+    }
+    monkeypatch.setattr(gpu, "plan", lambda *_, **__: steps)
+
+    def call(*options: str) -> tuple[Any, dict[str, Any]]:
+        monkeypatch.setattr(sys, "argv", ["gpu.py", "--out", str(tmp_path), "--quick", *options])
+        before = signal.getsignal(signal.SIGTERM)
+        try:
+            with pytest.raises(SystemExit) as ended:
+                gpu.main()
+        finally:
+            signal.signal(signal.SIGTERM, before)
+        return ended.value.code, json.loads((tmp_path / "steps.json").read_text())["steps"]
+
+    status, stopped = call()
+    assert status == 128 + signal.SIGTERM
+    assert [step["status"] for step in stopped.values()] == ["done", "interrupted", "waiting"]
     # In a call without time nothing is started, and that is no failure.
-    assert subprocess.run([*arguments, "--minutes", "0"], capture_output=True).returncode == 3
-    assert json.loads(record.read_text())["steps"] == steps
-    # Half a minute for the step that was never tried before.
-    result = subprocess.run([*arguments, "--minutes", "0.4"], capture_output=True, text=True, env=environment)
-    assert result.stdout.startswith("vit-tiny: ")
-    assert json.loads(record.read_text())["steps"]["tests"]["attempts"] == 1
+    assert call("--minutes", "0") == (3, stopped)
+    capsys.readouterr()
+    status, done = call()
+    assert status == 0
+    assert [line.split(":")[0] for line in capsys.readouterr().out.splitlines()[:-1]] == ["last", "stopping"]
+    assert {name: step["attempts"] for name, step in done.items()} == {"tests": 1, "stopping": 2, "last": 1}

@@ -1,13 +1,11 @@
 """The benchmark of loading images, on a tiny model and a few made-up images."""
 
 import json
-import runpy
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from scripts import run_script
 
 pytest.importorskip("timm")
 
@@ -35,9 +33,8 @@ def source(tmp_path: Path) -> str:
 @pytest.mark.slow
 def test_speeds_are_compared_with_those_of_one_batch(source: str, tmp_path: Path) -> None:
     path = tmp_path / "loading.json"
-    command = [sys.executable, str(SCRIPT), "deit", "--source", source, "--json", str(path)]
     options = ["--workers", "0", "1", "--updates", "2", "--rounds", "1", "--set", *TINY, *SMALL]
-    subprocess.run([*command, *options], check=True, capture_output=True)
+    run_script(SCRIPT, "deit", "--source", source, "--json", path, *options)
     speeds = json.loads(path.read_text())["speeds"]
     assert list(speeds) == ["synthetic", "0 workers", "1 workers"]
     for row in speeds.values():
@@ -46,13 +43,9 @@ def test_speeds_are_compared_with_those_of_one_batch(source: str, tmp_path: Path
         assert row["of_synthetic"] == pytest.approx(row["images_per_second"] / own)
 
 
-def test_a_recipe_of_text_is_refused(
-    source: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.syspath_prepend(SCRIPT.parent)
-    monkeypatch.setattr(sys, "argv", [str(SCRIPT), "demo", "--source", source])
+def test_a_recipe_of_text_is_refused(source: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
-        runpy.run_path(str(SCRIPT), run_name="__main__")
+        run_script(SCRIPT, "demo", "--source", source)
     assert ended.value.code == 2
     assert (
         capsys.readouterr().err == "image_loading.py: RECIPE must be a recipe with task: image, got 'demo'\n"

@@ -2,15 +2,13 @@
 
 import importlib.util
 import json
-import runpy
-import subprocess
-import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
+from scripts import run_script
 
 pytest.importorskip("numba")
 
@@ -31,9 +29,9 @@ def load_script() -> ModuleType:
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     path = tmp_path_factory.mktemp("regression") / "results.json"
-    command = [sys.executable, str(SCRIPT), "--quick", "--runs", "1", "--json", str(path)]
     # Memory, which starts a process a case, has a test of its own.
-    subprocess.run([*command, "--only", "selection", "prediction", "line"], check=True, capture_output=True)
+    parts = ["--only", "selection", "prediction", "line"]
+    run_script(SCRIPT, "--quick", "--runs", "1", "--json", path, *parts)
     return json.loads(path.read_text())
 
 
@@ -60,13 +58,9 @@ def test_both_selections_reach_the_same_minimum(results: dict[str, Any]) -> None
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU to run on")
 @pytest.mark.slow
-def test_without_a_gpu_one_line_and_status_2(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
-    monkeypatch.setattr(sys, "argv", [SCRIPT.name, "--device", "cuda"])
+def test_without_a_gpu_one_line_and_status_2(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
-        runpy.run_path(str(SCRIPT), run_name="__main__")
+        run_script(SCRIPT, "--device", "cuda")
     assert ended.value.code == 2
     shown = capsys.readouterr().err
     assert shown.count("\n") == 1

@@ -3,14 +3,14 @@
 import json
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from forked import Forked
 
+from nadaraya.cli import main
 from nadaraya.training.folder import FolderLock
 
 FILE = Path(__file__).parents[2] / "experiments" / "studies" / "smoke.yaml"
@@ -62,27 +62,26 @@ def test_a_study_is_trained_goes_on_and_is_summarised(nadaraya: Any, tmp_path: P
 
 
 @pytest.mark.slow
-def test_a_killed_study_ends_its_workers_and_the_same_command_goes_on(tmp_path: Path) -> None:
+def test_a_killed_study_ends_its_workers_and_the_same_command_goes_on(nadaraya: Any, tmp_path: Path) -> None:
     out, study = tmp_path / "out", tmp_path / "study.yaml"
     study.write_text(FILE.read_text().replace("steps: 6", "steps: 1000000"))
     shutil.copy(FILE.with_name("smoke-recipe.yaml"), tmp_path)
-    command = [sys.executable, "-m", "nadaraya.cli", "study", str(study), "training.log_every=1"]
-    command += ["--out", str(out)]
-    started = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+    words = ["study", study, "training.log_every=1", "--out", out]
+    started = Forked(main, *words)
     begun = time.monotonic()
     while not (metrics := list(out.glob("runs/*/*/*/metrics.jsonl"))) and time.monotonic() < begun + 300:
         time.sleep(0.2)
     run = metrics[0].parent
     while metrics[0].read_text().count("\n") < 5 and time.monotonic() < begun + 300:
         time.sleep(0.2)
-    started.send_signal(signal.SIGKILL)
-    started.wait()
+    started.send(signal.SIGKILL)
+    assert started.end().status == -signal.SIGKILL
     with FolderLock(run, 60) as lock:
         lock.take()  # the worker has ended
     assert list((run / "training_state").glob("step-*"))  # and saved what it had
-    again = subprocess.run([*command, "--hours", "0.002"], capture_output=True, text=True, check=False)
-    assert again.returncode == 0, again.stderr
-    assert "failed" not in again.stderr
+    again = nadaraya(*words, "--hours", "0.002")
+    assert again.status == 0, again.err
+    assert "failed" not in again.err
 
 
 @pytest.mark.parametrize(

@@ -1,16 +1,15 @@
 """`nadaraya train`: a run folder, resumed by the same command; bad input in one line, nothing overwritten."""
 
 import json
-import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from forked import Forked
 
+from nadaraya.cli import main
 from nadaraya.training import Run, load_recipe
 from nadaraya.training.recipe import recipe_help
 
@@ -194,17 +193,14 @@ def test_divergence_is_one_line(nadaraya: Any, tiny: tuple[str, ...], tmp_path: 
 def test_a_signal_exits_as_shells_expect_and_says_how_to_resume(
     tiny: tuple[str, ...], tmp_path: Path, number: int, status: int
 ) -> None:
-    command = [sys.executable, "-c", "from nadaraya.cli import main; main()", "train", *tiny]
-    command += ["training.steps=100000", "training.log_every=1", "--run", str(tmp_path / "run")]
-    process = subprocess.Popen(
-        command, stderr=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}
-    )
+    steps = ["training.steps=100000", "training.log_every=1"]
+    process = Forked(main, "train", *tiny, *steps, "--run", tmp_path / "run")
     metrics, started = tmp_path / "run" / "metrics.jsonl", time.monotonic()
     while not (metrics.exists() and metrics.stat().st_size) and time.monotonic() - started < 120:
         time.sleep(0.1)
-    process.send_signal(number)
-    _, err = process.communicate(timeout=120)
-    assert process.returncode == status
-    assert "run the same command again to resume" in err
-    assert "Traceback" not in err
+    process.send(number)
+    ended = process.end()
+    assert ended.status == status
+    assert "run the same command again to resume" in ended.err
+    assert "Traceback" not in ended.err
     assert list((tmp_path / "run" / "training_state").glob("step-*/state.json"))

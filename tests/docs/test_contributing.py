@@ -1,14 +1,13 @@
 """The worked examples of CONTRIBUTING.md: a kernel, a part, a variant, a verb, a probe and a backend."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from forked import Forked, command
 from safetensors.torch import load_file
 from shown import ROOT, blocks
 
@@ -35,12 +34,10 @@ def test_the_part_is_two_files_of_sixty_lines_and_obeys_its_law(tmp_path: Path) 
     assert len((part + test).splitlines()) <= 60
     (tmp_path / "token_decay.py").write_text(part, encoding="utf-8")
     (tmp_path / "test_token_decay.py").write_text(test, encoding="utf-8")
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_token_decay.py"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout
-    assert "1 passed" in done.stdout
-    # The variant is one of a model that decodes by a cache, drawn anew with its start kept.
     program = (
+        "import pytest, sys; sys.path.insert(0, '')\n"
+        "assert not pytest.main(['-q', '-p', 'no:cacheprovider', 'test_token_decay.py'])\n"
+        # The variant is one of a model that decodes by a cache, drawn anew with its start kept.
         "import torch, token_decay\n"
         "from nadaraya.models import KernelGPTConfig, KernelGPTForCausalLM as Model\n"
         "sizes = {'hidden_size': 16, 'num_hidden_layers': 1, 'num_attention_heads': 2, 'vocab_size': 9}\n"
@@ -51,8 +48,9 @@ def test_the_part_is_two_files_of_sixty_lines_and_obeys_its_law(tmp_path: Path) 
         "start = [p for name, p in model.named_parameters() if name.endswith('log_rate.bias')]\n"
         "assert len(start) == 1 and torch.allclose(start[0].exp(), torch.tensor(1 / 32)), start\n"
     )
-    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    done = Forked(program, folder=tmp_path).end()
+    assert done.status == 0, done
+    assert "1 passed" in done.out
 
 
 def test_the_probe_is_measured_under_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,10 +69,9 @@ def test_the_probe_is_measured_under_its_name(monkeypatch: pytest.MonkeyPatch) -
 def test_the_verb_runs_by_its_name_from_a_file_outside_of_the_library(tmp_path: Path) -> None:
     (verb,) = blocks(PAGE, "python verb")
     (tmp_path / "shape.py").write_text(verb, encoding="utf-8")
-    command = [sys.executable, "-m", "nadaraya.cli", "shape", "gpa-rope", "--json", "--import", "shape"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout) == {"variant": "gpa-rope", "parts": ["position", "rotary"]}
+    done = command("shape", "gpa-rope", "--json", "--import", "shape", folder=tmp_path)
+    assert done.status == 0, done.err
+    assert json.loads(done.out) == {"variant": "gpa-rope", "parts": ["position", "rotary"]}
 
 
 @pytest.mark.slow
@@ -82,19 +79,15 @@ def test_the_variant_trains_by_its_name_from_a_file_outside_of_the_library(tmp_p
     kernel = next(block for block in blocks(PAGE) if "class Cauchy" in block).split("\n\n\nkernel =")[0]
     (variant,) = blocks(PAGE, "python variant")
     (tmp_path / "cauchy.py").write_text(f"{kernel}\n\n\n{variant}", encoding="utf-8")
-    nadaraya = [sys.executable, "-m", "nadaraya.cli"]
     options = ["model.variant=cauchy", "training.steps=2", "training.warmup_steps=0", "training.batch_size=2"]
     options += ["model.hidden_size=16", "training.sample_characters=10", "data.limit=9000"]
     options += ["model.variant_options={longest: 64}", "--import", "cauchy"]
-    done = subprocess.run(
-        [*nadaraya, "train", "demo", *options], cwd=tmp_path, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
+    done = command("train", "demo", *options, folder=tmp_path)
+    assert done.status == 0, done.err
     found = load_file(tmp_path / "runs" / "demo-cauchy" / "initial_kernels.safetensors")
     widths = next(iter(found.values())).exp()
     torch.testing.assert_close(widths, torch.tensor([4.0, 10.079, 25.398, 64.0]), rtol=1e-3, atol=0.0)
-    verb = ["generate", "runs/demo-cauchy", "--tokens", "3"]
-    done = subprocess.run([*nadaraya, "--import=cauchy", *verb], cwd=tmp_path, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    done = command("--import=cauchy", "generate", "runs/demo-cauchy", "--tokens", "3", folder=tmp_path)
+    assert done.status == 0, done.err
     with pytest.raises(InputError, match="got 'cauchy'"):  # not registered in this process
         Run(tmp_path / "runs" / "demo-cauchy").load_model()

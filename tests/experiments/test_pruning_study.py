@@ -1,11 +1,10 @@
 """The study of pruning: two small runs, of which one has no banks."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from scripts import run_script
 
 from nadaraya.training import load_recipe, train
 
@@ -19,6 +18,7 @@ TINY = [
     "model.num_hidden_layers=2",
     "data.limit=9000",
     "data.context=32",
+    "training.sample_characters=0",
 ]
 
 
@@ -27,10 +27,9 @@ def test_runs_are_pruned_in_every_order_that_they_have_and_entries_are_made_once
     folders = []
     for variant in ("rope", "gpa-mul"):
         recipe = load_recipe("demo", [*TINY, "training.batch_size=1", f"model.variant={variant}"])
-        folders.append(str(train(recipe, tmp_path / variant, progress=False).path))
-    options = ["--budget", "50%", "--tune", "1", "--windows", "4", "--out", str(tmp_path / "out")]
-    command = [sys.executable, str(SCRIPT), *folders, *options]
-    subprocess.run(command, check=True, capture_output=True)
+        folders.append(train(recipe, tmp_path / variant, progress=False).path)
+    options = ["--budget", "50%", "--tune", "1", "--windows", "4", "--out", tmp_path / "out"]
+    run_script(SCRIPT, *folders, *options)
 
     results = tmp_path / "out" / "results.json"
     entries = json.loads(results.read_text("utf-8"))["pruned"]
@@ -49,9 +48,8 @@ def test_runs_are_pruned_in_every_order_that_they_have_and_entries_are_made_once
     assert table.count("\n") == 2 + 2 + 3
     assert (tmp_path / "out" / "gpa-mul.png").stat().st_size > 1000
 
-    again = subprocess.run(command, check=True, capture_output=True, text=True)
-    assert again.stdout == ""
+    assert run_script(SCRIPT, *folders, *options) == ""
     assert results.read_text("utf-8") == written
     (tmp_path / "out" / "summary.md").unlink()
-    subprocess.run([sys.executable, str(SCRIPT), "--summarise", *options[-2:]], check=True)
+    run_script(SCRIPT, "--summarise", *options[-2:])
     assert (tmp_path / "out" / "summary.md").read_text("utf-8") == table

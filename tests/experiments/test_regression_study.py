@@ -1,12 +1,11 @@
 """The study of kernel regression on real data: each part at work on a few made-up points."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from scripts import run_script
 
 pytest.importorskip("numba")
 
@@ -28,9 +27,8 @@ def tables(tmp_path: Path) -> Path:
 
 @pytest.mark.slow
 def test_every_method_beats_the_mean_on_a_step_and_an_absent_table_is_left_out(tables: Path) -> None:
-    command = [sys.executable, str(SCRIPT), "--data", str(tables), "--out", str(tables)]
     options = ["--quick", "--markdown", "--workers", "1", "--only", "motorcycle", "lidar"]
-    printed = subprocess.run([*command, *options], check=True, capture_output=True, text=True).stdout
+    printed = run_script(SCRIPT, "--data", tables, "--out", tables, *options)
     results = json.loads((tables / "results.json").read_text())
     assert list(results["studies"]) == ["lidar"]
     assert "motorcycle left out" in printed

@@ -1,7 +1,6 @@
 """Killed at any act on its folder or at any time, a run resumes to the very numbers of one that was not."""
 
 import json
-import multiprocessing
 import os
 import random
 import shutil
@@ -13,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from forked import context
 from fuzz import killed
 
 from nadaraya.errors import InputError
@@ -20,12 +20,6 @@ from nadaraya.training import Run, load_recipe
 from nadaraya.training.folder import FolderLock
 
 pytestmark = pytest.mark.slow
-
-# Forked from a process of one thread that has imported all that is slow to import.
-_context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(
-    ["nadaraya.training.images", "nadaraya.training.text", "nadaraya.models", "transformers.modeling_utils"]
-)
 
 
 def _recipe(folder: Path, name: str, task: str, length: int, **training: Any) -> Path:
@@ -64,7 +58,7 @@ class Scenario(NamedTuple):
 
 
 def _start(recipe: Path, folder: Path, last: int = 0) -> BaseProcess:
-    process = _context.Process(
+    process = context.Process(
         target=killed.run, args=(recipe, folder, last, folder.with_suffix(".acts")), daemon=True
     )
     process.start()
@@ -89,7 +83,7 @@ def scenarios(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Scenario]:
         for kind, top, shape, dtype in (("images", 256, (8, 8, 3), np.uint8), ("labels", 2, (), np.int64))
     }
     np.savez(folder / "images.npz", **arrays)
-    imports = _context.Process(target=int)  # the first one waits for them: not part of a run's time
+    imports = context.Process(target=int)  # the first one waits for them: not part of a run's time
     imports.start()
     _end(imports)
     made: dict[str, Scenario] = {}

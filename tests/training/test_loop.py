@@ -5,7 +5,6 @@ import json
 import os
 import shutil
 import signal
-import subprocess
 import sys
 from collections.abc import Callable
 from importlib.machinery import ModuleSpec
@@ -16,6 +15,7 @@ from typing import Any
 import pytest
 import torch
 import yaml
+from forked import Forked
 from safetensors.torch import load_file
 
 from nadaraya.data import train_byte_pair_tokenizer
@@ -139,19 +139,15 @@ def test_resuming_after_a_damaged_checkpoint_uses_the_one_before(
 
 
 _KILLABLE = """
-import os, signal, sys, yaml
-import torch
-torch.set_num_threads(1)
+import os, signal
 from torch.optim import AdamW
-from nadaraya.training import Recipe, train
 from nadaraya import files
+from nadaraya.cli import main
 
-recipe = Recipe.from_mapping(yaml.safe_load(open(sys.argv[1])))
-where, folder = sys.argv[2:]
-seen, step, sync = [0], AdamW.step, files.sync
+seen, step, sync = [], AdamW.step, files.sync
 def count(limit):
-    seen[0] += 1
-    if seen[0] == limit:
+    seen.append(None)
+    if len(seen) == limit:
         os.kill(os.getpid(), signal.SIGKILL)
 def killing_step(self, *a, **k):
     count(5)
@@ -160,11 +156,11 @@ def killing_sync(path):
     if "step-00000006" in str(path):
         count(2)
     sync(path)
-if where == "update":
+if os.environ["WHERE"] == "update":
     AdamW.step = killing_step
-if where == "checkpoint":
+else:
     files.sync = killing_sync
-train(recipe, folder, progress=False)
+main()
 """
 
 
@@ -174,14 +170,8 @@ def test_a_killed_run_resumes_bit_for_bit(
 ) -> None:
     recipe, folder = tmp_path / "recipe.yaml", tmp_path / "killed"
     recipe.write_text(tiny_recipe().to_yaml())
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    killed = subprocess.run(
-        [sys.executable, "-c", _KILLABLE, str(recipe), where, str(folder)],
-        env=environment,
-        timeout=120,
-        check=False,
-    )
-    assert killed.returncode == -signal.SIGKILL
+    killed = Forked(_KILLABLE, "train", recipe, "--run", folder, WHERE=where).end()
+    assert killed.status == -signal.SIGKILL
     assert Run(folder).final is None
     with (folder / "metrics.jsonl").open("a") as stream:
         stream.write('{"kind": "train", "step": 5')  # a line that the kill cut off

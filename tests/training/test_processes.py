@@ -6,7 +6,6 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -16,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from forked import Ended, killing, side_by_side
 from PIL import Image
 
 from nadaraya.errors import InputError
@@ -45,51 +45,24 @@ def test_processes_draw_dropout_of_their_own_and_the_first_that_of_one() -> None
     assert len({step_seed(3, 5, rank) for rank in range(8)}) == 8
 
 
-def _launch(
-    recipe: Recipe | ImageRecipe, folder: Path, program: tuple[str, ...] = ("-m", "nadaraya.cli")
-) -> subprocess.CompletedProcess[str]:
-    """`nadaraya train`, or another program with its arguments, in two processes."""
+def _launched(recipe: Recipe, folder: Path) -> Ended:
+    """`nadaraya train` by two processes of torchrun."""
     path = folder.with_suffix(".yaml")
     path.write_text(recipe.to_yaml())
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    command += [*program, "--", "train", str(path), "--run", str(folder), "--json"]
+    command += ["-m", "nadaraya.cli", "--", "train", str(path), "--run", str(folder), "--json"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    return Ended(done.returncode, done.stdout, done.stderr)
 
 
-def _without_a_launcher(
-    recipe: Recipe | ImageRecipe, folder: Path, program: str
-) -> subprocess.CompletedProcess[str]:
-    """The second of two processes that train; a launcher would end it when the first one dies."""
-    path = folder.with_suffix(".yaml")
-    path.write_text(recipe.to_yaml())
-    command = [sys.executable, program, "train", str(path), "--run", str(folder), "--json"]
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
-    environment |= {"MASTER_PORT": port, "LOCAL_WORLD_SIZE": "2"}
-    first, second = (
-        subprocess.Popen(
-            command,
-            env={**environment, "RANK": rank, "LOCAL_RANK": rank},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in "01"
-    )
-    out, error = second.communicate(timeout=300)
-    first.communicate(timeout=300)
-    return subprocess.CompletedProcess(command, second.returncode, out, error)
-
-
-def _told(launched: subprocess.CompletedProcess[str]) -> str:
-    """The one line of all processes; what the launcher adds is its own."""
-    told = [line for line in launched.stderr.splitlines() if line.startswith("error: ")]
-    assert len(told) == 1, launched.stderr
-    assert "[rank" not in launched.stderr
-    assert launched.stdout == ""
+def _told(*processes: Ended) -> str:
+    """The one line of all processes, none of which did its work."""
+    assert all(each.status and not each.out for each in processes)
+    err = "".join(each.err for each in processes)
+    told = [line for line in err.splitlines() if line.startswith("error: ")]
+    assert len(told) == 1, err
+    assert "Traceback" not in err
     return told[0]
 
 
@@ -111,12 +84,12 @@ def test_two_processes_train_as_one(
     tmp_path: Path,
 ) -> None:
     recipe = _recipe(task, tiny_recipe, image_recipe)
-    launched = _launch(recipe, tmp_path / "two")
-    assert launched.returncode == 0, launched.stderr
-    two, one = Run(tmp_path / "two"), train(recipe, tmp_path / "one", progress=False)
-    printed = launched.stdout.splitlines()
-    assert len(printed) == 1
-    assert json.loads(printed[0])["loss"] == (two.final or {})["loss"]
+    folder = tmp_path / "two"
+    ended = [_launched(recipe, folder)] if task == "text" else side_by_side(recipe, folder)
+    assert not any(each.status for each in ended), ended
+    two, one = Run(folder), train(recipe, tmp_path / "one", progress=False)
+    (printed,) = "".join(each.out for each in ended).splitlines()
+    assert json.loads(printed)["loss"] == (two.final or {})["loss"]
     apart = {"kind", "seconds", "step_seconds", "images_per_second", "sha256"}
     kinds = [[(record["kind"], record["step"]) for record in run.metrics] for run in (one, two)]
     assert kinds[0] == kinds[1]
@@ -179,9 +152,8 @@ def test_processes_that_share_the_weights_out_go_on_for_one_and_one_for_them(
     at_update(2, lambda: os.kill(os.getpid(), signal.SIGINT))
     with pytest.raises(KeyboardInterrupt):
         train(recipe, folder, progress=False)
-    (tmp_path / "program.py").write_text(_TRAINED_AND_LOADED_IN_PARTS)
-    launched = _launch(recipe, folder, (str(tmp_path / "program.py"),))
-    assert launched.returncode == 0, launched.stderr
+    ended = side_by_side(recipe, folder, _TRAINED_AND_LOADED_IN_PARTS)
+    assert not any(each.status for each in ended), ended
     names = {path.name for path in (folder / "training_state/step-00000006").iterdir()}
     assert {name.partition("-")[0] for name in names} == {"shard", "state.json"}
     assert len(names) == 3
@@ -203,30 +175,13 @@ def test_processes_that_share_the_weights_out_go_on_for_one_and_one_for_them(
                 torch.testing.assert_close(model[name], tensor, rtol=1e-3, atol=4e-3)
 
 
-_KILLED = """
-import os, signal
-from torch.optim import AdamW
-from nadaraya.cli import main
-
-step, updates = AdamW.step, []
-def killing(self, *arguments, **options):
-    updates.append(None)
-    if len(updates) == 5 and os.environ["RANK"] == "0":
-        os.kill(os.getpid(), signal.SIGKILL)
-    return step(self, *arguments, **options)
-AdamW.step = killing
-main()
-"""
-
-
 @pytest.mark.slow
 def test_when_a_process_is_killed_the_other_says_so_and_the_run_goes_on(
     tiny_recipe: Callable[..., Recipe], tmp_path: Path
 ) -> None:
     recipe = tiny_recipe(model__dropout=0.0, training__parallel="fsdp")
-    (tmp_path / "killed.py").write_text(_KILLED)
-    survivor = _without_a_launcher(recipe, tmp_path / "two", str(tmp_path / "killed.py"))
-    assert survivor.returncode != 0
+    killed, survivor = side_by_side(recipe, tmp_path / "two", killing(rank=0))
+    assert killed.status == -signal.SIGKILL
     assert re.search(r"process 1 of 2 cannot reach another one.* run the same command again", _told(survivor))
     states = [path.name for path in (tmp_path / "two/training_state").glob("step-*")]
     assert states == ["step-00000003"]
@@ -259,9 +214,8 @@ def one_broken_image(tmp_path: Path) -> Path:
 def test_an_error_of_one_process_ends_all_with_one_line(
     image_recipe: Callable[..., ImageRecipe], tmp_path: Path, one_broken_image: Path
 ) -> None:
-    launched = _launch(image_recipe(data__source=str(one_broken_image)), tmp_path / "run")
-    assert launched.returncode != 0
-    assert "image 7" in _told(launched)
+    recipe = image_recipe(data__source=str(one_broken_image))
+    assert "image 7" in _told(*side_by_side(recipe, tmp_path / "run"))
 
 
 @pytest.mark.slow
@@ -275,6 +229,4 @@ def test_an_error_of_one_process_ends_all_with_one_line(
 def test_an_error_of_all_is_told_once(
     image_recipe: Callable[..., ImageRecipe], tmp_path: Path, changes: dict[str, Any], words: str
 ) -> None:
-    launched = _launch(image_recipe(**changes), tmp_path / "run")
-    assert launched.returncode != 0
-    assert words in _told(launched)
+    assert words in _told(*side_by_side(image_recipe(**changes), tmp_path / "run"))

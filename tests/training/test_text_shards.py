@@ -4,14 +4,13 @@ import json
 import os
 import shutil
 import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from forked import killing, side_by_side
 from safetensors.torch import load_file
 
 from nadaraya.data import TokenShards, tokenize_corpus
@@ -124,24 +123,6 @@ def test_the_record_of_a_stopped_run_has_every_window_of_an_epoch_once(
     assert len(set(windows[count:])) == len(windows[count:])
 
 
-_KILLING = """
-import os, signal, sys, yaml
-import torch
-torch.set_num_threads(1)
-from torch.optim import AdamW
-from nadaraya.training import Recipe, train
-
-made, step = [], AdamW.step
-def kill(self, *arguments, **options):
-    made.append(1)
-    if len(made) == 5 and os.environ["RANK"] == "1":
-        os.kill(os.getpid(), signal.SIGKILL)
-    return step(self, *arguments, **options)
-AdamW.step = kill
-train(Recipe.from_mapping(yaml.safe_load(open(sys.argv[1]))), sys.argv[2], progress=False)
-"""
-
-
 @pytest.mark.slow
 def test_after_one_of_two_processes_is_killed_one_goes_on_and_no_window_comes_twice(
     shards: Path, tiny_recipe: Make, tmp_path: Path
@@ -149,14 +130,9 @@ def test_after_one_of_two_processes_is_killed_one_goes_on_and_no_window_comes_tw
     count = num_windows(len(TokenShards(shards)), 16)
     changes = {"data__record": True, "training__batch_size": 2 * -(-count // 12), "model__dropout": 0.0}
     recipe = tiny_recipe(data__corpus=str(shards), **changes)
-    script, file, folder = (tmp_path / name for name in ("killing.py", "recipe.yaml", "run"))
-    script.write_text(_KILLING)
-    file.write_text(recipe.to_yaml())
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    launched = subprocess.run(
-        [*command, script, file, folder], timeout=200, check=False, capture_output=True, text=True
-    )
-    assert "SIGKILL" in launched.stderr
+    folder = tmp_path / "run"
+    survivor, killed = side_by_side(recipe, folder, killing(rank=1))
+    assert (survivor.status, killed.status) == (2, -signal.SIGKILL)
     run = Run(folder)
     assert run.final is None
     assert [path.name for path in (folder / "training_state").glob("step-*")] == ["step-00000003"]

@@ -258,22 +258,22 @@ def blocked_attention_backward(
     if not need_mask:
         parts = partition(batch, heads, num_queries * num_keys, query.device)
 
-    def work(share: Part) -> Tensor:
+    def work(part: Part) -> Tensor:
         """Writes the gradients of its items and heads; returns what it adds to that of the diagonals."""
         along_diagonals = lse.new_zeros((heads, num_queries + num_keys - 1) if need_diagonals else (0,))
         # Written over by every tile: fresh memory for each would cost as much as the sums.
         room = lse.new_empty(_BACKWARD_SCORES), _Skewed(lse.new_empty(2 * _BACKWARD_SCORES))
         for block in blocks(num_queries, num_keys, rows, causal, window, active):
             reversed_rows = slice(num_queries - block.rows.stop, num_queries - block.rows.start)
-            for tile, part in _tiles(block, share, heads):
-                at_rows, at_keys = (*part, reversed_rows), (*part, tile.keys)
+            for tile, subpart in _tiles(block, part, heads):
+                at_rows, at_keys = (*subpart, reversed_rows), (*subpart, tile.keys)
                 queries, grads = _pairs(query_columns[at_rows]), _pairs(grad_columns[at_rows])
                 keys, values = _pairs(key_columns[at_keys]), _pairs(value_columns[at_keys])
                 shape = (*ones[at_keys].shape[:2], tile.num_rows, tile.num_keys)
                 weights = room[0][: math.prod(shape)].view(shape)
-                bias = None if diagonals is None else part_of(tile.hankel(diagonals, num_queries), part)
+                bias = None if diagonals is None else part_of(tile.hankel(diagonals, num_queries), subpart)
                 if mask is not None:
-                    bias = masked_bias(bias, _mask_rows(part_of(mask, part), tile), dtype)
+                    bias = masked_bias(bias, _mask_rows(part_of(mask, subpart), tile), dtype)
                 weights.copy_(weights.new_zeros(()) if bias is None else bias)
                 _pairs(weights).baddbmm_(queries, keys.mT)
                 exp_without_underflow(weights)
@@ -284,10 +284,10 @@ def blocked_attention_backward(
                     first = tile.keys.start + num_queries - tile.rows.stop
                     # Over both dimensions at once is slow.
                     along = wide[0].sum(1) if len(wide) == 1 else wide.sum(0).sum(1)
-                    along_diagonals[part[1], first : first + along.shape[1]] += along
+                    along_diagonals[subpart[1], first : first + along.shape[1]] += along
                 if need_mask:
                     # Summed over the dimensions that the mask broadcasts.
-                    of_mask = _mask_rows(part_of(grad_mask, part), tile, flip=False)
+                    of_mask = _mask_rows(part_of(grad_mask, subpart), tile, flip=False)
                     of_mask += grad_scores.flip(2).sum_to_size(of_mask.shape)
                 if need_key_bias:
                     grad_key_bias[at_keys] += grad_scores.sum(2)
@@ -307,13 +307,13 @@ def blocked_attention_backward(
     )
 
 
-def _tiles(block: Block, share: Part, num_heads: int) -> Iterator[tuple[Block, Part]]:
-    """Parts of a block's keys, and of a share's items and heads, whose scores stay in cache together."""
+def _tiles(block: Block, part: Part, num_heads: int) -> Iterator[tuple[Block, Part]]:
+    """Parts of a block's keys, and of the items and heads of a part, whose scores stay in cache together."""
     most = _BACKWARD_SCORES // block.num_rows
     for start in range(block.keys.start, block.keys.stop, most):
         tile = replace(block, keys=slice(start, min(block.keys.stop, start + most)))
-        for part in subparts(share, max(1, most // tile.num_keys), num_heads):
-            yield tile, part
+        for subpart in subparts(part, max(1, most // tile.num_keys), num_heads):
+            yield tile, subpart
 
 
 def _pairs(tensor: Tensor) -> Tensor:

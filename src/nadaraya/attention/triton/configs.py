@@ -99,7 +99,7 @@ def choose(kernel: Kernel, width: int, dtype: torch.dtype, capability: tuple[int
 
 
 def _generation(capability: tuple[int, int]) -> str:
-    """Whose settings a GPU takes: those of 8.0 fit the shared memory of all others too."""
+    """Select the settings for a GPU; those of 8.0 fit the shared memory of all others too."""
     return {9: "9.0", 10: "10.0"}.get(capability[0], "8.0")
 
 

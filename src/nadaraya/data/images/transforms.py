@@ -127,7 +127,7 @@ class Augmentation:
             channels: 1 or 3.
 
         Returns:
-            Mean and std, one number a channel, for pixels from 0 to 1: those given, else ImageNet's for
+            Mean and std, one number per channel, for pixels from 0 to 1: those given, else ImageNet's for
             colour and 0.5 for grey.
 
         Raises:

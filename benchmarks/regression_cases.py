@@ -43,9 +43,11 @@ KAPPA: dict[str, Callable[[Array], Array]] = {
 
 @dataclass(frozen=True)
 class Sizes:
-    """Numbers of points: of bandwidth selection in two (and its rounds at least), three and twenty dimensions,
-    of queries and points in three, of both on the line and on a GPU; and how many queries are checked by brute
-    force."""
+    """Numbers of points and of queries.
+
+    Of bandwidth selection in two (and its rounds at least), three and twenty dimensions, of queries and points
+    in three, of both on the line and on a GPU; and how many queries are checked by brute force.
+    """
 
     selection: int = 1_000
     selections: int = 5

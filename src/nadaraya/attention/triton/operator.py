@@ -79,13 +79,16 @@ def triton_attention(
         float32 and units of log 2, −∞ in such rows; with `exclude_self` which rows keep themselves,
         (B, H, Nq) int8, else nothing.
     """
-    out, lse, alone = empty_results(query, query if value is None else value, exclude_self)
+    # Where each token sees itself, at distance 0, no logit is larger, and no running maximum is needed.
+    fixed_peak = key is None and not exclude_self
+    if key is None or value is None:
+        key = value = query
+    out, lse, alone = empty_results(query, value, exclude_self)
     arguments = kernel_arguments(
-        query, *_or_query(query, key, value), scale, bandwidth, table, key_bias, padding, documents, causal,
-        window, exclude_self, active,
+        query, key, value, scale, bandwidth, table, key_bias, padding, documents, causal, window,
+        exclude_self, active,
     )  # fmt: skip
-    # Each token then sees itself, at distance 0: no logit is larger, and no running maximum is needed.
-    launch_forward(arguments, out, lse, alone, fixed_peak=key is None and not exclude_self)
+    launch_forward(arguments, out, lse, alone, fixed_peak=fixed_peak)
     return out, lse, alone
 
 
@@ -100,10 +103,6 @@ def launch_forward(
             **arguments, out_ptr=out, lse_ptr=lse, alone_ptr=alone, out_strides=strides(out),
             ONE_TENSOR=is_same(key, value), FIXED_PEAK=fixed_peak, **config.launch_options,
         )  # fmt: skip
-
-
-def _or_query(query: Tensor, key: Tensor | None, value: Tensor | None) -> tuple[Tensor, Tensor]:
-    return (query, query) if key is None or value is None else (key, value)
 
 
 def empty_results(query: Tensor, value: Tensor, exclude_self: bool) -> tuple[Tensor, Tensor, Tensor]:

@@ -10,7 +10,7 @@ METHODS = {
     "NadarayaWatson, default settings": "default settings",
     "NadarayaWatson, loo": '`bandwidth="loo"`',
     "NadarayaWatson, local linear, loo": "and `degree=1`",
-    "MultiHeadKernelRegression, a tenth held out": "`MultiHeadKernelRegression`",
+    "MultiHeadKernelRegression, a tenth held out": "`MultiHeadKernelRegression`, a tenth held out",
     "KNeighborsRegressor": "KNeighborsRegressor",
     "KernelRidge": "KernelRidge",
     "GaussianProcessRegressor": "GaussianProcessRegressor",

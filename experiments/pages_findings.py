@@ -34,8 +34,8 @@ def index() -> str:
     rows = [
         [
             "What does attention with a bank cost?",
-            f"{bank / times[STOCK]:.2f}× the time of PyTorch's fused attention without a bias, O(N) memory; "
-            f"with an N × N bias that takes {times['gpa, SDPA with an N×N bias'] / times[STOCK]:.2f}×",
+            f"{bank / times[STOCK]:.2f}× PyTorch's fused attention without a bias, O(N) memory; "
+            f"an N × N bias {times['gpa, SDPA with an N×N bias'] / times[STOCK]:.2f}×",
             "speed.md",
         ],
         [
@@ -50,7 +50,7 @@ def index() -> str:
         ],
         [
             "Does it last by character?",
-            f"hardly: `gpa-rope` − `rope` is {early} nats/token after 3,000 updates, {late} after 10,000",
+            f"hardly: `gpa-rope` − `rope` {early} nats/token after 3,000 updates, {late} after 10,000",
             language,
         ],
         [
@@ -60,8 +60,8 @@ def index() -> str:
         ],
         [
             "Longer texts than in training?",
-            f"at sixteen times the length RoPE's loss changes by {far[0]} nats/token, a bank's by {far[1]}; "
-            "a sliding window is not compared yet",
+            f"at 16 × the length RoPE's loss changes by {far[0]}, a bank's by {far[1]}; "
+            "not compared with a sliding window",
             language,
         ],
         ["Do the papers' figures come out?", "not comparable: hundreds of times fewer passes", "papers.md"],
@@ -74,7 +74,7 @@ def index() -> str:
         [
             "GKA for images?",
             f"{min(vision):.2f}–{max(vision):.2f}× DeiT's throughput on a CPU; less accurate as "
-            "published, level with leave-one-out, a grid kernel and a shift",
+            "published, level with three changes",
             "vision.md",
         ],
         ["On a GPU?", "not timed yet", "../development/targets.md"],

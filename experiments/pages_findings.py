@@ -121,21 +121,13 @@ def length() -> str:
     return table(["", "loss at 4,096 characters − at 256"], rows)
 
 
-def periods() -> str:
-    """Decaying periodic kernels against decays alone."""
-    rows = [
-        ["`gpa-mul` − `decay`", *(gap("papers", "gpa-mul", f"u{at}", "decay") for at in (300, 1000, 3000))]
-    ]
-    return table(["", "300 updates", "1,000", "3,000"], rows)
-
-
 def sizes() -> str:
     """Shares of RoPE's FLOPs by character, size by size."""
     rows = [
-        [code(variant), *(compute("gka-characters", variant, size) for size in ("w32", "w48", "w64"))]
+        [code(variant), *(compute("gka-characters", variant, size) for size in ("w32", "w64"))]
         for variant in ("gka-loo-bank", "projected", "hybrid-4")
     ]
-    return table(["share of `rope`'s FLOPs", "10¹² FLOPs", "3 · 10¹²", "10¹³"], rows)
+    return table(["share of `rope`'s FLOPs", "10¹² FLOPs", "10¹³"], rows)
 
 
 def adding() -> str:
@@ -159,7 +151,7 @@ def itself() -> str:
 def forget() -> str:
     """Forget gates without rotations or a bank."""
     rows = [
-        ["`fox-loo` with gates on the output", gap("beyond", "fox-loo-gate", "u3000", "rope")],
+        ["`fox-loo` with output gates", gap("beyond", "fox-loo-gate", "u3000", "rope")],
         ["`gpa-rope` with gates", gap("beyond", "gate", "u3000", "rope")],
     ]
     return table(["− `rope`, 3,000 updates", ""], rows)
@@ -185,7 +177,6 @@ TABLES: Tables = {
     "start": start,
     "apart": apart,
     "length": length,
-    "periods": periods,
     "sizes": sizes,
     "adding": adding,
     "itself": itself,

@@ -11,37 +11,24 @@ from nadaraya.study.statistics import mean_with_interval
 from nadaraya.study.summary import Summary
 
 COMPUTE = (
-    "gpa-spread-conv", "gpa-rope-gate", "gpa-mul-loo-conv", "projected", "gpa-mul-loo", "gpa-mul-gate",
-    "gpa-rope", "rope-gate-conv", "hybrid-4", "rope-conv", "gka-loo-bank", "rope-gate", "gpa-mul", "gka",
+    "gpa-spread-conv", "gpa-rope-gate", "projected", "gpa-mul-loo", "gpa-mul-gate", "gpa-rope",
+    "rope-gate-conv", "hybrid-4", "rope-conv", "gka-loo-bank", "gpa-mul", "gka",
 )  # fmt: skip
 CONTROLS = (
-    "rope", "gpa-rope", "rope-conv", "gpa-rope-conv", "rope-norm", "gpa-rope-norm", "gpa-mul",
-    "matern32", "inkling", "fox", "fox-loo",
+    "gpa-rope", "rope-conv", "gpa-rope-conv", "rope-norm", "gpa-rope-norm", "gpa-mul", "matern32", "fox-loo",
 )  # fmt: skip
 BEYOND = {
     "mul-loo-spread-gate-conv": "`gpa-spread` with a convolution",
-    "fox-loo-gate-conv": "forget gates, gates on the output, convolution",
+    "mul-loo-gate-conv": "the same, but heads start alike",
     "rope-gate-conv": "`rope` with gates and convolution: the control",
-    "mul-loo-spread-gate": "`gpa-spread`",
     "fox-loo-gate": "forget gates, gates on the output",
     "gate": "`gpa-rope` with gates",
     "mul-loo-hybrid": "`gpa-hybrid`",
-    "mul-loo-gate-conv": "the first, but heads start alike",
     "gpa-rope": "`gpa-rope`",
     "rope": "`rope`",
 }
-LENGTHS = ("rope", "learned-rope", "decay", "gpa-mul", "gpa", "gpa-rope")
-STARTS = {
-    "rope": "RoPE, no bank",
-    "mul-8": "multiplied in: every head alike, geometric",
-    "mul-spread": "multiplied in: terms spread over the heads",
-    "mul-1": "multiplied in: one term",
-    "added-8": "added, G(0) = 1",
-    "rope-64": "added beside RoPE, G(0) = 1: `gpa-rope`",
-}
-SEARCHED = (
-    "matern32", "rq", "exponential", "periodic", "constant", "gaussian + matern32", "matern32*periodic",
-)  # fmt: skip
+LENGTHS = ("rope", "decay", "gpa-mul", "gpa-rope")
+SEARCHED = ("matern32", "periodic", "gaussian + matern32", "matern32*periodic")
 
 
 @cache
@@ -106,15 +93,13 @@ def controls() -> str:
     rows = [
         [
             code(variant),
-            spread(losses("controls", variant, "u1000")),
-            gap("controls", variant, "u1000", "rope") if variant != "rope" else "",
-            gap("controls", variant, "u3000", "rope") if variant != "rope" else "",
+            gap("controls", variant, "u1000", "rope"),
+            gap("controls", variant, "u3000", "rope"),
             changes("controls", variant, "u3000", 4096),
         ]
         for variant in CONTROLS
     ]
-    header = ["variant", "1,000 updates", "− `rope`", "3,000 updates, − `rope`", "at 4,096 characters"]
-    return table(header, rows)
+    return table(["− `rope`", "1,000 updates", "3,000", "at 4,096 characters"], rows)
 
 
 def beyond() -> str:
@@ -125,8 +110,8 @@ def beyond() -> str:
         gaps = [gap("beyond", variant, size, "gpa-rope") for size in ("u3000", "u10000")]
         far = changes("beyond", variant, "u3000", 4096)
         rows.append([label, str(len(own)), spread(own), *(gaps if variant != "gpa-rope" else ("", "")), far])
-    header = ["variant", "seeds", "3,000 updates", "− `gpa-rope`", "10,000 updates, − `gpa-rope`"]
-    return table([*header, "at 4,096 characters"], rows)
+    header = ["variant", "seeds", "3,000 updates", "− `gpa-rope`", "after 10,000", "at 4,096 characters"]
+    return table(header, rows)
 
 
 def lengths() -> str:
@@ -134,20 +119,9 @@ def lengths() -> str:
     rows = []
     for variant in LENGTHS:
         runs = found("papers").sizes(variant, "lengths")["u3000"]
-        cells = [
-            difference(mean_with_interval([change(row, at) for row in runs]), 2) for at in (512, 1024, 4096)
-        ]
-        rows.append([code(variant), *cells, changes("papers", variant, "u10000", 4096)])
-    return table(["trained on 256 characters", "512", "1,024", "4,096", "4,096, 10,000 updates"], rows)
-
-
-def starts() -> str:
-    """How banks start, by the loss of one seed after 1,000 updates."""
-    rows = []
-    for variant, label in STARTS.items():
-        (row,) = found("banks").rows[variant, "u1000"]
-        rows.append([label, code(variant), f"{row['kernel_parameters']:,}", f"{row['loss']:.3f}"])
-    return table(["bank", "name in the study", "its parameters", "nats/token"], rows, left=2)
+        far = difference(mean_with_interval([change(row, 4096) for row in runs]), 2)
+        rows.append([code(variant), far, changes("papers", variant, "u10000", 4096)])
+    return table(["4,096 characters − 256", "3,000 updates", "10,000"], rows)
 
 
 def search() -> str:
@@ -156,9 +130,8 @@ def search() -> str:
     shown = []
     for name in SEARCHED:
         first, *others = rows[name]["losses"].values()
-        number = str(rows[name]["parameters_per_head"])
-        shown.append([code(name), number, f"{first:.3f}", spread(others) if others else ""])
-    return table(["kernel", "parameters per head", "first seed, which chooses", "two others"], shown)
+        shown.append([code(name), f"{first:.3f}", spread(others) if others else ""])
+    return table(["kernel", "first seed, which chooses", "two others"], shown)
 
 
 TABLES: Tables = {
@@ -166,6 +139,5 @@ TABLES: Tables = {
     "controls": controls,
     "beyond": beyond,
     "lengths": lengths,
-    "starts": starts,
     "search": search,
 }

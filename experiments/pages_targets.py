@@ -5,7 +5,7 @@ from typing import Any
 from pages_format import EPYC, RESULTS, XEON, Tables, read, sign, table
 from pages_speed import SHAPES, STOCK, median, step_times
 
-Row = tuple[str, str, bool, str]  # target, measured, whether it is met, script
+Row = tuple[str, str, bool]  # target, measured, whether it is met
 
 
 def _operator() -> list[Row]:
@@ -29,27 +29,21 @@ def _operator() -> list[Row]:
         for name in ("mixed logits, 2048 lags", "mixed kernels, 2048 lags")
     ]
     faster = f"{min(dense_form):.1f}–{max(dense_form):.1f}×"
-    attention, positions = "attention_cpu.py", "mixed_positions.py"
     return [
-        (
-            "`gpa` with its table's gradient, N 2048: ≤ 1.25× stock SDPA",
-            f"{bank:.2f}×",
-            bank <= 1.25,
-            attention,
-        ),
-        ("`gka`, N 2048: ≤ 1.1× stock SDPA", f"{gka:.2f}×", gka <= 1.1, attention),
-        ("`gka`: ≥ 8× faster than N × N", f"{dense:.1f}×", dense >= 8, attention),
-        ("memory at N 16,384 far below 1,024 MiB", f"{peak:.0f} MiB", peak < 256, attention),
-        ("`prune_tol`, N 16,384: faster than causal SDPA", _times(pruned), max(pruned) < 1, "decay.py"),
-        ("mixed logits, N 2048: ≤ 1.6×", _times(logits), max(logits) <= 1.6, positions),
-        ("mixed kernels: ≤ 1.6×", _times(kernels), max(kernels) <= 1.6, positions),
-        ("the same: ≥ 4× faster than the dense form", faster, min(dense_form) >= 4, positions),
-        ("a logit for every key: ≤ 1.15×", _times(every), max(every) <= 1.15, positions),
+        ("`gpa`, N 2048: ≤ 1.25× stock SDPA", f"{bank:.2f}×", bank <= 1.25),
+        ("`gka`: ≤ 1.1×", f"{gka:.2f}×", gka <= 1.1),
+        ("`gka`: ≥ 8× faster than N × N", f"{dense:.1f}×", dense >= 8),
+        ("memory, N 16,384: far below 1,024 MiB", f"{peak:.0f} MiB", peak < 256),
+        ("`prune_tol`, N 16,384: < 1× causal SDPA", _times(pruned), max(pruned) < 1),
+        ("mixed logits, N 2048: ≤ 1.6×", _times(logits), max(logits) <= 1.6),
+        ("mixed kernels: ≤ 1.6×", _times(kernels), max(kernels) <= 1.6),
+        ("both: ≥ 4× faster than dense", faster, min(dense_form) >= 4),
+        ("a logit for every key: ≤ 1.15×", _times(every), max(every) <= 1.15),
     ]
 
 
 def _times(ratios: list[float]) -> str:
-    return " and ".join(f"{ratio:.2f}×" for ratio in ratios) + " (forward, with backward)"
+    return ", ".join(f"{ratio:.2f}×" for ratio in ratios)
 
 
 def _models() -> list[Row]:
@@ -67,39 +61,18 @@ def _models() -> list[Row]:
     gap = 100 * (forms["deit"]["ema_top1"] - forms["gka-loo-grid-channel-shift"]["ema_top1"])
     range_of = f"{min(steps):.2f}–{max(steps):.2f}×"
     return [
+        ("`gpa-rope` step, every width: ≤ 1.15× `rope`", range_of, max(steps) <= 1.15),
+        ("nanochat d6: GKA ≥ 1.1× tokens/s", f"{nano['gka']:.2f}×", nano["gka"] >= 1.1),
+        ("nanochat d6: `gpa-rope` ≥ 0.93×", f"{nano['gpa-rope']:.2f}×", nano["gpa-rope"] >= 0.93),
         (
-            "`gpa-rope` step: ≤ 1.15× `rope`, all widths and precisions",
-            range_of,
-            max(steps) <= 1.15,
-            "step.py",
-        ),
-        ("nanochat d6: GKA ≥ 1.1× tokens/s", f"{nano['gka']:.2f}×", nano["gka"] >= 1.1, "step.py"),
-        ("nanochat d6: `gpa-rope` ≥ 0.93×", f"{nano['gpa-rope']:.2f}×", nano["gpa-rope"] >= 0.93, "step.py"),
-        (
-            "best vision form, DeiT-Ti's time: ≤ 1.0 forward, ≤ 0.95 training",
-            f"{1 / best['inference']:.2f} and {1 / best['training']:.2f}",
+            "best vision form: ≤ 1.0×, ≤ 0.95× DeiT-Ti",
+            f"{1 / best['inference']:.2f}×, {1 / best['training']:.2f}×",
             1 / best["inference"] <= 1.0 and 1 / best["training"] <= 0.95,
-            "vit.py --best",
         ),
-        (
-            "images loaded: ≥ 0.95× one fixed batch, DeiT",
-            f"{shares[0]:.2f}×",
-            shares[0] >= 0.95,
-            "image_loading.py",
-        ),
-        ("the same, small model", f"{shares[1]:.2f}×", shares[1] >= 0.95, "image_loading.py"),
-        (
-            "CIFAR-10: ≤ 0.3 points behind DeiT at GKA's size",
-            sign(gap, 1),
-            gap <= 0.3,
-            "experiments/vision.py",
-        ),
-        (
-            "CORE end to end",
-            f"{core['core']:.3f} ± {core['core_standard_error']:.3f} ({core['tasks_run']} of 22 tasks)",
-            True,
-            "experiments/core.py",
-        ),
+        ("images loaded, DeiT: ≥ 0.95× a fixed batch", f"{shares[0]:.2f}×", shares[0] >= 0.95),
+        ("the same, small model", f"{shares[1]:.2f}×", shares[1] >= 0.95),
+        ("CIFAR-10: ≤ 0.3 points behind DeiT", sign(gap, 1), gap <= 0.3),
+        ("CORE end to end", f"{core['tasks_run']} of 22 tasks", True),
     ]
 
 
@@ -130,37 +103,32 @@ def _regression() -> list[Row]:
         / median(case["time_ms"]["nadaraya"])
         for case in read(EPYC / "regression_prediction.json")["prediction"].values()
     ]
-    ahead = f"{min(rivals):.1f}–{max(rivals):.1f}× the best of them"
-    source = "benchmarks/regression.py"
+    ahead = f"{min(rivals):.1f}–{max(rivals):.1f}×"
     return [
-        ("selection, n 1,000, d 2: ≥ 100× statsmodels", f"{ratio:.0f}×", ratio >= 100, source),
-        ("corrected AIC, n 16,000, d 3: < 8 s", f"{large / 1000:.1f} s", large < 8000, source),
+        ("selection, n 1,000, d 2: ≥ 100× statsmodels", f"{ratio:.0f}×", ratio >= 100),
+        ("corrected AIC, n 16,000, d 3: < 8 s", f"{large / 1000:.1f} s", large < 8000),
         (
-            "criterion within 0.02 of 24 descents on ≥ 95 % of designs",
-            " and ".join(f"{each:.1f} %" for each in close),
+            "within 0.02 of 24 descents: ≥ 95 % of designs",
+            ", ".join(f"{each:.1f} %" for each in close),
             min(close) >= 95,
-            "bandwidth_search.py",
         ),
         (
-            "bands of 95 % cover 93–97 %, skewed noise too",
+            "bands of 95 % cover 93–97 %",
             f"{min(bands):.1f}–{max(bands):.1f} %",
             min(bands) >= 93 and max(bands) <= 97,
-            "band_coverage.py",
         ),
-        ("first fit up to n 1,000: < 5 s", f"{usual:.1f} s", usual < 5, source),
-        ("100,000 at 100,000, d 3: ahead of KeOps and PyTorch", ahead, min(rivals) > 1, source),
-        ("a million at a million, d 1: < 2 s", f"{slowest:.2f} s", slowest < 2, source),
-        ("peak memory: < 1 GiB", f"{memory:.2f} GiB", memory < 1, source),
+        ("first fit, n ≤ 1,000: < 5 s", f"{usual:.1f} s", usual < 5),
+        ("100,000 at 100,000, d 3: ahead of KeOps, PyTorch", ahead, min(rivals) > 1),
+        ("a million at a million, d 1: < 2 s", f"{slowest:.2f} s", slowest < 2),
+        ("peak memory: < 1 GiB", f"{memory:.2f} GiB", memory < 1),
     ]
 
 
 def targets() -> str:
     """Every target with a committed measurement."""
     rows = [*_operator(), *_models(), *_regression()]
-    shown = [
-        [target, measured, "met" if met else "**missed**", source] for target, measured, met, source in rows
-    ]
-    return table(["target", "measured", "", "by"], shown, left=4)
+    shown = [[target, measured, "yes" if met else "**no**"] for target, measured, met in rows]
+    return table(["target", "measured", "met"], shown, left=3)
 
 
 TABLES: Tables = {"targets": targets}

@@ -45,8 +45,8 @@ KAPPA: dict[str, Callable[[Array], Array]] = {
 class Sizes:
     """Numbers of points and of queries.
 
-    Of bandwidth selection in two (and its rounds at least), three and twenty dimensions, of queries and points
-    in three, of both on the line and on a GPU; and how many queries are checked by brute force.
+    Of bandwidth selection in two (and its rounds at least), three and twenty dimensions, of queries and
+    points in three, of both on the line and on a GPU; and how many queries are checked by brute force.
     """
 
     selection: int = 1_000

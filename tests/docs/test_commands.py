@@ -214,9 +214,17 @@ def test_commands_are_accepted(
     typer = pytest.importorskip("typer.main")
     from typer import Exit
 
+    from nadaraya import variants
+    from nadaraya.cli import _without_imports
     from nadaraya.cli.app import app
     from nadaraya.training import load_recipe
 
+    words, modules = _without_imports(words)
+    if modules:
+        assert modules == ["my_kernels"], page.name
+        (module,) = blocks(DOCS / "start.md", "python my_kernels")
+        monkeypatch.setattr(variants, "_VARIANTS", dict(variants._VARIANTS))
+        exec(compile(module, "my_kernels.py", "exec"), {})
     command: Any = typer.get_command(app)
     context = command.make_context("nadaraya", [], resilient_parsing=True)
     while hasattr(command, "list_commands"):

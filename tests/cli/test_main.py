@@ -68,7 +68,7 @@ def test_sizes_beyond_all_bounds_are_refused(nadaraya: Any, arguments: tuple[str
 
 @pytest.mark.slow
 @pytest.mark.parametrize("closed", [">&-", "2>&-", "<&-", "<&- >&- 2>&-", ">/dev/full", "2>/dev/full"])
-@pytest.mark.parametrize(("line", "status"), [("--version", 0), ("lags absent.txt", 2)])
+@pytest.mark.parametrize(("line", "status"), [("--version", 0), ("--import absent list", 2)])
 def test_streams_that_are_closed_or_full_end_in_no_traceback(closed: str, line: str, status: int) -> None:
     command = f"{sys.executable} -m nadaraya.cli {line} {closed}"
     ended = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)

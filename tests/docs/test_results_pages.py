@@ -1,6 +1,7 @@
 """Tables of the pages on results are those of the committed JSON; summaries are those of their results."""
 
 import importlib
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,23 @@ def test_no_table_of_results_is_typed_by_hand(pages: Any) -> None:
     for page in pages.PAGES:
         if page.name not in ("README.md", "targets.md"):  # what is left to measure has no results
             assert not re.findall(r"^\|.*", pages.outside(page.read_text(encoding="utf-8")), re.M), page
+
+
+def test_readme_shows_what_the_demo_printed() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    shown = re.findall(r"^ (demo-[\w-]+) +(.*)$", text, re.M)
+    found = json.loads((ROOT / "experiments/results/demo.json").read_text(encoding="utf-8"))
+    runs = [
+        (run["name"], run["variant"], str(run["step"]), f"{run['parameters']:,}", f"{run['kernel_parameters']:,}",
+         f"{run['loss']:.4f}", f"{run['bits_per_byte']:.4f}", f"{1000 * run['step_seconds']:.1f}")
+        for run in found["runs"]
+    ]  # fmt: skip
+    lengths = []
+    for name, each in found["lengths"].items():
+        first, *longer = each["rows"]
+        losses = [first["full"], *(row[kind] for row in longer for kind in ("full", "window"))]
+        lengths.append((name, *(f"{loss:.3f}" for loss in losses)))
+    assert [(name, *rest.split()) for name, rest in shown] == [*runs, *lengths]
 
 
 @pytest.mark.parametrize("path", SUMMARIES, ids=lambda path: path.parent.name)

@@ -49,8 +49,9 @@ def test_readme_shows_what_the_demo_printed() -> None:
     shown = re.findall(r"^ (demo-[\w-]+) +(.*)$", text, re.M)
     found = json.loads((ROOT / "experiments/results/demo.json").read_text(encoding="utf-8"))
     runs = [
-        (run["name"], run["variant"], str(run["step"]), f"{run['parameters']:,}", f"{run['kernel_parameters']:,}",
-         f"{run['loss']:.4f}", f"{run['bits_per_byte']:.4f}", f"{1000 * run['step_seconds']:.1f}")
+        (run["name"], run["variant"], str(run["step"]), f"{run['parameters']:,}",
+         f"{run['kernel_parameters']:,}", f"{run['loss']:.4f}", f"{run['bits_per_byte']:.4f}",
+         f"{1000 * run['step_seconds']:.1f}")
         for run in found["runs"]
     ]  # fmt: skip
     lengths = []

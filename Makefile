@@ -43,7 +43,7 @@ results: $(VENV)/.ready-test
 	$(BIN)/nadaraya search dickens --summarise --out experiments/results/search
 	for name in bump_heights controls inside findings; do $(BIN)/python experiments/$$name.py || exit; done
 	$(BIN)/python experiments/pruning.py --summarise --out experiments/results/pruning
-	$(BIN)/python experiments/pages.py
+	$(BIN)/python experiments/write_pages.py
 
 $(VENV)/bin/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "nadaraya needs Python 3.11 or newer: make PYTHON=python3.11 ...")'

@@ -1,4 +1,4 @@
-"""The committed results, and Markdown tables of them; see pages.py."""
+"""The committed results, and Markdown tables of them; see write_pages.py."""
 
 import json
 from collections.abc import Callable, Iterable, Sequence

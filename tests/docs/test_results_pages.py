@@ -20,7 +20,7 @@ def pages() -> Any:
     """The program that writes the tables."""
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(ROOT / "experiments")
-        yield importlib.import_module("pages")
+        yield importlib.import_module("write_pages")
 
 
 def test_every_table_is_what_the_json_says_now(pages: Any) -> None:
@@ -30,7 +30,7 @@ def test_every_table_is_what_the_json_says_now(pages: Any) -> None:
         shown = dict(re.findall(r"<!-- table: ([\w-]+) -->\n\n(.*?)\n\n<!-- end -->", text, re.DOTALL))
         assert list(shown) == pages.names(text), page
         stale += [f"{page.name}: {name}" for name, table in shown.items() if table != pages.TABLES[name]()]
-    assert not stale, f"run python experiments/pages.py for {stale}"
+    assert not stale, f"run python experiments/write_pages.py for {stale}"
 
 
 def test_every_table_stands_on_one_page_and_is_made_by_the_program(pages: Any) -> None:

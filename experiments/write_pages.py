@@ -1,6 +1,6 @@
 """The tables of README, docs/results, docs/findings.md and docs/development/targets.md, from the JSON.
 
-    python experiments/pages.py
+    python experiments/write_pages.py
 
 A table stands in a page between `<!-- table: NAME -->` and `<!-- end -->`. The command writes all of them
 again, and a test compares them with what it would write; text and headings are written by hand.

@@ -32,6 +32,7 @@ NOT_RUN = {
     r"train cifar-cpu": "it downloads CIFAR-10; the guide on training runs it on other images",
     r"train deit .*": "it needs ImageNet and GPUs",
     r"maps .* --checkpoint .*": "it needs weights of others",
+    r"--version": "it has a test of its own",
     r"demo.*": "it writes thousands of characters; a test of its own runs it",
     r"bench .*": "it takes minutes; tests of its own run it on small models",
     r".* --run runs/two-processes": "several processes have tests of their own",

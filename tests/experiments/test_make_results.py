@@ -28,7 +28,8 @@ echo "${0##*/}" "$@" >> commands
 
 @pytest.mark.slow
 def test_summaries_come_from_the_results_beside_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    shutil.copy(ROOT / "Makefile", tmp_path)
+    for name in ("Makefile", "README.md"):
+        shutil.copy(ROOT / name, tmp_path)
     shutil.copytree(ROOT / "experiments", tmp_path / "experiments", ignore=shutil.ignore_patterns("runs"))
     shutil.copytree(ROOT / "benchmarks" / "results", tmp_path / "benchmarks" / "results")
     shutil.copytree(ROOT / "docs", tmp_path / "docs", ignore=shutil.ignore_patterns("figures", "_build"))

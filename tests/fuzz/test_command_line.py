@@ -89,6 +89,7 @@ def _bases(places: SimpleNamespace, tmp_path: Path) -> dict[tuple[str, ...], lis
         ("generate",): [run, "--tokens", "2"],
         ("evaluate",): [run, "--text", text],
         ("report",): [str(places.folder / "absent"), *out],
+        ("list",): ["variants"],
         ("lags",): [text],
         ("banks",): [run, "--windows", "1", "--top", "1"],
         ("count",): ["gpa", "--preset", "demo"],

@@ -132,16 +132,16 @@ def length_losses(
     starts = stride * torch.linspace(0, most - 1, min(windows, most), dtype=torch.float64).round().long()
     losses: dict[int, list[Tensor]] = {length: [] for length in sorted(set(lengths))}
     targets, at_positions = [], torch.zeros(longest, dtype=torch.float64)
-    for some in starts.split(max(1, batch_tokens // longest)):
-        rows = windows_at(tokens, some, longest + 1)
-        targets.append(rows[:, -stride:])
-        for length in losses:
-            inputs = rows[:, -length - 1 : -1]
-            ids = None if document_token is None else document_positions(inputs, document_token)
-            with limited_attention(model, sliding_window):
+    with limited_attention(model, sliding_window):
+        for some in starts.split(max(1, batch_tokens // longest)):
+            rows = windows_at(tokens, some, longest + 1)
+            targets.append(rows[:, -stride:])
+            for length in losses:
+                inputs = rows[:, -length - 1 : -1]
+                ids = None if document_token is None else document_positions(inputs, document_token)
                 found = token_nats(model, inputs, rows[:, -length:], ids).double().cpu()
-            losses[length].append(found[:, -stride:])
-        at_positions += found.sum(0)  # of the longest, which comes last
+                losses[length].append(found[:, -stride:])
+            at_positions += found.sum(0)  # of the longest, which comes last
 
     text = torch.cat(targets).cpu()
     sizes = None if bytes_of_token is None else target_bytes(text, bytes_of_token)

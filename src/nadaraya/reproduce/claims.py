@@ -2,7 +2,7 @@
 
 A claim on losses rests on the interval of a gap: it agrees where the whole interval does, disagrees where all
 of it contradicts, and is not significant in between. A claim on single models rests on the runs, one per
-seed: it agrees where it holds in all, disagrees where it holds in none.
+seed: it agrees where it holds in all, disagrees where it holds in none, and else holds "in some runs".
 """
 
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from nadaraya.study.statistics import Estimate, mean_with_interval, signed
 from nadaraya.study.summary import counted
 from nadaraya.training.schema import Section
 
-Agreement = Literal["yes", "no", "not significant", "not measured"]
+Agreement = Literal["yes", "no", "not significant", "in some runs", "not measured"]
 _BY_SIDE: dict[int, Agreement] = {1: "yes", 0: "not significant", -1: "no"}
 
 
@@ -119,7 +119,7 @@ class _ByRun(_Claim):
             return _NOTHING
         seen = ", ".join(dict.fromkeys(words for words, _ in known))
         true = sum(holds for _, holds in known)
-        agrees: Agreement = "yes" if true == len(known) else "not significant" if true else "no"
+        agrees: Agreement = "yes" if true == len(known) else "in some runs" if true else "no"
         runs = f"{counted(len(rows), 'run')} of {rows[0]['steps']:,} updates"
         return Checked(f"{seen}; so in {true} of {runs}", agrees)
 

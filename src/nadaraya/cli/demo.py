@@ -24,9 +24,9 @@ RUNS: dict[str, dict[str, Any]] = {
 }
 TIMES, PLACES = (1, 4, 8), 16  # the length of training, and places in the validation text
 CAVEAT = """\
-So few updates show what is learned soonest, a preference for near tokens. They do not rank variants: the pages
-on results have longer runs. Beyond the length of training, compare with the column of the window: a model that
-only matches it has learned nothing from further away."""
+So few updates show what is learned soonest, a preference for near tokens. They do not rank variants: the
+pages on results have longer runs. Beyond the length of training, compare with the column of the window: a
+model that only matches it has learned nothing from further away."""
 
 
 def demo(

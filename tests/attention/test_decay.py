@@ -1,5 +1,6 @@
 """What is left out where a kernel has decayed weighs at most δ, whatever queries, keys and masks are."""
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -79,6 +80,13 @@ def the_kernel_comes_back() -> Call:
     return inputs, options
 
 
+def far_keys_weigh_just_too_much() -> Call:
+    """By 2 % together: the bound has no room here, as all content is equal and the kernel is a step."""
+    inputs, options = plain(causal=True, content=0.0)
+    options["position"] = torch.where(torch.arange(N) < 600, 0.0, math.log(0.012)).double().expand(2, N)
+    return inputs, options
+
+
 CALLS: dict[str, Callable[[], Call]] = {
     "causal": lambda: plain(causal=True),
     "both sides": both_sides,
@@ -92,6 +100,7 @@ CALLS: dict[str, Callable[[], Call]] = {
     "padding": near_keys_are_padding,
     "alone": rows_are_alone,
     "comes back": the_kernel_comes_back,
+    "a step": far_keys_weigh_just_too_much,
 }
 HARMLESS = {"causal", "both sides", "window", "few queries", "Gaussian", "grouped heads"}
 

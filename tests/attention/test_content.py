@@ -117,7 +117,7 @@ def test_refusals_name_what_is_wrong() -> None:
         kernel_attention(x, x, x, content=RationalQuadratic(torch.ones(2), 1.0))
     with pytest.raises(InputError, match="content must be a finite scale"):
         kernel_attention(x, x, x, content=10**400)
-    with pytest.raises(InputError, match=r"None, a scale .* or a Kernel"):
+    with pytest.raises(InputError, match=r"None, a scale .* a Kernel or Factored"):
         kernel_attention(x, x, x, content="gaussian")  # type: ignore[arg-type]
 
 

@@ -121,7 +121,7 @@ def spoilt(call: Call, seed: int) -> tuple[Call, Tensor]:
         tensors, options = call.made(call.leaves)
         kernel_attention(*tensors, backend="reference", **options)
     args = seen[0].with_repeated_heads()
-    visible = reference.logits(args, 0, args.query.shape[2]) != -torch.inf
+    visible = reference.logits(args) != -torch.inf
     place = chosen.randrange(args.key.shape[2])
     name = chosen.choice([name for name in ("key", "value") if name in call.leaves])
     tensor = call.leaves[name].clone()

@@ -9,10 +9,9 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from nadaraya.attention import reference, sdpa, stock, triton
-from nadaraya.attention.arguments import (
-    AttentionArguments,
-    Content,
+from nadaraya.attention import linear, reference, sdpa, stock, triton
+from nadaraya.attention.arguments import AttentionArguments, Content
+from nadaraya.attention.checks import (
     check_attn_mask,
     check_content,
     check_document_ids,
@@ -22,6 +21,7 @@ from nadaraya.attention.arguments import (
     check_options,
     check_pairs,
     check_tensors,
+    check_ways,
 )
 from nadaraya.attention.positions import (
     GridLogits,
@@ -60,6 +60,10 @@ class AttentionOptions(TypedDict, total=False):
     dropout_p: float
     eps: float
     prune_tol: float
+    degree: int
+    ridge: float
+    probe: Tensor | None
+    nearest: int | None
     backend: str
 
 
@@ -116,6 +120,10 @@ def kernel_attention(
     dropout_p: float = 0.0,
     eps: float = 0.0,
     prune_tol: float = 0.0,
+    degree: int = 0,
+    ridge: float = 0.0,
+    probe: Tensor | None = None,
+    nearest: int | None = None,
     backend: str = "auto",
     return_weights: bool = False,
     return_lse: bool = False,
@@ -202,7 +210,8 @@ def kernel_attention(
     args = _checked(
         query, key, value, content=content, position=position, key_bias=key_bias, exclude_self=exclude_self,
         causal=causal, window=window, key_mask=key_mask, attn_mask=attn_mask, document_ids=document_ids,
-        dropout_p=dropout_p, eps=eps, prune_tol=prune_tol, **unknown,
+        dropout_p=dropout_p, eps=eps, prune_tol=prune_tol, degree=degree, ridge=ridge, probe=probe,
+        nearest=nearest, **unknown,
     )  # fmt: skip
     for watch in _WATCHERS:
         watch(args)
@@ -216,7 +225,7 @@ def kernel_attention(
             if return_weights:
                 return out, weights
         else:
-            out, found = (triton if name == "triton" else sdpa).attention(args, return_lse)
+            out, found = _fast(name, args, return_lse)
             if not return_lse:
                 return out
             assert found is not None
@@ -303,12 +312,16 @@ def _checked(
     causal = bool(options.get("causal"))
     key_bias, key_mask = options.get("key_bias"), options.get("key_mask")
     attn_mask, ids = options.get("attn_mask"), options.get("document_ids")
-    others = {"key_bias": key_bias, "key_mask": key_mask, "attn_mask": attn_mask, "document_ids": ids}
+    probe = options.get("probe")
+    others = {
+        "key_bias": key_bias, "key_mask": key_mask, "attn_mask": attn_mask, "document_ids": ids,
+        "probe": probe,
+    }  # fmt: skip
     check_tensors(query, key, value, others)
     check_options(window, exclude_self, dropout_p, eps, prune_tol)
-    query, scale, bandwidth, kernel = check_content(options.get("content"), query)
+    query, scale, bandwidth, kernel, factored = check_content(options.get("content"), query, key)
     attn_mask = None if attn_mask is None else check_attn_mask(attn_mask, query, key)
-    lag_logits, mixture, grid = None, None, None
+    lag_logits, mixture, grid, modes = None, None, None, None
     if isinstance(position, (MixedLogits, MixedKernels)):
         mixture = check_mixture(position, query, key)
     elif isinstance(position, GridLogits):
@@ -318,28 +331,43 @@ def _checked(
     elif isinstance(position, Tensor) and position.dim() == 3:
         attn_mask = check_pairs(position, attn_mask, query, key)
     elif isinstance(position, (Kernel, Tensor)):
-        lag_logits = check_lag_logits(position, causal, query, key)
+        lag_logits = check_lag_logits(position, causal, query, key, values=factored is not None)
+        if factored is not None and isinstance(position, Kernel) and (position.symmetric or causal):
+            modes = position.modes(lag_logits.dtype, 1e-12 if query.dtype == torch.float64 else 1e-7)
     elif position is not None:
         accepted = "a Kernel, a table of logits, MixedLogits, MixedKernels or GridLogits"
         raise must_be("position", accepted, position)
     args = AttentionArguments(
         query=query, key=key, value=value, scale=scale, bandwidth=bandwidth, kernel=kernel,
-        lag_logits=lag_logits, mixture=mixture, grid=grid, causal=causal,
+        lag_logits=lag_logits if factored is None else None, mixture=mixture, grid=grid, causal=causal,
         window=None if window is None else int(window), exclude_self=exclude_self,
         key_padding_mask=None if key_mask is None else check_key_mask(key_mask, key),
         attn_mask=attn_mask,
         key_bias=None if key_bias is None else check_key_bias(key_bias, query, key),
         document_ids=None if ids is None else check_document_ids(ids, query, key),
-        dropout_p=float(dropout_p), eps=float(eps), prune_tol=float(prune_tol),
+        dropout_p=float(dropout_p), eps=float(eps), prune_tol=float(prune_tol), factored=factored,
+        lag_values=None if factored is None else lag_logits, modes=modes,
     )  # fmt: skip
+    args = check_ways(
+        args, options.get("degree", 0), options.get("ridge", 0.0), probe, options.get("nearest")
+    )
     return replace(args, spoilt=True) if args.hides_non_finite() else args
+
+
+def _fast(name: str, args: AttentionArguments, with_lse: bool) -> tuple[Tensor, Tensor | None]:
+    """Output and log-sum-exp by a backend other than the reference."""
+    if name in linear.FORMS:
+        return linear.attention(name, args, with_lse)
+    return (triton if name == "triton" else sdpa).attention(args, with_lse)
 
 
 def _choice(backend: str, args: AttentionArguments, return_weights: bool) -> BackendChoice:
     if backend == "auto":
         refused: dict[str, str] = {}
-        for name in _FAST_BACKENDS:
+        for name in _FAST_BACKENDS if args.factored is None else (*linear.FORMS, "sdpa"):
             reason = _why_not(name, args, return_weights)
+            if name in linear.FORMS and reason is None:
+                reason = linear.costs_more(name, args)
             if name == "triton" and reason is None and args.query.device.type != "cuda":
                 reason = "its interpreter is for tests"
             elif name == "triton" and reason is None and args.bandwidth is None and stock.can(args):
@@ -348,12 +376,13 @@ def _choice(backend: str, args: AttentionArguments, return_weights: bool) -> Bac
                 return BackendChoice(name, refused)
             refused[name] = reason
         return BackendChoice("reference", refused)
-    if backend in _FAST_BACKENDS:
+    names = (*_FAST_BACKENDS, *linear.FORMS)
+    if backend in names:
         reason = _why_not(backend, args, return_weights)
         if reason is not None:
             raise InputError(f"backend {backend!r} cannot do this call: {reason}")
     elif backend != "reference":
-        raise unknown_name("backend", backend, ("auto", "reference", *_FAST_BACKENDS))
+        raise unknown_name("backend", backend, ("auto", "reference", *names))
     return BackendChoice(backend, {})
 
 
@@ -368,4 +397,6 @@ def _why_not(backend: str, args: AttentionArguments, return_weights: bool) -> st
         torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
     ):
         return "it has no rule for torch.func transforms and forward-mode differentiation"
+    if backend in linear.FORMS:
+        return linear.why_not(backend, args)
     return triton.why_not(args) if backend == "triton" else None

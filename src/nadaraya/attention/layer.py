@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nadaraya.attention.arguments import check_options
+from nadaraya.attention.checks import check_options
 from nadaraya.attention.content import DotProduct
 from nadaraya.attention.functional import AttentionOptions
 from nadaraya.attention.gates import ForgetGate, Sink

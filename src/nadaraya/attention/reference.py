@@ -39,25 +39,29 @@ def attention(args: AttentionArguments) -> Results:
     Returns:
         The results for all queries. A row that may see nothing has weights and output zero.
     """
-    return rows(args, 0, args.query.shape[2])
-
-
-def rows(args: AttentionArguments, start: int, stop: int) -> Results:
-    """`attention` for the queries start … stop − 1 only: the same sums, in O((stop − start) · Nk) memory."""
     args = args.with_repeated_heads()
-    log_kappa = logits(args, start, stop)
+    log_kappa = logits(args)
     # Any shift of a row cancels between numerator and denominator; the row's maximum keeps exp in range.
     shift = (
         log_kappa.detach().amax(-1, keepdim=True) if args.key.shape[2] else log_kappa.sum(-1, keepdim=True)
     )
     shift = shift.masked_fill(shift == -torch.inf, 0.0)
     kappa = torch.exp(log_kappa - shift)
+    if args.factored is not None:
+        kappa = kappa * _products(args)
     normaliser = kappa.sum(-1, keepdim=True)
-    nothing = normaliser == 0
+    nothing = normaliser <= 0
     lse = (normaliser.masked_fill(nothing, 1.0).log() + shift).masked_fill(nothing, -torch.inf)[..., 0]
-    if args.eps > 0.0:  # exp(−shift) may be infinite, and 0 · ∞ is not 0
-        normaliser = normaliser + args.eps * torch.exp(-shift)
-    weights = kappa / normaliser.masked_fill(normaliser == 0, 1.0)
+    if args.factored is None:
+        if args.eps > 0.0:  # exp(−shift) may be infinite, and 0 · ∞ is not 0
+            normaliser = normaliser + args.eps * torch.exp(-shift)
+        weights = kappa / normaliser.masked_fill(normaliser == 0, 1.0)
+    elif args.factored.normalise:
+        weights = kappa / args.factored.denominator(normaliser, torch.exp(-shift), args.eps)
+    else:
+        weights = kappa * torch.exp(shift)
+    if args.degree or args.probe is not None:
+        weights = along_line(args, weights)
     weights = F.dropout(weights, args.dropout_p)
     value = args.value.to(weights.dtype)
     out = weights @ value
@@ -69,41 +73,39 @@ def rows(args: AttentionArguments, start: int, stop: int) -> Results:
     return Results(out.to(args.query.dtype), weights, lse)
 
 
-def logits(args: AttentionArguments, start: int, stop: int) -> Tensor:
-    """log κ of the queries start … stop − 1 against all keys; −inf where κ = 0.
+def logits(args: AttentionArguments) -> Tensor:
+    """log κ of all queries and keys, −inf where κ = 0; of factored content what multiplies the product.
 
     Returns:
-        (B, H, stop − start, Nk) in float32 at least.
+        (B, H, Nq, Nk) in float32 at least.
     """
     args = args.with_repeated_heads()
-    query = args.query[:, :, start:stop].to(args.compute_dtype)
+    query = args.query.to(args.compute_dtype)
     given = key = args.key.to(args.compute_dtype)
     finite = key.isfinite().all(-1, keepdim=True) if args.spoilt else None
     if finite is not None:
         key = torch.where(finite, key, 0.0)  # products of others with a gradient of 0 would be NaN
     log_kappa = _content(args, query, key)
-    lags = _lags(args, start, stop)
+    lags = _lags(args)
     if args.lag_logits is not None:
         log_kappa = log_kappa + args.lag_logits[:, lags + args.lag_logits.shape[1] // 2]
     if args.mixture is not None:
-        mixed, extent = args.mixture.by_lag(slice(start, stop)), args.mixture.extent
+        mixed, extent = args.mixture.by_lag(), args.mixture.extent
         entries = (lags.clamp(-extent, extent) + extent).expand(*mixed.shape[:2], -1, -1)
         log_kappa = log_kappa + mixed.gather(3, entries)
     if args.grid is not None:
-        log_kappa = log_kappa + args.grid.dense()[:, start:stop]
+        log_kappa = log_kappa + args.grid.dense()
     if args.key_bias is not None:
         log_kappa = log_kappa + args.key_bias[:, :, None, :]
     if args.attn_mask is not None:
-        mask = args.attn_mask[:, :, start:stop] if args.attn_mask.shape[2] > 1 else args.attn_mask
-        if mask.dtype == torch.bool:
-            log_kappa = log_kappa.masked_fill(~mask, -torch.inf)
+        if args.attn_mask.dtype == torch.bool:
+            log_kappa = log_kappa.masked_fill(~args.attn_mask, -torch.inf)
         else:
-            log_kappa = log_kappa + mask
+            log_kappa = log_kappa + args.attn_mask
     if args.key_padding_mask is not None:
         log_kappa = log_kappa.masked_fill(args.key_padding_mask[:, None, None, :], -torch.inf)
     if args.document_ids is not None:
-        of_queries = args.document_ids[:, args.offset :][:, start:stop]
-        others = of_queries[:, :, None] != args.document_ids[:, None, :]
+        others = args.ids_of_queries[:, :, None] != args.document_ids[:, None, :]
         log_kappa = log_kappa.masked_fill(others[:, None], -torch.inf)
     if args.causal:
         log_kappa = log_kappa.masked_fill(lags < 0, -torch.inf)
@@ -117,11 +119,59 @@ def logits(args: AttentionArguments, start: int, stop: int) -> Tensor:
         others = log_kappa.masked_fill(lags == 0, -torch.inf)
         alone = (others == -torch.inf).all(-1, keepdim=True)
         log_kappa = torch.where(alone, log_kappa, others)
+    if args.nearest is not None and args.nearest < args.key.shape[2]:
+        kept = log_kappa.topk(args.nearest, dim=-1).indices
+        log_kappa = log_kappa.masked_fill(
+            torch.ones_like(log_kappa, dtype=torch.bool).scatter(-1, kept, False), -torch.inf
+        )
     return log_kappa
+
+
+def along_line(args: AttentionArguments, weights: Tensor) -> Tensor:
+    """Weights of a line through the weighted mean, in place of the mean: p_ij (1 + s_i·(k_j − k̄_i)).
+
+    The local line at the query has s_i = (Σ_i + λ tr(Σ_i) / d I)^{-1} (q_i − k̄_i), Σ_i the weighted
+    covariance of the keys (Zuo et al. 2025); a probe r_i has s_i = −r_i (Parallax 2026).
+
+    Args:
+        args: with one key-value head for each query head.
+        weights: p, (B, H, Nq, Nk), which sum to 1 or, in rows that see nothing, 0.
+    """
+    centre = args.key_centre().to(weights.dtype)
+    key = args.key.to(weights.dtype) - centre
+    mean = weights @ key
+    if args.probe is not None:
+        slope = -args.probe
+    else:
+        width = key.shape[-1]
+        squares = (key[..., None] * key[..., None, :]).flatten(-2)
+        spread = (weights @ squares).unflatten(-1, (width, width)) - mean[..., None] * mean[..., None, :]
+        variance = spread.diagonal(dim1=-2, dim2=-1).mean(-1)
+        ridge = args.ridge * variance.detach() if args.ridge else torch.zeros_like(variance)
+        ridge = torch.where(variance > 0, ridge, 1.0)[..., None, None]  # no line through one point
+        spread = spread + ridge * torch.eye(width, dtype=spread.dtype, device=spread.device)
+        slope = torch.linalg.solve(spread, args.query.to(weights.dtype) - centre - mean)
+    along = slope @ key.mT - (slope * mean).sum(-1, keepdim=True)
+    return weights * (1 + along)
+
+
+def _products(args: AttentionArguments) -> Tensor:
+    """φ(q_i)·ψ(k_j) G(i − j), factored content with its position."""
+    query, key = (t.to(args.compute_dtype) for t in (args.query, args.key))
+    if args.spoilt:  # logits have what such keys are to the rows that see them
+        key = torch.where(key.isfinite().all(-1, keepdim=True), key, 0.0)
+    products = query @ key.mT
+    if args.lag_values is not None:
+        products = products * args.lag_values[:, _lags(args) + args.lag_values.shape[1] // 2]
+    return products
 
 
 def _content(args: AttentionArguments, query: Tensor, key: Tensor) -> Tensor:
     """Content logits of queries and keys."""
+    if args.factored is not None:
+        if args.spoilt:  # NaN where a key is not finite
+            return 0.0 * (query.detach() @ key.detach().mT)
+        return query.new_zeros((*query.shape[:3], key.shape[2]))
     if args.kernel is not None:
         return log_by_head(args.kernel, distances(query, key)).to(query.dtype)
     if args.bandwidth is None:
@@ -130,8 +180,8 @@ def _content(args: AttentionArguments, query: Tensor, key: Tensor) -> Tensor:
     return -0.5 * squared_distances(*(x / args.bandwidth.view(-1, 1, 1) for x in (query, key)))
 
 
-def _lags(args: AttentionArguments, start: int, stop: int) -> Tensor:
-    """i − j of the queries start … stop − 1 with all keys, (rows, Nk)."""
+def _lags(args: AttentionArguments) -> Tensor:
+    """i − j of all queries and keys, (Nq, Nk)."""
     device = args.query.device
-    positions = torch.arange(start, stop, device=device) + args.offset
+    positions = torch.arange(args.query.shape[2], device=device) + args.offset
     return positions[:, None] - torch.arange(args.key.shape[2], device=device)

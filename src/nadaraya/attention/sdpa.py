@@ -47,9 +47,11 @@ def attention(args: AttentionArguments, with_lse: bool = False) -> tuple[Tensor,
     if args.query.shape[2] == 0 or args.key.shape[2] == 0:
         out, _, lse = reference.attention(args)
         return out, lse
-    if not with_lse and not args.spoilt and stock.can(args):
+    if args.spoilt or args.has_own_form:
+        return _definition_in_row_blocks(args)
+    if not with_lse and stock.can(args):
         return stock.attention(args), None
-    if args.spoilt or args.dropout_p > 0.0 or args.kernel is not None:
+    if args.dropout_p > 0.0:
         return _definition_in_row_blocks(args)
     if _is_one_row(args):
         out, _, lse = reference.attention(args)
@@ -257,13 +259,21 @@ def _keep_self_where_alone(args: AttentionArguments, out: Tensor, lse: Tensor) -
 def _definition_in_row_blocks(args: AttentionArguments) -> tuple[Tensor, Tensor]:
     """Row blocks of the definition, recomputed in the backward pass with the same random numbers."""
     blocks = [
-        checkpoint(_reference_rows, args, start, use_reentrant=False, preserve_rng_state=True)
+        checkpoint(_definition, args, start, use_reentrant=False, preserve_rng_state=True)
         for start in range(0, args.query.shape[2], _DEFINITION_ROWS)
     ]
     out, lse = zip(*blocks, strict=True)
     return torch.cat(out, dim=2), torch.cat(lse, dim=2)
 
 
-def _reference_rows(args: AttentionArguments, start: int) -> tuple[Tensor, Tensor]:
-    found = reference.rows(args, start, min(args.query.shape[2], start + _DEFINITION_ROWS))
+def _definition(args: AttentionArguments, start: int) -> tuple[Tensor, Tensor]:
+    """The definition for a block of rows and the keys that causality and the window let it see."""
+    stop = min(args.query.shape[2], start + _DEFINITION_ROWS)
+    first, last = 0, args.key.shape[2]
+    if args.causal:
+        last = max(0, min(last, stop + args.offset))
+    if args.window is not None:
+        last = max(0, min(last, stop + args.offset + args.window - 1))
+        first = max(0, min(last, start + args.offset - args.window + 1))
+    found = reference.attention(args.block(slice(start, stop), slice(first, last)))
     return found.out, found.lse

@@ -286,11 +286,14 @@ class _Sums:
         """The logits of one call with a batch of one window."""
         args = args.with_repeated_heads()
         num_heads, num_queries, num_keys = (*args.query.shape[1:3], args.key.shape[2])
+        if args.factored is not None:
+            raise InputError(f"layer {self.layer} must have logits: content that factorises has none")
         if num_queries != num_keys or num_keys != self.by_lag.shape[1] or num_heads != len(self.by_lag):
             raise InputError(f"layer {self.layer} must be self-attention of the tokens, in one pass")
         rows = max(1, _BLOCK // (num_heads * num_keys))
         for start in range(0, num_queries, rows):
-            logits = reference.logits(args, start, min(start + rows, num_queries))
+            block = args.block(slice(start, min(start + rows, num_queries)), slice(0, num_keys))
+            logits = reference.logits(block)
             self._add_rows(logits[0].double().cpu(), start)
 
     def _add_rows(self, logits: Tensor, start: int) -> None:

@@ -12,6 +12,7 @@ from torch.utils.checkpoint import checkpoint
 from nadaraya.errors import InputError, must_be, unknown_name
 from nadaraya.kernels.base import Kernel
 from nadaraya.kernels.initializers import Initializer, initializer_of
+from nadaraya.kernels.modal import Modes, harmonics
 from nadaraya.kernels.parameters import Positive, at_least_float32, count, describe
 
 SHARES = ("none", "heads", "layers", "all")
@@ -188,6 +189,27 @@ class KernelBank(Kernel):
         else:
             summed = checkpoint(total, r_L, use_reentrant=False)
         return summed.reshape(len(summed), *r.shape).expand(self.num_heads, *r.shape)
+
+    def modes(self, dtype: torch.dtype = torch.float32, tolerance: float = 1e-7) -> Modes | None:
+        names = {name: self._natural(name, dtype) for name in self._names}
+        rate, height = 1 / names["length"], names["amplitude"] if self.signed else names["sigma"].square()
+        if not self.periodic:
+            return Modes(height[..., None], rate)
+        if self.periodic == "cosine":
+            return Modes(height[..., None], rate, 2 / names["tau"])
+        if (found := harmonics(names["alpha"], names["tau"], tolerance)) is None:
+            return None
+        weights, frequency = found
+        coefficients = (height[..., None] * weights).flatten(1)[..., None]
+        rate = rate[..., None].expand_as(frequency)
+        return Modes(coefficients, rate.flatten(1), frequency.flatten(1))
+
+    def _natural(self, name: str, dtype: torch.dtype) -> Tensor:
+        """A number of every term in natural units, (H or 1, M)."""
+        raw = self.stored(name).to(dtype)
+        if name == "amplitude":
+            return raw
+        return raw.exp() if self.parameterisation == "log" else F.softplus(raw)
 
     def terms(self, r: Tensor | float) -> Tensor:
         """The separate terms of G.

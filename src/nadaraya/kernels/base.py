@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from nadaraya.errors import InputError, must_be
 from nadaraya.kernels.drawing import plot_kernel
+from nadaraya.kernels.modal import Modes
 from nadaraya.kernels.parameters import Positive, at_least_float32, count, describe, log_of_positive, natural
 
 if TYPE_CHECKING:
@@ -130,6 +131,29 @@ class Kernel(nn.Module):
         first = 0 if self.symmetric or causal else 1 - num_lags
         return self.log(torch.arange(first, num_lags, device=self.device))
 
+    def modes(self, dtype: torch.dtype = torch.float32, tolerance: float = 1e-7) -> Modes | None:
+        """The damped modes that κ is a finite sum of, for lags r ≥ 0.
+
+        Attention with factorised content and such a kernel is a linear recurrence, O(N) in time with a
+        constant state. Exponential decays, cosines, Matérn kernels and constants are such sums; periodic
+        kernels and banks up to a tolerance; and sums, multiples and products of them.
+
+        Args:
+            dtype: of the modes. Default float32.
+            tolerance: error of κ at most, for κ(0) = 1, that leaving out harmonics of a periodic kernel may
+                make. Default 1e-7.
+
+        Returns:
+            The modes, or None where the kernel is no such sum.
+
+        >>> from nadaraya.kernels import ExponentialDecay, Gaussian, Periodic
+        >>> (ExponentialDecay(20.0) * Periodic(alpha=0.7, period=70.0)).modes().num_states
+        12
+        >>> Gaussian(20.0).modes() is None
+        True
+        """
+        return None
+
     def check_serves(self, num_heads: int, name: str) -> None:
         """Check that the kernel is one for all heads, or has one value for each.
 
@@ -196,6 +220,11 @@ class Kernel(nn.Module):
         """A positive parameter in natural units, otherwise as `aligned` gives it."""
         return self.aligned(f"log_{name}", r).exp()
 
+    def _number(self, name: str, dtype: torch.dtype) -> Tensor:
+        """A positive parameter in natural units, (H or 1,)."""
+        logarithm: Tensor = getattr(self, f"log_{name}")
+        return torch.exp(logarithm.to(dtype)).reshape(-1)
+
     def __add__(self, other: Any) -> "Sum":
         return Sum(self, other) if isinstance(other, Kernel) else NotImplemented
 
@@ -240,6 +269,10 @@ class _Composite(Kernel):
             (type(kernel).__name__, kernel.batch_shape) for kernel in kernels
         )
 
+    def _modes(self, dtype: torch.dtype, tolerance: float) -> list[Modes] | None:
+        found = [cast("Kernel", kernel).modes(dtype, tolerance) for kernel in self.kernels]
+        return None if None in found else cast("list[Modes]", found)
+
     def _logs(self, r: Tensor | float) -> Iterator[Tensor]:
         r = self.lags(r)
         return (cast("Kernel", kernel).log(r) for kernel in self.kernels)
@@ -269,6 +302,10 @@ class Sum(_Composite):
     def forward(self, r: Tensor | float) -> Tensor:
         return reduce(torch.add, self._values(r))
 
+    def modes(self, dtype: torch.dtype = torch.float32, tolerance: float = 1e-7) -> Modes | None:
+        found = self._modes(dtype, tolerance)
+        return None if found is None else reduce(Modes.__add__, found)
+
     def __repr__(self) -> str:
         return " + ".join(map(repr, self.kernels))
 
@@ -292,6 +329,10 @@ class Product(_Composite):
 
     def forward(self, r: Tensor | float) -> Tensor:
         return reduce(torch.mul, self._values(r))
+
+    def modes(self, dtype: torch.dtype = torch.float32, tolerance: float = 1e-7) -> Modes | None:
+        found = self._modes(dtype, tolerance)
+        return None if found is None else reduce(Modes.__mul__, found)
 
     def __repr__(self) -> str:
         return " * ".join(
@@ -363,6 +404,10 @@ class Scaled(Kernel):
     def forward(self, r: Tensor | float) -> Tensor:
         r = self.lags(r)
         return self.natural("factor", r) * self.kernel(r)
+
+    def modes(self, dtype: torch.dtype = torch.float32, tolerance: float = 1e-7) -> Modes | None:
+        found = self.kernel.modes(dtype, tolerance)
+        return None if found is None else found.scaled(self._number("factor", dtype))
 
     def __repr__(self) -> str:
         inner = f"({self.kernel!r})" if isinstance(self.kernel, _Composite) else repr(self.kernel)

@@ -19,6 +19,7 @@ from nadaraya.kernels.expressions import (
     parse_expression,
 )
 from nadaraya.kernels.initializers import MIDDLE_LENGTH
+from nadaraya.kernels.modal import Modes
 from nadaraya.kernels.parameters import Positive, count
 from nadaraya.kernels.stationary import Gaussian, Matern, Periodic, RationalQuadratic
 
@@ -45,6 +46,10 @@ class Constant(Kernel):
     def log(self, r: Tensor | float) -> Tensor:
         r = self.lags(r)
         return 2 * self.aligned("log_sigma", r) + torch.zeros_like(r)
+
+    def modes(self, dtype: torch.dtype = torch.float32, tolerance: float = 1e-7) -> Modes | None:
+        height = self._number("sigma", dtype).square()[:, None]
+        return Modes(height[..., None], torch.zeros_like(height))
 
 
 class _Terms(Kernel):
@@ -82,6 +87,15 @@ class _Terms(Kernel):
 
     def forward(self, r: Tensor | float) -> Tensor:
         return self.log_terms(r).exp().sum(dim=1)
+
+    def modes(self, dtype: torch.dtype = torch.float32, tolerance: float = 1e-7) -> Modes | None:
+        total: Modes | None = None
+        for part, copies in zip(self.products, self.copies, strict=True):
+            if (found := cast("Kernel", part).modes(dtype, tolerance)) is None:
+                return None
+            by_head = found.by_head(copies)
+            total = by_head if total is None else total + by_head
+        return total
 
     def __repr__(self) -> str:
         return f"({' + '.join(map(repr, self.products))})"

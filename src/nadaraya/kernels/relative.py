@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from nadaraya.errors import must_be, unknown_name
 from nadaraya.kernels.base import Kernel
+from nadaraya.kernels.modal import Modes
 from nadaraya.kernels.parameters import Positive, count
 
 
@@ -69,6 +70,10 @@ class ALiBi(_PerHead):
     def log(self, r: Tensor | float) -> Tensor:
         r = self.lags(r)
         return -self.aligned("slopes", r) * r
+
+    def modes(self, dtype: torch.dtype = torch.float32, tolerance: float = 1e-7) -> Modes | None:
+        slopes = self.slopes.to(dtype)[:, None]
+        return Modes(torch.ones_like(slopes)[..., None], slopes)
 
 
 class KERPLE(_PerHead):

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from nadaraya.errors import InputError, must_be, shown
 from nadaraya.kernels.base import BandwidthKernel, Kernel
+from nadaraya.kernels.modal import Modes, harmonics
 from nadaraya.kernels.parameters import Positive, describe, log_of_positive
 
 
@@ -79,6 +80,10 @@ class ExponentialDecay(Kernel):
         r = self.lags(r)
         return 2 * self.aligned("log_sigma", r) - r / self.natural("length", r)
 
+    def modes(self, dtype: torch.dtype = torch.float32, tolerance: float = 1e-7) -> Modes | None:
+        height = self._number("sigma", dtype).square()[:, None, None]
+        return Modes(height, 1 / self._number("length", dtype)[:, None])
+
 
 class Periodic(Kernel):
     """κ(r) = exp(−2 α² sin²(r / τ)), of period p = π τ (Bunks et al. (2025), eq. 3).
@@ -127,6 +132,13 @@ class Periodic(Kernel):
     def log(self, r: Tensor | float) -> Tensor:
         r = self.lags(r)
         return -2 * (self.natural("alpha", r) * torch.sin(r / self.natural("tau", r))).square()
+
+    def modes(self, dtype: torch.dtype = torch.float32, tolerance: float = 1e-7) -> Modes | None:
+        alpha, tau = torch.broadcast_tensors(self._number("alpha", dtype), self._number("tau", dtype))
+        if (found := harmonics(alpha, tau, tolerance)) is None:
+            return None
+        weights, frequency = found
+        return Modes(weights[..., None], torch.zeros_like(frequency), frequency)
 
     def extra_repr(self) -> str:
         return f"alpha={describe(self.alpha)}, period={describe(self.period)}"
@@ -196,3 +208,8 @@ class Matern(Kernel):
             return -u
         polynomial = u if self.nu == 1.5 else u + u.square() / 3
         return torch.log1p(polynomial) - u
+
+    def modes(self, dtype: torch.dtype = torch.float32, tolerance: float = 1e-7) -> Modes | None:
+        rate = math.sqrt(2 * self.nu) / self._number("length", dtype)[:, None]
+        powers = [1.0, 1.0, 1 / 3][: round(self.nu + 0.5)]
+        return Modes(torch.stack([c * rate**k for k, c in enumerate(powers)], -1), rate)

@@ -43,6 +43,8 @@ def why_not(args: AttentionArguments) -> str | None:
         reason = f"heads are wider than {_WIDEST}"
     elif args.kernel is not None:
         reason = "of kernels of the distance it knows the Gaussian alone"
+    elif args.has_own_form:
+        reason = "it has weighted means of all keys alone, and no factorised content"
     elif args.attn_mask is not None:
         reason = "it takes no attn_mask"
     elif args.dropout_p > 0.0:

@@ -1,0 +1,90 @@
+"""Σ_j G(i − j) φ_i·ψ_j v_j for any kernel of the lag, or on a grid of patches, by Fourier transforms.
+
+For every feature a and channel b the sum over j is a convolution of G with ψ_a v_b: O(N log N) each, in
+slabs of features and channels that are computed again in the backward pass. In float64: the error of a
+transform is one of its largest entry.
+"""
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+if TYPE_CHECKING:
+    from nadaraya.attention.arguments import AttentionArguments
+
+_SLAB = 2**22  # numbers that are transformed at once
+
+
+def sums(query: Tensor, key: Tensor, value: Tensor, args: "AttentionArguments") -> Tensor:
+    """Sums over all keys that G reaches, (B, H, N, e); query and key (B, H, N, m), value (B, H, N, e)."""
+    if args.grid is None:
+        return _convolved(query, key, value, _by_lag(args, query), (query.shape[2],))
+    first = args.grid.num_prefix
+    table = args.grid.logits.to(query.dtype).exp()
+    height, width = ((size + 1) // 2 for size in table.shape[1:])
+    if args.exclude_self:
+        middle = torch.zeros_like(table, dtype=torch.bool)
+        middle[:, height - 1, width - 1] = True
+        table = table.masked_fill(middle, 0.0)
+    queries, keys, values = (t[:, :, first:] for t in (query, key, value))
+    out = _convolved(queries, keys, values, table, (height, width))
+    if first:  # whose pairs have G = 1
+        prefix = key[:, :, :first].mT @ value[:, :, :first]
+        all_keys = prefix + keys.mT @ values
+        out = torch.cat([query[:, :, :first] @ all_keys, out + queries @ prefix], 2)
+        if args.exclude_self:
+            own = (query * key).sum(-1, keepdim=True) * value
+            out = torch.cat([out[:, :, :first] - own[:, :, :first], out[:, :, first:]], 2)
+    return out
+
+
+def _by_lag(args: "AttentionArguments", query: Tensor) -> Tensor:
+    """G by i − j, (H or 1, 2N − 1), zero where a lag is hidden."""
+    length = query.shape[2]
+    lags = torch.arange(1 - length, length, device=query.device)
+    table = query.new_ones((1, len(lags))) if args.lag_values is None else args.lag_values.to(query.dtype)
+    hidden = torch.zeros_like(lags, dtype=torch.bool)
+    if args.causal:
+        hidden |= lags < 0
+    if args.exclude_self:
+        hidden |= lags == 0
+    return table.masked_fill(hidden, 0.0)
+
+
+def _convolved(query: Tensor, key: Tensor, value: Tensor, table: Tensor, sizes: tuple[int, ...]) -> Tensor:
+    """The sums of tokens in row-major order of `sizes`; the table has 2 n − 1 entries for each size n."""
+    wide = tuple(2 * size for size in sizes)
+    axes = tuple(range(-len(sizes), 0))
+    # Lag 0 first, negative ones from the end: what a circular convolution takes.
+    placed = torch.nn.functional.pad(table.double(), (0, 1) * len(sizes))
+    placed = placed.roll([1 - size for size in sizes], axes)
+    spectrum = torch.fft.rfftn(placed, dim=axes)[:, None, None]
+    query, key, value = (t.double().mT.unflatten(-1, sizes) for t in (query, key, value))
+    batch, heads, features, channels = *query.shape[:3], value.shape[2]
+    pairs = max(1, _SLAB // (batch * heads * spectrum.numel() // len(spectrum)))
+    of_channels = min(channels, pairs)
+    of_features = max(1, pairs // of_channels)
+
+    def slab(query: Tensor, key: Tensor, value: Tensor, spectrum: Tensor) -> Tensor:
+        products = key[:, :, :, None] * value[:, :, None]
+        found = torch.fft.irfftn(torch.fft.rfftn(products, s=wide, dim=axes) * spectrum, s=wide, dim=axes)
+        for axis, size in zip(axes, sizes, strict=True):
+            found = found.narrow(axis, 0, size)
+        return (query[:, :, :, None] * found).sum(2)
+
+    columns = []
+    for channel in range(0, channels, of_channels):
+        total = torch.zeros((), dtype=query.dtype, device=query.device)
+        for feature in range(0, features, of_features):
+            some = slice(feature, feature + of_features)
+            arguments = (
+                query[:, :, some],
+                key[:, :, some],
+                value[:, :, channel : channel + of_channels],
+                spectrum,
+            )
+            total = total + checkpoint(slab, *arguments, use_reentrant=False, preserve_rng_state=False)
+        columns.append(total)
+    return torch.cat(columns, 2).flatten(3).mT

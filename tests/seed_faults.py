@@ -12,6 +12,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -21,6 +22,7 @@ from pathlib import Path
 import yaml
 
 ROOT = Path(__file__).resolve().parents[1]
+LONGEST = 1800.0  # seconds: of a whole tier, with room
 TIERS = {"fast": "not slow", "exhaustive": "slow"}
 
 
@@ -28,13 +30,19 @@ def first_failure(source: Path, tests: list[str], tier: str) -> str | None:
     """The first test that fails with the package of `source`; None where all pass."""
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-m", TIERS[tier]]
     environment = {**os.environ, "PYTHONPATH": str(source)}
-    result = subprocess.run(
-        [*command, "-n", "auto", *tests], cwd=ROOT, env=environment, capture_output=True, text=True
-    )
-    if result.returncode in (0, 5):  # 5: nothing of this tier here
+    with subprocess.Popen(
+        [*command, "-n", "auto", *tests], cwd=ROOT, env=environment, stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL, text=True, start_new_session=True,
+    ) as process:  # fmt: skip
+        try:
+            output, _ = process.communicate(timeout=LONGEST)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)  # with the workers, of which one may turn for ever
+            return "a test that does not end"
+    if process.returncode in (0, 5):  # 5: nothing of this tier here
         return None
-    found = re.search(r"^(?:FAILED|ERROR) (\S+)", result.stdout, re.MULTILINE)
-    return found.group(1) if found else f"pytest stopped with status {result.returncode}"
+    found = re.search(r"^(?:FAILED|ERROR) (\S+)", output, re.MULTILINE)
+    return found.group(1) if found else f"pytest stopped with status {process.returncode}"
 
 
 def seed(fault: dict[str, str], source: Path) -> None:

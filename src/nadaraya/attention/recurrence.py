@@ -74,24 +74,32 @@ def causal_sums(
         carry[..., 0] = 1.0
         shift = tops.repeat_interleave(_CHUNK, -1)[..., :tokens]
         key = key * torch.exp(bias - shift)[..., None]
-    size = batch * heads * _CHUNK * modes.num_states * width
-    step = max(1, _SEGMENT // max(1, size)) * _CHUNK
-    outs, whole = [], tokens - tokens % _CHUNK
-    tables = _tables(modes, _CHUNK, include_self) if whole else None
-    spans = [(start, min(start + step, whole)) for start in range(0, whole, step)]
-    for start, stop in spans + ([(whole, tokens)] if whole < tokens else []):
-        length = _CHUNK if start < whole else tokens - whole
-        if start == whole:
-            tables = _tables(modes, length, include_self)
-        parts = [t[:, :, start:stop].unflatten(2, (-1, length)) for t in (query, key, value)]
+    chunks_at_once = max(1, _SEGMENT // max(1, batch * heads * _CHUNK * modes.num_states * width))
+    sizes = _sizes(tokens, chunks_at_once * _CHUNK)
+    # In one split each: the backward pass of slices would fill whole tensors with zeros.
+    parts = zip(*(t.split(sizes, 2) for t in (query, key, value)), strict=True)
+    outs, start, tables = [], 0, {}
+    for size, of_tokens in zip(sizes, parts, strict=True):
+        length = min(size, _CHUNK) or 1
+        if length not in tables:
+            tables[length] = _tables(modes, length, include_self)
+        stop = start + size
         of_chunks = None if carry is None else carry[..., start // _CHUNK : -(-stop // _CHUNK)]
-        arguments = (*parts, state, of_chunks, tables)
-        if torch.is_grad_enabled() and len(spans) > 1:
+        arguments = (*(t.unflatten(2, (-1, length)) for t in of_tokens), state, of_chunks, tables[length])
+        if torch.is_grad_enabled() and len(sizes) > 1:
             out, state = checkpoint(_segment, *arguments, use_reentrant=False, preserve_rng_state=False)
         else:
             out, state = _segment(*arguments)
         outs.append(out.flatten(2, 3))
-    return (torch.cat(outs, 2) if outs else query @ value[:, :, :0].mT @ value[:, :, :0]), shift, state
+        start = stop
+    return torch.cat(outs, 2), shift, state
+
+
+def _sizes(tokens: int, step: int) -> list[int]:
+    """Tokens of each run of chunks: whole ones of `step` at most, then what is left of a chunk."""
+    whole = tokens - tokens % _CHUNK
+    sizes = [min(step, whole - start) for start in range(0, whole, step)]
+    return [*sizes, tokens - whole] if tokens > whole or not tokens else sizes
 
 
 def _segment(
@@ -103,11 +111,11 @@ def _segment(
     weighted = (key[..., None, :] * right[:, None, :, :, None]).flatten(-2)
     added = (weighted.mT @ value).unflatten(3, (right.shape[-1], -1))
     states = []
-    for chunk in range(query.shape[2]):
+    for chunk, of_chunk in enumerate(added.unbind(2)):
         if carry is not None:
             state = state * carry[:, :, chunk, None, None, None]
         states.append(state)
-        state = _moved(state, across) + added[:, :, chunk]
+        state = _moved(state, across) + of_chunk
     before = torch.stack(states, 2).flatten(3, 4)
     reading = (query[..., None, :] * left[:, None, :, :, None]).flatten(-2)
     return out + reading @ before, state
@@ -119,9 +127,8 @@ def _moved(state: Tensor, across: Tensor) -> Tensor:
     if block == 1:
         return state * across[:, :, 0, 0, None, None]
     grouped = state.unflatten(2, (-1, block))
-    return torch.einsum("hpij,zhpjme->zhpime", across.expand(state.shape[1], -1, -1, -1), grouped).flatten(
-        2, 3
-    )
+    across = across.expand(state.shape[1], -1, -1, -1)
+    return torch.einsum("hpij,zhpjme->zhpime", across, grouped).flatten(2, 3)
 
 
 def _tables(modes: Modes, length: int, include_self: bool) -> _Tables:

@@ -233,6 +233,35 @@ def kernel_attention(
         return (out, lse) if return_lse else out
 
 
+def attention_from_state(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    state: Tensor | None,
+    earlier: Tensor,
+    **options: Unpack[AttentionOptions],
+) -> tuple[Tensor, Tensor | None, Tensor]:
+    """Causal attention with factorised content over all tokens so far, of which only a state is kept.
+
+    Args:
+        query, key, value, options: of the new tokens, as `kernel_attention` takes them.
+        state: of the earlier tokens, as returned; None at the beginning.
+        earlier: how many earlier tokens take part, (B or 1,).
+
+    Returns:
+        Output, log Σ_j κ(i,j), which is None without a denominator, and the state, (B, H, S, m, dv or dv + 1),
+        whose size does not grow.
+
+    Raises:
+        InputError: the position is no finite sum of damped modes, or another argument has no such form.
+    """
+    args = _checked(query, key, value, **options)
+    if not args.causal or args.key_bias is not None or (reason := linear.why_not("chunks", args)):
+        reason = reason if args.causal and args.key_bias is None else "it must be causal without a key bias"
+        raise InputError(f"attention from a state cannot do this call: {reason}")
+    return linear.continued(args, state, earlier)
+
+
 @contextmanager
 def watching_calls(watch: Callable[[AttentionArguments], None]) -> Iterator[None]:
     """Show a function the checked arguments of every call of `kernel_attention` while the context lasts.

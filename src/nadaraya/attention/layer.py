@@ -1,17 +1,18 @@
 """Multi-head self-attention with an explicit kernel, put together from parts that each know one thing."""
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Protocol, get_args
+from typing import Any, get_args
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from nadaraya.attention.caching import KeyValueCache, attention_from_cache, factorises, with_earlier
 from nadaraya.attention.checks import check_options
 from nadaraya.attention.content import DotProduct
 from nadaraya.attention.functional import AttentionOptions
 from nadaraya.attention.gates import ForgetGate, Sink
-from nadaraya.attention.own_value import OwnValue, attend
+from nadaraya.attention.own_value import OwnValue, attend, own_rows, without_direction
 from nadaraya.attention.positions import Position
 from nadaraya.attention.projections import LayerShape, Projections
 from nadaraya.attention.rotary import RotaryEmbedding
@@ -21,18 +22,6 @@ from nadaraya.kernels import Kernel
 from nadaraya.kernels.heads import keep_kernel_heads
 
 MakePart = Callable[[LayerShape], nn.Module]
-
-
-class KeyValueCache(Protocol):
-    """Protocol of a cache for decoding, as far as the layer uses it."""
-
-    def length(self) -> int:
-        """Number of tokens seen before this call, those that a window has dropped included."""
-        ...
-
-    def update(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Appends (B, G, n, ·) and returns all that is kept, in order of position."""
-        ...
 
 
 class KernelSelfAttention(nn.Module):
@@ -70,7 +59,8 @@ class KernelSelfAttention(nn.Module):
         sink: a `Sink`, weight of each head that no value has; default None.
         output_gate: an `OutputGate` of the smoothed values; default None.
         eps: ε of the denominator; default 0.
-        prune_tol: see `kernel_attention`; default 0.
+        prune_tol, degree, ridge, nearest: see `kernel_attention`; default 0, 0, 0 and None.
+        probe: a `Probe`, the slope of a line that each token asks for; default None.
         bias: whether the projections have biases; default False.
         out_bias: whether W_O has one; default as `bias`.
         dropout: probability of dropping an attention weight in training; default 0.
@@ -108,6 +98,10 @@ class KernelSelfAttention(nn.Module):
         output_gate: nn.Module | MakePart | None = None,
         eps: float = 0.0,
         prune_tol: float = 0.0,
+        degree: int = 0,
+        ridge: float = 0.0,
+        probe: nn.Module | MakePart | None = None,
+        nearest: int | None = None,
         bias: bool = False,
         out_bias: bool | None = None,
         dropout: float = 0.0,
@@ -126,12 +120,20 @@ class KernelSelfAttention(nn.Module):
             )
         self.exclude_self, self.own_value = exclude_self, own_value
         self.eps, self.prune_tol, self.dropout = eps, prune_tol, dropout
+        self.degree, self.ridge, self.nearest = degree, ridge, nearest
+        if own_value == "drop" and (degree or probe is not None or nearest is not None):
+            raise InputError("own_value='drop' must not be given with degree, probe or nearest")
         self.content = _part("content", content or DotProduct, shape)
         self.rotary = _part("rotary", rotary, shape)
         self.position = _part("position", position, shape)
         self.gate = _part("gate", gate, shape)
         self.sink = _part("sink", sink, shape)
         self.output_gate = _part("output_gate", output_gate, shape)
+        self.probe = _part("probe", probe, shape)
+        if self.rotary is not None and factorises(self.content):
+            raise InputError("rotary must not be given with content that factorises: features have no angles")
+        if causal:
+            self._check_causal()
         if isinstance(self.position, Kernel):
             self.position.check_serves(num_heads, "position")
         if getattr(self.rotary, "values", False) and getattr(self.content, "per", "head") == "channel":
@@ -166,7 +168,7 @@ class KernelSelfAttention(nn.Module):
         if not wanted or not set(wanted) <= set(there):
             raise must_be("heads", f"at least one of {', '.join(map(str, there))}", list(heads))
         rows = [there.index(head) for head in wanted]
-        names = ("content", "position", "gate", "sink", "output_gate")
+        names = ("content", "position", "gate", "sink", "output_gate", "probe")
         parts = {name: getattr(self, name) for name in names}
         for name, part in parts.items():
             if not (part is None or isinstance(part, Kernel) or hasattr(part, "keep_heads")):
@@ -228,7 +230,14 @@ class KernelSelfAttention(nn.Module):
         self._check(x, seen, key_mask)
         x = _in_autocast_dtype(x)
         query, key, value = self.projections(x)
-        query, scored, content = self.content(query, key)
+        if is_causal:
+            self._check_causal()
+        if getattr(self.content, "takes_key_mask", False):
+            query, scored, content = self.content(query, key, key_mask)
+            if document_ids is not None:
+                raise InputError("document_ids must not be given to features of all tokens of a row")
+        else:
+            query, scored, content = self.content(query, key)
         rotates_values = value is key and self.rotary is not None and self.rotary.values
         if self.rotary is not None:
             # Logits know lags alone: it is rotated values that tell where a text begins.
@@ -242,10 +251,12 @@ class KernelSelfAttention(nn.Module):
         log_forget = None if self.gate is None else self.gate(x)
         if log_forget is not None:  # gates are cached beside the keys that they belong to
             scored, value = self._for_heads(scored, value)
-        if cache is not None:
-            scored, value, log_forget = _cached(cache, scored, value, log_forget, self.one_tensor_cache)
+        by_state = cache is not None and self.decodes_by_state
+        if cache is not None and not by_state:
+            scored, value, log_forget = with_earlier(cache, scored, value, log_forget, self.one_tensor_cache)
         if log_forget is None:
             scored, value = self._for_heads(scored, value)
+        earlier_mask = None if key_mask is None else key_mask[:, :seen]
         if key_mask is not None:
             key_mask = key_mask[:, -scored.shape[2] :]
             if log_forget is not None:  # padding forgets nothing
@@ -263,9 +274,24 @@ class KernelSelfAttention(nn.Module):
             "dropout_p": self.dropout if self.training else 0.0,
             "eps": self.eps,
             "prune_tol": self.prune_tol,
+            "degree": self.degree,
+            "ridge": self.ridge,
+            "probe": None if self.probe is None else self.probe(x),
+            "nearest": self.nearest,
             "backend": self.backend,
         }
-        out, weights = self._smoothed(query, scored, value, options, return_weights)
+        if by_state:
+            assert cache is not None
+            if return_weights or attn_mask is not None:
+                name = "attn_mask" if attn_mask is not None else "return_weights"
+                raise InputError(f"{name} must not be asked of a cache that keeps a state and no tokens")
+            options["position"] = self.position
+            out, lse = attention_from_cache(query, scored, value, cache, earlier_mask, options)
+            if self.own_value == "project-out":
+                out = without_direction(out, own_rows(value, out))
+            out, weights = self._with_sink(out, None, lse)
+        else:
+            out, weights = self._smoothed(query, scored, value, options, return_weights)
         merged = self._merged(out, x)
         return merged if weights is None else (merged, weights)
 
@@ -279,6 +305,8 @@ class KernelSelfAttention(nn.Module):
 
     def _position(self, x: Tensor, num_lags: int, is_causal: bool, decoding: bool) -> Position | None:
         """The operator's position for queries of the tokens x; subclasses may have others."""
+        if isinstance(self.position, Kernel) and factorises(self.content):
+            return self.position  # its modes, where it has any, are more than a table
         if isinstance(self.position, Kernel):
             return self._table.logits(self.position, num_lags, self.causal or is_causal, decoding)
         found: Any = None if self.position is None else self.position(x, num_lags)
@@ -291,14 +319,34 @@ class KernelSelfAttention(nn.Module):
         out, weights, lse = attend(
             query, key, value, self.own_value, options, weights=return_weights, lse=self.sink is not None
         )
-        if self.sink is not None:
-            assert lse is not None
-            gates = options["key_bias"]
-            if gates is not None:  # counted from the end of the text, where a token counts from itself
-                lse = lse - gates[:, :, -lse.shape[2] :]
-            share = self.sink(lse)[..., None]
-            out, weights = out * share.to(out.dtype), None if weights is None else weights * share
-        return out, weights
+        return self._with_sink(out, weights, lse, options["key_bias"])
+
+    def _with_sink(
+        self, out: Tensor, weights: Tensor | None, lse: Tensor | None, gates: Tensor | None = None
+    ) -> tuple[Tensor, Tensor | None]:
+        if self.sink is None:
+            return out, weights
+        assert lse is not None
+        if gates is not None:  # counted from the end of the text, where a token counts from itself
+            lse = lse - gates[:, :, -lse.shape[2] :]
+        share = self.sink(lse)[..., None]
+        return out * share.to(out.dtype), None if weights is None else weights * share
+
+    @property
+    def decodes_by_state(self) -> bool:
+        """Return whether a cache keeps a state of constant size in place of keys and values."""
+        ways = (self.window, self.gate, self.probe, self.nearest)
+        if self.degree or self.own_value == "drop" or any(way is not None for way in ways):
+            return False
+        if not (factorises(self.content) and self.causal):
+            return False
+        position = self.position
+        return position is None or (isinstance(position, Kernel) and position.modes() is not None)
+
+    def _check_causal(self) -> None:
+        if not getattr(self.content, "causal", True):
+            why = getattr(self.content, "why_not_causal", "its features depend on all tokens")
+            raise InputError(f"{type(self.content).__name__} must be in a layer that is not causal: {why}")
 
     def _for_heads(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         """Keys and values once per head, where heads that remain do not share them evenly."""
@@ -343,21 +391,3 @@ def _starts(key_mask: Tensor | None, document_ids: Tensor | None) -> Tensor | No
         indices = torch.arange(begins.shape[1], device=begins.device)
         return torch.where(begins, indices, 0).cummax(1).values
     return None if key_mask is None else (~key_mask).long().cumprod(1).sum(1, keepdim=True)
-
-
-def _cached(
-    cache: KeyValueCache, key: Tensor, value: Tensor, log_forget: Tensor | None, one_tensor: bool
-) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Keys, values and gates so far: one tensor where it is both; gates are columns of the keys."""
-    if log_forget is not None:
-        batch, groups, tokens, width = key.shape
-        # The gates of the heads that share a key, (B, G, N, H / G).
-        columns = log_forget.view(batch, groups, -1, tokens).transpose(2, 3)
-        wide, value = cache.update(torch.cat((key, columns.to(key.dtype)), dim=-1), value)
-        gates = wide[..., width:].transpose(2, 3).flatten(1, 2).to(log_forget.dtype)
-        return wide[..., :width], value, gates
-    if value is key and one_tensor:
-        key, _ = cache.update(key, key[..., :0])
-        return key, key, None
-    key, value = cache.update(key, value)
-    return key, value, None

@@ -68,23 +68,57 @@ def attention(form: str, args: "AttentionArguments", with_lse: bool) -> tuple[Te
     """`kernel_attention` by one of `FORMS`; returns the output and log Σ_j κ(i,j)."""
     if args.document_ids is not None:
         return document_by_document(args, lambda document: attention(form, document, with_lse))
-    factored, args = args.factored, args.with_repeated_heads()
-    assert factored is not None
+    args = args.with_repeated_heads()
+    query, key, value, bias = _prepared(args, with_lse)
+    sums, shift = _sums(form, args, query, key, value, bias)
+    looks = query.device.type == "cpu" and not torch.compiler.is_compiling()
+    if looks and form == "fft" and _normalised(args) and _loses_digits(args, query, key, sums[..., -1]):
+        return sdpa.attention(args, with_lse)
+    if args.exclude_self:
+        sums = sums + _own_where_alone(args, query, key, value, bias, shift)
+    return _completed(args, sums, shift, with_lse)
+
+
+def continued(
+    args: "AttentionArguments", state: Tensor | None, earlier: Tensor
+) -> tuple[Tensor, Tensor | None, Tensor]:
+    """A causal call that goes on from the state of earlier tokens.
+
+    Args:
+        args: the checked arguments of the new tokens.
+        state: what `recurrence.causal_sums` returned; None at the beginning.
+        earlier: how many earlier tokens can be seen, (B or 1,).
+
+    Returns:
+        Output, log-sum-exp, None without a denominator, and the state after the last token.
+    """
+    args = args.with_repeated_heads()
+    query, key, value, _ = _prepared(args, False)
+    own = not args.exclude_self
+    sums, _, state = recurrence.causal_sums(
+        query, key, value, modes=args.modes, include_self=own, state=state
+    )
+    if args.exclude_self:
+        sums = sums + _own_where_alone(args, query, key, value, None, None, earlier)
+    return *_completed(args, sums, None, _normalised(args)), state
+
+
+def _normalised(args: "AttentionArguments") -> bool:
+    assert args.factored is not None
+    return args.factored.normalise
+
+
+def _prepared(args: "AttentionArguments", with_lse: bool) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    """Features without padding, values with a column of ones where sums of weights are wanted, key bias."""
     query, key, value = (t.to(args.compute_dtype) for t in (args.query, args.key, args.value))
     bias = args.key_bias
     if args.key_padding_mask is not None:
         key = key.masked_fill(args.key_padding_mask[:, None, :, None], 0.0)
         if bias is not None:
             bias = bias.masked_fill(args.key_padding_mask[:, None], -torch.inf)
-    if factored.normalise or with_lse:
+    if _normalised(args) or with_lse:
         value = F.pad(value, (0, 1), value=1.0)
-    sums, shift = _sums(form, args, query, key, value, bias)
-    looks = query.device.type == "cpu" and not torch.compiler.is_compiling()
-    if looks and form == "fft" and factored.normalise and _loses_digits(args, query, key, sums[..., -1]):
-        return sdpa.attention(args, with_lse)
-    if args.exclude_self:
-        sums = sums + _own_where_alone(args, query, key, value, bias, shift)
-    return _completed(args, sums, shift, with_lse)
+    return query, key, value, bias
 
 
 def _sums(
@@ -123,6 +157,7 @@ def _own_where_alone(
     value: Tensor,
     bias: Tensor | None,
     shift: Tensor | None,
+    earlier: Tensor | None = None,
 ) -> Tensor:
     """What a token that sees nothing else has of itself, (B, H, Nq, e); zero for others."""
 
@@ -134,6 +169,8 @@ def _own_where_alone(
     if args.key_padding_mask is not None:
         seen = (~args.key_padding_mask).to(query.dtype)[..., None]
     others = at_own(seen.cumsum(1)) if args.causal else seen.sum(1, keepdim=True)
+    if earlier is not None:
+        others = others + earlier[:, None, None]
     alone = (at_own(seen) > 0) & (others - at_own(seen) == 0)
     kappa = (query * at_own(key)).sum(-1, keepdim=True)
     if args.lag_values is not None:

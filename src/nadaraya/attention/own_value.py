@@ -51,7 +51,7 @@ def attend(
             own_pairs = torch.zeros_like(kept[0, 0], dtype=torch.bool)
             own_pairs.diagonal(key.shape[2] - query.shape[2]).fill_(True)
             share = kept.masked_fill(~own_pairs, 0.0).sum(-1, keepdim=True)
-            out = out - (share * _own_rows(value, out)).to(out.dtype)
+            out = out - (share * own_rows(value, out)).to(out.dtype)
             kept = kept.masked_fill(own_pairs, 0.0)
     elif drops:
         assert log_mass is not None
@@ -59,7 +59,7 @@ def attend(
     elif not lse:
         out = kernel_attention(query, key, value, **options)
     if own_value == "project-out":
-        out = _without_direction(out, _own_rows(value, out))
+        out = without_direction(out, own_rows(value, out))
     return Attended(out, kept if weights else None, log_mass if lse else None)
 
 
@@ -78,7 +78,7 @@ def _without_own_share(
     return others.masked_fill((lse - logits <= rounding)[..., None], 0.0)
 
 
-def _without_direction(out: Tensor, value: Tensor) -> Tensor:
+def without_direction(out: Tensor, value: Tensor) -> Tensor:
     """y − (y·v̂) v̂ for y and v (…, e), in float32 at least; y where v = 0."""
     dtype = torch.promote_types(out.dtype, torch.float32)
     y, v = out.to(dtype), value.to(dtype)
@@ -87,7 +87,7 @@ def _without_direction(out: Tensor, value: Tensor) -> Tensor:
     return (y - share * v).to(out.dtype)
 
 
-def _own_rows(value: Tensor, out: Tensor) -> Tensor:
+def own_rows(value: Tensor, out: Tensor) -> Tensor:
     """The value at each query's own position, (B, H, Nq, dv)."""
     heads, num_queries = out.shape[1:3]
     return value[:, :, value.shape[2] - num_queries :].repeat_interleave(heads // value.shape[1], 1)

@@ -7,11 +7,12 @@ with powers of the lag has several states, one that oscillates two; RetNet (Sun 
 """
 
 from math import comb
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import checkpoint
 
 from nadaraya.kernels.modal import Modes
@@ -108,7 +109,7 @@ def _segment(
     """Sums of chunks, (B, H, n, C, e), and the state after them; query and key (B, H, n, C, m)."""
     within, right, left, across = tables
     out = (query @ key.mT * within[:, None]) @ value
-    weighted = (key[..., None, :] * right[:, None, :, :, None]).flatten(-2)
+    weighted = _Outer.apply(key, right)
     added = (weighted.mT @ value).unflatten(3, (right.shape[-1], -1))
     states = []
     for chunk, of_chunk in enumerate(added.unbind(2)):
@@ -117,8 +118,30 @@ def _segment(
         states.append(state)
         state = _moved(state, across) + of_chunk
     before = torch.stack(states, 2).flatten(3, 4)
-    reading = (query[..., None, :] * left[:, None, :, :, None]).flatten(-2)
-    return out + reading @ before, state
+    return torch.baddbmm(
+        out.flatten(0, 2), _Outer.apply(query, left).flatten(0, 2), before.flatten(0, 2)
+    ).view_as(out), state
+
+
+class _Outer(torch.autograd.Function):
+    """Features (B, H, n, C, m) by the entries of a table (H or 1, C, S), (B, H, n, C, S m).
+
+    Its backward pass writes nothing of that size but the gradient that it is given.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, features: Tensor, table: Tensor) -> Tensor:
+        ctx.save_for_backward(features, table)
+        return (features[..., None, :] * table[:, None, :, :, None]).flatten(-2)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
+        features, table = ctx.saved_tensors
+        grad = grad.unflatten(-1, (table.shape[-1], -1))
+        of_features = (table[:, None, :, None, :] @ grad).squeeze(-2)
+        of_table = (grad @ features[..., None]).squeeze(-1).sum((0, 2))
+        return of_features, of_table.sum_to_size(table.shape)
 
 
 def _moved(state: Tensor, across: Tensor) -> Tensor:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from nadaraya.attention.arguments import AttentionArguments
 from nadaraya.attention.distances import distances, squared_distances
+from nadaraya.attention.local_line import along_line
 from nadaraya.kernels.heads import log_by_head
 
 
@@ -125,34 +126,6 @@ def logits(args: AttentionArguments) -> Tensor:
             torch.ones_like(log_kappa, dtype=torch.bool).scatter(-1, kept, False), -torch.inf
         )
     return log_kappa
-
-
-def along_line(args: AttentionArguments, weights: Tensor) -> Tensor:
-    """Weights of a line through the weighted mean, in place of the mean: p_ij (1 + s_i·(k_j − k̄_i)).
-
-    The local line at the query has s_i = (Σ_i + λ tr(Σ_i) / d I)^{-1} (q_i − k̄_i), Σ_i the weighted
-    covariance of the keys (Zuo et al. 2025); a probe r_i has s_i = −r_i (Parallax 2026).
-
-    Args:
-        args: with one key-value head for each query head.
-        weights: p, (B, H, Nq, Nk), which sum to 1 or, in rows that see nothing, 0.
-    """
-    centre = args.key_centre().to(weights.dtype)
-    key = args.key.to(weights.dtype) - centre
-    mean = weights @ key
-    if args.probe is not None:
-        slope = -args.probe
-    else:
-        width = key.shape[-1]
-        squares = (key[..., None] * key[..., None, :]).flatten(-2)
-        spread = (weights @ squares).unflatten(-1, (width, width)) - mean[..., None] * mean[..., None, :]
-        variance = spread.diagonal(dim1=-2, dim2=-1).mean(-1)
-        ridge = args.ridge * variance.detach() if args.ridge else torch.zeros_like(variance)
-        ridge = torch.where(variance > 0, ridge, 1.0)[..., None, None]  # no line through one point
-        spread = spread + ridge * torch.eye(width, dtype=spread.dtype, device=spread.device)
-        slope = torch.linalg.solve(spread, args.query.to(weights.dtype) - centre - mean)
-    along = slope @ key.mT - (slope * mean).sum(-1, keepdim=True)
-    return weights * (1 + along)
 
 
 def _products(args: AttentionArguments) -> Tensor:

@@ -47,6 +47,19 @@ class LayerCache:
         # A cache of fixed size gives all of its room, the filled part first.
         return (keys[:, :, :so_far], values[:, :, :so_far]) if keys.shape[2] > so_far else (keys, values)
 
+    def state(self) -> Tensor | None:
+        """The state of a layer that keeps one in place of tokens; None at the beginning."""
+        if not self._cached:
+            return None
+        states = getattr(self._cache.layers[self._layer], "recurrent_states", None)
+        return states[0] if isinstance(states, dict) else states
+
+    def keep_state(self, state: Tensor, tokens: int) -> None:
+        """Keeps the state after so many more tokens, which are counted in keys of no width."""
+        self._cache.update_recurrent_state(state, self._layer)
+        counted = state.new_empty((len(state), 1, tokens, 0))
+        self._cache.update(counted, counted, self._layer)
+
     def with_earlier(self, columns: Tensor, earlier: int) -> Tensor:
         """The inputs (B, D, n) of a convolution after up to `earlier` of those before, which it keeps."""
         return self._cache.update_conv_state(columns, self._layer, conv_kernel_size=earlier)

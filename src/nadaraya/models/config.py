@@ -10,6 +10,7 @@ from pydantic import Field, ValidationError, create_model
 from transformers import PreTrainedConfig
 
 from nadaraya.attention import variants
+from nadaraya.attention.caching import factorises
 from nadaraya.attention.gates import OutputGate
 from nadaraya.attention.suffixes import renamed
 from nadaraya.errors import InputError, must_be, unknown_name
@@ -42,6 +43,9 @@ def _one_line(kind: _Kind) -> _Kind:
 
     kind.__init__ = make_checked
     return kind
+
+
+_LAYER_TYPES = {"S": ("sliding_attention", "hybrid_sliding"), "L": ("full_attention", "hybrid")}
 
 
 @_one_line
@@ -174,11 +178,11 @@ class KernelGPTConfig(PreTrainedConfig):
         if set(pattern) - set("SL"):
             raise must_be("window_pattern", "made of S (sliding window) and L (full)", pattern)
         letters = [pattern[layer % len(pattern)] for layer in range(self.num_hidden_layers - 1)] + ["L"]
-        # What a cache of transformers has to keep: "hybrid" layers have inputs of a convolution too.
-        kinds = {"S": "sliding_attention", "L": "full_attention"}
-        if self.short_convolution is not None:
-            kinds = {"S": "hybrid_sliding", "L": "hybrid"}
-        layer_types = [kinds[letter] for letter in letters]
+        # What a cache of transformers has to keep: "hybrid" layers have inputs of a convolution, or a state.
+        layer_types = [
+            _LAYER_TYPES[letter][self.short_convolution is not None or factorises(options.get("content"))]
+            for letter, (_, options) in zip(letters, self._layers(), strict=True)
+        ]
         if self.layer_types not in (None, layer_types):
             raise must_be("layer_types", "left out: they follow from window_pattern", self.layer_types)
         self.layer_types = layer_types

@@ -20,7 +20,7 @@ Kind = Literal["elu", "relu", "silu", "taylor", "positive-random", "gaussian-ran
 # bounds what an error of the features can be multiplied by, and is low enough to shrink no row that is right
 # but for a factor.
 GAUSSIAN_FLOOR = 0.01
-_FLOORS = {"trigonometric-random": GAUSSIAN_FLOOR, "taylor": 1e-6}  # Taylor's κ = ((1 + s)² + 1)/2 is positive
+_FLOORS = {"trigonometric-random": GAUSSIAN_FLOOR, "taylor": 1e-6}  # κ = ((1 + s)² + 1)/2 is positive
 _EVERY_FEATURE = 1e-4  # added to positive features, so that no query is without weight
 _OF_RANDOM = ("num_features", "redraw_every", "seed")
 _OPTIONS: dict[str, tuple[str, ...]] = {

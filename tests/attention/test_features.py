@@ -1,6 +1,7 @@
 """Random features are unbiased, others are their formula, and none of a key depends on another."""
 
 import copy
+import itertools
 
 import pytest
 import torch
@@ -165,11 +166,12 @@ def test_positive_features_stay_finite(kind: str, size: float) -> None:
 def test_what_keys_are_divided_by_changes_no_weight() -> None:
     """In float16 all keys' features are divided by one number: attention is the same but for rounding."""
     query, key, value = tensors()
-    part = make("gaussian-random")
+    part = make("gaussian-random", 512)
     (left, right, content), (_, narrow, _) = part(query, key), part(query.half(), key.half())
-    factor = narrow.double() / right
-    assert factor.max() < 0.9
-    torch.testing.assert_close(factor, factor.mean().expand_as(factor), rtol=0.02, atol=0)
+    large = right > 0.1 * right.mean()
+    factor = (narrow.double() / right)[large]
+    assert factor.max() < 0.5
+    torch.testing.assert_close(factor, factor.mean().expand_as(factor), rtol=0.05, atol=0)
     exact, found = (kernel_attention(left, k, value, content=content) for k in (right, narrow.double()))
     torch.testing.assert_close(found, exact, rtol=0, atol=0.01)
 
@@ -181,9 +183,8 @@ def test_w_is_drawn_anew_after_so_many_batches_and_a_saved_part_goes_on_where_it
     for _ in range(8):
         part(query, key)
         seen.append(part.w.clone())
-    assert [torch.equal(a, b) for a, b in zip(seen, seen[1:], strict=False)] == [True, True, False] * 2 + [
-        True
-    ]
+    same = [torch.equal(a, b) for a, b in itertools.pairwise(seen)]
+    assert same == [True, True, False, True, True, False, True]
     torch.testing.assert_close(seen[3], orthogonal_normal(*part.w.shape, 6))
     other = Features(SHAPE, "positive-random", redraw_every=3).train()
     other(query, key)

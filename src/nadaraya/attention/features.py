@@ -172,7 +172,7 @@ class Features(nn.Module):
             self._batches = self.drawn.tolist()
         seed, batches = self._batches
         if self.redraw_every is not None and batches and batches % self.redraw_every == 0:
-            redrawn = orthogonal_normal(*self.w.shape, seed + batches // self.redraw_every)
+            redrawn = orthogonal_normal(len(self.w), self.w.shape[1], seed + batches // self.redraw_every)
             self.w = redrawn.to(self.w)  # not in place: an earlier graph may still need the old one
         self._batches[1] += 1
         self.drawn[1] += 1

@@ -55,8 +55,8 @@ class NystromContent(nn.Module):
         super().__init__()
         if landmarks not in get_args(Landmarks):
             raise unknown_name("landmarks", landmarks, get_args(Landmarks))
-        if not 0.0 <= ridge < float("inf"):
-            raise must_be("ridge", "a finite number of at least 0", ridge)
+        if not 0.0 < ridge < float("inf"):
+            raise must_be("ridge", "a positive finite number", ridge)
         check_heads(shape)
         self.num_landmarks, self.landmarks = count("num_landmarks", num_landmarks), landmarks
         self.ridge = ridge
@@ -99,7 +99,7 @@ class NystromContent(nn.Module):
         rows, present = [], []
         for source, number in zip((x, y), numbers, strict=False):
             if self.landmarks == "segments":
-                means = averaging(mask, number).to(x.dtype)
+                means = averaging(mask, number, x.dtype)
                 rows.append(means @ source)
                 present.append(means.any(-1))
             else:
@@ -163,6 +163,7 @@ def newton_inverse(matrix: Tensor, steps: int = 6) -> Tensor:
 
 
 def check_heads(shape: LayerShape) -> None:
+    """Refuse heads that share keys."""
     if shape.num_key_value_heads != shape.num_heads:
         accepted = f"num_heads = {shape.num_heads} with landmarks, which give each head keys of its own"
         raise must_be("num_key_value_heads", accepted, shape.num_key_value_heads)
@@ -179,13 +180,13 @@ def every_token(x: Tensor) -> Tensor:
     return torch.ones((1, x.shape[2]), dtype=torch.bool, device=x.device)
 
 
-def averaging(mask: Tensor, num: int) -> Tensor:
+def averaging(mask: Tensor, num: int, dtype: torch.dtype) -> Tensor:
     """Means of segments, (B or 1, 1, m, N); of rows with fewer tokens than m the last ones are zero."""
     tokens = mask.sum(1, keepdim=True)
     segment = (mask.cumsum(1) - 1) * tokens.clamp(max=num) // tokens.clamp(min=1)
     numbers = torch.arange(min(num, mask.shape[1]), device=mask.device)
     members = ((segment[:, None] == numbers[:, None]) & mask[:, None])[:, None]
-    return members.double() / members.sum(-1, keepdim=True).clamp(min=1)
+    return members.to(dtype) / members.sum(-1, keepdim=True).clamp(min=1)
 
 
 def _sampled(mask: Tensor, num: int, anew: bool) -> tuple[Tensor, Tensor]:

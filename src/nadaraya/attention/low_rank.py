@@ -50,7 +50,7 @@ class NystromformerContent(nn.Module):
         with full_precision(query):
             x, y = (visible(t, key_mask) * t.shape[-1] ** -0.25 for t in (query, key))
             mask = every_token(y) if key_mask is None else key_mask
-            means = averaging(mask, self.num_landmarks).to(y.dtype)
+            means = averaging(mask, self.num_landmarks, y.dtype)
             present = means.any(-1)
             of_query, of_key = means @ x, means @ y
             left = _softmax(x @ of_key.mT, present[:, :, None])

@@ -57,6 +57,7 @@ class KernelSelfAttention(nn.Module):
             direction of its own value is taken out of the output, y − (y·v̂) v̂ (XSA, Zhai 2026). Default None,
             the value is a value like the others. "drop" with dropout writes N × N weights.
         sink: a `Sink`, weight of each head that no value has; default None.
+        value_convolution: a `ValueConvolution`, added to the smoothed values; default None.
         output_gate: an `OutputGate` of the smoothed values; default None.
         eps: ε of the denominator; default 0.
         prune_tol, degree, ridge, nearest: see `kernel_attention`; default 0, 0, 0 and None.
@@ -95,6 +96,7 @@ class KernelSelfAttention(nn.Module):
         exclude_self: bool = False,
         own_value: OwnValue | None = None,
         sink: Sink | MakePart | None = None,
+        value_convolution: nn.Module | MakePart | None = None,
         output_gate: nn.Module | MakePart | None = None,
         eps: float = 0.0,
         prune_tol: float = 0.0,
@@ -128,6 +130,7 @@ class KernelSelfAttention(nn.Module):
         self.position = _part("position", position, shape)
         self.gate = _part("gate", gate, shape)
         self.sink = _part("sink", sink, shape)
+        self.value_convolution = _part("value_convolution", value_convolution, shape)
         self.output_gate = _part("output_gate", output_gate, shape)
         self.probe = _part("probe", probe, shape)
         if self.rotary is not None and factorises(self.content):
@@ -168,7 +171,7 @@ class KernelSelfAttention(nn.Module):
         if not wanted or not set(wanted) <= set(there):
             raise must_be("heads", f"at least one of {', '.join(map(str, there))}", list(heads))
         rows = [there.index(head) for head in wanted]
-        names = ("content", "position", "gate", "sink", "output_gate", "probe")
+        names = ("content", "position", "gate", "sink", "value_convolution", "output_gate", "probe")
         parts = {name: getattr(self, name) for name in names}
         for name, part in parts.items():
             if not (part is None or isinstance(part, Kernel) or hasattr(part, "keep_heads")):
@@ -226,6 +229,8 @@ class KernelSelfAttention(nn.Module):
         """
         if document_ids is not None and cache is not None:
             raise InputError("document_ids must not be given with a cache: its tokens are of one document")
+        if document_ids is not None and self.value_convolution is not None:
+            raise InputError("document_ids must not be given with value_convolution, which crosses borders")
         seen = 0 if cache is None else cache.length()
         self._check(x, seen, key_mask)
         x = _in_autocast_dtype(x)
@@ -292,6 +297,8 @@ class KernelSelfAttention(nn.Module):
             out, weights = self._with_sink(out, None, lse)
         else:
             out, weights = self._smoothed(query, scored, value, options, return_weights)
+        if self.value_convolution is not None:
+            out = out + self.value_convolution(value, out.shape[2], self.causal or is_causal, key_mask)
         merged = self._merged(out, x)
         return merged if weights is None else (merged, weights)
 

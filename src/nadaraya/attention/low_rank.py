@@ -158,7 +158,7 @@ class ValueConvolution(nn.Module):
         self.keeps_start = True
 
     def forward(self, value: Tensor, num_queries: int, causal: bool, key_mask: Tensor | None) -> Tensor:
-        """What is added to the last tokens (B, H, num_queries, d), from all values (B, G, Nk, d)."""
+        """The addition to the last tokens, (B, H, num_queries, d), from all values (B, G, Nk, d)."""
         heads, _, size, _ = self.weight.shape
         value = value.repeat_interleave(heads // value.shape[1], 1)
         if key_mask is not None:

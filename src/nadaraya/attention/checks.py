@@ -18,6 +18,8 @@ from nadaraya.attention.factored import Factored
 from nadaraya.errors import InputError, must_be
 from nadaraya.kernels import Gaussian, GaussianWithoutHalf, Kernel
 
+RIDGE = 1e-3  # of local lines, a share of the keys' variance
+
 
 def check_options(
     window: int | None, exclude_self: bool, dropout_p: float, eps: float, prune_tol: float

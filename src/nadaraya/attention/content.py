@@ -23,13 +23,22 @@ class DotProduct(nn.Module):
         shape: sizes of the layer.
         scale: default 1/√d.
         learned: whether each head learns its scale, stored as a log. Default False.
+        by_length: whether logits are times log n as well, for the n-th token of its text: attention that does
+            not fade over long texts (scalable softmax, Nakanishi 2025). Default False.
 
     Raises:
         InputError: a scale that is not finite, or not positive where it is learned.
     """
 
-    def __init__(self, shape: LayerShape, scale: float | None = None, learned: bool = False) -> None:
+    def __init__(
+        self,
+        shape: LayerShape,
+        scale: float | None = None,
+        learned: bool = False,
+        by_length: bool = False,
+    ) -> None:
         super().__init__()
+        self.scales_by_length = by_length
         self.scale = shape.head_dim**-0.5 if scale is None else float(scale)
         if not math.isfinite(self.scale) or (learned and self.scale <= 0.0):
             raise must_be("scale", "finite, and positive where it is learned", scale)

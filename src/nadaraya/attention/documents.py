@@ -6,6 +6,7 @@ from itertools import chain
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from nadaraya.attention.arguments import AttentionArguments
@@ -54,6 +55,23 @@ def document_ids_of_lengths(cumulative_lengths: Tensor, num_tokens: int | None =
         num_tokens = int(cumulative_lengths[-1])
     tokens = torch.arange(num_tokens, device=cumulative_lengths.device)
     return torch.searchsorted(cumulative_lengths[1:].to(tokens.dtype), tokens, right=True)[None]
+
+
+def starts_of(key_mask: Tensor | None, document_ids: Tensor | None) -> Tensor | None:
+    """Start of each token's text, (B, N): its document, or (B, 1): after the padding on the left."""
+    if document_ids is not None:
+        begins = F.pad(document_ids.diff() != 0, (1, 0), value=True)
+        indices = torch.arange(begins.shape[1], device=begins.device)
+        return torch.where(begins, indices, 0).cummax(1).values
+    return None if key_mask is None else (~key_mask).long().cumprod(1).sum(1, keepdim=True)
+
+
+def log_length(query: Tensor, seen: int, starts: Tensor | None) -> Tensor:
+    """log n of queries (B, H, N, d), the n-th tokens of their texts, (B or 1, 1, N, 1)."""
+    places = torch.arange(seen, seen + query.shape[2], device=query.device)[None]
+    if starts is not None:
+        places = (places - starts).clamp(min=0)
+    return torch.log1p(places)[:, None, :, None].to(query.dtype)
 
 
 def document_by_document(args: AttentionArguments, attend: Attend) -> tuple[Tensor, Tensor | None]:

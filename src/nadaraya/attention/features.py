@@ -61,6 +61,7 @@ class Features(nn.Module):
         InputError: an unknown kind, or an option that it does not have.
     """
 
+    factored = True
     bandwidth = Positive()
     w: Tensor
     drawn: Tensor
@@ -98,6 +99,7 @@ class Features(nn.Module):
                 raise must_be("num_key_value_heads", "num_heads with one σ per head", shape[2])
             initial = (1.0 if unit else shape.head_dim**0.25) if bandwidth is None else bandwidth
             self.log_bandwidth = nn.Parameter(log_of_positive("bandwidth", initial).repeat(shape.num_heads))
+        self.scales_rows = self.normalise and kind.startswith(("positive", "gaussian"))
         self.redraw_every = None if redraw_every is None else count("redraw_every", redraw_every)
         self.random = kind.endswith("random")
         if self.random:
@@ -127,7 +129,7 @@ class Features(nn.Module):
             return features, features if y is x else self._of_either(y)
         of_query = self.logarithms(x)
         of_key = of_query if y is x else self.logarithms(y)
-        if self.normalise:
+        if self.scales_rows:
             # What a row is divided by is free, and so is what all keys are: by ‖w − x‖² ≥ 0 a logarithm is at
             # most ‖w‖²/2, a bound of keys that are still to come too, and sums of any N keep within range.
             of_query = of_query - of_query.detach().amax(-1, keepdim=True)

@@ -3,15 +3,15 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
-from typing import Any, Literal, NamedTuple, TypedDict, Unpack, overload
+from typing import Any, Literal, TypedDict, Unpack, overload
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 
-from nadaraya.attention import linear, reference, sdpa, stock, triton
+from nadaraya.attention import linear, reference
 from nadaraya.attention.arguments import AttentionArguments, Content
 from nadaraya.attention.checks import (
+    RIDGE,
     check_attn_mask,
     check_content,
     check_document_ids,
@@ -23,6 +23,7 @@ from nadaraya.attention.checks import (
     check_tensors,
     check_ways,
 )
+from nadaraya.attention.dispatch import BackendChoice, by_backend, choice
 from nadaraya.attention.positions import (
     GridLogits,
     MixedKernels,
@@ -34,7 +35,6 @@ from nadaraya.attention.positions import (
 from nadaraya.errors import InputError, must_be, unknown_name
 from nadaraya.kernels import Kernel
 
-_FAST_BACKENDS = ("triton", "sdpa")  # fastest first
 _WATCHERS: list[Callable[[AttentionArguments], None]] = []
 # What other libraries call an argument.
 _MEANT = {
@@ -121,7 +121,7 @@ def kernel_attention(
     eps: float = 0.0,
     prune_tol: float = 0.0,
     degree: int = 0,
-    ridge: float = 0.0,
+    ridge: float = RIDGE,
     probe: Tensor | None = None,
     nearest: int | None = None,
     backend: str = "auto",
@@ -154,7 +154,7 @@ def kernel_attention(
             number or a tensor of shape (H,), default 1/√d; or a `Kernel` of their distance in the units of
             the features, one for all heads or one per head. Differentiable. A `Gaussian` is as fast as a
             dot product; other kernels (sums, products, compact support) are computed pair by pair, in blocks
-            of rows.
+            of rows. Or `Factored()`: queries and keys are features, κ their product, in O(N).
         position: what their places say: a `Kernel` of the lag, one for all heads or one per head, by whose
             log it multiplies the weights; a table of logits, (H or 1, L) for the lags |i − j| = 0 … L − 1 or
             (H or 1, 2L − 1) signed, entry r + L − 1 for lag r = i − j, L = max(Nq, Nk); `MixedLogits` or
@@ -181,9 +181,18 @@ def kernel_attention(
             where the kernel of the lag has decayed; default 0, all are summed. A leave, not an order: "sdpa"
             and "triton" make use of it for a `Kernel` or a table without an `attn_mask`. Gradients are those
             of the pairs that are kept.
+        degree: 0, a weighted mean (default), or 1, the local line at the query: the weighted least squares of
+            the values on the keys (Zuo et al. 2025), as `NadarayaWatson(degree=1)`.
+        ridge: of that line, as a share of the keys' mean variance about each query; default 1e-3. With 0
+            every query must see more keys than they have dimensions.
+        probe: r, (B, H, Nq, d): out_i = ȳ_i − r_i·Cov_i(k, v), a line whose slope needs no solve (Parallax
+            2026). Differentiable. Default None.
+        nearest: k, of each query's keys only those k with the largest weights take part; default None, all.
+            Lines and nearest keys are computed in blocks of rows.
         backend: "reference" (the definition, O(Nq·Nk) memory; it alone has second derivatives), "sdpa" (exact
             rewrites onto PyTorch's fused attention, O(Nq + Nk) memory), "triton" (fused kernels for NVIDIA
-            GPUs, O(Nq + Nk) memory), or "auto", the fastest that can do the call;
+            GPUs, O(Nq + Nk) memory), for `Factored` content "sum", "chunks" or "fft" (see
+            `nadaraya.attention.linear`), or "auto", the fastest that can do the call;
             `nadaraya.attention.choose_backend` says which, and why not another.
         return_weights: also return the weights; only the reference has them.
         return_lse: also return log Σ_j κ(i,j), −inf for rows that see nothing; ε is no part of it. Outputs
@@ -215,7 +224,7 @@ def kernel_attention(
     )  # fmt: skip
     for watch in _WATCHERS:
         watch(args)
-    name = _choice(backend, args, return_weights).name
+    name = choice(backend, args, return_weights).name
     device = query.device.type
     autocast = torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
     # Backends choose their own precision; autocast would take sums and tables out of float32.
@@ -225,7 +234,7 @@ def kernel_attention(
             if return_weights:
                 return out, weights
         else:
-            out, found = _fast(name, args, return_lse)
+            out, found = by_backend(name, args, return_lse)
             if not return_lse:
                 return out
             assert found is not None
@@ -249,8 +258,8 @@ def attention_from_state(
         earlier: how many earlier tokens take part, (B or 1,).
 
     Returns:
-        Output, log Σ_j κ(i,j), which is None without a denominator, and the state, (B, H, S, m, dv or dv + 1),
-        whose size does not grow.
+        Output, log Σ_j κ(i,j), which is None without a denominator, and the state, (B, H, S, m, dv + 1) or
+        (B, H, S, m, dv) without one, whose size does not grow.
 
     Raises:
         InputError: the position is no finite sum of damped modes, or another argument has no such form.
@@ -286,18 +295,6 @@ def watching_calls(watch: Callable[[AttentionArguments], None]) -> Iterator[None
         _WATCHERS.remove(watch)
 
 
-class BackendChoice(NamedTuple):
-    """The backend of a call.
-
-    Attributes:
-        name: the backend.
-        refused: why each faster one does not, by name.
-    """
-
-    name: str
-    refused: dict[str, str]
-
-
 def choose_backend(
     query: Tensor,
     key: Tensor,
@@ -324,7 +321,7 @@ def choose_backend(
     BackendChoice(name='sdpa', refused={'triton': 'the tensors are on cpu, not on a CUDA device'})
     """
     args = _checked(query, key, value, **options)
-    return _choice(options.get("backend", "auto"), args, return_weights)
+    return choice(options.get("backend", "auto"), args, return_weights)
 
 
 def _checked(
@@ -378,54 +375,6 @@ def _checked(
         lag_values=None if factored is None else lag_logits, modes=modes,
     )  # fmt: skip
     args = check_ways(
-        args, options.get("degree", 0), options.get("ridge", 0.0), probe, options.get("nearest")
+        args, options.get("degree", 0), options.get("ridge", RIDGE), probe, options.get("nearest")
     )
     return replace(args, spoilt=True) if args.hides_non_finite() else args
-
-
-def _fast(name: str, args: AttentionArguments, with_lse: bool) -> tuple[Tensor, Tensor | None]:
-    """Output and log-sum-exp by a backend other than the reference."""
-    if name in linear.FORMS:
-        return linear.attention(name, args, with_lse)
-    return (triton if name == "triton" else sdpa).attention(args, with_lse)
-
-
-def _choice(backend: str, args: AttentionArguments, return_weights: bool) -> BackendChoice:
-    if backend == "auto":
-        refused: dict[str, str] = {}
-        for name in _FAST_BACKENDS if args.factored is None else (*linear.FORMS, "sdpa"):
-            reason = _why_not(name, args, return_weights)
-            if name in linear.FORMS and reason is None:
-                reason = linear.costs_more(name, args)
-            if name == "triton" and reason is None and args.query.device.type != "cuda":
-                reason = "its interpreter is for tests"
-            elif name == "triton" and reason is None and args.bandwidth is None and stock.can(args):
-                reason = "PyTorch's fused attention does this call as it stands"
-            if reason is None:
-                return BackendChoice(name, refused)
-            refused[name] = reason
-        return BackendChoice("reference", refused)
-    names = (*_FAST_BACKENDS, *linear.FORMS)
-    if backend in names:
-        reason = _why_not(backend, args, return_weights)
-        if reason is not None:
-            raise InputError(f"backend {backend!r} cannot do this call: {reason}")
-    elif backend != "reference":
-        raise unknown_name("backend", backend, ("auto", "reference", *names))
-    return BackendChoice(backend, {})
-
-
-def _why_not(backend: str, args: AttentionArguments, return_weights: bool) -> str | None:
-    """Why a fast backend cannot do a call, or None when it can."""
-    if return_weights:
-        return "only the reference returns weights"
-    if torch.compiler.is_exporting() and torch.onnx.is_in_onnx_export():
-        return "ONNX has none of its operators"
-    # PyTorch would silently drop the forward tangents of custom operators: they must refuse such calls.
-    if not torch.compiler.is_compiling() and (
-        torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
-    ):
-        return "it has no rule for torch.func transforms and forward-mode differentiation"
-    if backend in linear.FORMS:
-        return linear.why_not(backend, args)
-    return triton.why_not(args) if backend == "triton" else None

@@ -4,12 +4,12 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, get_args
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nadaraya.attention.caching import KeyValueCache, attention_from_cache, factorises, with_earlier
-from nadaraya.attention.checks import check_options
+from nadaraya.attention.checks import RIDGE, check_options
 from nadaraya.attention.content import DotProduct
+from nadaraya.attention.documents import log_length, starts_of
 from nadaraya.attention.functional import AttentionOptions
 from nadaraya.attention.gates import ForgetGate, Sink
 from nadaraya.attention.own_value import OwnValue, attend, own_rows, without_direction
@@ -60,7 +60,7 @@ class KernelSelfAttention(nn.Module):
         value_convolution: a `ValueConvolution`, added to the smoothed values; default None.
         output_gate: an `OutputGate` of the smoothed values; default None.
         eps: ε of the denominator; default 0.
-        prune_tol, degree, ridge, nearest: see `kernel_attention`; default 0, 0, 0 and None.
+        prune_tol, degree, ridge, nearest: see `kernel_attention`; default 0, 0, 1e-3 and None.
         probe: a `Probe`, the slope of a line that each token asks for; default None.
         bias: whether the projections have biases; default False.
         out_bias: whether W_O has one; default as `bias`.
@@ -101,7 +101,7 @@ class KernelSelfAttention(nn.Module):
         eps: float = 0.0,
         prune_tol: float = 0.0,
         degree: int = 0,
-        ridge: float = 0.0,
+        ridge: float = RIDGE,
         probe: nn.Module | MakePart | None = None,
         nearest: int | None = None,
         bias: bool = False,
@@ -139,6 +139,8 @@ class KernelSelfAttention(nn.Module):
             self._check_causal()
         if isinstance(self.position, Kernel):
             self.position.check_serves(num_heads, "position")
+        if self.sink is not None and getattr(self.content, "scales_rows", False):
+            raise InputError("sink must not be given with features that are scaled row by row")
         if getattr(self.rotary, "values", False) and getattr(self.content, "per", "head") == "channel":
             raise InputError("rotary values need one bandwidth per head: scaled channels are no values")
         if self.gate is not None and not causal:
@@ -237,6 +239,8 @@ class KernelSelfAttention(nn.Module):
         query, key, value = self.projections(x)
         if is_causal:
             self._check_causal()
+        if getattr(self.content, "scales_by_length", False):
+            query = query * log_length(query, seen, starts_of(key_mask, document_ids))
         if getattr(self.content, "takes_key_mask", False):
             query, scored, content = self.content(query, key, key_mask)
             if document_ids is not None:
@@ -244,11 +248,13 @@ class KernelSelfAttention(nn.Module):
         else:
             query, scored, content = self.content(query, key)
         rotates_values = value is key and self.rotary is not None and self.rotary.values
+        probe = None if self.probe is None else self.probe(x)
         if self.rotary is not None:
             # Logits know lags alone: it is rotated values that tell where a text begins.
-            starts = _starts(key_mask, document_ids) if rotates_values else None
+            starts = starts_of(key_mask, document_ids) if rotates_values else None
             rotated = self.rotary(query, seen, starts)
             query, scored = rotated, rotated if scored is query else self.rotary(scored, seen, starts)
+            probe = None if probe is None else self.rotary(probe, seen, starts)
         if value is key and (scored is key or rotates_values):
             value = scored  # one tensor to cache, and one gradient
         if added_values is not None:
@@ -281,7 +287,7 @@ class KernelSelfAttention(nn.Module):
             "prune_tol": self.prune_tol,
             "degree": self.degree,
             "ridge": self.ridge,
-            "probe": None if self.probe is None else self.probe(x),
+            "probe": probe,
             "nearest": self.nearest,
             "backend": self.backend,
         }
@@ -342,7 +348,7 @@ class KernelSelfAttention(nn.Module):
     @property
     def decodes_by_state(self) -> bool:
         """Return whether a cache keeps a state of constant size in place of keys and values."""
-        ways = (self.window, self.gate, self.probe, self.nearest)
+        ways = (self.window, self.gate, self.probe, self.nearest, self.value_convolution)
         if self.degree or self.own_value == "drop" or any(way is not None for way in ways):
             return False
         if not (factorises(self.content) and self.causal):
@@ -389,12 +395,3 @@ def _in_autocast_dtype(x: Tensor) -> Tensor:
     if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
         return x.to(torch.get_autocast_dtype(device))
     return x
-
-
-def _starts(key_mask: Tensor | None, document_ids: Tensor | None) -> Tensor | None:
-    """Start of each token's text, (B, N): its document, or (B, 1): after the padding on the left."""
-    if document_ids is not None:
-        begins = F.pad(document_ids.diff() != 0, (1, 0), value=True)
-        indices = torch.arange(begins.shape[1], device=begins.device)
-        return torch.where(begins, indices, 0).cummax(1).values
-    return None if key_mask is None else (~key_mask).long().cumprod(1).sum(1, keepdim=True)

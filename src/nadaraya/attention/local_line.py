@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from nadaraya.attention.arguments import AttentionArguments
 from nadaraya.attention.projections import LayerShape
+from nadaraya.errors import must_be
 from nadaraya.kernels.heads import keep_rows
 
 
@@ -33,7 +34,11 @@ def along_line(args: AttentionArguments, weights: Tensor) -> Tensor:
         ridge = args.ridge * variance.detach() if args.ridge else torch.zeros_like(variance)
         ridge = torch.where(variance > 0, ridge, 1.0)[..., None, None]  # no line through one point
         spread = spread + ridge * torch.eye(width, dtype=spread.dtype, device=spread.device)
-        slope = torch.linalg.solve(spread, args.query.to(weights.dtype) - centre - mean)
+        try:
+            slope = torch.linalg.solve(spread, args.query.to(weights.dtype) - centre - mean)
+        except torch.linalg.LinAlgError:
+            accepted = "above 0 where a query sees no more keys than they have dimensions"
+            raise must_be("ridge", accepted, args.ridge) from None
     along = slope @ key.mT - (slope * mean).sum(-1, keepdim=True)
     return weights * (1 + along)
 

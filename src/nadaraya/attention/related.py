@@ -1,14 +1,17 @@
-"""Variants whose content factorises: attention in O(N), by features, landmarks or mixtures of the tokens."""
+"""Related systems as variants: content that factorises, local lines, nearest keys."""
 
 from functools import partial
 from typing import Any
 
+from nadaraya.attention.content import DotProduct, GaussianContent
 from nadaraya.attention.features import Features, Kind
 from nadaraya.attention.landmarks import Landmarks, NystromContent, SkyformerContent
+from nadaraya.attention.local_line import Probe
 from nadaraya.attention.low_rank import LinformerContent, NystromformerContent, Share, ValueConvolution
-from nadaraya.attention.published import _variant
+from nadaraya.attention.published import _bank, _gka, _named_rotation, _variant
 from nadaraya.errors import unknown_name
-from nadaraya.kernels.relative import FreeTable
+from nadaraya.kernels import FreeTable, GeneralizedGaussian
+from nadaraya.kernels.initializers import Initializer
 
 
 @_variant("linear")
@@ -18,6 +21,18 @@ def _linear(features: Kind = "elu", eps: float | None = None) -> dict[str, Any]:
         raise unknown_name("features", features, accepted)
     default = 0.0 if features == "silu" else 1e-6  # SiLU's are divided by nothing
     return {"content": partial(Features, kind=features), "eps": default if eps is None else eps}
+
+
+@_variant("linear-bank")
+def _linear_bank(
+    num_terms: int = 8,
+    init: Initializer = "geometric",
+    periodic: bool = False,
+    features: Kind = "elu",
+    eps: float | None = None,
+) -> dict[str, Any]:
+    """`linear` times a bank of decays by lag: a recurrence with a constant state; ours."""
+    return {**_linear(features, eps), "position": _bank(num_terms, init, periodic=periodic)}
 
 
 @_variant("performer")
@@ -77,3 +92,43 @@ def _gka_features(
         raise unknown_name("features", features, accepted)
     content = partial(Features, kind=features, num_features=num_features)
     return {"content": content, "projections": projections, "head_norm": head_norm}
+
+
+@_variant("gka-nearest")
+def _gka_nearest(nearest: int = 32, rotary: str | None = "static", head_norm: bool = True) -> dict[str, Any]:
+    """`gka` over the k nearest tokens alone: regression on nearest neighbours, without projections."""
+    return {**_gka(rotary=rotary, head_norm=head_norm), "nearest": nearest}
+
+
+@_variant("krause")
+def _krause(window: int = 128, nearest: int = 96, bandwidth: float = 2.5) -> dict[str, Any]:
+    """A Gaussian of queries and keys over the k nearest of a window of tokens (Krause, Liu et al. 2026)."""
+    return {"content": partial(GaussianContent, bandwidth=bandwidth), "window": window, "nearest": nearest}
+
+
+@_variant("non-local")
+def _non_local(form: str = "embedded") -> dict[str, Any]:
+    """A non-local operation (Wang et al. 2018): exp(q·k), or exp(x·x) of the tokens, form="gaussian"."""
+    if form not in (accepted := ("embedded", "gaussian")):
+        raise unknown_name("form", form, accepted)
+    projections = "qkvo" if form == "embedded" else "vo"
+    return {"content": partial(DotProduct, scale=1.0), "projections": projections}
+
+
+@_variant("local-linear")
+def _local_linear(ridge: float = 0.01, rotary: str | None = "static") -> dict[str, Any]:
+    """Local linear attention (Zuo et al. 2025): a line of the values on the keys, in place of a mean."""
+    return {"degree": 1, "ridge": ridge, "rotary": _named_rotation(rotary)}
+
+
+@_variant("parallax")
+def _parallax(rotary: str | None = "static") -> dict[str, Any]:
+    """A line whose slope every token asks for, in place of the local line's solve (Parallax 2026)."""
+    return {"probe": Probe, "rotary": _named_rotation(rotary)}
+
+
+@_variant("bam")
+def _bam() -> dict[str, Any]:
+    """A generalised Gaussian of the lag and logits times log n (BAM, Bianchessi et al. 2025)."""
+    content = partial(DotProduct, learned=True, by_length=True)
+    return {"position": lambda shape: GeneralizedGaussian(shape.num_heads), "content": content}

@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from nadaraya.attention import related  # noqa: F401 (registers its variants)
 from nadaraya.attention.published import PUBLISHED
 from nadaraya.attention.suffixes import parsed
 from nadaraya.errors import must_be, unknown_name

@@ -7,7 +7,7 @@ from nadaraya.kernels.composed import ComposedKernel, Constant
 from nadaraya.kernels.fitting import fit_bank
 from nadaraya.kernels.grid import GridKernel
 from nadaraya.kernels.parameters import Positive
-from nadaraya.kernels.relative import KERPLE, ALiBi, FreeTable, Sandwich, T5Buckets
+from nadaraya.kernels.relative import KERPLE, ALiBi, FreeTable, GeneralizedGaussian, Sandwich, T5Buckets
 from nadaraya.kernels.stationary import (
     ExponentialDecay,
     Gaussian,
@@ -29,6 +29,7 @@ __all__ = [
     "FreeTable",
     "Gaussian",
     "GaussianWithoutHalf",
+    "GeneralizedGaussian",
     "GridKernel",
     "Kernel",
     "KernelBank",

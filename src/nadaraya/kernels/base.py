@@ -1,6 +1,6 @@
 """Stationary kernels κ(r) of a lag or a distance, and their algebra: k1 + k2, k1 * k2, 2.0 * k."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from functools import reduce
 from numbers import Real
 from typing import TYPE_CHECKING, Any, cast
@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from nadaraya.errors import InputError, must_be
+from nadaraya.kernels.batches import as_points, common_batch_shape, log_of_sum
 from nadaraya.kernels.drawing import plot_kernel
 from nadaraya.kernels.modal import Modes
 from nadaraya.kernels.parameters import Positive, at_least_float32, count, describe, log_of_positive, natural
@@ -68,9 +69,7 @@ class Kernel(nn.Module):
             logarithm = log_of_positive(name, value)
             # One with a history is no parameter of this module, which then only uses it.
             setattr(self, f"log_{name}", logarithm if logarithm.requires_grad else nn.Parameter(logarithm))
-        self.batch_shape = _common_batch_shape(
-            (name, getattr(self, f"log_{name}").shape) for name in positive
-        )
+        self.batch_shape = common_batch_shape((name, getattr(self, f"log_{name}").shape) for name in positive)
 
     def log(self, r: Tensor | float) -> Tensor:
         """log κ(r), −inf where κ(r) = 0; it does not underflow where κ itself would.
@@ -105,8 +104,8 @@ class Kernel(nn.Module):
         """
         if not self.symmetric:
             raise must_be("kernel of a Gram matrix", "symmetric", self)
-        x = _points("x", x)
-        z = x if z is None else _points("z", torch.as_tensor(z, device=x.device))
+        x = as_points("x", x)
+        z = x if z is None else as_points("z", torch.as_tensor(z, device=x.device))
         if x.shape[1] != z.shape[1]:
             raise must_be("points of x and z", "of one dimension", (x.shape[1], z.shape[1]))
         dtype = at_least_float32(x, z, *self.tensors())
@@ -132,19 +131,14 @@ class Kernel(nn.Module):
         return self.log(torch.arange(first, num_lags, device=self.device))
 
     def modes(self, dtype: torch.dtype = torch.float32, tolerance: float = 1e-7) -> Modes | None:
-        """The damped modes that κ is a finite sum of, for lags r ≥ 0.
-
-        Attention with factorised content and such a kernel is a linear recurrence, O(N) in time with a
-        constant state. Exponential decays, cosines, Matérn kernels and constants are such sums; periodic
-        kernels and banks up to a tolerance; and sums, multiples and products of them.
+        """Damped modes that κ is a finite sum of: decays, Matérn and periodic kernels, their sums, products.
 
         Args:
             dtype: of the modes. Default float32.
-            tolerance: error of κ at most, for κ(0) = 1, that leaving out harmonics of a periodic kernel may
-                make. Default 1e-7.
+            tolerance: error of κ, for κ(0) = 1, by harmonics of periodic kernels left out. Default 1e-7.
 
         Returns:
-            The modes, or None where the kernel is no such sum.
+            The modes, for lags r ≥ 0; None where the kernel is no such sum.
 
         >>> from nadaraya.kernels import ExponentialDecay, Gaussian, Periodic
         >>> (ExponentialDecay(20.0) * Periodic(alpha=0.7, period=70.0)).modes().num_states
@@ -245,15 +239,6 @@ class Kernel(nn.Module):
         return ", ".join(shown + [f"{name[4:]}={describe(natural(getattr(self, name)))}" for name in logs])
 
 
-class BandwidthKernel(Kernel):
-    """A kernel whose one parameter is a bandwidth."""
-
-    bandwidth = Positive()
-
-    def __init__(self, bandwidth: float | Tensor) -> None:
-        super().__init__(bandwidth=bandwidth)
-
-
 class _Composite(Kernel):
     """Several kernels under one associative operation; nested ones of the same class are flattened."""
 
@@ -265,7 +250,7 @@ class _Composite(Kernel):
         for kernel in kernels:
             self.kernels.extend(kernel.kernels if isinstance(kernel, type(self)) else [kernel])
         self.symmetric = all(kernel.symmetric for kernel in kernels)
-        self.batch_shape = _common_batch_shape(
+        self.batch_shape = common_batch_shape(
             (type(kernel).__name__, kernel.batch_shape) for kernel in kernels
         )
 
@@ -393,7 +378,7 @@ class Scaled(Kernel):
         super().__init__(factor=factor)
         self.kernel = kernel
         self.symmetric = kernel.symmetric
-        self.batch_shape = _common_batch_shape(
+        self.batch_shape = common_batch_shape(
             [("factor", self.batch_shape), (type(kernel).__name__, kernel.batch_shape)]
         )
 
@@ -412,26 +397,3 @@ class Scaled(Kernel):
     def __repr__(self) -> str:
         inner = f"({self.kernel!r})" if isinstance(self.kernel, _Composite) else repr(self.kernel)
         return f"{describe(self.factor)} * {inner}"
-
-
-def log_of_sum(logs: Tensor, dim: int) -> Tensor:
-    """log Σ exp along an axis, −inf where all are."""
-    # There the derivative of log-sum-exp is 0/0; it is kept out of the graph.
-    empty = torch.isneginf(logs).all(dim=dim, keepdim=True)
-    return torch.logsumexp(logs.masked_fill(empty, 0.0), dim=dim).masked_fill(empty.squeeze(dim), -torch.inf)
-
-
-def _common_batch_shape(shapes: Iterable[tuple[str, torch.Size]]) -> torch.Size:
-    per_head = [(name, shape) for name, shape in shapes if shape]
-    for name, shape in per_head:
-        if shape != per_head[0][1]:
-            given = [(per_head[0][0], per_head[0][1][0]), (name, shape[0])]
-            raise must_be("numbers of heads", "equal", given)
-    return per_head[0][1] if per_head else torch.Size()
-
-
-def _points(name: str, x: Tensor) -> Tensor:
-    x = torch.as_tensor(x)
-    if x.ndim not in (1, 2):
-        raise must_be(name, "of shape (n, d), or (n,) for d = 1", tuple(x.shape))
-    return x[:, None] if x.ndim == 1 else x

@@ -7,7 +7,7 @@ them is positive definite, in any dimension.
 import torch
 from torch import Tensor
 
-from nadaraya.kernels.base import BandwidthKernel
+from nadaraya.kernels.stationary import BandwidthKernel
 
 
 class Epanechnikov(BandwidthKernel):

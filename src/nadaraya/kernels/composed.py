@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from nadaraya.kernels.bank import KernelBank
-from nadaraya.kernels.base import Exp, Kernel, Product, log_of_sum
+from nadaraya.kernels.base import Exp, Kernel, Product
+from nadaraya.kernels.batches import log_of_sum
 from nadaraya.kernels.compact import Epanechnikov, Tricube
 from nadaraya.kernels.expressions import (
     Exponential,

@@ -266,6 +266,51 @@ class FreeTable(_Table):
         return self.logits.to(r.dtype)[:, entry]
 
 
+class GeneralizedGaussian(_PerHead):
+    """log κ(r) = −|(r − μ) / α|^β, the prior of Bianchessi et al. (2025): where to look, how sharply.
+
+    β = 1 is the exponential decay, β = 2 the Gaussian. With μ ≠ 0 it tells the past from the future.
+
+    Args:
+        num_heads: H.
+
+    Attributes:
+        scale, shape: α in tokens and β, (H,). As ALiBi at first: α = 1/m_h, β = 1.
+        center: μ in tokens, (H,), of either sign; 0 at first.
+
+    Raises:
+        InputError: num_heads is not a positive whole number.
+
+    >>> from nadaraya.kernels import GeneralizedGaussian
+    >>> GeneralizedGaussian(num_heads=2).log(16.0)
+    tensor([-1.0000, -0.0625], grad_fn=<NegBackward0>)
+    """
+
+    symmetric = False
+    scale = Positive()
+    shape = Positive()
+
+    def __init__(self, num_heads: int) -> None:
+        super().__init__(num_heads)
+        self.log_scale = nn.Parameter(torch.empty(num_heads))
+        self.log_shape = nn.Parameter(torch.empty(num_heads))
+        self.center = nn.Parameter(torch.empty(num_heads))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Puts every number back to where it starts."""
+        with torch.no_grad():
+            self.log_scale.copy_(-torch.tensor(_alibi_slopes(self.num_heads)).log())
+            self.log_shape.zero_()
+            self.center.zero_()
+
+    def log(self, r: Tensor | float) -> Tensor:
+        r = self.lags(r)
+        distance = (r - self.aligned("center", r)).abs() / self.natural("scale", r)
+        # At 0 a power below 1 has no derivative: it is kept from there.
+        return -(distance.clamp(min=torch.finfo(r.dtype).tiny) ** self.natural("shape", r))
+
+
 def _alibi_slopes(num_heads: int) -> list[float]:
     power = 2 ** int(math.log2(num_heads))
     slopes = [2 ** (-8 * head / power) for head in range(1, power + 1)]

@@ -7,9 +7,18 @@ import torch
 from torch import Tensor
 
 from nadaraya.errors import InputError, must_be, shown
-from nadaraya.kernels.base import BandwidthKernel, Kernel
+from nadaraya.kernels.base import Kernel
 from nadaraya.kernels.modal import Modes, harmonics
 from nadaraya.kernels.parameters import Positive, describe, log_of_positive
+
+
+class BandwidthKernel(Kernel):
+    """A kernel whose one parameter is a bandwidth."""
+
+    bandwidth = Positive()
+
+    def __init__(self, bandwidth: float | Tensor) -> None:
+        super().__init__(bandwidth=bandwidth)
 
 
 class Gaussian(BandwidthKernel):

@@ -55,10 +55,18 @@ class LayerCache:
         return states[0] if isinstance(states, dict) else states
 
     def keep_state(self, state: Tensor, tokens: int) -> None:
-        """Keeps the state after so many more tokens, which are counted in keys of no width."""
+        """Keeps the state after so many more tokens."""
         self._cache.update_recurrent_state(state, self._layer)
-        counted = state.new_empty((len(state), 1, tokens, 0))
-        self._cache.update(counted, counted, self._layer)
+        # Transformers counts tokens by its keys: here one number, seen once for each of them.
+        layer: Any = self._cache.layers[self._layer]
+        if hasattr(layer, "max_cache_len"):
+            counted = state.new_zeros((len(state), 1, tokens, 1))
+            self._cache.update(counted, counted, self._layer)
+            return
+        counted = state.new_zeros(1).expand(len(state), 1, self._cached + tokens, 1)
+        if not layer.is_initialized:
+            layer.lazy_initialization(counted, counted)
+        layer.keys = layer.values = counted
 
     def with_earlier(self, columns: Tensor, earlier: int) -> Tensor:
         """The inputs (B, D, n) of a convolution after up to `earlier` of those before, which it keeps."""

@@ -234,7 +234,8 @@ class KernelGPTConfig(PreTrainedConfig):
             options["head_norm"] = self.head_norm
         options["head_norm_eps"] = self.head_norm_eps
         assert self.layer_types is not None
-        options["window"] = self.sliding_window if "sliding" in self.layer_types[layer] else None
+        if "sliding" in self.layer_types[layer]:
+            options["window"] = self.sliding_window
         options["prune_tol"] = self.prune_tol
         if self.output_gate:
             options["output_gate"] = OutputGate

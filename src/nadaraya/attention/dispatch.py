@@ -1,0 +1,73 @@
+"""The choice of a backend for a call of the operator."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+from nadaraya.attention import linear, sdpa, stock, triton
+from nadaraya.attention.arguments import AttentionArguments
+from nadaraya.errors import InputError, unknown_name
+
+_FAST_BACKENDS = ("triton", "sdpa")  # fastest first
+
+
+class BackendChoice(NamedTuple):
+    """The backend of a call.
+
+    Attributes:
+        name: the backend.
+        refused: why each faster one does not, by name.
+    """
+
+    name: str
+    refused: dict[str, str]
+
+
+def by_backend(name: str, args: AttentionArguments, with_lse: bool) -> tuple[Tensor, Tensor | None]:
+    """Output and log-sum-exp by a backend other than the reference."""
+    if name in linear.FORMS:
+        return linear.attention(name, args, with_lse)
+    return (triton if name == "triton" else sdpa).attention(args, with_lse)
+
+
+def choice(backend: str, args: AttentionArguments, return_weights: bool) -> BackendChoice:
+    if backend == "auto":
+        refused: dict[str, str] = {}
+        for name in _FAST_BACKENDS if args.factored is None else (*linear.FORMS, "sdpa"):
+            reason = _why_not(name, args, return_weights)
+            if name in linear.FORMS and reason is None:
+                reason = linear.costs_more(name, args)
+            if name == "triton" and reason is None and args.query.device.type != "cuda":
+                reason = "its interpreter is for tests"
+            elif name == "triton" and reason is None and args.bandwidth is None and stock.can(args):
+                reason = "PyTorch's fused attention does this call as it stands"
+            if reason is None:
+                return BackendChoice(name, refused)
+            refused[name] = reason
+        return BackendChoice("reference", refused)
+    names = (*_FAST_BACKENDS, *linear.FORMS)
+    if backend in names:
+        reason = _why_not(backend, args, return_weights)
+        if reason is not None:
+            raise InputError(f"backend {backend!r} cannot do this call: {reason}")
+    elif backend != "reference":
+        raise unknown_name("backend", backend, ("auto", "reference", *names))
+    return BackendChoice(backend, {})
+
+
+def _why_not(backend: str, args: AttentionArguments, return_weights: bool) -> str | None:
+    """Why a fast backend cannot do a call, or None when it can."""
+    if return_weights:
+        return "only the reference returns weights"
+    if torch.compiler.is_exporting() and torch.onnx.is_in_onnx_export():
+        return "ONNX has none of its operators"
+    # PyTorch would silently drop the forward tangents of custom operators: they must refuse such calls.
+    if not torch.compiler.is_compiling() and (
+        torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
+    ):
+        return "it has no rule for torch.func transforms and forward-mode differentiation"
+    if backend in linear.FORMS:
+        return linear.why_not(backend, args)
+    return triton.why_not(args) if backend == "triton" else None

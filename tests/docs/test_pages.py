@@ -17,7 +17,8 @@ TABLES = DOCS.parents[1] / "shared" / "data" / "regression"
 PAGES = sorted(page for page in DOCS.rglob("*.md") if "_build" not in page.parts)
 NOTEBOOKS = [page for page in PAGES if read.is_myst_markdown_notebook(page.read_text(encoding="utf-8"))]
 SHORT = (
-    "guides/gallery.md", "tutorial/1-kernel-regression.md", "tutorial/4-attention.md", "tutorial/7-photograph.md",
+    "guides/gallery.md", "tutorial/1-kernel-regression.md", "tutorial/4-attention.md",
+    "tutorial/7-photograph.md",
 )  # fmt: skip
 
 # What makes a notebook quick; the site has it as it is.

@@ -16,7 +16,10 @@ DOCS = Path(__file__).parents[2] / "docs"
 TABLES = DOCS.parents[1] / "shared" / "data" / "regression"
 PAGES = sorted(page for page in DOCS.rglob("*.md") if "_build" not in page.parts)
 NOTEBOOKS = [page for page in PAGES if read.is_myst_markdown_notebook(page.read_text(encoding="utf-8"))]
-SHORT = ("guides/gallery.md", "tutorial/1-kernel-regression.md", "tutorial/4-attention.md")
+SHORT = (
+    "guides/gallery.md", "tutorial/1-kernel-regression.md", "tutorial/4-attention.md",
+    "tutorial/7-photograph.md",
+)  # fmt: skip
 
 # What makes a notebook quick; the site has it as it is.
 SMALL = {
@@ -34,6 +37,7 @@ SMALL = {
         '"training.evaluate_every=150",': '"training.warmup_steps=0", "data.limit=60000",',
         "batch_size=12": "batch_size=2",
     },
+    "tutorial/7-photograph.md": {"[90:218, 190:318]": "[90:130, 190:230]"},
 }  # fmt: skip
 
 
@@ -62,6 +66,7 @@ def test_the_site_has_its_notebooks() -> None:
         "tutorial/4-attention.md",
         "tutorial/5-real-data.md",
         "tutorial/6-bank-on-text.md",
+        "tutorial/7-photograph.md",
     ]
 
 

@@ -10,16 +10,16 @@ from nadaraya.regression.grid_means import GridMeans
 from nadaraya.regression.masked import MaskedTraining, masked_training
 from nadaraya.regression.multi_head import MultiHeadKernelRegression
 from nadaraya.regression.nadaraya_watson import NadarayaWatson
+from nadaraya.regression.non_local import non_local_means
 from nadaraya.regression.quantile import KernelQuantileRegressor
 from nadaraya.regression.selection import Selection
-from nadaraya.regression.summary import GoodnessOfFit, Summary
+from nadaraya.regression.summary import Summary
 from nadaraya.regression.sums import warm_up
 
 __all__ = [
     "ChunkedNadarayaWatson",
     "ClassifierDisplay",
     "DensityDisplay",
-    "GoodnessOfFit",
     "GridMeans",
     "KernelQuantileRegressor",
     "MaskedTraining",
@@ -32,5 +32,6 @@ __all__ = [
     "Selection",
     "Summary",
     "masked_training",
+    "non_local_means",
     "warm_up",
 ]

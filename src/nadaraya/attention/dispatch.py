@@ -33,12 +33,13 @@ def by_backend(name: str, args: AttentionArguments, with_lse: bool) -> tuple[Ten
 
 
 def choice(backend: str, args: AttentionArguments, return_weights: bool) -> BackendChoice:
+    """The backend of a call, one that is asked for by name or the fastest."""
+    if backend == "auto" and args.factored is not None:
+        return _of_least_work(args, return_weights)
     if backend == "auto":
         refused: dict[str, str] = {}
-        for name in _FAST_BACKENDS if args.factored is None else (*linear.FORMS, "sdpa"):
+        for name in _FAST_BACKENDS:
             reason = _why_not(name, args, return_weights)
-            if name in linear.FORMS and reason is None:
-                reason = linear.costs_more(name, args)
             if name == "triton" and reason is None and args.query.device.type != "cuda":
                 reason = "its interpreter is for tests"
             elif name == "triton" and reason is None and args.bandwidth is None and stock.can(args):
@@ -55,6 +56,22 @@ def choice(backend: str, args: AttentionArguments, return_weights: bool) -> Back
     elif backend != "reference":
         raise unknown_name("backend", backend, ("auto", "reference", *names))
     return BackendChoice(backend, {})
+
+
+def _of_least_work(args: AttentionArguments, return_weights: bool) -> BackendChoice:
+    """The form of factorised content that costs least."""
+    names = (*linear.FORMS, "sdpa")
+    reasons = {name: _why_not(name, args, return_weights) for name in names}
+    work = {name: linear.work(name, args) for name in names if reasons[name] is None}
+    if not work:
+        return BackendChoice("reference", {name: str(reason) for name, reason in reasons.items()})
+    best = min(work, key=work.__getitem__)
+    refused = {
+        name: reason or f"it costs {work[name] / work[best]:.1f} times as much as {best!r}"
+        for name, reason in reasons.items()
+        if name != best
+    }
+    return BackendChoice(best, refused)
 
 
 def _why_not(backend: str, args: AttentionArguments, return_weights: bool) -> str | None:

@@ -8,6 +8,7 @@ exact forms in O(N), by what the position G is:
 - "fft": any other G of the lag or of the rows and columns of a grid: a convolution (`toeplitz`).
 """
 
+import math
 from typing import TYPE_CHECKING
 
 import torch
@@ -21,9 +22,7 @@ if TYPE_CHECKING:
     from nadaraya.attention.arguments import AttentionArguments
 
 FORMS = ("sum", "chunks", "fft")
-_MOST_STATES = 64  # beyond it a transform costs less than so many modes
 _ROUNDINGS = 2**-40  # of the error of a transform, so that weights have some four digits less than float32's
-_FEW_QUERIES = 16  # whose rows of the definition cost less
 
 
 def why_not(form: str, args: "AttentionArguments") -> str | None:
@@ -55,13 +54,24 @@ def why_not(form: str, args: "AttentionArguments") -> str | None:
     return None
 
 
-def costs_more(form: str, args: "AttentionArguments") -> str | None:
-    """Why another form is faster, or None."""
-    if args.query.shape[2] <= _FEW_QUERIES and form != "sum":
-        return "a few rows of the definition cost less"
-    if form == "chunks" and args.modes is not None and args.modes.num_states > _MOST_STATES:
-        return f"a transform costs less than {args.modes.num_states} states"
-    return None
+def work(backend: str, args: "AttentionArguments") -> float:
+    """Multiplications and additions of a form, or of row blocks of the definition, for each query and head.
+
+    Of a forward and a backward pass, roughly: the factors are measured on a CPU, and only their ratios count.
+    """
+    features, channels = args.query.shape[3], args.value.shape[3] + 1
+    rows, keys = max(1, args.query.shape[2]), args.key.shape[2]
+    tokens = max(rows, keys)
+    if backend == "sum":
+        return 8.0 * features * channels * tokens / rows
+    if backend == "chunks":
+        states = 1 if args.modes is None else args.modes.num_states
+        chunk = 8.0 * states * features * channels + 4.0 * recurrence.CHUNK * (features + channels)
+        return chunk * (1 if args.causal else 2) * tokens / rows
+    if backend == "fft":
+        return 75.0 * math.log2(2 * tokens) * features * channels * tokens / rows
+    seen = keys if args.window is None else min(keys, 2 * args.window)
+    return (4.0 * (features + channels) + 200.0) * seen / (2 if args.causal and rows > 1 else 1)
 
 
 def attention(form: str, args: "AttentionArguments", with_lse: bool) -> tuple[Tensor, Tensor | None]:

@@ -17,7 +17,7 @@ from torch.utils.checkpoint import checkpoint
 
 from nadaraya.kernels.modal import Modes
 
-_CHUNK = 128
+CHUNK = 128
 _SEGMENT = 2**23  # numbers that a run of chunks writes for the features of all modes
 
 
@@ -69,23 +69,23 @@ def causal_sums(
         state = query.new_zeros((batch, heads, modes.num_states, width, value.shape[-1]))
     shift = carry = None
     if bias is not None:
-        chunks = F.pad(bias, (0, -tokens % _CHUNK), value=-torch.inf).unflatten(-1, (-1, _CHUNK))
+        chunks = F.pad(bias, (0, -tokens % CHUNK), value=-torch.inf).unflatten(-1, (-1, CHUNK))
         tops = finite(chunks.detach().amax(-1)).cummax(-1).values
         carry = torch.exp(F.pad(tops, (1, 0), value=0.0)[..., :-1] - tops)
         carry[..., 0] = 1.0
-        shift = tops.repeat_interleave(_CHUNK, -1)[..., :tokens]
+        shift = tops.repeat_interleave(CHUNK, -1)[..., :tokens]
         key = key * torch.exp(bias - shift)[..., None]
-    chunks_at_once = max(1, _SEGMENT // max(1, batch * heads * _CHUNK * modes.num_states * width))
-    sizes = _sizes(tokens, chunks_at_once * _CHUNK)
+    chunks_at_once = max(1, _SEGMENT // max(1, batch * heads * CHUNK * modes.num_states * width))
+    sizes = _sizes(tokens, chunks_at_once * CHUNK)
     # In one split each: the backward pass of slices would fill whole tensors with zeros.
     parts = zip(*(t.split(sizes, 2) for t in (query, key, value)), strict=True)
     outs, start, tables = [], 0, {}
     for size, of_tokens in zip(sizes, parts, strict=True):
-        length = min(size, _CHUNK) or 1
+        length = min(size, CHUNK) or 1
         if length not in tables:
             tables[length] = _tables(modes, length, include_self)
         stop = start + size
-        of_chunks = None if carry is None else carry[..., start // _CHUNK : -(-stop // _CHUNK)]
+        of_chunks = None if carry is None else carry[..., start // CHUNK : -(-stop // CHUNK)]
         arguments = (*(t.unflatten(2, (-1, length)) for t in of_tokens), state, of_chunks, tables[length])
         if torch.is_grad_enabled() and len(sizes) > 1:
             out, state = checkpoint(_segment, *arguments, use_reentrant=False, preserve_rng_state=False)
@@ -98,7 +98,7 @@ def causal_sums(
 
 def _sizes(tokens: int, step: int) -> list[int]:
     """Tokens of each run of chunks: whole ones of `step` at most, then what is left of a chunk."""
-    whole = tokens - tokens % _CHUNK
+    whole = tokens - tokens % CHUNK
     sizes = [min(step, whole - start) for start in range(0, whole, step)]
     return [*sizes, tokens - whole] if tokens > whole or not tokens else sizes
 

@@ -5,16 +5,17 @@ slabs of features and channels that are computed again in the backward pass. In 
 transform is one of its largest entry.
 """
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import checkpoint
 
 if TYPE_CHECKING:
     from nadaraya.attention.arguments import AttentionArguments
 
-_SLAB = 2**22  # numbers that are transformed at once
+_SLAB = 2**18  # numbers that are transformed at once: they stay near a core
 
 
 def sums(query: Tensor, key: Tensor, value: Tensor, args: "AttentionArguments") -> Tensor:
@@ -55,36 +56,63 @@ def _by_lag(args: "AttentionArguments", query: Tensor) -> Tensor:
 
 def _convolved(query: Tensor, key: Tensor, value: Tensor, table: Tensor, sizes: tuple[int, ...]) -> Tensor:
     """The sums of tokens in row-major order of `sizes`; the table has 2 n − 1 entries for each size n."""
-    wide = tuple(2 * size for size in sizes)
     axes = tuple(range(-len(sizes), 0))
     # Lag 0 first, negative ones from the end: what a circular convolution takes.
     placed = torch.nn.functional.pad(table.double(), (0, 1) * len(sizes))
     placed = placed.roll([1 - size for size in sizes], axes)
-    spectrum = torch.fft.rfftn(placed, dim=axes)[:, None, None]
     query, key, value = (t.double().mT.unflatten(-1, sizes) for t in (query, key, value))
-    batch, heads, features, channels = *query.shape[:3], value.shape[2]
-    pairs = max(1, _SLAB // (batch * heads * spectrum.numel() // len(spectrum)))
-    of_channels = min(channels, pairs)
+    pairs = max(1, _SLAB // max(1, query.shape[0] * query.shape[1] * placed[0].numel()))
+    of_channels = min(value.shape[2], pairs)
     of_features = max(1, pairs // of_channels)
 
-    def slab(query: Tensor, key: Tensor, value: Tensor, spectrum: Tensor) -> Tensor:
-        products = key[:, :, :, None] * value[:, :, None]
-        found = torch.fft.irfftn(torch.fft.rfftn(products, s=wide, dim=axes) * spectrum, s=wide, dim=axes)
-        for axis, size in zip(axes, sizes, strict=True):
-            found = found.narrow(axis, 0, size)
+    def slab(query: Tensor, key: Tensor, value: Tensor, table: Tensor) -> Tensor:
+        found: Tensor = _Convolution.apply(key[:, :, :, None] * value[:, :, None], table)
         return (query[:, :, :, None] * found).sum(2)
 
     columns = []
-    for channel in range(0, channels, of_channels):
+    for some_value in value.split(of_channels, 2):
         total = torch.zeros((), dtype=query.dtype, device=query.device)
-        for feature in range(0, features, of_features):
-            some = slice(feature, feature + of_features)
-            arguments = (
-                query[:, :, some],
-                key[:, :, some],
-                value[:, :, channel : channel + of_channels],
-                spectrum,
+        for some_query, some_key in zip(query.split(of_features, 2), key.split(of_features, 2), strict=True):
+            total = total + checkpoint(
+                slab, some_query, some_key, some_value, placed, use_reentrant=False, preserve_rng_state=False
             )
-            total = total + checkpoint(slab, *arguments, use_reentrant=False, preserve_rng_state=False)
         columns.append(total)
     return torch.cat(columns, 2).flatten(3).mT
+
+
+class _Convolution(torch.autograd.Function):
+    """Products (B, H, a, b, *sizes) convolved with a table (H or 1, *wide) that is twice as wide.
+
+    The gradient of the table is the inverse transform of cross spectra.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, products: Tensor, table: Tensor) -> Tensor:
+        wide, axes = table.shape[1:], tuple(range(4, products.dim()))
+        spectrum = torch.fft.rfftn(table, dim=_lag_axes(table))[:, None, None]
+        transformed = torch.fft.rfftn(products, s=wide, dim=axes)
+        ctx.save_for_backward(transformed, spectrum)
+        ctx.wide, ctx.sizes = wide, products.shape[4:]
+        return _cropped(torch.fft.irfftn(transformed * spectrum, s=wide, dim=axes), ctx.sizes)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
+        transformed, spectrum = ctx.saved_tensors
+        axes = tuple(range(4, grad.dim()))
+        of_sums = torch.fft.rfftn(grad, s=ctx.wide, dim=axes)
+        products = torch.fft.irfftn(of_sums * spectrum.conj(), s=ctx.wide, dim=axes)
+        crossed = (of_sums * transformed.conj()).sum((0, 2, 3)).sum_to_size(spectrum[:, 0, 0].shape)
+        table = torch.fft.irfftn(crossed, s=ctx.wide, dim=_lag_axes(crossed))
+        return _cropped(products, ctx.sizes), table
+
+
+def _lag_axes(table: Tensor) -> tuple[int, ...]:
+    """Axes of a table (H, *wide) that are lags."""
+    return tuple(range(1, table.dim()))
+
+
+def _cropped(tensor: Tensor, sizes: torch.Size) -> Tensor:
+    for axis, size in enumerate(sizes, start=4):
+        tensor = tensor.narrow(axis, 0, size)
+    return tensor

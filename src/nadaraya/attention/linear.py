@@ -66,7 +66,9 @@ def work(backend: str, args: "AttentionArguments") -> float:
         return 8.0 * features * channels * tokens / rows
     if backend == "chunks":
         states = 1 if args.modes is None else args.modes.num_states
-        chunk = 8.0 * states * features * channels + 4.0 * recurrence.CHUNK * (features + channels)
+        chunk = 8.0 * states * features * channels + 4.0 * min(recurrence.CHUNK, tokens) * (
+            features + channels
+        )
         return chunk * (1 if args.causal else 2) * tokens / rows
     if backend == "fft":
         return 75.0 * math.log2(2 * tokens) * features * channels * tokens / rows

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from small_models import CAUSAL, causal_options
+from small_models import CAUSAL, causal_options, in_enough_digits
 from transformers import AutoModelForCausalLM
 from transformers.cache_utils import DynamicCache
 
@@ -43,10 +43,11 @@ def fresh(**changes: Any) -> KernelGPTForCausalLM:
     config = KernelGPTConfig(
         **{
             "vocab_size": VOCABULARY, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
-            "max_position_embeddings": 32, "variant_options": causal_options(changes.get("variant")), **changes,
+            "max_position_embeddings": 32,
+            "variant_options": causal_options(changes.get("variant")), **changes,
         }
     )  # fmt: skip
-    return KernelGPTForCausalLM(config).eval()
+    return in_enough_digits(KernelGPTForCausalLM(config).eval())
 
 
 def make(**changes: Any) -> KernelGPTForCausalLM:

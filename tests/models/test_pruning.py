@@ -9,7 +9,7 @@ import torch
 from small_models import CAUSAL, moved, small_model
 from transformers.cache_utils import StaticCache
 
-from nadaraya import InputError, KernelSelfAttention, variants
+from nadaraya import InputError, KernelSelfAttention
 from nadaraya.evaluation.efficiency import model_cost
 from nadaraya.models import KernelGPTConfig, KernelGPTForCausalLM, prune_heads
 

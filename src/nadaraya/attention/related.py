@@ -51,7 +51,7 @@ def _kernelized_rpe(num_tokens: int = 1024, num_features: int | None = None) -> 
 
 @_variant("nystromformer")
 def _nystromformer(num_landmarks: int = 64, convolution: int = 33) -> dict[str, Any]:
-    """Softmax attention by the means of segments, and a convolution of the values (Xiong et al. 2021); not causal."""
+    """Softmax attention by means of segments, and a convolution (Xiong et al. 2021); not causal."""
     return {
         "content": partial(NystromformerContent, num_landmarks=num_landmarks),
         "value_convolution": partial(ValueConvolution, size=convolution),
@@ -67,7 +67,7 @@ def _linformer(num_tokens: int = 1024, num_mixtures: int = 256, share: Share = "
 
 @_variant("skyformer")
 def _skyformer(num_landmarks: int = 128, landmarks: Landmarks = "random") -> dict[str, Any]:
-    """A Gaussian of queries and keys without normalisation, by landmarks (Chen et al. 2021); causal if they are learned."""
+    """A Gaussian that is not normalised, by landmarks (Chen et al. 2021); causal if they are learned."""
     return {"content": partial(SkyformerContent, num_landmarks=num_landmarks, landmarks=landmarks)}
 
 

@@ -4,17 +4,33 @@ from typing import Any
 
 import torch
 
+from nadaraya import variants
 from nadaraya.interpret.windows import Windows
 from nadaraya.models import KernelGPTConfig, KernelGPTForCausalLM
 
 VOCABULARY = 11
+NEVER_CAUSAL = ("nystromformer", "linformer")
+CAUSAL = [name for name in variants.names() if name not in NEVER_CAUSAL]  # those of language models
+
+
+def causal_options(variant: Any) -> dict[str, Any]:
+    """The options that make a variant causal, where its landmarks are not by default."""
+    learned = isinstance(variant, str) and "landmarks" in variants.options(variant)
+    return {"landmarks": "learned"} if learned else {}
+
+
+def in_enough_digits(model: KernelGPTForCausalLM) -> KernelGPTForCausalLM:
+    """The model, in float64 where it solves for lines of which float32 keeps but three digits."""
+    return model.double() if "local-linear" in model.config.layer_variants else model
 
 
 def small_model(**changes: Any) -> KernelGPTForCausalLM:
     """A model in eval mode, the same every time; `changes` are fields of its configuration."""
     torch.manual_seed(0)
     sizes = {"vocab_size": VOCABULARY, "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 2}
-    return KernelGPTForCausalLM(KernelGPTConfig(**{**sizes, **changes})).eval()
+    options = {"variant_options": causal_options(changes.get("variant"))}
+    config = KernelGPTConfig(**{**sizes, **options, **changes})
+    return in_enough_digits(KernelGPTForCausalLM(config).eval())
 
 
 def moved(model: KernelGPTForCausalLM) -> KernelGPTForCausalLM:

@@ -4,12 +4,27 @@ from typing import Any
 
 import pytest
 import torch
+from small_models import NEVER_CAUSAL, causal_options
 
 from nadaraya import InputError, KernelSelfAttention, variants
 from nadaraya.attention.content import DotProduct, GaussianContent
+from nadaraya.attention.features import Features
 from nadaraya.attention.gates import OutputGate, Sink
+from nadaraya.attention.landmarks import NystromContent, SkyformerContent
+from nadaraya.attention.low_rank import LinformerContent, NystromformerContent
 from nadaraya.attention.mixing import FIRE, MixedBank, MixedProfiles
-from nadaraya.kernels import KERPLE, ALiBi, ComposedKernel, Epanechnikov, Exp, KernelBank, T5Buckets
+from nadaraya.kernels import (
+    KERPLE,
+    ALiBi,
+    ComposedKernel,
+    Epanechnikov,
+    Exp,
+    FreeTable,
+    GeneralizedGaussian,
+    KernelBank,
+    T5Buckets,
+)
+from nadaraya.models import KernelGPTConfig
 
 CONTRACT = {
     "softmax": (DotProduct, "qkvo", None, None),
@@ -40,6 +55,21 @@ CONTRACT = {
     "alibi": (DotProduct, "qkvo", None, ALiBi),
     "t5": (DotProduct, "qkvo", None, T5Buckets),
     "kerple": (DotProduct, "qkvo", None, KERPLE),
+    "linear": (Features, "qkvo", None, None),
+    "linear-bank": (Features, "qkvo", None, KernelBank),
+    "performer": (Features, "qkvo", None, None),
+    "kernelized-rpe": (Features, "qkvo", None, FreeTable),
+    "nystromformer": (NystromformerContent, "qkvo", None, None),
+    "linformer": (LinformerContent, "qkvo", None, None),
+    "skyformer": (SkyformerContent, "qkvo", None, None),
+    "gka-nystrom": (NystromContent, "o", None, None),
+    "gka-features": (Features, "o", None, None),
+    "gka-nearest": (GaussianContent, "o", "static", None),
+    "krause": (GaussianContent, "qkvo", None, None),
+    "non-local": (DotProduct, "qkvo", None, None),
+    "local-linear": (DotProduct, "qkvo", "static", None),
+    "parallax": (DotProduct, "qkvo", "static", None),
+    "bam": (DotProduct, "qkvo", None, GeneralizedGaussian),
 }
 
 
@@ -49,7 +79,8 @@ def test_names() -> None:
 
 @pytest.mark.parametrize("name", CONTRACT)
 def test_contract(name: str) -> None:
-    layer = KernelSelfAttention(64, 4, causal=True, **variants.get(name))
+    options = variants.get(name, **causal_options(name))
+    layer = KernelSelfAttention(64, 4, causal=name not in NEVER_CAUSAL, **options)
     content, projections, rotary, position = CONTRACT[name]
     assert type(layer.content) is content
     assert layer.projections.form == projections
@@ -62,7 +93,9 @@ def test_contract(name: str) -> None:
     assert layer.projections.head_norm == (name in ("rope-norm", "inkling") or name.startswith("gka"))
     assert layer.exclude_self == ("loo" in name or name == "gpa-spread")
     assert (layer.output_gate is not None) == (name == "gpa-spread")
-    assert not {"causal", "window"} & set(variants.get(name))
+    assert {"causal", "window"} & set(options) == ({"window"} if name == "krause" else set())
+    assert (layer.nearest is not None) == (name in ("gka-nearest", "krause"))
+    assert (layer.degree, layer.probe is not None) == (int(name == "local-linear"), name == "parallax")
     assert variants.describe(name)
 
 
@@ -132,6 +165,33 @@ def test_gaussian_attention_can_do_without_one_of_its_parts() -> None:
     assert all(layer.exclude_self and layer.position is not None for layer in (projected, dot))
     with pytest.raises(InputError, match=r"kernel in an expression must be one of .*, got 'dott'"):
         variants.get("gka", content="dott")
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("nystromformer", "its landmarks are means over the whole text"),
+        ("linformer-gate", "each mixture of keys is over the whole text"),
+        ("skyformer", "landmarks='learned' are not"),
+        (["rope", "gka-nystrom"], "landmarks='learned' are not"),
+    ],
+)
+def test_what_sees_later_tokens_is_refused_in_a_language_model(name: Any, reason: str) -> None:
+    """Without a number of torch's generator being drawn for it."""
+    state = torch.get_rng_state()
+    with pytest.raises(InputError, match=f"variant '.*' must be in a layer that is not causal.*{reason}$"):
+        KernelGPTConfig(variant=name)
+    if "learned" in reason:
+        config = KernelGPTConfig(variant=name, variant_options={"landmarks": "learned"})
+        assert config.layer_types[0] == ("hybrid" if name == "skyformer" else "full_attention")
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_a_window_of_the_model_is_no_wider_than_that_of_the_variant() -> None:
+    config = KernelGPTConfig(variant="krause", window_pattern="SL", sliding_window=200)
+    assert [config.attention_options(layer)["window"] for layer in range(2)] == [128, 128]
+    config = KernelGPTConfig(variant="krause", window_pattern="SL", sliding_window=20)
+    assert [config.attention_options(layer)["window"] for layer in range(2)] == [20, 128]
 
 
 def test_options_reach_the_bank() -> None:

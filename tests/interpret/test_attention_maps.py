@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import timm
 import torch
+from small_models import CAUSAL, causal_options
 from torch import Tensor, nn
 
 import nadaraya.models.vit
@@ -58,7 +59,8 @@ def vision_model(name: str = "gka_tiny_patch16_224", **options: Any) -> nn.Modul
 def language_model(**options: Any) -> KernelGPTForCausalLM:
     torch.manual_seed(0)
     sizes = {"vocab_size": 11, "hidden_size": 24, "num_hidden_layers": 3, "num_attention_heads": 3}
-    return KernelGPTForCausalLM(KernelGPTConfig(**{**sizes, "initializer_range": 0.3, **options})).eval()
+    given = {"variant_options": causal_options(options.get("variant")), "initializer_range": 0.3, **options}
+    return KernelGPTForCausalLM(KernelGPTConfig(**{**sizes, **given})).eval()
 
 
 def passes(model: nn.Module, *inputs: Tensor, **options: Any) -> Iterator[tuple[nn.Module, Tensor, Tensor]]:
@@ -123,7 +125,7 @@ def test_weights_give_the_output_of_every_vision_layer(case: str) -> None:
     torch.testing.assert_close(maps.output, model(images))
 
 
-@pytest.mark.parametrize("variant", [*variants.names(), ["gka", "rope"], ["gka-loo-bank", "vlt", "alibi"]])
+@pytest.mark.parametrize("variant", [*CAUSAL, ["gka", "rope"], ["gka-loo-bank", "vlt", "alibi"]])
 @pytest.mark.parametrize("padded", [False, True])
 def test_weights_give_the_output_of_every_language_layer(variant: str | list[str], padded: bool) -> None:
     model = language_model(variant=variant, window_pattern="SL", sliding_window=4)

@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 import torch
+from small_models import CAUSAL, causal_options, in_enough_digits
 from transformers import AutoModelForCausalLM
 from transformers.cache_utils import DynamicCache
 
-from nadaraya import InputError, variants
+from nadaraya import InputError
 from nadaraya.attention.gates import OutputGate
 from nadaraya.models import KernelGPTConfig, KernelGPTForCausalLM
 from nadaraya.models.block import ShortConvolution
@@ -32,7 +33,7 @@ FEW = list(product(OPTIONS, SOME))
 # Each option with some variants, all options together with all.
 GRID = [
     (option, variant)
-    for option, variant in product(OPTIONS, variants.names())
+    for option, variant in product(OPTIONS, CAUSAL)
     if option == "together" or variant in SOME
 ]
 
@@ -42,10 +43,11 @@ def fresh(**changes: Any) -> KernelGPTForCausalLM:
     config = KernelGPTConfig(
         **{
             "vocab_size": VOCABULARY, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
-            "max_position_embeddings": 32, **changes,
+            "max_position_embeddings": 32,
+            "variant_options": causal_options(changes.get("variant")), **changes,
         }
     )  # fmt: skip
-    return KernelGPTForCausalLM(config).eval()
+    return in_enough_digits(KernelGPTForCausalLM(config).eval())
 
 
 def make(**changes: Any) -> KernelGPTForCausalLM:

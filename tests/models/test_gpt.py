@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from grids import covering
+from small_models import CAUSAL, causal_options, in_enough_digits
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -14,7 +15,7 @@ from nadaraya import InputError, variants
 from nadaraya.models import KernelGPTConfig, KernelGPTForCausalLM
 
 VOCABULARY = 23
-VARIANTS = [*variants.names(), "rope-xsa", "fox-xsa", "mixed-bank-loo", "gka-bank-xsa", "kv-shared-loo"]
+VARIANTS = [*CAUSAL, "rope-xsa", "fox-xsa", "mixed-bank-loo", "gka-bank-xsa", "kv-shared-loo"]
 VARIANTS += ["gka-loo-bank-sink", "gpa-mul-sink-gate", *variants.hybrids()]
 
 
@@ -23,10 +24,11 @@ def make(**changes: Any) -> KernelGPTForCausalLM:
     config = KernelGPTConfig(
         **{
             "vocab_size": VOCABULARY, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
-            "max_position_embeddings": 32, **changes,
+            "max_position_embeddings": 32,
+            "variant_options": causal_options(changes.get("variant")), **changes,
         }
     )  # fmt: skip
-    return KernelGPTForCausalLM(config).eval()
+    return in_enough_digits(KernelGPTForCausalLM(config).eval())
 
 
 def moved(model: KernelGPTForCausalLM) -> KernelGPTForCausalLM:

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 import torch
-from small_models import moved, small_model
+from small_models import CAUSAL, moved, small_model
 from transformers.cache_utils import StaticCache
 
-from nadaraya import InputError, KernelSelfAttention, variants
+from nadaraya import InputError, KernelSelfAttention
 from nadaraya.evaluation.efficiency import model_cost
 from nadaraya.models import KernelGPTConfig, KernelGPTForCausalLM, prune_heads
 
@@ -17,7 +17,7 @@ VOCABULARY = 19
 # Layer 0 keeps a single head; of layer 1 goes what leaves groups of unequal size where keys are shared.
 REMOVED = {0: [0, 2, 3], 1: [1]}
 CASES: list[tuple[str, dict[str, Any]]] = [
-    *((name, {}) for name in variants.names()),
+    *((name, {}) for name in CAUSAL),
     ("rope", {"num_key_value_heads": 2}),
     ("fox", {"num_key_value_heads": 2}),
     ("kv-shared", {"num_key_value_heads": 2}),

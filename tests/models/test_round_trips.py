@@ -11,6 +11,7 @@ import timm
 import torch
 from other_models import make as make_other
 from safetensors.torch import load_file, save_file
+from small_models import CAUSAL, causal_options
 from transformers import AutoModel, AutoModelForCausalLM, PreTrainedModel
 
 from nadaraya import InputError, variants
@@ -26,7 +27,7 @@ from nadaraya.models import (
 from nadaraya.models.vit.attention import VISION_VARIANTS
 
 VARIANTS = [
-    *variants.names(),
+    *CAUSAL,
     *variants.hybrids(),
     "gpa-rope-loo-gate",
     "rope-sink",
@@ -52,7 +53,7 @@ def _variants(*fast: str) -> list[Any]:
 def _model(variant: str, **changes: Any) -> KernelGPTForCausalLM:
     torch.manual_seed(0)
     name, _, content = variant.partition(" of ")
-    options = {"variant_options": {"content": content}} if content else {}
+    options = {"variant_options": {"content": content} if content else causal_options(name)}
     return KernelGPTForCausalLM(KernelGPTConfig(**{**SIZES, **options, **changes}, variant=name)).eval()
 
 

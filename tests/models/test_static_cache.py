@@ -6,15 +6,16 @@ from typing import Any
 import pytest
 import torch
 from models.test_block import OPTIONS, SOME, assert_close, make
+from small_models import CAUSAL
 from transformers import CompileConfig
 from transformers.cache_utils import StaticCache
 
-from nadaraya import InputError, variants
+from nadaraya import InputError
 from nadaraya.models import KernelGPTForCausalLM
 
 CASES = [
     (option, variant)
-    for option, variant in product({"plain": {}, **OPTIONS}, variants.names())
+    for option, variant in product({"plain": {}, **OPTIONS}, CAUSAL)
     if option == "together" or variant in SOME
 ]
 WINDOWS = {"window_pattern": "SL", "sliding_window": 6}

@@ -5,20 +5,22 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from small_models import CAUSAL, causal_options
 from torch import nn
 
-from nadaraya.attention import variants
 from nadaraya.errors import InputError
 from nadaraya.training import Recipe
 from nadaraya.training.optimizer import make_optimizer, make_schedule, parameter_groups
 
 
-@pytest.mark.parametrize("variant", variants.names())
+@pytest.mark.parametrize("variant", CAUSAL)
 @pytest.mark.parametrize("tied", [False, True])
 def test_every_parameter_is_in_exactly_one_group(
     tiny_recipe: Callable[..., Recipe], variant: str, tied: bool
 ) -> None:
-    recipe = tiny_recipe(model__variant=variant, model__extra={"tie_word_embeddings": tied, "bias": True})
+    extra = {"tie_word_embeddings": tied, "bias": True}
+    options = causal_options(variant)
+    recipe = tiny_recipe(model__variant=variant, model__variant_options=options, model__extra=extra)
     model = recipe.build_model(11)
     groups = {group["name"]: group for group in parameter_groups(model, recipe.training)}
     grouped = [id(parameter) for group in groups.values() for parameter in group["params"]]

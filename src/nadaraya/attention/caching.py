@@ -1,4 +1,4 @@
-"""What a layer keeps of earlier tokens while a text grows: keys and values, or a state of constant size."""
+"""Memory for earlier tokens while a text grows: keys and values, or a state of constant size."""
 
 from typing import Any, Protocol
 

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -169,3 +169,13 @@ def _bandwidth(bandwidth: float | None, default: float) -> float:
     if not 0.0 < initial < math.inf:
         raise must_be("bandwidth", "a positive finite number", bandwidth)
     return initial
+
+
+def why_not_causal(content: Any) -> str | None:
+    """Reason why a layer's content, or what makes it, sees later tokens; None where it does not."""
+    if getattr(getattr(content, "func", content), "causal", True):
+        return None
+    if not isinstance(content, nn.Module):
+        with torch.device("meta"):
+            content = content(LayerShape(64, 4, 4))
+    return None if content.causal else str(content.why_not_causal)

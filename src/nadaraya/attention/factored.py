@@ -55,7 +55,7 @@ class Factored:
                 raise must_be(name, accepted, least)
 
     def denominator(self, mass: Tensor, scale: Tensor, eps: float) -> Tensor:
-        """What sums are divided by, from Σ_j κ over e^shift and a scale e^−shift; 1 where both are 0."""
+        """Divisor of the sums, from Σ_j κ over e^shift and a scale e^−shift; 1 where both are 0."""
         if eps > 0.0:
             mass = mass + eps * scale
         if self.floor is not None:

@@ -170,6 +170,8 @@ class Features(nn.Module):
         """Count a batch of training, and draw w anew where it is time."""
         if torch._C._current_graph_task_id() != -1:
             return  # a checkpoint that is computed again, in the backward pass, needs the w that it had
+        if self.drawn.is_meta:
+            return
         if self._batches is None:
             self._batches = self.drawn.tolist()
         seed, batches = self._batches

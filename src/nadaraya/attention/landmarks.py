@@ -139,22 +139,27 @@ class SkyformerContent(NystromContent):
         self, shape: LayerShape, num_landmarks: int = 128, landmarks: Landmarks = "random", ridge: float = 0.1
     ) -> None:
         super().__init__(shape, num_landmarks, landmarks, ridge=ridge)
-        self.log_bandwidth.requires_grad_(False)
+        fixed = self.log_bandwidth.detach()
+        del self.log_bandwidth
+        self.register_buffer("log_bandwidth", fixed)
 
     def _factors(self, x: Tensor, y: Tensor, z: Tensor, present: Tensor) -> tuple[Tensor, Tensor]:
         among = _among(z, present, self.ridge)
         root = among.sum(-1, keepdim=True).rsqrt()
-        inverse = root * newton_inverse(root * among * root.mT, self.steps) * root.mT
+        # From each matrix alone: other texts of the batch, and other heads, are no part of it.
+        inverse = root * newton_inverse(root * among * root.mT, self.steps, each=True) * root.mT
         return _gaussian(x, z, present) @ inverse, _gaussian(y, z, present)
 
 
-def newton_inverse(matrix: Tensor, steps: int = 6) -> Tensor:
+def newton_inverse(matrix: Tensor, steps: int = 6, each: bool = False) -> Tensor:
     """Z ≈ A^{-1} of non-negative matrices (…, m, m), as Xiong et al. (2021) iterate.
 
-    Z ← ¼ Z (13I − AZ (15I − AZ (7I − AZ))) from Aᵀ over the largest of all columns' sums.
+    Z ← ¼ Z (13I − AZ (15I − AZ (7I − AZ))) from Aᵀ over the largest of all columns' sums, or of those of each
+    matrix with `each`.
     """
     identity = torch.eye(matrix.shape[-1]).to(matrix)
-    inverse = matrix.mT / matrix.sum(-2).amax()
+    columns = matrix.sum(-2, keepdim=True)
+    inverse = matrix.mT / (columns.amax(-1, keepdim=True) if each else columns.amax())
     for _ in range(steps):
         product = matrix @ inverse
         inner = 15 * identity - product @ (7 * identity - product)

@@ -171,7 +171,7 @@ def _own_where_alone(
     shift: Tensor | None,
     earlier: Tensor | None = None,
 ) -> Tensor:
-    """What a token that sees nothing else has of itself, (B, H, Nq, e); zero for others."""
+    """Share of itself of a token that sees nothing else, (B, H, Nq, e); zero for others."""
 
     def at_own(tensor: Tensor) -> Tensor:
         """A tensor by key, (…, Nk, e), at the queries' positions; zero before the first key."""

@@ -1,6 +1,6 @@
 """The published variants: functions of their options that make arguments of `KernelSelfAttention`.
 
-A variant never says causal or window: the model does.
+A variant never says causal, and none but `krause` a window: the model does.
 """
 
 from collections.abc import Callable

@@ -51,7 +51,7 @@ def _kernelized_rpe(num_tokens: int = 1024, num_features: int | None = None) -> 
 
 @_variant("nystromformer")
 def _nystromformer(num_landmarks: int = 64, convolution: int = 33) -> dict[str, Any]:
-    """Softmax attention by the means of segments, and a convolution of the values (Xiong et al. 2021)."""
+    """Softmax attention by means of segments, and a convolution (Xiong et al. 2021); not causal."""
     return {
         "content": partial(NystromformerContent, num_landmarks=num_landmarks),
         "value_convolution": partial(ValueConvolution, size=convolution),
@@ -60,14 +60,14 @@ def _nystromformer(num_landmarks: int = 64, convolution: int = 33) -> dict[str, 
 
 @_variant("linformer")
 def _linformer(num_tokens: int = 1024, num_mixtures: int = 256, share: Share = "heads") -> dict[str, Any]:
-    """Softmax attention to learned mixtures of the keys and values (Wang et al. 2020)."""
+    """Softmax attention to learned mixtures of the keys and values (Wang et al. 2020); not causal."""
     content = partial(LinformerContent, num_tokens=num_tokens, num_mixtures=num_mixtures, share=share)
     return {"content": content}
 
 
 @_variant("skyformer")
 def _skyformer(num_landmarks: int = 128, landmarks: Landmarks = "random") -> dict[str, Any]:
-    """A Gaussian of queries and keys without normalisation, by landmarks (Chen et al. 2021)."""
+    """A Gaussian that is not normalised, by landmarks (Chen et al. 2021); causal if they are learned."""
     return {"content": partial(SkyformerContent, num_landmarks=num_landmarks, landmarks=landmarks)}
 
 
@@ -75,7 +75,7 @@ def _skyformer(num_landmarks: int = 128, landmarks: Landmarks = "random") -> dic
 def _gka_nystrom(
     num_landmarks: int = 64, landmarks: Landmarks = "random", head_norm: bool = True, projections: str = "o"
 ) -> dict[str, Any]:
-    """`gka` without rotary positions, by landmarks: Nyström's method for the Gaussian of the tokens."""
+    """`gka` without rotary positions, by landmarks (Nyström); causal if they are learned."""
     content = partial(NystromContent, num_landmarks=num_landmarks, landmarks=landmarks)
     return {"content": content, "projections": projections, "head_norm": head_norm}
 

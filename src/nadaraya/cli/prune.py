@@ -61,7 +61,8 @@ def prune(
     from nadaraya.interpret.ablation import Slices
     from nadaraya.interpret.labels import head_labels, parse_heads
     from nadaraya.interpret.windows import validation_windows
-    from nadaraya.pruning import PruningPlan, heads_within, most_heads, prune_run
+    from nadaraya.pruning import PruningPlan, most_heads, prune_run
+    from nadaraya.pruning.curves import heads_within
     from nadaraya.training import Run
 
     if (heads is None) == (budget is None):

@@ -4,6 +4,7 @@ import copy
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from math import log2, prod
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ from nadaraya.errors import InputError
 from nadaraya.files import first_line
 
 if TYPE_CHECKING:
+    from nadaraya.attention.layer import KernelSelfAttention
     from nadaraya.models import KernelGPTForCausalLM
 
 
@@ -52,8 +54,9 @@ def model_cost(model: "KernelGPTForCausalLM", context: int | None = None) -> Mod
     """Count a language model's parameters, operations and bytes.
 
     Operations are counted by PyTorch's counter over one forward pass of the model's own code, without
-    computing it; attention counts every pair of tokens, seen or masked, as is usual. Short convolutions,
-    of which the counter knows nothing, have 2 K per channel.
+    computing it; attention counts every pair of tokens, seen or masked, as is usual, and where content
+    factorises what the operator's form for that length takes. Short convolutions, of which the counter knows
+    nothing, have 2 K per channel; a Fourier transform of n real numbers 2.5 n log₂ n.
 
     Args:
         model: the model; it is left as it is.
@@ -66,7 +69,7 @@ def model_cost(model: "KernelGPTForCausalLM", context: int | None = None) -> Mod
 
     context = model.config.max_position_embeddings if context is None else context
     with torch.device("meta"):
-        shape_only = KernelGPTForCausalLM(model.config)
+        shape_only = KernelGPTForCausalLM(model.config).eval()
         tokens = torch.zeros((1, context), dtype=torch.long)
     convolutions = 2 * _count(_outermost(shape_only, ("ShortConvolution",)))
     with (counter := _counter()), torch.no_grad():
@@ -86,7 +89,8 @@ def training_flops(model: "KernelGPTForCausalLM", context: int) -> int:
     The estimate of Kundu et al. (2026), table 8: forward and backward, with P the weights of linear
     maps, the output layer included (embeddings are looked up), and a layer's window for all of its tokens.
     H d, heads times their width, is the width D of the model, less where heads were removed. Kernels of the
-    lag are not in it.
+    lag are not in it. Layers whose content factorises and local lines have no such formula: what is counted of
+    their forward pass, three times.
 
     Args:
         model: the model.
@@ -95,15 +99,33 @@ def training_flops(model: "KernelGPTForCausalLM", context: int) -> int:
     Returns:
         FLOPs, 2 × multiply-adds.
     """
+    from nadaraya.attention.caching import factorises
     from nadaraya.attention.layer import KernelSelfAttention
 
     modules = list(model.modules())
     matrices = sum(module.weight.numel() for module in modules if isinstance(module, nn.Linear))
     layers = [module for module in modules if isinstance(module, KernelSelfAttention)]
+    others = {place for place, layer in enumerate(layers) if factorises(layer.content) or layer.degree}
     pairs = sum(
-        layer.projections.o_proj.in_features * min(layer.window or context, context) for layer in layers
+        layer.projections.o_proj.in_features * min(layer.window or context, context)
+        for place, layer in enumerate(layers)
+        if place not in others
     )
-    return 6 * matrices + 12 * pairs
+    counted = 0.0
+    if others:
+        with torch.device("meta"):
+            shape_only = type(model)(model.config).eval()
+        made = [module for module in shape_only.modules() if isinstance(module, KernelSelfAttention)]
+        counted = sum(_without_linear_maps(made[place], context) for place in others)
+    return 6 * matrices + 12 * pairs + round(3 * counted)
+
+
+def _without_linear_maps(layer: "KernelSelfAttention", context: int) -> float:
+    """Operations of a layer on "meta" per token, forward, but for those of its linear maps."""
+    linear = sum(module.weight.numel() for module in layer.modules() if isinstance(module, nn.Linear))
+    with (counter := _counter()), torch.no_grad():
+        layer(torch.zeros((1, context, layer.dim), device="meta"))
+    return counter.get_total_flops() / context - 2 * linear
 
 
 def image_model_cost(model: nn.Module, image_size: int | None = None) -> ImageModelCost:
@@ -194,9 +216,16 @@ def _counter() -> FlopCounterMode:
         batch, heads, num_queries, num_terms = weights
         return sdpa_flop_count(query, key, value) + 2 * batch * heads * num_queries * num_terms * table[2]
 
+    def of_transforms(numbers: Any, *args: Any, out_shape: Any, **kwargs: Any) -> int:
+        """Of real numbers, as many as the longer side has."""
+        axes = args[0]
+        real = max((numbers, out_shape), key=prod)
+        return round(2.5 * prod(real) * log2(max(1, prod(real[axis] for axis in axes))))
+
     operators = (
         torch.ops.nadaraya.blocked_attention,
         torch.ops.aten._scaled_dot_product_flash_attention_for_cpu,
     )
     formulas = {**dict.fromkeys(operators, formula), torch.ops.nadaraya.mixed_attention: of_mixed}
+    formulas |= dict.fromkeys((torch.ops.aten._fft_r2c, torch.ops.aten._fft_c2r), of_transforms)
     return FlopCounterMode(display=False, custom_mapping=formulas)

@@ -1,12 +1,14 @@
 """Kernels of two-dimensional lags, rows and columns of a grid of patches, from one-dimensional ones."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
 
 from nadaraya.errors import must_be
 from nadaraya.kernels.base import Kernel
+from nadaraya.kernels.heads import keep_kernel_heads, kept_blocks
+from nadaraya.kernels.parameters import at_least_float32
 
 
 class GridKernel(nn.Module):
@@ -54,6 +56,43 @@ class GridKernel(nn.Module):
             (H or 1, 2h − 1, 2w − 1), entry (Δy + h − 1, Δx + w − 1), float32 at least.
         """
         return _table(self.rows, height)[:, :, None] + _table(self.columns, width)[:, None, :]
+
+    def keep_heads(self, heads: Sequence[int]) -> None:
+        """Keep the kernels of some heads, in place."""
+        for kernel in {self.rows, self.columns}:
+            keep_kernel_heads(kernel, heads)
+
+
+class GridTable(nn.Module):
+    """log κ(Δy, Δx): one learned number by the rows and columns between two patches (Luo et al. 2021).
+
+    Args:
+        num_heads: H.
+        height, width: rows and columns of the largest grid.
+
+    Attributes:
+        logits: (H, 2 height − 1, 2 width − 1), zero at first.
+    """
+
+    def __init__(self, num_heads: int, height: int, width: int) -> None:
+        super().__init__()
+        self.logits = nn.Parameter(torch.zeros(num_heads, 2 * height - 1, 2 * width - 1))
+
+    def lag_logits(self, height: int, width: int) -> Tensor:
+        """As `GridKernel.lag_logits`, for grids that are no larger than the table's.
+
+        Raises:
+            InputError: a larger grid.
+        """
+        rows, columns = ((size + 1) // 2 for size in self.logits.shape[1:])
+        if height > rows or width > columns:
+            raise must_be("grid of patches", f"at most {rows} x {columns} with its table", (height, width))
+        table = self.logits.to(at_least_float32(self.logits))
+        return table[:, rows - height : rows + height - 1, columns - width : columns + width - 1]
+
+    def keep_heads(self, heads: Sequence[int]) -> None:
+        """Keep the tables of some heads, in place."""
+        self.logits = kept_blocks(self.logits, heads, len(self.logits))
 
 
 def _table(kernel: Kernel, length: int) -> Tensor:

@@ -52,7 +52,11 @@ class LayerCache:
         if not self._cached:
             return None
         states = getattr(self._cache.layers[self._layer], "recurrent_states", None)
-        return states[0] if isinstance(states, dict) else states
+        found: Tensor | None = states.get(0) if isinstance(states, dict) else states
+        if found is None:
+            accepted = "made by this model, whose state prefix tuning does not have"
+            raise must_be("past_key_values", accepted, type(self._cache).__name__)
+        return found
 
     def keep_state(self, state: Tensor, tokens: int) -> None:
         """Keeps the state after so many more tokens."""

@@ -11,6 +11,7 @@ from transformers import PreTrainedConfig
 
 from nadaraya.attention import variants
 from nadaraya.attention.caching import factorises
+from nadaraya.attention.content import why_not_causal
 from nadaraya.attention.gates import OutputGate
 from nadaraya.attention.suffixes import renamed
 from nadaraya.errors import InputError, must_be, unknown_name
@@ -164,6 +165,10 @@ class KernelGPTConfig(PreTrainedConfig):
             self.variant = renamed(self.variant, self.variant_options)
         self.variant_names = 2
         _check_names(kwargs, self.layer_variants)
+        for name, options in self._layers():
+            if (reason := why_not_causal(options.get("content"))) is not None:
+                where = "in a layer that is not causal, as image models have"
+                raise InputError(f"variant {name!r} must be {where}: {reason}")
         if self.hidden_size % self.num_attention_heads:
             heads = f"a multiple of num_attention_heads = {self.num_attention_heads}"
             raise must_be("hidden_size", heads, self.hidden_size)
@@ -235,7 +240,7 @@ class KernelGPTConfig(PreTrainedConfig):
         options["head_norm_eps"] = self.head_norm_eps
         assert self.layer_types is not None
         if "sliding" in self.layer_types[layer]:
-            options["window"] = self.sliding_window
+            options["window"] = min(self.sliding_window or 1, options.get("window") or self.sliding_window)
         options["prune_tol"] = self.prune_tol
         if self.output_gate:
             options["output_gate"] = OutputGate

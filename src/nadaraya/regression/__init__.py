@@ -12,7 +12,6 @@ from nadaraya.regression.multi_head import MultiHeadKernelRegression
 from nadaraya.regression.nadaraya_watson import NadarayaWatson
 from nadaraya.regression.non_local import non_local_means
 from nadaraya.regression.quantile import KernelQuantileRegressor
-from nadaraya.regression.selection import Selection
 from nadaraya.regression.summary import Summary
 from nadaraya.regression.sums import warm_up
 
@@ -29,7 +28,6 @@ __all__ = [
     "NadarayaWatsonConditionalDensity",
     "NadarayaWatsonDensity",
     "RegressionDisplay",
-    "Selection",
     "Summary",
     "masked_training",
     "non_local_means",

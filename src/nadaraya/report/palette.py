@@ -29,7 +29,8 @@ SOLID: tuple[float, ...] = ()
 DASHED = (5.0, 2.0)
 DOTTED = (1.5, 1.5)
 _DASHES = (
-    SOLID, DASHED, DOTTED, (6.0, 2.0, 1.5, 2.0), (10.0, 2.0), (6.0, 1.5, 1.5, 1.5, 1.5, 1.5), (2.5, 1.0)
+    SOLID, DASHED, DOTTED, (6.0, 2.0, 1.5, 2.0), (10.0, 2.0), (6.0, 1.5, 1.5, 1.5, 1.5, 1.5), (2.5, 1.0),
+    (1.5, 4.0), (8.0, 1.5, 3.0, 1.5)
 )  # fmt: skip
 
 _VARIANTS: dict[str, tuple[str, int]] = {

@@ -1,5 +1,6 @@
 """The attention layer of the vision models: the operator behind the constructor that timm's blocks call."""
 
+import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -13,8 +14,7 @@ from nadaraya.attention.positions import GridLogits, Position
 from nadaraya.errors import InputError, unknown_name
 from nadaraya.kernels import KernelBank
 from nadaraya.kernels.base import Kernel
-from nadaraya.kernels.grid import GridKernel
-from nadaraya.kernels.heads import keep_kernel_heads
+from nadaraya.kernels.grid import GridKernel, GridTable
 
 # A patch grid has far shorter lags than a text: the bank's lengths start from half a patch to the whole grid.
 _GRID_KERNELS: dict[str, Callable[[int], Kernel]] = {
@@ -34,7 +34,8 @@ class VisionAttention(KernelSelfAttention):
         attn_drop: probability of dropping an attention weight in training.
         proj_drop: dropout of the output.
         grid_kernel: a kernel of row and column lags between patches, multiplied in (its log is added):
-            "bank", "decay", or a function of num_heads that makes a `Kernel`; default None.
+            "bank", "decay", a function of num_heads that makes a `Kernel`, or the rows and columns of the
+            largest grid, of a table with a learned number for each; default None.
         **options: keywords of `KernelSelfAttention`.
 
     Attributes:
@@ -62,7 +63,7 @@ class VisionAttention(KernelSelfAttention):
         proj_bias: bool = True,
         attn_drop: float = 0.0,
         proj_drop: float = 0.0,
-        grid_kernel: str | Callable[[int], Kernel] | None = None,
+        grid_kernel: str | tuple[int, int] | Callable[[int], Kernel] | None = None,
         **options: Any,
     ) -> None:
         super().__init__(dim, num_heads, bias=qkv_bias, out_bias=proj_bias, dropout=attn_drop, **options)
@@ -72,8 +73,10 @@ class VisionAttention(KernelSelfAttention):
             if grid_kernel not in _GRID_KERNELS:
                 raise unknown_name("grid_kernel", grid_kernel, _GRID_KERNELS)
             grid_kernel = _GRID_KERNELS[grid_kernel]
-        self.grid_kernel: GridKernel | None = None
-        if grid_kernel is not None:
+        self.grid_kernel: GridKernel | GridTable | None = None
+        if isinstance(grid_kernel, tuple):
+            self.grid_kernel = GridTable(self.num_heads, *grid_kernel)
+        elif grid_kernel is not None:
             self.grid_kernel = GridKernel(self.num_heads, grid_kernel)
         self.grid_size: tuple[int, int] | None = None
         self.num_prefix_tokens = 0
@@ -98,8 +101,7 @@ class VisionAttention(KernelSelfAttention):
         super().keep_heads(heads)
         grid = getattr(self, "grid_kernel", None)  # made after the heads that a new layer keeps are chosen
         if grid is not None:
-            for kernel in {grid.rows, grid.columns}:
-                keep_kernel_heads(kernel, [there.index(head) for head in self.projections.heads])
+            grid.keep_heads([there.index(head) for head in self.projections.heads])
 
     def kernel_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         """As `KernelSelfAttention.kernel_parameters`, and the kernel of the grid."""
@@ -137,13 +139,21 @@ class VisionAttention(KernelSelfAttention):
         return self.proj_drop(super()._merged(out, x))
 
 
-def layer_options(variant: str, options: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def layer_options(
+    variant: str,
+    options: Mapping[str, Any] | None = None,
+    grid_size: tuple[int, int] | None = None,
+    num_prefix_tokens: int = 1,
+) -> dict[str, Any]:
     """Keywords of `VisionAttention` for a variant as vision uses it: no rotary positions, no head norm.
 
     Args:
         variant: one of `VISION_VARIANTS`.
         options: `bandwidth`, `per` and `shift` of `GaussianContent`, for the Gaussian variants; `eps`,
-            `exclude_self`, `own_value`, `head_norm` and `grid_kernel` of the layer, over the variant's.
+            `exclude_self`, `own_value`, `head_norm` and `grid_kernel` of the layer, over the variant's, with
+            "table" for a table of the size of the grid; and the variant's own.
+        grid_size: rows and columns of patches, where something depends on them.
+        num_prefix_tokens: tokens before the patches.
 
     Returns:
         The keywords.
@@ -157,25 +167,56 @@ def layer_options(variant: str, options: Mapping[str, Any] | None = None) -> dic
     """
     if variant not in VISION_VARIANTS:
         raise unknown_name("variant", variant, VISION_VARIANTS)
-    given = dict(options or {})
+    given, own = dict(options or {}), {**VISION_VARIANTS[variant]}
+    own_names = [name for name in variants.options(variant) if name not in _OF_TEXTS]
+    accepted = list(dict.fromkeys([*_CONTENT_OPTIONS, *_LAYER_OPTIONS, *own_names]))
     for name in given:
-        if name not in (*_CONTENT_OPTIONS, *_LAYER_OPTIONS):
-            raise unknown_name("option of the attention", name, (*_CONTENT_OPTIONS, *_LAYER_OPTIONS))
+        if name not in accepted:
+            raise unknown_name("option of the attention", name, accepted)
     of_content = {name: given.pop(name) for name in _CONTENT_OPTIONS if name in given}
-    made = {**variants.get(variant, **VISION_VARIANTS[variant]), **given}
+    if variant == "linformer":
+        if grid_size is None:
+            raise InputError("linformer must know the patch grid: give grid_size")
+        own["num_tokens"] = num_prefix_tokens + grid_size[0] * grid_size[1]
+        own["num_mixtures"] = min(own["num_mixtures"], own["num_tokens"])
+    own.update((name, given.pop(name)) for name in own_names if name in given)
+    made = {**variants.get(variant, **own), **given}
+    if made.pop("position", None) is not None:  # lags of texts, of which patches have two
+        made.setdefault("grid_kernel", "table")
+    if made.get("grid_kernel") == "table":
+        if grid_size is None:
+            raise InputError("a table of the grid must know its size: give grid_size")
+        made["grid_kernel"] = grid_size
     if of_content:
-        if "content" not in made:
-            raise InputError(f"{next(iter(of_content))} must be given to a Gaussian variant, got {variant!r}")
+        taken = inspect.signature(made["content"]).parameters if "content" in made else {}
+        for name in of_content:
+            if name not in taken:
+                raise InputError(f"{name} must be given to a Gaussian variant, got {variant!r}")
         made["content"] = partial(made["content"], **of_content)
     return made
 
 
-# Variants of the operator with what vision changes in them (Kundu et al. (2026), section 3).
+# Variants of the operator with what vision changes in them: Kundu et al. (2026), section 3, and of `krause`
+# its paper's start in ViT-S/16.
 VISION_VARIANTS: dict[str, dict[str, Any]] = {
     "gka": {"rotary": None, "head_norm": False},
     "gka-loo": {"rotary": None, "head_norm": False},
     "vlt": {},
     "softmax": {},
+    "gka-nearest": {"rotary": None, "head_norm": False},
+    "gka-nystrom": {"head_norm": False},
+    "gka-features": {"head_norm": False},
+    "krause": {"window": None, "nearest": 16, "bandwidth": 4.5},
+    "linear": {},
+    "performer": {},
+    "kernelized-rpe": {},
+    "nystromformer": {},
+    "linformer": {"num_mixtures": 64},
+    "skyformer": {},
+    "non-local": {},
+    "local-linear": {"rotary": None},
+    "parallax": {"rotary": None},
 }
 _CONTENT_OPTIONS = ("bandwidth", "per", "shift")
 _LAYER_OPTIONS = ("eps", "grid_kernel", "head_norm", "exclude_self", "own_value")
+_OF_TEXTS = ("rotary", "values", "content", "window", "num_tokens", *_CONTENT_OPTIONS, *_LAYER_OPTIONS)

@@ -10,7 +10,7 @@ from torch import nn
 
 from nadaraya.errors import InputError, must_be
 from nadaraya.models.vit.attention import VisionAttention, layer_options
-from nadaraya.models.vit.model import KernelVisionTransformer, check_pattern
+from nadaraya.models.vit.model import KernelVisionTransformer, check_patch_drop, check_pattern
 
 
 def convert(
@@ -43,9 +43,9 @@ def convert(
     if type(model) not in (VisionTransformer, KernelVisionTransformer):
         raise must_be("model", "timm's VisionTransformer", type(model).__name__)
     check_pattern(pattern)
-    options = layer_options(variant, variant_options)
-    if options.get("grid_kernel") is not None and not isinstance(model.patch_drop, nn.Identity):
-        raise must_be("patch_drop_rate", "0 with a kernel of the patch grid", model.patch_drop.prob)
+    grid = model.patch_embed.grid_size
+    options = layer_options(variant, variant_options, grid, model.num_prefix_tokens)
+    check_patch_drop(variant, options, getattr(model.patch_drop, "prob", 0.0))
     blocks: list[Any] = list(model.blocks)
     chosen = [block for depth, block in enumerate(blocks) if pattern[depth % len(pattern)] == "G"]
     layers = [_converted(block.attn, options) for block in chosen]

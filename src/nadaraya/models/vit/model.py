@@ -5,12 +5,13 @@ from functools import partial
 from itertools import product
 from typing import Any
 
+from timm.layers import to_2tuple
 from timm.models import build_model_with_cfg, generate_default_cfgs, register_model, resolve_pretrained_cfg
 from timm.models.vision_transformer import Block, VisionTransformer, checkpoint_filter_fn
 from torch import Tensor, nn
 
 from nadaraya.errors import InputError, must_be
-from nadaraya.models.vit.attention import VisionAttention, layer_options
+from nadaraya.models.vit.attention import VISION_VARIANTS, VisionAttention, layer_options
 
 
 class KernelBlock(Block):
@@ -41,9 +42,10 @@ class KernelVisionTransformer(VisionTransformer):
     """timm's `VisionTransformer` with kernel attention (Kundu et al. (2026), section 3).
 
     Args:
-        variant: "gka", "gka-loo" (no token sees itself), "vlt" or "softmax"; default "gka".
+        variant: "gka" (default), "gka-loo" (no token sees itself), "vlt", "softmax", or another of
+            `nadaraya.models.vit.attention.VISION_VARIANTS`.
         variant_options: further keywords of the attention layers, such as {"bandwidth": 4.0},
-            {"per": "channel"} or {"grid_kernel": "bank"}.
+            {"per": "channel"} or {"grid_kernel": "bank"}, and the variant's own.
         pattern: which blocks have it, letters repeated over the depth: "G" kernel attention, "A" timm's own
             attention with all projections; default "G".
         **options: keywords of timm's `VisionTransformer`.
@@ -70,10 +72,11 @@ class KernelVisionTransformer(VisionTransformer):
         dim, heads = options.get("embed_dim", 768), options.get("num_heads", 12)
         if dim % heads:
             raise must_be("embed_dim", f"a multiple of num_heads = {heads}", dim)
-        kernel_options = layer_options(variant, variant_options)
-        patch_drop = options.get("patch_drop_rate", 0.0)
-        if kernel_options.get("grid_kernel") is not None and patch_drop > 0:
-            raise must_be("patch_drop_rate", "0 with a kernel of the patch grid", patch_drop)
+        sides = (to_2tuple(options.get(*side)) for side in (("img_size", 224), ("patch_size", 16)))
+        height, width = (image // patch for image, patch in zip(*sides, strict=True))
+        prefix = bool(options.get("class_token", True)) + int(options.get("reg_tokens", 0))
+        kernel_options = layer_options(variant, variant_options, (height, width), prefix)
+        check_patch_drop(variant, kernel_options, options.get("patch_drop_rate", 0.0))
         block: Any = partial(KernelBlock, kernel_options=kernel_options, pattern=pattern)
         super().__init__(**options, block_fn=block)
         self.set_grid(self.patch_embed.grid_size)
@@ -113,6 +116,14 @@ def check_pattern(pattern: str) -> None:
         raise must_be("pattern", "made of the letters G (kernel) and A (timm's attention)", pattern)
 
 
+def check_patch_drop(variant: str, kernel_options: Mapping[str, Any], rate: float) -> None:
+    """Refuse to drop patches where attention knows their places."""
+    if rate > 0 and (kernel_options.get("grid_kernel") is not None or variant in _ORDERED):
+        raise must_be("patch_drop_rate", "0 with a kernel of the patch grid or mixtures by place", rate)
+
+
+_ORDERED = ("linformer", "nystromformer")
+_FAMILIES = [name for name in VISION_VARIANTS if name not in ("gka-loo", "softmax")]
 _SIZES: dict[str, dict[str, int]] = {  # those of DeiT
     "tiny": {"embed_dim": 192, "depth": 12, "num_heads": 3},
     "small": {"embed_dim": 384, "depth": 12, "num_heads": 6},
@@ -122,7 +133,7 @@ _SIZES: dict[str, dict[str, int]] = {  # those of DeiT
 # Mean and deviation are those of ImageNet, as in DeiT.
 default_cfgs = generate_default_cfgs(
     {
-        f"{family}_{size}_patch16_224.untrained": {
+        f"{family.replace('-', '_')}_{size}_patch16_224.untrained": {
             "input_size": (3, 224, 224),
             "num_classes": 1000,
             "pool_size": None,
@@ -135,14 +146,14 @@ default_cfgs = generate_default_cfgs(
             "classifier": "head",
             "license": "apache-2.0",
         }
-        for family, size in product(("gka", "vlt"), _SIZES)
+        for family, size in product(_FAMILIES, _SIZES)
     }
 )
 
 
 def _register(family: str, size: str) -> None:
-    """One model in timm: "gka" (Kundu et al. (2026), table 2) or "vlt" (table 5) in the shape of DeiT."""
-    name = f"{family}_{size}_patch16_224"
+    """One model in timm: "gka" (Kundu et al. (2026), table 2), "vlt" (table 5), …, in the shape of DeiT."""
+    name = f"{family.replace('-', '_')}_{size}_patch16_224"
 
     def create(pretrained: bool = False, **options: Any) -> KernelVisionTransformer:
         noted = (options.get("pretrained_cfg"), options.get("pretrained_cfg_overlay"))
@@ -168,5 +179,5 @@ def _register(family: str, size: str) -> None:
     register_model(create)
 
 
-for each in product(("gka", "vlt"), _SIZES):
+for each in product(_FAMILIES, _SIZES):
     _register(*each)

@@ -64,22 +64,16 @@ def compute(request: Request[Any]) -> Any:
     assert profile is not None
     if _sorts(request, profile):
         return one_dimension.compute(request, profile)
-    grid = _grid(request, profile)
+    grid = grid_of(request)
     if grid is not None:
         return fourier.compute(request, grid, profile.log_factor, partial(_over_tiles, request, profile))
     return _over_tiles(request, profile)
 
 
-def takes_all_at_once(request: Request[Any]) -> bool:
-    """Return whether a request that `can_serve` goes by Fourier transforms: parts would cost more."""
-    profile = profile_of(request.kernel)
-    assert profile is not None
-    return _grid(request, profile) is not None
-
-
-def _grid(request: Request[Any], profile: Profile) -> fourier.Grid | None:
-    """The grid for Fourier transforms where they pay; None for the loop over pairs."""
-    if len(request.query) * len(request.points) < _PAIRS_WORTH_COMPILING:
+def grid_of(request: Request[Any]) -> fourier.Grid | None:
+    """The grid of a request where Fourier transforms can serve it and pay; None otherwise."""
+    profile, pairs = profile_of(request.kernel), len(request.query) * len(request.points)
+    if profile is None or not can_serve(request) or pairs < max(1, _PAIRS_WORTH_COMPILING):
         return None
     grid = fourier.Grid.of(request, profile)
     return grid if grid is not None and grid.pays(request) else None
@@ -91,11 +85,8 @@ def is_ready(request: Request[Any]) -> bool:
     assert profile is not None
     if _sorts(request, profile):
         return _sorting_is_ready(profile)
-    double = np.dtype(np.float64)
-    transforms = takes_all_at_once(request)
-    return _is_compiled(accumulate, request.points.dtype) and (
-        not transforms or _is_compiled(fourier.interpolate, double)
-    )
+    ready = _is_compiled(accumulate, request.points.dtype)
+    return ready and (grid_of(request) is None or _is_compiled(fourier.interpolate, np.dtype(np.float64)))
 
 
 def compile_all() -> None:

@@ -66,8 +66,10 @@ def compute(request: Request[R], report: Callable[[str], None] | None = None) ->
 
     By the first of these that can: `kernel_attention`, on a GPU, for means with the Gaussian kernel;
     sorted sums, O(n log n), in one dimension, for kernels that are polynomials or polynomials times
-    exponentials; compiled loops on the CPU, which never visit pairs whose weight cannot count; blocks of
-    queries in PyTorch, for every kernel and device. All agree to rounding.
+    exponentials; on the CPU, Fourier transforms on a grid of at most 2²⁶ cells, where these are faster, for
+    the Gaussian in two and three dimensions; compiled loops, which never visit pairs whose weight cannot
+    count; blocks of queries in PyTorch, for every kernel and device. All agree to rounding, transforms on grids
+    to 1e-9 of the root mean square of the targets, 1e-5 in float32.
 
     As long as a process has asked for little, PyTorch also does what compiled loops could: loading them takes
     longer, and compiling them, where no earlier process has left them on disk, much longer.
@@ -81,6 +83,10 @@ def compute(request: Request[R], report: Callable[[str], None] | None = None) ->
     if request.factors is not None:
         return mixed.compute(request, lambda part: compute(part, report))
     m, rows = len(request.query), max(1, _PAIRS_PER_REPORT // len(request.points))
+    if report is not None and m > rows and _numba_is_installed():
+        from nadaraya.regression.compiled import dispatch
+
+        rows = rows if dispatch.grid_of(request) is None else m  # by parts each would spread all points again
     if report is None or request.query is request.points or m <= rows:
         return _answer(request)
     parts = []

@@ -1,13 +1,14 @@
 """Choice of the compiled way that serves a request for sums, and its arrays."""
 
 from dataclasses import replace
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from nadaraya.kernels import ExponentialDecay, Gaussian, Kernel
-from nadaraya.regression.compiled import line_sums, one_dimension
+from nadaraya.regression.compiled import fourier, line_sums, one_dimension
 from nadaraya.regression.compiled.jit import compiled_types
 from nadaraya.regression.compiled.pairs import (
     BY_BANDWIDTH,
@@ -61,8 +62,21 @@ def compute(request: Request[Any]) -> Any:
     """The answer to a request of `nadaraya.regression.sums` that `can_serve`."""
     profile = profile_of(request.kernel)
     assert profile is not None
-    take = one_dimension.compute if _sorts(request, profile) else _over_tiles
-    return take(request, profile)
+    if _sorts(request, profile):
+        return one_dimension.compute(request, profile)
+    grid = grid_of(request)
+    if grid is not None:
+        return fourier.compute(request, grid, profile.log_factor, partial(_over_tiles, request, profile))
+    return _over_tiles(request, profile)
+
+
+def grid_of(request: Request[Any]) -> fourier.Grid | None:
+    """The grid of a request where Fourier transforms can serve it and pay; None otherwise."""
+    profile, pairs = profile_of(request.kernel), len(request.query) * len(request.points)
+    if profile is None or not can_serve(request) or pairs < max(1, _PAIRS_WORTH_COMPILING):
+        return None
+    grid = fourier.Grid.of(request, profile)
+    return grid if grid is not None and grid.pays(request) else None
 
 
 def is_ready(request: Request[Any]) -> bool:
@@ -71,7 +85,8 @@ def is_ready(request: Request[Any]) -> bool:
     assert profile is not None
     if _sorts(request, profile):
         return _sorting_is_ready(profile)
-    return _is_compiled(accumulate, request.points.dtype)
+    ready = _is_compiled(accumulate, request.points.dtype)
+    return ready and (grid_of(request) is None or _is_compiled(fourier.interpolate, np.dtype(np.float64)))
 
 
 def compile_all() -> None:
@@ -84,6 +99,10 @@ def compile_all() -> None:
         profile = profile_of(kernel)
         assert profile is not None
         one_dimension.compute(request, profile)
+    request, profile = _small_request(Sums, np.zeros((1, 2)), Gaussian(1.0)), Profile(GAUSSIAN, 1.0)
+    grid = fourier.Grid.of(request, profile)
+    assert grid is not None
+    fourier.compute(request, grid, 0.0, partial(_over_tiles, request, profile))
 
 
 def _small_request(quantity: Any, points: Array, kernel: Kernel) -> Request[Any]:
@@ -117,12 +136,17 @@ def _is_compiled(function: Any, dtype: np.dtype[Any]) -> bool:
     return (function, dtype) in _READY
 
 
-def _over_tiles(request: Request[Any], profile: Profile) -> Any:
-    dtype, d, m = request.points.dtype, request.points.shape[1], len(request.query)
+def _over_tiles(request: Request[Any], profile: Profile, rows: NDArray[np.int64] | None = None) -> Any:
+    """The sums for all queries, or for those at some rows."""
+    dtype, d = request.points.dtype, request.points.shape[1]
     mode, c = _MODES[request.quantity], len(request.columns)
     order = _order(request.points, request.bandwidth)
-    same = request.exclude_self or request.query is request.points
-    query_order = order if same else _order(request.query, request.bandwidth)
+    same = rows is None and (request.exclude_self or request.query is request.points)
+    query = request.query if rows is None else request.query[rows]
+    query_order, m = order if same else _order(query, request.bandwidth), len(query)
+    own = np.full(m, NOT_A_POINT)
+    if request.exclude_self:
+        own = np.argsort(order)[query_order if rows is None else rows[query_order]]
     inverse = 1.0 / (np.asarray(request.bandwidth, np.float64) * profile.length)
     unit = np.divide(1.0, inverse, out=np.zeros(d), where=inverse > 0)
     scale = np.ones(m) if request.query_scale is None else request.query_scale[query_order] ** -2.0
@@ -143,9 +167,9 @@ def _over_tiles(request: Request[Any], profile: Profile) -> Any:
             0.0 if profile.compact else _TINY[dtype],
         ),
         Queries(
-            _scaled(request.query, query_order, inverse),
+            _scaled(query, query_order, inverse),
             scale,
-            np.arange(m) if request.exclude_self else np.full(m, NOT_A_POINT),
+            own,
             *_scaled_lines(request.lines, query_order, unit, x.dtype),
         ),
         Tiles(

@@ -1,9 +1,9 @@
-"""Trains the related systems on small images under one recipe: a vision transformer of timm, its attention replaced.
+"""Trains the related systems on small images: one recipe, timm's vision transformer, its attention replaced.
 
     python experiments/related_vision.py --source IMAGES --json experiments/results/related/vision.json
 
-Two blocks of width 64 with two heads, 64 patches of 4 × 4 pixels, no class token, horizontal flips; AdamW, the
-same updates, batches and learning rate for all. A system and seed that the file has is not trained again.
+Two blocks of width 64 with two heads, 64 patches of 4 × 4 pixels, no class token, horizontal flips; AdamW,
+the same updates, batches and learning rate for all. A system and seed that the file has is not trained again.
 """
 
 import argparse
@@ -81,7 +81,11 @@ def train(system: str, seed: int, images: Tensor, labels: Tensor) -> tuple[nn.Mo
     parameters = [p for p in model.parameters() if p.requires_grad]
     groups = [
         {"params": [p for p in parameters if id(p) not in kernels], "weight_decay": SETTINGS["decay"]},
-        {"params": [p for p in parameters if id(p) in kernels], "lr": SETTINGS["kernel_rate"], "weight_decay": 0.0},
+        {
+            "params": [p for p in parameters if id(p) in kernels],
+            "lr": SETTINGS["kernel_rate"],
+            "weight_decay": 0.0,
+        },
     ]
     optimizer = torch.optim.AdamW([group for group in groups if group["params"]], lr=SETTINGS["rate"])
     updates, warmup = SETTINGS["updates"], SETTINGS["warmup"]
@@ -121,7 +125,13 @@ def main() -> None:
     parser.add_argument("--systems", nargs="+", choices=SYSTEMS, default=list(SYSTEMS), metavar="SYSTEM")
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     options = parser.parse_args()
-    results = {"settings": SETTINGS, "train": 20_000, "validation": 5_000, "torch": torch.__version__, "runs": []}
+    results = {
+        "settings": SETTINGS,
+        "train": 20_000,
+        "validation": 5_000,
+        "torch": torch.__version__,
+        "runs": [],
+    }
     if options.json.is_file():
         results = json.loads(options.json.read_text(encoding="utf-8"))
     there = {(row["system"], row["seed"]) for row in results["runs"]}
@@ -139,7 +149,10 @@ def main() -> None:
                  "step_seconds": seconds}
             )  # fmt: skip
             write_file(options.json, json.dumps(results, indent=1) + "\n")
-            print(f"{system:16} seed {seed}  top-1 {top1:.3f}  loss {loss:.3f}  {seconds:.3f} s/update", flush=True)
+            print(
+                f"{system:16} seed {seed}  top-1 {top1:.3f}  loss {loss:.3f}  {seconds:.3f} s/update",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

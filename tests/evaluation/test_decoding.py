@@ -100,7 +100,7 @@ def test_caches_of_windowed_layers_hold_their_window() -> None:
 @pytest.mark.parametrize("convolution", [None, 4])
 def test_a_state_has_as_many_bytes_after_512_tokens_as_after_64(convolution: int | None) -> None:
     model = make(variant="linear-bank", num_attention_heads=4, short_convolution=convolution)
-    states = 2 * 4 * 3 * 4 * 8 * 8 * (8 + 1)  # layers, float32, prompts, heads, decays, features, values and 1
+    states = 2 * 4 * 3 * 4 * 8 * 8 * (8 + 1)  # layers, float32, prompts, heads, decays, m, d + 1
     columns = 2 * 4 * 3 * 32 * (convolution or 1) - 2 * 4 * 3 * 32  # K - 1 earlier tokens of all channels
     counters = 2 * 4  # one number per layer stands for all tokens
     for length in (64, 512):

@@ -44,6 +44,12 @@ def _counts(kind: str, system: str) -> list[str]:
     return [f"{found['parameters'] / 1e3:,.0f}", f"{found['flops'] / 1024 / 1e6:.1f}"]
 
 
+def _shown(header: list[str], rows: list[list[str]]) -> str:
+    """The columns of which anything is measured."""
+    kept = [place for place in range(len(header)) if any(row[place] != MISSING for row in rows)]
+    return table([header[place] for place in kept], [[row[place] for place in kept] for row in rows])
+
+
 def text_losses() -> dict[str, list[float]]:
     """Losses of the study by system, seed by seed, in its order."""
     study = read(RESULTS / "studies" / "related" / "results.json")["study"]
@@ -74,7 +80,7 @@ def text() -> str:
         for name in sorted((name for name in found if found[name]), key=lambda name: median(found[name]))
     ]
     header = ["system", "loss", "params, 10³", "MFLOP", "1,024", "4,096", "16,384", "65,536", "MiB"]
-    return table([*header, "decode, ms", "cache, MiB"], rows)
+    return _shown([*header, "decode, ms", "cache, MiB"], rows)
 
 
 def images() -> str:
@@ -92,7 +98,7 @@ def images() -> str:
         for name in sorted(found, key=lambda name: -median(found[name]))
     ]
     header = ["system", "top-1, %", "params, 10³", "MFLOP", "196", "1,024", "4,096"]
-    return table([*header, "196, inference", "4,096, inference", "MiB"], rows)
+    return _shown([*header, "196, inference", "4,096, inference", "MiB"], rows)
 
 
 def chunks() -> str:
@@ -112,7 +118,7 @@ def chunks() -> str:
     rows.append(
         [code("gpa-mul"), *(_ms("text-training", tokens, "gpa-mul") for tokens in sizes)],
     )
-    return table(["forward + backward, ms", *(f"{tokens:,}" for tokens in sizes)], rows)
+    return _shown(["forward + backward, ms", *(f"{tokens:,}" for tokens in sizes)], rows)
 
 
 def figure() -> str:

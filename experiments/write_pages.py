@@ -12,6 +12,7 @@ import pages_findings
 import pages_language
 import pages_papers
 import pages_regression
+import pages_related
 import pages_speed
 import pages_targets
 from pages_format import ROOT, Tables
@@ -30,6 +31,7 @@ TABLES: Tables = {
     **pages_language.TABLES,
     **pages_papers.TABLES,
     **pages_regression.TABLES,
+    **pages_related.TABLES,
     **pages_speed.TABLES,
     **pages_targets.TABLES,
 }

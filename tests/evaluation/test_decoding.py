@@ -47,8 +47,8 @@ def alone(model: KernelGPTForCausalLM, prompt: torch.Tensor, count: int) -> list
 @pytest.mark.parametrize("windows", [{}, WINDOWED], ids=["full", "windowed"])
 @pytest.mark.parametrize(
     "form",
-    [ROTATED, {"variant": "gka-loo-bank"}, {"variant": "kv-shared"}, {"variant": "rope"}],
-    ids=["rotated", "bank", "shared", "rope"],
+    [ROTATED, *({"variant": name} for name in ("gka-loo-bank", "kv-shared", "rope", "linear-bank"))],
+    ids=["rotated", "bank", "shared", "rope", "state"],
 )
 def test_prompts_padded_on_the_left_go_on_as_each_does_alone(
     form: dict[str, Any], windows: dict[str, Any], kind: str, one_tensor: bool
@@ -95,6 +95,18 @@ def test_caches_of_windowed_layers_hold_their_window() -> None:
     )
     one_layer = full // 2
     assert windowed == one_layer + one_layer * 4 // 15
+
+
+@pytest.mark.parametrize("convolution", [None, 4])
+def test_a_state_has_as_many_bytes_after_512_tokens_as_after_64(convolution: int | None) -> None:
+    model = make(variant="linear-bank", num_attention_heads=4, short_convolution=convolution)
+    states = 2 * 4 * 3 * 4 * 8 * 8 * (8 + 1)  # layers, float32, prompts, heads, decays, m, d + 1
+    columns = 2 * 4 * 3 * 32 * (convolution or 1) - 2 * 4 * 3 * 32  # K - 1 earlier tokens of all channels
+    counters = 2 * 4  # one number per layer stands for all tokens
+    for length in (64, 512):
+        settings = DecodingSettings(batch=3, prompt=length - 2, tokens=2, rounds=1)
+        held = generate_once(model, "dynamic", True, settings).cache_bytes
+        assert held == states + columns + counters
 
 
 def test_half_precision_halves_the_cache_and_keeps_kernels() -> None:

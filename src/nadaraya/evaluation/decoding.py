@@ -182,10 +182,11 @@ def prompts(vocab_size: int, settings: DecodingSettings) -> tuple[Tensor, Tensor
 
 def cache_bytes(cache: Cache) -> int:
     """Bytes that a cache of transformers holds: what several tensors share counts once."""
-    parts = [
-        getattr(layer, name, None) for layer in cache.layers for name in ("keys", "values", "conv_states")
-    ]
-    stored = [part.untyped_storage() for part in parts if part is not None]
+    names = ("keys", "values", "conv_states", "recurrent_states")
+    parts = [getattr(layer, name, None) for layer in cache.layers for name in names]
+    # States are tensors by number from release 5 of transformers on.
+    tensors = [part for each in parts for part in (each.values() if isinstance(each, dict) else [each])]
+    stored = [tensor.untyped_storage() for tensor in tensors if tensor is not None]
     return sum({storage.data_ptr(): storage.nbytes() for storage in stored}.values())
 
 

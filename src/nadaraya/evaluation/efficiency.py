@@ -72,7 +72,7 @@ def model_cost(model: "KernelGPTForCausalLM", context: int | None = None) -> Mod
         shape_only = KernelGPTForCausalLM(model.config).eval()
         tokens = torch.zeros((1, context), dtype=torch.long)
     convolutions = 2 * _count(_outermost(shape_only, ("ShortConvolution",)))
-    with (counter := _counter()), torch.no_grad():
+    with (counter := flop_counter()), torch.no_grad():
         shape_only(tokens, use_cache=False)
     return ModelCost(
         **_counts(model),
@@ -151,7 +151,7 @@ def image_model_cost(model: nn.Module, image_size: int | None = None) -> ImageMo
     shape_only = copy.deepcopy(model).to("meta").eval()
     image = torch.zeros((1, *shape), dtype=next(model.parameters()).dtype, device="meta")
     try:
-        with (counter := _counter()), torch.no_grad():
+        with (counter := flop_counter()), torch.no_grad():
             shape_only(image)
     except (AssertionError, RuntimeError, ValueError) as error:
         size = f"{shape[1]} × {shape[2]}"
@@ -203,7 +203,7 @@ def _checkpoint_bytes(model: nn.Module) -> int:
         return file.seek(0, os.SEEK_END)
 
 
-def _counter() -> FlopCounterMode:
+def flop_counter() -> FlopCounterMode:
     """PyTorch's counter, with the attention operators that it does not know in every release."""
 
     def formula(query: Any, key: Any, value: Any, *args: Any, **kwargs: Any) -> int:

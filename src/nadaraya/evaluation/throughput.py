@@ -248,12 +248,12 @@ def _prepared(row: Throughput, settings: Settings) -> tuple[Callable[[], None], 
         return step, (torch.cuda.max_memory_allocated() - before) / _MIB if settings.memory else None
     if not settings.memory:
         return first(), None
-    step, kept, _ = _allocated(first)
-    _, _, peak = _allocated(step)
+    step, kept, _ = allocated(first)
+    _, _, peak = allocated(step)
     return step, (kept + peak) / _MIB
 
 
-def _allocated(call: Callable[[], Any]) -> tuple[Any, int, int]:
+def allocated(call: Callable[[], Any]) -> tuple[Any, int, int]:
     """The result of a call, the bytes on the CPU that it kept, and the most that it had at a time."""
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler's own log would go to standard error
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recorded:

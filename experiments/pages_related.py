@@ -1,0 +1,136 @@
+"""Tables of docs/results/related.md."""
+
+from statistics import median
+from typing import Any
+
+from pages_format import EPYC, RESULTS, Tables, code, read, spread, table
+from pages_language import losses
+
+TIMES = EPYC / "related.json"
+VISION = RESULTS / "related" / "vision.json"
+MISSING = "–"
+
+
+def times() -> dict[str, Any]:
+    """The measurements; none before they are taken."""
+    return dict(read(TIMES)) if TIMES.is_file() else {}
+
+
+def cell(kind: str, tokens: int, system: str) -> dict[str, Any]:
+    """What was measured of a system; nothing where it was not run."""
+    return dict(times().get(kind, {}).get(str(tokens), {}).get(system, {}))
+
+
+def _ms(kind: str, tokens: int, system: str, per: int = 1) -> str:
+    found = cell(kind, tokens, system)
+    if "median" not in found:
+        return MISSING
+    value = found["median"] / per
+    return f"{value:,.0f}" if value >= 10 else f"{value:.1f}"
+
+
+def _mib(kind: str, tokens: int, system: str, key: str = "peak_mib") -> str:
+    found = cell(kind, tokens, system)
+    if key not in found:
+        return MISSING
+    value = found[key] / (2**20 if key == "cache_bytes" else 1)
+    return f"{value:,.0f}" if value >= 10 else f"{value:.1f}"
+
+
+def _counts(kind: str, system: str) -> list[str]:
+    found = times().get(kind, {}).get(system)
+    if found is None:
+        return [MISSING, MISSING]
+    return [f"{found['parameters'] / 1e3:,.0f}", f"{found['flops'] / 1024 / 1e6:.1f}"]
+
+
+def _shown(header: list[str], rows: list[list[str]]) -> str:
+    """The columns of which anything is measured."""
+    kept = [place for place in range(len(header)) if any(row[place] != MISSING for row in rows)]
+    return table([header[place] for place in kept], [[row[place] for place in kept] for row in rows])
+
+
+def text_losses() -> dict[str, list[float]]:
+    """Losses of the study by system, seed by seed, in its order."""
+    study = read(RESULTS / "studies" / "related" / "results.json")["study"]
+    return {name: losses("related", name, "only") for name in study["variants"]}
+
+
+def top1() -> dict[str, list[float]]:
+    """Top-1 in per cent by system, seed by seed."""
+    found: dict[str, list[float]] = {}
+    for row in read(VISION)["runs"]:
+        found.setdefault(row["system"], []).append(100 * row["top1"])
+    return found
+
+
+def text() -> str:
+    """Loss, time and memory of causal layers, lowest loss first."""
+    found = text_losses()
+    rows = [
+        [
+            code(name),
+            spread(found[name]),
+            *_counts("text-counts", name),
+            *(_ms("text-training", tokens, name) for tokens in (1024, 4096, 16_384, 65_536)),
+            _mib("text-training", 4096, name),
+            _ms("text-decoding", 16_384, name, per=4),
+            _mib("text-decoding", 16_384, name, "cache_bytes"),
+        ]
+        for name in sorted((name for name in found if found[name]), key=lambda name: median(found[name]))
+    ]
+    header = ["system", "loss", "params, 10³", "MFLOP", "1,024", "4,096", "16,384", "65,536", "MiB"]
+    return _shown([*header, "decode, ms", "cache, MiB"], rows)
+
+
+def images() -> str:
+    """Accuracy, time and memory of layers that are not causal, highest accuracy first."""
+    found = top1()
+    rows = [
+        [
+            code(name),
+            spread(found[name], 1),
+            *_counts("vision-counts", name),
+            *(_ms("vision-training", tokens, name) for tokens in (196, 1024, 4096)),
+            *(_ms("vision-inference", tokens, name) for tokens in (196, 4096)),
+            _mib("vision-training", 4096, name),
+        ]
+        for name in sorted(found, key=lambda name: -median(found[name]))
+    ]
+    header = ["system", "top-1, %", "params, 10³", "MFLOP", "196", "1,024", "4,096"]
+    return _shown([*header, "196, inference", "4,096, inference", "MiB"], rows)
+
+
+def chunks() -> str:
+    """The chunked form against transformers' Lightning attention, and the growth of `linear-bank`."""
+    rows = []
+    for name in ("nadaraya, chunks", "transformers, Lightning attention"):
+        found = [_ms("lightning", tokens, name) for tokens in (4096, 16_384)]
+        rows.append([name, found[0], MISSING, found[1], MISSING, MISSING])
+    sizes = {
+        4096: "text-training",
+        8192: "growth",
+        16_384: "text-training",
+        32_768: "growth",
+        65_536: "text-training",
+    }
+    rows.append([code("linear-bank"), *(_ms(kind, tokens, "linear-bank") for tokens, kind in sizes.items())])
+    rows.append(
+        [code("gpa-mul"), *(_ms("text-training", tokens, "gpa-mul") for tokens in sizes)],
+    )
+    return _shown(["forward + backward, ms", *(f"{tokens:,}" for tokens in sizes)], rows)
+
+
+def figure() -> str:
+    """The figure, once there are times to draw."""
+    if not TIMES.is_file():
+        return "The times are not measured yet."
+    return "![time against tokens, and loss against time](../figures/related.png)"
+
+
+TABLES: Tables = {
+    "related-figure": figure,
+    "related-text": text,
+    "related-images": images,
+    "related-chunks": chunks,
+}

@@ -297,7 +297,7 @@ def test_half_precision(dtype, position):
 
 
 @pytest.mark.parametrize("position", ["none", "decay", "bank"])
-@pytest.mark.parametrize("nats", [0.5, -0.5, 0.05])
+@pytest.mark.parametrize("nats", [0.5, 0.05])
 def test_gates_that_forget_half_a_nat_a_token(position, nats):
     """In float32, over 600 tokens: by 300 nats, which is more than its range."""
     call = made(position, True, (600, 600), "plain")
@@ -318,35 +318,44 @@ def test_a_row_that_sees_nothing_is_zero():
         assert all(gradient.isfinite().all() for gradient in gradients(call, out).values())
 
 
+LONG = (3000, 3000)
+
+
 @pytest.mark.parametrize(
     ("position", "causal", "option", "lengths", "name", "refused"),
     [
-        ("none", False, "bias", (300, 300), "sum", {}),
-        ("none", False, "plain", (3, 300), "sum", {}),
-        ("none", False, "itself", (300, 300), "chunks", {"sum": "see different keys"}),
-        ("none", True, "bias", (300, 300), "chunks", {"sum": "see different keys"}),
-        ("bank", False, "plain", (300, 300), "chunks", {"sum": "a position depends on the query"}),
-        ("gaussian", True, "plain", (300, 300), "fft", {"chunks": "no finite sum of damped modes"}),
-        ("signed table", False, "bias", (300, 300), "fft", {"chunks": "no finite sum"}),
-        ("gaussian", True, "bias", (300, 300), "sdpa", {"fft": "which a key bias may make large"}),
-        ("bank", True, "plain", (3, 300), "sdpa", {"chunks": "a few rows", "fft": "a few rows"}),
+        ("none", False, "bias", LONG, "sum", {"chunks": "times as much as 'sum'", "sdpa": "times as much"}),
+        ("none", False, "plain", (3, 3000), "sum", {}),
+        ("none", False, "itself", LONG, "chunks", {"sum": "see different keys"}),
+        (
+            "none",
+            True,
+            "bias",
+            LONG,
+            "chunks",
+            {"sum": "see different keys", "fft": "a key bias may make large"},
+        ),
+        ("decay", False, "plain", LONG, "chunks", {"sum": "a position depends on the query"}),
+        ("gaussian", True, "plain", LONG, "fft", {"chunks": "no finite sum of damped modes"}),
+        ("signed table", False, "bias", LONG, "fft", {"chunks": "no finite sum of damped modes"}),
+        ("gaussian", True, "bias", LONG, "sdpa", {"fft": "which a key bias may make large"}),
+        ("decay", True, "plain", (1, 300), "sdpa", {"chunks": "times as much", "fft": "times as much"}),
     ],
 )
 def test_the_form_that_is_chosen_and_why(position, causal, option, lengths, name, refused):
     call = made(position, causal, lengths, option)
     choice = choose_backend(**call.tensors, **call.options)
     assert choice.name == name
+    assert set(choice.refused) == {"sum", "chunks", "fft", "sdpa"} - {name}
     for other, reason in refused.items():
         assert reason in choice.refused[other]
-    assert torch.equal(call.by("auto"), call.by(name))
 
 
 def test_a_transform_costs_less_than_many_states():
     call = made("none", True, (300, 300), "plain")
-    call.options["position"] = KernelBank(HEADS, 9).double()
-    choice = choose_backend(**call.tensors, **call.options)
-    assert choice.name == "fft"
-    assert choice.refused["chunks"].startswith("a transform costs less than")
+    for terms, name in ((1, "chunks"), (12, "fft")):
+        call.options["position"] = KernelBank(HEADS, terms).double()
+        assert choose_backend(**call.tensors, **call.options).name == name
     assert_close({"out": call.by("chunks")}, {"out": call.by("fft")}, 1e-10, "chunks")
 
 
@@ -388,7 +397,9 @@ def test_what_has_no_form_is_computed_row_by_row(name, causal, option):
 
 def test_dropout_drops_pairs_and_multiplies_the_others():
     call = made("bank", True, (130, 130), "plain")
-    call.tensors["value"] = torch.eye(130, dtype=torch.float64).expand(2, call.tensors["key"].shape[1], -1, -1)
+    call.tensors["value"] = torch.eye(130, dtype=torch.float64).expand(
+        2, call.tensors["key"].shape[1], -1, -1
+    )
     call.options["dropout_p"] = 0.4
     assert choose_backend(**call.tensors, **call.options).name == "sdpa"
     weights = naive(call)[2]
@@ -427,6 +438,7 @@ def test_a_floor_is_positive(floor):
         Factored(normalise=False, floor=1.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("position", ["none", "waves"])
 def test_a_compiled_call_equals_the_call(position):
     call = made(position, True, (200, 200), "key mask")
@@ -447,7 +459,9 @@ CONTINUED = ("none", "decay", "bank", "cosine", "waves", "alibi")
 
 
 @pytest.mark.parametrize("position", CONTINUED)
-@pytest.mark.parametrize("option", ["plain", "key mask", "itself", "itself masked", "eps", "sums", "floor and eps"])
+@pytest.mark.parametrize(
+    "option", ["plain", "key mask", "itself", "itself masked", "eps", "sums", "floor and eps"]
+)
 @pytest.mark.parametrize("seed", [0, 1])
 def test_pieces_that_go_on_from_a_state_equal_one_call(position, option, seed):
     call = made(position, True, (300, 300), option, seed)

@@ -48,6 +48,7 @@ class AttentionArguments:
     modes: Modes | None = None  # that G is the sum of, for lags of the past and, if symmetric, the future
     degree: int = 0  # 1: the local line at the query
     ridge: float = 0.0  # of the line, a share of the keys' variance
+    line_at: Tensor | None = None  # where the line is read, (B, H, Nq, d): the query is multiplied by a scale
     probe: Tensor | None = None  # r of a line of slope −r·Cov(k, v), (B, H, Nq, d)
     nearest: int | None = None  # pairs that each query keeps, those of the largest weights
     later_keys: int = 0  # keys after the position of the last query
@@ -94,7 +95,8 @@ class AttentionArguments:
             self, query=self.query[:, :, rows], key=self.key[:, :, keys], value=self.value[:, :, keys],
             key_padding_mask=part(self.key_padding_mask, (1, keys)), key_bias=part(self.key_bias, (2, keys)),
             attn_mask=part(mask, (2, rows), (3, keys)), mixture=mixture, grid=None,
-            probe=part(self.probe, (2, rows)), document_ids=None if ids is None else ids[:, keys],
+            probe=part(self.probe, (2, rows)), line_at=part(self.line_at, (2, rows)),
+            document_ids=None if ids is None else ids[:, keys],
             query_ids=None if ids is None else self.ids_of_queries[:, rows],
             later_keys=keys.stop - self.offset - rows.stop,
         )  # fmt: skip

@@ -345,6 +345,7 @@ def _checked(
     }  # fmt: skip
     check_tensors(query, key, value, others)
     check_options(window, exclude_self, dropout_p, eps, prune_tol)
+    given = query
     query, scale, bandwidth, kernel, factored = check_content(options.get("content"), query, key)
     attn_mask = None if attn_mask is None else check_attn_mask(attn_mask, query, key)
     lag_logits, mixture, grid, modes = None, None, None, None
@@ -373,6 +374,7 @@ def _checked(
         document_ids=None if ids is None else check_document_ids(ids, query, key),
         dropout_p=float(dropout_p), eps=float(eps), prune_tol=float(prune_tol), factored=factored,
         lag_values=None if factored is None else lag_logits, modes=modes,
+        line_at=None if query is given else given,
     )  # fmt: skip
     args = check_ways(
         args, options.get("degree", 0), options.get("ridge", RIDGE), probe, options.get("nearest")

@@ -35,7 +35,8 @@ def along_line(args: AttentionArguments, weights: Tensor) -> Tensor:
         ridge = torch.where(variance > 0, ridge, 1.0)[..., None, None]  # no line through one point
         spread = spread + ridge * torch.eye(width, dtype=spread.dtype, device=spread.device)
         try:
-            slope = torch.linalg.solve(spread, args.query.to(weights.dtype) - centre - mean)
+            at = args.query if args.line_at is None else args.line_at
+            slope = torch.linalg.solve(spread, at.to(weights.dtype) - centre - mean)
         except torch.linalg.LinAlgError:
             accepted = "above 0 where a query sees no more keys than they have dimensions"
             raise must_be("ridge", accepted, args.ridge) from None

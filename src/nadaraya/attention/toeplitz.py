@@ -46,6 +46,7 @@ def _by_lag(args: "AttentionArguments", query: Tensor) -> Tensor:
     length = query.shape[2]
     lags = torch.arange(1 - length, length, device=query.device)
     table = query.new_ones((1, len(lags))) if args.lag_values is None else args.lag_values.to(query.dtype)
+    table = table[:, table.shape[1] // 2 + 1 - length :][:, : len(lags)]  # of a document, of all tokens' lags
     hidden = torch.zeros_like(lags, dtype=torch.bool)
     if args.causal:
         hidden |= lags < 0

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import timm
 import torch
-from small_models import CAUSAL, causal_options
+from small_models import CAUSAL, causal_options, in_enough_digits
 from torch import Tensor, nn
 
 import nadaraya.models.vit
@@ -60,7 +60,7 @@ def language_model(**options: Any) -> KernelGPTForCausalLM:
     torch.manual_seed(0)
     sizes = {"vocab_size": 11, "hidden_size": 24, "num_hidden_layers": 3, "num_attention_heads": 3}
     given = {"variant_options": causal_options(options.get("variant")), "initializer_range": 0.3, **options}
-    return KernelGPTForCausalLM(KernelGPTConfig(**{**sizes, **given})).eval()
+    return in_enough_digits(KernelGPTForCausalLM(KernelGPTConfig(**{**sizes, **given})).eval())
 
 
 def passes(model: nn.Module, *inputs: Tensor, **options: Any) -> Iterator[tuple[nn.Module, Tensor, Tensor]]:

@@ -30,9 +30,9 @@ EVERY = [(name, option) for name in CAUSAL + SUFFIXED for option in OPTIONS]
 
 
 def accepted(name: str, changes: dict[str, Any]) -> dict[str, Any]:
-    """The options that fit a variant: shared key heads need W_K, and a gate is said once."""
+    """The options that fit a variant: shared key heads need W_K and no landmarks, and a gate is said once."""
     kept = dict(changes)
-    if variants.get(name).get("projections", "qkvo") != "qkvo":
+    if variants.get(name).get("projections", "qkvo") != "qkvo" or "landmarks" in variants.options(name):
         kept.pop("num_key_value_heads", None)
     if "output_gate" in variants.get(name):
         kept.pop("output_gate", None)

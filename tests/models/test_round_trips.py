@@ -93,7 +93,8 @@ def test_every_variant_loads_in_every_dtype(variant: str, dtype: torch.dtype, tm
     model = _model(variant)
     loaded = _saved(model, tmp_path, dtype)
     assert loaded.lm_head.weight.dtype == dtype
-    _assert_same(_logits(loaded), _logits(model), DTYPES[dtype])
+    # Lines are solved for, which loses digits.
+    _assert_same(_logits(loaded), _logits(model), DTYPES[dtype] * (10 if variant == "local-linear" else 1))
     again = _saved(loaded, tmp_path / "again", dtype)
     _assert_same(_logits(again), _logits(loaded), 1e-5)
     weights = again.state_dict()
@@ -143,6 +144,9 @@ ADAPTERS: dict[str, Callable[[], peft.PeftConfig]] = {
 
 # Their caches keep gates beside the keys, or what is key and value at once.
 KEPT_OTHERWISE = ("fox", "fox-drop", "gka-bank", "gka-loo-bank")
+# Theirs keep a state and no keys.
+KEPT_OTHERWISE += ("linear", "linear-bank", "performer", "skyformer", "gka-nystrom", "gka-features")
+KEPT_OTHERWISE += ("kernelized-rpe",)  # and its keys are features
 
 
 @pytest.mark.filterwarnings("ignore")

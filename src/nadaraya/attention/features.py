@@ -108,7 +108,7 @@ class Features(nn.Module):
             num_features = default if num_features is None else count("num_features", num_features)
             seed = int(torch.randint(2**31, (), device="cpu")) if seed is None else count("seed", seed, 0)
             w = orthogonal_normal(num_features, width, seed)
-            self.register_buffer("w", w.to(torch.get_default_device()))
+            self.register_buffer("w", w.to(torch.get_default_device(), torch.get_default_dtype()))
             self.register_buffer("drawn", torch.tensor([seed, 0]))  # and the batches that were trained on
             self._batches: list[int] | None = None
 
@@ -198,11 +198,12 @@ class Features(nn.Module):
 def orthogonal_normal(num: int, width: int, seed: int) -> Tensor:
     """Standard normal vectors (num, width), orthogonal in blocks of `width`, the same for a seed."""
     generator = torch.Generator("cpu").manual_seed(seed)
-    blocks = torch.randn(-(-num // width), width, width, generator=generator, device="cpu")
+    options: Any = {"generator": generator, "device": "cpu", "dtype": torch.float32}
+    blocks = torch.randn(-(-num // width), width, width, **options)
     rotations, triangles = torch.linalg.qr(blocks)
     # The signs that make a rotation uniform.
     rotations = rotations * triangles.diagonal(dim1=-2, dim2=-1).sign()[:, None]
-    lengths = torch.randn(num, width, generator=generator, device="cpu").norm(dim=-1, keepdim=True)
+    lengths = torch.randn(num, width, **options).norm(dim=-1, keepdim=True)
     return rotations.mT.reshape(-1, width)[:num] * lengths
 
 

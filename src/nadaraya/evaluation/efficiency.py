@@ -89,8 +89,8 @@ def training_flops(model: "KernelGPTForCausalLM", context: int) -> int:
     The estimate of Kundu et al. (2026), table 8: forward and backward, with P the weights of linear
     maps, the output layer included (embeddings are looked up), and a layer's window for all of its tokens.
     H d, heads times their width, is the width D of the model, less where heads were removed. Kernels of the
-    lag are not in it. Layers whose content factorises and local lines have no such formula: what is counted of
-    their forward pass, three times.
+    lag are not in it. Layers whose content factorises and local lines have no such formula: what is counted
+    of their forward pass, three times.
 
     Args:
         model: the model.

@@ -5,7 +5,7 @@ from functools import cache
 import pytest
 import torch
 
-from nadaraya.evaluation.efficiency import model_cost
+from nadaraya.evaluation.efficiency import _counter, model_cost
 from nadaraya.models import KernelGPTConfig, KernelGPTForCausalLM
 
 
@@ -149,3 +149,18 @@ def test_value_embeddings_cost_a_table_and_a_number_per_layer_but_no_products(
 def test_options_of_a_block_are_no_kernels() -> None:
     options = {"short_convolution": 4, "output_gate": True, "value_embeddings": "all", "prune_tol": 0.01}
     assert cost("gpa-mul", **options).kernel_parameters == cost("gpa-mul").kernel_parameters
+
+
+@pytest.mark.parametrize("variant", ["linear", "linear-bank", "performer"])
+def test_content_that_factorises_costs_the_same_per_token_at_any_length(variant: str) -> None:
+    short, long = (cost(variant, max_position_embeddings=context) for context in (8192, 16384))
+    assert long.flops_per_token == short.flops_per_token
+    assert long.training_flops_per_token == short.training_flops_per_token
+    assert long.training_flops_per_token == 3 * long.flops_per_token
+
+
+def test_what_is_counted_of_a_transform() -> None:
+    """2.5 n log₂ n for n real numbers along the axis, once there and once back."""
+    with (counter := _counter()):
+        torch.fft.irfft(torch.fft.rfft(torch.zeros(3, 5, 64, device="meta")), n=64)
+    assert counter.get_total_flops() == 2 * round(2.5 * 3 * 5 * 64 * 6)

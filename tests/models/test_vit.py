@@ -1,5 +1,6 @@
 """The vision models: timm's interfaces, the variants' laws, and agreement with timm's own attention."""
 
+import copy
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -326,3 +327,30 @@ def test_weights_load_in_each_of_timm_s_ways_also_at_another_size(
         expected = resample_abs_pos_embed(model.pos_embed, [size // 16, size // 16])
         torch.testing.assert_close(loaded.pos_embed, expected)
         assert torch.equal(loaded.head.weight, model.head.weight)
+
+
+@pytest.mark.parametrize("variant", VISION_VARIANTS)
+@torch.no_grad()
+def test_a_layer_that_lost_heads_is_one_whose_output_matrix_ignores_them(variant: str) -> None:
+    layer = small(variant=variant).eval().blocks[0].attn
+    x = torch.randn(2, 17, 24)
+    silenced = copy.deepcopy(layer)
+    silenced.proj.weight.unflatten(1, (3, -1))[:, 1] = 0.0
+    layer.keep_heads([0, 2])
+    tolerance = 1e-1 if variant == "nystromformer" else 1e-4  # its iteration starts from all heads
+    torch.testing.assert_close(layer(x), silenced(x), rtol=tolerance, atol=tolerance)
+
+
+def test_larger_images_and_more_mixtures_than_tokens_are_one_line() -> None:
+    with pytest.raises(InputError, match=r"num_mixtures must be at most num_tokens = 17, got 18"):
+        small(variant="linformer", variant_options={"num_mixtures": 18})
+    for variant, message in (
+        ("linformer", "number of tokens must be at most num_tokens = 17 of Linformer, got 37"),
+        ("kernelized-rpe", r"grid of patches must be at most 4 x 4 with its table, got \(6, 6\)"),
+    ):
+        model = small(f"{variant.replace('-', '_')}_tiny_patch16_224")
+        model.set_input_size((48, 48))
+        with pytest.raises(InputError, match=message):
+            model(torch.randn(1, 3, 48, 48))
+        with pytest.raises(InputError, match="patch_drop_rate must be 0"):
+            small(variant=variant, patch_drop_rate=0.5)

@@ -23,7 +23,7 @@ from nadaraya.regression.requests import Request, Sums
 
 _BANDWIDTHS = (0.02, 0.05, 0.1, 0.3)
 # Near queries that are taken together, and about how many pairs within reach are visited.
-_RUN, _PAIRS = 1024, 2e9
+_RUN, _PAIRS = 1024, 1e9
 
 
 def case(n: int, d: int, h: float, rounds: int) -> dict[str, Any]:

@@ -3,8 +3,8 @@
     python benchmarks/fourier_sums.py [--points N …] [--rounds R] [--json FILE] [--quick]
 
 Points are uniform in a unit cube, and queries too; both ways take turns with each bandwidth. The loop over
-pairs takes time in proportion to the queries, so it is timed on random runs of near ones, and its time scaled
-to all. Errors are differences of predictions over the targets' root mean square.
+pairs takes time in proportion to the queries: where these are too many it is timed on random runs of near
+ones, and its time scaled to all. Errors are differences of predictions over the targets' root mean square.
 """
 
 import argparse
@@ -22,7 +22,8 @@ from nadaraya.regression.compiled.profiles import profile_of
 from nadaraya.regression.requests import Request, Sums
 
 _BANDWIDTHS = (0.02, 0.05, 0.1, 0.3)
-_RUN, _RUNS = 1024, 4
+# Near queries that are taken together, and about how many pairs within reach are visited.
+_RUN, _PAIRS = 1024, 1e9
 
 
 def case(n: int, d: int, h: float, rounds: int) -> dict[str, Any]:
@@ -36,26 +37,28 @@ def case(n: int, d: int, h: float, rounds: int) -> dict[str, Any]:
     grid, pairs = fourier.Grid.of(request, profile), partial(dispatch._over_tiles, request, profile)
     if grid is None:
         return row | {"chosen": "pairs", "cells": None}
-    starts = generator.permutation(max(1, n // _RUN))[:_RUNS] * _RUN
     order = dispatch.spatial_order(np.ascontiguousarray(x.T), _RUN // 4)
-    runs = [order[start : start + _RUN] for start in starts]
+    distance = np.linalg.norm(x[:200, None] - x[:2000], axis=2)
+    near = n * float(np.mean(distance < grid.reach * h))
+    starts = generator.permutation(-(-n // _RUN))[: max(4, int(_PAIRS / near / _RUN))] * _RUN
+    sampled = np.concatenate([order[start : start + _RUN] for start in starts])
     seconds: dict[str, list[float]] = {"transforms": [], "pairs": []}
     for _ in range(rounds):
         start = time.perf_counter()
         found = fourier.compute(request, grid, 0.0, pairs).values
         seconds["transforms"].append(time.perf_counter() - start)
         start = time.perf_counter()
-        pairs(runs[0][:1])  # what does not grow with the queries
+        pairs(sampled[:1])  # what does not grow with the queries
         once = time.perf_counter() - start
         start = time.perf_counter()
-        exact = np.concatenate([pairs(run).values for run in runs])
-        growing = time.perf_counter() - start - len(runs) * once
-        seconds["pairs"].append(once + max(0.0, growing) * n / len(exact))
-    sampled = np.concatenate(runs)
+        exact = pairs(sampled).values
+        growing = max(0.0, time.perf_counter() - start - once)
+        seconds["pairs"].append(once + growing * n / len(sampled))
     means = found[sampled, 1] / found[sampled, 0] - exact[:, 1] / exact[:, 0]
     return row | {
         "chosen": "pairs" if dispatch.grid_of(request) is None else "transforms",
         "cells": int(np.prod(grid.shape)),
+        "queries_of_pairs": len(sampled),
         "seconds": seconds,
         "error": float(np.abs(means).max() / np.sqrt(np.mean(y**2))),
     }

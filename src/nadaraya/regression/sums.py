@@ -68,8 +68,8 @@ def compute(request: Request[R], report: Callable[[str], None] | None = None) ->
     sorted sums, O(n log n), in one dimension, for kernels that are polynomials or polynomials times
     exponentials; on the CPU, Fourier transforms on a grid of at most 2²⁶ cells, where these are faster, for
     the Gaussian in two and three dimensions; compiled loops, which never visit pairs whose weight cannot
-    count; blocks of queries in PyTorch, for every kernel and device. All agree to rounding, transforms on grids
-    to 1e-9 of the root mean square of the targets, 1e-5 in float32.
+    count; blocks of queries in PyTorch, for every kernel and device. All agree to rounding, the transforms to
+    1e-9 of the root mean square of the targets, 1e-5 in float32.
 
     As long as a process has asked for little, PyTorch also does what compiled loops could: loading them takes
     longer, and compiling them, where no earlier process has left them on disk, much longer.

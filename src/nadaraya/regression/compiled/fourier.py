@@ -25,8 +25,9 @@ from nadaraya.regression.requests import Array, BandwidthGradients, Request, Sum
 _ACCURACY = {np.dtype(np.float64): (14, 0.35, 7.9), np.dtype(np.float32): (10, 0.4, 6.7)}
 _LEAST = 3e-4  # part of the largest sum below which sums are made from pairs
 _MOST_CELLS = 2**26  # of all columns: 512 MiB, and as much for each transform
-# Time of a term of spreading and of a cell's transform, over that of a pair's weight; how far ahead to be.
-_TERM, _CELL, _AHEAD = 0.7, 30.0, 3.0
+# Time of a term of spreading and of a cell's transform, over that of a pair's weight, rather too long; how far
+# ahead to be: near thresholds transforms were measured to take a half to a fifth of the time of pairs.
+_TERM, _CELL, _AHEAD = 0.7, 30.0, 2.0
 _SHARPNESS = 2.3  # of the bump, over its width
 
 
@@ -70,7 +71,7 @@ class Grid:
         return Grid(features, sigma, low, tuple(shape), width, side, reach)
 
     def pays(self, request: Request[Any]) -> bool:
-        """Return whether transforms should take less than a third of the time of the loop over pairs."""
+        """Return whether transforms should take less than half of the time of the loop over pairs."""
         (n, d), m, c = request.points.shape, len(request.query), len(request.columns)
         some, query = (
             array[:: len(array) // most + 1, self.features] / self.sigma

@@ -1,7 +1,8 @@
 """Tables of docs/results/index.md and docs/findings.md."""
 
-from pages_format import XEON, Tables, code, difference, read, table
+from pages_format import XEON, Tables, code, difference, read, spread, table
 from pages_language import change, changes, compute, found, gap
+from pages_related import text_losses
 from pages_speed import SHAPES, STOCK, median, step_times
 
 from nadaraya.study.statistics import mean_with_interval
@@ -11,6 +12,7 @@ PAGES = {
     "speed.md": "Speed",
     "language-models.md": "Language models",
     "papers.md": "Papers",
+    "related.md": "Related systems",
     "regression.md": "Regression",
     "vision.md": "Vision",
     "../development/targets.md": "Targets",
@@ -30,6 +32,7 @@ def index() -> str:
     early, late = (gap("beyond", "gpa-rope", size, "rope") for size in LATE)
     saved = compute("gka-bytepairs", "gpa-rope").strip("*")
     best = gap("beyond", BEST, "u10000", "gpa-rope")
+    linear = {name: spread(each) for name, each in text_losses().items() if each}
     far = [changes("papers", variant, "u3000", 4096) for variant in ("rope", "gpa")]
     rows = [
         [
@@ -65,6 +68,12 @@ def index() -> str:
             language,
         ],
         ["Do the papers' figures come out?", "not comparable: hundreds of times fewer passes", "papers.md"],
+        [
+            "Attention in linear time?",
+            f"`linear-bank`: a state in place of a cache, {linear['linear-bank']} nats/token after a few "
+            f"hundred updates; `rope` {linear['rope']}, `linear` {linear['linear']}",
+            "related.md",
+        ],
         [
             "Is kernel regression fast?",
             f"bandwidth selection {ratio:.0f}× faster than statsmodels, prediction ahead of KeOps",

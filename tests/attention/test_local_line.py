@@ -75,7 +75,8 @@ def test_weighted_least_squares(backend):
     )
     bias, bank = normal(1, 2, tokens, seed=3), KernelBank(2, 3).double()
     out = line(
-        query, key, value, content=0.4, position=bank, key_bias=bias, causal=True, ridge=1e-13, backend=backend
+        query, key, value, content=0.4, position=bank, key_bias=bias, causal=True, ridge=1e-13,
+        backend=backend,
     )  # fmt: skip
     G = bank(torch.arange(tokens)).detach()
     for head in range(2):

@@ -123,7 +123,7 @@ def training_flops(model: "KernelGPTForCausalLM", context: int) -> int:
 def _without_linear_maps(layer: "KernelSelfAttention", context: int) -> float:
     """Operations of a layer on "meta" per token, forward, but for those of its linear maps."""
     linear = sum(module.weight.numel() for module in layer.modules() if isinstance(module, nn.Linear))
-    with (counter := _counter()), torch.no_grad():
+    with (counter := flop_counter()), torch.no_grad():
         layer(torch.zeros((1, context, layer.dim), device="meta"))
     return counter.get_total_flops() / context - 2 * linear
 
@@ -226,6 +226,9 @@ def flop_counter() -> FlopCounterMode:
         torch.ops.nadaraya.blocked_attention,
         torch.ops.aten._scaled_dot_product_flash_attention_for_cpu,
     )
-    formulas = {**dict.fromkeys(operators, formula), torch.ops.nadaraya.mixed_attention: of_mixed}
+    formulas: dict[Any, Any] = {
+        **dict.fromkeys(operators, formula),
+        torch.ops.nadaraya.mixed_attention: of_mixed,
+    }
     formulas |= dict.fromkeys((torch.ops.aten._fft_r2c, torch.ops.aten._fft_c2r), of_transforms)
     return FlopCounterMode(display=False, custom_mapping=formulas)

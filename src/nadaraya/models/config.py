@@ -240,7 +240,8 @@ class KernelGPTConfig(PreTrainedConfig):
         options["head_norm_eps"] = self.head_norm_eps
         assert self.layer_types is not None
         if "sliding" in self.layer_types[layer]:
-            options["window"] = min(self.sliding_window or 1, options.get("window") or self.sliding_window)
+            assert self.sliding_window is not None
+            options["window"] = min(self.sliding_window, options.get("window") or self.sliding_window)
         options["prune_tol"] = self.prune_tol
         if self.output_gate:
             options["output_gate"] = OutputGate

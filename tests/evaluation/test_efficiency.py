@@ -5,7 +5,7 @@ from functools import cache
 import pytest
 import torch
 
-from nadaraya.evaluation.efficiency import _counter, model_cost
+from nadaraya.evaluation.efficiency import flop_counter, model_cost
 from nadaraya.models import KernelGPTConfig, KernelGPTForCausalLM
 
 
@@ -161,6 +161,6 @@ def test_content_that_factorises_costs_the_same_per_token_at_any_length(variant:
 
 def test_what_is_counted_of_a_transform() -> None:
     """2.5 n log₂ n for n real numbers along the axis, once there and once back."""
-    with (counter := _counter()):
+    with (counter := flop_counter()):
         torch.fft.irfft(torch.fft.rfft(torch.zeros(3, 5, 64, device="meta")), n=64)
     assert counter.get_total_flops() == 2 * round(2.5 * 3 * 5 * 64 * 6)

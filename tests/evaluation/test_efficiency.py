@@ -154,9 +154,9 @@ def test_options_of_a_block_are_no_kernels() -> None:
 @pytest.mark.parametrize("variant", ["linear", "linear-bank", "performer"])
 def test_content_that_factorises_costs_the_same_per_token_at_any_length(variant: str) -> None:
     short, long = (cost(variant, max_position_embeddings=context) for context in (8192, 16384))
-    assert long.flops_per_token == short.flops_per_token
-    assert long.training_flops_per_token == short.training_flops_per_token
-    assert long.training_flops_per_token == 3 * long.flops_per_token
+    assert long.flops_per_token == pytest.approx(short.flops_per_token, rel=1e-6)  # states move once a chunk
+    assert long.training_flops_per_token == pytest.approx(short.training_flops_per_token, rel=1e-6)
+    assert long.training_flops_per_token == pytest.approx(3 * long.flops_per_token, rel=1e-6)
 
 
 def test_what_is_counted_of_a_transform() -> None:

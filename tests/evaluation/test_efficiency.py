@@ -5,7 +5,7 @@ from functools import cache
 import pytest
 import torch
 
-from nadaraya.evaluation.efficiency import _counter, model_cost
+from nadaraya.evaluation.efficiency import flop_counter, model_cost
 from nadaraya.models import KernelGPTConfig, KernelGPTForCausalLM
 
 
@@ -154,13 +154,13 @@ def test_options_of_a_block_are_no_kernels() -> None:
 @pytest.mark.parametrize("variant", ["linear", "linear-bank", "performer"])
 def test_content_that_factorises_costs_the_same_per_token_at_any_length(variant: str) -> None:
     short, long = (cost(variant, max_position_embeddings=context) for context in (8192, 16384))
-    assert long.flops_per_token == short.flops_per_token
-    assert long.training_flops_per_token == short.training_flops_per_token
-    assert long.training_flops_per_token == 3 * long.flops_per_token
+    assert long.flops_per_token == pytest.approx(short.flops_per_token, rel=1e-6)  # states move once a chunk
+    assert long.training_flops_per_token == pytest.approx(short.training_flops_per_token, rel=1e-6)
+    assert long.training_flops_per_token == pytest.approx(3 * long.flops_per_token, rel=1e-6)
 
 
 def test_what_is_counted_of_a_transform() -> None:
     """2.5 n log₂ n for n real numbers along the axis, once there and once back."""
-    with (counter := _counter()):
+    with (counter := flop_counter()):
         torch.fft.irfft(torch.fft.rfft(torch.zeros(3, 5, 64, device="meta")), n=64)
     assert counter.get_total_flops() == 2 * round(2.5 * 3 * 5 * 64 * 6)

@@ -25,8 +25,8 @@ from nadaraya.regression.requests import Array, BandwidthGradients, Request, Sum
 _ACCURACY = {np.dtype(np.float64): (14, 0.35, 7.9), np.dtype(np.float32): (10, 0.4, 6.7)}
 _LEAST = 3e-4  # part of the largest sum below which sums are made from pairs
 _MOST_CELLS = 2**26  # of all columns: 512 MiB, and as much for each transform
-# Time of a term of spreading and of a cell's transform, over that of a pair's weight, rather too long; how far
-# ahead to be: near thresholds transforms were measured to take a half to a fifth of the time of pairs.
+# Time of a term of spreading and of a cell's transform over that of a pair's weight; how far ahead to be:
+# estimates are low for pairs, so that near the threshold they take two to five times as long.
 _TERM, _CELL, _AHEAD = 0.7, 30.0, 2.0
 _SHARPNESS = 2.3  # of the bump, over its width
 

@@ -148,7 +148,7 @@ def naive(call: Call) -> tuple[Tensor, Tensor, Tensor]:
     if not content.normalise:
         weights = kappa * shift.exp()
     else:
-        denominator = mass + options.get("eps", 0.0) * torch.exp(-shift)
+        denominator = mass + options["eps"] * torch.exp(-shift) if "eps" in options else mass
         if content.floor is not None:
             denominator = torch.maximum(denominator, content.floor * torch.exp(-shift))
         weights = kappa / torch.where(denominator == 0.0, 1.0, denominator)
@@ -344,6 +344,20 @@ def test_a_row_that_sees_nothing_is_zero():
 
 
 LONG = (3000, 3000)
+
+
+@pytest.mark.parametrize("option", ["itself", "sums itself"])
+def test_gradients_are_finite_where_only_padding_is_seen(option):
+    """Queries before the first key, and a key bias whose exponential has no number."""
+    call = made("decay", True, (7, 5), option)
+    call.options["key_mask"] = torch.tensor([[False] * 5, [False, False, True, True, False]])
+    call.options["key_bias"] = torch.full((1, 1, 5), -800.0, dtype=torch.float64, requires_grad=True)
+    expected = naive(call)[0]
+    wanted = gradients(call, expected)
+    for backend in ("reference", "sdpa", "chunks"):
+        out = call.by(backend)
+        assert_close({"out": out}, {"out": expected}, 1e-10, backend)
+        assert_close(gradients(call, out), wanted, 1e-8, backend)
 
 
 @pytest.mark.parametrize(

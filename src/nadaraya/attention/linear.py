@@ -190,7 +190,9 @@ def _own_where_alone(
     if args.grid is not None:
         kappa = kappa * args.grid.at_own()[..., None].exp()
     if bias is not None and shift is not None:
-        kappa = kappa * torch.exp(at_own(bias[..., None])[..., 0] - shift)[..., None]
+        # Elsewhere the exponential may be infinite, and its gradient NaN.
+        own_bias = torch.where(alone[:, None, :, 0], at_own(bias[..., None])[..., 0] - shift, 0.0)
+        kappa = kappa * own_bias.exp()[..., None]
     return torch.where(alone[:, None], kappa * at_own(value), 0.0)
 
 

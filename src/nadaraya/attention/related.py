@@ -116,7 +116,7 @@ def _non_local(form: str = "embedded") -> dict[str, Any]:
 
 
 @_variant("local-linear")
-def _local_linear(ridge: float = 0.01, rotary: str | None = "static") -> dict[str, Any]:
+def _local_linear(ridge: float = 1.0, rotary: str | None = "static") -> dict[str, Any]:
     """Local linear attention (Zuo et al. 2025): a line of the values on the keys, in place of a mean."""
     return {"degree": 1, "ridge": ridge, "rotary": _named_rotation(rotary)}
 

@@ -1,6 +1,6 @@
 """Sums for regression in two and three dimensions: Fourier transforms against the loop over pairs.
 
-    python benchmarks/fourier_sums.py [--points N …] [--rounds R] [--json FILE] [--quick]
+    python benchmarks/fourier_sums.py [--points N …] [--bandwidths H …] [--rounds R] [--json FILE] [--quick]
 
 Points are uniform in a unit cube, and queries too; both ways take turns with each bandwidth. The loop over
 pairs takes time in proportion to the queries: where these are too many it is timed on random runs of near
@@ -21,9 +21,8 @@ from nadaraya.regression.compiled import dispatch, fourier
 from nadaraya.regression.compiled.profiles import profile_of
 from nadaraya.regression.requests import Request, Sums
 
-_BANDWIDTHS = (0.02, 0.05, 0.1, 0.3)
-# Near queries that are taken together, and about how many pairs within reach are visited.
-_RUN, _PAIRS = 1024, 1e9
+# Near queries that are taken together; the fewest runs of them; about how many pairs within reach are visited.
+_RUN, _RUNS, _PAIRS = 1024, 16, 1e9
 
 
 def case(n: int, d: int, h: float, rounds: int) -> dict[str, Any]:
@@ -40,7 +39,7 @@ def case(n: int, d: int, h: float, rounds: int) -> dict[str, Any]:
     order = dispatch.spatial_order(np.ascontiguousarray(x.T), _RUN // 4)
     distance = np.linalg.norm(x[:200, None] - x[:2000], axis=2)
     near = n * float(np.mean(distance < grid.reach * h))
-    starts = generator.permutation(-(-n // _RUN))[: max(4, int(_PAIRS / near / _RUN))] * _RUN
+    starts = generator.permutation(-(-n // _RUN))[: max(_RUNS, int(_PAIRS / near / _RUN))] * _RUN
     sampled = np.concatenate([order[start : start + _RUN] for start in starts])
     seconds: dict[str, list[float]] = {"transforms": [], "pairs": []}
     for _ in range(rounds):
@@ -69,6 +68,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--points", type=int, nargs="+", default=[100_000, 1_000_000], metavar="N")
+    parser.add_argument("--bandwidths", type=float, nargs="+", default=[0.02, 0.05, 0.1, 0.3], metavar="H")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures, after every case")
     parser.add_argument("--quick", action="store_true", help="few points: to see the script work")
@@ -77,7 +77,7 @@ def main() -> None:
     case(2_000, 2, 0.3, 1), case(2_000, 3, 0.3, 1)  # compiled before anything counts
     rows: list[dict[str, Any]] = []
     print("median seconds (least–most)")
-    for n, d, h in [(n, d, h) for n in points for d in (2, 3) for h in _BANDWIDTHS]:
+    for n, d, h in [(n, d, h) for n in points for d in (2, 3) for h in options.bandwidths]:
         rows.append(case(n, d, h, options.rounds))
         times = [
             f"{name} {np.median(each):.3g} ({min(each):.3g}–{max(each):.3g})"

@@ -21,7 +21,7 @@ from nadaraya.regression.compiled import dispatch, fourier
 from nadaraya.regression.compiled.profiles import profile_of
 from nadaraya.regression.requests import Request, Sums
 
-# Near queries that are taken together; the fewest runs of them; about how many pairs within reach are visited.
+# Near queries that are taken together, the fewest runs of them, and about how many pairs are visited.
 _RUN, _RUNS, _PAIRS = 1024, 16, 1e9
 
 

@@ -95,7 +95,7 @@ def check_outputs(maps: AttentionMaps, model: nn.Module, *inputs: Tensor, **opti
     """Weights times values through the projection are what every layer gave."""
     count = 0
     for layer, (module, x, out) in zip(maps.layers, passes(model, *inputs, **options), strict=True):
-        heads = layer.weights @ values_of(module, x)
+        heads = layer.weights.to(x.dtype) @ values_of(module, x)
         if getattr(module, "output_gate", None) is not None:
             heads = module.output_gate(heads, x)
         merged = heads.transpose(1, 2).flatten(2)

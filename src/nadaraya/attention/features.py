@@ -8,6 +8,7 @@ from typing import Any, Literal, get_args
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch._compile import _disable_dynamo  # torch.compiler.disable imports the compiler at once
 
 from nadaraya.attention.factored import Factored
 from nadaraya.attention.projections import LayerShape
@@ -165,7 +166,7 @@ class Features(nn.Module):
             return torch.cat((torch.ones_like(x[..., :1]), x, pairs), -1)
         return F.elu(x) + 1 if self.kind == "elu" else F.relu(x) if self.kind == "relu" else F.silu(x)
 
-    @torch.compiler.disable
+    @_disable_dynamo
     def _count_batch(self) -> None:
         """Count a batch of training, and draw w anew where it is time."""
         if torch._C._current_graph_task_id() != -1:

@@ -158,7 +158,7 @@ class SmoothingEstimator(_Searching):
             Text with `print`, a table in a notebook, numbers as attributes.
 
         See Also:
-            GoodnessOfFit: the equations.
+            nadaraya.regression.summary.GoodnessOfFit: the equations.
 
         >>> from nadaraya.regression import NadarayaWatson
         >>> X, y = [[0.0], [1.0], [2.0], [3.0]], [0.0, 1.0, 4.0, 3.0]

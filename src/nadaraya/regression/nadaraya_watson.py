@@ -348,7 +348,7 @@ class NadarayaWatson(PlotsCurve, RegressorMixin, MixedEstimator):
         """The weighted mean squared error of `loo_predictions`, averaged over targets.
 
         See Also:
-            Selection: `bandwidth="loo"` makes it least.
+            nadaraya.regression.selection.Selection: `bandwidth="loo"` makes it least.
 
         >>> from nadaraya.regression import NadarayaWatson
         >>> model = NadarayaWatson(bandwidth=100.0).fit([[0.0], [1.0], [2.0]], [0.0, 1.0, 5.0])

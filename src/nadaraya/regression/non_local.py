@@ -48,6 +48,9 @@ def non_local_means(
         InputError: an image of another shape or with numbers that are not finite, an even patch size, an h
             that is not positive, a negative sigma or distance.
 
+    See Also:
+        nadaraya.kernel_attention: the same sums for any queries, keys and values.
+
     >>> import numpy as np
     >>> from nadaraya.regression import non_local_means
     >>> stripes = np.tile([0.0, 0.0, 1.0, 1.0], (16, 4))

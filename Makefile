@@ -33,7 +33,7 @@ docs: $(VENV)/.ready-docs
 	$(BIN)/sphinx-build -W --keep-going -q -b html docs docs/_build/html
 
 # Tables and drawings of experiments/results and tables of the pages on results, from the JSON.
-STUDIES := banks=banks beyond=beyond controls=controls gka=gka-characters gka=gka-bytepairs
+STUDIES := banks=banks related=related beyond=beyond controls=controls gka=gka-characters gka=gka-bytepairs
 FIGURES := kernel-bank-losses=papers bump-control=wrapped bump-null=shuffled
 results: $(VENV)/.ready-test
 	for each in $(STUDIES); do $(BIN)/nadaraya study experiments/studies/$${each%=*}.yaml --summarise \

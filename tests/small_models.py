@@ -3,20 +3,12 @@
 from typing import Any
 
 import torch
+from causal_variants import causal_options
 
-from nadaraya import variants
 from nadaraya.interpret.windows import Windows
 from nadaraya.models import KernelGPTConfig, KernelGPTForCausalLM
 
 VOCABULARY = 11
-NEVER_CAUSAL = ("nystromformer", "linformer")
-CAUSAL = [name for name in variants.names() if name not in NEVER_CAUSAL]  # those of language models
-
-
-def causal_options(variant: Any) -> dict[str, Any]:
-    """The options that make a variant causal, where its landmarks are not by default."""
-    learned = isinstance(variant, str) and "landmarks" in variants.options(variant)
-    return {"landmarks": "learned"} if learned else {}
 
 
 def in_enough_digits(model: KernelGPTForCausalLM) -> KernelGPTForCausalLM:

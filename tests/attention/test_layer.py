@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from small_models import CAUSAL, NEVER_CAUSAL, causal_options
+from causal_variants import CAUSAL, NEVER_CAUSAL, causal_options
 
 from nadaraya import InputError, KernelSelfAttention, kernel_attention, variants
 from nadaraya.attention.content import DotProduct, GaussianContent

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from small_models import NEVER_CAUSAL, causal_options
+from causal_variants import NEVER_CAUSAL, causal_options
 
 from nadaraya import InputError, KernelSelfAttention, variants
 from nadaraya.attention.content import DotProduct, GaussianContent
@@ -24,7 +24,6 @@ from nadaraya.kernels import (
     KernelBank,
     T5Buckets,
 )
-from nadaraya.models import KernelGPTConfig
 
 CONTRACT = {
     "softmax": (DotProduct, "qkvo", None, None),
@@ -178,6 +177,8 @@ def test_gaussian_attention_can_do_without_one_of_its_parts() -> None:
 )
 def test_what_sees_later_tokens_is_refused_in_a_language_model(name: Any, reason: str) -> None:
     """Without a number of torch's generator being drawn for it."""
+    from nadaraya.models import KernelGPTConfig  # with Triton, which tests of its interpreter import later
+
     state = torch.get_rng_state()
     with pytest.raises(InputError, match=f"variant '.*' must be in a layer that is not causal.*{reason}$"):
         KernelGPTConfig(variant=name)
@@ -188,6 +189,8 @@ def test_what_sees_later_tokens_is_refused_in_a_language_model(name: Any, reason
 
 
 def test_a_window_of_the_model_is_no_wider_than_that_of_the_variant() -> None:
+    from nadaraya.models import KernelGPTConfig
+
     config = KernelGPTConfig(variant="krause", window_pattern="SL", sliding_window=200)
     assert [config.attention_options(layer)["window"] for layer in range(2)] == [128, 128]
     config = KernelGPTConfig(variant="krause", window_pattern="SL", sliding_window=20)

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 import timm
 import torch
-from small_models import CAUSAL, causal_options, in_enough_digits
+from causal_variants import CAUSAL, causal_options
+from small_models import in_enough_digits
 from torch import Tensor, nn
 
 import nadaraya.models.vit

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 import torch
-from small_models import CAUSAL, causal_options, in_enough_digits
+from causal_variants import CAUSAL, causal_options
+from small_models import in_enough_digits
 from transformers import AutoModelForCausalLM
 from transformers.cache_utils import DynamicCache
 

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 import torch
+from causal_variants import CAUSAL, causal_options
 from grids import covering
-from small_models import CAUSAL, causal_options, in_enough_digits
+from small_models import in_enough_digits
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM
 

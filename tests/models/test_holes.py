@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 import torch
-from small_models import CAUSAL, VOCABULARY, moved, small_model
+from causal_variants import CAUSAL
+from small_models import VOCABULARY, moved, small_model
 from torch import Tensor
 from transformers import DynamicCache
 

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 import torch
-from small_models import CAUSAL, moved, small_model
+from causal_variants import CAUSAL
+from small_models import moved, small_model
 from transformers.cache_utils import StaticCache
 
 from nadaraya import InputError, KernelSelfAttention

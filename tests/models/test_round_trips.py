@@ -9,9 +9,9 @@ import peft
 import pytest
 import timm
 import torch
+from causal_variants import CAUSAL, causal_options
 from other_models import make as make_other
 from safetensors.torch import load_file, save_file
-from small_models import CAUSAL, causal_options
 from transformers import AutoModel, AutoModelForCausalLM, PreTrainedModel
 
 from nadaraya import InputError, variants

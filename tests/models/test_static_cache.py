@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 import torch
+from causal_variants import CAUSAL
 from models.test_block import OPTIONS, SOME, assert_close, make
-from small_models import CAUSAL
 from transformers import CompileConfig
 from transformers.cache_utils import StaticCache
 

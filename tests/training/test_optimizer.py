@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from small_models import CAUSAL, causal_options
+from causal_variants import CAUSAL, causal_options
 from torch import nn
 
 from nadaraya.errors import InputError

@@ -33,7 +33,7 @@ Q = torch.randn(2, 4, 6, 8)
         ({"query": Q[:, :3]}, "number of heads of query must be a multiple of that of key"),
         ({"content": Gaussian(torch.ones(3))}, r"bandwidth of content must be .* \(4,\), got \(3,\)"),
         ({"content": KernelBank(3, 2)}, "content must be a kernel shared by all heads or with one value"),
-        ({"content": "gaussian"}, "content must be None, a scale .* or a Kernel, got 'gaussian'"),
+        ({"content": "gaussian"}, r"content must be None, a scale .*, a Kernel or Factored.*'gaussian'"),
         ({"content": torch.ones(3)}, r"content must be a number or of shape \(4,\), got \(3,\)"),
         ({"content": torch.ones(4).long()}, "content must be floating point where it is a tensor"),
         ({"content": Gaussian(torch.ones(4)).to("meta")}, "bandwidth of content must be on .* cpu, got"),

@@ -597,3 +597,15 @@ def test_lightning_attention_of_minimax():
     assert choose_backend(query, key, value, **options).name == "chunks"
     found = out.transpose(1, 2).flatten(2)
     assert_close({"out": found}, {"out": seen[0]}, 2e-6, "MiniMax")
+
+
+def test_a_state_goes_on_in_full_precision_under_autocast() -> None:
+    torch.manual_seed(0)
+    query, key, value = torch.rand(3, 1, 2, 9, 4)
+    options = {"content": Factored(), "position": ExponentialDecay(5.0), "causal": True}
+    earlier = torch.zeros(1, dtype=torch.long)
+    expected = attention_from_state(query, key, value, None, earlier, **options)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = attention_from_state(query, key, value, None, earlier, **options)
+    for ours, exact in zip(found, expected, strict=True):
+        assert torch.equal(ours, exact)

@@ -178,4 +178,6 @@ def why_not_causal(content: Any) -> str | None:
     if not isinstance(content, nn.Module):
         with torch.device("meta"):
             content = content(LayerShape(64, 4, 4))
-    return None if content.causal else str(content.why_not_causal)
+    if content.causal:
+        return None
+    return str(getattr(content, "why_not_causal", "its features depend on all tokens"))

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Literal, get_args
 
 import torch
@@ -10,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch._compile import _disable_dynamo  # torch.compiler.disable imports the compiler at once
 
+from nadaraya.attention.autocast import full_precision
 from nadaraya.attention.factored import Factored
 from nadaraya.attention.projections import LayerShape
 from nadaraya.errors import InputError, must_be, unknown_name
@@ -206,10 +206,3 @@ def orthogonal_normal(num: int, width: int, seed: int) -> Tensor:
     rotations = rotations * triangles.diagonal(dim1=-2, dim2=-1).sign()[:, None]
     lengths = torch.randn(num, width, **options).norm(dim=-1, keepdim=True)
     return rotations.mT.reshape(-1, width)[:num] * lengths
-
-
-def full_precision(tensor: Tensor) -> AbstractContextManager[Any]:
-    """Within the block autocast takes no product of the tensor's device in half precision."""
-    device = tensor.device.type
-    available = torch.amp.is_autocast_available(device)
-    return torch.autocast(device, enabled=False) if available else nullcontext()

@@ -1,7 +1,7 @@
 """`kernel_attention`: the contract of the operator, the argument checks and the choice of backend."""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Literal, TypedDict, Unpack, overload
 
@@ -10,6 +10,7 @@ from torch import Tensor
 
 from nadaraya.attention import linear, reference
 from nadaraya.attention.arguments import AttentionArguments, Content
+from nadaraya.attention.autocast import full_precision
 from nadaraya.attention.checks import (
     RIDGE,
     check_attn_mask,
@@ -225,10 +226,8 @@ def kernel_attention(
     for watch in _WATCHERS:
         watch(args)
     name = choice(backend, args, return_weights).name
-    device = query.device.type
-    autocast = torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
     # Backends choose their own precision; autocast would take sums and tables out of float32.
-    with torch.autocast(device, enabled=False) if autocast else nullcontext():
+    with full_precision(query):
         if name == "reference":
             out, weights, lse = reference.attention(args)
             if return_weights:
@@ -268,7 +267,8 @@ def attention_from_state(
     if not args.causal or args.key_bias is not None or (reason := linear.why_not("chunks", args)):
         reason = reason if args.causal and args.key_bias is None else "it must be causal without a key bias"
         raise InputError(f"attention from a state cannot do this call: {reason}")
-    return linear.continued(args, state, earlier)
+    with full_precision(query):
+        return linear.continued(args, state, earlier)
 
 
 @contextmanager

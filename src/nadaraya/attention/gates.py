@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nadaraya.attention.projections import LayerShape
+from nadaraya.attention.projections import LayerShape, by_head
 from nadaraya.errors import must_be
 from nadaraya.kernels.heads import keep_rows, kept_blocks
 
@@ -62,8 +62,7 @@ class OutputGate(nn.Module):
 
     def forward(self, out: Tensor, x: Tensor) -> Tensor:
         """The heads' outputs (B, H, N, d), gated by the tokens x (B, N, D)."""
-        gate = self.gate(x).view(*x.shape[:2], self.num_heads, -1)
-        return out * gate.transpose(1, 2).sigmoid()
+        return out * by_head(self.gate(x), self.num_heads).sigmoid()
 
     def keep_heads(self, heads: Sequence[int]) -> None:
         """Keep the gates of some heads, in place."""

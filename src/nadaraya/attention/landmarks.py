@@ -6,8 +6,9 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor, nn
 
+from nadaraya.attention.autocast import full_precision
 from nadaraya.attention.factored import Factored
-from nadaraya.attention.features import GAUSSIAN_FLOOR, full_precision
+from nadaraya.attention.features import GAUSSIAN_FLOOR
 from nadaraya.attention.projections import LayerShape
 from nadaraya.errors import must_be, unknown_name
 from nadaraya.kernels.heads import kept_blocks

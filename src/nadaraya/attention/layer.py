@@ -3,12 +3,12 @@
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, get_args
 
-import torch
 from torch import Tensor, nn
 
+from nadaraya.attention.autocast import in_autocast_dtype
 from nadaraya.attention.caching import KeyValueCache, attention_from_cache, factorises, with_earlier
 from nadaraya.attention.checks import RIDGE, check_options
-from nadaraya.attention.content import DotProduct
+from nadaraya.attention.content import DotProduct, why_not_causal
 from nadaraya.attention.documents import log_length, starts_of
 from nadaraya.attention.functional import AttentionOptions
 from nadaraya.attention.gates import ForgetGate, Sink
@@ -235,7 +235,7 @@ class KernelSelfAttention(nn.Module):
             raise InputError("document_ids must not be given with value_convolution, which crosses borders")
         seen = 0 if cache is None else cache.length()
         self._check(x, seen, key_mask)
-        x = _in_autocast_dtype(x)
+        x = in_autocast_dtype(x)
         query, key, value = self.projections(x)
         if is_causal:
             self._check_causal()
@@ -296,7 +296,6 @@ class KernelSelfAttention(nn.Module):
             if return_weights or attn_mask is not None:
                 name = "attn_mask" if attn_mask is not None else "return_weights"
                 raise InputError(f"{name} must not be asked of a cache that keeps a state and no tokens")
-            options["position"] = self.position
             out, lse = attention_from_cache(query, scored, value, cache, earlier_mask, options)
             if self.own_value == "project-out":
                 out = without_direction(out, own_rows(value, out))
@@ -357,9 +356,8 @@ class KernelSelfAttention(nn.Module):
         return position is None or (isinstance(position, Kernel) and position.modes() is not None)
 
     def _check_causal(self) -> None:
-        if not getattr(self.content, "causal", True):
-            why = getattr(self.content, "why_not_causal", "its features depend on all tokens")
-            raise InputError(f"{type(self.content).__name__} must be in a layer that is not causal: {why}")
+        if (reason := why_not_causal(self.content)) is not None:
+            raise InputError(f"{type(self.content).__name__} must be in a layer that is not causal: {reason}")
 
     def _for_heads(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         """Keys and values once per head, where heads that remain do not share them evenly."""
@@ -387,11 +385,3 @@ def _part(name: str, part: Any, shape: LayerShape) -> Any:
     if made is not None and not isinstance(made, nn.Module):
         raise must_be(name, "a module, or a function of the layer's shape that makes one", made)
     return made
-
-
-def _in_autocast_dtype(x: Tensor) -> Tensor:
-    """Features that serve without a projection take the dtype that projections would give them."""
-    device = x.device.type
-    if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
-        return x.to(torch.get_autocast_dtype(device))
-    return x

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from nadaraya.attention.arguments import AttentionArguments
-from nadaraya.attention.projections import LayerShape
+from nadaraya.attention.projections import LayerShape, by_head
 from nadaraya.errors import must_be
 from nadaraya.kernels.heads import keep_rows
 
@@ -62,8 +62,7 @@ class Probe(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """The operator's `probe` of the tokens x (B, N, D), (B, H, N, d)."""
-        slope: Tensor = self.slope(x)
-        return slope.view(*x.shape[:2], self.num_heads, -1).transpose(1, 2)
+        return by_head(self.slope(x), self.num_heads)
 
     def keep_heads(self, heads: Sequence[int]) -> None:
         """Keep the slopes of some heads, in place."""

@@ -7,8 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from nadaraya.attention.autocast import full_precision
 from nadaraya.attention.factored import Factored
-from nadaraya.attention.features import full_precision
 from nadaraya.attention.landmarks import averaging, check_heads, every_token, newton_inverse, visible
 from nadaraya.attention.projections import LayerShape
 from nadaraya.errors import must_be, unknown_name

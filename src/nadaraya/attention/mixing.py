@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from nadaraya.attention.positions import MixedKernels, MixedLogits
-from nadaraya.attention.projections import LayerShape
+from nadaraya.attention.projections import LayerShape, by_head
 from nadaraya.errors import must_be
 from nadaraya.kernels import ComposedKernel, KernelBank
 from nadaraya.kernels.heads import keep_kernel_heads, keep_rows
@@ -39,7 +39,7 @@ class MixedProfiles(nn.Module):
 
     def forward(self, x: Tensor, num_lags: int) -> MixedLogits:
         """The operator's `position` for queries of the tokens x (B, N, D) and lags up to num_lags − 1."""
-        return MixedLogits(_by_head(self.weights, x, self.num_heads), self.profiles[:, :num_lags])
+        return MixedLogits(_weights(self.weights, x, self.num_heads), self.profiles[:, :num_lags])
 
     def keep_heads(self, heads: Sequence[int]) -> None:
         """Keep the mixtures of some heads, in place; profiles are all heads'."""
@@ -73,7 +73,7 @@ class MixedBank(nn.Module):
 
     def forward(self, x: Tensor, num_lags: int) -> MixedKernels:
         """The operator's `position` for queries of the tokens x (B, N, D) and lags up to num_lags − 1."""
-        weights = _by_head(self.weights, x, self.bank.num_heads).float().exp()
+        weights = _weights(self.weights, x, self.bank.num_heads).float().exp()
         lags = torch.arange(num_lags, device=x.device)
         return MixedKernels(weights, self.bank.log_terms(lags))
 
@@ -83,9 +83,8 @@ class MixedBank(nn.Module):
         keep_kernel_heads(self.bank, heads)
 
 
-def _by_head(linear: nn.Linear, x: Tensor, num_heads: int) -> Tensor:
-    weights: Tensor = linear(x.to(linear.weight.dtype))  # float32, also in a model of half precision
-    return weights.view(*weights.shape[:2], num_heads, -1).transpose(1, 2)
+def _weights(linear: nn.Linear, x: Tensor, num_heads: int) -> Tensor:
+    return by_head(linear(x.to(linear.weight.dtype)), num_heads)  # float32, also in a model of half precision
 
 
 class FIRE(nn.Module):

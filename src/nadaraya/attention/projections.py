@@ -136,11 +136,11 @@ class Projections(nn.Module):
 
     def _slices(self, x: Tensor) -> Tensor:
         """The heads' slices of the tokens, (B, H, N, d)."""
-        tokens = x.view(*x.shape[:2], self.shape.num_heads, self.shape.head_dim).transpose(1, 2)
+        tokens = by_head(x, self.shape.num_heads)
         return tokens if len(self.heads) == self.shape.num_heads else tokens[:, list(self.heads)]
 
     def _split(self, x: Tensor) -> Tensor:
-        return x.view(*x.shape[:2], -1, self.shape.head_dim).transpose(1, 2)
+        return by_head(x, x.shape[2] // self.shape.head_dim)
 
     def _normalised(self, x: Tensor) -> Tensor:
         normalised = F.rms_norm(x, (self.shape.head_dim,), eps=self.head_norm_eps)
@@ -148,3 +148,8 @@ class Projections(nn.Module):
 
     def extra_repr(self) -> str:
         return f"form={self.form!r}, head_norm={self.head_norm}"
+
+
+def by_head(x: Tensor, num_heads: int) -> Tensor:
+    """Tokens (B, N, H e) as heads, (B, H, N, e)."""
+    return x.view(*x.shape[:2], num_heads, x.shape[2] // num_heads).transpose(1, 2)

@@ -33,11 +33,11 @@ def sums(query: Tensor, key: Tensor, value: Tensor, args: "AttentionArguments") 
     out = _convolved(queries, keys, values, table, (height, width))
     if first:  # whose pairs have G = 1
         prefix = key[:, :, :first].mT @ value[:, :, :first]
-        all_keys = prefix + keys.mT @ values
-        out = torch.cat([query[:, :, :first] @ all_keys, out + queries @ prefix], 2)
+        of_prefix = query[:, :, :first] @ (prefix + keys.mT @ values)
         if args.exclude_self:
-            own = (query * key).sum(-1, keepdim=True) * value
-            out = torch.cat([out[:, :, :first] - own[:, :, :first], out[:, :, first:]], 2)
+            own = (query[:, :, :first] * key[:, :, :first]).sum(-1, keepdim=True)
+            of_prefix = of_prefix - own * value[:, :, :first]
+        out = torch.cat([of_prefix, out + queries @ prefix], 2)
     return out
 
 

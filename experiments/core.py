@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from core_for_lm_eval import write_lm_eval_tasks
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from nadaraya.evaluation import evaluate_lm_eval
 from nadaraya.evaluation.core import evaluate_core, read_core
-from nadaraya.evaluation.harness import write_lm_eval_tasks
 from nadaraya.evaluation.language import CausalModel
 from nadaraya.files import write_file
 from nadaraya.training import Run, load_recipe, open_causal_model, train

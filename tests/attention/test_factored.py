@@ -264,7 +264,7 @@ def test_forms_equal_the_sum_over_pairs(position, causal, lengths, option):
 @pytest.mark.parametrize("option", ["mask and bias", "itself", "sums"])
 def test_long_calls_are_computed_piece_by_piece(position, option, monkeypatch):
     """Runs of one chunk and slabs of one feature and channel, as if there were millions of tokens."""
-    monkeypatch.setattr(recurrence, "_SEGMENT", 1)
+    monkeypatch.setattr(recurrence, "_AT_ONCE", 1)
     monkeypatch.setattr(toeplitz, "_SLAB", 1)
     for causal in (False, True):
         call = made(position, causal, (300, 300), option)
@@ -539,7 +539,7 @@ def test_the_state_does_not_grow(position):
     (shape,) = shapes
     kernel = call.options.get("position")
     modes = kernel.modes(torch.float64, 1e-12) if kernel is not None else None
-    assert shape == (2, HEADS, modes.num_states if modes else 1, 3, 3)
+    assert shape == (2, HEADS, 3, modes.num_states if modes else 1, 3)
 
 
 @pytest.mark.parametrize(

@@ -8,13 +8,13 @@ import core_folders as folders
 import pytest
 import torch
 import yaml
+from core_for_lm_eval import write_lm_eval_tasks
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from nadaraya.data import train_byte_pair_tokenizer
 from nadaraya.errors import InputError
 from nadaraya.evaluation import evaluate_lm_eval
 from nadaraya.evaluation.core import CoreTask, TaskResult, evaluate_core, read_core
-from nadaraya.evaluation.harness import write_lm_eval_tasks
 from nadaraya.evaluation.language import CausalModel
 from nadaraya.models import KernelGPTConfig, KernelGPTForCausalLM
 

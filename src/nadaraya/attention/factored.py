@@ -50,7 +50,7 @@ class Factored:
         if not self.normalise or self.floor is not None or not free or transformed:
             return
         for name, features in (("query", query), ("key", key)):
-            if features.numel() and (least := features.detach().min().item()) < 0.0:
+            if features.numel() and (least := features.detach().amin().item()) < 0.0:
                 accepted = "features of at least 0 with a denominator (normalise=False and floor take others)"
                 raise must_be(name, accepted, least)
 

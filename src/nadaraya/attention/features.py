@@ -164,7 +164,7 @@ class Features(nn.Module):
             weight = torch.where(first == second, 0.5**0.5, 1.0).to(x.dtype)
             pairs = x[..., first] * x[..., second] * weight
             return torch.cat((torch.ones_like(x[..., :1]), x, pairs), -1)
-        return F.elu(x) + 1 if self.kind == "elu" else F.relu(x) if self.kind == "relu" else F.silu(x)
+        return F.elu(x).add_(1) if self.kind == "elu" else F.relu(x) if self.kind == "relu" else F.silu(x)
 
     @_disable_dynamo
     def _count_batch(self) -> None:

@@ -129,7 +129,7 @@ def _prepared(args: "AttentionArguments", with_lse: bool) -> tuple[Tensor, Tenso
         if bias is not None:
             bias = bias.masked_fill(args.key_padding_mask[:, None], -torch.inf)
     if _normalised(args) or with_lse:
-        value = F.pad(value, (0, 1), value=1.0)
+        value = torch.cat([value, value.new_ones((*value.shape[:-1], 1))], -1)
     return query, key, value, bias
 
 
@@ -145,7 +145,9 @@ def _sums(
         return query @ (key.transpose(-1, -2) @ value), shift
     num_queries, length = query.shape[2], max(query.shape[2], key.shape[2])
     # Aligned at the ends; what is put before has no features, and no weight.
-    query, key, value = (F.pad(t, (0, 0, length - t.shape[2], 0)) for t in (query, key, value))
+    query, key, value = (
+        t if t.shape[2] == length else F.pad(t, (0, 0, length - t.shape[2], 0)) for t in (query, key, value)
+    )
     if form == "fft":
         sums = toeplitz.sums(query, key, value, args)
     else:
@@ -214,7 +216,8 @@ def _completed(
     if not (args.factored.normalise or with_lse):
         out = sums if shift is None else sums * shift.exp()[..., None]
         return out.to(args.query.dtype), None
-    out, mass = sums[..., :-1], sums[..., -1]
+    out, mass = sums.split((sums.shape[-1] - 1, 1), -1)
+    mass = mass.squeeze(-1)
     scale = torch.ones((), dtype=mass.dtype, device=mass.device) if shift is None else torch.exp(-shift)
     lse = None
     if with_lse:
@@ -224,4 +227,6 @@ def _completed(
     if not args.factored.normalise:
         return (out / scale[..., None]).to(args.query.dtype), lse
     denominator = args.factored.denominator(mass, scale, args.eps)
-    return (out / denominator[..., None]).to(args.query.dtype), lse
+    # Its gradient takes fewer tensors of this size than that of a quotient.
+    inverse = 1 / denominator.clamp(min=torch.finfo(denominator.dtype).tiny)
+    return (out * inverse[..., None]).to(args.query.dtype), lse

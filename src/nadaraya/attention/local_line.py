@@ -28,8 +28,12 @@ def along_line(args: AttentionArguments, weights: Tensor) -> Tensor:
         slope = -args.probe
     else:
         width = key.shape[-1]
-        squares = (key[..., None] * key[..., None, :]).flatten(-2)
-        spread = (weights @ squares).unflatten(-1, (width, width)) - mean[..., None] * mean[..., None, :]
+        if weights.shape[2] <= width:  # few rows, as in decoding: less memory than all products of channels
+            apart = key[:, :, None] - mean[..., None, :]
+            spread = (apart * weights[..., None]).mT @ apart
+        else:
+            squares = (key[..., None] * key[..., None, :]).flatten(-2)
+            spread = (weights @ squares).unflatten(-1, (width, width)) - mean[..., None] * mean[..., None, :]
         variance = spread.diagonal(dim1=-2, dim2=-1).mean(-1)
         ridge = args.ridge * variance.detach() if args.ridge else torch.zeros_like(variance)
         ridge = torch.where(variance > 0, ridge, 1.0)[..., None, None]  # no line through one point

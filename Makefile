@@ -41,7 +41,7 @@ results: $(VENV)/.ready-test
 	for each in $(FIGURES); do $(BIN)/nadaraya reproduce $${each%=*} --scale cpu --summarise \
 		--out experiments/results/$${each#*=} || exit; done
 	$(BIN)/nadaraya search dickens --summarise --out experiments/results/search
-	for name in bump_heights controls inside findings; do $(BIN)/python experiments/$$name.py || exit; done
+	for name in bump_heights controls inside findings related; do $(BIN)/python experiments/$$name.py || exit; done
 	$(BIN)/python experiments/pruning.py --summarise --out experiments/results/pruning
 	$(BIN)/python experiments/write_pages.py
 

@@ -59,7 +59,7 @@ def test_summaries_come_from_the_results_beside_them(tmp_path: Path, monkeypatch
         assert (copied / summary).read_text(encoding="utf-8") == (RESULTS / summary).read_text(
             encoding="utf-8"
         )
-    for page in ("results/speed.md", "results/papers.md", "findings.md"):
+    for page in ("results/speed.md", "results/papers.md", "results/related.md", "findings.md"):
         assert (tmp_path / "docs" / page).read_text("utf-8") == (ROOT / "docs" / page).read_text("utf-8")
     drawn = {path.name for path in (tmp_path / "docs" / "figures").iterdir()}
-    assert drawn == {"findings.png", "implied.png"}
+    assert drawn == {"findings.png", "implied.png", "related.png"}

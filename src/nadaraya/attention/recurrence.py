@@ -120,7 +120,7 @@ class _Chunks(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor, of_state: Tensor) -> tuple[Tensor | None, ...]:
         query, key, value, carry, within, right, left, across, *starts = ctx.saved_tensors
-        of_query, of_key, of_value = (t.new_empty(t.shape) for t in (query, key, value))
+        of_query, of_key, of_value = (torch.empty_like(t) for t in (query, key, value))
         of_within, of_right, of_left, of_across = (torch.zeros_like(t) for t in (within, right, left, across))
         outer, of_outer = (_scratch(key, right, ctx.step) for _ in range(2))
         block = across.shape[-1]

@@ -1,6 +1,6 @@
 """Tables of docs/results/related.md."""
 
-from statistics import median
+from statistics import mean
 from typing import Any
 
 from pages_format import EPYC, RESULTS, Tables, code, read, spread, table
@@ -11,14 +11,9 @@ VISION = RESULTS / "related" / "vision.json"
 MISSING = "–"
 
 
-def times() -> dict[str, Any]:
-    """The measurements; none before they are taken."""
-    return dict(read(TIMES)) if TIMES.is_file() else {}
-
-
 def cell(kind: str, tokens: int, system: str) -> dict[str, Any]:
     """What was measured of a system; nothing where it was not run."""
-    return dict(times().get(kind, {}).get(str(tokens), {}).get(system, {}))
+    return dict(read(TIMES)[kind].get(str(tokens), {}).get(system, {}))
 
 
 def _ms(kind: str, tokens: int, system: str, per: int = 1) -> str:
@@ -38,16 +33,8 @@ def _mib(kind: str, tokens: int, system: str, key: str = "peak_mib") -> str:
 
 
 def _counts(kind: str, system: str) -> list[str]:
-    found = times().get(kind, {}).get(system)
-    if found is None:
-        return [MISSING, MISSING]
+    found = read(TIMES)[kind][system]
     return [f"{found['parameters'] / 1e3:,.0f}", f"{found['flops'] / 1024 / 1e6:.1f}"]
-
-
-def _shown(header: list[str], rows: list[list[str]]) -> str:
-    """The columns of which anything is measured."""
-    kept = [place for place in range(len(header)) if any(row[place] != MISSING for row in rows)]
-    return table([header[place] for place in kept], [[row[place] for place in kept] for row in rows])
 
 
 def text_losses() -> dict[str, list[float]]:
@@ -77,10 +64,10 @@ def text() -> str:
             _ms("text-decoding", 16_384, name, per=4),
             _mib("text-decoding", 16_384, name, "cache_bytes"),
         ]
-        for name in sorted((name for name in found if found[name]), key=lambda name: median(found[name]))
+        for name in sorted(found, key=lambda name: mean(found[name]))
     ]
     header = ["system", "loss", "params, 10³", "MFLOP", "1,024", "4,096", "16,384", "65,536", "MiB"]
-    return _shown([*header, "decode, ms", "cache, MiB"], rows)
+    return table([*header, "decode, ms", "cache, MiB"], rows)
 
 
 def images() -> str:
@@ -95,10 +82,10 @@ def images() -> str:
             *(_ms("vision-inference", tokens, name) for tokens in (196, 4096)),
             _mib("vision-training", 4096, name),
         ]
-        for name in sorted(found, key=lambda name: -median(found[name]))
+        for name in sorted(found, key=lambda name: -mean(found[name]))
     ]
     header = ["system", "top-1, %", "params, 10³", "MFLOP", "196", "1,024", "4,096"]
-    return _shown([*header, "196, inference", "4,096, inference", "MiB"], rows)
+    return table([*header, "196, inference", "4,096, inference", "MiB"], rows)
 
 
 def chunks() -> str:
@@ -118,18 +105,10 @@ def chunks() -> str:
     rows.append(
         [code("gpa-mul"), *(_ms("text-training", tokens, "gpa-mul") for tokens in sizes)],
     )
-    return _shown(["forward + backward, ms", *(f"{tokens:,}" for tokens in sizes)], rows)
-
-
-def figure() -> str:
-    """The figure, once there are times to draw."""
-    if not TIMES.is_file():
-        return "The times are not measured yet."
-    return "![time against tokens, and loss against time](../figures/related.png)"
+    return table(["forward + backward, ms", *(f"{tokens:,}" for tokens in sizes)], rows)
 
 
 TABLES: Tables = {
-    "related-figure": figure,
     "related-text": text,
     "related-images": images,
     "related-chunks": chunks,

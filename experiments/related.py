@@ -15,7 +15,7 @@ from pages_related import cell, text_losses
 from nadaraya.report.palette import variant_styles
 from nadaraya.report.style import charts
 
-LINES = ("rope", "gka", "gpa-mul", "linear", "linear-bank", "performer", "gka-nystrom", "local-linear")
+LINES = ("rope", "gka", "gpa-mul", "linear", "linear-bank", "performer", "gka-nystrom", "parallax")
 TOKENS = (1024, 4096, 16_384, 65_536)
 
 

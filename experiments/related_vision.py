@@ -41,7 +41,7 @@ SYSTEMS: dict[str, dict[str, Any]] = {
     "gka-nearest": {"nearest": 16, **BARE},
     "krause": {"nearest": 16, "bandwidth": 4.5},
     "non-local": {},
-    "local-linear": {"rotary": None},
+    "local-linear": {"rotary": None, "ridge": 0.01},
     "parallax": {"rotary": None},
 }
 SETTINGS = {"updates": 200, "batch": 48, "warmup": 20, "rate": 3e-3, "kernel_rate": 1e-2, "decay": 0.05}

@@ -26,6 +26,10 @@ SMALL: dict[str, Any] = {
     "num_heads": 3,
     "num_classes": 5,
 }
+RELATED = (
+    "linear", "performer", "kernelized-rpe", "linformer", "skyformer", "gka-nystrom", "gka-features", "krause",
+    "gka-nearest", "non-local", "local-linear", "parallax",
+)  # fmt: skip
 VISION: dict[str, dict[str, Any]] = {
     "gka": {},
     "exclude-self": {"variant": "gka-loo"},
@@ -44,6 +48,7 @@ VISION: dict[str, dict[str, Any]] = {
         "scale_attn_norm": True,
         "qkv_bias": False,
     },
+    **{name: {"variant": name} for name in RELATED},
 }
 
 

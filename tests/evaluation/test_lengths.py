@@ -150,5 +150,10 @@ def test_a_sliding_window_at_evaluation_is_a_model_of_such_windows() -> None:
     assert length_losses(model, TOKENS, [8, 32], windows=3) != expected
     with pytest.raises(InputError, match="sliding_window must be 1 or more, got 0"):
         length_losses(model, TOKENS, [8], sliding_window=0)
-    with pytest.raises(InputError, match="must be a KernelGPT, got 'Llama"):
-        length_losses(make("llama"), TOKENS, [8], sliding_window=4)
+    llama = make("llama")
+    full, wide, narrow = (
+        length_losses(llama, TOKENS, [8, 32], windows=3, sliding_window=window).lengths[1].cross_entropy
+        for window in (None, 32, 4)
+    )
+    assert full == pytest.approx(wide, abs=1e-6)
+    assert full != pytest.approx(narrow, abs=1e-4)

@@ -27,8 +27,8 @@ SMALL: dict[str, Any] = {
     "num_classes": 5,
 }
 RELATED = (
-    "linear", "performer", "kernelized-rpe", "linformer", "skyformer", "gka-nystrom", "gka-features", "krause",
-    "gka-nearest", "non-local", "local-linear", "parallax",
+    "linear", "performer", "kernelized-rpe", "linformer", "skyformer", "gka-nystrom", "gka-features",
+    "krause", "gka-nearest", "non-local", "local-linear", "parallax",
 )  # fmt: skip
 VISION: dict[str, dict[str, Any]] = {
     "gka": {},

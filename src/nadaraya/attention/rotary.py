@@ -36,6 +36,8 @@ class RotaryEmbedding(nn.Module):
         if not isinstance(base, (int, float)) or not 1.0 < base < math.inf:
             raise must_be("rotary_base", "a finite number above 1", base)
         self.head_dim, self.base, self.learned, self.values = head_dim, base, learned, values
+        #: other angles θ (d/2,) and a factor of what is rotated, in place of the own
+        self.replaced: tuple[Tensor, float] | None = None
         if learned:
             self.log_angle = nn.Parameter(_log_angles(head_dim, base, None))
 
@@ -52,11 +54,11 @@ class RotaryEmbedding(nn.Module):
         """
         dtype = torch.promote_types(x.dtype, torch.float32)  # half-precision angles are wrong far from 0
         positions = (first_position, first_position + x.shape[2])
-        if starts is None and not self.learned and type(x) is Tensor and not torch.compiler.is_compiling():
+        own = starts is None and not self.learned and self.replaced is None
+        if own and type(x) is Tensor and not torch.compiler.is_compiling():
             angles = _static_angles(positions, self.head_dim, self.base, x.device, dtype)
         else:
-            log_angle = self.log_angle if self.learned else _log_angles(self.head_dim, self.base, x.device)
-            angles = _angles(positions, log_angle.to(dtype), starts)
+            angles = _angles(positions, self.angles(x.device).to(dtype), starts)
         pairs = x.to(dtype).reshape(*x.shape[:-1], -1, 2)
         if torch.compiler.is_compiling():
             # The compiler fuses real arithmetic and has none for complex numbers.
@@ -66,7 +68,16 @@ class RotaryEmbedding(nn.Module):
             # One complex product is a third of the memory traffic of the four real ones.
             turns = torch.polar(torch.ones_like(angles), angles)
             rotated = torch.view_as_real(torch.view_as_complex(pairs) * turns)
-        return rotated.flatten(-2).to(x.dtype)
+        rotated = rotated.flatten(-2)
+        if self.replaced is not None and self.replaced[1] != 1.0:
+            rotated = rotated * self.replaced[1]
+        return rotated.to(x.dtype)
+
+    def angles(self, device: torch.device | None = None) -> Tensor:
+        """θ, in radians/token, (d/2,)."""
+        if self.replaced is not None:
+            return self.replaced[0].to(device)
+        return (self.log_angle if self.learned else _log_angles(self.head_dim, self.base, device)).exp()
 
     def extra_repr(self) -> str:
         return f"head_dim={self.head_dim}, base={self.base:g}, learned={self.learned}"
@@ -78,12 +89,12 @@ def _log_angles(head_dim: int, base: float, device: torch.device | None) -> Tens
     return -math.log(base) * pairs / head_dim
 
 
-def _angles(positions: tuple[int, int], log_angle: Tensor, starts: Tensor | None = None) -> Tensor:
+def _angles(positions: tuple[int, int], angle: Tensor, starts: Tensor | None = None) -> Tensor:
     """n θ of the positions from the first up to the second, (N, d/2); from starts: (B, 1, N, d/2)."""
-    indices = torch.arange(*positions, device=log_angle.device)
+    indices = torch.arange(*positions, device=angle.device)
     if starts is not None:
         indices = (indices - starts)[:, None]
-    return indices[..., None] * log_angle.exp()
+    return indices[..., None] * angle
 
 
 @lru_cache(maxsize=8)
@@ -92,4 +103,4 @@ def _static_angles(
 ) -> Tensor:
     """The angles of all layers of a model, made once; never an inference tensor, which training refuses."""
     with torch.inference_mode(False), torch.no_grad():
-        return _angles(positions, _log_angles(head_dim, base, device).to(dtype))
+        return _angles(positions, _log_angles(head_dim, base, device).exp().to(dtype))

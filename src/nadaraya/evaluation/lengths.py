@@ -1,19 +1,19 @@
 """Loss at lengths beyond the context of training: the same tokens from more and more before them."""
 
 import math
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from nadaraya.attention.layer import KernelSelfAttention
 from nadaraya.data import TokenShards
 from nadaraya.data.windows import document_positions, windows_at
 from nadaraya.errors import must_be
 from nadaraya.evaluation.language import target_bytes, token_nats
+from nadaraya.models.extending import see_last
 
 
 @dataclass(frozen=True)
@@ -95,8 +95,8 @@ def length_losses(
         document_token: where given, attention stays inside each of the documents, which begin with it: the
             model takes `position_ids`. Default: the text is one document.
         batch_tokens: windows at a time have at most so many inputs, or are one. Default 16,384.
-        sliding_window: tokens that every attention layer sees, as `limited_attention` has it: the control for
-            a gain or a loss by length. Default: all.
+        sliding_window: tokens that every attention layer sees, as `extend_context` by "window" has it: the
+            control for a gain or a loss by length. Default: all.
 
     Returns:
         The losses.
@@ -104,7 +104,7 @@ def length_losses(
     Raises:
         InputError: a length below 1, above the positions for which the model has embeddings, or not shorter
             than the text; or no windows, or a stride above the shortest length; or a sliding window for
-            a model that is no KernelGPT.
+            a model that cannot have one.
 
     >>> import torch
     >>> from nadaraya.evaluation import length_losses
@@ -132,7 +132,9 @@ def length_losses(
     starts = stride * torch.linspace(0, most - 1, min(windows, most), dtype=torch.float64).round().long()
     losses: dict[int, list[Tensor]] = {length: [] for length in sorted(set(lengths))}
     targets, at_positions = [], torch.zeros(longest, dtype=torch.float64)
-    with limited_attention(model, sliding_window):
+    with ExitStack() as undo:
+        if sliding_window is not None:
+            undo.callback(see_last(model, sliding_window))
         for some in starts.split(max(1, batch_tokens // longest)):
             rows = windows_at(tokens, some, longest + 1)
             targets.append(rows[:, -stride:])
@@ -154,42 +156,6 @@ def length_losses(
         None if sizes is None else int(sizes.sum()),
         tuple((at_positions / len(starts)).tolist()),
     )
-
-
-@contextmanager
-def limited_attention(model: nn.Module, window: int | None) -> Iterator[None]:
-    """Let each attention layer see at most `window` tokens, itself included; afterwards as before.
-
-    Args:
-        model: has layers of `KernelSelfAttention`, as KernelGPT has.
-        window: tokens; None changes nothing. Layers that see fewer keep theirs.
-
-    Raises:
-        InputError: a window below 1, or a model without such layers.
-
-    >>> from nadaraya.evaluation.lengths import limited_attention
-    >>> from nadaraya.models import KernelGPTConfig, KernelGPTForCausalLM
-    >>> model = KernelGPTForCausalLM(KernelGPTConfig.preset("demo"))
-    >>> with limited_attention(model, 64):
-    ...     model.model.blocks[0].attention.window
-    64
-    """
-    if window is None:
-        yield
-        return
-    if window < 1:
-        raise must_be("sliding_window", "1 or more", window)
-    layers = [layer for layer in model.modules() if isinstance(layer, KernelSelfAttention)]
-    if not layers:
-        raise must_be("the model of a sliding_window", "a KernelGPT", type(model).__name__)
-    before = [layer.window for layer in layers]
-    try:
-        for layer, own in zip(layers, before, strict=True):
-            layer.window = window if own is None else min(window, own)
-        yield
-    finally:
-        for layer, own in zip(layers, before, strict=True):
-            layer.window = own
 
 
 def embedded_positions(model: nn.Module) -> int | None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from nadaraya.models.attach import attach_attention, register_attention
+    from nadaraya.models.extending import extend_context
     from nadaraya.models.feed_forward import prune_units
     from nadaraya.models.gpt import KernelGPTConfig, KernelGPTForCausalLM, KernelGPTModel
     from nadaraya.models.nanochat import from_nanochat, to_nanochat
@@ -20,6 +21,7 @@ __all__ = [
     "KernelGPTForCausalLM",
     "KernelGPTModel",
     "attach_attention",
+    "extend_context",
     "from_nanochat",
     "load_pruned",
     "prune_heads",
@@ -29,6 +31,7 @@ __all__ = [
 ]
 _HOMES = {
     "attach_attention": "attach",
+    "extend_context": "extending",
     "from_nanochat": "nanochat",
     "load_pruned": "pruning",
     "prune_heads": "pruning",

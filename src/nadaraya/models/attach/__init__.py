@@ -4,6 +4,7 @@
 are biases of all pairs, T5 and Inkling, need `attach_attention` besides to work without them.
 """
 
+from functools import partial
 from typing import Any
 
 from transformers import AttentionInterface, PreTrainedModel
@@ -42,10 +43,10 @@ class Attachment:
         relative: names of the modules whose relative positions are handed on unwritten.
     """
 
-    def __init__(self, model: PreTrainedModel) -> None:
+    def __init__(self, model: PreTrainedModel, name: str) -> None:
         models = [module for module in model.modules() if isinstance(module, PreTrainedModel)]
         self._before = [(part, part.config._attn_implementation) for part in models]
-        model.set_attn_implementation(_NAME)
+        model.set_attn_implementation(name)
         found = {name: module for name, module in model.named_modules() if relative.is_relative(module)}
         self.relative = list(found)
         self._take_back = [relative.hand_on(module) for module in found.values()]
@@ -65,7 +66,7 @@ class Attachment:
         self.remove()
 
 
-def attach_attention(model: Any) -> Attachment:
+def attach_attention(model: Any, *, window: int | None = None) -> Attachment:
     """Let a model of transformers compute its attention with the operator, in O(N) memory where it can.
 
     As `model.set_attn_implementation("nadaraya")`, and more: T5 (with mT5, Switch Transformers, LongT5 and
@@ -74,6 +75,8 @@ def attach_attention(model: Any) -> Attachment:
 
     Args:
         model: a `PreTrainedModel` whose attention goes through transformers' AttentionInterface.
+        window: tokens that a query sees at most, itself included, and as many on its other side where it sees
+            any there; default what the model lets it see.
 
     Returns:
         An `Attachment`, whose `remove` undoes it.
@@ -97,5 +100,10 @@ def attach_attention(model: Any) -> Attachment:
         )
     if any(relative.hands_on(module) for module in model.modules()):
         raise InputError(f"model must not be attached already, got an attached {type(model).__name__}")
-    register_attention()
-    return Attachment(model)
+    if window is None:
+        register_attention()
+        return Attachment(model, _NAME)
+    name = f"{_NAME}-window-{window}"
+    AttentionInterface.register(name, interface.attention)
+    AttentionMaskInterface.register(name, partial(masks.attention_mask, window=window))
+    return Attachment(model, name)

@@ -72,6 +72,7 @@ def attention_mask(
     allow_is_bidirectional_skip: bool = False,
     dtype: torch.dtype = torch.float32,
     device: torch.device | str = "cpu",
+    window: int | None = None,
     **options: Any,
 ) -> Tensor | None:
     """The masks of `attn_implementation="nadaraya"`, as transformers' AttentionMaskInterface calls for them.
@@ -86,11 +87,16 @@ def attention_mask(
         allow_is_causal_skip: whether, while a model is compiled, None may stand for causality alone.
         allow_is_bidirectional_skip: whether None may stand for no mask at all.
         dtype, device: of the mask.
+        window: keys that a query sees at most, on either side, itself included; default all.
         **options: further arguments of `transformers.masking_utils.sdpa_mask`.
 
     Returns:
         None, an `UnwrittenMask`, or a mask (B, 1, Nq, Nk) to be added to logits.
     """
+    if window is not None and window < kv_length:
+        both = (masking_utils.sliding_window_bidirectional_overlay(window - 1), mask_function)
+        mask_function = masking_utils.and_masks(*both)
+        allow_is_causal_skip = allow_is_bidirectional_skip = False
     call: dict[str, Any] = dict(
         batch_size=batch_size, q_length=q_length, kv_length=kv_length, q_offset=q_offset, kv_offset=kv_offset,
         mask_function=mask_function, attention_mask=attention_mask, device=device, **options,

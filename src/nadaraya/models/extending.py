@@ -1,0 +1,159 @@
+"""Longer texts than a rotary model was trained on: a window, other angles, or none."""
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any, Literal, get_args
+
+import torch
+from torch import Tensor, nn
+
+from nadaraya.attention.layer import KernelSelfAttention
+from nadaraya.attention.rotary import RotaryEmbedding
+from nadaraya.errors import InputError, must_be, unknown_name
+
+Method = Literal["window", "interpolate", "ntk", "yarn", "drop"]
+
+
+def extend_context(
+    model: nn.Module, method: Method, *, factor: float | None = None, window: int | None = None
+) -> ExitStack:
+    """Let a model with rotary positions read texts that are longer than those it was trained on.
+
+    No parameter changes, and nothing is trained: some methods want a short training afterwards.
+
+    - "window": every layer sees the last `window` tokens alone.
+    - "interpolate": all angles become θ / s (Chen et al. 2023).
+    - "ntk": θ_p s^(−2p/(d−2)), p = 0 … d/2 − 1: the slowest are interpolated, the fastest stay (NTK-aware).
+    - "yarn": by parts, with sharper logits (Peng et al. 2024).
+    - "drop": no rotation at all (Gelberg et al. 2025), of little use before a recalibration.
+
+    Args:
+        model: a KernelGPT with rotary positions, or a causal model of transformers whose rotary positions
+            have one set of angles of the type "default", such as Llama, Qwen, Mistral and GPT-NeoX.
+        method: one of the above.
+        factor: s, how many times as long the texts are, above 1; for "interpolate", "ntk" and "yarn".
+        window: tokens that a query sees, itself included; default the context trained on,
+            `config.max_position_embeddings`. For "window" alone.
+
+    Returns:
+        A context manager that takes the change back at its end; so does its `close()`.
+
+    Raises:
+        InputError: a method, factor or window that does not exist, a model without such positions.
+
+    >>> import torch
+    >>> from nadaraya.models import KernelGPTConfig, KernelGPTForCausalLM, extend_context
+    >>> model = KernelGPTForCausalLM(KernelGPTConfig.preset("demo", variant="rope"))
+    >>> with extend_context(model, "yarn", factor=4.0):
+    ...     model(torch.arange(64)[None]).logits.shape
+    torch.Size([1, 64, 256])
+    """
+    if method not in get_args(Method):
+        raise unknown_name("method", method, get_args(Method))
+    trained = getattr(getattr(model, "config", None), "max_position_embeddings", None)
+    if trained is None:
+        raise must_be("model", "a language model, whose config has max_position_embeddings", type(model))
+    if (factor is not None) != (method in ("interpolate", "ntk", "yarn")) or (factor or 2.0) <= 1.0:
+        accepted = "above 1 for 'interpolate', 'ntk' and 'yarn', and left out for others"
+        raise must_be("factor", accepted, factor)
+    if window is not None and (method != "window" or window < 1):
+        raise must_be("window", "at least 1 for 'window', and left out for others", window)
+    undo = ExitStack()
+    if method == "window":
+        undo.callback(see_last(model, trained if window is None else window))
+        return undo
+    modules = [part for part in model.modules() if _theirs(part) or isinstance(part, RotaryEmbedding)]
+    if not modules:
+        raise must_be("model", "one with rotary positions", type(model).__name__)
+    for part in modules:
+        own = isinstance(part, RotaryEmbedding)
+        theta: Any = part.angles().detach() if isinstance(part, RotaryEmbedding) else part.inv_freq
+        angles, scale = _angles(method, theta, factor or 1.0, trained)
+        undo.callback(_replace_own(part, angles, scale) if own else _replace_theirs(part, angles, scale))
+    return undo
+
+
+def see_last(model: nn.Module, window: int) -> Callable[[], None]:
+    """Let each attention layer see at most `window` tokens, itself included.
+
+    Args:
+        model: has layers of `KernelSelfAttention`, as KernelGPT has, or is one of transformers that takes
+            `attn_implementation="nadaraya"`.
+        window: tokens; layers that see fewer keep theirs.
+
+    Returns:
+        What takes the change back.
+
+    Raises:
+        InputError: a window below 1, or another model.
+    """
+    if window < 1:
+        raise must_be("sliding_window", "1 or more", window)
+    layers = [layer for layer in model.modules() if isinstance(layer, KernelSelfAttention)]
+    if not layers:
+        from nadaraya.models.attach import attach_attention
+
+        return attach_attention(model, window=window).remove
+    before = [layer.window for layer in layers]
+    for layer, own in zip(layers, before, strict=True):
+        layer.window = window if own is None else min(window, own)
+
+    def take_back() -> None:
+        for layer, own in zip(layers, before, strict=True):
+            layer.window = own
+
+    return take_back
+
+
+def _theirs(part: nn.Module) -> bool:
+    """Return whether a module is of transformers' rotary positions."""
+    if not hasattr(part, "attention_scaling"):
+        return False
+    if getattr(part, "rope_type", None) != "default":
+        accepted = "one whose rotary positions have one set of angles of the type 'default'"
+        raise InputError(f"model must be {accepted}, got {type(part).__name__}")
+    return True
+
+
+def _angles(method: Method, theta: Tensor, factor: float, trained: int) -> tuple[Tensor, float]:
+    """New angles (d/2,), and a factor of queries and of keys."""
+    pair = torch.arange(len(theta), device=theta.device, dtype=theta.dtype)
+    if method == "drop":
+        return torch.zeros_like(theta), 1.0
+    if method == "interpolate":
+        return theta / factor, 1.0
+    if method == "ntk":
+        return theta * factor ** (-pair / max(1, len(theta) - 1)), 1.0
+    from transformers import LlamaConfig
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+    width = 2 * len(theta)
+    config = LlamaConfig(
+        hidden_size=width, num_attention_heads=1, max_position_embeddings=int(trained * factor),
+        rope_parameters={
+            "rope_type": "yarn", "rope_theta": float(theta[-1].double() ** (-width / (width - 2))),
+            "factor": factor, "original_max_position_embeddings": trained,
+        },
+    )  # fmt: skip
+    angles, scale = ROPE_INIT_FUNCTIONS["yarn"](config, theta.device)
+    return angles.to(theta.dtype), float(scale)
+
+
+def _replace_own(part: nn.Module, angles: Tensor, scale: float) -> Callable[[], None]:
+    assert isinstance(part, RotaryEmbedding)
+    before, part.replaced = part.replaced, (angles, scale)
+
+    def take_back() -> None:
+        part.replaced = before
+
+    return take_back
+
+
+def _replace_theirs(part: Any, angles: Tensor, scale: float) -> Callable[[], None]:
+    before = part.inv_freq, part.attention_scaling
+    part.inv_freq, part.attention_scaling = angles, scale
+
+    def take_back() -> None:
+        part.inv_freq, part.attention_scaling = before
+
+    return take_back

@@ -38,12 +38,11 @@ def along_line(args: AttentionArguments, weights: Tensor) -> Tensor:
         ridge = args.ridge * variance.detach() if args.ridge else torch.zeros_like(variance)
         ridge = torch.where(variance > 0, ridge, 1.0)[..., None, None]  # no line through one point
         spread = spread + ridge * torch.eye(width, dtype=spread.dtype, device=spread.device)
-        try:
-            at = args.query if args.line_at is None else args.line_at
-            slope = torch.linalg.solve(spread, at.to(weights.dtype) - centre - mean)
-        except torch.linalg.LinAlgError:
+        at = args.query if args.line_at is None else args.line_at
+        slope, singular = torch.linalg.solve_ex(spread, at.to(weights.dtype) - centre - mean)
+        if not args.ridge and singular.any():
             accepted = "above 0 where a query sees no more keys than they have dimensions"
-            raise must_be("ridge", accepted, args.ridge) from None
+            raise must_be("ridge", accepted, args.ridge)
     along = slope @ key.mT - (slope * mean).sum(-1, keepdim=True)
     return weights * (1 + along)
 

@@ -75,10 +75,12 @@ def test_the_guide_on_kernel_search_runs() -> None:
     assert names["kernel"].expression == "2*gaussian + periodic*rq"
 
 
-def test_the_guide_on_other_models_runs() -> None:
+def test_the_guide_on_other_models_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     names = run_blocks(GUIDES / "other-models.md", {})
     assert names["t5"].config._attn_implementation == "sdpa"  # taken back at the end
     assert names["loss"].isfinite()
+    assert len(names["adapter"].banks) == 2
 
 
 def test_the_guide_on_other_forms_of_banks_runs() -> None:

@@ -1,6 +1,7 @@
 """Models of transformers with our attention give what they give with their own: values, gradients, texts."""
 
 import copy
+import math
 from typing import Any
 
 import pytest
@@ -30,7 +31,7 @@ from transformers.masking_utils import AttentionMaskInterface
 
 from nadaraya import InputError
 from nadaraya.attention import MixedLogits
-from nadaraya.models import attach_attention
+from nadaraya.models import attach_attention, attach_kernel_bank
 from nadaraya.models.attach import interface
 
 
@@ -96,7 +97,7 @@ def test_relative_positions_are_handed_on_unwritten(name: str, monkeypatch: pyte
 
 
 class Largest(TorchDispatchMode):
-    """The largest number of elements of any tensor made."""
+    """The largest number of elements of any tensor made, as far as they are stored."""
 
     size = 0
 
@@ -104,7 +105,8 @@ class Largest(TorchDispatchMode):
         result = function(*args, **(kwargs or {}))
         for each in result if isinstance(result, (tuple, list)) else [result]:
             if isinstance(each, Tensor):
-                self.size = max(self.size, each.numel())
+                stored = (size for size, stride in zip(each.shape, each.stride(), strict=True) if stride)
+                self.size = max(self.size, math.prod(stored))
         return result
 
 
@@ -126,6 +128,21 @@ def test_no_tensor_of_all_pairs_is_made(name: str) -> None:
             handle.remove()
     assert sizes[False] >= length**2
     assert sizes[True] < length**2
+
+
+@pytest.mark.parametrize("name", ["llama", "mistral"])
+def test_a_bank_with_open_gates_makes_no_tensor_of_all_pairs(name: str) -> None:
+    model, length = make(name), 512
+    model.set_attn_implementation("sdpa")
+    mask = torch.ones(1, length, dtype=torch.long)
+    mask[:, :5] = 0
+    adapter: Any = attach_kernel_bank(model)
+    with torch.no_grad():
+        for bank in adapter.banks:
+            bank.gate.fill_(0.5)
+    with Largest() as largest:
+        model(some_tokens(length, 1), attention_mask=mask).logits.sum().backward()
+    assert largest.size < length**2
 
 
 @pytest.mark.parametrize("name", ["llama", "t5", "inkling", "inkling2"])

@@ -13,14 +13,17 @@ if TYPE_CHECKING:
     from nadaraya.models.extending import extend_context
     from nadaraya.models.feed_forward import prune_units
     from nadaraya.models.gpt import KernelGPTConfig, KernelGPTForCausalLM, KernelGPTModel
+    from nadaraya.models.kernel_bank import KernelBankAdapter, attach_kernel_bank
     from nadaraya.models.nanochat import from_nanochat, to_nanochat
     from nadaraya.models.pruning import load_pruned, prune_heads
 
 __all__ = [
+    "KernelBankAdapter",
     "KernelGPTConfig",
     "KernelGPTForCausalLM",
     "KernelGPTModel",
     "attach_attention",
+    "attach_kernel_bank",
     "extend_context",
     "from_nanochat",
     "load_pruned",
@@ -30,7 +33,9 @@ __all__ = [
     "to_nanochat",
 ]
 _HOMES = {
+    "KernelBankAdapter": "kernel_bank",
     "attach_attention": "attach",
+    "attach_kernel_bank": "kernel_bank",
     "extend_context": "extending",
     "from_nanochat": "nanochat",
     "load_pruned": "pruning",

@@ -13,6 +13,7 @@ from nadaraya.attention.functional import AttentionOptions, kernel_attention
 from nadaraya.errors import must_be
 from nadaraya.models.attach.masks import UnwrittenMask
 from nadaraya.models.attach.relative import relative_position
+from nadaraya.models.gated import GatedKernel
 
 # What modules hand on that changes no weight, or has changed the mask already.
 _WITHOUT_EFFECT = (
@@ -36,6 +37,7 @@ def attention(
     s_aux: Tensor | None = None,
     sinks: Tensor | None = None,
     indices: Tensor | None = None,
+    bank: GatedKernel | None = None,
     **options: Any,
 ) -> tuple[Tensor, Tensor | None]:
     """The attention of `attn_implementation="nadaraya"`, as transformers' AttentionInterface calls it.
@@ -52,6 +54,7 @@ def attention(
         s_aux: (H,) logits of a sink per head, which takes weight and gives no value.
         sinks: (B, H, Nq, 1), the same for each query.
         indices: (B, Nq, k) the only keys that a query sees, of those that the mask shows it.
+        bank: a kernel of the lag between queries and keys of one sequence, added to the logits.
         **options: `output_attentions` asks for the weights, as the model's own does; `cu_seq_lens_q`,
             `cu_seq_lens_k` and `seq_idx` tell documents, which the mask must know; some have no effect.
 
@@ -66,6 +69,7 @@ def attention(
     if seen is not None:  # heads were removed, and those that remain do not share keys evenly
         key, value = key[:, seen], value[:, seen]
     causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
+    visible = attention_mask
     if indices is not None:  # of DeepSeek's kin, whose mask is always there
         hidden = indices.new_ones(*indices.shape[:2], key.shape[2], dtype=torch.bool)
         hidden = hidden.scatter(-1, indices.long(), False)[:, None]
@@ -75,10 +79,17 @@ def attention(
     call, last = _masks(attention_mask, bool(causal), query, key)
     _check(options, call.get("document_ids"))
     every_value, key, value = value, key[:, :, :last], value[:, :, :last]
-    position = relative_position(module, position_bias, query.shape[2], key.shape[2])
-    if position is not None:
+    lengths = query.shape[2], key.shape[2]
+    position = relative_position(module, position_bias, *lengths)
+    if bank is not None:
+        placed = causal and position is None and "attn_mask" in call
+        beside = bank.position(*lengths, _first_place(visible, *lengths) if placed else None)
+        if position is not None and not (isinstance(position, Tensor) and isinstance(beside, Tensor)):
+            raise must_be("position of a module with a kernel bank", "no mixture", type(module).__name__)
+        call["position"] = beside if position is None else position + beside
+    elif position is not None:
         call["position"] = position
-    elif position_bias is not None and position_bias.numel():
+    if position is None and position_bias is not None and position_bias.numel():
         bias, mask = position_bias[..., :last], call.get("attn_mask")
         call["attn_mask"] = bias if mask is None else masked_bias(bias, mask, bias.dtype)
     call["content"] = scaling
@@ -132,3 +143,15 @@ def _masks(mask: Tensor | None, causal: bool, query: Tensor, key: Tensor) -> tup
         return {"attn_mask": mask.written() if isinstance(mask, UnwrittenMask) else mask}, lengths[1]
     options: Any = tree_map_only(Tensor, lambda tensor: tensor.to(key.device), dict(mask.options))
     return options, mask.last
+
+
+def _first_place(mask: Any, num_queries: int, num_keys: int) -> Tensor | None:
+    """The first query's place among the keys of a causal mask, (); None where the ends are aligned.
+
+    A static cache has room behind the queries. A query sees its own key last, unless that is padding.
+    """
+    if num_queries == num_keys:
+        return None
+    seen = mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min / 2
+    last = torch.where(seen, torch.arange(num_keys, device=mask.device), -1).amax(-1)
+    return (last - torch.arange(num_queries, device=mask.device)).amax()

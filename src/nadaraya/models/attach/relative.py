@@ -103,4 +103,5 @@ def _weights_of_profiles(
 
 def _is_ours(module: Any) -> bool:
     """Test whether what is handed on will be read; another implementation may have been set since."""
-    return module.config._attn_implementation.startswith("nadaraya")
+    name = module.config._attn_implementation
+    return bool(name.endswith("nadaraya") or name.startswith("nadaraya-window-"))

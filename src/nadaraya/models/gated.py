@@ -1,0 +1,84 @@
+"""A gated kernel of the lag beside an attention, which stays exactly what it was while the gates are 0."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from nadaraya.attention import GridLogits
+from nadaraya.errors import InputError
+from nadaraya.kernels import GridKernel, Kernel
+
+BANK = "nadaraya_bank"  # the attribute of an attention module that holds its GatedKernel
+_MOST_PREFIX = 16  # class and register tokens; more are none, as the detection tokens of YOLOS
+
+
+class Place(NamedTuple):
+    """An attention module, its heads, and of images the convolution that makes patches."""
+
+    module: nn.Module
+    num_heads: int
+    patches: nn.Conv2d | None
+
+
+class GatedKernel(nn.Module):
+    """g_h κ_h(i − j), added to the logits of head h; g = 0 at first.
+
+    As in `gpa-rope`, κ is added as it is: its derivative by g is κ, which is bounded. That of g log κ grows
+    with the lag without bound, and 0 · log 0 of a compact kernel is no number.
+    """
+
+    def __init__(self, num_heads: int, make: Callable[[int], Kernel], of_patches: bool = False) -> None:
+        super().__init__()
+        self.gate = nn.Parameter(torch.zeros(num_heads))
+        self.kernel = GridKernel(num_heads, make) if of_patches else make(num_heads)
+        if isinstance(self.kernel, Kernel):
+            self.kernel.check_serves(num_heads, "kernel")
+        self.grid = (0, 0)
+        self._looked: tuple[int, int] | None = None
+        self._closed = True
+
+    def note_grid(self, conv: nn.Module, args: Any, patches: Tensor) -> None:
+        """Keep the rows and columns of patches: a forward hook of the convolution that makes them."""
+        self.grid = (patches.shape[2], patches.shape[3])
+
+    def position(self, num_queries: int, num_keys: int, first: Tensor | None = None) -> Any:
+        """The operator's position: of a grid, by lag, or of all pairs with the first query at key `first`."""
+        if isinstance(self.kernel, GridKernel):
+            height, width = self.grid
+            prefix = num_keys - height * width
+            if not 0 <= prefix <= _MOST_PREFIX:
+                raise InputError(f"{num_keys} tokens are not {height} x {width} patches after a few others")
+            return GridLogits(self.gate[:, None, None] * self.kernel.lag_logits(height, width).exp(), prefix)
+        length = max(num_queries, num_keys)
+        lags = torch.arange(1 - length, length, device=self.gate.device)
+        table = self.gate[:, None] * self.kernel(lags)
+        if first is None:
+            return table
+        queries, keys = (torch.arange(n, device=table.device) for n in (num_queries, num_keys))
+        return table[:, first + queries[:, None] - keys + length - 1]
+
+    def is_closed(self) -> bool:
+        """Test whether all gates are 0; a compiled call does not look, and takes them for open."""
+        if torch.compiler.is_compiling():
+            return False
+        # A look stalls a GPU: the answer is kept until the gates change. In training "closed" is not kept, as
+        # some optimizers write behind autograd's back.
+        gate = self.gate.detach()
+        looked = None if gate.is_inference() else (gate.data_ptr(), gate._version)
+        if looked is None or looked != self._looked or (self._closed and torch.is_grad_enabled()):
+            self._looked, self._closed = looked, not bool(gate.any())
+        return self._closed
+
+
+class WithGradientOf(torch.autograd.Function):
+    """The former output, every bit of it, with the gradients of both."""
+
+    @staticmethod
+    def forward(ctx: Any, former: Tensor, ours: Tensor) -> Tensor:
+        return former.view_as(former)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        return gradients * 2

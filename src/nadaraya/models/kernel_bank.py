@@ -1,0 +1,198 @@
+"""`attach_kernel_bank`: a gated kernel of the lag in a model that exists, trained and saved as an adapter."""
+
+import copy
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from nadaraya.errors import InputError, must_be
+from nadaraya.files import reading, write_into
+from nadaraya.kernels import ComposedKernel, Kernel, KernelBank
+from nadaraya.models.gated import BANK, GatedKernel, Place
+from nadaraya.stored import Stored, read_stored
+
+_CONFIG, _TENSORS = "adapter_config.json", "adapter_model.safetensors"  # the names of peft
+_TERMS = 4
+
+KernelOfHeads = str | Kernel | Callable[[int], Kernel]
+
+
+class _Saved(Stored):
+    """The content of an adapter_config.json."""
+
+    peft_type: Literal["NADARAYA_KERNEL_BANK"] = "NADARAYA_KERNEL_BANK"
+    base_model_name_or_path: str | None = None
+    kernel: str | None
+    target_modules: list[str]
+
+
+class KernelBankAdapter(nn.Module):
+    """The kernels that `attach_kernel_bank` added to a model, with all their parameters.
+
+    Attributes:
+        banks: one module for each layer, with `gate` (H,) and `kernel`.
+
+    >>> from transformers import LlamaConfig, LlamaForCausalLM
+    >>> from nadaraya.models import KernelBankAdapter, attach_kernel_bank
+    >>> sizes = dict(hidden_size=8, intermediate_size=8, num_hidden_layers=2, num_attention_heads=2)
+    >>> model = LlamaForCausalLM(LlamaConfig(vocab_size=9, **sizes))
+    >>> adapter = attach_kernel_bank(model)
+    >>> adapter.save_pretrained("bank")
+    >>> adapter.detach()
+    >>> len(KernelBankAdapter.from_pretrained(model, "bank").banks)
+    2
+    """
+
+    def __init__(self, banks: dict[str, GatedKernel], saved: _Saved, leave: Callable[[], None]) -> None:
+        super().__init__()
+        self.banks = nn.ModuleList(banks.values())
+        self._saved, self._leave = saved, leave
+
+    def detach(self) -> None:
+        """Give the model back as it was; while another adapter learns, what was frozen stays so."""
+        self._leave()
+        self._leave = lambda: None
+
+    def save_pretrained(self, folder: str | Path) -> None:
+        """Write adapter_config.json and adapter_model.safetensors, with names as peft's."""
+        with write_into(Path(folder)) as scratch:
+            save_file({n: t.detach().contiguous() for n, t in self._tensors().items()}, scratch / _TENSORS)
+            (scratch / _CONFIG).write_text(self._saved.model_dump_json(indent=2), encoding="utf-8")
+
+    @classmethod
+    def from_pretrained(
+        cls, model: Any, folder: str | Path, kernel: KernelOfHeads | None = None, *, freeze: bool = True
+    ) -> "KernelBankAdapter":
+        """Attach the kernels that `save_pretrained` wrote.
+
+        Args:
+            model, kernel, freeze: as for `attach_kernel_bank`; a kernel that was given as text need not be.
+            folder: with the two files.
+
+        Raises:
+            InputError: the folder has no kernels, or not those of such a model, which is then as it was.
+        """
+        folder = Path(folder)
+        saved = read_stored(folder / _CONFIG, _Saved, "the configuration of a kernel bank")
+        if kernel is None and (kernel := saved.kernel) is None:
+            raise InputError(f"kernel must be given for {folder}: what was attached was no expression")
+        with reading(folder / _TENSORS, "the tensors of a kernel bank"):
+            tensors = load_file(folder / _TENSORS)
+        adapter = attach_kernel_bank(model, kernel, layers=saved.target_modules, freeze=freeze)
+        own = adapter._tensors()
+        misfits = {(n, t.shape) for n, t in own.items()} ^ {(n, t.shape) for n, t in tensors.items()}
+        if misfits:
+            adapter.detach()
+            raise InputError(f"{folder} has another kernel or number of heads than the model: {min(misfits)}")
+        with torch.no_grad():
+            for name, tensor in own.items():
+                tensor.copy_(tensors[name])
+        return adapter
+
+    def _tensors(self) -> dict[str, Tensor]:
+        return {
+            f"base_model.model.{module}.{BANK}.{name}": tensor
+            for module, bank in zip(self._saved.target_modules, self.banks, strict=True)
+            for name, tensor in bank.state_dict(keep_vars=True).items()
+        }
+
+
+def attach_kernel_bank(
+    model: Any,
+    kernel: KernelOfHeads = "bank",
+    *,
+    layers: Sequence[int | str] | None = None,
+    freeze: bool = True,
+) -> KernelBankAdapter:
+    """Add a gated kernel of the lag to every head of a model that exists: logits + g_h κ_h(i − j).
+
+    The gates g are 0 at first: the model computes what it did, bit for bit, by its own implementation of
+    attention, and the gates have gradients. Once they are open the operator does the whole call, in O(N)
+    memory. Compiled calls always leave it to the operator: their start is equal up to rounding.
+
+    Args:
+        model: of transformers, whose attention goes through the AttentionInterface as "eager", "sdpa" or
+            "nadaraya", or of timm, with its plain attention. In vision models κ is of the rows and columns
+            between patches; class and register tokens have none, nor has attention to another sequence.
+        kernel: "bank" (default), a `KernelBank` of 4 terms, κ(0) = 1, lengths spread over the heads; or an
+            expression for `ComposedKernel`; a kernel, which is copied; or a function of the number of heads.
+        layers: which attention modules, by their order or names; default all.
+        freeze: whether all other parameters stop learning. Default True.
+
+    Returns:
+        The adapter. Its parameters are in the model's state dict too, as checkpoints of Trainer need; a plain
+        model that loads such a file warns of them.
+
+    Raises:
+        InputError: another model, one that has kernels already, or a kernel or layers that it cannot have.
+
+    >>> import torch
+    >>> from transformers import LlamaConfig, LlamaForCausalLM
+    >>> from nadaraya.models import attach_kernel_bank
+    >>> sizes = dict(hidden_size=8, intermediate_size=8, num_hidden_layers=2, num_attention_heads=2)
+    >>> model, tokens = LlamaForCausalLM(LlamaConfig(vocab_size=9, **sizes)), torch.tensor([[3, 4, 5]])
+    >>> before = model(tokens).logits
+    >>> adapter = attach_kernel_bank(model)
+    >>> torch.equal(model(tokens).logits, before), sum(p.numel() for p in adapter.parameters())
+    (True, 68)
+    """
+    model = model.get_base_model() if hasattr(model, "get_base_model") else model  # within one of peft's
+    kind = "attach" if hasattr(model, "set_attn_implementation") else "vit"
+    if kind == "vit" and not hasattr(model, "patch_embed"):
+        raise must_be("model", "one of transformers, or a vision transformer of timm", type(model))
+    home = import_module(f"nadaraya.models.{kind}.beside")
+    found: dict[str, Place] = home.places(model)
+    if not found or any(hasattr(place.module, BANK) for place in found.values()):
+        raise must_be(
+            "model", "one with attention to attach to, and no kernel bank yet", type(model).__name__
+        )
+    known: dict[Any, str] = dict(enumerate(found)) | dict(zip(found, found, strict=True))
+    names = list(found) if layers is None else [known[layer] for layer in layers if layer in known]
+    if not names or len(names) != len(found if layers is None else layers):
+        raise must_be("layers", f"one or more of 0 to {len(found) - 1}, or names as {[*found][-1]}", layers)
+    banks = {name: _bank(kernel, found[name]) for name in names}
+    leave_home = home.enter(model, [found[name].module for name in names])
+    frozen = [parameter for parameter in model.parameters() if freeze and parameter.requires_grad]
+    for parameter in frozen:
+        parameter.requires_grad_(False)
+    hooks = []
+    for name, bank in banks.items():
+        setattr(found[name].module, BANK, bank)
+        if patches := found[name].patches:
+            hooks.append(patches.register_forward_hook(bank.note_grid))
+
+    def leave() -> None:
+        leave_home()
+        for hook in hooks:
+            hook.remove()
+        for name in names:
+            delattr(found[name].module, BANK)
+        for parameter in frozen if not any(p.requires_grad for p in model.parameters()) else ():
+            parameter.requires_grad_(True)
+
+    path = getattr(getattr(model, "config", None), "_name_or_path", None) or None
+    text = kernel if isinstance(kernel, str) else None
+    saved = _Saved(base_model_name_or_path=path, kernel=text, target_modules=names)
+    return KernelBankAdapter(banks, saved, leave)
+
+
+def _bank(kernel: KernelOfHeads, place: Place) -> GatedKernel:
+    """The kernel of a layer, where the layer is, float32 at least."""
+
+    def make(heads: int) -> Kernel:
+        if kernel == "bank":
+            bank = KernelBank(heads, _TERMS, init="spread" if place.patches is None else "grid")
+            bank.sigma = _TERMS**-0.5
+            return bank
+        if isinstance(kernel, str):
+            return ComposedKernel(kernel, heads)
+        return copy.deepcopy(kernel) if isinstance(kernel, Kernel) else kernel(heads)
+
+    weight = next(place.module.parameters())
+    dtype = torch.float64 if weight.dtype == torch.float64 else torch.float32
+    return GatedKernel(place.num_heads, make, place.patches is not None).to(weight.device, dtype)

@@ -10,6 +10,7 @@ import nadaraya
 from nadaraya.cli.banks import banks
 from nadaraya.cli.bench import bench_app
 from nadaraya.cli.compare import compare
+from nadaraya.cli.convert import convert
 from nadaraya.cli.count import count
 from nadaraya.cli.data import data_app
 from nadaraya.cli.demo import demo
@@ -79,7 +80,7 @@ _PRINTING = {"demo", "train", "study", "search", "reproduce"}  # what they do, a
 _PANELS: dict[str, list[Callable[..., Any]]] = {
     "Start": [demo, train, generate, evaluate, compare, report, list_names],
     "Look": [banks, heads, implied, lags, maps],
-    "Research": [study, search, reproduce, prune, count],
+    "Research": [study, search, reproduce, prune, convert, count],
 }
 for _panel, _verbs in _PANELS.items():
     for _verb in _verbs:

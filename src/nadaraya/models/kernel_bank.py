@@ -1,6 +1,7 @@
 """`attach_kernel_bank`: a gated kernel of the lag in a model that exists, trained and saved as an adapter."""
 
 import copy
+import re
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
@@ -119,8 +120,9 @@ def attach_kernel_bank(
         model: of transformers, whose attention goes through the AttentionInterface as "eager", "sdpa" or
             "nadaraya", or of timm, with its plain attention. In vision models κ is of the rows and columns
             between patches; class and register tokens have none, nor has attention to another sequence.
-        kernel: "bank" (default), a `KernelBank` of 4 terms, κ(0) = 1, lengths spread over the heads; or an
-            expression for `ComposedKernel`; a kernel, which is copied; or a function of the number of heads.
+        kernel: "bank" (default), a `KernelBank` of 4 terms, κ(0) = 1, lengths spread over the heads, "bank-8"
+            of 8; an expression for `ComposedKernel`; a kernel, which is copied; or a function of the number
+            of heads.
         layers: which attention modules, by their order or names; default all.
         freeze: whether all other parameters stop learning. Default True.
 
@@ -185,9 +187,10 @@ def _bank(kernel: KernelOfHeads, place: Place) -> GatedKernel:
     """The kernel of a layer, where the layer is, float32 at least."""
 
     def make(heads: int) -> Kernel:
-        if kernel == "bank":
-            bank = KernelBank(heads, _TERMS, init="spread" if place.patches is None else "grid")
-            bank.sigma = _TERMS**-0.5
+        if isinstance(kernel, str) and (asked := re.fullmatch(r"bank(?:-([1-9]\d{0,3}))?", kernel)):
+            terms = int(asked[1] or _TERMS)
+            bank = KernelBank(heads, terms, init="spread" if place.patches is None else "grid")
+            bank.sigma = terms**-0.5
             return bank
         if isinstance(kernel, str):
             return ComposedKernel(kernel, heads)

@@ -1,0 +1,184 @@
+"""Surgery on positions: a trained model gets the banks that its heads imply, and loses its rotations."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import torch
+from torch import Tensor
+
+from nadaraya.errors import InputError, must_be, unknown_name
+from nadaraya.files import write_into
+from nadaraya.interpret.implied import fitted_kernels
+from nadaraya.interpret.windows import Windows, windows_of
+from nadaraya.models import KernelBankAdapter, attach_kernel_bank, extend_context
+
+Positions = Literal["bank", "none", "rotary"]
+BANK_FOLDER = "bank"
+_STILL = (
+    1e12  # what "linear" scaling divides angles by: none is left in float32, and any transformers reads it
+)
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """A converted model and its loss after each step.
+
+    Attributes:
+        model: of transformers; with "bank" the adapter is attached.
+        adapter: its bank; None without one.
+        losses: validation loss in nats/token by step, in order.
+        r2: (layers, H) share of the variance of each implied kernel that its bank explains; () without one.
+        positions: what the model has now.
+    """
+
+    model: Any
+    adapter: KernelBankAdapter | None
+    losses: dict[str, float]
+    r2: tuple[tuple[float, ...], ...]
+    positions: Positions
+
+    def save(self, folder: str | Path, tokenizer: Any = None) -> None:
+        """Write the model as transformers reads it, and its bank, which `KernelBankAdapter` reads, beside it.
+
+        The model is then without its bank.
+
+        Args:
+            folder: new or empty; the bank is in its folder "bank".
+            tokenizer: written too; default none.
+        """
+        with write_into(Path(folder)) as scratch:
+            if self.adapter is not None:
+                self.adapter.save_pretrained(scratch / BANK_FOLDER)
+                self.adapter.detach()
+            if self.positions != "rotary":
+                self.model.config.rope_parameters |= {"rope_type": "linear", "factor": _STILL}
+            self.model.save_pretrained(scratch)
+            if tokenizer is not None:
+                tokenizer.save_pretrained(scratch)
+
+
+def convert_model(
+    model: Any,
+    tokens: Tensor,
+    *,
+    context: int,
+    positions: Positions = "bank",
+    num_terms: int = 4,
+    updates: int = 300,
+    batch_size: int = 8,
+    learning_rate: float = 3e-4,
+    windows: int = 32,
+    seed: int = 0,
+    progress: Callable[[str, float], None] = lambda step, loss: None,
+) -> Conversion:
+    """Replace the rotary positions of a trained causal model by kernel banks, and recalibrate it.
+
+    A bank is fitted to the logits by lag that each head implies (`implied_kernels`), and added to them with
+    a gate of 1; rotations stop; all parameters learn for some updates. The controls are the same without
+    a bank (DroPE, Gelberg et al. 2025), and with the rotations: what the updates bring alone.
+
+    Args:
+        model: a causal model of transformers with rotary positions, as `extend_context` takes. It is changed.
+        tokens: (n,) of a text; nine tenths are trained on, the last tenth gives the losses.
+        context: tokens of a window.
+        positions: "bank" (default), or a control: "none", or "rotary", which changes no position.
+        num_terms: of a head's bank. Default 4.
+        updates: of AdamW, with a linear decay to 0. Default 300; 0 for none.
+        batch_size: windows of an update. Default 8.
+        learning_rate: the first, ten times as much for banks and gates. Default 3e-4.
+        windows: of the validation text, for the losses; a half of them for the implied kernels. Default 32.
+        seed: of the windows that are trained on. Default 0.
+        progress: called with each step and its loss.
+
+    Returns:
+        The conversion.
+
+    Raises:
+        InputError: a model without one set of rotary angles; a text that is too short; a number out of range.
+
+    >>> import torch
+    >>> from transformers import LlamaConfig, LlamaForCausalLM
+    >>> from nadaraya.interpret.conversion import convert_model
+    >>> sizes = dict(hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=2)
+    >>> model = LlamaForCausalLM(LlamaConfig(vocab_size=9, **sizes))
+    >>> list(convert_model(model, torch.arange(900) % 9, context=16, updates=2).losses)
+    ['as it is', 'rotations dropped', 'bank in their place', 'after 2 updates']
+    """
+    if positions not in get_args(Positions):
+        raise unknown_name("positions", positions, get_args(Positions))
+    for name, value, least in (
+        ("updates", updates, 0),
+        ("batch_size", batch_size, 1),
+        ("windows", windows, 4),
+    ):
+        if value < least:
+            raise must_be(name, f"at least {least}", value)
+    if not learning_rate > 0.0:
+        raise must_be("learning_rate", "above 0", learning_rate)
+    border = len(tokens) - len(tokens) // 10
+    held_out = windows_of(tokens[border:], context + 1, windows).to(next(model.parameters()).device)
+    windows_held = Windows(held_out[:, :-1], held_out[:, 1:])
+    losses: dict[str, float] = {}
+
+    def measure(step: str) -> None:
+        model.eval()
+        losses[step] = windows_held.loss(model)
+        progress(step, losses[step])
+
+    measure("as it is")
+    adapter: KernelBankAdapter | None = None
+    r2: tuple[tuple[float, ...], ...] = ()
+    if positions == "bank":
+        looked_at = windows_of(tokens[:border], context, max(2, windows // 2))
+        _, fits = fitted_kernels(model, looked_at, num_terms, added=True)
+        r2 = tuple(tuple(bank.r2.tolist()) for bank, _ in fits)
+        adapter = attach_kernel_bank(model, f"bank-{num_terms}", freeze=False)
+        if len(adapter.banks) != len(fits):
+            adapter.detach()
+            raise InputError(f"{type(model).__name__} must call each of its attention layers once")
+        for gated, (bank, _) in zip(adapter.banks, fits, strict=True):
+            gated.get_submodule("kernel").load_state_dict(bank.bank.state_dict())
+    if positions != "rotary":
+        extend_context(model, "drop")
+        measure("rotations dropped")
+    if adapter is not None:
+        with torch.no_grad():
+            for gated in adapter.banks:
+                gated.get_parameter("gate").fill_(1.0)
+        measure("bank in their place")
+    if updates:
+        _recalibrate(model, adapter, tokens[:border], context, updates, batch_size, learning_rate, seed)
+        measure(f"after {updates:,} updates")
+    return Conversion(model, adapter, losses, r2, positions)
+
+
+def _recalibrate(
+    model: Any,
+    adapter: Any,
+    tokens: Tensor,
+    context: int,
+    updates: int,
+    batch_size: int,
+    rate: float,
+    seed: int,
+) -> None:
+    """Train all parameters on windows drawn at random."""
+    of_banks = [] if adapter is None else list(adapter.parameters())
+    known = {id(parameter) for parameter in of_banks}
+    others = [p for p in model.parameters() if p.requires_grad and id(p) not in known]
+    groups = [{"params": others, "lr": rate}, {"params": of_banks, "lr": 10 * rate, "weight_decay": 0.0}]
+    optimizer = torch.optim.AdamW([group for group in groups if group["params"]])
+    schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.0, updates)
+    generator = torch.Generator().manual_seed(seed)
+    device = next(model.parameters()).device
+    model.train()
+    for _ in range(updates):
+        starts = torch.randint(len(tokens) - context, (batch_size, 1), generator=generator)
+        rows = tokens[starts + torch.arange(context)].to(device)
+        optimizer.zero_grad()
+        model(input_ids=rows, labels=rows, use_cache=False).loss.backward()
+        torch.nn.utils.clip_grad_norm_(others + of_banks, 1.0)
+        optimizer.step()
+        schedule.step()

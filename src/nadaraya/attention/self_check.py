@@ -1,0 +1,117 @@
+"""Fused kernels against the definition on a tiny call, ahead of the first real one of a kind.
+
+What a kernel computes depends on the GPU, its driver and the compiler too. The check runs in a thread of its
+own and, on a GPU, in a stream of its own: a compiler or a kernel that does not come back costs the process
+some seconds and one warning. An illegal access to memory ends the CUDA context of any process, this one too.
+"""
+
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+from nadaraya.attention import reference, triton
+from nadaraya.attention.arguments import AttentionArguments
+from nadaraya.attention.kinds import Kind, arguments, drawn
+from nadaraya.attention.triton.configs import rounds_float32
+
+_LIMIT = 180.0  # seconds, nearly all of them for compiling some four kernels
+_TOKENS = 160  # several tiles of each kernel
+_MANY_TOKENS = 1152  # of decoding, whose keys are split, and where negligible keys are looked for
+_found: dict[tuple[Kind, torch.device], str | None] = {}
+_one_at_a_time = threading.Lock()
+
+Attend = Callable[[AttentionArguments], Tensor]
+
+
+def problem(kind: Kind, device: torch.device) -> str | None:
+    """Why the Triton kernels are not to be trusted with a kind of call, or None; it is checked once."""
+    key = kind, device
+    if key in _found:
+        return _found[key]
+    if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+        return "it was not checked before a CUDA graph was captured"
+    with _one_at_a_time:
+        if key not in _found:
+            _found[key] = _checked_in_time(kind, device)
+            if _found[key] is not None:
+                warnings.warn(f"Triton kernels are not used ({kind}): {_found[key]}", stacklevel=2)
+    return _found[key]
+
+
+# As torch.compiler.assume_constant_result does, which would import the compiler: traced calls check too.
+problem._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+
+def _checked_in_time(kind: Kind, device: torch.device) -> str | None:
+    outcome: list[str | None] = []
+    thread = threading.Thread(target=lambda: outcome.append(_checked(kind, device)), daemon=True)
+    thread.start()
+    thread.join(_LIMIT)
+    return outcome[0] if outcome else f"its self-check did not end within {_LIMIT:g} s"
+
+
+def _checked(kind: Kind, device: torch.device) -> str | None:
+    try:
+        with _apart(device):
+            error = largest_error(kind, lambda args: triton.attention(args)[0], device)
+    except Exception as failure:  # whatever a compiler or a driver raises
+        lines = str(failure).strip().splitlines() or [""]
+        return f"its self-check failed with {type(failure).__name__}: {lines[0]}"
+    if error <= (accepted := tolerance(kind.dtype)):
+        return None
+    return f"its self-check found an error of {error:.1e}, more than {accepted:.1e}"
+
+
+@contextmanager
+def _apart(device: torch.device) -> Iterator[None]:
+    """A stream of its own, and a backward pass that no other waits for."""
+    with torch.autograd.set_multithreading_enabled(False):
+        if device.type != "cuda":
+            yield
+            return
+        with torch.cuda.device(device), torch.cuda.stream(torch.cuda.Stream(device)):
+            yield
+
+
+def largest_error(kind: Kind, attend: Attend, device: torch.device) -> float:
+    """The largest error of output and gradients of a small call, relative to the largest number or 1.
+
+    Args:
+        kind: of the call.
+        attend: the output by what is checked.
+        device: that it computes on; the definition has the same numbers in float64 on the CPU.
+
+    Returns:
+        The error; NaN where it is not finite.
+    """
+    tokens = _MANY_TOKENS if kind.queries or kind.pruned else _TOKENS
+    tensors = drawn(kind, 2, 2 * kind.group, tokens)
+    given = {name: tensor.to(device) for name, tensor in tensors.items()}
+    exact = {name: tensor.double() for name, tensor in tensors.items()}
+    errors = []
+    wanted = _outcome(kind, exact, lambda args: reference.attention(args).out)
+    for got, want in zip(_outcome(kind, given, attend), wanted, strict=True):
+        errors.append((got.cpu() - want).abs().max() / want.abs().max().clamp(min=1.0))
+    return float(torch.stack(errors).max())
+
+
+def tolerance(dtype: torch.dtype) -> float:
+    """Largest accepted error: some roundings of a dtype, or of the products that PyTorch is told to round."""
+    if dtype == torch.float32:
+        return 5e-3 if rounds_float32() else 1e-4
+    return 4 * torch.finfo(dtype).eps
+
+
+def _outcome(kind: Kind, tensors: dict[str, Tensor], attend: Attend) -> list[Tensor]:
+    """Output and gradients."""
+    leaves = {name: t.detach().requires_grad_(name in kind.gradients) for name, t in tensors.items()}
+    out = attend(arguments(kind, leaves))
+    if not kind.gradients:
+        return [out]
+    weights = torch.arange(out.numel()).sin().to(kind.dtype).to(out).view(out.shape)
+    inputs = [leaves[name] for name in kind.gradients]
+    return [out.detach(), *torch.autograd.grad(out, inputs, weights)]

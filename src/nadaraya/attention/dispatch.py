@@ -55,18 +55,18 @@ def _fastest(args: AttentionArguments, return_weights: bool) -> BackendChoice:
     The Triton kernels do the others, after a self-check: the row blocks of "sdpa" have O(N) memory too, but
     are no fused kernels of a GPU.
     """
-    slower: dict[str, str] = {}
+    slower: str | None = None
     reason = why_not("triton", args, return_weights)
     if reason is None and not args.on_gpu:
         reason = "its interpreter is for tests"
     if reason is None:
         kind = kind_of(args)
-        slower = measured.slower(kind, args)
-        if not slower and stock.can(args):
-            slower = {"triton": "PyTorch's fused attention does this call as it stands"}
-        reason = slower.get("triton") or self_check.problem(kind, args.query.device)
+        reason, slower = (measured.slower(name, kind, args) for name in _FAST_BACKENDS)
+        if reason is None and slower is None and stock.can(args):
+            reason = "PyTorch's fused attention does this call as it stands"
+        reason = reason or self_check.problem(kind, args.query.device)
     if reason is None:
-        return BackendChoice("triton", slower)
+        return BackendChoice("triton", {} if slower is None else {"sdpa": slower})
     refused = {"triton": reason}
     reason = why_not("sdpa", args, return_weights)
     if reason is None:

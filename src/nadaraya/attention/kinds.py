@@ -32,7 +32,9 @@ class Kind(NamedTuple):
     padding: bool = False
     documents: bool = False
     pruned: bool = False
-    gradients: tuple[str, ...] = ()  # tensors that the output is differentiated by, as `tensors_of` names them
+    gradients: tuple[
+        str, ...
+    ] = ()  # tensors that the output is differentiated by, as `tensors_of` names them
     queries: int = 0  # of decoding, few against many keys; 0, as many as keys
 
     @property

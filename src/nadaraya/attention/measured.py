@@ -59,15 +59,20 @@ def table_path(device: torch.device) -> Path:
     return cache_folder() / f"dispatch-{digest[:16]}.json"
 
 
-def slower(kind: Kind, args: AttentionArguments) -> dict[str, str]:
-    """Backends that were measured to be slower than another, with the reason; none without measurements."""
+def slower(backend: str, kind: Kind, args: AttentionArguments) -> str | None:
+    """Why a backend is not the fastest for a call, by what was measured; None if it is, or nothing was."""
     sizes = (args.query.shape[0] * args.query.shape[1], args.key.shape[2], args.query.shape[3])
     dtype = "float32" if kind.dtype == torch.float32 else "half"
-    return _slower(args.query.device, (kind.name, bool(kind.gradients), dtype), *map(_bucket, sizes))
+    of_kind = (kind.name, bool(kind.gradients), dtype)
+    return _slower(backend, args.query.device, of_kind, *map(_bucket, sizes))
 
 
-def _slower(device: torch.device, kind: tuple[str, bool, str], *sizes: int) -> dict[str, str]:
-    return _of_nearest(device, kind, *sizes)
+def _slower(backend: str, device: torch.device, kind: tuple[str, bool, str], *sizes: int) -> str | None:
+    times = _nearest(device, kind, *sizes)
+    best = min(times, key=times.__getitem__, default=backend)
+    if best == backend:
+        return None
+    return f"measured: {times[backend]:.3g} ms where {best!r} takes {times[best]:.3g} ms"
 
 
 # As torch.compiler.assume_constant_result does, which would import the compiler.
@@ -75,18 +80,10 @@ _slower._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 @cache
-def _of_nearest(device: torch.device, kind: tuple[str, bool, str], *sizes: int) -> dict[str, str]:
-    """`slower`, of the measured sizes that are nearest in log₂ of (batch · heads, keys, width)."""
+def _nearest(device: torch.device, kind: tuple[str, bool, str], *sizes: int) -> dict[str, float]:
+    """Times of a kind at the measured sizes that are nearest in log₂ of (batch · heads, keys, width)."""
     cells = _table(device).get(kind, [])
-    if not cells:
-        return {}
-    _, times = min(cells, key=lambda cell: math.dist(cell[0], sizes))
-    best = min(times, key=times.__getitem__)
-    return {
-        name: f"measured: {ms:.3g} ms where {best!r} takes {times[best]:.3g} ms"
-        for name, ms in times.items()
-        if name != best
-    }
+    return min(cells, key=lambda cell: math.dist(cell[0], sizes))[1] if cells else {}
 
 
 def _bucket(size: int) -> int:

@@ -11,8 +11,6 @@ from nadaraya.attention.arguments import AttentionArguments
 from nadaraya.attention.kinds import kind_of
 from nadaraya.errors import InputError, unknown_name
 
-_FAST_BACKENDS = ("triton", "sdpa")
-
 
 class BackendChoice(NamedTuple):
     """The backend of a call.
@@ -39,7 +37,7 @@ def choice(backend: str, args: AttentionArguments, return_weights: bool) -> Back
         return _of_least_work(args, return_weights)
     if backend == "auto":
         return _fastest(args, return_weights)
-    names = (*_FAST_BACKENDS, *linear.FORMS)
+    names = (*measured.BACKENDS, *linear.FORMS)
     if backend in names:
         reason = why_not(backend, args, return_weights)
         if reason is not None:
@@ -61,17 +59,16 @@ def _fastest(args: AttentionArguments, return_weights: bool) -> BackendChoice:
         reason = "its interpreter is for tests"
     if reason is None:
         kind = kind_of(args)
-        reason, slower = (measured.slower(name, kind, args) for name in _FAST_BACKENDS)
+        reason, slower = (measured.slower(name, kind, args) for name in measured.BACKENDS)
         if reason is None and slower is None and stock.can(args):
             reason = "PyTorch's fused attention does this call as it stands"
         reason = reason or self_check.problem(kind, args.query.device)
     if reason is None:
         return BackendChoice("triton", {} if slower is None else {"sdpa": slower})
-    refused = {"triton": reason}
-    reason = why_not("sdpa", args, return_weights)
-    if reason is None:
-        return BackendChoice("sdpa", refused)
-    return BackendChoice("reference", {**refused, "sdpa": reason})
+    refused, reason = {"triton": reason}, why_not("sdpa", args, return_weights)
+    return (
+        BackendChoice("reference", refused | {"sdpa": reason}) if reason else BackendChoice("sdpa", refused)
+    )
 
 
 def _of_least_work(args: AttentionArguments, return_weights: bool) -> BackendChoice:

@@ -1,14 +1,14 @@
 """Fused kernels against the definition on a tiny call, ahead of the first real one of a kind.
 
-What a kernel computes depends on the GPU, its driver and the compiler too. The check runs in a thread of its
-own and, on a GPU, in a stream of its own: a compiler or a kernel that does not come back costs the process
-some seconds and one warning. An illegal access to memory ends the CUDA context of any process, this one too.
+What a kernel computes depends on the GPU, its driver and the compiler too. The check runs in a thread and, on
+a GPU, a stream of its own: a compiler or a kernel that does not come back costs the process some time and one
+warning. An illegal access to memory, though, ends the CUDA context of every process that makes it.
 """
 
 import threading
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any
 
 import torch
@@ -41,7 +41,11 @@ def _problem(device: torch.device, *fields: Any) -> str | None:
         return "it was not checked before a CUDA graph was captured"
     with _one_at_a_time:
         if key not in _found:
-            _found[key] = _checked_in_time(kind, device)
+            outcome: list[str | None] = []
+            thread = threading.Thread(target=lambda: outcome.append(_checked(kind, device)), daemon=True)
+            thread.start()
+            thread.join(_LIMIT)
+            _found[key] = outcome[0] if outcome else f"its self-check did not end within {_LIMIT:g} s"
             if _found[key] is not None:
                 warnings.warn(f"Triton kernels are not used ({kind}): {_found[key]}", stacklevel=2)
     return _found[key]
@@ -51,35 +55,22 @@ def _problem(device: torch.device, *fields: Any) -> str | None:
 _problem._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
-def _checked_in_time(kind: Kind, device: torch.device) -> str | None:
-    outcome: list[str | None] = []
-    thread = threading.Thread(target=lambda: outcome.append(_checked(kind, device)), daemon=True)
-    thread.start()
-    thread.join(_LIMIT)
-    return outcome[0] if outcome else f"its self-check did not end within {_LIMIT:g} s"
-
-
 def _checked(kind: Kind, device: torch.device) -> str | None:
     try:
-        with _apart(device):
+        with ExitStack() as stack:
+            # A backward pass in the thread of the device would keep all others waiting if it hangs.
+            stack.enter_context(torch.autograd.set_multithreading_enabled(False))
+            if device.type == "cuda":
+                stack.enter_context(torch.cuda.device(device))
+                stack.enter_context(torch.cuda.stream(torch.cuda.Stream(device)))
             error = largest_error(kind, lambda args: triton.attention(args)[0], device)
     except Exception as failure:  # whatever a compiler or a driver raises
         lines = str(failure).strip().splitlines() or [""]
         return f"its self-check failed with {type(failure).__name__}: {lines[0]}"
-    if error <= (accepted := tolerance(kind.dtype)):
-        return None
-    return f"its self-check found an error of {error:.1e}, more than {accepted:.1e}"
-
-
-@contextmanager
-def _apart(device: torch.device) -> Iterator[None]:
-    """A stream of its own, and a backward pass that no other waits for."""
-    with torch.autograd.set_multithreading_enabled(False):
-        if device.type != "cuda":
-            yield
-            return
-        with torch.cuda.device(device), torch.cuda.stream(torch.cuda.Stream(device)):
-            yield
+    accepted = tolerance(kind.dtype)
+    return (
+        None if error <= accepted else f"its self-check found an error of {error:.1e}, above {accepted:.1e}"
+    )
 
 
 def largest_error(kind: Kind, attend: Attend, device: torch.device) -> float:
@@ -93,14 +84,15 @@ def largest_error(kind: Kind, attend: Attend, device: torch.device) -> float:
     Returns:
         The error; NaN where it is not finite.
     """
-    tokens = _MANY_TOKENS if kind.queries or kind.pruned else _TOKENS
+    tokens = _MANY_TOKENS if kind.queries or "pruned" in kind.flags else _TOKENS
     tensors = drawn(kind, 2, 2 * kind.group, tokens)
-    given = {name: tensor.to(device) for name, tensor in tensors.items()}
     exact = {name: tensor.double() for name, tensor in tensors.items()}
-    errors = []
     wanted = _outcome(kind, exact, lambda args: reference.attention(args).out)
-    for got, want in zip(_outcome(kind, given, attend), wanted, strict=True):
-        errors.append((got.cpu() - want).abs().max() / want.abs().max().clamp(min=1.0))
+    got = _outcome(kind, {name: tensor.to(device) for name, tensor in tensors.items()}, attend)
+    errors = [
+        (mine.cpu() - want).abs().max() / want.abs().max().clamp(min=1.0)
+        for mine, want in zip(got, wanted, strict=True)
+    ]
     return float(torch.stack(errors).max())
 
 
@@ -118,5 +110,4 @@ def _outcome(kind: Kind, tensors: dict[str, Tensor], attend: Attend) -> list[Ten
     if not kind.gradients:
         return [out]
     weights = torch.arange(out.numel()).sin().to(kind.dtype).to(out).view(out.shape)
-    inputs = [leaves[name] for name in kind.gradients]
-    return [out.detach(), *torch.autograd.grad(out, inputs, weights)]
+    return [out.detach(), *torch.autograd.grad(out, [leaves[name] for name in kind.gradients], weights)]

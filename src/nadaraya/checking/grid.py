@@ -139,8 +139,8 @@ def check(feature: str, dtype: str, kind: Kind, device: torch.device) -> Iterato
             except Exception as failure:  # whatever a compiler or a driver raises is what was found
                 failed = f"{type(failure).__name__}: {first_line(failure)}"
             yield Call(
-                backend=backend, feature=feature, kind=kind.name, dtype=dtype, width=kind.width,
-                error=error if math.isfinite(error) else None, tolerance=self_check.tolerance(kind.dtype),
+                backend=backend, feature=feature, kind=_plain_name(kind), dtype=dtype, width=kind.width,
+                error=error if math.isfinite(error) else None, tolerance=self_check.tolerance(kind),
                 failed=failed,
             )  # fmt: skip
 
@@ -180,7 +180,7 @@ def time_ways(
     calls: dict[str, ways.Way] = {
         name: partial(_attend, name, args)
         for name in BACKENDS
-        if (name, kind.name) not in wrong and why_not(name, args, False) is None
+        if (name, _plain_name(kind)) not in wrong and why_not(name, args, False) is None
     }
     if not args.on_gpu:
         calls.pop("triton", None)  # its interpreter is for tests
@@ -209,6 +209,11 @@ def time_ways(
         for name, times in seconds.items()
     ]  # fmt: skip
     return rows, failed
+
+
+def _plain_name(kind: Kind) -> str:
+    """Of the kind without gradients: what is wrong with them is not taken without them either."""
+    return kind._replace(gradients=()).name
 
 
 def _attend(backend: str, args: AttentionArguments) -> Tensor:

@@ -14,7 +14,7 @@ from nadaraya.errors import must_be
 if TYPE_CHECKING:
     from nadaraya.checking.grid import Check, Time
 
-_TURNS, _QUICK_TURNS = 5, 3
+_TURNS = 3
 
 
 def check(
@@ -47,7 +47,7 @@ def check(
             bar.advance(line)
         wrong = {(call.backend, call.kind) for call in calls if not call.right}
         for cell in cells:
-            timed, reasons = grid.time_ways(*cell, where, wrong, _QUICK_TURNS if quick else _TURNS)
+            timed, reasons = grid.time_ways(*cell, where, wrong, _TURNS)
             rows, failed = rows + timed, failed | reasons
             bar.advance(line)
     found = grid.Check(identity=measured.identity(where), calls=tuple(calls), rows=tuple(rows), failed=failed)

@@ -3,8 +3,9 @@
     python benchmarks/gpu.py --out FOLDER [--minutes 9] [--images SOURCE] [--dickens FOLDER] [--quick]
 
 Runs `nadaraya check`, the tests of the operator, then the benchmarks, most important first, each in a process
-of its own. FOLDER gets NAME.json from every step, log.txt with all that was printed, and steps.json with what became of
-each. A call ends after --minutes; the next one takes up the steps that are not done, those never tried first.
+of its own. FOLDER gets NAME.json from every step, log.txt with all that was printed, and steps.json with what
+became of each. A call ends after --minutes; the next one takes up the steps that are not done, those never
+tried first.
 Exit status: 0, all done; 1, a step failed; 3, steps are left for another call.
 
 --images names what `data.source` of an image recipe takes, --dickens a folder with what

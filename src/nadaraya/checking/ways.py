@@ -9,6 +9,9 @@ from torch import Tensor
 
 from nadaraya.attention.arguments import AttentionArguments
 
+STOCK, WITH_BIAS = "PyTorch, no bias", "PyTorch, N × N bias"
+PLAIN, FLEX = "plain formula", "FlexAttention"
+
 Way = Callable[[], Tensor]
 
 
@@ -55,8 +58,8 @@ def others(args: AttentionArguments) -> dict[str, Way]:
 
     parts = (args.bandwidth, args.lag_logits, args.mixture, args.key_bias, args.window)
     biased = args.exclude_self or any(part is not None for part in parts)
-    ways = {"PyTorch, N × N bias": with_bias, "plain formula": plain}
-    return ways if biased else {"PyTorch, no bias": stock, **ways}
+    ways = {WITH_BIAS: with_bias, PLAIN: plain}
+    return ways if biased else {STOCK: stock, **ways}
 
 
 def flex(args: AttentionArguments) -> dict[str, Way]:
@@ -76,7 +79,7 @@ def flex(args: AttentionArguments) -> dict[str, Way]:
     sizes = args.query.shape[2], args.key.shape[2]
     mask = create_block_mask(seen, None, None, *sizes, device=args.query.device.type)
     call = partial(_compiled_flex(), args.query, args.key, args.value, logit, mask, args.scale)
-    return {"FlexAttention": call}
+    return {FLEX: call}
 
 
 @cache

@@ -127,9 +127,8 @@ def biased_by_others(q: Tensor, k: Tensor, v: Tensor, table: Tensor) -> list[Con
 
 def _flex(name: str, q: Tensor, k: Tensor, v: Tensor, table: Tensor) -> Contender:
     args = _checked(q, k, v, position=table, causal=True)
-    return Contender(
-        name, lambda: ways.flex(args)[ways.FLEX](), _differentiable(q, k, v, table), cuda_only=True
-    )
+    made = cache(lambda: ways.flex(args)[ways.FLEX])  # when it is called, if it is
+    return Contender(name, lambda: made()(), _differentiable(q, k, v, table), cuda_only=True)
 
 
 def gaussian_by_hand(

@@ -93,7 +93,7 @@ def test_other_ways_are_the_definition(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = set()
     for feature in grid._TIMED:
         for gradients in (False, True):
-            kind = grid._kind(feature, "float32", 16, gradients)
+            kind = grid.kind_of(feature, torch.float32, 16, gradients)
             args = arguments(kind, drawn(kind, 2, 2, 32))
             for name, way in ways.others(args).items():
                 torch.testing.assert_close(
@@ -107,7 +107,7 @@ def test_other_ways_are_the_definition(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_flex_attention_is_the_definition(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     for feature in ("dot product", "bank", "excluded self", "window"):
-        kind = grid._kind(feature, "float32", 16, gradients=False)
+        kind = grid.kind_of(feature, torch.float32, 16, gradients=False)
         args = arguments(kind, drawn(kind, 2, 2, 64))
         (way,) = ways.flex(args).values()
         with torch.no_grad():

@@ -33,6 +33,11 @@ class Kind(NamedTuple):
     queries: int = 0  # of decoding, few against many keys; 0, as many as keys
 
     @property
+    def precision(self) -> str:
+        """The name of the dtype."""
+        return str(self.dtype).removeprefix("torch.")
+
+    @property
     def name(self) -> str:
         """The feature that costs most, under which calls are timed."""
         by_key = {"key_bias", "padding", "documents"}.intersection(self.flags)
@@ -47,7 +52,7 @@ class Kind(NamedTuple):
     def __str__(self) -> str:
         gradients = ("with gradients",) if self.gradients else ()
         said = (
-            str(self.dtype)[6:],
+            self.precision,
             f"width {self.width}",
             self.content,
             self.position,
@@ -102,7 +107,7 @@ def _width(width: int) -> int:
 
 
 def _tensors(args: AttentionArguments) -> dict[str, Tensor]:
-    """What a call can be differentiated by, by name, each tensor once."""
+    """Tensors that a call can be differentiated by, by name, each once."""
     mixture, grid = args.mixture, args.grid
     named = {
         "query": args.query, "key": None if args.key is args.query else args.key,

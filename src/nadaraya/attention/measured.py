@@ -47,7 +47,7 @@ def identity(device: torch.device) -> dict[str, str]:
 
 
 def table_path(device: torch.device) -> Path:
-    """Where the table of a device is, if it was measured."""
+    """The file of a device's table, which need not exist."""
     digest = hashlib.sha256(json.dumps(identity(device)).encode()).hexdigest()
     return cache_folder() / f"dispatch-{digest[:16]}.json"
 

@@ -18,6 +18,7 @@ from nadaraya.attention import reference, triton
 from nadaraya.attention.arguments import AttentionArguments
 from nadaraya.attention.kinds import Kind, arguments, drawn
 from nadaraya.attention.triton.configs import rounds_float32
+from nadaraya.files import first_line
 
 _LIMIT = 180.0  # seconds, nearly all of them for compiling some four kernels
 _TOKENS = 160  # several tiles of each kernel
@@ -41,13 +42,16 @@ def _problem(device: torch.device, *fields: Any) -> str | None:
         return "it was not checked before a CUDA graph was captured"
     with _one_at_a_time:
         if key not in _found:
-            outcome: list[str | None] = []
-            thread = threading.Thread(target=lambda: outcome.append(_checked(kind, device)), daemon=True)
-            thread.start()
-            thread.join(_LIMIT)
-            _found[key] = outcome[0] if outcome else f"its self-check did not end within {_LIMIT:g} s"
-            if _found[key] is not None:
-                warnings.warn(f"Triton kernels are not used ({kind}): {_found[key]}", stacklevel=2)
+            reason, accepted = None, tolerance(kind)
+            try:
+                error = largest_error_in_time(kind, lambda args: triton.attention(args)[0], device)
+                if not error <= accepted:
+                    reason = f"its self-check found an error of {error:.1e}, above {accepted:.1e}"
+            except Exception as failure:  # whatever a compiler or a driver raises
+                reason = f"its self-check failed with {said(failure)}"
+            if reason is not None:
+                warnings.warn(f"Triton kernels are not used ({kind}): {reason}", stacklevel=2)
+            _found[key] = reason
     return _found[key]
 
 
@@ -55,22 +59,35 @@ def _problem(device: torch.device, *fields: Any) -> str | None:
 _problem._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
-def _checked(kind: Kind, device: torch.device) -> str | None:
-    try:
-        with ExitStack() as stack:
-            # A backward pass in the thread of the device would keep all others waiting if it hangs.
-            stack.enter_context(torch.autograd.set_multithreading_enabled(False))
-            if device.type == "cuda":
-                stack.enter_context(torch.cuda.device(device))
-                stack.enter_context(torch.cuda.stream(torch.cuda.Stream(device)))
-            error = largest_error(kind, lambda args: triton.attention(args)[0], device)
-    except Exception as failure:  # whatever a compiler or a driver raises
-        lines = str(failure).strip().splitlines() or [""]
-        return f"its self-check failed with {type(failure).__name__}: {lines[0]}"
-    accepted = tolerance(kind)
-    return (
-        None if error <= accepted else f"its self-check found an error of {error:.1e}, above {accepted:.1e}"
-    )
+def said(failure: Exception) -> str:
+    """The type and the first line of an exception."""
+    return f"{type(failure).__name__}: {first_line(failure)}"
+
+
+def largest_error_in_time(kind: Kind, attend: Attend, device: torch.device) -> float:
+    """`largest_error` in a thread of its own; TimeoutError where it does not end."""
+    outcome: list[float | Exception] = []
+
+    def look() -> None:
+        try:
+            with ExitStack() as stack:
+                # A backward pass in the thread of the device would keep all others waiting if it hangs.
+                stack.enter_context(torch.autograd.set_multithreading_enabled(False))
+                if device.type == "cuda":
+                    stack.enter_context(torch.cuda.device(device))
+                    stack.enter_context(torch.cuda.stream(torch.cuda.Stream(device)))
+                outcome.append(largest_error(kind, attend, device))
+        except Exception as failure:
+            outcome.append(failure)
+
+    thread = threading.Thread(target=look, daemon=True)
+    thread.start()
+    thread.join(_LIMIT)
+    if not outcome:
+        raise TimeoutError(f"no end within {_LIMIT:g} s")
+    if isinstance(outcome[0], Exception):
+        raise outcome[0]
+    return outcome[0]
 
 
 def largest_error(kind: Kind, attend: Attend, device: torch.device) -> float:
@@ -84,8 +101,8 @@ def largest_error(kind: Kind, attend: Attend, device: torch.device) -> float:
     Returns:
         The error; NaN where it is not finite.
     """
-    tokens = _MANY_TOKENS if kind.queries or "pruned" in kind.flags else _TOKENS
-    tensors = drawn(kind, 2, 2 * kind.group, tokens)
+    batch, tokens = (1, _MANY_TOKENS) if kind.queries or "pruned" in kind.flags else (2, _TOKENS)
+    tensors = drawn(kind, batch, 2 * kind.group, tokens)
     exact = {name: tensor.double() for name, tensor in tensors.items()}
     wanted = _outcome(kind, exact, lambda args: reference.attention(args).out)
     got = _outcome(kind, {name: tensor.to(device) for name, tensor in tensors.items()}, attend)

@@ -1,1 +1,1 @@
-"""What `nadaraya check` measures: errors of every backend, times of every way to do a kind of call."""
+"""The measurements of `nadaraya check`: errors of every backend, times of every way to do a call."""

@@ -17,12 +17,11 @@ from nadaraya.attention.kinds import Kind, arguments, drawn
 from nadaraya.attention.linear import FORMS
 from nadaraya.attention.measured import BACKENDS
 from nadaraya.checking import ways
-from nadaraya.files import first_line
 from nadaraya.stored import Stored
 
-_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 _MOST_PAIRS = 2**28  # of queries and keys: of more no N × N matrix is written
-_TURN = 0.02  # seconds of calls in one turn, at least one call
+_TURN, _TURNS = 0.02, 3  # seconds of calls in one turn, at least one call; turns, of which the median counts
 # Fields of `Kind` by feature. All are checked at width 64, the first three at others too.
 FEATURES: dict[str, dict[str, Any]] = {
     "bank": {"position": "table"},
@@ -78,7 +77,7 @@ class Call(Stored):
 
     @property
     def right(self) -> bool:
-        """Whether output and gradients are those of the definition."""
+        """Return whether output and gradients are those of the definition."""
         return self.error is not None and self.error <= self.tolerance
 
 
@@ -107,83 +106,68 @@ class Check(Stored):
     """Ways that do not run here, with the reason."""
 
 
-def _kind(feature: str, dtype: str, width: int, gradients: bool = True) -> Kind:
-    made = Kind(_DTYPES[dtype], width, width, **FEATURES[feature])
+def kind_of(feature: str, dtype: torch.dtype, width: int, gradients: bool = True) -> Kind:
+    """The kind of a feature, differentiated by all that it has."""
+    made = Kind(dtype, width, width, **FEATURES[feature])
     if made.queries or not gradients:
         return made
     return made._replace(gradients=tuple(drawn(made, 1, made.group, 4)))
 
 
-def kinds(quick: bool) -> Iterator[tuple[str, str, Kind]]:
-    """The kinds to be checked, each with its feature and dtype."""
+def kinds(quick: bool) -> Iterator[tuple[str, Kind]]:
+    """The kinds to be checked, each with its feature."""
     features = list(FEATURES)
-    widths = (
-        {16: features}
-        if quick
-        else {64: features} | dict.fromkeys(_OTHER_WIDTHS, features[:_OF_OTHER_WIDTHS])
-    )
-    for width, of_width in widths.items():
-        for feature in of_width:
-            for dtype in list(_DTYPES)[: 2 if quick else 3]:
-                yield feature, dtype, _kind(feature, dtype, width)
+    for width in (16,) if quick else (64, *_OTHER_WIDTHS):
+        for feature in features[:_OF_OTHER_WIDTHS] if width in _OTHER_WIDTHS and not quick else features:
+            for dtype in _DTYPES[: 2 if quick else 3]:
+                yield feature, kind_of(feature, dtype, width)
 
 
-def check(feature: str, dtype: str, kind: Kind, device: torch.device) -> Iterator[Call]:
+def check(feature: str, kind: Kind, device: torch.device) -> Iterator[Call]:
     """Errors of every backend that could serve a kind of call."""
     small = {name: tensor.to(device) for name, tensor in drawn(kind, 1, kind.group, 64).items()}
     for backend in (*BACKENDS, *FORMS):
         if why_not(backend, arguments(kind, small), False) is None:
             error, failed = math.nan, ""
             try:
-                error = self_check.largest_error(kind, partial(_attend, backend), device)
+                error = self_check.largest_error_in_time(kind, partial(_attend, backend), device)
             except Exception as failure:  # whatever a compiler or a driver raises is what was found
-                failed = f"{type(failure).__name__}: {first_line(failure)}"
+                failed = self_check.said(failure)
             yield Call(
-                backend=backend, feature=feature, kind=_plain_name(kind), dtype=dtype, width=kind.width,
-                error=error if math.isfinite(error) else None, tolerance=self_check.tolerance(kind),
-                failed=failed,
+                backend=backend, feature=feature, kind=_plain_name(kind), dtype=kind.precision,
+                width=kind.width, error=error if math.isfinite(error) else None,
+                tolerance=self_check.tolerance(kind), failed=failed,
             )  # fmt: skip
 
 
-def cells(device: torch.device, quick: bool) -> Iterator[tuple[str, Kind, tuple[int, int, int]]]:
-    """Kinds of calls to be timed, with their dtype and with batch, heads and tokens."""
-    for dtype in ("bfloat16", "float32") if device.type == "cuda" else ("float32",):
-        for *sizes, width in _QUICK_SHAPES if quick else SHAPES[device.type]:
+def cells(device: torch.device, quick: bool) -> Iterator[tuple[Kind, tuple[int, int, int]]]:
+    """Kinds of calls to be timed, with batch, heads and tokens."""
+    for dtype in (torch.bfloat16, torch.float32) if device.type == "cuda" else (torch.float32,):
+        for batch, heads, tokens, width in _QUICK_SHAPES if quick else SHAPES[device.type]:
             for feature in _TIMED:
                 for gradients in (False,) if feature == "decoding" else (False, True):
-                    batch, heads, tokens = sizes
-                    yield dtype, _kind(feature, dtype, width, gradients), (batch, heads, tokens)
+                    yield kind_of(feature, dtype, width, gradients), (batch, heads, tokens)
 
 
 def time_ways(
-    dtype: str,
-    kind: Kind,
-    sizes: tuple[int, int, int],
-    device: torch.device,
-    wrong: set[tuple[str, str]],
-    turns: int,
+    kind: Kind, sizes: tuple[int, int, int], device: torch.device, wrong: set[tuple[str, str]]
 ) -> tuple[list[Time], dict[str, str]]:
     """Times of all ways of one call, which take turns, and why others do not run.
 
     Args:
-        dtype, kind, sizes: of `cells`.
+        kind, sizes: of `cells`.
         device: that computes.
-        wrong: backends and names of kinds that are not timed, so that `auto` does not take them.
-        turns: of each way, of which the median counts.
+        wrong: backends and kinds of calls that are not right: `auto` shall not take them.
     """
-    batch, heads, tokens = sizes
-    leaves = {
-        name: tensor.to(device).requires_grad_(name in kind.gradients)
-        for name, tensor in drawn(kind, *sizes).items()
-    }
+    (batch, heads, tokens), drawn_here = sizes, drawn(kind, *sizes)
+    leaves = {name: t.to(device).requires_grad_(name in kind.gradients) for name, t in drawn_here.items()}
     args = arguments(kind, leaves)
+    backends = BACKENDS if args.on_gpu else ("sdpa",)  # the interpreter of the others is for tests
     calls: dict[str, ways.Way] = {
         name: partial(_attend, name, args)
-        for name in BACKENDS
+        for name in backends
         if (name, _plain_name(kind)) not in wrong and why_not(name, args, False) is None
     }
-    if not args.on_gpu:
-        calls.pop("triton", None)  # its interpreter is for tests
     if batch * heads * args.query.shape[2] * tokens <= _MOST_PAIRS:
         calls |= ways.others(args)
     if args.on_gpu and (*sizes, kind.width) == _FLEX:
@@ -195,14 +179,14 @@ def time_ways(
             step()
             steps[name], seconds[name] = step, [_seconds(step, 1, device)]
         except Exception as failure:  # a way may fail in any manner: that is its result
-            failed[name] = f"{type(failure).__name__}: {first_line(failure)}"
+            failed[name] = self_check.said(failure)
     counts = {name: max(1, int(_TURN / times[0])) for name, times in seconds.items()}
-    for _ in range(turns):
+    for _ in range(_TURNS):
         for name, step in steps.items():
             seconds[name].append(_seconds(step, counts[name], device))
     rows = [
         Time(
-            kind=kind.name, gradients=bool(kind.gradients), dtype=dtype, batch=batch, heads=heads,
+            kind=kind.name, gradients=bool(kind.gradients), dtype=kind.precision, batch=batch, heads=heads,
             queries=args.query.shape[2], keys=tokens, width=kind.width, way=name,
             ms=1e3 * statistics.median(times[1:]),
         )

@@ -1,4 +1,4 @@
-"""How one computes a call without this library: with N × N matrices, or by FlexAttention."""
+"""A call as one computes it without this library: with N × N matrices, or by FlexAttention."""
 
 from collections.abc import Callable
 from functools import cache, partial

@@ -14,8 +14,6 @@ from nadaraya.errors import must_be
 if TYPE_CHECKING:
     from nadaraya.checking.grid import Check, Time
 
-_TURNS = 3
-
 
 def check(
     device: DeviceOption = "",
@@ -47,7 +45,7 @@ def check(
             bar.advance(line)
         wrong = {(call.backend, call.kind) for call in calls if not call.right}
         for cell in cells:
-            timed, reasons = grid.time_ways(*cell, where, wrong, _TURNS)
+            timed, reasons = grid.time_ways(*cell, where, wrong)
             rows, failed = rows + timed, failed | reasons
             bar.advance(line)
     found = grid.Check(identity=measured.identity(where), calls=tuple(calls), rows=tuple(rows), failed=failed)

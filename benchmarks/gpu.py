@@ -2,9 +2,10 @@
 
     python benchmarks/gpu.py --out FOLDER [--minutes 9] [--images SOURCE] [--dickens FOLDER] [--quick]
 
-Runs the tests of the operator, then the benchmarks, most important first, each in a process of its own.
-FOLDER gets NAME.json from every step, log.txt with all that was printed, and steps.json with what became of
-each. A call ends after --minutes; the next one takes up the steps that are not done, those never tried first.
+Runs `nadaraya check`, the tests of the operator, then the benchmarks, most important first, each in a process
+of its own. FOLDER gets NAME.json from every step, log.txt with all that was printed, and steps.json with what
+became of each. A call ends after --minutes; the next one takes up the steps that are not done, those never
+tried first.
 Exit status: 0, all done; 1, a step failed; 3, steps are left for another call.
 
 --images names what `data.source` of an image recipe takes, --dickens a folder with what
@@ -54,7 +55,10 @@ def plan(
     device = ["--device", "cpu" if quick else "cuda"]
     tiny = ["--quick"] if quick else []
     workers = str(min(os.cpu_count() or 1, _MOST_WORKERS))
-    steps: dict[str, list[str]] = {"tests": _tests(out, workers, quick)}
+    steps: dict[str, list[str]] = {
+        "check": ["-m", "nadaraya.cli", "check", *device, *tiny, "--out", str(out / "check.json")],
+        "tests": _tests(out, workers, quick),
+    }
 
     def add(name: str, script: Path, *arguments: str, result: str = "--json") -> None:
         steps[name] = [str(script), result, str(out / f"{name}.json"), *arguments]

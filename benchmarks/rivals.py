@@ -7,19 +7,19 @@ Shapes: q_BHNd, k_BHNd, v_BHNd (one query in decoding), x_BHNd is all three at o
 logit of lag r, float32; bandwidth_H, float32.
 """
 
-import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 from nadaraya import kernel_attention
 from nadaraya.attention import MixedKernels, MixedLogits
+from nadaraya.attention.functional import _checked
 from nadaraya.attention.positions import GridLogits
+from nadaraya.checking import ways
 from nadaraya.kernels import Gaussian
 
 OURS = "nadaraya"
@@ -115,42 +115,20 @@ def ours(
 
 def biased_by_others(q: Tensor, k: Tensor, v: Tensor, table: Tensor) -> list[Contender]:
     """Causal attention with a bias by lag, as one computes it without this library."""
-    n = q.shape[2]
-    lags = torch.arange(n, device=q.device)[:, None] - torch.arange(n, device=q.device)
-    future, lags = lags < 0, lags.clamp(min=0)
-
-    def bias() -> Tensor:
-        return table.to(q.dtype)[:, lags].masked_fill(future, -torch.inf)[None]
-
-    def by_hand() -> Tensor:
-        return (q @ k.transpose(-1, -2) / math.sqrt(q.shape[3]) + bias()).softmax(-1) @ v
-
+    known = ways.others(_checked(q, k, v, position=table, causal=True))
     inputs = _differentiable(q, k, v, table)
     return [
-        Contender(SDPA_BIAS, lambda: F.scaled_dot_product_attention(q, k, v, attn_mask=bias()), inputs),
+        Contender(SDPA_BIAS, known[ways.WITH_BIAS], inputs),
         _flex(FLEX, q, k, v, table.detach()),
         _flex(FLEX_GRADIENT, q, k, v, table),
-        Contender(BY_HAND, by_hand, inputs),
+        Contender(BY_HAND, known[ways.PLAIN], inputs),
     ]
 
 
 def _flex(name: str, q: Tensor, k: Tensor, v: Tensor, table: Tensor) -> Contender:
-    def add_bias(score: Tensor, _batch: Tensor, head: Tensor, i: Tensor, j: Tensor) -> Tensor:
-        # Half-masked blocks are computed whole: the lag of a hidden pair must stay inside the table.
-        return score + table[head, (i - j).abs()]
-
-    def causal(_batch: Tensor, _head: Tensor, i: Tensor, j: Tensor) -> Tensor:
-        return i >= j
-
-    n, device = q.shape[2], q.device.type
-    mask = create_block_mask(causal, None, None, n, n, device=device) if device == "cuda" else None
-    compiled = torch.compile(flex_attention, dynamic=False)
-    return Contender(
-        name,
-        lambda: compiled(q, k, v, score_mod=add_bias, block_mask=mask),
-        _differentiable(q, k, v, table),
-        cuda_only=True,
-    )
+    args = _checked(q, k, v, position=table, causal=True)
+    made = cache(lambda: ways.flex(args)[ways.FLEX])  # when it is called, if it is
+    return Contender(name, lambda: made()(), _differentiable(q, k, v, table), cuda_only=True)
 
 
 def gaussian_by_hand(
@@ -164,23 +142,9 @@ def gaussian_by_hand(
     exclude_self: bool = False,
 ) -> Contender:
     """Gaussian kernel attention, every pair written out (‖q‖² + ‖k‖² − 2qk) in the dtype of the inputs."""
-    n = q.shape[2]
-    lags = torch.arange(n, device=q.device)[:, None] - torch.arange(n, device=q.device)
-    hidden = (lags < 0) if causal else torch.zeros_like(lags, dtype=torch.bool)
-    if exclude_self:
-        hidden = hidden | (lags == 0)
-        hidden[0, 0] = False  # the first token of a causal text has nothing else
-    lags = lags.clamp(min=0)
-
-    def forward() -> Tensor:
-        square_q, square_k = q.square().sum(-1), k.square().sum(-1)
-        distance = square_q[..., :, None] + square_k[..., None, :] - 2 * q @ k.transpose(-1, -2)
-        logits = -distance / (2 * bandwidth.to(q.dtype).square()[:, None, None])
-        if table is not None:
-            logits = logits + table.to(q.dtype)[:, lags]
-        return logits.masked_fill(hidden, -torch.inf).softmax(-1) @ v
-
-    return Contender(BY_HAND, forward, _differentiable(q, k, v, bandwidth, table))
+    args = _checked(q, k, v, position=table, causal=causal, exclude_self=exclude_self)
+    args = replace(args, bandwidth=bandwidth)  # itself: every call has a graph of its own
+    return Contender(BY_HAND, ways.others(args)[ways.PLAIN], _differentiable(q, k, v, bandwidth, table))
 
 
 def _differentiable(*tensors: Tensor | None) -> tuple[Tensor, ...]:

@@ -17,3 +17,6 @@ if workers := os.environ.get("PYTEST_XDIST_WORKER_COUNT"):
     threads = max(1, (os.cpu_count() or 1) // int(workers))
     torch.set_num_threads(threads)
     os.environ["OMP_NUM_THREADS"] = str(threads)
+
+# No test depends on what `nadaraya check` measured on this machine.
+os.environ["NADARAYA_DISPATCH"] = "off"

@@ -18,7 +18,7 @@ LAYERS = [
     {"files", "device", "modes", "kernels"},
     {"names", "plain_yaml", "attention"},
     {"stored"},
-    {"models", "data", "regression"},
+    {"models", "data", "regression", "checking"},
     {"evaluation"},
     {"training"},
     {"interpret"},

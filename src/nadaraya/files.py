@@ -32,6 +32,22 @@ class WriteFailed(InputError):
     """
 
 
+def cache_folder() -> Path:
+    """`$NADARAYA_CACHE`, else `$XDG_CACHE_HOME/nadaraya`, else `~/.cache/nadaraya`; it need not exist yet.
+
+    >>> import os
+    >>> from nadaraya.files import cache_folder
+    >>> os.environ["NADARAYA_CACHE"] = "corpora"
+    >>> cache_folder().name
+    'corpora'
+    >>> del os.environ["NADARAYA_CACHE"]
+    """
+    if own := os.environ.get("NADARAYA_CACHE"):
+        return Path(own).expanduser()
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base).expanduser() if base else Path.home() / ".cache") / "nadaraya"
+
+
 def check_new_folder(folder: Path) -> None:
     """Refuse a folder that has files: nothing is overwritten."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):

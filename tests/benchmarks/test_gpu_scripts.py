@@ -108,7 +108,7 @@ def test_every_step_writes_its_own_result_and_only_what_has_its_data_is_planned(
     everything = plan(tmp_path, quick=False, images="cifar10.npz", dickens=tmp_path)
     extra = set(everything) - set(without)
     assert {name.split("-")[0] for name in extra} == {"loading", "vision", "dickens"}
-    assert list(without)[:2] == ["tests", "attention-main"]
+    assert list(without)[:3] == ["check", "tests", "attention-main"]
     for name, arguments in everything.items():
         if name not in ("tests", "vision"):
             assert str(tmp_path / f"{name}.json") in arguments
@@ -121,7 +121,7 @@ def test_every_step_is_asked_for_what_its_script_takes(quick: bool, tmp_path: Pa
     from gpu import plan
 
     steps = plan(tmp_path, quick=quick, images="cifar10.npz", dickens=tmp_path)
-    del steps["tests"]
+    del steps["check"], steps["tests"]
     for script, *arguments in steps.values():
         source = Path(script).read_text()
         options = [word for word in arguments if word.startswith("--")]

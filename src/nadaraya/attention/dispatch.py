@@ -6,11 +6,10 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from nadaraya.attention import linear, sdpa, stock, triton
+from nadaraya.attention import linear, measured, sdpa, self_check, stock, triton
 from nadaraya.attention.arguments import AttentionArguments
+from nadaraya.attention.kinds import kind_of
 from nadaraya.errors import InputError, unknown_name
-
-_FAST_BACKENDS = ("triton", "sdpa")  # fastest first
 
 
 class BackendChoice(NamedTuple):
@@ -18,7 +17,7 @@ class BackendChoice(NamedTuple):
 
     Attributes:
         name: the backend.
-        refused: why each faster one does not, by name.
+        refused: why each faster one does not, by name, or that it was measured to be slower.
     """
 
     name: str
@@ -37,20 +36,10 @@ def choice(backend: str, args: AttentionArguments, return_weights: bool) -> Back
     if backend == "auto" and args.factored is not None:
         return _of_least_work(args, return_weights)
     if backend == "auto":
-        refused: dict[str, str] = {}
-        for name in _FAST_BACKENDS:
-            reason = _why_not(name, args, return_weights)
-            if name == "triton" and reason is None and args.query.device.type != "cuda":
-                reason = "its interpreter is for tests"
-            elif name == "triton" and reason is None and args.bandwidth is None and stock.can(args):
-                reason = "PyTorch's fused attention does this call as it stands"
-            if reason is None:
-                return BackendChoice(name, refused)
-            refused[name] = reason
-        return BackendChoice("reference", refused)
-    names = (*_FAST_BACKENDS, *linear.FORMS)
+        return _fastest(args, return_weights)
+    names = (*measured.BACKENDS, *linear.FORMS)
     if backend in names:
-        reason = _why_not(backend, args, return_weights)
+        reason = why_not(backend, args, return_weights)
         if reason is not None:
             raise InputError(f"backend {backend!r} cannot do this call: {reason}")
     elif backend != "reference":
@@ -58,10 +47,34 @@ def choice(backend: str, args: AttentionArguments, return_weights: bool) -> Back
     return BackendChoice(backend, {})
 
 
+def _fastest(args: AttentionArguments, return_weights: bool) -> BackendChoice:
+    """The backend measured to be fastest; not measured, PyTorch's own kernels where they are the call.
+
+    The Triton kernels do the others, after a self-check: the row blocks of "sdpa" have O(N) memory too, but
+    are no fused kernels of a GPU.
+    """
+    slower: str | None = None
+    reason = why_not("triton", args, return_weights)
+    if reason is None and not args.on_gpu:
+        reason = "its interpreter is for tests"
+    if reason is None:
+        kind = kind_of(args)
+        reason, slower = (measured.slower(name, kind, args) for name in measured.BACKENDS)
+        if reason is None and slower is None and stock.can(args):
+            reason = "PyTorch's fused attention does this call as it stands"
+        reason = reason or self_check.problem(kind, args.query.device)
+    if reason is None:
+        return BackendChoice("triton", {} if slower is None else {"sdpa": slower})
+    refused, reason = {"triton": reason}, why_not("sdpa", args, return_weights)
+    return (
+        BackendChoice("reference", refused | {"sdpa": reason}) if reason else BackendChoice("sdpa", refused)
+    )
+
+
 def _of_least_work(args: AttentionArguments, return_weights: bool) -> BackendChoice:
     """The form of factorised content that costs least."""
     names = (*linear.FORMS, "sdpa")
-    reasons = {name: _why_not(name, args, return_weights) for name in names}
+    reasons = {name: why_not(name, args, return_weights) for name in names}
     work = {name: linear.work(name, args) for name in names if reasons[name] is None}
     if not work:
         return BackendChoice("reference", {name: str(reason) for name, reason in reasons.items()})
@@ -74,7 +87,7 @@ def _of_least_work(args: AttentionArguments, return_weights: bool) -> BackendCho
     return BackendChoice(best, refused)
 
 
-def _why_not(backend: str, args: AttentionArguments, return_weights: bool) -> str | None:
+def why_not(backend: str, args: AttentionArguments, return_weights: bool) -> str | None:
     """Why a fast backend cannot do a call, or None when it can."""
     if return_weights:
         return "only the reference returns weights"

@@ -20,6 +20,8 @@ def can(args: AttentionArguments) -> bool:
         # by key is exact and cheaper outside the features than inside them.
         masked = args.attn_mask is not None or args.key_padding_mask is not None
         return not masked and args.dropout_p == 0.0 and args.bandwidth is None and _is_lined_up(args)
+    if args.bandwidth is not None and args.query.dtype == torch.float16:
+        return False  # ‖k‖²/(2σ²), a feature of the rewrite, may be more than its largest number
     if args.attn_mask is not None and args.attn_mask.shape[2] > 1:
         return True
     return not args.causal or (

@@ -9,6 +9,7 @@ from typer.core import TyperGroup
 import nadaraya
 from nadaraya.cli.banks import banks
 from nadaraya.cli.bench import bench_app
+from nadaraya.cli.check import check
 from nadaraya.cli.compare import compare
 from nadaraya.cli.convert import convert
 from nadaraya.cli.count import count
@@ -78,7 +79,7 @@ _DRAWN = {
 }
 _PRINTING = {"demo", "train", "study", "search", "reproduce"}  # what they do, as it goes
 _PANELS: dict[str, list[Callable[..., Any]]] = {
-    "Start": [demo, train, generate, evaluate, compare, report, list_names],
+    "Start": [demo, train, generate, evaluate, compare, report, check, list_names],
     "Look": [banks, heads, implied, lags, maps],
     "Research": [study, search, reproduce, prune, convert, count],
 }

@@ -24,11 +24,13 @@ class Result(NamedTuple):
         document: plain data, what --json prints.
         shown: lines and tables, what is printed without it.
         draw: makes the figure of --plot, for verbs that have one.
+        status: the exit status once all is printed; default 0.
     """
 
     document: Any
     shown: Iterable[Any]
     draw: "Callable[[], Figure] | None" = None
+    status: int = 0
 
 
 Verb = Callable[..., Result]
@@ -66,7 +68,10 @@ def command(
                 file, force = given.pop("plot"), given.pop("force")
                 if file is not None:
                     _check_plot(file, force)
-            render(verb(**given), as_json, file)
+            result = verb(**given)
+            render(result, as_json, file)
+            if result.status:
+                raise typer.Exit(result.status)
 
         parameters = [
             each.replace(kind=inspect.Parameter.KEYWORD_ONLY)

@@ -1,30 +1,14 @@
-"""The cache folder for fetched data, and the manifest of a corpus in it: what it holds, with digests."""
+"""The manifest of a corpus in the cache folder: what it holds, with digests."""
 
 import hashlib
-import os
 from pathlib import Path
 from typing import Any
 
+from nadaraya.files import cache_folder as cache_folder
 from nadaraya.files import is_file, write_file
 from nadaraya.stored import Stored, read_stored
 
 MANIFEST = "manifest.json"
-
-
-def cache_folder() -> Path:
-    """`$NADARAYA_CACHE`, else `$XDG_CACHE_HOME/nadaraya`, else `~/.cache/nadaraya`; it need not exist yet.
-
-    >>> import os
-    >>> from nadaraya.data.cache import cache_folder
-    >>> os.environ["NADARAYA_CACHE"] = "corpora"
-    >>> cache_folder().name
-    'corpora'
-    >>> del os.environ["NADARAYA_CACHE"]
-    """
-    if own := os.environ.get("NADARAYA_CACHE"):
-        return Path(own).expanduser()
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base).expanduser() if base else Path.home() / ".cache") / "nadaraya"
 
 
 class Record(Stored):

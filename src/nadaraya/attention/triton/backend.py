@@ -81,7 +81,7 @@ def attention(args: AttentionArguments, with_lse: bool = False) -> tuple[Tensor,
     masks = (
         args.key_bias, args.key_padding_mask, documents, args.causal, window, args.exclude_self
     )  # fmt: skip
-    if _decodes(args):
+    if decodes(args):
         query, key, value = (with_dense_rows(t) for t in (args.query, args.key, args.value))
         out, lse_in_bits = triton_decoding(query, key, value, *content, args.lag_logits, *masks)
     elif _is_one_tensor(args):
@@ -122,7 +122,7 @@ def _window(args: AttentionArguments) -> int:
     return 0 if window >= max(args.query.shape[2], args.key.shape[2]) else window
 
 
-def _decodes(args: AttentionArguments) -> bool:
+def decodes(args: AttentionArguments) -> bool:
     """Return whether there are few queries, many keys and no gradients."""
     tensors = (args.query, args.key, args.value, args.bandwidth, args.lag_logits, args.key_bias)
     differentiated = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)

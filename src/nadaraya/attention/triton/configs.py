@@ -98,6 +98,13 @@ def choose(kernel: Kernel, width: int, dtype: torch.dtype, capability: tuple[int
     return by_width[min(known for known in by_width if known >= width)]
 
 
+def rounds_float32() -> bool:
+    """Return whether PyTorch is told to round float32 products on CUDA to TF32."""
+    # It refuses to read its older setting where the newer was used.
+    newer = getattr(torch.backends.cuda.matmul, "fp32_precision", None)
+    return torch.get_float32_matmul_precision() != "highest" if newer is None else newer == "tf32"
+
+
 def _generation(capability: tuple[int, int]) -> str:
     """Select the settings for a GPU; those of 8.0 fit the shared memory of all others too."""
     return {9: "9.0", 10: "10.0"}.get(capability[0], "8.0")

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from nadaraya.attention.triton.configs import Config, Kernel, choose
+from nadaraya.attention.triton.configs import Config, Kernel, choose, rounds_float32
 from nadaraya.attention.triton.kernels.tiles import LOG2E, TABLE_PADDING
 
 # 1/σ² beyond which a Gaussian's weights are 0 or 1 for all that float32 can tell.
@@ -105,10 +105,7 @@ def _matmul_precision(dtype: torch.dtype, gaussian: bool) -> str:
     """
     if dtype != torch.float32:
         return "tf32"
-    # PyTorch refuses to read its older setting where the newer was used.
-    newer = getattr(torch.backends.cuda.matmul, "fp32_precision", None)
-    rounded = torch.get_float32_matmul_precision() != "highest" if newer is None else newer == "tf32"
-    return "tf32" if rounded and not gaussian else "tf32x3"
+    return "tf32" if rounds_float32() and not gaussian else "tf32x3"
 
 
 def gaussian_mode(query: Tensor, key: Tensor, bandwidth: Tensor | None) -> int:

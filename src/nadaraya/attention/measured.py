@@ -1,0 +1,124 @@
+"""The measured dispatch table: how long each way of a kind of call took on this device.
+
+`nadaraya check` writes it into the cache folder, under a name made of the device and of all versions that
+times depend on. It is read once, when a GPU has a choice; NADARAYA_DISPATCH=off ignores it.
+"""
+
+import hashlib
+import json
+import math
+import os
+import warnings
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from nadaraya import __version__
+from nadaraya.attention.arguments import AttentionArguments
+from nadaraya.attention.kinds import Kind, power_of
+from nadaraya.device import device_name
+from nadaraya.files import cache_folder
+
+_VARIABLE = "NADARAYA_DISPATCH"
+_LARGEST = 2**24  # bytes
+_SIZES = ("batch", "heads", "queries", "keys", "width")
+# What a row must have.
+_TYPES = {"kind": str, "gradients": bool, "dtype": str, "way": str, "ms": float, **dict.fromkeys(_SIZES, int)}
+BACKENDS = ("triton", "sdpa")  # that are chosen from
+
+OfKind = tuple[str, bool, str]  # a name of `Kind`, whether there are gradients, "float32" or "half"
+
+
+def identity(device: torch.device) -> dict[str, str]:
+    """All that times depend on: device, driver and versions."""
+    try:
+        triton = version("triton")
+    except PackageNotFoundError:
+        triton = "none"
+    facts = {"torch": torch.__version__, "triton": triton, "nadaraya": __version__}
+    if device.type != "cuda":
+        return {"device": f"{device_name()}, {torch.get_num_threads()} threads", **facts}
+    driver = torch._C._cuda_getDriverVersion()  # type: ignore[attr-defined]
+    name = torch.cuda.get_device_name(device)
+    return {"device": name, "driver": str(driver), "cuda": str(torch.version.cuda), **facts}
+
+
+def table_path(device: torch.device) -> Path:
+    """The file of a device's table, which need not exist."""
+    digest = hashlib.sha256(json.dumps(identity(device)).encode()).hexdigest()
+    return cache_folder() / f"dispatch-{digest[:16]}.json"
+
+
+def slower(backend: str, kind: Kind, args: AttentionArguments) -> str | None:
+    """Why a backend is not the fastest for a call, by what was measured; None if it is, or nothing was."""
+    device = args.query.device
+    of_kind = (kind.name, bool(kind.gradients), "float32" if kind.dtype == torch.float32 else "half")
+    if not _is_measured(device, of_kind):
+        return None
+    sizes = (args.query.shape[0] * args.query.shape[1], args.key.shape[2], args.query.shape[3])
+    return _slower(backend, device, of_kind, *map(power_of, sizes))
+
+
+def _is_measured(device: torch.device, kind: OfKind) -> bool:
+    return kind in _table(device)
+
+
+def _slower(backend: str, device: torch.device, kind: OfKind, *sizes: int) -> str | None:
+    times = _nearest(device, kind, *sizes)
+    best = min(times, key=times.__getitem__)
+    if best == backend:
+        return None
+    return f"measured: {times[backend]:.3g} ms where {best!r} takes {times[best]:.3g} ms"
+
+
+# As torch.compiler.assume_constant_result does, which would import the compiler.
+_is_measured._dynamo_marked_constant = True  # type: ignore[attr-defined]
+_slower._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+
+@cache
+def _nearest(device: torch.device, kind: OfKind, *sizes: int) -> dict[str, float]:
+    """Times of a kind at the measured sizes that are nearest in log₂ of (batch · heads, keys, width)."""
+    cells = _table(device)[kind]
+    return cells[min(cells, key=lambda shape: math.dist(map(math.log2, shape), sizes))]
+
+
+@cache
+def _table(device: torch.device) -> dict[OfKind, dict[tuple[int, ...], dict[str, float]]]:
+    """Times of backends by kind and sizes; a damaged or foreign file has none, and one warning."""
+    table: dict[OfKind, dict[tuple[int, ...], dict[str, float]]] = {}
+    if os.environ.get(_VARIABLE) == "off" or not (path := table_path(device)).is_file():
+        return table
+    try:
+        for row in _rows(path, identity(device)):
+            of_kind = (row["kind"], row["gradients"], "float32" if row["dtype"] == "float32" else "half")
+            sizes = (row["batch"] * row["heads"], row["keys"], row["width"])
+            if row["way"] in BACKENDS:
+                table.setdefault(of_kind, {}).setdefault(sizes, {})[row["way"]] = row["ms"]
+    except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
+        warnings.warn(f"{path} is ignored, no dispatch table of this device: {error}", stacklevel=2)
+        return {}
+    both = {
+        kind: {sizes: times for sizes, times in cells.items() if len(times) == len(BACKENDS)}
+        for kind, cells in table.items()
+    }
+    return {kind: cells for kind, cells in both.items() if cells}
+
+
+def _rows(path: Path, expected: dict[str, str]) -> list[dict[str, Any]]:
+    """The rows of a file of exactly this form and identity; ValueError and the like for others."""
+    if path.stat().st_size > _LARGEST:
+        raise ValueError("it is too large")
+    document = json.loads(path.read_text(encoding="utf-8"))
+    if document["identity"] != expected:
+        raise ValueError("it is of another device or of other versions")
+    rows: list[dict[str, Any]] = document["rows"]
+    for row in rows:
+        if any(type(row[name]) is not kind for name, kind in _TYPES.items()):
+            raise ValueError(f"a row must have {', '.join(_TYPES)}")
+        if not 0.0 < row["ms"] < math.inf or min(row[name] for name in _SIZES) < 1:
+            raise ValueError("its numbers must be positive and finite")
+    return rows

@@ -28,6 +28,7 @@ def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(grid, "_QUICK_SHAPES", ((1, 2, 32, 16),))
     monkeypatch.setitem(grid.SHAPES, "cpu", ((1, 2, 32, 16), (1, 2, 64, 16)))
     monkeypatch.setenv("NADARAYA_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)  # where tests of its kernels run beside
 
 
 def test_quick_says_in_ten_lines_what_was_found_and_writes_no_table(nadaraya: Any, tmp_path: Path) -> None:

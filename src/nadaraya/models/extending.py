@@ -46,7 +46,7 @@ def extend_context(
     >>> model = KernelGPTForCausalLM(KernelGPTConfig.preset("demo", variant="rope"))
     >>> with extend_context(model, "yarn", factor=4.0):
     ...     model(torch.arange(64)[None]).logits.shape
-    torch.Size([1, 64, 256])
+    torch.Size([1, 64, 93])
     """
     if method not in get_args(Method):
         raise unknown_name("method", method, get_args(Method))

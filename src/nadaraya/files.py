@@ -49,7 +49,8 @@ def cache_folder() -> Path:
 
 
 def check_new_folder(folder: Path) -> None:
-    """Refuse a folder that has files: nothing is overwritten."""
+    """Refuse a folder that has files: nothing is overwritten; and a name that is no UTF-8."""
+    check_utf8("the output folder", str(folder))
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise InputError(f"{folder} must be a folder that is new or empty")
 

@@ -100,6 +100,8 @@ def _bases(places: SimpleNamespace, tmp_path: Path) -> dict[tuple[str, ...], lis
         ("reproduce",): ["gpa-banks", *out, "--dry-run", "--speed", "a=1e9"],
         ("heads",): [run, "--windows", "1"],
         ("prune",): [run, "--out", str(tmp_path / "pruned"), "--heads", "0.0", "--windows", "1"],
+        ("convert",): [str(places.folder / "absent"), "--text", text, *out],
+        ("check",): ["--device", "absent", "--quick"],
         ("data", "tokenize"): [text, str(tmp_path / "shards"), "--vocabulary", "257", "--workers", "1"],
         ("data", "check"): [str(places.folder / "empty")],
         ("bench", "decode"): ["gka-absent", "--device", "cpu", "--rounds", "1"],

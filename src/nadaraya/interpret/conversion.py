@@ -8,6 +8,7 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor
 
+from nadaraya.attention.layer import KernelSelfAttention
 from nadaraya.errors import InputError, must_be, unknown_name
 from nadaraya.files import write_into
 from nadaraya.interpret.implied import fitted_kernels
@@ -117,6 +118,9 @@ def convert_model(
             raise must_be(name, f"at least {least}", value)
     if not learning_rate > 0.0:
         raise must_be("learning_rate", "above 0", learning_rate)
+    if any(isinstance(part, KernelSelfAttention) for part in model.modules()):
+        raise must_be("model", "one of transformers' own, whose positions no variant names", type(model))
+    extend_context(model, "drop").close()  # refuses models without rotations before anything else happens
     border = len(tokens) - len(tokens) // 10
     held_out = windows_of(tokens[border:], context + 1, windows).to(next(model.parameters()).device)
     windows_held = Windows(held_out[:, :-1], held_out[:, 1:])

@@ -24,9 +24,8 @@ class Kind(NamedTuple):
     value_width: int
     content: str = "dot"  # or "gaussian", "factored"
     position: str = ""  # or "table", "mixed logits", "mixed kernels", "grid"
-    flags: tuple[str, ...] = (
-        "causal",
-    )  # and "window", "exclude_self", "key_bias", "padding", "documents", "pruned"
+    # Of "causal", "window", "exclude_self", "key_bias", "padding", "documents", "pruned".
+    flags: tuple[str, ...] = ("causal",)
     shared: tuple[str, ...] = ()  # "key", queries are the keys; "value", keys are the values
     gradients: tuple[str, ...] = ()  # what the output is differentiated by, names of `_tensors`
     group: int = 1  # query heads of a key head

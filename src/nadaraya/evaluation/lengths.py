@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -132,9 +132,7 @@ def length_losses(
     starts = stride * torch.linspace(0, most - 1, min(windows, most), dtype=torch.float64).round().long()
     losses: dict[int, list[Tensor]] = {length: [] for length in sorted(set(lengths))}
     targets, at_positions = [], torch.zeros(longest, dtype=torch.float64)
-    with ExitStack() as undo:
-        if sliding_window is not None:
-            undo.callback(see_last(model, sliding_window))
+    with nullcontext() if sliding_window is None else see_last(model, sliding_window):
         for some in starts.split(max(1, batch_tokens // longest)):
             rows = windows_at(tokens, some, longest + 1)
             targets.append(rows[:, -stride:])

@@ -1,6 +1,5 @@
 """Longer texts than a rotary model was trained on: a window, other angles, or none."""
 
-from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any, Literal, get_args
 
@@ -60,8 +59,7 @@ def extend_context(
         raise must_be("window", "at least 1 for 'window', and left out for others", window)
     undo = ExitStack()
     if method == "window":
-        undo.callback(see_last(model, trained if window is None else window))
-        return undo
+        return see_last(model, trained if window is None else window)
     modules = [part for part in model.modules() if _theirs(part) or isinstance(part, RotaryEmbedding)]
     if not modules:
         raise must_be("model", "one with rotary positions", type(model).__name__)
@@ -69,11 +67,13 @@ def extend_context(
         own = isinstance(part, RotaryEmbedding)
         theta: Any = part.angles().detach() if isinstance(part, RotaryEmbedding) else part.inv_freq
         angles, scale = _angles(method, theta, factor or 1.0, trained)
-        undo.callback(_replace_own(part, angles, scale) if own else _replace_theirs(part, angles, scale))
+        changes = {"replaced": (angles, scale)} if own else {"inv_freq": angles, "attention_scaling": scale}
+        for name, value in changes.items():
+            _set(undo, part, name, value)
     return undo
 
 
-def see_last(model: nn.Module, window: int) -> Callable[[], None]:
+def see_last(model: nn.Module, window: int) -> ExitStack:
     """Let each attention layer see at most `window` tokens, itself included.
 
     Args:
@@ -82,27 +82,28 @@ def see_last(model: nn.Module, window: int) -> Callable[[], None]:
         window: tokens; layers that see fewer keep theirs.
 
     Returns:
-        What takes the change back.
+        A context manager that takes the change back at its end.
 
     Raises:
         InputError: a window below 1, or another model.
     """
     if window < 1:
         raise must_be("sliding_window", "1 or more", window)
+    undo = ExitStack()
     layers = [layer for layer in model.modules() if isinstance(layer, KernelSelfAttention)]
     if not layers:
         from nadaraya.models.attach import attach_attention
 
-        return attach_attention(model, window=window).remove
-    before = [layer.window for layer in layers]
-    for layer, own in zip(layers, before, strict=True):
-        layer.window = window if own is None else min(window, own)
+        undo.enter_context(attach_attention(model, window=window))
+    for layer in layers:
+        _set(undo, layer, "window", window if layer.window is None else min(window, layer.window))
+    return undo
 
-    def take_back() -> None:
-        for layer, own in zip(layers, before, strict=True):
-            layer.window = own
 
-    return take_back
+def _set(undo: ExitStack, part: nn.Module, name: str, value: Any) -> None:
+    """Set an attribute until the end."""
+    undo.callback(setattr, part, name, getattr(part, name))
+    setattr(part, name, value)
 
 
 def _theirs(part: nn.Module) -> bool:
@@ -137,23 +138,3 @@ def _angles(method: Method, theta: Tensor, factor: float, trained: int) -> tuple
     )  # fmt: skip
     angles, scale = ROPE_INIT_FUNCTIONS["yarn"](config, theta.device)
     return angles.to(theta.dtype), float(scale)
-
-
-def _replace_own(part: nn.Module, angles: Tensor, scale: float) -> Callable[[], None]:
-    assert isinstance(part, RotaryEmbedding)
-    before, part.replaced = part.replaced, (angles, scale)
-
-    def take_back() -> None:
-        part.replaced = before
-
-    return take_back
-
-
-def _replace_theirs(part: Any, angles: Tensor, scale: float) -> Callable[[], None]:
-    before = part.inv_freq, part.attention_scaling
-    part.inv_freq, part.attention_scaling = angles, scale
-
-    def take_back() -> None:
-        part.inv_freq, part.attention_scaling = before
-
-    return take_back

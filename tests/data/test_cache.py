@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from nadaraya.data.cache import cache_folder, read_manifest, store, stored_text
+from nadaraya.data.cache import read_manifest, store, stored_text
 from nadaraya.errors import InputError
+from nadaraya.files import cache_folder
 
 
 def test_own_variable_wins_over_xdg_and_xdg_over_home(monkeypatch: pytest.MonkeyPatch) -> None:

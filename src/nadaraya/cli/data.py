@@ -33,7 +33,7 @@ def dickens(
 ) -> Result:
     """Fetch the works of Charles Dickens from Project Gutenberg; the same command resumes."""
     from nadaraya.data import fetch_dickens
-    from nadaraya.data.cache import cache_folder
+    from nadaraya.files import cache_folder
 
     chosen = None if books is None else whole_numbers(books, "--books", "ebook numbers such as 580,730")
     path = fetch_dickens(cache, source_folder=source_folder, books=chosen, progress=sys.stderr.isatty())
@@ -48,8 +48,9 @@ def list_corpora(
     cache: CacheOption = None,
 ) -> Result:
     """List the embedded corpus and the files in the cache, each checked against its digest."""
-    from nadaraya.data.cache import cache_folder, read_manifest, stored_text
+    from nadaraya.data.cache import read_manifest, stored_text
     from nadaraya.data.corpus import embedded_corpus
+    from nadaraya.files import cache_folder
 
     folder = (cache or cache_folder()) / "dickens"
     own = embedded_corpus()

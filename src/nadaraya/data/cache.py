@@ -4,7 +4,6 @@ import hashlib
 from pathlib import Path
 from typing import Any
 
-from nadaraya.files import cache_folder as cache_folder
 from nadaraya.files import is_file, write_file
 from nadaraya.stored import Stored, read_stored
 

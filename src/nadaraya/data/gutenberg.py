@@ -8,9 +8,10 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from nadaraya import __version__
-from nadaraya.data.cache import cache_folder, read_manifest, store, stored_text
+from nadaraya.data.cache import read_manifest, store, stored_text
 from nadaraya.data.textfile import PART_SEPARATOR, decode_text, files_below, read_text
 from nadaraya.errors import InputError, must_be, unknown_name
+from nadaraya.files import cache_folder
 
 # Ebook number and title; novels by year, then the other works by year.
 DICKENS = {

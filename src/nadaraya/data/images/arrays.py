@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from nadaraya.data.cache import cache_folder
 from nadaraya.data.images.sources import ImageSource, arrays_digest, reason
 from nadaraya.data.textfile import check_regular
 from nadaraya.errors import InputError, must_be, unknown_name
+from nadaraya.files import cache_folder
 
 VALIDATION_NAMES = ("val", "validation", "test")
 _TORCHVISION = ("CIFAR10", "CIFAR100", "FashionMNIST", "KMNIST", "MNIST")

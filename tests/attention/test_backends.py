@@ -16,8 +16,8 @@ from nadaraya.kernels import Gaussian, Matern
 
 ON_GPU = os.environ.get("NADARAYA_TEST_DEVICE") == "cuda"
 # What "triton" computes, in its three dtypes, is tested in triton/.
-FAST_BACKENDS = ["sdpa", *(["triton"] if ON_GPU and find_spec("triton") else [])]
-FLOAT64_BACKENDS = ["sdpa"]
+FAST_BACKENDS = ["dense", "sdpa", *(["triton"] if ON_GPU and find_spec("triton") else [])]
+FLOAT64_BACKENDS = ["dense", "sdpa"]
 DROPOUT_BACKENDS = ["sdpa"]
 
 
@@ -121,6 +121,8 @@ def arguments(options: dict[str, Any]) -> dict[str, Any]:
 def run(
     tensors: list[torch.Tensor], options: dict[str, Any], differentiated: list[str], backend: str
 ) -> tuple[torch.Tensor, list[torch.Tensor]]:
+    if backend == "dense" and {"matern", "mix", "shares"} & options.keys():
+        backend = "auto"
     leaves = [t.detach().clone().requires_grad_() for t in tensors]
     named = {name: options[name].detach().clone().requires_grad_() for name in differentiated}
     out, lse = kernel_attention(*leaves, **arguments({**options, **named}), backend=backend, return_lse=True)

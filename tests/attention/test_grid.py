@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 
 from nadaraya import kernel_attention
-from nadaraya.attention import dense_cpu
 from nadaraya.attention.positions import GridLogits
 from nadaraya.kernels import Gaussian
 
@@ -78,20 +77,6 @@ def test_values_and_all_gradients_equal_the_reference(
     inputs = [normal(5, 2, N, 6), normal(5, 2, N, 6), normal(5, 2, N, 3)]
     table = normal(heads, 2 * HEIGHT - 1, 2 * WIDTH - 1)
     assert_agreement(inputs, table, PREFIX, content=content, exclude_self=exclude_self, **options)
-
-
-def test_several_parts_of_the_batch_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dense_cpu, "_SCORES", 2 * 2 * N * N // torch.get_num_threads())
-    inputs = [normal(5, 2, N, 6) for _ in range(3)]
-    table = normal(2, 2 * HEIGHT - 1, 2 * WIDTH - 1)
-    assert_agreement(inputs, table, PREFIX, content=UNIT, exclude_self=True)
-
-
-def test_longer_grids_go_by_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dense_cpu, "_MOST_SCORES", 0)
-    inputs = [normal(2, 2, N, 6) for _ in range(3)]
-    table = normal(1, 2 * HEIGHT - 1, 2 * WIDTH - 1)
-    assert_agreement(inputs, table, PREFIX, content=Gaussian(0.7), exclude_self=True)
 
 
 def test_a_unit_gaussian_far_from_the_origin_keeps_its_digits() -> None:

@@ -37,13 +37,13 @@ def test_quick_says_in_ten_lines_what_was_found_and_writes_no_table(nadaraya: An
     table, verdict = outcome.out.split("\ndevice ")
     assert "bank" in table
     assert len(verdict.splitlines()) < 10
-    assert "\nall 6 calls right, errors at most " in verdict
+    assert "\nall 12 calls right, errors at most " in verdict
     assert " × the fastest known way" in verdict
     assert not measured.table_path(DEVICE).exists()
     found = read_stored(tmp_path / "check.json", grid.Check, "a check")
-    assert {call.backend for call in found.calls} == {"sdpa"}
+    assert {call.backend for call in found.calls} == {"dense", "sdpa"}
     assert {call.dtype for call in found.calls} == {"float32", "bfloat16"}
-    assert {row.way for row in found.rows} == {"sdpa", "PyTorch, N × N bias", "plain formula"}
+    assert {row.way for row in found.rows} == {"dense", "sdpa", "PyTorch, N × N bias", "plain formula"}
     assert all(row.ms > 0 for row in found.rows)
 
 
@@ -68,8 +68,10 @@ def test_a_wrong_backend_is_named_ends_with_status_1_and_is_not_in_the_table(
 ) -> None:
     right = sdpa.attention
 
-    def wrong(args: AttentionArguments, with_lse: bool = False) -> tuple[Tensor, Tensor | None]:
-        out, lse = right(args, with_lse)
+    def wrong(
+        args: AttentionArguments, with_lse: bool = False, keep: bool = False
+    ) -> tuple[Tensor, Tensor | None]:
+        out, lse = right(args, with_lse, keep)
         if args.bandwidth is not None or args.lag_logits is None:
             return out, lse
         if broken == "raises":
@@ -80,7 +82,7 @@ def test_a_wrong_backend_is_named_ends_with_status_1_and_is_not_in_the_table(
     outcome = nadaraya("check", "--device", "cpu")
     assert outcome.status == 1
     words = {"wrong": "error 0.0", "raises": "RuntimeError: no kernel image", "nan": "error None"}[broken]
-    assert "\n12 of 36 calls wrong\nwrong: sdpa, bank, float32, width 64: " + words in outcome.out
+    assert "\n24 of 72 calls wrong\nwrong: dense, bank, float32, width 64: " + words in outcome.out
     rows = json.loads(measured.table_path(DEVICE).read_text())["rows"]
     assert {row["way"] for row in rows} == {"PyTorch, N × N bias", "plain formula"}
 

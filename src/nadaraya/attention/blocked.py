@@ -19,10 +19,10 @@ from dataclasses import dataclass, replace
 from typing import NoReturn
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from nadaraya.attention import dense_cpu, fused_cpu
-from nadaraya.attention.dense_cpu import exp_without_underflow
+from nadaraya.attention import fused_cpu
 from nadaraya.attention.fused_cpu import with_columns
 from nadaraya.attention.partition import Part, part_of, partition, subparts, whole, work_on
 from nadaraya.errors import InputError
@@ -130,10 +130,6 @@ def blocked_attention(
     dtype = torch.promote_types(query.dtype, torch.float32)
     if diagonals is None and query.device.type == "cpu" and query.numel() > 0 and num_keys > 0:
         bias = None if mask is None else masked_bias(None, mask, dtype)
-        if bias is not None and key_bias is not None and not causal and dense_cpu.suits(query, key):
-            wide = query.to(dtype), key.to(dtype), value.to(dtype)
-            out, lse = dense_cpu.attend(*wide, scale, bias, key_bias)
-            return out.to(query.dtype), lse
         return fused_cpu.attend(query, key, value, scale, bias, key_bias, causal)
     out, lse = empty_results(query, value)
     rows = _FORWARD_ROWS_SHORT if num_queries <= _SHORT else LONGEST_BLOCK
@@ -215,23 +211,14 @@ def blocked_attention_backward(
     """
     dtype, none = lse.dtype, lse.new_zeros((0,))
     by_cpu = diagonals is None and query.device.type == "cpu" and query.numel() > 0 and key.shape[2] > 0
-    biased = mask is not None or key_bias is not None
-    short = biased and not causal and dense_cpu.suits(query, key)
-    if by_cpu and (short or not need_mask):
-        bias, grad_mask = None if mask is None else masked_bias(None, mask, dtype), none.clone()
-        if short:
-            *grads, grad_key_bias, grad_mask = dense_cpu.backward(
-                grad_out.to(dtype), grad_lse.to(dtype), query.to(dtype), key.to(dtype), value.to(dtype),
-                out.to(dtype), lse, scale, bias, key_bias,
-                mask.shape if need_mask and mask is not None else None,
-            )  # fmt: skip
-        else:
-            *grads, grad_key_bias = fused_cpu.backward(
-                grad_out, grad_lse, query, key, value, out, lse, scale, bias, key_bias, causal
-            )
+    if by_cpu and not need_mask:
+        bias = None if mask is None else masked_bias(None, mask, dtype)
+        *grads, grad_key_bias = fused_cpu.backward(
+            grad_out, grad_lse, query, key, value, out, lse, scale, bias, key_bias, causal
+        )
         grad_query, grad_key, grad_value = (grad.to(query.dtype) for grad in grads)
         of_key_bias = grad_key_bias if need_key_bias else none
-        return grad_query, grad_key, grad_value, none.clone(), of_key_bias, grad_mask
+        return grad_query, grad_key, grad_value, none.clone(), of_key_bias, none.clone()
     batch, heads, num_queries, width = query.shape
     num_keys = key.shape[2]
     grad_out = grad_out.to(dtype)
@@ -305,6 +292,13 @@ def blocked_attention_backward(
         grad_key_bias,
         grad_mask,
     )
+
+
+def exp_without_underflow(logits: Tensor) -> Tensor:
+    """exp in place; what is too small to count is 0: numbers near underflow take a hundred times as long."""
+    least = 0.75 * math.log(torch.finfo(logits.dtype).tiny)
+    logits.clamp_(min=least).exp_()
+    return F.threshold(logits, 1.01 * math.exp(least), 0.0, inplace=True)
 
 
 def _tiles(block: Block, part: Part, num_heads: int) -> Iterator[tuple[Block, Part]]:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from nadaraya.attention import linear, measured, sdpa, self_check, stock, triton
+from nadaraya.attention import dense, linear, measured, sdpa, self_check, stock, triton
 from nadaraya.attention.arguments import AttentionArguments
 from nadaraya.attention.kinds import kind_of
 from nadaraya.errors import InputError, unknown_name
@@ -28,7 +28,9 @@ def by_backend(name: str, args: AttentionArguments, with_lse: bool) -> tuple[Ten
     """Output and log-sum-exp by a backend other than the reference."""
     if name in linear.FORMS:
         return linear.attention(name, args, with_lse)
-    return (triton if name == "triton" else sdpa).attention(args, with_lse)
+    if name == "triton":
+        return triton.attention(args, with_lse)
+    return sdpa.attention(args, with_lse, keep=name == "dense")
 
 
 def choice(backend: str, args: AttentionArguments, return_weights: bool) -> BackendChoice:
@@ -50,22 +52,47 @@ def choice(backend: str, args: AttentionArguments, return_weights: bool) -> Back
 def _fastest(args: AttentionArguments, return_weights: bool) -> BackendChoice:
     """The backend measured to be fastest; not measured, PyTorch's own kernels where they are the call.
 
-    The Triton kernels do the others, after a self-check: the row blocks of "sdpa" have O(N) memory too, but
-    are no fused kernels of a GPU.
+    The Triton kernels do the others on a GPU, after a self-check: the row blocks of "sdpa" have O(N) memory
+    too, but are no fused kernels of a GPU.
     """
+    if not args.on_gpu:
+        return _on_cpu(args, return_weights)
     slower: str | None = None
     reason = why_not("triton", args, return_weights)
-    if reason is None and not args.on_gpu:
-        reason = "its interpreter is for tests"
     if reason is None:
         kind = kind_of(args)
-        reason, slower = (measured.slower(name, kind, args) for name in measured.BACKENDS)
-        if reason is None and slower is None and stock.can(args):
+        refused = measured.slower(kind, args, measured.ON_GPU)
+        if refused is not None:
+            reason, slower = (refused.get(name) for name in measured.ON_GPU)
+        elif stock.can(args):
             reason = "PyTorch's fused attention does this call as it stands"
         reason = reason or self_check.problem(kind, args.query.device)
     if reason is None:
         return BackendChoice("triton", {} if slower is None else {"sdpa": slower})
-    refused, reason = {"triton": reason}, why_not("sdpa", args, return_weights)
+    return _sdpa_or_reference(args, return_weights, {"triton": reason})
+
+
+def _on_cpu(args: AttentionArguments, return_weights: bool) -> BackendChoice:
+    """All pairs written out where sequences are short, or as it was measured."""
+    refused = {"triton": "its interpreter is for tests"}
+    reason = why_not("dense", args, return_weights)
+    if reason is None:
+        slower = None
+        if measured.exists(args.query.device):
+            slower = measured.slower(kind_of(args), args, measured.ON_CPU)
+        if slower is None:
+            reason = dense.why_slow(args)
+            slower = {} if reason is None else {"dense": reason}
+        if "dense" not in slower:
+            return BackendChoice("dense", refused | slower)
+        reason = slower["dense"]
+    return _sdpa_or_reference(args, return_weights, refused | {"dense": reason})
+
+
+def _sdpa_or_reference(
+    args: AttentionArguments, return_weights: bool, refused: dict[str, str]
+) -> BackendChoice:
+    reason = why_not("sdpa", args, return_weights)
     return (
         BackendChoice("reference", refused | {"sdpa": reason}) if reason else BackendChoice("sdpa", refused)
     )
@@ -100,4 +127,6 @@ def why_not(backend: str, args: AttentionArguments, return_weights: bool) -> str
         return "it has no rule for torch.func transforms and forward-mode differentiation"
     if backend in linear.FORMS:
         return linear.why_not(backend, args)
-    return triton.why_not(args) if backend == "triton" else None
+    if backend == "triton":
+        return triton.why_not(args)
+    return dense.why_not(args) if backend == "dense" else None

@@ -1,7 +1,7 @@
 """The measured dispatch table: how long each way of a kind of call took on this device.
 
 `nadaraya check` writes it into the cache folder, under a name made of the device and of all versions that
-times depend on. It is read once, when a GPU has a choice; NADARAYA_DISPATCH=off ignores it.
+times depend on. It is read once; NADARAYA_DISPATCH=off ignores it.
 """
 
 import hashlib
@@ -27,7 +27,8 @@ _LARGEST = 2**24  # bytes
 _SIZES = ("batch", "heads", "queries", "keys", "width")
 # What a row must have.
 _TYPES = {"kind": str, "gradients": bool, "dtype": str, "way": str, "ms": float, **dict.fromkeys(_SIZES, int)}
-BACKENDS = ("triton", "sdpa")  # that are chosen from
+ON_GPU, ON_CPU = ("triton", "sdpa"), ("dense", "sdpa")  # backends that are chosen from
+BACKENDS = ("triton", "dense", "sdpa")
 
 OfKind = tuple[str, bool, str]  # a name of `Kind`, whether there are gradients, "float32" or "half"
 
@@ -52,37 +53,46 @@ def table_path(device: torch.device) -> Path:
     return cache_folder() / f"dispatch-{digest[:16]}.json"
 
 
-def slower(backend: str, kind: Kind, args: AttentionArguments) -> str | None:
-    """Why a backend is not the fastest for a call, by what was measured; None if it is, or nothing was."""
-    device = args.query.device
+def slower(kind: Kind, args: AttentionArguments, rivals: tuple[str, ...]) -> dict[str, str] | None:
+    """Why each of some backends but the fastest is not taken, by what was measured; None if nothing was."""
     of_kind = (kind.name, bool(kind.gradients), "float32" if kind.dtype == torch.float32 else "half")
-    if not _is_measured(device, of_kind):
-        return None
     sizes = (args.query.shape[0] * args.query.shape[1], args.key.shape[2], args.query.shape[3])
-    return _slower(backend, device, of_kind, *map(power_of, sizes))
+    return _slower(args.query.device, of_kind, rivals, *map(power_of, sizes))
 
 
-def _is_measured(device: torch.device, kind: OfKind) -> bool:
-    return kind in _table(device)
+def exists(device: torch.device) -> bool:
+    """Return whether anything was measured on a device."""
+    return bool(_table(device))
 
 
-def _slower(backend: str, device: torch.device, kind: OfKind, *sizes: int) -> str | None:
-    times = _nearest(device, kind, *sizes)
-    best = min(times, key=times.__getitem__)
-    if best == backend:
+def _slower(
+    device: torch.device, kind: OfKind, rivals: tuple[str, ...], *sizes: int
+) -> dict[str, str] | None:
+    times = _nearest(device, kind, rivals, *sizes)
+    if times is None:
         return None
-    return f"measured: {times[backend]:.3g} ms where {best!r} takes {times[best]:.3g} ms"
+    best = min(rivals, key=times.__getitem__)
+    said = f"ms where {best!r} takes {times[best]:.3g} ms"
+    return {name: f"measured: {times[name]:.3g} {said}" for name in rivals if name != best}
 
 
 # As torch.compiler.assume_constant_result does, which would import the compiler.
-_is_measured._dynamo_marked_constant = True  # type: ignore[attr-defined]
+exists._dynamo_marked_constant = True  # type: ignore[attr-defined]
 _slower._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 @cache
-def _nearest(device: torch.device, kind: OfKind, *sizes: int) -> dict[str, float]:
-    """Times of a kind at the measured sizes that are nearest in log₂ of (batch · heads, keys, width)."""
-    cells = _table(device)[kind]
+def _nearest(
+    device: torch.device, kind: OfKind, rivals: tuple[str, ...], *sizes: int
+) -> dict[str, float] | None:
+    """Times of a kind at the sizes nearest in log₂ of (batch · heads, keys, width) where all were measured."""
+    cells = {
+        shape: times
+        for shape, times in _table(device).get(kind, {}).items()
+        if times.keys() >= set(rivals)
+    }
+    if not cells:
+        return None
     return cells[min(cells, key=lambda shape: math.dist(map(math.log2, shape), sizes))]
 
 
@@ -101,11 +111,7 @@ def _table(device: torch.device) -> dict[OfKind, dict[tuple[int, ...], dict[str,
     except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
         warnings.warn(f"{path} is ignored, no dispatch table of this device: {error}", stacklevel=2)
         return {}
-    both = {
-        kind: {sizes: times for sizes, times in cells.items() if len(times) == len(BACKENDS)}
-        for kind, cells in table.items()
-    }
-    return {kind: cells for kind, cells in both.items() if cells}
+    return table
 
 
 def _rows(path: Path, expected: dict[str, str]) -> list[dict[str, Any]]:

@@ -16,10 +16,11 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from nadaraya.attention import own, reference, stock
+from nadaraya.attention import dense, own, reference, stock
 from nadaraya.attention.arguments import AttentionArguments
 from nadaraya.attention.blocked import blocked_attention, masked_bias
 from nadaraya.attention.decay import active_keys
@@ -33,12 +34,15 @@ _LOGIT_TOLERANCE = 1e-3
 _NEAR_ORIGIN = 256.0  # ‖x‖²/σ² up to which nothing is gained by centring
 
 
-def attention(args: AttentionArguments, with_lse: bool = False) -> tuple[Tensor, Tensor | None]:
+def attention(
+    args: AttentionArguments, with_lse: bool = False, keep: bool = False
+) -> tuple[Tensor, Tensor | None]:
     """`kernel_attention` in O(Nq + Nk) memory.
 
     Args:
         args: the checked arguments.
         with_lse: whether the log-sum-exp is wanted.
+        keep: whether the weights of all pairs are kept for the backward pass: the backend "dense".
 
     Returns:
         The output, (B, H, Nq, dv) in the dtype of the query, and log Σ_j κ(i,j), (B, H, Nq) in float32 at
@@ -49,36 +53,34 @@ def attention(args: AttentionArguments, with_lse: bool = False) -> tuple[Tensor,
         return out, lse
     if args.spoilt or args.has_own_form:
         return _definition_in_row_blocks(args)
-    if not with_lse and stock.can(args):
+    if not with_lse and not keep and stock.can(args):
         return stock.attention(args), None
     if args.dropout_p > 0.0:
         return _definition_in_row_blocks(args)
-    if _is_one_row(args):
-        out, _, lse = reference.attention(args)
-        return out, lse
+    keep = keep or _is_one_row(args)
     softmax: tuple[Tensor, Tensor | None]
     if args.document_ids is None:
-        softmax = _blocked_attention(args)
+        softmax = _softmax(args, with_lse, keep)
     else:
-        softmax = document_by_document(args, lambda document: _within_document(document, with_lse))
+        softmax = document_by_document(args, lambda document: _within_document(document, with_lse, keep))
     return args.with_eps(*softmax), softmax[1]
 
 
-def _within_document(args: AttentionArguments, with_lse: bool) -> tuple[Tensor, Tensor | None]:
-    if not with_lse and stock.can(args):
+def _within_document(args: AttentionArguments, with_lse: bool, keep: bool) -> tuple[Tensor, Tensor | None]:
+    if not with_lse and not keep and stock.can(args):
         return stock.attention(args), None
-    return _blocked_attention(args)
+    return _softmax(args, with_lse, keep)
 
 
 def _is_one_row(args: AttentionArguments) -> bool:
-    """Return whether one token is decoded on the CPU: its row of the definition is O(Nk), in fewer steps."""
+    """Return whether one token is decoded on the CPU: all of its pairs are O(Nk), in fewer steps."""
     if args.query.shape[2] > 1 or args.query.device.type != "cpu":
         return False
     return args.window is None or args.key.shape[2] <= 2 * args.window
 
 
-def _blocked_attention(args: AttentionArguments) -> tuple[Tensor, Tensor]:
-    """Output and log-sum-exp of the softmax, within one document."""
+def _softmax(args: AttentionArguments, with_lse: bool, keep: bool) -> tuple[Tensor, Tensor | None]:
+    """Output of the softmax, within one document, and log-sum-exp, which may be None if not wanted."""
     args = args.with_repeated_heads()
     form = _softmax_form(args)
     if _loses_digits(args, form):
@@ -95,23 +97,44 @@ def _blocked_attention(args: AttentionArguments) -> tuple[Tensor, Tensor]:
             form.key_bias, mask, args.causal, args.window or 0, args.exclude_self,
         )  # fmt: skip
         return _completed(args, form, out, lse)
-    diagonals, window = _diagonals(args), args.window or 0
-    if diagonals is not None and _masks_densely(args):
-        hidden = _along_diagonals(diagonals, args.query.shape[2], args.key.shape[2])
-        mask = hidden if mask is None else masked_bias(hidden, mask, args.compute_dtype)
-        diagonals, window = None, 0
+    diagonals, (query, key, value, key_bias, _) = _diagonals(args, keep), form
+    if diagonals is not None and (keep or _masks_densely(args)):
+        pairs = diagonals.unfold(1, args.key.shape[2], 1).flip(1)[None]  # (1, H or 1, Nq, Nk), by j − i
+        mask = pairs if mask is None else masked_bias(pairs, mask, args.compute_dtype)
+        diagonals = None
+    if keep:
+        bias = None if key_bias is None else key_bias[:, :, None]
+        if mask is not None:
+            bias = masked_bias(bias, mask, args.compute_dtype)
+        needs_lse, hides = with_lse or args.eps > 0.0, _hides(args)
+        if args.exclude_self and bias is not None:
+            needs_lse = needs_lse or hides
+            if args.causal and not needs_lse:  # the first row has nothing but itself
+                bias[..., 0, 0] = 0.0
+        hides = hides or (args.exclude_self and needs_lse)
+        out, lse = dense.attention(query, key, value, args.scale, bias, hides, needs_lse)
+        return _completed(args, form, out, lse)
+    window = 0 if diagonals is None else args.window or 0
     active = _active(args, form, diagonals) if mask is None else None
-    query, key, value, key_bias, _ = form
     out, lse = blocked_attention(
         query, key, value, args.scale, diagonals, key_bias, mask, args.causal, window, active
     )
     return _completed(args, form, out, lse)
 
 
+def _hides(args: AttentionArguments) -> bool:
+    """Return whether a row may see nothing, or its own key alone, besides the first of a causal call."""
+    by_key = args.key_bias is not None or args.key_padding_mask is not None
+    excluded = args.exclude_self and (args.window == 1 or args.key.shape[2] == 1 or args.offset != 0)
+    return by_key or args.attn_mask is not None or args.offset < 0 or excluded
+
+
 def _completed(
-    args: AttentionArguments, form: "_SoftmaxForm", out: Tensor, lse: Tensor
-) -> tuple[Tensor, Tensor]:
+    args: AttentionArguments, form: "_SoftmaxForm", out: Tensor, lse: Tensor | None
+) -> tuple[Tensor, Tensor | None]:
     """Output and log-sum-exp of the call from those of its softmax form."""
+    if lse is None:
+        return out.to(args.query.dtype), None
     if args.bandwidth is not None:  # −‖q_i‖²/(2σ²), which the softmax form left out
         lse = lse - 0.5 * form.squares[0]
     if args.exclude_self:
@@ -183,31 +206,31 @@ def _all_below(squares: tuple[Tensor, ...], limit: float) -> bool:
     return all(bool((square.detach() <= limit).all()) for square in squares)
 
 
-def _diagonals(args: AttentionArguments) -> Tensor | None:
+def _diagonals(args: AttentionArguments, keep: bool) -> Tensor | None:
     """The logits by j − i, from −(Nq − 1) to Nk − 1 aligned at the ends, with −inf where a lag is masked."""
     num_queries, num_keys = args.query.shape[2], args.key.shape[2]
-    by_lag = args.causal or args.window is not None or args.exclude_self
     if args.lag_logits is None and args.window is None and not args.exclude_self:
         # Causality alone needs no table on the CPU, where the fused kernel knows it.
         known = args.query.device.type == "cpu" and num_queries == num_keys and args.attn_mask is None
-        if not args.causal or known:
+        if not args.causal or (known and not keep):
             return None
     # lag = (i + offset) − j, descending as j − i ascends
-    lags = args.offset - torch.arange(1 - num_queries, num_keys, device=args.query.device)
+    first, total = args.offset + num_queries - 1, num_queries + num_keys - 1
     if args.lag_logits is None:
-        diagonals = torch.zeros((1, lags.numel()), dtype=args.compute_dtype, device=lags.device)
+        diagonals = torch.zeros((1, total), dtype=args.compute_dtype, device=args.query.device)
     else:
-        length = (args.lag_logits.shape[1] + 1) // 2
-        first = length - num_queries
-        diagonals = args.lag_logits[:, first : first + lags.numel()].flip(1)
-    hidden = torch.zeros_like(lags, dtype=torch.bool)
-    if args.causal:
-        hidden |= lags < 0
-    if args.window is not None:
-        hidden |= lags.abs() >= args.window
-    if args.exclude_self:
-        hidden |= lags == 0
-    return diagonals.masked_fill(hidden, -torch.inf) if by_lag else diagonals.contiguous()
+        middle = args.lag_logits.shape[1] // 2
+        diagonals = args.lag_logits[:, middle + first - total + 1 : middle + first + 1].flip(1)
+    if args.exclude_self and 0 <= first < total:
+        own = torch.tensor([first], device=diagonals.device)
+        diagonals = diagonals.index_fill(1, own, -torch.inf)
+    # Places first − lag of lags that are not hidden.
+    reach = args.window if args.window is not None else total + abs(first) + 1
+    low = min(total, max(0, first - reach + 1))
+    high = max(low, min(total, first + (1 if args.causal else reach)))
+    if low or high < total:
+        diagonals = F.pad(diagonals[:, low:high], (low, total - high), value=-torch.inf)
+    return diagonals.contiguous()
 
 
 def _active(args: AttentionArguments, form: _SoftmaxForm, diagonals: Tensor | None) -> Tensor | None:
@@ -235,12 +258,6 @@ def _masks_densely(args: AttentionArguments) -> bool:
     longest = max(args.query.shape[2], args.key.shape[2])
     short = longest <= _DENSE_MASK and args.query.device.type == "cpu"
     return short and args.lag_logits is None and not args.causal
-
-
-def _along_diagonals(diagonals: Tensor, num_queries: int, num_keys: int) -> Tensor:
-    """The logits of all pairs, (1, H or 1, Nq, Nk), from those by j − i."""
-    rows = torch.arange(num_queries - 1, -1, -1, device=diagonals.device)
-    return diagonals[None][..., rows[:, None] + torch.arange(num_keys, device=diagonals.device)]
 
 
 def _keep_self_where_alone(args: AttentionArguments, out: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:

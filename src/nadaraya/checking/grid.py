@@ -15,7 +15,7 @@ from nadaraya.attention.arguments import AttentionArguments
 from nadaraya.attention.dispatch import by_backend, why_not
 from nadaraya.attention.kinds import Kind, arguments, drawn
 from nadaraya.attention.linear import FORMS
-from nadaraya.attention.measured import BACKENDS
+from nadaraya.attention.measured import BACKENDS, ON_CPU, ON_GPU
 from nadaraya.checking import ways
 from nadaraya.stored import Stored
 
@@ -162,7 +162,7 @@ def time_ways(
     (batch, heads, tokens), drawn_here = sizes, drawn(kind, *sizes)
     leaves = {name: t.to(device).requires_grad_(name in kind.gradients) for name, t in drawn_here.items()}
     args = arguments(kind, leaves)
-    backends = BACKENDS if args.on_gpu else ("sdpa",)  # the interpreter of the others is for tests
+    backends = ON_GPU if args.on_gpu else ON_CPU
     calls: dict[str, ways.Way] = {
         name: partial(_attend, name, args)
         for name in backends

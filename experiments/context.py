@@ -1,0 +1,184 @@
+"""Ways to read beyond the context that a rotary Llama was trained at: loss and recall, untuned and tuned.
+
+    python experiments/context.py --json FILE [--updates 3000] [--seeds 0,1,2]
+
+Four layers of width 64 with four heads, trained at a context of 256 characters of Dickens, into
+which keys are put that are asked for later. Then each way alone, and again after the same 300 updates at 256 or at 1,024 tokens.
+Losses are nats/character of validation text without keys; recall is the share of
+keys that are given. A seed that the
+file has is not trained again.
+"""
+
+import argparse
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from nadaraya.data import load_corpus, train_character_tokenizer
+from nadaraya.data.tokenizer import encode_text
+from nadaraya.evaluation import length_losses
+from nadaraya.evaluation.language import predict
+from nadaraya.files import write_file
+from nadaraya.interpret.conversion import convert_model
+from nadaraya.interpret.windows import windows_of
+from nadaraya.models import attach_kernel_bank, extend_context
+
+CONTEXT, BATCH, RATE, TUNING = 256, 8, 3e-3, 300
+SLOTS, VALUES = 32, 8
+LENGTHS = (256, 512, 1024, 2048, 4096)
+DISTANCES = (64, 192, 448, 960, 1984, 3968)
+SCALED = ("interpolate", "ntk", "yarn")
+AT_CONTEXT = ("rotary", "drop", "bank in place", "bank beside")
+AT_LONGER = ("rotary", "interpolate", "yarn", "drop", "bank in place", "bank beside")
+LONGEST = LENGTHS[-1] / CONTEXT
+
+
+def with_keys(tokens: Tensor, vocabulary: int, seed: int) -> Tensor:
+    """In each 256 tokens of text, for each slot, one of its values, and later its question and the value again."""
+    generator = torch.Generator().manual_seed(seed)
+    blocks = tokens[: len(tokens) // CONTEXT * CONTEXT].view(-1, CONTEXT).clone()
+    rows = torch.arange(len(blocks))
+    for slot in range(SLOTS):
+        first = vocabulary + slot * (VALUES + 1)  # of its values, then its question
+        value = first + torch.randint(VALUES, (len(blocks),), generator=generator)
+        # Places of their own for each slot, the first before the second.
+        places = torch.rand(len(blocks), 2, generator=generator) * (CONTEXT // SLOTS - 1)
+        shown, asked = (places.long().sort(1).values * SLOTS + slot).unbind(1)
+        shown, asked = torch.minimum(shown, asked - SLOTS).clamp(min=slot), asked.clamp(min=slot + SLOTS)
+        blocks[rows, shown] = value
+        blocks[rows, asked] = first + VALUES
+        blocks[rows, asked + 1] = value
+    return blocks.flatten()
+
+
+def recalled(model: Any, text: Tensor, vocabulary: int, distance: int) -> float:
+    """Share of values that are given, so many tokens after they were shown, among all tokens."""
+    inputs = windows_of(text, distance + 17, 64)
+    slots = torch.arange(len(inputs)) % SLOTS
+    first = vocabulary + slots * (VALUES + 1)
+    values = first + torch.arange(len(inputs)) // SLOTS
+    inputs[:, 16], inputs[:, -1] = values, first + VALUES
+    found = [predict(model, rows)[:, -1].argmax(-1) for rows in inputs.split(max(1, 16_384 // distance))]
+    return (torch.cat(found) == values).float().mean().item()
+
+
+def rotary_model(vocabulary: int, seed: int) -> LlamaForCausalLM:
+    """A Llama with random weights."""
+    torch.manual_seed(seed)
+    config = LlamaConfig(
+        vocab_size=vocabulary + SLOTS * (VALUES + 1), hidden_size=64, intermediate_size=176,
+        num_hidden_layers=4, num_attention_heads=4, max_position_embeddings=CONTEXT,
+    )  # fmt: skip
+    return LlamaForCausalLM(config)
+
+
+def train(
+    model: LlamaForCausalLM, tokens: Tensor, text: Tensor, vocabulary: int, updates: int, seed: int
+) -> None:
+    """AdamW with a warm-up and a linear decay, on windows at random."""
+    generator = torch.Generator().manual_seed(seed)
+    optimizer = torch.optim.AdamW(model.parameters(), RATE, betas=(0.9, 0.95), weight_decay=0.1)
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda step: min((step + 1) / 100, 1.0, (updates - step) / (0.5 * updates))
+    )
+    model.train()
+    for step in range(updates):
+        starts = torch.randint(len(tokens) - CONTEXT, (BATCH, 1), generator=generator)
+        rows = tokens[starts + torch.arange(CONTEXT)]
+        optimizer.zero_grad()
+        loss = model(input_ids=rows, labels=rows).loss
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        schedule.step()
+        if step % 500 == 499:
+            recall = [round(recalled(model, text, vocabulary, distance), 2) for distance in (64, 192)]
+            print(f"  {step + 1:5} {loss.item():.3f}", *recall, flush=True)
+
+
+def measured(model: Any, text: Tensor, vocabulary: int, scaled: str = "") -> dict[str, Any]:
+    """Loss by length and recall by distance; `scaled` changes the angles to fit each of them."""
+    losses, recall = {}, {}
+    for length in LENGTHS:
+        with extended(model, scaled, length):
+            found = length_losses(model, text, [length], windows=16, stride=256).lengths[0]
+        losses[str(length)] = found.cross_entropy
+    for distance in DISTANCES:
+        with extended(model, scaled, distance + 17):
+            recall[str(distance)] = recalled(model, text, vocabulary, distance)
+    return {"loss": losses, "recall": recall}
+
+
+def extended(model: Any, method: str, length: int) -> Any:
+    """The method at this length, or the model as it is."""
+    if method in SCALED and length > CONTEXT:
+        return extend_context(model, method, factor=length / CONTEXT)  # type: ignore[arg-type]
+    return extend_context(model, "window", window=max(LENGTHS))
+
+
+def tuned(trained: Any, stream: Tensor, way: str, context: int, seed: int) -> tuple[Any, dict[str, float]]:
+    """A copy after the updates of one way, and what `convert_model` measured."""
+    model, positions, rate = copy.deepcopy(trained), "rotary", 3e-4
+    if way in SCALED:
+        extend_context(model, way, factor=LONGEST)  # type: ignore[arg-type]
+    elif way == "bank beside":
+        attach_kernel_bank(model, "bank-4")
+        rate = 3e-3
+    elif way != "rotary":
+        positions = {"drop": "none", "bank in place": "bank"}[way]
+    found = convert_model(
+        model, stream, context=context, positions=positions, updates=TUNING, seed=seed,  # type: ignore[arg-type]
+        batch_size=BATCH * CONTEXT // context, learning_rate=rate,
+    )  # fmt: skip
+    return model, found.losses
+
+
+def main() -> None:
+    """Train, change in every way, measure, write."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--corpus", default="dickens")
+    parser.add_argument("--updates", type=int, default=3000)
+    parser.add_argument("--seeds", default="0,1,2")
+    parser.add_argument("--json", type=Path, required=True)
+    options = parser.parse_args()
+    settings = {"updates": options.updates, "tuning": TUNING, "context": CONTEXT, "batch": BATCH}
+    found: dict[str, Any] = {"settings": settings, "runs": []}
+    if options.json.is_file():
+        found = json.loads(options.json.read_text(encoding="utf-8"))
+    text = load_corpus(options.corpus).text
+    tokenizer = train_character_tokenizer(text)
+    tokens = encode_text(tokenizer, text)
+    border, vocabulary = len(tokens) * 9 // 10, tokenizer.vocab_size
+    for seed in map(int, options.seeds.split(",")):
+        if seed in [run["seed"] for run in found["runs"]]:
+            continue
+        stream, held_out = with_keys(tokens[:border], vocabulary, seed), tokens[border:]
+        trained = rotary_model(vocabulary, seed)
+        train(trained, stream, held_out, vocabulary, options.updates, seed)
+        run: dict[str, Any] = {"seed": seed, "untuned": {}, "tuned": {}, "steps": {}}
+        for way in ("rotary", *SCALED):
+            run["untuned"][way] = measured(trained, held_out, vocabulary, way)
+            print(seed, way, run["untuned"][way], flush=True)
+        for window in (128, 256):
+            with extend_context(trained, "window", window=window):
+                run["untuned"][f"window {window}"] = measured(trained, held_out, vocabulary)
+            print(seed, window, run["untuned"][f"window {window}"], flush=True)
+        for context, ways in ((CONTEXT, AT_CONTEXT), (4 * CONTEXT, AT_LONGER)):
+            for way in ways:
+                model, steps = tuned(trained, stream, way, context, seed)
+                name = f"{way}, {context}"
+                run["steps"][name], run["tuned"][name] = steps, measured(model, held_out, vocabulary)
+                print(seed, name, steps, run["tuned"][name], flush=True)
+        found["runs"].append(run)
+        write_file(options.json, json.dumps(found, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,100 @@
+"""Attention of short sequences on the CPU with all pairs written out, as PyTorch differentiates it.
+
+The weights are kept for the backward pass, which row blocks compute again, and a handful of operators does
+it all: where sequences are short, calls cost more than memory.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+from nadaraya.attention import stock
+from nadaraya.attention.arguments import AttentionArguments
+
+LONGEST = 1024  # queries and keys
+_PAYS = 256  # queries and keys up to which it is faster, not measured here
+_SCORES = 2**18  # at once for each thread, where one item has fewer
+_MOST = 2**26  # numbers in the weights of a call: 256 MiB of float32
+
+
+def why_not(args: AttentionArguments) -> str | None:
+    """Why a call is not done with all pairs written out, or None."""
+    query, key = args.query, args.key
+    if query.device.type != "cpu":
+        return "it is for CPUs"
+    if args.has_own_form or args.mixture is not None or args.dropout_p > 0.0:
+        return "it has no kernels of distances, mixed positions or dropout"
+    if args.spoilt:
+        return "hidden keys are not finite"
+    if max(query.shape[2], key.shape[2]) > LONGEST:
+        return f"above {LONGEST} tokens memory is O(N)"
+    if math.prod(query.shape[:3]) * key.shape[2] > _MOST:
+        return f"the weights would be more than {_MOST:,} numbers"
+    return None
+
+
+def why_slow(args: AttentionArguments) -> str | None:
+    """Why another backend is faster where nobody has measured, or None."""
+    if stock.can(args):
+        return "PyTorch's fused attention does this call as it stands"
+    if args.query.shape[2] <= 1:
+        return "one row is done so in any case"
+    if max(args.query.shape[2], args.key.shape[2]) > _PAYS:
+        return f"above {_PAYS} tokens row blocks are faster"
+    return None
+
+
+def attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    scale: float,
+    bias: Tensor | None,
+    hides: bool,
+    with_lse: bool,
+) -> tuple[Tensor, Tensor | None]:
+    """Softmax attention with scores q·k·scale + bias.
+
+    Args:
+        query, key, value: (B, H, Nq, d), (B, H, Nk, d), (B, H, Nk, e), float32 or float64.
+        scale: factor of the dot product.
+        bias: broadcastable to (B, H, Nq, Nk), −∞ where a pair takes no part.
+        hides: whether some row may see nothing.
+        with_lse: whether the log-sum-exp is wanted.
+
+    Returns:
+        The output (B, H, Nq, e), zero in rows that see nothing, and log Σ exp of the scores, −∞ there, which
+        may be None if it is not wanted.
+    """
+    step = query.shape[0]
+    if not torch.compiler.is_compiling():
+        of_item = max(1, math.prod(query.shape[1:3]) * key.shape[2])
+        step = max(1, _SCORES * torch.get_num_threads() // of_item)
+    parts = [tensor.split(step) for tensor in (query * scale, key, value)]
+    biases = [bias] * len(parts[0]) if bias is None or bias.shape[0] == 1 else bias.split(step)
+    found = [_of_some(*part, hides, with_lse) for part in zip(*parts, biases, strict=True)]
+    if len(found) == 1:
+        return found[0]
+    out, lse = zip(*found, strict=True)
+    return torch.cat(out), torch.cat(lse) if with_lse else None
+
+
+def _of_some(
+    query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, hides: bool, with_lse: bool
+) -> tuple[Tensor, Tensor | None]:
+    """The same of some items of the batch, whose scores stay near the cores; the query has the scale."""
+    scores = query @ key.mT
+    if bias is not None:
+        scores = scores + bias
+    # A softmax of nothing is NaN; a pass for the largest score costs little.
+    nothing = scores.detach().amax(-1, keepdim=True) == -torch.inf if hides else None
+    if nothing is not None and not torch.compiler.is_compiling() and not nothing.any():
+        nothing = None
+    if nothing is not None:
+        scores = scores.masked_fill(nothing, 0.0)
+    weights, lse = scores.softmax(-1), scores.logsumexp(-1) if with_lse else None
+    if nothing is not None:
+        weights = weights.masked_fill(nothing, 0.0)
+        lse = None if lse is None else lse.masked_fill(nothing[..., 0], -torch.inf)
+    return weights @ value, lse

@@ -1,0 +1,106 @@
+"""Recall by distance: does a model repeat what it saw once, so many tokens ago?"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from nadaraya.data import TokenShards
+from nadaraya.data.windows import windows_at
+from nadaraya.errors import must_be
+from nadaraya.evaluation.language import predict
+
+
+@dataclass(frozen=True)
+class Recall:
+    """What a model recalls at one distance.
+
+    Attributes:
+        distance: from a token to its repetition, in tokens.
+        accuracy: share of the repeated tokens, after the cue, to which the model gives the largest logit.
+        error: its standard error over rows; None for a single one.
+        cross_entropy: of these tokens, in nats/token; ln of `alphabet` without any recall.
+        alphabet: number of tokens that random spans are drawn from.
+
+    >>> from nadaraya.evaluation.recall import Recall
+    >>> Recall(512, accuracy=0.98, error=0.01, cross_entropy=0.1, alphabet=93).distance
+    512
+    """
+
+    distance: int
+    accuracy: float
+    error: float | None
+    cross_entropy: float
+    alphabet: int
+
+
+def recall_by_distance(
+    model: nn.Module,
+    tokens: Tensor | TokenShards,
+    distances: Sequence[int],
+    *,
+    span: int = 16,
+    cue: int = 4,
+    rows: int = 64,
+    seed: int = 0,
+    batch_tokens: int = 16_384,
+) -> tuple[Recall, ...]:
+    """Show a model random tokens, then a text, then the first of the random tokens again, and see what follows.
+
+    A row is `span` tokens of the text, `span` random ones, text up to the distance, and the random ones once
+    more. Nothing but the first occurrence tells those after the cue, so that a loss below ln(alphabet) is
+    use of what lies that far back. The text, which would hide recall in a perplexity, is not predicted.
+
+    Args:
+        model: as in `evaluate_text`.
+        tokens: (n,) token ids of a text, or shards; random tokens are drawn from those that it has here.
+        distances: tokens between an occurrence and the other, each at least `span`.
+        span: random tokens. Default 16.
+        cue: tokens of the repetition that are not counted. Default 4.
+        rows: for each distance. Default 64.
+        seed: of the random tokens. Default 0.
+        batch_tokens: rows at a time have at most so many tokens, or are one. Default 16,384.
+
+    Returns:
+        One for each distance, in the order given.
+
+    Raises:
+        InputError: a number out of range, or a text that is too short.
+
+    >>> import torch
+    >>> from nadaraya.evaluation import recall_by_distance
+    >>> from nadaraya.models import KernelGPTConfig, KernelGPTForCausalLM
+    >>> model = KernelGPTForCausalLM(KernelGPTConfig.preset("demo"))
+    >>> [found.alphabet for found in recall_by_distance(model, torch.arange(93), [16, 32], rows=2)]
+    [93, 93]
+    """
+    if span < 2:
+        raise must_be("span", "2 or more", span)
+    if not 0 < cue < span:
+        raise must_be("cue", f"from 1 to {span - 1}, below span", cue)
+    if rows < 1:
+        raise must_be("rows", "1 or more", rows)
+    if not distances or min(distances) < span:
+        raise must_be("distances", f"whole numbers of at least span, {span}", list(distances))
+    longest = max(distances) + 2 * span
+    if (there := len(tokens)) < longest:
+        raise must_be("distances", f"at most {there - 2 * span:,} in a text of {there:,} tokens", longest)
+    places = torch.linspace(0, there - longest, rows, dtype=torch.float64).long()
+    text = windows_at(tokens, places, longest).long()
+    alphabet = text.unique()
+    generator = torch.Generator().manual_seed(seed)
+    random = alphabet[torch.randint(len(alphabet), (rows, span), generator=generator)]
+    found = []
+    for distance in distances:
+        inputs = text[:, : distance + 2 * span].clone()
+        inputs[:, span : 2 * span] = inputs[:, -span:] = random
+        batches = inputs.split(max(1, batch_tokens // inputs.shape[1]))
+        logits = torch.cat([predict(model, rows)[:, -1 - span + cue : -1].float().cpu() for rows in batches])
+        targets = random[:, cue:]
+        right = (logits.argmax(-1) == targets).double().mean(1)
+        loss = nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten()).item()
+        error = (right.std() / math.sqrt(rows)).item() if rows > 1 else None
+        found.append(Recall(distance, right.mean().item(), error, loss, len(alphabet)))
+    return tuple(found)

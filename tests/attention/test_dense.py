@@ -1,0 +1,89 @@
+"""All pairs written out: the same outputs and gradients as the definition, and taken where they are faster."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from nadaraya import kernel_attention
+from nadaraya.attention import choose_backend, dense, measured
+from nadaraya.kernels import ExponentialDecay, Gaussian
+
+N = 7
+DEVICE = torch.device("cpu")
+FORMS: dict[str, dict[str, Any]] = {
+    "table": {"position": torch.linspace(0.0, -3.0, 2 * N, dtype=torch.float64).view(2, N)},
+    "causal Gaussian": {"causal": True, "content": Gaussian(1.5)},
+    "causal, excluded self": {"causal": True, "exclude_self": True},
+    "excluded self": {"exclude_self": True, "content": Gaussian(0.7)},
+    "window of itself": {"causal": True, "exclude_self": True, "window": 1},
+    "window": {"causal": True, "window": 3, "exclude_self": True},
+    "key bias": {"causal": True, "key_bias": torch.linspace(-1.0, 1.0, N, dtype=torch.float64)[None, None]},
+    "hidden key": {"key_bias": torch.tensor([[[-torch.inf] * 2 + [0.0] * (N - 2)]]), "causal": True},
+    "padding": {"key_mask": torch.arange(N)[None].expand(5, -1) > 2, "causal": True, "exclude_self": True},
+    "mask": {"attn_mask": torch.ones(N, N, dtype=torch.bool).triu(2), "exclude_self": True},
+    "mass": {"eps": 0.1, "causal": True, "exclude_self": True},
+    "documents": {"document_ids": (torch.arange(N) > 3).long().expand(5, -1), "exclude_self": True},
+}
+
+
+def tensors(dtype: torch.dtype = torch.float64) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    return [torch.randn(5, 2, N, 4, generator=generator, dtype=dtype) for _ in range(3)]
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("queries", [N, 3])
+@pytest.mark.parametrize("scores", [2**18, 2 * 2 * N * N])
+def test_outputs_and_gradients_are_those_of_the_definition(
+    form: str, queries: int, scores: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without the log-sum-exp, whose way is another; that with it is tested with the other backends."""
+    monkeypatch.setattr(dense, "_SCORES", scores // torch.get_num_threads())
+    options = dict(FORMS[form])
+    if form == "mask":
+        options["attn_mask"] = options["attn_mask"][-queries:]
+    found = []
+    for backend in ("reference", "dense"):
+        query, key, value = leaves = [tensor.clone().requires_grad_() for tensor in tensors()]
+        out = kernel_attention(query[:, :, -queries:], key, value, backend=backend, **options)
+        grads = torch.autograd.grad((out * torch.sin(torch.arange(out.numel())).view_as(out)).sum(), leaves)
+        with torch.no_grad():
+            plain = kernel_attention(query[:, :, -queries:], key, value, backend=backend, **options)
+        found.append((out, plain, *grads))
+    for expected, ours in zip(*found, strict=True):
+        torch.testing.assert_close(ours, expected, rtol=1e-9, atol=1e-9)
+
+
+def test_short_sequences_have_it_and_long_ones_row_blocks() -> None:
+    options: dict[str, Any] = {"position": ExponentialDecay(length=5.0), "causal": True}
+    for length, name in ((64, "dense"), (300, "sdpa"), (1, "sdpa")):
+        found = choose_backend(*torch.randn(3, 1, 2, length, 4).unbind(), **options)
+        assert found.name == name
+    assert "PyTorch's fused" in choose_backend(*torch.randn(3, 1, 2, 64, 4).unbind()).refused["dense"]
+    long = choose_backend(*torch.randn(3, 1, 2, 2000, 4).unbind(), **options)
+    assert long.refused["dense"] == "above 1024 tokens memory is O(N)"
+
+
+def test_the_measured_table_decides_on_the_cpu_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NADARAYA_CACHE", str(tmp_path))
+    monkeypatch.setenv("NADARAYA_DISPATCH", "")
+    shape = {"batch": 1, "heads": 2, "queries": 64, "keys": 64, "width": 4}
+    kind = {"kind": "table", "gradients": False, "dtype": "float32", **shape}
+    rows = [{**kind, "way": way, "ms": ms} for way, ms in (("dense", 3.0), ("sdpa", 2.0))]
+    content = json.dumps({"identity": measured.identity(DEVICE), "rows": rows})
+    measured.table_path(DEVICE).write_text(content)
+    for forget in (measured._table, measured._nearest):
+        forget.cache_clear()
+    try:
+        tensors = torch.randn(3, 1, 2, 64, 4).unbind()
+        found = choose_backend(*tensors, position=torch.zeros(2, 64), causal=True)
+        assert found.name == "sdpa"
+        assert found.refused["dense"] == "measured: 3 ms where 'sdpa' takes 2 ms"
+        assert choose_backend(*tensors, content=Gaussian(1.0), causal=True).name == "dense"  # not measured
+    finally:
+        for forget in (measured._table, measured._nearest):
+            forget.cache_clear()

@@ -83,6 +83,13 @@ def test_the_guide_on_other_models_runs(tmp_path: Path, monkeypatch: pytest.Monk
     assert len(names["adapter"].banks) == 2
 
 
+def test_the_guide_on_replaced_attention_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    names = run_blocks(GUIDES / "replacing.md", {})
+    assert names["apart"].isfinite()
+    assert any("attention.position" in name for name in torch.load("student.pt"))
+
+
 def test_the_guide_on_other_forms_of_banks_runs() -> None:
     names = run_blocks(GUIDES / "bank-options.md", {})
     assert names["counts"] == {"none": 512, "heads": 128, "layers": 128, "all": 32}

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from nadaraya.models.kernel_bank import KernelBankAdapter, attach_kernel_bank
     from nadaraya.models.nanochat import from_nanochat, to_nanochat
     from nadaraya.models.pruning import load_pruned, prune_heads
+    from nadaraya.models.replacing import replace_attention
 
 __all__ = [
     "KernelBankAdapter",
@@ -30,6 +31,7 @@ __all__ = [
     "prune_heads",
     "prune_units",
     "register_attention",
+    "replace_attention",
     "to_nanochat",
 ]
 _HOMES = {
@@ -42,6 +44,7 @@ _HOMES = {
     "prune_heads": "pruning",
     "prune_units": "feed_forward",
     "register_attention": "attach",
+    "replace_attention": "replacing",
     "to_nanochat": "nanochat",
 }
 

@@ -91,9 +91,10 @@ def see_last(model: nn.Module, window: int) -> ExitStack:
         raise must_be("sliding_window", "1 or more", window)
     undo = ExitStack()
     layers = [layer for layer in model.modules() if isinstance(layer, KernelSelfAttention)]
-    if not layers:
-        from nadaraya.models.attach import attach_attention
+    from nadaraya.models.attach import attach_attention
+    from nadaraya.models.replacing import ReplacedAttention
 
+    if not layers or any(isinstance(part, ReplacedAttention) for part in model.modules()):
         undo.enter_context(attach_attention(model, window=window))
     for layer in layers:
         _set(undo, layer, "window", window if layer.window is None else min(window, layer.window))

@@ -1,0 +1,204 @@
+"""`replace_attention`: layers of a variant in place of a trained decoder's own, starting from its weights."""
+
+import copy
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from nadaraya.attention import variants
+from nadaraya.attention.layer import KernelSelfAttention
+from nadaraya.attention.projections import Projections
+from nadaraya.errors import InputError, must_be
+from nadaraya.kernels.bank import shared_by_layers
+from nadaraya.models.attach.pruning import attention_layers
+from nadaraya.models.block import LayerCache
+
+
+class ReplacedAttention(nn.Module):
+    """A `KernelSelfAttention` behind the call of transformers' decoder layers; it reports no weights."""
+
+    def __init__(self, attention: KernelSelfAttention, layer_idx: int) -> None:
+        super().__init__()
+        self.attention, self.layer_idx = attention, layer_idx
+
+    def forward(
+        self,
+        hidden_states: Tensor,
+        position_embeddings: Any = None,
+        attention_mask: Tensor | None = None,
+        past_key_values: Any = None,
+        **options: Any,
+    ) -> tuple[Tensor, None]:
+        cached, cache = 0, None
+        if past_key_values is not None:
+            if self.attention.decodes_by_state:
+                raise must_be("use_cache", "False for a variant that keeps a state", True)
+            cached = int(past_key_values.get_seq_length(self.layer_idx))
+            cache = LayerCache(past_key_values, self.layer_idx, cached)
+        masks = _masks(attention_mask, cached, hidden_states.shape[1], self.attention.window)
+        return self.attention(hidden_states, **masks, cache=cache), None
+
+
+def replace_attention(
+    model: Any,
+    variant: str | Sequence[str],
+    *,
+    layers: Sequence[int] | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> ExitStack:
+    """Put layers of a variant in place of a decoder's self-attention, with the weights that both have.
+
+    The start of more training, or of distillation. W_Q, W_K, W_V and W_O are copied, with biases, norms of
+    queries and keys, rotary angles and sliding windows, so that "rope" computes what the model did. A matrix
+    that makes the values besides keys or queries starts as W_V. Without any for values ("gka", "vlt"), W_O
+    starts as W_O W_V, with which heads that all weigh alike give what they gave. Kernels start as always.
+
+    Args:
+        model: a causal model of transformers with q_proj, k_proj, v_proj and o_proj, like Llama, Mistral or
+            Qwen. It is changed; its `state_dict()` has the new layers under `self_attn.attention`.
+        variant: as for `KernelGPTConfig`; several names are repeated over the replaced layers.
+        layers: indices of those to replace; default all.
+        options: of the variants.
+
+    Returns:
+        A context manager that puts the former layers back at its end; so does its `close()`. Training,
+        padding and `generate` go on, with a cache but for a variant that keeps a state ("linear").
+
+    Raises:
+        InputError: attention of another kind, no such layer, or a variant that the model cannot have.
+
+    >>> import torch
+    >>> from transformers import LlamaConfig, LlamaForCausalLM
+    >>> from nadaraya.models import replace_attention
+    >>> sizes = dict(hidden_size=8, intermediate_size=8, num_hidden_layers=2, num_attention_heads=2)
+    >>> model, tokens = LlamaForCausalLM(LlamaConfig(vocab_size=9, **sizes)), torch.tensor([[3, 4, 5]])
+    >>> before = model(tokens).logits
+    >>> with replace_attention(model, "gka", layers=[1]):
+    ...     model(tokens, labels=tokens).loss.backward()
+    >>> torch.equal(model(tokens).logits, before)
+    True
+    """
+    found = attention_layers(model)
+    chosen = list(found) if layers is None else list(layers)
+    if not chosen or not set(chosen) <= set(found) or len(set(chosen)) < len(chosen):
+        raise must_be("layers", f"one or more of {', '.join(map(str, found))}", layers)
+    named = variants.by_layer(variant, len(chosen), options)
+    made = [_made(found[layer], each, model) for layer, (_, each) in zip(chosen, named, strict=True)]
+    names = {id(module): name for name, module in model.named_modules()}
+    undo = ExitStack()
+    for layer, attention in zip(chosen, made, strict=True):
+        undo.callback(model.set_submodule, names[id(found[layer])], found[layer])
+        model.set_submodule(names[id(found[layer])], ReplacedAttention(attention, layer))
+    if any(attention.decodes_by_state for attention in made):
+        for config in (model.config, model.generation_config):
+            undo.callback(setattr, config, "use_cache", config.use_cache)
+            config.use_cache = False
+    return undo
+
+
+def _made(part: Any, arguments: dict[str, Any], model: nn.Module) -> KernelSelfAttention:
+    """The layer in place of one of transformers, on its device and in its dtype."""
+    kind = type(part).__name__
+    for name, each in part.named_parameters():
+        if name[1:6] != "_proj" and not (name[1:6] == "_norm" and len(each) == part.head_dim):
+            raise InputError(f"{kind} cannot be replaced: it has {name}")
+    weight, heads = part.q_proj.weight, part.q_proj.out_features // part.head_dim
+    capped = getattr(part, "attn_logit_softcapping", None) or abs(part.scaling**2 * part.head_dim - 1) > 1e-6
+    if capped or not getattr(part, "is_causal", True) or weight.shape[0] != weight.shape[1]:
+        raise must_be("attention", "causal, of heads as wide as D / H, with logits q·k / √(D / H)", kind)
+    order, rotation = _rotation(part, model)
+    windows = [w for w in (getattr(part, "sliding_window", None), arguments.get("window")) if w]
+    grouped = arguments.get("projections", "qkvo") in ("qkvo", "q(kv)o")
+    layer = KernelSelfAttention(
+        len(weight),
+        heads,
+        causal=True,
+        num_key_value_heads=part.k_proj.out_features // part.head_dim if grouped else heads,
+        bias=part.q_proj.bias is not None,
+        out_bias=part.v_proj.bias is not None or part.o_proj.bias is not None,
+        dropout=getattr(part, "attention_dropout", 0.0),
+        **{**arguments, "window": min(windows, default=None)},
+    )
+    if list(shared_by_layers(layer)):
+        raise InputError("share must be 'none' or 'heads': replaced layers have nothing in common")
+    _copy(part, layer.projections, order)
+    for name in ("q", "k"):
+        linear: Any = getattr(layer.projections, f"{name}_proj")
+        if linear is not None and hasattr(part, f"{name}_norm"):
+            linear.head_norm, linear.head_dim = copy.deepcopy(getattr(part, f"{name}_norm")), part.head_dim
+            for gain in linear.head_norm.parameters():
+                gain.data = gain.data[order]
+            linear.register_forward_hook(_normalised)
+    if rotation is not None and layer.rotary is not None and not layer.rotary.learned:
+        layer.rotary.replaced = rotation
+    for name, child in layer.named_children():  # in half precision periods would be off
+        wide = name in ("content", "position", "rotary")
+        child.to(weight.device, torch.promote_types(weight.dtype, torch.float32) if wide else weight.dtype)
+    return layer.train(part.training)
+
+
+def _rotation(part: Any, model: nn.Module) -> tuple[list[int], tuple[Tensor, float] | None]:
+    """Channels of a head so that those that turn together are neighbours; angles (d/2,) and a factor."""
+    order = list(range(part.head_dim))
+    turn = getattr(sys.modules[type(part).__module__], "rotate_half", None)
+    found = [each for each in model.modules() if isinstance(getattr(each, "inv_freq", None), Tensor)]
+    if len(found) != (turn is not None):
+        raise must_be("model", "one with one set of rotary angles, or none", type(model).__name__)
+    if turn is None:
+        return order, None
+    rotary: Any = found[0]
+    angles = rotary.inv_freq.detach().float() * getattr(part, "use_rope", True)
+    turned = turn(torch.arange(1.0, 2 * len(angles) + 1)).long().tolist()  # −b in place of a, a in that of b
+    pairs = [(place, -source - 1) for place, source in enumerate(turned) if source < 0]
+    order[: len(turned)] = [channel for pair in pairs for channel in pair]
+    return order, (F.pad(angles, (0, (part.head_dim - len(turned)) // 2)), rotary.attention_scaling)
+
+
+@torch.no_grad()
+def _copy(part: Any, mine: Projections, order: list[int]) -> None:
+    """Start the projections from those of another layer; biases are a last column."""
+    heads, shared = mine.shape.num_heads, {"q(kv)o": "k", "(qkv)o": "q"}.get(mine.form)
+    theirs: dict[str, Tensor] = {}
+    for name in "qkvo":
+        linear = getattr(part, f"{name}_proj")
+        bias = linear.weight.new_zeros(len(linear.weight)) if linear.bias is None else linear.bias
+        rows = torch.cat([linear.weight, bias[:, None]], 1).unflatten(0, (-1, part.head_dim))
+        rows = rows[:, order] if name in "qk" else rows
+        each = heads // len(rows) if mine.shape.num_key_value_heads == heads else 1
+        theirs[name] = rows.repeat_interleave(each, 0).flatten(0, 1)
+    if "v" not in mine.form:
+        out = theirs["o"]
+        theirs["o"] = out[:, :-1] @ theirs["v"] + F.pad(out[:, -1:], (len(out), 0))
+    for name in "qkvo":
+        linear, rows = getattr(mine, f"{name}_proj"), theirs["v" if name == shared else name]
+        if linear is not None:
+            linear.weight.copy_(rows[:, :-1])
+            if linear.bias is not None:
+                linear.bias.copy_(rows[:, -1])
+
+
+def _normalised(linear: Any, inputs: Any, out: Tensor) -> Tensor:
+    """Queries or keys of each head, normalised as the former layer did."""
+    normed: Tensor = linear.head_norm(out.unflatten(-1, (-1, linear.head_dim))).flatten(-2)
+    return normed
+
+
+def _masks(mask: Tensor | None, cached: int, tokens: int, window: int | None) -> dict[str, Tensor]:
+    """Padding alone where a mask of transformers has nothing else; otherwise which keys each query sees."""
+    if mask is None:
+        return {}
+    so_far = cached + tokens
+    seen = (mask if mask.dtype == torch.bool else mask == 0)[:, 0, :, :so_far]
+    seen = F.pad(seen, (so_far - seen.shape[2], 0))  # a cache of a window has the last keys alone
+    key_mask, place = seen.any(1), torch.arange(so_far, device=mask.device)
+    lags = place[cached:, None] - place
+    rule = (lags >= 0) & (lags < (window or so_far)) & key_mask[:, None]
+    masks = {"key_mask": key_mask, "attn_mask": seen[:, None]}
+    if bool((seen == rule).all()):
+        del masks["attn_mask"]
+    return masks

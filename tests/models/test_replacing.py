@@ -1,0 +1,167 @@
+"""Layers of a variant in place of a trained decoder's own: "rope" is the model, others start near it."""
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from torch import Tensor
+
+from nadaraya import InputError
+from nadaraya.models import extend_context, replace_attention
+from nadaraya.models.replacing import ReplacedAttention
+
+SIZES: dict[str, Any] = {
+    "vocab_size": 29, "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 2,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "initializer_range": 0.3, "pad_token_id": 0,
+    "bos_token_id": 1, "eos_token_id": None,
+}  # fmt: skip
+SCALED = {"rope_type": "yarn", "factor": 4.0, "rope_theta": 500.0, "original_max_position_embeddings": 16}
+FAMILIES: dict[str, dict[str, Any]] = {
+    "Llama": {"attention_bias": True, "rope_parameters": SCALED},
+    "Qwen2": {},
+    "Qwen3": {"head_dim": 8},  # norms of queries and keys
+    "Mistral": {"sliding_window": 5},
+    "Cohere": {},  # pairs are neighbours
+    "StableLm": {},  # a quarter of the channels turn
+    "NanoChat": {},  # turns the other way round
+}
+IDS = torch.randint(3, 29, (2, 17), generator=torch.Generator().manual_seed(0))
+MASK = torch.ones_like(IDS)
+MASK[0, :4] = 0
+
+
+def make(kind: str = "Llama", **changes: Any) -> Any:
+    torch.manual_seed(0)
+    config = getattr(transformers, f"{kind}Config")(**SIZES | FAMILIES.get(kind, {}) | changes)
+    model = getattr(transformers, f"{kind}ForCausalLM")(config).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += 0.1 * torch.randn_like(parameter)
+    return model
+
+
+@torch.no_grad()
+def logits(model: Any, ids: Tensor = IDS, **options: Any) -> Tensor:
+    found: Tensor = model(ids, **options).logits
+    return found
+
+
+def written(model: Any, **options: Any) -> Tensor:
+    found: Tensor = model.generate(IDS, attention_mask=MASK, max_new_tokens=6, do_sample=False, **options)
+    return found
+
+
+@pytest.mark.parametrize("implementation", ["sdpa", "eager", "nadaraya"])
+@pytest.mark.parametrize("kind", FAMILIES)
+def test_rotary_layers_compute_what_the_model_did(kind: str, implementation: str) -> None:
+    model = make(kind)
+    model.set_attn_implementation(implementation)
+    packed = {"position_ids": torch.cat([torch.arange(9), torch.arange(8)])[None].expand(2, -1)}
+    calls = ({}, {"attention_mask": MASK}, {**packed, "use_cache": False})
+    before, text = [logits(model, **call) for call in calls], written(model)
+    with replace_attention(model, "rope"):
+        assert sum(isinstance(part, ReplacedAttention) for part in model.modules()) == 2
+        after = [logits(model, **call) for call in calls]
+        assert torch.equal(written(model), text)
+    for call, found, expected in zip(calls, after, before, strict=True):
+        seen = call.get("attention_mask", torch.ones_like(IDS)).bool()
+        torch.testing.assert_close(found[seen], expected[seen], rtol=1e-5, atol=1e-5)
+    assert torch.equal(logits(model), before[0])
+
+
+# Of queries and keys, of the values alone, one for both, and none.
+ONE_TOKEN: dict[str, dict[str, Any]] = {
+    "gpa-mul": {}, "vlt": {}, "kv-shared": {}, "qkv-shared": {}, "gka": {"head_norm": False},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["Llama", "Qwen2"])
+@pytest.mark.parametrize("variant", ONE_TOKEN)
+def test_a_text_of_one_token_has_one_weight_and_with_any_projections_the_same_output(
+    variant: str, kind: str
+) -> None:
+    model = make(kind)
+    before = logits(model, IDS[:, :1])
+    with replace_attention(model, variant, options=ONE_TOKEN[variant]):
+        torch.testing.assert_close(logits(model, IDS[:, :1]), before, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("variant", ["gpa-rope", "gka", "fox", "linear-bank", "gka-loo-bank"])
+def test_padding_changes_nothing_texts_are_those_without_a_cache_and_all_learn(variant: str) -> None:
+    model = make()
+    with replace_attention(model, variant):
+        torch.testing.assert_close(
+            logits(model, attention_mask=MASK)[:1, 4:], logits(model, IDS[:1, 4:]), rtol=1e-4, atol=1e-5
+        )
+        assert torch.equal(written(model), written(model, use_cache=False))
+        model.train()(IDS, labels=IDS).loss.backward()
+    assert model.config.use_cache
+    assert model.generation_config.use_cache
+    with replace_attention(model.zero_grad() or model, variant):
+        model(IDS, labels=IDS).loss.backward()
+        assert all(p.grad is not None and p.grad.abs().max() > 0 for p in model.parameters())
+
+
+def test_named_layers_alone_change() -> None:
+    model = make(num_hidden_layers=3)
+    before = model(IDS, output_hidden_states=True).hidden_states
+    others = {name: tensor.clone() for name, tensor in model.state_dict().items() if ".1.self" not in name}
+    with replace_attention(model, ["gka", "gpa-rope"], layers=[1]):
+        after = model(IDS, output_hidden_states=True).hidden_states
+        found = model.state_dict()
+        assert all(torch.equal(found[name], tensor) for name, tensor in others.items())
+        assert {name.split(".")[4] for name in found if ".1.self_attn" in name} == {"attention"}
+    assert [torch.equal(*pair) for pair in zip(before, after, strict=True)] == [True, True, False, False]
+
+
+def test_a_window_bounds_replaced_layers_and_the_others() -> None:
+    model, like = make(), make()
+    replace_attention(model, "rope", layers=[0])
+    with extend_context(model, "window", window=4), extend_context(like, "window", window=4):
+        torch.testing.assert_close(logits(model), logits(like), rtol=1e-5, atol=1e-5)
+
+
+def test_weights_are_saved_and_loaded_by_name() -> None:
+    model, other = make(), make()
+    replace_attention(model, "gpa-rope", layers=[1])
+    replace_attention(other, "gpa-rope", layers=[1])
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += 0.1
+    other.load_state_dict(model.state_dict())
+    assert torch.equal(logits(other), logits(model))
+    assert torch.equal(logits(copy.deepcopy(model)), logits(model))
+
+
+def test_kernels_stay_in_float32_in_a_model_of_half_precision() -> None:
+    model = make("Qwen3").bfloat16()
+    replace_attention(model, "gpa-rope")
+    attention = model.model.layers[0].self_attn.attention
+    assert {p.dtype for p in attention.position.parameters()} == {torch.float32}
+    assert {p.dtype for p in attention.projections.parameters()} == {torch.bfloat16}
+    assert logits(model).isfinite().all()
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes", "arguments", "words"),
+    [
+        ("Llama", {}, {"layers": [2]}, "layers must be one or more of 0, 1, got"),
+        ("Llama", {}, {"layers": [0, 0]}, "layers must be"),
+        ("Llama", {}, {"variant": "nystromformer"}, "num_key_value_heads"),
+        ("Llama", {}, {"variant": "gpa", "options": {"share": "layers"}}, "share must be"),
+        ("Llama", {"head_dim": 4}, {}, "heads as wide as D / H"),
+        ("Granite", {"attention_multiplier": 2.0}, {}, "GraniteAttention"),
+        ("Olmo2", {}, {}, "Olmo2Attention cannot be replaced: it has q_norm.weight"),
+        ("GPTNeoX", {}, {}, "q_proj, k_proj, v_proj and o_proj"),
+    ],
+)
+def test_other_attention_is_refused_in_one_line(
+    kind: str, changes: dict[str, Any], arguments: dict[str, Any], words: str
+) -> None:
+    model = make(kind, **changes)
+    before = logits(model)
+    with pytest.raises(InputError, match=words):
+        replace_attention(model, **{"variant": "rope"} | arguments)
+    assert torch.equal(logits(model), before)

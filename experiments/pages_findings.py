@@ -4,6 +4,7 @@ from pages_format import XEON, Tables, code, difference, read, spread, table
 from pages_language import change, changes, compute, found, gap
 from pages_related import text_losses
 from pages_speed import SHAPES, STOCK, median, step_times
+from pages_trained import STUDENTS
 
 from nadaraya.study.statistics import mean_with_interval
 
@@ -13,6 +14,7 @@ PAGES = {
     "language-models.md": "Language models",
     "papers.md": "Papers",
     "related.md": "Related systems",
+    "trained-models.md": "Trained models",
     "regression.md": "Regression",
     "vision.md": "Vision",
     "../development/targets.md": "Targets",
@@ -33,6 +35,8 @@ def index() -> str:
     saved = compute("gka-bytepairs", "gpa-rope").strip("*")
     best = gap("beyond", BEST, "u10000", "gpa-rope")
     linear = {name: spread(each) for name, each in text_losses().items() if each}
+    run = read(STUDENTS)["runs"][0]
+    student = run["students"][1]  # with KL
     far = [changes("papers", variant, "u3000", 4096) for variant in ("rope", "gpa")]
     rows = [
         [
@@ -73,6 +77,12 @@ def index() -> str:
             f"`linear-bank`: a state in place of a cache, {linear['linear-bank']} nats/token after a few "
             f"hundred updates; `rope` {linear['rope']}, `linear` {linear['linear']}",
             "related.md",
+        ],
+        [
+            "Another kernel in a trained model?",
+            f"half of the layers as `gpa-rope`: {student['loss']:.3f} nats/character after 300 updates, "
+            f"the model itself {run['teacher, tuned']:.3f}; one seed",
+            "trained-models.md",
         ],
         [
             "Is kernel regression fast?",

@@ -15,6 +15,7 @@ import pages_regression
 import pages_related
 import pages_speed
 import pages_targets
+import pages_trained
 from pages_format import ROOT, Tables
 
 from nadaraya.files import write_file
@@ -34,6 +35,7 @@ TABLES: Tables = {
     **pages_related.TABLES,
     **pages_speed.TABLES,
     **pages_targets.TABLES,
+    **pages_trained.TABLES,
 }
 _BLOCK = re.compile(r"(<!-- table: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 

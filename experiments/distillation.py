@@ -1,0 +1,165 @@
+"""Layers of a trained Llama replaced by a variant, and trained in several ways for as many updates.
+
+    python experiments/distillation.py --json FILE [--updates 1000] [--tuning 300] [--seeds 0]
+
+The teacher has four layers of width 128 with four heads and is trained on 256 characters of Dickens. Every
+second layer is replaced, or all of them. "layers, then …" spends the first third of the updates on each
+replaced layer alone, on the mean squared difference of its output from the former layer's, for the teacher's
+inputs. "fresh weights" starts from random projections. Losses are validation, nats/character.
+"""
+
+import argparse
+import copy
+import json
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from nadaraya.attention.layer import KernelSelfAttention
+from nadaraya.data import load_corpus, train_character_tokenizer
+from nadaraya.data.tokenizer import encode_text
+from nadaraya.files import write_file
+from nadaraya.interpret.windows import Windows, windows_of
+from nadaraya.models import replace_attention
+
+CONTEXT, BATCH, RATE, TUNING_RATE, LAYERS = 256, 8, 1.5e-3, 3e-4, 4
+HALF, ALL = tuple(range(1, LAYERS, 2)), tuple(range(LAYERS))
+CASES = (("gpa-rope", HALF), ("gka", HALF), ("gka", ALL))
+WAYS = {
+    "cross-entropy": (),
+    "cross-entropy + KL": ("kl",),
+    "layers, then cross-entropy": ("layers",),
+    "layers, then cross-entropy + KL": ("layers", "kl"),
+    "fresh weights, cross-entropy + KL": ("fresh", "kl"),
+}
+Loss = Callable[[Tensor, int], Tensor]
+
+
+def teacher_of(vocabulary: int, seed: int) -> Any:
+    """A Llama with random weights."""
+    torch.manual_seed(seed)
+    config = LlamaConfig(
+        vocab_size=vocabulary, hidden_size=128, intermediate_size=344, num_hidden_layers=LAYERS,
+        num_attention_heads=4, max_position_embeddings=CONTEXT,
+    )  # fmt: skip
+    return LlamaForCausalLM(config)
+
+
+def train(model: Any, loss_of: Loss, tokens: Tensor, updates: int, rate: float, warmup: int) -> None:
+    """AdamW on windows at random; the rate decays to 0 in the second half, kernels have ten times as much."""
+    kernels = [
+        p for m in model.modules() if isinstance(m, KernelSelfAttention) for _, p in m.kernel_parameters()
+    ]
+    known = set(map(id, kernels))
+    others = [parameter for parameter in model.parameters() if id(parameter) not in known]
+    groups = [{"params": others, "lr": rate, "weight_decay": 0.1}, {"params": kernels, "lr": 10 * rate}]
+    optimizer = torch.optim.AdamW([g for g in groups if g["params"]], betas=(0.9, 0.95), weight_decay=0.0)
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda step: min((step + 1) / warmup, 1.0, (updates - step) / (0.5 * updates))
+    )
+    generator = torch.Generator().manual_seed(1)
+    for step in range(updates):
+        starts = torch.randint(len(tokens) - CONTEXT, (BATCH, 1), generator=generator)
+        optimizer.zero_grad()
+        loss_of(tokens[starts + torch.arange(CONTEXT)], step).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        schedule.step()
+
+
+def distillation_loss(
+    teacher: Any,
+    student: Any,
+    way: tuple[str, ...],
+    layers: tuple[int, ...],
+    first: int,
+    rows: Tensor,
+    step: int,
+) -> Tensor:
+    """The loss of a way at a step, of which the first few may be of the layers alone."""
+    if "layers" in way and step < first:
+        calls: list[tuple[Tensor, Tensor]] = []
+        hooks = [
+            teacher.model.layers[layer].self_attn.register_forward_hook(
+                lambda _, args, options, out: calls.append((options["hidden_states"], out[0])),
+                with_kwargs=True,
+            )
+            for layer in layers
+        ]
+        with torch.no_grad():
+            teacher.model(rows, use_cache=False)
+        for hook in hooks:
+            hook.remove()
+        parts = [student.model.layers[layer].self_attn for layer in layers]
+        losses = [F.mse_loss(part(x)[0], y) / y.var() for part, (x, y) in zip(parts, calls, strict=True)]
+        return torch.stack(losses).mean()
+    out = student(rows, labels=rows, use_cache=False)
+    loss: Tensor = out.loss
+    if "kl" in way:
+        with torch.no_grad():
+            target = teacher(rows, use_cache=False).logits.log_softmax(-1)
+        divergence = F.kl_div(out.logits.log_softmax(-1), target, log_target=True, reduction="none")
+        loss = loss + divergence.sum(-1).mean()
+    return loss
+
+
+def student_of(teacher: Any, variant: str, layers: tuple[int, ...], fresh: bool, seed: int) -> Any:
+    """A copy of the teacher with replaced layers."""
+    torch.manual_seed(seed)
+    student = copy.deepcopy(teacher)
+    replace_attention(student, variant, layers=layers)
+    for part in student.modules():
+        if fresh and isinstance(part, KernelSelfAttention):
+            for weight in part.projections.parameters():
+                torch.nn.init.normal_(weight, std=0.02)
+    return student
+
+
+def main() -> None:
+    """Train the teacher, replace, train in every way, write."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--corpus", default="dickens")
+    parser.add_argument("--updates", type=int, default=1000, help="of the teacher")
+    parser.add_argument("--tuning", type=int, default=300, help="updates of each student")
+    parser.add_argument("--seeds", default="0")
+    parser.add_argument("--json", type=Path, required=True)
+    options = parser.parse_args()
+    text = load_corpus(options.corpus).text
+    tokenizer = train_character_tokenizer(text)
+    tokens = encode_text(tokenizer, text)
+    border = len(tokens) * 9 // 10
+    rows = windows_of(tokens[border:], CONTEXT + 1, 64)
+    held_out = Windows(rows[:, :-1], rows[:, 1:])
+    tune = partial(train, tokens=tokens[:border], updates=options.tuning, rate=TUNING_RATE, warmup=10)
+    settings = {"updates": options.updates, "tuning": options.tuning, "context": CONTEXT, "batch": BATCH}
+    found: dict[str, Any] = {"settings": settings, "runs": []}
+    for seed in map(int, options.seeds.split(",")):
+        teacher = teacher_of(tokenizer.vocab_size, seed)
+        train(teacher, lambda x, _: teacher(x, labels=x).loss, tokens[:border], options.updates, RATE, 100)  # noqa: B023
+        run: dict[str, Any] = {"seed": seed, "teacher": held_out.loss(teacher), "students": []}
+        longer = copy.deepcopy(teacher)
+        tune(longer, lambda x, _: longer(x, labels=x).loss)  # noqa: B023
+        run["teacher, tuned"] = held_out.loss(longer)
+        print(seed, run, flush=True)
+        for variant, layers in CASES:
+            for name, way in WAYS.items():
+                student = student_of(teacher, variant, layers, "fresh" in way, seed)
+                start = held_out.loss(student)
+                tune(student, partial(distillation_loss, teacher, student, way, layers, options.tuning // 3))
+                row = {"variant": variant, "layers": layers, "way": name, "start": start}
+                run["students"].append({**row, "loss": held_out.loss(student)})
+                print(seed, run["students"][-1], flush=True)
+        found["runs"].append(run)
+        write_file(options.json, json.dumps(found, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,68 @@
+"""Tables of docs/results/trained-models.md."""
+
+from statistics import mean
+from typing import Any
+
+from pages_format import RESULTS, Tables, code, read, sign, spread, table
+
+STUDENTS = RESULTS / "distillation" / "distillation.json"
+ENCODER = RESULTS / "encoder" / "encoder.json"
+
+
+def students() -> str:
+    """Losses of students by what is replaced and how it is trained, the mean over seeds."""
+    runs = read(STUDENTS)["runs"]
+    found: dict[tuple[str, int], dict[str, list[float]]] = {}
+    for run in runs:
+        for row in run["students"]:
+            case = found.setdefault((row["variant"], len(row["layers"])), {})
+            case.setdefault(row["way"], []).append(row["loss"])
+            if "fresh" not in row["way"] and "layers" not in row["way"] and "KL" not in row["way"]:
+                case.setdefault("not trained", []).append(row["start"])
+    ways = ["not trained", *(way for way in next(iter(found.values())) if way != "not trained")]
+    rows = [[way, *(spread(case[way]) for case in found.values())] for way in ways]
+    for name in ("teacher", "teacher, tuned"):
+        rows.append([name, spread([run[name] for run in runs]), *[""] * (len(found) - 1)])
+    return table(["training", *(f"{code(name)}, {layers} of 4" for name, layers in found)], rows)
+
+
+def encoder() -> str:
+    """Loss and accuracy of the encoder by what was tuned, seed by seed."""
+    found = read(ENCODER)
+    by_way: dict[str, list[dict[str, Any]]] = {"nothing": [{"parameters": 0, **found["untuned"]}]}
+    for row in found["runs"]:
+        by_way.setdefault(row["way"], []).append(row)
+    rows = [
+        [
+            way,
+            f"{each[0]['parameters']:,}",
+            spread([row["loss"] for row in each]),
+            spread([100 * row["top1"] for row in each], 1),
+        ]
+        for way, each in by_way.items()
+    ]
+    return table(["tuned", "parameters", "loss", "top-1, %"], rows)
+
+
+def heads() -> str:
+    """Share of the logits that the lag explains, and what heads are worth, by layer."""
+    found = read(ENCODER)["heads"]
+    rows = []
+    for layer in sorted({row["layer"] for row in found}):
+        each = [row for row in found if row["layer"] == layer]
+        r2, worth = [row["r2"] for row in each], [row["loss_increase"] for row in each]
+        over = sum(value > 0.5 for value in r2)
+        rows.append(
+            [
+                str(layer),
+                f"{mean(r2):.2f}",
+                f"{max(r2):.2f}",
+                str(over),
+                sign(mean(worth)),
+                sign(max(worth)),
+            ]
+        )
+    return table(["layer", "R², mean", "R², highest", "above 0.5", "loss +, mean", "loss +, highest"], rows)
+
+
+TABLES: Tables = {"trained-students": students, "trained-encoder": encoder, "trained-heads": heads}

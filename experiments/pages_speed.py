@@ -1,5 +1,6 @@
 """Tables of docs/results/speed.md."""
 
+import statistics
 from typing import Any
 
 from pages_format import EPYC, XEON, Tables, code, read, table
@@ -21,6 +22,7 @@ STEPS = [
     ("512", "step.json", "width 512, batch 16 × 256 characters"),
     ("512", "step-hybrid.json", "dickens, width 512, batch 16, context 256"),
 ]
+WHEN = ("row blocks", "auto")
 CONVOLUTION = "gpa-spread:short_convolution=4:intermediate_size=448"
 STEP_VARIANTS = {
     "gpa-rope": ("gpa-rope",),
@@ -130,7 +132,27 @@ def selection() -> str:
     return table(["criterion, points, features", "who", "seconds", "speed"], rows, left=2)
 
 
+def grid() -> str:
+    """Median and worst ratio to the fastest known way, by kind and tokens, before and after."""
+    cells: dict[tuple[Any, ...], dict[str, float]] = {}
+    for row in read(EPYC / "grid.json")["rows"]:
+        shape = tuple(row[name] for name in ("kind", "gradients", "batch", "heads", "keys", "width"))
+        cells.setdefault(shape, {})[row["way"]] = row["ms"]
+    rows = []
+    for kind, gradients in dict.fromkeys(shape[:2] for shape in cells):
+        ratios = []
+        for lengths in ((64, 128), (256, 512), (1024, 2048)):
+            here = [ways for at, ways in cells.items() if at[:2] == (kind, gradients) and at[4] in lengths]
+            for ours in (("sdpa",), ("dense", "sdpa")):
+                found = [min(ways[way] for way in ours if way in ways) / min(ways.values()) for ways in here]
+                ratios.append(f"{statistics.median(found):.2f} ({max(found):.2f})" if found else "")
+        rows.append([kind, "forward + backward" if gradients else "forward", *ratios])
+    columns = [f"{lengths}, {when}" for lengths in ("64, 128", "256, 512", "1,024, 2,048") for when in WHEN]
+    return table(["call", "pass", *columns], rows, left=2)
+
+
 TABLES: Tables = {
+    "grid": grid,
     "operator": operator,
     "readme-speed": readme_speed,
     "steps": steps,

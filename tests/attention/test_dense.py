@@ -1,4 +1,4 @@
-"""All pairs written out: the same outputs and gradients as the definition, and taken where they are faster."""
+"""All pairs written out: outputs and gradients of the definition, and taken where they are faster."""
 
 import json
 from pathlib import Path

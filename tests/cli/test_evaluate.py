@@ -118,3 +118,22 @@ def test_lengths_that_cannot_be_are_one_line(nadaraya: Any, finished_run: Path) 
         (("--lengths", "8", "--core", "tasks"), "--lengths must be left out where --core is given"),
     ):
         nadaraya("evaluate", finished_run, *options).refuses(words)
+
+
+def test_the_command_says_what_is_recalled_by_distance(nadaraya: Any, finished_run: Path) -> None:
+    line = ("evaluate", finished_run, "--recall", "16,48")
+    printed = json.loads(nadaraya(*line, "--json").out)
+    assert [each["distance"] for each in printed["recall"]] == [16, 48]
+    assert f"{printed['recall'][1]['cross_entropy']:.3f}" in nadaraya(*line).out
+    nadaraya("evaluate", finished_run, "--recall", "8").refuses("distances must be whole numbers of at least")
+    nadaraya("evaluate", finished_run, "--recall", "32", "--lengths", "16").refuses(
+        "--recall must be left out"
+    )
+    far = ("evaluate", finished_run, "--lengths", "8,32", "--windows", 3, "--far-context", "shuffled")
+    found = json.loads(nadaraya(*far, "--json").out)
+    assert found["far_context"]["how"] == "shuffled"
+    assert found["far_context"]["lengths"][0] == found["lengths"][0]
+    assert "shuffled" in nadaraya(*far).out
+    nadaraya("evaluate", finished_run, "--far-context", "cut").refuses(
+        "--far-context must be given with --lengths"
+    )

@@ -85,11 +85,9 @@ _slower._dynamo_marked_constant = True  # type: ignore[attr-defined]
 def _nearest(
     device: torch.device, kind: OfKind, rivals: tuple[str, ...], *sizes: int
 ) -> dict[str, float] | None:
-    """Times of a kind at the sizes nearest in log₂ of (batch · heads, keys, width) where all were measured."""
+    """Times at the sizes nearest in log₂ of (batch · heads, keys, width) where all were measured."""
     cells = {
-        shape: times
-        for shape, times in _table(device).get(kind, {}).items()
-        if times.keys() >= set(rivals)
+        shape: times for shape, times in _table(device).get(kind, {}).items() if times.keys() >= set(rivals)
     }
     if not cells:
         return None

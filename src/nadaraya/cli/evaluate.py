@@ -3,11 +3,11 @@
 import math
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from nadaraya.cli.lengths import figures_of, length_table, lengths_of
+from nadaraya.cli.lengths import figures_of, length_table, lengths_of, recall_table
 from nadaraya.cli.options import (
     DeviceOption,
     ModelArgument,
@@ -43,6 +43,19 @@ def evaluate(
         int | None,
         typer.Option(
             help="With --lengths: also with attention to so many tokens only, in every layer.", min=1
+        ),
+    ] = None,
+    far_context: Annotated[
+        str | None,
+        typer.Option(
+            help="With --lengths: also with what is further away than the shortest length shuffled or cut."
+        ),
+    ] = None,
+    recall: Annotated[
+        str | None,
+        typer.Option(
+            help="Show random tokens again after these distances, such as 64,256,1024: what does it recall?",
+            show_default="not measured",
         ),
     ] = None,
     images: Annotated[
@@ -102,6 +115,7 @@ def evaluate(
         "--task-folder": (task_folder, ("--lm-eval",)),
         "--windows": (windows, ("--lengths",)),
         "--sliding-window": (sliding_window, ("--lengths",)),
+        "--far-context": (far_context, ("--lengths",)),
     }
     at_lengths = [] if lengths is None else ["--lengths"]
     for option, (value, wanted) in needed.items():
@@ -111,6 +125,7 @@ def evaluate(
     for option, value, excluding in (
         ("--context", context, at_lengths + others),
         ("--lengths", lengths, others),
+        ("--recall", recall, at_lengths + others + (["--context"] if context is not None else [])),
     ):
         if value is not None and excluding:
             raise must_be(option, f"left out where {excluding[0]} is given", value)
@@ -121,7 +136,7 @@ def evaluate(
         options = {"batch_size": batch_size, "shots": shots, "folder": task_folder}
         found = run_lm_eval(run, chosen, names(lm_eval) or [], limit, **options)
     elif images is not None or (text is None and _is_image_run(run)):
-        for option, value in (("--lengths", lengths), ("--context", context)):
+        for option, value in (("--lengths", lengths), ("--context", context), ("--recall", recall)):
             if value is not None:
                 raise must_be(option, "given for a model of text", value)
         found = _images(run, images, chosen)
@@ -129,7 +144,15 @@ def evaluate(
         numbers = whole_numbers(lengths, "--lengths", "whole numbers of tokens, separated by commas")
         source = text_source(run, text, "--text")
         places = 64 if windows is None else windows
-        found = _at_lengths(run, source, numbers, places, sliding_window, chosen)
+        controls: dict[str, dict[str, Any]] = {}
+        if sliding_window is not None:
+            controls["sliding_window"] = {"sliding_window": sliding_window}
+        if far_context is not None:
+            controls["far_context"] = {"far_context": far_context}
+        found = _at_lengths(run, source, numbers, places, controls, chosen)
+    elif recall is not None:
+        numbers = whole_numbers(recall, "--recall", "whole numbers of tokens, separated by commas")
+        found = _recall(run, text_source(run, text, "--text"), numbers, chosen)
     else:
         found = _text(run, text, context, chosen)
     return Result({"run": run, **_weights(run, weights), **found.document}, found.shown)
@@ -154,19 +177,41 @@ def _lines(run: str, chosen: Chosen, line: str) -> list[str]:
 
 
 def _at_lengths(
-    run: str, source: Source, lengths: list[int], windows: int, sliding_window: int | None, chosen: Chosen
+    run: str,
+    source: Source,
+    lengths: list[int],
+    windows: int,
+    controls: dict[str, dict[str, Any]],
+    chosen: Chosen,
 ) -> Result:
-    limited = None
     with opened(run, chosen) as causal:
         result = lengths_of(causal, source, lengths, windows)
-        if sliding_window is not None:
-            limited = lengths_of(causal, source, lengths, windows, sliding_window)
-    for loss in (*result.lengths, *(limited.lengths if limited else ())):
+        limited = {
+            name: lengths_of(causal, source, lengths, windows, **how) for name, how in controls.items()
+        }
+    for loss in (loss for losses in (result, *limited.values()) for loss in losses.lengths):
         _check_finite(loss.cross_entropy, f"{source.name} at length {loss.length}", run)
     document = {"text": source.name, **figures_of(result, causal.context)}
-    if limited:
-        document["sliding_window"] = {"window": sliding_window, **asdict(limited)}
-    return Result(document, length_table(result, source.name, causal.context, limited, sliding_window or 0))
+    titles = {}
+    for name, losses in limited.items():
+        (value,) = controls[name].values()
+        key, title = (
+            ("window", f"window\n{value:,}") if name == "sliding_window" else ("how", f"far\n{value}")
+        )
+        document[name] = {key: value, **asdict(losses)}
+        titles[title] = losses
+    return Result(document, length_table(result, source.name, causal.context, titles))
+
+
+def _recall(run: str, source: Source, distances: list[int], chosen: Chosen) -> Result:
+    from nadaraya.evaluation import recall_by_distance
+
+    with opened(run, chosen) as causal:
+        found = recall_by_distance(causal.model, source.tokens(causal), distances)
+    for each in found:
+        _check_finite(each.cross_entropy, f"{source.name} at distance {each.distance}", run)
+    document = {"text": source.name, "context": causal.context, "recall": [asdict(each) for each in found]}
+    return Result(document, recall_table(found, source.name))
 
 
 def _text(run: str, text: str | None, context: int | None, chosen: Chosen) -> Result:

@@ -1,5 +1,7 @@
-"""`nadaraya evaluate --lengths`: the same tokens predicted at several context lengths."""
+"""`nadaraya evaluate --lengths` and `--recall`: the same tokens at several lengths, recall by distance."""
 
+import math
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +12,7 @@ if TYPE_CHECKING:
     from nadaraya.cli.texts import Source
     from nadaraya.evaluation.language import CausalModel
     from nadaraya.evaluation.lengths import LengthLosses
+    from nadaraya.evaluation.recall import Recall
 
 
 def lengths_of(
@@ -17,9 +20,9 @@ def lengths_of(
     source: "Source",
     lengths: list[int],
     windows: int,
-    sliding_window: int | None = None,
+    **control: Any,
 ) -> "LengthLosses":
-    """The losses of a model on a text."""
+    """The losses of a model on a text, with arguments of `length_losses` that make them a control."""
     from nadaraya.evaluation import length_losses
     from nadaraya.evaluation.language import token_bytes
 
@@ -34,7 +37,7 @@ def lengths_of(
         windows=windows,
         bytes_of_token=sizes,
         document_token=source.document_token,
-        sliding_window=sliding_window,
+        **control,
     )
 
 
@@ -44,20 +47,38 @@ def figures_of(result: "LengthLosses", context: int) -> dict[str, Any]:
 
 
 def length_table(
-    result: "LengthLosses", name: str, context: int, limited: "LengthLosses | None" = None, window: int = 0
+    result: "LengthLosses", name: str, context: int, controls: "dict[str, LengthLosses]"
 ) -> list[str | FigureTable]:
-    """A line and a table, one row per length; `limited` are the losses with a sliding window."""
+    """A line and a table, one row per length, with the loss and its change of each control."""
     size = "" if result.bytes is None else f" ({result.bytes:,} bytes)"
     line = (
         f"{name}: the last {result.stride:,} tokens of {result.windows:,} windows, {result.tokens:,} in all"
         f"{size}; the model's context is {context:,}"
     )
     headings = ["nats/token", "bits/byte", "change", "±"]
-    table = FigureTable(["length"], [*headings, *([f"window\n{window:,}", "change"] if limited else [])])
-    for loss, short in zip(result.lengths, limited.lengths if limited else result.lengths, strict=True):
+    for title in controls:
+        headings += [title, "change"]
+    table = FigureTable(["length"], headings)
+    for number, loss in enumerate(result.lengths):
         bits = "–" if loss.bits_per_byte is None else f"{loss.bits_per_byte:.4f}"
         error = "–" if loss.error is None else f"{loss.error:.4f}"
         row = [f"{loss.cross_entropy:.4f}", bits, f"{loss.change:+.4f}", error]
-        control = [f"{short.cross_entropy:.4f}", f"{short.change:+.4f}"] if limited else []
-        table.add_row(f"{loss.length:,}", *row, *control)
+        for losses in controls.values():
+            of_control = losses.lengths[number]
+            row += [f"{of_control.cross_entropy:.4f}", f"{of_control.change:+.4f}"]
+        table.add_row(f"{loss.length:,}", *row)
     return [line, table]
+
+
+def recall_table(found: "Sequence[Recall]", name: str) -> list[str | FigureTable]:
+    """A line and a table, one row per distance."""
+    chance = found[0].alphabet
+    table = FigureTable(["distance"], ["recalled", "±", "nats/token"])
+    for each in found:
+        error = "–" if each.error is None else f"{each.error:.3f}"
+        table.add_row(f"{each.distance:,}", f"{each.accuracy:.3f}", error, f"{each.cross_entropy:.3f}")
+    return [
+        f"{name}: random tokens, shown again after so many; without recall 1 in {chance:,} would be right, "
+        f"at {math.log(chance):.3f} nats/token",
+        table,
+    ]

@@ -4,16 +4,18 @@ import math
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
 from nadaraya.data import TokenShards
 from nadaraya.data.windows import document_positions, windows_at
-from nadaraya.errors import must_be
+from nadaraya.errors import must_be, unknown_name
 from nadaraya.evaluation.language import target_bytes, token_nats
 from nadaraya.models.extending import see_last
+
+FarContext = Literal["shuffled", "cut"]
 
 
 @dataclass(frozen=True)
@@ -75,6 +77,7 @@ def length_losses(
     document_token: int | None = None,
     batch_tokens: int = 16_384,
     sliding_window: int | None = None,
+    far_context: FarContext | None = None,
 ) -> LengthLosses:
     """Predict the same tokens at several context lengths.
 
@@ -97,6 +100,8 @@ def length_losses(
         batch_tokens: windows at a time have at most so many inputs, or are one. Default 16,384.
         sliding_window: tokens that every attention layer sees, as `extend_context` by "window" has it: the
             control for a gain or a loss by length. Default: all.
+        far_context: what becomes of inputs that are further away than the shortest length: "shuffled", in an
+            order at random, or "cut", not there. A model that uses them loses by it. Default: the text.
 
     Returns:
         The losses.
@@ -116,6 +121,8 @@ def length_losses(
     """
     if not lengths or min(lengths) < 1:
         raise must_be("lengths", "whole numbers of at least 1", list(lengths))
+    if far_context not in (None, *get_args(FarContext)):
+        raise unknown_name("far_context", str(far_context), get_args(FarContext))
     if windows < 1:
         raise must_be("windows", "1 or more", windows)
     shortest, longest = min(lengths), max(lengths)
@@ -130,6 +137,7 @@ def length_losses(
 
     most = (there - 1 - longest) // stride + 1
     starts = stride * torch.linspace(0, most - 1, min(windows, most), dtype=torch.float64).round().long()
+    generator = torch.Generator().manual_seed(0)
     losses: dict[int, list[Tensor]] = {length: [] for length in sorted(set(lengths))}
     targets, at_positions = [], torch.zeros(longest, dtype=torch.float64)
     with nullcontext() if sliding_window is None else see_last(model, sliding_window):
@@ -137,11 +145,17 @@ def length_losses(
             rows = windows_at(tokens, some, longest + 1)
             targets.append(rows[:, -stride:])
             for length in losses:
-                inputs = rows[:, -length - 1 : -1]
+                used = shortest if far_context == "cut" else length
+                inputs = rows[:, -used - 1 : -1]
+                if far_context == "shuffled" and length > shortest:
+                    order = torch.rand(len(rows), length - shortest, generator=generator).argsort(1)
+                    inputs = torch.cat(
+                        [inputs[:, : length - shortest].gather(1, order), inputs[:, -shortest:]], 1
+                    )
                 ids = None if document_token is None else document_positions(inputs, document_token)
-                found = token_nats(model, inputs, rows[:, -length:], ids).double().cpu()
+                found = token_nats(model, inputs, rows[:, -used:], ids).double().cpu()
                 losses[length].append(found[:, -stride:])
-            at_positions += found.sum(0)  # of the longest, which comes last
+            at_positions[-used:] += found.sum(0)  # of the longest, which comes last
 
     text = torch.cat(targets).cpu()
     sizes = None if bytes_of_token is None else target_bytes(text, bytes_of_token)

@@ -47,7 +47,7 @@ def recall_by_distance(
     seed: int = 0,
     batch_tokens: int = 16_384,
 ) -> tuple[Recall, ...]:
-    """Show a model random tokens, then a text, then the first of the random tokens again, and see what follows.
+    """Show a model random tokens, a text, and the first of the random tokens again: does it give the others?
 
     A row is `span` tokens of the text, `span` random ones, text up to the distance, and the random ones once
     more. Nothing but the first occurrence tells those after the cue, so that a loss below ln(alphabet) is

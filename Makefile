@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 # are get compiled then, once.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test fast-tests test-exhaustive lint docs results clean
+.PHONY: demo test fast-tests test-exhaustive lint docs results dist clean
 
 demo: $(VENV)/.ready-cli
 	$(BIN)/nadaraya demo
@@ -31,6 +31,10 @@ lint: $(VENV)/.ready-test
 
 docs: $(VENV)/.ready-docs
 	$(BIN)/sphinx-build -W --keep-going -q -b html docs docs/_build/html
+
+# Wheel and sdist in dist/; the version is that of src/nadaraya/__init__.py.
+dist: $(VENV)/.ready-test
+	$(BIN)/python -m build
 
 # Tables and drawings of experiments/results and tables of the pages on results, from the JSON.
 STUDIES := banks=banks related=related beyond=beyond controls=controls gka=gka-characters gka=gka-bytepairs

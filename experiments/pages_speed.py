@@ -5,6 +5,9 @@ from typing import Any
 
 from pages_format import EPYC, XEON, Tables, code, read, table
 
+from nadaraya.checking.grid import Check
+from nadaraya.cli.check import verdict
+
 STOCK = "stock SDPA, no bias"
 SHAPES = ("B 1, H 6, N 2048, d 64", "B 16, H 4, N 256, d 32", "B 16, H 4, N 256, d 128")
 OPERATORS = {
@@ -151,7 +154,21 @@ def grid() -> str:
     return table(["call", "pass", *columns], rows, left=2)
 
 
+def check() -> str:
+    """Times and verdict of `nadaraya check --quick`."""
+    found = Check.model_validate(read(EPYC / "check.json"))
+    ways = list(dict.fromkeys(row.way for row in found.rows))
+    cells: dict[tuple[str, str], dict[str, str]] = {}
+    for row in found.rows:
+        cell = row.kind, "forward + backward" if row.gradients else "forward"
+        cells.setdefault(cell, {})[row.way] = f"{row.ms:.3g}"
+    rows = [[*cell, *(times.get(way, "") for way in ways)] for cell, times in cells.items()]
+    shown = table(["call, ms", "pass", *ways], rows, left=2)
+    return "\n".join([shown, "", "```text", *verdict(found), "```"])
+
+
 TABLES: Tables = {
+    "check": check,
     "grid": grid,
     "operator": operator,
     "readme-speed": readme_speed,

@@ -7,6 +7,18 @@ from pages_format import RESULTS, Tables, code, read, sign, spread, table
 
 STUDENTS = RESULTS / "distillation" / "distillation.json"
 ENCODER = RESULTS / "encoder" / "encoder.json"
+CONTEXT = RESULTS / "context" / "context.json"
+LENGTHS, DISTANCES = ("256", "1024", "4096"), ("64", "192", "448", "960", "3968")
+WAYS = {
+    "rotary": "as trained", "window 256": "window of 256", "window 128": "window of 128",
+    "interpolate": "interpolation", "ntk": "NTK", "yarn": "YaRN",
+    "rotary, 256": "as trained, tuned", "drop, 256": "no rotations (DroPE), tuned",
+    "bank in place, 256": "**bank in place**, tuned", "bank beside, 256": "**bank beside**, alone tuned",
+    "rotary, 1024": "as trained, tuned at 1,024", "interpolate, 1024": "interpolation, tuned at 1,024",
+    "yarn, 1024": "YaRN, tuned at 1,024", "drop, 1024": "no rotations (DroPE), tuned at 1,024",
+    "bank in place, 1024": "**bank in place**, tuned at 1,024",
+    "bank beside, 1024": "**bank beside**, alone tuned at 1,024",
+}  # fmt: skip
 
 
 def students() -> str:
@@ -24,6 +36,31 @@ def students() -> str:
     for name in ("teacher", "teacher, tuned"):
         rows.append([name, spread([run[name] for run in runs]), *[""] * (len(found) - 1)])
     return table(["training", *(f"{code(name)}, {layers} of 4" for name, layers in found)], rows)
+
+
+def longer() -> str:
+    """Loss by length and recall by distance of every way to extend the context, seed by seed."""
+    rows = []
+    for way, label in WAYS.items():
+        each = [(run["untuned"] | run["tuned"])[way] for run in read(CONTEXT)["runs"]]
+        losses = [spread([found["loss"][length] for found in each]) for length in LENGTHS]
+        recall = [spread([found["recall"][distance] for found in each], 2) for distance in DISTANCES]
+        rows.append([label, *losses, *recall])
+    header = [f"loss at {int(length):,}" for length in LENGTHS]
+    return table(["way", *header, *(f"recall at {int(distance):,}" for distance in DISTANCES)], rows)
+
+
+def surgery() -> str:
+    """Loss after each step of `convert_model` at the context of training."""
+    rows = []
+    for way in ("bank in place", "drop", "rotary"):
+        steps = [run["steps"][f"{way}, 256"] for run in read(CONTEXT)["runs"]]
+        named = {name: spread([each[name] for each in steps]) for name in steps[0]}
+        tuned = next(value for name, value in named.items() if name.startswith("after"))
+        cells = [named.get(name, "") for name in ("as it is", "rotations dropped", "bank in their place")]
+        label = {"bank in place": "bank", "drop": "none (DroPE)", "rotary": "rotary"}[way]
+        rows.append([label, *cells, tuned])
+    return table(["positions", "as it is", "rotations dropped", "bank in their place", "tuned"], rows)
 
 
 def encoder() -> str:
@@ -65,4 +102,10 @@ def heads() -> str:
     return table(["layer", "R², mean", "R², highest", "above 0.5", "loss +, mean", "loss +, highest"], rows)
 
 
-TABLES: Tables = {"trained-students": students, "trained-encoder": encoder, "trained-heads": heads}
+TABLES: Tables = {
+    "trained-longer": longer,
+    "trained-surgery": surgery,
+    "trained-students": students,
+    "trained-encoder": encoder,
+    "trained-heads": heads,
+}

@@ -190,11 +190,12 @@ def kernel_attention(
             2026). Differentiable. Default None.
         nearest: k, of each query's keys only those k with the largest weights take part; default None, all.
             Lines and nearest keys are computed in blocks of rows.
-        backend: "reference" (the definition, O(Nq·Nk) memory; it alone has second derivatives), "sdpa" (exact
-            rewrites onto PyTorch's fused attention, O(Nq + Nk) memory), "triton" (fused kernels for NVIDIA
-            GPUs, O(Nq + Nk) memory), for `Factored` content "sum", "chunks" or "fft" (see
-            `nadaraya.attention.linear`), or "auto", the fastest that can do the call;
-            `nadaraya.attention.choose_backend` says which, and why not another.
+        backend: "reference" (the definition, O(Nq·Nk) memory), "sdpa" (exact rewrites onto PyTorch's fused
+            attention, O(Nq + Nk) memory), "dense" (the same rewrites with all pairs written out, for at most
+            1,024 tokens on the CPU), "triton" (fused kernels for NVIDIA GPUs, O(Nq + Nk) memory), for
+            `Factored` content "sum", "chunks" or "fft" (see `nadaraya.attention.linear`), or "auto", the
+            fastest that can do the call; `nadaraya.attention.choose_backend` says which, and why not another.
+            Only "reference" is sure to have second derivatives.
         return_weights: also return the weights; only the reference has them.
         return_lse: also return log Σ_j κ(i,j), −inf for rows that see nothing; ε is no part of it. Outputs
             over parts of the keys go together by `nadaraya.attention.merge_attention`. Differentiable.

@@ -54,7 +54,7 @@ def check(
         write_file(file, found.model_dump_json(indent=1) + "\n")
     last = f"dispatch table: {path}" if path else "no dispatch table is written by --quick"
     return Result(
-        found.model_dump(mode="json"), [_times(found), *_verdict(found), last], status=int(bool(wrong))
+        found.model_dump(mode="json"), [_times(found), *verdict(found), last], status=int(bool(wrong))
     )
 
 
@@ -83,7 +83,7 @@ def _said(row: "Time") -> tuple[str, str, str]:
     return row.kind, "forward + backward" if row.gradients else "forward", shape
 
 
-def _verdict(found: "Check") -> list[str]:
+def verdict(found: "Check") -> list[str]:
     """At most nine lines."""
     from nadaraya.attention.measured import BACKENDS
 

@@ -5,12 +5,13 @@
 Four layers of width 64 with four heads, trained at a context of 256 characters of Dickens, into which values
 are put that are asked for later. Then each way alone, and again after the same 300 updates at 256 or at 1,024
 tokens. Losses are nats/character of validation text as it is; recall is the share of values that are given.
-A seed that the file has is not trained again.
+What the file has is not measured again.
 """
 
 import argparse
 import copy
 import json
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +34,11 @@ SLOTS, VALUES = 8, 8
 LENGTHS = (256, 512, 1024, 2048, 4096)
 DISTANCES = (64, 192, 448, 960, 1984, 3968)
 SCALED = ("interpolate", "ntk", "yarn")
-AT_CONTEXT = ("rotary", "drop", "bank in place", "bank beside")
-AT_LONGER = ("rotary", "interpolate", "yarn", "drop", "bank in place", "bank beside")
+UNTUNED = ("rotary", *SCALED, "window 128", "window 256")
+TUNED = (
+    *(f"{way}, 256" for way in ("rotary", "drop", "bank in place", "bank beside")),
+    *(f"{way}, 1024" for way in ("rotary", "interpolate", "yarn", "drop", "bank in place", "bank beside")),
+)
 LONGEST = LENGTHS[-1] / CONTEXT
 
 
@@ -117,11 +121,11 @@ def measured(model: Any, text: Tensor, vocabulary: int, scaled: str = "") -> dic
     return {"loss": losses, "recall": recall}
 
 
-def extended(model: Any, method: str, length: int) -> Any:
+def extended(model: Any, method: str, length: int) -> AbstractContextManager[Any]:
     """The method at this length, or the model as it is."""
-    if method in SCALED and length > CONTEXT:
-        return extend_context(model, method, factor=length / CONTEXT)  # type: ignore[arg-type]
-    return extend_context(model, "window", window=max(LENGTHS))
+    if method not in SCALED or length <= CONTEXT:
+        return nullcontext()
+    return extend_context(model, method, factor=length / CONTEXT)  # type: ignore[arg-type]
 
 
 def tuned(trained: Any, stream: Tensor, way: str, context: int, seed: int) -> tuple[Any, dict[str, float]]:
@@ -149,6 +153,7 @@ def main() -> None:
     parser.add_argument("--corpus", default="dickens")
     parser.add_argument("--updates", type=int, default=3000)
     parser.add_argument("--seeds", default="0,1,2")
+    parser.add_argument("--ways", default="", help="only those whose names begin so")
     parser.add_argument("--json", type=Path, required=True)
     options = parser.parse_args()
     settings = {"updates": options.updates, "tuning": TUNING, "context": CONTEXT, "batch": BATCH}
@@ -159,28 +164,29 @@ def main() -> None:
     tokenizer = train_character_tokenizer(text)
     tokens = encode_text(tokenizer, text)
     border, vocabulary = len(tokens) * 9 // 10, tokenizer.vocab_size
+    runs = {run["seed"]: run for run in found["runs"]}
     for seed in map(int, options.seeds.split(",")):
-        if seed in [run["seed"] for run in found["runs"]]:
+        run = runs.setdefault(seed, {"seed": seed, "untuned": {}, "tuned": {}, "steps": {}})
+        missing = [way for way in (*UNTUNED, *TUNED) if way.startswith(options.ways)]
+        missing = [way for way in missing if way not in run["untuned"] | run["tuned"]]
+        if not missing:
             continue
         stream, held_out = with_questions(tokens[:border], vocabulary, seed), tokens[border:]
         trained = rotary_model(vocabulary, seed)
         train(trained, stream, held_out, vocabulary, options.updates, seed)
-        run: dict[str, Any] = {"seed": seed, "untuned": {}, "tuned": {}, "steps": {}}
-        for way in ("rotary", *SCALED):
-            run["untuned"][way] = measured(trained, held_out, vocabulary, way)
-            print(seed, way, run["untuned"][way], flush=True)
-        for window in (128, 256):
-            with extend_context(trained, "window", window=window):
-                run["untuned"][f"window {window}"] = measured(trained, held_out, vocabulary)
-            print(seed, window, run["untuned"][f"window {window}"], flush=True)
-        for context, ways in ((CONTEXT, AT_CONTEXT), (4 * CONTEXT, AT_LONGER)):
-            for way in ways:
-                model, steps = tuned(trained, stream, way, context, seed)
-                name = f"{way}, {context}"
-                run["steps"][name], run["tuned"][name] = steps, measured(model, held_out, vocabulary)
-                print(seed, name, steps, run["tuned"][name], flush=True)
-        found["runs"].append(run)
-        write_file(options.json, json.dumps(found, indent=1) + "\n")
+        for way in missing:
+            if way.startswith("window"):
+                with extend_context(trained, "window", window=int(way.split()[1])):
+                    run["untuned"][way] = measured(trained, held_out, vocabulary)
+            elif way in UNTUNED:
+                run["untuned"][way] = measured(trained, held_out, vocabulary, way)
+            else:
+                name, context = way.split(", ")
+                model, run["steps"][way] = tuned(trained, stream, name, int(context), seed)
+                run["tuned"][way] = measured(model, held_out, vocabulary)
+            print(seed, way, (run["untuned"] | run["tuned"])[way], flush=True)
+            found["runs"] = list(runs.values())
+            write_file(options.json, json.dumps(found, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -106,6 +106,15 @@ def as_mistral(model: LlamaForCausalLM, window: int) -> MistralForCausalLM:
     return like
 
 
+@pytest.mark.parametrize(("outer", "inner"), [(3, 9), (9, 3)])
+def test_of_two_windows_the_smaller_counts(outer: int, inner: int) -> None:
+    model = llama()
+    with extend_context(model, "window", window=3):
+        expected = logits(model)
+    with extend_context(model, "window", window=outer), extend_context(model, "window", window=inner):
+        assert torch.equal(logits(model), expected)
+
+
 @pytest.mark.parametrize("window", [2, 7, 32, 1000])
 def test_a_window_is_mistrals(window: int) -> None:
     model = llama()

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from nadaraya.attention import stock
 from nadaraya.attention.arguments import AttentionArguments
+from nadaraya.attention.partition import part_of
 
 LONGEST = 1024  # queries and keys
 _PAYS = 256  # queries and keys up to which it is faster, not measured here
@@ -67,17 +68,17 @@ def attention(
         The output (B, H, Nq, e), zero in rows that see nothing, and log Σ exp of the scores, −∞ there, which
         may be None if it is not wanted.
     """
-    step = query.shape[0]
-    if not torch.compiler.is_compiling():
-        of_item = max(1, math.prod(query.shape[1:3]) * key.shape[2])
-        step = max(1, _SCORES * torch.get_num_threads() // of_item)
-    parts = [tensor.split(step) for tensor in (query * scale, key, value)]
-    biases = [bias] * len(parts[0]) if bias is None or bias.shape[0] == 1 else bias.split(step)
-    found = [_of_some(*part, hides, with_lse) for part in zip(*parts, biases, strict=True)]
-    if len(found) == 1:
-        return found[0]
-    out, lse = zip(*found, strict=True)
-    return torch.cat(out), torch.cat(lse) if with_lse else None
+    query, batch = query * scale, query.shape[0]
+    of_item = max(1, math.prod(query.shape[1:3]) * key.shape[2])
+    if torch.compiler.is_compiling() or (step := _SCORES * torch.get_num_threads() // of_item) >= batch:
+        return _of_some(query, key, value, bias, hides, with_lse)
+    found = []
+    for start in range(0, batch, step := max(1, step)):
+        some = slice(start, start + step)
+        of_pairs = None if bias is None else part_of(bias, (some,))
+        found.append(_of_some(query[some], key[some], value[some], of_pairs, hides, with_lse))
+    lse = torch.cat([each for _, each in found if each is not None]) if with_lse else None
+    return torch.cat([out for out, _ in found]), lse
 
 
 def _of_some(

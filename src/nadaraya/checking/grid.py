@@ -55,10 +55,13 @@ _TIMED = (
     "decoding",
 )
 # Batch, heads, tokens and width.
-SHAPES = {
-    "cpu": ((16, 4, 256, 128), (1, 12, 1024, 64), (1, 4, 2048, 64)),
+SHAPES: dict[str, tuple[tuple[int, int, int, int], ...]] = {
+    "cpu": (
+        (1, 4, 64, 32), (16, 4, 64, 32), (16, 12, 128, 64), (1, 4, 256, 32), (16, 4, 256, 128),
+        (1, 12, 1024, 64), (1, 4, 2048, 64),
+    ),
     "cuda": ((16, 4, 256, 128), (8, 16, 1024, 64), (4, 16, 4096, 64), (4, 16, 4096, 128), (1, 16, 16384, 64)),
-}
+}  # fmt: skip
 _QUICK_SHAPES = ((1, 4, 256, 32),)
 _FLEX = (4, 16, 4096, 64)  # the shape at which FlexAttention is compiled
 

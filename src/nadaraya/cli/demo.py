@@ -80,7 +80,8 @@ def _lengths(runs: "list[Run]") -> Result:
     for run in runs:
         causal, source = open_causal_model(str(run.path)), text_source(str(run.path), None, "--text")
         full, limited = (
-            lengths_of(causal, source, lengths, PLACES, window).lengths for window in (None, context)
+            lengths_of(causal, source, lengths, PLACES, sliding_window=window).lengths
+            for window in (None, context)
         )
         rows = [
             {"length": whole.length, "full": whole.cross_entropy, "window": part.cross_entropy}

@@ -19,6 +19,7 @@ __all__ = [
 ]
 
 _NAME = "nadaraya"
+_WINDOWED = f"{_NAME}-window-"
 
 
 def register_attention() -> None:
@@ -103,7 +104,9 @@ def attach_attention(model: Any, *, window: int | None = None) -> Attachment:
     if window is None:
         register_attention()
         return Attachment(model, _NAME)
-    name = f"{_NAME}-window-{window}"
+    former = str(model.config._attn_implementation).removeprefix(_WINDOWED)
+    window = min(window, int(former)) if former.isdigit() else window  # another one that is not removed yet
+    name = f"{_WINDOWED}{window}"
     AttentionInterface.register(name, interface.attention)
     AttentionMaskInterface.register(name, partial(masks.attention_mask, window=window))
     return Attachment(model, name)

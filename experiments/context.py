@@ -37,7 +37,7 @@ SCALED = ("interpolate", "ntk", "yarn")
 UNTUNED = ("rotary", *SCALED, "window 128", "window 256")
 TUNED = (
     *(f"{way}, 256" for way in ("rotary", "drop", "bank in place", "bank beside")),
-    *(f"{way}, 1024" for way in ("rotary", "interpolate", "yarn", "drop", "bank in place", "bank beside")),
+    *(f"{way}, 1024" for way in ("rotary", "yarn", "drop", "bank in place", "bank beside")),
 )
 LONGEST = LENGTHS[-1] / CONTEXT
 

@@ -14,7 +14,7 @@ WAYS = {
     "interpolate": "interpolation", "ntk": "NTK", "yarn": "YaRN",
     "rotary, 256": "as trained, tuned", "drop, 256": "no rotations (DroPE), tuned",
     "bank in place, 256": "**bank in place**, tuned", "bank beside, 256": "**bank beside**, alone tuned",
-    "rotary, 1024": "as trained, tuned at 1,024", "interpolate, 1024": "interpolation, tuned at 1,024",
+    "rotary, 1024": "as trained, tuned at 1,024",
     "yarn, 1024": "YaRN, tuned at 1,024", "drop, 1024": "no rotations (DroPE), tuned at 1,024",
     "bank in place, 1024": "**bank in place**, tuned at 1,024",
     "bank beside, 1024": "**bank beside**, alone tuned at 1,024",
@@ -40,11 +40,13 @@ def students() -> str:
 
 def longer() -> str:
     """Loss by length and recall by distance of every way to extend the context, seed by seed."""
-    rows = []
+    rows, runs = [], read(CONTEXT)["runs"]
+    recalls = [run["untuned"]["rotary"]["recall"]["64"] > 0.5 for run in runs]
     for way, label in WAYS.items():
-        each = [(run["untuned"] | run["tuned"])[way] for run in read(CONTEXT)["runs"]]
+        each = [(run["untuned"] | run["tuned"])[way] for run in runs]
         losses = [spread([found["loss"][length] for found in each]) for length in LENGTHS]
-        recall = [spread([found["recall"][distance] for found in each], 2) for distance in DISTANCES]
+        able = [found["recall"] for found, learned in zip(each, recalls, strict=True) if learned]
+        recall = [spread([found[distance] for found in able], 2) for distance in DISTANCES]
         rows.append([label, *losses, *recall])
     header = [f"loss at {int(length):,}" for length in LENGTHS]
     return table(["way", *header, *(f"recall at {int(distance):,}" for distance in DISTANCES)], rows)

@@ -1,5 +1,6 @@
 """Tables of docs/results/trained-models.md."""
 
+from collections.abc import Iterable, Sequence
 from statistics import mean
 from typing import Any
 
@@ -39,17 +40,27 @@ def students() -> str:
 
 
 def longer() -> str:
-    """Loss by length and recall by distance of every way to extend the context, seed by seed."""
+    """Loss by length and recall by distance of every way to extend the context."""
+    return _extended(WAYS, LENGTHS, DISTANCES)
+
+
+def far() -> str:
+    """The longest of them, for the ways that findings name."""
+    ways = ("rotary", "window 256", "yarn", "drop, 256", "bank in place, 256")
+    return _extended(ways, ("256", "4096"), ("3968",))
+
+
+def _extended(ways: Iterable[str], lengths: Sequence[str], distances: Sequence[str]) -> str:
     rows, runs = [], read(CONTEXT)["runs"]
     recalls = [run["untuned"]["rotary"]["recall"]["64"] > 0.5 for run in runs]
-    for way, label in WAYS.items():
+    for way in ways:
         each = [(run["untuned"] | run["tuned"])[way] for run in runs]
-        losses = [spread([found["loss"][length] for found in each]) for length in LENGTHS]
+        losses = [spread([found["loss"][length] for found in each]) for length in lengths]
         able = [found["recall"] for found, learned in zip(each, recalls, strict=True) if learned]
-        recall = [spread([found[distance] for found in able], 2) for distance in DISTANCES]
-        rows.append([label, *losses, *recall])
-    header = [f"loss at {int(length):,}" for length in LENGTHS]
-    return table(["way", *header, *(f"recall at {int(distance):,}" for distance in DISTANCES)], rows)
+        recall = [spread([found[distance] for found in able], 2) for distance in distances]
+        rows.append([WAYS[way], *losses, *recall])
+    header = [f"loss at {int(length):,}" for length in lengths]
+    return table(["way", *header, *(f"recall at {int(distance):,}" for distance in distances)], rows)
 
 
 def surgery() -> str:
@@ -106,6 +117,7 @@ def heads() -> str:
 
 TABLES: Tables = {
     "trained-longer": longer,
+    "far": far,
     "trained-surgery": surgery,
     "trained-students": students,
     "trained-encoder": encoder,

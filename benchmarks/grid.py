@@ -3,7 +3,7 @@
     python benchmarks/grid.py --json FILE
 
 Ours ("dense", "sdpa"), PyTorch's attention with and without an N × N bias, and the plain formula take turns
-in one process; a row is a median in milliseconds. Ten minutes on two cores. Cells that the file has are not
+in one process; a row is a median in milliseconds. Minutes on two cores. Cells that the file has are not
 measured again.
 """
 
@@ -19,7 +19,8 @@ from nadaraya.attention import measured
 from nadaraya.checking import grid
 from nadaraya.files import write_file
 
-BATCHES, HEADS, TOKENS, WIDTHS = (1, 16), (4, 12), (64, 128, 256, 512, 1024, 2048), (32, 128)
+SIZES = ((1, 4), (16, 12))  # batch, heads
+TOKENS, WIDTHS = (64, 256, 1024), (32, 128)
 KINDS = ("bank", "Gaussian", "excluded self", "key bias", "window", "mixed logits", "decoding")
 LARGEST = 2**25  # scores of a call: more would take N × N ways gigabytes
 
@@ -37,7 +38,7 @@ def main() -> None:
     if options.json.is_file():
         found = json.loads(options.json.read_text(encoding="utf-8"))
     lengths = [int(each) for each in options.tokens.split(",")] if options.tokens else TOKENS
-    for tokens, width, batch, heads in itertools.product(lengths, WIDTHS, BATCHES, HEADS):
+    for tokens, width, (batch, heads) in itertools.product(lengths, WIDTHS, SIZES):
         if batch * heads * tokens**2 > LARGEST:
             continue
         shape = {"batch": batch, "heads": heads, "keys": tokens, "width": width}

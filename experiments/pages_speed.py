@@ -25,7 +25,7 @@ STEPS = [
     ("512", "step.json", "width 512, batch 16 × 256 characters"),
     ("512", "step-hybrid.json", "dickens, width 512, batch 16, context 256"),
 ]
-WHEN = ("row blocks", "auto")
+GRID_TOKENS, WHEN = (64, 256, 1024), ("row blocks", "auto")
 CONVOLUTION = "gpa-spread:short_convolution=4:intermediate_size=448"
 STEP_VARIANTS = {
     "gpa-rope": ("gpa-rope",),
@@ -144,13 +144,13 @@ def grid() -> str:
     rows = []
     for kind, gradients in dict.fromkeys(shape[:2] for shape in cells):
         ratios = []
-        for lengths in ((64, 128), (256, 512), (1024, 2048)):
-            here = [ways for at, ways in cells.items() if at[:2] == (kind, gradients) and at[4] in lengths]
+        for tokens in GRID_TOKENS:
+            here = [ways for at, ways in cells.items() if at[:2] == (kind, gradients) and at[4] == tokens]
             for ours in (("sdpa",), ("dense", "sdpa")):
                 found = [min(ways[way] for way in ours if way in ways) / min(ways.values()) for ways in here]
                 ratios.append(f"{statistics.median(found):.2f} ({max(found):.2f})" if found else "")
         rows.append([kind, "forward + backward" if gradients else "forward", *ratios])
-    columns = [f"{lengths}, {when}" for lengths in ("64, 128", "256, 512", "1,024, 2,048") for when in WHEN]
+    columns = [f"{tokens:,}, {when}" for tokens in GRID_TOKENS for when in WHEN]
     return table(["call", "pass", *columns], rows, left=2)
 
 

@@ -7,6 +7,7 @@ from pages_format import EPYC, XEON, Tables, code, read, table
 
 from nadaraya.checking.grid import Check
 from nadaraya.cli.check import verdict
+from nadaraya.stored import read_stored
 
 STOCK = "stock SDPA, no bias"
 SHAPES = ("B 1, H 6, N 2048, d 64", "B 16, H 4, N 256, d 32", "B 16, H 4, N 256, d 128")
@@ -156,7 +157,7 @@ def grid() -> str:
 
 def check() -> str:
     """Times and verdict of `nadaraya check --quick`."""
-    found = Check.model_validate(read(EPYC / "check.json"))
+    found = read_stored(EPYC / "check.json", Check, "a check")
     ways = list(dict.fromkeys(row.way for row in found.rows))
     cells: dict[tuple[str, str], dict[str, str]] = {}
     for row in found.rows:

@@ -28,7 +28,7 @@ LAYERS = [
     {"cli"},
 ]
 MOST_LINES_OF_A_FILE = 400
-MOST_PUBLIC_NAMES = 154
+MOST_PUBLIC_NAMES = 155
 
 
 def imported(path: Path) -> Iterator[str]:

@@ -30,7 +30,8 @@ def why_not(args: AttentionArguments) -> str | None:
         return "hidden keys are not finite"
     if max(query.shape[2], key.shape[2]) > LONGEST:
         return f"above {LONGEST} tokens memory is O(N)"
-    if math.prod(query.shape[:3]) * key.shape[2] > _MOST:
+    known = not torch.compiler.is_compiling()  # a batch of any size stays one in what is exported
+    if known and math.prod(query.shape[:3]) * key.shape[2] > _MOST:
         return f"the weights would be more than {_MOST:,} numbers"
     return None
 

@@ -54,7 +54,7 @@ def evaluate(
     recall: Annotated[
         str | None,
         typer.Option(
-            help="Show random tokens again after these distances, such as 64,256,1024: what does it recall?",
+            help="Show random tokens again after these distances, such as 64,256,1024: how many it gives.",
             show_default="not measured",
         ),
     ] = None,

@@ -15,7 +15,7 @@ from nadaraya.evaluation.language import predict
 
 @dataclass(frozen=True)
 class Recall:
-    """What a model recalls at one distance.
+    """Recall of a model at one distance.
 
     Attributes:
         distance: from a token to its repetition, in tokens.

@@ -68,7 +68,7 @@ def index() -> str:
         [
             "Longer texts than in training?",
             f"at 16 × the length RoPE's loss changes by {far[0]}, a bank's by {far[1]}; "
-            "not compared with a sliding window",
+            "a sliding window helps a rotary model as much, and recalls nothing beyond itself",
             language,
         ],
         ["Do the papers' figures come out?", "not comparable: hundreds of times fewer passes", "papers.md"],

@@ -76,7 +76,7 @@ def _fastest(args: AttentionArguments, return_weights: bool) -> BackendChoice:
 
 def _on_cpu(args: AttentionArguments, return_weights: bool) -> BackendChoice:
     """All pairs written out where sequences are short, or as it was measured."""
-    refused = {"triton": "its interpreter is for tests"}
+    refused = {"triton": why_not("triton", args, return_weights) or "its interpreter is for tests"}
     reason = why_not("dense", args, return_weights)
     if reason is None:
         slower = None

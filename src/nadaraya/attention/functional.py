@@ -318,8 +318,9 @@ def choose_backend(
     >>> import torch
     >>> from nadaraya.attention import choose_backend
     >>> x = torch.randn(1, 2, 5, 8)
-    >>> choose_backend(x, x, x, causal=True)
-    BackendChoice(name='sdpa', refused={'triton': 'the tensors are on cpu, not on a CUDA device'})
+    >>> name, refused = choose_backend(x, x, x, causal=True)
+    >>> name, refused["triton"]
+    ('sdpa', 'the tensors are on cpu, not on a CUDA device')
     """
     args = _checked(query, key, value, **options)
     return choice(options.get("backend", "auto"), args, return_weights)

@@ -144,11 +144,7 @@ def evaluate(
         numbers = whole_numbers(lengths, "--lengths", "whole numbers of tokens, separated by commas")
         source = text_source(run, text, "--text")
         places = 64 if windows is None else windows
-        controls: dict[str, dict[str, Any]] = {}
-        if sliding_window is not None:
-            controls["sliding_window"] = {"sliding_window": sliding_window}
-        if far_context is not None:
-            controls["far_context"] = {"far_context": far_context}
+        controls = {"sliding_window": sliding_window, "far_context": far_context}
         found = _at_lengths(run, source, numbers, places, controls, chosen)
     elif recall is not None:
         numbers = whole_numbers(recall, "--recall", "whole numbers of tokens, separated by commas")
@@ -181,25 +177,24 @@ def _at_lengths(
     source: Source,
     lengths: list[int],
     windows: int,
-    controls: dict[str, dict[str, Any]],
+    controls: dict[str, Any],
     chosen: Chosen,
 ) -> Result:
     with opened(run, chosen) as causal:
         result = lengths_of(causal, source, lengths, windows)
         limited = {
-            name: lengths_of(causal, source, lengths, windows, **how) for name, how in controls.items()
+            name: lengths_of(causal, source, lengths, windows, **{name: value})
+            for name, value in controls.items()
+            if value is not None
         }
     for loss in (loss for losses in (result, *limited.values()) for loss in losses.lengths):
         _check_finite(loss.cross_entropy, f"{source.name} at length {loss.length}", run)
     document = {"text": source.name, **figures_of(result, causal.context)}
     titles = {}
     for name, losses in limited.items():
-        (value,) = controls[name].values()
-        key, title = (
-            ("window", f"window\n{value:,}") if name == "sliding_window" else ("how", f"far\n{value}")
-        )
-        document[name] = {key: value, **asdict(losses)}
-        titles[title] = losses
+        key, title = ("window", "window\n{:,}") if name == "sliding_window" else ("how", "far\n{}")
+        document[name] = {key: controls[name], **asdict(losses)}
+        titles[title.format(controls[name])] = losses
     return Result(document, length_table(result, source.name, causal.context, titles))
 
 

@@ -145,17 +145,16 @@ def length_losses(
             rows = windows_at(tokens, some, longest + 1)
             targets.append(rows[:, -stride:])
             for length in losses:
-                used = shortest if far_context == "cut" else length
-                inputs = rows[:, -used - 1 : -1]
-                if far_context == "shuffled" and length > shortest:
-                    order = torch.rand(len(rows), length - shortest, generator=generator).argsort(1)
-                    inputs = torch.cat(
-                        [inputs[:, : length - shortest].gather(1, order), inputs[:, -shortest:]], 1
-                    )
-                ids = None if document_token is None else document_positions(inputs, document_token)
-                found = token_nats(model, inputs, rows[:, -used:], ids).double().cpu()
+                if far_context != "cut" or length == shortest:  # which comes first, and serves all then
+                    inputs = rows[:, -length - 1 : -1]
+                    if far_context == "shuffled":
+                        far, near = inputs[:, :-shortest], inputs[:, -shortest:]
+                        order = torch.rand(far.shape, generator=generator).argsort(1)
+                        inputs = torch.cat([far.gather(1, order), near], 1)
+                    ids = None if document_token is None else document_positions(inputs, document_token)
+                    found = token_nats(model, inputs, rows[:, -length:], ids).double().cpu()
                 losses[length].append(found[:, -stride:])
-            at_positions[-used:] += found.sum(0)  # of the longest, which comes last
+            at_positions[-found.shape[1] :] += found.sum(0)  # of the longest, which comes last
 
     text = torch.cat(targets).cpu()
     sizes = None if bytes_of_token is None else target_bytes(text, bytes_of_token)

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from shown import PAGES, README, ROOT, blocks
 
 import nadaraya
@@ -87,7 +88,7 @@ def test_the_guide_on_replaced_attention_runs(tmp_path: Path, monkeypatch: pytes
     monkeypatch.chdir(tmp_path)
     names = run_blocks(GUIDES / "replacing.md", {})
     assert names["apart"].isfinite()
-    assert any("attention.position" in name for name in torch.load("student.pt"))
+    assert any("attention.position" in name for name in load_file("student.safetensors"))
 
 
 def test_the_guide_on_other_forms_of_banks_runs() -> None:

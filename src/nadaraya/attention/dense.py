@@ -5,13 +5,14 @@ it all: where sequences are short, calls cost more than memory.
 """
 
 import math
+from collections.abc import Sequence
+from itertools import repeat
 
 import torch
 from torch import Tensor
 
 from nadaraya.attention import stock
 from nadaraya.attention.arguments import AttentionArguments
-from nadaraya.attention.partition import part_of
 
 LONGEST = 1024  # queries and keys
 _PAYS = 256  # queries and keys up to which it is faster, not measured here
@@ -52,16 +53,16 @@ def attention(
     key: Tensor,
     value: Tensor,
     scale: float,
-    bias: Tensor | None,
+    biases: Sequence[Tensor],
     hides: bool,
     with_lse: bool,
 ) -> tuple[Tensor, Tensor | None]:
-    """Softmax attention with scores q·k·scale + bias.
+    """Softmax attention with scores q·k·scale + Σ biases.
 
     Args:
         query, key, value: (B, H, Nq, d), (B, H, Nk, d), (B, H, Nk, e), float32 or float64.
         scale: factor of the dot product.
-        bias: broadcastable to (B, H, Nq, Nk), −∞ where a pair takes no part.
+        biases: each broadcastable to (B, H, Nq, Nk), −∞ where a pair takes no part.
         hides: whether some row may see nothing.
         with_lse: whether the log-sum-exp is wanted.
 
@@ -72,23 +73,27 @@ def attention(
     query, batch = query * scale, query.shape[0]
     of_item = max(1, math.prod(query.shape[1:3]) * key.shape[2])
     if torch.compiler.is_compiling() or (step := _SCORES * torch.get_num_threads() // of_item) >= batch:
-        return _of_some(query, key, value, bias, hides, with_lse)
-    found = []
-    for start in range(0, batch, step := max(1, step)):
-        some = slice(start, start + step)
-        of_pairs = None if bias is None else part_of(bias, (some,))
-        found.append(_of_some(query[some], key[some], value[some], of_pairs, hides, with_lse))
+        return _of_some(query, key, value, biases, hides, with_lse)
+    step = max(1, step)
+    # Splitting is differentiated at once; a slice would cost an array of zeros of the whole.
+    parts = [
+        each.split(step) if len(each) == batch else repeat(each) for each in (query, key, value, *biases)
+    ]
+    found = [
+        _of_some(query, key, value, biases, hides, with_lse)
+        for query, key, value, *biases in zip(*parts, strict=False)
+    ]
     lse = torch.cat([each for _, each in found if each is not None]) if with_lse else None
     return torch.cat([out for out, _ in found]), lse
 
 
 def _of_some(
-    query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, hides: bool, with_lse: bool
+    query: Tensor, key: Tensor, value: Tensor, biases: Sequence[Tensor], hides: bool, with_lse: bool
 ) -> tuple[Tensor, Tensor | None]:
     """The same of some items of the batch, whose scores stay near the cores; the query has the scale."""
     scores = query @ key.mT
-    if bias is not None:
-        scores = scores + bias
+    for bias in biases:
+        scores += bias
     # A softmax of nothing is NaN; a pass for the largest score costs little.
     nothing = scores.detach().amax(-1, keepdim=True) == -torch.inf if hides else None
     if nothing is not None and not torch.compiler.is_compiling() and not nothing.any():

@@ -103,16 +103,17 @@ def _softmax(args: AttentionArguments, with_lse: bool, keep: bool) -> tuple[Tens
         mask = pairs if mask is None else masked_bias(pairs, mask, args.compute_dtype)
         diagonals = None
     if keep:
-        bias = None if key_bias is None else key_bias[:, :, None]
         if mask is not None:
-            bias = masked_bias(bias, mask, args.compute_dtype)
+            mask = masked_bias(None, mask, args.compute_dtype)
         needs_lse, hides = with_lse or args.eps > 0.0, _hides(args)
-        if args.exclude_self and bias is not None:
+        if args.exclude_self and mask is not None:
             needs_lse = needs_lse or hides
             if args.causal and not needs_lse:  # the first row has nothing but itself
-                bias[..., 0, 0] = 0.0
+                mask[..., 0, 0] = 0.0
         hides = hides or (args.exclude_self and needs_lse)
-        out, lse = dense.attention(query, key, value, args.scale, bias, hides, needs_lse)
+        biases = [] if key_bias is None else [key_bias[:, :, None]]
+        biases += [] if mask is None else [mask]
+        out, lse = dense.attention(query, key, value, args.scale, biases, hides, needs_lse)
         return _completed(args, form, out, lse)
     window = 0 if diagonals is None else args.window or 0
     active = _active(args, form, diagonals) if mask is None else None
@@ -124,7 +125,9 @@ def _softmax(args: AttentionArguments, with_lse: bool, keep: bool) -> tuple[Tens
 
 def _hides(args: AttentionArguments) -> bool:
     """Return whether a row may see nothing, or its own key alone, besides the first of a causal call."""
-    by_key = args.key_bias is not None or args.key_padding_mask is not None
+    by_key = args.key_padding_mask is not None
+    if args.key_bias is not None:
+        by_key = by_key or torch.compiler.is_compiling() or not args.key_bias.isfinite().all()
     excluded = args.exclude_self and (args.window == 1 or args.key.shape[2] == 1 or args.offset != 0)
     return by_key or args.attn_mask is not None or args.offset < 0 or excluded
 

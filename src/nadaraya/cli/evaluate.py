@@ -21,10 +21,20 @@ from nadaraya.cli.tasks import Chosen, names, opened, run_core, run_lm_eval
 from nadaraya.cli.texts import Source, is_run, text_source
 from nadaraya.errors import InputError, must_be
 
+# Arguments of `length_losses`: what each is called in JSON, and its column.
+_CONTROLS = {
+    "sliding_window": ("window", "window\n{:,}"),
+    "far_context": ("how", "far\n{}"),
+    "extended": ("how", "{}"),
+}
+
 
 def evaluate(
     run: ModelArgument,
     text: TextOption = None,
+    part: Annotated[
+        str, typer.Option(help="Of the run's text: train, validation, or test, which follows data.limit.")
+    ] = "validation",
     context: Annotated[
         int | None,
         typer.Option(help="Tokens per window of the text.", min=1, show_default="the model's context"),
@@ -50,6 +60,10 @@ def evaluate(
         typer.Option(
             help="With --lengths: also with what is further away than the shortest length shuffled or cut."
         ),
+    ] = None,
+    extended: Annotated[
+        str | None,
+        typer.Option(help="With --lengths: also with rotary positions changed by interpolate, ntk or yarn."),
     ] = None,
     recall: Annotated[
         str | None,
@@ -116,6 +130,7 @@ def evaluate(
         "--windows": (windows, ("--lengths",)),
         "--sliding-window": (sliding_window, ("--lengths",)),
         "--far-context": (far_context, ("--lengths",)),
+        "--extended": (extended, ("--lengths",)),
     }
     at_lengths = [] if lengths is None else ["--lengths"]
     for option, (value, wanted) in needed.items():
@@ -142,15 +157,15 @@ def evaluate(
         found = _images(run, images, chosen)
     elif lengths is not None:
         numbers = whole_numbers(lengths, "--lengths", "whole numbers of tokens, separated by commas")
-        source = text_source(run, text, "--text")
+        source = text_source(run, text, "--text", part)
         places = 64 if windows is None else windows
-        controls = {"sliding_window": sliding_window, "far_context": far_context}
+        controls = {"sliding_window": sliding_window, "far_context": far_context, "extended": extended}
         found = _at_lengths(run, source, numbers, places, controls, chosen)
     elif recall is not None:
         numbers = whole_numbers(recall, "--recall", "whole numbers of tokens, separated by commas")
-        found = _recall(run, text_source(run, text, "--text"), numbers, chosen)
+        found = _recall(run, text_source(run, text, "--text", part), numbers, chosen)
     else:
-        found = _text(run, text, context, chosen)
+        found = _text(run, text, part, context, chosen)
     return Result({"run": run, **_weights(run, weights), **found.document}, found.shown)
 
 
@@ -192,7 +207,7 @@ def _at_lengths(
     document = {"text": source.name, **figures_of(result, causal.context)}
     titles = {}
     for name, losses in limited.items():
-        key, title = ("window", "window\n{:,}") if name == "sliding_window" else ("how", "far\n{}")
+        key, title = _CONTROLS[name]
         document[name] = {key: controls[name], **asdict(losses)}
         titles[title.format(controls[name])] = losses
     return Result(document, length_table(result, source.name, causal.context, titles))
@@ -209,7 +224,7 @@ def _recall(run: str, source: Source, distances: list[int], chosen: Chosen) -> R
     return Result(document, recall_table(found, source.name))
 
 
-def _text(run: str, text: str | None, context: int | None, chosen: Chosen) -> Result:
+def _text(run: str, text: str | None, part: str, context: int | None, chosen: Chosen) -> Result:
     from nadaraya.evaluation import evaluate_string
     from nadaraya.evaluation.language import evaluate_shards
 
@@ -219,7 +234,7 @@ def _text(run: str, text: str | None, context: int | None, chosen: Chosen) -> Re
                 "--context", f"at most the model's {causal.context} (--lengths goes beyond)", context
             )
         size = context or causal.context
-        name, content, documents = text_source(run, text, "--text, --core or --lm-eval")
+        name, content, documents = text_source(run, text, "--text, --core or --lm-eval", part)
         if isinstance(content, str):
             result = evaluate_string(causal.model, causal.tokenizer, content, context=size)
         else:

@@ -1,9 +1,9 @@
 """The text that a model is looked at on: that of its run, or one that is named."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
-from nadaraya.errors import InputError
+from nadaraya.errors import InputError, unknown_name
 from nadaraya.files import is_file
 
 if TYPE_CHECKING:
@@ -39,15 +39,18 @@ def is_run(path: str) -> bool:
     return is_file(Path(path) / "config.yaml")
 
 
-def text_source(run: str, text: str | None, instead: str) -> Source:
-    """The text of --text, or the validation part of a run's own.
+def text_source(run: str, text: str | None, instead: str, part: str = "validation") -> Source:
+    """The text of --text, or a part of a run's own.
 
     Raises:
         InputError: there is none: the message ends with what can be given `instead`.
     """
     from nadaraya.data import load_corpus
     from nadaraya.training import Run
+    from nadaraya.training.run import Part
 
+    if part not in get_args(Part):
+        raise unknown_name("--part", part, get_args(Part))
     if text is not None:
         corpus = load_corpus(text)
         return Source(corpus.name, corpus.text)
@@ -56,5 +59,5 @@ def text_source(run: str, text: str | None, instead: str) -> Source:
     opened = Run(run)
     data = opened.text_recipe().data
     if opened.on_shards:
-        return Source("validation text", opened.shards(), data.documents)
-    return Source("validation text", opened.corpus().split(data.validation_fraction)[1])
+        return Source(f"{part} text", opened.shards(part), data.documents)
+    return Source(f"{part} text", opened.text(part))  # type: ignore[arg-type]

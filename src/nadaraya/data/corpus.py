@@ -97,6 +97,7 @@ def load_corpus(
     source: str | os.PathLike[str],
     *,
     limit: int | None = None,
+    skip: int = 0,
     wrap: int | None = None,
     shuffle: Shuffled | None = None,
 ) -> Corpus:
@@ -106,7 +107,8 @@ def load_corpus(
         source: "embedded"; "dickens", once `nadaraya data dickens` has fetched it; else the path of a text
             file or of a folder whose .txt files, however deep, are joined in sorted order. A file that
             shares one of the two names is reached as "./dickens".
-        limit: characters to keep from the beginning, default all.
+        limit: characters to keep, default all.
+        skip: characters to leave out before them, default 0.
         wrap: columns at which what is kept is wrapped anew, as `wrap_text` does it, default as it is.
         shuffle: what of the result is put into random order, as `shuffle_text` does it with seed 0, default
             nothing.
@@ -134,7 +136,7 @@ def load_corpus(
         corpus = _from_path(source)
     if not corpus.text.strip():
         raise InputError(f"{source} holds no text: it is empty or blank")
-    name, text = corpus.name, corpus.text[:limit]
+    name, text = corpus.name, corpus.text[skip:][:limit]
     if wrap is not None:
         name, text = f"{name}, wrapped at {wrap}", wrap_text(text, wrap)
     if shuffle is not None:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -13,9 +13,10 @@ from nadaraya.data import TokenShards
 from nadaraya.data.windows import document_positions, windows_at
 from nadaraya.errors import must_be, unknown_name
 from nadaraya.evaluation.language import target_bytes, token_nats
-from nadaraya.models.extending import see_last
+from nadaraya.models.extending import extend_context, see_last
 
 FarContext = Literal["shuffled", "cut"]
+Extended = Literal["interpolate", "ntk", "yarn"]
 
 
 @dataclass(frozen=True)
@@ -78,6 +79,7 @@ def length_losses(
     batch_tokens: int = 16_384,
     sliding_window: int | None = None,
     far_context: FarContext | None = None,
+    extended: Extended | None = None,
 ) -> LengthLosses:
     """Predict the same tokens at several context lengths.
 
@@ -102,14 +104,16 @@ def length_losses(
             control for a gain or a loss by length. Default: all.
         far_context: what becomes of inputs that are further away than the shortest length: "shuffled", in an
             order at random, or "cut", not there. A model that uses them loses by it. Default: the text.
+        extended: how `extend_context` changes rotary positions, by a factor of length over the shortest one.
+            Default: not at all.
 
     Returns:
         The losses.
 
     Raises:
         InputError: a length below 1, above the positions for which the model has embeddings, or not shorter
-            than the text; or no windows, or a stride above the shortest length; or a sliding window for
-            a model that cannot have one.
+            than the text; or no windows, or a stride above the shortest length; or a sliding window or
+            another method for a model that cannot have it.
 
     >>> import torch
     >>> from nadaraya.evaluation import length_losses
@@ -123,6 +127,8 @@ def length_losses(
         raise must_be("lengths", "whole numbers of at least 1", list(lengths))
     if far_context not in (None, *get_args(FarContext)):
         raise unknown_name("far_context", str(far_context), get_args(FarContext))
+    if extended not in (None, *get_args(Extended)):
+        raise unknown_name("extended", str(extended), get_args(Extended))
     if windows < 1:
         raise must_be("windows", "1 or more", windows)
     shortest, longest = min(lengths), max(lengths)
@@ -140,7 +146,7 @@ def length_losses(
     generator = torch.Generator().manual_seed(0)
     losses: dict[int, list[Tensor]] = {length: [] for length in sorted(set(lengths))}
     targets, at_positions = [], torch.zeros(longest, dtype=torch.float64)
-    with nullcontext() if sliding_window is None else see_last(model, sliding_window):
+    with ExitStack() if sliding_window is None else see_last(model, sliding_window):
         for some in starts.split(max(1, batch_tokens // longest)):
             rows = windows_at(tokens, some, longest + 1)
             targets.append(rows[:, -stride:])
@@ -152,7 +158,10 @@ def length_losses(
                         order = torch.rand(far.shape, generator=generator).argsort(1)
                         inputs = torch.cat([far.gather(1, order), near], 1)
                     ids = None if document_token is None else document_positions(inputs, document_token)
-                    found = token_nats(model, inputs, rows[:, -length:], ids).double().cpu()
+                    with ExitStack() as changed:
+                        if extended and length > shortest:
+                            changed.enter_context(extend_context(model, extended, factor=length / shortest))
+                        found = token_nats(model, inputs, rows[:, -length:], ids).double().cpu()
                 losses[length].append(found[:, -stride:])
             at_positions[-found.shape[1] :] += found.sum(0)  # of the longest, which comes last
 

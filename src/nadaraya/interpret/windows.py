@@ -58,7 +58,7 @@ def validation_tokens(run: "Run") -> "tuple[Tensor | TokenShards, int | None]":
 
     data = run.text_recipe().data
     if not run.on_shards:
-        return encode_text(run.tokenizer(), run.corpus().split(data.validation_fraction)[1]), None
+        return encode_text(run.tokenizer(), run.text()), None
     shards = run.shards()
     return shards, shards.document_token if data.documents == "packed" else None
 

@@ -9,7 +9,8 @@ import sys
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from itertools import chain
+from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 
@@ -25,6 +26,7 @@ _Probe = Callable[["Run"], dict[str, Any]]
 LARGEST = 80_000  # characters of JSON that a probe may leave for a run
 _LAGS = 256  # the longest lag that is kept
 _WINDOWS = 16  # of the validation text, on which heads are scored
+_PARTS_WINDOWS = 1024  # of each part of the text
 _LENGTHS = (1, 2, 4, 8, 16)  # times the context of training
 _TERMS = 4  # of the banks that are fitted to implied kernels
 _GENERATED = 20_000  # characters, where training has generated no text
@@ -35,7 +37,7 @@ def probe_names() -> list[str]:
 
     >>> from nadaraya.study.probes import probe_names
     >>> probe_names()
-    ['banks', 'bumps', 'newlines', 'heads', 'lengths', 'implied']
+    ['banks', 'bumps', 'newlines', 'heads', 'lengths', 'recall', 'parts', 'implied']
     """
     return list(_PROBES)
 
@@ -186,18 +188,55 @@ def _heads(run: "Run") -> dict[str, Any]:
 
 
 def _lengths(run: "Run") -> dict[str, Any]:
-    """The loss of the same tokens at lengths of the context beyond that of training."""
-    from nadaraya.evaluation import length_losses
+    """The loss of the same tokens at lengths beyond the context of training, alone and with controls."""
+    from nadaraya.attention.rotary import RotaryEmbedding
+    from nadaraya.evaluation.lengths import Extended, length_losses
     from nadaraya.interpret.windows import validation_tokens
 
     context = run.text_recipe().data.context
     tokens, document_token = validation_tokens(run)
     lengths = [context * times for times in _LENGTHS if context * times < len(tokens)]
-    found = length_losses(run.load_model(), tokens, lengths, document_token=document_token)
-    losses = [asdict(loss) for loss in found.lengths]
-    for loss in losses:
+    model = run.load_model()
+    controls: dict[str, Any] = {
+        "window": {"sliding_window": context},
+        "shuffled": {"far_context": "shuffled"},
+    }
+    if any(isinstance(part, RotaryEmbedding) for part in model.modules()):
+        controls |= {how: {"extended": how} for how in get_args(Extended)}
+    found = {
+        name: length_losses(model, tokens, lengths, document_token=document_token, **control)
+        for name, control in {"": {}, **controls}.items()
+    }
+    losses = {name: [asdict(loss) for loss in each.lengths] for name, each in found.items()}
+    for loss in chain(*losses.values()):
         del loss["bits_per_byte"]
-    return {"context": context, "windows": found.windows, "stride": found.stride, "lengths": losses}
+    sizes = {"context": context, "windows": found[""].windows, "stride": found[""].stride}
+    return {**sizes, "lengths": losses.pop(""), "controls": losses}
+
+
+def _recall(run: "Run") -> dict[str, Any]:
+    """Shares of random tokens that are given again, by distance."""
+    from nadaraya.evaluation import recall_by_distance
+    from nadaraya.interpret.windows import validation_tokens
+
+    context, tokens = run.text_recipe().data.context, validation_tokens(run)[0]
+    distances = [context * times // 4 for times in (1, 2, *(4 * times for times in _LENGTHS))]
+    return {"distances": [asdict(each) for each in recall_by_distance(run.load_model(), tokens, distances)]}
+
+
+def _parts(run: "Run") -> dict[str, Any]:
+    """The loss of training, validation and, if there is one, test text, on as many windows of each."""
+    from nadaraya.data.tokenizer import encode_text
+    from nadaraya.interpret.windows import Windows, windows_of
+    from nadaraya.training.run import Part
+
+    model, tokenizer, context = run.load_model(), run.tokenizer(), run.text_recipe().data.context
+    found = {}
+    for part in get_args(Part):
+        if part != "test" or run.text_recipe().data.limit:
+            rows = windows_of(encode_text(tokenizer, run.text(part)), context + 1, _PARTS_WINDOWS)
+            found[part] = Windows(rows[:, :-1], rows[:, 1:]).loss(model)
+    return found
 
 
 def _implied(run: "Run") -> dict[str, Any]:
@@ -219,5 +258,7 @@ _PROBES: dict[str, _Probe] = {
     "newlines": _newlines,
     "heads": _heads,
     "lengths": _lengths,
+    "recall": _recall,
+    "parts": _parts,
     "implied": _implied,
 }

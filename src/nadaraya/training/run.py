@@ -31,6 +31,9 @@ if TYPE_CHECKING:
     from nadaraya.data.images.sources import ImageSet
 
 
+Part = Literal["train", "validation", "test"]
+
+
 class _Text(Stored):
     """The content of text.json."""
 
@@ -245,6 +248,29 @@ class Run:
                 f"the text {data.corpus} is not that which {self.path} was trained on: restore it"
             )
         return corpus
+
+    def text(self, part: Part = "validation") -> str:
+        """A part of the text of a run that was not trained on token shards.
+
+        Args:
+            part: "train"; "validation" (default); or "test", what follows `data.limit` in the source, as much
+                as the validation part: no choice of a study has seen it.
+
+        Raises:
+            InputError: as of `corpus`; or there is no text after the limit.
+        """
+        from nadaraya.data import load_corpus
+
+        data = self.text_recipe().data
+        train, validation = self.corpus().split(data.validation_fraction)
+        if part != "test":
+            return validation if part == "validation" else train
+        if data.limit is None:
+            raise InputError(
+                f"{self.path} has no test text, which follows data.limit: its recipe must have that"
+            )
+        changes = data.corpus_options() | {"limit": len(validation), "skip": data.limit}
+        return load_corpus(data.corpus, **changes).text
 
     @property
     def on_shards(self) -> bool:

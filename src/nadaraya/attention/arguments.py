@@ -133,17 +133,23 @@ class AttentionArguments:
     def hides_non_finite(self) -> bool:
         """Return whether hidden keys or values are NaN or infinite, where looking is free."""
         hiding = (
-            self.window, self.key_padding_mask, self.attn_mask, self.document_ids, self.key_bias,
-            self.lag_logits, self.mixture, self.grid,
+            self.window, self.key_padding_mask, self.attn_mask, self.document_ids, self.mixture, self.grid,
         )  # fmt: skip
         hides = self.exclude_self or (self.causal and self.query.shape[2] > 1)
+        hides = hides or any(part is not None for part in hiding)
+        by_number = [each for each in (self.key_bias, self.lag_logits) if each is not None]
         transformed = torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
         shapes_alone = self.on_gpu or self.query.is_meta
-        if transformed or shapes_alone or not (hides or any(part is not None for part in hiding)):
+        if transformed or shapes_alone or not (hides or by_number):
+            return False
+        if not hides and all(map(self._is_finite, by_number)):
             return False
         tensors = (self.key,) if self.key is self.value else (self.key, self.value)
-        sums = (t.detach().sum(dtype=self.compute_dtype).item() for t in tensors)
-        return not all(math.isfinite(total) for total in sums)
+        return not all(map(self._is_finite, tensors))
+
+    def _is_finite(self, tensor: Tensor) -> bool:
+        """Return whether the sum of a tensor is finite, which one pass without an array tells."""
+        return math.isfinite(tensor.detach().sum(dtype=self.compute_dtype).item())
 
     def with_eps(self, out: Tensor, log_mass: Tensor | None) -> Tensor:
         """Σ_j κ(i,j) v_j / (Z + ε) from `out`, the sum over Z = Σ_j κ(i,j); log Z may be None without ε."""

@@ -26,7 +26,7 @@ from nadaraya.training.schema import PositiveInt
 from nadaraya.training.task import Task
 
 MEASURED_FILE = "measured.json"
-_ROUNDS = 6  # the first, in which memory is found and code is compiled, is left out
+_ROUNDS = 16  # the first, in which memory is found and code is compiled, is left out
 
 
 @dataclass(frozen=True)

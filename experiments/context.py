@@ -12,12 +12,14 @@ import argparse
 import copy
 import json
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from training import train, windows
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from nadaraya.data import load_corpus, train_character_tokenizer
@@ -81,31 +83,12 @@ def rotary_model(vocabulary: int, seed: int) -> LlamaForCausalLM:
     return LlamaForCausalLM(config)
 
 
-def train(
-    model: LlamaForCausalLM, tokens: Tensor, text: Tensor, vocabulary: int, updates: int, seed: int
-) -> None:
-    """AdamW with a warm-up and a linear decay, on windows at random."""
-    generator = torch.Generator().manual_seed(seed)
-    optimizer = torch.optim.AdamW(model.parameters(), RATE, betas=(0.9, 0.95), weight_decay=0.1)
-    schedule = torch.optim.lr_scheduler.LambdaLR(
-        optimizer, lambda step: min((step + 1) / 100, 1.0, (updates - step) / (0.5 * updates))
-    )
-    model.train()
-    for step in range(updates):
-        starts = torch.randint(len(tokens) - CONTEXT, (BATCH, 1), generator=generator)
-        rows = tokens[starts + torch.arange(CONTEXT)]
-        optimizer.zero_grad()
-        logits, targets = model(input_ids=rows).logits[:, :-1], rows[:, 1:]
-        asked = (rows[:, :-1] >= vocabulary) & ((rows[:, :-1] - vocabulary) % (VALUES + 1) == VALUES)
-        loss = F.cross_entropy(logits.flatten(0, 1), targets.flatten())
-        # Answers are few: in the mean of all tokens they would not be learned in this time.
-        (loss + F.cross_entropy(logits[asked], targets[asked])).backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        schedule.step()
-        if step % 500 == 499:
-            recall = [round(recalled(model, text, vocabulary, distance), 2) for distance in (64, 192)]
-            print(f"  {step + 1:5} {loss.item():.3f}", *recall, flush=True)
+def with_answers(model: Any, vocabulary: int, rows: Tensor, step: int) -> Tensor:
+    """Loss of all tokens and that of answers: few, they would not be learned in this time in one mean."""
+    logits, targets = model(input_ids=rows).logits[:, :-1], rows[:, 1:]
+    asked = (rows[:, :-1] >= vocabulary) & ((rows[:, :-1] - vocabulary) % (VALUES + 1) == VALUES)
+    loss = F.cross_entropy(logits.flatten(0, 1), targets.flatten())
+    return loss + F.cross_entropy(logits[asked], targets[asked])
 
 
 def measured(model: Any, text: Tensor, vocabulary: int, scaled: str = "") -> dict[str, Any]:
@@ -173,7 +156,15 @@ def main() -> None:
             continue
         stream, held_out = with_questions(tokens[:border], vocabulary, seed), tokens[border:]
         trained = rotary_model(vocabulary, seed)
-        train(trained, stream, held_out, vocabulary, options.updates, seed)
+
+        def watch(step: int, loss: float) -> None:
+            recall = [round(recalled(trained, held_out, vocabulary, each), 2) for each in (64, 192)]  # noqa: B023
+            print(f"  {step:5} {loss:.3f}", *recall, flush=True)
+
+        train(
+            trained, windows(stream, CONTEXT, BATCH), partial(with_answers, trained, vocabulary),
+            updates=options.updates, rate=RATE, seed=seed, watch=watch,
+        )  # fmt: skip
         for way in missing:
             if way.startswith("window"):
                 with extend_context(trained, "window", window=int(way.split()[1])):

@@ -11,7 +11,6 @@ inputs. "fresh weights" starts from random projections. Losses are validation, n
 import argparse
 import copy
 import json
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+from training import train, windows
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from nadaraya.attention.layer import KernelSelfAttention
@@ -38,7 +38,6 @@ WAYS = {
     "layers, then cross-entropy + KL": ("layers", "kl"),
     "fresh weights, cross-entropy + KL": ("fresh", "kl"),
 }
-Loss = Callable[[Tensor, int], Tensor]
 
 
 def teacher_of(vocabulary: int, seed: int) -> Any:
@@ -51,26 +50,10 @@ def teacher_of(vocabulary: int, seed: int) -> Any:
     return LlamaForCausalLM(config)
 
 
-def train(model: Any, loss_of: Loss, tokens: Tensor, updates: int, rate: float, warmup: int) -> None:
-    """AdamW on windows at random; the rate decays to 0 in the second half, kernels have ten times as much."""
-    kernels = [
-        p for m in model.modules() if isinstance(m, KernelSelfAttention) for _, p in m.kernel_parameters()
-    ]
-    known = set(map(id, kernels))
-    others = [parameter for parameter in model.parameters() if id(parameter) not in known]
-    groups = [{"params": others, "lr": rate, "weight_decay": 0.1}, {"params": kernels, "lr": 10 * rate}]
-    optimizer = torch.optim.AdamW([g for g in groups if g["params"]], betas=(0.9, 0.95), weight_decay=0.0)
-    schedule = torch.optim.lr_scheduler.LambdaLR(
-        optimizer, lambda step: min((step + 1) / warmup, 1.0, (updates - step) / (0.5 * updates))
-    )
-    generator = torch.Generator().manual_seed(1)
-    for step in range(updates):
-        starts = torch.randint(len(tokens) - CONTEXT, (BATCH, 1), generator=generator)
-        optimizer.zero_grad()
-        loss_of(tokens[starts + torch.arange(CONTEXT)], step).backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        schedule.step()
+def own_loss(model: Any, rows: Tensor, step: int) -> Tensor:
+    """Cross-entropy of the next character."""
+    loss: Tensor = model(rows, labels=rows, use_cache=False).loss
+    return loss
 
 
 def distillation_loss(
@@ -138,22 +121,24 @@ def main() -> None:
     border = len(tokens) * 9 // 10
     rows = windows_of(tokens[border:], CONTEXT + 1, 64)
     held_out = Windows(rows[:, :-1], rows[:, 1:])
-    tune = partial(train, tokens=tokens[:border], updates=options.tuning, rate=TUNING_RATE, warmup=10)
+    rows_of = windows(tokens[:border], CONTEXT, BATCH)
+    tune = partial(train, updates=options.tuning, rate=TUNING_RATE, warmup=10)
     settings = {"updates": options.updates, "tuning": options.tuning, "context": CONTEXT, "batch": BATCH}
     found: dict[str, Any] = {"settings": settings, "runs": []}
     for seed in map(int, options.seeds.split(",")):
         teacher = teacher_of(tokenizer.vocab_size, seed)
-        train(teacher, lambda x, _: teacher(x, labels=x).loss, tokens[:border], options.updates, RATE, 100)  # noqa: B023
+        train(teacher, rows_of, partial(own_loss, teacher), updates=options.updates, rate=RATE)
         run: dict[str, Any] = {"seed": seed, "teacher": held_out.loss(teacher), "students": []}
         longer = copy.deepcopy(teacher)
-        tune(longer, lambda x, _: longer(x, labels=x).loss)  # noqa: B023
+        tune(longer, rows_of, partial(own_loss, longer))
         run["teacher, tuned"] = held_out.loss(longer)
         print(seed, run, flush=True)
         for variant, layers in CASES:
             for name, way in WAYS.items():
                 student = student_of(teacher, variant, layers, "fresh" in way, seed)
                 start = held_out.loss(student)
-                tune(student, partial(distillation_loss, teacher, student, way, layers, options.tuning // 3))
+                loss = partial(distillation_loss, teacher, student, way, layers, options.tuning // 3)
+                tune(student, rows_of, loss)
                 row = {"variant": variant, "layers": layers, "way": name, "start": start}
                 run["students"].append({**row, "loss": held_out.loss(student)})
                 print(seed, run["students"][-1], flush=True)

@@ -19,7 +19,7 @@ def built_in_recipes() -> list[str]:
 
     >>> from nadaraya.training import built_in_recipes
     >>> built_in_recipes()
-    ['cifar-cpu', 'deit', 'demo', 'dickens', 'nano']
+    ['cifar-cpu', 'deit', 'demo', 'dickens', 'nano', 'recommended']
     """
     folder = files("nadaraya") / "training" / "recipes"
     return sorted(item.name.removesuffix(".yaml") for item in folder.iterdir() if item.name.endswith(".yaml"))

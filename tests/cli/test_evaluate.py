@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from nadaraya.data.tokenizer import encode_text
-from nadaraya.evaluation import length_losses
+from nadaraya.evaluation import evaluate_string, length_losses
 from nadaraya.evaluation.language import token_bytes
 from nadaraya.training import Run
 
@@ -85,7 +85,7 @@ def test_lengths_are_those_of_the_library(nadaraya: Any, finished_run: Path) -> 
     line = ("evaluate", finished_run, "--lengths", "32,8,16", "--windows", 3)
     printed = json.loads(nadaraya(*line, "--json").out)
     run = Run(finished_run)
-    text = run.corpus().split(run.text_recipe().data.validation_fraction)[1]
+    text = run.text()
     tokenizer = run.tokenizer()
     expected = length_losses(
         run.load_model(), encode_text(tokenizer, text), [8, 16, 32], windows=3,
@@ -115,6 +115,8 @@ def test_lengths_that_cannot_be_are_one_line(nadaraya: Any, finished_run: Path) 
         (("--lengths", "8", "--windows", 0), "windows must be 1 or more"),
         (("--windows", 3), "--windows must be given with --lengths"),
         (("--sliding-window", 3), "--sliding-window must be given with --lengths"),
+        (("--extended", "yarn"), "--extended must be given with --lengths"),
+        (("--lengths", "8", "--extended", "rope"), "extended must be one of"),
         (("--lengths", "8", "--core", "tasks"), "--lengths must be left out where --core is given"),
     ):
         nadaraya("evaluate", finished_run, *options).refuses(words)
@@ -137,3 +139,14 @@ def test_the_command_says_what_is_recalled_by_distance(nadaraya: Any, finished_r
     nadaraya("evaluate", finished_run, "--far-context", "cut").refuses(
         "--far-context must be given with --lengths"
     )
+
+
+def test_the_command_measures_each_part_of_the_text(nadaraya: Any, finished_run: Path) -> None:
+    run = Run(finished_run)
+    for part in ("train", "validation"):
+        printed = json.loads(nadaraya("evaluate", finished_run, "--part", part, "--json").out)
+        expected = evaluate_string(run.load_model(), run.tokenizer(), run.text(part), context=16)
+        assert printed["text"] == f"{part} text"
+        assert printed["cross_entropy"] == pytest.approx(expected.cross_entropy)
+    nadaraya("evaluate", finished_run, "--part", "test").refuses("has no test text, which follows data.limit")
+    nadaraya("evaluate", finished_run, "--part", "rest").refuses("--part must be one of", "'rest'")

@@ -8,6 +8,7 @@ from torch.nn import functional as F
 
 from nadaraya import InputError
 from nadaraya.models import KernelGPTConfig, KernelGPTForCausalLM
+from nadaraya.training import load_recipe
 
 
 def small(name: str = "nano-d2", **changes: Any) -> KernelGPTForCausalLM:
@@ -136,3 +137,11 @@ def test_members_decode_from_a_cache_and_survive_saving(
     model.save_pretrained(tmp_path)
     again = KernelGPTForCausalLM.from_pretrained(tmp_path)
     torch.testing.assert_close(again(tokens).logits, whole)
+
+
+def test_what_is_recommended_is_one_name_in_python_and_in_recipes() -> None:
+    config = KernelGPTConfig.preset("recommended", hidden_size=32, num_hidden_layers=2)
+    assert (config.variant, config.short_convolution, config.hidden_size) == ("gpa-spread", 4, 32)
+    recipe = load_recipe("recommended", ["model.hidden_size=32"])
+    built = recipe.build_model(11).config
+    assert (built.variant, built.short_convolution, built.hidden_size) == ("gpa-spread", 4, 32)

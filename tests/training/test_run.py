@@ -1,6 +1,7 @@
 """Run folders, read back."""
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import torch
 from safetensors.torch import load_file
 
 from nadaraya.errors import InputError
-from nadaraya.training import Run, train
+from nadaraya.training import Recipe, Run, train
 
 
 @pytest.fixture
@@ -100,3 +101,15 @@ def test_an_unfinished_run_has_no_model_and_says_so(run: Run) -> None:
     assert unfinished.final is None
     with pytest.raises(InputError, match="step 4 of 8"):
         unfinished.load_model()
+
+
+def test_the_parts_of_the_text_lie_one_behind_the_other(
+    tiny_text: Path, tiny_recipe: Callable[..., Recipe], tmp_path: Path
+) -> None:
+    whole = tiny_text.read_text()
+    limit = len(whole) * 3 // 4
+    run = train(tiny_recipe(data__limit=limit), tmp_path / "run", progress=False)
+    parts = run.text("train"), run.text(), run.text("test")
+    assert "".join(parts[:2]) == whole[:limit]
+    assert len(parts[1]) == len(parts[2])
+    assert whole.startswith("".join(parts))

@@ -317,8 +317,9 @@ class KernelGPTConfig(PreTrainedConfig):
         """A named configuration.
 
         Args:
-            name: "dickens" (the papers' character model), "demo", or "nano-d20" with any number for 20: the
-                family of nanochat (Karpathy 2025) with that many blocks, and with a variant after it, as in
+            name: "dickens" (the papers' character model), "demo", "recommended" (the same sizes as "dickens",
+                with the attention to begin with), or "nano-d20" with any number for 20: the family of
+                nanochat (Karpathy 2025) with that many blocks, and with a variant after it, as in
                 "nano-d20-gka", that variant's form of it. See `nadaraya.models.presets`.
             changes: fields that differ from it.
 

@@ -22,6 +22,8 @@ PRESETS: dict[str, dict[str, Any]] = {
     "dickens": {},
     # A model that trains on two CPU cores in about a minute.
     "demo": {"hidden_size": 128},
+    # What docs/guides/choosing.md recommends, at any size.
+    "recommended": {"variant": "gpa-spread", "short_convolution": 4},
 }
 _NANO = re.compile(r"nano-d(?P<depth>[^-]*)(?:-(?P<variant>.*))?")
 _DEEPEST = 999
@@ -44,7 +46,7 @@ def preset_fields(name: str, variant: str | Sequence[str] | None = None) -> dict
     """The fields of a preset that differ from the defaults of `KernelGPTConfig`.
 
     Args:
-        name: "dickens", "demo", or of nanochat's family, "nano-d20" or "nano-d20-gka" with any depth.
+        name: "dickens", "demo", "recommended", or "nano-d20" or "nano-d20-gka" with any depth.
         variant: the variants, over that of the name; default that of the name, else "rope".
 
     Raises:

@@ -9,7 +9,6 @@ import sys
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
-from itertools import chain
 from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
@@ -26,6 +25,7 @@ _Probe = Callable[["Run"], dict[str, Any]]
 LARGEST = 80_000  # characters of JSON that a probe may leave for a run
 _LAGS = 256  # the longest lag that is kept
 _WINDOWS = 16  # of the validation text, on which heads are scored
+_SPAN = 16  # random tokens that are to be recalled
 _PARTS_WINDOWS = 1024  # of each part of the text
 _LENGTHS = (1, 2, 4, 8, 16)  # times the context of training
 _TERMS = 4  # of the banks that are fitted to implied kernels
@@ -203,15 +203,18 @@ def _lengths(run: "Run") -> dict[str, Any]:
     }
     if any(isinstance(part, RotaryEmbedding) for part in model.modules()):
         controls |= {how: {"extended": how} for how in get_args(Extended)}
-    found = {
+    measured = {
         name: length_losses(model, tokens, lengths, document_token=document_token, **control)
         for name, control in {"": {}, **controls}.items()
     }
-    losses = {name: [asdict(loss) for loss in each.lengths] for name, each in found.items()}
-    for loss in chain(*losses.values()):
+    alone = measured.pop("")
+    losses = [asdict(loss) for loss in alone.lengths]
+    for loss in losses:
         del loss["bits_per_byte"]
-    sizes = {"context": context, "windows": found[""].windows, "stride": found[""].stride}
-    return {**sizes, "lengths": losses.pop(""), "controls": losses}
+    return {
+        "context": context, "windows": alone.windows, "stride": alone.stride, "lengths": losses,
+        "controls": {name: [each.cross_entropy for each in of.lengths] for name, of in measured.items()},
+    }  # fmt: skip
 
 
 def _recall(run: "Run") -> dict[str, Any]:
@@ -220,8 +223,11 @@ def _recall(run: "Run") -> dict[str, Any]:
     from nadaraya.interpret.windows import validation_tokens
 
     context, tokens = run.text_recipe().data.context, validation_tokens(run)[0]
-    distances = [context * times // 4 for times in (1, 2, *(4 * times for times in _LENGTHS))]
-    return {"distances": [asdict(each) for each in recall_by_distance(run.load_model(), tokens, distances)]}
+    quarters = (1, 2, *(4 * times for times in _LENGTHS))
+    distances = sorted({max(_SPAN, context * each // 4) for each in quarters})
+    distances = [each for each in distances if each + 2 * _SPAN <= len(tokens)]
+    found = recall_by_distance(run.load_model(), tokens, distances, span=_SPAN)
+    return {"distances": [asdict(each) for each in found]}
 
 
 def _parts(run: "Run") -> dict[str, Any]:

@@ -42,8 +42,8 @@ class ModelRecipe(Section):
 
     prefix: ClassVar[str] = "model."
     preset: str | None = None
-    """Sizes and other arguments by name: nanochat's `nano-d12` with any depth, or `nano-d12-gka`; `extra` and
-    `variant` go over those of the preset."""
+    """Sizes and other arguments by name: `recommended`, or nanochat's `nano-d12` with any depth, or
+    `nano-d12-gka`; `extra` and `variant` go over those of the preset."""
     hidden_size: Annotated[int, Field(gt=0, le=2**20)] = 128
     """Width of the model; a multiple of the heads."""
     num_hidden_layers: Annotated[int, Field(gt=0, le=4096)] = 4

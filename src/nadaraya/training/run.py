@@ -168,11 +168,7 @@ class Run:
 
     @property
     def measured_on(self) -> dict[str, Any]:
-        """Data that validation metrics depend on; those of two runs compare where it agrees.
-
-        Raises:
-            InputError: its text.json or images.json is damaged.
-        """
+        """Data that validation metrics depend on; those of two runs compare where it agrees."""
         if isinstance(self.recipe, ImageRecipe):
             return {"images": self._images.sha256, "image_size": self.recipe.model.image_size}
         path, sharded = self.path / layout.TOKENIZER_FILE, self._text.shards  # the validation part is theirs
@@ -188,11 +184,7 @@ class Run:
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """Names of the classes of an image run.
-
-        Raises:
-            InputError: the run is one on text, or its images.json is damaged.
-        """
+        """Names of the classes of an image run; an InputError for a run on text."""
         self.image_recipe()
         return self._images.classes
 
@@ -250,14 +242,10 @@ class Run:
         return corpus
 
     def text(self, part: Part = "validation") -> str:
-        """A part of the text of a run that was not trained on token shards.
-
-        Args:
-            part: "train"; "validation" (default); or "test", what follows `data.limit` in the source, as much
-                as the validation part: no choice of a study has seen it.
+        """A part of the text of `corpus`, or "test": as much as validates, behind `data.limit` in its source.
 
         Raises:
-            InputError: as of `corpus`; or there is no text after the limit.
+            InputError: as of `corpus`, or there is no limit.
         """
         from nadaraya.data import load_corpus
 
@@ -266,9 +254,7 @@ class Run:
         if part != "test":
             return validation if part == "validation" else train
         if data.limit is None:
-            raise InputError(
-                f"{self.path} has no test text, which follows data.limit: its recipe must have that"
-            )
+            raise InputError(f"{self.path} has no test text, which follows data.limit: it has none")
         changes = data.corpus_options() | {"limit": len(validation), "skip": data.limit}
         return load_corpus(data.corpus, **changes).text
 

@@ -49,7 +49,7 @@ def test_a_text_that_was_edited_since_is_not_that_of_the_run(tiny_recipe: Any, t
     run = train(tiny_recipe(data__corpus=str(path)), tmp_path / "run", progress=False)
     assert len(run.corpus().text) == 60 * 24
     path.write_text("the cat sat on the mat. " * 40)
-    with pytest.raises(InputError, match=r"text.txt is not that which .*run was trained on: restore it"):
+    with pytest.raises(InputError, match=r"text.txt is not that of .*run: restore it"):
         run.corpus()
 
 

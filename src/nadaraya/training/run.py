@@ -236,9 +236,7 @@ class Run:
             raise InputError(f"{self.path} was trained on token shards, {data.corpus}, which are no text")
         corpus = load_corpus(data.corpus, **data.corpus_options())
         if corpus.sha256 != self._text.sha256:
-            raise InputError(
-                f"the text {data.corpus} is not that which {self.path} was trained on: restore it"
-            )
+            raise InputError(f"the text {data.corpus} is not that of {self.path}: restore it")
         return corpus
 
     def text(self, part: Part = "validation") -> str:

@@ -15,7 +15,7 @@ MODULES = {
 }
 LAYERS = [
     {"errors"},
-    {"files", "device", "modes", "kernels"},
+    {"files", "device", "modes", "kernels", "compiled"},
     {"names", "plain_yaml", "attention"},
     {"stored"},
     {"models", "data", "regression", "checking"},

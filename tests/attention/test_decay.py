@@ -10,7 +10,8 @@ from torch import Tensor
 
 from nadaraya import kernel_attention
 from nadaraya.attention import blocked, sdpa
-from nadaraya.attention.blocked import LONGEST_BLOCK, exp_without_underflow
+from nadaraya.attention.blocked import LONGEST_BLOCK
+from nadaraya.attention.passes import exp_without_underflow
 from nadaraya.kernels import ExponentialDecay, Gaussian, KernelBank
 
 N = 1700  # tokens: three blocks of rows, the last one incomplete

@@ -13,18 +13,17 @@ Shapes: q_BHNd, k_BHNd, v_BHNe; key_bias_BHN (B or 1, H or 1); diagonals_HT, T =
 logit of the pairs with j − i = t − (Nq − 1), i and j counted from 0 in their own tensors.
 """
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import NoReturn
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from nadaraya.attention import fused_cpu
 from nadaraya.attention.fused_cpu import with_columns
 from nadaraya.attention.partition import Part, part_of, partition, subparts, whole, work_on
+from nadaraya.attention.passes import ByTorch, Compiled, can_compile
 from nadaraya.errors import InputError
 
 # Rows of a block: large ones amortise calls, small ones compute less of the future in causal calls.
@@ -210,8 +209,10 @@ def blocked_attention_backward(
     is Σ dS over the batch and over all pairs with the same j − i.
     """
     dtype, none = lse.dtype, lse.new_zeros((0,))
+    scores = query[..., 0].numel() * key.shape[2]
+    compiled = mask is None and (diagonals is not None or causal) and can_compile(scores, lse)
     by_cpu = diagonals is None and query.device.type == "cpu" and query.numel() > 0 and key.shape[2] > 0
-    if by_cpu and not need_mask:
+    if by_cpu and not compiled and not need_mask:
         bias = None if mask is None else masked_bias(None, mask, dtype)
         *grads, grad_key_bias = fused_cpu.backward(
             grad_out, grad_lse, query, key, value, out, lse, scale, bias, key_bias, causal
@@ -248,8 +249,8 @@ def blocked_attention_backward(
     def work(part: Part) -> Tensor:
         """Writes the gradients of its items and heads; returns what it adds to that of the diagonals."""
         along_diagonals = lse.new_zeros((heads, num_queries + num_keys - 1) if need_diagonals else (0,))
-        # Written over by every tile: fresh memory for each would cost as much as the sums.
-        room = lse.new_empty(_BACKWARD_SCORES), _Skewed(lse.new_empty(2 * _BACKWARD_SCORES))
+        # Arrays are written over by every tile: fresh memory for each would cost as much as the sums.
+        by_tile = (Compiled if compiled else ByTorch)(_BACKWARD_SCORES, lse)
         for block in blocks(num_queries, num_keys, rows, causal, window, active):
             reversed_rows = slice(num_queries - block.rows.stop, num_queries - block.rows.start)
             for tile, subpart in _tiles(block, part, heads):
@@ -257,21 +258,15 @@ def blocked_attention_backward(
                 queries, grads = _pairs(query_columns[at_rows]), _pairs(grad_columns[at_rows])
                 keys, values = _pairs(key_columns[at_keys]), _pairs(value_columns[at_keys])
                 shape = (*ones[at_keys].shape[:2], tile.num_rows, tile.num_keys)
-                weights = room[0][: math.prod(shape)].view(shape)
                 bias = None if diagonals is None else part_of(tile.hankel(diagonals, num_queries), subpart)
                 if mask is not None:
                     bias = masked_bias(bias, _mask_rows(part_of(mask, subpart), tile), dtype)
-                weights.copy_(weights.new_zeros(()) if bias is None else bias)
-                _pairs(weights).baddbmm_(queries, keys.mT)
-                exp_without_underflow(weights)
-                grad_scores, wide = room[1].place(shape)
+                weights = by_tile.weights(queries, keys, bias, shape)
+                first = tile.keys.start + num_queries - tile.rows.stop
+                lags = slice(first, first + tile.num_rows + tile.num_keys - 1)
+                along = along_diagonals[subpart[1], lags] if need_diagonals else None
+                grad_scores = by_tile.gradients(grads, values, weights, along)
                 by_pair = _pairs(grad_scores)
-                torch.bmm(grads, values.mT, out=by_pair).mul_(_pairs(weights))
-                if need_diagonals:
-                    first = tile.keys.start + num_queries - tile.rows.stop
-                    # Over both dimensions at once is slow.
-                    along = wide[0].sum(1) if len(wide) == 1 else wide.sum(0).sum(1)
-                    along_diagonals[subpart[1], first : first + along.shape[1]] += along
                 if need_mask:
                     # Summed over the dimensions that the mask broadcasts.
                     of_mask = _mask_rows(part_of(grad_mask, subpart), tile, flip=False)
@@ -294,13 +289,6 @@ def blocked_attention_backward(
     )
 
 
-def exp_without_underflow(logits: Tensor) -> Tensor:
-    """exp in place; what is too small to count is 0: numbers near underflow take a hundred times as long."""
-    least = 0.75 * math.log(torch.finfo(logits.dtype).tiny)
-    logits.clamp_(min=least).exp_()
-    return F.threshold(logits, 1.01 * math.exp(least), 0.0, inplace=True)
-
-
 def _tiles(block: Block, part: Part, num_heads: int) -> Iterator[tuple[Block, Part]]:
     """Parts of a block's keys, and of the items and heads of a part, whose scores stay in cache together."""
     most = _BACKWARD_SCORES // block.num_rows
@@ -313,27 +301,6 @@ def _tiles(block: Block, part: Part, num_heads: int) -> Iterator[tuple[Block, Pa
 def _pairs(tensor: Tensor) -> Tensor:
     """A view (B, H, …) as (B · H, …)."""
     return tensor.view(-1, *tensor.shape[2:])
-
-
-class _Skewed:
-    """A place for a tile's (B, H, rows, keys) in a wider array, otherwise zero.
-
-    Row r lies r places to the right there: a diagonal of the tile with reversed rows is a column.
-    """
-
-    def __init__(self, room: Tensor) -> None:
-        self._room, self._shape = room, (0, 0, 0, 0)
-
-    def place(self, shape: tuple[int, int, int, int]) -> tuple[Tensor, Tensor]:
-        """The place, and the wider array."""
-        batch, heads, rows, keys = shape
-        wide = rows + keys - 1
-        buffer = self._room[: batch * heads * rows * wide].view(batch, heads, rows, wide)
-        strides = (heads * rows * wide, rows * wide, wide + 1, 1)
-        if shape != self._shape:
-            buffer.as_strided((batch, heads, rows - 1, rows), strides, keys).zero_()  # between two rows
-            self._shape = shape
-        return buffer.as_strided(shape, strides), buffer
 
 
 @blocked_attention_backward.register_fake

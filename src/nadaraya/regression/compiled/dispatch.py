@@ -7,9 +7,9 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from nadaraya.compiled.jit import compiled_types
 from nadaraya.kernels import ExponentialDecay, Gaussian, Kernel
 from nadaraya.regression.compiled import fourier, line_sums, one_dimension
-from nadaraya.regression.compiled.jit import compiled_types
 from nadaraya.regression.compiled.pairs import (
     BY_BANDWIDTH,
     BY_POSITION,

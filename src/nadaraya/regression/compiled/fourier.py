@@ -16,7 +16,7 @@ import scipy.fft
 from numba import get_num_threads, prange
 from numpy.typing import NDArray
 
-from nadaraya.regression.compiled.jit import compiled
+from nadaraya.compiled.jit import compiled
 from nadaraya.regression.compiled.profiles import GAUSSIAN, Profile
 from nadaraya.regression.requests import Array, BandwidthGradients, Request, Sums
 

@@ -13,8 +13,8 @@ import numpy as np
 from numba import prange
 from numpy.typing import NDArray
 
-from nadaraya.regression.compiled.exponential import exp_nonpositive
-from nadaraya.regression.compiled.jit import compiled
+from nadaraya.compiled.exponential import exp_nonpositive
+from nadaraya.compiled.jit import compiled
 from nadaraya.regression.compiled.line_tree import (
     DEEPEST,
     LEAF,

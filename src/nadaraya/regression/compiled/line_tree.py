@@ -13,7 +13,7 @@ import numpy as np
 from numba import prange
 from numpy.typing import NDArray
 
-from nadaraya.regression.compiled.jit import compiled
+from nadaraya.compiled.jit import compiled
 
 Array = NDArray[np.float64]
 

@@ -8,7 +8,7 @@ import numpy as np
 from numba import prange
 from numpy.typing import NDArray
 
-from nadaraya.regression.compiled.jit import compiled
+from nadaraya.compiled.jit import compiled
 from nadaraya.regression.compiled.line_sums import LineKernel, line_sums, log_kernel, relative, two_sum
 from nadaraya.regression.compiled.profiles import (
     EXPONENTIAL,

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import prange
 
-from nadaraya.regression.compiled.jit import compiled
+from nadaraya.compiled.jit import compiled
 from nadaraya.regression.compiled.profiles import (
     FIRST_COMPACT,
     TILE,

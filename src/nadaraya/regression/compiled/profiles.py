@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from nadaraya.compiled.exponential import exp_nonpositive
+from nadaraya.compiled.jit import compiled
 from nadaraya.kernels import (
     Boxcar,
     Epanechnikov,
@@ -21,8 +23,6 @@ from nadaraya.kernels import (
     Tricube,
 )
 from nadaraya.kernels.base import Scaled
-from nadaraya.regression.compiled.exponential import exp_nonpositive
-from nadaraya.regression.compiled.jit import compiled
 
 GAUSSIAN, EXPONENTIAL, MATERN32, MATERN52, EPANECHNIKOV, TRICUBE, BOXCAR = range(7)
 FIRST_COMPACT = EPANECHNIKOV

@@ -12,7 +12,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic, overload
 
-from nadaraya.regression.compiled.jit import compiled
+from nadaraya.compiled.jit import compiled
 
 # Below these the result is 0.
 SMALLEST64 = -708.0

@@ -1,0 +1,1 @@
+"""What numba compiles for several packages; imported where numba is installed."""

@@ -9,7 +9,7 @@ from nadaraya.checking.grid import Check
 from nadaraya.cli.check import verdict
 from nadaraya.stored import read_stored
 
-STOCK = "stock SDPA, no bias"
+STOCK, LLAMA = "stock SDPA, no bias", "Llama, sdpa"
 SHAPES = ("B 1, H 6, N 2048, d 64", "B 16, H 4, N 256, d 32", "B 16, H 4, N 256, d 128")
 OPERATORS = {
     STOCK: "PyTorch's fused attention, no bias",
@@ -21,9 +21,7 @@ OPERATORS = {
 }
 STEPS = [
     ("128, bf16", "step-spread.json", "dickens, width 128, batch 16, context 256, bfloat16"),
-    ("128", "step.json", "width 128, batch 16 × 256 characters"),
     ("128", "step-hybrid.json", "dickens, width 128, batch 16, context 256"),
-    ("512", "step.json", "width 512, batch 16 × 256 characters"),
     ("512", "step-hybrid.json", "dickens, width 512, batch 16, context 256"),
 ]
 GRID_TOKENS, WHEN = (64, 256, 1024), ("row blocks", "auto")
@@ -32,9 +30,10 @@ STEP_VARIANTS = {
     "gpa-rope": ("gpa-rope",),
     "gpa-mul-loo": ("gpa-mul-loo",),
     "gpa-hybrid": ("gpa-hybrid",),
-    "gpa-rope-gate": ("gpa-rope-gate", "gpa-rope-gate:intermediate_size=448"),
+    "gpa-rope-gate": ("gpa-rope-gate", "gpa-rope-gate:intermediate_size=450"),
     "gpa-spread": ("gpa-spread:intermediate_size=450",),
     "gpa-spread, convolution": (CONVOLUTION,),
+    "fox-loo-gate, convolution": ("fox-loo-gate:short_convolution=4:intermediate_size=449",),
 }
 
 
@@ -45,7 +44,7 @@ def median(row: dict[str, Any]) -> float:
 
 def operator() -> str:
     """Forward and backward of the operator against PyTorch's fused attention."""
-    times = read(XEON / "attention.json")["time_ms"]
+    times = read(EPYC / "attention.json")["time_ms"]
     rows = []
     for name, label in OPERATORS.items():
         if "by hand" in name:
@@ -57,7 +56,7 @@ def operator() -> str:
 
 def readme_speed() -> str:
     """The first shape of `operator`."""
-    times = read(XEON / "attention.json")["time_ms"][SHAPES[0]]
+    times = read(EPYC / "attention.json")["time_ms"][SHAPES[0]]
     stock = median(times[STOCK])
     rows = [
         [label, f"{median(times[name]):.0f}", f"{median(times[name]) / stock:.2f}×"]
@@ -81,9 +80,21 @@ def steps() -> str:
         cells = [f"{median(row) / base:.2f}×" if row else "" for row, base in zip(found, bases, strict=True)]
         name, *rest = label.split(", ")
         rows.append([", ".join([code(name), *rest]), *cells])
-    torch = [read(EPYC / name)["environment"]["torch"][:4] for _, name, _ in STEPS]
-    header = [f"{label} (torch {version})" for (label, _, _), version in zip(STEPS, torch, strict=True)]
-    return table(["width", *header], rows)
+    return table(["width", *(label for label, _, _ in STEPS)], rows)
+
+
+def decoding() -> str:
+    """Tokens/s of generation, and its share of that of transformers' Llama."""
+    found = read(EPYC / "decoding.json")["rows"]
+    rates = {(row["batch"], row["prompt"], row["model"]): row["tokens_per_second"] for row in found}
+    cases = list(dict.fromkeys(key[:2] for key in rates))
+    rows = []
+    for model in dict.fromkeys(key[2] for key in rates):
+        cells = [
+            f"{rates[*case, model]:.0f} ({rates[*case, model] / rates[*case, LLAMA]:.2f}×)" for case in cases
+        ]
+        rows.append([model if model == LLAMA else code(model), *cells])
+    return table(["tokens/s", *(f"{batch} × {prompt:,}" for batch, prompt in cases)], rows)
 
 
 def pruning() -> str:
@@ -171,6 +182,7 @@ def check() -> str:
 TABLES: Tables = {
     "check": check,
     "grid": grid,
+    "decoding": decoding,
     "operator": operator,
     "readme-speed": readme_speed,
     "steps": steps,

@@ -11,7 +11,7 @@ Row = tuple[str, str, bool]  # target, measured, whether it is met
 
 
 def _operator() -> list[Row]:
-    found = read(XEON / "attention.json")
+    found = read(EPYC / "attention.json")
     times = {name: median(row) for name, row in found["time_ms"][SHAPES[0]].items()}
     bank, gka = (times[name] / times[STOCK] for name in ("gpa, with the gradient of the bank", "gka"))
     dense = times["gka, N×N by hand"] / times["gka"]

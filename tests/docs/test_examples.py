@@ -170,7 +170,7 @@ CHOICES = {
     "`rope`": ("rope", "rope"),
     "`gpa-rope`": ("gpa-rope", "gpa-rope"),
     "`gpa-hybrid`": ("mul-loo-hybrid", "gpa-hybrid"),
-    "`gpa-rope-gate`": ("gate", "gpa-rope-gate:intermediate_size=448"),
+    "`gpa-rope-gate`": ("gate", "gpa-rope-gate:intermediate_size=450"),
     "`gpa-spread`, `short_convolution=4`": (
         "mul-loo-spread-gate-conv",
         "gpa-spread:short_convolution=4:intermediate_size=448",

@@ -3,11 +3,10 @@
 from functools import cache
 from statistics import mean
 
-from pages_format import RESULTS, STUDIES, Tables, code, difference, read, share, sign, spread, table
+from pages_format import RESULTS, STUDIES, Tables, code, difference, share, sign, spread, table
 
 from nadaraya.study import Findings, summarise
 from nadaraya.study.results import Row
-from nadaraya.study.statistics import mean_with_interval
 from nadaraya.study.summary import Summary
 
 COMPUTE = (
@@ -27,8 +26,6 @@ BEYOND = {
     "gpa-rope": "`gpa-rope`",
     "rope": "`rope`",
 }
-LENGTHS = ("rope", "decay", "gpa-mul", "gpa-rope")
-SEARCHED = ("matern32", "periodic", "gaussian + matern32", "matern32*periodic")
 
 
 @cache
@@ -114,30 +111,8 @@ def beyond() -> str:
     return table(header, rows)
 
 
-def lengths() -> str:
-    """What texts cost that are longer than those of training."""
-    rows = []
-    for variant in LENGTHS:
-        runs = found("papers").sizes(variant, "lengths")["u3000"]
-        far = difference(mean_with_interval([change(row, 4096) for row in runs]), 2)
-        rows.append([code(variant), far, changes("papers", variant, "u10000", 4096)])
-    return table(["4,096 characters − 256", "3,000 updates", "10,000"], rows)
-
-
-def search() -> str:
-    """Kernels of the lag found by the search."""
-    rows = {row["expression"]: row for row in read(RESULTS / "search" / "results.json")["candidates"]}
-    shown = []
-    for name in SEARCHED:
-        first, *others = rows[name]["losses"].values()
-        shown.append([code(name), f"{first:.3f}", spread(others) if others else ""])
-    return table(["kernel", "first seed, which chooses", "two others"], shown)
-
-
 TABLES: Tables = {
     "equal-compute": equal_compute,
     "controls": controls,
     "beyond": beyond,
-    "lengths": lengths,
-    "search": search,
 }

@@ -170,12 +170,12 @@ def check() -> str:
     """Times and verdict of `nadaraya check --quick`."""
     found = read_stored(EPYC / "check.json", Check, "a check")
     ways = list(dict.fromkeys(row.way for row in found.rows))
-    cells: dict[tuple[str, str], dict[str, str]] = {}
+    cells: dict[str, dict[str, str]] = {}
     for row in found.rows:
-        cell = row.kind, "forward + backward" if row.gradients else "forward"
-        cells.setdefault(cell, {})[row.way] = f"{row.ms:.3g}"
-    rows = [[*cell, *(times.get(way, "") for way in ways)] for cell, times in cells.items()]
-    shown = table(["call, ms", "pass", *ways], rows, left=2)
+        if row.gradients or row.kind == "decoding":
+            cells.setdefault(row.kind, {})[row.way] = f"{row.ms:.3g}"
+    rows = [[kind, *(times.get(way, "") for way in ways)] for kind, times in cells.items()]
+    shown = table(["forward + backward, ms", *ways], rows)
     return "\n".join([shown, "", "```text", *verdict(found), "```"])
 
 

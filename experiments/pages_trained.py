@@ -44,12 +44,6 @@ def longer() -> str:
     return _extended(WAYS, LENGTHS, DISTANCES)
 
 
-def far() -> str:
-    """The longest of them, for the ways that findings name."""
-    ways = ("rotary", "window 256", "yarn", "drop, 256", "bank in place, 256")
-    return _extended(ways, ("256", "4096"), ("3968",))
-
-
 def _extended(ways: Iterable[str], lengths: Sequence[str], distances: Sequence[str]) -> str:
     rows, runs = [], read(CONTEXT)["runs"]
     recalls = [run["untuned"]["rotary"]["recall"]["64"] > 0.5 for run in runs]
@@ -117,7 +111,6 @@ def heads() -> str:
 
 TABLES: Tables = {
     "trained-longer": longer,
-    "far": far,
     "trained-surgery": surgery,
     "trained-students": students,
     "trained-encoder": encoder,

@@ -23,6 +23,7 @@ import torch.nn.functional as F
 from torch import Generator, Tensor
 from training import train
 
+from nadaraya.attention.rotary import RotaryEmbedding
 from nadaraya.evaluation.language import predict
 from nadaraya.files import write_file
 from nadaraya.models import KernelGPTConfig, KernelGPTForCausalLM, extend_context
@@ -30,18 +31,20 @@ from nadaraya.models import KernelGPTConfig, KernelGPTForCausalLM, extend_contex
 CONTEXT, BATCH, PAIRS = 128, 32, 8
 KEYS, VALUES, NOISE = 64, 64, 64
 LENGTHS = (128, 256, 512, 1024, 2048)
-RATES, SEARCH_SEED = (1.5e-3, 5e-3), 100
+RATES, SEARCH_SEED = (1.5e-3, 5e-3, 1.5e-2), 100
 Cell = tuple[str, float, int]  # variant, rate, seed
 SCALED = ("interpolate", "ntk", "yarn")
 VARIANTS: dict[str, str | list[str]] = {
     "rope-gate": "rope-gate",
     "gpa-spread": "gpa-spread",
     "nope-gate": "nope-gate",
-    "alibi-loo-gate": "alibi-loo-gate",
+    "nope-loo-gate": "nope-loo-gate",
+    "rope-loo-gate": "rope-loo-gate",
     "fox-loo-gate": "fox-loo-gate",
+    "alibi-loo-gate": "alibi-loo-gate",
     "gpa-rope-gate": "gpa-rope-gate",
+    "gpa-spread + nope": ["gpa-spread", "nope-loo-gate"],
     "decay-loo-gate": "decay-loo-gate",
-    "gpa-spread + nope": ["gpa-spread", "nope-gate"],
     "linear-bank-gate": "linear-bank-gate",
     "gka-loo-bank-gate": "gka-loo-bank-gate",
     "parallax-gate": "parallax-gate",
@@ -146,7 +149,7 @@ def run(name: str, rate: float, seed: int, updates: int) -> dict[str, Any]:
     found = {"variant": name, "rate": rate, "seed": seed, "seconds": time.perf_counter() - begun}
     model.eval()
     ways = {"": by_length(model)}
-    if name == "rope-gate":
+    if any(isinstance(part, RotaryEmbedding) for part in model.modules()):
         ways |= {way: by_length(model, way) for way in ("window", *SCALED)}
     return found | {"parameters": model.num_parameters(), "curve": curve, "recall": ways}
 
@@ -166,6 +169,8 @@ def main() -> None:
     found: dict[str, Any] = {"settings": settings, "runs": []}
     if options.json.is_file():
         found = json.loads(options.json.read_text(encoding="utf-8"))
+        if found["settings"] != settings:
+            parser.error(f"--updates must be those of {options.json}, {found['settings']}, or another file")
     known = {(row["variant"], row["rate"], row["seed"]): row for row in found["runs"]}
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(options.workers, context, torch.set_num_threads, (1,)) as pool:

@@ -11,6 +11,7 @@ import re
 import pages_findings
 import pages_language
 import pages_papers
+import pages_recall
 import pages_regression
 import pages_related
 import pages_speed
@@ -31,6 +32,7 @@ TABLES: Tables = {
     **pages_findings.TABLES,
     **pages_language.TABLES,
     **pages_papers.TABLES,
+    **pages_recall.TABLES,
     **pages_regression.TABLES,
     **pages_related.TABLES,
     **pages_speed.TABLES,

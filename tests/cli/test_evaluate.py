@@ -148,5 +148,8 @@ def test_the_command_measures_each_part_of_the_text(nadaraya: Any, finished_run:
         expected = evaluate_string(run.load_model(), run.tokenizer(), run.text(part), context=16)
         assert printed["text"] == f"{part} text"
         assert printed["cross_entropy"] == pytest.approx(expected.cross_entropy)
-    nadaraya("evaluate", finished_run, "--part", "test").refuses("has no test text, which follows data.limit")
+    nadaraya("evaluate", finished_run, "--part", "test").refuses("has no test text")
+    nadaraya("evaluate", finished_run, "--part", "train", "--text", "x.txt").refuses(
+        "--part must be left out where --text is given"
+    )
     nadaraya("evaluate", finished_run, "--part", "rest").refuses("--part must be one of", "'rest'")

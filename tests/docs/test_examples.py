@@ -6,7 +6,6 @@ import re
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
-from statistics import mean, stdev
 from typing import Any
 
 import pytest
@@ -166,45 +165,6 @@ def test_the_guide_on_maps_runs(language_guide: dict[str, Any], count: int) -> N
 
 
 # Variants of the guide on choosing, in the study and in the timing of updates.
-CHOICES = {
-    "`rope`": ("rope", "rope"),
-    "`gpa-rope`": ("gpa-rope", "gpa-rope"),
-    "`gpa-hybrid`": ("mul-loo-hybrid", "gpa-hybrid"),
-    "`gpa-rope-gate`": ("gate", "gpa-rope-gate:intermediate_size=450"),
-    "`gpa-spread`, `short_convolution=4`": (
-        "mul-loo-spread-gate-conv",
-        "gpa-spread:short_convolution=4:intermediate_size=448",
-    ),
-}
-
-
-def test_the_table_for_choosing_a_variant_agrees_with_the_study() -> None:
-    study = json.loads((ROOT / "experiments/results/studies/beyond/results.json").read_text("utf-8"))
-    timing = json.loads((ROOT / "benchmarks/results/cpu-epyc-2/step-spread.json").read_text("utf-8"))
-    ((_, steps),) = timing["step_ms"].items()
-    section = (GUIDES / "choosing.md").read_text("utf-8").split("\n## What lasts\n")[1].split("\n## ")[0]
-    rows = [re.split(r" *\| *", line)[1:-1] for line in section.splitlines() if line.startswith("| `")]
-    assert [row[0] for row in rows] == list(CHOICES)
-    for row in rows:
-        name, timed = CHOICES[row[0]]
-        shown = []
-        for column, size in enumerate(("u3000", "u10000")):
-            runs = [run for run in study["runs"] if (run["variant"], run["size"]) == (name, size)]
-            losses = [run["loss"] for run in runs]
-            spread = f" ± {stdev(losses):.3f}" if len(losses) > 1 else " (one seed)"
-            shown.insert(column, f"{mean(losses):.3f}{spread}")
-            changes = [
-                length["change"]
-                for run in runs
-                for length in run["probes"]["lengths"]["lengths"]
-                if length["length"] == 4096
-            ]
-            digits = 1 if mean(changes) > 1 else 2
-            shown.append(f"{mean(changes):+.{digits}f}".replace("-", "−"))
-        ratio = steps[timed]["median"] / steps["gpa-rope"]["median"]
-        assert row[1:] == [*shown, f"{ratio:.2f}"], name
-
-
 def test_the_evidence_for_choosing_a_variant_is_that_of_the_study() -> None:
     study = read_results(ROOT / "experiments/results/studies/beyond")
     gaps = summarise(Study(**study["study"]), study).gaps

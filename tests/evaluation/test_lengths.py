@@ -159,15 +159,15 @@ def test_a_sliding_window_at_evaluation_is_a_model_of_such_windows() -> None:
     assert full != pytest.approx(narrow, abs=1e-4)
 
 
-def test_rotary_positions_are_changed_by_each_length_over_the_shortest() -> None:
-    model = language_model(variant="rope")
-    plain = length_losses(model, TOKENS, [8, 32], windows=3)
+def test_rotary_positions_are_changed_beyond_the_context_of_the_model() -> None:
+    model = language_model(variant="rope")  # whose context is 16
+    plain = length_losses(model, TOKENS, [8, 16, 64], windows=3)
     for method in ("interpolate", "ntk", "yarn"):
-        found = length_losses(model, TOKENS, [8, 32], windows=3, extended=method)
+        found = length_losses(model, TOKENS, [8, 16, 64], windows=3, extended=method)
         with extend_context(model, method, factor=4.0):
-            expected = length_losses(model, TOKENS, [8, 32], windows=3).lengths[1].cross_entropy
-        assert found.lengths[0] == plain.lengths[0]
-        assert found.lengths[1].cross_entropy == pytest.approx(expected, abs=1e-7)
-        assert found.lengths[1].cross_entropy != pytest.approx(plain.lengths[1].cross_entropy, abs=1e-6)
+            expected = length_losses(model, TOKENS, [8, 16, 64], windows=3).lengths[2].cross_entropy
+        assert found.lengths[:2] == plain.lengths[:2]
+        assert found.lengths[2].cross_entropy == pytest.approx(expected, abs=1e-7)
+        assert found.lengths[2].cross_entropy != pytest.approx(plain.lengths[2].cross_entropy, abs=1e-6)
     with pytest.raises(InputError, match="extended must be one of"):
         length_losses(model, TOKENS, [8], extended="drop")  # type: ignore[arg-type]

@@ -21,6 +21,7 @@ def test_built_in_recipes_survive_writing_and_reading(name: str, tmp_path: Path)
     (tmp_path / "config.yaml").write_text(recipe.to_yaml())
     assert load_recipe(tmp_path / "config.yaml") == recipe
     model = "rope" if recipe.task == "text" else "gka_tiny_patch16_224"
+    model = "gpa-spread" if name == "recommended" else model
     assert recipe.name == f"{name}-{model}"
 
 

@@ -113,3 +113,6 @@ def test_the_parts_of_the_text_lie_one_behind_the_other(
     assert "".join(parts[:2]) == whole[:limit]
     assert len(parts[1]) == len(parts[2])
     assert whole.startswith("".join(parts))
+    run = train(tiny_recipe(data__limit=len(whole)), tmp_path / "all", progress=False)
+    with pytest.raises(InputError, match="has no test text"):
+        run.text("test")

@@ -13,6 +13,7 @@ Shapes: q_BHNd, k_BHNd, v_BHNe; key_bias_BHN (B or 1, H or 1); diagonals_HT, T =
 logit of the pairs with j − i = t − (Nq − 1), i and j counted from 0 in their own tensors.
 """
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import NoReturn
@@ -209,8 +210,13 @@ def blocked_attention_backward(
     is Σ dS over the batch and over all pairs with the same j − i.
     """
     dtype, none = lse.dtype, lse.new_zeros((0,))
-    scores = query[..., 0].numel() * key.shape[2]
-    compiled = mask is None and (diagonals is not None or causal) and can_compile(scores, lse)
+    batch, heads, num_queries, width = query.shape
+    num_keys = key.shape[2]
+    parts = [whole(batch, heads)]
+    if not need_mask:
+        parts = partition(batch, heads, num_queries * num_keys, query.device)
+    by_lag_alone = mask is None and (diagonals is not None or causal)
+    compiled = by_lag_alone and can_compile(batch * heads * num_queries * num_keys, len(parts), lse)
     by_cpu = diagonals is None and query.device.type == "cpu" and query.numel() > 0 and key.shape[2] > 0
     if by_cpu and not compiled and not need_mask:
         bias = None if mask is None else masked_bias(None, mask, dtype)
@@ -220,8 +226,6 @@ def blocked_attention_backward(
         grad_query, grad_key, grad_value = (grad.to(query.dtype) for grad in grads)
         of_key_bias = grad_key_bias if need_key_bias else none
         return grad_query, grad_key, grad_value, none.clone(), of_key_bias, none.clone()
-    batch, heads, num_queries, width = query.shape
-    num_keys = key.shape[2]
     grad_out = grad_out.to(dtype)
     delta = (grad_out * out.to(dtype)).sum(-1) - grad_lse
     # Row and key terms ride along as extra columns of the products: no pass over the scores for them.
@@ -242,9 +246,6 @@ def blocked_attention_backward(
         diagonals = lse.new_zeros((1, 2 * num_keys - 1))
         diagonals[:, num_keys:] = -torch.inf
     rows = _BACKWARD_ROWS_SHORT if num_queries <= _SHORT else LONGEST_BLOCK
-    parts = [whole(batch, heads)]
-    if not need_mask:
-        parts = partition(batch, heads, num_queries * num_keys, query.device)
 
     def work(part: Part) -> Tensor:
         """Writes the gradients of its items and heads; returns what it adds to that of the diagonals."""
@@ -300,7 +301,7 @@ def _tiles(block: Block, part: Part, num_heads: int) -> Iterator[tuple[Block, Pa
 
 def _pairs(tensor: Tensor) -> Tensor:
     """A view (B, H, …) as (B · H, …)."""
-    return tensor.view(-1, *tensor.shape[2:])
+    return tensor.view(math.prod(tensor.shape[:2]), *tensor.shape[2:])
 
 
 @blocked_attention_backward.register_fake

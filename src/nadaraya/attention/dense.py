@@ -93,7 +93,8 @@ def _of_some(
     """The same of some items of the batch, whose scores stay near the cores; the query has the scale."""
     scores = query @ key.mT
     for bias in biases:
-        scores += bias
+        # What is compiled may be differentiated by torch.func, which has no operations in place here.
+        scores = scores + bias if torch.compiler.is_compiling() else scores.add_(bias)
     # A softmax of nothing is NaN; a pass for the largest score costs little.
     nothing = scores.detach().amax(-1, keepdim=True) == -torch.inf if hides else None
     if nothing is not None and not torch.compiler.is_compiling() and not nothing.any():

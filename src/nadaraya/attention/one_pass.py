@@ -5,13 +5,16 @@ Only of contiguous memory are there vector instructions: lines of diagonals, whi
 
 from typing import Any
 
+import numpy as np
+
 from nadaraya.compiled.exponential import exp32
 from nadaraya.compiled.jit import compiled
 
 
 @compiled(nogil=True, fastmath={"contract", "nsz", "reassoc"})
-def weights_from(scores: Any, diagonals: Any) -> None:
-    """The scores become exp(scores + bias), the bias from its diagonals (H or 1, R + K − 1)."""
+def weights_from(scores: Any, diagonals: Any, least: float) -> None:
+    """exp(scores + bias), in place, 0 below `least`; the bias from its diagonals (H or 1, R + K − 1)."""
+    smallest = np.float32(least)
     items, heads, rows, keys = scores.shape
     for item in range(items):
         for head in range(heads):
@@ -19,7 +22,8 @@ def weights_from(scores: Any, diagonals: Any) -> None:
             for r in range(rows):
                 row, bias = scores[item, head, r], biases[r : r + keys]
                 for k in range(keys):
-                    row[k] = exp32(row[k] + bias[k])
+                    x = row[k] + bias[k]
+                    row[k] = exp32(x) * np.float32(x > smallest)
 
 
 @compiled(nogil=True, fastmath={"contract", "nsz", "reassoc"})

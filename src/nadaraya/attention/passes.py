@@ -6,7 +6,6 @@ sums along diagonals. Compiled by numba, where that is installed, they are two.
 
 import math
 from functools import cache
-from importlib.util import find_spec
 
 import torch
 import torch.nn.functional as F
@@ -15,8 +14,10 @@ from torch import Tensor
 _PAYS = 2**22  # scores of a call; loading takes a second, compiling some more, once
 
 
-def can_compile(scores: int, like: Tensor) -> bool:
-    """Return whether compiled passes serve a call of so many scores, whose biases are by lag alone.
+def can_compile(scores: int, parts: int, like: Tensor) -> bool:
+    """Return whether compiled passes serve a call of so many scores and parts, whose biases are by lag alone.
+
+    A compiled loop has one core: there must be a part for each.
 
     A property of the call, not of what was done before: a training that is resumed has the same last bits.
     """
@@ -24,17 +25,22 @@ def can_compile(scores: int, like: Tensor) -> bool:
         scores >= _PAYS
         and like.device.type == "cpu"
         and like.dtype == torch.float32
-        and _numba_is_installed()
+        and parts == torch.get_num_threads()
+        and _loops_are_there()
     )
 
 
 @cache
-def _numba_is_installed() -> bool:
-    return find_spec("numba") is not None
+def _loops_are_there() -> bool:
+    try:
+        import nadaraya.attention.one_pass  # noqa: F401
+    except ImportError:  # no numba, or one that does not fit what else is installed
+        return False
+    return True
 
 
 class ByTorch:
-    """What is done to a tile (B, H, R, K) with rows in reverse; the next one writes over what is returned.
+    """Passes over a tile (B, H, R, K) with rows in reverse; the next tile writes over what is returned.
 
     Args:
         most: scores of a tile.
@@ -76,7 +82,7 @@ class Compiled:
         found = self._rooms[0][: math.prod(shape)].view(shape)
         torch.bmm(queries, keys.mT, out=found.flatten(0, 1))
         lags = (bias.shape[1], bias.shape[2] + bias.shape[3] - 1)  # of which the bias is a view
-        weights_from(found.numpy(), bias.as_strided(lags, (bias.stride(1), 1)).numpy())
+        weights_from(found.numpy(), bias.as_strided(lags, (bias.stride(1), 1)).numpy(), _least(found.dtype))
         return found
 
     def gradients(self, grads: Tensor, values: Tensor, weights: Tensor, along: Tensor | None) -> Tensor:
@@ -93,9 +99,13 @@ class Compiled:
 
 def exp_without_underflow(logits: Tensor) -> Tensor:
     """exp in place; what is too small to count is 0: numbers near underflow take a hundred times as long."""
-    least = 0.75 * math.log(torch.finfo(logits.dtype).tiny)
+    least = _least(logits.dtype)
     logits.clamp_(min=least).exp_()
     return F.threshold(logits, 1.01 * math.exp(least), 0.0, inplace=True)
+
+
+def _least(dtype: torch.dtype) -> float:
+    return 0.75 * math.log(torch.finfo(dtype).tiny)
 
 
 class _Skewed:

@@ -33,8 +33,12 @@ def evaluate(
     run: ModelArgument,
     text: TextOption = None,
     part: Annotated[
-        str, typer.Option(help="Of the run's text: train, validation, or test, which follows data.limit.")
-    ] = "validation",
+        str | None,
+        typer.Option(
+            help="Of the run's text: train, validation, or test, which follows data.limit.",
+            show_default="validation",
+        ),
+    ] = None,
     context: Annotated[
         int | None,
         typer.Option(help="Tokens per window of the text.", min=1, show_default="the model's context"),
@@ -138,6 +142,7 @@ def evaluate(
             raise must_be(option, f"given with {' or '.join(wanted)}", value)
     others = [option for option in given if option != "--text"]
     for option, value, excluding in (
+        ("--part", part, given),
         ("--context", context, at_lengths + others),
         ("--lengths", lengths, others),
         ("--recall", recall, at_lengths + others + (["--context"] if context is not None else [])),
@@ -151,7 +156,8 @@ def evaluate(
         options = {"batch_size": batch_size, "shots": shots, "folder": task_folder}
         found = run_lm_eval(run, chosen, names(lm_eval) or [], limit, **options)
     elif images is not None or (text is None and _is_image_run(run)):
-        for option, value in (("--lengths", lengths), ("--context", context), ("--recall", recall)):
+        of_text = {"--lengths": lengths, "--context": context, "--recall": recall, "--part": part}
+        for option, value in of_text.items():
             if value is not None:
                 raise must_be(option, "given for a model of text", value)
         found = _images(run, images, chosen)
@@ -224,7 +230,7 @@ def _recall(run: str, source: Source, distances: list[int], chosen: Chosen) -> R
     return Result(document, recall_table(found, source.name))
 
 
-def _text(run: str, text: str | None, part: str, context: int | None, chosen: Chosen) -> Result:
+def _text(run: str, text: str | None, part: str | None, context: int | None, chosen: Chosen) -> Result:
     from nadaraya.evaluation import evaluate_string
     from nadaraya.evaluation.language import evaluate_shards
 

@@ -39,7 +39,7 @@ def is_run(path: str) -> bool:
     return is_file(Path(path) / "config.yaml")
 
 
-def text_source(run: str, text: str | None, instead: str, part: str = "validation") -> Source:
+def text_source(run: str, text: str | None, instead: str, part: str | None = None) -> Source:
     """The text of --text, or a part of a run's own.
 
     Raises:
@@ -49,6 +49,7 @@ def text_source(run: str, text: str | None, instead: str, part: str = "validatio
     from nadaraya.training import Run
     from nadaraya.training.run import Part
 
+    part = part or "validation"
     if part not in get_args(Part):
         raise unknown_name("--part", part, get_args(Part))
     if text is not None:

@@ -1,1 +1,1 @@
-"""What numba compiles for several packages; imported where numba is installed."""
+"""Code for numba that several packages share; imported where numba is installed."""

@@ -128,6 +128,8 @@ def load_corpus(
     """
     if limit is not None and limit < 1:
         raise must_be("limit", "at least 1 character", limit)
+    if skip < 0:
+        raise must_be("skip", "0 or more characters", skip)
     if source == EMBEDDED:
         corpus = embedded_corpus()
     elif source == DICKENS:

@@ -104,8 +104,8 @@ def length_losses(
             control for a gain or a loss by length. Default: all.
         far_context: what becomes of inputs that are further away than the shortest length: "shuffled", in an
             order at random, or "cut", not there. A model that uses them loses by it. Default: the text.
-        extended: how `extend_context` changes rotary positions, by a factor of length over the shortest one.
-            Default: not at all.
+        extended: how `extend_context` changes rotary positions at lengths beyond the model's context, by the
+            factor of the two. Default: not at all.
 
     Returns:
         The losses.
@@ -141,6 +141,7 @@ def length_losses(
     if (there := len(tokens)) <= longest:
         raise must_be("lengths", f"below the {there:,} tokens of the text", longest)
 
+    context = getattr(getattr(model, "config", None), "max_position_embeddings", longest)
     most = (there - 1 - longest) // stride + 1
     starts = stride * torch.linspace(0, most - 1, min(windows, most), dtype=torch.float64).round().long()
     generator = torch.Generator().manual_seed(0)
@@ -159,8 +160,8 @@ def length_losses(
                         inputs = torch.cat([far.gather(1, order), near], 1)
                     ids = None if document_token is None else document_positions(inputs, document_token)
                     with ExitStack() as changed:
-                        if extended and length > shortest:
-                            changed.enter_context(extend_context(model, extended, factor=length / shortest))
+                        if extended and length > context:
+                            changed.enter_context(extend_context(model, extended, factor=length / context))
                         found = token_nats(model, inputs, rows[:, -length:], ids).double().cpu()
                 losses[length].append(found[:, -stride:])
             at_positions[-found.shape[1] :] += found.sum(0)  # of the longest, which comes last

@@ -243,7 +243,7 @@ class Run:
         """A part of the text of `corpus`, or "test": as much as validates, behind `data.limit` in its source.
 
         Raises:
-            InputError: as of `corpus`, or there is no limit.
+            InputError: as of `corpus`, or there is no limit, or less text behind it.
         """
         from nadaraya.data import load_corpus
 
@@ -251,10 +251,11 @@ class Run:
         train, validation = self.corpus().split(data.validation_fraction)
         if part != "test":
             return validation if part == "validation" else train
-        if data.limit is None:
-            raise InputError(f"{self.path} has no test text, which follows data.limit: it has none")
-        changes = data.corpus_options() | {"limit": len(validation), "skip": data.limit}
-        return load_corpus(data.corpus, **changes).text
+        changes = data.corpus_options() | {"limit": len(validation), "skip": data.limit or 0}
+        text = "" if data.limit is None else load_corpus(data.corpus, **changes).text
+        if len(text) < len(validation):
+            raise InputError(f"{self.path} has no test text: too little follows data.limit, or there is none")
+        return text
 
     @property
     def on_shards(self) -> bool:

@@ -1,0 +1,90 @@
+"""Tables of recall and of equal seconds: docs/results/language-models.md and docs/findings.md."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from pages_format import RESULTS, STUDIES, Tables, code, read, spread, table
+
+SEARCHED = 100  # the seed of the rates
+WAYS = {
+    "": "",
+    "window": ", window of 128",
+    "interpolate": ", interpolated",
+    "ntk": ", NTK",
+    "yarn": ", YaRN",
+}
+SHORT = ("rope-gate", "rope-gate, window of 128", "rope-gate, YaRN", "nope-gate", "gpa-spread")
+
+
+def _recalled() -> dict[str, list[dict[str, Any]]]:
+    """By name: of each seed the recall after 500 updates and at each length."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for run in read(RESULTS / "recall" / "recall.json")["runs"]:
+        if run["seed"] != SEARCHED:
+            for way, lengths in run["recall"].items():
+                row = {"early": run["curve"]["500"], **lengths}
+                found.setdefault(run["variant"] + WAYS[way], []).append(row)
+    return found
+
+
+def _table(names: Sequence[str], columns: dict[str, str]) -> str:
+    recalled, rows = _recalled(), []
+    for name in names:
+        variant, *way = name.split(",", 1)
+        cells = [spread([each[key] for each in recalled[name]], 2) for key in columns]
+        rows.append([code(variant) + "".join(f",{each}" for each in way), *cells])
+    return table(["recall", *columns.values()], rows)
+
+
+def recall() -> str:
+    """All that was measured."""
+    columns = {"early": "128, after 500 updates"} | {key: f"{int(key):,}" for key in ("128", "512", "2048")}
+    names = [name for name in _recalled() if "," not in name or name.startswith("rope-gate,")]
+    return _table(names, columns)
+
+
+def recall_short() -> str:
+    """What the finding names, at the ends."""
+    return _table(SHORT, {"128": "128 tokens, as in training", "2048": "2,048 tokens"})
+
+
+def _in_equal_seconds() -> dict[str, list[dict[str, Any]]]:
+    """The runs of each variant."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for run in read(STUDIES / "seconds" / "results.json")["runs"]:
+        found.setdefault(run["variant"], []).append(run)
+    return found
+
+
+def seconds() -> str:
+    """Losses after as many seconds as `rope` needs for 3,000 updates."""
+    rows = []
+    for variant, runs in _in_equal_seconds().items():
+        parts = [run["probes"]["parts"] for run in runs]
+        losses = [_mean([each[part] for each in parts]) for part in ("train", "validation", "test")]
+        rows.append([code(variant), f"{runs[0]['steps']:,}", *losses, str(len(runs))])
+    return table(["variant", "updates", "training text", "validation", "test", "seeds"], rows)
+
+
+def controls() -> str:
+    """The loss beyond the length of training, and with what explains it."""
+    names = {"window": "window of 256", "shuffled": "far text shuffled", "yarn": "YaRN"}
+    rows = []
+    for variant, runs in _in_equal_seconds().items():
+        probes = [run["probes"]["lengths"] for run in runs]
+        ends = [_mean([each["lengths"][at]["cross_entropy"] for each in probes]) for at in (0, -1)]
+        others = [
+            _mean([each["controls"][name][-1] for each in probes if name in each["controls"]])
+            for name in names
+        ]
+        rows.append([code(variant), *ends, *others])
+    return table(["loss at", "256", "4,096", *names.values()], rows)
+
+
+def _mean(values: Sequence[float]) -> str:
+    return f"{sum(values) / len(values):.3f}" if values else ""
+
+
+TABLES: Tables = {
+    "recall": recall, "recall-short": recall_short, "seconds": seconds, "length-controls": controls,
+}  # fmt: skip

@@ -25,6 +25,7 @@ STEPS = [
     ("512", "step-hybrid.json", "dickens, width 512, batch 16, context 256"),
 ]
 GRID_TOKENS, WHEN = (64, 256, 1024), ("row blocks", "auto")
+LEVEL = 256  # tokens above which both are the same
 CONVOLUTION = "gpa-spread:short_convolution=4:intermediate_size=448"
 STEP_VARIANTS = {
     "gpa-rope": ("gpa-rope",),
@@ -158,11 +159,11 @@ def grid() -> str:
         ratios = []
         for tokens in GRID_TOKENS:
             here = [ways for at, ways in cells.items() if at[:2] == (kind, gradients) and at[4] == tokens]
-            for ours in (("sdpa",), ("dense", "sdpa")):
+            for ours in (("sdpa",), ("dense", "sdpa"))[tokens > LEVEL :]:
                 found = [min(ways[way] for way in ours if way in ways) / min(ways.values()) for ways in here]
                 ratios.append(f"{statistics.median(found):.2f} ({max(found):.2f})" if found else "")
         rows.append([kind, "forward + backward" if gradients else "forward", *ratios])
-    columns = [f"{tokens:,}, {when}" for tokens in GRID_TOKENS for when in WHEN]
+    columns = [f"{tokens:,}, {when}" for tokens in GRID_TOKENS for when in WHEN[tokens > LEVEL :]]
     return table(["call", "pass", *columns], rows, left=2)
 
 

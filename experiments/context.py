@@ -19,7 +19,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from training import train, windows
+from training import begun, train, windows
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from nadaraya.data import load_corpus, train_character_tokenizer
@@ -140,9 +140,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, required=True)
     options = parser.parse_args()
     settings = {"updates": options.updates, "tuning": TUNING, "context": CONTEXT, "batch": BATCH}
-    found: dict[str, Any] = {"settings": settings, "runs": []}
-    if options.json.is_file():
-        found = json.loads(options.json.read_text(encoding="utf-8"))
+    found = begun(options.json, settings)
     text = load_corpus(options.corpus).text
     tokenizer = train_character_tokenizer(text)
     tokens = encode_text(tokenizer, text)

@@ -174,7 +174,8 @@ def check() -> str:
     cells: dict[str, dict[str, str]] = {}
     for row in found.rows:
         if row.gradients or row.kind == "decoding":
-            cells.setdefault(row.kind, {})[row.way] = f"{row.ms:.3g}"
+            kind = row.kind if row.gradients else f"{row.kind}, forward"
+            cells.setdefault(kind, {})[row.way] = f"{row.ms:.3g}"
     rows = [[kind, *(times.get(way, "") for way in ways)] for kind, times in cells.items()]
     shown = table(["forward + backward, ms", *ways], rows)
     return "\n".join([shown, "", "```text", *verdict(found), "```"])

@@ -1,6 +1,5 @@
 """Tables of docs/results/trained-models.md."""
 
-from collections.abc import Iterable, Sequence
 from statistics import mean
 from typing import Any
 
@@ -41,20 +40,16 @@ def students() -> str:
 
 def longer() -> str:
     """Loss by length and recall by distance of every way to extend the context."""
-    return _extended(WAYS, LENGTHS, DISTANCES)
-
-
-def _extended(ways: Iterable[str], lengths: Sequence[str], distances: Sequence[str]) -> str:
     rows, runs = [], read(CONTEXT)["runs"]
     recalls = [run["untuned"]["rotary"]["recall"]["64"] > 0.5 for run in runs]
-    for way in ways:
+    for way, label in WAYS.items():
         each = [(run["untuned"] | run["tuned"])[way] for run in runs]
-        losses = [spread([found["loss"][length] for found in each]) for length in lengths]
+        losses = [spread([found["loss"][length] for found in each]) for length in LENGTHS]
         able = [found["recall"] for found, learned in zip(each, recalls, strict=True) if learned]
-        recall = [spread([found[distance] for found in able], 2) for distance in distances]
-        rows.append([WAYS[way], *losses, *recall])
-    header = [f"loss at {int(length):,}" for length in lengths]
-    return table(["way", *header, *(f"recall at {int(distance):,}" for distance in distances)], rows)
+        recall = [spread([found[distance] for found in able], 2) for distance in DISTANCES]
+        rows.append([label, *losses, *recall])
+    header = [f"loss at {int(length):,}" for length in LENGTHS]
+    return table(["way", *header, *(f"recall at {int(distance):,}" for distance in DISTANCES)], rows)
 
 
 def surgery() -> str:

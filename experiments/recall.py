@@ -21,7 +21,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor
-from training import train
+from training import begun, train
 
 from nadaraya.attention.rotary import RotaryEmbedding
 from nadaraya.evaluation.language import predict
@@ -166,11 +166,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, required=True)
     options = parser.parse_args()
     settings = {"updates": options.updates, "context": CONTEXT, "batch": BATCH, "pairs": PAIRS}
-    found: dict[str, Any] = {"settings": settings, "runs": []}
-    if options.json.is_file():
-        found = json.loads(options.json.read_text(encoding="utf-8"))
-        if found["settings"] != settings:
-            parser.error(f"--updates must be those of {options.json}, {found['settings']}, or another file")
+    found = begun(options.json, settings)
     known = {(row["variant"], row["rate"], row["seed"]): row for row in found["runs"]}
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(options.workers, context, torch.set_num_threads, (1,)) as pool:

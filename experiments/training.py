@@ -1,6 +1,9 @@
-"""The loop that trains the small models of these scripts."""
+"""The loop that trains the small models of these scripts, and the file that they go on with."""
 
-from collections.abc import Callable
+import json
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -10,6 +13,17 @@ from nadaraya.attention.layer import KernelSelfAttention
 
 Rows = Callable[[Generator], Tensor]  # -> (B, N) token ids of an update
 Loss = Callable[[Tensor, int], Tensor]  # rows and the number of the update -> its loss
+
+
+def begun(path: Path, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings and runs of a file, none where there is no file; ends where it has other settings."""
+    if not path.is_file():
+        return {"settings": dict(settings), "runs": []}
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    if found["settings"] != settings:
+        print(f"error: {path} was made with {found['settings']}, not {settings}", file=sys.stderr)
+        sys.exit(2)
+    return found
 
 
 def windows(tokens: Tensor, length: int, batch: int) -> Rows:

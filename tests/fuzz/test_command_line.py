@@ -166,9 +166,8 @@ def _status(line: list[str], monkeypatch: pytest.MonkeyPatch, capfd: pytest.Capt
     assert status in (0, 2), shown
     if status == 2 and "Usage:" not in captured.out + error and "─ Error ─" not in error:
         # Beside it stand the progress of `bench` and `demo`, and warnings of torch.
-        told = [
-            row for row in error.splitlines() if not row.startswith(("inference", "training", "Three", "W"))
-        ]
+        beside = ("inference", "training", "Three", "W", "[W")
+        told = [row for row in error.splitlines() if not row.startswith(beside)]
         assert len(told) == 1, f"{shown}: {error[:1000]}"
         assert told[0].startswith("error: "), f"{shown}: {error[:1000]}"
     return status

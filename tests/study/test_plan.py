@@ -98,12 +98,22 @@ def test_measurements_are_made_once_and_later_ones_are_related_to_the_reference(
     assert Measurements(path).tokens(recipe) == tokens
 
     other, third = (recipe.model_copy(update={"seed": 1, "model": size}) for size in sizes(recipe))
-    monkeypatch.setattr(Measurements, "_take_turns", lambda self, recipes: dict.fromkeys(recipes, 0.1))
+    monkeypatch.setattr(Measurements, "_take_turns", lambda self, recipes: {key: [0.1] for key in recipes})
     first = Measurements(path).step_seconds({"rope": recipe, "other": other}, "rope")
     assert first == {"rope": 0.1, "other": 0.1}
-    monkeypatch.setattr(Measurements, "_take_turns", lambda self, recipes: dict.fromkeys(recipes, 0.4))
+    monkeypatch.setattr(Measurements, "_take_turns", lambda self, recipes: {key: [0.4] for key in recipes})
     again = Measurements(path).step_seconds({"rope": recipe, "other": other, "third": third}, "rope")
     assert again == pytest.approx({"rope": 0.1, "other": 0.1, "third": 0.1})
+
+
+def test_a_machine_that_is_slow_for_some_turns_changes_no_relation(monkeypatch: pytest.MonkeyPatch) -> None:
+    recipe = load_recipe("demo", ["data.limit=9000", *SMALL])
+    assert isinstance(recipe, Recipe)
+    turns = {"rope": [0.1, 0.1, 0.3, 0.3, 0.1], "other": [0.2, 0.6, 0.6, 0.6, 0.2]}
+    monkeypatch.setattr(Measurements, "_take_turns", lambda self, recipes: turns)
+    other, _ = (recipe.model_copy(update={"model": size}) for size in sizes(recipe))
+    times = Measurements(None).step_seconds({"rope": recipe, "other": other}, "rope")
+    assert times == pytest.approx({"rope": 0.1, "other": 0.2})
 
 
 def sizes(recipe: Recipe) -> list[Any]:

@@ -6,6 +6,7 @@ import time
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import truediv
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -26,7 +27,7 @@ from nadaraya.training.schema import PositiveInt
 from nadaraya.training.task import Task
 
 MEASURED_FILE = "measured.json"
-_ROUNDS = 16  # the first, in which memory is found and code is compiled, is left out
+_ROUNDS = 32  # the first, in which memory is found and code is compiled, is left out
 
 
 @dataclass(frozen=True)
@@ -122,22 +123,28 @@ class Measurements:
         return known[key]
 
     def step_seconds(self, recipes: Mapping[str, Recipe], reference: str) -> dict[str, float]:
-        """Median time of an update of every recipe in seconds, by its name: they take turns.
+        """Time of an update of every recipe in seconds, by its name: they take turns.
 
-        Those measured later are related to the time that the `reference` had, so that a machine that is
-        busier then changes nothing.
+        It is the median over the turns of its relation to the reference in the same turn, in the reference's
+        median seconds: what slows a machine down for some turns changes nothing. Those measured later are
+        related to the time that the `reference` had, so that a machine that is busier then changes nothing.
         """
         known = self._known["step_seconds"]
         keys = {name: _timed_key(recipe) for name, recipe in recipes.items()}
         missing = {name: recipes[name] for name, key in keys.items() if key not in known}
         if missing:
-            measured = self._take_turns({reference: recipes[reference], **missing})
+            turns = self._take_turns({reference: recipes[reference], **missing})
+            usual = median(turns[reference])
+            measured = {
+                name: usual * median(map(truediv, times, turns[reference])) for name, times in turns.items()
+            }
             busier = known.get(keys[reference], measured[reference]) / measured[reference]
             known |= {keys[name]: busier * measured[name] for name in missing}
             self._save()
         return {name: known[key] for name, key in keys.items()}
 
-    def _take_turns(self, recipes: Mapping[str, Recipe]) -> dict[str, float]:
+    def _take_turns(self, recipes: Mapping[str, Recipe]) -> dict[str, list[float]]:
+        """Seconds of an update of every recipe in each turn."""
         processes, seconds = Processes(), {name: list[float]() for name in recipes}
         learners = {}
         for name, recipe in recipes.items():
@@ -154,7 +161,7 @@ class Measurements:
                 if processes.device.type == "cuda":
                     torch.cuda.synchronize()
                 seconds[name].append(time.perf_counter() - begun)
-        return {name: median(times[1:]) for name, times in seconds.items()}
+        return {name: times[1:] for name, times in seconds.items()}
 
     def _task(self, recipe: Recipe) -> Task:
         """Data and batches like those of a recipe, read once for all that have the same."""

@@ -15,6 +15,7 @@ from fuzz.hostile import NUMBERS, TEXTS
 from typer.main import get_command
 
 import nadaraya.training
+from nadaraya.checking import grid
 from nadaraya.cli import main
 from nadaraya.cli.app import app
 from nadaraya.evaluation import generation
@@ -62,7 +63,7 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
 
 @pytest.fixture(autouse=True)
 def training_ends_where_it_would_begin(monkeypatch: pytest.MonkeyPatch, places: SimpleNamespace) -> None:
-    """A checked recipe is not trained, but a small model of it is built; a long text ends early."""
+    """A checked recipe is not trained, but a small model of it is built; long texts and checks end early."""
 
     def stub(recipe: Any, folder: Path, **options: Any) -> Run:
         if isinstance(recipe, Recipe):
@@ -75,6 +76,8 @@ def training_ends_where_it_would_begin(monkeypatch: pytest.MonkeyPatch, places: 
     continued = generation._continue
     monkeypatch.setattr(generation, "_continue", begun)
     monkeypatch.setattr(nadaraya.training, "train", stub)
+    monkeypatch.setattr(grid, "FEATURES", {"bank": grid.FEATURES["bank"]})
+    monkeypatch.setattr(grid, "_TIMED", ())
     monkeypatch.setattr("nadaraya.device.machine_memory", lambda device="cpu": 200_000_000)
 
 
@@ -104,7 +107,7 @@ def _bases(places: SimpleNamespace, tmp_path: Path) -> dict[tuple[str, ...], lis
         ("check",): ["--device", "absent", "--quick"],
         ("data", "tokenize"): [text, str(tmp_path / "shards"), "--vocabulary", "257", "--workers", "1"],
         ("data", "check"): [str(places.folder / "empty")],
-        ("bench", "decode"): ["gka-absent", "--device", "cpu", "--rounds", "1"],
+        ("bench", "decode"): ["gka-absent", "--device", "cpu", "--prompt", "4", "--tokens", "2"],
         ("data", "dickens"): ["--from", str(places.folder / "empty"), "--cache", str(tmp_path / "cache")],
         ("data", "list"): ["--cache", str(tmp_path / "cache")],
         ("bench", "vit"): ["gka_absent", "--device", "cpu", "--batch-sizes", "1", "--train-batch-sizes", ""],

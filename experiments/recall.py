@@ -12,7 +12,7 @@ import argparse
 import json
 import multiprocessing
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from functools import partial
 from pathlib import Path
@@ -115,10 +115,10 @@ def recalled(model: Any, length: int) -> float:
     return (given == rows[:, 1:])[asked].float().mean().item()
 
 
-def by_length(model: Any, way: str = "") -> Mapping[str, float]:
-    """Recall at every length, by a way to extend the context."""
+def by_length(model: Any, lengths: Sequence[int], way: str = "") -> Mapping[str, float]:
+    """Recall at each length, by a way to extend the context."""
     found = {}
-    for length in LENGTHS:
+    for length in lengths:
         if way == "window":
             with extend_context(model, "window", window=CONTEXT):
                 found[str(length)] = recalled(model, length)
@@ -148,9 +148,11 @@ def run(name: str, rate: float, seed: int, updates: int) -> dict[str, Any]:
     train(model, rows_of, partial(loss_of, model), updates=updates, rate=rate, seed=seed, watch=watch)
     found = {"variant": name, "rate": rate, "seed": seed, "seconds": time.perf_counter() - begun}
     model.eval()
-    ways = {"": by_length(model)}
+    if seed == SEARCH_SEED:
+        return found | {"curve": curve, "recall": {"": by_length(model, (CONTEXT,))}}
+    ways = {"": by_length(model, LENGTHS)}
     if any(isinstance(part, RotaryEmbedding) for part in model.modules()):
-        ways |= {way: by_length(model, way) for way in ("window", *SCALED)}
+        ways |= {way: by_length(model, LENGTHS, way) for way in ("window", *SCALED)}
     return found | {"parameters": model.num_parameters(), "curve": curve, "recall": ways}
 
 

@@ -117,7 +117,7 @@ def test_values_and_all_gradients_equal_the_reference(call: Call) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=250, deadline=None, derandomize=True)
+@settings(max_examples=150, deadline=None, derandomize=True)
 @given(call=calls())
 def test_many_values_and_gradients_equal_the_reference(call: Call) -> None:
     assert_agreement(call)

@@ -48,5 +48,7 @@ def test_it_leaves_recall_by_length_and_does_nothing_twice(tmp_path: Path) -> No
     assert [run["seed"] for run in found["runs"]] == [100, 100, 100, 0]
     for run in found["runs"]:
         assert list(run["recall"]) == [""]  # no rotations that could be changed
-        assert list(run["recall"][""]) == ["128", "256", "512", "1024", "2048"]
+    *searched, last = [list(run["recall"][""]) for run in found["runs"]]
+    assert searched == [["128"]] * 3
+    assert last == ["128", "256", "512", "1024", "2048"]
     assert run_script(SCRIPT, *options) == ""

@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
-from scipy.stats import ttest_ind
+from scipy.stats import ttest_1samp, ttest_ind
 
-from nadaraya.study.statistics import Estimate, compare, exponent_of, fit_power_law
+from nadaraya.study.statistics import Deviation, Estimate, compare, exponent_of, fit_power_law
 
 COMPUTE = [1e12, 3e12, 1e13, 3e13, 1e14, 3e14]
 
@@ -98,6 +98,31 @@ def test_intervals_hold_the_truth_about_as_often_as_they_say(count: int) -> None
             hits[name] += estimate.low <= truth[name] <= estimate.high
     for hit in hits.values():
         assert 0.92 <= hit / times < 1  # with few seeds more than they say: degrees of freedom are estimated
+
+
+def test_intervals_of_gaps_hold_the_truth_about_as_often_as_they_say_and_none_is_short_by_luck() -> None:
+    """Eight variants and a baseline of three seeds each, runs of equal deviation."""
+    generator, hits, shortest = np.random.default_rng(0), 0, np.inf
+    for _ in range(400):
+        runs = generator.normal(size=(9, 3))
+        gaps = (runs[1:] - runs[0]).tolist()
+        common = Deviation.of(gaps)
+        assert common is not None
+        low, high = common.around(gaps[0]).interval or (np.nan, np.nan)
+        hits += low <= 0 <= high
+        shortest = min(shortest, high - low)
+    assert 0.93 <= hits / 400 <= 0.99
+    assert shortest > 0.8  # each seed for itself: 0.1 and less
+
+
+def test_a_deviation_of_one_variant_gives_students_interval_and_one_seed_none() -> None:
+    gap = seeds(-0.02, 0.004, 0)
+    common = Deviation.of([gap, [0.3]])
+    assert common is not None
+    expected = ttest_1samp(gap, 0.0).confidence_interval(0.95)
+    assert common.around(gap).interval == pytest.approx((expected.low, expected.high))
+    assert common.around([0.3]).interval is None
+    assert Deviation.of([[0.1], [0.3]]) is None
 
 
 def test_the_interval_of_a_difference_is_that_of_welch() -> None:

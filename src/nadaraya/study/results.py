@@ -20,7 +20,7 @@ from nadaraya.errors import InputError
 from nadaraya.stored import read_stored
 from nadaraya.study.file import Study
 from nadaraya.study.probes import lacks
-from nadaraya.study.statistics import Gaps, gaps_between
+from nadaraya.study.statistics import Deviation, Gaps, Pairs, gaps_between, losses_apart
 from nadaraya.training import ImageRecipe, Recipe
 from nadaraya.training.recipe import read_mapping
 from nadaraya.training.schema import NonNegativeInt, PositiveInt
@@ -205,12 +205,20 @@ class Findings:
 
     def gaps(self, variant: str, than: str = "") -> Gaps | None:
         """A variant against another one, default the baseline, by size; None where no seed has both."""
-        pairs = {}
-        for size in self.study.sizes:
-            theirs, ours = (
-                {row["seed"]: row for row in self.rows.get((name, size), [])}
-                for name in (than or self.study.baseline, variant)
-            )
-            pairs[size] = [(theirs[seed], ours[seed]) for seed in sorted({*theirs} & {*ours})]
-        pairs = {size: rows for size, rows in pairs.items() if rows}
-        return gaps_between(pairs) if pairs else None
+        than = than or self.study.baseline
+        pairs = {size: rows for size in self.study.sizes if (rows := self._pairs(variant, than, size))}
+        deviations = {
+            size: Deviation.of([
+                [*losses_apart(self._pairs(name, than, size)).values()]
+                for name in self.study.variants if name != than
+            ])
+            for size in pairs
+        }  # fmt: skip
+        return gaps_between(pairs, deviations) if pairs else None
+
+    def _pairs(self, variant: str, than: str, size: str) -> Pairs:
+        """The runs of both, other first, of every seed that both have."""
+        theirs, ours = (
+            {row["seed"]: row for row in self.rows.get((name, size), [])} for name in (than, variant)
+        )
+        return [(theirs[seed], ours[seed]) for seed in sorted({*theirs} & {*ours})]

@@ -2,7 +2,8 @@
 
 Intervals of 95 % are Student's t over seeds: the variances of the means of cells, a variant at a size each,
 are propagated to a figure, with the degrees of freedom of Satterthwaite (1946). That of one mean is mean ±
-t(n − 1) s / √n, that of a difference of two Welch's. The law L(C) = E + A C^−α is fitted to logarithms
+t(n − 1) s / √n, that of a difference of two Welch's. Gaps, seed by seed, have the deviation of all variants
+together: three seeds of one alone may agree by luck. The law L(C) = E + A C^−α is fitted to logarithms
 (Kaplan et al. 2020; Hoffmann et al. 2022 for the floor E).
 """
 
@@ -68,6 +69,38 @@ def mean_with_interval(values: Sequence[float]) -> Estimate:
     '2.00 (-0.48–4.48)'
     """
     return _estimates(lambda means: means, [values])[0]
+
+
+@dataclass(frozen=True)
+class Deviation:
+    """What gaps to one baseline have in common at a horizon: standard deviation, and degrees of freedom."""
+
+    size: float
+    freedom: float
+
+    @classmethod
+    def of(cls, gaps: Cells) -> "Deviation | None":
+        """Pooled over variants; None where none has two seeds.
+
+        All gaps contain the baseline's own runs, which alone correlates two of them by 1/2; K variants then
+        count as K / (1 + (K − 1) / 4) of them.
+        """
+        several = [gap for gap in gaps if len(gap) > 1]
+        if not several:
+            return None
+        freedom = sum(len(gap) - 1 for gap in several)
+        squares = sum(float(np.var(gap)) * len(gap) for gap in several)
+        return cls(math.sqrt(squares / freedom), freedom / (1 + (len(several) - 1) / 4))
+
+    def around(self, values: Sequence[float]) -> Estimate:
+        """The mean of gaps and its interval of 95 %; without an interval for one gap."""
+        from scipy.stats import t
+
+        value = float(np.mean(values))
+        if len(values) == 1:
+            return Estimate(value)
+        half = float(t.ppf((1 + LEVEL) / 2, self.freedom)) * self.size / len(values) ** 0.5
+        return Estimate(value, value - half, value + half)
 
 
 def _estimates(
@@ -299,16 +332,19 @@ class Gaps:
 Pairs = Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]
 
 
-def gaps_between(pairs: Mapping[str, Pairs]) -> Gaps:
-    """The gaps of pairs of runs, by the name of their horizon."""
-    by_seed = {
-        size: {ours["seed"]: ours["loss"] - theirs["loss"] for theirs, ours in rows}
-        for size, rows in pairs.items()
-    }
-    sizes = [
-        SizeGap(size, pairs[size][0][0]["steps"], list(gaps), mean_with_interval(list(gaps.values())))
-        for size, gaps in by_seed.items()
-    ]
+def losses_apart(rows: Pairs) -> dict[int, float]:
+    """The loss of the variant minus that of the baseline, by seed."""
+    return {ours["seed"]: ours["loss"] - theirs["loss"] for theirs, ours in rows}
+
+
+def gaps_between(pairs: Mapping[str, Pairs], deviations: Mapping[str, Deviation | None]) -> Gaps:
+    """The gaps of pairs of runs, by the name of their horizon; deviations where there are several seeds."""
+    by_seed = {size: losses_apart(rows) for size, rows in pairs.items()}
+    sizes = []
+    for size, gaps in by_seed.items():
+        values, common = list(gaps.values()), deviations[size]
+        estimate = Estimate(values[0]) if common is None else common.around(values)
+        sizes.append(SizeGap(size, pairs[size][0][0]["steps"], list(gaps), estimate))
     sizes.sort(key=lambda found: found.updates)
     several = [found for found in sizes if len(found.seeds) > 1]
     trend, over = None, list[SizeGap]()

@@ -1,4 +1,4 @@
-"""Tables of recall and of equal seconds: docs/results/language-models.md and docs/findings.md."""
+"""Tables of recall, equal seconds and many passes: docs/results/language-models.md and docs/findings.md."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -48,10 +48,10 @@ def recall_short() -> str:
     return _table(SHORT, {"128": "128 tokens, as in training", "2048": "2,048 tokens"})
 
 
-def _in_equal_seconds() -> dict[str, list[dict[str, Any]]]:
-    """The runs of each variant."""
+def _by_variant(study: str) -> dict[str, list[dict[str, Any]]]:
+    """The runs of each variant of a study."""
     found: dict[str, list[dict[str, Any]]] = {}
-    for run in read(STUDIES / "seconds" / "results.json")["runs"]:
+    for run in read(STUDIES / study / "results.json")["runs"]:
         found.setdefault(run["variant"], []).append(run)
     return found
 
@@ -59,7 +59,7 @@ def _in_equal_seconds() -> dict[str, list[dict[str, Any]]]:
 def seconds() -> str:
     """Losses after as many seconds as `rope` needs for 3,000 updates."""
     rows = []
-    for variant, runs in _in_equal_seconds().items():
+    for variant, runs in _by_variant("seconds").items():
         parts = [run["probes"]["parts"] for run in runs]
         losses = [_mean([each[part] for each in parts]) for part in ("train", "validation", "test")]
         rows.append([code(variant), f"{runs[0]['steps']:,}", *losses, str(len(runs))])
@@ -70,7 +70,7 @@ def controls() -> str:
     """The loss beyond the length of training, and with what explains it."""
     names = {"window": "window of 256", "shuffled": "far text shuffled", "yarn": "YaRN"}
     rows = []
-    for variant, runs in _in_equal_seconds().items():
+    for variant, runs in _by_variant("seconds").items():
         probes = [run["probes"]["lengths"] for run in runs]
         ends = [_mean([each["lengths"][at]["cross_entropy"] for each in probes]) for at in (0, -1)]
         others = [
@@ -81,10 +81,31 @@ def controls() -> str:
     return table(["loss at", "256", "4,096", *names.values()], rows)
 
 
+def passes() -> str:
+    """Losses on the text that was read many times, and on the text behind it."""
+    names = {
+        "p30": "30 passes",
+        "p100": "100",
+        "p100-dropout": "100, dropout 0.2",
+        "p300": "300",
+    }
+    rows = []
+    for variant, runs in _by_variant("passes").items():
+        cells = []
+        for size in names:
+            parts = [run["probes"]["parts"] for run in runs if run["size"] == size]
+            cells.append(
+                " / ".join(_mean([each[part] for each in parts]) for part in ("train", "validation"))
+            )
+        rows.append([code(variant), *cells])
+    return table(["training / validation", *names.values()], rows)
+
+
 def _mean(values: Sequence[float]) -> str:
     return f"{sum(values) / len(values):.3f}" if values else ""
 
 
 TABLES: Tables = {
     "recall": recall, "recall-short": recall_short, "seconds": seconds, "length-controls": controls,
+    "passes": passes,
 }  # fmt: skip

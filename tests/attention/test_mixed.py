@@ -2,6 +2,7 @@
 
 import gc
 import os
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from nadaraya import kernel_attention
 from nadaraya.attention import MixedKernels, MixedLogits, mixed_blocks
+from nadaraya.attention.dense import LONGEST
 from nadaraya.kernels import Gaussian
 
 Call = tuple[dict[str, torch.Tensor], dict[str, Any]]
@@ -99,15 +101,16 @@ def values_and_gradients(call: Call, backend: str) -> tuple[torch.Tensor, list[t
 
 def assert_agreement(call: Call, tolerance: float = 1e-9) -> None:
     expected, expected_grads = values_and_gradients(call, "reference")
-    actual, actual_grads = values_and_gradients(call, "sdpa")
     assert expected.isfinite().all()
-    torch.testing.assert_close(actual, expected, rtol=tolerance, atol=tolerance)
-    for name, got, want in zip(call[0], actual_grads, expected_grads, strict=True):
-        assert want.isfinite().all(), name
-        tolerated = tolerance * max(1.0, want.abs().max().item()) if want.numel() else tolerance
-        torch.testing.assert_close(
-            got, want, rtol=tolerance, atol=tolerated, msg=lambda m, name=name: f"{name}: {m}"
-        )
+    for backend in ("sdpa", "dense") if call[0]["key"].shape[2] <= LONGEST else ("sdpa",):
+        actual, actual_grads = values_and_gradients(call, backend)
+        torch.testing.assert_close(actual, expected, rtol=tolerance, atol=tolerance)
+        for name, got, want in zip(call[0], actual_grads, expected_grads, strict=True):
+            assert want.isfinite().all(), name
+            tolerated = tolerance * max(1.0, want.abs().max().item()) if want.numel() else tolerance
+            torch.testing.assert_close(
+                got, want, rtol=tolerance, atol=tolerated, msg=partial("{}, {}: {}".format, backend, name)
+            )
 
 
 @settings(max_examples=60, deadline=None, derandomize=True)

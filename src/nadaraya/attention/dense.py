@@ -16,7 +16,8 @@ from nadaraya.attention.arguments import AttentionArguments
 
 LONGEST = 1024  # queries and keys
 _PAYS = 256  # queries and keys up to which it is faster, not measured here
-_SCORES = 2**18  # at once for each thread, where one item has fewer
+_PAYS_MIXED = 128  # with positions that queries mix
+_SCORES = 2**19  # at once for each thread, where one item has fewer
 _MOST = 2**26  # numbers in the weights of a call: 256 MiB of float32
 
 
@@ -25,8 +26,8 @@ def why_not(args: AttentionArguments) -> str | None:
     query, key = args.query, args.key
     if query.device.type != "cpu":
         return "it is for CPUs"
-    if args.has_own_form or args.mixture is not None or args.dropout_p > 0.0:
-        return "it has no kernels of distances, mixed positions or dropout"
+    if args.has_own_form or args.dropout_p > 0.0:
+        return "it has no kernels of distances or dropout"
     if args.spoilt:
         return "hidden keys are not finite"
     if max(query.shape[2], key.shape[2]) > LONGEST:
@@ -43,8 +44,9 @@ def why_slow(args: AttentionArguments) -> str | None:
         return "PyTorch's fused attention does this call as it stands"
     if args.query.shape[2] <= 1:
         return "one row is done so in any case"
-    if max(args.query.shape[2], args.key.shape[2]) > _PAYS:
-        return f"above {_PAYS} tokens row blocks are faster"
+    pays = _PAYS if args.mixture is None else _PAYS_MIXED
+    if max(args.query.shape[2], args.key.shape[2]) > pays:
+        return f"above {pays} tokens row blocks are faster"
     return None
 
 

@@ -108,6 +108,12 @@ class LagMixture:
         """Number of lags |r| that have an entry, E."""
         return (self.profiles.shape[2] + 1) // 2
 
+    def pairs(self, lags: Tensor) -> Tensor:
+        """b of every query and key, (B, H, Nq, Nk), from i − j of all of them, (Nq, Nk)."""
+        mixed, extent = self.by_lag(), self.extent
+        entries = (lags.clamp(-extent, extent) + extent).expand(*mixed.shape[:2], -1, -1)
+        return mixed.gather(3, entries)
+
     def by_lag(self, rows: slice | None = None) -> Tensor:
         """b of some queries at the lags −E … E, (B, H, rows, 2E + 1): the ends stand for all beyond."""
         weights = self.weights if rows is None else self.weights[:, :, rows]

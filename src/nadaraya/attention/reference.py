@@ -87,13 +87,11 @@ def logits(args: AttentionArguments) -> Tensor:
     if finite is not None:
         key = torch.where(finite, key, 0.0)  # products of others with a gradient of 0 would be NaN
     log_kappa = _content(args, query, key)
-    lags = _lags(args)
+    lags = lags_of(args)
     if args.lag_logits is not None:
         log_kappa = log_kappa + args.lag_logits[:, lags + args.lag_logits.shape[1] // 2]
     if args.mixture is not None:
-        mixed, extent = args.mixture.by_lag(), args.mixture.extent
-        entries = (lags.clamp(-extent, extent) + extent).expand(*mixed.shape[:2], -1, -1)
-        log_kappa = log_kappa + mixed.gather(3, entries)
+        log_kappa = log_kappa + args.mixture.pairs(lags)
     if args.grid is not None:
         log_kappa = log_kappa + args.grid.dense()
     if args.key_bias is not None:
@@ -135,7 +133,7 @@ def _products(args: AttentionArguments) -> Tensor:
         key = torch.where(key.isfinite().all(-1, keepdim=True), key, 0.0)
     products = query @ key.mT
     if args.lag_values is not None:
-        products = products * args.lag_values[:, _lags(args) + args.lag_values.shape[1] // 2]
+        products = products * args.lag_values[:, lags_of(args) + args.lag_values.shape[1] // 2]
     return products
 
 
@@ -153,7 +151,7 @@ def _content(args: AttentionArguments, query: Tensor, key: Tensor) -> Tensor:
     return -0.5 * squared_distances(*(x / args.bandwidth.view(-1, 1, 1) for x in (query, key)))
 
 
-def _lags(args: AttentionArguments) -> Tensor:
+def lags_of(args: AttentionArguments) -> Tensor:
     """i − j of all queries and keys, (Nq, Nk)."""
     device = args.query.device
     positions = torch.arange(args.query.shape[2], device=device) + args.offset

@@ -91,7 +91,10 @@ def _softmax(args: AttentionArguments, with_lse: bool, keep: bool) -> tuple[Tens
     if args.grid is not None:
         logits = args.grid.dense()[None]
         mask = logits if mask is None else masked_bias(logits, mask, args.compute_dtype)
-    if args.mixture is not None:
+    if args.mixture is not None and keep and not _is_one_row(args):
+        pairs = args.mixture.pairs(reference.lags_of(args))
+        mask = pairs if mask is None else masked_bias(pairs, mask, args.compute_dtype)
+    elif args.mixture is not None:
         out, lse = mixed_attention(
             form.query, form.key, form.value, args.scale, args.mixture.weights, *_mixed_table(args),
             form.key_bias, mask, args.causal, args.window or 0, args.exclude_self,
@@ -125,7 +128,7 @@ def _softmax(args: AttentionArguments, with_lse: bool, keep: bool) -> tuple[Tens
 
 def _hides(args: AttentionArguments) -> bool:
     """Return whether a row may see nothing, or its own key alone, besides the first of a causal call."""
-    by_key = args.key_padding_mask is not None
+    by_key = args.key_padding_mask is not None or (args.mixture is not None and args.mixture.of_kernels)
     if args.key_bias is not None:
         by_key = by_key or torch.compiler.is_compiling() or not args.key_bias.isfinite().all()
     excluded = args.exclude_self and (args.window == 1 or args.key.shape[2] == 1 or args.offset != 0)

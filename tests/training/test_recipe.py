@@ -162,7 +162,7 @@ def test_a_misspelt_key_is_refused_with_the_nearest(key: str) -> None:
         ("training.compile=3", "true or false or 'default', "),
         ("training.tracker=tensorbord", "'tensorboard', 'wandb' or 'trackio' or null"),
         ("training.gradient_accumulation=3", "a multiple of training.gradient_accumulation = 3, got 16"),
-        ("training.warmup_steps=601", "training.warmup_steps must be at most training.steps = 200, got 601"),
+        ("training.warmup_steps=601", "training.warmup_steps must be at most training.steps = 150, got 601"),
         ("data.validation_fraction=1", "less than 1"),
         ("data.context=1", "at least 2"),
         ("model.variant=3", "text or a list"),

@@ -86,7 +86,7 @@ def plan_study(
     >>> changes = ["model.hidden_size=8", "data.limit=9000"]
     >>> [(cell, left)] = plan_study(study, Path("studies/demo"), changes=changes)
     >>> cell.steps, left  # two rates with the first seed, the best of them with two more
-    (200, 4)
+    (150, 4)
     """
     measurements = Measurements(folder / MEASURED_FILE if vocabulary is None else None, vocabulary)
     runs = StudyRuns(study, plan_cells(study, changes, measurements, only, timed), folder, seeds)

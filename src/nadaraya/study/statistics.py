@@ -73,7 +73,7 @@ def mean_with_interval(values: Sequence[float]) -> Estimate:
 
 @dataclass(frozen=True)
 class Deviation:
-    """What gaps to one baseline have in common at a horizon: standard deviation, and degrees of freedom."""
+    """Standard deviation of gaps to one baseline at a horizon, and its degrees of freedom."""
 
     size: float
     freedom: float

@@ -95,23 +95,22 @@ def controls() -> str:
 
 
 def passes() -> str:
-    """Losses on the text that was read many times, and on the text behind it."""
-    names = {
-        "p30": "30 passes",
-        "p100": "100",
-        "p100-dropout": "100, dropout 0.2",
-        "p300": "300",
-    }
+    """Losses on the text that was read many times, and on the text behind it: at the end, and the lowest."""
     rows = []
     for variant, runs in _by_variant("passes").items():
-        cells = []
-        for size in names:
-            parts = [run["probes"]["parts"] for run in runs if run["size"] == size]
-            cells.append(
-                " / ".join(_mean([each[part] for each in parts]) for part in ("train", "validation"))
-            )
+        found, cells = {run["size"]: run for run in runs}, []
+        for run in map(found.get, ("p100", "p100-dropout")):
+            cells += ["", "", ""] if run is None else _learned(run)
         rows.append([code(variant), *cells])
-    return table(["training / validation", *names.values()], rows)
+    header = ["", "training", "validation", "lowest", "dropout 0.2: training", "validation", "lowest"]
+    return table(header, rows)
+
+
+def _learned(run: dict[str, Any]) -> list[str]:
+    """The loss on what was read, if it was measured, and on the text behind it; the lowest on the way."""
+    read_text = run["probes"]["parts"]["train"] if "probes" in run else None
+    lowest = min(loss for _, loss in run["validation"])
+    return ["" if each is None else f"{each:.3f}" for each in (read_text, run["loss"], lowest)]
 
 
 def _mean(values: Sequence[float]) -> str:

@@ -58,23 +58,15 @@ def _by_variant(study: str) -> dict[str, list[dict[str, Any]]]:
 
 
 def seconds() -> str:
-    """Losses after as many seconds as `rope` needs for 3,000 updates, seed 0, lowest on test text first."""
-    found = {
-        run["variant"]: run for run in read(STUDIES / "seconds" / "results.json")["runs"] if run["seed"] == 0
-    }
+    """Losses after as many seconds as 3,000 updates of `rope`: first seed, lowest on test text first."""
+    found = {variant: runs[0] for variant, runs in _by_variant("seconds").items()}
     losses = {variant: run["probes"]["parts"] for variant, run in found.items()}
     rows = []
     for variant in sorted(losses, key=lambda name: losses[name]["test"]):
         own = [f"{losses[variant][part]:.3f}" for part in ("train", "validation", "test")]
         beyond = [sign(losses[variant][part] - losses[CONTROL][part]) for part in ("validation", "test")]
-        rows.append(
-            [
-                code(variant),
-                f"{found[variant]['steps']:,}",
-                *own,
-                *(beyond if variant != CONTROL else ("", "")),
-            ]
-        )
+        beyond = ["", ""] if variant == CONTROL else beyond
+        rows.append([code(variant), f"{found[variant]['steps']:,}", *own, *beyond])
     header = ["variant", "updates", "training text", "validation", "test", "− control, validation", "test"]
     return table(header, rows)
 

@@ -182,6 +182,8 @@ def test_the_evidence_for_choosing_a_variant_is_that_of_the_study() -> None:
             )
     (gap,) = [each.gap for each in gaps["rope"].sizes if each.size == "u10000"]
     assert gap.low < 0 < gap.high
+    (gap,) = [each.gap for each in gaps["mul-loo-hybrid"].sizes if each.size == "u3000"]
+    assert abs(gap.high) < 0.0005  # "ends at zero", docs/results/language-models.md
 
 
 def test_the_python_reference_lists_all_that_is_public_of_the_operator_and_the_parts() -> None:

@@ -18,7 +18,7 @@ ON_GPU = os.environ.get("NADARAYA_TEST_DEVICE") == "cuda"
 # What "triton" computes, in its three dtypes, is tested in triton/.
 FAST_BACKENDS = ["dense", "sdpa", *(["triton"] if ON_GPU and find_spec("triton") else [])]
 FLOAT64_BACKENDS = ["dense", "sdpa"]
-DROPOUT_BACKENDS = ["sdpa"]
+DROPOUT_BACKENDS = ["dense", "sdpa"]
 
 
 @st.composite

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from nadaraya import kernel_attention
-from nadaraya.attention import choose_backend, dense, measured
+from nadaraya.attention import MixedLogits, choose_backend, dense, measured
 from nadaraya.kernels import ExponentialDecay, Gaussian
 
 N = 7
@@ -58,11 +58,39 @@ def test_outputs_and_gradients_are_those_of_the_definition(
         torch.testing.assert_close(ours, expected, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.parametrize("form", [*FORMS, "mixed"])
+@pytest.mark.parametrize("queries", [N, 1])
+def test_dropout_drops_weights_and_multiplies_the_others(form: str, queries: int) -> None:
+    options = dict(FORMS.get(form, {"causal": True}))
+    if form == "mixed":
+        weights = torch.linspace(0.0, 1.0, 5 * 2 * N * 2).view(5, 2, N, 2)[:, :, -queries:]
+        options["position"] = MixedLogits(weights.double(), torch.randn(2, N, dtype=torch.float64))
+    if form == "mask":
+        options["attn_mask"] = options["attn_mask"][:queries]
+    query, key, _ = tensors()
+    query = query[:, :, -queries:]
+    value = torch.eye(N, dtype=torch.float64).expand(5, 2, N, N).clone().requires_grad_()
+    whole = kernel_attention(query, key, value, backend="reference", **options)
+    torch.manual_seed(0)
+    found = [
+        kernel_attention(query, key, value, backend="dense", dropout_p=0.4, **options) for _ in range(40)
+    ]
+    kept = torch.stack([each.detach() != 0.0 for each in found])
+    for each, there in zip(found, kept, strict=True):
+        torch.testing.assert_close(each, there * whole / 0.6)
+    share = kept[:, whole != 0.0].double().mean()
+    assert abs(share - 0.6) < 0.05
+    (grad,) = torch.autograd.grad(found[0].sum(), value)
+    torch.testing.assert_close((grad * value).sum(), found[0].sum())
+
+
 def test_short_sequences_have_it_and_long_ones_row_blocks() -> None:
     options: dict[str, Any] = {"position": ExponentialDecay(length=5.0), "causal": True}
     for length, name in ((64, "dense"), (300, "sdpa"), (1, "sdpa")):
         found = choose_backend(*torch.randn(3, 1, 2, length, 4).unbind(), **options)
         assert found.name == name
+    dropped = choose_backend(*torch.randn(3, 1, 2, 300, 4).unbind(), dropout_p=0.1, **options)
+    assert dropped.name == "dense"
     assert "PyTorch's fused" in choose_backend(*torch.randn(3, 1, 2, 64, 4).unbind()).refused["dense"]
     long = choose_backend(*torch.randn(3, 1, 2, 2000, 4).unbind(), **options)
     assert long.refused["dense"] == "above 1024 tokens memory is O(N)"

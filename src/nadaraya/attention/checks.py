@@ -71,6 +71,8 @@ def check_ways(
             raise InputError("nearest must not be given with Factored content, which may be negative")
         if lines and not args.factored.normalise:
             raise InputError(f"{lines[0]} must have weights of sum 1, not Factored(normalise=False)")
+    if not lines and nearest is None:
+        return args
     nearest = None if nearest is None else int(nearest)
     return replace(args, degree=int(degree), ridge=float(ridge), probe=probe, nearest=nearest)
 

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from itertools import repeat
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from nadaraya.attention import stock
@@ -26,8 +27,8 @@ def why_not(args: AttentionArguments) -> str | None:
     query, key = args.query, args.key
     if query.device.type != "cpu":
         return "it is for CPUs"
-    if args.has_own_form or args.dropout_p > 0.0:
-        return "it has no kernels of distances or dropout"
+    if args.has_own_form:
+        return "it has no kernels of distances"
     if args.spoilt:
         return "hidden keys are not finite"
     if max(query.shape[2], key.shape[2]) > LONGEST:
@@ -45,6 +46,8 @@ def why_slow(args: AttentionArguments) -> str | None:
     if args.query.shape[2] <= 1:
         return "one row is done so in any case"
     pays = _PAYS if args.mixture is None else _PAYS_MIXED
+    if args.dropout_p > 0.0:  # row blocks of the definition know which weights were dropped
+        pays = LONGEST
     if max(args.query.shape[2], args.key.shape[2]) > pays:
         return f"above {pays} tokens row blocks are faster"
     return None
@@ -58,15 +61,17 @@ def attention(
     biases: Sequence[Tensor],
     hides: bool,
     with_lse: bool,
+    dropout_p: float = 0.0,
 ) -> tuple[Tensor, Tensor | None]:
     """Softmax attention with scores q·k·scale + Σ biases.
 
     Args:
-        query, key, value: (B, H, Nq, d), (B, H, Nk, d), (B, H, Nk, e), float32 or float64.
+        query, key, value: (B, H, Nq, d), (B, G, Nk, d), (B, G, Nk, e), float32 or float64.
         scale: factor of the dot product.
         biases: each broadcastable to (B, H, Nq, Nk), −∞ where a pair takes no part.
         hides: whether some row may see nothing.
         with_lse: whether the log-sum-exp is wanted.
+        dropout_p: probability of dropping a weight; default 0.
 
     Returns:
         The output (B, H, Nq, e), zero in rows that see nothing, and log Σ exp of the scores, −∞ there, which
@@ -75,14 +80,14 @@ def attention(
     query, batch = query * scale, query.shape[0]
     of_item = max(1, math.prod(query.shape[1:3]) * key.shape[2])
     if torch.compiler.is_compiling() or (step := _SCORES * torch.get_num_threads() // of_item) >= batch:
-        return _of_some(query, key, value, biases, hides, with_lse)
+        return _of_some(query, key, value, biases, hides, with_lse, dropout_p)
     step = max(1, step)
     # Splitting is differentiated at once; a slice would cost an array of zeros of the whole.
     parts = [
         each.split(step) if len(each) == batch else repeat(each) for each in (query, key, value, *biases)
     ]
     found = [
-        _of_some(query, key, value, biases, hides, with_lse)
+        _of_some(query, key, value, biases, hides, with_lse, dropout_p)
         for query, key, value, *biases in zip(*parts, strict=False)
     ]
     lse = torch.cat([each for _, each in found if each is not None]) if with_lse else None
@@ -90,10 +95,11 @@ def attention(
 
 
 def _of_some(
-    query: Tensor, key: Tensor, value: Tensor, biases: Sequence[Tensor], hides: bool, with_lse: bool
-) -> tuple[Tensor, Tensor | None]:
+    query: Tensor, key: Tensor, value: Tensor, biases: Sequence[Tensor], hides: bool, with_lse: bool,
+    dropout_p: float,
+) -> tuple[Tensor, Tensor | None]:  # fmt: skip
     """The same of some items of the batch, whose scores stay near the cores; the query has the scale."""
-    scores = query @ key.mT
+    scores = _by_shared(query, key.mT)
     for bias in biases:
         # What is compiled may be differentiated by torch.func, which has no operations in place here.
         scores = scores + bias if torch.compiler.is_compiling() else scores.add_(bias)
@@ -107,4 +113,14 @@ def _of_some(
     if nothing is not None:
         weights = weights.masked_fill(nothing, 0.0)
         lse = None if lse is None else lse.masked_fill(nothing[..., 0], -torch.inf)
-    return weights @ value, lse
+    if dropout_p > 0.0:
+        weights = F.dropout(weights, dropout_p)
+    return _by_shared(weights, value), lse
+
+
+def _by_shared(rows: Tensor, shared: Tensor) -> Tensor:
+    """Products (B, H, n, m) of (B, H, n, d) and (B, G, d, m), whose matrices serve H / G heads each."""
+    if rows.shape[1] == shared.shape[1]:
+        return rows @ shared
+    folded = rows.reshape(len(rows), shared.shape[1], -1, rows.shape[3]) @ shared
+    return folded.view(*rows.shape[:3], -1)

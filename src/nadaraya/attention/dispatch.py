@@ -80,7 +80,7 @@ def _on_cpu(args: AttentionArguments, return_weights: bool) -> BackendChoice:
     reason = why_not("dense", args, return_weights)
     if reason is None:
         slower = None
-        if measured.exists(args.query.device):
+        if measured.exists(args.query.device) and args.dropout_p == 0.0:
             slower = measured.slower(kind_of(args), args, measured.ON_CPU)
         if slower is None:
             reason = dense.why_slow(args)

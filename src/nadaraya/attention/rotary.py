@@ -55,18 +55,18 @@ class RotaryEmbedding(nn.Module):
         dtype = torch.promote_types(x.dtype, torch.float32)  # half-precision angles are wrong far from 0
         positions = (first_position, first_position + x.shape[2])
         own = starts is None and not self.learned and self.replaced is None
-        if own and type(x) is Tensor and not torch.compiler.is_compiling():
-            angles = _static_angles(positions, self.head_dim, self.base, x.device, dtype)
-        else:
-            angles = _angles(positions, self.angles(x.device).to(dtype), starts)
         pairs = x.to(dtype).reshape(*x.shape[:-1], -1, 2)
         if torch.compiler.is_compiling():
             # The compiler fuses real arithmetic and has none for complex numbers.
+            angles = _angles(positions, self.angles(x.device).to(dtype), starts)
             (a, b), cos, sin = pairs.unbind(-1), angles.cos(), angles.sin()
             rotated = torch.stack((a * cos - b * sin, a * sin + b * cos), dim=-1)
         else:
+            if own and type(x) is Tensor:
+                turns = _static_turns(positions, self.head_dim, self.base, x.device, dtype)
+            else:
+                turns = _turns(_angles(positions, self.angles(x.device).to(dtype), starts))
             # One complex product is a third of the memory traffic of the four real ones.
-            turns = torch.polar(torch.ones_like(angles), angles)
             rotated = torch.view_as_real(torch.view_as_complex(pairs) * turns)
         rotated = rotated.flatten(-2)
         if self.replaced is not None and self.replaced[1] != 1.0:
@@ -97,10 +97,15 @@ def _angles(positions: tuple[int, int], angle: Tensor, starts: Tensor | None = N
     return indices[..., None] * angle
 
 
+def _turns(angles: Tensor) -> Tensor:
+    """exp(i angle)."""
+    return torch.polar(torch.ones_like(angles), angles)
+
+
 @lru_cache(maxsize=8)
-def _static_angles(
+def _static_turns(
     positions: tuple[int, int], head_dim: int, base: float, device: torch.device, dtype: torch.dtype
 ) -> Tensor:
-    """The angles of all layers of a model, made once; never an inference tensor, which training refuses."""
+    """The turns of all layers of a model, made once; never an inference tensor, which training refuses."""
     with torch.inference_mode(False), torch.no_grad():
-        return _angles(positions, _log_angles(head_dim, base, device).exp().to(dtype))
+        return _turns(_angles(positions, _log_angles(head_dim, base, device).exp().to(dtype)))

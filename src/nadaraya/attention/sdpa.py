@@ -8,8 +8,8 @@
 
 Points far from the origin lose digits in the first rewrite, so keys and queries are centred on the keys'
 mean, which changes no distance. A bandwidth that is tiny against the spread of the points loses them too;
-such calls, those with dropout, those that hide keys that are not finite, and kernels of the distance other
-than the Gaussian take row blocks of the definition instead.
+such calls, those that hide keys that are not finite, kernels of the distance other than the Gaussian, and
+dropout where pairs are not written out take row blocks of the definition instead.
 """
 
 from dataclasses import replace
@@ -55,9 +55,9 @@ def attention(
         return _definition_in_row_blocks(args)
     if not with_lse and not keep and stock.can(args):
         return stock.attention(args), None
-    if args.dropout_p > 0.0:
-        return _definition_in_row_blocks(args)
     keep = keep or _is_one_row(args)
+    if args.dropout_p > 0.0 and not keep:
+        return _definition_in_row_blocks(args)
     softmax: tuple[Tensor, Tensor | None]
     if args.document_ids is None:
         softmax = _softmax(args, with_lse, keep)
@@ -81,7 +81,8 @@ def _is_one_row(args: AttentionArguments) -> bool:
 
 def _softmax(args: AttentionArguments, with_lse: bool, keep: bool) -> tuple[Tensor, Tensor | None]:
     """Output of the softmax, within one document, and log-sum-exp, which may be None if not wanted."""
-    args = args.with_repeated_heads()
+    if not keep or args.mixture is not None or not (args.bandwidth is None or _is_one_row(args)):
+        args = args.with_repeated_heads()  # else products of all pairs share keys as they are
     form = _softmax_form(args)
     if _loses_digits(args, form):
         return _definition_in_row_blocks(replace(args, eps=0.0))
@@ -91,7 +92,7 @@ def _softmax(args: AttentionArguments, with_lse: bool, keep: bool) -> tuple[Tens
     if args.grid is not None:
         logits = args.grid.dense()[None]
         mask = logits if mask is None else masked_bias(logits, mask, args.compute_dtype)
-    if args.mixture is not None and keep and not _is_one_row(args):
+    if args.mixture is not None and keep and (args.dropout_p > 0.0 or not _is_one_row(args)):
         pairs = args.mixture.pairs(reference.lags_of(args))
         mask = pairs if mask is None else masked_bias(pairs, mask, args.compute_dtype)
     elif args.mixture is not None:
@@ -116,7 +117,7 @@ def _softmax(args: AttentionArguments, with_lse: bool, keep: bool) -> tuple[Tens
         hides = hides or (args.exclude_self and needs_lse)
         biases = [] if key_bias is None else [key_bias[:, :, None]]
         biases += [] if mask is None else [mask]
-        out, lse = dense.attention(query, key, value, args.scale, biases, hides, needs_lse)
+        out, lse = dense.attention(query, key, value, args.scale, biases, hides, needs_lse, args.dropout_p)
         return _completed(args, form, out, lse)
     window = 0 if diagonals is None else args.window or 0
     active = _active(args, form, diagonals) if mask is None else None
@@ -152,8 +153,8 @@ class _SoftmaxForm(NamedTuple):
     """Inputs of softmax attention that give the call's content and padding, with the call's scale."""
 
     query: Tensor  # (B, H, Nq, d)
-    key: Tensor  # (B, H, Nk, d)
-    value: Tensor  # (B, H, Nk, dv)
+    key: Tensor  # (B, H, Nk, d), or (B, G, Nk, d) as the call's
+    value: Tensor  # (B, H, Nk, dv), or (B, G, Nk, dv)
     key_bias: Tensor | None  # (B or 1, H or 1, Nk)
     squares: tuple[Tensor, ...]  # of the Gaussian: ‖q_i‖² (B, H, Nq) and ‖k_j‖² (B, H, Nk)
 
@@ -163,12 +164,7 @@ def _softmax_form(args: AttentionArguments) -> _SoftmaxForm:
     key_bias: Tensor | None = None
     squares: tuple[Tensor, ...] = ()
     if args.bandwidth is not None:
-        if not _is_standard(args):
-            query, key = stock.standardised(args)
-        squares = _squares(query, key)
-        if query is args.query and not _all_below(squares, _NEAR_ORIGIN):
-            query, key = stock.standardised(args)
-            squares = _squares(query, key)
+        query, key, squares = _gaussian(args)
         key_bias = -0.5 * squares[1]
         value = value.to(query.dtype)
     elif args.query.device.type == "cpu":
@@ -182,6 +178,28 @@ def _softmax_form(args: AttentionArguments) -> _SoftmaxForm:
             key_bias = torch.zeros((), dtype=args.compute_dtype, device=key.device)
         key_bias = key_bias.masked_fill(padded, -torch.inf)
     return _SoftmaxForm(query, key, value, key_bias, squares)
+
+
+def _gaussian(args: AttentionArguments) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
+    """Queries and keys whose products are the Gaussian's but for ‖q‖²/2σ² and ‖k‖²/2σ², and these squares."""
+    if _is_one_row(args) and not torch.compiler.is_compiling():
+        # One row sees each key once: σ goes into the row, and the keys stay as they are.
+        assert args.bandwidth is not None
+        inverse = args.bandwidth.reciprocal().view(-1, 1, 1)
+        query, key = args.query.to(args.compute_dtype) * inverse, args.key.to(args.compute_dtype)
+        of_query, of_key = _squares(query, key)
+        if args.query.shape[1] > key.shape[1]:
+            of_key = of_key.repeat_interleave(args.query.shape[1] // key.shape[1], 1)
+        squares = of_query, of_key * inverse[..., 0].square()
+        if _all_below(squares, _NEAR_ORIGIN):
+            return query * inverse, key, squares
+        args = args.with_repeated_heads()
+    elif _is_standard(args):
+        squares = _squares(args.query, args.key)
+        if _all_below(squares, _NEAR_ORIGIN):
+            return args.query, args.key, squares
+    query, key = stock.standardised(args)
+    return query, key, _squares(query, key)
 
 
 def _loses_digits(args: AttentionArguments, form: _SoftmaxForm) -> bool:
@@ -202,7 +220,7 @@ def _is_standard(args: AttentionArguments) -> bool:
     return constant and bool((args.bandwidth == 1.0).all())
 
 
-def _squares(query: Tensor, key: Tensor) -> tuple[Tensor, ...]:
+def _squares(query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
     of_key = torch.linalg.vector_norm(key, dim=-1).square()  # in one pass
     return of_key if query is key else torch.linalg.vector_norm(query, dim=-1).square(), of_key
 
@@ -276,6 +294,8 @@ def _keep_self_where_alone(args: AttentionArguments, out: Tensor, lse: Tensor) -
     # The unused branch of `where` must not carry −inf into the backward pass.
     logits = torch.where(alone, logits, 0.0)
     values = own.own_values(args).to(out.dtype)
+    if args.dropout_p > 0.0:
+        values = values * F.dropout(torch.ones_like(values[..., :1]), args.dropout_p)
     return torch.where(alone[..., None], values, out), torch.where(alone, logits, lse)
 
 

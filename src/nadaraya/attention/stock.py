@@ -35,7 +35,8 @@ def attention(args: AttentionArguments) -> Tensor:
     Returns:
         (B, H, Nq, dv) in the dtype of the query; zero in rows that see nothing.
     """
-    args = args.with_repeated_heads()
+    shares = not args.on_gpu and args.bandwidth is None  # on GPUs not all kernels know shared keys
+    args = args if shares else args.with_repeated_heads()
     query, key, scale = args.query, args.key, args.scale
     if args.bandwidth is not None:
         (query, key), scale = _gaussian_columns(args), 1.0
@@ -44,8 +45,9 @@ def attention(args: AttentionArguments) -> Tensor:
     if mask is not None:
         causal = False
     out = F.scaled_dot_product_attention(
-        query, key, args.value, mask, dropout_p=args.dropout_p, is_causal=causal, scale=scale
-    )
+        query, key, args.value, mask, dropout_p=args.dropout_p, is_causal=causal, scale=scale,
+        enable_gqa=shares and query.shape[1] > key.shape[1],
+    )  # fmt: skip
     if not torch.compiler.is_compiling() and out.grad_fn and "ScaledDotProduct" in out.grad_fn.name():
         out.grad_fn.register_hook(_refuse_second_derivatives)
     return out if alive is None else out.masked_fill(~alive, 0.0)

@@ -1,0 +1,57 @@
+"""A layer of transformers' dynamic cache with room behind its keys: a token is written, none copied."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers.cache_utils import Cache, DynamicLayer
+
+
+class GrowingLayer(DynamicLayer):
+    """A `DynamicLayer` whose keys and values are the filled part of larger tensors.
+
+    Transformers' own copies all earlier tokens at every new one, most of the time of decoding a long text.
+    Keys that were reordered, cropped or put in from outside are copied once.
+    """
+
+    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> Any:
+        """Appends (B, G, n, ·), and returns all tokens so far."""
+        if not self.get_seq_length():
+            return super().update(key_states, value_states, *args, **kwargs)
+        self.keys, self.values = self._appended("keys", key_states), self._appended("values", value_states)
+        return self.keys, self.values
+
+    def _appended(self, name: str, new: Tensor) -> Tensor:
+        rooms = self.__dict__.setdefault("rooms", {})  # one with shallow copies, which so notice each other
+        earlier: Tensor = getattr(self, name)
+        tokens = earlier.shape[2] + new.shape[2]
+        room, filled = rooms.get(name, (None, None))
+        if filled is not earlier or room.shape[2] < tokens:
+            room = earlier.new_empty((*earlier.shape[:2], tokens + max(64, tokens // 4), earlier.shape[3]))
+            room[:, :, : earlier.shape[2]] = earlier
+        room[:, :, earlier.shape[2] : tokens] = new
+        filled = room[:, :, :tokens]
+        rooms[name] = room, filled
+        return filled
+
+
+def let_grow(cache: Cache, index: int, new: Tensor) -> None:
+    """Give a layer of a dynamic cache room, where nothing differentiates, compiles or stands elsewhere.
+
+    Args:
+        cache: any cache.
+        index: of the layer.
+        new: keys about to be appended.
+    """
+    layer: Any = cache.layers[index] if index < len(cache.layers) else None
+    if type(layer) not in (DynamicLayer, GrowingLayer) or not layer.get_seq_length():
+        return
+    kept = layer.keys
+    plain = torch.is_grad_enabled() or torch.compiler.is_compiling()
+    plain = plain or (kept.dtype, kept.device, len(kept)) != (new.dtype, new.device, len(new))
+    plain = plain or (kept.is_inference() and not torch.is_inference_mode_enabled())
+    kind = DynamicLayer if plain else GrowingLayer
+    if type(layer) is not kind:
+        made = kind()
+        made.__dict__.update(layer.__dict__)
+        cache.layers[index] = made

@@ -27,7 +27,7 @@ def index() -> str:
     times = {name: median(row) for name, row in read(EPYC / "attention.json")["time_ms"][SHAPES[0]].items()}
     bank = times["gpa, with the gradient of the bank"]
     steps = [100 * (median(each["gpa-rope"]) / median(each["rope"]) - 1) for each in step_times()]
-    vision = [row["speed_ratio"] for row in read(XEON / "vit.json")["rows"] if row["model"].startswith("gka")]
+    vision = [row["speed_ratio"] for row in read(EPYC / "vit.json")["rows"] if row["model"].startswith("gka")]
     select = read(XEON / "regression_selection.json")["selection"]["time_ms"]
     ratio = median(select["statsmodels KernelReg, cv_ls"]) / median(select["nadaraya, 7 starts"])
     language = "language-models.md"

@@ -1,11 +1,15 @@
 """Tables of recall, equal seconds and many passes: docs/results/language-models.md and docs/findings.md."""
 
 from collections.abc import Sequence
+from statistics import mean
 from typing import Any
 
-from pages_format import RESULTS, STUDIES, Tables, code, read, sign, spread, table
+from pages_format import RESULTS, STUDIES, Tables, code, difference, read, spread, table
+
+from nadaraya.study.statistics import mean_with_interval
 
 CONTROL = "rope-loo-gate-conv"  # all of gpa-spread but its bank
+HELD = ("validation", "test")
 SEARCHED = 100  # the seed of the rates
 WAYS = {
     "": "",
@@ -39,7 +43,7 @@ def _table(names: Sequence[str], columns: dict[str, str]) -> str:
 
 def recall() -> str:
     """All that was measured."""
-    columns = {"early": "128, after 500 updates"} | {key: f"{int(key):,}" for key in ("128", "512", "2048")}
+    columns = {"early": "128, after 500 updates"} | {key: f"{int(key):,}" for key in ("512", "2048")}
     names = [name for name in _recalled() if "," not in name or name.startswith("rope-gate,")]
     return _table(names, columns)
 
@@ -58,15 +62,24 @@ def _by_variant(study: str) -> dict[str, list[dict[str, Any]]]:
 
 
 def seconds() -> str:
-    """Losses after as many seconds as 3,000 updates of `rope`: first seed, lowest on test text first."""
-    found = {variant: runs[0] for variant, runs in _by_variant("seconds").items()}
-    losses = {variant: run["probes"]["parts"] for variant, run in found.items()}
+    """Losses after as many seconds as 3,000 updates of `rope`, and gaps to the control, seed by seed."""
+    found = _by_variant("seconds")
+    parts = {
+        variant: {run["seed"]: run["probes"]["parts"] for run in runs} for variant, runs in found.items()
+    }
+    gaps = {
+        variant: {
+            part: [each[part] - parts[CONTROL][seed][part] for seed, each in seeds.items()] for part in HELD
+        }
+        for variant, seeds in parts.items()
+    }
     rows = []
-    for variant in sorted(losses, key=lambda name: losses[name]["test"]):
-        own = [f"{losses[variant][part]:.3f}" for part in ("train", "validation", "test")]
-        beyond = [sign(losses[variant][part] - losses[CONTROL][part]) for part in ("validation", "test")]
-        beyond = ["", ""] if variant == CONTROL else beyond
-        rows.append([code(variant), f"{found[variant]['steps']:,}", *own, *beyond])
+    for variant in sorted(parts, key=lambda name: mean(gaps[name]["test"])):
+        losses = [f"{mean(each[part] for each in parts[variant].values()):.3f}" for part in ("train", *HELD)]
+        beyond = [
+            "" if variant == CONTROL else difference(mean_with_interval(gaps[variant][part])) for part in HELD
+        ]
+        rows.append([code(variant), f"{found[variant][0]['steps']:,}", *losses, *beyond])
     header = ["variant", "updates", "training text", "validation", "test", "− control, validation", "test"]
     return table(header, rows)
 
@@ -76,7 +89,7 @@ def controls() -> str:
     names = {"window": "window of 256", "shuffled": "far text shuffled", "yarn": "YaRN"}
     rows = []
     for variant, runs in _by_variant("seconds").items():
-        probes = [run["probes"]["lengths"] for run in runs]
+        probes = [run["probes"]["lengths"] for run in runs if "lengths" in run["probes"]]
         ends = [_mean([each["lengths"][at]["cross_entropy"] for each in probes]) for at in (0, -1)]
         others = [
             _mean([each["controls"][name][-1] for each in probes if name in each["controls"]])
@@ -106,7 +119,7 @@ def _learned(run: dict[str, Any]) -> list[str]:
 
 
 def _mean(values: Sequence[float]) -> str:
-    return f"{sum(values) / len(values):.3f}" if values else ""
+    return f"{mean(values):.3f}" if values else ""
 
 
 TABLES: Tables = {

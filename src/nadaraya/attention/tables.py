@@ -1,6 +1,6 @@
 """A kernel of the lag as a table of logits, kept between the tokens of a text that grows."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -11,15 +11,15 @@ from nadaraya.kernels import Kernel
 class _Kept(NamedTuple):
     """Logits by lag, (H or 1, L) or signed (H or 1, 2L − 1)."""
 
-    state: list[tuple[int, int]]  # of the tensors that they were made from
+    state: tuple[Any, ...]  # of the tensors that they were made from, and whether of the past alone
     num_lags: int  # L
     logits: Tensor
 
 
 class LagTable:
-    """The logits of one kernel. Decoding asks for a longer table at every token.
+    """The logits of one kernel, kept without gradients while the text and the parameters stay the same.
 
-    Without gradients, one with room to grow is kept while the text and the parameters stay the same.
+    Decoding asks for a longer table at every token: one with room to grow is made, of the lags that are new.
     """
 
     def __init__(self) -> None:
@@ -39,15 +39,24 @@ class LagTable:
             self._kept = None
         tensors = (*kernel.parameters(), *kernel.buffers())
         # Inference tensors do not say when they change.
-        untold = not decoding or any(t.is_inference() for t in tensors)
+        untold = any(t.is_inference() for t in tensors)
         if untold or torch.is_grad_enabled() or torch.compiler.is_compiling():
             return torch.atleast_2d(kernel.lag_logits(num_lags, causal=causal))
-        state = [(t.data_ptr(), t._version) for t in tensors]
-        if self._kept is None or self._kept.state != state or self._kept.num_lags < num_lags:
-            longer = 1 << (num_lags - 1).bit_length()
-            table = torch.atleast_2d(kernel.lag_logits(longer, causal=causal))
-            self._kept = _Kept(state, longer, table)
-        if kernel.symmetric or causal:
-            return self._kept.logits[:, :num_lags]
-        past = self._kept.num_lags - num_lags
-        return self._kept.logits[:, past : past + 2 * num_lags - 1]
+        past_alone = kernel.symmetric or causal
+        state = (past_alone, *((t.data_ptr(), t._version) for t in tensors))
+        kept = self._kept
+        if kept is None or kept.state != state:
+            kept = _Kept(state, num_lags, torch.atleast_2d(kernel.lag_logits(num_lags, causal=causal)))
+        elif kept.num_lags < num_lags:
+            longer = num_lags + max(64, num_lags // 4)
+            if past_alone:
+                new = torch.arange(kept.num_lags, longer, device=kernel.device)
+                table = torch.cat((kept.logits, torch.atleast_2d(kernel.log(new))), dim=1)
+            else:
+                table = torch.atleast_2d(kernel.lag_logits(longer))
+            kept = _Kept(state, longer, table)
+        self._kept = kept
+        if past_alone:
+            return kept.logits[:, :num_lags]
+        past = kept.num_lags - num_lags
+        return kept.logits[:, past : past + 2 * num_lags - 1]

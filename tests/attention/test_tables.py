@@ -1,0 +1,40 @@
+"""A table that is kept while a text grows is the kernel's."""
+
+import pytest
+import torch
+from kernels.conftest import CASES
+
+from nadaraya.attention.tables import LagTable
+from nadaraya.kernels import Exp, Kernel, KernelBank, T5Buckets
+
+SIGNED = T5Buckets(3, 8, 20, bidirectional=True)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("make", [*(case.build for case in CASES), lambda: SIGNED])
+@torch.no_grad()
+def test_it_is_the_kernel_s_at_every_length(make, causal: bool) -> None:
+    kernel: Kernel = make()
+    table = LagTable()
+    for tokens in (5, 6, 7, 90, 91, 300, 40):
+        found = table.logits(kernel, tokens, causal, decoding=tokens > 5)
+        torch.testing.assert_close(found, torch.atleast_2d(kernel.lag_logits(tokens, causal=causal)))
+
+
+@torch.no_grad()
+def test_the_past_alone_and_both_sides_are_tables_of_their_own() -> None:
+    torch.nn.init.normal_(next(SIGNED.parameters()))
+    table = LagTable()
+    for causal in (True, False, True):
+        found = table.logits(SIGNED, 9, causal, decoding=True)
+        torch.testing.assert_close(found, SIGNED.lag_logits(9, causal=causal))
+
+
+@torch.no_grad()
+def test_a_text_that_grows_computes_few_lags_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel, table, lags = Exp(KernelBank(2, 3)), LagTable(), []
+    plain = kernel.log
+    monkeypatch.setattr(kernel, "log", lambda r: lags.append(len(r)) or plain(r))
+    for tokens in range(1000, 1101):
+        table.logits(kernel, tokens, True, decoding=tokens > 1000)
+    assert lags == [1000, 251]  # a quarter of the length that is asked for

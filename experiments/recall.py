@@ -29,6 +29,7 @@ from nadaraya.files import write_file
 from nadaraya.models import KernelGPTConfig, KernelGPTForCausalLM, extend_context
 
 CONTEXT, BATCH, PAIRS = 128, 32, 8
+WINDOW = 32
 KEYS, VALUES, NOISE = 64, 64, 64
 LENGTHS = (128, 256, 512, 1024, 2048)
 RATES, SEARCH_SEED = (1.5e-3, 5e-3, 1.5e-2), 100
@@ -44,6 +45,10 @@ VARIANTS: dict[str, str | list[str]] = {
     "alibi-loo-gate": "alibi-loo-gate",
     "gpa-rope-gate": "gpa-rope-gate",
     "gpa-spread + nope": ["gpa-spread", "nope-loo-gate"],
+    # S: the first layer sees the last 32 tokens only
+    "rope-gate S + rope-gate": "rope-gate",
+    "rope-gate S + nope-gate": ["rope-gate", "nope-gate"],
+    "gpa-spread S + nope": ["gpa-spread", "nope-loo-gate"],
     "decay-loo-gate": "decay-loo-gate",
     "linear-bank-gate": "linear-bank-gate",
     "gka-loo-bank-gate": "gka-loo-bank-gate",
@@ -133,9 +138,11 @@ def by_length(model: Any, lengths: Sequence[int], way: str = "") -> Mapping[str,
 def run(name: str, rate: float, seed: int, updates: int) -> dict[str, Any]:
     """Train one and measure it."""
     torch.manual_seed(seed)
+    windows = {"window_pattern": "SL", "sliding_window": WINDOW} if " S " in name else {}
     config = KernelGPTConfig(
         variant=VARIANTS[name], vocab_size=KEYS + VALUES + NOISE, hidden_size=64, intermediate_size=128,
         num_hidden_layers=2, num_attention_heads=2, max_position_embeddings=CONTEXT, short_convolution=4,
+        **windows,
     )  # fmt: skip
     model = KernelGPTForCausalLM(config)
     curve: dict[str, float] = {}

@@ -19,6 +19,7 @@ LONGEST = 1024  # queries and keys
 _PAYS = 256  # queries and keys up to which it is faster, not measured here
 _PAYS_MIXED = 128  # with positions that queries mix
 _SCORES = 2**19  # at once for each thread, where one item has fewer
+_FEW = 2**13  # scores of one row
 _MOST = 2**26  # numbers in the weights of a call: 256 MiB of float32
 
 
@@ -77,6 +78,11 @@ def attention(
         The output (B, H, Nq, e), zero in rows that see nothing, and log Σ exp of the scores, −∞ there, which
         may be None if it is not wanted.
     """
+    if _is_small_row(query, key) and not (hides or with_lse or dropout_p or torch.is_grad_enabled()):
+        shares = query.shape[1] > key.shape[1]
+        bias = sum(biases[1:], biases[0]) if biases else None
+        out = F.scaled_dot_product_attention(query, key, value, bias, scale=scale, enable_gqa=shares)
+        return out, None
     query, batch = query * scale, query.shape[0]
     of_item = max(1, math.prod(query.shape[1:3]) * key.shape[2])
     if torch.compiler.is_compiling() or (step := _SCORES * torch.get_num_threads() // of_item) >= batch:
@@ -92,6 +98,13 @@ def attention(
     ]
     lse = torch.cat([each for _, each in found if each is not None]) if with_lse else None
     return torch.cat([out for out, _ in found]), lse
+
+
+def _is_small_row(query: Tensor, key: Tensor) -> bool:
+    """Return whether a row is decoded whose keys are few: one call costs less than five."""
+    if torch.compiler.is_compiling() or query.shape[2] != 1:
+        return False
+    return math.prod(query.shape[:2]) * key.shape[2] <= _FEW
 
 
 def _of_some(

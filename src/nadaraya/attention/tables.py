@@ -9,9 +9,9 @@ from nadaraya.kernels import Kernel
 
 
 class _Kept(NamedTuple):
-    """Logits by lag, (H or 1, L) or signed (H or 1, 2L − 1)."""
+    """Logits by signed lag, (H or 1, 2L − 1)."""
 
-    state: tuple[Any, ...]  # of the tensors that they were made from, and whether of the past alone
+    state: tuple[Any, ...]  # of the tensors that they were made from, and whether both sides are one
     num_lags: int  # L
     logits: Tensor
 
@@ -26,7 +26,7 @@ class LagTable:
         self._kept: _Kept | None = None
 
     def logits(self, kernel: Kernel, num_lags: int, causal: bool, decoding: bool) -> Tensor:
-        """(H or 1, L) for lags 0 … L − 1, or (H or 1, 2L − 1) for a signed kernel that is not causal.
+        """(H or 1, 2L − 1) by signed lag, or (H or 1, L) for lags 0 … L − 1 where both sides are one.
 
         Args:
             kernel: the same in every call.
@@ -38,25 +38,28 @@ class LagTable:
             # Parameters may have been written through `.data`, which leaves no trace: the kept table goes.
             self._kept = None
         tensors = (*kernel.parameters(), *kernel.buffers())
-        # Inference tensors do not say when they change.
-        untold = any(t.is_inference() for t in tensors)
-        if untold or torch.is_grad_enabled() or torch.compiler.is_compiling():
+        anew = torch.is_grad_enabled() or torch.compiler.is_compiling()
+        if anew or any(t.is_inference() for t in tensors):  # which do not say when they change
             return torch.atleast_2d(kernel.lag_logits(num_lags, causal=causal))
-        past_alone = kernel.symmetric or causal
-        state = (past_alone, *((t.data_ptr(), t._version) for t in tensors))
+        mirrored = kernel.symmetric or causal
+        state = (mirrored, *((t.data_ptr(), t._version) for t in tensors))
         kept = self._kept
         if kept is None or kept.state != state:
-            kept = _Kept(state, num_lags, torch.atleast_2d(kernel.lag_logits(num_lags, causal=causal)))
+            table = torch.atleast_2d(kernel.lag_logits(num_lags, causal=causal))
+            kept = _Kept(state, num_lags, _with_mirror(table[:, :1], table[:, 1:]) if mirrored else table)
         elif kept.num_lags < num_lags:
             longer = num_lags + max(64, num_lags // 4)
-            if past_alone:
+            if mirrored:
                 new = torch.arange(kept.num_lags, longer, device=kernel.device)
-                table = torch.cat((kept.logits, torch.atleast_2d(kernel.log(new))), dim=1)
+                table = _with_mirror(kept.logits, torch.atleast_2d(kernel.log(new)))
             else:
                 table = torch.atleast_2d(kernel.lag_logits(longer))
             kept = _Kept(state, longer, table)
         self._kept = kept
-        if past_alone:
-            return kept.logits[:, :num_lags]
-        past = kept.num_lags - num_lags
-        return kept.logits[:, past : past + 2 * num_lags - 1]
+        beyond = kept.num_lags - num_lags
+        return kept.logits[:, beyond : beyond + 2 * num_lags - 1]
+
+
+def _with_mirror(middle: Tensor, further: Tensor) -> Tensor:
+    """Logits by signed lag with those of further lags on both sides."""
+    return torch.cat((further.flip(1), middle, further), dim=1)

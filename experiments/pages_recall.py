@@ -18,7 +18,10 @@ WAYS = {
     "ntk": ", NTK",
     "yarn": ", YaRN",
 }
-SHORT = ("rope-gate", "rope-gate, window of 128", "rope-gate, YaRN", "nope-gate", "gpa-spread")
+SHORT = (
+    "rope-gate", "rope-gate, window of 128", "rope-gate, YaRN", "gpa-rope-gate", "nope-gate", "fox-loo-gate",
+    "gpa-spread",
+)  # fmt: skip
 
 
 def _recalled() -> dict[str, list[dict[str, Any]]]:

@@ -9,7 +9,7 @@ import torch
 from transformers.cache_utils import Cache, DynamicCache, DynamicLayer
 
 from nadaraya.models import KernelGPTConfig, KernelGPTForCausalLM
-from nadaraya.models.growing import GrowingLayer
+from nadaraya.models.growing import GrowingLayer, GrowingLayerWithStates
 
 TOKENS = torch.arange(80)[None].repeat(3, 1) * torch.tensor([[3], [5], [7]]) % 50
 
@@ -43,6 +43,22 @@ def test_the_logits_of_a_text_that_grows_are_those_of_the_text(variant: str, hea
         found = continued(model, TOKENS[:, 3:], cache)
     torch.testing.assert_close(found, whole[:, 3:])
     assert all(type(layer) is GrowingLayer for layer in cache.layers)
+
+
+def test_so_are_those_of_a_model_with_a_convolution() -> None:
+    model = model_of("gpa-spread", short_convolution=4)
+    with torch.no_grad():
+        whole = model(TOKENS).logits
+        cache = prefilled(model, TOKENS[:, :3])
+        found = continued(model, TOKENS[:, 3:], cache)
+        torch.testing.assert_close(found, whole[:, 3:])
+        assert all(type(layer) is GrowingLayerWithStates for layer in cache.layers)
+        cache.reorder_cache(torch.tensor([1, 1, 0]))
+        later = continued(model, TOKENS[:, :9] + 1, cache)
+        order = torch.cat((TOKENS[[1, 1, 0]], TOKENS[:, :9] + 1), 1)
+        torch.testing.assert_close(later, model(order).logits[:, -9:])
+    with torch.enable_grad():
+        assert continued(model, TOKENS[:, :2], cache).requires_grad
 
 
 def test_room_is_at_most_a_quarter_and_written_in_place() -> None:

@@ -15,6 +15,7 @@ from transformers.cache_utils import Cache, DynamicCache, StaticCache
 from nadaraya.attention.layer import KernelSelfAttention
 from nadaraya.errors import must_be, unknown_name
 from nadaraya.evaluation.throughput import PRECISIONS, alternate, in_precision, rates
+from nadaraya.models.growing import Growing
 
 if TYPE_CHECKING:
     from nadaraya.models import KernelGPTForCausalLM
@@ -67,7 +68,7 @@ class Decoding:
         low: its lower quartile.
         high: its upper quartile.
         prompt_seconds: until the first token, the median.
-        cache_bytes: memory of the cache at the end.
+        cache_bytes: of the tokens in the cache at the end, room for more not counted.
         speed_ratio: tokens/s over those with keys and values apart; None where there is no other way.
         cache_ratio: the same of the bytes.
     """
@@ -181,13 +182,20 @@ def prompts(vocab_size: int, settings: DecodingSettings) -> tuple[Tensor, Tensor
 
 
 def cache_bytes(cache: Cache) -> int:
-    """Bytes that a cache of transformers holds: what several tensors share counts once."""
-    names = ("keys", "values", "conv_states", "recurrent_states")
-    parts = [getattr(layer, name, None) for layer in cache.layers for name in names]
-    # States are tensors by number from release 5 of transformers on.
-    tensors = [part for each in parts for part in (each.values() if isinstance(each, dict) else [each])]
-    stored = [tensor.untyped_storage() for tensor in tensors if tensor is not None]
-    return sum({storage.data_ptr(): storage.nbytes() for storage in stored}.values())
+    """Bytes of the tokens in a cache of transformers: what several tensors share counts once.
+
+    Room for further tokens is not counted: at most a quarter where caches grow in place, beyond 256 tokens.
+    """
+    held = {}
+    for layer in cache.layers:
+        parts = [getattr(layer, name, None) for name in ("keys", "values", "conv_states", "recurrent_states")]
+        # States are tensors by number from release 5 of transformers on.
+        tensors = [part for each in parts for part in (each.values() if isinstance(each, dict) else [each])]
+        for tensor in [part for part in tensors if part is not None]:
+            stored = tensor.untyped_storage()
+            grows = isinstance(layer, Growing)
+            held[stored.data_ptr()] = tensor.nbytes if grows else stored.nbytes()
+    return sum(held.values())
 
 
 def _share(model: "KernelGPTForCausalLM", one_tensor: bool) -> None:

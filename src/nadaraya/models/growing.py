@@ -4,11 +4,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers.cache_utils import Cache, DynamicLayer
+from transformers.cache_utils import Cache, DynamicLayer, LinearAttentionAndFullAttentionLayer
 
 
-class GrowingLayer(DynamicLayer):
-    """A `DynamicLayer` whose keys and values are the filled part of larger tensors.
+class Growing(DynamicLayer):
+    """A dynamic layer whose keys and values are the filled part of larger tensors.
 
     Transformers' own copies all earlier tokens at every new one, most of the time of decoding a long text.
     Keys that were reordered, cropped or put in from outside are copied once.
@@ -35,6 +35,20 @@ class GrowingLayer(DynamicLayer):
         return filled
 
 
+class GrowingLayer(Growing):
+    """Keys and values alone."""
+
+
+class GrowingLayerWithStates(Growing, LinearAttentionAndFullAttentionLayer):  # type: ignore[misc, override]
+    """Keys and values beside the states of a convolution."""
+
+
+_GROWS: dict[type, type] = {
+    DynamicLayer: GrowingLayer, LinearAttentionAndFullAttentionLayer: GrowingLayerWithStates,
+}  # fmt: skip
+_COPIES = {grows: copies for copies, grows in _GROWS.items()}
+
+
 def let_grow(cache: Cache, index: int, new: Tensor) -> None:
     """Give a layer of a dynamic cache room, where nothing differentiates, compiles or stands elsewhere.
 
@@ -44,14 +58,14 @@ def let_grow(cache: Cache, index: int, new: Tensor) -> None:
         new: keys about to be appended.
     """
     layer: Any = cache.layers[index] if index < len(cache.layers) else None
-    if type(layer) not in (DynamicLayer, GrowingLayer) or not layer.get_seq_length():
+    if type(layer) not in _GROWS | _COPIES or not layer.get_seq_length():
         return
     kept = layer.keys
     plain = torch.is_grad_enabled() or torch.compiler.is_compiling()
     plain = plain or (kept.dtype, kept.device, len(kept)) != (new.dtype, new.device, len(new))
     plain = plain or (kept.is_inference() and not torch.is_inference_mode_enabled())
-    kind = DynamicLayer if plain else GrowingLayer
-    if type(layer) is not kind:
+    kind = (_COPIES if plain else _GROWS).get(type(layer))
+    if kind is not None:
         made = kind()
         made.__dict__.update(layer.__dict__)
         cache.layers[index] = made

@@ -12,6 +12,7 @@ from nadaraya.models import KernelGPTConfig, KernelGPTForCausalLM
 from nadaraya.models.growing import GrowingLayer, GrowingLayerWithStates
 
 TOKENS = torch.arange(80)[None].repeat(3, 1) * torch.tensor([[3], [5], [7]]) % 50
+CONVOLUTION = {"short_convolution": 4}
 
 
 def model_of(variant: str = "gpa-rope", **options: object) -> KernelGPTForCausalLM:
@@ -32,27 +33,29 @@ def prefilled(model: KernelGPTForCausalLM, tokens: torch.Tensor) -> Cache:
 
 
 @pytest.mark.parametrize(
-    ("variant", "heads"),
-    [("rope", 4), ("rope", 2), ("gpa-rope", 4), ("gpa-rope", 2), ("gka", 4), ("fox-loo-gate", 2)],
+    ("variant", "options"),
+    [
+        *((variant, {}) for variant in ("rope", "gpa-rope", "gka")),
+        *((variant, {"num_key_value_heads": 2}) for variant in ("rope", "gpa-rope", "fox-loo-gate")),
+        ("gpa-spread", CONVOLUTION),
+    ],
 )
-def test_the_logits_of_a_text_that_grows_are_those_of_the_text(variant: str, heads: int) -> None:
-    model = model_of(variant, num_key_value_heads=heads)
+def test_the_logits_of_a_text_that_grows_are_those_of_the_text(variant: str, options: dict[str, int]) -> None:
+    model = model_of(variant, **options)
     with torch.no_grad():
         whole = model(TOKENS).logits
         cache = prefilled(model, TOKENS[:, :3])
         found = continued(model, TOKENS[:, 3:], cache)
     torch.testing.assert_close(found, whole[:, 3:])
-    assert all(type(layer) is GrowingLayer for layer in cache.layers)
+    kind = GrowingLayerWithStates if options == CONVOLUTION else GrowingLayer
+    assert all(type(layer) is kind for layer in cache.layers)
 
 
-def test_so_are_those_of_a_model_with_a_convolution() -> None:
-    model = model_of("gpa-spread", short_convolution=4)
+def test_states_of_a_convolution_are_reordered_with_the_keys() -> None:
+    model = model_of("gpa-spread", **CONVOLUTION)
     with torch.no_grad():
-        whole = model(TOKENS).logits
         cache = prefilled(model, TOKENS[:, :3])
-        found = continued(model, TOKENS[:, 3:], cache)
-        torch.testing.assert_close(found, whole[:, 3:])
-        assert all(type(layer) is GrowingLayerWithStates for layer in cache.layers)
+        continued(model, TOKENS[:, 3:], cache)
         cache.reorder_cache(torch.tensor([1, 1, 0]))
         later = continued(model, TOKENS[:, :9] + 1, cache)
         order = torch.cat((TOKENS[[1, 1, 0]], TOKENS[:, :9] + 1), 1)

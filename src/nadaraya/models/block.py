@@ -44,7 +44,7 @@ class LayerCache:
             if kept is not None and kept.numel() and kept.shape[1::2] != new.shape[1::2]:
                 accepted = f"made by this model, whose {name} prefix tuning does not have"
                 raise must_be("past_key_values", accepted, tuple(kept.shape))
-        let_grow(self._cache, self._layer, keys)
+        let_grow(self._cache, self._layer)
         keys, values = self._cache.update(keys, values, self._layer)
         # A cache of fixed size gives all of its room, the filled part first.
         return (keys[:, :, :so_far], values[:, :, :so_far]) if keys.shape[2] > so_far else (keys, values)

@@ -16,10 +16,20 @@ class Growing(DynamicLayer):
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> Any:
         """Appends (B, G, n, ·), and returns all tokens so far."""
-        if not self.get_seq_length():
+        if not self._may_write(key_states):
             return super().update(key_states, value_states, *args, **kwargs)
         self.keys, self.values = self._appended("keys", key_states), self._appended("values", value_states)
         return self.keys, self.values
+
+    def _may_write(self, new: Tensor) -> bool:
+        """Return whether there are keys like the new ones, and nothing differentiates or compiles."""
+        if torch.is_grad_enabled() or torch.compiler.is_compiling() or not self.get_seq_length():
+            return False
+        kept: Any = self.keys
+        if kept.is_inference() and not torch.is_inference_mode_enabled():
+            return False
+        alike: bool = (kept.dtype, kept.device, len(kept)) == (new.dtype, new.device, len(new))
+        return alike
 
     def _appended(self, name: str, new: Tensor) -> Tensor:
         rooms = self.__dict__.setdefault("rooms", {})  # one with shallow copies, which so notice each other
@@ -46,26 +56,18 @@ class GrowingLayerWithStates(Growing, LinearAttentionAndFullAttentionLayer):  # 
 _GROWS: dict[type, type] = {
     DynamicLayer: GrowingLayer, LinearAttentionAndFullAttentionLayer: GrowingLayerWithStates,
 }  # fmt: skip
-_COPIES = {grows: copies for copies, grows in _GROWS.items()}
 
 
-def let_grow(cache: Cache, index: int, new: Tensor) -> None:
-    """Give a layer of a dynamic cache room, where nothing differentiates, compiles or stands elsewhere.
+def let_grow(cache: Cache, index: int) -> None:
+    """Give a layer of a dynamic cache room behind the tokens that it has.
 
     Args:
-        cache: any cache.
+        cache: any cache; others, and layers with a window, stay as they are.
         index: of the layer.
-        new: keys about to be appended.
     """
     layer: Any = cache.layers[index] if index < len(cache.layers) else None
-    if type(layer) not in _GROWS | _COPIES or not layer.get_seq_length():
-        return
-    kept = layer.keys
-    plain = torch.is_grad_enabled() or torch.compiler.is_compiling()
-    plain = plain or (kept.dtype, kept.device, len(kept)) != (new.dtype, new.device, len(new))
-    plain = plain or (kept.is_inference() and not torch.is_inference_mode_enabled())
-    kind = (_COPIES if plain else _GROWS).get(type(layer))
-    if kind is not None:
+    kind = None if torch.compiler.is_compiling() else _GROWS.get(type(layer))
+    if kind is not None and layer.get_seq_length():
         made = kind()
         made.__dict__.update(layer.__dict__)
         cache.layers[index] = made

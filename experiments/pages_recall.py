@@ -52,8 +52,8 @@ def recall() -> str:
 
 
 def recall_short() -> str:
-    """What the finding names, at the ends."""
-    return _table(SHORT, {"128": "128 tokens, as in training", "2048": "2,048 tokens"})
+    """What the finding names, at the longest."""
+    return _table(SHORT, {"2048": "2,048 tokens"})
 
 
 def _by_variant(study: str) -> dict[str, list[dict[str, Any]]]:

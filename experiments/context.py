@@ -93,11 +93,10 @@ def with_answers(model: Any, vocabulary: int, rows: Tensor, step: int) -> Tensor
 
 def measured(model: Any, text: Tensor, vocabulary: int, scaled: str = "") -> dict[str, Any]:
     """Loss by length and recall by distance; `scaled` changes the angles to fit each of them."""
-    losses, recall = {}, {}
-    for length in LENGTHS:
-        with extended(model, scaled, length):
-            found = length_losses(model, text, [length], windows=16, stride=256).lengths[0]
-        losses[str(length)] = found.cross_entropy
+    extension = scaled if scaled in SCALED else None
+    found = length_losses(model, text, LENGTHS, windows=64, stride=128, extended=extension)  # type: ignore[arg-type]
+    losses = {str(each.length): each.cross_entropy for each in found.lengths}
+    recall = {}
     for distance in DISTANCES:
         with extended(model, scaled, distance + 17):
             recall[str(distance)] = recalled(model, text, vocabulary, distance)

@@ -16,12 +16,14 @@ N = 7
 DEVICE = torch.device("cpu")
 FORMS: dict[str, dict[str, Any]] = {
     "table": {"position": torch.linspace(0.0, -3.0, 2 * N, dtype=torch.float64).view(2, N)},
+    "Gaussian": {"content": Gaussian(1.5)},
     "causal Gaussian": {"causal": True, "content": Gaussian(1.5)},
     "causal, excluded self": {"causal": True, "exclude_self": True},
     "excluded self": {"exclude_self": True, "content": Gaussian(0.7)},
     "window of itself": {"causal": True, "exclude_self": True, "window": 1},
     "window": {"causal": True, "window": 3, "exclude_self": True},
     "key bias": {"causal": True, "key_bias": torch.linspace(-1.0, 1.0, N, dtype=torch.float64)[None, None]},
+    "key bias alone": {"key_bias": torch.linspace(-1.0, 1.0, 2 * N).view(1, 2, N).double()},
     "hidden key": {"key_bias": torch.tensor([[[-torch.inf] * 2 + [0.0] * (N - 2)]]), "causal": True},
     "padding": {"key_mask": torch.arange(N)[None].expand(5, -1) > 2, "causal": True, "exclude_self": True},
     "mask": {"attn_mask": torch.ones(N, N, dtype=torch.bool).triu(2), "exclude_self": True},

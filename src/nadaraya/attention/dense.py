@@ -78,7 +78,7 @@ def attention(
         The output (B, H, Nq, e), zero in rows that see nothing, and log Σ exp of the scores, −∞ there, which
         may be None if it is not wanted.
     """
-    if _is_small_row(query, key) and not (hides or with_lse or dropout_p or torch.is_grad_enabled()):
+    if _is_one_call(query, key) and not (hides or with_lse or dropout_p or torch.is_grad_enabled()):
         shares = query.shape[1] > key.shape[1]
         bias = sum(biases[1:], biases[0]) if biases else None
         out = F.scaled_dot_product_attention(query, key, value, bias, scale=scale, enable_gqa=shares)
@@ -100,11 +100,11 @@ def attention(
     return torch.cat([out for out, _ in found]), lse
 
 
-def _is_small_row(query: Tensor, key: Tensor) -> bool:
-    """Return whether a row is decoded whose keys are few: one call costs less than five."""
-    if torch.compiler.is_compiling() or query.shape[2] != 1:
+def _is_one_call(query: Tensor, key: Tensor) -> bool:
+    """Return whether PyTorch's fused attention is fastest without gradients: not for one row of many keys."""
+    if torch.compiler.is_compiling():
         return False
-    return math.prod(query.shape[:2]) * key.shape[2] <= _FEW
+    return query.shape[2] > 1 or math.prod(query.shape[:2]) * key.shape[2] <= _FEW
 
 
 def _of_some(

@@ -20,3 +20,7 @@ if workers := os.environ.get("PYTEST_XDIST_WORKER_COUNT"):
 
 # No test depends on what `nadaraya check` measured on this machine.
 os.environ["NADARAYA_DISPATCH"] = "off"
+
+if os.environ.get("NADARAYA_TEST_DEVICE") != "cuda":
+    # Triton, which other tests import too, reads it where a kernel is defined.
+    os.environ["TRITON_INTERPRET"] = "1"

@@ -16,8 +16,6 @@ from nadaraya.attention.triton.configs import KERNELS, Config, use
 from nadaraya.kernels import Gaussian
 
 ON_GPU = os.environ.get("NADARAYA_TEST_DEVICE") == "cuda"
-if not ON_GPU:
-    os.environ["TRITON_INTERPRET"] = "1"  # Triton reads it where a kernel is defined: before the import
 
 
 def _cut(block_m: int, block_n: int) -> AbstractContextManager[None]:

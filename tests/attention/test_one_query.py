@@ -37,6 +37,17 @@ def test_a_token_decoded_is_the_last_row(form: str, groups: int) -> None:
         torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("queries", [1, 3])
+def test_heads_share_keys_that_are_far_from_the_origin(queries: int) -> None:
+    """Which are centred, each with its σ, before anything is multiplied."""
+    query, key, value = (torch.randn(2, h, KEYS, 8) + 100.0 for h in (4, 2, 2))
+    call = {"content": Gaussian(torch.linspace(1.0, 2.0, 4)), "causal": True}
+    expected = kernel_attention(*(t.double() for t in (query, key, value)), backend="reference", **call)
+    with torch.no_grad():
+        found = kernel_attention(query[:, :, -queries:], key, value, backend="dense", **call)
+    torch.testing.assert_close(found, expected[:, :, -queries:].float(), rtol=1e-5, atol=1e-4)
+
+
 def test_the_log_sum_exp_of_a_token_decoded_is_that_of_the_last_row() -> None:
     query, key, value = torch.randn(3, 2, 4, KEYS, 8).unbind()
     full = kernel_attention(query, key, value, causal=True, window=4, return_lse=True)[1]

@@ -81,7 +81,7 @@ def _is_one_row(args: AttentionArguments) -> bool:
 
 def _softmax(args: AttentionArguments, with_lse: bool, keep: bool) -> tuple[Tensor, Tensor | None]:
     """Output of the softmax, within one document, and log-sum-exp, which may be None if not wanted."""
-    if not keep or args.mixture is not None or not (args.bandwidth is None or _is_one_row(args)):
+    if not keep or args.mixture is not None:
         args = args.with_repeated_heads()  # else products of all pairs share keys as they are
     form = _softmax_form(args)
     if _loses_digits(args, form):
@@ -164,9 +164,14 @@ def _softmax_form(args: AttentionArguments) -> _SoftmaxForm:
     key_bias: Tensor | None = None
     squares: tuple[Tensor, ...] = ()
     if args.bandwidth is not None:
-        query, key, squares = _gaussian(args)
+        gaussian = _near_origin(args)
+        if gaussian is None:
+            args = args.with_repeated_heads()
+            query, key = stock.standardised(args)
+            gaussian = query, key, _squares(query, key)
+        query, key, squares = gaussian
         key_bias = -0.5 * squares[1]
-        value = value.to(query.dtype)
+        value = args.value.to(query.dtype)
     elif args.query.device.type == "cpu":
         # Half precision is emulated on most CPUs: float32 is faster there and no less exact.
         query, key, value = (t.to(args.compute_dtype) for t in (query, key, value))
@@ -180,26 +185,26 @@ def _softmax_form(args: AttentionArguments) -> _SoftmaxForm:
     return _SoftmaxForm(query, key, value, key_bias, squares)
 
 
-def _gaussian(args: AttentionArguments) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
-    """Queries and keys whose products are the Gaussian's but for ‖q‖²/2σ² and ‖k‖²/2σ², and these squares."""
-    if _is_one_row(args) and not torch.compiler.is_compiling():
-        # One row sees each key once: σ goes into the row, and the keys stay as they are.
-        assert args.bandwidth is not None
-        inverse = args.bandwidth.reciprocal().view(-1, 1, 1)
-        query, key = args.query.to(args.compute_dtype) * inverse, args.key.to(args.compute_dtype)
-        of_query, of_key = _squares(query, key)
-        if args.query.shape[1] > key.shape[1]:
-            of_key = of_key.repeat_interleave(args.query.shape[1] // key.shape[1], 1)
-        squares = of_query, of_key * inverse[..., 0].square()
-        if _all_below(squares, _NEAR_ORIGIN):
-            return query * inverse, key, squares
-        args = args.with_repeated_heads()
-    elif _is_standard(args):
-        squares = _squares(args.query, args.key)
-        if _all_below(squares, _NEAR_ORIGIN):
-            return args.query, args.key, squares
-    query, key = stock.standardised(args)
-    return query, key, _squares(query, key)
+def _near_origin(args: AttentionArguments) -> tuple[Tensor, Tensor, tuple[Tensor, ...]] | None:
+    """Queries and keys whose products are the Gaussian's but for ‖q‖²/2σ² and ‖k‖²/2σ², and these squares.
+
+    σ goes into the queries, the keys stay as they are. None: centring may gain something, it is not known
+    whether, or both sides must have σ, so that decay is told by their distances.
+    """
+    assert args.bandwidth is not None
+    if torch.compiler.is_compiling() or args.query.device.type != "cpu":
+        return None
+    query = args.query.to(args.compute_dtype)
+    key = query if args.query is args.key else args.key.to(args.compute_dtype)
+    squares = _squares(query, key)
+    if (shared := query.shape[1] // key.shape[1]) > 1:
+        squares = squares[0], squares[1].repeat_interleave(shared, 1)
+    if args.bandwidth.requires_grad or not (args.bandwidth == 1.0).all():
+        if args.prune_tol > 0.0:
+            return None
+        precision = args.bandwidth.square().reciprocal().view(-1, 1, 1)
+        query, squares = query * precision, (squares[0] * precision[..., 0], squares[1] * precision[..., 0])
+    return (query, key, squares) if _all_below(squares, _NEAR_ORIGIN) else None
 
 
 def _loses_digits(args: AttentionArguments, form: _SoftmaxForm) -> bool:
@@ -210,14 +215,6 @@ def _loses_digits(args: AttentionArguments, form: _SoftmaxForm) -> bool:
     if args.bandwidth is None or torch.compiler.is_compiling() or form.query.device.type != "cpu":
         return False
     return not _all_below(form.squares, 2 * _LOGIT_TOLERANCE / torch.finfo(args.compute_dtype).eps)
-
-
-def _is_standard(args: AttentionArguments) -> bool:
-    """Return whether σ is the number 1, as with one σ per channel: features may then serve as they are."""
-    if torch.compiler.is_compiling() or args.query.device.type != "cpu" or args.bandwidth is None:
-        return False
-    constant = not args.bandwidth.requires_grad and args.query.dtype == args.compute_dtype
-    return constant and bool((args.bandwidth == 1.0).all())
 
 
 def _squares(query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:

@@ -92,6 +92,16 @@ def test_second_derivatives_are_those_of_the_formula() -> None:
     assert torch.autograd.gradgradcheck(call, x.requires_grad_())
 
 
+@pytest.mark.parametrize("backend", ["reference", "dense"])
+def test_second_derivatives_of_the_gaussian_are_finite_at_0(backend: str) -> None:
+    x = torch.cat([points(1, HEADS, 4, 2), torch.zeros(1, HEADS, 1, 2, dtype=torch.float64)], 2)
+
+    def call(x: Tensor) -> Tensor:
+        return kernel_attention(x, 1.0 * x, x, content=Gaussian(1.0).double(), backend=backend, causal=True)
+
+    assert torch.autograd.gradgradcheck(call, x.requires_grad_())
+
+
 @pytest.mark.parametrize("kernel", [Matern(1.0, nu=0.5), RationalQuadratic(1.0, 1.0), Tricube(4.0)])
 def test_coinciding_points_have_finite_gradients(kernel: Kernel) -> None:
     x = points(1, 1, 6, 3).float().requires_grad_()

@@ -10,7 +10,7 @@ from torch import Tensor
 from nadaraya import InputError, KernelSelfAttention, kernel_attention
 from nadaraya.attention import GridLogits, MixedLogits, choose_backend
 from nadaraya.attention.content import DotProduct
-from nadaraya.kernels import ExponentialDecay, Gaussian
+from nadaraya.kernels import Epanechnikov, ExponentialDecay, Gaussian
 
 N = 6
 BACKENDS = ["auto", "reference"]
@@ -207,3 +207,35 @@ def test_names_of_other_libraries_name_ours(given: str, meant: str) -> None:
         with pytest.raises(InputError, match=f"got '{given}': did you mean '{meant}'") as caught:
             call(x, x, x, **{given: 1})
         assert "\n" not in str(caught.value)
+
+
+LEAST = torch.finfo(torch.float32).min
+EMPTIED: dict[str, dict[str, Any]] = {
+    "compact kernel": {"position": Epanechnikov(1.0), "exclude_self": True},
+    "compact kernel, causal": {"position": Epanechnikov(0.5), "exclude_self": True, "causal": True},
+    "own lag": {"position": torch.tensor([[-torch.inf, 0.0, 0.0]]), "causal": True},
+    "all lags": {"position": torch.full((1, 3), -torch.inf), "causal": True, "exclude_self": True},
+    "past": {"position": torch.tensor([[-torch.inf] * 3 + [0.0] * 2]), "exclude_self": True},
+    "grid": {"position": GridLogits(torch.full((1, 5, 1), -torch.inf))},
+    "mixed": {"position": MixedLogits(torch.ones(1, 2, 3, 1), torch.tensor([[-torch.inf, 0.0, 0.0]])),
+              "causal": True},
+    "sum": {"position": torch.full((1, 3), LEAST), "key_bias": torch.full((1, 1, 3), LEAST)},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("form", EMPTIED)
+@pytest.mark.parametrize("queries", [3, 1])
+def test_rows_that_the_position_empties_are_as_defined(form: str, queries: int) -> None:
+    options, (query, key, value) = dict(EMPTIED[form]), torch.randn(3, 1, 2, 3, 4).unbind()
+    if queries == 1 and form in ("grid", "mixed"):
+        return
+    query = query[:, :, -queries:].requires_grad_()
+    expected = kernel_attention(query, key, value, backend="reference", **options)
+    for backend in ("auto", "dense", "sdpa"):
+        found = kernel_attention(query, key, value, backend=backend, **options)
+        torch.testing.assert_close(found, expected)
+        (gradient,) = torch.autograd.grad(found.sum(), query)
+        assert gradient.isfinite().all()
+        with torch.no_grad():
+            found = kernel_attention(query, key, value, backend=backend, **options)
+        torch.testing.assert_close(found, expected)

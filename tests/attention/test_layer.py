@@ -360,6 +360,10 @@ def test_a_padding_mask_of_another_length_is_refused(x: torch.Tensor) -> None:
         ({"own_value": "drop", "exclude_self": True}, "own_value='drop' must not be given with exclude_self"),
         ({"content": partial(GaussianContent, per="chanel")}, "per must be .* did you mean 'channel'"),
         (
+            {"content": partial(GaussianContent, per="channel"), "num_key_value_heads": 2},
+            "per must be 'head' where heads share keys",
+        ),
+        (
             {"content": partial(GaussianContent, bandwidth=-1.0)},
             "bandwidth must be a positive finite number, got -1.0",
         ),

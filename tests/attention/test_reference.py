@@ -1,6 +1,7 @@
 """Laws of the operator: what it reduces to, and what independent code says."""
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -9,7 +10,15 @@ from sklearn.metrics.pairwise import rbf_kernel
 
 from nadaraya import kernel_attention
 from nadaraya.attention import MixedKernels, MixedLogits
-from nadaraya.kernels import ALiBi, Exp, ExponentialDecay, Gaussian, GaussianWithoutHalf, KernelBank
+from nadaraya.kernels import (
+    ALiBi,
+    Exp,
+    ExponentialDecay,
+    Gaussian,
+    GaussianWithoutHalf,
+    KernelBank,
+    RationalQuadratic,
+)
 
 BACKENDS = ["reference", "sdpa"]
 
@@ -157,6 +166,18 @@ def test_empty_sequences(backend: str, num_queries: int, num_keys: int) -> None:
     out = kernel_attention(q, k, v, causal=True, backend=backend)
     assert out.shape == (2, 2, num_queries, 3)
     assert (out == 0).all()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"key_bias": torch.zeros(1, 1, 6)}, {"document_ids": torch.zeros(0, 6).long()},
+     {"content": RationalQuadratic(torch.ones(4), 1.0)}],
+)  # fmt: skip
+def test_a_batch_of_nothing_gives_nothing(options: dict[str, Any]) -> None:
+    q, k, v = (torch.randn(0, heads, 6, 8, requires_grad=True) for heads in (4, 2, 2))
+    out = kernel_attention(q, k, v, causal=True, **options)
+    assert out.shape == (0, 4, 6, 8)
+    out.sum().backward()
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

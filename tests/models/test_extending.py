@@ -170,6 +170,9 @@ def test_what_is_no_extension_is_refused_in_one_line() -> None:
             extend_context(model, **arguments)  # type: ignore[arg-type]
     with pytest.raises(InputError, match="model must be a language model"):
         extend_context(torch.nn.Linear(2, 2), "drop")
+    narrow = KernelGPTForCausalLM(KernelGPTConfig(variant="rope", hidden_size=8, num_attention_heads=4))
+    with pytest.raises(InputError, match="heads wider than 2"):
+        extend_context(narrow, "yarn", factor=2.0)
     scaled = llama(rope_parameters=LIKE["yarn"])
     with pytest.raises(InputError, match="of the type 'default'"):
         extend_context(scaled, "ntk", factor=2.0)

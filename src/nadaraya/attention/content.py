@@ -115,7 +115,8 @@ class GaussianContent(KernelContent):
         shift: as in `KernelContent`: −‖q + δ_h − k‖² / (2σ_h²). Default False.
 
     Raises:
-        InputError: a bandwidth that is not positive and finite, or an unknown `per`.
+        InputError: a bandwidth that is not positive and finite, an unknown `per`, or "channel" where heads
+            share keys.
     """
 
     def __init__(
@@ -127,6 +128,8 @@ class GaussianContent(KernelContent):
     ) -> None:
         if per not in ("head", "channel"):
             raise unknown_name("per", per, ("head", "channel"))
+        if per == "channel" and shape.num_key_value_heads != shape.num_heads:
+            raise must_be("per", "'head' where heads share keys, which have one scale then", per)
         initial = _bandwidth(bandwidth, shape.head_dim**0.25)
         super().__init__(shape, Gaussian(torch.full((shape.num_heads,), initial)), shift=shift)
         self.per = per

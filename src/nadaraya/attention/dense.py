@@ -135,5 +135,6 @@ def _by_shared(rows: Tensor, shared: Tensor) -> Tensor:
     """Products (B, H, n, m) of (B, H, n, d) and (B, G, d, m), whose matrices serve H / G heads each."""
     if rows.shape[1] == shared.shape[1]:
         return rows @ shared
-    folded = rows.reshape(len(rows), shared.shape[1], -1, rows.shape[3]) @ shared
-    return folded.view(*rows.shape[:3], -1)
+    groups = rows.shape[1] // shared.shape[1]
+    folded = rows.reshape(len(rows), shared.shape[1], groups * rows.shape[2], rows.shape[3]) @ shared
+    return folded.view(*rows.shape[:3], shared.shape[3])

@@ -13,7 +13,7 @@ dropout where pairs are not written out take row blocks of the definition instea
 """
 
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -48,7 +48,7 @@ def attention(
         The output, (B, H, Nq, dv) in the dtype of the query, and log Σ_j κ(i,j), (B, H, Nq) in float32 at
         least, which may be None if it is not wanted.
     """
-    if args.query.shape[2] == 0 or args.key.shape[2] == 0:
+    if 0 in (*args.query.shape[:3], args.key.shape[2]):
         out, _, lse = reference.attention(args)
         return out, lse
     if args.spoilt or args.has_own_form:
@@ -129,11 +129,18 @@ def _softmax(args: AttentionArguments, with_lse: bool, keep: bool) -> tuple[Tens
 
 def _hides(args: AttentionArguments) -> bool:
     """Return whether a row may see nothing, or its own key alone, besides the first of a causal call."""
-    by_key = args.key_padding_mask is not None or (args.mixture is not None and args.mixture.of_kernels)
-    if args.key_bias is not None:
-        by_key = by_key or torch.compiler.is_compiling() or not args.key_bias.isfinite().all()
     excluded = args.exclude_self and (args.window == 1 or args.key.shape[2] == 1 or args.offset != 0)
-    return by_key or args.attn_mask is not None or args.offset < 0 or excluded
+    if args.key_padding_mask is not None or args.attn_mask is not None or args.offset < 0 or excluded:
+        return True
+    if args.mixture is not None and args.mixture.of_kernels:
+        return True
+    profiles = None if args.mixture is None else args.mixture.profiles
+    grid = None if args.grid is None else args.grid.logits
+    logits = [each for each in (args.key_bias, args.lag_logits, profiles, grid) if each is not None]
+    if torch.compiler.is_compiling():
+        return bool(logits)
+    # The sum of two numbers near the least one is −∞, too.
+    return not all((each.detach() > torch.finfo(each.dtype).min / 8).all() for each in logits)
 
 
 def _completed(
@@ -217,9 +224,26 @@ def _loses_digits(args: AttentionArguments, form: _SoftmaxForm) -> bool:
     return not _all_below(form.squares, 2 * _LOGIT_TOLERANCE / torch.finfo(args.compute_dtype).eps)
 
 
+class _Square(torch.autograd.Function):
+    """‖x‖² (…,) of x (…, d): one pass, as of the norm, which has no second derivative at 0."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return torch.linalg.vector_norm(x, dim=-1).square()
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        (x,) = ctx.saved_tensors
+        return (2.0 * grad)[..., None] * x
+
+
 def _squares(query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
-    of_key = torch.linalg.vector_norm(key, dim=-1).square()  # in one pass
-    return of_key if query is key else torch.linalg.vector_norm(query, dim=-1).square(), of_key
+    def of(x: Tensor) -> Tensor:
+        return x.square().sum(-1) if torch.compiler.is_compiling() else _Square.apply(x)
+
+    of_key = of(key)
+    return of_key if query is key else of(query), of_key
 
 
 def _all_below(squares: tuple[Tensor, ...], limit: float) -> bool:

@@ -61,7 +61,7 @@ def log_by_head(kernel: Kernel, r: Tensor) -> Tensor:
 
     def of_one_head(own: dict[str, Tensor], r: Tensor) -> Tensor:
         found: Tensor = functional_call(_Log(kernel), own, (r,), tie_weights=False)
-        return found.reshape(-1, *r.shape)[0]  # one head's, or all alike
+        return found[(0,) * (found.dim() - r.dim())]  # one head's, or all alike
 
     return torch.vmap(of_one_head, in_dims=(0, 1), out_dims=1)(rows, r)
 

@@ -130,6 +130,8 @@ def _angles(method: Method, theta: Tensor, factor: float, trained: int) -> tuple
     from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
     width = 2 * len(theta)
+    if width == 2:
+        raise InputError("method 'yarn' needs heads wider than 2: it divides angles by their frequency")
     config = LlamaConfig(
         hidden_size=width, num_attention_heads=1, max_position_embeddings=int(trained * factor),
         rope_parameters={

@@ -98,6 +98,21 @@ def test_short_sequences_have_it_and_long_ones_row_blocks() -> None:
     assert long.refused["dense"] == "above 1024 tokens memory is O(N)"
 
 
+@pytest.mark.parametrize("folder", ["~nobody-of-this-name/x", "x" * 300])
+def test_a_cache_folder_that_cannot_be_looked_into_is_as_none(
+    folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NADARAYA_CACHE", folder)
+    monkeypatch.setenv("NADARAYA_DISPATCH", "")
+    measured._table.cache_clear()
+    try:
+        with pytest.warns(UserWarning, match="is ignored, no dispatch table"):
+            found = choose_backend(*torch.randn(3, 1, 2, 64, 4).unbind(), position=torch.zeros(2, 64))
+        assert found.name == "dense"
+    finally:
+        measured._table.cache_clear()
+
+
 def test_the_measured_table_decides_on_the_cpu_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NADARAYA_CACHE", str(tmp_path))
     monkeypatch.setenv("NADARAYA_DISPATCH", "")

@@ -87,6 +87,16 @@ def test_a_wrong_backend_is_named_ends_with_status_1_and_is_not_in_the_table(
     assert {row["way"] for row in rows} == {"PyTorch, N × N bias", "plain formula"}
 
 
+def test_what_was_found_is_kept_where_the_table_cannot_be_written(
+    nadaraya: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("NADARAYA_CACHE", str(tmp_path / "file"))
+    outcome = nadaraya("check", "--device", "cpu", "--out", str(tmp_path / "found.json"))
+    assert outcome.status == 2
+    assert json.loads((tmp_path / "found.json").read_text())["rows"]
+
+
 def test_a_device_without_a_check_is_refused(nadaraya: Any) -> None:
     nadaraya("check", "--device", "tpu").refuses("--device must be one of")
 

@@ -160,8 +160,10 @@ def test_what_is_no_extension_is_refused_in_one_line() -> None:
     model = llama()
     for arguments, words in (
         ({"method": "alibi"}, "method"),
-        ({"method": "yarn"}, "factor must be above 1"),
-        ({"method": "yarn", "factor": 1.0}, "factor must be above 1"),
+        ({"method": "yarn"}, "factor must be a finite number above 1"),
+        ({"method": "yarn", "factor": 1.0}, "factor must be a finite number above 1"),
+        ({"method": "yarn", "factor": 0.0}, "factor must be a finite number above 1"),
+        ({"method": "interpolate", "factor": float("nan")}, "factor must be a finite number above 1"),
         ({"method": "drop", "factor": 2.0}, "left out for others"),
         ({"method": "window", "window": 0}, "window must be at least 1"),
         ({"method": "ntk", "factor": 2.0, "window": 4}, "window must be"),

@@ -354,6 +354,10 @@ def test_kernels_by_expression_or_of_any_kind_and_what_does_not_fit(tmp_path: Pa
         adapter = KernelBankAdapter.from_pretrained(bert, tmp_path / "own", kernel)
         assert torch.equal(logits_of(bert), want)
         adapter.detach()
+    same = Epanechnikov(3.0)
+    adapter = attach_kernel_bank(bert, lambda heads: same)  # each layer has its own
+    adapter.save_pretrained(tmp_path / "same")
+    adapter.detach()
     want = logits_of(bert)
     with pytest.raises(
         InputError, match=r"layers must be one or more of 0 to 1, or names as .*got \['model\.l"
@@ -365,9 +369,9 @@ def test_kernels_by_expression_or_of_any_kind_and_what_does_not_fit(tmp_path: Pa
         KernelBankAdapter.from_pretrained(seeded("GPT2LMHeadModel", four), tmp_path / "two")
     with pytest.raises(InputError, match="kernel must be a kernel shared by all heads or with one value"):
         attach_kernel_bank(bert, KernelBank(3, 2))
-    for layers in ([], [2], ["a"]):
+    for layers in ([], [2], ["a"], [0, 0], [[0]]):
         with pytest.raises(InputError, match="layers must be one or more of 0 to 1"):
-            attach_kernel_bank(bert, layers=layers)
+            attach_kernel_bank(bert, layers=layers)  # type: ignore[arg-type]
     with pytest.raises(
         InputError, match="model must be one of transformers, or a vision transformer of timm"
     ):
@@ -417,6 +421,7 @@ def test_gates_that_close_again_are_the_model_again_whoever_writes_them() -> Non
     want = logits_of(model)
     adapter = attach_kernel_bank(model)
     gates: Any = [bank.gate for bank in adapter.banks]
+    assert torch.equal(logits_of(model), want)
     for gate in gates:
         gate.data.fill_(0.3)  # the version that autograd counts stays as it is
     assert not torch.equal(logits_of(model), want)

@@ -123,6 +123,15 @@ def test_a_window_bounds_replaced_layers_and_the_others() -> None:
         torch.testing.assert_close(logits(model), logits(like), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("options", [{"prompt_lookup_num_tokens": 3}, {"prefill_chunk_size": 6}])
+def test_several_tokens_go_into_the_cache_of_a_window(options: dict[str, int]) -> None:
+    model, call = make("Mistral"), {"max_new_tokens": 6, "do_sample": False, **options}
+    want = model.generate(IDS[:1], **call)
+    replace_attention(model, "rope")
+    assert {layer.self_attn.attention.window for layer in model.model.layers} == {5}
+    assert torch.equal(model.generate(IDS[:1], **call), want)
+
+
 def test_weights_are_saved_and_loaded_by_name() -> None:
     model, other = make(), make()
     replace_attention(model, "gpa-rope", layers=[1])

@@ -269,9 +269,11 @@ class KernelSelfAttention(nn.Module):
             scored, value = self._for_heads(scored, value)
         earlier_mask = None if key_mask is None else key_mask[:, :seen]
         if key_mask is not None:
-            key_mask = key_mask[:, -scored.shape[2] :]
+            key_mask = key_mask[:, -scored.shape[2] :]  # a cache of a window gives the last keys alone
             if log_forget is not None:  # padding forgets nothing
                 log_forget = log_forget.masked_fill(~key_mask[:, None], 0.0)
+        if cache is not None and attn_mask is not None:
+            attn_mask = attn_mask[..., -scored.shape[2] :]
         options: AttentionOptions = {
             "content": content,
             "position": self._position(x, scored.shape[2], is_causal, decoding=seen > 0),

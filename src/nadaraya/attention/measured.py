@@ -98,16 +98,21 @@ def _nearest(
 def _table(device: torch.device) -> dict[OfKind, dict[tuple[int, ...], dict[str, float]]]:
     """Times of backends by kind and sizes; a damaged or foreign file has none, and one warning."""
     table: dict[OfKind, dict[tuple[int, ...], dict[str, float]]] = {}
-    if os.environ.get(_VARIABLE) == "off" or not (path := table_path(device)).is_file():
+    path: Path | None = None
+    if os.environ.get(_VARIABLE) == "off":
         return table
     try:
-        for row in _rows(path, identity(device)):
+        path = table_path(device)
+        for row in _rows(path, identity(device)) if path.is_file() else ():
             of_kind = (row["kind"], row["gradients"], "float32" if row["dtype"] == "float32" else "half")
             sizes = (row["batch"] * row["heads"], row["keys"], row["width"])
             if row["way"] in BACKENDS:
                 table.setdefault(of_kind, {}).setdefault(sizes, {})[row["way"]] = row["ms"]
-    except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
-        warnings.warn(f"{path} is ignored, no dispatch table of this device: {error}", stacklevel=2)
+    except (OSError, ValueError, LookupError, TypeError, RuntimeError) as error:  # no home, no rights
+        warnings.warn(
+            f"{path or 'the cache folder'} is ignored, no dispatch table of this device: {error}",
+            stacklevel=2,
+        )
         return {}
     return table
 

@@ -50,7 +50,7 @@ def check(
             bar.advance(line)
     found = grid.Check(identity=measured.identity(where), calls=tuple(calls), rows=tuple(rows), failed=failed)
     path = None if quick else measured.table_path(where)
-    for file in filter(None, (path, out)):
+    for file in filter(None, (out, path)):
         write_file(file, found.model_dump_json(indent=1) + "\n")
     last = f"dispatch table: {path}" if path else "no dispatch table is written by --quick"
     return Result(

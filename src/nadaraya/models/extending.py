@@ -1,5 +1,6 @@
 """Longer texts than a rotary model was trained on: a window, other angles, or none."""
 
+import math
 from contextlib import ExitStack
 from typing import Any, Literal, get_args
 
@@ -52,8 +53,9 @@ def extend_context(
     trained = getattr(getattr(model, "config", None), "max_position_embeddings", None)
     if trained is None:
         raise must_be("model", "a language model, whose config has max_position_embeddings", type(model))
-    if (factor is not None) != (method in ("interpolate", "ntk", "yarn")) or (factor or 2.0) <= 1.0:
-        accepted = "above 1 for 'interpolate', 'ntk' and 'yarn', and left out for others"
+    scales = method in ("interpolate", "ntk", "yarn")
+    if (factor is not None) != scales or not 1.0 < (2.0 if factor is None else factor) < math.inf:
+        accepted = "a finite number above 1 for 'interpolate', 'ntk' and 'yarn', and left out for others"
         raise must_be("factor", accepted, factor)
     if window is not None and (method != "window" or window < 1):
         raise must_be("window", "at least 1 for 'window', and left out for others", window)

@@ -63,11 +63,11 @@ class GatedKernel(nn.Module):
         """Test whether all gates are 0; a compiled call does not look, and takes them for open."""
         if torch.compiler.is_compiling():
             return False
-        # A look stalls a GPU: the answer is kept until the gates change. In training "closed" is not kept, as
-        # some optimizers write behind autograd's back.
+        # A look stalls a GPU: "open" is kept until the gates change, "closed" is not, as some optimizers
+        # write behind autograd's back.
         gate = self.gate.detach()
         looked = None if gate.is_inference() else (gate.data_ptr(), gate._version)
-        if looked is None or looked != self._looked or (self._closed and torch.is_grad_enabled()):
+        if looked is None or looked != self._looked or self._closed:
             self._looked, self._closed = looked, not bool(gate.any())
         return self._closed
 

@@ -154,8 +154,12 @@ def attach_kernel_bank(
             "model", "one with attention to attach to, and no kernel bank yet", type(model).__name__
         )
     known: dict[Any, str] = dict(enumerate(found)) | dict(zip(found, found, strict=True))
-    names = list(found) if layers is None else [known[layer] for layer in layers if layer in known]
-    if not names or len(names) != len(found if layers is None else layers):
+    names = (
+        list(found)
+        if layers is None
+        else [known[each] for each in layers if isinstance(each, (int, str)) and each in known]
+    )
+    if not names or len(set(names)) != len(found if layers is None else layers):
         raise must_be("layers", f"one or more of 0 to {len(found) - 1}, or names as {[*found][-1]}", layers)
     banks = {name: _bank(kernel, found[name]) for name in names}
     leave_home = home.enter(model, [found[name].module for name in names])
@@ -194,7 +198,7 @@ def _bank(kernel: KernelOfHeads, place: Place) -> GatedKernel:
             return bank
         if isinstance(kernel, str):
             return ComposedKernel(kernel, heads)
-        return copy.deepcopy(kernel) if isinstance(kernel, Kernel) else kernel(heads)
+        return copy.deepcopy(kernel if isinstance(kernel, Kernel) else kernel(heads))
 
     weight = next(place.module.parameters())
     dtype = torch.float64 if weight.dtype == torch.float64 else torch.float32

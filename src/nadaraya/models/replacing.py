@@ -112,7 +112,7 @@ def _made(part: Any, arguments: dict[str, Any], model: nn.Module) -> KernelSelfA
     if capped or not getattr(part, "is_causal", True) or weight.shape[0] != weight.shape[1]:
         raise must_be("attention", "causal, of heads as wide as D / H, with logits q·k / √(D / H)", kind)
     order, rotation = _rotation(part, model)
-    windows = [w for w in (getattr(part, "sliding_window", None), arguments.get("window")) if w]
+    windows = [w for w in (_window(part), arguments.get("window")) if w]
     grouped = arguments.get("projections", "qkvo") in ("qkvo", "q(kv)o")
     layer = KernelSelfAttention(
         len(weight),
@@ -140,6 +140,16 @@ def _made(part: Any, arguments: dict[str, Any], model: nn.Module) -> KernelSelfA
         wide = name in ("content", "position", "rotary")
         child.to(weight.device, torch.promote_types(weight.dtype, torch.float32) if wide else weight.dtype)
     return layer.train(part.training)
+
+
+def _window(part: Any) -> int | None:
+    """The sliding window of a layer of transformers: its own, or its configuration's, as Mistral's."""
+    config = getattr(part, "config", None)
+    kinds = getattr(config, "layer_types", None)
+    slides = getattr(config, "use_sliding_window", True) and (
+        kinds is None or kinds[part.layer_idx] == "sliding_attention"
+    )
+    return getattr(part, "sliding_window", getattr(config, "sliding_window", None) if slides else None)
 
 
 def _rotation(part: Any, model: nn.Module) -> tuple[list[int], tuple[Tensor, float] | None]:

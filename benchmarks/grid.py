@@ -19,8 +19,8 @@ from nadaraya.attention import measured
 from nadaraya.checking import grid
 from nadaraya.files import write_file
 
-SIZES = ((1, 4), (16, 12))  # batch, heads
-TOKENS, WIDTHS = (64, 256, 1024), (32, 128)
+SIZES = ((1, 4), (1, 12), (16, 4), (16, 12))  # batch, heads
+TOKENS, WIDTHS = (64, 128, 256, 512, 1024, 2048), (32, 128)
 KINDS = ("bank", "Gaussian", "excluded self", "key bias", "window", "mixed logits", "decoding")
 LARGEST = 2**25  # scores of a call: more would take N × N ways gigabytes
 

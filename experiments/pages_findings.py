@@ -120,8 +120,8 @@ def apart() -> str:
             *(gap("beyond", "mul-loo-gate-conv", size, "gpa-rope") for size in LATE),
         ],
         [
-            "`rope` with gates and convolution",
-            *(gap("beyond", "rope-gate-conv", size, "gpa-rope") for size in LATE),
+            "`rope` with all that is beside the bank",
+            *(gap("beyond", "rope-loo-gate-conv", size, "gpa-rope") for size in LATE),
         ],
     ]
     return table(["− `gpa-rope`", "3,000 updates", "10,000"], rows)

@@ -19,7 +19,8 @@ CONTROLS = (
 BEYOND = {
     "mul-loo-spread-gate-conv": "`gpa-spread` with a convolution",
     "mul-loo-gate-conv": "the same, but heads start alike",
-    "rope-gate-conv": "`rope` with gates and convolution: the control",
+    "rope-loo-gate-conv": "`rope` with all that is beside the bank: the control",
+    "rope-gate-conv": "`rope` with gates and convolution",
     "fox-loo-gate": "forget gates, gates on the output",
     "gate": "`gpa-rope` with gates",
     "mul-loo-hybrid": "`gpa-hybrid`",

@@ -94,6 +94,8 @@ def test_what_cannot_be_converted_is_refused_in_one_line() -> None:
     scaled = llama(rope_parameters={"rope_type": "linear", "factor": 2.0, "rope_theta": 1e4})
     with pytest.raises(InputError, match="of the type 'default'"):
         convert_model(scaled, echoes(2000), context=32, positions="none")
+    with pytest.raises(InputError, match="parameters that learn"):
+        convert_model(llama().requires_grad_(False), echoes(2000), context=32, positions="none")
 
 
 def test_heads_that_do_not_look_at_positions_lose_nothing() -> None:

@@ -16,7 +16,7 @@ from transformers.masking_utils import AttentionMaskInterface, eager_mask
 
 from nadaraya import InputError
 from nadaraya.kernels import Epanechnikov, KernelBank
-from nadaraya.models import KernelBankAdapter, attach_attention, attach_kernel_bank
+from nadaraya.models import KernelBankAdapter, attach_attention, attach_kernel_bank, extend_context
 
 VIT: dict[str, Any] = {"img_size": 12, "patch_size": 4, "embed_dim": 16, "depth": 2, "num_heads": 2}
 _SIZES: dict[str, Any] = {
@@ -414,6 +414,17 @@ def test_a_copy_of_an_attached_model_stands_alone(name: str) -> None:
         for parameter in model.parameters():
             parameter.zero_()
     assert torch.equal(logits_of(other), want)
+
+
+def test_a_bank_that_is_detached_within_a_window_leaves_a_model_for_another() -> None:
+    model = build("llama", "sdpa")
+    want = logits_of(model)
+    adapter = attach_kernel_bank(model)
+    with extend_context(model, "window", window=4):
+        adapter.detach()
+    assert torch.equal(logits_of(model), want)
+    attach_kernel_bank(model).detach()
+    assert model.config._attn_implementation == "sdpa"
 
 
 def test_gates_that_close_again_are_the_model_again_whoever_writes_them() -> None:

@@ -120,6 +120,8 @@ def convert_model(
         raise must_be("learning_rate", "above 0", learning_rate)
     if any(isinstance(part, KernelSelfAttention) for part in model.modules()):
         raise must_be("model", "one of transformers' own, whose positions no variant names", type(model))
+    if updates and positions != "bank" and not any(p.requires_grad for p in model.parameters()):
+        raise must_be("model", "one with parameters that learn", type(model).__name__)
     extend_context(model, "drop").close()  # refuses models without rotations before anything else happens
     border = len(tokens) - len(tokens) // 10
     held_out = windows_of(tokens[border:], context + 1, windows).to(next(model.parameters()).device)

@@ -53,7 +53,8 @@ def places(model: PreTrainedModel) -> dict[str, Place]:
 def enter(model: PreTrainedModel, modules: Sequence[nn.Module]) -> Callable[[], None]:
     """Let modules take notice of their banks, until the result is called."""
     parts = [part for part in model.modules() if isinstance(part, PreTrainedModel)]
-    before = [(part, part.config._attn_implementation) for part in parts]
+    # Banks that were detached within a window are gone, and may have left their name.
+    before = [(part, part.config._attn_implementation.removeprefix(_OVER)) for part in parts]
     if unknown := {former for _, former in before} - {*_MASKS}:
         raise must_be("attn_implementation", f"one of {', '.join(map(repr, _MASKS))}", unknown.pop())
     for part, former in before:  # the whole before its parts

@@ -14,7 +14,7 @@ import json
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import torch
 import torch.nn.functional as F
@@ -26,6 +26,7 @@ from nadaraya.data import load_corpus, train_character_tokenizer
 from nadaraya.data.tokenizer import encode_text
 from nadaraya.evaluation import length_losses
 from nadaraya.evaluation.language import predict
+from nadaraya.evaluation.lengths import Extended
 from nadaraya.files import write_file
 from nadaraya.interpret.conversion import convert_model
 from nadaraya.interpret.windows import windows_of
@@ -35,7 +36,7 @@ CONTEXT, BATCH, RATE, TUNING = 256, 8, 3e-3, 300
 SLOTS, VALUES = 8, 8
 LENGTHS = (256, 512, 1024, 2048, 4096)
 DISTANCES = (64, 192, 448, 960, 1984, 3968)
-SCALED = ("interpolate", "ntk", "yarn")
+SCALED = get_args(Extended)
 UNTUNED = ("rotary", *SCALED, "window 128", "window 256")
 TUNED = (
     *(f"{way}, 256" for way in ("rotary", "drop", "bank in place", "bank beside")),
@@ -91,10 +92,9 @@ def with_answers(model: Any, vocabulary: int, rows: Tensor, step: int) -> Tensor
     return loss + F.cross_entropy(logits[asked], targets[asked])
 
 
-def measured(model: Any, text: Tensor, vocabulary: int, scaled: str = "") -> dict[str, Any]:
+def measured(model: Any, text: Tensor, vocabulary: int, scaled: Extended | None = None) -> dict[str, Any]:
     """Loss by length and recall by distance; `scaled` changes the angles to fit each of them."""
-    extension = scaled if scaled in SCALED else None
-    found = length_losses(model, text, LENGTHS, windows=64, stride=128, extended=extension)  # type: ignore[arg-type]
+    found = length_losses(model, text, LENGTHS, windows=64, stride=128, extended=scaled)
     losses = {str(each.length): each.cross_entropy for each in found.lengths}
     recall = {}
     for distance in DISTANCES:
@@ -103,11 +103,11 @@ def measured(model: Any, text: Tensor, vocabulary: int, scaled: str = "") -> dic
     return {"loss": losses, "recall": recall}
 
 
-def extended(model: Any, method: str, length: int) -> AbstractContextManager[Any]:
+def extended(model: Any, method: Extended | None, length: int) -> AbstractContextManager[Any]:
     """The method at this length, or the model as it is."""
-    if method not in SCALED or length <= CONTEXT:
+    if method is None or length <= CONTEXT:
         return nullcontext()
-    return extend_context(model, method, factor=length / CONTEXT)  # type: ignore[arg-type]
+    return extend_context(model, method, factor=length / CONTEXT)
 
 
 def tuned(trained: Any, stream: Tensor, way: str, context: int, seed: int) -> tuple[Any, dict[str, float]]:
@@ -167,7 +167,8 @@ def main() -> None:
                 with extend_context(trained, "window", window=int(way.split()[1])):
                     run["untuned"][way] = measured(trained, held_out, vocabulary)
             elif way in UNTUNED:
-                run["untuned"][way] = measured(trained, held_out, vocabulary, way)
+                scaled = way if way in SCALED else None
+                run["untuned"][way] = measured(trained, held_out, vocabulary, scaled)
             else:
                 name, context = way.split(", ")
                 model, run["steps"][way] = tuned(trained, stream, name, int(context), seed)

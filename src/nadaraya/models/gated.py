@@ -36,8 +36,7 @@ class GatedKernel(nn.Module):
         if isinstance(self.kernel, Kernel):
             self.kernel.check_serves(num_heads, "kernel")
         self.grid = (0, 0)
-        self._looked: tuple[int, int] | None = None
-        self._closed = True
+        self._open: tuple[int, int] | None = None  # the gates that were last seen open
 
     def note_grid(self, conv: nn.Module, args: Any, patches: Tensor) -> None:
         """Keep the rows and columns of patches: a forward hook of the convolution that makes them."""
@@ -67,9 +66,11 @@ class GatedKernel(nn.Module):
         # write behind autograd's back.
         gate = self.gate.detach()
         looked = None if gate.is_inference() else (gate.data_ptr(), gate._version)
-        if looked is None or looked != self._looked or self._closed:
-            self._looked, self._closed = looked, not bool(gate.any())
-        return self._closed
+        if looked is not None and looked == self._open:
+            return False
+        closed = not bool(gate.any())
+        self._open = None if closed else looked
+        return closed
 
 
 class WithGradientOf(torch.autograd.Function):

@@ -144,12 +144,14 @@ def _made(part: Any, arguments: dict[str, Any], model: nn.Module) -> KernelSelfA
 
 def _window(part: Any) -> int | None:
     """The sliding window of a layer of transformers: its own, or its configuration's, as Mistral's."""
+    if hasattr(part, "sliding_window"):
+        own: int | None = part.sliding_window
+        return own
     config = getattr(part, "config", None)
     kinds = getattr(config, "layer_types", None)
-    slides = getattr(config, "use_sliding_window", True) and (
-        kinds is None or kinds[part.layer_idx] == "sliding_attention"
-    )
-    return getattr(part, "sliding_window", getattr(config, "sliding_window", None) if slides else None)
+    slides = kinds is None or kinds[part.layer_idx] == "sliding_attention"
+    slides = slides and getattr(config, "use_sliding_window", True)
+    return getattr(config, "sliding_window", None) if slides else None
 
 
 def _rotation(part: Any, model: nn.Module) -> tuple[list[int], tuple[Tensor, float] | None]:

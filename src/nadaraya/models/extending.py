@@ -133,7 +133,7 @@ def _angles(method: Method, theta: Tensor, factor: float, trained: int) -> tuple
 
     width = 2 * len(theta)
     if width == 2:
-        raise InputError("method 'yarn' needs heads wider than 2: it divides angles by their frequency")
+        raise InputError("method 'yarn' needs heads wider than 2: a single angle does not tell its base")
     config = LlamaConfig(
         hidden_size=width, num_attention_heads=1, max_position_embeddings=int(trained * factor),
         rope_parameters={

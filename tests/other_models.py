@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import nn
 from transformers import (
     BertConfig,
     BertForMaskedLM,
@@ -158,3 +159,17 @@ def assert_close(
         torch.testing.assert_close(
             got[1][name], gradient, rtol=1e-3, atol=atol, msg=lambda m, n=name: f"{n}: {m}"
         )
+
+
+def shaken(model: Any) -> Any:
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += 0.3 * torch.randn_like(parameter)
+    return model
+
+
+def open_gates(adapter: nn.Module) -> None:
+    torch.manual_seed(1)
+    with torch.no_grad():
+        for parameter in adapter.parameters():
+            parameter += torch.randn_like(parameter).to(parameter) * 0.5

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from other_models import assert_close, logits_and_gradients, make, padded, some_tokens
+from other_models import assert_close, logits_and_gradients, make, open_gates, padded, shaken, some_tokens
 from safetensors.torch import load_file
 from torch import Tensor, nn
 from transformers import AttentionInterface, Trainer, TrainingArguments
@@ -30,13 +30,6 @@ _IMAGES = {**_SIZES, "image_size": 12, "patch_size": 4}
 def seeded(kind: str, config: Any) -> Any:
     torch.manual_seed(0)
     return shaken(getattr(transformers, kind)(config).eval())
-
-
-def shaken(model: Any) -> Any:
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter += 0.3 * torch.randn_like(parameter)
-    return model
 
 
 def timm_vit(**options: Any) -> Any:
@@ -89,13 +82,6 @@ def logits_of(model: Any, mask: Tensor | None = None, **options: Any) -> Tensor:
         options |= {"decoder_input_ids": some_tokens(seed=2), "decoder_attention_mask": mask}
     logits: Tensor = model(some_tokens(), attention_mask=mask, **options).logits
     return logits if mask is None else logits[mask.bool()]
-
-
-def open_gates(adapter: KernelBankAdapter) -> None:
-    torch.manual_seed(1)
-    with torch.no_grad():
-        for parameter in adapter.parameters():
-            parameter += torch.randn_like(parameter).to(parameter) * 0.5
 
 
 CASES = [(name, "eager") for name in FAMILIES]

@@ -42,7 +42,7 @@ class GatedKernel(nn.Module):
         """Keep the rows and columns of patches: a forward hook of the convolution that makes them."""
         self.grid = (patches.shape[2], patches.shape[3])
 
-    def position(self, num_queries: int, num_keys: int, first: Tensor | None = None) -> Any:
+    def position(self, num_queries: int, num_keys: int, first: Tensor | int | None = None) -> Any:
         """The operator's position: of a grid, by lag, or of all pairs with the first query at key `first`."""
         if isinstance(self.kernel, GridKernel):
             height, width = self.grid

@@ -29,6 +29,21 @@ _HEADS = ("num_heads", "num_attention_heads", "n_heads")
 _CROSS = ("cross", "encdec", "encoder_attn")  # of attention to another sequence, where there is no lag
 
 
+class _Name(str):
+    """The name of the attention over a former one, equal to the former's: some models ask which they have.
+
+    DeepSeek V3.2 and MiniMax M3, say, write what is sparse into the masks of "eager" and "sdpa" alone.
+    """
+
+    def __eq__(self, other: object) -> bool:
+        return str(other) in (str(self), self.removeprefix(_OVER))
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    __hash__ = str.__hash__
+
+
 def places(model: PreTrainedModel) -> dict[str, Place]:
     """Self-attention that goes through the AttentionInterface, by the names of its modules."""
     found, part = {}, model
@@ -37,7 +52,8 @@ def places(model: PreTrainedModel) -> dict[str, Place]:
         code = getattr(inspect.unwrap(type(module).forward), "__code__", None)
         named = f"{name.rpartition('.')[2]} {type(module).__name__}".lower()
         crosses = getattr(module, "is_cross_attention", False) or any(word in named for word in _CROSS)
-        if crosses or "ALL_ATTENTION_FUNCTIONS" not in getattr(code, "co_names", ()):
+        compresses = getattr(module, "compressor", None) is not None  # a key stands for many tokens
+        if crosses or compresses or "ALL_ATTENTION_FUNCTIONS" not in getattr(code, "co_names", ()):
             continue
         own = next((number for at in _HEADS if (number := getattr(module, at, None))), None)
         heads = getattr(module, "nadaraya_heads", range(own or module.config.num_attention_heads))
@@ -57,15 +73,18 @@ def enter(model: PreTrainedModel, modules: Sequence[nn.Module]) -> Callable[[], 
     before = [(part, part.config._attn_implementation.removeprefix(_OVER)) for part in parts]
     if unknown := {former for _, former in before} - {*_MASKS}:
         raise must_be("attn_implementation", f"one of {', '.join(map(repr, _MASKS))}", unknown.pop())
-    for part, former in before:  # the whole before its parts
-        part.set_attn_implementation(_OVER + former)
+    if any(getattr(module, "reorder_and_upcast_attn", False) for module in modules):
+        raise must_be("reorder_and_upcast_attn", "False, as it goes around all other attention", True)
+    for part, former in before:  # the whole, which sets all in it, before its parts
+        over = _Name(_OVER + former) if part._can_set_attn_implementation() else former
+        part.config._attn_implementation = over
     handles = [module.register_forward_pre_hook(_check_implementation) for module in modules]
 
     def leave() -> None:
         for handle in handles:
             handle.remove()
         for part, former in before:
-            part.set_attn_implementation(former)
+            part.config._attn_implementation = former
 
     return leave
 
@@ -87,6 +106,8 @@ def _attention(
     """An attention of transformers' AttentionInterface, with the bank of the module where it has one."""
     bank: Any = getattr(module, BANK, None)
     closed = bank is None or bank.is_closed()
+    if former != "nadaraya":
+        options.pop("block_indices", None)  # MiniMax M3's mask has them
     if closed:
         function: Any = interface.attention
         mask = attention_mask
@@ -121,7 +142,7 @@ def _mask(former: str, **call: Any) -> Tensor | None:
         return None
     kind: dict[str, Any] = {"dtype": torch.bool if former == "sdpa" else ours.dtype, "device": ours.device}
     written = functools.cache(lambda: write(**call))
-    return masks.UnwrittenMask(ours.options, ours.last, written, tuple(ours.shape), **kind)
+    return masks.UnwrittenMask(ours.options, ours.last, ours.first, written, tuple(ours.shape), **kind)
 
 
 for _former in _MASKS:

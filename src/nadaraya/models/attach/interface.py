@@ -145,13 +145,16 @@ def _masks(mask: Tensor | None, causal: bool, query: Tensor, key: Tensor) -> tup
     return options, mask.last
 
 
-def _first_place(mask: Any, num_queries: int, num_keys: int) -> Tensor | None:
+def _first_place(mask: Any, num_queries: int, num_keys: int) -> Tensor | int | None:
     """The first query's place among the keys of a causal mask, (); None where the ends are aligned.
 
-    A static cache has room behind the queries. A query sees its own key last, unless that is padding.
+    A static cache has room behind the queries. Where only numbers tell, a query sees its own key last, unless
+    that is padding.
     """
     if num_queries == num_keys:
         return None
+    if isinstance(mask, UnwrittenMask):
+        return mask.first
     seen = mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min / 2
     last = torch.where(seen, torch.arange(num_keys, device=mask.device), -1).amax(-1)
     return (last - torch.arange(num_queries, device=mask.device)).amax()

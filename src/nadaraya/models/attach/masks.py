@@ -28,11 +28,13 @@ class UnwrittenMask(Tensor):
     Attributes:
         options: of `kernel_attention`, for the keys that any query may see; None where only numbers tell.
         last: how many keys these are.
+        first: the place of the first query among all keys.
         written: gives the numbers, 0 or the lowest.
     """
 
     options: AttentionOptions | None
     last: int
+    first: int
     written: Callable[[], Tensor | None]
 
     @staticmethod
@@ -40,12 +42,13 @@ class UnwrittenMask(Tensor):
         cls,
         options: AttentionOptions | None,
         last: int,
+        first: int,
         written: Callable[[], Tensor | None],
         shape: tuple[int, ...],
         **kind: Any,
     ) -> "UnwrittenMask":
         mask = Tensor._make_wrapper_subclass(cls, shape, **kind)
-        mask.options, mask.last, mask.written = options, last, written
+        mask.options, mask.last, mask.first, mask.written = options, last, first, written
         return mask
 
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
@@ -113,7 +116,8 @@ def attention_mask(
     if padding is not None:
         padding = padding[:, kv_offset : kv_offset + kv_length]
     positions = torch.arange(kv_length, device=device) + kv_offset
-    end = int(q_offset) - kv_offset + q_length
+    first = int(q_offset) - kv_offset
+    end = first + q_length
     known = _read(mask_function, positions) if q_length <= end <= kv_length else None
     last = end if known is not None and known.get("causal") else kv_length
     known = _that_hide(known, padding, batch_size, last, end == last)
@@ -121,7 +125,7 @@ def attention_mask(
         return None
     written = functools.cache(lambda: masking_utils.eager_mask(**call, dtype=dtype))
     shape = (batch_size, 1, q_length, kv_length)
-    return UnwrittenMask(known, last, written, shape, dtype=dtype, device=device)
+    return UnwrittenMask(known, last, first, written, shape, dtype=dtype, device=device)
 
 
 def _read(function: MaskFunction, positions: Tensor, causal: bool = False) -> AttentionOptions | None:

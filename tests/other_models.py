@@ -8,6 +8,8 @@ from torch import nn
 from transformers import (
     BertConfig,
     BertForMaskedLM,
+    Gemma2Config,
+    Gemma2ForCausalLM,
     GPT2Config,
     GPT2LMHeadModel,
     GptOssConfig,
@@ -67,6 +69,9 @@ _MODELS: dict[str, Callable[[], PreTrainedModel]] = {
     ),
     "qwen3": lambda: Qwen3ForCausalLM(Qwen3Config(**_GROUPED)),
     "mistral": lambda: MistralForCausalLM(MistralConfig(**_GROUPED, sliding_window=5)),
+    "gemma2": lambda: Gemma2ForCausalLM(
+        Gemma2Config(**_GROUPED, sliding_window=5, query_pre_attn_scalar=8, attn_logit_softcapping=0.7)
+    ),
     "gpt-oss": lambda: GptOssForCausalLM(
         GptOssConfig(**_GROUPED, sliding_window=5, num_local_experts=2, num_experts_per_tok=1)
     ),
@@ -94,7 +99,7 @@ _MODELS: dict[str, Callable[[], PreTrainedModel]] = {
     ),
     "inkling2": lambda: Inkling2ForCausalLM(Inkling2TextConfig(**_MIXED, n_layers_per_attn_res_block=1)),
 }  # fmt: skip
-CAUSAL = ("llama", "llama4", "qwen3", "mistral", "gpt-oss", "gpt2")
+CAUSAL = ("llama", "llama4", "qwen3", "mistral", "gemma2", "gpt-oss", "gpt2")
 RELATIVE = ("t5", "mt5", "switch", "inkling", "inkling2")
 ENCODER_DECODERS = ("t5", "mt5", "switch")
 ALL = (*CAUSAL, "bert", *RELATIVE)

@@ -1,4 +1,4 @@
-"""A kernel bank beside attention that is sparse, or sees blocks both ways, or goes around the interface."""
+"""A kernel bank beside attention that is sparse or capped, sees blocks both ways, or has no place for one."""
 
 import copy
 import pickle
@@ -14,9 +14,9 @@ from torch import Tensor
 from nadaraya import InputError
 from nadaraya.models import attach_kernel_bank
 
-SPARSE = (
+OTHERS = (
     "AXK2ForCausalLM", "DeepseekV32ForCausalLM", "Dots3NoteForCausalLM", "GlmMoeDsaForCausalLM",
-    "HYV4ForCausalLM", "MiniMaxM3VLForCausalLM", "MistralLarge4ForConditionalGeneration",
+    "HYV4ForCausalLM", "Gemma2ForCausalLM", "MiniMaxM3VLForCausalLM", "MistralLarge4ForConditionalGeneration",
 )  # fmt: skip
 
 
@@ -25,8 +25,8 @@ def logits_of(model: Any) -> Tensor:
     return found
 
 
-@pytest.mark.parametrize("name", [name for name in SPARSE if hasattr(transformers, name)])
-def test_a_bank_leaves_sparse_attention_sparse(name: str) -> None:
+@pytest.mark.parametrize("name", [name for name in OTHERS if hasattr(transformers, name)])
+def test_a_bank_leaves_sparse_and_capped_attention_as_it_is(name: str) -> None:
     model, opened = build(name), []
     for implementation in ("eager", "sdpa"):
         try:

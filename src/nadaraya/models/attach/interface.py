@@ -36,6 +36,7 @@ def attention(
     position_bias: Tensor | None = None,
     s_aux: Tensor | None = None,
     sinks: Tensor | None = None,
+    softcap: float | None = None,
     indices: Tensor | None = None,
     bank: GatedKernel | None = None,
     **options: Any,
@@ -53,6 +54,7 @@ def attention(
         position_bias: (B or 1, H or 1, Nq, Nk), added, or what an attached module hands on in its place.
         s_aux: (H,) logits of a sink per head, which takes weight and gives no value.
         sinks: (B, H, Nq, 1), the same for each query.
+        softcap: c of logits c tanh(s / c), s the scaled products; all pairs are written out then.
         indices: (B, Nq, k) the only keys that a query sees, of those that the mask shows it.
         bank: a kernel of the lag between queries and keys of one sequence, added to the logits.
         **options: `output_attentions` asks for the weights, as the model's own does; `cu_seq_lens_q`,
@@ -62,8 +64,9 @@ def attention(
         (B, Nq, H, dv) and, where asked for, the weights (B, H, Nq, Nk).
 
     Raises:
-        InputError: an option that is not known, such as a `softcap`; documents that the mask does not know;
-            causal queries without a mask that are not as many as the keys; what the operator does not take.
+        InputError: an option that is not known, such as `block_indices`; documents that the mask does not
+            know; causal queries without a mask that are not as many as the keys; what the operator does not
+            take.
     """
     seen = getattr(module, "nadaraya_seen_keys", None)
     if seen is not None:  # heads were removed, and those that remain do not share keys evenly
@@ -89,6 +92,8 @@ def attention(
         call["position"] = beside if position is None else position + beside
     elif position is not None:
         call["position"] = position
+    if softcap is not None:  # no model has both
+        position_bias = _capped(query, key, scaling, softcap)
     if position is None and position_bias is not None and position_bias.numel():
         bias, mask = position_bias[..., :last], call.get("attn_mask")
         call["attn_mask"] = bias if mask is None else masked_bias(bias, mask, bias.dtype)
@@ -143,6 +148,13 @@ def _masks(mask: Tensor | None, causal: bool, query: Tensor, key: Tensor) -> tup
         return {"attn_mask": mask.written() if isinstance(mask, UnwrittenMask) else mask}, lengths[1]
     options: Any = tree_map_only(Tensor, lambda tensor: tensor.to(key.device), dict(mask.options))
     return options, mask.last
+
+
+def _capped(query: Tensor, key: Tensor, scaling: float | None, softcap: float) -> Tensor:
+    """c tanh(s / c) − s (B, H, Nq, Nk), to be added to the logits s."""
+    key = key.repeat_interleave(query.shape[1] // key.shape[1], 1)
+    scores = query.float() @ key.float().mT * (scaling or query.shape[-1] ** -0.5)
+    return softcap * torch.tanh(scores / softcap) - scores
 
 
 def _first_place(mask: Any, num_queries: int, num_keys: int) -> Tensor | int | None:

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from nadaraya import KernelSelfAttention, kernel_attention, variants
+from nadaraya.attention import Factored
 from nadaraya.attention.own_value import attend
 from nadaraya.kernels import ExponentialDecay, Gaussian
 
@@ -17,6 +18,8 @@ FORMS: dict[str, dict[str, Any]] = {
     "padding": {"key_mask": torch.arange(9)[None] != 5},
     "documents": {"document_ids": (torch.arange(9)[None] > 4).long()},
     "mask": {"attn_mask": torch.arange(9) % 3 > 0},
+    "sums": {"content": Factored(normalise=False)},
+    "floor": {"content": Factored(floor=0.8), "window": 5},
 }
 
 

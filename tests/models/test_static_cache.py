@@ -8,7 +8,7 @@ import torch
 from causal_variants import CAUSAL
 from models.test_block import OPTIONS, SOME, assert_close, make
 from transformers import CompileConfig
-from transformers.cache_utils import StaticCache
+from transformers.cache_utils import DynamicCache, StaticCache
 
 from nadaraya import InputError
 from nadaraya.models import KernelGPTForCausalLM
@@ -91,3 +91,52 @@ def test_a_full_cache_is_named(tokens: torch.Tensor) -> None:
     cache = StaticCache(config=model.config, max_cache_len=19)
     with pytest.raises(InputError, match="must have room for 20 tokens, got a StaticCache of 19"):
         model(tokens, past_key_values=cache)
+
+
+OF_OTHERS: dict[str, dict[str, Any]] = {
+    "rope": {"variant": "rope"},
+    "window": {"variant": "rope", **WINDOWS},
+    "narrower": {"variant": "rope", **WINDOWS, "sliding_window": 3},
+    "convolution": {"variant": "rope", "short_convolution": 3},
+    "state": {"variant": "linear"},
+    "one state": {"variant": ["rope", "linear"]},
+    "own window": {"variant": "krause", "variant_options": {"window": 4, "nearest": 3}},
+}
+
+
+@pytest.mark.parametrize("static", [False, True])
+@pytest.mark.parametrize("of_model", OF_OTHERS)
+@torch.no_grad()
+def test_a_cache_of_another_configuration_serves_or_is_refused(
+    of_model: str, static: bool, tokens: torch.Tensor
+) -> None:
+    model, refused = make(**OF_OTHERS[of_model]), {}
+    full = model(tokens).logits
+    for of_cache, options in OF_OTHERS.items():
+        config = make(**options).config
+        cache = StaticCache(config=config, max_cache_len=20) if static else DynamicCache(config=config)
+        try:
+            logits = [model(piece, past_key_values=cache).logits for piece in tokens.split([9, 1, 10], 1)]
+        except InputError as error:
+            refused[of_cache] = str(error)
+        else:
+            assert_close(torch.cat(logits, 1), full)
+    assert of_model not in refused
+    assert all("must be made for the model, as DynamicCache(config=" in said for said in refused.values())
+
+
+@torch.no_grad()
+def test_models_with_a_state_take_no_token_back(tokens: torch.Tensor) -> None:
+    options: dict[str, Any] = {"max_new_tokens": 9, "pad_token_id": 0, "do_sample": False}
+    for variant in ("gpa-spread", "linear", ["rope", "linear"]):
+        model = make(variant=variant, short_convolution=2)
+        if variant == "gpa-spread":
+            guessed = model.generate(tokens[:1], prompt_lookup_num_tokens=3, **options)
+            assert torch.equal(guessed, model.generate(tokens[:1], **options))
+            continue
+        with pytest.raises(ValueError, match="not supported with stateful models"):
+            model.generate(tokens[:1], prompt_lookup_num_tokens=3, **options)
+        cache = DynamicCache(config=model.config)
+        cache.activate_past_recording()
+        with pytest.raises(InputError, match="past_key_values must be one that is not cropped"):
+            model(tokens, past_key_values=cache)

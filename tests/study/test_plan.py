@@ -135,6 +135,7 @@ def test_a_damaged_file_of_measurements_is_one_line(tmp_path: Path) -> None:
         ({"match": "time"}, "study key match must be 'flops'"),
         ({"learning_rates": []}, "study key learning_rates must be"),
         ({"learning_rates": [1e-3, 1e-3]}, "a list of different numbers"),
+        ({"learning_rates": [1e-3, 1.0000001e-3]}, r"different numbers \(rates: in six digits\), got"),
         ({"search_at": ["medium"]}, "study key search_at must be one of"),
         ({"search_also": {"medium": ["rope"]}}, "study key search_also must be one of"),
         ({"search_also": {"small": ["gkaa"]}}, r"search_also.small must be one of .* did you mean 'gka'"),

@@ -134,6 +134,7 @@ class SkyformerContent(NystromContent):
     """
 
     factored = Factored(normalise=False)
+    normalise = False
     steps = 6
 
     def __init__(

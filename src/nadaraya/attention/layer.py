@@ -141,6 +141,8 @@ class KernelSelfAttention(nn.Module):
             self.position.check_serves(num_heads, "position")
         if self.sink is not None and getattr(self.content, "scales_rows", False):
             raise InputError("sink must not be given with features that are scaled row by row")
+        if self.sink is not None and not getattr(self.content, "normalise", True):
+            raise InputError("sink must not be given with content that has no denominator")
         if getattr(self.rotary, "values", False) and getattr(self.content, "per", "head") == "channel":
             raise InputError("rotary values need one bandwidth per head: scaled channels are no values")
         if self.gate is not None and not causal:

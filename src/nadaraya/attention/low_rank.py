@@ -35,6 +35,7 @@ class NystromformerContent(nn.Module):
 
     takes_key_mask = True
     causal = False
+    normalise = False
     why_not_causal = "its landmarks are means over the whole text"
     steps = 6
 
@@ -86,6 +87,7 @@ class LinformerContent(nn.Module):
 
     takes_key_mask = True
     causal = False
+    normalise = False
     why_not_causal = "each mixture of keys is over the whole text"
 
     def __init__(

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from nadaraya.attention.arguments import mass_fraction
+from nadaraya.attention.factored import Factored
 from nadaraya.attention.functional import AttentionOptions, kernel_attention
 
 OwnValue = Literal["drop", "project-out"]
@@ -40,10 +41,14 @@ def attend(
         weights: whether weights are wanted, by the O(N²) definition; dropped values have none.
         lse: whether the log-sum-exp is wanted.
     """
-    drops = own_value == "drop"
-    by_definition = weights or (drops and options.get("dropout_p", 0.0) > 0.0)
+    drops, content = own_value == "drop", options.get("content")
+    sums, floor = False, None
+    if isinstance(content, Factored):
+        sums, floor = not content.normalise, content.floor
+    # A denominator with a floor is not that of the token itself.
+    by_definition = weights or (drops and (options.get("dropout_p", 0.0) > 0.0 or floor is not None))
     log_mass = kept = None
-    if lse or (drops and not by_definition):
+    if lse or (drops and not (by_definition or sums)):
         out, log_mass = kernel_attention(query, key, value, return_lse=True, **options)
     if by_definition:
         out, kept = kernel_attention(query, key, value, return_weights=True, **options)
@@ -53,6 +58,9 @@ def attend(
             share = kept.masked_fill(~own_pairs, 0.0).sum(-1, keepdim=True)
             out = out - (share * own_rows(value, out)).to(out.dtype)
             kept = kept.masked_fill(own_pairs, 0.0)
+    elif drops and sums:
+        itself: AttentionOptions = {**options, "window": 1}
+        out = kernel_attention(query, key, value, **options) - kernel_attention(query, key, value, **itself)
     elif drops:
         assert log_mass is not None
         out = _without_own_share(out, log_mass, query, key, value, options)

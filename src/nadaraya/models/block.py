@@ -61,7 +61,10 @@ class LayerCache:
         return found
 
     def keep_state(self, state: Tensor, tokens: int) -> None:
-        """Keeps the state after so many more tokens."""
+        """Keeps the state after so many more tokens; refuses where earlier ones will be asked for."""
+        if getattr(self._cache.layers[self._layer], "record_past", False):
+            accepted = "one that is not cropped, as in assisted decoding: a state takes no token back"
+            raise must_be("past_key_values", accepted, type(self._cache).__name__)
         self._cache.update_recurrent_state(state, self._layer)
         # Transformers counts tokens by its keys: here one number, seen once for each of them.
         layer: Any = self._cache.layers[self._layer]

@@ -201,8 +201,8 @@ class KernelGPTModel(KernelGPTPreTrainedModel):
                 be compiled anew, and `generate` does not compile it.
             inputs_embeds: (B, N, D) in place of input_ids.
             use_cache: return a cache for the next tokens; default True when not training.
-            output_attentions: return every layer's weights (B, H, N, cached + N); default the
-                configuration's, which is False unless it was set.
+            output_attentions: return every layer's weights (B, H, N, cached + N), where a window is cached
+                those of its tokens; default the configuration's, which is False unless it was set.
             output_hidden_states: return the input of every block and the final output; default as above.
             packing: `cu_seq_lens_q` and `cu_seq_lens_k`, (documents + 1,) places in one row where documents
                 begin and the row ends, or `seq_idx`, (B, N) numbers of the documents, as transformers'
@@ -291,6 +291,8 @@ class KernelGPTForCausalLM(KernelGPTPreTrainedModel, GenerationMixin):
         super().__init__(config)
         self.model = KernelGPTModel(config)
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+        # Assisted decoding takes tokens back, which a state cannot.
+        self._is_stateful = any(block.attention.decodes_by_state for block in self.model.blocks)
         self.post_init()
 
     @can_return_tuple

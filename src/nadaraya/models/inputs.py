@@ -1,5 +1,6 @@
 """Inputs of a language model: mask, positions and cache as padding, packed documents, room for tokens."""
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -155,14 +156,17 @@ def _documents_of_positions(
 
 
 def check_cache(cache: Cache, so_far: int, config: KernelGPTConfig) -> None:
-    """Refuses a cache without room for so many tokens, or without the inputs of convolutions."""
-    keeps_inputs = bool(cache.layers) and hasattr(cache.layers[0], "conv_states")
-    if config.short_convolution is not None and not keeps_inputs:
-        made = "made for the model's short convolution, as DynamicCache(config=model.config) is"
-        raise must_be("past_key_values", made, type(cache).__name__)
-    if isinstance(cache, StaticCache):
-        room = max(getattr(layer, "max_cache_len", 0) for layer in cache.layers)
-        if so_far > room:
-            raise InputError(
-                f"past_key_values must have room for {so_far} tokens, got a StaticCache of {room}"
-            )
+    """Refuses a cache without room for so many tokens, or whose layers keep less than the model's read."""
+    room = max((getattr(layer, "max_cache_len", math.inf) for layer in cache.layers), default=math.inf)
+    for index, kind in enumerate(config.layer_types or ()):
+        layer: Any = cache.layers[index] if index < len(cache.layers) else None
+        lacks = "hybrid" in kind and not hasattr(layer, "conv_states")
+        if getattr(layer, "is_sliding", False):
+            window = config.sliding_window if "sliding" in kind and config.sliding_window else math.inf
+            kept = getattr(layer, "sliding_window", None) or layer.max_cache_len
+            lacks = lacks or kept < min(window, room)
+        if lacks:
+            made = "made for the model, as DynamicCache(config=model.config) is"
+            raise must_be("past_key_values", made, type(cache).__name__)
+    if isinstance(cache, StaticCache) and so_far > room:
+        raise InputError(f"past_key_values must have room for {so_far} tokens, got a StaticCache of {room}")

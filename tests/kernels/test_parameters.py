@@ -1,12 +1,23 @@
 """Positive parameters: what is accepted, how they are stored, read and set."""
 
 import math
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from nadaraya.errors import InputError
-from nadaraya.kernels import Exp, ExponentialDecay, Gaussian, KernelBank, Periodic
+from nadaraya.kernels import (
+    ComposedKernel,
+    Exp,
+    ExponentialDecay,
+    Gaussian,
+    GridKernel,
+    KernelBank,
+    Periodic,
+    fit_bank,
+)
 
 
 def test_stored_as_log_and_read_in_natural_units():
@@ -103,3 +114,28 @@ def test_tensors_of_a_graph_are_checked_and_set_the_dtype():
     with pytest.raises(InputError, match="bandwidth must be positive and finite, got -1"):
         Gaussian(torch.tensor(-1.0, requires_grad=True))
     assert Gaussian(torch.tensor(2.0, dtype=torch.float64, requires_grad=True))(1.0).dtype == torch.float64
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    bank = KernelBank(np.int64(2), np.int64(3))  # type: ignore[arg-type]
+    assert bank.lag_logits(np.int64(4)).shape == (2, 4)  # type: ignore[arg-type]
+    pytest.importorskip("matplotlib")
+    bank.plot(np.float32(10.0))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Gaussian(1 + 1j), r"bandwidth must be real, got \(1\+1j\)"),
+        (lambda: ComposedKernel("rq", 1, length="a"), "length must be a positive finite number"),
+        (lambda: ComposedKernel("constant", 1, length=-1.0), "length must be positive and finite, got -1.0"),
+        (lambda: GridKernel(2, "a"), "rows must be a kernel, or a function .* got 'a'"),
+        (lambda: GridKernel(2, lambda heads: None), "rows must be a kernel, or a function .* got None"),
+        (lambda: fit_bank("abc", 1), "logits must be at least two finite numbers, .* got 'abc'"),
+        (lambda: fit_bank([[1], [1, 2]], 1), "logits must be at least two finite numbers"),
+        (lambda: fit_bank(torch.ones(3, dtype=torch.complex64), 1), "logits must be at least two finite num"),
+    ],
+)
+def test_what_is_no_number_is_named(make: Any, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        make()

@@ -21,7 +21,7 @@ from nadaraya.kernels.expressions import (
 )
 from nadaraya.kernels.initializers import MIDDLE_LENGTH
 from nadaraya.kernels.modal import Modes
-from nadaraya.kernels.parameters import Positive, count
+from nadaraya.kernels.parameters import Positive, count, log_of_positive
 from nadaraya.kernels.stationary import Gaussian, Matern, Periodic, RationalQuadratic
 
 
@@ -136,6 +136,7 @@ class ComposedKernel(_Terms):
         self, expression: str | KernelExpression, num_heads: int, *, length: float = MIDDLE_LENGTH
     ) -> None:
         parsed = expression if isinstance(expression, KernelExpression) else parse_expression(expression)
+        log_of_positive("length", length)  # refuses others
         super().__init__(parsed, _Place(count("num_heads", num_heads), unit=length / MIDDLE_LENGTH))
         self.expression = str(parsed)
         self.num_heads = num_heads

@@ -1,6 +1,7 @@
 """Plots of kernels, and the axes of every plot; matplotlib is imported when something is drawn."""
 
 import math
+from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -30,7 +31,7 @@ def axes_and_figure(ax: Any) -> tuple[Any, Any]:
 
 def plot_kernel(kernel: "Kernel", max_lag: float, ax: Any) -> Any:
     """Draw κ against the lag, one line per head; see `Kernel.plot`."""
-    if isinstance(max_lag, bool) or not isinstance(max_lag, int | float) or not 0 < max_lag < math.inf:
+    if isinstance(max_lag, bool) or not isinstance(max_lag, Real) or not 0 < max_lag < math.inf:
         raise must_be("max_lag", "a positive finite number", max_lag)
     ax, _ = axes_and_figure(ax)
     from matplotlib import colormaps

@@ -47,9 +47,14 @@ def fit_bank(
     >>> KernelBank(4, num_terms=1, periodic=False, init=start).length.shape
     torch.Size([4, 1])
     """
-    target = torch.as_tensor(logits).detach().to("cpu", torch.float64)
-    if target.ndim != 1 or len(target) < 2 or not bool(torch.isfinite(target).all()):
-        raise must_be("logits", "at least two finite numbers, one for each lag", target.tolist())
+    accepted = "at least two finite numbers, one for each lag"
+    try:
+        target = torch.as_tensor(logits).detach()
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise must_be("logits", accepted, logits) from error
+    if target.ndim != 1 or len(target) < 2 or target.is_complex() or not bool(target.isfinite().all()):
+        raise must_be("logits", accepted, target.tolist())
+    target = target.to("cpu", torch.float64)
     bank = KernelBank(1, num_terms, periodic=periodic)
     if periodic == "cosine" and not added:
         bank.log(0.0)  # which says that it has none

@@ -40,10 +40,15 @@ class GridKernel(nn.Module):
             if isinstance(rows, Kernel):
                 raise must_be("columns", "a kernel of its own where rows is one", columns)
             columns = rows
-        self.rows = rows if isinstance(rows, Kernel) else rows(num_heads)
-        self.columns = columns if isinstance(columns, Kernel) else columns(num_heads)
-        for name, kernel in (("rows", self.rows), ("columns", self.columns)):
+        made = [
+            kernel if isinstance(kernel, Kernel) or not callable(kernel) else kernel(num_heads)
+            for kernel in (rows, columns)
+        ]
+        for name, kernel in zip(("rows", "columns"), made, strict=True):
+            if not isinstance(kernel, Kernel):
+                raise must_be(name, "a kernel, or a function of the number of heads that makes one", kernel)
             kernel.check_serves(num_heads, name)
+        self.rows, self.columns = made
 
     def lag_logits(self, height: int, width: int) -> Tensor:
         """log κ by the rows and columns between two patches.

@@ -1,6 +1,7 @@
 """Positive parameters: stored as logs, checked, read and set in natural units."""
 
 from functools import reduce
+from numbers import Integral
 from typing import Any
 
 import torch
@@ -53,6 +54,8 @@ def log_of_positive(name: str, value: float | Tensor) -> Tensor:
         tensor = torch.as_tensor(value)
     except (TypeError, ValueError, RuntimeError) as error:
         raise must_be(name, "a positive finite number, or one per head", value) from error
+    if tensor.is_complex():
+        raise must_be(name, "real", value)
     if tensor.ndim > 1 or tensor.numel() == 0:
         raise must_be(name, "a number or of shape (heads,)", tuple(tensor.shape))
     return _log(name, tensor)
@@ -67,10 +70,10 @@ def _log(name: str, value: Tensor) -> Tensor:
 
 
 def count(name: str, value: int, least: int = 1) -> int:
-    """The value, unchanged, if it is an int of at least `least`; `name` is for the message."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+    """The value as an int, if it is a whole number of at least `least`; `name` is for the message."""
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
         raise must_be(name, f"a whole number of at least {least}", value)
-    return value
+    return int(value)
 
 
 def describe(value: Tensor) -> str:

@@ -65,7 +65,10 @@ class Category:
     def ranks(self, values: Any) -> NDArray[np.float64]:
         """(n,) ranks of values; `MISSING` or `UNSEEN` for those that are no known level."""
         rank = {level: place for place, level in enumerate(self.known)}
-        codes = [MISSING if _is_missing(value) else rank.get(value, UNSEEN) for value in _objects(values)]
+        try:
+            codes = [MISSING if _is_missing(value) else rank.get(value, UNSEEN) for value in _objects(values)]
+        except TypeError as error:
+            raise InputError(f"feature {self.name!r} has levels that cannot be compared: {error}") from error
         return np.array(codes, np.float64)
 
     def codes(self, table: NDArray[np.floating]) -> NDArray[np.int64]:

@@ -119,6 +119,8 @@ def real_number(name: str, value: Any, accepted: str, least: float, most: float)
 
 def numbers(name: str, value: ArrayLike) -> NDArray[np.float64]:
     """Real numbers, no truth values nor texts, as a float64 array; an InputError if they are none."""
+    if np.ma.is_masked(value):
+        raise must_be(name, "without masked values", value)
     try:
         array = np.asarray(value)
         is_real = array.dtype.kind in "iuf" or (array.dtype == object and all(map(is_number, array.flat)))

@@ -8,6 +8,7 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
 
+from nadaraya.errors import InputError
 from nadaraya.kernels import Kernel
 from nadaraya.regression.bandwidth import Selected, select_in_stages
 from nadaraya.regression.estimator import MixedEstimator, over_blocks
@@ -60,9 +61,12 @@ class NadarayaWatsonClassifier(ClassifierMixin, Plots[ClassifierDisplay], MixedE
 
     def _data(self, X: ArrayLike, y: Any) -> tuple[Array, Array]:
         points, self.y_ = self._validated_points(X, y)
-        with np.errstate(invalid="ignore"):  # it tries whether labels are whole numbers
-            check_classification_targets(self.y_)
-        self.classes_, index = np.unique(self.y_, return_inverse=True)
+        try:
+            with np.errstate(invalid="ignore"):  # it tries whether labels are whole numbers
+                check_classification_targets(self.y_)
+            self.classes_, index = np.unique(self.y_, return_inverse=True)
+        except TypeError as error:
+            raise InputError(f"y has classes that cannot be put in order: {error}") from error
         return points, index.reshape(-1, 1).astype(np.float64)
 
     def _selected(self, points: Array, targets: Array, counts: Array, search: Search) -> Selected:

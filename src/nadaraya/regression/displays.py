@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
-from nadaraya.errors import InputError, unknown_name
+from nadaraya.errors import InputError, must_be, unknown_name
 from nadaraya.kernels.drawing import axes_and_figure
 from nadaraya.regression.checks import whole_number
 from nadaraya.regression.requests import Array
@@ -128,6 +128,8 @@ class RegressionDisplay:
         mean = chosen(unnamed(estimator.predict, queries))
         lower = upper = None
         if level is not None:
+            if not hasattr(estimator, "band"):
+                raise must_be("level", f"None for {type(estimator).__name__}, which has no bands", level)
             lower, upper = map(chosen, unnamed(estimator.band, queries, level=level, method=method))
         display = cls(
             x=x,

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.utils import check_array
 
-from nadaraya.errors import must_be
+from nadaraya.errors import InputError, must_be
 from nadaraya.regression.checks import given_bandwidth, refuse_other_than_numbers, weights_of
 from nadaraya.regression.requests import Array
 
@@ -184,6 +184,8 @@ class GridMeans:
         >>> cells.count.tolist(), cells.squares.tolist()
         ([2, 1], [[2.0], [0.0]])
         """
+        if not self._stored:
+            raise InputError("there are no points yet: call add first")
         if len(self._stored) != 1:
             self._stored = [CellMoments.joined(self._stored)]
         return self._stored[0]

@@ -213,6 +213,7 @@ class Uncertainty:
 
 
 _CUTOFF = 6.0  # median absolute residuals
+_ROUNDING = 1e-7  # of targets, in a curve through most of them
 
 
 def bisquare_weights(
@@ -221,10 +222,11 @@ def bisquare_weights(
     """(n,) weights (1 − (e / 6s)²)² of residuals e, s their median size, and 0 beyond 6s (Cleveland 1979).
 
     Residuals are in units of the targets' standard deviations, 1 / √precision; all weights are 1 where more
-    than half of them are zero.
+    than half of them are zero but for rounding.
     """
+    sizes = np.abs(targets[:, 0]) * np.sqrt(precision)
     residuals = np.abs((targets - smoother.fit(None, targets.T).mean)[:, 0]) * np.sqrt(precision)
     scale = _CUTOFF * np.median(residuals)
-    if not scale > 0:
+    if not scale > _CUTOFF * _ROUNDING * np.median(sizes):
         return np.ones(len(residuals))
     return np.maximum(1.0 - (residuals / scale) ** 2, 0.0) ** 2

@@ -168,7 +168,8 @@ class NadarayaWatson(PlotsCurve, RegressorMixin, MixedEstimator):
         smoother = kind(sample, smoother.kernel, smoother.bandwidth, degree, neighbours)
         self._unit = power_of_two(targets)
         scaled = targets / self._unit
-        self._centre = np.average(scaled, axis=0, weights=sample.counts)
+        self._centre = np.median(scaled, axis=0)  # one huge target must not take the others' digits
+        self._mean = np.average(scaled, axis=0, weights=sample.counts)
         self._targets = scaled - self._centre
         robust, chosen, selection = np.ones(len(points)), smoother, None
         for turn in range(1 + iterations):
@@ -385,7 +386,7 @@ class NadarayaWatson(PlotsCurve, RegressorMixin, MixedEstimator):
     def _prediction(self, found: LocalFit | Means) -> Array:
         """(m, p) predictions with their centre, and what `empty` asks for."""
         mean = (found.mean if isinstance(found, LocalFit) else found.values) + self._centre
-        return filled(mean, found.no_support, self._empty, self._centre)
+        return filled(mean, found.no_support, self._empty, self._mean)
 
     def _as_effects(self, slopes: Array) -> Array:
         """Slopes (m, f, p) by feature, NaN for categories."""

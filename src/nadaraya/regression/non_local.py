@@ -72,6 +72,7 @@ def non_local_means(
     pixels = torch.from_numpy(np.moveaxis(array, -1, 0).copy())  # (C, H, W)
     padded = torch.from_numpy(np.moveaxis(np.pad(array, padding, mode="reflect"), -1, 0).copy())
     profile = _profile(patch_size).to(padded)
+    h = max(h, float(np.finfo(array.dtype).tiny))
     noise = 2 * min(sigma / h, 1e18) ** 2  # so far within float32
 
     total, weight = pixels.clone(), torch.ones_like(pixels[0])  # of the lag 0, where the patches are equal

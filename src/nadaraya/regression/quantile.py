@@ -73,7 +73,7 @@ class KernelQuantileRegressor(RegressorMixin, SmoothingEstimator):
         tau = real_number("quantile", self.quantile, "a number between 0 and 1", 0, 1)
         degree = whole_number("degree", self.degree, 0, 1)
         smoother = replace(self._first_smoother(points, counts), degree=degree)
-        self._centre = float(np.average(targets[:, 0], weights=counts))
+        self._centre = float(np.median(targets[:, 0]))
         self._targets = targets[:, 0] - self._centre
         if self._selects_by("loo"):
             return select_bandwidth("loo", _check_criterion(smoother, self._targets, tau), smoother, search)
@@ -193,20 +193,25 @@ def _line_value(weights: Tensor, offsets: Tensor, y: Tensor, tau: Tensor, start:
     at once: a line goes through as many points as it has coefficients; while letting go of one of them lowers
     the loss, the line turns about the others to the best point on its way. It starts from the level line at
     `start`, which artificial points of next to no weight hold; they keep what the points leave undetermined.
+    Targets that are equal would let it turn for ever: it goes through nearby ones that differ.
     """
     b, n, size = len(weights), len(y), offsets.shape[2] + 1
     identity = torch.eye(size, dtype=y.dtype, device=y.device).expand(b, -1, -1)
     held = torch.cat([start[:, None], torch.zeros_like(identity[:, 0, 1:])], dim=1)
     design = torch.cat([identity, torch.cat([torch.ones_like(offsets[..., :1]), offsets], dim=2)], dim=1)
     target = torch.cat([held, y.expand(b, n)], dim=1)
+    noise = torch.rand(n, generator=torch.Generator().manual_seed(0), dtype=y.dtype).to(y.device)
+    typical = torch.nan_to_num(y[y != 0].abs().median(), nan=1.0)
+    noise *= typical * torch.finfo(y.dtype).eps ** 0.6
+    apart = torch.cat([held, (y + noise).expand(b, n)], dim=1)
     weights = torch.cat([torch.full_like(held, _HELD), weights], dim=1)
     basis = torch.arange(size, device=y.device).repeat(b, 1)
     everyone = torch.arange(b, device=y.device)
     line = held
     for _ in range(_MOST_TURNS * size):
         turns = torch.linalg.inv(design.gather(1, basis[..., None].expand(-1, -1, size)))
-        line = (turns @ target.gather(1, basis)[..., None])[..., 0]
-        residual = (target - torch.einsum("bnk,bk->bn", design, line)).scatter(1, basis, 0.0)
+        line = (turns @ apart.gather(1, basis)[..., None])[..., 0]
+        residual = (apart - torch.einsum("bnk,bk->bn", design, line)).scatter(1, basis, 0.0)
         change = design @ turns  # (b, size + n, size) of fitted values, for a unit at one point of the basis
         free = torch.ones_like(weights).scatter(1, basis, 0.0)
         pull = free * weights * torch.where(residual >= 0, tau, tau - 1)
@@ -230,4 +235,5 @@ def _line_value(weights: Tensor, offsets: Tensor, y: Tensor, tau: Tensor, start:
         place = (slopes < 0).sum(dim=1).minimum(ascending.isfinite().sum(dim=1) - 1).clamp_min(0)
         entering = order[everyone, place]
         basis[everyone[turning], leaving[turning]] = entering[turning]
-    return line[:, 0]
+    turns = torch.linalg.inv(design.gather(1, basis[..., None].expand(-1, -1, size)))
+    return (turns @ target.gather(1, basis)[..., None])[:, 0, 0]

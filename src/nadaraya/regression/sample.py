@@ -84,7 +84,7 @@ class Sample:
             X = np.where(missing, (X / present).sum(axis=0), X).astype(X.dtype)
         unit = power_of_two(X)
         scaled = _divided(X, unit)
-        centre = scaled.mean(axis=0, dtype=np.float64)
+        centre = np.median(scaled.astype(np.float64), axis=0)
         x = _less(scaled, centre)
         deviations = standard_deviations(x, counts)
         spread = np.where(deviations > 0, deviations, 1.0)
@@ -103,10 +103,10 @@ class Sample:
     def centred(self, X: Array) -> Array:
         """Points (m, d) as users gave them, in the sample's type, unit and centre; 0 for missing numbers.
 
-        Those beyond all reason come nearer, so that their squares do not overflow.
+        Those beyond all reason come nearer, so that their eighth powers do not overflow.
         """
         X, missing = numbers_of(self.categories, X)
-        farthest = 2.0**24 if self.x.dtype == np.float32 else 2.0**400
+        farthest = 2.0**14 if self.x.dtype == np.float32 else 2.0**120
         extent = np.maximum(np.abs(self.x).max(axis=0), self.spread) * farthest
         scaled = _divided(X.astype(self.x.dtype, copy=False), self.unit)
         near = np.clip(_less(scaled, self.centre), -extent, extent)

@@ -126,7 +126,8 @@ class Summary:
 
 
 def goodness_of_fit(smoother: Smoother, targets: Array, unit: Array) -> GoodnessOfFit:
-    """Of a regression of targets (n, p) in units (p,), less their weighted mean; three passes over pairs."""
+    """Of a regression of targets (n, p) in units (p,); three passes over pairs."""
+    targets = targets - np.average(targets, axis=0, weights=smoother.sample.counts)
     weighted = smoother.sample.counts > 0
     weight = smoother.sample.counts * (weighted.sum() / smoother.sample.counts.sum())
     fit, others = smoother.fit(None, targets.T), smoother.fit(None, targets.T, exclude_self=True)

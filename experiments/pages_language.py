@@ -14,7 +14,8 @@ COMPUTE = (
     "rope-gate-conv", "hybrid-4", "rope-conv", "gka-loo-bank", "gpa-mul", "gka",
 )  # fmt: skip
 CONTROLS = (
-    "gpa-rope", "rope-conv", "gpa-rope-conv", "rope-norm", "gpa-rope-norm", "gpa-mul", "matern32", "fox-loo",
+    "gpa-rope", "rope-conv", "gpa-rope-conv", "rope-norm", "gpa-rope-norm", "gpa-mul", "matern32", "alibi",
+    "fox-loo",
 )  # fmt: skip
 BEYOND = {
     "mul-loo-spread-gate-conv": "`gpa-spread` with a convolution",
@@ -93,11 +94,10 @@ def controls() -> str:
             code(variant),
             gap("controls", variant, "u1000", "rope"),
             gap("controls", variant, "u3000", "rope"),
-            changes("controls", variant, "u3000", 4096),
         ]
         for variant in CONTROLS
     ]
-    return table(["− `rope`", "1,000 updates", "3,000", "at 4,096 characters"], rows)
+    return table(["− `rope`", "1,000 updates", "3,000"], rows)
 
 
 def beyond() -> str:

@@ -102,6 +102,21 @@ def controls() -> str:
     return table(["loss at", "256", "4,096", *names.values()], rows)
 
 
+def context() -> str:
+    """Losses of models trained at 1,024, and of the same tokens with less text or with far text shuffled."""
+    far, rows = read(STUDIES / "context-1024" / "far.json"), []
+    for variant, runs in _by_variant("context-1024").items():
+        held = [_mean([run["probes"]["parts"][part] for run in runs]) for part in HELD]
+        found = [
+            {row["length"]: f"{row['cross_entropy']:.4f}" for row in each["lengths"]}
+            for each in (far[variant], far[variant]["far_context"])
+        ]
+        cells = [found[0][256], found[0][1024], found[1][1024], found[0][4096]]
+        rows.append([code(variant), *held, *cells])
+    header = ["variant", *HELD, "from 256", "1,024", "shuffled beyond 256", "4,096"]
+    return table(header, sorted(rows, key=lambda row: row[1]))
+
+
 def passes() -> str:
     """Losses on the text that was read many times, and on the text behind it: at the end, and the lowest."""
     rows = []
@@ -127,5 +142,5 @@ def _mean(values: Sequence[float]) -> str:
 
 TABLES: Tables = {
     "recall": recall, "recall-short": recall_short, "seconds": seconds, "length-controls": controls,
-    "passes": passes,
+    "passes": passes, "context": context,
 }  # fmt: skip

@@ -96,6 +96,8 @@ def test_byte_pairs_shorten_a_text_like_the_one_they_were_found_in() -> None:
 def test_the_smallest_vocabulary_of_byte_pairs_is_the_bytes() -> None:
     with pytest.raises(InputError, match="vocabulary must be at least 256, got 255"):
         train_byte_pair_tokenizer("abc", 255)
+    with pytest.raises(InputError, match="vocabulary must be at most 16,777,216, got 1000000000000"):
+        train_byte_pair_tokenizer("abc", 10**12)
 
 
 @pytest.mark.parametrize("tokenizer", OPEN)

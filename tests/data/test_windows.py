@@ -44,6 +44,9 @@ def test_tokens_are_those_of_the_files_one_after_another(shards: TokenShards) ->
         starts = list(range(len(shards) - length + 1))[:: max(1, length // 5)]
         expected = np.stack([everything[start : start + length] for start in starts])
         assert shards.tokens(starts, length).equal(torch.from_numpy(expected.astype(np.int64)))
+    for starts in ([-1], [0, len(shards) - 1]):
+        with pytest.raises(InputError, match=f"starts must be from 0 to {len(shards) - 2:,}, got"):
+            shards.tokens(starts, 2)
 
 
 @pytest.mark.parametrize("context", [2, 16, 33, 90])

@@ -53,6 +53,28 @@ def written(model: Any, **options: Any) -> Tensor:
     return found
 
 
+HALF = {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("kind", "rotations"),
+    [("SmolLM3", None), ("SmolLM3", SCALED), ("StableLm", HALF), ("StableLm", HALF | SCALED)],
+)
+def test_channels_and_layers_without_rotation_are_not_scaled(
+    kind: str, rotations: dict[str, Any] | None
+) -> None:
+    model = make(kind, num_hidden_layers=4, rope_parameters=rotations)
+    mine = copy.deepcopy(model)
+    replace_attention(mine, "rope")
+    torch.testing.assert_close(logits(mine), logits(model), rtol=1e-3, atol=1e-4)
+    if rotations is not None and "factor" in rotations:
+        return  # of these there is no extension
+    ways: tuple[Any, ...] = (("interpolate", 4.0), ("ntk", 4.0), ("yarn", 4.0), ("drop", None))
+    for method, factor in ways:
+        with extend_context(model, method, factor=factor), extend_context(mine, method, factor=factor):
+            torch.testing.assert_close(logits(mine), logits(model), rtol=1e-3, atol=1e-4)
+
+
 @pytest.mark.parametrize("implementation", ["sdpa", "eager", "nadaraya"])
 @pytest.mark.parametrize("kind", FAMILIES)
 def test_rotary_layers_compute_what_the_model_did(kind: str, implementation: str) -> None:

@@ -222,6 +222,7 @@ def test_compiled_models_agree() -> None:
         ({"variant_options": {"bandwith": 1.0}}, "did you mean 'bandwidth'"),
         ({"variant_options": {"grid_kernel": "banks"}}, "did you mean 'bank'"),
         ({"num_heads": 5}, "embed_dim must be a multiple of num_heads = 5"),
+        ({"num_heads": 0}, "embed_dim must be a multiple of num_heads = 0"),
         ({"qk_norm": True}, "head_norm"),
         ({"pretrained": True}, "no pretrained weights"),
         ({"variant_options": {"bandwidth": 0.0}}, "bandwidth must be a positive"),

@@ -161,7 +161,7 @@ def newton_inverse(matrix: Tensor, steps: int = 6, each: bool = False) -> Tensor
     """
     identity = torch.eye(matrix.shape[-1]).to(matrix)
     columns = matrix.sum(-2, keepdim=True)
-    inverse = matrix.mT / (columns.amax(-1, keepdim=True) if each else columns.amax())
+    inverse = matrix.mT / (columns.amax(-1, keepdim=True) if each else columns.max())
     for _ in range(steps):
         product = matrix @ inverse
         inner = 15 * identity - product @ (7 * identity - product)

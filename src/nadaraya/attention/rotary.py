@@ -70,7 +70,8 @@ class RotaryEmbedding(nn.Module):
             rotated = torch.view_as_real(torch.view_as_complex(pairs) * turns)
         rotated = rotated.flatten(-2)
         if self.replaced is not None and self.replaced[1] != 1.0:
-            rotated = rotated * self.replaced[1]
+            factor = torch.where(self.angles(x.device) > 0, self.replaced[1], 1.0)  # of what turns at all
+            rotated = rotated * factor.to(dtype).repeat_interleave(2)
         return rotated.to(x.dtype)
 
     def angles(self, device: torch.device | None = None) -> Tensor:

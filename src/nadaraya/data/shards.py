@@ -277,7 +277,13 @@ class TokenShards:
 
         Returns:
             (n, length) int64.
+
+        Raises:
+            InputError: another index.
         """
+        last = self.num_tokens - length
+        if len(starts) and not 0 <= min(starts) <= max(starts) <= last:
+            raise must_be("starts", f"from 0 to {last:,}", [min(starts), max(starts)])
         rows = np.empty((len(starts), length), dtype=np.int64)
         for row, start in zip(rows, map(int, starts), strict=True):
             filled = 0

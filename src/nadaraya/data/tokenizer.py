@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
 SMALLEST_VOCABULARY = 256  # every byte has a token: a text that was not trained on can be encoded
+_LARGEST_VOCABULARY = 2**24  # the trainer keeps room for all
 
 
 def train_character_tokenizer(text: str) -> "PreTrainedTokenizerFast":
@@ -96,6 +97,8 @@ def train_byte_pair_tokenizer(
     smallest = SMALLEST_VOCABULARY + (document_token is not None)
     if vocabulary < smallest:
         raise must_be("vocabulary", f"at least {smallest}", vocabulary)
+    if vocabulary > _LARGEST_VOCABULARY:
+        raise must_be("vocabulary", f"at most {_LARGEST_VOCABULARY:,}", vocabulary)
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()

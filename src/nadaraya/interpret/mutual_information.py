@@ -31,8 +31,9 @@ def mutual_information(text: str | np.ndarray, max_lag: int = 256, *, corrected:
     >>> mutual_information("ab" * 500, max_lag=2).round(3)  # each character tells all others
     array([0.693, 0.693, 0.693])
     """
-    codes = np.frombuffer(text.encode("utf-32-le"), dtype=np.uint32) if isinstance(text, str) else text
-    codes = np.asarray(codes)
+    if isinstance(text, str):
+        text = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
+    codes = np.asarray(text)
     if codes.ndim != 1 or not 1 <= max_lag < len(codes):
         raise must_be("max_lag", f"from 1 to {max(codes.size - 1, 1):,}, the text less one", max_lag)
     kinds, numbers = np.unique(codes, return_inverse=True)

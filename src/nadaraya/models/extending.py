@@ -5,6 +5,7 @@ from contextlib import ExitStack
 from typing import Any, Literal, get_args
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nadaraya.attention.layer import KernelSelfAttention
@@ -68,7 +69,11 @@ def extend_context(
     for part in modules:
         own = isinstance(part, RotaryEmbedding)
         theta: Any = part.angles().detach() if isinstance(part, RotaryEmbedding) else part.inv_freq
-        angles, scale = _angles(method, theta, factor or 1.0, trained)
+        turning = theta[theta > 0]  # of replaced layers some channels, or all, do not
+        if not len(turning):
+            continue
+        angles, scale = _angles(method, turning, factor or 1.0, trained)
+        angles = F.pad(angles, (0, len(theta) - len(turning)))
         changes = {"replaced": (angles, scale)} if own else {"inv_freq": angles, "attention_scaling": scale}
         for name, value in changes.items():
             _set(undo, part, name, value)

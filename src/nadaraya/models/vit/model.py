@@ -70,7 +70,7 @@ class KernelVisionTransformer(VisionTransformer):
     ) -> None:
         check_pattern(pattern)
         dim, heads = options.get("embed_dim", 768), options.get("num_heads", 12)
-        if dim % heads:
+        if heads < 1 or dim % heads:
             raise must_be("embed_dim", f"a multiple of num_heads = {heads}", dim)
         sides = (to_2tuple(options.get(*side)) for side in (("img_size", 224), ("patch_size", 16)))
         height, width = (image // patch for image, patch in zip(*sides, strict=True))

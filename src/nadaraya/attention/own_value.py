@@ -42,13 +42,11 @@ def attend(
         lse: whether the log-sum-exp is wanted.
     """
     drops, content = own_value == "drop", options.get("content")
-    sums, floor = False, None
-    if isinstance(content, Factored):
-        sums, floor = not content.normalise, content.floor
+    form = content if isinstance(content, Factored) else Factored()
     # A denominator with a floor is not that of the token itself.
-    by_definition = weights or (drops and (options.get("dropout_p", 0.0) > 0.0 or floor is not None))
+    by_definition = weights or (drops and (options.get("dropout_p", 0.0) > 0.0 or form.floor is not None))
     log_mass = kept = None
-    if lse or (drops and not (by_definition or sums)):
+    if lse or (drops and form.normalise and not by_definition):
         out, log_mass = kernel_attention(query, key, value, return_lse=True, **options)
     if by_definition:
         out, kept = kernel_attention(query, key, value, return_weights=True, **options)
@@ -58,7 +56,7 @@ def attend(
             share = kept.masked_fill(~own_pairs, 0.0).sum(-1, keepdim=True)
             out = out - (share * own_rows(value, out)).to(out.dtype)
             kept = kept.masked_fill(own_pairs, 0.0)
-    elif drops and sums:
+    elif drops and not form.normalise:
         itself: AttentionOptions = {**options, "window": 1}
         out = kernel_attention(query, key, value, **options) - kernel_attention(query, key, value, **itself)
     elif drops:

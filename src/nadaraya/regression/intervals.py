@@ -224,9 +224,9 @@ def bisquare_weights(
     Residuals are in units of the targets' standard deviations, 1 / √precision; all weights are 1 where more
     than half of them are zero but for rounding.
     """
-    sizes = np.abs(targets[:, 0]) * np.sqrt(precision)
-    residuals = np.abs((targets - smoother.fit(None, targets.T).mean)[:, 0]) * np.sqrt(precision)
-    scale = _CUTOFF * np.median(residuals)
-    if not scale > _CUTOFF * _ROUNDING * np.median(sizes):
+    errors = (targets - smoother.fit(None, targets.T).mean)[:, 0]
+    sizes, residuals = (np.abs(each) * np.sqrt(precision) for each in (targets[:, 0], errors))
+    middle = np.median(residuals)
+    if not middle > _ROUNDING * np.median(sizes):
         return np.ones(len(residuals))
-    return np.maximum(1.0 - (residuals / scale) ** 2, 0.0) ** 2
+    return np.maximum(1.0 - (residuals / (_CUTOFF * middle)) ** 2, 0.0) ** 2

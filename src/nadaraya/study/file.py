@@ -103,9 +103,8 @@ class Study(Section):
         for key in ("seeds", "learning_rates"):
             at = {f"{key}_at.{size}": values for size, values in getattr(self, f"{key}_at").items()}
             for name, values in {key: getattr(self, key), **at}.items():
-                if len({f"{value:.6g}" if key == "learning_rates" else value for value in values}) < len(
-                    values
-                ):
+                told = {f"{value:.6g}" if key == "learning_rates" else value for value in values}
+                if len(told) < len(values):
                     accepted = "a list of different numbers (rates: in six digits)"
                     raise must_be(f"study key {name}", accepted, values)
         # Every size has the baseline, and every variant a size at which its rate is searched.

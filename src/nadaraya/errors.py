@@ -20,7 +20,7 @@ class InputError(ValueError):
     >>> from nadaraya import variants
     >>> variants.get("gpa-mull")
     Traceback (most recent call last):
-    nadaraya.errors.InputError: variant must be one of ... got 'gpa-mull': did you mean 'gpa-mul'?
+    nadaraya.errors.InputError: variant must be one of ... got 'gpa-mull': did you mean 'gpa-mul'? (...)
     """
 
     def __init__(self, message: str) -> None:

@@ -6,11 +6,13 @@ from collections.abc import Callable
 from importlib import import_module
 from importlib.resources import files
 from pathlib import Path
+from typing import Any, TypeVar
 
 from nadaraya.errors import must_be
 from nadaraya.files import exists
 
 IMPORTED = "NADARAYA_IMPORT"  # environment variable: modules that register variants
+_Named = TypeVar("_Named", bound=Callable[..., Any])
 CORPORA = ("embedded", "dickens")  # that `nadaraya.data.load_corpus` knows
 
 
@@ -43,6 +45,30 @@ def means_path(given: str | Path, is_name: Callable[[str], bool]) -> bool:
     if isinstance(given, Path) or os.sep in given:
         return True
     return not is_name(given) and exists(Path(given))
+
+
+def named(registry: dict[str, Any], what: str, name: str) -> Callable[[_Named], _Named]:
+    """A decorator that puts a function under a name in a registry.
+
+    The same function made anew, as where a cell of a notebook runs twice, takes the place of the former.
+
+    Args:
+        registry: functions by name.
+        what: they are, for the message.
+        name: that none has.
+    """
+
+    def keep(made: _Named) -> _Named:
+        before, after = (
+            (getattr(each, "__module__", None), getattr(each, "__qualname__", None))
+            for each in (registry.get(name, made), made)
+        )
+        if before != after:
+            raise must_be(f"name of a {what}", "one that is not taken", name)
+        registry[name] = made
+        return made
+
+    return keep
 
 
 def import_modules(names: str) -> None:

@@ -119,7 +119,9 @@ def test_the_measured_table_decides_on_the_cpu_too(tmp_path: Path, monkeypatch: 
     shape = {"batch": 1, "heads": 2, "queries": 64, "keys": 64, "width": 4}
     kind = {"kind": "table", "gradients": False, "dtype": "float32", **shape}
     rows = [{**kind, "way": way, "ms": ms} for way, ms in (("dense", 3.0), ("sdpa", 2.0))]
-    content = json.dumps({"identity": measured.identity(DEVICE), "rows": rows})
+    wrong = {"backend": "dense", "kind": "Gaussian", "error": None, "tolerance": 1e-3}
+    right = {"backend": "sdpa", "kind": "Gaussian", "error": 1e-6, "tolerance": 1e-3}
+    content = json.dumps({"identity": measured.identity(DEVICE), "calls": [wrong, right], "rows": rows})
     measured.table_path(DEVICE).write_text(content)
     for forget in (measured._table, measured._nearest):
         forget.cache_clear()
@@ -128,7 +130,10 @@ def test_the_measured_table_decides_on_the_cpu_too(tmp_path: Path, monkeypatch: 
         found = choose_backend(*tensors, position=torch.zeros(2, 64), causal=True)
         assert found.name == "sdpa"
         assert found.refused["dense"] == "measured: 3 ms where 'sdpa' takes 2 ms"
-        assert choose_backend(*tensors, content=Gaussian(1.0), causal=True).name == "dense"  # not measured
+        assert choose_backend(*tensors, key_bias=torch.zeros(64), causal=True).name == "dense"  # not measured
+        found = choose_backend(*tensors, content=Gaussian(1.0), causal=True)
+        assert found.name == "sdpa"
+        assert found.refused["dense"] == "nadaraya check found it wrong"
     finally:
         for forget in (measured._table, measured._nearest):
             forget.cache_clear()

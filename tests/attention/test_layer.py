@@ -368,6 +368,7 @@ def test_a_padding_mask_of_another_length_is_refused(x: torch.Tensor) -> None:
             "bandwidth must be a positive finite number, got -1.0",
         ),
         ({"content": partial(DotProduct, scale=-1.0, learned=True)}, "scale must be finite, and positive"),
+        ({"position": Gaussian}, "position must be a kernel, as Gaussian"),
         ({"content": lambda shape: 3.0}, "content must be a module, or a function of the layer's shape"),
         (
             {

@@ -54,10 +54,12 @@ def test_the_whole_check_writes_the_table_that_auto_reads(
     assert outcome.status == 0
     path = measured.table_path(DEVICE)
     assert json.loads(path.read_text()) == json.loads(outcome.out)
-    rows = measured._rows(path, measured.identity(DEVICE))
-    assert {(row["kind"], row["gradients"], row["keys"]) for row in rows} == {
-        ("table", False, 32), ("table", False, 64), ("bank", True, 32), ("bank", True, 64),
-    }  # fmt: skip
+    times, wrong = measured._read(path, measured.identity(DEVICE))
+    assert {kind: set(sizes) for kind, sizes in times.items()} == {
+        ("table", False, "float32"): {(2, 32, 16), (2, 64, 16)},
+        ("bank", True, "float32"): {(2, 32, 16), (2, 64, 16)},
+    }
+    assert not wrong
     dtypes = {call["dtype"] for call in json.loads(outcome.out)["calls"]}
     assert dtypes == {"float32", "bfloat16", "float16"}
 
@@ -85,6 +87,8 @@ def test_a_wrong_backend_is_named_ends_with_status_1_and_is_not_in_the_table(
     assert "\n24 of 72 calls wrong\nwrong: dense, bank, float32, width 64: " + words in outcome.out
     rows = json.loads(measured.table_path(DEVICE).read_text())["rows"]
     assert {row["way"] for row in rows} == {"PyTorch, N × N bias", "plain formula"}
+    _, wrong = measured._read(measured.table_path(DEVICE), measured.identity(DEVICE))
+    assert wrong == {("dense", "table"), ("sdpa", "table")}
 
 
 def test_what_was_found_is_kept_where_the_table_cannot_be_written(

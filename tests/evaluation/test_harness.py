@@ -1,6 +1,7 @@
 """lm-evaluation-harness on our models and those of transformers: the same decisions, errors in one line."""
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -129,6 +130,16 @@ def test_texts_are_generated_without_an_end_of_text_token(tmp_path: Path) -> Non
     assert len(texts) == 3
     assert texts[0]
     assert len(set(texts)) == 1
+
+
+@pytest.mark.slow
+def test_an_answer_longer_than_the_context_is_one_line(tmp_path: Path) -> None:
+    pytest.importorskip("lm_eval")
+    causal = causal_model("Llama", "any text " * 99)
+    folder = folders.flat_folder(tmp_path)
+    write_lm_eval_tasks(read_core(folder, ["piqa"]), tmp_path)
+    with pytest.raises(InputError, match=r"at least the \d+ tokens of the longest answer, got 4"):
+        evaluate_lm_eval(replace(causal, context=4), ["core_piqa"], folder=tmp_path)
 
 
 @pytest.mark.slow

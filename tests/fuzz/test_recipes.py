@@ -13,7 +13,7 @@ from fuzz.hostile import NUMBERS, STRUCTURES, YAML
 
 from nadaraya.errors import InputError
 from nadaraya.training import ImageRecipe, Recipe, load_recipe
-from nadaraya.training.recipe import recipe_keys
+from nadaraya.training.recipe import recipe_help
 
 pytestmark = pytest.mark.slow
 SMALL = {
@@ -100,7 +100,7 @@ def test_every_key_with_every_hostile_value(task: str) -> None:
     if task == "image":
         pytest.importorskip("timm")
     counts: Counter[str] = Counter()
-    for key in recipe_keys(task):
+    for key in recipe_help(task):
         for value in YAML[:: 1 if key in NAMES else 3]:
             counts[_tried(FILES[task], [*SMALL[task], f"{key}={value}"])] += 1
     print(task, dict(counts))
@@ -115,7 +115,7 @@ def test_options_of_models_and_augmentations(task: str) -> None:
     if task == "image":
         pytest.importorskip("timm")
     draw, counts = random.Random(1), Counter()  # type: ignore[var-annotated]
-    for key in set(recipe_keys(task)) & set(NAMES):
+    for key in set(recipe_help(task)) & set(NAMES):
         for name in NAMES[key]:
             if key in ("model.variant_options", "model.extra", "model.options"):
                 few = draw.sample(YAML, 12) + draw.sample(NUMBERS, 6)

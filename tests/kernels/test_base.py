@@ -274,6 +274,17 @@ def test_a_kernel_of_our_own_without_log_says_what_to_define():
         kernel_attention(x, x, x, position=Triangle())
 
 
+def test_a_misspelt_parameter_of_a_kernel_of_our_own_is_refused():
+    class Cauchy(Kernel):
+        width = Positive()
+
+        def __init__(self, width):
+            super().__init__(widht=width)
+
+    with pytest.raises(InputError, match=r"widht of Cauchy must be named Positive\(\) in its class"):
+        Cauchy(2.0)
+
+
 def test_matrix_is_the_kernel_of_distances():
     x, z = torch.randn(5, 3, dtype=torch.float64), torch.randn(4, 3, dtype=torch.float64)
     kernel = Gaussian(torch.tensor([0.7, 2.0], dtype=torch.float64))

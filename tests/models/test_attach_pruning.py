@@ -27,6 +27,8 @@ MODELS: list[tuple[str, dict[str, Any]]] = [
         {"num_key_value_heads": 2, "head_dim": 4, "num_local_experts": 2, "num_experts_per_tok": 1},
     ),
     ("gpt2", {"n_positions": 32}),
+    ("stablelm", {"num_key_value_heads": 4, "attn_implementation": "eager"}),
+    ("mixtral", {"num_key_value_heads": 4, "num_local_experts": 2, "num_experts_per_tok": 1}),
 ]
 REMOVED = {0: [0, 2, 3], 1: [1]}
 

@@ -90,6 +90,18 @@ def test_a_smaller_model_is_saved_and_loaded(kind: str, changes: dict[str, Any],
     assert torch.equal(loaded(tokens()).logits, smaller(tokens()).logits)
 
 
+@torch.no_grad()
+def test_weights_of_experts_and_in_several_files_are_loaded(tmp_path: Path) -> None:
+    experts = {"num_key_value_heads": 4, "num_local_experts": 2, "num_experts_per_tok": 1}
+    for kind, changes in (("llama", {}), ("mixtral", experts)):
+        smaller = prune_heads(make(kind, **changes), {1: [0, 2]})
+        smaller.save_pretrained(tmp_path / kind, max_shard_size="5KB")
+        assert len(list((tmp_path / kind).glob("*.safetensors"))) > 1
+        loaded = load_pruned(tmp_path / kind)
+        assert type(loaded) is type(smaller)
+        assert torch.equal(loaded(tokens()).logits, smaller(tokens()).logits)
+
+
 @pytest.mark.parametrize(
     ("kind", "changes", "each"),
     [

@@ -232,3 +232,5 @@ def test_documents_that_differ_are_refused(model: KernelGPTForCausalLM, tokens: 
 def test_tokens_that_the_model_does_not_have_are_refused(model: KernelGPTForCausalLM, token: int) -> None:
     with pytest.raises(InputError, match=f"input_ids must be from 0 to {VOCABULARY - 1}, got {token}"):
         model(torch.tensor([[0, token]]))
+    with pytest.raises(InputError, match=r"input_ids must be of shape \(batch, tokens\), got \(2,\)"):
+        model(torch.tensor([0, token]))

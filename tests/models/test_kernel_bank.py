@@ -15,7 +15,7 @@ from transformers import AttentionInterface, Trainer, TrainingArguments
 from transformers.masking_utils import AttentionMaskInterface, eager_mask
 
 from nadaraya import InputError
-from nadaraya.kernels import Epanechnikov, KernelBank
+from nadaraya.kernels import Epanechnikov, KernelBank, Matern
 from nadaraya.models import KernelBankAdapter, attach_attention, attach_kernel_bank, extend_context
 
 VIT: dict[str, Any] = {"img_size": 12, "patch_size": 4, "embed_dim": 16, "depth": 2, "num_heads": 2}
@@ -335,8 +335,10 @@ def test_kernels_by_expression_or_of_any_kind_and_what_does_not_fit(tmp_path: Pa
         want = logits_of(bert)
         adapter.save_pretrained(tmp_path / "own")
         adapter.detach()
-        with pytest.raises(InputError, match="kernel must be given for"):
+        with pytest.raises(InputError, match="must be loaded with kernel=…"):
             KernelBankAdapter.from_pretrained(bert, tmp_path / "own")
+        with pytest.raises(InputError, match=r"as attached to .*, got \['Matern\(nu=2\.5\)'\]"):
+            KernelBankAdapter.from_pretrained(bert, tmp_path / "own", Matern(3.0, nu=2.5))
         adapter = KernelBankAdapter.from_pretrained(bert, tmp_path / "own", kernel)
         assert torch.equal(logits_of(bert), want)
         adapter.detach()
@@ -355,6 +357,8 @@ def test_kernels_by_expression_or_of_any_kind_and_what_does_not_fit(tmp_path: Pa
         KernelBankAdapter.from_pretrained(seeded("GPT2LMHeadModel", four), tmp_path / "two")
     with pytest.raises(InputError, match="kernel must be a kernel shared by all heads or with one value"):
         attach_kernel_bank(bert, KernelBank(3, 2))
+    with pytest.raises(InputError, match="kernel must be a kernel, as Gaussian"):
+        attach_kernel_bank(bert, Epanechnikov)
     for layers in ([], [2], ["a"], [0, 0], [[0]]):
         with pytest.raises(InputError, match="layers must be one or more of 0 to 1"):
             attach_kernel_bank(bert, layers=layers)  # type: ignore[arg-type]

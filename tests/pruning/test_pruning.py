@@ -183,6 +183,14 @@ def test_runs_on_token_shards_have_curves(text: Path, tmp_path: Path) -> None:
     assert 16 < curve["tokens"] <= 2 * 16  # the last window shares some with the one before it
 
 
+def test_heads_of_a_model_of_one_head_a_layer_stay(text: Path, tmp_path: Path) -> None:
+    recipe = load_recipe("demo", [*CHANGES, f"data.corpus={text}", "model.num_attention_heads=1"])
+    single = train(recipe, tmp_path / "run", progress=False)
+    for search in (curves.heads_within, most_heads):
+        with pytest.raises(InputError, match="run must be one with two heads or more in some layer"):
+            search(single, "50%", PruningPlan(windows=2))
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [

@@ -218,7 +218,7 @@ def test_means_and_squares_of_a_cell():
     mean = np.average(y, axis=0, weights=w)
     np.testing.assert_allclose(cells.x, np.average(X, axis=0, weights=w)[None], rtol=1e-15)
     np.testing.assert_allclose(cells.y, mean[None], rtol=1e-15)
-    np.testing.assert_allclose(cells.squares, [w @ (y - mean) ** 2], rtol=1e-8)
+    np.testing.assert_allclose(cells.spread**2, [w @ (y - mean) ** 2 / w.sum()], rtol=1e-8)
     assert (cells.count.tolist(), cells.weight[0]) == ([300], pytest.approx(w.sum()))
     below = GridMeans(1.0).add([[-0.25], [0.25], [-0.75]])
     assert below.X.tolist() == [[-0.5], [0.25]]

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from nadaraya.regression import (
+    ChunkedNadarayaWatson,
     MultiHeadKernelRegression,
     NadarayaWatson,
     NadarayaWatsonClassifier,
@@ -89,6 +90,19 @@ def test_other_estimators(unit):
         MultiHeadKernelRegression(2, n_steps=20, random_state=0).fit(u * X, Y / u) for u in (1.0, unit)
     )
     np.testing.assert_allclose(extreme.predict(unit * NEW), heads.predict(NEW) / unit, rtol=1e-4)
+
+
+@pytest.mark.parametrize("unit", UNITS)
+def test_targets_in_chunks(unit):
+    model, extreme = (ChunkedNadarayaWatson(0.5, cell_side=0.5).fit(X[:30], u * Y[:30]) for u in (1.0, unit))
+    for each, u in ((model, 1.0), (extreme, unit)):
+        each.partial_fit(X[30:], u * Y[30:])
+    expected = [*model.predict(NEW, return_std=True), *model.band(NEW)]
+    found = [*extreme.predict(NEW, return_std=True), *extreme.band(NEW)]
+    for result, want in zip(found, expected, strict=True):
+        np.testing.assert_allclose(result, unit * want, rtol=1e-12)
+    ends = ChunkedNadarayaWatson(0.5).fit([[0.0], [0.01]], [1.7e308, -1.7e308])
+    assert ends.predict([[0.0]]) == 0.0
 
 
 @pytest.mark.parametrize("unit", UNITS)

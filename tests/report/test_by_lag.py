@@ -1,15 +1,12 @@
-"""Figures by lag and by length show what the data says."""
+"""Figures by lag show what the data says."""
 
 import numpy as np
 import pytest
 
 from nadaraya.errors import InputError
-from nadaraya.evaluation.lengths import LengthLoss, LengthLosses
 from nadaraya.interpret.bank_fits import fit_banks
 from nadaraya.interpret.implied import ImpliedKernel
 from nadaraya.report.by_lag import implied_curves
-from nadaraya.report.figures import length_curves
-from nadaraya.report.palette import variant_styles
 
 
 def kernel(layer: int) -> ImpliedKernel:
@@ -34,24 +31,3 @@ def test_a_chart_per_layer_a_line_per_head_and_its_fit() -> None:
     assert len(implied_curves(kernels).axes[0].get_lines()) == 2
     with pytest.raises(InputError, match="kernels must be those of at least one layer"):
         implied_curves([])
-
-
-def test_a_line_per_model_by_length() -> None:
-    def losses(*values: float) -> LengthLosses:
-        by_length = zip((64, 128, 256), values, strict=True)
-        return LengthLosses(
-            tuple(LengthLoss(length, value, None, 0.0, None) for length, value in by_length),
-            1,
-            32,
-            32,
-            None,
-            (),
-        )
-
-    figure = length_curves({"rope": losses(2, 3, 4), "alibi": losses(2, 1.9, 1.8)}, context=64)
-    rope, alibi, trained = figure.axes[0].get_lines()
-    np.testing.assert_array_equal(rope.get_xydata(), [[64, 2], [128, 3], [256, 4]])
-    assert alibi.get_color() == variant_styles(["alibi"])[0].hex
-    assert set(trained.get_xdata()) == {64}
-    with pytest.raises(InputError, match="losses must be those of at least one model"):
-        length_curves({})

@@ -1,10 +1,14 @@
 """Verdicts on claims, from made-up results that agree, disagree or cannot tell."""
 
+import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from nadaraya import InputError
+from nadaraya.files import write_file
 from nadaraya.reproduce import figure_names, load_figure
 from nadaraya.reproduce.catalogue import SCALES, load_experiment
 from nadaraya.reproduce.claims import (
@@ -16,7 +20,7 @@ from nadaraya.reproduce.claims import (
     NewlinePeak,
     ZeroBank,
 )
-from nadaraya.reproduce.comparison import draw_figure
+from nadaraya.reproduce.comparison import draw_figure, write_comparison
 from nadaraya.study import Findings
 
 SAID = {"says": "a claim", "paper": "a figure", "variant": "gpa-rope"}
@@ -174,6 +178,16 @@ def test_every_figure_takes_variants_that_its_study_has_at_every_scale(name: str
     assert set(figure.trained) <= set(study.variants)
     needed = {"losses": set(), "banks": {"banks"}, "newlines": {"banks", "newlines"}}[figure.drawing]
     assert needed <= set(study.probes_of(list(study.sizes)[-1]))
+
+
+def test_results_that_lack_what_figures_take_are_one_line(tmp_path: Path) -> None:
+    found = findings()
+    results: Any = {**found.results, "recipe": {}}
+    for row in results["runs"]:
+        del row["validation"]
+    write_file(tmp_path / "results.json", json.dumps(results))
+    with pytest.raises(InputError, match=r"results\.json cannot be read as the results of a study"):
+        write_comparison("papers", found.study, tmp_path)
 
 
 def test_losses_are_drawn_at_the_updates_that_all_seeds_have() -> None:

@@ -16,7 +16,7 @@ from nadaraya.training.image_recipe import ImageTrainingRecipe
 from nadaraya.training.images import ImageTask
 from nadaraya.training.optimizer import make_optimizer, parameter_groups
 from nadaraya.training.processes import Processes
-from nadaraya.training.recipe import recipe_keys
+from nadaraya.training.recipe import recipe_help
 
 Make = Callable[..., ImageRecipe]
 
@@ -50,7 +50,7 @@ def test_the_label_has_what_tells_hybrids_apart() -> None:
     assert load_recipe("deit", [options]).name == "deit-gka_tiny_patch16_224-gka-loo-GGGA"
 
 
-@pytest.mark.parametrize("key", recipe_keys("image"))
+@pytest.mark.parametrize("key", recipe_help("image"))
 def test_a_misspelt_key_is_refused_with_the_nearest(key: str) -> None:
     with pytest.raises(InputError, match=f"did you mean '{key}'"):
         load_recipe("deit", [f"{key}z=1"])

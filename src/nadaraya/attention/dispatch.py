@@ -60,7 +60,7 @@ def _fastest(args: AttentionArguments, return_weights: bool) -> BackendChoice:
     if not args.on_gpu:
         return _on_cpu(args, return_weights)
     slower: str | None = None
-    reason = why_not("triton", args, return_weights)
+    reason = _why_not_auto("triton", args, return_weights)
     if reason is None:
         kind = kind_of(args)
         refused = measured.slower(kind, args, measured.ON_GPU)
@@ -77,7 +77,7 @@ def _fastest(args: AttentionArguments, return_weights: bool) -> BackendChoice:
 def _on_cpu(args: AttentionArguments, return_weights: bool) -> BackendChoice:
     """All pairs written out where sequences are short, or as it was measured."""
     refused = {"triton": why_not("triton", args, return_weights) or "its interpreter is for tests"}
-    reason = why_not("dense", args, return_weights)
+    reason = _why_not_auto("dense", args, return_weights)
     if reason is None:
         slower = None
         if measured.exists(args.query.device) and args.dropout_p == 0.0:
@@ -94,7 +94,7 @@ def _on_cpu(args: AttentionArguments, return_weights: bool) -> BackendChoice:
 def _sdpa_or_reference(
     args: AttentionArguments, return_weights: bool, refused: dict[str, str]
 ) -> BackendChoice:
-    reason = why_not("sdpa", args, return_weights)
+    reason = _why_not_auto("sdpa", args, return_weights)
     return (
         BackendChoice("reference", refused | {"sdpa": reason}) if reason else BackendChoice("sdpa", refused)
     )
@@ -103,7 +103,7 @@ def _sdpa_or_reference(
 def _of_least_work(args: AttentionArguments, return_weights: bool) -> BackendChoice:
     """The form of factorised content that costs least."""
     names = (*linear.FORMS, "sdpa")
-    reasons = {name: why_not(name, args, return_weights) for name in names}
+    reasons = {name: _why_not_auto(name, args, return_weights) for name in names}
     work = {name: linear.work(name, args) for name in names if reasons[name] is None}
     if not work:
         return BackendChoice("reference", {name: str(reason) for name, reason in reasons.items()})
@@ -114,6 +114,11 @@ def _of_least_work(args: AttentionArguments, return_weights: bool) -> BackendCho
         if name != best
     }
     return BackendChoice(best, refused)
+
+
+def _why_not_auto(backend: str, args: AttentionArguments, return_weights: bool) -> str | None:
+    """Why `auto` does not take a fast backend, or None: it cannot do the call, or was found to be wrong."""
+    return why_not(backend, args, return_weights) or measured.why_wrong(backend, args)
 
 
 def why_not(backend: str, args: AttentionArguments, return_weights: bool) -> str | None:

@@ -385,6 +385,8 @@ class KernelSelfAttention(nn.Module):
 
 def _part(name: str, part: Any, shape: LayerShape) -> Any:
     """The part itself, or what a function of the layer's shape makes."""
+    if isinstance(part, type) and issubclass(part, Kernel):
+        raise must_be(name, "a kernel, as Gaussian(8.0), not its class", part)
     made = part if part is None or isinstance(part, nn.Module) else part(shape)
     if made is not None and not isinstance(made, nn.Module):
         raise must_be(name, "a module, or a function of the layer's shape that makes one", made)

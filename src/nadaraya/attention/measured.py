@@ -1,4 +1,4 @@
-"""The measured dispatch table: how long each way of a kind of call took on this device.
+"""The measured dispatch table: how long each way of a kind of call took on this device, and which are wrong.
 
 `nadaraya check` writes it into the cache folder, under a name made of the device and of all versions that
 times depend on. It is read once; NADARAYA_DISPATCH=off ignores it.
@@ -12,13 +12,13 @@ import warnings
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from nadaraya import __version__
 from nadaraya.attention.arguments import AttentionArguments
-from nadaraya.attention.kinds import Kind, power_of
+from nadaraya.attention.kinds import Kind, kind_of, power_of
 from nadaraya.device import device_name
 from nadaraya.files import cache_folder
 
@@ -31,6 +31,13 @@ ON_GPU, ON_CPU = ("triton", "sdpa"), ("dense", "sdpa")  # backends that are chos
 BACKENDS = ("triton", "dense", "sdpa")
 
 OfKind = tuple[str, bool, str]  # a name of `Kind`, whether there are gradients, "float32" or "half"
+
+
+class _Table(NamedTuple):
+    """Times of backends by kind and sizes, and the backends that are wrong, each with a name of `Kind`."""
+
+    times: dict[OfKind, dict[tuple[int, ...], dict[str, float]]]
+    wrong: frozenset[tuple[str, str]]
 
 
 def identity(device: torch.device) -> dict[str, str]:
@@ -62,7 +69,19 @@ def slower(kind: Kind, args: AttentionArguments, rivals: tuple[str, ...]) -> dic
 
 def exists(device: torch.device) -> bool:
     """Return whether anything was measured on a device."""
-    return bool(_table(device))
+    return bool(_table(device).times)
+
+
+def why_wrong(backend: str, args: AttentionArguments) -> str | None:
+    """Why a backend is not right for a kind of call, with gradients or without, or None."""
+    found = _wrong(args.query.device)
+    if found and (backend, kind_of(args)._replace(gradients=()).name) in found:
+        return "nadaraya check found it wrong"
+    return None
+
+
+def _wrong(device: torch.device) -> frozenset[tuple[str, str]]:
+    return _table(device).wrong
 
 
 def _slower(
@@ -79,6 +98,7 @@ def _slower(
 # As torch.compiler.assume_constant_result does, which would import the compiler.
 exists._dynamo_marked_constant = True  # type: ignore[attr-defined]
 _slower._dynamo_marked_constant = True  # type: ignore[attr-defined]
+_wrong._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 @cache
@@ -87,7 +107,9 @@ def _nearest(
 ) -> dict[str, float] | None:
     """Times at the sizes nearest in log₂ of (batch · heads, keys, width) where all were measured."""
     cells = {
-        shape: times for shape, times in _table(device).get(kind, {}).items() if times.keys() >= set(rivals)
+        shape: times
+        for shape, times in _table(device).times.get(kind, {}).items()
+        if times.keys() >= set(rivals)
     }
     if not cells:
         return None
@@ -95,39 +117,45 @@ def _nearest(
 
 
 @cache
-def _table(device: torch.device) -> dict[OfKind, dict[tuple[int, ...], dict[str, float]]]:
-    """Times of backends by kind and sizes; a damaged or foreign file has none, and one warning."""
-    table: dict[OfKind, dict[tuple[int, ...], dict[str, float]]] = {}
+def _table(device: torch.device) -> _Table:
+    """What the device's file says; a damaged or foreign one nothing, with one warning."""
+    nothing = _Table({}, frozenset())
     path: Path | None = None
     if os.environ.get(_VARIABLE) == "off":
-        return table
+        return nothing
     try:
         path = table_path(device)
-        for row in _rows(path, identity(device)) if path.is_file() else ():
-            of_kind = (row["kind"], row["gradients"], "float32" if row["dtype"] == "float32" else "half")
-            sizes = (row["batch"] * row["heads"], row["keys"], row["width"])
-            if row["way"] in BACKENDS:
-                table.setdefault(of_kind, {}).setdefault(sizes, {})[row["way"]] = row["ms"]
+        return _read(path, identity(device)) if path.is_file() else nothing
     except (OSError, ValueError, LookupError, TypeError, RuntimeError) as error:  # no home, no rights
         warnings.warn(
             f"{path or 'the cache folder'} is ignored, no dispatch table of this device: {error}",
             stacklevel=2,
         )
-        return {}
-    return table
+        return nothing
 
 
-def _rows(path: Path, expected: dict[str, str]) -> list[dict[str, Any]]:
-    """The rows of a file of exactly this form and identity; ValueError and the like for others."""
+def _read(path: Path, expected: dict[str, str]) -> _Table:
+    """A file of exactly this form and identity; ValueError and the like for others."""
     if path.stat().st_size > _LARGEST:
         raise ValueError("it is too large")
     document = json.loads(path.read_text(encoding="utf-8"))
     if document["identity"] != expected:
         raise ValueError("it is of another device or of other versions")
-    rows: list[dict[str, Any]] = document["rows"]
-    for row in rows:
+    table = _Table(
+        {}, frozenset((call["backend"], call["kind"]) for call in document["calls"] if _fails(call))
+    )
+    for row in document["rows"]:
         if any(type(row[name]) is not kind for name, kind in _TYPES.items()):
             raise ValueError(f"a row must have {', '.join(_TYPES)}")
         if not 0.0 < row["ms"] < math.inf or min(row[name] for name in _SIZES) < 1:
             raise ValueError("its numbers must be positive and finite")
-    return rows
+        of_kind = (row["kind"], row["gradients"], "float32" if row["dtype"] == "float32" else "half")
+        sizes = (row["batch"] * row["heads"], row["keys"], row["width"])
+        if row["way"] in BACKENDS:
+            table.times.setdefault(of_kind, {}).setdefault(sizes, {})[row["way"]] = row["ms"]
+    return table
+
+
+def _fails(call: dict[str, Any]) -> bool:
+    """Return whether a checked call was not right."""
+    return call["error"] is None or not call["error"] <= call["tolerance"]

@@ -84,7 +84,7 @@ def _softmax(args: AttentionArguments, with_lse: bool, keep: bool) -> tuple[Tens
     if not keep or args.mixture is not None:
         args = args.with_repeated_heads()  # else products of all pairs share keys as they are
     form = _softmax_form(args)
-    if _loses_digits(args, form):
+    if form.loses_digits:
         return _definition_in_row_blocks(replace(args, eps=0.0))
     mask = args.attn_mask
     if mask is not None and mask.is_floating_point():
@@ -101,7 +101,7 @@ def _softmax(args: AttentionArguments, with_lse: bool, keep: bool) -> tuple[Tens
             form.key_bias, mask, args.causal, args.window or 0, args.exclude_self,
         )  # fmt: skip
         return _completed(args, form, out, lse)
-    diagonals, (query, key, value, key_bias, _) = _diagonals(args, keep), form
+    diagonals, (query, key, value, key_bias, *_) = _diagonals(args, keep), form
     if diagonals is not None and (keep or _masks_densely(args)):
         pairs = diagonals.unfold(1, args.key.shape[2], 1).flip(1)[None]  # (1, H or 1, Nq, Nk), by j − i
         mask = pairs if mask is None else masked_bias(pairs, mask, args.compute_dtype)
@@ -140,7 +140,7 @@ def _hides(args: AttentionArguments) -> bool:
     if torch.compiler.is_compiling():
         return bool(logits)
     # The sum of two numbers near the least one is −∞, too.
-    return not all((each.detach() > torch.finfo(each.dtype).min / 8).all() for each in logits)
+    return not all(float(each.detach().amin()) > torch.finfo(each.dtype).min / 8 for each in logits)
 
 
 def _completed(
@@ -164,18 +164,21 @@ class _SoftmaxForm(NamedTuple):
     value: Tensor  # (B, H, Nk, dv), or (B, G, Nk, dv)
     key_bias: Tensor | None  # (B or 1, H or 1, Nk)
     squares: tuple[Tensor, ...]  # of the Gaussian: ‖q_i‖² (B, H, Nq) and ‖k_j‖² (B, H, Nk)
+    loses_digits: bool  # the Gaussian's logits, differences of larger terms, are rounded too much
 
 
 def _softmax_form(args: AttentionArguments) -> _SoftmaxForm:
     query, key, value = args.query, args.key, args.value
     key_bias: Tensor | None = None
     squares: tuple[Tensor, ...] = ()
+    loses_digits = False
     if args.bandwidth is not None:
         gaussian = _near_origin(args)
         if gaussian is None:
             args = args.with_repeated_heads()
             query, key = stock.standardised(args)
             gaussian = query, key, _squares(query, key)
+            loses_digits = _loses_digits(args, gaussian[2])
         query, key, squares = gaussian
         key_bias = -0.5 * squares[1]
         value = args.value.to(query.dtype)
@@ -189,7 +192,7 @@ def _softmax_form(args: AttentionArguments) -> _SoftmaxForm:
         if key_bias is None:
             key_bias = torch.zeros((), dtype=args.compute_dtype, device=key.device)
         key_bias = key_bias.masked_fill(padded, -torch.inf)
-    return _SoftmaxForm(query, key, value, key_bias, squares)
+    return _SoftmaxForm(query, key, value, key_bias, squares, loses_digits)
 
 
 def _near_origin(args: AttentionArguments) -> tuple[Tensor, Tensor, tuple[Tensor, ...]] | None:
@@ -206,7 +209,7 @@ def _near_origin(args: AttentionArguments) -> tuple[Tensor, Tensor, tuple[Tensor
     squares = _squares(query, key)
     if (shared := query.shape[1] // key.shape[1]) > 1:
         squares = squares[0], squares[1].repeat_interleave(shared, 1)
-    if args.bandwidth.requires_grad or not (args.bandwidth == 1.0).all():
+    if args.bandwidth.requires_grad or any(sigma != 1.0 for sigma in args.bandwidth.tolist()):
         if args.prune_tol > 0.0:
             return None
         precision = args.bandwidth.square().reciprocal().view(-1, 1, 1)
@@ -214,14 +217,11 @@ def _near_origin(args: AttentionArguments) -> tuple[Tensor, Tensor, tuple[Tensor
     return (query, key, squares) if _all_below(squares, _NEAR_ORIGIN) else None
 
 
-def _loses_digits(args: AttentionArguments, form: _SoftmaxForm) -> bool:
-    """Return whether the Gaussian's logits, differences of larger terms, are rounded too much.
-
-    Only looked at where reading a value is free.
-    """
-    if args.bandwidth is None or torch.compiler.is_compiling() or form.query.device.type != "cpu":
+def _loses_digits(args: AttentionArguments, squares: tuple[Tensor, ...]) -> bool:
+    """Only looked at where reading a value is free."""
+    if torch.compiler.is_compiling() or args.query.device.type != "cpu":
         return False
-    return not _all_below(form.squares, 2 * _LOGIT_TOLERANCE / torch.finfo(args.compute_dtype).eps)
+    return not _all_below(squares, 2 * _LOGIT_TOLERANCE / torch.finfo(args.compute_dtype).eps)
 
 
 class _Square(torch.autograd.Function):
@@ -248,16 +248,16 @@ def _squares(query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
 
 def _all_below(squares: tuple[Tensor, ...], limit: float) -> bool:
     """Not so if one overflowed to infinity or NaN."""
-    return all(bool((square.detach() <= limit).all()) for square in squares)
+    return all(float(square.detach().amax()) <= limit for square in squares)
 
 
 def _diagonals(args: AttentionArguments, keep: bool) -> Tensor | None:
     """The logits by j − i, from −(Nq − 1) to Nk − 1 aligned at the ends, with −inf where a lag is masked."""
     num_queries, num_keys = args.query.shape[2], args.key.shape[2]
     if args.lag_logits is None and args.window is None and not args.exclude_self:
-        # Causality alone needs no table on the CPU, where the fused kernel knows it.
+        # Causality alone needs no table on the CPU, where the fused kernel knows it, nor for the last token.
         known = args.query.device.type == "cpu" and num_queries == num_keys and args.attn_mask is None
-        if not args.causal or (known and not keep):
+        if not args.causal or (known and not keep) or args.offset == num_keys - 1:
             return None
     # lag = (i + offset) − j, descending as j − i ascends
     first, total = args.offset + num_queries - 1, num_queries + num_keys - 1

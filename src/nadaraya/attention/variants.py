@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 from nadaraya.attention import related  # noqa: F401 (registers its variants)
 from nadaraya.attention.published import PUBLISHED
 from nadaraya.attention.suffixes import parsed
-from nadaraya.errors import must_be, unknown_name
+from nadaraya.errors import InputError, must_be, unknown_name
+from nadaraya.names import named
 
 __all__ = ["by_layer", "describe", "get", "hybrids", "names", "options", "register"]
 
@@ -145,14 +146,9 @@ def register(name: str) -> Callable[[_Build], _Build]:
         raise must_be(
             "name of a variant", "small letters, digits and hyphens, without -loo and its like", name
         )
-    if name in [*names(), *_HYBRIDS]:
+    if name in (*PUBLISHED, *_COMPOUNDS, *_HYBRIDS):
         raise must_be("name of a variant", "one that is not taken", name)
-
-    def keep(build: _Build) -> _Build:
-        _VARIANTS[name] = build
-        return build
-
-    return keep
+    return named(_VARIANTS, "variant", name)
 
 
 def hybrids() -> list[str]:
@@ -201,5 +197,6 @@ def _build(name: str) -> _Build:
     if base in _HYBRIDS:
         raise must_be("variant of a layer", "no hybrid: `by_layer` has the variants of its layers", name)
     if base not in _VARIANTS:
-        raise unknown_name("variant", name, [*names(), *hybrids()])
+        unknown = unknown_name("variant", name, [*names(), *hybrids()])
+        raise InputError(f"{unknown} (one of your own needs its module: --import MODULE)")
     return _VARIANTS[base]

@@ -75,6 +75,13 @@ def evaluate_lm_eval(
                 encode_text(self.tokenizer, string)  # refuses what the tokenizer does not know
                 return list(super().tok_encode(string, *args, **options))
 
+            def _loglikelihood_tokens(self, requests: Any, *args: Any, **options: Any) -> Any:
+                longest = max((len(continuation) for _, _, continuation in requests), default=0)
+                if longest > self.max_length:
+                    accepted = f"at least the {longest} tokens of the longest answer"
+                    raise must_be("context of the model", accepted, self.max_length)
+                return super()._loglikelihood_tokens(requests, *args, **options)
+
             def tok_decode(self, tokens: Any, skip_special_tokens: bool = True) -> Any:
                 return None if tokens is None else super().tok_decode(tokens, skip_special_tokens)
 

@@ -83,7 +83,7 @@ def recall_by_distance(
     if rows < 1:
         raise must_be("rows", "1 or more", rows)
     if not distances or min(distances) < span:
-        raise must_be("distances", f"whole numbers of at least span, {span}", list(distances))
+        raise must_be("distances", f"whole numbers of at least {span}, the span", list(distances))
     longest = max(distances) + 2 * span
     if (there := len(tokens)) < longest:
         raise must_be("distances", f"at most {there - 2 * span:,} in a text of {there:,} tokens", longest)

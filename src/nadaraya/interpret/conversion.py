@@ -119,7 +119,7 @@ def convert_model(
     if not learning_rate > 0.0:
         raise must_be("learning_rate", "above 0", learning_rate)
     if any(isinstance(part, KernelSelfAttention) for part in model.modules()):
-        raise must_be("model", "one of transformers' own, whose positions no variant names", type(model))
+        raise must_be("model", "one of transformers' own, not of this library", type(model).__name__)
     if updates and positions != "bank" and not any(p.requires_grad for p in model.parameters()):
         raise must_be("model", "one with parameters that learn", type(model).__name__)
     extend_context(model, "drop").close()  # refuses models without rotations before anything else happens

@@ -66,6 +66,8 @@ class Kernel(nn.Module):
     def __init__(self, **positive: float | Tensor) -> None:
         super().__init__()
         for name, value in positive.items():
+            if not isinstance(getattr(type(self), name, None), Positive):
+                raise must_be(f"{name} of {type(self).__name__}", "named Positive() in its class", value)
             logarithm = log_of_positive(name, value)
             # One with a history is no parameter of this module, which then only uses it.
             setattr(self, f"log_{name}", logarithm if logarithm.requires_grad else nn.Parameter(logarithm))
@@ -159,9 +161,8 @@ class Kernel(nn.Module):
             InputError: it has values for another number of heads.
         """
         if tuple(self.batch_shape) not in ((), (num_heads,)):
-            raise must_be(
-                name, f"a kernel shared by all heads or with one value for each of {num_heads}", self
-            )
+            accepted = f"a kernel shared by all heads or with one value for each of {num_heads}"
+            raise must_be(name, accepted, self)
 
     def plot(self, max_lag: float = 128, ax: "Axes | None" = None) -> "Axes":
         """Plot κ against the lag, one line per head.

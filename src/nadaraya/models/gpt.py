@@ -221,6 +221,8 @@ class KernelGPTModel(KernelGPTPreTrainedModel):
             raise InputError("input_ids or inputs_embeds must be given, and not both")
         if inputs_embeds is not None and self.config.value_embeddings is not None:
             raise InputError("input_ids must be given to a model with value_embeddings, got inputs_embeds")
+        if input_ids is not None and input_ids.dim() != 2:
+            raise must_be("input_ids", "of shape (batch, tokens)", tuple(input_ids.shape))
         tokens, hidden_states = None, inputs_embeds
         if input_ids is not None:  # the number after the vocabulary stands for padding
             tokens = input_ids.masked_fill(input_ids == self.config.vocab_size, 0)

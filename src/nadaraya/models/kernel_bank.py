@@ -29,6 +29,7 @@ class _Saved(Stored):
     peft_type: Literal["NADARAYA_KERNEL_BANK"] = "NADARAYA_KERNEL_BANK"
     base_model_name_or_path: str | None = None
     kernel: str | None
+    kernels: list[str] | None = None  # their classes with what is no tensor, for a kernel that was no text
     target_modules: list[str]
 
 
@@ -81,10 +82,13 @@ class KernelBankAdapter(nn.Module):
         folder = Path(folder)
         saved = read_stored(folder / _CONFIG, _Saved, "the configuration of a kernel bank")
         if kernel is None and (kernel := saved.kernel) is None:
-            raise InputError(f"kernel must be given for {folder}: what was attached was no expression")
+            raise InputError(f"{folder} must be loaded with kernel=…: what was attached was no expression")
         with reading(folder / _TENSORS, "the tensors of a kernel bank"):
             tensors = load_file(folder / _TENSORS)
         adapter = attach_kernel_bank(model, kernel, layers=saved.target_modules, freeze=freeze)
+        if saved.kernels not in (None, adapter._saved.kernels):
+            adapter.detach()
+            raise must_be("kernel", f"as attached to {folder}, {saved.kernels}", adapter._saved.kernels)
         own = adapter._tensors()
         misfits = {(n, t.shape) for n, t in own.items()} ^ {(n, t.shape) for n, t in tensors.items()}
         if misfits:
@@ -161,6 +165,8 @@ def attach_kernel_bank(
     )
     if not names or len(set(names)) != len(found if layers is None else layers):
         raise must_be("layers", f"one or more of 0 to {len(found) - 1}, or names as {[*found][-1]}", layers)
+    if isinstance(kernel, type):
+        raise must_be("kernel", "a kernel, as Gaussian(8.0), or a function of the number of heads", kernel)
     banks = {name: _bank(kernel, found[name]) for name in names}
     leave_home = home.enter(model, [found[name].module for name in names])
     frozen = [parameter for parameter in model.parameters() if freeze and parameter.requires_grad]
@@ -183,8 +189,16 @@ def attach_kernel_bank(
 
     path = getattr(getattr(model, "config", None), "_name_or_path", None) or None
     text = kernel if isinstance(kernel, str) else None
-    saved = _Saved(base_model_name_or_path=path, kernel=text, target_modules=names)
+    parts = [part for part in banks[names[0]].modules() if isinstance(part, Kernel)]
+    classes = None if text else list(map(_named, parts))
+    saved = _Saved(base_model_name_or_path=path, kernel=text, kernels=classes, target_modules=names)
     return KernelBankAdapter(banks, saved, leave)
+
+
+def _named(kernel: Kernel) -> str:
+    """The class of a kernel with its settings."""
+    settings = ", ".join(f"{name}={getattr(kernel, name)!r}" for name in kernel.settings)
+    return f"{type(kernel).__name__}({settings})"
 
 
 def _bank(kernel: KernelOfHeads, place: Place) -> GatedKernel:

@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from safetensors.torch import load_model
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from nadaraya.errors import must_be
@@ -93,12 +92,27 @@ def load_pruned(folder: str | Path, **options: Any) -> Any:
         config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False, **options)
         if "attn_implementation" not in options:
             config._attn_implementation = None  # what the file names could be code on the Hub
-        model = AutoModelForCausalLM.from_config(config)
-        if heads := getattr(config, "pruned_heads", None):
-            model = prune_heads(model, heads)
-        sizes, layers = getattr(config, "intermediate_sizes", None) or {}, feed_forward_layers(model)
-        units = {layer: range(size, layers[int(layer)].size) for layer, size in sizes.items()}
-        if units:
-            model = prune_units(model, units)
-        load_model(model, Path(folder) / "model.safetensors")
+        cls: Any = AutoModelForCausalLM._model_mapping[type(config)]
+
+        def init(self: Any, config: Any) -> None:
+            cls.__init__(self, config)
+            self.__dict__ = _smaller(self, config).__dict__
+
+        # Transformers' own reading knows parts of a model and weights that it writes in another form.
+        small: Any = type(cls.__name__, (cls,), {"__init__": init, "__module__": cls.__module__})
+        model, report = small.from_pretrained(
+            folder, config=config, local_files_only=True, use_safetensors=True, output_loading_info=True
+        )
+        model.__class__ = cls
+        if lacking := report["missing_keys"] | report["unexpected_keys"]:
+            raise must_be("weights", "those of its configuration", sorted(lacking)[0])
     return model.eval()
+
+
+def _smaller(model: Any, config: Any) -> Any:
+    """A whole model without what its configuration says was removed."""
+    if heads := getattr(config, "pruned_heads", None):
+        model = prune_heads(model, heads)
+    sizes, layers = getattr(config, "intermediate_sizes", None) or {}, feed_forward_layers(model)
+    units = {layer: range(size, layers[int(layer)].size) for layer, size in sizes.items()}
+    return prune_units(model, units) if units else model

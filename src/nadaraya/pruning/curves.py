@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from nadaraya.errors import InputError, must_be
-from nadaraya.interpret.ablation import Slices
+from nadaraya.interpret.ablation import Slices, head_layers
 from nadaraya.interpret.labels import head_label
 from nadaraya.interpret.pruning import Removal, budget_nats, by_layer, choose_heads
 from nadaraya.interpret.windows import Windows, disjoint_windows, validation_windows
@@ -69,16 +69,23 @@ def heads_within(run: Run, budget: str | float, plan: PruningPlan) -> WithinBudg
         What goes, with the order of the heads.
 
     Raises:
-        InputError: as of `choose_heads` and `budget_nats`, or the first head is over the budget.
+        InputError: as of `choose_heads` and `budget_nats`, a model of one head per layer, or a first head
+            over the budget.
     """
     windows = validation_windows(run, plan.windows)
     model, order, units = _order(run, plan, windows, budget)
     if not order:
+        if all(len(part.heads) == 1 for part in head_layers(model).values()):
+            raise _without_spare_heads(run)
         amount = budget_nats(budget, windows.loss(model))
         what = f"the head of {run.path} that goes first by {plan.by} costs more than the budget of"
         raise InputError(f"{what} {amount:.4g} nats/token")
     heads = by_layer(order)
     return WithinBudget(heads, units(heads), {"order": list(map(asdict, order))})
+
+
+def _without_spare_heads(run: Run) -> InputError:
+    return must_be("run", "one with two heads or more in some layer", str(run.path))
 
 
 def _order(
@@ -157,7 +164,7 @@ def most_heads(
     budget_nats(budget, 1.0)
     candidates = _Candidates(run, plan or PruningPlan(), report)
     if not candidates.order:
-        raise must_be("run", "one with two heads or more in some layer", str(run.path))
+        raise _without_spare_heads(run)
     points = {0: candidates.point(0)}
     whole = min(points[0]["loss"], points[0]["loss_before_tuning"])
     limit = whole + budget_nats(budget, whole)

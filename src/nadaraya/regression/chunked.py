@@ -238,6 +238,7 @@ class _OfCells(NadarayaWatson):
         return self.fit(self._cells.x, means.y, self._cells.weight)
 
     def _within(self) -> tuple[Array, Array]:
-        squares = [np.bincount(self._row_of, column) for column in self._cells.squares.T]
-        unit = self._unit**2 * self._cells.weight.sum() / len(self._targets)
-        return np.stack(squares, axis=1) / unit, np.bincount(self._row_of, self._cells.count) - 1.0
+        weight = self._cells.weight * (len(self._targets) / self._cells.weight.sum())
+        parts = weight[:, None] * (self._cells.spread / self._unit) ** 2
+        squares = [np.bincount(self._row_of, column) for column in parts.T]
+        return np.stack(squares, axis=1), np.bincount(self._row_of, self._cells.count) - 1.0

@@ -245,7 +245,8 @@ def medians(points: Array, weight: Array) -> NDArray[np.float64]:
 def feature_names(estimator: Any) -> list[str]:
     if getattr(estimator, "levels_", None) or np.isnan(estimator.X_).any():
         raise InputError(
-            "displays are for features that are numbers and not missing: plot predictions instead"
+            "displays must be of models without categories and missing values: scikit-learn's "
+            "PartialDependenceDisplay draws such models"
         )
     names = getattr(estimator, "feature_names_in_", None)
     return [f"x{f}" for f in range(estimator.n_features_in_)] if names is None else [str(n) for n in names]

@@ -27,7 +27,7 @@ class CellMoments:
         y: (c, p) weighted means of the targets.
         weight: (c,) sums of the weights.
         count: (c,) numbers of points.
-        squares: (c, p) Σ w (y − ȳ)² within the cell.
+        spread: (c, p) their standard deviation within the cell, √(Σ w (y − ȳ)² / Σ w).
     """
 
     cell: NDArray[np.int64]
@@ -35,7 +35,7 @@ class CellMoments:
     y: Array
     weight: Array
     count: NDArray[np.int64]
-    squares: Array
+    spread: Array
 
     @classmethod
     def joined(cls, parts: list["CellMoments"]) -> "CellMoments":
@@ -45,10 +45,12 @@ class CellMoments:
         cell = cell[order]
         starts = np.flatnonzero(np.append(True, (cell[1:] != cell[:-1]).any(axis=1)))
         group = np.repeat(np.arange(len(starts)), np.diff(np.append(starts, len(cell))))
-        x, y, weight, count, squares = (
+        x, y, weight, count, spread = (
             np.concatenate([getattr(part, name) for part in parts])[order]
-            for name in ("x", "y", "weight", "count", "squares")
+            for name in ("x", "y", "weight", "count", "spread")
         )
+        unit = _power_of_two(y)
+        y, spread = y / unit, spread / unit
         total = np.add.reduceat(weight, starts)
 
         def mean(values: Array) -> Array:
@@ -57,15 +59,21 @@ class CellMoments:
             return first + sums / total[:, None]
 
         means = mean(y)
-        between = weight[:, None] * (y - means[group]) ** 2
+        squares = weight[:, None] * (spread**2 + (y - means[group]) ** 2)
         return cls(
             cell[starts],
             mean(x),
-            means,
+            means * unit,
             total,
             np.add.reduceat(count, starts),
-            np.add.reduceat(squares + between, starts),
+            np.sqrt(np.add.reduceat(squares, starts) / total[:, None]) * unit,
         )
+
+
+def _power_of_two(values: Array) -> Array:
+    """One for each column, in units of which its squares do not overflow; 1 for a column of zeros."""
+    largest = np.abs(values).max(axis=0)
+    return np.exp2(np.floor(np.log2(np.where(largest > 0, largest, 1.0))))
 
 
 class GridMeans:
@@ -173,16 +181,16 @@ class GridMeans:
         """All that is kept of each of the c occupied cells.
 
         Returns:
-            Arrays: cell (c, d), the numbers of the cells; x, y and weight; count (c,) of points; squares
-            (c, p), Σ w (y − ȳ)² within the cell.
+            Arrays: cell (c, d), the numbers of the cells; x, y and weight; count (c,) of points; spread
+            (c, p), the standard deviation of the targets within the cell.
 
         See Also:
             GridMeans.X: the means of the points.
 
         >>> from nadaraya.regression import GridMeans
         >>> cells = GridMeans(1.0).add([[0.2], [0.4], [1.5]], [1.0, 3.0, 5.0]).cells()
-        >>> cells.count.tolist(), cells.squares.tolist()
-        ([2, 1], [[2.0], [0.0]])
+        >>> cells.count.tolist(), cells.spread.tolist()
+        ([2, 1], [[1.0], [0.0]])
         """
         if not self._stored:
             raise InputError("there are no points yet: call add first")

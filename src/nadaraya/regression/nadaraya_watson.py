@@ -199,9 +199,9 @@ class NadarayaWatson(PlotsCurve, RegressorMixin, MixedEstimator):
             X: (m, d) points; a Dask array or DataFrame is answered lazily, with a Dask array.
             return_std: also return the local standard deviation of y given x: the squared residuals, each
                 corrected for what its own point contributed to the fit (Ruppert, Wand, Holst and Hössjer
-                1997), smoothed with the weights of the regression. It is that of an observation of average
-                weight; `band` is about the curve. NaN, with a warning, for a fit that goes through every
-                observation. Default False.
+                1997), smoothed with the weights of the regression. It is the scatter of observations of
+                average weight about f; how little is known of f, as far from the points, only `band` tells.
+                NaN, with a warning, for a fit that goes through every observation. Default False.
 
         Returns:
             (m,) or (m, p); with `return_std` a pair of such arrays.
@@ -298,7 +298,7 @@ class NadarayaWatson(PlotsCurve, RegressorMixin, MixedEstimator):
             everywhere, with a warning, for a fit that goes through every observation.
 
         See Also:
-            NadarayaWatson.predict: `return_std` is about the next observation.
+            NadarayaWatson.predict: `return_std`, the scatter about the curve.
             NadarayaWatson.plot: draws it.
 
         >>> from nadaraya.regression import NadarayaWatson

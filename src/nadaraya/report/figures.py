@@ -7,7 +7,7 @@ a `Figure` put the same charts side by side for a PNG. Nothing here touches pypl
 import io
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -16,12 +16,9 @@ from matplotlib.ticker import NullLocator, ScalarFormatter
 
 from nadaraya.errors import must_be
 from nadaraya.files import write_file
-from nadaraya.report.palette import COLOURS, DASHED, DOTTED, variant_styles
+from nadaraya.report.palette import COLOURS, DASHED, DOTTED
 from nadaraya.report.runs import RunData, labelled
 from nadaraya.report.style import charts, label_axes
-
-if TYPE_CHECKING:
-    from nadaraya.evaluation.lengths import LengthLosses
 
 # Colour and name of every order of pruning.
 _ORDERS = {
@@ -53,42 +50,6 @@ def loss_curves(runs: Sequence[RunData], unit: str = "nats/token") -> Figure:
         draw_losses(axes[0, 0], runs, unit=unit)
         draw_losses(axes[0, 1], runs, "seconds", unit)
         axes[0, 0].legend()
-    return figure
-
-
-def length_curves(losses: Mapping[str, "LengthLosses"], context: int | None = None) -> Figure:
-    """Loss of the same tokens by context length, one line per model, the lengths in equal ratios.
-
-    Args:
-        losses: of each model by name, from `length_losses`; names of variants have their colours.
-        context: length of training, where a vertical line stands; default none.
-
-    Returns:
-        A matplotlib figure.
-
-    Raises:
-        InputError: no models.
-
-    >>> from nadaraya.evaluation.lengths import LengthLoss, LengthLosses
-    >>> from nadaraya.report.figures import length_curves
-    >>> by_length = tuple(LengthLoss(length, 64 / length, None, 0.0, None) for length in (64, 128))
-    >>> figure = length_curves({"rope": LengthLosses(by_length, 1, 32, 32, None, ())}, context=64)
-    >>> figure.axes[0].get_xlabel()
-    'context, tokens'
-    """
-    if not losses:
-        raise must_be("losses", "those of at least one model", losses)
-    with charts(460, 300) as (figure, axes):
-        chart = axes[0, 0]
-        styles = variant_styles(losses)
-        for (name, result), style in zip(losses.items(), styles, strict=True):
-            lengths = [loss.length for loss in result.lengths]
-            values = [loss.cross_entropy for loss in result.lengths]
-            chart.plot(lengths, values, marker="o", markersize=4, linewidth=1.6, label=name, **style.line)
-        lengths = [loss.length for result in losses.values() for loss in result.lengths]
-        _label_lengths(chart, lengths, [] if context is None else [context])
-        chart.set(title="loss of the same tokens, nats/token", xlabel="context, tokens")
-        chart.legend()
     return figure
 
 

@@ -51,17 +51,19 @@ def write_comparison(study: str, plan: Study, folder: Path) -> dict[str, list[Ch
     """
     results = read_results(folder)
     found, figures, checked = Findings(plan, results), [], {}
-    for figure in map(load_figure, figure_names()):
-        if figure.study == study and any(found.sizes(variant) for variant in figure.trained):
-            drawings = draw_figure(figure, found)
-            for name, drawing in drawings.items():
-                write_figure(drawing, folder / f"{name}.png")
-            checked[figure.name] = [claim.check(found) for claim in figure.claims]
-            answers = list(zip(figure.claims, checked[figure.name], strict=True))
-            figures.append((figure, list(drawings), answers, _horizons(figure, found)))
-    steps = [f"{count:,}" for count in sorted({row["steps"] for row in results["runs"] if "loss" in row})]
+    pictures: dict[str, Drawing] = {}
     with reading(folder / RESULTS_FILE, "the results of a study"):
         recipe = read_mapping(results["recipe"])
+        for figure in map(load_figure, figure_names()):
+            if figure.study == study and any(found.sizes(variant) for variant in figure.trained):
+                drawings = draw_figure(figure, found)
+                pictures |= drawings
+                checked[figure.name] = [claim.check(found) for claim in figure.claims]
+                answers = list(zip(figure.claims, checked[figure.name], strict=True))
+                figures.append((figure, list(drawings), answers, _horizons(figure, found)))
+    for name, drawing in pictures.items():
+        write_figure(drawing, folder / f"{name}.png")
+    steps = [f"{count:,}" for count in sorted({row["steps"] for row in results["runs"] if "loss" in row})]
     text = render("reproduce/comparison.md.jinja", study=study, recipe=recipe, steps=steps, figures=figures)
     write_file(folder / "comparison.md", text)
     return checked

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 
-from nadaraya.errors import InputError, must_be
+from nadaraya.errors import InputError
 from nadaraya.files import first_line
+from nadaraya.names import named
 
 if TYPE_CHECKING:
     from nadaraya.interpret.banks import BankShape
@@ -56,14 +57,7 @@ def register(name: str) -> Callable[[_Probe], _Probe]:
     ... def parameters(run):
     ...     return {"count": sum(value.numel() for value in run.load_model().parameters())}
     """
-    if name in _PROBES:
-        raise must_be("name of a probe", "one that is not taken", name)
-
-    def keep(probe: _Probe) -> _Probe:
-        _PROBES[name] = probe
-        return probe
-
-    return keep
+    return named(_PROBES, "probe", name)
 
 
 def measure(name: str, run: "Run") -> dict[str, Any]:

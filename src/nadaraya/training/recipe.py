@@ -92,16 +92,6 @@ def _named_now(mapping: Mapping[str, Any]) -> dict[str, Any]:
     return {"format": FORMAT, **mapping, "model": {**model, "variant": variant, "extra": extra}}
 
 
-def recipe_keys(task: str = "text") -> list[str]:
-    """Every dotted key of a task's recipes, in the order of the file.
-
-    >>> from nadaraya.training.recipe import recipe_keys
-    >>> recipe_keys("text")[:4]
-    ['task', 'name', 'seed', 'model.preset']
-    """
-    return _class_of(task).dotted_keys()
-
-
 def recipe_help(task: str = "text") -> dict[str, tuple[Any, str]]:
     """Default and meaning of every dotted key of a task's recipes, in the order of the file.
 

@@ -218,7 +218,7 @@ def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], Pa
     def make(content: Any) -> Path:
         path = measured.table_path(DEVICE)
         if isinstance(content, list):
-            content = json.dumps({"identity": measured.identity(DEVICE), "rows": content})
+            content = json.dumps({"identity": measured.identity(DEVICE), "calls": [], "rows": content})
         path.write_text(content)
         return path
 

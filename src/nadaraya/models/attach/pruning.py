@@ -40,7 +40,7 @@ def prune_attention_heads(model: PreTrainedModel, heads: Mapping[int | str, Sequ
     smaller = copy.deepcopy(model)
     layers = attention_layers(smaller)
     for layer, removed in heads.items():
-        if int(layer) not in layers:
+        if not str(layer).isdecimal() or int(layer) not in layers:
             raise must_be("heads", f"by layer, from 0 to {max(layers)}", {layer: list(removed)})
         part = layers[int(layer)]
         there = heads_of(part)
@@ -126,6 +126,9 @@ def _keep_projections(part: Any, there: list[int], kept: list[int], rows: list[i
         keep_rows(linear, [before.index(head) for head in kv_heads], len(before))
     keep_columns(part.o_proj, rows, len(there))
     part.nadaraya_kv_heads = kv_heads
+    for name, number in (("num_heads", len(kept)), ("num_key_value_heads", len(kv_heads))):
+        if hasattr(part, name):  # of StableLM, whose forward pass asks for them
+            setattr(part, name, number)
     seen = [kv_heads.index(head // shared) for head in kept]
     each, left = divmod(len(kept), len(kv_heads))
     even = not left and seen == [row // each for row in range(len(seen))]

@@ -71,7 +71,7 @@ class VisionAttention(KernelSelfAttention):
         self.fused_attn = use_fused_attn() > 0
         if isinstance(grid_kernel, str):
             if grid_kernel not in _GRID_KERNELS:
-                raise unknown_name("grid_kernel", grid_kernel, _GRID_KERNELS)
+                raise unknown_name("grid_kernel", grid_kernel, [*_GRID_KERNELS, "table"])
             grid_kernel = _GRID_KERNELS[grid_kernel]
         self.grid_kernel: GridKernel | GridTable | None = None
         if isinstance(grid_kernel, tuple):

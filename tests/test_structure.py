@@ -16,7 +16,8 @@ MODULES = {
 LAYERS = [
     {"errors"},
     {"files", "device", "modes", "kernels", "compiled"},
-    {"names", "plain_yaml", "attention"},
+    {"names"},
+    {"plain_yaml", "attention"},
     {"stored"},
     {"models", "data", "regression", "checking"},
     {"evaluation"},

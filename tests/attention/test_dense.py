@@ -130,7 +130,9 @@ def test_the_measured_table_decides_on_the_cpu_too(tmp_path: Path, monkeypatch: 
         found = choose_backend(*tensors, position=torch.zeros(2, 64), causal=True)
         assert found.name == "sdpa"
         assert found.refused["dense"] == "measured: 3 ms where 'sdpa' takes 2 ms"
-        assert choose_backend(*tensors, key_bias=torch.zeros(64), causal=True).name == "dense"  # not measured
+        assert (
+            choose_backend(*tensors, key_bias=torch.zeros(1, 1, 64), causal=True).name == "dense"
+        )  # not measured
         found = choose_backend(*tensors, content=Gaussian(1.0), causal=True)
         assert found.name == "sdpa"
         assert found.refused["dense"] == "nadaraya check found it wrong"

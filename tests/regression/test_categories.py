@@ -420,5 +420,5 @@ def test_summary_and_displays():
     assert summary.bandwidths == pytest.approx({"x": 0.5, "city": 0.1, "size": 0.3})
     assert summary.relative == {"x": pytest.approx(0.5 / table["x"].std(ddof=0))}
     assert "category" in str(summary)
-    with pytest.raises(InputError, match="displays are for features that are numbers"):
+    with pytest.raises(InputError, match="displays must be of models without categories"):
         RegressionDisplay.from_estimator(model)

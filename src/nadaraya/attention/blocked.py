@@ -212,11 +212,10 @@ def blocked_attention_backward(
     dtype, none = lse.dtype, lse.new_zeros((0,))
     batch, heads, num_queries, width = query.shape
     num_keys = key.shape[2]
-    parts = [whole(batch, heads)]
-    if not need_mask:
-        parts = partition(batch, heads, num_queries * num_keys, query.device)
+    num_pairs = num_queries * num_keys
+    parts = [whole(batch, heads)] if need_mask else partition(batch, heads, num_pairs, query.device)
     by_lag_alone = mask is None and (diagonals is not None or causal)
-    compiled = by_lag_alone and can_compile(batch * heads * num_queries * num_keys, len(parts), lse)
+    compiled = by_lag_alone and can_compile(batch * heads * num_pairs, len(parts), lse)
     by_cpu = diagonals is None and query.device.type == "cpu" and query.numel() > 0 and key.shape[2] > 0
     if by_cpu and not compiled and not need_mask:
         bias = None if mask is None else masked_bias(None, mask, dtype)
@@ -312,9 +311,7 @@ def _(  # type: ignore[no-untyped-def]
     batch, heads, num_queries, _ = query.shape
     num_keys = key.shape[2]
     return (
-        torch.empty_like(query, memory_format=torch.contiguous_format),
-        torch.empty_like(key, memory_format=torch.contiguous_format),
-        torch.empty_like(value, memory_format=torch.contiguous_format),
+        *(torch.empty_like(t, memory_format=torch.contiguous_format) for t in (query, key, value)),
         lse.new_empty((heads, num_queries + num_keys - 1) if need_diagonals else (0,)),
         lse.new_empty((batch, heads, num_keys) if need_key_bias else (0,)),
         lse.new_empty(mask.shape if need_mask else (0,)),

@@ -13,19 +13,15 @@ class KeyValueCache(Protocol):
 
     def length(self) -> int:
         """Number of tokens seen before this call, those that a window has dropped included."""
-        ...
 
     def update(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         """Appends (B, G, n, ·) and returns all that is kept, in order of position."""
-        ...
 
     def state(self) -> Tensor | None:
         """The state of a layer that keeps one in place of tokens; None at the beginning."""
-        ...
 
     def keep_state(self, state: Tensor, tokens: int) -> None:
         """Keeps the state after so many more tokens."""
-        ...
 
 
 def factorises(content: Any) -> bool:

@@ -112,20 +112,15 @@ def _of_rows(args: AttentionArguments, rows: list[int]) -> AttentionArguments:
         return args
     index = torch.tensor(rows, device=args.query.device)
 
+    by_item = ("query", "key", "value", "key_padding_mask", "key_bias", "attn_mask", "document_ids")
+    given = {name: tensor for name in by_item if (tensor := getattr(args, name)) is not None}
     chosen: dict[str, Any] = {
-        name: tensor if len(tensor) == 1 else tensor.index_select(0, index) for name, tensor in _given(args)
+        name: tensor if len(tensor) == 1 else tensor.index_select(0, index) for name, tensor in given.items()
     }
     if args.mixture is not None:
         weights = args.mixture.weights
         chosen["mixture"] = replace(args.mixture, weights=weights.index_select(0, index))
     return replace(args, **chosen)
-
-
-def _given(args: AttentionArguments) -> Iterator[tuple[str, Tensor]]:
-    """Tensors of the call with an entry for each item of the batch, by name; not the weights of a mixture."""
-    for name in ("query", "key", "value", "key_padding_mask", "key_bias", "attn_mask", "document_ids"):
-        if (tensor := getattr(args, name)) is not None:
-            yield name, tensor
 
 
 def _documents(args: AttentionArguments, lengths: Sequence[int]) -> Iterator[AttentionArguments]:

@@ -49,15 +49,8 @@ class Kind(NamedTuple):
         return next(name for given, name in features if given)
 
     def __str__(self) -> str:
-        gradients = ("with gradients",) if self.gradients else ()
-        said = (
-            self.precision,
-            f"width {self.width}",
-            self.content,
-            self.position,
-            *self.flags,
-            *gradients,
-        )
+        gradients = "with gradients" if self.gradients else ""
+        said = (self.precision, f"width {self.width}", self.content, self.position, *self.flags, gradients)
         return ", ".join(filter(None, said))
 
 

@@ -303,9 +303,11 @@ class KernelSelfAttention(nn.Module):
             out, lse = attention_from_cache(query, scored, value, cache, earlier_mask, options)
             if self.own_value == "project-out":
                 out = without_direction(out, own_rows(value, out))
-            out, weights = self._with_sink(out, None, lse)
+            weights = None
         else:
-            out, weights = self._smoothed(query, scored, value, options, return_weights)
+            call = (query, scored, value, self.own_value, options)
+            out, weights, lse = attend(*call, weights=return_weights, lse=self.sink is not None)
+        out, weights = self._with_sink(out, weights, lse, options["key_bias"])
         if self.value_convolution is not None:
             out = out + self.value_convolution(value, out.shape[2], self.causal or is_causal, key_mask)
         merged = self._merged(out, x)
@@ -328,17 +330,8 @@ class KernelSelfAttention(nn.Module):
         found: Any = None if self.position is None else self.position(x, num_lags)
         return found
 
-    def _smoothed(
-        self, query: Tensor, key: Tensor, value: Tensor, options: AttentionOptions, return_weights: bool
-    ) -> tuple[Tensor, Tensor | None]:
-        """Outputs of the heads, (B, H, N, d), and their weights where they are asked for."""
-        out, weights, lse = attend(
-            query, key, value, self.own_value, options, weights=return_weights, lse=self.sink is not None
-        )
-        return self._with_sink(out, weights, lse, options["key_bias"])
-
     def _with_sink(
-        self, out: Tensor, weights: Tensor | None, lse: Tensor | None, gates: Tensor | None = None
+        self, out: Tensor, weights: Tensor | None, lse: Tensor | None, gates: Tensor | None
     ) -> tuple[Tensor, Tensor | None]:
         if self.sink is None:
             return out, weights

@@ -9,23 +9,22 @@ exact forms in O(N), by what the position G is:
 """
 
 import math
-from typing import TYPE_CHECKING
+from functools import partial
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from nadaraya.attention import recurrence, sdpa, toeplitz
+from nadaraya.attention.arguments import AttentionArguments
 from nadaraya.attention.documents import document_by_document
-
-if TYPE_CHECKING:
-    from nadaraya.attention.arguments import AttentionArguments
+from nadaraya.attention.own import at_own_position
 
 FORMS = ("sum", "chunks", "fft")
 _ROUNDINGS = 2**-40  # of the error of a transform, so that weights have some four digits less than float32's
 
 
-def why_not(form: str, args: "AttentionArguments") -> str | None:
+def why_not(form: str, args: AttentionArguments) -> str | None:
     """Why a form cannot do a call, or None when it can."""
     if args.factored is None:
         return "its content does not factorise"
@@ -54,7 +53,7 @@ def why_not(form: str, args: "AttentionArguments") -> str | None:
     return None
 
 
-def work(backend: str, args: "AttentionArguments") -> float:
+def work(backend: str, args: AttentionArguments) -> float:
     """Multiplications and additions of a form, or of row blocks of the definition, for each query and head.
 
     Of a forward and a backward pass, roughly: the factors are measured on a CPU, and only their ratios count.
@@ -76,7 +75,7 @@ def work(backend: str, args: "AttentionArguments") -> float:
     return (4.0 * (features + channels) + 200.0) * seen / (2 if args.causal and rows > 1 else 1)
 
 
-def attention(form: str, args: "AttentionArguments", with_lse: bool) -> tuple[Tensor, Tensor | None]:
+def attention(form: str, args: AttentionArguments, with_lse: bool) -> tuple[Tensor, Tensor | None]:
     """`kernel_attention` by one of `FORMS`; returns the output and log Σ_j κ(i,j)."""
     if args.document_ids is not None:
         return document_by_document(args, lambda document: attention(form, document, with_lse))
@@ -92,7 +91,7 @@ def attention(form: str, args: "AttentionArguments", with_lse: bool) -> tuple[Te
 
 
 def continued(
-    args: "AttentionArguments", state: Tensor | None, earlier: Tensor
+    args: AttentionArguments, state: Tensor | None, earlier: Tensor
 ) -> tuple[Tensor, Tensor | None, Tensor]:
     """A causal call that goes on from the state of earlier tokens.
 
@@ -115,12 +114,12 @@ def continued(
     return *_completed(args, sums, None, _normalised(args)), state
 
 
-def _normalised(args: "AttentionArguments") -> bool:
+def _normalised(args: AttentionArguments) -> bool:
     assert args.factored is not None
     return args.factored.normalise
 
 
-def _prepared(args: "AttentionArguments", with_lse: bool) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+def _prepared(args: AttentionArguments, with_lse: bool) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
     """Features without padding, values with a column of ones where sums of weights are wanted, key bias."""
     query, key, value = (t.to(args.compute_dtype) for t in (args.query, args.key, args.value))
     bias = args.key_bias
@@ -134,7 +133,7 @@ def _prepared(args: "AttentionArguments", with_lse: bool) -> tuple[Tensor, Tenso
 
 
 def _sums(
-    form: str, args: "AttentionArguments", query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None
+    form: str, args: AttentionArguments, query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None
 ) -> tuple[Tensor, Tensor | None]:
     """Σ_j κ(i,j) [v_j, 1] over exp of a shift, (B, H, Nq, e), and the shift, (B, H, Nq or 1)."""
     shift: Tensor | None = None
@@ -165,7 +164,7 @@ def _sums(
 
 
 def _own_where_alone(
-    args: "AttentionArguments",
+    args: AttentionArguments,
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -175,10 +174,7 @@ def _own_where_alone(
 ) -> Tensor:
     """Share of itself of a token that sees nothing else, (B, H, Nq, e); zero for others."""
 
-    def at_own(tensor: Tensor) -> Tensor:
-        """A tensor by key, (…, Nk, e), at the queries' positions; zero before the first key."""
-        return F.pad(tensor, (0, 0, max(0, -args.offset), 0))[..., max(0, args.offset) :, :]
-
+    at_own = partial(at_own_position, args=args)
     seen = torch.ones((1, key.shape[2], 1), dtype=query.dtype, device=query.device)
     if args.key_padding_mask is not None:
         seen = (~args.key_padding_mask).to(query.dtype)[..., None]
@@ -198,7 +194,7 @@ def _own_where_alone(
     return torch.where(alone[:, None], kappa * at_own(value), 0.0)
 
 
-def _loses_digits(args: "AttentionArguments", query: Tensor, key: Tensor, mass: Tensor) -> bool:
+def _loses_digits(args: AttentionArguments, query: Tensor, key: Tensor, mass: Tensor) -> bool:
     """Return whether a transform rounds the sum of some row too much.
 
     Its error is one of the largest weights of all: a row whose near keys are hidden may have none of them.
@@ -210,7 +206,7 @@ def _loses_digits(args: "AttentionArguments", query: Tensor, key: Tensor, mass: 
 
 
 def _completed(
-    args: "AttentionArguments", sums: Tensor, shift: Tensor | None, with_lse: bool
+    args: AttentionArguments, sums: Tensor, shift: Tensor | None, with_lse: bool
 ) -> tuple[Tensor, Tensor | None]:
     assert args.factored is not None
     if not (args.factored.normalise or with_lse):

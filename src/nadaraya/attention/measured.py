@@ -118,7 +118,7 @@ def _nearest(
 
 @cache
 def _table(device: torch.device) -> _Table:
-    """What the device's file says; a damaged or foreign one nothing, with one warning."""
+    """The content of the device's file; of a damaged or foreign one nothing, with one warning."""
     nothing = _Table({}, frozenset())
     path: Path | None = None
     if os.environ.get(_VARIABLE) == "off":

@@ -92,7 +92,9 @@ class Projections(nn.Module):
 
         What is one tensor by the form is one object; values that are keys are normalised as these.
         """
-        tokens = self._slices(x)
+        tokens = by_head(x, self.shape.num_heads)
+        if len(self.heads) < self.shape.num_heads:
+            tokens = tokens[:, list(self.heads)]
         query = tokens if self.q_proj is None else self._split(self.q_proj(x))
         key = query if self.k_proj is None else self._split(self.k_proj(x))
         if self.head_norm:
@@ -133,11 +135,6 @@ class Projections(nn.Module):
         each, left = divmod(len(self.heads), len(self.kv_heads))
         even = [row // each for row in range(len(seen))]
         return None if not left and seen == even else seen
-
-    def _slices(self, x: Tensor) -> Tensor:
-        """The heads' slices of the tokens, (B, H, N, d)."""
-        tokens = by_head(x, self.shape.num_heads)
-        return tokens if len(self.heads) == self.shape.num_heads else tokens[:, list(self.heads)]
 
     def _split(self, x: Tensor) -> Tensor:
         return by_head(x, x.shape[2] // self.shape.head_dim)

@@ -16,16 +16,10 @@ from nadaraya.errors import unknown_name
 from nadaraya.kernels import KERPLE, ALiBi, ComposedKernel, Exp, KernelBank, T5Buckets
 from nadaraya.kernels.expressions import parse_expression
 from nadaraya.kernels.initializers import Initializer
+from nadaraya.names import named
 
 PUBLISHED: dict[str, Callable[..., dict[str, Any]]] = {}
-
-
-def _variant(name: str) -> Callable[[Callable[..., dict[str, Any]]], Callable[..., dict[str, Any]]]:
-    def keep(build: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]:
-        PUBLISHED[name] = build
-        return build
-
-    return keep
+_variant = partial(named, PUBLISHED, "variant")
 
 
 def _bank(num_terms: int, init: Initializer, **options: Any) -> Callable[[LayerShape], KernelBank]:

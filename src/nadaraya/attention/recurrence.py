@@ -110,7 +110,8 @@ class _Chunks(torch.autograd.Function):
             starts.append(state)
             q, k, v = (t[:, :, some].contiguous() for t in (query, key, value))
             added = v.mT @ _outer(k, right, scratch)
-            before, state = _states(added, state, _part(carry, some), across)
+            factors = None if carry is None else carry[..., some]
+            before, state = _states(added, state, factors, across)
             near = (q @ k.mT).mul_(within[:, None]) @ v
             torch.add(near, _outer(q, left, scratch) @ before.mT, out=out[:, :, some])
         ctx.save_for_backward(query, key, value, carry, within, right, left, across, *starts)
@@ -127,7 +128,7 @@ class _Chunks(torch.autograd.Function):
         slices = _slices(query.shape[2], ctx.step)
         for some, start in zip(reversed(slices), reversed(starts), strict=True):
             q, k, v, g = (t[:, :, some].contiguous() for t in (query, key, value, grad))
-            factors = _part(carry, some)
+            factors = None if carry is None else carry[..., some]
             before, _ = _states(v.mT @ _outer(k, right, outer), start, factors, across)
             scores, of_scores = q @ k.mT, g @ v.mT
             _add_summed(of_within, scores * of_scores)
@@ -156,10 +157,6 @@ class _Chunks(torch.autograd.Function):
 
 def _slices(chunks: int, step: int) -> list[slice]:
     return [slice(start, min(start + step, chunks)) for start in range(0, chunks, step)]
-
-
-def _part(carry: Tensor | None, some: slice) -> Tensor | None:
-    return None if carry is None else carry[..., some]
 
 
 def _add_summed(total: Tensor, part: Tensor) -> None:

@@ -49,8 +49,8 @@ def attention(
         least, which may be None if it is not wanted.
     """
     if 0 in (*args.query.shape[:3], args.key.shape[2]):
-        out, _, lse = reference.attention(args)
-        return out, lse
+        found = reference.attention(args)
+        return found.out, found.lse
     if args.spoilt or args.has_own_form:
         return _definition_in_row_blocks(args)
     if not with_lse and not keep and stock.can(args):
@@ -58,12 +58,11 @@ def attention(
     keep = keep or _is_one_row(args)
     if args.dropout_p > 0.0 and not keep:
         return _definition_in_row_blocks(args)
-    softmax: tuple[Tensor, Tensor | None]
     if args.document_ids is None:
-        softmax = _softmax(args, with_lse, keep)
+        out, lse = _softmax(args, with_lse, keep)
     else:
-        softmax = document_by_document(args, lambda document: _within_document(document, with_lse, keep))
-    return args.with_eps(*softmax), softmax[1]
+        out, lse = document_by_document(args, lambda document: _within_document(document, with_lse, keep))
+    return args.with_eps(out, lse), lse
 
 
 def _within_document(args: AttentionArguments, with_lse: bool, keep: bool) -> tuple[Tensor, Tensor | None]:
@@ -314,7 +313,7 @@ def _keep_self_where_alone(args: AttentionArguments, out: Tensor, lse: Tensor) -
     alone = nowhere & (logits != -torch.inf)
     # The unused branch of `where` must not carry −inf into the backward pass.
     logits = torch.where(alone, logits, 0.0)
-    values = own.own_values(args).to(out.dtype)
+    values = own.at_own_position(args.with_repeated_heads().value, args).to(out.dtype)
     if args.dropout_p > 0.0:
         values = values * F.dropout(torch.ones_like(values[..., :1]), args.dropout_p)
     return torch.where(alone[..., None], values, out), torch.where(alone, logits, lse)

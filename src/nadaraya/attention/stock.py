@@ -40,10 +40,8 @@ def attention(args: AttentionArguments) -> Tensor:
     query, key, scale = args.query, args.key, args.scale
     if args.bandwidth is not None:
         (query, key), scale = _gaussian_columns(args), 1.0
-    causal = args.causal and args.query.shape[2] > 1
     mask, alive = _mask(args)
-    if mask is not None:
-        causal = False
+    causal = args.causal and args.query.shape[2] > 1 and mask is None
     out = F.scaled_dot_product_attention(
         query, key, args.value, mask, dropout_p=args.dropout_p, is_causal=causal, scale=scale,
         enable_gqa=shares and query.shape[1] > key.shape[1],
@@ -69,9 +67,7 @@ def _mask(args: AttentionArguments) -> tuple[Tensor | None, Tensor | None]:
     if args.attn_mask is None and args.key_padding_mask is None:
         return None, None
     mask = args.attn_mask
-    seen = mask if mask is not None and mask.dtype == torch.bool else None
-    if mask is not None and mask.is_floating_point():
-        seen = mask != -torch.inf
+    seen = mask if mask is None or mask.dtype == torch.bool else mask != -torch.inf
     if args.key_padding_mask is not None:
         present = ~args.key_padding_mask[:, None, None, :]
         seen = present if seen is None else seen & present

@@ -5,20 +5,19 @@ slabs of features and channels that are computed again in the backward pass. In 
 transform is one of its largest entry.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import checkpoint
 
-if TYPE_CHECKING:
-    from nadaraya.attention.arguments import AttentionArguments
+from nadaraya.attention.arguments import AttentionArguments
 
 _SLAB = 2**18  # numbers that are transformed at once: they stay near a core
 
 
-def sums(query: Tensor, key: Tensor, value: Tensor, args: "AttentionArguments") -> Tensor:
+def sums(query: Tensor, key: Tensor, value: Tensor, args: AttentionArguments) -> Tensor:
     """Sums over all keys that G reaches, (B, H, N, e); query and key (B, H, N, m), value (B, H, N, e)."""
     if args.grid is None:
         return _convolved(query, key, value, _by_lag(args, query), (query.shape[2],))
@@ -41,18 +40,15 @@ def sums(query: Tensor, key: Tensor, value: Tensor, args: "AttentionArguments") 
     return out
 
 
-def _by_lag(args: "AttentionArguments", query: Tensor) -> Tensor:
+def _by_lag(args: AttentionArguments, query: Tensor) -> Tensor:
     """G by i − j, (H or 1, 2N − 1), zero where a lag is hidden."""
     length = query.shape[2]
     lags = torch.arange(1 - length, length, device=query.device)
     table = query.new_ones((1, len(lags))) if args.lag_values is None else args.lag_values.to(query.dtype)
     table = table[:, table.shape[1] // 2 + 1 - length :][:, : len(lags)]  # of a document, of all tokens' lags
-    hidden = torch.zeros_like(lags, dtype=torch.bool)
     if args.causal:
-        hidden |= lags < 0
-    if args.exclude_self:
-        hidden |= lags == 0
-    return table.masked_fill(hidden, 0.0)
+        table = table.masked_fill(lags < 0, 0.0)
+    return table.masked_fill(lags == 0, 0.0) if args.exclude_self else table
 
 
 def _convolved(query: Tensor, key: Tensor, value: Tensor, table: Tensor, sizes: tuple[int, ...]) -> Tensor:
@@ -89,28 +85,22 @@ class _Convolution(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, products: Tensor, table: Tensor) -> Tensor:
-        wide, axes = table.shape[1:], tuple(range(4, products.dim()))
-        spectrum = torch.fft.rfftn(table, dim=_lag_axes(table))[:, None, None]
+        wide, axes = table.shape[1:], tuple(range(1 - table.dim(), 0))
+        spectrum = torch.fft.rfftn(table, dim=axes)[:, None, None]
         transformed = torch.fft.rfftn(products, s=wide, dim=axes)
         ctx.save_for_backward(transformed, spectrum)
-        ctx.wide, ctx.sizes = wide, products.shape[4:]
+        ctx.wide, ctx.axes, ctx.sizes = wide, axes, products.shape[4:]
         return _cropped(torch.fft.irfftn(transformed * spectrum, s=wide, dim=axes), ctx.sizes)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
         transformed, spectrum = ctx.saved_tensors
-        axes = tuple(range(4, grad.dim()))
-        of_sums = torch.fft.rfftn(grad, s=ctx.wide, dim=axes)
-        products = torch.fft.irfftn(of_sums * spectrum.conj(), s=ctx.wide, dim=axes)
+        of_sums = torch.fft.rfftn(grad, s=ctx.wide, dim=ctx.axes)
+        products = torch.fft.irfftn(of_sums * spectrum.conj(), s=ctx.wide, dim=ctx.axes)
         crossed = (of_sums * transformed.conj()).sum((0, 2, 3)).sum_to_size(spectrum[:, 0, 0].shape)
-        table = torch.fft.irfftn(crossed, s=ctx.wide, dim=_lag_axes(crossed))
+        table = torch.fft.irfftn(crossed, s=ctx.wide, dim=ctx.axes)
         return _cropped(products, ctx.sizes), table
-
-
-def _lag_axes(table: Tensor) -> tuple[int, ...]:
-    """Axes of a table (H, *wide) that are lags."""
-    return tuple(range(1, table.dim()))
 
 
 def _cropped(tensor: Tensor, sizes: torch.Size) -> Tensor:

@@ -17,9 +17,8 @@ from nadaraya.models import KernelBankAdapter, attach_kernel_bank, extend_contex
 
 Positions = Literal["bank", "none", "rotary"]
 BANK_FOLDER = "bank"
-_STILL = (
-    1e12  # what "linear" scaling divides angles by: none is left in float32, and any transformers reads it
-)
+# What "linear" scaling divides angles by: none is left in float32, and any transformers reads it.
+_STILL = 1e12
 
 
 @dataclass(frozen=True)

@@ -66,9 +66,7 @@ def lag_weights(run: "Run", windows: int = 4) -> list[LagWeights]:
     model, (inputs, _, positions) = run.load_model(), validation_windows(run, windows)
     found = []
     for number, window in enumerate(inputs[:, :_LONGEST]):
-        packed: dict[str, Any] = {}
-        if positions is not None:
-            packed["position_ids"] = positions[number, None, :_LONGEST]
+        packed: Any = {} if positions is None else {"position_ids": positions[number, None, :_LONGEST]}
         found.append(capture_attention(model, window[None], **packed))
     tokens = torch.arange(found[0].num_tokens)
     lags = (tokens[len(tokens) // 2 :, None] - tokens).clamp(min=0)  # later tokens have no weight

@@ -125,12 +125,10 @@ class KernelBank(Kernel):
             raise must_be("num_terms", f"at most {_MOST_TERMS:,}", num_terms)
         if periodic not in (True, False, "cosine"):
             raise must_be("periodic", "True, False or 'cosine'", periodic)
-        for name, value, known in (
-            ("share", share, SHARES),
-            ("parameterisation", parameterisation, PARAMETERISATIONS),
-        ):
-            if value not in known:
-                raise unknown_name(name, value, known)
+        if share not in SHARES:
+            raise unknown_name("share", share, SHARES)
+        if parameterisation not in PARAMETERISATIONS:
+            raise unknown_name("parameterisation", parameterisation, PARAMETERISATIONS)
         self.periodic, self.init, self.share = periodic, init, share
         self.parameterisation, self.signed = parameterisation, signed
         self.batch_shape = torch.Size((num_heads,))

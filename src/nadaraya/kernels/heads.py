@@ -83,15 +83,12 @@ def _parts(kernel: Kernel) -> Iterator[tuple[str, Kernel, dict[str, Tensor]]]:
         shared = getattr(part, "shared_tensors", ())
         own = {**part._parameters, **part._buffers}
         own |= {name: value for name, value in vars(part).items() if isinstance(value, Tensor)}
-        yield (
-            f"{prefix}." if prefix else "",
-            part,
-            {
-                name: tensor
-                for name, tensor in own.items()
-                if tensor is not None and tensor.shape[:1] == part.batch_shape and name not in shared
-            },
-        )
+        by_head = {
+            name: tensor
+            for name, tensor in own.items()
+            if tensor is not None and tensor.shape[:1] == part.batch_shape and name not in shared
+        }
+        yield f"{prefix}." if prefix else "", part, by_head
 
 
 def kept_blocks(tensor: Tensor, heads: Sequence[int], num_heads: int, dim: int = 0) -> Any:

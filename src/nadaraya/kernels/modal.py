@@ -81,14 +81,12 @@ class Modes:
 
     def by_head(self, copies: int) -> "Modes":
         """The sum of every head's copies, where the batch is of H · copies kernels."""
-        parts = [
-            t if t is None else t.unflatten(0, (-1, copies)).flatten(1, 2)
-            for t in (self.coefficients, self.rate, self.frequency)
-        ]
-        coefficients, rate, frequency = parts
-        assert coefficients is not None
-        assert rate is not None
-        return Modes(coefficients, rate, frequency)
+
+        def merged(tensor: Tensor) -> Tensor:
+            return tensor.unflatten(0, (-1, copies)).flatten(1, 2)
+
+        frequency = None if self.frequency is None else merged(self.frequency)
+        return Modes(merged(self.coefficients), merged(self.rate), frequency)
 
 
 def harmonics(alpha: Tensor, tau: Tensor, tolerance: float) -> tuple[Tensor, Tensor] | None:

@@ -8,7 +8,7 @@ the scale b of exp(−s / b), so that λ̃ = exp(−1 / b).
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -66,7 +66,8 @@ class Category:
         """(n,) ranks of values; `MISSING` or `UNSEEN` for those that are no known level."""
         rank = {level: place for place, level in enumerate(self.known)}
         try:
-            codes = [MISSING if _is_missing(value) else rank.get(value, UNSEEN) for value in _objects(values)]
+            objects = np.asarray(values, dtype=object)
+            codes = [MISSING if _is_missing(value) else rank.get(value, UNSEEN) for value in objects]
         except TypeError as error:
             raise InputError(f"feature {self.name!r} has levels that cannot be compared: {error}") from error
         return np.array(codes, np.float64)
@@ -160,9 +161,9 @@ class Factors:
     query: NDArray[np.int64]
     points: NDArray[np.int64]
 
-    def part(self, rows: slice) -> "Factors":
-        """Those for some of the queries."""
-        return replace(self, query=self.query[rows])
+    def missing(self, num_numbers: int) -> list[NDArray[np.bool_]]:
+        """Masks of the numbers that are missing, (m, f) of the queries and (n, f) of the points."""
+        return [missing_numbers(self.categories, codes, num_numbers) for codes in (self.query, self.points)]
 
 
 def missing_numbers(
@@ -293,10 +294,6 @@ def _columns_of(X: Any) -> list[Any] | None:
     return list(table.T) if table.ndim == 2 else None
 
 
-def _objects(values: Any) -> NDArray[np.object_]:
-    return np.asarray(values, dtype=object)
-
-
 def _is_missing(value: Any) -> bool:
     """None, NaN, and what pandas has for them."""
     if isinstance(value, (float, np.floating)):
@@ -341,7 +338,7 @@ def _columns(argument: str, given: Any, names: list[str] | None, d: int) -> set[
 
 def _category_of(values: Any, column: int, names: list[str] | None, ordered: bool, kernel: str) -> Category:
     name = column if names is None else names[column]
-    objects = _objects(values)
+    objects = np.asarray(values, dtype=object)
     declared = getattr(getattr(values, "dtype", None), "categories", None)
     with_missing = any(_is_missing(value) for value in objects)
     if declared is not None:

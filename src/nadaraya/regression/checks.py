@@ -51,8 +51,6 @@ def weights_of(sample_weight: ArrayLike | None, n: int) -> NDArray[np.float64]:
     """Sample weights as (n,), ones for None."""
     if sample_weight is None:
         return np.ones(n)
-    if np.ma.is_masked(sample_weight):
-        raise must_be("sample_weight", "without masked values", sample_weight)
     if isinstance(sample_weight, np.ndarray) and sample_weight.dtype.kind == "b":  # which rows to take
         sample_weight = sample_weight.astype(np.float64)
     weight = numbers("sample_weight", sample_weight)

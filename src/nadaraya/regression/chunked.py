@@ -6,7 +6,7 @@ from typing import Any, Self
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
-from sklearn.base import BaseEstimator, RegressorMixin
+from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
 from nadaraya.kernels import Kernel
@@ -19,7 +19,7 @@ from nadaraya.regression.requests import Array
 
 
 @dataclass(eq=False, repr=False)
-class ChunkedNadarayaWatson(PlotsCurve, RegressorMixin, BaseEstimator):
+class ChunkedNadarayaWatson(PlotsCurve, MultiOutputMixin, RegressorMixin, BaseEstimator):
     r"""Kernel regression from chunks of points, in memory that does not grow with their number.
 
     Points in the same cell of a grid, whose side is a part of the bandwidth, are replaced by their weighted
@@ -206,11 +206,6 @@ class ChunkedNadarayaWatson(PlotsCurve, RegressorMixin, BaseEstimator):
     def sample_weight_(self) -> Array:
         """(c,) sums of their weights."""
         return self._seen().weight
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.target_tags.multi_output = True
-        return tags
 
     def __sklearn_is_fitted__(self) -> bool:
         return getattr(self, "_means", None) is not None

@@ -10,6 +10,7 @@ from sklearn.utils import check_array
 from nadaraya.errors import InputError, must_be
 from nadaraya.regression.checks import given_bandwidth, refuse_other_than_numbers, weights_of
 from nadaraya.regression.requests import Array
+from nadaraya.regression.sample import power_of_two
 
 # Rows that are taken at a time: so many are copied, whatever the length of a chunk.
 _ROWS = 1 << 17
@@ -49,7 +50,7 @@ class CellMoments:
             np.concatenate([getattr(part, name) for part in parts])[order]
             for name in ("x", "y", "weight", "count", "spread")
         )
-        unit = _power_of_two(y)
+        unit = power_of_two(y)  # in which squares do not overflow
         y, spread = y / unit, spread / unit
         total = np.add.reduceat(weight, starts)
 
@@ -68,12 +69,6 @@ class CellMoments:
             np.add.reduceat(count, starts),
             np.sqrt(np.add.reduceat(squares, starts) / total[:, None]) * unit,
         )
-
-
-def _power_of_two(values: Array) -> Array:
-    """One for each column, in units of which its squares do not overflow; 1 for a column of zeros."""
-    largest = np.abs(values).max(axis=0)
-    return np.exp2(np.floor(np.log2(np.where(largest > 0, largest, 1.0))))
 
 
 class GridMeans:

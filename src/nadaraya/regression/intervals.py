@@ -77,10 +77,6 @@ class Noise:
         """(m, p) local variances: squared residuals smoothed with the weights of the regression."""
         return self._smoothed(X, self.residuals.T**2)
 
-    def deviation(self, X: Array, combined_variance: Callable[[Array], Array]) -> Array:
-        """(m, p) standard errors √(σ²(x) Σ_j L_j(x)² / w_j) of estimates at X."""
-        return np.sqrt(self.variance(X)) * np.sqrt(combined_variance(self.relative))[:, None]
-
     def freedom(self, X: Array) -> Array:
         """(m,) degrees of freedom of these variances, at least 1.
 
@@ -174,7 +170,7 @@ class Uncertainty:
     @cached_property
     def deviation(self) -> Array:
         """(m, p) standard errors: √(σ²(x) Σ_j L_j(x)² / w_j)."""
-        return self.noise.deviation(self.X, self.combined_variance)
+        return np.sqrt(self.noise.variance(self.X)) * self._norm[:, None]
 
     def pointwise(self, level: float) -> Array:
         """Half-widths (m, p): the quantile of Student's t times the standard error."""

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from scipy.spatial import cKDTree
 
 from nadaraya.regression import torch_sums
-from nadaraya.regression.categories import Factors, missing_numbers
+from nadaraya.regression.categories import Factors
 from nadaraya.regression.requests import (
     Array,
     BandwidthGradients,
@@ -94,26 +94,17 @@ class _Mixture:
     def of(cls, request: Request[Any], answer: Answer) -> "_Mixture":
         factors = request.factors
         assert factors is not None
-        missing = (
-            missing_numbers(factors.categories, codes, request.points.shape[1])
-            for codes in (factors.query, factors.points)
-        )
-        return cls(request, answer, factors, *missing)
+        return cls(request, answer, factors, *factors.missing(request.points.shape[1]))
 
     def of_group(self, rows: NDArray[np.intp]) -> Any:
         """The answer for queries of one group."""
         request, factors, first = self.request, self.factors, rows[0]
-        steps = np.stack(
-            [
-                category.steps(int(code), codes)
-                for category, code, codes in zip(
-                    factors.categories, factors.query[first], factors.points.T, strict=True
-                )
-            ]
-        )
-        log_factor = np.zeros(len(request.points))
-        for category, scale, moved in zip(factors.categories, factors.scales, steps, strict=True):
-            log_factor += request.power * category.log_factor(moved, float(scale))
+        moves, log_factor = [], np.zeros(len(request.points))
+        of_each = zip(factors.categories, factors.scales, factors.query[first], factors.points.T, strict=True)
+        for category, scale, code, codes in of_each:
+            moves.append(category.steps(int(code), codes))
+            log_factor += request.power * category.log_factor(moves[-1], float(scale))
+        steps = np.stack(moves)
         weighted = request.columns[0] > 0
         if request.exclude_self:
             weighted[rows] = False  # the group itself is a part of its own
@@ -128,7 +119,12 @@ class _Mixture:
             far = steps.sum(axis=0)
             nearest = weighted & (far == far[weighted].min())
             parts = self._by_missing(nearest, np.zeros(len(far)), steps, first)
-            found = _replaced(found, lost, self._merged(rows[lost], parts))
+            instead = self._merged(rows[lost], parts)
+            for field in fields(found):
+                getattr(found, field.name)[lost] = getattr(instead, field.name)
+            found.log_scale[lost] = -np.inf
+            if hasattr(found, "gradients"):
+                found.gradients[lost] = 0.0
         return found
 
     def _by_missing(
@@ -174,7 +170,10 @@ class _Mixture:
         request, top = self.request, part.log_factor.max() if len(part.chosen) else 0.0
         columns = request.columns[:, part.chosen] * np.exp(part.log_factor - top)
         gradient = request.quantity in (BandwidthGradients, LineGradients)
-        moving = [] if part.exclude_self or not gradient else self._moving(part)
+        moving = []  # categories by whose scale the factors can change
+        if gradient and not part.exclude_self:
+            scales = enumerate(self.factors.scales)
+            moving = [k for k, scale in scales if 0 < scale < np.inf and part.steps[k].any()]
         sub = self._numbers(rows, part, columns)
         by_category: list[Array] = []
         if request.quantity is BandwidthGradients and moving:
@@ -195,11 +194,6 @@ class _Mixture:
                 everywhere[:, f + k] = np.where(known, change / self.factors.scales[k], 0.0)
             found = replace(found, gradients=everywhere)
         return replace(found, log_scale=found.log_scale + top)
-
-    def _moving(self, part: _Part) -> list[int]:
-        """Categories by whose scale the factors in a part can change."""
-        scales = self.factors.scales
-        return [k for k, scale in enumerate(scales) if 0 < scale < np.inf and part.steps[k].any()]
 
     def _numbers(self, rows: NDArray[np.intp], part: _Part, columns: Array) -> Request[Any]:
         """The request over numbers alone."""
@@ -283,14 +277,3 @@ def table(request: Request[Any]) -> Any:
     if request.quantity is Moments:
         return Moments(sums, log_scale, np.zeros((m, f, c)), np.zeros((m, f, f)))
     return request.quantity(sums, log_scale, np.zeros((m, f, c)))
-
-
-def _replaced(found: Any, lost: NDArray[np.bool_], by: Any) -> Any:
-    """An answer with others where there was none: without weight and without derivatives."""
-    arrays = {field.name: getattr(found, field.name).copy() for field in fields(found)}
-    for name, array in arrays.items():
-        array[lost] = getattr(by, name)
-    arrays["log_scale"][lost] = -np.inf
-    if "gradients" in arrays:
-        arrays["gradients"][lost] = 0.0
-    return type(found)(**arrays)

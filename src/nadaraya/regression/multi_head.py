@@ -6,8 +6,7 @@ from typing import Self
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import RegressorMixin
-from sklearn.utils import Tags
+from sklearn.base import MultiOutputMixin, RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
 from nadaraya.errors import must_be
@@ -21,7 +20,7 @@ from nadaraya.regression.state import PlainState
 
 
 @dataclass(eq=False, repr=False)
-class MultiHeadKernelRegression(RegressorMixin, PlainState):
+class MultiHeadKernelRegression(MultiOutputMixin, RegressorMixin, PlainState):
     r"""Several kernel regressions of different bandwidths, added with free factors (Czyż 2024).
 
         f(x) = Σ_h u_h f_h(x),   f_h(x) = Σ_i y_i κ(‖(x − x_i) / ℓ_h‖) / Σ_j κ(‖(x − x_j) / ℓ_h‖)
@@ -211,16 +210,8 @@ class MultiHeadKernelRegression(RegressorMixin, PlainState):
         # n evenly spaced points of half-width a have the variance a²(n + 1) / (3(n − 1)).
         unit = power_of_two(X.reshape(-1, 1))[0]
         squares = 3 * (n - 1) / (n + 1) * (X / unit).var(axis=0)
-        if self.per_feature:
-            widths = np.sqrt(dimension * squares)
-        else:
-            widths = np.sqrt(squares.sum())
+        widths = np.sqrt(dimension * squares if self.per_feature else squares.sum())
         widths = np.where(widths > 0, widths, 3.0)  # where points do not differ any bandwidth will do
         with np.errstate(over="ignore"):
             start = np.multiply.outer(np.linspace(0.1, 3, self.n_heads), widths / 3) * unit
         return np.minimum(start, np.finfo(np.float64).max)
-
-    def __sklearn_tags__(self) -> Tags:
-        tags = super().__sklearn_tags__()
-        tags.target_tags.multi_output = True
-        return tags

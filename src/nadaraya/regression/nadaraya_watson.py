@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
-from sklearn.base import RegressorMixin
+from sklearn.base import MultiOutputMixin, RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
 from nadaraya.errors import must_be
@@ -30,7 +30,7 @@ _NAMES = ("constant", "linear", "quadratic", "cubic")  # of the degrees
 
 
 @dataclass(eq=False, repr=False)
-class NadarayaWatson(PlotsCurve, RegressorMixin, MixedEstimator):
+class NadarayaWatson(PlotsCurve, MultiOutputMixin, RegressorMixin, MixedEstimator):
     r"""Kernel regression of Nadaraya (1964) and Watson (1964), and its local linear form.
 
         f(x) = Σ_i s_i κ(‖(x − x_i) / h‖) y_i / Σ_j s_j κ(‖(x − x_j) / h‖)
@@ -257,10 +257,12 @@ class NadarayaWatson(PlotsCurve, RegressorMixin, MixedEstimator):
             effects = self._as_effects(slope * per_unit)
         if not truth_value("return_std", return_std):
             return effects
-        deviation = np.zeros_like(slope)
+        noise, deviation = self._noise_model(), np.zeros_like(slope)
+        scatter = np.sqrt(noise.variance(query))
         for number in range(slope.shape[1]):
             kernels = EquivalentKernels(smoother, query, smoother.degree, number)
-            deviation[:, number] = self._noise_model().deviation(query, kernels.combined_variance)
+            norm = np.sqrt(kernels.combined_variance(noise.relative))
+            deviation[:, number] = scatter * norm[:, None]
         deviation[smoother.means(query, columns).no_support] = np.nan
         return effects, self._as_effects(deviation * per_unit)
 
@@ -368,11 +370,6 @@ class NadarayaWatson(PlotsCurve, RegressorMixin, MixedEstimator):
             fit = goodness_of_fit(self._smoother, self._targets, self._unit)
             self._summary = summary_of(name, self, fit)
         return self._summary
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.target_tags.multi_output = True
-        return tags
 
     def _noise_model(self) -> intervals.Noise:
         if self._noise is None:

@@ -62,7 +62,7 @@ class Request(Generic[R]):
     def part(self, rows: slice) -> Self:
         """The request for some of the queries (not with exclude_self, nor with lines)."""
         scale = None if self.query_scale is None else self.query_scale[rows]
-        factors = None if self.factors is None else self.factors.part(rows)
+        factors = None if self.factors is None else replace(self.factors, query=self.factors.query[rows])
         return replace(self, query=self.query[rows], query_scale=scale, factors=factors)
 
     def representable(self) -> "Request[R]":

@@ -31,11 +31,8 @@ def distinct_observations(X: Array, y: Array, weight: Array) -> Observations:
     if same_point.any() and (targets[1:] == targets[:-1]).all(axis=1)[same_point].all():
         first = np.append(True, ~same_point)
         group = np.cumsum(first) - 1
-        points, targets, totals = (
-            points[first],
-            targets[first],
-            np.add.reduceat(totals, np.flatnonzero(first)),
-        )
+        points, targets = points[first], targets[first]
+        totals = np.add.reduceat(totals, np.flatnonzero(first))
     row_of = np.full(len(X), -1, np.intp)
     row_of[order] = group
     return points, targets, totals, row_of
@@ -165,9 +162,8 @@ class NeighbourScale:
     def _reach(self, centred: Array) -> NDArray[np.float64]:
         if len(centred) == 0:
             return np.zeros(0)
-        distances: NDArray[np.float64]
-        distances, _ = self._search.kneighbors(centred * self._per_unit, n_neighbors=self.k)
-        return distances[:, -1]
+        found: NDArray[np.float64] = self._search.kneighbors(centred * self._per_unit, n_neighbors=self.k)[0]
+        return found[:, -1]
 
     def _relative(self, distances: Array) -> NDArray[np.float64]:
         return np.maximum(distances, self._least).astype(np.float64) / self._mean

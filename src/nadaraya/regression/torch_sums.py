@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from nadaraya.kernels import Kernel
-from nadaraya.regression.categories import Factors, missing_numbers
+from nadaraya.regression.categories import Factors
 from nadaraya.regression.requests import (
     BandwidthGradients,
     LineGradients,
@@ -85,9 +85,7 @@ class Job:
         scale = request.query_scale
         self.shrink = tensor(np.ones(len(request.query)) if scale is None else 1.0 / scale)
         self.lines = None if request.lines is None else tuple(tensor(array) for array in request.lines)
-        self._factors = None
-        if request.factors is not None:
-            self._factors = _PairFactors(request.factors, request.points.shape[1], self.points)
+        self._factors = None if request.factors is None else _PairFactors(request.factors, self.points)
 
     def blocks(self, per_pair: int) -> Iterator[slice]:
         """Queries to take at once, with `per_pair` numbers held for each pair; at least one block."""
@@ -189,15 +187,12 @@ class Job:
 class _PairFactors:
     """Factors of categories for blocks of queries, as tensors like another."""
 
-    def __init__(self, factors: Factors, num_numbers: int, like: Tensor) -> None:
+    def __init__(self, factors: Factors, like: Tensor) -> None:
         self._like, self._factors = like, factors
         self._query, self._points = (
             torch.tensor(codes, device=like.device) for codes in (factors.query, factors.points)
         )
-        missing = [
-            missing_numbers(factors.categories, codes, num_numbers)
-            for codes in (factors.query, factors.points)
-        ]
+        missing = factors.missing(like.shape[1])
         self._query_known, self._known = (torch.tensor(~part, device=like.device) for part in missing)
         self.some_missing = any(part.any() for part in missing)
 

@@ -151,7 +151,7 @@ def _over_tiles(request: Request[Any], profile: Profile, rows: NDArray[np.int64]
     unit = np.divide(1.0, inverse, out=np.zeros(d), where=inverse > 0)
     scale = np.ones(m) if request.query_scale is None else request.query_scale[query_order] ** -2.0
     x = _tiles(_scaled(request.points, order, inverse).T, "edge")
-    columns = _tiles(request.columns[:, order].astype(dtype), "zeros")
+    columns = _tiles(request.columns[:, order].astype(dtype), "constant")
     totals = Totals(
         np.zeros((m, c)),
         np.zeros(m),
@@ -222,14 +222,10 @@ def _scaled_lines(
     return row.astype(dtype), coefficients.astype(dtype)
 
 
-def _tiles(rows: Array, padding: Literal["edge", "zeros"]) -> Array:
+def _tiles(rows: Array, padding: Literal["edge", "constant"]) -> Array:
     """(k, n) as (T, k, TILE), the last tile filled up with its last entry or with zeros."""
-    k, n = rows.shape
-    padded = np.zeros((k, n + -n % TILE), rows.dtype)
-    padded[:, :n] = rows
-    if padding == "edge":
-        padded[:, n:] = rows[:, -1:]
-    return np.ascontiguousarray(padded.reshape(k, -1, TILE).transpose(1, 0, 2))
+    padded = np.pad(rows, ((0, 0), (0, -rows.shape[1] % TILE)), padding)
+    return np.ascontiguousarray(padded.reshape(len(rows), -1, TILE).transpose(1, 0, 2))
 
 
 def spatial_order(x: NDArray[np.floating], run: int) -> NDArray[np.int64]:

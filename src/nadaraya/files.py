@@ -138,6 +138,13 @@ def exists(path: Path) -> bool:
     return _is(path.exists, path)
 
 
+def file_in(folder: Path, name: str, refusal: str) -> Path:
+    """The path of a file in a folder; where it has none of that name, it is refused in these words."""
+    if not is_file(folder / name):
+        raise InputError(f"{folder} {refusal}: it has no {name}")
+    return folder / name
+
+
 def _is(kind: Callable[[], bool], path: Path) -> bool:
     try:
         return kind()

@@ -9,7 +9,7 @@ import typer
 
 from nadaraya.cli.options import DeviceOption, PrecisionOption, WindowsOption, computing
 from nadaraya.cli.results import Result
-from nadaraya.cli.tables import FigureTable
+from nadaraya.cli.tables import FigureTable, cell
 from nadaraya.errors import must_be
 
 if TYPE_CHECKING:
@@ -72,9 +72,9 @@ def _shown(
         yield from _terms(report, top)
 
 
-def _sentences(run: str, figures: dict[str, Any]) -> list[str]:
+def _sentences(run: str, figures: dict[str, Any]) -> Iterator[str]:
     """Counts of bumps, trained and not, and of those that stand where lines of the corpus end."""
-    lines = [f"{run}: bumps of at least {figures['minimum']:g} nats over {figures['num_lags']} lags"]
+    yield f"{run}: bumps of at least {figures['minimum']:g} nats over {figures['num_lags']} lags"
     peaks = " and ".join(map(str, figures["peaks"]))
     for key, match in figures["matches"].items():
         line = f"  {_SETS[key]}: {match['bumps']}"
@@ -83,10 +83,9 @@ def _sentences(run: str, figures: dict[str, Any]) -> list[str]:
                 f", {match['matched']} within {figures['tolerance']} of lag {peaks}, where lines of the "
                 f"corpus end (by chance {match['expected']:.1f}, p = {match['p_value']:.2g})"
             )
-        lines.append(line)
+        yield line
     if not peaks:
-        lines.append("  the corpus has no peak of newline separations to compare them with")
-    return lines
+        yield "  the corpus has no peak of newline separations to compare them with"
 
 
 def _bumps(rows: list[dict[str, Any]], with_null: bool) -> FigureTable:
@@ -98,7 +97,7 @@ def _bumps(rows: list[dict[str, Any]], with_null: bool) -> FigureTable:
         shown = [", ".join(row["labels"]), str(row["lag"])]
         shown += [f"{row['height']:.2f}", f"{row['width']:.1f}", "yes" if row["at_start"] else "no"]
         shown += [str(row["as_high_at_start"])] + ([str(row["as_high_in_null"])] if with_null else [])
-        shown += ["–" if row[key] is None else str(row[key]) for key in ("nearest_peak", "distance")]
+        shown += [cell(row[key], "d") for key in ("nearest_peak", "distance")]
         table.add_row(*shown)
     return table
 
@@ -109,17 +108,15 @@ def _terms(report: "TermReport", top: int) -> Iterator[str | FigureTable]:
     table = FigureTable(["layer"], ["without the bank", "without oscillation"])
     for row in ({**asdict(report), "layer": "all"}, *report.layers):
         gains = (row["without_bank"], row["without_oscillation"])
-        table.add_row(str(row["layer"]), *("–" if gain is None else f"{gain:+.4f}" for gain in gains))
+        table.add_row(str(row["layer"]), *(cell(gain, "+.4f") for gain in gains))
     yield table
     if not top:
         return
     columns = ["strength", "decay length", "period", "oscillation", "divergence", "loss +"]
     table = FigureTable(["layer.head.term"], columns)
     for term in report.terms[:top]:
-        shown = [f"{term.strength:.3g}", f"{term.length:.1f}"]
-        shown += ["–" if term.period is None else f"{term.period:.1f}"]
-        shown += [f"{term.oscillation:.2f}", f"{term.divergence:.2g}"]
-        shown += ["–" if term.loss_increase is None else f"{term.loss_increase:+.5f}"]
+        shown = [f"{term.strength:.3g}", f"{term.length:.1f}", cell(term.period, ".1f")]
+        shown += [f"{term.oscillation:.2f}", f"{term.divergence:.2g}", cell(term.loss_increase, "+.5f")]
         table.add_row(term.label, *shown)
     yield table
     if (correlation := report.rank_correlation()) is not None:

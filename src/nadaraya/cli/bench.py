@@ -173,7 +173,7 @@ def _text_model(
     if config is None:
         raise unknown_name("model", name, [*variants.names(), *variants.hybrids(), *PRESETS, "nano-d20"])
     with torch.device("meta"):
-        weights = sum(parameter.numel() for parameter in KernelGPTForCausalLM(config).parameters())
+        weights = KernelGPTForCausalLM(config).num_parameters()
     tokens = settings.batch * (settings.prompt + settings.tokens)
     cached = 2 * config.num_hidden_layers * config.hidden_size * tokens
     what = f"a model of {weights:,} parameters with {tokens:,} tokens in its cache"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from nadaraya.cli.results import Result
-from nadaraya.cli.tables import FigureTable
+from nadaraya.cli.tables import FigureTable, cell
 from nadaraya.errors import InputError
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def compare(
             label,
             row["variant"],
             f"{row['step']}" if row["finished"] else f"{row['step']}/{row['steps']}",
-            *(_number(row[key], style, factor) for key, _, style, factor in _COLUMNS[task]),
+            *(cell(row[key], style, factor) for key, _, style, factor in _COLUMNS[task]),
         )
     return Result(rows, [table], draw)
 
@@ -118,7 +118,3 @@ def _best_first(row: dict[str, Any], loss: str) -> tuple[bool, float]:
     if top1 is not None:
         return not row["finished"], -top1
     return not row["finished"], float("inf") if row[loss] is None else row[loss]
-
-
-def _number(value: float | None, style: str, factor: float) -> str:
-    return "–" if value is None else format(value * factor, style)

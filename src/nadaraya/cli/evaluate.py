@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from nadaraya.cli.lengths import figures_of, length_table, lengths_of, recall_table
+from nadaraya.cli.lengths import length_table, lengths_of, recall_table
 from nadaraya.cli.options import (
     DeviceOption,
     ModelArgument,
@@ -210,7 +210,7 @@ def _at_lengths(
         }
     for loss in (loss for losses in (result, *limited.values()) for loss in losses.lengths):
         _check_finite(loss.cross_entropy, f"{source.name} at length {loss.length}", run)
-    document = {"text": source.name, **figures_of(result, causal.context)}
+    document = {"text": source.name, "context": causal.context, **asdict(result)}
     titles = {}
     for name, losses in limited.items():
         key, title = _CONTROLS[name]

@@ -9,7 +9,7 @@ import typer
 
 from nadaraya.cli.options import DeviceOption, PrecisionOption, WindowsOption, computing
 from nadaraya.cli.results import Result
-from nadaraya.cli.tables import FigureTable
+from nadaraya.cli.tables import FigureTable, cell
 
 if TYPE_CHECKING:
     from nadaraya.interpret.heads import HeadReport, PooledCorrelation
@@ -85,7 +85,6 @@ def _table(report: "HeadReport") -> FigureTable:
     }
     table = FigureTable(["layer.head"], [heading for heading, _ in columns.values()])
     for score in report.ranked():
-        values = [(getattr(score, name), style) for name, (_, style) in columns.items()]
-        shown = ["–" if value is None else format(value, style) for value, style in values]
-        table.add_row(score.label, *shown)
+        figures = (cell(getattr(score, name), style) for name, (_, style) in columns.items())
+        table.add_row(score.label, *figures)
     return table

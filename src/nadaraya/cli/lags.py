@@ -86,24 +86,22 @@ def lags(
     wanted = 50_000 if characters is None else characters
     if not 1 <= wanted <= _MOST_CHARACTERS:
         raise must_be("--characters", f"from 1 to {_MOST_CHARACTERS:,}", wanted)
-    texts = [load_corpus(text) if run is None else run.corpus()]
-    histograms = [lag_histogram(texts[0].text, max_lag, between)]
-    if histograms[0].total == 0:
-        few = f"{texts[0].name} holds fewer than two separators {_shown(histograms[0])}"
+    corpus = load_corpus(text) if run is None else run.corpus()
+    histograms = {corpus: lag_histogram(corpus.text, max_lag, between)}
+    if histograms[corpus].total == 0:
+        few = f"{corpus.name} holds fewer than two separators {_shown(histograms[corpus])}"
         raise InputError(f"{few}: there is no lag to show")
     if run is not None:
-        texts.append(_written(run, texts[0].text, wanted, temperature, seed, device, precision))
-        histograms.append(lag_histogram(texts[1].text, max_lag, between))
+        written = _written(run, corpus.text, wanted, temperature, seed, device, precision)
+        histograms[written] = lag_histogram(written.text, max_lag, between)
 
     def draw() -> "Figure":
         from nadaraya.report.by_lag import lag_histograms
 
-        return lag_histograms({one.name: histogram for one, histogram in zip(texts, histograms, strict=True)})
+        return lag_histograms({one.name: histogram for one, histogram in histograms.items()})
 
-    found = [
-        (one, histogram, autocorrelation(one.text, max_lag, between))
-        for one, histogram in zip(texts, histograms, strict=True)
-    ]
+    every = histograms.items()
+    found = [(one, histogram, autocorrelation(one.text, max_lag, between)) for one, histogram in every]
     document, *generated = [_figures(*one) for one in found]
     if generated:
         sampled = {**generated[0], "temperature": temperature, "seed": seed}

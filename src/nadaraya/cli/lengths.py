@@ -2,10 +2,9 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from nadaraya.cli.tables import FigureTable
+from nadaraya.cli.tables import FigureTable, cell
 from nadaraya.errors import InputError
 
 if TYPE_CHECKING:
@@ -41,11 +40,6 @@ def lengths_of(
     )
 
 
-def figures_of(result: "LengthLosses", context: int) -> dict[str, Any]:
-    """The losses as plain data, and the length of training."""
-    return {"context": context, **asdict(result)}
-
-
 def length_table(
     result: "LengthLosses", name: str, context: int, controls: "dict[str, LengthLosses]"
 ) -> list[str | FigureTable]:
@@ -60,9 +54,8 @@ def length_table(
         headings += [title, "change"]
     table = FigureTable(["length"], headings)
     for number, loss in enumerate(result.lengths):
-        bits = "–" if loss.bits_per_byte is None else f"{loss.bits_per_byte:.4f}"
-        error = "–" if loss.error is None else f"{loss.error:.4f}"
-        row = [f"{loss.cross_entropy:.4f}", bits, f"{loss.change:+.4f}", error]
+        row = [f"{loss.cross_entropy:.4f}", cell(loss.bits_per_byte, ".4f")]
+        row += [f"{loss.change:+.4f}", cell(loss.error, ".4f")]
         for losses in controls.values():
             of_control = losses.lengths[number]
             row += [f"{of_control.cross_entropy:.4f}", f"{of_control.change:+.4f}"]
@@ -75,8 +68,8 @@ def recall_table(found: "Sequence[Recall]", name: str) -> list[str | FigureTable
     chance = found[0].alphabet
     table = FigureTable(["distance"], ["recalled", "±", "nats/token"])
     for each in found:
-        error = "–" if each.error is None else f"{each.error:.3f}"
-        table.add_row(f"{each.distance:,}", f"{each.accuracy:.3f}", error, f"{each.cross_entropy:.3f}")
+        figures = (f"{each.accuracy:.3f}", cell(each.error, ".3f"), f"{each.cross_entropy:.3f}")
+        table.add_row(f"{each.distance:,}", *figures)
     return [
         f"{name}: random tokens, shown again after so many; without recall 1 in {chance:,} would be right, "
         f"at {math.log(chance):.3f} nats/token",

@@ -12,7 +12,7 @@ import typer
 
 from nadaraya.cli.compare import run_row
 from nadaraya.cli.results import Result
-from nadaraya.cli.tables import FigureTable
+from nadaraya.cli.tables import FigureTable, cell
 from nadaraya.errors import InputError, must_be, unknown_name
 from nadaraya.names import built_in_recipes
 
@@ -107,7 +107,7 @@ def _runs(rows: list[dict[str, Any]], folder: Path) -> "FigureTable | str":
             table.add_row(row["run"], "cannot be read")
             continue
         steps = f"{row['step']:,}" if row["finished"] else f"{row['step']:,}/{row['steps']:,}"
-        table.add_row(row["run"], row["variant"], steps, "–" if row["loss"] is None else f"{row['loss']:.4f}")
+        table.add_row(row["run"], row["variant"], steps, cell(row["loss"], ".4f"))
     return table
 
 

@@ -2,8 +2,7 @@
 
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -83,7 +82,12 @@ def maps(
         figures = TextFigures(captured, asked)
         likely = [(printable(token), chance) for token, chance in model.top_k(captured.output.logits[0, -1])]
     subject = Subject(model.name, given, facts, likely, model.sigma_start)
-    with _progress(subject.model) as drawing:
+    with progress_bar() as bar:
+        line = bar.add_task(f"maps of {subject.model}", total=None)
+
+        def drawing(name: str, number: int, total: int) -> None:
+            bar.update(line, description=f"drawing {name}", completed=number - 1, total=total)
+
         record = write_maps(figures, subject, out, force, drawing)
     size = sum((out / name).stat().st_size for name in record["files"])
     counts = f"{record['layers']} layers, {record['tokens']} tokens"
@@ -93,16 +97,6 @@ def maps(
         f"maps: {out / 'index.html'} ({len(record['files'])} files, {size / 1e6:,.1f} MB)",
     ]
     return Result({**record, "out": str(out)}, lines)
-
-
-@contextmanager
-def _progress(title: str) -> "Iterator[Callable[[str, int, int], None]]":
-    """A bar that names what is drawn."""
-    with progress_bar() as bar:
-        task = bar.add_task(f"maps of {title}", total=None)
-        yield lambda name, number, total: bar.update(
-            task, description=f"drawing {name}", completed=number - 1, total=total
-        )
 
 
 def _model(name: str, checkpoint: Path | None, options: list[str]) -> "ImageModel | TextModel":

@@ -1,6 +1,5 @@
 """`nadaraya reproduce`: a figure of the papers on banks of kernels, trained, drawn, compared."""
 
-import json
 import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,6 +14,7 @@ from nadaraya.cli.options import (
     check_positive,
     chosen_seeds,
 )
+from nadaraya.cli.results import Result, render
 from nadaraya.cli.study import (
     DryRunOption,
     OverridesArgument,
@@ -22,7 +22,7 @@ from nadaraya.cli.study import (
     end_of_session,
     queue_options,
 )
-from nadaraya.cli.tables import FigureTable, wide_console
+from nadaraya.cli.tables import FigureTable
 from nadaraya.errors import must_be
 
 if TYPE_CHECKING:
@@ -90,17 +90,13 @@ def reproduce(
         session = run_study(plan, folder, workers=workers, **queue_options(hours), **chosen)
     checked = write_comparison(figure.study, plan, folder).get(figure.name, [])
     pairs = list(zip(figure.claims, checked, strict=False))
-    if as_json:
-        answers = [
-            {"claim": claim.says, "paper": claim.paper, "here": answer.ours, "agrees": answer.agrees}
-            for claim, answer in pairs
-        ]
-        typer.echo(json.dumps({"figure": figure.name, "claims": answers}, indent=1))
-    else:
-        for claim, answer in pairs:
-            here = f": {answer.ours}" if answer.ours else ""
-            typer.echo(f"{answer.agrees}: {claim.says}{here}")
-        typer.echo(f"comparison: {folder / 'comparison.md'}")
+    answers = [
+        {"claim": claim.says, "paper": claim.paper, "here": answer.ours, "agrees": answer.agrees}
+        for claim, answer in pairs
+    ]
+    lines = [": ".join(filter(None, (answer.agrees, claim.says, answer.ours))) for claim, answer in pairs]
+    lines.append(f"comparison: {folder / 'comparison.md'}")
+    render(Result({"figure": figure.name, "claims": answers}, lines), as_json)
     if session:
         end_of_session(session)
 
@@ -123,13 +119,11 @@ def _print_figures(as_json: bool) -> None:
     from nadaraya.reproduce import figure_names, load_figure
 
     figures = [load_figure(name) for name in figure_names()]
-    if as_json:
-        typer.echo(json.dumps([figure.model_dump(mode="json") for figure in figures], indent=1))
-        return
+    lines = []
     for figure in figures:
-        typer.echo(f"{figure.name}: {figure.document}, {figure.figure}\n  {figure.shows}.")
-        for claim in figure.claims:
-            typer.echo(f"  - {claim.says}")
+        lines.append(f"{figure.name}: {figure.document}, {figure.figure}\n  {figure.shows}.")
+        lines += [f"  - {claim.says}" for claim in figure.claims]
+    render(Result([figure.model_dump(mode="json") for figure in figures], lines), as_json)
 
 
 def _print_costs(found: "list[Cost]", vocabulary: int, as_json: bool) -> None:
@@ -146,10 +140,6 @@ def _print_costs(found: "list[Cost]", vocabulary: int, as_json: bool) -> None:
     ]
     total = {device: sum(cost.hours[device] for cost in found) for device in devices}
     flops = sum(cost.flops for cost in found)
-    if as_json:
-        assumed = {"vocabulary": vocabulary}
-        typer.echo(json.dumps({"cells": rows, "flops": flops, "hours": total, "assumed": assumed}, indent=1))
-        return
     figures = ["parameters", "updates", "runs", "FLOPs", "memory ≥", *(f"h, {device}" for device in devices)]
     table = FigureTable(["size", "variant"], figures)
     for row in rows:
@@ -162,9 +152,10 @@ def _print_costs(found: "list[Cost]", vocabulary: int, as_json: bool) -> None:
     hours = (f"{total[device]:.1f}" for device in devices)
     table.add_section()
     table.add_row("all", "", "", "", f"{runs}", f"{flops:.2e}", "", *hours)
-    wide_console().print(table)
-    typer.echo(
+    note = (
         "Hours are of one run after the other, for updates alone. The speeds of devices are assumed, not "
         f"measured (--speed), and so are the {vocabulary} tokens of the vocabulary. FLOPs are those of "
         "linear maps and attention. Memory is the least that one run takes."
     )
+    document = {"cells": rows, "flops": flops, "hours": total, "assumed": {"vocabulary": vocabulary}}
+    render(Result(document, [table, note]), as_json)

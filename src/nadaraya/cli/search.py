@@ -1,6 +1,5 @@
 """`nadaraya search`: which kernel of the lag a recipe trains best with, by steps from simple ones."""
 
-import json
 from pathlib import Path
 from typing import Annotated
 
@@ -15,6 +14,7 @@ from nadaraya.cli.options import (
     check_positive,
     end_of_queue,
 )
+from nadaraya.cli.results import Result, render
 from nadaraya.cli.study import DryRunOption, OverridesArgument, SummariseOption, queue_options
 
 
@@ -69,15 +69,13 @@ def search(
         checked = search_recipe(recipe, overrides or [])
         if dry_run:
             cost = plan_search(checked, plan, folder, speed)
-            if as_json:
-                typer.echo(json.dumps(cost, indent=1))
-                return
             most, each = cost["runs_at_most"], cost["hours"]
-            typer.echo(
+            line = (
                 f"{cost['runs_now']:.0f} runs now, up to about {most:.0f} in all: {cost['flops']:.3g} FLOP "
                 f"and {each:.3f} h each with `{plan.bases[0]}`, {most * each / workers:.1f} h with {workers} "
                 "at a time, and validation"
             )
+            render(Result(cost, [line]), as_json)
             return
         session = run_search(checked, plan, folder, workers=workers, **queue_options(hours))
         progress = session.progress

@@ -1,6 +1,5 @@
 """`nadaraya study`: variants × sizes × seeds of a study file, queued, resumed, summarised."""
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,7 +15,8 @@ from nadaraya.cli.options import (
     chosen_seeds,
     end_of_queue,
 )
-from nadaraya.cli.tables import FigureTable, wide_console
+from nadaraya.cli.results import Result, render
+from nadaraya.cli.tables import FigureTable
 
 if TYPE_CHECKING:
     from nadaraya.study.runs import Session
@@ -93,12 +93,8 @@ def study(
             checked, folder, workers=workers, train=not probe, **queue_options(hours), **chosen
         )
         summary = session.summary
-    if as_json:
-        typer.echo(json.dumps(summary.plain(), indent=1))
-    else:
-        for variant in summary.comparisons:
-            typer.echo(summary.verdict(variant))
-        typer.echo(f"summary: {folder / 'summary.md'}")
+    lines = [*map(summary.verdict, summary.comparisons), f"summary: {folder / 'summary.md'}"]
+    render(Result(summary.plain(), lines), as_json)
     if session:
         end_of_session(session)
 
@@ -125,15 +121,12 @@ def _runs_left(number: int) -> str:
 
 def _print_plan(rows: list[dict[str, Any]], workers: int, as_json: bool) -> None:
     total = sum(row["hours"] for row in rows) / workers
-    if as_json:
-        typer.echo(json.dumps({"cells": rows, "hours": total}, indent=1))
-        return
     table = FigureTable(["size", "variant"], ["parameters", "steps", "FLOP/run", "runs", "hours"])
     for row in rows:
         table.add_row(
             row["size"], row["variant"], f"{row['parameters']:,}", f"{row['steps']:,}", f"{row['flops']:.3g}",
             f"{row['runs_left']}", f"{row['hours']:.2f}",
         )  # fmt: skip
-    wide_console().print(table)
     runs = sum(row["runs_left"] for row in rows)
-    typer.echo(f"{_runs_left(runs)}: {total:.2f} h with {workers} at a time, and validation")
+    line = f"{_runs_left(runs)}: {total:.2f} h with {workers} at a time, and validation"
+    render(Result({"cells": rows, "hours": total}, [table, line]), as_json)

@@ -19,6 +19,11 @@ def wide_console() -> "Console":
     return console
 
 
+def cell(value: float | None, style: str, factor: float = 1) -> str:
+    """A figure, times a factor, in a format; a dash for None."""
+    return "–" if value is None else format(value * factor, style)
+
+
 class FigureTable:
     """Rows of names and figures, readable at every width of a console.
 

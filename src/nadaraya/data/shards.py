@@ -31,7 +31,7 @@ from typing_extensions import TypedDict  # pydantic asks for it before Python 3.
 
 from nadaraya.data.tokenizer import tokenizer_from_file
 from nadaraya.errors import InputError, must_be
-from nadaraya.files import reading, sha256
+from nadaraya.files import file_in, reading, sha256
 from nadaraya.stored import read_stored
 
 if TYPE_CHECKING:
@@ -92,9 +92,7 @@ class Manifest:
     @classmethod
     def read(cls, folder: Path) -> Self:
         """Read that of a folder; an InputError where there is none, or it is damaged."""
-        path = folder / MANIFEST
-        if not path.is_file():
-            raise InputError(f"{folder} is not a folder of token shards: it has no {MANIFEST}")
+        path = file_in(folder, MANIFEST, "is not a folder of token shards")
         return read_stored(path, cls, "the manifest of token shards")
 
     def to_json(self) -> str:

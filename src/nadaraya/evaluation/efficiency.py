@@ -222,13 +222,11 @@ def flop_counter() -> FlopCounterMode:
         real = max((numbers, out_shape), key=prod)
         return round(2.5 * prod(real) * log2(max(1, prod(real[axis] for axis in axes))))
 
-    operators = (
-        torch.ops.nadaraya.blocked_attention,
-        torch.ops.aten._scaled_dot_product_flash_attention_for_cpu,
-    )
     formulas: dict[Any, Any] = {
-        **dict.fromkeys(operators, formula),
+        torch.ops.nadaraya.blocked_attention: formula,
+        torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: formula,
         torch.ops.nadaraya.mixed_attention: of_mixed,
+        torch.ops.aten._fft_r2c: of_transforms,
+        torch.ops.aten._fft_c2r: of_transforms,
     }
-    formulas |= dict.fromkeys((torch.ops.aten._fft_r2c, torch.ops.aten._fft_c2r), of_transforms)
     return FlopCounterMode(display=False, custom_mapping=formulas)

@@ -142,13 +142,12 @@ def _documents_of_positions(
         right = (right | unread).all(1, keepdim=True) | (position_ids == place - before) | unread
     if bool(right.all()):
         return None
+    accepted = f"consecutive, from {cached} or from the end of the padding"
     if key_mask is None and not cached:
         documents = document_ids_of(position_ids)
         begins = F.pad(documents.diff(), (1, 0), value=1) > 0
         if bool((position_ids[begins] == 0).all()):
             return documents
-    accepted = f"consecutive, from {cached} or from the end of the padding"
-    if key_mask is None and not cached:
         accepted = "consecutive, from 0, and from 0 again where a new document begins"
     row = position_ids[(~right).any(1).int().argmax()]
     wrong = (row.diff() != 1).nonzero()

@@ -158,12 +158,9 @@ def attach_kernel_bank(
             "model", "one with attention to attach to, and no kernel bank yet", type(model).__name__
         )
     known: dict[Any, str] = dict(enumerate(found)) | dict(zip(found, found, strict=True))
-    names = (
-        list(found)
-        if layers is None
-        else [known[each] for each in layers if isinstance(each, (int, str)) and each in known]
-    )
-    if not names or len(set(names)) != len(found if layers is None else layers):
+    asked = list(found) if layers is None else layers
+    names = [known[each] for each in asked if isinstance(each, (int, str)) and each in known]
+    if not names or len(set(names)) != len(asked):
         raise must_be("layers", f"one or more of 0 to {len(found) - 1}, or names as {[*found][-1]}", layers)
     if isinstance(kernel, type):
         raise must_be("kernel", "a kernel, as Gaussian(8.0), or a function of the number of heads", kernel)

@@ -47,12 +47,10 @@ def prune_heads(model: _Model, heads: Mapping[Any, Sequence[int]]) -> _Model:
         pruned: _Model = prune_attention_heads(model, heads)
         return pruned
     before = model.config.pruned_heads or {}
-    for layer, removed in heads.items():
-        gone = sorted(set(before.get(str(layer), ())) & set(removed))
-        if gone:
-            raise must_be("heads", f"there in layer {layer}", gone)
     together = {layer: list(pruned) for layer, pruned in before.items()}
     for layer, removed in heads.items():
+        if gone := sorted(set(before.get(str(layer), ())) & set(removed)):
+            raise must_be("heads", f"there in layer {layer}", gone)
         together.setdefault(str(layer), []).extend(removed)
     config = KernelGPTConfig.from_dict(model.config.to_dict(), pruned_heads=together)
     smaller = copy.deepcopy(model)

@@ -180,15 +180,7 @@ class SmallerTask(TextTask):
         for step, (inputs, targets) in enumerate(self.batches(done), start=done + 1):
             meter.add(*self.learner.update(step, inputs, targets))
         meter.collect(self.steps)
-        return {
-            "kind": "train",
-            "step": self.steps,
-            "loss": meter.take(),
-            "learning_rate": self.learner.learning_rate,
-            self.unit: self.steps * self.units_per_step,
-            "seconds": meter.seconds,
-            "gradient_norm": meter.gradient_norm,
-        }
+        return {"kind": "train", "step": self.steps, **self.learner.metrics(self.steps, meter)}
 
 
 def _removed(model: Any) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from matplotlib.ticker import MaxNLocator, NullLocator
 
 from nadaraya.errors import must_be
 from nadaraya.interpret.bank_fits import BankFit
-from nadaraya.interpret.banks import BankShape, Bump
+from nadaraya.interpret.banks import BankShape
 from nadaraya.interpret.implied import ImpliedKernel
 from nadaraya.interpret.lags import LagHistogram, separator_name
 from nadaraya.report.palette import COLOURS, DASHED, DOTTED, head_style
@@ -161,7 +161,7 @@ def _draw_heads(axes: Axes, shape: BankShape, curves: np.ndarray, marks: Sequenc
     for head, label, curve in zip(shape.heads, shape.labels, curves, strict=True):
         axes.plot(curve, color=head_style(head).hex, linewidth=1.5, label=label, zorder=3)
     least = np.nanmin(curves) + 0.02 * np.ptp(curves[np.isfinite(curves)])
-    for bump in named_bumps(shape):
+    for bump in sorted(shape.shared_bumps()[:3], key=lambda bump: bump.lag):
         height = curves[[shape.heads.index(head) for head in bump.heads], bump.lag].max()
         if height > least and all(abs(bump.lag - lag) > longest / 10 for lag in named):
             _name_peak(axes, bump.lag, height)
@@ -248,11 +248,6 @@ def scale_lags(axes: Axes, longest: int, axis: str = "x") -> None:
     ticks = [lag for lag in (range(20) if few else (0, 1, 3, *10 ** np.arange(1, 6))) if lag <= longest]
     axes.set(**{f"{axis}lim": (0, longest), f"{axis}ticks": ticks, f"{axis}ticklabels": ticks})
     getattr(axes, f"{axis}axis").set_minor_locator(NullLocator())
-
-
-def named_bumps(shape: BankShape) -> list[Bump]:
-    """The strongest three bumps of a layer, in the order of their lags."""
-    return sorted(shape.shared_bumps()[:3], key=lambda bump: bump.lag)
 
 
 def kernel_title(shape: BankShape) -> str:

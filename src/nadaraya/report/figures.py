@@ -5,7 +5,7 @@ a `Figure` put the same charts side by side for a PNG. Nothing here touches pypl
 """
 
 import io
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +54,7 @@ def loss_curves(runs: Sequence[RunData], unit: str = "nats/token") -> Figure:
 
 
 def draw_lengths(axes: Axes, runs: Sequence[RunData]) -> None:
-    """Losses beyond the length of training: full attention solid, a sliding window dashed."""
+    """Losses by length: full attention solid, a window dashed; vertical lines at the lengths of training."""
     lengths: list[int] = []
     for run in runs:
         for kind, dash in (("full", "solid"), ("window", (0, DASHED))):
@@ -62,18 +62,13 @@ def draw_lengths(axes: Axes, runs: Sequence[RunData]) -> None:
             options: dict[str, Any] = {"color": run.style.hex, "linestyle": dash, "marker": "o"}
             axes.plot(list(losses), list(losses.values()), linewidth=1.6, markersize=4, **options)
             lengths += losses
-    _label_lengths(axes, lengths, sorted({run.lengths.context for run in runs if run.lengths}))
-    axes.set(title="validation loss, nats/token", xlabel="length, tokens")
-
-
-def _label_lengths(axes: Axes, lengths: Iterable[int], trained: Iterable[int]) -> None:
-    """Lengths in equal ratios, vertical lines at those of training."""
-    for context in trained:
+    for context in sorted({run.lengths.context for run in runs if run.lengths}):
         axes.axvline(context, color=COLOURS["muted"][0], linewidth=0.8, alpha=0.6, zorder=1)
     axes.set_xscale("log", base=2)
     axes.set_xticks(sorted({*lengths}))
     axes.xaxis.set_major_formatter(ScalarFormatter())
     axes.xaxis.set_minor_locator(NullLocator())
+    axes.set(title="validation loss, nats/token", xlabel="length, tokens")
 
 
 def pruning_curves(curves: Sequence[Mapping[str, Any]], limit: float | None = None) -> Figure:

@@ -145,15 +145,12 @@ class ImageFigures(MapFigures):
     def _noted(self, ends: Normalize) -> str:
         return self._note.format(low=number(ends.vmin or 0), high=number(ends.vmax or 0))
 
-    def _heading(self, panel: Panel) -> str:
-        return panel.title + "\n" + span(panel.seen)
-
     def _draw_layer(self, plain: Axes, on_subject: Axes, panel: Panel, ends: Normalize) -> None:
         """A map on the patch grid, and over the picture, clear where the weights are small."""
         grid = self._on_grid(panel)
         plain.imshow(grid, cmap=WEIGHTS, norm=ends, interpolation="nearest")
         plain.set_aspect(self._patch[0] / self._patch[1])
-        plain.set_title(self._heading(panel))
+        plain.set_title(f"{panel.title}\n{span(panel.seen)}")
         plain.set_axis_off()
         self._draw_image(on_subject, "over the image")
         # matplotlib's name for the bicubic interpolation that passes through the values ("bicubic" smooths)

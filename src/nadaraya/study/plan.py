@@ -2,7 +2,6 @@
 
 import copy
 import json
-import time
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -107,8 +106,7 @@ class Measurements:
         if key not in self._counted:
             with torch.device("meta"):
                 model = recipe.build_model(self.tokens(recipe))
-            parameters = sum(parameter.numel() for parameter in model.parameters())
-            self._counted[key] = parameters, training_flops(model, recipe.data.context)
+            self._counted[key] = model.num_parameters(), training_flops(model, recipe.data.context)
         return self._counted[key]
 
     def tokens(self, recipe: Recipe) -> int:
@@ -156,11 +154,7 @@ class Measurements:
             learners[name] = learner, next(iter(task.batches(0)))
         for turn in range(1, _ROUNDS + 1):
             for name, (learner, batch) in learners.items():
-                begun = time.perf_counter()
-                learner.update(turn, *batch)
-                if processes.device.type == "cuda":
-                    torch.cuda.synchronize()
-                seconds[name].append(time.perf_counter() - begun)
+                seconds[name].append(learner.timed_update(turn, *batch))
         return {name: times[1:] for name, times in seconds.items()}
 
     def _task(self, recipe: Recipe) -> Task:

@@ -17,6 +17,7 @@ from pydantic import ConfigDict, Field, with_config
 from typing_extensions import TypedDict
 
 from nadaraya.errors import InputError
+from nadaraya.files import file_in
 from nadaraya.stored import read_stored
 from nadaraya.study.file import Study
 from nadaraya.study.probes import lacks
@@ -125,9 +126,7 @@ class FinishedRuns:
 
 def read_results(folder: Path) -> Results:
     """The content of results.json of the folder of a study."""
-    path = folder / RESULTS_FILE
-    if not path.is_file():
-        raise InputError(f"{folder} has no results of a study: it has no {RESULTS_FILE}")
+    path = file_in(folder, RESULTS_FILE, "has no results of a study")
     return read_stored(path, Results, "the results of a study")
 
 

@@ -20,7 +20,7 @@ from pydantic import Field
 
 from nadaraya.attention import variants
 from nadaraya.errors import InputError, must_be
-from nadaraya.files import write_file
+from nadaraya.files import file_in, write_file
 from nadaraya.kernels.expressions import parse_expression
 from nadaraya.stored import Stored, read_stored
 from nadaraya.study.candidates import Candidate, Progress, SearchPlan, most_runs, search_progress
@@ -308,9 +308,7 @@ def _text(loss: float | None) -> str:
 
 
 def _read_results(folder: Path) -> _Results:
-    path = folder / RESULTS_FILE
-    if not path.is_file():
-        raise InputError(f"{folder} has no results of a search: it has no {RESULTS_FILE}")
+    path = file_in(folder, RESULTS_FILE, "has no results of a search")
     return read_stored(path, _Results, "the results of a search")
 
 

@@ -173,13 +173,7 @@ def _run(
             if not due:
                 continue
             if log:
-                metrics = {
-                    "loss": meter.take(),
-                    "learning_rate": learner.learning_rate,
-                    task.unit: step * task.units_per_step,
-                    "seconds": meter.seconds,
-                    "gradient_norm": meter.gradient_norm,
-                }
+                metrics = learner.metrics(step, meter)
                 with processes.barrier():
                     if records:
                         records.add("train", step, metrics)
@@ -281,6 +275,24 @@ class Learner:
         if self._average:
             self._average.update(self.model, step)
         return loss, norm
+
+    def timed_update(self, step: int, inputs: Tensor, targets: Tensor) -> float:
+        """Make an update; seconds until the device is done with it."""
+        begun = time.perf_counter()
+        self.update(step, inputs, targets)
+        if self.device.type == "cuda":
+            torch.cuda.synchronize()
+        return time.perf_counter() - begun
+
+    def metrics(self, step: int, meter: Meter) -> dict[str, Any]:
+        """The training metrics of a record after update `step`, those since the record before it."""
+        return {
+            "loss": meter.take(),
+            "learning_rate": self.learning_rate,
+            self._task.unit: step * self._task.units_per_step,
+            "seconds": meter.seconds,
+            "gradient_norm": meter.gradient_norm,
+        }
 
     def validate(self) -> dict[str, float]:
         """Metrics on the validation data, the same in all processes."""

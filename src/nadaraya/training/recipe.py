@@ -15,7 +15,7 @@ from pydantic import TypeAdapter
 
 from nadaraya.attention.suffixes import renamed
 from nadaraya.errors import InputError, must_be, shown, unknown_name
-from nadaraya.files import exists, is_file, is_folder, reading
+from nadaraya.files import exists, file_in, is_file, is_folder, reading
 from nadaraya.names import built_in_recipes, means_path
 from nadaraya.plain_yaml import nested, parse_yaml, put, read_yaml
 from nadaraya.training.folder import RECIPE_FILE
@@ -60,9 +60,7 @@ def load_recipe(source: str | Path, overrides: Sequence[str] = ()) -> Recipe | I
 
 def read_recipe(folder: Path) -> Recipe | ImageRecipe:
     """The recipe of a run folder; an InputError where the folder has none, or it cannot be read."""
-    path = folder / RECIPE_FILE
-    if not is_file(path):
-        raise InputError(f"{folder} is not a run folder: it has no {RECIPE_FILE}")
+    path = file_in(folder, RECIPE_FILE, "is not a run folder")
     with reading(path):
         if not path.read_bytes().endswith(b"\n"):  # cut off: keys that are not there would have defaults
             raise InputError(f"{path} is damaged: its end is missing")

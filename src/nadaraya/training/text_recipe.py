@@ -247,8 +247,7 @@ class Recipe(BaseRecipe):
 
         def count(layers: int) -> int:
             with torch.device("meta"):  # shapes alone
-                shapes = KernelGPTForCausalLM(self._config(vocab_size, layers))
-            return sum(parameter.numel() for parameter in shapes.parameters())
+                return KernelGPTForCausalLM(self._config(vocab_size, layers)).num_parameters()
 
         layers, variant = self.model.num_hidden_layers, self.model.variant
         period = 2 * (1 if isinstance(variant, str) else len(variant))  # value embeddings may alternate

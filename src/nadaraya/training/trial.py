@@ -2,7 +2,6 @@
 
 import resource
 import sys
-import time
 from dataclasses import dataclass
 from itertools import islice
 from statistics import median_high
@@ -77,13 +76,8 @@ def try_recipe(recipe: Recipe | ImageRecipe) -> Trial:
         flops, unit = model_cost(task.model).flops_per_token, "token"
     learner = Learner(task, recipe, processes)
     learner.resume(None)
-    seconds: list[float] = []
-    for step, (inputs, targets) in enumerate(islice(task.batches(0), _UPDATES), start=1):
-        begun = time.perf_counter()
-        learner.update(step, inputs, targets)
-        if processes.device.type == "cuda":
-            torch.cuda.synchronize()
-        seconds.append(time.perf_counter() - begun)
+    batches = enumerate(islice(task.batches(0), _UPDATES), start=1)
+    seconds = [learner.timed_update(step, *batch) for step, batch in batches]
     step_seconds = median_high(seconds[1:] or seconds)
     if processes.device.type == "cuda":
         memory = torch.cuda.max_memory_allocated(processes.device)

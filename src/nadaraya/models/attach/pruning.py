@@ -49,12 +49,11 @@ def prune_attention_heads(model: PreTrainedModel, heads: Mapping[int | str, Sequ
             accepted = f"of {', '.join(map(str, there))} in layer {layer}, and not all of them"
             raise must_be("heads", accepted, list(removed))
         _keep(part, kept)
-    pruned = {
+    smaller.config.pruned_heads = {
         str(number): sorted(set(range(part.nadaraya_all_heads)) - set(part.nadaraya_heads))
         for number, part in layers.items()
         if hasattr(part, "nadaraya_heads")
     }
-    smaller.config.pruned_heads = pruned
     return smaller
 
 

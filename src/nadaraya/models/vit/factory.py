@@ -56,8 +56,10 @@ def create_image_model(
     10
     """
     if not is_image_model(name):
-        nearest = _nearest_name(name)
-        hint = f": did you mean {nearest!r}?" if nearest else ""
+        # Names end in patch and image sizes, which nobody mistypes: the beginning decides.
+        starts = {known[: len(name) + 1]: known for known in reversed(timm.list_models())}
+        nearest = get_close_matches(name, starts, n=1)
+        hint = f": did you mean {starts[nearest[0]]!r}?" if nearest else ""
         raise InputError(f"model must be a name of timm.list_models(), got {shown(name)}{hint}")
     keywords = dict(options or {})
     for option in keywords:
@@ -107,13 +109,6 @@ def image_shape(model: nn.Module, image_size: int | None = None) -> tuple[int, i
     elif built is not None:
         height, width = built
     return channels, height, width
-
-
-def _nearest_name(name: str) -> str | None:
-    # Names end in patch and image sizes, which nobody mistypes: the beginning decides.
-    starts = {known[: len(name) + 1]: known for known in reversed(timm.list_models())}
-    nearest = get_close_matches(name, starts, n=1)
-    return starts[nearest[0]] if nearest else None
 
 
 def _unknown_option(name: str, option: str, given: Mapping[str, Any]) -> InputError:

@@ -162,7 +162,7 @@ def itself() -> str:
     """A bank that multiplies the weights, with the token itself left out or a gate."""
     rows = [
         [code(variant), compute("gka-bytepairs", variant), compute("gka-bytepairs", variant, "w64")]
-        for variant in ("gpa-mul", "gpa-mul-loo", "gpa-mul-gate")
+        for variant in ("gpa-mul", "gpa-mul-loo", "gpa-mul-gate", "decay")
     ]
     return table(["share of `rope`'s FLOPs, byte pairs", "all sizes", "largest"], rows)
 

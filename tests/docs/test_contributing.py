@@ -62,7 +62,7 @@ def test_the_probe_is_measured_under_its_name(monkeypatch: pytest.MonkeyPatch) -
     assert found.keys() == {"weight"}
     assert 0.0 < found["weight"] < 1.0
     with pytest.raises(InputError, match="name of a probe must be one that is not taken, got 'largest'"):
-        probes.register("largest")
+        probes.register("largest")(lambda run: {})
 
 
 @pytest.mark.slow

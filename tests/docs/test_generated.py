@@ -44,11 +44,11 @@ def test_a_verb_is_described_by_its_help(generated: ModuleType) -> None:
 @pytest.mark.parametrize("task", ["text", "image"])
 def test_every_key_of_a_recipe_has_a_row_with_its_meaning(generated: ModuleType, task: str) -> None:
     from nadaraya.training import ImageRecipe, Recipe
-    from nadaraya.training.recipe import recipe_keys
+    from nadaraya.training.recipe import recipe_help
 
     rows = list(generated.describe_recipe(Recipe if task == "text" else ImageRecipe))
     described = [row.split("|") for row in rows if row.startswith("| `")]
-    assert [cells[1].strip(" `") for cells in described] == recipe_keys(task)
+    assert [cells[1].strip(" `") for cells in described] == list(recipe_help(task))
     assert all(cell.strip() for cells in described for cell in cells[2:5]), described
 
 

@@ -68,8 +68,8 @@ def test_parts_of_the_rows_change_nothing() -> None:
         ({"span": 1}, "span must be 2 or more, got 1"),
         ({"cue": 16}, "cue must be from 1 to 15, below span, got 16"),
         ({"rows": 0}, "rows must be 1 or more, got 0"),
-        ({"distances": [8]}, "distances must be whole numbers of at least span, 16"),
-        ({"distances": []}, "distances must be whole numbers of at least span, 16"),
+        ({"distances": [8]}, "distances must be whole numbers of at least 16, the span"),
+        ({"distances": []}, "distances must be whole numbers of at least 16, the span"),
         ({"distances": [3000]}, "distances must be at most 2,968 in a text of 3,000 tokens"),
     ],
 )

@@ -64,10 +64,12 @@ def _pretrained(name: str, local: bool) -> CausalModel:
     options: Any = {"local_files_only": local, "trust_remote_code": False}
     if local:
         check_index(Path(name))
+    how = "as a causal language model of transformers, in safetensors"
+    with one_line(name, how):
+        config = AutoConfig.from_pretrained(name, **options)
     with one_line(name, "as a tokenizer of transformers"):
         tokenizer: Any = AutoTokenizer.from_pretrained(name, **options)
-    with one_line(name, "as a causal language model of transformers, in safetensors"), without_bars():
-        config = AutoConfig.from_pretrained(name, **options)
+    with one_line(name, how), without_bars():
         config._attn_implementation = None  # what the file names could be code at the hub
         options |= {"config": config, "use_safetensors": True, "dtype": torch.float32}
         loaded: Any = AutoModelForCausalLM.from_pretrained(name, output_loading_info=True, **options)

@@ -92,7 +92,7 @@ def decoding() -> str:
     rows = []
     for model in dict.fromkeys(key[2] for key in rates):
         cells = [
-            f"{rates[*case, model]:.0f} ({rates[*case, model] / rates[*case, LLAMA]:.2f}×)" for case in cases
+            f"{rates[*case, model]:,.0f} ({rates[*case, model] / rates[*case, LLAMA]:.2f}×)" for case in cases
         ]
         rows.append([model if model == LLAMA else code(model), *cells])
     return table(["tokens/s", *(f"{batch} × {prompt:,}" for batch, prompt in cases)], rows)

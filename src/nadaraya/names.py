@@ -58,12 +58,11 @@ def named(registry: dict[str, Any], what: str, name: str) -> Callable[[_Named], 
         name: that none has.
     """
 
+    def place(made: Any) -> tuple[str | None, ...]:
+        return tuple(getattr(made, part, None) for part in ("__module__", "__qualname__"))
+
     def keep(made: _Named) -> _Named:
-        before, after = (
-            (getattr(each, "__module__", None), getattr(each, "__qualname__", None))
-            for each in (registry.get(name, made), made)
-        )
-        if before != after:
+        if name in registry and place(registry[name]) != place(made):
             raise must_be(f"name of a {what}", "one that is not taken", name)
         registry[name] = made
         return made

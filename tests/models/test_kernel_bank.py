@@ -337,7 +337,7 @@ def test_kernels_by_expression_or_of_any_kind_and_what_does_not_fit(tmp_path: Pa
         adapter.detach()
         with pytest.raises(InputError, match="must be loaded with kernel=…"):
             KernelBankAdapter.from_pretrained(bert, tmp_path / "own")
-        with pytest.raises(InputError, match=r"as attached to .*, got \['Matern\(nu=2\.5\)'\]"):
+        with pytest.raises(InputError, match=r"of the classes in .*, got \['Matern\(nu=2\.5\)'\]"):
             KernelBankAdapter.from_pretrained(bert, tmp_path / "own", Matern(3.0, nu=2.5))
         adapter = KernelBankAdapter.from_pretrained(bert, tmp_path / "own", kernel)
         assert torch.equal(logits_of(bert), want)

@@ -5,6 +5,7 @@ import pytest
 
 from nadaraya.regression import (
     ChunkedNadarayaWatson,
+    GridMeans,
     MultiHeadKernelRegression,
     NadarayaWatson,
     NadarayaWatsonClassifier,
@@ -101,6 +102,10 @@ def test_targets_in_chunks(unit):
     found = [*extreme.predict(NEW, return_std=True), *extreme.band(NEW)]
     for result, want in zip(found, expected, strict=True):
         np.testing.assert_allclose(result, unit * want, rtol=1e-12)
+    opposite = GridMeans(9.0)
+    for _ in range(2):  # chunks whose means are 0, which has no unit
+        opposite.add([[0.0], [0.0]], [unit, -unit])
+    assert opposite.cells().spread == unit
     ends = ChunkedNadarayaWatson(0.5).fit([[0.0], [0.01]], [1.7e308, -1.7e308])
     assert ends.predict([[0.0]]) == 0.0
 

@@ -305,8 +305,10 @@ class KernelSelfAttention(nn.Module):
                 out = without_direction(out, own_rows(value, out))
             weights = None
         else:
-            call = (query, scored, value, self.own_value, options)
-            out, weights, lse = attend(*call, weights=return_weights, lse=self.sink is not None)
+            with_lse = self.sink is not None
+            out, weights, lse = attend(
+                query, scored, value, self.own_value, options, weights=return_weights, lse=with_lse
+            )
         out, weights = self._with_sink(out, weights, lse, options["key_bias"])
         if self.value_convolution is not None:
             out = out + self.value_convolution(value, out.shape[2], self.causal or is_causal, key_mask)

@@ -217,7 +217,7 @@ def _near_origin(args: AttentionArguments) -> tuple[Tensor, Tensor, tuple[Tensor
 
 
 def _loses_digits(args: AttentionArguments, squares: tuple[Tensor, ...]) -> bool:
-    """Only looked at where reading a value is free."""
+    """Return whether logits from such squares are rounded too much, looked at where reading them is free."""
     if torch.compiler.is_compiling() or args.query.device.type != "cpu":
         return False
     return not _all_below(squares, 2 * _LOGIT_TOLERANCE / torch.finfo(args.compute_dtype).eps)

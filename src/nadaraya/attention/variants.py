@@ -198,5 +198,5 @@ def _build(name: str) -> _Build:
         raise must_be("variant of a layer", "no hybrid: `by_layer` has the variants of its layers", name)
     if base not in _VARIANTS:
         unknown = unknown_name("variant", name, [*names(), *hybrids()])
-        raise InputError(f"{unknown} (one of your own needs its module: --import MODULE)")
+        raise InputError(f"{unknown} (import the module of one of your own first: --import MODULE)")
     return _VARIANTS[base]

@@ -87,21 +87,21 @@ def lags(
     if not 1 <= wanted <= _MOST_CHARACTERS:
         raise must_be("--characters", f"from 1 to {_MOST_CHARACTERS:,}", wanted)
     corpus = load_corpus(text) if run is None else run.corpus()
-    histograms = {corpus: lag_histogram(corpus.text, max_lag, between)}
-    if histograms[corpus].total == 0:
-        few = f"{corpus.name} holds fewer than two separators {_shown(histograms[corpus])}"
+    histogram = lag_histogram(corpus.text, max_lag, between)
+    if histogram.total == 0:
+        few = f"{corpus.name} holds fewer than two separators {_shown(histogram)}"
         raise InputError(f"{few}: there is no lag to show")
+    counted = [(corpus, histogram)]
     if run is not None:
         written = _written(run, corpus.text, wanted, temperature, seed, device, precision)
-        histograms[written] = lag_histogram(written.text, max_lag, between)
+        counted.append((written, lag_histogram(written.text, max_lag, between)))
 
     def draw() -> "Figure":
         from nadaraya.report.by_lag import lag_histograms
 
-        return lag_histograms({one.name: histogram for one, histogram in histograms.items()})
+        return lag_histograms({one.name: histogram for one, histogram in counted})
 
-    every = histograms.items()
-    found = [(one, histogram, autocorrelation(one.text, max_lag, between)) for one, histogram in every]
+    found = [(one, histogram, autocorrelation(one.text, max_lag, between)) for one, histogram in counted]
     document, *generated = [_figures(*one) for one in found]
     if generated:
         sampled = {**generated[0], "temperature": temperature, "seed": seed}

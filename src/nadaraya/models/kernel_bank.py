@@ -88,7 +88,7 @@ class KernelBankAdapter(nn.Module):
         adapter = attach_kernel_bank(model, kernel, layers=saved.target_modules, freeze=freeze)
         if saved.kernels not in (None, adapter._saved.kernels):
             adapter.detach()
-            raise must_be("kernel", f"as attached to {folder}, {saved.kernels}", adapter._saved.kernels)
+            raise must_be("kernel", f"of the classes in {folder}, {saved.kernels}", adapter._saved.kernels)
         own = adapter._tensors()
         misfits = {(n, t.shape) for n, t in own.items()} ^ {(n, t.shape) for n, t in tensors.items()}
         if misfits:

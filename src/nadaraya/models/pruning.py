@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig, PreTrainedModel
 
 from nadaraya.errors import must_be
 from nadaraya.models.attach.pruning import prune_attention_heads
@@ -90,7 +90,7 @@ def load_pruned(folder: str | Path, **options: Any) -> Any:
         config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False, **options)
         if "attn_implementation" not in options:
             config._attn_implementation = None  # what the file names could be code on the Hub
-        cls: Any = AutoModelForCausalLM._model_mapping[type(config)]
+        cls: Any = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
 
         def init(self: Any, config: Any) -> None:
             cls.__init__(self, config)

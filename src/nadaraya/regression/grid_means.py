@@ -50,7 +50,7 @@ class CellMoments:
             np.concatenate([getattr(part, name) for part in parts])[order]
             for name in ("x", "y", "weight", "count", "spread")
         )
-        unit = power_of_two(y)  # in which squares do not overflow
+        unit = power_of_two(np.maximum(np.abs(y), spread))  # in which no square overflows
         y, spread = y / unit, spread / unit
         total = np.add.reduceat(weight, starts)
 

@@ -3,7 +3,7 @@
     python benchmarks/grid.py --json FILE
 
 Ours ("dense", "sdpa"), PyTorch's attention with and without an N × N bias, and the plain formula take turns
-in one process; a row is a median in milliseconds. Minutes on two cores. Cells that the file has are not
+in one process; times are medians in milliseconds. Half an hour on two cores. Cells that the file has are not
 measured again.
 """
 
@@ -20,7 +20,8 @@ from nadaraya.checking import grid
 from nadaraya.files import write_file
 
 SIZES = ((1, 4), (1, 12), (16, 4), (16, 12))  # batch, heads
-TOKENS, WIDTHS = (64, 128, 256, 512, 1024, 2048), (32, 128)
+TOKENS, WIDTHS = (64, 128, 256, 512, 1024, 2048), (16, 32, 64, 128)
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 KINDS = ("bank", "Gaussian", "excluded self", "key bias", "window", "mixed logits", "decoding")
 LARGEST = 2**25  # scores of a call: more would take N × N ways gigabytes
 
@@ -31,26 +32,28 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--json", type=Path, required=True)
-    parser.add_argument("--tokens", help="sequence lengths, separated by commas; default all")
+    parser.add_argument("--dtypes", default=",".join(DTYPES), help="separated by commas; default both")
     options = parser.parse_args()
     where = torch.device("cpu")
-    found: dict[str, Any] = {"identity": measured.identity(where), "rows": []}
+    found: dict[str, Any] = {"identity": measured.identity(where), "cells": []}
     if options.json.is_file():
         found = json.loads(options.json.read_text(encoding="utf-8"))
-    lengths = [int(each) for each in options.tokens.split(",")] if options.tokens else TOKENS
-    for tokens, width, (batch, heads) in itertools.product(lengths, WIDTHS, SIZES):
+    cells = itertools.product(options.dtypes.split(","), WIDTHS, TOKENS, SIZES)
+    for dtype, width, tokens, (batch, heads) in cells:
         if batch * heads * tokens**2 > LARGEST:
             continue
-        shape = {"batch": batch, "heads": heads, "keys": tokens, "width": width}
-        if any(shape.items() <= row.items() for row in found["rows"]):
+        shape = {"dtype": dtype, "batch": batch, "heads": heads, "keys": tokens, "width": width}
+        if any(shape.items() <= cell.items() for cell in found["cells"]):
             continue
         for feature in KINDS:
             for gradients in (False,) if feature == "decoding" else (False, True):
-                kind = grid.kind_of(feature, torch.float32, width, gradients)
+                kind = grid.kind_of(feature, DTYPES[dtype], width, gradients)
                 rows, _ = grid.time_ways(kind, (batch, heads, tokens), where, set())
-                found["rows"] += [row.model_dump(mode="json") for row in rows]
+                cell = rows[0].model_dump(exclude={"way", "ms"})
+                found["cells"].append(cell | {"ms": {row.way: float(f"{row.ms:.4g}") for row in rows}})
         print(shape, flush=True)
-        write_file(options.json, json.dumps(found, indent=1) + "\n")
+        lines = ",\n".join(map(json.dumps, found["cells"]))
+        write_file(options.json, f'{{"identity": {json.dumps(found["identity"])}, "cells": [\n{lines}\n]}}\n')
 
 
 if __name__ == "__main__":

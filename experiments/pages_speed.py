@@ -1,11 +1,16 @@
 """Tables of docs/results/speed.md."""
 
 import statistics
+from dataclasses import replace
+from functools import cache
 from typing import Any
 
+import torch
 from pages_format import EPYC, XEON, Tables, code, read, table
 
-from nadaraya.checking.grid import Check
+from nadaraya.attention import dense
+from nadaraya.attention.kinds import arguments, drawn
+from nadaraya.checking.grid import FEATURES, Check, kind_of
 from nadaraya.cli.check import verdict
 from nadaraya.stored import read_stored
 
@@ -24,8 +29,13 @@ STEPS = [
     ("128", "step-hybrid.json", "dickens, width 128, batch 16, context 256"),
     ("512", "step-hybrid.json", "dickens, width 512, batch 16, context 256"),
 ]
-GRID_TOKENS, WHEN = (64, 256, 1024), ("row blocks", "auto")
-LEVEL = 256  # tokens above which both are the same
+GRID_TOKENS = (64, 256, 1024)
+OURS, SIZES = ("dense", "sdpa"), ("batch", "heads", "keys")
+GRIDS = (
+    ("EPYC", EPYC, "float32"),
+    ("Xeon", XEON, "float32"),
+    ("Xeon", XEON, "bfloat16"),
+)
 CONVOLUTION = "gpa-spread:short_convolution=4:intermediate_size=448"
 STEP_VARIANTS = {
     "gpa-rope": ("gpa-rope",),
@@ -149,22 +159,47 @@ def selection() -> str:
 
 
 def grid() -> str:
-    """Median and worst ratio to the fastest known way, by kind and tokens, before and after."""
-    cells: dict[tuple[Any, ...], dict[str, float]] = {}
-    for row in read(EPYC / "grid.json")["rows"]:
-        shape = tuple(row[name] for name in ("kind", "gradients", "batch", "heads", "keys", "width"))
-        cells.setdefault(shape, {})[row["way"]] = row["ms"]
+    """Median and worst ratio to the fastest known way, by kind and tokens."""
+    cells = read(EPYC / "grid.json")["cells"]
     rows = []
-    for kind, gradients in dict.fromkeys(shape[:2] for shape in cells):
-        ratios = []
-        for tokens in GRID_TOKENS:
-            here = [ways for at, ways in cells.items() if at[:2] == (kind, gradients) and at[4] == tokens]
-            for ours in (("sdpa",), ("dense", "sdpa"))[tokens > LEVEL :]:
-                found = [min(ways[way] for way in ours if way in ways) / min(ways.values()) for ways in here]
-                ratios.append(f"{statistics.median(found):.2f} ({max(found):.2f})" if found else "")
+    for kind, gradients in dict.fromkeys((cell["kind"], cell["gradients"]) for cell in cells):
+        here = [cell for cell in cells if (cell["kind"], cell["gradients"]) == (kind, gradients)]
+        found = [[_behind(cell) for cell in here if cell["keys"] == tokens] for tokens in GRID_TOKENS]
+        ratios = [f"{statistics.median(each):.2f} ({max(each):.2f})" for each in found]
         rows.append([kind, "forward + backward" if gradients else "forward", *ratios])
-    columns = [f"{tokens:,}, {when}" for tokens in GRID_TOKENS for when in WHEN[tokens > LEVEL :]]
-    return table(["call", "pass", *columns], rows, left=2)
+    return table(["call", "pass", *(f"{tokens:,}" for tokens in GRID_TOKENS)], rows, left=2)
+
+
+def grids() -> str:
+    """How many calls are behind the fastest known way, by machine and dtype."""
+    rows = []
+    for machine, folder, dtype in GRIDS:
+        cells = [cell for cell in read(folder / "grid.json")["cells"] if cell["dtype"] == dtype]
+        rules = [_rule(*(cell[name] for name in ("kind", "gradients", *SIZES))) for cell in cells]
+        shown = [f"{machine}, {dtype}", f"{len(cells):,}"]
+        for ways in ([("sdpa",)] * len(cells), rules, [OURS] * len(cells)):
+            found = sorted(map(_behind, cells, ways))
+            counts = [f"{sum(ratio > limit for ratio in found):,}" for limit in (1.05, 1.25)]
+            shown.append(f"{', '.join(counts)} ({found[-1]:.2f})")
+        rows.append(shown)
+    return table(["", "calls", "row blocks", "`auto`", "`auto`, measured"], rows)
+
+
+def _behind(cell: dict[str, Any], ways: tuple[str, ...] = OURS) -> float:
+    """Time of the fastest of some ways over that of the fastest known way."""
+    times: dict[str, float] = cell["ms"]
+    return min(times[way] for way in ways if way in times) / min(times.values())
+
+
+@cache
+def _rule(name: str, gradients: bool, batch: int, heads: int, tokens: int) -> tuple[str, ...]:
+    """The backend that `auto` takes where nobody has measured."""
+    kinds = (kind_of(feature, torch.float32, 8, gradients) for feature in FEATURES)
+    kind = next(kind for kind in kinds if kind.name == name)
+    args = arguments(kind, drawn(kind, 1, 1, tokens))
+    args = replace(args, query=args.query.expand(batch, heads, -1, -1))
+    with torch.set_grad_enabled(gradients):
+        return ("sdpa",) if dense.why_not(args) or dense.why_slow(args) else ("dense",)
 
 
 def check() -> str:
@@ -184,6 +219,7 @@ def check() -> str:
 TABLES: Tables = {
     "check": check,
     "grid": grid,
+    "grids": grids,
     "decoding": decoding,
     "operator": operator,
     "readme-speed": readme_speed,

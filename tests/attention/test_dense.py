@@ -44,7 +44,7 @@ def test_outputs_and_gradients_are_those_of_the_definition(
     form: str, queries: int, scores: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without the log-sum-exp, whose way is another; that with it is tested with the other backends."""
-    monkeypatch.setattr(dense, "_SCORES", scores // torch.get_num_threads())
+    monkeypatch.setattr(dense, "_NUMBERS", scores // torch.get_num_threads())
     options = dict(FORMS[form])
     if form == "mask":
         options["attn_mask"] = options["attn_mask"][-queries:]
@@ -58,6 +58,30 @@ def test_outputs_and_gradients_are_those_of_the_definition(
         found.append((out, plain, *grads))
     for expected, ours in zip(*found, strict=True):
         torch.testing.assert_close(ours, expected, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("queries", [N, 1])
+@pytest.mark.parametrize("batch", [1, 5])
+def test_heads_of_one_item_and_items_of_half_precision_are_done_in_parts(
+    batch: int, queries: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Here two key heads, each of two query heads, at once."""
+    monkeypatch.setattr(dense, "_NUMBERS", 2 * 2 * queries * N // torch.get_num_threads())
+    torch.manual_seed(0)
+    table = torch.linspace(0.0, -3.0, 8 * N).view(8, N)
+    options: dict[str, Any] = {"position": table, "causal": True, "key_bias": torch.randn(1, 8, N)}
+    query, key, value = (torch.randn(batch, heads, N, 4, dtype=dtype) for heads in (8, 4, 4))
+    leaves = [each.requires_grad_() for each in (query, key, value)]
+    found = []
+    for backend in ("reference", "dense"):
+        out, lse = kernel_attention(
+            query[:, :, -queries:], key, value, backend=backend, return_lse=True, **options
+        )
+        found.append((out, lse, *torch.autograd.grad(out.float().square().sum() + lse.sum(), leaves)))
+    rounding = 32 * torch.finfo(dtype).eps
+    for expected, ours in zip(*found, strict=True):
+        torch.testing.assert_close(ours, expected, rtol=rounding, atol=rounding)
 
 
 @pytest.mark.parametrize("form", [*FORMS, "mixed"])
@@ -88,9 +112,19 @@ def test_dropout_drops_weights_and_multiplies_the_others(form: str, queries: int
 
 def test_short_sequences_have_it_and_long_ones_row_blocks() -> None:
     options: dict[str, Any] = {"position": ExponentialDecay(length=5.0), "causal": True}
-    for length, name in ((64, "dense"), (300, "sdpa"), (1, "sdpa")):
-        found = choose_backend(*torch.randn(3, 1, 2, length, 4).unbind(), **options)
+    for batch, length, name in (
+        (1, 64, "dense"),
+        (9, 256, "dense"),
+        (1, 512, "dense"),
+        (9, 300, "sdpa"),
+        (1, 1, "sdpa"),
+    ):
+        found = choose_backend(*torch.randn(3, batch, 2, length, 4).unbind(), **options)
         assert found.name == name
+    content = {"content": Gaussian(1.0), "causal": True}
+    assert choose_backend(*torch.randn(3, 9, 2, 256, 4).unbind(), **content).name == "dense"
+    with torch.no_grad():
+        assert choose_backend(*torch.randn(3, 9, 2, 256, 4).unbind(), **content).name == "sdpa"
     dropped = choose_backend(*torch.randn(3, 1, 2, 300, 4).unbind(), dropout_p=0.1, **options)
     assert dropped.name == "dense"
     assert "PyTorch's fused" in choose_backend(*torch.randn(3, 1, 2, 64, 4).unbind()).refused["dense"]

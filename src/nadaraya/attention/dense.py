@@ -17,9 +17,10 @@ from nadaraya.attention import stock
 from nadaraya.attention.arguments import AttentionArguments
 
 LONGEST = 1024  # queries and keys
-_PAYS = 256  # queries and keys up to which it is faster, not measured here
-_PAYS_MIXED = 128  # with positions that queries mix
-_SCORES = 2**19  # at once for each thread, where one item has fewer
+_PAYS = 256  # queries and keys up to which it is faster, not measured here; twice as many of few scores
+_PAYS_HALF = 128  # where queries mix positions, or half of all pairs is hidden and no gradient is taken
+_PAYS_SCORES = 2**20
+_NUMBERS = 2**19  # scores, or keys made precise, at once for each thread, where one item or head has fewer
 _FEW = 2**13  # scores of one row
 _MOST = 2**26  # numbers in the weights of a call: 256 MiB of float32
 
@@ -47,7 +48,13 @@ def why_slow(args: AttentionArguments) -> str | None:
         return "PyTorch's fused attention does this call as it stands"
     if args.query.shape[2] <= 1:
         return "one row is done so in any case"
-    pays = _PAYS if args.mixture is None else _PAYS_MIXED
+    parts = (args.lag_logits, args.grid, args.window)
+    half = args.causal and not args.exclude_self and all(part is None for part in parts)
+    half &= not torch.is_grad_enabled()
+    pays = _PAYS_HALF if half or args.mixture is not None else _PAYS
+    known = not torch.compiler.is_compiling()
+    if known and math.prod(args.query.shape[:3]) * args.key.shape[2] <= _PAYS_SCORES:
+        pays *= 2
     if args.dropout_p > 0.0:  # row blocks of the definition know which weights were dropped
         pays = LONGEST
     if max(args.query.shape[2], args.key.shape[2]) > pays:
@@ -68,7 +75,7 @@ def attention(
     """Softmax attention with scores q·k·scale + Σ biases.
 
     Args:
-        query, key, value: (B, H, Nq, d), (B, G, Nk, d), (B, G, Nk, e), float32 or float64.
+        query, key, value: (B, H, Nq, d), (B, G, Nk, d), (B, G, Nk, e).
         scale: factor of the dot product.
         biases: each broadcastable to (B, H, Nq, Nk), −∞ where a pair takes no part.
         hides: whether some row may see nothing.
@@ -84,21 +91,26 @@ def attention(
         bias = sum(biases[1:], biases[0]) if biases else None
         out = F.scaled_dot_product_attention(query, key, value, bias, scale=scale, enable_gqa=shares)
         return out, None
-    query, batch = query * scale, query.shape[0]
-    of_item = max(1, math.prod(query.shape[1:3]) * key.shape[2])
-    if torch.compiler.is_compiling() or (step := _SCORES * torch.get_num_threads() // of_item) >= batch:
+    query = query.to(torch.promote_types(query.dtype, torch.float32)) * scale
+    numbers = math.prod(query.shape[:3]) * key.shape[2]
+    if key.dtype != query.dtype:
+        numbers = max(numbers, key.numel())
+    if torch.compiler.is_compiling() or numbers <= (most := _NUMBERS * torch.get_num_threads()):
         return _of_some(query, key, value, biases, hides, with_lse, dropout_p)
-    step = max(1, step)
+    axis = 0 if len(query) > 1 else 1
+    items = key.shape[axis]
+    step = max(1, most * items // numbers)
     # Splitting is differentiated at once; a slice would cost an array of zeros of the whole.
     parts = [
-        each.split(step) if len(each) == batch else repeat(each) for each in (query, key, value, *biases)
+        each.split(step * (each.shape[axis] // items), axis) if each.shape[axis] >= items else repeat(each)
+        for each in (query, key, value, *biases)
     ]
     found = [
         _of_some(query, key, value, biases, hides, with_lse, dropout_p)
         for query, key, value, *biases in zip(*parts, strict=False)
     ]
-    lse = torch.cat([each for _, each in found if each is not None]) if with_lse else None
-    return torch.cat([out for out, _ in found]), lse
+    lse = torch.cat([each for _, each in found if each is not None], axis) if with_lse else None
+    return torch.cat([out for out, _ in found], axis), lse
 
 
 def _is_one_call(query: Tensor, key: Tensor) -> bool:
@@ -112,7 +124,8 @@ def _of_some(
     query: Tensor, key: Tensor, value: Tensor, biases: Sequence[Tensor], hides: bool, with_lse: bool,
     dropout_p: float,
 ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
-    """The same of some items of the batch, whose scores stay near the cores; the query has the scale."""
+    """The same of some items of the batch or heads, which stay near the cores; the query has the scale."""
+    key, value = key.to(query.dtype), value.to(query.dtype)
     scores = _by_shared(query, key.mT)
     for bias in biases:
         # What is compiled may be differentiated by torch.func, which has no operations in place here.

@@ -82,7 +82,7 @@ def _softmax(args: AttentionArguments, with_lse: bool, keep: bool) -> tuple[Tens
     """Output of the softmax, within one document, and log-sum-exp, which may be None if not wanted."""
     if not keep or args.mixture is not None:
         args = args.with_repeated_heads()  # else products of all pairs share keys as they are
-    form = _softmax_form(args)
+    form = _softmax_form(args, keep and args.mixture is None)
     if form.loses_digits:
         return _definition_in_row_blocks(replace(args, eps=0.0))
     mask = args.attn_mask
@@ -166,7 +166,8 @@ class _SoftmaxForm(NamedTuple):
     loses_digits: bool  # the Gaussian's logits, differences of larger terms, are rounded too much
 
 
-def _softmax_form(args: AttentionArguments) -> _SoftmaxForm:
+def _softmax_form(args: AttentionArguments, half: bool) -> _SoftmaxForm:
+    """The form; dot products stay in half precision where `half` says that what follows knows it."""
     query, key, value = args.query, args.key, args.value
     key_bias: Tensor | None = None
     squares: tuple[Tensor, ...] = ()
@@ -181,7 +182,7 @@ def _softmax_form(args: AttentionArguments) -> _SoftmaxForm:
         query, key, squares = gaussian
         key_bias = -0.5 * squares[1]
         value = args.value.to(query.dtype)
-    elif args.query.device.type == "cpu":
+    elif args.query.device.type == "cpu" and not half:
         # Half precision is emulated on most CPUs: float32 is faster there and no less exact.
         query, key, value = (t.to(args.compute_dtype) for t in (query, key, value))
     if args.key_bias is not None:

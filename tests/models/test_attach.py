@@ -109,7 +109,7 @@ class Largest(TorchDispatchMode):
 
 @pytest.mark.parametrize("name", ["llama", "llama4", "mistral", "t5", "inkling", "inkling2"])
 def test_no_tensor_of_all_pairs_is_made(name: str) -> None:
-    model, length = make(name), 512
+    model, length = make(name), 600
     mask = torch.ones(1, length, dtype=torch.long)
     mask[:, -5:] = 0
     inputs: dict[str, Any] = {"input_ids": some_tokens(length, 1), "attention_mask": mask}
@@ -129,7 +129,7 @@ def test_no_tensor_of_all_pairs_is_made(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["llama", "mistral"])
 def test_a_bank_with_open_gates_makes_no_tensor_of_all_pairs(name: str) -> None:
-    model, length = make(name), 512
+    model, length = make(name), 600
     model.set_attn_implementation("sdpa")
     mask = torch.ones(1, length, dtype=torch.long)
     mask[:, :5] = 0

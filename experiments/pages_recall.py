@@ -122,10 +122,11 @@ def passes() -> str:
     rows = []
     for variant, runs in _by_variant("passes").items():
         found, cells = {run["size"]: run for run in runs}, []
-        for run in map(found.get, ("p100", "p100-dropout")):
+        for run in map(found.get, ("p100", "p300", "p100-dropout")):
             cells += ["", "", ""] if run is None else _learned(run)
         rows.append([code(variant), *cells])
-    header = ["", "training", "validation", "lowest", "dropout 0.2: training", "validation", "lowest"]
+    ways = ("100 passes", "300", "100, dropout 0.2")
+    header = ["", *(name for way in ways for name in (f"{way}: training", "validation", "lowest"))]
     return table(header, rows)
 
 

@@ -32,13 +32,12 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--json", type=Path, required=True)
-    parser.add_argument("--dtypes", default=",".join(DTYPES), help="separated by commas; default both")
     options = parser.parse_args()
     where = torch.device("cpu")
     found: dict[str, Any] = {"identity": measured.identity(where), "cells": []}
     if options.json.is_file():
         found = json.loads(options.json.read_text(encoding="utf-8"))
-    cells = itertools.product(options.dtypes.split(","), WIDTHS, TOKENS, SIZES)
+    cells = itertools.product(DTYPES, WIDTHS, TOKENS, SIZES)
     for dtype, width, tokens, (batch, heads) in cells:
         if batch * heads * tokens**2 > LARGEST:
             continue

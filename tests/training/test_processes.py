@@ -164,7 +164,7 @@ def test_processes_that_share_the_weights_out_go_on_for_one_and_one_for_them(
     records = (two / "metrics.jsonl").read_text().splitlines(keepends=True)
     (two / "metrics.jsonl").write_text("".join(records[:-1]))  # not finished any more
     train(recipe, two, progress=False)
-    for run in (Run(folder), Run(two)):  # Muon computes in bfloat16: last digits become hundredths
+    for run in (Run(folder), Run(two)):  # Muon computes in bfloat16, which makes more of a last digit
         for kind in ("train", "validation", "final"):
             for ours, theirs in zip(run.series(kind), one.series(kind), strict=True):
                 assert ours["step"] == theirs["step"]
@@ -172,7 +172,7 @@ def test_processes_that_share_the_weights_out_go_on_for_one_and_one_for_them(
         for weights in ("trained", "best"):
             model, expected = (each.load_model(weights=weights).state_dict() for each in (run, one))
             for name, tensor in expected.items():
-                assert torch.dist(model[name], tensor) <= 0.1 * tensor.norm(), name
+                torch.testing.assert_close(model[name], tensor, rtol=1e-3, atol=5e-3)
 
 
 @pytest.mark.slow

@@ -163,6 +163,21 @@ def test_gradients(way, backend):
     assert torch.autograd.gradcheck(call, (*inputs(), *more))
 
 
+@pytest.mark.parametrize("rows", [2, 9])
+def test_second_derivatives_and_function_transforms(rows):
+    """By few rows and by many, whose factors are made in two ways."""
+    query, key, value = normal(1, 2, rows, 2), normal(1, 2, 9, 2, seed=1), normal(1, 2, 9, 2, seed=2)
+
+    def call(query: Tensor, key: Tensor, value: Tensor, ridge: float = 0.0) -> Tensor:
+        return line(query, key, value, content=0.4, ridge=ridge, backend="reference")
+
+    leaves = tuple(x.clone().requires_grad_() for x in (query, key, value))
+    assert torch.autograd.gradcheck(call, leaves, check_forward_ad=True)
+    assert torch.autograd.gradgradcheck(call, leaves)
+    many = torch.func.vmap(lambda query: call(query, key, value, 0.1))(torch.stack([query, 2 * query]))
+    torch.testing.assert_close(many[1], call(2 * query, key, value, 0.1))
+
+
 def test_gradients_of_bandwidth_and_bank_are_those_of_differences():
     """The ridge is a share of the variance, which the gradient takes for a constant: there is none here."""
     query, key, value = (normal(1, 1, 12, 2, seed=seed) for seed in range(3))

@@ -1,6 +1,7 @@
 """The local line of kernel regression as attention: weights that see the slope of the values at the query."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -27,24 +28,71 @@ def along_line(args: AttentionArguments, weights: Tensor) -> Tensor:
     if args.probe is not None:
         slope = -args.probe
     else:
-        width = key.shape[-1]
-        if weights.shape[2] <= width:  # few rows, as in decoding: less memory than all products of channels
-            apart = key[:, :, None] - mean[..., None, :]
-            spread = (apart * weights[..., None]).mT @ apart
-        else:
-            squares = (key[..., None] * key[..., None, :]).flatten(-2)
-            spread = (weights @ squares).unflatten(-1, (width, width)) - mean[..., None] * mean[..., None, :]
-        variance = spread.diagonal(dim1=-2, dim2=-1).mean(-1)
-        ridge = args.ridge * variance.detach() if args.ridge else torch.zeros_like(variance)
-        ridge = torch.where(variance > 0, ridge, 1.0)[..., None, None]  # no line through one point
-        spread = spread + ridge * torch.eye(width, dtype=spread.dtype, device=spread.device)
         at = args.query if args.line_at is None else args.line_at
-        slope, singular = torch.linalg.solve_ex(spread, at.to(weights.dtype) - centre - mean)
-        if not args.ridge and singular.any():
-            accepted = "above 0 where a query sees no more keys than they have dimensions"
-            raise must_be("ridge", accepted, args.ridge)
+        apart = at.to(weights.dtype) - centre - mean
+        slope = _Solve.apply(weights, key, mean, apart, *_factors(weights, key, mean, args.ridge))
     along = slope @ key.mT - (slope * mean).sum(-1, keepdim=True)
     return weights * (1 + along)
+
+
+@torch.no_grad()
+def _factors(weights: Tensor, key: Tensor, mean: Tensor, share: float) -> tuple[Tensor, Tensor]:
+    """LU factors (B, H, Nq, d, d) and pivots of A_i = Σ_j p_ij k_j k_jᵀ − m_i m_iᵀ + λ_i I."""
+    width = key.shape[-1]
+    if weights.shape[2] <= width:  # few rows, as in decoding: less memory than all products of channels
+        apart = key[:, :, None] - mean[..., None, :]
+        spread = (apart * weights[..., None]).mT @ apart
+    else:
+        squares = (key[..., None] * key[..., None, :]).flatten(-2)
+        spread = (weights @ squares).unflatten(-1, (width, width)).sub_(mean[..., None] * mean[..., None, :])
+    diagonal = spread.diagonal(dim1=-2, dim2=-1)
+    variance = diagonal.mean(-1, keepdim=True)
+    diagonal.add_(torch.where(variance > 0, share * variance, 1.0))  # no line through one point
+    factors, pivots, singular = torch.linalg.lu_factor_ex(spread)
+    if not share and singular.any():
+        accepted = "above 0 where a query sees no more keys than they have dimensions"
+        raise must_be("ridge", accepted, share)
+    return factors, pivots
+
+
+class _Solve(torch.autograd.Function):
+    """A_i^{-1} b_i by the factors of A_i; its gradients need no A, whose products are sums over keys."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(
+        weights: Tensor, key: Tensor, mean: Tensor, right: Tensor, factors: Tensor, pivots: Tensor
+    ) -> Tensor:
+        return torch.linalg.lu_solve(factors, pivots, right[..., None])[..., 0]
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        saved = *inputs[:3], *inputs[4:6], output
+        ctx.save_for_backward(*saved)
+        ctx.save_for_forward(*saved)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        """With u = A^{-1} ∂b, −u sᵀ is the gradient of A."""
+        weights, key, mean, factors, pivots, slope = ctx.saved_tensors
+        back = _Solve.apply(weights, key, mean, grad, factors, pivots)
+        first, second = back @ key.mT, slope @ key.mT
+        by_key = -(weights * second).mT @ back - (weights * first).mT @ slope
+        by_mean = back * (slope * mean).sum(-1, keepdim=True) + slope * (back * mean).sum(-1, keepdim=True)
+        return -first * second, by_key, by_mean, back, None, None
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Tensor:
+        """A^{-1} (ḃ − Ȧ s)."""
+        weights, key, mean, factors, pivots, slope = ctx.saved_tensors
+        of_weights, of_key, of_mean, of_right = tangents[:4]
+        along, across = slope @ key.mT, slope @ of_key.mT
+        product = (of_weights * along + weights * across) @ key + (weights * along) @ of_key
+        of_means = of_mean * (slope * mean).sum(-1, keepdim=True) + mean * (slope * of_mean).sum(
+            -1, keepdim=True
+        )
+        return _Solve.apply(weights, key, mean, of_right - product + of_means, factors, pivots)
 
 
 class Probe(nn.Module):

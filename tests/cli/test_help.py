@@ -41,6 +41,10 @@ def test_the_help_has_three_panels(nadaraya: Any, monkeypatch: pytest.MonkeyPatc
     assert len(lines) <= 2 * len([line for line in lines if line])
 
 
+def test_a_verb_explains_itself_by_the_short_option_too(nadaraya: Any) -> None:
+    assert nadaraya("bench", "decode", "-h").out == nadaraya("bench", "decode", "--help").out != ""
+
+
 def test_a_summary_is_short_and_begins_with_a_verb() -> None:
     for name, command in verbs():
         summary = command.help.split("\n\n")[0]

@@ -43,7 +43,11 @@ class _Verbs(TyperGroup):
 
 
 app = typer.Typer(
-    cls=_Verbs, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode="markdown"
+    cls=_Verbs,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+    context_settings={"help_option_names": ["--help", "-h"]},
 )
 
 

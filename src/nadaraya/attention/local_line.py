@@ -79,7 +79,7 @@ class _Solve(torch.autograd.Function):
         back = _Solve.apply(weights, key, mean, grad, factors, pivots)
         first, second = back @ key.mT, slope @ key.mT
         by_key = -(weights * second).mT @ back - (weights * first).mT @ slope
-        by_mean = back * (slope * mean).sum(-1, keepdim=True) + slope * (back * mean).sum(-1, keepdim=True)
+        by_mean = _scaled(back, slope, mean) + _scaled(slope, back, mean)
         return -first * second, by_key, by_mean, back, None, None
 
     @staticmethod
@@ -89,10 +89,13 @@ class _Solve(torch.autograd.Function):
         of_weights, of_key, of_mean, of_right = tangents[:4]
         along, across = slope @ key.mT, slope @ of_key.mT
         product = (of_weights * along + weights * across) @ key + (weights * along) @ of_key
-        of_means = of_mean * (slope * mean).sum(-1, keepdim=True) + mean * (slope * of_mean).sum(
-            -1, keepdim=True
-        )
+        of_means = _scaled(of_mean, slope, mean) + _scaled(mean, slope, of_mean)
         return _Solve.apply(weights, key, mean, of_right - product + of_means, factors, pivots)
+
+
+def _scaled(vector: Tensor, first: Tensor, second: Tensor) -> Tensor:
+    """v (a·b), row by row."""
+    return vector * (first * second).sum(-1, keepdim=True)
 
 
 class Probe(nn.Module):

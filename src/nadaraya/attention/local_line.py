@@ -56,7 +56,7 @@ def _factors(weights: Tensor, key: Tensor, mean: Tensor, share: float) -> tuple[
 
 
 class _Solve(torch.autograd.Function):
-    """A_i^{-1} b_i by the factors of A_i; its gradients need no A, whose products are sums over keys."""
+    """A_i^{-1} b_i from the factors of A_i; the gradients are sums over keys, and need no A_i."""
 
     generate_vmap_rule = True
 

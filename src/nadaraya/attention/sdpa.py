@@ -322,7 +322,7 @@ def _keep_self_where_alone(args: AttentionArguments, out: Tensor, lse: Tensor) -
 
 def _definition_in_row_blocks(args: AttentionArguments) -> tuple[Tensor, Tensor]:
     """Row blocks of the definition, recomputed in the backward pass with the same random numbers."""
-    if args.query.shape[2] <= _DEFINITION_ROWS:  # nothing to save
+    if args.query.shape[2] <= _DEFINITION_ROWS:  # one block: recomputed, it would take as much memory
         return _definition(args, 0)
     blocks = [
         checkpoint(_definition, args, start, use_reentrant=False, preserve_rng_state=True)

@@ -167,6 +167,12 @@ def test_the_measured_table_decides_on_the_cpu_too(tmp_path: Path, monkeypatch: 
         assert (
             choose_backend(*tensors, key_bias=torch.zeros(1, 1, 64), causal=True).name == "dense"
         )  # not measured
+        longer = torch.randn(3, 1, 2, 128, 4).unbind()
+        found = choose_backend(*longer, position=torch.zeros(2, 128), causal=True)
+        assert (found.name, found.refused.keys()) == (
+            "dense",
+            {"triton"},
+        )  # the rule: its size was not measured
         found = choose_backend(*tensors, content=Gaussian(1.0), causal=True)
         assert found.name == "sdpa"
         assert found.refused["dense"] == "nadaraya check found it wrong"

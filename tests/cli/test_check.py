@@ -47,6 +47,14 @@ def test_quick_says_in_ten_lines_what_was_found_and_writes_no_table(nadaraya: An
     assert all(row.ms > 0 for row in found.rows)
 
 
+def test_shapes_that_are_named_are_timed_in_both_dtypes(nadaraya: Any, tmp_path: Path) -> None:
+    outcome = nadaraya("check", "--device", "cpu", "--quick", "--shape", "1,2,16,8", "--json")
+    timed = {(row["keys"], row["width"], row["dtype"]) for row in json.loads(outcome.out)["rows"]}
+    assert timed == {(32, 16, "float32"), (16, 8, "float32"), (16, 8, "bfloat16")}
+    nadaraya("check", "--shape", "1,2,16").refuses("--shape must be four numbers from 1 on")
+    nadaraya("check", "--shape", "1,2,0,8").refuses("--shape must be four numbers from 1 on")
+
+
 def test_the_whole_check_writes_the_table_that_auto_reads(
     nadaraya: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -29,6 +29,7 @@ _SIZES = ("batch", "heads", "queries", "keys", "width")
 _TYPES = {"kind": str, "gradients": bool, "dtype": str, "way": str, "ms": float, **dict.fromkeys(_SIZES, int)}
 ON_GPU, ON_CPU = ("triton", "sdpa"), ("dense", "sdpa")  # backends that are chosen from
 BACKENDS = ("triton", "dense", "sdpa")
+_NEAR = 0.6  # log₂ of sizes: within the same powers of two
 
 OfKind = tuple[str, bool, str]  # a name of `Kind`, whether there are gradients, "float32" or "half"
 
@@ -105,7 +106,10 @@ _wrong._dynamo_marked_constant = True  # type: ignore[attr-defined]
 def _nearest(
     device: torch.device, kind: OfKind, rivals: tuple[str, ...], *sizes: int
 ) -> dict[str, float] | None:
-    """Times at the sizes nearest in log₂ of (batch · heads, keys, width) where all were measured."""
+    """Times at the sizes nearest in log₂ of (batch · heads, keys, width) where all were measured.
+
+    On a CPU the rule of `dense` is better than sizes that are not the same.
+    """
     cells = {
         shape: times
         for shape, times in _table(device).times.get(kind, {}).items()
@@ -113,7 +117,9 @@ def _nearest(
     }
     if not cells:
         return None
-    return cells[min(cells, key=lambda shape: math.dist(map(math.log2, shape), sizes))]
+    away = {shape: math.dist(map(math.log2, shape), sizes) for shape in cells}
+    nearest = min(away, key=away.__getitem__)
+    return None if rivals == ON_CPU and away[nearest] > _NEAR else cells[nearest]
 
 
 @cache

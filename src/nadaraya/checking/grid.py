@@ -3,7 +3,7 @@
 import math
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -54,8 +54,8 @@ _TIMED = (
     "mixed logits",
     "decoding",
 )
-# Batch, heads, tokens and width.
-SHAPES: dict[str, tuple[tuple[int, int, int, int], ...]] = {
+Shape = tuple[int, int, int, int]  # batch, heads, tokens and width
+SHAPES: dict[str, tuple[Shape, ...]] = {
     "cpu": (
         (1, 4, 64, 32), (16, 4, 64, 32), (16, 12, 128, 64), (1, 4, 256, 32), (16, 4, 256, 128),
         (1, 12, 1024, 64), (1, 4, 2048, 64),
@@ -143,10 +143,14 @@ def check(feature: str, kind: Kind, device: torch.device) -> Iterator[Call]:
             )  # fmt: skip
 
 
-def cells(device: torch.device, quick: bool) -> Iterator[tuple[Kind, tuple[int, int, int]]]:
-    """Kinds of calls to be timed, with batch, heads and tokens."""
-    for dtype in (torch.bfloat16, torch.float32) if device.type == "cuda" else (torch.float32,):
-        for batch, heads, tokens, width in _QUICK_SHAPES if quick else SHAPES[device.type]:
+def cells(
+    device: torch.device, quick: bool, more: Sequence[Shape] = ()
+) -> Iterator[tuple[Kind, tuple[int, int, int]]]:
+    """Kinds of calls to be timed, with batch, heads and tokens; `more` shapes in bfloat16 on a CPU, too."""
+    usual = _QUICK_SHAPES if quick else SHAPES[device.type]
+    for dtype in (torch.bfloat16, torch.float32):
+        wanted = (device.type == "cuda") or dtype == torch.float32
+        for batch, heads, tokens, width in dict.fromkeys((*(usual if wanted else ()), *more)):
             for feature in _TIMED:
                 for gradients in (False,) if feature == "decoding" else (False, True):
                     yield kind_of(feature, dtype, width, gradients), (batch, heads, tokens)

@@ -31,7 +31,10 @@ if TYPE_CHECKING:
     from nadaraya.models import KernelGPTForCausalLM
 
 RoundsOption = Annotated[int, typer.Option(help="Number of measurements of each model.", min=1)]
-OutOption = Annotated[Path | None, typer.Option(help="Also write the results to this JSON file.")]
+OutOption = Annotated[
+    Path | None,
+    typer.Option(dir_okay=False, writable=True, help="Also write the results to this JSON file."),
+]
 bench_app = typer.Typer(help="Measure speed and memory of models against baselines.", no_args_is_help=True)
 
 

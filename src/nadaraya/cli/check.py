@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from nadaraya.cli.bench import OutOption
-from nadaraya.cli.options import DeviceOption, chosen_device, progress_bar
+from nadaraya.cli.options import DeviceOption, chosen_device, progress_bar, whole_numbers
 from nadaraya.cli.results import Result
 from nadaraya.cli.tables import FigureTable
 from nadaraya.errors import must_be
 
 if TYPE_CHECKING:
-    from nadaraya.checking.grid import Check, Time
+    from nadaraya.checking.grid import Check, Shape, Time
 
 
 def check(
@@ -20,11 +20,20 @@ def check(
     quick: Annotated[
         bool, typer.Option("--quick", help="Check fewer calls, time one shape and write no table.")
     ] = False,
+    shapes: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--shape",
+            metavar="BATCH,HEADS,TOKENS,WIDTH",
+            help="Time calls of this shape too, such as your model's; may be given several times.",
+        ),
+    ] = None,
     out: OutOption = None,
 ) -> Result:
     """Compare every backend with the definition, time every way, and write the table that `auto` reads.
 
-    Exit status 1: a backend is wrong. The table, of this device and these versions, lies in the cache folder.
+    Exit status 1: a backend is wrong. The table, of this device and these versions, lies in the cache folder;
+    on a CPU it serves the shapes that were timed alone.
     """
     import torch
 
@@ -36,7 +45,8 @@ def check(
     if name not in grid.SHAPES:
         raise must_be("--device", "cpu or cuda", name)
     where = torch.device(name)
-    kinds, cells = list(grid.kinds(quick)), list(grid.cells(where, quick))
+    more = [_shape(each) for each in shapes or ()]
+    kinds, cells = list(grid.kinds(quick)), list(grid.cells(where, quick, more))
     calls, rows, failed = list[grid.Call](), list[grid.Time](), dict[str, str]()
     with progress_bar() as bar:
         line = bar.add_task("calls", total=len(kinds) + len(cells))
@@ -56,6 +66,14 @@ def check(
     return Result(
         found.model_dump(mode="json"), [_times(found), *verdict(found), last], status=int(bool(wrong))
     )
+
+
+def _shape(text: str) -> "Shape":
+    accepted = "four numbers from 1 on, such as 16,4,256,32"
+    match whole_numbers(text, "--shape", accepted):
+        case [batch, heads, tokens, width] if min(batch, heads, tokens, width) >= 1:
+            return batch, heads, tokens, width
+    raise must_be("--shape", accepted, text)
 
 
 def _cells(found: "Check") -> "list[list[Time]]":

@@ -13,6 +13,7 @@ from nadaraya.files import exists
 
 IMPORTED = "NADARAYA_IMPORT"  # environment variable: modules that register variants
 _Named = TypeVar("_Named", bound=Callable[..., Any])
+HUB = "hf:"  # how the name of a model at the hub begins
 CORPORA = ("embedded", "dickens")  # that `nadaraya.data.load_corpus` knows
 
 

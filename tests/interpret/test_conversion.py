@@ -1,5 +1,6 @@
 """Conversion of rotary models: what is saved is what was converted, and controls change nothing else."""
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -8,9 +9,11 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
+from nadaraya.data import byte_tokenizer
 from nadaraya.errors import InputError
 from nadaraya.interpret.conversion import BANK_FOLDER, convert_model
 from nadaraya.models import KernelBankAdapter, extend_context
+from nadaraya.training import open_causal_model
 
 LAG, SYMBOLS = 3, 12
 
@@ -62,6 +65,22 @@ def test_a_saved_conversion_is_the_converted_model(positions: Any, tmp_path: Pat
     torch.testing.assert_close(logits(model), expected, rtol=1e-5, atol=1e-5)
 
 
+def test_angles_that_are_scaled_are_dropped_too(tmp_path: Path) -> None:
+    scaled = {"rope_type": "llama3", "factor": 8.0, "rope_theta": 1e4, "low_freq_factor": 1.0}
+    scaled |= {"high_freq_factor": 4.0, "original_max_position_embeddings": 64}
+    model = llama(rope_parameters=scaled, vocab_size=256)
+    found = convert_model(model, echoes(2000), context=32, updates=1, windows=4)
+    expected = logits(found.model)
+    found.save(tmp_path / "model", byte_tokenizer())
+    causal = open_causal_model(tmp_path / "model")  # with its bank
+    torch.testing.assert_close(logits(causal.model), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_a_model_that_diverges_is_none() -> None:
+    with pytest.raises(InputError, match="after 9 updates: the loss is nan; a lower learning_rate"):
+        convert_model(llama(), echoes(2000), context=32, updates=9, windows=4, learning_rate=1e30)
+
+
 def test_without_updates_the_controls_change_no_parameter() -> None:
     for positions, method in (("rotary", None), ("none", "drop")):
         model, like = llama(), llama()
@@ -86,13 +105,14 @@ def test_what_cannot_be_converted_is_refused_in_one_line() -> None:
         ({"positions": "alibi"}, "positions"),
         ({"updates": -1}, "updates must be at least 0"),
         ({"batch_size": 0}, "batch_size must be at least 1"),
-        ({"learning_rate": 0.0}, "learning_rate must be above 0"),
+        ({"learning_rate": 0.0}, "learning_rate must be finite and above 0"),
+        ({"learning_rate": math.inf}, "learning_rate must be finite and above 0"),
         ({"context": 900}, "context must be"),
     ):
         with pytest.raises(InputError, match=words):
             convert_model(model, echoes(2000), **{"context": 32, **options})  # type: ignore[arg-type]
-    scaled = llama(rope_parameters={"rope_type": "linear", "factor": 2.0, "rope_theta": 1e4})
-    with pytest.raises(InputError, match="of the type 'default'"):
+    scaled = llama(rope_parameters={"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4})
+    with pytest.raises(InputError, match=r"of the type 'default' or 'linear' or .* of 'dynamic'"):
         convert_model(scaled, echoes(2000), context=32, positions="none")
     with pytest.raises(InputError, match="parameters that learn"):
         convert_model(llama().requires_grad_(False), echoes(2000), context=32, positions="none")

@@ -321,11 +321,46 @@ def test_an_adapter_of_twelve_layers_is_a_few_kilobytes_with_the_names_of_peft(t
     assert tensors["base_model.model.transformer.h.11.attn.nadaraya_bank.gate"].shape == (12,)
 
 
+def test_a_window_and_a_bank_go_together_in_either_order() -> None:
+    model, ids = build("llama"), torch.randint(3, 9, (2, 12), generator=torch.Generator().manual_seed(0))
+    lags = torch.arange(12)[:, None] - torch.arange(12)
+    seen = ((lags >= 0) & (lags < 4)).expand(2, 1, 12, 12)
+
+    def logits(**options: Any) -> Tensor:
+        with torch.no_grad():
+            found: Tensor = model(ids, **options).logits
+        return found
+
+    def close_to(want: Tensor, other: Tensor) -> None:
+        torch.testing.assert_close(want, other, rtol=1e-5, atol=1e-5)
+
+    plain = logits()
+    with extend_context(model, "window", window=4):
+        windowed = logits()
+        adapter = attach_kernel_bank(model)
+        assert torch.equal(logits(), windowed)
+        open_gates(adapter)
+        inside = logits()
+    banked = logits()  # the bank stays where the window ends
+    assert (inside - banked).abs().max() > 1e-3
+    close_to(inside, logits(attention_mask=seen))
+    window = extend_context(model, "window", window=4)
+    close_to(logits(), inside)
+    adapter.detach()  # the window stays where the bank goes
+    close_to(logits(), windowed)
+    window.close()
+    assert torch.equal(logits(), plain)
+
+
 def test_kernels_by_expression_or_of_any_kind_and_what_does_not_fit(tmp_path: Path) -> None:
     model = build("llama")
     attach_kernel_bank(model, "2*exponential + rq").save_pretrained(tmp_path / "text")
-    with pytest.raises(InputError, match="no kernel bank yet, got 'LlamaForCausalLM'"):
+    with pytest.raises(InputError, match="without a kernel bank: detach it first, got 'LlamaForCausalLM'"):
         attach_kernel_bank(model)
+    makes_none: Any = lambda heads: None  # noqa: E731
+    for none in (makes_none, None, 3, torch.nn.Linear(2, 2)):
+        with pytest.raises(InputError, match="kernel must be text, a kernel, as "):
+            attach_kernel_bank(build("bert"), none)
     adapter = KernelBankAdapter.from_pretrained(build("qwen3"), tmp_path / "text")
     assert "ComposedKernel" in repr(adapter.banks[0])
     bert = build("bert")
@@ -357,7 +392,7 @@ def test_kernels_by_expression_or_of_any_kind_and_what_does_not_fit(tmp_path: Pa
         KernelBankAdapter.from_pretrained(seeded("GPT2LMHeadModel", four), tmp_path / "two")
     with pytest.raises(InputError, match="kernel must be a kernel shared by all heads or with one value"):
         attach_kernel_bank(bert, KernelBank(3, 2))
-    with pytest.raises(InputError, match="kernel must be a kernel, as Gaussian"):
+    with pytest.raises(InputError, match="kernel must be text, a kernel, as Gaussian"):
         attach_kernel_bank(bert, Epanechnikov)
     for layers in ([], [2], ["a"], [0, 0], [[0]]):
         with pytest.raises(InputError, match="layers must be one or more of 0 to 1"):

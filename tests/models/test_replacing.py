@@ -196,3 +196,33 @@ def test_other_attention_is_refused_in_one_line(
     with pytest.raises(InputError, match=words):
         replace_attention(model, **{"variant": "rope"} | arguments)
     assert torch.equal(logits(model), before)
+
+
+def test_positions_that_do_not_count_tokens_are_refused() -> None:
+    model = make()
+    packed = torch.cat([torch.arange(9), torch.arange(8)]).expand(2, -1)
+    want = logits(model, position_ids=packed, use_cache=False)
+    with replace_attention(model, "rope", layers=1):  # type: ignore[arg-type]  # one layer is taken too
+        torch.testing.assert_close(logits(model, position_ids=packed, use_cache=False), want)
+        with pytest.raises(InputError, match="use_cache must be False where position_ids begin again"):
+            logits(model, position_ids=packed)
+        with pytest.raises(InputError, match="position_ids must be consecutive"):
+            logits(model, position_ids=2 * torch.arange(17)[None])
+    logits(model, position_ids=2 * torch.arange(17)[None])
+
+
+def test_a_layer_that_is_put_back_is_as_the_model_is_by_then() -> None:
+    model = make().train()
+    replaced = replace_attention(model, "gka")
+    model.eval().double()
+    replaced.close()
+    assert not any(part.training for part in model.modules())
+    assert logits(model).dtype == torch.float64
+
+
+def test_a_model_without_generation_gets_a_state_too() -> None:
+    model = make().model
+    before = model(IDS)[0]
+    with replace_attention(model, "linear"):
+        assert model(IDS)[0].shape == before.shape
+    assert torch.equal(model(IDS)[0], before)

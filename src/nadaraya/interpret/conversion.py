@@ -1,5 +1,6 @@
 """Surgery on positions: a trained model gets the banks that its heads imply, and loses its rotations."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,11 +15,12 @@ from nadaraya.files import write_into
 from nadaraya.interpret.implied import fitted_kernels
 from nadaraya.interpret.windows import Windows, windows_of
 from nadaraya.models import KernelBankAdapter, attach_kernel_bank, extend_context
+from nadaraya.models.kernel_bank import BANK_FOLDER
 
 Positions = Literal["bank", "none", "rotary"]
-BANK_FOLDER = "bank"
 # What "linear" scaling divides angles by: none is left in float32, and any transformers reads it.
 _STILL = 1e12
+_OF_ANGLES = ("rope_theta", "partial_rotary_factor")
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,10 @@ class Conversion:
                 self.adapter.save_pretrained(scratch / BANK_FOLDER)
                 self.adapter.detach()
             if self.positions != "rotary":
-                self.model.config.rope_parameters |= {"rope_type": "linear", "factor": _STILL}
+                config, still = self.model.config, {"rope_type": "linear", "factor": _STILL}
+                config.rope_parameters = {
+                    key: value for key, value in config.rope_parameters.items() if key in _OF_ANGLES
+                } | still
             self.model.save_pretrained(scratch)
             if tokenizer is not None:
                 tokenizer.save_pretrained(scratch)
@@ -115,8 +120,8 @@ def convert_model(
     ):
         if value < least:
             raise must_be(name, f"at least {least}", value)
-    if not learning_rate > 0.0:
-        raise must_be("learning_rate", "above 0", learning_rate)
+    if not 0.0 < learning_rate < math.inf:
+        raise must_be("learning_rate", "finite and above 0", learning_rate)
     if any(isinstance(part, KernelSelfAttention) for part in model.modules()):
         raise must_be("model", "one of transformers' own, not of this library", type(model).__name__)
     if updates and positions != "bank" and not any(p.requires_grad for p in model.parameters()):
@@ -131,6 +136,8 @@ def convert_model(
         model.eval()
         losses[step] = windows_held.loss(model)
         progress(step, losses[step])
+        if not math.isfinite(losses[step]):
+            raise InputError(f"{step}: the loss is {losses[step]}; a lower learning_rate may keep it finite")
 
     measure("as it is")
     adapter: KernelBankAdapter | None = None

@@ -13,6 +13,7 @@ from nadaraya.attention.rotary import RotaryEmbedding
 from nadaraya.errors import InputError, must_be, unknown_name
 
 Method = Literal["window", "interpolate", "ntk", "yarn", "drop"]
+_STATIC = ("default", "linear", "llama3", "yarn")  # types of angles that do not depend on the text
 
 
 def extend_context(
@@ -30,7 +31,8 @@ def extend_context(
 
     Args:
         model: a KernelGPT with rotary positions, or a causal model of transformers whose rotary positions
-            have one set of angles of the type "default", such as Llama, Qwen, Mistral and GPT-NeoX.
+            have one set of angles of the type "default", such as Llama, Qwen, Mistral and GPT-NeoX; for
+            "drop" angles may be scaled, as Llama 3's.
         method: one of the above.
         factor: s, how many times as long the texts are, above 1; for "interpolate", "ntk" and "yarn".
         window: tokens that a query sees, itself included; default the context trained on,
@@ -54,6 +56,9 @@ def extend_context(
     trained = getattr(getattr(model, "config", None), "max_position_embeddings", None)
     if trained is None:
         raise must_be("model", "a language model, whose config has max_position_embeddings", type(model))
+    for name, given in (("factor", factor), ("window", window)):
+        if given is not None and (isinstance(given, bool) or not isinstance(given, (int, float))):
+            raise must_be(name, "a number", given)
     scales = method in ("interpolate", "ntk", "yarn")
     if (factor is not None) != scales or not 1.0 < (2.0 if factor is None else factor) < math.inf:
         accepted = "a finite number above 1 for 'interpolate', 'ntk' and 'yarn', and left out for others"
@@ -63,7 +68,8 @@ def extend_context(
     undo = ExitStack()
     if method == "window":
         return see_last(model, trained if window is None else window)
-    modules = [part for part in model.modules() if _theirs(part) or isinstance(part, RotaryEmbedding)]
+    types = _STATIC if method == "drop" else _STATIC[:1]
+    modules = [part for part in model.modules() if _theirs(part, types) or isinstance(part, RotaryEmbedding)]
     if not modules:
         raise must_be("model", "one with rotary positions", type(model).__name__)
     for part in modules:
@@ -114,13 +120,14 @@ def _set(undo: ExitStack, part: nn.Module, name: str, value: Any) -> None:
     setattr(part, name, value)
 
 
-def _theirs(part: nn.Module) -> bool:
-    """Return whether a module is of transformers' rotary positions."""
-    if not hasattr(part, "attention_scaling"):
+def _theirs(part: nn.Module, types: tuple[str, ...]) -> bool:
+    """Return whether a module is of transformers' rotary positions, with angles of some types."""
+    if not hasattr(part, "attention_scaling") and not hasattr(part, "rope_type"):
         return False
-    if getattr(part, "rope_type", None) != "default":
-        accepted = "one whose rotary positions have one set of angles of the type 'default'"
-        raise InputError(f"model must be {accepted}, got {type(part).__name__}")
+    found = getattr(part, "rope_type", None)
+    if found not in types or not hasattr(part, "attention_scaling"):
+        accepted = f"one with one set of rotary angles of the type {' or '.join(map(repr, types))}"
+        raise InputError(f"model must be {accepted}, got {type(part).__name__} of {found!r}")
     return True
 
 

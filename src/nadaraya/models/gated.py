@@ -11,6 +11,7 @@ from nadaraya.errors import InputError
 from nadaraya.kernels import GridKernel, Kernel
 
 BANK = "nadaraya_bank"  # the attribute of an attention module that holds its GatedKernel
+OVER, WINDOWED = "nadaraya_over_", "nadaraya-window-"  # begin names of implementations of attention
 _MOST_PREFIX = 16  # class and register tokens; more are none, as the detection tokens of YOLOS
 
 

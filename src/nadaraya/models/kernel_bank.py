@@ -8,17 +8,21 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from huggingface_hub import hf_hub_download
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from nadaraya.data.textfile import one_line
 from nadaraya.errors import InputError, must_be
-from nadaraya.files import reading, write_into
+from nadaraya.files import is_file, reading, write_into
 from nadaraya.kernels import ComposedKernel, Kernel, KernelBank
 from nadaraya.models.gated import BANK, GatedKernel, Place
+from nadaraya.names import HUB
 from nadaraya.stored import Stored, read_stored
 
 _CONFIG, _TENSORS = "adapter_config.json", "adapter_model.safetensors"  # the names of peft
 _TERMS = 4
+BANK_FOLDER = "bank"  # of a converted model, in its own
 
 KernelOfHeads = str | Kernel | Callable[[int], Kernel]
 
@@ -74,12 +78,12 @@ class KernelBankAdapter(nn.Module):
 
         Args:
             model, kernel, freeze: as for `attach_kernel_bank`; a kernel that was given as text need not be.
-            folder: with the two files.
+            folder: with the two files, or hf:NAME, a repository at the hub that has them.
 
         Raises:
             InputError: the folder has no kernels, or not those of such a model, which is then as it was.
         """
-        folder = Path(folder)
+        folder = _at_hub(str(folder).removeprefix(HUB)) if str(folder).startswith(HUB) else Path(folder)
         saved = read_stored(folder / _CONFIG, _Saved, "the configuration of a kernel bank")
         if kernel is None and (kernel := saved.kernel) is None:
             raise InputError(f"{folder} must be loaded with kernel=…: what was attached was no expression")
@@ -153,17 +157,16 @@ def attach_kernel_bank(
         raise must_be("model", "one of transformers, or a vision transformer of timm", type(model))
     home = import_module(f"nadaraya.models.{kind}.beside")
     found: dict[str, Place] = home.places(model)
-    if not found or any(hasattr(place.module, BANK) for place in found.values()):
-        raise must_be(
-            "model", "one with attention to attach to, and no kernel bank yet", type(model).__name__
-        )
+    if not found:
+        accepted = "one whose self-attention goes through transformers' AttentionInterface, or timm's plain"
+        raise must_be("model", accepted, type(model).__name__)
+    if any(hasattr(place.module, BANK) for place in found.values()):
+        raise must_be("model", "one without a kernel bank: detach it first", type(model).__name__)
     known: dict[Any, str] = dict(enumerate(found)) | dict(zip(found, found, strict=True))
-    asked = list(found) if layers is None else layers
+    asked = list(found) if layers is None else [layers] if isinstance(layers, (int, str)) else layers
     names = [known[each] for each in asked if isinstance(each, (int, str)) and each in known]
     if not names or len(set(names)) != len(asked):
         raise must_be("layers", f"one or more of 0 to {len(found) - 1}, or names as {[*found][-1]}", layers)
-    if isinstance(kernel, type):
-        raise must_be("kernel", "a kernel, as Gaussian(8.0), or a function of the number of heads", kernel)
     banks = {name: _bank(kernel, found[name]) for name in names}
     leave_home = home.enter(model, [found[name].module for name in names])
     frozen = [parameter for parameter in model.parameters() if freeze and parameter.requires_grad]
@@ -192,6 +195,24 @@ def attach_kernel_bank(
     return KernelBankAdapter(banks, saved, leave)
 
 
+def bank_beside(model: str, local: bool) -> Path | None:
+    """The folder of kernels that lies in a model's own, on the disk or at the hub, or None."""
+    if local:
+        folder = Path(model) / BANK_FOLDER
+        return folder if is_file(folder / _CONFIG) else None
+    try:
+        return _at_hub(model, BANK_FOLDER)
+    except InputError:
+        return None
+
+
+def _at_hub(name: str, inside: str | None = None) -> Path:
+    """The kernels of a repository at the hub, or of a folder in it, downloaded where they are not here."""
+    with one_line(f"{HUB}{name}", "as a kernel bank"):
+        files = [hf_hub_download(name, each, subfolder=inside) for each in (_CONFIG, _TENSORS)]
+    return Path(files[0]).parent
+
+
 def _named(kernel: Kernel) -> str:
     """The class of a kernel with its settings."""
     settings = ", ".join(f"{name}={getattr(kernel, name)!r}" for name in kernel.settings)
@@ -209,7 +230,12 @@ def _bank(kernel: KernelOfHeads, place: Place) -> GatedKernel:
             return bank
         if isinstance(kernel, str):
             return ComposedKernel(kernel, heads)
-        return copy.deepcopy(kernel if isinstance(kernel, Kernel) else kernel(heads))
+        takes = callable(kernel) and not isinstance(kernel, (type, nn.Module))
+        made = kernel(heads) if takes else kernel
+        if not isinstance(made, Kernel):
+            accepted = "text, a kernel, as Gaussian(8.0), or a function of the number of heads that makes one"
+            raise must_be("kernel", accepted, made)
+        return copy.deepcopy(made)
 
     weight = next(place.module.parameters())
     dtype = torch.float64 if weight.dtype == torch.float64 else torch.float32

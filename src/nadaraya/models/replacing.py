@@ -17,6 +17,7 @@ from nadaraya.errors import InputError, must_be
 from nadaraya.kernels.bank import shared_by_layers
 from nadaraya.models.attach.pruning import attention_layers
 from nadaraya.models.block import LayerCache
+from nadaraya.models.inputs import documents_of
 
 
 class ReplacedAttention(nn.Module):
@@ -70,7 +71,8 @@ def replace_attention(
         padding and `generate` go on, with a cache but for a variant that keeps a state ("linear").
 
     Raises:
-        InputError: attention of another kind, no such layer, or a variant that the model cannot have.
+        InputError: attention of another kind, no such layer, or a variant that the model cannot have; later,
+            `position_ids` that do not count tokens, or packed ones with a cache.
 
     >>> import torch
     >>> from transformers import LlamaConfig, LlamaForCausalLM
@@ -84,7 +86,7 @@ def replace_attention(
     True
     """
     found = attention_layers(model)
-    chosen = list(found) if layers is None else list(layers)
+    chosen = list(found) if layers is None else [layers] if isinstance(layers, int) else list(layers)
     if not chosen or not set(chosen) <= set(found) or len(set(chosen)) < len(chosen):
         raise must_be("layers", f"one or more of {', '.join(map(str, found))}", layers)
     named = variants.by_layer(variant, len(chosen), options)
@@ -92,13 +94,40 @@ def replace_attention(
     names = {id(module): name for name, module in model.named_modules()}
     undo = ExitStack()
     for layer, attention in zip(chosen, made, strict=True):
-        undo.callback(model.set_submodule, names[id(found[layer])], found[layer])
+        undo.callback(_put_back, model, names[id(found[layer])], found[layer])
         model.set_submodule(names[id(found[layer])], ReplacedAttention(attention, layer))
     if any(attention.decodes_by_state for attention in made):
-        for config in (model.config, model.generation_config):
+        for config in filter(None, (model.config, getattr(model, "generation_config", None))):
             undo.callback(setattr, config, "use_cache", config.use_cache)
             config.use_cache = False
+    undo.callback(model.register_forward_pre_hook(_check_positions, with_kwargs=True).remove)
     return undo
+
+
+def _check_positions(model: Any, args: tuple[Any, ...], options: dict[str, Any]) -> None:
+    """Refuse positions that new layers, which count tokens, would not know of."""
+    positions, mask = options.get("position_ids"), options.get("attention_mask")
+    rows = next((given for given in (*args, options.get("input_ids")) if given is not None), None)
+    rows = options.get("inputs_embeds") if rows is None else rows
+    told = mask is not None and (not isinstance(mask, Tensor) or mask.dim() > 2)  # of what queries see
+    if positions is None or rows is None or told:
+        return
+    cache = options.get("past_key_values")
+    cached = 0 if cache is None else int(cache.get_seq_length())
+    packed = documents_of(positions, {}, None if mask is None else mask != 0, rows, cached) is not None
+    given = options.get("use_cache")
+    if packed and (model.config.use_cache if given is None else given):
+        raise must_be("use_cache", "False where position_ids begin again", True)
+
+
+def _put_back(model: nn.Module, name: str, former: Any) -> None:
+    """Put a layer back, in the mode and, where it has changed since, the dtype and place of the one there."""
+    there = model.get_submodule(name)
+    weight = next(there.parameters())
+    was = next(former.parameters())
+    if (weight.device, weight.dtype) != (was.device, was.dtype):
+        former.to(weight.device, weight.dtype)
+    model.set_submodule(name, former.train(there.training))
 
 
 def _made(part: Any, arguments: dict[str, Any], model: nn.Module) -> KernelSelfAttention:

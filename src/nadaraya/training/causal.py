@@ -7,9 +7,9 @@ from nadaraya.data.textfile import one_line
 from nadaraya.errors import InputError
 from nadaraya.evaluation.language import CausalModel
 from nadaraya.files import is_file, is_folder
+from nadaraya.names import HUB
 from nadaraya.training.run import Run
 
-HUB = "hf:"  # how the name of a model at the hub begins
 LONGEST = 2048  # context of a model whose configuration names none
 
 
@@ -22,7 +22,8 @@ def open_causal_model(source: str | Path, weights: str | None = None) -> CausalM
         weights: of a run, as `Run.load_model` takes them; default its own choice.
 
     Returns:
-        The model. Its context is that of the run's recipe, or of the model's configuration, or 2048.
+        The model, with the kernel bank that `nadaraya convert` wrote beside it. Its context is that of the
+        run's recipe, or of the model's configuration, or 2048.
 
     Raises:
         InputError: there is none, it has other weights than safetensors or code of its own, a run is not
@@ -59,6 +60,7 @@ def _pretrained(name: str, local: bool) -> CausalModel:
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
     from nadaraya.models.inputs import check_index  # registers KernelGPT too
+    from nadaraya.models.kernel_bank import KernelBankAdapter, bank_beside
     from nadaraya.models.quiet import without_bars
 
     options: Any = {"local_files_only": local, "trust_remote_code": False}
@@ -78,6 +80,8 @@ def _pretrained(name: str, local: bool) -> CausalModel:
         raise InputError(f"{name} must have a tokenizer that the tokenizers library reads, got one without")
     if report["missing_keys"]:
         raise InputError(f"{name} is damaged: it lacks {sorted(report['missing_keys'])[0]}")
+    if (bank := bank_beside(name, local)) is not None:
+        KernelBankAdapter.from_pretrained(model, bank, freeze=False)
     config = model.config.get_text_config()
     limits = (getattr(config, key, None) for key in ("max_position_embeddings", "n_positions", "n_ctx"))
     context = next((limit for limit in limits if isinstance(limit, int) and limit > 1), LONGEST)

@@ -12,6 +12,7 @@ from transformers.masking_utils import AttentionMaskInterface
 
 from nadaraya.errors import InputError, must_be
 from nadaraya.models.attach import interface, masks, relative
+from nadaraya.models.gated import OVER, WINDOWED
 
 __all__ = [
     "attach_attention",
@@ -19,7 +20,6 @@ __all__ = [
 ]
 
 _NAME = "nadaraya"
-_WINDOWED = f"{_NAME}-window-"
 
 
 def register_attention() -> None:
@@ -57,7 +57,10 @@ class Attachment:
         for take_back in self._take_back:
             take_back()
         for part, name in self._before:  # the whole before its parts
-            part.set_attn_implementation(name)
+            over = (
+                OVER if str(part.config._attn_implementation).startswith(OVER) else ""
+            )  # a bank is there now
+            part.set_attn_implementation(over + name.removeprefix(OVER))
         self._take_back, self._before = [], []
 
     def __enter__(self) -> "Attachment":
@@ -104,9 +107,13 @@ def attach_attention(model: Any, *, window: int | None = None) -> Attachment:
     if window is None:
         register_attention()
         return Attachment(model, _NAME)
-    former = str(model.config._attn_implementation).removeprefix(_WINDOWED)
+    from nadaraya.models.attach.beside import register_over
+
+    given = str(model.config._attn_implementation)
+    former = given.removeprefix(OVER).removeprefix(WINDOWED)
     window = min(window, int(former)) if former.isdigit() else window  # another one that is not removed yet
-    name = f"{_WINDOWED}{window}"
+    name = f"{WINDOWED}{window}"
     AttentionInterface.register(name, interface.attention)
     AttentionMaskInterface.register(name, partial(masks.attention_mask, window=window))
-    return Attachment(model, name)
+    register_over(name)
+    return Attachment(model, OVER + name if given.startswith(OVER) else name)

@@ -19,9 +19,8 @@ from transformers.masking_utils import AttentionMaskInterface
 
 from nadaraya.errors import InputError, must_be
 from nadaraya.models.attach import interface, masks
-from nadaraya.models.gated import BANK, Place, WithGradientOf
+from nadaraya.models.gated import BANK, OVER, WINDOWED, Place, WithGradientOf
 
-_OVER = "nadaraya_over_"
 _MASKS: dict[str, Callable[..., Tensor | None]] = {
     "eager": masking_utils.eager_mask, "sdpa": masking_utils.sdpa_mask, "nadaraya": masks.attention_mask,
 }  # fmt: skip
@@ -36,7 +35,7 @@ class _Name(str):
     """
 
     def __eq__(self, other: object) -> bool:
-        return str(other) in (str(self), self.removeprefix(_OVER))
+        return str(other) in (str(self), self.removeprefix(OVER))
 
     def __ne__(self, other: object) -> bool:
         return not self == other
@@ -69,28 +68,27 @@ def places(model: PreTrainedModel) -> dict[str, Place]:
 def enter(model: PreTrainedModel, modules: Sequence[nn.Module]) -> Callable[[], None]:
     """Let modules take notice of their banks, until the result is called."""
     parts = [part for part in model.modules() if isinstance(part, PreTrainedModel)]
-    # Banks that were detached within a window are gone, and may have left their name.
-    before = [(part, part.config._attn_implementation.removeprefix(_OVER)) for part in parts]
-    if unknown := {former for _, former in before} - {*_MASKS}:
+    before = [(part, part.config._attn_implementation) for part in parts]
+    if unknown := {former for _, former in before if not former.startswith(WINDOWED)} - {*_MASKS}:
         raise must_be("attn_implementation", f"one of {', '.join(map(repr, _MASKS))}", unknown.pop())
     if any(getattr(module, "reorder_and_upcast_attn", False) for module in modules):
         raise must_be("reorder_and_upcast_attn", "False, as it goes around all other attention", True)
     for part, former in before:  # the whole, which sets all in it, before its parts
-        over = _Name(_OVER + former) if part._can_set_attn_implementation() else former
+        over = _Name(OVER + former) if part._can_set_attn_implementation() else former
         part.config._attn_implementation = over
     handles = [module.register_forward_pre_hook(_check_implementation) for module in modules]
 
     def leave() -> None:
         for handle in handles:
             handle.remove()
-        for part, former in before:
-            part.config._attn_implementation = former
+        for part in parts:  # a window may have come or gone
+            part.config._attn_implementation = part.config._attn_implementation.removeprefix(OVER)
 
     return leave
 
 
 def _check_implementation(module: Any, args: Any) -> None:
-    if not (given := module.config._attn_implementation).startswith(_OVER):
+    if not (given := module.config._attn_implementation).startswith(OVER):
         raise InputError(f"attn_implementation {given!r} would leave the kernel bank out: detach it first")
 
 
@@ -106,12 +104,13 @@ def _attention(
     """An attention of transformers' AttentionInterface, with the bank of the module where it has one."""
     bank: Any = getattr(module, BANK, None)
     closed = bank is None or bank.is_closed()
-    if former != "nadaraya":
+    ours_below = former.startswith("nadaraya")
+    if not ours_below:
         options.pop("block_indices", None)  # MiniMax M3's mask has them
     if closed:
         function: Any = interface.attention
         mask = attention_mask
-        if former != "nadaraya":
+        if not ours_below:
             eager: Any = getattr(sys.modules[type(module).__module__], "eager_attention_forward", None)
             function = AttentionInterface().get_interface(former, eager)
             mask = mask.written() if isinstance(mask, masks.UnwrittenMask) else mask
@@ -132,8 +131,10 @@ def _attention(
 
 def _mask(former: str, **call: Any) -> Tensor | None:
     """The former implementation's mask, as a rule where that is known."""
+    if former.startswith("nadaraya"):
+        return AttentionMaskInterface()[former](**call)
     ours, write = masks.attention_mask(**call), _MASKS[former]
-    if former == "nadaraya" or not isinstance(ours, masks.UnwrittenMask):
+    if not isinstance(ours, masks.UnwrittenMask):
         return write(**call)
     # A rule that does not tell queries apart shows without N × N numbers whether the mask is left out.
     skips = former == "sdpa" and call.get("allow_is_causal_skip", True)
@@ -145,6 +146,11 @@ def _mask(former: str, **call: Any) -> Tensor | None:
     return masks.UnwrittenMask(ours.options, ours.last, ours.first, written, tuple(ours.shape), **kind)
 
 
+def register_over(former: str) -> None:
+    """Make an implementation's name with banks beside it known to transformers."""
+    AttentionInterface.register(OVER + former, functools.partial(_attention, former))
+    AttentionMaskInterface.register(OVER + former, functools.partial(_mask, former))
+
+
 for _former in _MASKS:
-    AttentionInterface.register(_OVER + _former, functools.partial(_attention, _former))
-    AttentionMaskInterface.register(_OVER + _former, functools.partial(_mask, _former))
+    register_over(_former)

@@ -53,6 +53,25 @@ def compute(folder: str, variant: str, size: str = "") -> str:
     return share(each.get(size))
 
 
+@cache
+def _speeds() -> dict[str, float]:
+    """Seconds per training FLOP at the largest size of byte pairs, by variant, over those of `rope`."""
+    times = Measurements(STUDIES / "gka-bytepairs" / MEASURED_FILE, vocabulary=1024)
+    study = found("gka-bytepairs").study
+    cells = plan_cells(study, ["data.corpus=wiki-shards"], times, COMPUTE, timed=True)
+    per_flop = {
+        cell.variant: (cell.step_seconds or 0.0) / cell.flops_per_token for cell in cells if cell.size == "w64"
+    }
+    return {variant: each / per_flop["rope"] for variant, each in per_flop.items()}
+
+
+def in_seconds(variant: str) -> str:
+    """The share of the baseline's seconds for the same loss, at the largest size of byte pairs."""
+    compared = summary("gka-bytepairs").comparisons[variant]
+    shares = dict(zip(summary("gka-bytepairs").shared(variant), compared.share or (), strict=False))
+    return f"{shares['w64'].value * _speeds()[variant]:.2f}" if "w64" in shares else ""
+
+
 def losses(folder: str, variant: str, size: str) -> list[float]:
     """Losses of a variant, seed by seed."""
     return [row["loss"] for row in found(folder).rows.get((variant, size), [])]

@@ -182,7 +182,7 @@ def grids() -> str:
             counts = [f"{sum(ratio > limit for ratio in found):,}" for limit in (1.05, 1.25)]
             shown.append(f"{', '.join(counts)} ({found[-1]:.2f})")
         rows.append(shown)
-    return table(["", "calls", "row blocks", "`auto`", "`auto`, measured"], rows)
+    return table(["", "calls", "row blocks", "`auto`", "`auto`, shape measured"], rows)
 
 
 def _behind(cell: dict[str, Any], ways: tuple[str, ...] = OURS) -> float:

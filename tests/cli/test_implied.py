@@ -55,8 +55,8 @@ def test_a_model_of_transformers_on_a_text(nadaraya: Any, tmp_path: Path) -> Non
 def test_bad_input_is_one_line(nadaraya: Any, finished_run: Path, tmp_path: Path) -> None:
     for options, words in (
         (("--windows", 0), "windows must be 1 or more"),
-        (("--context", 1), "context must be from 2 to"),
-        (("--context", 100_000), "context must be from 2 to"),
+        (("--context", 1), "context must be 2 tokens or more"),
+        (("--context", 100_000), "the text must have 100,000 tokens or more for this context"),
         (("--terms", 65), "--terms must be from 0 to 64"),
         (("--plot", tmp_path / "a.txt"), "--plot must be a file that ends in"),
     ):

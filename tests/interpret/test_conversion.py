@@ -107,7 +107,7 @@ def test_what_cannot_be_converted_is_refused_in_one_line() -> None:
         ({"batch_size": 0}, "batch_size must be at least 1"),
         ({"learning_rate": 0.0}, "learning_rate must be finite and above 0"),
         ({"learning_rate": math.inf}, "learning_rate must be finite and above 0"),
-        ({"context": 900}, "context must be"),
+        ({"context": 900}, "the text must have 901 tokens or more for this context, got 200"),
     ):
         with pytest.raises(InputError, match=words):
             convert_model(model, echoes(2000), **{"context": 32, **options})  # type: ignore[arg-type]

@@ -72,8 +72,10 @@ def windows_of(tokens: "Tensor | TokenShards", length: int, count: int) -> Tenso
 
     _check_count(count)
     there = len(tokens)
-    if not 2 <= length <= there:
-        raise must_be("context", f"from 2 to {there:,} tokens for this text", length)
+    if length < 2:
+        raise must_be("context", "2 tokens or more", length)
+    if length > there:
+        raise InputError(f"the text must have {length:,} tokens or more for this context, got {there:,}")
     return spread_windows(tokens, length, count)
 
 

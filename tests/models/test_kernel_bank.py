@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from huggingface_hub.errors import LocalEntryNotFoundError
 from other_models import assert_close, logits_and_gradients, make, open_gates, padded, shaken, some_tokens
 from safetensors.torch import load_file
 from torch import Tensor, nn
@@ -16,7 +17,13 @@ from transformers.masking_utils import AttentionMaskInterface, eager_mask
 
 from nadaraya import InputError
 from nadaraya.kernels import Epanechnikov, KernelBank, Matern
-from nadaraya.models import KernelBankAdapter, attach_attention, attach_kernel_bank, extend_context
+from nadaraya.models import (
+    KernelBankAdapter,
+    attach_attention,
+    attach_kernel_bank,
+    extend_context,
+    kernel_bank,
+)
 
 VIT: dict[str, Any] = {"img_size": 12, "patch_size": 4, "embed_dim": 16, "depth": 2, "num_heads": 2}
 _SIZES: dict[str, Any] = {
@@ -319,6 +326,30 @@ def test_an_adapter_of_twelve_layers_is_a_few_kilobytes_with_the_names_of_peft(t
     assert sum(path.stat().st_size for path in tmp_path.iterdir()) < 50_000
     tensors = load_file(tmp_path / "adapter_model.safetensors")
     assert tensors["base_model.model.transformer.h.11.attn.nadaraya_bank.gate"].shape == (12,)
+
+
+def test_a_bank_at_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def download(name: str, file: str, subfolder: str | None = None) -> str:
+        found = tmp_path / name / (subfolder or "") / file
+        if not found.is_file():
+            raise LocalEntryNotFoundError(f"no {file}")
+        return str(found)
+
+    monkeypatch.setattr(kernel_bank, "hf_hub_download", download)
+    model = build("llama")
+    adapter = attach_kernel_bank(model)
+    open_gates(adapter)
+    want = logits_of(model)
+    adapter.save_pretrained(tmp_path / "me" / "alone")
+    adapter.save_pretrained(tmp_path / "me" / "model" / "bank")
+    adapter.detach()
+    adapter = KernelBankAdapter.from_pretrained(model, "hf:me/alone")
+    assert torch.equal(logits_of(model), want)
+    adapter.detach()
+    with pytest.raises(InputError, match="hf:me/none cannot be read as a kernel bank: no adapter_config"):
+        KernelBankAdapter.from_pretrained(model, "hf:me/none")
+    assert kernel_bank.bank_beside("me/model", local=False) == tmp_path / "me" / "model" / "bank"
+    assert kernel_bank.bank_beside("me/alone", local=False) is None
 
 
 def test_a_window_and_a_bank_go_together_in_either_order() -> None:

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import torch
 from huggingface_hub import hf_hub_download
+from huggingface_hub.errors import EntryNotFoundError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
@@ -202,8 +203,10 @@ def bank_beside(model: str, local: bool) -> Path | None:
         return folder if is_file(folder / _CONFIG) else None
     try:
         return _at_hub(model, BANK_FOLDER)
-    except InputError:
-        return None
+    except InputError as error:
+        if isinstance(error.__cause__, EntryNotFoundError):
+            return None
+        raise
 
 
 def _at_hub(name: str, inside: str | None = None) -> Path:

@@ -520,6 +520,9 @@ def test_lora_and_a_bank_are_beside_each_other(first: str, tmp_path: Path) -> No
     )
     open_gates(adapter)
     want = both(tokens).logits
+    with extend_context(both, "window", window=2):
+        assert (both(tokens).logits - want).abs().max() > 1e-3
+    assert torch.equal(both(tokens).logits, want)
     adapter.save_pretrained(tmp_path / "bank")
     both.save_pretrained(tmp_path / "lora")
     assert not any("bank" in name for name in load_file(tmp_path / "lora" / "adapter_model.safetensors"))

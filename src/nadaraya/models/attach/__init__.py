@@ -78,7 +78,8 @@ def attach_attention(model: Any, *, window: int | None = None) -> Attachment:
     (Raffel et al. 2020). No parameter is touched, and state dicts stay as they are.
 
     Args:
-        model: a `PreTrainedModel` whose attention goes through transformers' AttentionInterface.
+        model: a `PreTrainedModel`, or one of peft's around it, whose attention goes through transformers'
+            AttentionInterface.
         window: tokens that a query sees at most, itself included, and as many on its other side where it sees
             any there; default what the model lets it see.
 
@@ -96,6 +97,7 @@ def attach_attention(model: Any, *, window: int | None = None) -> Attachment:
     ...     len(attached.relative)
     2
     """
+    model = model.get_base_model() if hasattr(model, "get_base_model") else model  # within one of peft's
     if not isinstance(model, PreTrainedModel):
         raise must_be("model", "a model of transformers (PreTrainedModel)", type(model))
     if not model._can_set_attn_implementation():

@@ -48,6 +48,15 @@ def test_a_converted_folder_has_the_model_and_its_banks(
     assert len(found["r2"][0]) == 2
     loaded = AutoModelForCausalLM.from_pretrained(out)
     assert len(KernelBankAdapter.from_pretrained(loaded, out / "bank").banks) == 1
+    assert json.loads(nadaraya("implied", out, "--text", text, "--json").out)["layers"]
+    again = json.loads(nadaraya("evaluate", out, "--text", text, "--json").out)["cross_entropy"]
+    bank = out / "bank"
+    bank.rename(tmp_path / "bank")
+    without = json.loads(nadaraya("evaluate", out, "--text", text, "--json").out)["cross_entropy"]
+    (tmp_path / "bank").rename(bank)
+    assert again != without
+    assert again == json.loads(nadaraya("evaluate", out, "--text", text, "--json").out)["cross_entropy"]
+    nadaraya("convert", out, "--text", text, "--out", tmp_path / "twice").refuses("without a kernel bank")
     nadaraya("convert", model, "--text", text, *options).refuses("converted")
     nadaraya("convert", model, "--text", text, "--out", tmp_path / "other", "--positions", "fire").refuses(
         "fire"

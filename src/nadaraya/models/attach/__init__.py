@@ -106,16 +106,17 @@ def attach_attention(model: Any, *, window: int | None = None) -> Attachment:
         )
     if any(relative.hands_on(module) for module in model.modules()):
         raise InputError(f"model must not be attached already, got an attached {type(model).__name__}")
-    if window is None:
-        register_attention()
-        return Attachment(model, _NAME)
     from nadaraya.models.attach.beside import register_over
 
     given = str(model.config._attn_implementation)
+    over = OVER if given.startswith(OVER) else ""  # a kernel bank is there
+    if window is None:
+        register_attention()
+        return Attachment(model, over + _NAME)
     former = given.removeprefix(OVER).removeprefix(WINDOWED)
     window = min(window, int(former)) if former.isdigit() else window  # another one that is not removed yet
     name = f"{WINDOWED}{window}"
     AttentionInterface.register(name, interface.attention)
     AttentionMaskInterface.register(name, partial(masks.attention_mask, window=window))
     register_over(name)
-    return Attachment(model, OVER + name if given.startswith(OVER) else name)
+    return Attachment(model, over + name)

@@ -15,6 +15,7 @@ from nadaraya.files import write_into
 from nadaraya.interpret.implied import fitted_kernels
 from nadaraya.interpret.windows import Windows, windows_of
 from nadaraya.models import KernelBankAdapter, attach_kernel_bank, extend_context
+from nadaraya.models.gated import GatedKernel
 from nadaraya.models.kernel_bank import BANK_FOLDER
 
 Positions = Literal["bank", "none", "rotary"]
@@ -122,8 +123,8 @@ def convert_model(
             raise must_be(name, f"at least {least}", value)
     if not 0.0 < learning_rate < math.inf:
         raise must_be("learning_rate", "finite and above 0", learning_rate)
-    if any(isinstance(part, KernelSelfAttention) for part in model.modules()):
-        raise must_be("model", "one of transformers' own, not of this library", type(model).__name__)
+    if any(isinstance(part, (KernelSelfAttention, GatedKernel)) for part in model.modules()):
+        raise must_be("model", "one of transformers' own, with nothing of this library", type(model).__name__)
     if updates and positions != "bank" and not any(p.requires_grad for p in model.parameters()):
         raise must_be("model", "one with parameters that learn", type(model).__name__)
     extend_context(model, "drop").close()  # refuses models without rotations before anything else happens

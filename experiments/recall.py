@@ -44,9 +44,7 @@ VARIANTS: dict[str, str | list[str]] = {
     "fox-loo-gate": "fox-loo-gate",
     "alibi-loo-gate": "alibi-loo-gate",
     "gpa-rope-gate": "gpa-rope-gate",
-    "gpa-spread + nope": ["gpa-spread", "nope-loo-gate"],
     # S: the first layer sees the last 32 tokens only
-    "rope-gate S + rope-gate": "rope-gate",
     "rope-gate S + nope-gate": ["rope-gate", "nope-gate"],
     "gpa-spread S + nope": ["gpa-spread", "nope-loo-gate"],
     "decay-loo-gate": "decay-loo-gate",

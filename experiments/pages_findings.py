@@ -1,7 +1,7 @@
 """Tables of docs/results/index.md and docs/findings.md."""
 
 from pages_format import EPYC, XEON, Tables, code, difference, read, spread, table
-from pages_language import change, changes, compute, found, gap
+from pages_language import change, changes, compute, found, gap, largest
 from pages_related import text_losses
 from pages_speed import SHAPES, STOCK, median, step_times
 from pages_trained import STUDENTS
@@ -31,7 +31,6 @@ def index() -> str:
     select = read(XEON / "regression_selection.json")["selection"]["time_ms"]
     ratio = median(select["statsmodels KernelReg, cv_ls"]) / median(select["nadaraya, 7 starts"])
     language = "language-models.md"
-    early, late = (gap("beyond", "rope", size, "gpa-rope") for size in LATE)
     saved = compute("gka-bytepairs", "gpa-rope").strip("*")
     best = gap("beyond", BEST, "u10000", "gpa-rope")
     linear = {name: spread(each) for name, each in text_losses().items() if each}
@@ -52,12 +51,8 @@ def index() -> str:
         ],
         [
             "Does a bank save compute?",
-            f"with byte pairs `gpa-rope` needs {saved} of RoPE's FLOPs",
-            language,
-        ],
-        [
-            "Does it last by character?",
-            f"hardly: `rope` − `gpa-rope` {early} nats/token after 3,000 updates, {late} after 10,000",
+            f"with byte pairs `gpa-rope` needs {saved} of RoPE's FLOPs; of its seconds at width 64 "
+            f"{largest('gpa-rope')[2]}",
             language,
         ],
         [
@@ -89,7 +84,6 @@ def index() -> str:
             f"bandwidth selection {ratio:.0f}× faster than statsmodels, prediction ahead of KeOps",
             "regression.md",
         ],
-        ["Is it accurate?", "defaults sound, seldom best", "regression.md"],
         [
             "GKA for images?",
             f"{min(vision):.2f}–{max(vision):.2f}× DeiT's throughput on a CPU; less accurate as "

@@ -3,9 +3,9 @@
 from functools import cache
 from statistics import mean
 
-from pages_format import RESULTS, STUDIES, Tables, code, difference, share, sign, spread, table
+from pages_format import RESULTS, ROOT, STUDIES, Tables, code, difference, share, sign, spread, table
 
-from nadaraya.study import Findings, summarise
+from nadaraya.study import Findings, load_study, summarise
 from nadaraya.study.plan import MEASURED_FILE, Measurements, plan_cells
 from nadaraya.study.results import Row
 from nadaraya.study.summary import Summary
@@ -68,8 +68,8 @@ def _other_seeds() -> Summary:
 def _speeds() -> dict[str, float]:
     """Seconds per training FLOP at the largest size of byte pairs, by variant, over those of `rope`."""
     times = Measurements(STUDIES / "gka-bytepairs" / MEASURED_FILE, vocabulary=1024)
-    study = found("gka-bytepairs").study
-    cells = plan_cells(study, ["data.corpus=wiki-shards"], times, COMPUTE, timed=True)
+    study = load_study(ROOT / "experiments" / "studies" / "gka.yaml")
+    cells = plan_cells(study, ["data.corpus=wiki-shards"], times, ("rope", *COMPUTE), timed=True)
     per_flop = {
         cell.variant: (cell.step_seconds or 0.0) / cell.flops_per_token
         for cell in cells

@@ -78,12 +78,12 @@ def seconds() -> str:
     }
     rows = []
     for variant in sorted(parts, key=lambda name: mean(gaps[name]["test"])):
-        losses = [f"{mean(each[part] for each in parts[variant].values()):.3f}" for part in ("train", *HELD)]
+        losses = [f"{mean(each[part] for each in parts[variant].values()):.3f}" for part in HELD]
         beyond = [
             "" if variant == CONTROL else difference(mean_with_interval(gaps[variant][part])) for part in HELD
         ]
         rows.append([code(variant), f"{found[variant][0]['steps']:,}", *losses, *beyond])
-    header = ["variant", "updates", "training text", "validation", "test", "− control, validation", "test"]
+    header = ["variant", "updates", "validation", "test", "− control, validation", "test"]
     return table(header, rows)
 
 

@@ -151,10 +151,6 @@ def selection() -> str:
         ["leave-one-out, n 1,000, d 2", label, f"{times[label]:.3f}", f"{slowest / times[label]:.0f}×"]
         for label in ("nadaraya, 7 starts", "statsmodels KernelReg, cv_ls")
     ]
-    for case, each in found["large"].items():
-        size = case.removeprefix("large: ").split(", float64")[0]
-        rule = "corrected AIC" if case.endswith("aic") else "leave-one-out"
-        rows.append([f"{rule}, {size}", "nadaraya", f"{median(each['time_ms']['nadaraya']) / 1000:.1f}", ""])
     return table(["criterion, points, features", "who", "seconds", "speed"], rows, left=2)
 
 

@@ -11,8 +11,8 @@ from nadaraya.study.results import Row
 from nadaraya.study.summary import Summary
 
 COMPUTE = (
-    "gpa-spread-conv", "gpa-rope-gate", "projected", "gpa-mul-loo", "gpa-mul-gate", "gpa-rope", "decay",
-    "rope-gate-conv", "hybrid-4", "gpa", "rope-conv", "gka-loo-bank", "gpa-mul", "alibi", "gka",
+    "gpa-spread-conv", "gpa-rope-gate", "projected", "gpa-mul-loo", "gpa-mul-gate", "gpa-rope",
+    "rope-gate-conv", "hybrid-4", "gpa", "decay", "rope-conv", "gka-loo-bank", "gpa-mul", "alibi", "gka",
 )  # fmt: skip
 CONTROLS = (
     "gpa-rope", "rope-conv", "gpa-rope-conv", "rope-norm", "gpa-rope-norm", "gpa-mul", "matern32", "alibi",

@@ -56,7 +56,8 @@ def test_a_converted_folder_has_the_model_and_its_banks(
     (tmp_path / "bank").rename(bank)
     assert again != without
     assert again == json.loads(nadaraya("evaluate", out, "--text", text, "--json").out)["cross_entropy"]
-    nadaraya("convert", out, "--text", text, "--out", tmp_path / "twice").refuses("with nothing of this library")
+    twice = nadaraya("convert", out, "--text", text, "--out", tmp_path / "twice")
+    twice.refuses("with nothing of this library")
     nadaraya("convert", model, "--text", text, *options).refuses("converted")
     nadaraya("convert", model, "--text", text, "--out", tmp_path / "other", "--positions", "fire").refuses(
         "fire"

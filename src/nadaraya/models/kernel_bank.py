@@ -13,7 +13,6 @@ from huggingface_hub.errors import EntryNotFoundError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from nadaraya.data.textfile import one_line
 from nadaraya.errors import InputError, must_be
 from nadaraya.files import is_file, reading, write_into
 from nadaraya.kernels import ComposedKernel, Kernel, KernelBank
@@ -211,7 +210,7 @@ def bank_beside(model: str, local: bool) -> Path | None:
 
 def _at_hub(name: str, inside: str | None = None) -> Path:
     """The kernels of a repository at the hub, or of a folder in it, downloaded where they are not here."""
-    with one_line(f"{HUB}{name}", "as a kernel bank"):
+    with reading(Path(f"{HUB}{name}"), "a kernel bank"):
         files = [hf_hub_download(name, each, subfolder=inside) for each in (_CONFIG, _TENSORS)]
     return Path(files[0]).parent
 

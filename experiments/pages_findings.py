@@ -51,8 +51,8 @@ def index() -> str:
         ],
         [
             "Does a bank save compute?",
-            f"with byte pairs `gpa-rope` needs {saved} of RoPE's FLOPs; of its seconds at width 64 "
-            f"{largest('gpa-rope')[2]}",
+            f"with byte pairs `gpa-rope` needs {saved} of RoPE's FLOPs, and "
+            f"{largest('gpa-rope')[2]} of its seconds at width 64",
             language,
         ],
         [

@@ -8,6 +8,7 @@ from pages_format import RESULTS, ROOT, STUDIES, Tables, code, difference, share
 from nadaraya.study import Findings, load_study, summarise
 from nadaraya.study.plan import MEASURED_FILE, Measurements, plan_cells
 from nadaraya.study.results import Row
+from nadaraya.study.statistics import Estimate
 from nadaraya.study.summary import Summary
 
 COMPUTE = (
@@ -45,13 +46,18 @@ def summary(folder: str) -> Summary:
 
 def compute(folder: str, variant: str, size: str = "") -> str:
     """The share of the baseline's FLOPs for the same loss, at a size or over all."""
+    if size:
+        return share(_at(summary(folder), variant, size))
     compared = summary(folder).comparisons.get(variant)
+    return "" if compared is None else share(compared.mean_share)
+
+
+def _at(of: Summary, variant: str, size: str) -> Estimate | None:
+    """The share at a size, if it was measured."""
+    compared = of.comparisons.get(variant)
     if compared is None:
-        return ""
-    if not size:
-        return share(compared.mean_share)
-    each = dict(zip(summary(folder).shared(variant), compared.share or (), strict=False))
-    return share(each.get(size))
+        return None
+    return dict(zip(of.shared(variant), compared.share or (), strict=False)).get(size)
 
 
 @cache
@@ -80,14 +86,10 @@ def _speeds() -> dict[str, float]:
 
 def largest(variant: str) -> list[str]:
     """The share at the largest size of byte pairs, with the other seeds alone, and of seconds."""
-    shares = []
-    for each in (summary("gka-bytepairs"), _other_seeds()):
-        compared = each.comparisons[variant]
-        shares.append(dict(zip(each.shared(variant), compared.share or (), strict=False)).get("w64"))
-    if shares[0] is None:
+    here, others = (_at(each, variant, "w64") for each in (summary("gka-bytepairs"), _other_seeds()))
+    if here is None or others is None:
         return [""] * 3
-    others = "" if shares[1] is None else f"{shares[1].value:.2f}"
-    return [share(shares[0]), others, f"{shares[0].value * _speeds()[variant]:.2f}"]
+    return [share(here), f"{others.value:.2f}", f"{here.value * _speeds()[variant]:.2f}"]
 
 
 def losses(folder: str, variant: str, size: str) -> list[float]:

@@ -310,6 +310,30 @@ def test_window_and_grouped_heads(x: torch.Tensor) -> None:
     assert not torch.allclose(layer(x)[:, 6], layer(changed)[:, 6])
 
 
+@pytest.mark.parametrize("kept", [None, [0, 3]])
+@pytest.mark.parametrize(("variant", "options"), [("gpa-spread", {}), ("parallax", {"rotary": None})])
+def test_wider_heads_with_zeros_beside_their_channels_compute_the_same(
+    variant: str, options: dict[str, Any], kept: list[int] | None, x: torch.Tensor
+) -> None:
+    layer = make(variant, **options)
+    for parameter in layer.parameters():
+        parameter.data += 0.1 * torch.randn_like(parameter)
+    made = variants.get(variant, **options)
+    wide = KernelSelfAttention(DIM, HEADS, causal=True, head_dim=10, **made).double()
+    values = {name: torch.zeros_like(tensor) for name, tensor in wide.state_dict().items()}
+    for name, tensor in layer.state_dict().items():
+        dims = [dim for dim in (0, 1) if values[name].shape[dim : dim + 1] != tensor.shape[dim : dim + 1]]
+        target = values[name]
+        for dim in dims:
+            tensor, target = tensor.unflatten(dim, (HEADS, -1)), target.unflatten(dim, (HEADS, -1))
+            target = target.narrow(dim + 1, 0, 8)
+        target.copy_(tensor * (10 / 8) ** 0.5 if "q_proj" in name else tensor)
+    wide.load_state_dict(values)
+    for each in (layer, wide):
+        each.keep_heads(kept or range(HEADS))
+    torch.testing.assert_close(wide(x), layer(x))
+
+
 def test_autocast_keeps_tables_and_sums_in_float32() -> None:
     torch.manual_seed(0)
     layer = KernelSelfAttention(DIM, HEADS, causal=True, **variants.get("gpa-rope"))

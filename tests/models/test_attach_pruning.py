@@ -27,6 +27,7 @@ MODELS: list[tuple[str, dict[str, Any]]] = [
         {"num_key_value_heads": 2, "head_dim": 4, "num_local_experts": 2, "num_experts_per_tok": 1},
     ),
     ("gpt2", {"n_positions": 32}),
+    ("gpt_neox", {"attn_implementation": "sdpa"}),
     ("stablelm", {"num_key_value_heads": 4, "attn_implementation": "eager"}),
     ("mixtral", {"num_key_value_heads": 4, "num_local_experts": 2, "num_experts_per_tok": 1}),
 ]
@@ -48,7 +49,7 @@ def silenced(model: Any, removed: dict[int, list[int]]) -> Any:
     model = copy.deepcopy(model)
     for name, weight in model.named_parameters():
         for layer, heads in removed.items():
-            if name.endswith(f"layers.{layer}.self_attn.o_proj.weight"):
+            if name.endswith((f"{layer}.self_attn.o_proj.weight", f"{layer}.attention.dense.weight")):
                 weight.data.unflatten(1, (4, -1))[:, heads] = 0.0
             if name.endswith(f"h.{layer}.attn.c_proj.weight"):
                 weight.data.unflatten(0, (4, -1))[heads] = 0.0

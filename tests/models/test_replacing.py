@@ -21,11 +21,13 @@ SCALED = {"rope_type": "yarn", "factor": 4.0, "rope_theta": 500.0, "original_max
 FAMILIES: dict[str, dict[str, Any]] = {
     "Llama": {"attention_bias": True, "rope_parameters": SCALED},
     "Qwen2": {},
-    "Qwen3": {"head_dim": 8},  # norms of queries and keys
+    "Qwen3": {"head_dim": 10},  # norms of queries and keys, heads not D / H wide
     "Mistral": {"sliding_window": 5},
     "Cohere": {},  # pairs are neighbours
     "StableLm": {},  # a quarter of the channels turn
     "NanoChat": {},  # turns the other way round
+    "GPTNeoX": {"rotary_pct": 0.5},  # one matrix for all three, head by head
+    "GPT2": {"resid_pdrop": 0.0, "attn_pdrop": 0.0, "embd_pdrop": 0.0},  # one for all three; no rotations
 }
 IDS = torch.randint(3, 29, (2, 17), generator=torch.Generator().manual_seed(0))
 MASK = torch.ones_like(IDS)
@@ -35,7 +37,7 @@ MASK[0, :4] = 0
 def make(kind: str = "Llama", **changes: Any) -> Any:
     torch.manual_seed(0)
     config = getattr(transformers, f"{kind}Config")(**SIZES | FAMILIES.get(kind, {}) | changes)
-    model = getattr(transformers, f"{kind}ForCausalLM")(config).eval()
+    model = transformers.AutoModelForCausalLM.from_config(config).eval()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter += 0.1 * torch.randn_like(parameter)
@@ -83,7 +85,7 @@ def test_rotary_layers_compute_what_the_model_did(kind: str, implementation: str
     packed = {"position_ids": torch.cat([torch.arange(9), torch.arange(8)])[None].expand(2, -1)}
     calls = ({}, {"attention_mask": MASK}, {**packed, "use_cache": False})
     before, text = [logits(model, **call) for call in calls], written(model)
-    with replace_attention(model, "rope"):
+    with replace_attention(model, "nope" if kind == "GPT2" else "rope"):
         assert sum(isinstance(part, ReplacedAttention) for part in model.modules()) == 2
         after = [logits(model, **call) for call in calls]
         assert torch.equal(written(model), text)
@@ -99,7 +101,7 @@ ONE_TOKEN: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", ["Llama", "Qwen2"])
+@pytest.mark.parametrize("kind", ["Llama", "Qwen2", "GPTNeoX", "GPT2"])
 @pytest.mark.parametrize("variant", ONE_TOKEN)
 def test_a_text_of_one_token_has_one_weight_and_with_any_projections_the_same_output(
     variant: str, kind: str
@@ -182,10 +184,10 @@ def test_kernels_stay_in_float32_in_a_model_of_half_precision() -> None:
         ("Llama", {}, {"layers": [0, 0]}, "layers must be"),
         ("Llama", {}, {"variant": "nystromformer"}, "num_key_value_heads"),
         ("Llama", {}, {"variant": "gpa", "options": {"share": "layers"}}, "share must be"),
-        ("Llama", {"head_dim": 4}, {}, "heads as wide as D / H"),
+        ("Llama", {"head_dim": 4}, {"variant": "gka"}, "heads not D / H wide"),
         ("Granite", {"attention_multiplier": 2.0}, {}, "GraniteAttention"),
         ("Olmo2", {}, {}, "Olmo2Attention cannot be replaced: it has q_norm.weight"),
-        ("GPTNeoX", {}, {}, "q_proj, k_proj, v_proj and o_proj"),
+        ("Bloom", {}, {}, "or that of GPT-2 or GPT-NeoX, got"),
     ],
 )
 def test_other_attention_is_refused_in_one_line(

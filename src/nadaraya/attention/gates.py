@@ -58,7 +58,7 @@ class OutputGate(nn.Module):
     def __init__(self, shape: LayerShape) -> None:
         super().__init__()
         self.num_heads = shape.num_heads
-        self.gate = nn.Linear(shape.dim, shape.dim, bias=False)
+        self.gate = nn.Linear(shape.dim, shape.heads_dim, bias=False)
 
     def forward(self, out: Tensor, x: Tensor) -> Tensor:
         """The heads' outputs (B, H, N, d), gated by the tokens x (B, N, D)."""

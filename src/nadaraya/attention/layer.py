@@ -35,10 +35,11 @@ class KernelSelfAttention(nn.Module):
 
     Args:
         dim: width D of the tokens.
-        num_heads: number of heads H, a divisor of D; the heads are d = D / H wide.
+        num_heads: number of heads H, a divisor of D unless `head_dim` is given.
         causal: tokens see no later token; default False.
         window: tokens see only lags |i − j| < window; default None, no limit.
         num_key_value_heads: number G of key and value heads, a divisor of H; default H. Needs W_K.
+        head_dim: width d of a head; default D / H. Others need "qkvo", "q(kv)o" or "(qkv)o".
         projections: which of W_Q, W_K, W_V, W_O exist and which are one: "qkvo" (default), "qko", "vo", "o",
             "q(kv)o" or "(qkv)o", see `Projections`.
         head_norm: root-mean-square normalisation of each head's queries and keys; default False.
@@ -65,8 +66,8 @@ class KernelSelfAttention(nn.Module):
         bias: whether the projections have biases; default False.
         out_bias: whether W_O has one; default as `bias`.
         dropout: probability of dropping an attention weight in training; default 0.
-        kept_heads: the heads of `num_heads` that there are, by number, ascending: all are d = D / num_heads
-            wide and start as they would among all. Default all.
+        kept_heads: the heads of `num_heads` that there are, by number, ascending: all are as wide
+            and start as they would among all. Default all.
 
     Raises:
         InputError: arguments that do not fit together.
@@ -86,6 +87,7 @@ class KernelSelfAttention(nn.Module):
         causal: bool = False,
         window: int | None = None,
         num_key_value_heads: int | None = None,
+        head_dim: int | None = None,
         projections: str = "qkvo",
         head_norm: bool = False,
         head_norm_eps: float | None = None,
@@ -111,7 +113,8 @@ class KernelSelfAttention(nn.Module):
     ) -> None:
         super().__init__()
         check_options(window, exclude_self, dropout, eps, prune_tol)
-        shape = LayerShape(dim, num_heads, num_heads if num_key_value_heads is None else num_key_value_heads)
+        kv_heads = num_heads if num_key_value_heads is None else num_key_value_heads
+        shape = LayerShape(dim, num_heads, kv_heads, head_dim)
         self.projections = Projections(shape, projections, head_norm, head_norm_eps, bias, out_bias)
         self.dim, self.num_heads, self.causal, self.window = dim, num_heads, causal, window
         if own_value not in (None, *get_args(OwnValue)):

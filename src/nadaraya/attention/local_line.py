@@ -110,7 +110,7 @@ class Probe(nn.Module):
     def __init__(self, shape: LayerShape) -> None:
         super().__init__()
         self.num_heads = shape.num_heads
-        self.slope = nn.Linear(shape.dim, shape.dim, bias=False)
+        self.slope = nn.Linear(shape.dim, shape.heads_dim, bias=False)
         nn.init.zeros_(self.slope.weight)
         self.slope.keeps_start = True  # type: ignore[assignment]
 

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from nadaraya.errors import must_be, unknown_name
 from nadaraya.kernels.heads import keep_columns, keep_rows
+from nadaraya.kernels.parameters import count
 
 FORMS = ("qkvo", "qko", "vo", "o", "q(kv)o", "(qkv)o")
 
@@ -19,16 +20,23 @@ class LayerShape(NamedTuple):
         dim: width D of the tokens.
         num_heads: heads H.
         num_key_value_heads: heads of keys and values G.
+        own_head_dim: width d of a head; default D / H.
     """
 
     dim: int
     num_heads: int
     num_key_value_heads: int
+    own_head_dim: int | None = None
 
     @property
     def head_dim(self) -> int:
-        """Width of a head, d = D / H."""
-        return self.dim // self.num_heads
+        """Width d of a head."""
+        return self.dim // self.num_heads if self.own_head_dim is None else self.own_head_dim
+
+    @property
+    def heads_dim(self) -> int:
+        """Width of all heads together, H d."""
+        return self.num_heads * self.head_dim
 
 
 class Projections(nn.Module):
@@ -58,8 +66,8 @@ class Projections(nn.Module):
         out_bias: bool | None = None,
     ) -> None:
         super().__init__()
-        dim, num_heads, num_key_value_heads = shape
-        if num_heads < 1 or dim < 1 or dim % num_heads:
+        dim, num_heads, num_key_value_heads, head_dim = shape
+        if num_heads < 1 or dim < 1 or (head_dim is None and dim % num_heads):
             raise must_be("num_heads", f"a divisor of dim = {dim}", num_heads)
         if num_key_value_heads < 1 or num_heads % num_key_value_heads:
             raise must_be("num_key_value_heads", f"a divisor of num_heads = {num_heads}", num_key_value_heads)
@@ -67,15 +75,17 @@ class Projections(nn.Module):
             raise unknown_name("projections", form, FORMS)
         if num_key_value_heads != num_heads and form not in ("qkvo", "q(kv)o"):
             raise must_be("projections", "'qkvo' or 'q(kv)o' with num_key_value_heads", form)
+        if count("head_dim", shape.head_dim) * num_heads != dim and form not in ("qkvo", "q(kv)o", "(qkv)o"):
+            raise must_be("projections", "'qkvo', 'q(kv)o' or '(qkv)o' with heads not D / H wide", form)
         self.shape, self.form = shape, form
         self.head_norm, self.head_norm_eps = head_norm, head_norm_eps
         self.heads, self.kv_heads = tuple(range(num_heads)), tuple(range(num_key_value_heads))
         kv_dim = num_key_value_heads * shape.head_dim
         has_k, has_v = form in ("qkvo", "qko", "q(kv)o"), form in ("qkvo", "vo")
-        self.q_proj = nn.Linear(dim, dim, bias=bias) if "q" in form else None
+        self.q_proj = nn.Linear(dim, shape.heads_dim, bias=bias) if "q" in form else None
         self.k_proj = nn.Linear(dim, kv_dim, bias=bias) if has_k else None
         self.v_proj = nn.Linear(dim, kv_dim, bias=bias) if has_v else None
-        self.o_proj = nn.Linear(dim, dim, bias=bias if out_bias is None else out_bias)
+        self.o_proj = nn.Linear(shape.heads_dim, dim, bias=bias if out_bias is None else out_bias)
 
     @property
     def values_are_keys(self) -> bool:
@@ -92,17 +102,14 @@ class Projections(nn.Module):
 
         What is one tensor by the form is one object; values that are keys are normalised as these.
         """
-        tokens = by_head(x, self.shape.num_heads)
-        if len(self.heads) < self.shape.num_heads:
-            tokens = tokens[:, list(self.heads)]
-        query = tokens if self.q_proj is None else self._split(self.q_proj(x))
+        query = self._tokens(x) if self.q_proj is None else self._split(self.q_proj(x))
         key = query if self.k_proj is None else self._split(self.k_proj(x))
         if self.head_norm:
             query = self._normalised(query)
             key = query if self.keys_are_queries else self._normalised(key)
         if self.v_proj is not None:
             return query, key, self._split(self.v_proj(x))
-        return query, key, key if self.values_are_keys else tokens
+        return query, key, key if self.values_are_keys else self._tokens(x)
 
     def merged(self, out: Tensor) -> Tensor:
         """The heads (B, H, N, d) as tokens (B, N, D), through W_O."""
@@ -135,6 +142,11 @@ class Projections(nn.Module):
         each, left = divmod(len(self.heads), len(self.kv_heads))
         even = [row // each for row in range(len(seen))]
         return None if not left and seen == even else seen
+
+    def _tokens(self, x: Tensor) -> Tensor:
+        """The tokens themselves, split into the heads that there are."""
+        heads = by_head(x, self.shape.num_heads)
+        return heads if len(self.heads) == self.shape.num_heads else heads[:, list(self.heads)]
 
     def _split(self, x: Tensor) -> Tensor:
         return by_head(x, x.shape[2] // self.shape.head_dim)

@@ -27,10 +27,10 @@ def head_layers(model: nn.Module) -> dict[int, HeadLayer]:
     own = [module.projections for module in model.modules() if isinstance(module, KernelSelfAttention)]
     if own:
         return {layer: HeadLayer(tuple(part.heads), part.o_proj) for layer, part in enumerate(own)}
-    from nadaraya.models.attach.pruning import attention_layers, heads_of, output_of
+    from nadaraya.models.attach.decoders import attention_layers, heads_of, linear_maps
 
     layers = attention_layers(model)
-    return {layer: HeadLayer(tuple(heads_of(part)), output_of(part)) for layer, part in layers.items()}
+    return {layer: HeadLayer(tuple(heads_of(part)), linear_maps(part)["o"]) for layer, part in layers.items()}
 
 
 @contextmanager

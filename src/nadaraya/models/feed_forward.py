@@ -13,12 +13,13 @@ from nadaraya.errors import must_be
 from nadaraya.kernels.heads import keep_columns, keep_rows, kept_blocks
 
 _Model = TypeVar("_Model", bound=PreTrainedModel)
-# Maps into the hidden units and out of them: Llama's, KernelGPT's, nanochat's, GPT-2's.
+# Maps into the hidden units and out of them: Llama's, KernelGPT's, nanochat's, GPT-2's, GPT-NeoX's.
 _NAMES = (
     (("gate_proj", "up_proj"), "down_proj"),
     (("up_proj",), "down_proj"),
     (("fc1",), "fc2"),
     (("c_fc",), "c_proj"),
+    (("dense_h_to_4h",), "dense_4h_to_h"),
 )
 
 
@@ -66,7 +67,8 @@ def feed_forward_layers(model: nn.Module) -> dict[int, FeedForward]:
 
     Args:
         model: KernelGPT, or one of transformers whose blocks have an attention that knows its layer and an
-            `mlp` of two or three linear maps, as Llama and its relatives, nanochat and GPT-2.
+            `mlp` of two or three linear maps, as Llama and its relatives, nanochat, GPT-2
+            and GPT-NeoX.
 
     Returns:
         Those that are of this kind; mixtures of experts, and units with parameters of their own, are not.

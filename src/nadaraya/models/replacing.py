@@ -15,7 +15,7 @@ from nadaraya.attention.layer import KernelSelfAttention
 from nadaraya.attention.projections import Projections
 from nadaraya.errors import InputError, must_be
 from nadaraya.kernels.bank import shared_by_layers
-from nadaraya.models.attach.pruning import attention_layers
+from nadaraya.models.attach.decoders import attention_layers, linear_maps, matrices_of, width_of
 from nadaraya.models.block import LayerCache
 from nadaraya.models.inputs import documents_of
 
@@ -23,9 +23,10 @@ from nadaraya.models.inputs import documents_of
 class ReplacedAttention(nn.Module):
     """A `KernelSelfAttention` behind the call of transformers' decoder layers; it reports no weights."""
 
-    def __init__(self, attention: KernelSelfAttention, layer_idx: int) -> None:
+    def __init__(self, attention: KernelSelfAttention, layer_idx: int, dropout: nn.Module | None) -> None:
         super().__init__()
         self.attention, self.layer_idx = attention, layer_idx
+        self.dropout = nn.Identity() if dropout is None else copy.deepcopy(dropout)
 
     def forward(
         self,
@@ -33,16 +34,18 @@ class ReplacedAttention(nn.Module):
         position_embeddings: Any = None,
         attention_mask: Tensor | None = None,
         past_key_values: Any = None,
+        layer_past: Any = None,
         **options: Any,
     ) -> tuple[Tensor, None]:
         cached, cache = 0, None
+        past_key_values = layer_past if past_key_values is None else past_key_values
         if past_key_values is not None:
             if self.attention.decodes_by_state:
                 raise must_be("use_cache", "False for a variant that keeps a state", True)
             cached = int(past_key_values.get_seq_length(self.layer_idx))
             cache = LayerCache(past_key_values, self.layer_idx, cached)
         masks = _masks(attention_mask, cached, hidden_states.shape[1], self.attention.window)
-        return self.attention(hidden_states, **masks, cache=cache), None
+        return self.dropout(self.attention(hidden_states, **masks, cache=cache)), None
 
 
 def replace_attention(
@@ -55,13 +58,15 @@ def replace_attention(
     """Put layers of a variant in place of a decoder's self-attention, with the weights that both have.
 
     The start of more training, or of distillation. W_Q, W_K, W_V and W_O are copied, with biases, norms of
-    queries and keys, rotary angles and sliding windows, so that "rope" computes what the model did. A matrix
-    that makes the values besides keys or queries starts as W_V. Without any for values ("gka", "vlt"), W_O
-    starts as W_O W_V, with which heads that all weigh alike give what they gave. Kernels start as always.
+    queries and keys, rotary angles and sliding windows, so that "rope" computes what the model did, and
+    "nope" what GPT-2 did. A matrix that makes the values besides keys or queries starts as W_V. Without any
+    for values ("gka", "vlt"), W_O starts as W_O W_V, with which heads that all weigh alike give what they
+    gave. Kernels start as always.
 
     Args:
         model: a causal model of transformers with q_proj, k_proj, v_proj and o_proj, like Llama, Mistral or
-            Qwen. It is changed; its `state_dict()` has the new layers under `self_attn.attention`.
+            Qwen, or GPT-2 or GPT-NeoX. It is changed; its `state_dict()` has the new layers under
+            `self_attn.attention` and the like.
         variant: as for `KernelGPTConfig`; several names are repeated over the replaced layers.
         layers: indices of those to replace; default all.
         options: of the variants.
@@ -95,7 +100,8 @@ def replace_attention(
     undo = ExitStack()
     for layer, attention in zip(chosen, made, strict=True):
         undo.callback(_put_back, model, names[id(found[layer])], found[layer])
-        model.set_submodule(names[id(found[layer])], ReplacedAttention(attention, layer))
+        dropout = getattr(found[layer], "resid_dropout", None)
+        model.set_submodule(names[id(found[layer])], ReplacedAttention(attention, layer, dropout))
     if any(attention.decodes_by_state for attention in made):
         for config in filter(None, (model.config, getattr(model, "generation_config", None))):
             undo.callback(setattr, config, "use_cache", config.use_cache)
@@ -132,34 +138,39 @@ def _put_back(model: nn.Module, name: str, former: Any) -> None:
 
 def _made(part: Any, arguments: dict[str, Any], model: nn.Module) -> KernelSelfAttention:
     """The layer in place of one of transformers, on its device and in its dtype."""
-    kind = type(part).__name__
+    kind, width, maps = type(part).__name__, width_of(part), linear_maps(part)
+    known = {name for name, module in part.named_children() if any(module is each for each in maps.values())}
     for name, each in part.named_parameters():
-        if name[1:6] != "_proj" and not (name[1:6] == "_norm" and len(each) == part.head_dim):
+        if name.split(".")[0] not in known and not (name[1:6] == "_norm" and len(each) == width):
             raise InputError(f"{kind} cannot be replaced: it has {name}")
-    weight, heads = part.q_proj.weight, part.q_proj.out_features // part.head_dim
-    capped = getattr(part, "attn_logit_softcapping", None) or abs(part.scaling**2 * part.head_dim - 1) > 1e-6
-    if capped or not getattr(part, "is_causal", True) or weight.shape[0] != weight.shape[1]:
-        raise must_be("attention", "causal, of heads as wide as D / H, with logits q·k / √(D / H)", kind)
+    capped = getattr(part, "attn_logit_softcapping", None) or abs(part.scaling**2 * width - 1) > 1e-6
+    uneven = getattr(part, "nadaraya_seen_keys", None) is not None
+    if capped or uneven or not getattr(part, "is_causal", True):
+        raise must_be("attention", "causal, with logits q·k / √d of keys that heads share evenly", kind)
     order, rotation = _rotation(part, model)
     windows = [w for w in (_window(part), arguments.get("window")) if w]
+    rows = matrices_of(part)
+    heads, kv_heads = (len(rows[letter]) // width for letter in "qk")
     grouped = arguments.get("projections", "qkvo") in ("qkvo", "q(kv)o")
+    dropout = getattr(part, "attention_dropout", getattr(part, "attn_dropout", 0.0))
     layer = KernelSelfAttention(
-        len(weight),
+        len(rows["o"]),
         heads,
         causal=True,
-        num_key_value_heads=part.k_proj.out_features // part.head_dim if grouped else heads,
-        bias=part.q_proj.bias is not None,
-        out_bias=part.v_proj.bias is not None or part.o_proj.bias is not None,
-        dropout=getattr(part, "attention_dropout", 0.0),
+        num_key_value_heads=kv_heads if grouped else heads,
+        head_dim=width,
+        bias=maps["q"].bias is not None,
+        out_bias=maps["v"].bias is not None or maps["o"].bias is not None,
+        dropout=getattr(dropout, "p", dropout),
         **{**arguments, "window": min(windows, default=None)},
     )
     if list(shared_by_layers(layer)):
         raise InputError("share must be 'none' or 'heads': replaced layers have nothing in common")
-    _copy(part, layer.projections, order)
+    _copy(rows, layer.projections, order)
     for name in ("q", "k"):
         linear: Any = getattr(layer.projections, f"{name}_proj")
         if linear is not None and hasattr(part, f"{name}_norm"):
-            linear.head_norm, linear.head_dim = copy.deepcopy(getattr(part, f"{name}_norm")), part.head_dim
+            linear.head_norm, linear.head_dim = copy.deepcopy(getattr(part, f"{name}_norm")), width
             for gain in linear.head_norm.parameters():
                 gain.data = gain.data[order]
             linear.register_forward_hook(_normalised)
@@ -167,7 +178,8 @@ def _made(part: Any, arguments: dict[str, Any], model: nn.Module) -> KernelSelfA
         layer.rotary.replaced = rotation
     for name, child in layer.named_children():  # in half precision periods would be off
         wide = name in ("content", "position", "rotary")
-        child.to(weight.device, torch.promote_types(weight.dtype, torch.float32) if wide else weight.dtype)
+        dtype = rows["q"].dtype
+        child.to(rows["q"].device, torch.promote_types(dtype, torch.float32) if wide else dtype)
     return layer.train(part.training)
 
 
@@ -185,7 +197,7 @@ def _window(part: Any) -> int | None:
 
 def _rotation(part: Any, model: nn.Module) -> tuple[list[int], tuple[Tensor, float] | None]:
     """Channels of a head so that those that turn together are neighbours; angles (d/2,) and a factor."""
-    order = list(range(part.head_dim))
+    order = list(range(width_of(part)))
     turn = getattr(sys.modules[type(part).__module__], "rotate_half", None)
     found = [each for each in model.modules() if isinstance(getattr(each, "inv_freq", None), Tensor)]
     if len(found) != (turn is not None):
@@ -197,30 +209,28 @@ def _rotation(part: Any, model: nn.Module) -> tuple[list[int], tuple[Tensor, flo
     turned = turn(torch.arange(1.0, 2 * len(angles) + 1)).long().tolist()  # −b in place of a, a in that of b
     pairs = [(place, -source - 1) for place, source in enumerate(turned) if source < 0]
     order[: len(turned)] = [channel for pair in pairs for channel in pair]
-    return order, (F.pad(angles, (0, (part.head_dim - len(turned)) // 2)), rotary.attention_scaling)
+    return order, (F.pad(angles, (0, (len(order) - len(turned)) // 2)), rotary.attention_scaling)
 
 
 @torch.no_grad()
-def _copy(part: Any, mine: Projections, order: list[int]) -> None:
-    """Start the projections from those of another layer; biases are a last column."""
+def _copy(rows: dict[str, Tensor], mine: Projections, order: list[int]) -> None:
+    """Start the projections from W_Q, W_K, W_V and W_O whose biases are a last column."""
     heads, shared = mine.shape.num_heads, {"q(kv)o": "k", "(qkv)o": "q"}.get(mine.form)
-    theirs: dict[str, Tensor] = {}
-    for name in "qkvo":
-        linear = getattr(part, f"{name}_proj")
-        bias = linear.weight.new_zeros(len(linear.weight)) if linear.bias is None else linear.bias
-        rows = torch.cat([linear.weight, bias[:, None]], 1).unflatten(0, (-1, part.head_dim))
-        rows = rows[:, order] if name in "qk" else rows
-        each = heads // len(rows) if mine.shape.num_key_value_heads == heads else 1
-        theirs[name] = rows.repeat_interleave(each, 0).flatten(0, 1)
+    theirs = {"o": rows["o"]}
+    for name in "qkv":
+        by_head = rows[name].unflatten(0, (-1, mine.shape.head_dim))
+        by_head = by_head if name == "v" else by_head[:, order]
+        each = heads // len(by_head) if mine.shape.num_key_value_heads == heads else 1
+        theirs[name] = by_head.repeat_interleave(each, 0).flatten(0, 1)
     if "v" not in mine.form:
         out = theirs["o"]
         theirs["o"] = out[:, :-1] @ theirs["v"] + F.pad(out[:, -1:], (len(out), 0))
     for name in "qkvo":
-        linear, rows = getattr(mine, f"{name}_proj"), theirs["v" if name == shared else name]
+        linear, start = getattr(mine, f"{name}_proj"), theirs["v" if name == shared else name]
         if linear is not None:
-            linear.weight.copy_(rows[:, :-1])
+            linear.weight.copy_(start[:, :-1])
             if linear.bias is not None:
-                linear.bias.copy_(rows[:, -1])
+                linear.bias.copy_(start[:, -1])
 
 
 def _normalised(linear: Any, inputs: Any, out: Tensor) -> Tensor:

@@ -1,15 +1,14 @@
-"""Heads removed from the models of transformers: Llama and its relatives, and GPT-2."""
+"""Heads removed from the models of transformers: Llama and its relatives, GPT-2 and GPT-NeoX."""
 
 import copy
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from torch import nn
 from transformers import PreTrainedModel
-from transformers.pytorch_utils import Conv1D
 
 from nadaraya.errors import InputError, must_be
 from nadaraya.kernels.heads import keep_columns, keep_rows, kept_blocks
+from nadaraya.models.attach.decoders import attention_layers, heads_of
 
 _PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj")
 _NORMS = ("q_norm.weight", "k_norm.weight")
@@ -20,8 +19,8 @@ def prune_attention_heads(model: PreTrainedModel, heads: Mapping[int | str, Sequ
 
     Args:
         model: one whose attention has q_proj, k_proj, v_proj and o_proj, as Llama and its relatives, or
-            GPT-2's c_attn and c_proj; left as it is. Where key and value heads are left with unequal numbers
-            of heads, it must have `attn_implementation="nadaraya"`.
+            GPT-2 or GPT-NeoX; left as it is. Where key and value heads are left with unequal numbers of
+            heads, it must have `attn_implementation="nadaraya"`.
         heads: the heads to remove by layer, as they were numbered before any was removed.
 
     Returns:
@@ -57,40 +56,6 @@ def prune_attention_heads(model: PreTrainedModel, heads: Mapping[int | str, Sequ
     return smaller
 
 
-def attention_layers(model: nn.Module) -> dict[int, Any]:
-    """The attention of every layer of a model of transformers, by the index of the layer.
-
-    Raises:
-        InputError: attention of another kind than `prune_attention_heads` takes.
-    """
-    found = {layer: part for part in model.modules() if (layer := _layer_of(part)) is not None}
-    if not found:
-        accepted = "with q_proj, k_proj, v_proj and o_proj in its attention, or GPT-2's c_attn and c_proj"
-        raise must_be("model", accepted, type(model).__name__)
-    return found
-
-
-def output_of(part: Any) -> nn.Module:
-    """W_O of an attention, whose inputs are the outputs of its heads one after the other."""
-    output: nn.Module = part.c_proj if hasattr(part, "c_proj") else part.o_proj
-    return output
-
-
-def _layer_of(part: nn.Module) -> int | None:
-    """The index of the layer whose attention a module is; None for other modules."""
-    llama = all(isinstance(getattr(part, name, None), nn.Linear) for name in _PROJECTIONS)
-    gpt2 = all(isinstance(getattr(part, name, None), Conv1D) for name in ("c_attn", "c_proj"))
-    layer = getattr(part, "layer_idx", None)
-    crosses = getattr(part, "is_cross_attention", False)
-    return layer if (llama or gpt2) and not crosses and hasattr(part, "head_dim") else None
-
-
-def heads_of(part: Any) -> list[int]:
-    """The heads that an attention has, as they were numbered before any was removed."""
-    every = part.q_proj.out_features // part.head_dim if hasattr(part, "q_proj") else part.num_heads
-    return list(getattr(part, "nadaraya_heads", range(every)))
-
-
 def _keep(part: Any, kept: list[int]) -> None:
     there = heads_of(part)
     if not hasattr(part, "nadaraya_heads"):
@@ -103,6 +68,9 @@ def _keep(part: Any, kept: list[int]) -> None:
         part.c_proj.weight = kept_blocks(part.c_proj.weight, rows, len(there))
         part.c_attn.nf = len(part.c_attn.bias)
         part.split_size, part.num_heads = len(kept) * part.head_dim, len(kept)
+    elif hasattr(part, "query_key_value"):
+        keep_rows(part.query_key_value, rows, len(there))
+        keep_columns(part.dense, rows, len(there))
     else:
         _keep_projections(part, there, kept, rows)
     part.nadaraya_heads = tuple(kept)
